@@ -1,0 +1,130 @@
+"""BertConfig: the shape of a BERT model, as `bert_config.json` files state it."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from absl import logging
+
+from bert_tf2 import files
+from bert_tf2.errors import UserError
+
+# What modeling.get_activation can make. "gelu" is the tanh approximation, as in every model that Google released.
+ACTIVATIONS = ("gelu", "relu", "tanh", "linear")
+
+# Without these nobody can know which model is meant. The reference asks for vocab_size only and takes BERT-Base's
+# numbers for the rest, which surfaces much later as a checkpoint that does not fit.
+_REQUIRED = ("vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size")
+_SIZES = (*_REQUIRED, "max_position_embeddings", "type_vocab_size")
+_PROBABILITIES = ("hidden_dropout_prob", "attention_probs_dropout_prob")
+
+
+@dataclasses.dataclass(frozen=True)
+class BertConfig:
+    """The hyperparameters of one BERT model (paper, section 3; the reference's class of the same name).
+
+    Attributes:
+      vocab_size: entries of the vocabulary, rows of the word embedding table.
+      hidden_size: width of every hidden state.
+      num_hidden_layers: Transformer blocks.
+      num_attention_heads: heads per block; divides hidden_size.
+      intermediate_size: width inside the feed-forward half of a block.
+      hidden_act: activation there, one of ACTIVATIONS.
+      hidden_dropout_prob: dropout on embeddings and on what each half block adds to its input.
+      attention_probs_dropout_prob: dropout on the attention probabilities.
+      max_position_embeddings: rows of the position table, the longest sequence the model can read.
+      type_vocab_size: rows of the segment table.
+      initializer_range: standard deviation of the truncated normal that fresh weights are drawn from.
+      extra: keys of the file that BERT does not use (the multilingual and Chinese releases carry some), kept so that
+        writing the file again loses nothing.
+    """
+
+    vocab_size: int
+    hidden_size: int = 768
+    num_hidden_layers: int = 12
+    num_attention_heads: int = 12
+    intermediate_size: int = 3072
+    hidden_act: str = "gelu"
+    hidden_dropout_prob: float = 0.1
+    attention_probs_dropout_prob: float = 0.1
+    max_position_embeddings: int = 512
+    type_vocab_size: int = 16
+    initializer_range: float = 0.02
+    extra: Mapping[str, Any] = dataclasses.field(default_factory=dict, hash=False)
+
+    def __post_init__(self):
+        for problem in self._problems():
+            raise UserError(f"model configuration: {problem}")
+
+    def _problems(self):
+        for name in _SIZES:
+            value = getattr(self, name)
+            if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+                yield f"{name} must be a whole number above 0, not {value!r}"
+        if self.hidden_size % self.num_attention_heads:
+            yield (
+                f"hidden_size {self.hidden_size} is not divisible by num_attention_heads {self.num_attention_heads};"
+                " every head gets an equal share"
+            )
+        for name in _PROBABILITIES:
+            value = getattr(self, name)
+            if not isinstance(value, (int, float)) or isinstance(value, bool) or not 0 <= value < 1:
+                yield f"{name} must be a number from 0 up to, but not including, 1, not {value!r}"
+        if not isinstance(self.initializer_range, (int, float)) or not 0 < self.initializer_range < float("inf"):
+            yield f"initializer_range must be a number above 0, not {self.initializer_range!r}"
+        if not isinstance(self.hidden_act, str) or self.hidden_act.lower() not in ACTIVATIONS:
+            yield f"hidden_act {self.hidden_act!r} is not one of {', '.join(ACTIVATIONS)}"
+
+    @property
+    def attention_head_size(self) -> int:
+        return self.hidden_size // self.num_attention_heads
+
+    @classmethod
+    def from_dict(cls, json_object: Mapping[str, Any]) -> BertConfig:
+        """Makes a configuration from what a `bert_config.json` holds.
+
+        Raises:
+          UserError: a key that decides the model's shape is missing, or a value makes no sense.
+        """
+        missing = [name for name in _REQUIRED if name not in json_object]
+        if missing:
+            raise UserError(f"model configuration: missing {', '.join(missing)}")
+        known = {field.name for field in dataclasses.fields(cls)} - {"extra"}
+        values = {name: value for name, value in json_object.items() if name in known}
+        config = cls(**values, extra={name: value for name, value in json_object.items() if name not in known})
+        if absent := sorted(known - values.keys()):
+            shown = ", ".join(f"{name} = {getattr(config, name)!r}" for name in absent)
+            logging.warning("The model configuration leaves out some keys; taking the reference's defaults: %s", shown)
+        return config
+
+    @classmethod
+    def from_json_file(cls, json_file: str) -> BertConfig:
+        """Reads a `bert_config.json`.
+
+        Raises:
+          UserError: no such file, not JSON (names the line), not an object, or not a possible model.
+        """
+        text = files.read_text(json_file)
+        try:
+            values = json.loads(text)
+        except json.JSONDecodeError as error:
+            raise UserError(f"{json_file}, line {error.lineno}: not JSON: {error.msg}") from error
+        if not isinstance(values, dict):
+            raise UserError(f"{json_file}: a JSON object {{...}} is needed, not a {type(values).__name__}")
+        try:
+            return cls.from_dict(values)
+        except UserError as error:
+            raise UserError(f"{json_file}: {error}") from error
+
+    def to_dict(self) -> dict[str, Any]:
+        """Every key, the extra ones included, as plain Python values."""
+        values = dataclasses.asdict(self)
+        extra = values.pop("extra")
+        return {**values, **extra}
+
+    def to_json_string(self) -> str:
+        """The text of a `bert_config.json`: keys sorted, indented by two, a line end at its end."""
+        return json.dumps(self.to_dict(), indent=2, sort_keys=True) + "\n"

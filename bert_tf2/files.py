@@ -1,0 +1,197 @@
+"""Reading and writing files the way every script here does it.
+
+Local paths go through Python; anything with a scheme (`gs://...`, `hdfs://...`) goes through `tf.io.gfile`, which is
+imported only then, so that a script on local files can report a bad flag or a missing file before TensorFlow loads.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import glob
+import os
+from collections.abc import Iterator
+
+from bert_tf2.errors import UserError
+
+
+def is_remote(path: str) -> bool:
+    return "://" in path
+
+
+def _gfile():
+    import tensorflow as tf  # late: 3 seconds that a local run should not pay here
+
+    return tf.io.gfile
+
+
+def exists(path: str) -> bool:
+    return _gfile().exists(path) if is_remote(path) else os.path.exists(path)
+
+
+def is_directory(path: str) -> bool:
+    return _gfile().isdir(path) if is_remote(path) else os.path.isdir(path)
+
+
+def list_directory(path: str) -> list[str]:
+    """The names in a folder, sorted; an empty list where there is no such folder."""
+    if not is_directory(path):
+        return []
+    return sorted(_gfile().listdir(path) if is_remote(path) else os.listdir(path))
+
+
+def make_directory(path: str) -> None:
+    """Makes a folder and its parents; one that is there already is fine.
+
+    Raises:
+      UserError: a file is in the way, or the place cannot be written.
+    """
+    if not path:
+        return
+    try:
+        _gfile().makedirs(path) if is_remote(path) else os.makedirs(path, exist_ok=True)
+    except OSError as error:
+        raise UserError(f"cannot make the folder {path}: {error.strerror or error}") from error
+
+
+def remove(path: str) -> None:
+    _gfile().remove(path) if is_remote(path) else os.remove(path)
+
+
+def rename(source: str, target: str) -> None:
+    """Puts `source` in the place of `target` in one step, as far as the file system can."""
+    _gfile().rename(source, target, overwrite=True) if is_remote(path=source) else os.replace(source, target)
+
+
+def open_binary(path: str, mode: str = "rb"):
+    """Opens a file for bytes.
+
+    Raises:
+      UserError: the file is not there or may not be opened.
+    """
+    try:
+        if is_remote(path):
+            if "r" in mode and not exists(path):
+                raise UserError(f"{path}: no such file")
+            return _gfile().GFile(path, mode)
+        return open(path, mode)
+    except FileNotFoundError as error:
+        raise UserError(f"{path}: no such file{_hint(path)}") from error
+    except OSError as error:
+        raise UserError(f"{path}: {error.strerror or error}") from error
+
+
+def _hint(path: str) -> str:
+    """What is there instead: a missing file is most often a name with a typing error."""
+    folder = os.path.dirname(path) or "."
+    if not os.path.isdir(folder):
+        return f" (there is no folder {folder} either)"
+    names = [name for name in list_directory(folder) if not name.startswith(".")]
+    if not names:
+        return f" ({folder} is empty)"
+    shown = ", ".join(names[:8]) + (", ..." if len(names) > 8 else "")
+    return f" ({folder} holds: {shown})"
+
+
+def read_text(path: str) -> str:
+    """A whole UTF-8 file, line ends untouched.
+
+    Raises:
+      UserError: the file is missing, or is not UTF-8 (names the line).
+    """
+    with open_binary(path) as stream:
+        data = stream.read()
+    try:
+        return data.decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise _not_utf8(path, data.count(b"\n", 0, error.start) + 1, error) from error
+
+
+def read_lines(path: str) -> Iterator[str]:
+    """Yields the lines of a UTF-8 text, split as the reference splits them, without their line end.
+
+    A line ends at LF only (not at U+2028, form feed and the like), and every CR is dropped wherever it stands: that
+    is how TensorFlow 1's GFile reads a line. The file is streamed, so it may be larger than memory.
+
+    Raises:
+      UserError: the file is missing, or a line is not UTF-8 (names file and line).
+    """
+    with open_binary(path) as stream:
+        for number, line in enumerate(stream, 1):
+            try:
+                text = line.decode("utf-8").replace("\r", "")
+            except UnicodeDecodeError as error:
+                raise _not_utf8(path, number, error) from error
+            if text:  # nothing is left where a file ends in a CR without LF: not a line to the reference
+                yield text.removesuffix("\n")
+
+
+def _not_utf8(path: str, line: int, error: UnicodeDecodeError) -> UserError:
+    byte = error.object[error.start]
+    return UserError(
+        f"{path}, line {line}: not UTF-8 text (byte 0x{byte:02x}); convert it first, for example with"
+        f" iconv -f LATIN1 -t UTF-8"
+    )
+
+
+def match_files(names: str, unmatched: list[str] | None = None) -> list[str]:
+    """The files that a comma-separated list of names and globs stands for.
+
+    The order is that of the list; the matches of one glob come sorted (the reference takes them as the operating system
+    lists them). A file named twice is there twice, as in the reference.
+
+    Args:
+      names: the list.
+      unmatched: where given, a name that matches nothing is left out and what is wrong with it is appended here.
+
+    Raises:
+      UserError: a name or a glob matches nothing (the reference drops it silently) and `unmatched` is not given, or no
+        name at all matches, or one is a folder.
+    """
+    found: list[str] = []
+    for name in filter(None, (part.strip() for part in names.split(","))):
+        if exists(name):
+            matches = [name]
+        else:
+            matches = sorted(_gfile().glob(name) if is_remote(name) else glob.glob(name))
+        if not matches:
+            what = "no file matches this pattern" if any(c in name for c in "*?[") else "no such file" + _hint(name)
+            if unmatched is None:
+                raise UserError(f"{name}: {what}")
+            unmatched.append(f"{name}: {what}")
+        directories = [match for match in matches if is_directory(match)]
+        if directories:
+            raise UserError(f"{directories[0]}: is a folder, a file is needed (try {directories[0].rstrip('/')}/*)")
+        found += matches
+    if not found:
+        raise UserError(unmatched[0] if unmatched else f"no file is named in {names!r}")
+    return found
+
+
+@contextlib.contextmanager
+def complete_or_absent(*paths: str) -> Iterator[list[str]]:
+    """Lets a caller write files that appear under their names only when all of them are complete.
+
+    Yields one name beside each of `paths`; write to those. On a normal exit they are renamed to `paths`, on an exception
+    they are removed and whatever stood under `paths` before is untouched.
+
+    Example:
+      with complete_or_absent("out/predictions.json") as (beside,):
+          with open(beside, "w") as stream: ...
+    """
+    for path in paths:
+        make_directory(os.path.dirname(path))
+    beside = [os.path.join(os.path.dirname(p), f".{os.path.basename(p)}.{os.getpid()}.partial") for p in paths]
+    try:
+        yield beside
+        for source, target in zip(beside, paths, strict=True):
+            rename(source, target)
+    finally:
+        for name in beside:
+            with contextlib.suppress(Exception):  # already renamed, or never made
+                remove(name)
+
+
+def write_text(path: str, text: str) -> None:
+    """Writes a UTF-8 file, complete or not at all."""
+    with complete_or_absent(path) as (beside,), open_binary(beside, "wb") as stream:
+        stream.write(text.encode("utf-8"))

@@ -1,0 +1,147 @@
+"""The command line: how a script starts, how it fails, and the flags that several scripts share.
+
+Only this module and the scripts read flags. TensorFlow is imported by `main` after the flags have been checked, so that
+a wrong flag is answered at once.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import sys
+import tempfile
+from collections.abc import Callable, Sequence
+
+from absl import app, flags, logging
+
+from bert_tf2.errors import UserError
+
+FLAGS = flags.FLAGS
+
+
+def run(main: Callable[[Sequence[str]], None]) -> None:
+    """Parses the command line, calls `main`, and turns what a user can put right into one line on standard error.
+
+    The exit status is 0 on success, 1 for a UserError, 2 for a wrong command line and 130 when interrupted.
+    """
+    FLAGS.set_default("verbosity", logging.INFO)  # the reference logs its progress at this level
+    app.run(_Guarded(main), flags_parser=_parse)
+
+
+def _parse(argv: Sequence[str]) -> Sequence[str]:
+    try:
+        rest = FLAGS(list(argv))
+        if len(rest) > 1:
+            raise flags.Error(f"unexpected argument {rest[1]!r}: every setting is a flag, --name=value")
+    except flags.Error as error:
+        _fail(2, " ".join(str(error).split()) + " (--help lists the flags)")
+    return rest
+
+
+class _Guarded:
+    """`main`, with a user's mistakes reported in one line."""
+
+    def __init__(self, main: Callable[[Sequence[str]], None]):
+        self._main = main
+        self.__module__ = main.__module__  # where absl's --help looks for the script's own description
+
+    def __call__(self, argv: Sequence[str]) -> None:
+        try:
+            self._main(argv)
+        except UserError as error:
+            _fail(1, str(error))
+        except KeyboardInterrupt:
+            _fail(130, "interrupted")
+        except BrokenPipeError:  # the reader of our standard output, `head` say, has seen enough
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def _fail(status: int, message: str) -> None:
+    print(f"{os.path.basename(sys.argv[0])}: error: {message}", file=sys.stderr, flush=True)
+    sys.exit(status)
+
+
+def load_tensorflow() -> None:
+    """Imports TensorFlow without what it writes to standard error while it looks for devices.
+
+    It reports at length that a machine without a GPU has none. Set TF_CPP_MIN_LOG_LEVEL=0 to see all of it; where the
+    import fails it is shown in any case.
+    """
+    if os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2") == "0":
+        return
+    sys.stderr.flush()
+    with tempfile.TemporaryFile() as chatter:
+        terminal = os.dup(2)
+        os.dup2(chatter.fileno(), 2)
+        try:
+            import tensorflow as tf
+
+            tf.config.list_physical_devices()
+        except BaseException:
+            chatter.seek(0)
+            os.write(terminal, chatter.read())
+            raise
+        finally:
+            os.dup2(terminal, 2)
+            os.close(terminal)
+
+
+def mark_required(*names: str) -> None:
+    """Makes flags obligatory, all missing ones named in one line."""
+
+    def check(values: dict) -> bool:
+        missing = [f"--{name}" for name in names if values[name] in (None, "")]
+        if missing:
+            raise flags.ValidationError(f"{' and '.join(missing)} must be given")
+        return True
+
+    flags.register_multi_flags_validator(list(names), check)
+
+
+def define_model() -> None:
+    flags.DEFINE_string("bert_config_file", None, "The JSON file that states the model's sizes.")
+    flags.DEFINE_string(
+        "init_checkpoint", None, "Weights to start from, usually of a pretrained BERT: a TensorFlow 1 checkpoint."
+    )
+
+
+def define_output_dir() -> None:
+    flags.DEFINE_string("output_dir", None, "Folder for checkpoints and results. Training continues from what is there.")
+
+
+def define_training() -> None:
+    """What every training run has in common, whatever the task."""
+    flags.DEFINE_integer("train_batch_size", 32, "Examples per training step, over all devices.", lower_bound=1)
+    flags.DEFINE_float("learning_rate", 5e-5, "The highest learning rate of the schedule.", lower_bound=0.0)
+    flags.DEFINE_integer("save_checkpoints_steps", 1000, "Steps between two checkpoints.", lower_bound=1)
+    flags.DEFINE_integer("iterations_per_loop", 1000, "The most steps to run without a look at the clock.", lower_bound=1)
+    flags.DEFINE_integer("random_seed", 12345, "Decides on fresh weights, dropout and the order of examples.")
+    flags.DEFINE_bool("adam_bias_correction", False, "Correct Adam's first steps, as papers after BERT's do.")
+    flags.DEFINE_enum("precision", "float32", ["float32", "bfloat16"], "What to compute in; variables stay float32.")
+
+
+def define_devices(with_names: bool = True) -> None:
+    """Where to run. extract_features.py of the reference knows no names (`with_names`)."""
+    flags.DEFINE_bool("use_tpu", False, "Run on a TPU; otherwise on all visible GPUs, or the CPU.")
+    flags.DEFINE_string("master", None, "Address of the TPU's master, where it has no tpu_name.")
+    flags.DEFINE_integer("num_tpu_cores", 8, "Cores that the TPU has; used with use_tpu only.", lower_bound=1)
+    if with_names:
+        flags.DEFINE_string("tpu_name", None, "Name or gRPC address of the Cloud TPU.")
+        flags.DEFINE_string("tpu_zone", None, "Zone of the Cloud TPU, where it cannot be detected.")
+        flags.DEFINE_string("gcp_project", None, "Project of the Cloud TPU, where it cannot be detected.")
+
+
+def fill(options_type: type, **values):
+    """An options object (a dataclass) whose fields are the flags of the same names, except for those given here."""
+    for field in dataclasses.fields(options_type):
+        if field.name == "devices":
+            values["devices"] = _devices()
+        elif field.name not in values and field.name in FLAGS:
+            values[field.name] = FLAGS[field.name].value
+    return options_type(**values)
+
+
+def _devices():
+    from bert_tf2 import training  # late: it loads TensorFlow
+
+    return fill(training.DeviceOptions)
