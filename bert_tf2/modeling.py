@@ -1,0 +1,360 @@
+"""The BERT encoder: from token ids to one hidden state per token.
+
+    input_ids, token_type_ids          [B, F]
+      -> Embeddings                    [B, F, D]   word + segment + position, normalised
+      -> TransformerBlock x L          [B, F, D]   attention mixes positions, the feed-forward half mixes features
+      -> Pooler                        [B, D]      the first token's state, for tasks about the whole input
+
+Letters, the same in every comment below:
+    B  examples in the batch            D  hidden_size
+    F  positions that attention goes    N  num_attention_heads
+       from (the sequence length)       H  width of one head, D / N
+    T  positions that attention goes    I  intermediate_size
+       to (the same sequence)           V  vocab_size
+
+After Devlin et al., "BERT: Pre-training of Deep Bidirectional Transformers for Language Understanding" (2018),
+section 3, and Vaswani et al., "Attention Is All You Need" (2017); the numbers are those of google-research/bert's
+modeling.py. Every variable has that code's shape: kernels are 2-D, [inputs, outputs].
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import NamedTuple
+
+import keras
+import tensorflow as tf
+
+from bert_tf2.config import BertConfig
+from bert_tf2.errors import UserError
+
+if keras.backend.backend() != "tensorflow":
+    raise ImportError(
+        f"bert_tf2 needs Keras on TensorFlow, but Keras runs on {keras.backend.backend()}: set KERAS_BACKEND=tensorflow"
+    )
+
+LAYER_NORM_EPSILON = 1e-12
+
+# What is added to the attention score of a padding position: e^-10000 is 0 in float32. A finite number, so that a row
+# which is all padding gives some answer instead of NaN.
+MASKED_SCORE = -10000.0
+
+
+_GELU_SCALE = math.sqrt(2.0 / math.pi)
+_GELU_CUBIC = 0.044715
+
+
+@tf.custom_gradient
+def gelu(x: tf.Tensor) -> tf.Tensor:
+    """Gaussian Error Linear Unit (Hendrycks & Gimpel, 2016), tanh approximation, any shape.
+
+    x * P(Z <= x) for a standard normal Z. The released models were trained with this approximation, not with the exact
+    form that uses erf; the two differ by up to 5e-4. The gradient is written out: derived automatically it would keep
+    five more tensors of the widest shape in the model from the forward to the backward pass.
+    """
+    half = 0.5 * (1.0 + tf.tanh(_GELU_SCALE * x * (1.0 + _GELU_CUBIC * x * x)))
+
+    def gradient(upstream: tf.Tensor) -> tf.Tensor:
+        square = x * x
+        tanh = tf.tanh(_GELU_SCALE * x * (1.0 + _GELU_CUBIC * square))
+        slope = _GELU_SCALE * (1.0 + 3.0 * _GELU_CUBIC * square)
+        return upstream * 0.5 * (1.0 + tanh + x * (1.0 - tanh * tanh) * slope)
+
+    return x * half, gradient
+
+
+def get_activation(hidden_act: str) -> Callable[[tf.Tensor], tf.Tensor]:
+    """The function that a config's `hidden_act` names (one of config.ACTIVATIONS; case does not matter)."""
+    return {"gelu": gelu, "relu": tf.nn.relu, "tanh": tf.tanh, "linear": tf.identity}[hidden_act.lower()]
+
+
+def create_initializer(initializer_range: float) -> keras.initializers.Initializer:
+    """Fresh weights: a normal of this deviation, values beyond two deviations drawn again."""
+    return keras.initializers.TruncatedNormal(stddev=initializer_range)
+
+
+class DropoutSeeds:
+    """Hands out one random seed per dropout in a model, all of them following from the seed of the step.
+
+    The masks of a step are then a function of that step's seed alone: the same on every run, whatever was computed
+    before, which is what lets training that was interrupted go on exactly.
+    """
+
+    def __init__(self, seed: tf.Tensor | None = None):
+        """`seed` is an int32 [2] tensor; None draws one from TensorFlow's global generator."""
+        self._seed = tf.random.uniform([2], maxval=tf.int32.max, dtype=tf.int32) if seed is None else seed
+        self._given = 0
+
+    def __call__(self) -> tf.Tensor:
+        self._given += 1
+        return tf.random.experimental.stateless_fold_in(self._seed, self._given)
+
+
+def dropout(x: tf.Tensor, rate: float, seeds: DropoutSeeds | None) -> tf.Tensor:
+    """Sets a share `rate` of the values to 0 and scales the others by 1 / (1 - rate); any shape.
+
+    Without `seeds`, that is outside of training, it does nothing.
+    """
+    if seeds is None or rate == 0.0:
+        return x
+    return tf.nn.experimental.stateless_dropout(x, rate, seed=seeds())
+
+
+def get_shape_list(tensor: tf.Tensor) -> list[int | tf.Tensor]:
+    """The shape of a tensor: numbers where they are known beforehand, scalar tensors where they are not."""
+    dynamic = tf.shape(tensor)
+    return [dynamic[axis] if size is None else size for axis, size in enumerate(tensor.shape.as_list())]
+
+
+class Dense(keras.layers.Layer):
+    """y = activation(x @ kernel + bias), over the last axis.
+
+    Like keras.layers.Dense, but its variables exist as soon as the layer does, so that a checkpoint can be read into a
+    model that has seen no data yet.
+    """
+
+    def __init__(self, inputs: int, outputs: int, initializer_range: float, activation: str = "linear", **kwargs):
+        super().__init__(**kwargs)
+        self.kernel = self.add_weight(
+            shape=[inputs, outputs], initializer=create_initializer(initializer_range), name="kernel"
+        )
+        self.bias = self.add_weight(shape=[outputs], initializer="zeros", name="bias")
+        self.activation = get_activation(activation)
+        self.built = True
+
+    def call(self, x: tf.Tensor) -> tf.Tensor:
+        rows = tf.reshape(x, [-1, self.kernel.shape[0]])  # one large 2-D product is faster than a batch of small ones
+        y = self.activation(tf.nn.bias_add(tf.matmul(rows, self.kernel), self.bias))
+        return tf.reshape(y, [*get_shape_list(x)[:-1], self.kernel.shape[1]])
+
+
+class LayerNorm(keras.layers.Layer):
+    """Shifts and scales every hidden state to mean 0 and variance 1, then by the learned gamma and beta (Ba et al., 2016).
+
+    [..., D] -> [..., D]. The statistics are taken in float32 whatever the precision around.
+    """
+
+    def __init__(self, width: int, **kwargs):
+        super().__init__(**kwargs)
+        self.gamma = self.add_weight(shape=[width], initializer="ones", autocast=False, name="gamma")
+        self.beta = self.add_weight(shape=[width], initializer="zeros", autocast=False, name="beta")
+        self.built = True
+
+    def call(self, x: tf.Tensor) -> tf.Tensor:
+        wide = tf.cast(x, tf.float32)
+        mean, variance = tf.nn.moments(wide, axes=[-1], keepdims=True)
+        normal = tf.nn.batch_normalization(wide, mean, variance, self.beta, self.gamma, LAYER_NORM_EPSILON)
+        return tf.cast(normal, x.dtype)
+
+
+class Embeddings(keras.layers.Layer):
+    """Token ids to vectors: word + segment + position, each a row of its own learned table (paper, figure 2).
+
+    The word table is also the output layer of the masked language model: see heads.get_masked_lm_output.
+    """
+
+    def __init__(self, config: BertConfig, **kwargs):
+        super().__init__(**kwargs)
+        self.config = config
+        # autocast off: a gather from the variable itself leaves a sparse gradient, and a copy of the whole table in
+        # lower precision would cost more than casting the rows that were looked up.
+        self.word_embeddings = self._table("word_embeddings", config.vocab_size)
+        self.token_type_embeddings = self._table("token_type_embeddings", config.type_vocab_size)
+        self.position_embeddings = self._table("position_embeddings", config.max_position_embeddings)
+        self.layer_norm = LayerNorm(config.hidden_size, name="LayerNorm", dtype=self.dtype_policy)
+        self.built = True
+
+    def _table(self, name: str, rows: int):
+        initializer = create_initializer(self.config.initializer_range)
+        return self.add_weight(shape=[rows, self.config.hidden_size], initializer=initializer, autocast=False, name=name)
+
+    def call(self, input_ids: tf.Tensor, token_type_ids: tf.Tensor, seeds: DropoutSeeds | None = None) -> tf.Tensor:
+        """int32 [B, F], int32 [B, F] -> [B, F, D]."""
+        length = get_shape_list(input_ids)[1]
+        words = tf.gather(self.word_embeddings.value, input_ids)  # [B, F, D]
+        # Two rows or so: multiplying with a one-hot matrix is faster than looking up, and gives a dense gradient.
+        one_hot = tf.one_hot(token_type_ids, self.config.type_vocab_size)  # [B, F, types]
+        segments = tf.matmul(one_hot, self.token_type_embeddings)  # [B, F, D]
+        # Position p is simply row p, whatever the token: attention has no other notion of order. Learned rather than
+        # computed, so a model cannot read past the rows it was trained with.
+        positions = self.position_embeddings[:length]  # [F, D], added to each of the B examples
+        summed = tf.cast(words + segments + positions, self.compute_dtype)
+        return dropout(self.layer_norm(summed), self.config.hidden_dropout_prob, seeds)
+
+
+class SelfAttention(keras.layers.Layer):
+    """Multi-head self-attention: every position gathers from all others what its queries find in their keys.
+
+    Reference: attention_layer.
+    """
+
+    def __init__(self, config: BertConfig, **kwargs):
+        super().__init__(**kwargs)
+        self.config = config
+        make = {"inputs": config.hidden_size, "outputs": config.hidden_size, "dtype": self.dtype_policy}
+        self.query = Dense(**make, initializer_range=config.initializer_range, name="query")
+        self.key = Dense(**make, initializer_range=config.initializer_range, name="key")
+        self.value = Dense(**make, initializer_range=config.initializer_range, name="value")
+        self.built = True
+
+    def _split_heads(self, x: tf.Tensor) -> tf.Tensor:
+        """[B, F, D] -> [B, N, F, H]: the D features are N groups of H, and each head works on its own group."""
+        batch, length, _ = get_shape_list(x)
+        heads = tf.reshape(x, [batch, length, self.config.num_attention_heads, self.config.attention_head_size])
+        return tf.transpose(heads, [0, 2, 1, 3])
+
+    def call(self, states: tf.Tensor, mask_scores: tf.Tensor, seeds: DropoutSeeds | None = None) -> tf.Tensor:
+        """[B, F, D], [B, 1, 1, T] -> [B, F, D]."""
+        batch, length, width = get_shape_list(states)
+        query = self._split_heads(self.query(states))  # [B, N, F, H]
+        key = self._split_heads(self.key(states))  # [B, N, T, H]
+        value = self._split_heads(self.value(states))  # [B, N, T, H]
+
+        # How well position f's question fits position t's label. The scale keeps the spread of a sum of H products
+        # near 1; without it softmax would saturate and hardly pass a gradient.
+        query *= 1.0 / math.sqrt(self.config.attention_head_size)
+        scores = tf.matmul(query, key, transpose_b=True)  # [B, N, F, T]
+        probabilities = tf.nn.softmax(tf.cast(scores, tf.float32) + mask_scores)
+        # Dropping whole (from, to) pairs looks odd, but is what the Transformer paper does.
+        probabilities = dropout(probabilities, self.config.attention_probs_dropout_prob, seeds)
+        context = tf.matmul(tf.cast(probabilities, value.dtype), value)  # [B, N, F, H]
+        return tf.reshape(tf.transpose(context, [0, 2, 1, 3]), [batch, length, width])  # [B, F, D]
+
+
+class TransformerBlock(keras.layers.Layer):
+    """One block: self-attention, then a feed-forward network at each position, each added to its input and normalised.
+
+    The normalisation comes after the addition ("post-LayerNorm"), as in the paper of 2017. Reference: one turn of the
+    loop in transformer_model.
+    """
+
+    def __init__(self, config: BertConfig, **kwargs):
+        super().__init__(**kwargs)
+        self.config = config
+        common = {"initializer_range": config.initializer_range, "dtype": self.dtype_policy}
+        width, inner = config.hidden_size, config.intermediate_size
+        self.attention = SelfAttention(config, name="attention", dtype=self.dtype_policy)
+        self.attention_output = Dense(width, width, name="attention_output", **common)
+        self.attention_norm = LayerNorm(width, name="attention_norm", dtype=self.dtype_policy)
+        self.intermediate = Dense(width, inner, activation=config.hidden_act, name="intermediate", **common)
+        self.output_dense = Dense(inner, width, name="output", **common)
+        self.output_norm = LayerNorm(width, name="output_norm", dtype=self.dtype_policy)
+        self.built = True
+
+    def call(self, states: tf.Tensor, mask_scores: tf.Tensor, seeds: DropoutSeeds | None = None) -> tf.Tensor:
+        """[B, F, D], [B, 1, 1, T] -> [B, F, D]."""
+        rate = self.config.hidden_dropout_prob
+        attended = self.attention_output(self.attention(states, mask_scores, seeds=seeds))
+        states = self.attention_norm(states + dropout(attended, rate, seeds))
+        expanded = self.intermediate(states)  # [B, F, I]
+        return self.output_norm(states + dropout(self.output_dense(expanded), rate, seeds))
+
+
+class BertOutput(NamedTuple):
+    """Everything that one pass through BertModel computes.
+
+    Attributes:
+      embedding_output: [B, F, D], what the first block reads.
+      all_encoder_layers: L tensors [B, F, D], the last of them is sequence_output.
+      sequence_output: [B, F, D].
+      pooled_output: [B, D].
+    """
+
+    embedding_output: tf.Tensor
+    all_encoder_layers: tuple[tf.Tensor, ...]
+    sequence_output: tf.Tensor
+    pooled_output: tf.Tensor
+
+    def get_embedding_output(self) -> tf.Tensor:
+        return self.embedding_output
+
+    def get_all_encoder_layers(self) -> list[tf.Tensor]:
+        return list(self.all_encoder_layers)
+
+    def get_sequence_output(self) -> tf.Tensor:
+        return self.sequence_output
+
+    def get_pooled_output(self) -> tf.Tensor:
+        return self.pooled_output
+
+
+class BertModel(keras.Model):
+    """The encoder.
+
+    Example:
+      model = BertModel(BertConfig.from_json_file("bert_config.json"))
+      output = model(input_ids, input_mask, token_type_ids)
+      output.get_sequence_output()      # [B, F, D]
+      model.get_embedding_table()       # the variable [V, D]
+
+    `dtype="mixed_bfloat16"` computes in bfloat16; variables, LayerNorm and softmax stay float32.
+    """
+
+    def __init__(self, config: BertConfig, *, name: str = "bert", **kwargs):
+        super().__init__(name=name, **kwargs)
+        self.config = config
+        policy = self.dtype_policy
+        self.embeddings = Embeddings(config, name="embeddings", dtype=policy)
+        self.blocks = [
+            TransformerBlock(config, name=f"layer_{i}", dtype=policy) for i in range(config.num_hidden_layers)
+        ]
+        self.pooler = Dense(
+            config.hidden_size, config.hidden_size, config.initializer_range, "tanh", name="pooler", dtype=policy
+        )
+        self.built = True
+
+    def get_config(self) -> dict:
+        return {**super().get_config(), "config": self.config.to_dict(), "name": self.name}
+
+    @classmethod
+    def from_config(cls, config: dict, custom_objects=None) -> BertModel:
+        return cls(**{**config, "config": BertConfig.from_dict(config["config"])})
+
+    def get_embedding_table(self) -> tf.Variable:
+        """The word embeddings, float32 [V, D]: the variable itself, not a copy."""
+        return self.embeddings.word_embeddings.value
+
+    def call(
+        self,
+        input_ids: tf.Tensor,
+        input_mask: tf.Tensor | None = None,
+        token_type_ids: tf.Tensor | None = None,
+        training: bool = False,
+        dropout_seed: tf.Tensor | None = None,
+    ) -> BertOutput:
+        """Runs the encoder.
+
+        Args:
+          input_ids: int [B, F].
+          input_mask: int [B, F], 1 for tokens and 0 for padding; all 1 by default.
+          token_type_ids: int [B, F], 0 for the first segment and 1 for the second; all 0 by default.
+          training: whether to apply dropout.
+          dropout_seed: int32 [2]; the same seed drops the same values. Drawn at random by default.
+
+        Raises:
+          UserError: the sequence is longer than the position table.
+        """
+        length = input_ids.shape[1]
+        if length is not None and length > self.config.max_position_embeddings:
+            raise UserError(
+                f"a sequence of {length} tokens is longer than the model's max_position_embeddings"
+                f" {self.config.max_position_embeddings}"
+            )
+        input_ids = tf.cast(input_ids, tf.int32)
+        mask = tf.ones_like(input_ids) if input_mask is None else input_mask
+        types = tf.zeros_like(input_ids) if token_type_ids is None else token_type_ids
+        seeds = DropoutSeeds(dropout_seed) if training else None
+
+        # Positions of padding may ask (their answers are thrown away) but are not heard: [B, T] -> [B, 1, 1, T], the
+        # same for every head and every position that asks.
+        mask_scores = (1.0 - tf.cast(mask, tf.float32))[:, tf.newaxis, tf.newaxis, :] * MASKED_SCORE
+
+        states = embedding_output = self.embeddings(input_ids, types, seeds=seeds)
+        layers = []
+        for block in self.blocks:
+            states = block(states, mask_scores, seeds=seeds)
+            layers.append(states)
+        # The paper's [CLS] state. Tasks on single tokens never use it, and then it gets no gradient.
+        pooled_output = self.pooler(states[:, 0])  # [B, F, D] -> [B, D]
+        return BertOutput(embedding_output, tuple(layers), states, pooled_output)

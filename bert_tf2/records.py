@@ -1,0 +1,281 @@
+"""TFRecord files: one table of features per kind of record, used for writing, reading and checking.
+
+A record is a `tf.train.Example`. The tables below are the only place that knows its feature names, types and lengths.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+from bert_tf2 import files
+from bert_tf2.errors import UserError
+
+
+@dataclasses.dataclass(frozen=True)
+class Feature:
+    """One feature of a record.
+
+    Attributes:
+      dtype: "int64" or "float32".
+      length: how many values, as a number or as the name of a size.
+      least: the smallest value allowed.
+      below: every value must be smaller than this number or size; None for no limit.
+    """
+
+    dtype: str
+    length: int | str
+    least: int = 0
+    below: int | str | None = None
+
+
+@dataclasses.dataclass(frozen=True)
+class RecordKind:
+    """What one kind of record holds.
+
+    Attributes:
+      name: for messages.
+      features: feature name -> Feature. The sizes that a Feature names ("max_seq_length", "vocab_size") are given when
+        a file is read.
+    """
+
+    name: str
+    features: Mapping[str, Feature]
+
+
+_TOKENS = {
+    "input_ids": Feature("int64", "max_seq_length", below="vocab_size"),
+    "input_mask": Feature("int64", "max_seq_length", below=2),
+    "segment_ids": Feature("int64", "max_seq_length", below="type_vocab_size"),
+}
+
+PRETRAINING = RecordKind(
+    "pretraining",
+    {
+        **_TOKENS,
+        "masked_lm_positions": Feature("int64", "max_predictions_per_seq", below="max_seq_length"),
+        "masked_lm_ids": Feature("int64", "max_predictions_per_seq", below="vocab_size"),
+        "masked_lm_weights": Feature("float32", "max_predictions_per_seq"),
+        "next_sentence_labels": Feature("int64", 1, below=2),
+    },
+)
+
+CLASSIFICATION = RecordKind(
+    "classification",
+    {**_TOKENS, "label_ids": Feature("int64", 1, below="num_labels"), "is_real_example": Feature("int64", 1)},
+)
+
+REGRESSION = RecordKind(
+    "regression",
+    {**_TOKENS, "label_ids": Feature("float32", 1), "is_real_example": Feature("int64", 1)},
+)
+
+SQUAD_PREDICT = RecordKind("SQuAD prediction", {"unique_ids": Feature("int64", 1), **_TOKENS})
+
+SQUAD_TRAIN = RecordKind(
+    "SQuAD training",
+    {
+        **SQUAD_PREDICT.features,
+        "start_positions": Feature("int64", 1, below="max_seq_length"),
+        "end_positions": Feature("int64", 1, below="max_seq_length"),
+        "is_impossible": Feature("int64", 1),
+    },
+)
+
+# A label id of -1 means: no label here (a later piece of a word, [CLS], padding).
+TOKEN_TAGGING = RecordKind(
+    "token tagging",
+    {**_TOKENS, "label_ids": Feature("int64", "max_seq_length", least=-1, below="num_labels")},
+)
+
+
+def encode(kind: RecordKind, row: Mapping[str, Sequence]) -> bytes:
+    """One record's bytes; the same row gives the same bytes in every run.
+
+    Today's protobuf writes a map in any order it likes, hence `deterministic`.
+    """
+    import tensorflow as tf
+
+    example = tf.train.Example()
+    slots = example.features.feature
+    for name, feature in kind.features.items():
+        values = slots[name].int64_list.value if feature.dtype == "int64" else slots[name].float_list.value
+        values.extend(row[name])
+    return example.SerializeToString(deterministic=True)
+
+
+def write_records(path: str, kind: RecordKind, rows: Iterable[Mapping[str, Sequence]]) -> int:
+    """Writes rows (feature name -> values) to a TFRecord file, complete or not at all; returns how many."""
+    import tensorflow as tf
+
+    count = 0
+    with files.complete_or_absent(path) as (beside,), tf.io.TFRecordWriter(beside) as writer:
+        for row in rows:
+            writer.write(encode(kind, row))
+            count += 1
+    return count
+
+
+Sizes = Mapping[str, int]
+
+
+def _size(what: int | str, sizes: Sizes) -> int:
+    return what if isinstance(what, int) else sizes[what]
+
+
+def read_records(
+    paths: Sequence[str],
+    kind: RecordKind,
+    sizes: Sizes,
+    batch_size: int,
+    *,
+    shuffle_seed: int | None = None,
+    repeat: bool = False,
+    drop_remainder: bool = False,
+    pad_to_max_length: bool = True,
+):
+    """A tf.data pipeline over TFRecord files.
+
+    Without `shuffle_seed` the records come in the order of the files. With it, files are shuffled, several are read in
+    turns, and records are drawn from a buffer of 100, as in the reference; the same seed gives the same order.
+
+    Args:
+      paths: the files.
+      kind: what they hold.
+      sizes: the number for every size that `kind` names, e.g. {"max_seq_length": 128, "vocab_size": 30522, ...}.
+      batch_size: examples per batch, over all replicas.
+      shuffle_seed: see above.
+      repeat: whether to begin again at the end, without end. Batches then run across the end of the files.
+      drop_remainder: whether to leave out a last batch that is smaller.
+      pad_to_max_length: False cuts each batch to its longest row.
+
+    Returns:
+      A dataset of dicts: features of length 1 as [B], the others as [B, length]; int32 or float32. A record that does
+      not fit stops the iteration with a TensorFlow error; `find_fault` then tells which one it was.
+    """
+    import tensorflow as tf
+
+    files_in_order = tf.data.Dataset.from_tensor_slices(list(paths))
+    if shuffle_seed is None:
+        data = tf.data.TFRecordDataset(files_in_order)
+        data = data.repeat() if repeat else data
+    else:
+        names = files_in_order.repeat() if repeat else files_in_order
+        names = names.shuffle(len(paths), seed=shuffle_seed)
+        data = names.interleave(tf.data.TFRecordDataset, cycle_length=min(_FILES_AT_A_TIME, len(paths)))
+        data = data.shuffle(_SHUFFLE_BUFFER, seed=shuffle_seed)
+    data = data.batch(batch_size, drop_remainder=drop_remainder)
+    data = data.map(lambda serialized: _parse(serialized, kind, sizes), num_parallel_calls=2)
+    if not pad_to_max_length:
+        data = data.map(lambda batch: _cut_to_longest(batch, kind))
+    return data.prefetch(2)
+
+
+_FILES_AT_A_TIME = 4
+_SHUFFLE_BUFFER = 100
+
+
+def _parse(serialized, kind: RecordKind, sizes: Sizes) -> dict:
+    """Serialized Examples [B] -> batch, every value checked against its limits."""
+    import tensorflow as tf
+
+    spec = {
+        name: tf.io.FixedLenFeature([_size(feature.length, sizes)], feature.dtype)
+        for name, feature in kind.features.items()
+    }
+    batch = tf.io.parse_example(serialized, spec)
+    checks = []
+    for name, feature in kind.features.items():
+        if feature.below is not None:  # on a GPU, an index out of range would read as zeros, not fail
+            fits = (batch[name] >= feature.least) & (batch[name] < _size(feature.below, sizes))
+            checks.append(tf.debugging.Assert(tf.reduce_all(fits), [f"{name} out of range"]))
+    with tf.control_dependencies(checks):
+        return {
+            name: tf.identity(_narrow(batch[name], feature)) for name, feature in kind.features.items()
+        }
+
+
+def _narrow(values, feature: Feature):
+    import tensorflow as tf
+
+    values = tf.cast(values, tf.int32) if feature.dtype == "int64" else values  # TPUs have no int64
+    return values[:, 0] if feature.length == 1 else values
+
+
+def _cut_to_longest(batch: dict, kind: RecordKind) -> dict:
+    """Drops the columns that are padding in every row. Attention gives padding no weight, so no answer changes."""
+    import tensorflow as tf
+
+    used = tf.where(tf.reduce_any(batch["input_mask"] > 0, axis=0))  # the columns in which any row has a token
+    length = tf.maximum(tf.reduce_max(tf.concat([used, [[0]]], 0)) + 1, 1)
+    return {
+        name: values[:, :length] if kind.features[name].length == "max_seq_length" else values
+        for name, values in batch.items()
+    }
+
+
+def find_fault(paths: Sequence[str], kind: RecordKind, sizes: Sizes) -> UserError | None:
+    """Looks for the first record that cannot be used and says which it is and why; None if there is no such record.
+
+    For after a failure: it reads record by record, in Python.
+    """
+    total = 0
+    for path in paths:
+        for number, data in _raw_records(path):
+            total += 1
+            problem = data if isinstance(data, str) else _record_problem(data, kind, sizes)
+            if problem:
+                return UserError(f"{path}, record {number}: {problem}")
+    if not total:
+        return UserError(f"{', '.join(paths)}: no records in there; was the corpus empty?")
+    return None
+
+
+def _raw_records(path: str) -> Iterator[tuple[int, bytes | str]]:
+    """Numbers the records of a file from 1; a text in place of the bytes says why the rest cannot be read."""
+    import tensorflow as tf
+
+    number = 0
+    try:
+        for number, record in enumerate(tf.data.TFRecordDataset(path), 1):
+            yield number, record.numpy()
+    except tf.errors.DataLossError as error:
+        what = "truncated" if "truncated" in str(error) else "corrupted"
+        yield number + 1, f"the file is {what} here; make it again or copy it again"
+    except tf.errors.OpError as error:
+        yield number + 1, f"cannot be read ({str(error).splitlines()[0]})"
+
+
+def _record_problem(data: bytes, kind: RecordKind, sizes: Sizes) -> str | None:
+    import tensorflow as tf
+    from google.protobuf.message import DecodeError
+
+    try:
+        features = tf.train.Example.FromString(data).features.feature
+    except DecodeError:
+        return f"is no tf.train.Example; a file of {kind.name} records is needed"
+    for name, feature in kind.features.items():
+        if problem := _feature_problem(name, feature, features.get(name), sizes):
+            return problem
+    return None
+
+
+def _feature_problem(name: str, feature: Feature, found, sizes: Sizes) -> str | None:
+    if found is None:
+        return f"has no feature {name}"
+    values = found.int64_list.value if feature.dtype == "int64" else found.float_list.value
+    wanted = _size(feature.length, sizes)
+    if len(values) != wanted:
+        if isinstance(feature.length, str):
+            return (
+                f"was made for {feature.length} {len(values)}, but {feature.length} is {wanted} here ({name});"
+                f" give --{feature.length}={len(values)} or make the records again"
+            )
+        return f"{name} has {len(values)} values of type {feature.dtype} where {wanted} is needed"
+    if feature.below is not None:
+        limit = _size(feature.below, sizes)
+        bad = [value for value in values if not feature.least <= value < limit]
+        if bad:
+            meaning = f" ({feature.below})" if isinstance(feature.below, str) else ""
+            return f"{name} holds {bad[0]}, which is not in {feature.least}..{limit - 1}{meaning}"
+    return None
