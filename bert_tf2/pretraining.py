@@ -1,0 +1,178 @@
+"""Pretraining as a whole: what run_pretraining.py does once its flags are read."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+from collections.abc import Iterable, Mapping
+
+import numpy as np
+from absl import logging
+
+from bert_tf2 import files, heads, records, training
+from bert_tf2.config import BertConfig
+from bert_tf2.errors import UserError
+
+
+@dataclasses.dataclass(frozen=True)
+class PretrainingOptions:
+    """The settings of one call; each is the flag of the same name of run_pretraining.py."""
+
+    bert_config_file: str
+    input_file: str
+    output_dir: str
+    init_checkpoint: str | None = None
+    max_seq_length: int = 128
+    max_predictions_per_seq: int = 20
+    do_train: bool = False
+    do_eval: bool = False
+    train_batch_size: int = 32
+    eval_batch_size: int = 8
+    learning_rate: float = 5e-5
+    num_train_steps: int = 100000
+    num_warmup_steps: int = 10000
+    save_checkpoints_steps: int = 1000
+    iterations_per_loop: int = 1000
+    max_eval_steps: int = 100
+    random_seed: int = 12345
+    adam_bias_correction: bool = False
+    precision: str = "float32"
+    devices: training.DeviceOptions = dataclasses.field(default_factory=training.DeviceOptions)
+
+
+def run(options: PretrainingOptions) -> dict[str, float] | None:
+    """Trains, evaluates or both; returns the evaluation's results if there is one.
+
+    Writes into output_dir: checkpoints `model.ckpt-STEP`, TensorBoard events, `eval_results.txt`.
+
+    Raises:
+      UserError: neither do_train nor do_eval, files that are missing or do not fit, ...
+    """
+    if not options.do_train and not options.do_eval:
+        raise UserError("nothing to do: give --do_train, --do_eval or both")
+    config = BertConfig.from_json_file(options.bert_config_file)
+    check_sequence_length(options.max_seq_length, config)
+    source = _Source(options, config)
+    files.make_directory(options.output_dir)
+    strategy = training.create_strategy(options.devices)
+    model = training.build_model(
+        strategy, lambda: heads.PretrainingModel(config, dtype=dtype_policy(options.precision)), options.random_seed
+    )
+    global_step = _train(model, strategy, source, options) if options.do_train else None
+    if not options.do_eval:
+        return None
+    if global_step is None:
+        global_step = training.start_from(model, options.output_dir, options.init_checkpoint)
+    batches = training.run_batches(model, strategy, source.for_evaluation(), explain=source.find_fault)
+    results = evaluation_results(_counted(batches, options.max_eval_steps))
+    results["global_step"] = global_step
+    training.write_eval_results(options.output_dir, results)
+    return results
+
+
+def check_sequence_length(max_seq_length: int, config: BertConfig) -> None:
+    """Raises UserError if the model has too few positions."""
+    if max_seq_length > config.max_position_embeddings:
+        raise UserError(
+            f"--max_seq_length={max_seq_length} is more than the model can read: its configuration says"
+            f" max_position_embeddings {config.max_position_embeddings}"
+        )
+
+
+def dtype_policy(precision: str) -> str:
+    """The Keras dtype policy for a --precision: variables are float32 in any case."""
+    return {"float32": "float32", "bfloat16": "mixed_bfloat16"}[precision]
+
+
+class _Source:
+    """The records of one call."""
+
+    def __init__(self, options: PretrainingOptions, config: BertConfig):
+        self._options = options
+        self._paths = files.match_files(options.input_file)
+        logging.info("*** Input Files ***")
+        for path in self._paths:
+            logging.info("  %s", path)
+        self._sizes = {
+            "max_seq_length": options.max_seq_length,
+            "max_predictions_per_seq": options.max_predictions_per_seq,
+            "vocab_size": config.vocab_size,
+            "type_vocab_size": config.type_vocab_size,
+        }
+
+    def _read(self, batch_size: int, shuffle_seed: int | None):
+        return records.read_records(
+            self._paths,
+            records.PRETRAINING,
+            self._sizes,
+            batch_size,
+            shuffle_seed=shuffle_seed,
+            repeat=True,
+            drop_remainder=True,
+        )
+
+    def for_training(self, global_step: int):
+        # A run that goes on from a checkpoint draws another order than the one it began with.
+        return self._read(self._options.train_batch_size, self._options.random_seed + global_step)
+
+    def for_evaluation(self):
+        """The records in order, again and again, as the reference does: max_eval_steps decides where it ends."""
+        return self._read(self._options.eval_batch_size, None)
+
+    def find_fault(self) -> UserError | None:
+        return records.find_fault(self._paths, records.PRETRAINING, self._sizes)
+
+
+def _train(model, strategy, source: _Source, options: PretrainingOptions) -> int:
+    names = [field.name for field in dataclasses.fields(training.TrainOptions)]
+    trainer = training.Trainer(
+        model,
+        strategy,
+        training.TrainOptions(**{name: getattr(options, name) for name in names if hasattr(options, name)}),
+    )
+    logging.info("***** Running training *****")
+    logging.info("  Batch size = %d", options.train_batch_size)
+    global_step = trainer.start(options.init_checkpoint)
+    return trainer.train(source.for_training(global_step), explain=source.find_fault)
+
+
+def _counted(batches: Iterable[Mapping[str, np.ndarray]], count: int) -> Iterable[Mapping[str, np.ndarray]]:
+    logging.info("***** Running evaluation *****")
+    for number, batch in enumerate(itertools.islice(batches, count), 1):
+        yield batch
+        if number % 100 == 0:
+            logging.info("evaluated %d of %d batches", number, count)
+
+
+def evaluation_results(batches: Iterable[Mapping[str, np.ndarray]]) -> dict[str, float]:
+    """The reference's measures, from what PretrainingModel.outputs says of each batch and the batch itself.
+
+    `masked_lm_loss` and `masked_lm_accuracy` are means over all predictions by weight; `next_sentence_*` over all
+    examples; `loss` is the mean of the batches' losses, each the sum of the two, so it is not quite the sum of the means.
+    """
+    words = {"loss": 0.0, "right": 0.0, "weight": 0.0}
+    sentences = {"loss": 0.0, "right": 0.0, "count": 0}
+    batch_losses = []
+    for batch in batches:
+        weights = batch["masked_lm_weights"].astype(np.float64)
+        word_loss = float((weights * batch["masked_lm_example_loss"]).sum())
+        sentence_losses = batch["next_sentence_example_loss"]
+        words["loss"] += word_loss
+        words["right"] += float((weights * (batch["masked_lm_predictions"] == batch["masked_lm_ids"])).sum())
+        words["weight"] += float(weights.sum())
+        sentences["loss"] += float(sentence_losses.sum(dtype=np.float64))
+        sentences["right"] += float((batch["next_sentence_predictions"] == batch["next_sentence_labels"]).sum())
+        sentences["count"] += len(sentence_losses)
+        batch_losses.append(word_loss / (weights.sum() + 1e-5) + float(sentence_losses.mean()))
+    return {
+        "loss": _as_float32(np.mean(batch_losses)),
+        "masked_lm_accuracy": _as_float32(words["right"] / (words["weight"] or 1.0)),
+        "masked_lm_loss": _as_float32(words["loss"] / (words["weight"] or 1.0)),
+        "next_sentence_accuracy": _as_float32(sentences["right"] / sentences["count"]),
+        "next_sentence_loss": _as_float32(sentences["loss"] / sentences["count"]),
+    }
+
+
+def _as_float32(value: float) -> np.float32:
+    """The precision that the reference prints its results in."""
+    return np.float32(value)

@@ -1,0 +1,463 @@
+"""The one training loop, and the one way to run a model over a data set without training it.
+
+    read_records -> batch --.
+                            v
+       each replica: loss_terms -> local gradients
+                            v
+       all replicas: one sum of gradients -> global norm -> clip once -> AdamWeightDecayOptimizer
+                            v
+       every so often: progress line, TensorBoard, checkpoint
+
+An update does not depend on how many replicas computed it: every loss is divided by the weights of the *global* batch, and
+clipping looks at the sum of all gradients. (The reference clips on each TPU core before it adds up. On one device the two
+are the same.) Keras' own `fit` clips before it adds up and divides by each replica's own weights, hence this loop.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import math
+import os
+import signal
+import time
+from collections.abc import Callable, Iterator, Mapping
+
+import keras
+import numpy as np
+import tensorflow as tf
+from absl import logging
+
+from bert_tf2 import checkpoint, files, optimization
+from bert_tf2.errors import UserError
+from bert_tf2.heads import Batch
+
+
+@dataclasses.dataclass(frozen=True)
+class DeviceOptions:
+    """Where to compute; the reference's TPU flags. Without use_tpu: all visible GPUs, else the CPU."""
+
+    use_tpu: bool = False
+    tpu_name: str | None = None
+    tpu_zone: str | None = None
+    gcp_project: str | None = None
+    master: str | None = None
+    num_tpu_cores: int = 8
+
+
+def create_strategy(options: DeviceOptions = DeviceOptions()) -> tf.distribute.Strategy:  # noqa: B008 (it is frozen)
+    """The distribution strategy: a TPU if asked for, else every GPU that TensorFlow sees, else the one CPU.
+
+    Raises:
+      UserError: the TPU cannot be reached, or has another number of cores than num_tpu_cores.
+    """
+    if options.use_tpu:
+        return _tpu_strategy(options)
+    gpus = tf.config.list_logical_devices("GPU")
+    return tf.distribute.MirroredStrategy() if len(gpus) > 1 else tf.distribute.get_strategy()
+
+
+def _tpu_strategy(options: DeviceOptions) -> tf.distribute.Strategy:
+    try:
+        resolver = tf.distribute.cluster_resolver.TPUClusterResolver(
+            tpu=options.tpu_name or options.master, zone=options.tpu_zone, project=options.gcp_project
+        )
+        tf.config.experimental_connect_to_cluster(resolver)
+        tf.tpu.experimental.initialize_tpu_system(resolver)
+        strategy = tf.distribute.TPUStrategy(resolver)
+    except (ValueError, RuntimeError, OSError, tf.errors.OpError) as error:
+        raise UserError(
+            f"--use_tpu: no TPU can be reached ({str(error).strip().splitlines()[0]}); check --tpu_name, --tpu_zone and"
+            " --gcp_project, or leave --use_tpu out"
+        ) from error
+    if strategy.num_replicas_in_sync != options.num_tpu_cores:
+        raise UserError(
+            f"--num_tpu_cores={options.num_tpu_cores}, but this TPU has {strategy.num_replicas_in_sync} cores"
+        )
+    return strategy
+
+
+def build_model(strategy: tf.distribute.Strategy, make_model: Callable[[], keras.Model], random_seed: int):
+    """Makes a model whose variables live where the strategy wants them; the same seed gives the same fresh weights."""
+    keras.utils.set_random_seed(random_seed)
+    with strategy.scope():
+        return make_model()
+
+
+@dataclasses.dataclass(frozen=True)
+class TrainOptions:
+    """What one training run is.
+
+    Attributes:
+      output_dir: where checkpoints and TensorBoard's events go.
+      learning_rate, num_train_steps, num_warmup_steps: the schedule; see optimization.learning_rate_at.
+      save_checkpoints_steps: steps between checkpoints. There is one at the start and one at the end in any case.
+      train_batch_size: examples per step over all replicas, for the examples/s.
+      iterations_per_loop: the most steps that run between two looks at the clock.
+      random_seed: decides on dropout.
+      adam_bias_correction: see optimization.AdamWeightDecayOptimizer.
+      keep_checkpoint_max: how many checkpoints to keep.
+      log_steps: steps between TensorBoard points; there is one at the first step too.
+    """
+
+    output_dir: str
+    learning_rate: float
+    num_train_steps: int
+    num_warmup_steps: int
+    train_batch_size: int
+    save_checkpoints_steps: int = 1000
+    iterations_per_loop: int = 1000
+    random_seed: int = 12345
+    adam_bias_correction: bool = False
+    keep_checkpoint_max: int = 5
+    log_steps: int = 100
+
+
+def start_from(model, output_dir: str, init_checkpoint: str | None) -> int:
+    """Gives a model that will not be trained its weights; returns the global step they are of.
+
+    The newest checkpoint in output_dir comes first, then init_checkpoint, as in the reference. (Its global step then
+    counts as 0.)
+    """
+    latest = checkpoint.latest_checkpoint(output_dir)
+    if latest:
+        step = checkpoint.restore(latest, checkpoint.tf1_variables(model))
+        logging.info("Using %s", latest)
+        return step
+    if init_checkpoint:
+        logging.info(checkpoint.initialize(model, init_checkpoint))
+    else:
+        logging.warning("No checkpoint in %s and no --init_checkpoint: the weights are random", output_dir)
+    return 0
+
+
+class Trainer:
+    """Trains a model: `Trainer(...)`, then `start()`, then `train(dataset)`."""
+
+    def __init__(self, model, strategy: tf.distribute.Strategy, options: TrainOptions):
+        self._model = model
+        self._strategy = strategy
+        self._options = options
+        self._variables = checkpoint.trained_variables(model)
+        with strategy.scope():
+            self._optimizer = optimization.AdamWeightDecayOptimizer(
+                self._variables, bias_correction=options.adam_bias_correction
+            )
+        self._folder = checkpoint.CheckpointFolder(options.output_dir, options.keep_checkpoint_max)
+        self.global_step = 0
+
+    @property
+    def _state(self) -> dict[str, tf.Variable]:
+        """All that a checkpoint holds, by name."""
+        return {**checkpoint.tf1_variables(self._model), **self._optimizer.slots}
+
+    def start(self, init_checkpoint: str | None = None) -> int:
+        """Continues from the newest checkpoint in output_dir, or else loads init_checkpoint; returns the global step.
+
+        Raises:
+          UserError: the checkpoint does not fit this model.
+        """
+        latest = checkpoint.latest_checkpoint(self._options.output_dir)
+        if latest:
+            self.global_step = checkpoint.restore(latest, self._state)
+            if self.global_step >= self._options.num_train_steps:
+                logging.info(
+                    "%s is already at step %d of %d: nothing left to train",
+                    latest, self.global_step, self._options.num_train_steps,
+                )  # fmt: skip
+            else:
+                logging.info("Continuing from %s at step %d", latest, self.global_step)
+        elif init_checkpoint:
+            logging.info(checkpoint.initialize(self._model, init_checkpoint))
+        else:
+            logging.info("Starting from random weights")
+        return self.global_step
+
+    def train(
+        self,
+        dataset: tf.data.Dataset,
+        *,
+        explain: Callable[[], UserError | None] = lambda: None,
+        after_save: Callable[[int], bool] = lambda step: False,
+    ) -> int:
+        """Runs the steps that are left, and returns the step it ends at.
+
+        Args:
+          dataset: endless batches.
+          explain: called when reading the data fails; returns what is wrong with it.
+          after_save: called with the step after each checkpoint but the first; True ends the training.
+
+        Raises:
+          UserError: the data cannot be read, or the loss is no longer a number.
+          KeyboardInterrupt: told to stop (Ctrl-C, SIGTERM); a checkpoint of the last complete step has been written.
+        """
+        options = self._options
+        if self.global_step >= options.num_train_steps:
+            return self.global_step
+        iterator = iter(self._strategy.experimental_distribute_dataset(dataset))
+        steps = self._compile()
+        progress = _Progress(options, self.global_step)
+        self._save()
+        saved_at = self.global_step
+        with _StopRequest() as stop:
+            while self.global_step < options.num_train_steps:
+                count = progress.steps_until_next_look(self.global_step, saved_at + options.save_checkpoints_steps)
+                with _explained(explain):
+                    sums = steps(iterator, tf.constant(self.global_step, tf.int64), tf.constant(count))
+                self.global_step += count
+                progress.report(self.global_step, count, {name: float(value) for name, value in sums.items()})
+                done = stop.requested or self.global_step >= options.num_train_steps
+                if done or self.global_step - saved_at >= options.save_checkpoints_steps:
+                    self._save()
+                    saved_at = self.global_step
+                    if stop.requested:
+                        raise KeyboardInterrupt(
+                            f"stopped after step {self.global_step}, which is saved; the same command continues there"
+                        )
+                    if after_save(self.global_step):
+                        break
+        progress.close()
+        return self.global_step
+
+    def _save(self) -> None:
+        self._folder.save(self._state, self.global_step)
+
+    def compiled_step(self):
+        """One training step as a graph, on the default strategy: (batch, step) -> measures. For measurements."""
+        return tf.function(self._replica_step)
+
+    def _compile(self):
+        """A graph that runs several steps and returns the sums of what they measured."""
+        strategy = self._strategy
+
+        @tf.function(reduce_retracing=True)
+        def steps(iterator, first: tf.Tensor, count: tf.Tensor) -> dict[str, tf.Tensor]:
+            sums = dict.fromkeys(_MEASURES + tuple(self._term_names), tf.constant(0.0))
+            for offset in tf.range(count):
+                step = first + tf.cast(offset, tf.int64)
+                measured = strategy.run(self._replica_step, args=(next(iterator), step))
+                sums = {name: value + strategy.reduce("SUM", measured[name], axis=None) for name, value in sums.items()}
+            return sums
+
+        return steps
+
+    @property
+    def _term_names(self) -> tuple[str, ...]:
+        return self._model.loss_names
+
+    def _replica_step(self, batch: Batch, step: tf.Tensor) -> dict[str, tf.Tensor]:
+        """One step, as each replica runs it on its share of the batch. Returns measures whose sum over replicas counts."""
+        context = tf.distribute.get_replica_context()
+        replica = context.replica_id_in_sync_group
+        seed = tf.random.experimental.stateless_fold_in([self._options.random_seed, 0], step)
+        seed = tf.random.experimental.stateless_fold_in(seed, replica)
+        values, gradients = local_gradients(self._model, self._variables, batch, seed)
+        gradients, norm = reduce_gradients(gradients)
+        learning_rate = optimization.learning_rate_at(
+            step, self._options.learning_rate, self._options.num_train_steps, self._options.num_warmup_steps
+        )
+        self._optimizer.apply_gradients(gradients, learning_rate, step, optimization.clip_scale(norm))
+        once = tf.cast(tf.equal(replica, 0), tf.float32)  # these are the same on every replica
+        return {**values, "gradient_norm": once * norm, "learning_rate": once * learning_rate}
+
+
+_MEASURES = ("loss", "gradient_norm", "learning_rate")
+
+
+def local_gradients(model, variables: Mapping[str, tf.Variable], batch: Batch, dropout_seed: tf.Tensor):
+    """This replica's part of the losses and of their gradients; the parts of all replicas add up to the whole.
+
+    Returns:
+      Losses by name (`loss` is their sum) and gradients by variable name, tf.Tensor or tf.IndexedSlices.
+    """
+    context = tf.distribute.get_replica_context()
+    with tf.GradientTape(watch_accessed_variables=False) as tape:
+        tape.watch(list(variables.values()))
+        values = {}
+        for term in model.loss_terms(batch, dropout_seed=dropout_seed):
+            weight = context.all_reduce("SUM", tf.stop_gradient(term.weight))
+            values[term.name] = term._replace(weight=weight).mean()
+        loss = tf.add_n(list(values.values()))
+    gradients = tape.gradient(loss, list(variables.values()))
+    return {**values, "loss": loss}, dict(zip(variables, gradients, strict=True))
+
+
+def reduce_gradients(gradients: Mapping[str, optimization.Gradient]) -> tuple[dict[str, tf.Tensor], tf.Tensor]:
+    """Adds the gradients up over the replicas.
+
+    Returns:
+      Dense gradients by name, and their global norm as optimization.square_norm counts it.
+    """
+    context = tf.distribute.get_replica_context()
+    names = list(gradients)
+    lookups = [g for g in gradients.values() if isinstance(g, tf.IndexedSlices)]
+    square_of_lookups = tf.add_n([optimization.square_norm(g) for g in lookups]) if lookups else tf.constant(0.0)
+    dense = [tf.convert_to_tensor(gradients[name]) for name in names]
+    *dense, square = context.all_reduce("SUM", [*dense, square_of_lookups])
+    squares = [
+        optimization.square_norm(g)
+        for name, g in zip(names, dense, strict=True)
+        if not isinstance(gradients[name], tf.IndexedSlices)
+    ]
+    return dict(zip(names, dense, strict=True)), tf.sqrt(tf.add_n([square, *squares]))
+
+
+@contextlib.contextmanager
+def _explained(explain: Callable[[], UserError | None]):
+    """Turns a failure to read the data into an error that names file and record."""
+    try:
+        yield
+    except (tf.errors.InvalidArgumentError, tf.errors.DataLossError, tf.errors.OutOfRangeError, StopIteration) as error:
+        logging.info("The data cannot be read; looking for the record at fault")
+        reason = explain()
+        if reason is None:
+            raise
+        raise reason from error
+
+
+class _StopRequest:
+    """Turns SIGINT and SIGTERM into a request that the loop sees between two steps; a second one stops at once."""
+
+    def __enter__(self) -> _StopRequest:
+        self.requested = False
+        self._before = {}
+        with contextlib.suppress(ValueError):  # only the main thread may set handlers; elsewhere nothing changes
+            for number in (signal.SIGINT, signal.SIGTERM):
+                self._before[number] = signal.signal(number, self._on_signal)
+        return self
+
+    def _on_signal(self, number: int, frame) -> None:
+        if self.requested:
+            raise KeyboardInterrupt("stopped at once; the last checkpoint is what remains")
+        self.requested = True
+        logging.info("Stopping after the current step; once more stops at once")
+
+    def __exit__(self, *exception) -> None:
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+
+
+class _Progress:
+    """Decides when to look at the running steps, and tells what it sees: a line on the log, points for TensorBoard."""
+
+    _SECONDS_BETWEEN_LINES = 10.0
+
+    def __init__(self, options: TrainOptions, step: int):
+        self._options = options
+        self._first = step
+        self._writer = tf.summary.create_file_writer(options.output_dir)
+        self._began = self._line_at = self._look_at = time.monotonic()
+        self._line_step = step
+        self._seconds_per_step: float | None = None
+        self._sums: dict[str, float] = {}
+        self._summed = 0
+        self._point_at, self._point_step = self._began, step
+
+    def steps_until_next_look(self, step: int, next_save: int) -> int:
+        """How many steps to run now: up to the next save, point or end, and not much longer than between two lines."""
+        options = self._options
+        next_point = step + 1 if step == self._first else (step // options.log_steps + 1) * options.log_steps
+        count = min(options.num_train_steps, next_save, next_point) - step
+        if self._seconds_per_step:
+            count = min(count, max(1, int(self._SECONDS_BETWEEN_LINES / 2 / self._seconds_per_step)))
+        return min(count, options.iterations_per_loop)
+
+    def report(self, step: int, count: int, sums: Mapping[str, float]) -> None:
+        """Takes in the sums over `count` steps that end at `step`."""
+        now = time.monotonic()
+        if not math.isfinite(sums["loss"]):
+            raise UserError(
+                f"the loss is no longer a number within the {count} steps before step {step}; lower --learning_rate, or"
+                f" look at the last checkpoint in {self._options.output_dir}"
+            )
+        if step - count > self._first:  # the very first step includes the making of the graph
+            self._seconds_per_step = (now - self._look_at) / count
+        self._look_at = now
+        self._summed += count
+        self._sums = {name: self._sums.get(name, 0.0) + value for name, value in sums.items()}
+        is_point = step % self._options.log_steps == 0 or step - count == self._first
+        if is_point or step == self._options.num_train_steps:
+            self._point(step, now)
+        if now - self._line_at >= self._SECONDS_BETWEEN_LINES or step in (self._first + 1, self._options.num_train_steps):
+            self._line(step, sums["loss"] / count, now)
+
+    def _rate(self, steps: int, seconds: float) -> float:
+        return steps * self._options.train_batch_size / max(seconds, 1e-9)
+
+    def _point(self, step: int, now: float) -> None:
+        """TensorBoard: means over the steps since the last point."""
+        with self._writer.as_default(step=step):
+            for name, value in self._sums.items():
+                tf.summary.scalar(name, value / self._summed)
+            tf.summary.scalar("examples/sec", self._rate(step - self._point_step, now - self._point_at))
+        self._writer.flush()
+        self._sums, self._summed = {}, 0
+        self._point_at, self._point_step = now, step
+
+    def _line(self, step: int, loss: float, now: float) -> None:
+        rate = self._rate(step - self._line_step, now - self._line_at)
+        total = self._options.num_train_steps
+        left = (total - step) * (self._seconds_per_step or (now - self._line_at) / max(step - self._line_step, 1))
+        logging.info("step %d/%d  loss %.4f  %.1f examples/s  time left %s", step, total, loss, rate, duration(left))
+        self._line_at, self._line_step = now, step
+
+    def close(self) -> None:
+        self._writer.close()
+
+
+def duration(seconds: float) -> str:
+    """A time span as a person would say it: "42 s", "3 min 20 s", "5 h 02 min"."""
+    seconds = round(seconds)
+    if seconds < 60:
+        return f"{seconds} s"
+    if seconds < 3600:
+        return f"{seconds // 60} min {seconds % 60:02d} s"
+    return f"{seconds // 3600} h {seconds % 3600 // 60:02d} min"
+
+
+def run_batches(
+    model,
+    strategy: tf.distribute.Strategy,
+    dataset: tf.data.Dataset,
+    *,
+    explain: Callable[[], UserError | None] = lambda: None,
+) -> Iterator[dict[str, np.ndarray]]:
+    """Runs a model over a data set, without dropout, and yields what it says of each batch.
+
+    Yields:
+      For every batch, in order: the batch's own features and the model's `outputs`, as arrays with a row per example in
+      the order of the data, whatever the number of replicas.
+
+    Raises:
+      UserError: the data cannot be read.
+    """
+
+    @tf.function(reduce_retracing=True)
+    def step(batch):
+        return strategy.run(lambda part: {**part, **model.outputs(part)}, args=(batch,))
+
+    iterator = iter(strategy.experimental_distribute_dataset(dataset))
+    while True:
+        with _explained(explain):
+            batch = next(iterator, None)
+        if batch is None:
+            return
+        yield {
+            name: np.concatenate([part.numpy() for part in strategy.experimental_local_results(value)])
+            for name, value in step(batch).items()
+        }
+
+
+def write_eval_results(output_dir: str, results: Mapping[str, float]) -> None:
+    """Writes `eval_results.txt` as the reference does: a line `key = value` for each key, sorted; and logs it."""
+    lines = [f"{key} = {results[key]!s}" for key in sorted(results)]
+    logging.info("***** Eval results *****")
+    for line in lines:
+        logging.info("  %s", line)
+    files.write_text(os.path.join(output_dir, "eval_results.txt"), "".join(line + "\n" for line in lines))
+    writer = tf.summary.create_file_writer(os.path.join(output_dir, "eval"))
+    with writer.as_default(step=int(results.get("global_step", 0))):
+        for key, value in results.items():
+            if key != "global_step":
+                tf.summary.scalar(key, value)
+    writer.close()

@@ -1,0 +1,38 @@
+"""Pretrains BERT on the records that create_pretraining_data.py wrote, evaluates it, or both."""
+
+from absl import flags as absl_flags
+
+from bert_tf2 import flags
+
+FLAGS = absl_flags.FLAGS
+
+absl_flags.DEFINE_string("input_file", None, "TFRecord files of pretraining examples: names and globs, with commas.")
+flags.define_model()
+flags.define_output_dir()
+absl_flags.DEFINE_integer(
+    "max_seq_length", 128, "Tokens per example; the number that the records were made with.", lower_bound=5
+)
+absl_flags.DEFINE_integer(
+    "max_predictions_per_seq", 20, "Masked words per example; the number that the records were made with.", lower_bound=1
+)
+flags.define_training()
+absl_flags.DEFINE_bool("do_train", False, "Train up to num_train_steps.")
+absl_flags.DEFINE_bool("do_eval", False, "Evaluate on the same records, after training if there is any.")
+absl_flags.DEFINE_integer("eval_batch_size", 8, "Examples per evaluation batch, over all devices.", lower_bound=1)
+absl_flags.DEFINE_integer("num_train_steps", 100000, "The step at which training ends.", lower_bound=1)
+absl_flags.DEFINE_integer("num_warmup_steps", 10000, "Steps in which the learning rate rises from 0.", lower_bound=0)
+absl_flags.DEFINE_integer("max_eval_steps", 100, "Batches to evaluate; the records start again at their end.", lower_bound=1)
+flags.define_devices()
+flags.mark_required("input_file", "bert_config_file", "output_dir")
+
+
+def main(argv) -> None:
+    del argv
+    flags.load_tensorflow()
+    from bert_tf2 import pretraining
+
+    pretraining.run(flags.fill(pretraining.PretrainingOptions))
+
+
+if __name__ == "__main__":
+    flags.run(main)
