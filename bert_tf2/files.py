@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import glob
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from bert_tf2.errors import UserError
 
@@ -116,13 +116,18 @@ def read_lines(path: str) -> Iterator[str]:
       UserError: the file is missing, or a line is not UTF-8 (names file and line).
     """
     with open_binary(path) as stream:
-        for number, line in enumerate(stream, 1):
-            try:
-                text = line.decode("utf-8").replace("\r", "")
-            except UnicodeDecodeError as error:
-                raise _not_utf8(path, number, error) from error
-            if text:  # nothing is left where a file ends in a CR without LF: not a line to the reference
-                yield text.removesuffix("\n")
+        yield from decode_lines(stream, path)
+
+
+def decode_lines(stream: Iterable[bytes], name: str) -> Iterator[str]:
+    """`read_lines` for what is open already, such as standard input; `name` stands for it in errors."""
+    for number, line in enumerate(stream, 1):
+        try:
+            text = line.decode("utf-8").replace("\r", "")
+        except UnicodeDecodeError as error:
+            raise _not_utf8(name, number, error) from error
+        if text:  # nothing is left where a file ends in a CR without LF: not a line to the reference
+            yield text.removesuffix("\n")
 
 
 def _not_utf8(path: str, line: int, error: UnicodeDecodeError) -> UserError:

@@ -1,0 +1,171 @@
+"""How fast is create_pretraining_data.py, and how much memory does it take?
+
+    python benchmarks/pretraining_data.py --input_file=corpus.txt --vocab_file=vocab.txt
+
+Runs the script in a process of its own, once on the corpus and once on a text of one word, which shows what starting
+Python and TensorFlow costs; the difference is the work. Then it does the same work here, stage by stage. The ratios
+say where the time goes, and what shuffling costs beside Python's own `random.shuffle`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import os
+import pathlib
+import random
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+
+import machine
+from absl import flags as absl_flags
+from absl import logging
+
+from bert_tf2 import files, flags, pretraining_data, tokenization
+from bert_tf2.errors import UserError
+
+FLAGS = absl_flags.FLAGS
+
+_SCRIPT = pathlib.Path(__file__).resolve().parents[1] / "create_pretraining_data.py"
+_DEFAULT = pretraining_data.PretrainingDataOptions()
+
+absl_flags.DEFINE_string("input_file", None, "Text, one sentence a line; commas and patterns.")
+absl_flags.DEFINE_string("vocab_file", None, "The vocabulary.")
+absl_flags.DEFINE_bool("do_lower_case", True, "Whether the vocabulary is of lower-cased text.")
+absl_flags.DEFINE_bool("do_whole_word_mask", _DEFAULT.do_whole_word_mask, "Mask whole words.")
+absl_flags.DEFINE_integer("max_seq_length", _DEFAULT.max_seq_length, "Tokens in an example.")
+absl_flags.DEFINE_integer("max_predictions_per_seq", _DEFAULT.max_predictions_per_seq, "Masked tokens in an example.")
+absl_flags.DEFINE_integer("dupe_factor", _DEFAULT.dupe_factor, "How many times to go through the text.")
+
+
+@dataclasses.dataclass
+class Run:
+    """What a run of the script took: seconds, and bytes of memory at its peak."""
+
+    seconds: float
+    peak: float
+
+
+def run_script(input_file: str, options: pretraining_data.PretrainingDataOptions, folder: str) -> Run:
+    """Runs the script in a process of its own; the operating system says how much memory that one took at most."""
+    settings = {
+        "input_file": input_file,
+        "output_file": os.path.join(folder, "examples.tfrecord"),
+        "vocab_file": FLAGS.vocab_file,
+        "do_lower_case": FLAGS.do_lower_case,
+        **dataclasses.asdict(options),
+    }
+    command = [sys.executable, str(_SCRIPT), *(f"--{name}={value}" for name, value in settings.items())]
+    with open(os.path.join(folder, "log"), "wb") as log:
+        start = time.perf_counter()
+        child = subprocess.Popen(command, stdout=log, stderr=log)
+        _, status, usage = os.wait4(child.pid, 0)
+        seconds = time.perf_counter() - start
+    child.returncode = os.waitstatus_to_exitcode(status)
+    if child.returncode:
+        raise UserError(files.read_text(log.name).strip().splitlines()[-1])
+    return Run(seconds, usage.ru_maxrss * (1 if sys.platform == "darwin" else 1024))
+
+
+@contextlib.contextmanager
+def timed(seconds: dict[str, float], stage: str) -> Iterator[None]:
+    start = time.perf_counter()
+    yield
+    seconds[stage] = time.perf_counter() - start
+
+
+def time_stages(input_files: list[str], options: pretraining_data.PretrainingDataOptions, folder: str) -> dict:
+    """Seconds of each stage of the work, done in this process."""
+    import tensorflow as tf  # not to be timed with the first stage that needs it
+
+    del tf
+    seconds: dict[str, float] = {}
+    rng = random.Random(options.random_seed)
+    tokenizer = tokenization.FullTokenizer(FLAGS.vocab_file, FLAGS.do_lower_case)
+    with timed(seconds, "reading and tokenizing"):
+        documents = list(pretraining_data.read_documents(input_files, tokenizer))
+    words = list(tokenizer.vocab)
+    instances: list[pretraining_data.TrainingInstance] = []
+    with timed(seconds, "pairing and masking"):
+        for _ in range(options.dupe_factor):
+            for number in range(len(documents)):
+                instances += pretraining_data.create_instances_from_document(documents, number, words, options, rng)
+    with timed(seconds, "writing"):
+        output = os.path.join(folder, "stages.tfrecord")
+        pretraining_data.write_instance_to_example_files(instances, tokenizer, options, [output])
+    return seconds
+
+
+def best(function: Callable[[], None], rounds: int = 5) -> float:
+    """Seconds of the fastest of some rounds."""
+    seconds: list[float] = []
+    for _ in range(rounds):
+        start = time.perf_counter()
+        function()
+        seconds.append(time.perf_counter() - start)
+    return min(seconds)
+
+
+def shuffle_speedup(num_items: int) -> float:
+    """How many times as fast as `random.shuffle` our own is, for the positions of an example."""
+    rng, items = random.Random(0), list(range(num_items))
+
+    def ours() -> None:
+        for _ in range(1000):
+            pretraining_data.shuffle(items, rng)
+
+    def pythons() -> None:
+        for _ in range(1000):
+            rng.shuffle(items)
+
+    return best(pythons) / best(ours)
+
+
+def report(input_files: list[str], options: pretraining_data.PretrainingDataOptions, folder: str) -> None:
+    one_word = os.path.join(folder, "one_word.txt")
+    files.write_text(one_word, "a\n")
+    idle, whole = (run_script(name, options, folder) for name in (one_word, ",".join(input_files)))
+    examples = count_records(os.path.join(folder, "examples.tfrecord"))
+    megabytes = sum(os.path.getsize(name) for name in input_files) / 1e6
+    work = max(whole.seconds - idle.seconds, 1e-9)
+    print(f"machine            {machine.describe()}")
+    print(f"work               {megabytes:.2f} MB of text, {examples} examples of {options.max_seq_length} tokens")
+    print(f"whole command      {whole.seconds:.1f} s, of which {idle.seconds:.1f} s to start")
+    print(
+        f"speed              {examples / work:.0f} examples/s, {megabytes / work:.2f} MB of text/s (without the start)"
+    )
+    per_example = (whole.peak - idle.peak) / max(examples, 1)
+    print(f"peak memory        {whole.peak / 1e6:.0f} MB, {whole.peak / idle.peak:.2f} times that of the start;")
+    print(f"                   {per_example:.0f} bytes an example above it, corpus included")
+    stages = time_stages(input_files, options, folder)
+    for stage, seconds in stages.items():
+        print(f"{stage:<23}{seconds / sum(stages.values()):6.1%} of the work, {seconds:.2f} s")
+    print(f"work / tokenizing alone{sum(stages.values()) / stages['reading and tokenizing']:6.2f}")
+    print(f"shuffle / Python's own {shuffle_speedup(options.max_seq_length):6.2f} times as fast")
+
+
+def count_records(path: str) -> int:
+    import tensorflow as tf
+
+    return sum(1 for _ in tf.data.TFRecordDataset(path))
+
+
+def main(_: list[str]) -> None:
+    logging.set_verbosity(logging.WARNING)
+    input_files = files.match_files(FLAGS.input_file)
+    options = pretraining_data.PretrainingDataOptions(
+        max_seq_length=FLAGS.max_seq_length,
+        max_predictions_per_seq=FLAGS.max_predictions_per_seq,
+        dupe_factor=FLAGS.dupe_factor,
+        do_whole_word_mask=FLAGS.do_whole_word_mask,
+    )
+    with tempfile.TemporaryDirectory() as folder:
+        report(input_files, options, folder)
+
+
+if __name__ == "__main__":
+    flags.mark_required("input_file", "vocab_file")
+    flags.run(main)

@@ -1,0 +1,340 @@
+"""From text to words to word pieces to ids, the way BERT was trained (paper section 3, "Input/Output Representations").
+
+A model with a vocabulary of 30,000 entries must read every word there is. So a rare word is spelt with several of them:
+"embeddings" is not in the vocabulary, but "em", "##bed", "##ding" and "##s" are. The mark `##` means that the piece
+goes on with the word instead of beginning one. Three steps lead there; with `do_lower_case` and the vocabulary of the
+uncased models the line
+
+    "The Café's\\tembeddings, 北京!"
+
+becomes
+
+1. words, by `BasicTokenizer`:  the | cafe | ' | s | embeddings | , | 北 | 京 | !
+   Control characters go and every kind of blank becomes a space. Each Chinese character is a word of its own, because
+   Chinese puts no blanks between words. Then come lower case, no accents, and each punctuation mark by itself.
+2. pieces, by `WordpieceTokenizer`:  the | cafe | ' | s | em | ##bed | ##ding | ##s | , | 北 | 京 | !
+   Each word is read from left to right, always taking the longest entry that fits. Where none fits the whole word
+   becomes `[UNK]`.
+3. ids, by `convert_tokens_to_ids`: the line number, counted from 0, of each piece in the vocabulary file.
+
+`FullTokenizer` does steps 1 and 2. The answers are those of google-research/bert on every code point; they are reached
+another way, because text holds few distinct characters and few distinct words: what a character or a word becomes is
+worked out once and remembered (see `_Remembered`).
+"""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from collections.abc import Callable, Container, Hashable, Iterable, Mapping, Sequence
+from typing import Any
+
+from absl import logging
+
+from bert_tf2 import files
+from bert_tf2.errors import UserError
+
+SPECIAL_TOKENS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
+
+# The names of the folders in which the reference's models were released, by what their vocabulary holds.
+_LOWER_CASED_MODELS = (
+    "uncased_L-12_H-768_A-12",
+    "uncased_L-24_H-1024_A-16",
+    "multilingual_L-12_H-768_A-12",
+    "chinese_L-12_H-768_A-12",
+)
+_CASED_MODELS = ("cased_L-12_H-768_A-12", "cased_L-24_H-1024_A-16", "multi_cased_L-12_H-768_A-12")
+
+# First and last code point of the blocks of Chinese characters (also used as Kanji and Hanja). Kana and Hangul are not
+# among them: they are written in words of several characters.
+_CJK_BLOCKS = (
+    (0x3400, 0x4DBF),
+    (0x4E00, 0x9FFF),
+    (0xF900, 0xFAFF),
+    (0x20000, 0x2A6DF),
+    (0x2A700, 0x2B73F),
+    (0x2B740, 0x2B81F),
+    (0x2B820, 0x2CEAF),
+    (0x2F800, 0x2FA1F),
+)
+
+
+class NotInVocabularyError(UserError, KeyError):
+    """A token or an id that the vocabulary does not have; a KeyError too, which is what the reference raises."""
+
+    __str__ = Exception.__str__  # KeyError would put the sentence in quotes
+
+
+class _Remembered(dict):
+    """The answers of `compute`, each worked out once: `remembered[key]` is `compute(key)`.
+
+    Memory is bounded in two ways. After `limit` answers it forgets them all and starts again: the frequent words are
+    back within a page of text, and a look-up needs no bookkeeping, as it would to forget only the oldest. The default
+    holds the words of a long book. And a key longer than `longest` is never kept: words of that length hardly come
+    twice.
+    """
+
+    def __init__(self, compute: Callable[[Any], Any], limit: int = 1 << 15, longest: int = 64):
+        super().__init__()
+        self._compute, self._limit, self._longest = compute, limit, longest
+
+    def __missing__(self, key: Hashable) -> Any:
+        answer = self._compute(key)
+        if isinstance(key, int) or len(key) <= self._longest:
+            if len(self) >= self._limit:
+                self.clear()
+            self[key] = answer
+        return answer
+
+    def __reduce__(self):
+        # A tokenizer sent to another process or saved takes its rules along, not its memory.
+        return type(self), (self._compute, self._limit, self._longest)
+
+
+def _is_cjk(code: int) -> bool:
+    return any(first <= code <= last for first, last in _CJK_BLOCKS)
+
+
+def _is_punctuation(char: str) -> bool:
+    """Unicode's punctuation, and all printable ASCII that is no letter, digit or space ("$", "+", "^" are symbols)."""
+    return ("!" <= char <= "~" and not char.isalnum()) or unicodedata.category(char).startswith("P")
+
+
+def _clean(code: int) -> str:
+    """What a code point of raw text becomes: nothing, a space, itself, or itself as a word of its own."""
+    char = chr(code)
+    category = unicodedata.category(char)
+    if char in "\t\n\r" or category == "Zs":
+        return " "
+    if char == "\ufffd" or category in ("Cc", "Cf"):  # U+0000 is of category Cc
+        return ""
+    return f" {char} " if _is_cjk(code) else char
+
+
+def _set_apart(code: int) -> str:
+    """A code point of a cased word: punctuation gets spaces around it."""
+    char = chr(code)
+    return f" {char} " if _is_punctuation(char) else char
+
+
+def _set_apart_without_accents(code: int) -> str:
+    """A code point of a lower-cased, decomposed word: accents (nonspacing marks) go as well."""
+    return "" if unicodedata.category(chr(code)) == "Mn" else _set_apart(code)
+
+
+# Tables for str.translate, which asks a mapping for each code point. They are shared by all tokenizers.
+_CLEAN = _Remembered(_clean)
+_SET_APART = _Remembered(_set_apart)
+_SET_APART_WITHOUT_ACCENTS = _Remembered(_set_apart_without_accents)
+
+
+class BasicTokenizer:
+    """Text -> words: cleans, separates Chinese characters and punctuation, lowers case and drops accents if wanted.
+
+    It remembers what it did with a word, so `do_lower_case` is for the constructor only.
+    """
+
+    def __init__(self, do_lower_case: bool = True):
+        self.do_lower_case = do_lower_case
+        self._words = _Remembered(self._split_word)
+
+    def tokenize(self, text: str | bytes) -> list[str]:
+        """The words of a text, in order (the reference's `BasicTokenizer.tokenize`).
+
+        What stands between two blanks of the cleaned text can be treated, and remembered, by itself: no later step
+        looks across a blank. Lower-casing looks at neighbours (a capital sigma at the end of a word becomes another
+        letter than within it) but only at those in the same word, and accents belong to the letter before them.
+        """
+        words: list[str] = []
+        for word in convert_to_unicode(text).translate(_CLEAN).split():
+            words += self._words[word]
+        return words
+
+    def _split_word(self, word: str) -> list[str]:
+        """The words in what stands between two blanks: Café's -> cafe, ', s."""
+        if not self.do_lower_case:
+            return word.translate(_SET_APART).split()
+        return unicodedata.normalize("NFD", word.lower()).translate(_SET_APART_WITHOUT_ACCENTS).split()
+
+
+class WordpieceTokenizer:
+    """Words -> pieces, by the longest entry first.
+
+    It remembers the pieces of a word, so the vocabulary and the settings are not to be changed after construction.
+
+    Args:
+      vocab: the entries; a piece that continues a word is in there with `##` before it.
+      unk_token: what a word becomes that cannot be spelt, or is longer than `max_input_chars_per_word`.
+    """
+
+    def __init__(self, vocab: Iterable[str], unk_token: str = "[UNK]", max_input_chars_per_word: int = 200):
+        self.vocab = vocab
+        self.unk_token = unk_token
+        self.max_input_chars_per_word = max_input_chars_per_word
+        self._longest_entry = max(map(len, vocab), default=0)
+        self._pieces = _Remembered(self._split_word)
+
+    def tokenize(self, text: str | bytes) -> list[str]:
+        """The pieces of all words of a text in which blanks separate the words: "unaffable" -> un, ##aff, ##able."""
+        pieces: list[str] = []
+        for word in convert_to_unicode(text).split():
+            pieces += self._pieces[word]
+        return pieces
+
+    def _split_word(self, word: str) -> list[str]:
+        if len(word) > self.max_input_chars_per_word:
+            return [self.unk_token]
+        pieces: list[str] = []
+        start = 0
+        while start < len(word):
+            piece = self._longest_piece(word, start)
+            if piece is None:
+                return [self.unk_token]
+            pieces.append(piece)
+            start += len(piece) - len("##") * (start > 0)
+        return pieces
+
+    def _longest_piece(self, word: str, start: int) -> str | None:
+        """The longest entry that `word` continues with at `start`, or None."""
+        mark = "##" if start else ""
+        for end in range(min(len(word), start + self._longest_entry), start, -1):
+            piece = mark + word[start:end]
+            if piece in self.vocab:
+                return piece
+        return None
+
+
+class FullTokenizer:
+    """Text -> pieces -> ids, with one vocabulary file.
+
+    `do_lower_case` must be what the vocabulary was made with: true for the uncased and Chinese models, false for the
+    cased ones.
+
+    Raises:
+      UserError: the file is missing or is not UTF-8.
+    """
+
+    def __init__(self, vocab_file: str, do_lower_case: bool = True):
+        self.vocab = load_vocab(vocab_file)
+        self.inv_vocab = {index: token for token, index in self.vocab.items()}
+        self.basic_tokenizer = BasicTokenizer(do_lower_case=do_lower_case)
+        self.wordpiece_tokenizer = WordpieceTokenizer(vocab=self.vocab)
+
+    def tokenize(self, text: str | bytes) -> list[str]:
+        """The pieces of a text, without [CLS] and [SEP]; a "[MASK]" in the text is taken apart like any other text."""
+        return self.wordpiece_tokenizer.tokenize(" ".join(self.basic_tokenizer.tokenize(text)))
+
+    def convert_tokens_to_ids(self, tokens: Iterable[str]) -> list[int]:
+        """See the function of this name."""
+        return convert_tokens_to_ids(self.vocab, tokens)
+
+    def convert_ids_to_tokens(self, ids: Iterable[int]) -> list[str]:
+        """See the function of this name."""
+        return convert_ids_to_tokens(self.inv_vocab, ids)
+
+
+def load_vocab(vocab_file: str) -> dict[str, int]:
+    """Reads a vocabulary: one entry a line, blanks around it stripped; its id is its line number, counted from 0.
+
+    As in the reference an empty line is an entry, and where an entry comes twice the later line wins. Here one warning
+    tells of that, since no text can then produce the earlier ids.
+
+    Raises:
+      UserError: the file is missing, or a line is not UTF-8 (names the line).
+    """
+    vocab: dict[str, int] = {}
+    repeated: list[tuple[str, int, int]] = []
+    for index, line in enumerate(files.read_lines(vocab_file)):
+        token = line.strip()
+        if token in vocab:
+            repeated.append((token, vocab[token], index))
+        vocab[token] = index
+    if repeated:
+        token, earlier, later = repeated[0]
+        logging.warning(
+            "%s: %d entries repeat an earlier one, whose id no text will get; the first is %r on lines %d and %d",
+            vocab_file, len(repeated), token, earlier + 1, later + 1,
+        )  # fmt: skip
+    return vocab
+
+
+def check_special_tokens(vocab: Container[str], vocab_file: str, tokens: Sequence[str] = SPECIAL_TOKENS) -> None:
+    """Makes sure that a vocabulary can be used by a script that needs these tokens.
+
+    `load_vocab` lets such a vocabulary pass, as the reference does, where the first missing token is a KeyError later.
+
+    Raises:
+      UserError: some are missing (names them all).
+    """
+    missing = [token for token in tokens if token not in vocab]
+    if missing:
+        raise UserError(
+            f"{vocab_file}: this vocabulary has no {', '.join(missing)}; use the vocab.txt of the model, or add each"
+            f" of them on a line of its own"
+        )
+
+
+def convert_by_vocab(vocab: Mapping[Any, Any], items: Iterable[Any]) -> list[Any]:
+    """Looks up each item.
+
+    Raises:
+      NotInVocabularyError: an item is not there.
+    """
+    try:
+        return [vocab[item] for item in items]
+    except KeyError as error:
+        raise NotInVocabularyError(
+            f"{error.args[0]!r} is not in the vocabulary of {len(vocab)} entries; is this the vocabulary that the text"
+            f" was tokenized with?"
+        ) from error
+
+
+def convert_tokens_to_ids(vocab: Mapping[str, int], tokens: Iterable[str]) -> list[int]:
+    """The id of each token; raises NotInVocabularyError for a token that has none."""
+    return convert_by_vocab(vocab, tokens)
+
+
+def convert_ids_to_tokens(inv_vocab: Mapping[int, str], ids: Iterable[int]) -> list[str]:
+    """The token of each id; raises NotInVocabularyError for an id that has none."""
+    return convert_by_vocab(inv_vocab, ids)
+
+
+def convert_to_unicode(text: str | bytes) -> str:
+    """Text as str; bytes are taken as UTF-8 and what is not valid there is left out.
+
+    Raises:
+      ValueError: it is neither str nor bytes.
+    """
+    if isinstance(text, str):
+        return text
+    if isinstance(text, bytes):
+        return text.decode("utf-8", "ignore")
+    raise ValueError(f"text must be str or bytes, not {type(text).__name__}")
+
+
+# In Python 3 what can be printed is what str holds; the reference kept two functions for Python 2.
+printable_text = convert_to_unicode
+
+
+def whitespace_tokenize(text: str) -> list[str]:
+    """The words of a text between blanks of any kind, as Python's str.split knows them."""
+    return text.split()
+
+
+def validate_case_matches_checkpoint(do_lower_case: bool, init_checkpoint: str | None) -> None:
+    """Stops a cased model from being used with lower-cased text, and the other way round.
+
+    Nothing in a checkpoint says which it is, so this goes by the folder names of the reference's releases, as the
+    reference does; any other path passes.
+
+    Raises:
+      UserError: the flag does not fit the model.
+    """
+    found = re.search(r"([A-Za-z0-9_-]+)/bert_model\.ckpt", init_checkpoint or "")
+    model = found.group(1) if found else ""
+    for models, kind, wanted in ((_LOWER_CASED_MODELS, "lower-cased", True), (_CASED_MODELS, "cased", False)):
+        if model in models and bool(do_lower_case) != wanted:
+            raise UserError(
+                f"--do_lower_case={bool(do_lower_case)} does not fit --init_checkpoint={init_checkpoint}: {model} was"
+                f" trained on {kind} text; give --do_lower_case={wanted}, or rename the folder if it is another model"
+            )

@@ -1,0 +1,149 @@
+"""Learning a WordPiece vocabulary from a text, for those who pretrain on a language or a subject of their own.
+
+The reference has no such program. The learning is done by tensorflow-text: count the substrings of all words, keep as
+entries those that are frequent enough without the cases that a longer entry explains, split the words at these entries,
+count again, four times over. This module gives it exactly the words that our tokenizer makes of the text, looks for the
+frequency at which the vocabulary is just full, and puts the entries in the order of the released vocabularies: `[PAD]`,
+spare entries, `[UNK]`, `[CLS]`, `[SEP]`, `[MASK]`, single characters, then pieces from frequent to rare.
+"""
+
+from __future__ import annotations
+
+import collections
+import math
+from collections.abc import Iterable
+
+from absl import logging
+
+from bert_tf2 import tokenization
+from bert_tf2.errors import UserError
+
+# The search for the right frequency ends when at most this share of the pieces is too much; the rarest of them are then
+# left out. Each step of it goes four times over all words.
+_SLACK = 0.05
+_MOST_WORDS = 1_000_000  # the most frequent ones; the learner holds all their substrings in memory
+_LONGEST_PIECE = 50  # in characters; longer words are not learned from
+
+
+def build_vocab(
+    texts: Iterable[str], vocab_size: int = 30522, do_lower_case: bool = True, num_unused: int = 99, min_count: int = 2
+) -> list[str]:
+    """Learns a vocabulary; the same texts and arguments give the same entries in every run.
+
+    Every character of the texts is an entry, so that no word of theirs becomes [UNK], as long as there is room for them
+    all; else the rarest are left out, with a warning.
+
+    Args:
+      texts: the text in parts of any size; no word goes on from one part to the next.
+      vocab_size: how many entries there may be at most. A small text gives fewer.
+      do_lower_case: as the tokenizer will be used.
+      num_unused: how many `[unusedN]` entries stand behind [PAD], which someone can later turn into words. With the
+        default [UNK] gets id 100, [CLS] 101, [SEP] 102 and [MASK] 103, as in the reference's models.
+      min_count: how often a piece of several characters must occur at least.
+
+    Raises:
+      UserError: no room for a single character, no words in the texts, or tensorflow-text is missing.
+    """
+    reserved = reserved_entries(num_unused)
+    if vocab_size <= len(reserved):
+        raise UserError(
+            f"--vocab_size={vocab_size} leaves no room for words beside the {len(reserved)} special and unused entries;"
+            f" raise it or lower --num_unused={num_unused}"
+        )
+    counts = count_words(texts, do_lower_case)
+    if not counts:
+        raise UserError("the input has no words to learn a vocabulary from; look at --input_file")
+    characters = _character_entries(counts, vocab_size - len(reserved))
+    room = vocab_size - len(reserved) - len(characters)
+    pieces = _learn_pieces(counts, room, min_count) if room else []
+    return reserved + characters + pieces
+
+
+def reserved_entries(num_unused: int) -> list[str]:
+    """The entries that no text produces, at the places they have in the reference's vocabularies."""
+    return ["[PAD]", *(f"[unused{i}]" for i in range(num_unused)), "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+
+
+def count_words(texts: Iterable[str], do_lower_case: bool = True) -> collections.Counter[str]:
+    """How often each word occurs, a word being what WordpieceTokenizer will be given."""
+    tokenizer = tokenization.BasicTokenizer(do_lower_case)
+    counts: collections.Counter[str] = collections.Counter()
+    for text in texts:
+        counts.update(tokenizer.tokenize(text))
+    return counts
+
+
+def _character_entries(word_counts: collections.Counter[str], room: int) -> list[str]:
+    """The characters of the words, sorted, then those among them that can continue a word, with `##`.
+
+    Where they need more than `room` entries the rarest characters are left out, both forms of one together.
+    """
+    counts: collections.Counter[str] = collections.Counter()
+    for word, count in word_counts.items():
+        for char in word:
+            counts[char] += count
+    # Of punctuation and Chinese characters the tokenizer makes words of one character: `##` before them would be a
+    # wasted entry.
+    inside = {char for word in word_counts if len(word) > 1 for char in word}
+    kept: list[str] = []
+    for char in sorted(counts, key=lambda char: (-counts[char], char)):
+        room -= 2 if char in inside else 1
+        if room < 0:
+            logging.warning(
+                "the vocabulary has no room for the %d rarest of %d characters; words with them become [UNK]",
+                len(counts) - len(kept), len(counts),
+            )  # fmt: skip
+            break
+        kept.append(char)
+    return sorted(kept) + ["##" + char for char in sorted(inside.intersection(kept))]
+
+
+def _learn_pieces(word_counts: collections.Counter[str], room: int, min_count: int) -> list[str]:
+    """At most `room` entries of more than one character, the most frequent first.
+
+    Asks the learner for all pieces above some frequency and looks for the frequency that gives just enough. The search
+    halves the ratio of its bounds, not their difference, because the number of pieces falls about as 1 / frequency.
+    (The learner's own search may stop at a list that is too long, or far too short.)
+    """
+    learner = _learner()
+    words = [item for item in word_counts.most_common(_MOST_WORDS) if len(item[0]) <= _LONGEST_PIECE]
+
+    def learn(threshold: int) -> list[str]:
+        entries = learner.learn_with_thresh(words, threshold, _settings(learner))
+        pieces = [entry for entry in entries if len(entry.removeprefix("##")) > 1]
+        logging.info("%d pieces occur at least %d times; there is room for %d", len(pieces), threshold, room)
+        return pieces
+
+    low, high = min_count, word_counts.total()
+    pieces = learn(low)
+    while len(pieces) > room * (1 + _SLACK) and low < high:
+        middle = max(low + 1, math.isqrt(low * high))
+        tried = learn(middle)
+        if len(tried) >= room:
+            low, pieces = middle, tried
+        else:
+            high = middle - 1
+    return pieces[:room]
+
+
+def _settings(learner):
+    """The learner's settings; those that only its own search reads are None."""
+    used = {
+        "num_iterations": 4,  # its default, as are the joiner and _LONGEST_PIECE
+        "max_token_length": _LONGEST_PIECE,
+        "include_joiner_token": True,
+        "joiner": "##",
+        "reserved_tokens": [],
+    }
+    return learner.Params(**{field: used.get(field) for field in learner.Params._fields})
+
+
+def _learner():
+    try:
+        from tensorflow_text.tools.wordpiece_vocab import wordpiece_tokenizer_learner_lib  # late: loads TensorFlow
+    except ImportError as error:
+        raise UserError(
+            f"learning a vocabulary needs tensorflow-text, which cannot be imported here ({error}); install it with"
+            f" pip install tensorflow-text (it has no Windows version)"
+        ) from error
+    return wordpiece_tokenizer_learner_lib

@@ -1,0 +1,258 @@
+"""The tokenizer against the reference's recorded answers, a character-by-character tokenizer, and hand-made cases."""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.util
+import json
+import pathlib
+import pickle
+import random
+import subprocess
+import sys
+import unicodedata
+
+import pytest
+
+from bert_tf2 import tokenization
+from bert_tf2.errors import UserError
+
+ROOT = pathlib.Path(__file__).resolve().parents[1]
+GOLDEN = ROOT.parent / "shared" / "golden" / "data"
+needs_golden = pytest.mark.skipif(not GOLDEN.is_dir(), reason="the reference's recorded answers are not here")
+
+SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+
+# Characters that one of the steps treats in a way of its own, and some that only look so.
+ODD = (
+    "aZé\u00c5\u1e9b\u0301\u0327\u0345"  # letters, with accents before or after them
+    "ΣσςΑΌİıßﬀǅ"  # lower case that depends on the neighbours, or is longer
+    "!$+^`~|=-_'\u2019\u00a7\u00b6\u3002\uff01\u0964\u1fef\u037e"  # punctuation and symbols; the last two decompose
+    " \t\n\r\x0b\x0c\x1c\x85\xa0\u1680\u2003\u2028\u2029\u202f\u3000"  # blanks, and controls that str.split splits at
+    "\x00\x07\u00ad\u200b\u200d\u2060\ufeff\ufffd\U000e0001"  # dropped
+    "北\u3400\u4dbf\u4dc0\u9fff\ua000\uf900\ufaff\U00020000\U0002a6df\U0002a6e0\U0002ceb0\U0002f81d"  # Han, or near
+    "かガｶ\u3099한국각\u1112\u1161"  # kana, Hangul: composed and not
+    "🙂👩\U0001f3fd\ufe0f٣आि\u0966กำ\ue000\ud800\udfff\U0010ffff"
+)
+
+
+@pytest.fixture(scope="module")
+def naive():
+    """The benchmark's tokenizer, which goes character by character."""
+    spec = importlib.util.spec_from_file_location("naive_tokenizer", ROOT / "benchmarks" / "tokenization.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def write_vocab(folder: pathlib.Path, entries: list[str]) -> str:
+    path = folder / "vocab.txt"
+    path.write_text("".join(entry + "\n" for entry in entries), encoding="utf-8", newline="")
+    return str(path)
+
+
+def random_text(source: random.Random) -> str:
+    anywhere = [chr(source.randrange(0x110000)) for _ in range(4)]
+    near = [chr(source.randrange(0x3100)) for _ in range(8)]
+    return "".join(source.choices([*ODD, *"abAB .", *anywhere, *near], k=source.randrange(40)))
+
+
+@pytest.mark.parametrize("do_lower_case", [True, False])
+def test_random_unicode_equals_the_naive_tokenizer(tmp_path, naive, do_lower_case):
+    source = random.Random(5)
+    texts = [random_text(source) for _ in range(4000)]
+    characters = sorted({char for text in texts for char in unicodedata.normalize("NFD", text + text.lower())})
+    known = [char for char in characters if not char.isspace() and not "\ud800" <= char <= "\udfff" and ord(char) % 8]
+    vocab_file = write_vocab(tmp_path, SPECIAL + known + ["##" + char for char in known] + ["ab", "##ba", "aba"])
+    tokenizer = tokenization.FullTokenizer(vocab_file, do_lower_case)
+    for text in texts * 2:  # the second time every short word is remembered
+        words = naive.naive_words(text, do_lower_case)
+        assert tokenizer.basic_tokenizer.tokenize(text) == words, repr(text)
+        pieces = naive.naive_tokenize(text, tokenizer.vocab, do_lower_case)
+        assert tokenizer.tokenize(text) == pieces, repr(text)
+        assert tokenizer.wordpiece_tokenizer.tokenize(" ".join(words)) == pieces, repr(text)
+
+
+def test_every_assigned_code_point_equals_the_naive_tokenizer(naive):
+    tokenizer = tokenization.BasicTokenizer(do_lower_case=True)
+    for code in [*range(0x30000), *range(0xE0000, 0xE0200)]:  # of the rest few are assigned
+        text = f"a{chr(code)}b"
+        assert tokenizer.tokenize(text) == naive.naive_words(text, True), hex(code)
+
+
+@needs_golden
+@pytest.mark.parametrize("path", sorted((GOLDEN / "A_tokenization").glob("rows_*.jsonl")), ids=lambda path: path.stem)
+def test_rows_of_the_reference(path):
+    rows = [json.loads(line) for line in path.read_text("ascii").split("\n") if line]
+    vocab_file = GOLDEN / "vocab" / (rows[0]["vocab"] + ".txt")
+    tokenizer = tokenization.FullTokenizer(str(vocab_file), rows[0]["do_lower_case"])
+    assert len(rows) > 10
+    for row in rows:
+        tokens = tokenizer.tokenize(row["text"])
+        assert (tokens, tokenizer.convert_tokens_to_ids(tokens)) == (row["tokens"], row["ids"]), row["text"]
+
+
+@needs_golden
+@pytest.mark.skipif(unicodedata.unidata_version != "14.0.0", reason="recorded with the Unicode tables of Python 3.11")
+@pytest.mark.parametrize(("do_lower_case", "name"), [(True, "lower"), (False, "nolower")])
+def test_every_code_point_of_the_first_plane(do_lower_case, name):
+    tokenizer = tokenization.BasicTokenizer(do_lower_case)
+    digest = hashlib.sha256()
+    for code in range(0x10000):
+        if not 0xD800 <= code <= 0xDFFF:
+            words = tokenizer.tokenize(f"a{chr(code)}b")
+            digest.update((json.dumps(words, separators=(",", ":")) + "\n").encode())
+    recorded = json.loads((GOLDEN / "A_tokenization" / "codepoints.json").read_text())["results"]
+    assert digest.hexdigest() == recorded[name]["planes"][0]
+
+
+def test_the_example_of_the_module_docstring(tmp_path):
+    pieces = ["the", "cafe", "'", "s", "em", "##bed", "##ding", "##s", ",", "北", "京", "!"]
+    assert all(piece in tokenization.__doc__ for piece in pieces)
+    tokenizer = tokenization.FullTokenizer(write_vocab(tmp_path, SPECIAL + pieces), do_lower_case=True)
+    text = "The Café's\tembeddings, 北京!"
+    assert tokenizer.basic_tokenizer.tokenize(text) == ["the", "cafe", "'", "s", "embeddings", ",", "北", "京", "!"]
+    assert tokenizer.tokenize(text) == tokenizer.tokenize(text.encode()) == pieces
+    ids = tokenizer.convert_tokens_to_ids(pieces)
+    assert ids == list(range(5, 17))
+    assert tokenizer.convert_ids_to_tokens(ids) == pieces
+
+
+def test_basic_tokenizer_by_hand():
+    lower, cased = tokenization.BasicTokenizer(do_lower_case=True), tokenization.BasicTokenizer(do_lower_case=False)
+    assert lower.tokenize("ΟΔΟΣ ΣΟΦΙΑ ΟΔΟΣ-Σ") == ["οδος", "σοφια", "οδος", "-", "\u03c3"]
+    assert lower.tokenize("İ") == ["i"]  # its lower case is i and a combining dot
+    assert cased.tokenize("Åé $5.x\u200b\xa0y") == ["Åé", "$", "5", ".", "x", "y"]
+    assert cased.tokenize("a\u2028b\x85c") == ["a", "bc"]  # U+0085 is a control character first, and dropped
+    assert lower.tokenize("\u0301 \u0301a") == ["a"]  # a word of accents only is gone
+    assert lower.tokenize(b"ab\xffc") == ["abc"]
+    assert lower.tokenize(" \t\n") == []
+
+
+def test_wordpiece_takes_the_longest_entry_first():
+    vocab = {entry: index for index, entry in enumerate(["[UNK]", "un", "##aff", "##able", "##ab", "##a", "##le"])}
+    tokenizer = tokenization.WordpieceTokenizer(vocab)
+    assert tokenizer.tokenize("unaffable") == ["un", "##aff", "##able"]
+    assert tokenizer.tokenize(" unable  unaffablex\nun ") == ["un", "##able", "[UNK]", "un"]
+    assert tokenizer.tokenize("able") == ["[UNK]"]  # ##able only continues a word
+    assert tokenizer.tokenize("") == []
+
+
+def test_wordpiece_limits_and_names_are_settings():
+    vocab = dict.fromkeys(["a", "##a"], 0)
+    default = tokenization.WordpieceTokenizer(vocab)
+    assert default.tokenize("a" * 200) == ["a"] + ["##a"] * 199
+    assert default.tokenize("a" * 201) == ["[UNK]"]
+    other = tokenization.WordpieceTokenizer(vocab, unk_token="<?>", max_input_chars_per_word=3)
+    assert other.tokenize("aaa aaaa") == ["a", "##a", "##a", "<?>"]
+
+
+def test_memory_is_bounded_and_answers_stay_the_same():
+    tokenizer = tokenization.WordpieceTokenizer(dict.fromkeys(["x", *(f"##{digit}" for digit in range(10))], 0))
+    remembered = tokenizer._pieces
+    for number in range(70000):
+        word = f"x{number}"
+        assert tokenizer.tokenize(word) == ["x", *("##" + digit for digit in str(number))]
+        assert len(remembered) <= 1 << 15
+    before = len(remembered)
+    tokenizer.tokenize("x" + "1" * 100)
+    assert len(remembered) == before > 1
+
+
+def test_a_tokenizer_can_be_sent_to_another_process(tmp_path):
+    tokenizer = tokenization.FullTokenizer(write_vocab(tmp_path, [*SPECIAL, "a", "##b"]))
+    fresh = len(pickle.dumps(tokenizer))
+    tokenizer.tokenize("ab " + " ".join(map(str, range(1000))))
+    data = pickle.dumps(tokenizer)
+    assert len(data) == fresh  # the memory does not go along
+    assert pickle.loads(data).tokenize("AB") == ["a", "##b"]
+
+
+def test_import_loads_no_tensorflow():
+    code = "import sys, bert_tf2.tokenization; sys.exit('tensorflow' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=False).returncode == 0
+
+
+def test_load_vocab_reads_as_the_reference(tmp_path):
+    path = tmp_path / "vocab.txt"
+    path.write_bytes("a\r\n  b \n\n\u2028\nc\u2028d\nb\re".encode())
+    assert tokenization.load_vocab(str(path)) == {"a": 0, "b": 1, "": 3, "c\u2028d": 4, "be": 5}
+    path.write_bytes(b"a\nb\n\r")
+    assert tokenization.load_vocab(str(path)) == {"a": 0, "b": 1}
+    path.write_bytes(b"")
+    assert tokenization.load_vocab(str(path)) == {}
+
+
+def test_the_later_of_two_equal_entries_wins_with_one_warning(tmp_path, caplog):
+    path = write_vocab(tmp_path, ["x", "twice", "y", "twice ", "x", "z"])
+    with caplog.at_level("WARNING", logger="absl"):
+        assert tokenization.load_vocab(path) == {"x": 4, "twice": 3, "y": 2, "z": 5}
+    (record,) = caplog.records
+    message = record.getMessage()
+    assert path in message and "2 entries" in message and "'twice' on lines 2 and 4" in message
+
+
+def test_unreadable_vocabularies(tmp_path):
+    path = tmp_path / "vocab.txt"
+    path.write_bytes(b"a\nb\nna\xefve\n")
+    with pytest.raises(UserError, match=r"vocab\.txt, line 3: not UTF-8"):
+        tokenization.load_vocab(str(path))
+    with pytest.raises(UserError, match=r"vocabulary\.txt: no such file"):
+        tokenization.FullTokenizer(str(tmp_path / "vocabulary.txt"))
+
+
+def test_check_special_tokens_names_all_that_are_missing():
+    tokenization.check_special_tokens(dict.fromkeys(SPECIAL, 0), "v.txt")
+    tokenization.check_special_tokens({"[UNK]": 0}, "v.txt", tokens=["[UNK]"])
+    with pytest.raises(UserError, match=r"^v\.txt: .*\[UNK\], \[MASK\];") as caught:
+        tokenization.check_special_tokens({"[PAD]": 0, "[CLS]": 1, "[SEP]": 2}, "v.txt")
+    assert "\n" not in str(caught.value)
+
+
+def test_unknown_tokens_and_ids():
+    vocab = {"a": 0, "b": 1}
+    assert tokenization.convert_tokens_to_ids(vocab, iter("bab")) == [1, 0, 1]
+    assert tokenization.convert_by_vocab(vocab, []) == []
+    with pytest.raises(KeyError) as caught:
+        tokenization.convert_tokens_to_ids(vocab, ["a", "c"])
+    assert isinstance(caught.value, UserError)
+    assert str(caught.value).startswith("'c' is not in the vocabulary of 2 entries")
+    with pytest.raises(UserError, match=r"^7 is not in"):
+        tokenization.convert_ids_to_tokens({0: "a"}, [0, 7])
+
+
+def test_text_conversions():
+    for convert in (tokenization.convert_to_unicode, tokenization.printable_text):
+        assert convert("é") == convert("é".encode()) == convert(b"\xff\xc3\xa9\xc3") == "é"
+        with pytest.raises(ValueError, match="not int"):
+            convert(5)
+    assert tokenization.whitespace_tokenize(" a\u2028b \x1cc\n") == ["a", "b", "c"]
+    assert tokenization.whitespace_tokenize(" \n") == []
+
+
+@pytest.mark.parametrize(
+    ("model", "fits"),
+    [
+        ("uncased_L-12_H-768_A-12", True),
+        ("uncased_L-24_H-1024_A-16", True),
+        ("multilingual_L-12_H-768_A-12", True),
+        ("chinese_L-12_H-768_A-12", True),
+        ("cased_L-12_H-768_A-12", False),
+        ("cased_L-24_H-1024_A-16", False),
+        ("multi_cased_L-12_H-768_A-12", False),
+    ],
+)
+def test_case_of_the_released_models(model, fits):
+    for path in (f"/models/{model}/bert_model.ckpt", f"gs://bucket/{model}/bert_model.ckpt"):
+        tokenization.validate_case_matches_checkpoint(fits, path)
+        with pytest.raises(UserError, match=f"--do_lower_case={not fits} .*{model}.*--do_lower_case={fits}") as caught:
+            tokenization.validate_case_matches_checkpoint(not fits, path)
+        assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "path", [None, "", "bert_model.ckpt", "/x/my_uncased/bert_model.ckpt", "/uncased_L-12_H-768_A-12/model.ckpt-5"]
+)
+def test_case_of_other_checkpoints_is_not_judged(path):
+    for do_lower_case in (True, False):
+        tokenization.validate_case_matches_checkpoint(do_lower_case, path)
