@@ -13,7 +13,10 @@ absl_flags.DEFINE_integer(
     "max_seq_length", 128, "Tokens per example; the number that the records were made with.", lower_bound=5
 )
 absl_flags.DEFINE_integer(
-    "max_predictions_per_seq", 20, "Masked words per example; the number that the records were made with.", lower_bound=1
+    "max_predictions_per_seq",
+    20,
+    "Masked words per example; the number that the records were made with.",
+    lower_bound=1,
 )
 flags.define_training()
 absl_flags.DEFINE_bool("do_train", False, "Train up to num_train_steps.")
@@ -21,7 +24,9 @@ absl_flags.DEFINE_bool("do_eval", False, "Evaluate on the same records, after tr
 absl_flags.DEFINE_integer("eval_batch_size", 8, "Examples per evaluation batch, over all devices.", lower_bound=1)
 absl_flags.DEFINE_integer("num_train_steps", 100000, "The step at which training ends.", lower_bound=1)
 absl_flags.DEFINE_integer("num_warmup_steps", 10000, "Steps in which the learning rate rises from 0.", lower_bound=0)
-absl_flags.DEFINE_integer("max_eval_steps", 100, "Batches to evaluate; the records start again at their end.", lower_bound=1)
+absl_flags.DEFINE_integer(
+    "max_eval_steps", 100, "Batches to evaluate; the records start again at their end.", lower_bound=1
+)
 flags.define_devices()
 flags.mark_required("input_file", "bert_config_file", "output_dir")
 

@@ -124,7 +124,9 @@ def main(argv) -> None:
         f"{config.num_hidden_layers} layers, hidden {config.hidden_size}, batch {FLAGS.batch_size}, length"
         f" {FLAGS.max_seq_length}, {FLAGS.max_predictions_per_seq} predictions, {FLAGS.precision}"
     )
-    print(f"step            {median:.3f} s (fastest {min(seconds):.3f}, slowest {max(seconds):.3f}, {len(seconds)} steps)")
+    print(
+        f"step            {median:.3f} s (fastest {min(seconds):.3f}, slowest {max(seconds):.3f}, {len(seconds)} steps)"
+    )
     print(f"examples/s      {FLAGS.batch_size / median:.2f}")
     print(f"matrix products {flops / median / 1e9:.0f} GFLOP/s in the step, {rate / 1e9:.0f} GFLOP/s alone")
     print(f"share           {100 * flops / median / rate:.0f} %")

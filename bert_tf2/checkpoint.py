@@ -180,14 +180,14 @@ def initialize(model, init_checkpoint: str) -> str:
     variables = tf1_variables(model)
     fresh = [name for name in variables if name not in source.shapes]
     missing = [f"{name} is missing" for name in fresh if name.startswith(_INDISPENSABLE)]
-    _refuse(source, missing + _misfits(source, variables), "Is it a checkpoint of this configuration, and of this task?")
+    _refuse(
+        source, missing + _misfits(source, variables), "Is it a checkpoint of this configuration, and of this task?"
+    )
     for name, variable in variables.items():
         if name in source.shapes:
             variable.assign(source.get(name))
     unused = [
-        name
-        for name in source.shapes
-        if name not in variables and not name.endswith(_SLOTS) and name != _GLOBAL_STEP
+        name for name in source.shapes if name not in variables and not name.endswith(_SLOTS) and name != _GLOBAL_STEP
     ]
     return (
         f"Initialized from {source.path}: {len(variables) - len(fresh)} of {len(variables)} variables loaded;"

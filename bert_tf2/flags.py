@@ -105,8 +105,32 @@ def define_model() -> None:
     )
 
 
+def define_vocabulary() -> None:
+    flags.DEFINE_string("vocab_file", None, "The vocabulary that the model was trained with.")
+    flags.DEFINE_bool("do_lower_case", True, "Lower-case the text: for uncased models, not for cased ones.")
+
+
+def define_fine_tuning(pad_to_max_length: bool = False) -> None:
+    """What the fine-tuning scripts have in common."""
+    flags.DEFINE_float("num_train_epochs", 3.0, "How many times to go through the training data.", lower_bound=0.0)
+    flags.DEFINE_float(
+        "warmup_proportion",
+        0.1,
+        "Share of the training in which the learning rate rises.",
+        lower_bound=0.0,
+        upper_bound=1.0,
+    )
+    flags.DEFINE_bool(
+        "pad_to_max_length", pad_to_max_length, "Pad every batch to max_seq_length, not to its own longest row."
+    )
+    flags.DEFINE_integer("eval_steps", 0, "Evaluate every so many steps and keep the best; 0: never.", lower_bound=0)
+    flags.DEFINE_integer("patience", 0, "End after so many evaluations without a better one; 0: never.", lower_bound=0)
+
+
 def define_output_dir() -> None:
-    flags.DEFINE_string("output_dir", None, "Folder for checkpoints and results. Training continues from what is there.")
+    flags.DEFINE_string(
+        "output_dir", None, "Folder for checkpoints and results. Training continues from what is there."
+    )
 
 
 def define_training() -> None:
@@ -114,7 +138,9 @@ def define_training() -> None:
     flags.DEFINE_integer("train_batch_size", 32, "Examples per training step, over all devices.", lower_bound=1)
     flags.DEFINE_float("learning_rate", 5e-5, "The highest learning rate of the schedule.", lower_bound=0.0)
     flags.DEFINE_integer("save_checkpoints_steps", 1000, "Steps between two checkpoints.", lower_bound=1)
-    flags.DEFINE_integer("iterations_per_loop", 1000, "The most steps to run without a look at the clock.", lower_bound=1)
+    flags.DEFINE_integer(
+        "iterations_per_loop", 1000, "The most steps to run without a look at the clock.", lower_bound=1
+    )
     flags.DEFINE_integer("random_seed", 12345, "Decides on fresh weights, dropout and the order of examples.")
     flags.DEFINE_bool("adam_bias_correction", False, "Correct Adam's first steps, as papers after BERT's do.")
     flags.DEFINE_enum("precision", "float32", ["float32", "bfloat16"], "What to compute in; variables stay float32.")

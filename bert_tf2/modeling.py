@@ -167,7 +167,9 @@ class Embeddings(keras.layers.Layer):
 
     def _table(self, name: str, rows: int):
         initializer = create_initializer(self.config.initializer_range)
-        return self.add_weight(shape=[rows, self.config.hidden_size], initializer=initializer, autocast=False, name=name)
+        return self.add_weight(
+            shape=[rows, self.config.hidden_size], initializer=initializer, autocast=False, name=name
+        )
 
     def call(self, input_ids: tf.Tensor, token_type_ids: tf.Tensor, seeds: DropoutSeeds | None = None) -> tf.Tensor:
         """int32 [B, F], int32 [B, F] -> [B, F, D]."""
@@ -215,7 +217,8 @@ class SelfAttention(keras.layers.Layer):
         # near 1; without it softmax would saturate and hardly pass a gradient.
         query *= 1.0 / math.sqrt(self.config.attention_head_size)
         scores = tf.matmul(query, key, transpose_b=True)  # [B, N, F, T]
-        probabilities = tf.nn.softmax(tf.cast(scores, tf.float32) + mask_scores)
+        # Both in float32: Keras has cast mask_scores, like every input of a layer, to the precision it computes in.
+        probabilities = tf.nn.softmax(tf.cast(scores, tf.float32) + tf.cast(mask_scores, tf.float32))
         # Dropping whole (from, to) pairs looks odd, but is what the Transformer paper does.
         probabilities = dropout(probabilities, self.config.attention_probs_dropout_prob, seeds)
         context = tf.matmul(tf.cast(probabilities, value.dtype), value)  # [B, N, F, H]

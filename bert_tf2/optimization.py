@@ -19,9 +19,7 @@ WEIGHT_DECAY_RATE = 0.01
 EXCLUDE_FROM_WEIGHT_DECAY = ("LayerNorm", "layer_norm", "bias")
 
 
-def learning_rate_at(
-    step: tf.Tensor, init_lr: float, num_train_steps: int, num_warmup_steps: int
-) -> tf.Tensor:
+def learning_rate_at(step: tf.Tensor, init_lr: float, num_train_steps: int, num_warmup_steps: int) -> tf.Tensor:
     """The learning rate of the update that leads from `step` to `step + 1`; float32, the shape of `step`.
 
     During warmup it rises from 0, by init_lr / num_warmup_steps a step. After it, it lies on the line that falls from
@@ -125,7 +123,9 @@ class AdamWeightDecayOptimizer:
         for name, gradient in gradients.items():
             variable, m, v = self._variables[name], self.slots[f"{name}/adam_m"], self.slots[f"{name}/adam_v"]
             decay = self._weight_decay_rate if self.uses_weight_decay(name) else 0.0
-            updated = self._fused_step(variable, m, v, gradient, gradient_scale, learning_rate, tf.constant(decay), *corrections)
+            updated = self._fused_step(
+                variable, m, v, gradient, gradient_scale, learning_rate, tf.constant(decay), *corrections
+            )
             for target, value in zip((variable, m, v), updated, strict=True):
                 # Every replica updates its own copy, with the same numbers; `assign` would want to be told how to merge.
                 tf.raw_ops.AssignVariableOp(resource=target.handle, value=value)

@@ -63,7 +63,7 @@ def run(options: PretrainingOptions) -> dict[str, float] | None:
         return None
     if global_step is None:
         global_step = training.start_from(model, options.output_dir, options.init_checkpoint)
-    batches = training.run_batches(model, strategy, source.for_evaluation(), explain=source.find_fault)
+    batches = training.Runner(model, strategy).run(source.for_evaluation(), explain=source.find_fault)
     results = evaluation_results(_counted(batches, options.max_eval_steps))
     results["global_step"] = global_step
     training.write_eval_results(options.output_dir, results)

@@ -190,9 +190,7 @@ def _parse(serialized, kind: RecordKind, sizes: Sizes) -> dict:
             fits = (batch[name] >= feature.least) & (batch[name] < _size(feature.below, sizes))
             checks.append(tf.debugging.Assert(tf.reduce_all(fits), [f"{name} out of range"]))
     with tf.control_dependencies(checks):
-        return {
-            name: tf.identity(_narrow(batch[name], feature)) for name, feature in kind.features.items()
-        }
+        return {name: tf.identity(_narrow(batch[name], feature)) for name, feature in kind.features.items()}
 
 
 def _narrow(values, feature: Feature):

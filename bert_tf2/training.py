@@ -178,14 +178,16 @@ class Trainer:
         dataset: tf.data.Dataset,
         *,
         explain: Callable[[], UserError | None] = lambda: None,
-        after_save: Callable[[int], bool] = lambda step: False,
+        evaluate: Callable[[int], bool] | None = None,
+        eval_steps: int = 0,
     ) -> int:
         """Runs the steps that are left, and returns the step it ends at.
 
         Args:
           dataset: endless batches.
           explain: called when reading the data fails; returns what is wrong with it.
-          after_save: called with the step after each checkpoint but the first; True ends the training.
+          evaluate: called with the step every `eval_steps` steps and at the end; True ends the training.
+          eval_steps: see above; 0 for never.
 
         Raises:
           UserError: the data cannot be read, or the loss is no longer a number.
@@ -197,25 +199,27 @@ class Trainer:
         iterator = iter(self._strategy.experimental_distribute_dataset(dataset))
         steps = self._compile()
         progress = _Progress(options, self.global_step)
+        save = _Every(options.save_checkpoints_steps, self.global_step)
+        look = _Every(eval_steps if evaluate else 0, self.global_step)
         self._save()
-        saved_at = self.global_step
         with _StopRequest() as stop:
             while self.global_step < options.num_train_steps:
-                count = progress.steps_until_next_look(self.global_step, saved_at + options.save_checkpoints_steps)
+                count = progress.steps_until_next_look(self.global_step, min(save.next, look.next))
                 with _explained(explain):
                     sums = steps(iterator, tf.constant(self.global_step, tf.int64), tf.constant(count))
                 self.global_step += count
                 progress.report(self.global_step, count, {name: float(value) for name, value in sums.items()})
-                done = stop.requested or self.global_step >= options.num_train_steps
-                if done or self.global_step - saved_at >= options.save_checkpoints_steps:
+                last = self.global_step >= options.num_train_steps
+                enough = look.due(self.global_step, last) and evaluate(self.global_step)
+                if save.due(self.global_step, last or stop.requested or enough):
                     self._save()
-                    saved_at = self.global_step
-                    if stop.requested:
-                        raise KeyboardInterrupt(
-                            f"stopped after step {self.global_step}, which is saved; the same command continues there"
-                        )
-                    if after_save(self.global_step):
-                        break
+                if stop.requested and not last:
+                    raise KeyboardInterrupt(
+                        f"stopped after step {self.global_step}, which is saved; the same command continues there"
+                    )
+                if enough:
+                    break
+                progress.resume()
         progress.close()
         return self.global_step
 
@@ -302,6 +306,24 @@ def reduce_gradients(gradients: Mapping[str, optimization.Gradient]) -> tuple[di
     return dict(zip(names, dense, strict=True)), tf.sqrt(tf.add_n([square, *squares]))
 
 
+class _Every:
+    """Something that is due every so many steps, counted from the first; never, if that number is 0."""
+
+    def __init__(self, steps: int, first: int):
+        self._steps = steps
+        self._last = first
+
+    @property
+    def next(self) -> float:
+        return self._last + self._steps if self._steps else math.inf
+
+    def due(self, step: int, in_any_case: bool) -> bool:
+        if not self._steps or not (step >= self.next or in_any_case):
+            return False
+        self._last = step
+        return True
+
+
 @contextlib.contextmanager
 def _explained(explain: Callable[[], UserError | None]):
     """Turns a failure to read the data into an error that names file and record."""
@@ -353,11 +375,11 @@ class _Progress:
         self._summed = 0
         self._point_at, self._point_step = self._began, step
 
-    def steps_until_next_look(self, step: int, next_save: int) -> int:
-        """How many steps to run now: up to the next save, point or end, and not much longer than between two lines."""
+    def steps_until_next_look(self, step: int, next_stop: float) -> int:
+        """How many steps to run now: up to the next stop, point or end, and not much longer than between two lines."""
         options = self._options
         next_point = step + 1 if step == self._first else (step // options.log_steps + 1) * options.log_steps
-        count = min(options.num_train_steps, next_save, next_point) - step
+        count = int(min(options.num_train_steps, next_stop, next_point)) - step
         if self._seconds_per_step:
             count = min(count, max(1, int(self._SECONDS_BETWEEN_LINES / 2 / self._seconds_per_step)))
         return min(count, options.iterations_per_loop)
@@ -378,8 +400,18 @@ class _Progress:
         is_point = step % self._options.log_steps == 0 or step - count == self._first
         if is_point or step == self._options.num_train_steps:
             self._point(step, now)
-        if now - self._line_at >= self._SECONDS_BETWEEN_LINES or step in (self._first + 1, self._options.num_train_steps):
+        if now - self._line_at >= self._SECONDS_BETWEEN_LINES or step in (
+            self._first + 1,
+            self._options.num_train_steps,
+        ):
             self._line(step, sums["loss"] / count, now)
+
+    def resume(self) -> None:
+        """Leaves out of the rates what was done since the last report: saving and evaluating."""
+        away = time.monotonic() - self._look_at
+        self._look_at += away
+        self._line_at += away
+        self._point_at += away
 
     def _rate(self, steps: int, seconds: float) -> float:
         return steps * self._options.train_batch_size / max(seconds, 1e-9)
@@ -415,37 +447,40 @@ def duration(seconds: float) -> str:
     return f"{seconds // 3600} h {seconds % 3600 // 60:02d} min"
 
 
-def run_batches(
-    model,
-    strategy: tf.distribute.Strategy,
-    dataset: tf.data.Dataset,
-    *,
-    explain: Callable[[], UserError | None] = lambda: None,
-) -> Iterator[dict[str, np.ndarray]]:
-    """Runs a model over a data set, without dropout, and yields what it says of each batch.
+class Runner:
+    """Runs a model over data sets, without dropout. One graph serves all of them."""
 
-    Yields:
-      For every batch, in order: the batch's own features and the model's `outputs`, as arrays with a row per example in
-      the order of the data, whatever the number of replicas.
+    def __init__(self, model, strategy: tf.distribute.Strategy):
+        self._strategy = strategy
 
-    Raises:
-      UserError: the data cannot be read.
-    """
+        @tf.function(reduce_retracing=True)
+        def step(batch):
+            return strategy.run(lambda part: {**part, **model.outputs(part)}, args=(batch,))
 
-    @tf.function(reduce_retracing=True)
-    def step(batch):
-        return strategy.run(lambda part: {**part, **model.outputs(part)}, args=(batch,))
+        self._step = step
 
-    iterator = iter(strategy.experimental_distribute_dataset(dataset))
-    while True:
-        with _explained(explain):
-            batch = next(iterator, None)
-        if batch is None:
-            return
-        yield {
-            name: np.concatenate([part.numpy() for part in strategy.experimental_local_results(value)])
-            for name, value in step(batch).items()
-        }
+    def run(
+        self, dataset: tf.data.Dataset, *, explain: Callable[[], UserError | None] = lambda: None
+    ) -> Iterator[dict[str, np.ndarray]]:
+        """Yields what the model says of each batch.
+
+        Yields:
+          For every batch, in order: the batch's own features and the model's `outputs`, as arrays with a row per
+          example in the order of the data, whatever the number of replicas.
+
+        Raises:
+          UserError: the data cannot be read; `explain` says why.
+        """
+        iterator = iter(self._strategy.experimental_distribute_dataset(dataset))
+        while True:
+            with _explained(explain):
+                batch = next(iterator, None)
+            if batch is None:
+                return
+            yield {
+                name: np.concatenate([part.numpy() for part in self._strategy.experimental_local_results(value)])
+                for name, value in self._step(batch).items()
+            }
 
 
 def write_eval_results(output_dir: str, results: Mapping[str, float]) -> None:

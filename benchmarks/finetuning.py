@@ -1,0 +1,170 @@
+"""Fine-tunes a real encoder on real data and prints what it reaches, and how long it took.
+
+    python benchmarks/finetuning.py --weights HUGGING_FACE_FOLDER --data_dir ../shared/data --work_dir /tmp/finetuning
+    python benchmarks/finetuning.py ... --runs mrpc,cola
+
+Every run is one command line of run_classifier.py or run_squad.py. What is done is kept in --work_dir/results.jsonl and
+not done again, so a call that was interrupted goes on.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+from absl import flags as absl_flags
+
+ROOT = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(ROOT))
+
+from bert_tf2 import flags
+
+FLAGS = absl_flags.FLAGS
+
+absl_flags.DEFINE_string("weights", None, "Folder with config.json, model.safetensors and vocab.txt of a BERT encoder.")
+absl_flags.DEFINE_string("data_dir", None, "Folder with MRPC/, CoLA/, SST-2/ (GLUE layout) and squad/dev-v1.1.json.")
+absl_flags.DEFINE_string("work_dir", None, "Folder for what the runs write, and for results.jsonl.")
+absl_flags.DEFINE_list("runs", ["mrpc", "padding", "cola", "sst-2", "squad"], "Which of them to do.")
+flags.mark_required("weights", "data_dir", "work_dir")
+
+SEEDS = (1, 2, 3)
+LEARNING_RATES = ("5e-5", "1e-4", "2e-4")
+TRAIN_ARTICLES, TEST_ARTICLES = 40, 8
+
+
+def model_flags() -> list[str]:
+    folder = Path(FLAGS.work_dir) / "weights"
+    if not (folder / "vocab.txt").exists():
+        from bert_tf2 import huggingface
+
+        huggingface.write_tf1_folder(FLAGS.weights, str(folder))
+    return [
+        f"--bert_config_file={folder}/bert_config.json",
+        f"--init_checkpoint={folder}/bert_model.ckpt",
+        f"--vocab_file={folder}/vocab.txt",
+    ]
+
+
+def run(name: str, script: str, *arguments: str) -> dict:
+    """Runs a script once and returns its eval_metrics.json, eval_results.txt and the seconds it took."""
+    known = Path(FLAGS.work_dir) / "results.jsonl"
+    if known.exists():
+        for line in known.read_text().splitlines():
+            if (result := json.loads(line))["name"] == name:
+                return result
+    output_dir = Path(FLAGS.work_dir) / name
+    command = [sys.executable, str(ROOT / script), *model_flags(), f"--output_dir={output_dir}", *arguments]
+    began = time.monotonic()
+    with open(f"{output_dir}.log", "w", encoding="utf-8") as log:
+        subprocess.run(command, check=True, stdout=log, stderr=subprocess.STDOUT)
+    result = {"name": name, "seconds": round(time.monotonic() - began, 1)}
+    result |= {"measures": json.loads((output_dir / "eval_metrics.json").read_text())}
+    if (output_dir / "eval_results.txt").exists():
+        rows = (output_dir / "eval_results.txt").read_text().splitlines()
+        result |= {"results": dict(row.split(" = ") for row in rows)}
+    with open(known, "a", encoding="utf-8") as stream:
+        stream.write(json.dumps(result) + "\n")
+    return result
+
+
+def classify(name: str, task: str, folder: str, *arguments: str) -> dict:
+    data = f"--data_dir={FLAGS.data_dir}/{folder}"
+    return run(name, "run_classifier.py", f"--task_name={task}", data, "--do_train", "--do_eval", *arguments)
+
+
+def spread(values: list[float]) -> str:
+    return f"{statistics.mean(values):.3f} ({min(values):.3f} to {max(values):.3f})"
+
+
+def mrpc() -> Iterator[str]:
+    """The reference's settings but for seed and learning rate."""
+    for rate in LEARNING_RATES:
+        seeds = SEEDS if rate == LEARNING_RATES[0] else SEEDS[:1]
+        results = [
+            classify(f"mrpc-{rate}-{seed}", "mrpc", "MRPC", f"--learning_rate={rate}", f"--random_seed={seed}")
+            for seed in seeds
+        ]
+        accuracy = spread([result["measures"]["accuracy"] for result in results])
+        f1 = spread([result["measures"]["f1"] for result in results])
+        loss = spread([float(result["results"]["eval_loss"]) for result in results])
+        seconds = statistics.mean(result["seconds"] for result in results)
+        yield f"MRPC  learning rate {rate}, {len(seeds)} seeds: accuracy {accuracy}, F1 {f1}, loss {loss}, {seconds:.0f} s a run"
+
+
+def padding() -> Iterator[str]:
+    """One epoch with every row padded to 128, and one with batches cut to their longest row."""
+    for flag in ("--pad_to_max_length", "--nopad_to_max_length"):
+        result = classify(f"mrpc-epoch{flag}", "mrpc", "MRPC", flag, "--num_train_epochs=1", "--learning_rate=1e-4")
+        yield f"MRPC  one epoch with {flag}: {result['seconds']:.0f} s, all included"
+
+
+def cola() -> Iterator[str]:
+    result = classify("cola", "cola", "CoLA", "--learning_rate=1e-4")
+    matthews = result["measures"]["matthews_correlation"]
+    yield f"CoLA  three epochs, learning rate 1e-4: Matthews {matthews:.3f}, {result['seconds']:.0f} s"
+
+
+def sst2() -> Iterator[str]:
+    result = classify("sst-2", "sst-2", "SST-2", "--num_train_epochs=1", "--learning_rate=1e-4")
+    yield f"SST-2 one epoch, learning rate 1e-4: accuracy {result['measures']['accuracy']:.3f}, {result['seconds']:.0f} s"
+
+
+def split_squad() -> tuple[str, str]:
+    """The first articles for training, each question with its first answer, and the last ones for the test."""
+    with open(f"{FLAGS.data_dir}/squad/dev-v1.1.json", encoding="utf-8") as stream:
+        articles = json.load(stream)["data"]
+    train, test = articles[:TRAIN_ARTICLES], articles[-TEST_ARTICLES:]
+    for article in train:
+        for paragraph in article["paragraphs"]:
+            for question in paragraph["qas"]:
+                del question["answers"][1:]
+    paths = tuple(os.path.join(FLAGS.work_dir, name) for name in ("squad-train.json", "squad-test.json"))
+    for path, part in zip(paths, (train, test), strict=True):
+        with open(path, "w", encoding="utf-8") as stream:
+            json.dump({"version": "1.1", "data": part}, stream)
+    return paths
+
+
+def squad() -> Iterator[str]:
+    train, test = split_squad()
+    result = run(
+        "squad",
+        "run_squad.py",
+        f"--train_file={train}",
+        f"--predict_file={test}",
+        "--do_train",
+        "--do_predict",
+        "--do_eval",
+        "--num_train_epochs=2",
+        "--learning_rate=1e-4",
+    )  # fmt: skip
+    measures = result["measures"]
+    yield (
+        f"SQuAD 1.1, two epochs on {TRAIN_ARTICLES} articles, tested on {TEST_ARTICLES} others: EM"
+        f" {measures['exact_match']:.1f}, F1 {measures['f1']:.1f}, {result['seconds']:.0f} s"
+    )
+
+
+RUNS = {"mrpc": mrpc, "padding": padding, "cola": cola, "sst-2": sst2, "squad": squad}
+
+
+def main(argv) -> None:
+    del argv
+    flags.load_tensorflow()
+    import machine
+
+    os.makedirs(FLAGS.work_dir, exist_ok=True)
+    print(machine.describe(), flush=True)
+    for name in FLAGS.runs:
+        for line in RUNS[name]():
+            print(line, flush=True)
+
+
+if __name__ == "__main__":
+    flags.run(main)

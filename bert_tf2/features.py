@@ -1,0 +1,220 @@
+"""Contextual embeddings as features: what extract_features.py does once its flags are read.
+
+The paper's section 5.3 uses BERT this way: the weights stay as they are, and another model reads the hidden states.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import islice
+
+import numpy as np
+import tensorflow as tf
+from absl import logging
+
+from bert_tf2 import checkpoint, files, modeling, pretraining, tokenization, training
+from bert_tf2.classification import truncate_seq_pair
+from bert_tf2.config import BertConfig
+from bert_tf2.errors import UserError
+from bert_tf2.finetuning import load_tokenizer
+
+POOLINGS = ("cls", "mean", "max")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class FeatureOptions:
+    """The settings of one call; each is the flag of the same name of extract_features.py."""
+
+    input_file: str
+    output_file: str
+    bert_config_file: str
+    init_checkpoint: str
+    vocab_file: str
+    layers: str = "-1,-2,-3,-4"
+    max_seq_length: int = 128
+    do_lower_case: bool = True
+    batch_size: int = 32
+    pooling: str = "none"
+    precision: str = "float32"
+    use_one_hot_embeddings: bool = False
+    devices: training.DeviceOptions = dataclasses.field(default_factory=training.DeviceOptions)
+
+
+@dataclasses.dataclass(frozen=True)
+class InputExample:
+    """A line of the input: one text, or two around ` ||| `."""
+
+    unique_id: int
+    text_a: str
+    text_b: str | None
+
+
+@dataclasses.dataclass(frozen=True)
+class InputFeatures:
+    """A line as tokens, without padding."""
+
+    unique_id: int
+    tokens: list[str]
+    input_ids: list[int]
+    segment_ids: list[int]
+
+
+def run(options: FeatureOptions) -> int:
+    """Writes one JSON line (or one vector) for each line of the input; returns how many.
+
+    Raises:
+      UserError: files that are missing or do not fit together, a layer that the model does not have.
+    """
+    config = BertConfig.from_json_file(options.bert_config_file)
+    layers = parse_layers(options.layers, config.num_hidden_layers)
+    pretraining.check_sequence_length(options.max_seq_length, config)
+    tokenization.validate_case_matches_checkpoint(options.do_lower_case, options.init_checkpoint)
+    tokenizer = load_tokenizer(options.vocab_file, options.do_lower_case, config)
+    strategy = training.create_strategy(options.devices)
+    model = training.build_model(
+        strategy, lambda: modeling.BertModel(config, dtype=pretraining.dtype_policy(options.precision)), random_seed=0
+    )
+    logging.info(checkpoint.initialize(model, options.init_checkpoint))
+    examples = read_examples(options.input_file)
+    features = (convert_example(example, options.max_seq_length, tokenizer) for example in examples)
+    pad_to = options.max_seq_length if options.devices.use_tpu else None
+    states = extract(model, features, layers, options.batch_size, pad_to)
+    if options.pooling == "none":
+        return _write_lines(options.output_file, (token_line(f, layers, values) for f, values in states))
+    vectors = (pool(values, options.pooling) for _, values in states)
+    if options.output_file.endswith(".npy"):
+        return _write_array(options.output_file, vectors)
+    lines = ({"linex_index": number, "values": _rounded(vector)} for number, vector in enumerate(vectors))
+    return _write_lines(options.output_file, lines)
+
+
+def parse_layers(layers: str, num_hidden_layers: int) -> list[int]:
+    """Turns "-1,-2" into [-1, -2], the numbers as they were given.
+
+    Raises:
+      UserError: not numbers, or a layer that the model does not have.
+    """
+    try:
+        numbers = [int(number) for number in layers.split(",")]
+    except ValueError as error:
+        raise UserError(f"--layers={layers}: numbers with commas are needed, e.g. -1,-2 for the last two") from error
+    for number in numbers:
+        if not -num_hidden_layers <= number < num_hidden_layers:
+            raise UserError(
+                f"--layers={layers}: the model has {num_hidden_layers} layers, 0 to {num_hidden_layers - 1} or"
+                f" -{num_hidden_layers} to -1; there is no layer {number}"
+            )
+    return numbers
+
+
+def read_examples(input_file: str) -> Iterator[InputExample]:
+    """The lines of a file. ` ||| ` with a blank on both sides separates two texts; the last one in the line counts."""
+    for number, line in enumerate(files.read_lines(input_file)):
+        text_a, separator, text_b = line.strip().rpartition(" ||| ")
+        yield InputExample(number, text_a, text_b) if separator else InputExample(number, text_b, None)
+
+
+def convert_example(example: InputExample, max_seq_length: int, tokenizer: tokenization.FullTokenizer) -> InputFeatures:
+    """[CLS] text_a [SEP], and text_b [SEP] where there is one, cut to max_seq_length."""
+    tokens_a = tokenizer.tokenize(example.text_a)
+    tokens_b = tokenizer.tokenize(example.text_b) if example.text_b else []
+    if tokens_b:
+        truncate_seq_pair(tokens_a, tokens_b, max_seq_length - 3)
+    first = ["[CLS]", *tokens_a[: max_seq_length - 2], "[SEP]"]
+    second = [*tokens_b, "[SEP]"] if tokens_b else []
+    tokens = first + second
+    return InputFeatures(
+        unique_id=example.unique_id,
+        tokens=tokens,
+        input_ids=tokenizer.convert_tokens_to_ids(tokens),
+        segment_ids=[0] * len(first) + [1] * len(second),
+    )
+
+
+def extract(
+    model: modeling.BertModel,
+    features: Iterable[InputFeatures],
+    layers: Sequence[int],
+    batch_size: int,
+    pad_to: int | None = None,
+) -> Iterator[tuple[InputFeatures, np.ndarray]]:
+    """Runs the encoder over lines, in batches that are padded to their own longest line.
+
+    Args:
+      pad_to: a length for every batch instead.
+
+    Yields:
+      Each line's features and its hidden states, float32 [layers, tokens, D], in the order of the input.
+    """
+
+    @tf.function(reduce_retracing=True)
+    def states(input_ids, input_mask, segment_ids):
+        outputs = model(input_ids, input_mask, segment_ids).get_all_encoder_layers()
+        return tf.cast(tf.stack([outputs[layer] for layer in layers], axis=1), tf.float32)  # [B, layers, F, D]
+
+    features = iter(features)
+    done = 0
+    while batch := list(islice(features, batch_size)):
+        length = pad_to or max(len(feature.tokens) for feature in batch)
+
+        def padded(rows: Iterable[Sequence[int]], length: int = length) -> tf.Tensor:
+            return tf.constant([[*row, *[0] * (length - len(row))] for row in rows], tf.int32)
+
+        values = states(
+            padded(feature.input_ids for feature in batch),
+            padded([1] * len(feature.tokens) for feature in batch),
+            padded(feature.segment_ids for feature in batch),
+        ).numpy()
+        for feature, rows in zip(batch, values, strict=True):
+            yield feature, rows[:, : len(feature.tokens)]
+        done += len(batch)
+        if done // 1000 > (done - len(batch)) // 1000:
+            logging.info("%d lines done", done)
+
+
+def token_line(feature: InputFeatures, layers: Sequence[int], values: np.ndarray) -> dict:
+    """What the reference writes for a line: for every token the values of every layer, [layers, tokens, D]."""
+    return {
+        "linex_index": feature.unique_id,
+        "features": [
+            {
+                "token": token,
+                "layers": [
+                    {"index": layer, "values": _rounded(values[row, position])} for row, layer in enumerate(layers)
+                ],
+            }
+            for position, token in enumerate(feature.tokens)
+        ],
+    }
+
+
+def pool(values: np.ndarray, pooling: str) -> np.ndarray:
+    """One vector for a line: [layers, tokens, D] -> [layers * D], the layers one after the other.
+
+    Args:
+      pooling: "cls" takes the first token; "mean" and "max" go over all tokens, [CLS] and [SEP] included.
+    """
+    rows = {"cls": lambda: values[:, 0], "mean": lambda: values.mean(axis=1), "max": lambda: values.max(axis=1)}
+    return rows[pooling]().reshape(-1)
+
+
+def _rounded(values: np.ndarray) -> list[float]:
+    return [round(float(value), 6) for value in values]
+
+
+def _write_lines(path: str, lines: Iterable[dict]) -> int:
+    count = 0
+    with files.complete_or_absent(path) as (beside,), files.open_binary(beside, "wb") as stream:
+        for count, line in enumerate(lines, 1):
+            stream.write(json.dumps(line).encode() + b"\n")
+    return count
+
+
+def _write_array(path: str, vectors: Iterable[np.ndarray]) -> int:
+    """A float32 array [lines, values] that numpy.load reads."""
+    rows = list(vectors)
+    with files.complete_or_absent(path) as (beside,), files.open_binary(beside, "wb") as stream:
+        np.save(stream, np.stack(rows) if rows else np.zeros([0, 0], np.float32))
+    return len(rows)
