@@ -10,13 +10,9 @@ of a step are those of its matrix products, forward once and backward twice; not
 from __future__ import annotations
 
 import statistics
-import sys
 import time
-from pathlib import Path
 
 from absl import flags as absl_flags
-
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from bert_tf2 import flags
 

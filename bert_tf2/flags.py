@@ -50,8 +50,8 @@ class _Guarded:
             self._main(argv)
         except UserError as error:
             _fail(1, str(error))
-        except KeyboardInterrupt:
-            _fail(130, "interrupted")
+        except KeyboardInterrupt as error:
+            _fail(130, str(error) or "interrupted")
         except BrokenPipeError:  # the reader of our standard output, `head` say, has seen enough
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 

@@ -5,8 +5,8 @@
       -> for the [MASK], a probability of every word     heads.PretrainingModel
       -> the k most probable words                       predict
 
-It is the task that the model was pretrained on (paper, section 3.1, task 1) with nothing trained on top, hence the quickest
-look at what a model has learned.
+It is the task that the model was pretrained on (paper, section 3.1, task 1) and needs nothing trained on top: the
+quickest look at what a model has learned.
 """
 
 from __future__ import annotations
@@ -213,7 +213,7 @@ def predict(
       for answer in predict(model, tokenizer, ["Paris is the [MASK] of France."]):
           print(answer.filled, answer.masks[0].predictions[0].probability)
 
-    A call compiles the model once, so give it many texts rather than calling it for each.
+    The first call compiles the model, and later calls with the same model and top_k are fast.
 
     Args:
       model: with trained weights, as load_model makes it.
@@ -227,7 +227,8 @@ def predict(
       An Answer for each text, in order.
 
     Raises:
-      UserError: a text cannot be answered (after the answers to all before it), or top_k or the vocabulary does not fit.
+      UserError: a text cannot be answered (raised after the answers to all before it), or top_k or the vocabulary does
+        not fit the model.
     """
     _check_size(tokenizer, model.config, "the tokenizer's vocabulary")
     named_texts = ((f"text {number}", text) for number, text in enumerate(texts, 1))
@@ -240,7 +241,7 @@ def encode(
 ) -> Encoded:
     """Tokens and segments of a text with `[MASK]`; ` ||| ` stands between two segments, as for extract_features.py.
 
-    Only `[MASK]` is special. A `[SEP]` in the text is read as the four characters and letters that it is written with.
+    Only `[MASK]` is special; a `[SEP]` or `[CLS]` in the text is text, a bracket, a word and a bracket.
 
     Args:
       where: names the text in errors.
@@ -305,10 +306,11 @@ def _answer(
     batch_size: int,
 ) -> Iterator[Answer]:
     if not 1 <= top_k <= model.config.vocab_size:
-        raise UserError(f"--top_k={top_k}: from 1 to {model.config.vocab_size}, the size of the vocabulary, are possible")
-    compiled = _compile(model, top_k)
+        raise UserError(f"--top_k={top_k}: must be from 1 to {model.config.vocab_size}, the size of the vocabulary")
+    # One graph for batches of all sizes, kept for later calls and dropped together with its model.
+    graph = _best_words.get_concrete_function(model, top_k, _ANY_SHAPE)
     for batch in _batches(sentences, batch_size):
-        probabilities, token_ids = (array.numpy() for array in compiled(_features(batch)))
+        probabilities, token_ids = (array.numpy() for array in graph(model, top_k, _features(batch)))
         for sentence, *rows in zip(batch, probabilities, token_ids, strict=True):
             yield _describe(sentence, tokenizer, *rows)
 
@@ -340,27 +342,28 @@ def _features(batch: Sequence[Encoded]) -> heads.Batch:
     return {name: tf.constant(keras.utils.pad_sequences(values, padding="post")) for name, values in rows.items()}
 
 
-def _compile(model: heads.PretrainingModel, top_k: int):
-    """Features -> probabilities and token ids, [B, P, top_k] each, in falling order; one graph for batches of any size."""
-    names = ("input_ids", "input_mask", "segment_ids", "masked_lm_positions")
+_ANY_SHAPE = {
+    name: tf.TensorSpec([None, None], tf.int32)
+    for name in ("input_ids", "input_mask", "segment_ids", "masked_lm_positions")
+}
 
-    @tf.function(input_signature=[{name: tf.TensorSpec([None, None], tf.int32) for name in names}])
-    def best(features: heads.Batch) -> tuple[tf.Tensor, tf.Tensor]:
-        logits = model(features)  # [B, P, V]
-        best_logits, token_ids = tf.math.top_k(logits, top_k)
-        # The softmax over all V words, worked out for the best ones only.
-        return tf.exp(best_logits - tf.reduce_logsumexp(logits, axis=-1, keepdims=True)), token_ids
 
-    return best
+@tf.function
+def _best_words(model: heads.PretrainingModel, top_k: int, features: heads.Batch) -> tuple[tf.Tensor, tf.Tensor]:
+    """Probabilities and token ids, each [B, P, top_k], the best first."""
+    logits = model(features)  # [B, P, V]
+    best_logits, token_ids = tf.math.top_k(logits, top_k)
+    # The softmax over all V words, worked out for the best ones only.
+    return tf.exp(best_logits - tf.reduce_logsumexp(logits, axis=-1, keepdims=True)), token_ids
 
 
 def _describe(sentence: Encoded, tokenizer: tokenization.FullTokenizer, probabilities, token_ids) -> Answer:
     """From two arrays [P, top_k], whose rows beyond the sentence's own masks are padding."""
     masks = []
-    for position, *row in zip(sentence.positions, probabilities.tolist(), token_ids.tolist(), strict=False):
-        words = tokenizer.convert_ids_to_tokens(row[1])
-        best = [Prediction(word, index, probability) for word, probability, index in zip(words, *row, strict=True)]
-        masks.append(Mask(position, best))
+    rows = zip(sentence.positions, probabilities.tolist(), token_ids.tolist(), strict=False)
+    for position, best_probabilities, best_ids in rows:
+        words = tokenizer.convert_ids_to_tokens(best_ids)
+        masks.append(Mask(position, list(map(Prediction, words, best_ids, best_probabilities))))
     return Answer(sentence.text, masks, fill(sentence.text, [mask.predictions[0].token for mask in masks]))
 
 

@@ -27,11 +27,12 @@ def learning_rate_at(step: tf.Tensor, init_lr: float, num_train_steps: int, num_
     warmup, so the rate drops a little where warmup ends. Past the end it stays 0.
     """
     done = tf.cast(step, tf.float32)
-    share = tf.minimum(done, float(num_train_steps)) / float(num_train_steps)
+    # Times 1 / n where one would write / n: what TensorFlow 1 makes of it, and the last bit counts near the end.
+    share = tf.minimum(done, float(num_train_steps)) * (1.0 / num_train_steps)
     decayed = init_lr * (1.0 - share)
     if not num_warmup_steps:
         return decayed
-    return tf.where(done < num_warmup_steps, init_lr * (done / float(num_warmup_steps)), decayed)
+    return tf.where(done < num_warmup_steps, init_lr * (done * (1.0 / num_warmup_steps)), decayed)
 
 
 def square_norm(gradient: Gradient) -> tf.Tensor:

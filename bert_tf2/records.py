@@ -152,9 +152,14 @@ def read_records(
     Returns:
       A dataset of dicts: features of length 1 as [B], the others as [B, length]; int32 or float32. A record that does
       not fit stops the iteration with a TensorFlow error; `find_fault` then tells which one it was.
+
+    Raises:
+      UserError: `repeat`, and there is no record at all.
     """
     import tensorflow as tf
 
+    if repeat and not any(next(_raw_records(path), None) for path in paths):
+        raise _no_records(paths)  # tf.data would look for a first record for ever
     files_in_order = tf.data.Dataset.from_tensor_slices(list(paths))
     if shuffle_seed is None:
         data = tf.data.TFRecordDataset(files_in_order)
@@ -168,7 +173,9 @@ def read_records(
     data = data.map(lambda serialized: _parse(serialized, kind, sizes), num_parallel_calls=2)
     if not pad_to_max_length:
         data = data.map(lambda batch: _cut_to_longest(batch, kind))
-    return data.prefetch(2)
+    options = tf.data.Options()
+    options.autotune.enabled = False  # nothing here is left to it, and its thread can hold up the end by a minute
+    return data.prefetch(2).with_options(options)
 
 
 _FILES_AT_A_TIME = 4
@@ -225,8 +232,12 @@ def find_fault(paths: Sequence[str], kind: RecordKind, sizes: Sizes) -> UserErro
             if problem:
                 return UserError(f"{path}, record {number}: {problem}")
     if not total:
-        return UserError(f"{', '.join(paths)}: no records in there; was the corpus empty?")
+        return _no_records(paths)
     return None
+
+
+def _no_records(paths: Sequence[str]) -> UserError:
+    return UserError(f"{', '.join(paths)}: no records in there; was the corpus empty?")
 
 
 def _raw_records(path: str) -> Iterator[tuple[int, bytes | str]]:

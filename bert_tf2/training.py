@@ -329,7 +329,13 @@ def _explained(explain: Callable[[], UserError | None]):
     """Turns a failure to read the data into an error that names file and record."""
     try:
         yield
-    except (tf.errors.InvalidArgumentError, tf.errors.DataLossError, tf.errors.OutOfRangeError, StopIteration) as error:
+    except (
+        tf.errors.InvalidArgumentError,
+        tf.errors.DataLossError,
+        tf.errors.OutOfRangeError,
+        StopIteration,
+        UnicodeDecodeError,  # TensorFlow fails to tell what is wrong with a record that is no Example
+    ) as error:
         logging.info("The data cannot be read; looking for the record at fault")
         reason = explain()
         if reason is None:

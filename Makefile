@@ -1,0 +1,33 @@
+# On a machine with python3, make and a package index: `make demo`, `make test`, `make bench`.
+
+PYTHON ?= python3
+VENV ?= .venv
+BIN := $(VENV)/bin
+
+.PHONY: demo test lint bench clean
+
+# Made anew when setup.py changes.
+$(VENV)/installed: setup.py
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --upgrade pip setuptools wheel
+	$(BIN)/python -m pip install --quiet --editable '.[test]'
+	@touch $@
+
+# Pretrains a small BERT on the built-in corpus and fills in blanks with it.
+demo: $(VENV)/installed
+	$(BIN)/python -m bert_tf2.demo
+
+test: $(VENV)/installed
+	$(BIN)/python -m pytest --numprocesses=auto --dist=worksteal
+
+lint: $(VENV)/installed
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+bench: $(VENV)/installed
+	$(BIN)/python benchmarks/tokenization.py
+	$(BIN)/python benchmarks/pretraining_data.py
+	$(BIN)/python benchmarks/pretraining_step.py
+
+clean:
+	rm -rf $(VENV) demo_output *.egg-info

@@ -1,0 +1,95 @@
+"""Pretrains a small BERT on the built-in corpus with the project's own scripts, and fills in blanks with it.
+
+    make demo        or, in a checkout with the package installed,        python -m bert_tf2.demo [OUTPUT_DIR]
+
+Every command is shown as one would type it.
+"""
+
+from __future__ import annotations
+
+import json
+import pathlib
+import re
+import shlex
+import subprocess
+import sys
+import time
+
+HERE = pathlib.Path(__file__).parent
+CHECKOUT = HERE.parents[1]
+
+MAX_SEQ_LENGTH = 48
+MAX_PREDICTIONS = 8
+TRAIN_STEPS = 1500
+
+
+def run(script: str, *arguments: str, show: bool = True) -> str:
+    """Runs one of the checkout's scripts; its log goes to the terminal, its standard output comes back."""
+    command = [sys.executable, str(CHECKOUT / script), *arguments]
+    if show:
+        print(f"\n$ python {script} {shlex.join(arguments)}", flush=True)
+    done = subprocess.run(command, stdout=subprocess.PIPE, encoding="utf-8", check=False)
+    if done.returncode:
+        sys.exit(done.returncode)
+    return done.stdout
+
+
+def pretrain(output: pathlib.Path) -> float:
+    """Text -> records -> weights; returns the accuracy on the masked words of the corpus."""
+    model = [f"--bert_config_file={HERE / 'bert_config.json'}"]
+    records = output / "corpus.tfrecord"
+    sizes = [f"--max_seq_length={MAX_SEQ_LENGTH}", f"--max_predictions_per_seq={MAX_PREDICTIONS}"]
+    run(
+        "create_pretraining_data.py",
+        f"--input_file={HERE / 'corpus.txt'}",
+        f"--output_file={records}",
+        f"--vocab_file={HERE / 'vocab.txt'}",
+        *sizes,
+        "--dupe_factor=60",
+        "--verbosity=-1",
+    )
+    run(
+        "run_pretraining.py",
+        f"--input_file={records}",
+        *model,
+        f"--output_dir={output}",
+        "--do_train",
+        "--do_eval",
+        *sizes,
+        "--train_batch_size=32",
+        "--learning_rate=2e-3",
+        f"--num_train_steps={TRAIN_STEPS}",
+        "--num_warmup_steps=100",
+    )
+    results = (output / "eval_results.txt").read_text()
+    return float(re.search(r"^masked_lm_accuracy = (.*)$", results, re.MULTILINE)[1])
+
+
+def fill_in_blanks(output: pathlib.Path) -> tuple[int, int]:
+    """Shows the best words for each blank; returns how many are right, and how many there are."""
+    arguments = [
+        f"--bert_config_file={HERE / 'bert_config.json'}",
+        f"--init_checkpoint={output}",
+        f"--vocab_file={HERE / 'vocab.txt'}",
+        f"--input_file={HERE / 'sentences.txt'}",
+    ]
+    print(run("predict_masked.py", *arguments), end="")
+    answers = run("predict_masked.py", *arguments, "--output_format=json", "--verbosity=-1", show=False).splitlines()
+    right = (HERE / "answers.txt").read_text().split()
+    best = [json.loads(answer)["masks"][0]["predictions"][0]["token"] for answer in answers]
+    return sum(word == answer for word, answer in zip(best, right, strict=True)), len(right)
+
+
+def main() -> None:
+    began = time.monotonic()
+    output = pathlib.Path(sys.argv[1] if len(sys.argv) > 1 else "demo_output")
+    output.mkdir(parents=True, exist_ok=True)
+    accuracy = pretrain(output)
+    right, count = fill_in_blanks(output)
+    print(f"\nmasked words of the corpus that the model gets right: {100 * accuracy:.1f} %")
+    print(f"blanks whose best word is the right one: {right} of {count}")
+    print(f"time: {time.monotonic() - began:.0f} s; everything it wrote is in {output}/")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,34 @@
+"""Package description of bert_tf2; `pip install -e .[test]` from a checkout."""
+
+import pathlib
+import re
+
+import setuptools
+
+ROOT = pathlib.Path(__file__).parent
+
+setuptools.setup(
+    name="bert_tf2",
+    version=re.search(r'^__version__ = "(.+)"$', (ROOT / "bert_tf2/__init__.py").read_text(), re.MULTILINE)[1],
+    description="BERT for TensorFlow 2 and Keras 3: google-research/bert's scripts, flags, files and numbers",
+    long_description=(ROOT / "README.md").read_text(encoding="utf-8"),
+    long_description_content_type="text/markdown",
+    license="Apache-2.0",
+    packages=["bert_tf2", "bert_tf2.demo"],
+    package_data={"bert_tf2.demo": ["*.txt", "*.json"]},
+    python_requires=">=3.10,<3.14",
+    install_requires=[
+        "tensorflow>=2.20,<2.22",
+        "keras>=3.12,<4",
+        # No wheel for Windows: there, everything works but build_vocab.py.
+        "tensorflow-text>=2.20,<2.22; platform_system != 'Windows'",
+        "numpy",
+        "absl-py",
+        "tensorboard",  # tf.summary writes nothing without it, and TensorFlow no longer brings it
+        "scikit-learn",  # the measures of classification and regression tasks
+        "scipy",
+        "seqeval",  # entities in tag sequences
+        "safetensors",
+    ],
+    extras_require={"test": ["pytest", "pytest-xdist", "ruff"]},
+)
