@@ -24,9 +24,11 @@ lint: $(VENV)/installed
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 
+# CORPUS=corpus.txt VOCAB=vocab.txt for a text of your own, larger than the built-in one.
+TEXT := $(if $(CORPUS),--input_file=$(CORPUS)) $(if $(VOCAB),--vocab_file=$(VOCAB))
 bench: $(VENV)/installed
-	$(BIN)/python benchmarks/tokenization.py
-	$(BIN)/python benchmarks/pretraining_data.py
+	$(BIN)/python benchmarks/tokenization.py $(TEXT)
+	$(BIN)/python benchmarks/pretraining_data.py $(TEXT)
 	$(BIN)/python benchmarks/pretraining_step.py
 
 clean:

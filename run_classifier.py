@@ -2,7 +2,9 @@
 
 from absl import flags as absl_flags
 
-from bert_tf2 import flags
+from bert_tf2 import classification_tasks, flags
+
+FLAGS = absl_flags.FLAGS
 
 absl_flags.DEFINE_string(
     "data_dir", None, "Folder with the task's tables (train.tsv, dev.tsv, test.tsv or their like)."
@@ -30,10 +32,13 @@ absl_flags.DEFINE_string("id_column", None, "Task tsv: the column to name the ro
 absl_flags.DEFINE_bool("header", True, "Task tsv: whether the tables' first line is a header.")
 flags.define_devices()
 flags.mark_required("data_dir", "bert_config_file", "task_name", "vocab_file", "output_dir")
+flags.mark_any_of("do_train", "do_eval", "do_predict")
 
 
 def main(argv) -> None:
     del argv
+    if FLAGS.task_name.lower() != "tsv":
+        classification_tasks.find_task(FLAGS.task_name)  # so that a wrong name is answered before TensorFlow starts
     flags.load_tensorflow()
     from bert_tf2 import finetune_classifier
 

@@ -29,6 +29,7 @@ absl_flags.DEFINE_integer(
 )
 flags.define_devices()
 flags.mark_required("input_file", "bert_config_file", "output_dir")
+flags.mark_any_of("do_train", "do_eval")
 
 
 def main(argv) -> None:

@@ -31,6 +31,7 @@ absl_flags.DEFINE_float(
 )
 flags.define_devices()
 flags.mark_required("bert_config_file", "vocab_file", "output_dir")
+flags.mark_any_of("do_train", "do_predict", "do_eval")
 
 
 def main(argv) -> None:

@@ -32,8 +32,8 @@ FLAGS = absl_flags.FLAGS
 _SCRIPT = pathlib.Path(__file__).resolve().parents[1] / "create_pretraining_data.py"
 _DEFAULT = pretraining_data.PretrainingDataOptions()
 
-absl_flags.DEFINE_string("input_file", None, "Text, one sentence a line; commas and patterns.")
-absl_flags.DEFINE_string("vocab_file", None, "The vocabulary.")
+absl_flags.DEFINE_string("input_file", machine.CORPUS, "Text, one sentence a line; commas and patterns.")
+absl_flags.DEFINE_string("vocab_file", machine.VOCAB, "The vocabulary.")
 absl_flags.DEFINE_bool("do_lower_case", True, "Whether the vocabulary is of lower-cased text.")
 absl_flags.DEFINE_bool("do_whole_word_mask", _DEFAULT.do_whole_word_mask, "Mask whole words.")
 absl_flags.DEFINE_integer("max_seq_length", _DEFAULT.max_seq_length, "Tokens in an example.")
@@ -167,5 +167,4 @@ def main(_: list[str]) -> None:
 
 
 if __name__ == "__main__":
-    flags.mark_required("input_file", "vocab_file")
     flags.run(main)

@@ -14,6 +14,7 @@ import time
 import unicodedata
 from collections.abc import Callable
 
+import machine
 from absl import flags as absl_flags
 
 from bert_tf2 import files, flags, tokenization
@@ -116,11 +117,10 @@ def naive_tokenize(text: str, vocab: dict[str, int], do_lower_case: bool) -> lis
 
 
 def define_flags() -> None:
-    absl_flags.DEFINE_string("input_file", None, "Text, one sentence a line; commas and globs.")
-    absl_flags.DEFINE_string("vocab_file", None, "The vocabulary.")
+    absl_flags.DEFINE_string("input_file", machine.CORPUS, "Text, one sentence a line; commas and globs.")
+    absl_flags.DEFINE_string("vocab_file", machine.VOCAB, "The vocabulary.")
     absl_flags.DEFINE_bool("do_lower_case", True, "Whether the vocabulary is of lower-cased text.")
     absl_flags.DEFINE_integer("rounds", 3, "How often each side is timed; the median counts.", lower_bound=1)
-    flags.mark_required("input_file", "vocab_file")
 
 
 def _time(tokenize: Callable[[str], list[str]], lines: list[str]) -> tuple[float, list[list[str]]]:

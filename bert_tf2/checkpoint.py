@@ -133,7 +133,7 @@ class Checkpoint:
     def _explained(self, name: str | None = None):
         try:
             yield
-        except (tf.errors.OpError, RuntimeError, ValueError, IndexError) as error:  # IndexError: cut off within a tensor
+        except (tf.errors.OpError, RuntimeError, ValueError, IndexError) as error:  # IndexError: cut off in a tensor
             what = f"the tensor {name} cannot be read" if name else "cannot be read"
             reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
             raise UserError(

@@ -6,9 +6,9 @@ The paper's section 5.3 uses BERT this way: the weights stay as they are, and an
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import json
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import islice
 
 import numpy as np
 import tensorflow as tf
@@ -19,8 +19,6 @@ from bert_tf2.classification import truncate_seq_pair
 from bert_tf2.config import BertConfig
 from bert_tf2.errors import UserError
 from bert_tf2.finetuning import load_tokenizer
-
-POOLINGS = ("cls", "mean", "max")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -67,24 +65,30 @@ def run(options: FeatureOptions) -> int:
     Raises:
       UserError: files that are missing or do not fit together, a layer that the model does not have.
     """
+    as_array = options.output_file.endswith(".npy")
+    if as_array and options.pooling == "none":
+        raise UserError(f"--output_file={options.output_file}: .npy holds a vector a line, so --pooling is needed too")
     config = BertConfig.from_json_file(options.bert_config_file)
     layers = parse_layers(options.layers, config.num_hidden_layers)
     pretraining.check_sequence_length(options.max_seq_length, config)
     tokenization.validate_case_matches_checkpoint(options.do_lower_case, options.init_checkpoint)
     tokenizer = load_tokenizer(options.vocab_file, options.do_lower_case, config)
+    examples = read_examples(options.input_file)
+    first = next(examples, None)
+    if first is None:
+        raise UserError(f"{options.input_file}: the file is empty; a line of text for each example is needed")
     strategy = training.create_strategy(options.devices)
     model = training.build_model(
         strategy, lambda: modeling.BertModel(config, dtype=pretraining.dtype_policy(options.precision)), random_seed=0
     )
     logging.info(checkpoint.initialize(model, options.init_checkpoint))
-    examples = read_examples(options.input_file)
-    features = (convert_example(example, options.max_seq_length, tokenizer) for example in examples)
+    features = (convert_example(e, options.max_seq_length, tokenizer) for e in itertools.chain([first], examples))
     pad_to = options.max_seq_length if options.devices.use_tpu else None
     states = extract(model, features, layers, options.batch_size, pad_to)
     if options.pooling == "none":
         return _write_lines(options.output_file, (token_line(f, layers, values) for f, values in states))
     vectors = (pool(values, options.pooling) for _, values in states)
-    if options.output_file.endswith(".npy"):
+    if as_array:
         return _write_array(options.output_file, vectors)
     lines = ({"linex_index": number, "values": _rounded(vector)} for number, vector in enumerate(vectors))
     return _write_lines(options.output_file, lines)
@@ -156,7 +160,7 @@ def extract(
 
     features = iter(features)
     done = 0
-    while batch := list(islice(features, batch_size)):
+    while batch := list(itertools.islice(features, batch_size)):
         length = pad_to or max(len(feature.tokens) for feature in batch)
 
         def padded(rows: Iterable[Sequence[int]], length: int = length) -> tf.Tensor:
@@ -207,14 +211,15 @@ def _rounded(values: np.ndarray) -> list[float]:
 def _write_lines(path: str, lines: Iterable[dict]) -> int:
     count = 0
     with files.complete_or_absent(path) as (beside,), files.open_binary(beside, "wb") as stream:
-        for count, line in enumerate(lines, 1):
+        for line in lines:
             stream.write(json.dumps(line).encode() + b"\n")
+            count += 1
     return count
 
 
 def _write_array(path: str, vectors: Iterable[np.ndarray]) -> int:
     """A float32 array [lines, values] that numpy.load reads."""
-    rows = list(vectors)
+    rows = np.stack(list(vectors))
     with files.complete_or_absent(path) as (beside,), files.open_binary(beside, "wb") as stream:
-        np.save(stream, np.stack(rows) if rows else np.zeros([0, 0], np.float32))
+        np.save(stream, rows)
     return len(rows)

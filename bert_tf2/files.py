@@ -12,6 +12,7 @@ import os
 from collections.abc import Iterable, Iterator
 
 from bert_tf2.errors import UserError
+from bert_tf2.quiet import load_tensorflow
 
 
 def is_remote(path: str) -> bool:
@@ -19,9 +20,7 @@ def is_remote(path: str) -> bool:
 
 
 def _gfile():
-    import tensorflow as tf  # late: 3 seconds that a local run should not pay here
-
-    return tf.io.gfile
+    return load_tensorflow().io.gfile  # late: 3 seconds that a local run should not pay here
 
 
 def exists(path: str) -> bool:

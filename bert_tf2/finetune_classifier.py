@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import dataclasses
-import os
+import functools
 from collections.abc import Sequence
 
 import numpy as np
 from absl import logging
 
-from bert_tf2 import checkpoint, classification, heads, metrics, training
+from bert_tf2 import classification, heads, metrics, training
 from bert_tf2.classification_tasks import TsvLayout
 from bert_tf2.errors import UserError
-from bert_tf2.finetuning import FineTuneOptions, FineTuner, write_json
+from bert_tf2.finetuning import FineTuneOptions, FineTuner, known_labels, write_json
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -21,7 +21,6 @@ class ClassifierOptions(FineTuneOptions):
 
     data_dir: str
     task_name: str
-    do_train: bool = False
     do_eval: bool = False
     do_predict: bool = False
     eval_batch_size: int = 8
@@ -44,12 +43,9 @@ def run(options: ClassifierOptions) -> dict[str, float] | None:
     """
     if not (options.do_train or options.do_eval or options.do_predict):
         raise UserError("nothing to do: give at least one of --do_train, --do_eval and --do_predict")
-    processor = _processor(options)
-    call = _Call(FineTuner(options), processor, options)
-    call.prepare()
+    call = _Call(FineTuner(options), _processor(options), options)
     if options.do_train:
         call.train()
-    call.tuner.load_weights()
     results = call.evaluate() if options.do_eval else None
     if options.do_predict:
         call.predict()
@@ -64,62 +60,49 @@ def _processor(options: ClassifierOptions) -> classification.DataProcessor:
         id=options.id_column,
         header=options.header,
     )
-    label_map = _known_labels(options)
-    return classification.get_processor(options.task_name, tsv=columns, label_map=label_map)
-
-
-def _known_labels(options: ClassifierOptions) -> classification.LabelMap | None:
-    """The labels that the weights in use were trained for. A training that starts afresh finds its own."""
-    if checkpoint.latest_checkpoint(options.output_dir):
-        return classification.load_label_map(options.output_dir)
-    if options.init_checkpoint and not options.do_train:
-        return classification.load_label_map(os.path.dirname(options.init_checkpoint))
-    return None
+    return classification.get_processor(options.task_name, tsv=columns, label_map=known_labels(options))
 
 
 class _Call:
     """One call of run_classifier.py."""
 
     def __init__(self, tuner: FineTuner, processor: classification.DataProcessor, options: ClassifierOptions):
-        self.tuner = tuner
+        """Reads all tables that will be needed, for a fault in the last one should not show after hours of training.
+
+        Then it builds the model for the labels.
+        """
+        self._tuner = tuner
         self._processor = processor
         self._options = options
-        self._train: Sequence[classification.InputExample] = ()
-        self._dev: tuple[Sequence[classification.InputExample], str] | None = None
-
-    def prepare(self) -> None:
-        """Reads what decides on the labels, and builds the model for them."""
-        if self._options.do_train:
-            self._train = self._processor.get_train_examples(self._options.data_dir)
-        self._labels = self._processor.get_labels()
+        self._watching = options.do_train and options.eval_steps > 0
+        folder = options.data_dir
+        self._train = processor.get_train_examples(folder) if options.do_train else []
+        self._dev = processor.get_dev_examples(folder) if options.do_eval or self._watching else []
+        self._test = processor.get_test_examples(folder) if options.do_predict else []
+        self._labels = processor.get_labels()
         self._kind = classification.record_kind(self._labels)
-        regression = self._processor.task.regression
-        self.tuner.make_model(
+        tuner.make_model(
             lambda config, dtype: heads.ClassifierModel(
-                config, num_labels=len(self._labels), regression=regression, dtype=dtype
+                config, num_labels=len(self._labels), regression=processor.task.regression, dtype=dtype
             )
         )
 
     def _write(self, examples: Sequence[classification.InputExample], name: str) -> str:
-        path = self.tuner.output_file(name)
+        path = self._tuner.output_file(name)
         classification.file_based_convert_examples_to_features(
-            examples, self._labels, self._options.max_seq_length, self.tuner.tokenizer, path
+            examples, self._labels, self._options.max_seq_length, self._tuner.tokenizer, path
         )
         return path
 
     def train(self) -> None:
         path = self._write(self._train, "train.tf_record")
-        classification.save_label_map(self._options.output_dir, self._processor.label_map())
-        watching = self._options.eval_steps > 0
-        self.tuner.train(
-            path, self._kind, len(self._train), len(self._labels), self._main_measure if watching else None
-        )
+        self._tuner.save_labels(self._processor.label_map())
+        measure = self._main_measure if self._watching else None
+        self._tuner.train(path, self._kind, len(self._train), len(self._labels), measure)
 
-    def _dev_set(self) -> tuple[Sequence[classification.InputExample], str]:
-        if self._dev is None:
-            examples = self._processor.get_dev_examples(self._options.data_dir)
-            self._dev = examples, self._write(examples, "eval.tf_record")
-        return self._dev
+    @functools.cached_property
+    def _dev_records(self) -> str:
+        return self._write(self._dev, "eval.tf_record")
 
     def _main_measure(self) -> tuple[str, float]:
         name = self._processor.task.main_measure
@@ -127,8 +110,7 @@ class _Call:
 
     def _scores(self) -> tuple[dict[str, float], dict]:
         """The reference's results on the development set, and the task's own measures."""
-        _, path = self._dev_set()
-        batches = list(self.tuner.run(path, self._kind, self._options.eval_batch_size, len(self._labels)))
+        batches = list(self._tuner.run(self._dev_records, self._kind, self._options.eval_batch_size, len(self._labels)))
         losses = np.concatenate([batch["example_loss"] for batch in batches])
         labels = np.concatenate([batch["label_ids"] for batch in batches])
         outputs = np.concatenate([batch["probabilities"] for batch in batches])
@@ -136,34 +118,32 @@ class _Call:
             "eval_loss": np.float32(losses.mean(dtype=np.float64)),
             # The mean of the batches' means: a smaller last batch counts in full, as in the reference.
             "loss": np.float32(np.mean([batch["example_loss"].mean() for batch in batches])),
-            "global_step": self.tuner.global_step,
+            "global_step": self._tuner.global_step,
         }
         if not self._processor.task.regression:
             results["eval_accuracy"] = np.float32(np.mean(outputs.argmax(axis=-1) == labels))
         return results, metrics.compute_metrics(self._processor.task, labels, outputs, self._labels)
 
     def evaluate(self) -> dict[str, float]:
-        examples, _ = self._dev_set()
         logging.info("***** Running evaluation *****")
-        logging.info("  Num examples = %d", len(examples))
+        logging.info("  Num examples = %d", len(self._dev))
         results, measures = self._scores()
         training.write_eval_results(self._options.output_dir, results)
-        write_json(self.tuner.output_file("eval_metrics.json"), measures)
+        write_json(self._tuner.output_file("eval_metrics.json"), measures)
         for name in self._processor.task.measures:
             logging.info("  %s = %.4f", name, measures[name])
         return results
 
     def predict(self) -> None:
-        examples = self._processor.get_test_examples(self._options.data_dir)
-        path = self._write(examples, "predict.tf_record")
+        path = self._write(self._test, "predict.tf_record")
         logging.info("***** Running prediction *****")
-        logging.info("  Num examples = %d", len(examples))
-        batches = self.tuner.run(path, self._kind, self._options.predict_batch_size, len(self._labels))
+        logging.info("  Num examples = %d", len(self._test))
+        batches = self._tuner.run(path, self._kind, self._options.predict_batch_size, len(self._labels))
         probabilities = np.concatenate([batch["probabilities"] for batch in batches])
-        classification.write_test_results(self.tuner.output_file("test_results.tsv"), probabilities)
+        classification.write_test_results(self._tuner.output_file("test_results.tsv"), probabilities)
         classification.write_predictions(
-            self.tuner.output_file("predictions.tsv"),
-            [example.guid for example in examples],
+            self._tuner.output_file("predictions.tsv"),
+            [example.guid for example in self._test],
             self._labels,
             probabilities,
         )

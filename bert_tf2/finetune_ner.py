@@ -7,17 +7,15 @@ if wanted as much of the document around a sentence as fits.
 from __future__ import annotations
 
 import dataclasses
-import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
 
 import numpy as np
 from absl import logging
 
-from bert_tf2 import checkpoint, classification, heads, ner, records, training
+from bert_tf2 import classification, heads, ner, records, training
 from bert_tf2.errors import UserError
-from bert_tf2.finetuning import FineTuneOptions, FineTuner, write_json
-
-_TASK = "ner"
+from bert_tf2.finetuning import TAGGING_TASK, FineTuneOptions, FineTuner, known_labels, write_json
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -27,7 +25,6 @@ class NerOptions(FineTuneOptions):
     train_file: str | None = None
     eval_file: str | None = None
     predict_file: str | None = None
-    do_train: bool = False
     do_eval: bool = False
     do_predict: bool = False
     eval_batch_size: int = 8
@@ -54,12 +51,9 @@ def run(options: NerOptions) -> dict[str, float] | None:
             raise UserError(f"--do_{part} needs --{part}_file")
     if options.eval_steps and not options.eval_file:
         raise UserError("--eval_steps needs --eval_file, to evaluate on")
-    train = _read(options, options.train_file) if options.do_train else []
-    labels = ner.labels_of(train) if train else _known_labels(options)
-    call = _Call(FineTuner(options), labels, options)
+    call = _Call(FineTuner(options), _read_all(options), options)
     if options.do_train:
-        call.train(train)
-    call.tuner.load_weights()
+        call.train()
     scores = call.evaluate() if options.do_eval else None
     if options.do_predict:
         call.predict()
@@ -67,65 +61,92 @@ def run(options: NerOptions) -> dict[str, float] | None:
 
 
 def _read(options: NerOptions, path: str, has_labels: bool | None = True) -> list[ner.NerSentence]:
-    def counted_from_0(column: int) -> int:
-        return column - 1 if column > 0 else column
+    columns = {name: getattr(options, name) for name in ("word_column", "tag_column")}
+    for name, column in columns.items():
+        if column == 0:
+            raise UserError(f"--{name}=0: columns are counted from 1, or from -1, the last one, backwards")
+        columns[name] = column - 1 if column > 0 else column
+    return ner.read_conll(path, **columns, has_labels=has_labels)
 
-    return ner.read_conll(path, counted_from_0(options.word_column), counted_from_0(options.tag_column), has_labels)
+
+def _read_all(options: NerOptions) -> dict[str, list[ner.NerSentence]]:
+    """Every file that will be needed, for a fault in the last one should not show after hours of training."""
+    sentences = {}
+    if options.do_train:
+        sentences["train"] = _read(options, options.train_file)
+    if options.do_eval or (options.do_train and options.eval_steps):
+        sentences["eval"] = _read(options, options.eval_file)
+    if options.do_predict:
+        sentences["predict"] = _read(options, options.predict_file, has_labels=False)
+    return sentences
 
 
-def _known_labels(options: NerOptions) -> list[str]:
-    """The labels that the weights in use were trained for."""
-    trained_here = checkpoint.latest_checkpoint(options.output_dir)
-    folder = options.output_dir if trained_here else os.path.dirname(options.init_checkpoint or "")
-    label_map = classification.load_label_map(folder)
-    if label_map is None:
+def _labels(options: NerOptions, train: Sequence[ner.NerSentence]) -> list[str]:
+    """The tags that the weights in use were trained for, else those of the training file."""
+    known = known_labels(options, tagging=True)
+    if known:
+        return list(known.labels)
+    if not options.do_train:
         raise UserError(
-            f"{folder or options.output_dir}: no {classification.LABEL_MAP_FILE}, so the tags are not known; train first,"
-            " or give the --output_dir of the training"
+            f"{options.output_dir}: no {classification.LABEL_MAP_FILE} beside a checkpoint, so the tags are not known;"
+            " train first, or give the --output_dir of the training"
         )
-    return list(label_map.labels)
+    labels = ner.labels_of(train)
+    if len(labels) < 2:
+        raise UserError(f"{options.train_file}: every word has the tag {ner.OUTSIDE}, so there is nothing to learn")
+    return labels
+
+
+class _Windows(NamedTuple):
+    """Sentences, their windows, and the record file of these."""
+
+    sentences: Sequence[ner.NerSentence]
+    features: Sequence[ner.InputFeatures]
+    path: str
 
 
 class _Call:
     """One call of run_ner.py."""
 
-    def __init__(self, tuner: FineTuner, labels: Sequence[str], options: NerOptions):
-        self.tuner = tuner
-        self._labels = labels
+    def __init__(self, tuner: FineTuner, sentences: Mapping[str, Sequence[ner.NerSentence]], options: NerOptions):
+        """`sentences`: those of the parts "train", "eval" and "predict" that the call is about."""
+        self._tuner = tuner
+        self._sentences = sentences
+        self._labels = _labels(options, sentences.get("train", ()))
         self._options = options
-        tuner.make_model(lambda config, dtype: heads.TaggingModel(config, num_labels=len(labels), dtype=dtype))
+        tuner.make_model(lambda config, dtype: heads.TaggingModel(config, num_labels=len(self._labels), dtype=dtype))
+        self._windows = {part: self._write(part) for part in sentences}
 
-    def _write(self, sentences: Sequence[ner.NerSentence], name: str) -> tuple[str, list[ner.InputFeatures]]:
+    def _write(self, part: str) -> _Windows:
         features = ner.convert_sentences_to_features(
-            sentences,
+            self._sentences[part],
             self._labels,
             self._options.max_seq_length,
-            self.tuner.tokenizer,
+            self._tuner.tokenizer,
             self._options.doc_stride or None,
             self._options.document_context,
         )
-        path = self.tuner.output_file(name)
+        path = self._tuner.output_file(f"{part}.tf_record")
         records.write_records(path, records.TOKEN_TAGGING, map(ner.as_record, features))
-        return path, features
+        return _Windows(self._sentences[part], features, path)
 
-    def train(self, sentences: Sequence[ner.NerSentence]) -> None:
-        path, features = self._write(sentences, "train.tf_record")
-        label_map = classification.LabelMap(_TASK, tuple(self._labels), regression=False)
-        classification.save_label_map(self._options.output_dir, label_map)
+    def train(self) -> None:
+        windows = self._windows["train"]
+        self._tuner.save_labels(classification.LabelMap(TAGGING_TASK, tuple(self._labels), regression=False))
         measure = self._measure if self._options.eval_steps else None
-        self.tuner.train(path, records.TOKEN_TAGGING, len(features), len(self._labels), measure)
+        count = len(windows.features)
+        self._tuner.train(windows.path, records.TOKEN_TAGGING, count, len(self._labels), measure)
 
-    def _tags(self, sentences: Sequence[ner.NerSentence], name: str, batch_size: int) -> list[list[str]]:
+    def _tags(self, part: str, batch_size: int) -> list[list[str]]:
         """The predicted tags of every sentence."""
-        path, features = self._write(sentences, name)
-        batches = self.tuner.run(path, records.TOKEN_TAGGING, batch_size, len(self._labels))
+        sentences, features, path = self._windows[part]
+        batches = self._tuner.run(path, records.TOKEN_TAGGING, batch_size, len(self._labels))
         predictions = [np.asarray(row) for batch in batches for row in batch["predictions"]]
         return ner.assemble_tags(sentences, features, predictions, self._labels)
 
     def _scores(self) -> dict:
-        sentences = _read(self._options, self._options.eval_file)
-        tags = self._tags(sentences, "eval.tf_record", self._options.eval_batch_size)
-        return ner.score([sentence.tags for sentence in sentences], tags)
+        tags = self._tags("eval", self._options.eval_batch_size)
+        return ner.score([sentence.tags for sentence in self._sentences["eval"]], tags)
 
     def _measure(self) -> tuple[str, float]:
         return "f1", self._scores()["f1"]
@@ -134,16 +155,16 @@ class _Call:
         logging.info("***** Running evaluation *****")
         scores = self._scores()
         results = {name: scores[name] for name in ("precision", "recall", "f1", "accuracy")}
-        training.write_eval_results(self._options.output_dir, {**results, "global_step": self.tuner.global_step})
-        write_json(self.tuner.output_file("eval_metrics.json"), scores)
+        training.write_eval_results(self._options.output_dir, {**results, "global_step": self._tuner.global_step})
+        write_json(self._tuner.output_file("eval_metrics.json"), scores)
         for line in ner.score_table(scores).splitlines():
             logging.info("  %s", line)
         return scores
 
     def predict(self) -> None:
-        path = self._options.predict_file
-        sentences = _read(self._options, path, has_labels=False)
+        sentences = self._sentences["predict"]
         logging.info("***** Running prediction *****")
         logging.info("  Num sentences = %d", len(sentences))
-        tags = self._tags(sentences, "predict.tf_record", self._options.predict_batch_size)
-        ner.write_predictions(path, self.tuner.output_file("predictions.txt"), sentences, tags)
+        tags = self._tags("predict", self._options.predict_batch_size)
+        path = self._tuner.output_file("predictions.txt")
+        ner.write_predictions(self._options.predict_file, path, sentences, tags)

@@ -26,7 +26,6 @@ class SquadOptions(FineTuneOptions):
     pad_to_max_length: bool = True
     doc_stride: int = 128
     max_query_length: int = 64
-    do_train: bool = False
     do_predict: bool = False
     do_eval: bool = False
     predict_batch_size: int = 8
@@ -48,23 +47,19 @@ def run(options: SquadOptions) -> dict[str, float] | None:
     """
     _check(options)
     tuner = FineTuner(options)
+    answering = options.do_predict or options.do_eval
+    watching = options.do_train and options.eval_steps > 0
     train = _read_training_set(options) if options.do_train else []
-    questions = _read_questions(options) if options.do_predict or options.do_eval else []
+    questions = _read_questions(options) if answering or watching else []
     tuner.make_model(lambda config, dtype: heads.SpanModel(config, dtype=dtype))
     predictor = _Predictor(tuner, questions, options)
     if options.do_train:
         path = tuner.output_file("train.tf_record")
-        count = _write_features(tuner, train, path, is_training=True)[0]
+        count, _ = _write_features(tuner, train, path, is_training=True)
         logging.info("  Num split examples = %d", count)
-        tuner.train(
-            path,
-            records.SQUAD_TRAIN,
-            len(train),
-            measure=predictor.measure if questions and options.eval_steps else None,
-        )
-    if not questions:
+        tuner.train(path, records.SQUAD_TRAIN, len(train), measure=predictor.measure if watching else None)
+    if not answering:
         return None
-    tuner.load_weights()
     answers = predictor.answers()
     squad.write_predictions(options.output_dir, answers)
     if not options.do_eval:

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Mapping
 import numpy as np
 from absl import logging
 
-from bert_tf2 import checkpoint, files, pretraining, records, tokenization, training
+from bert_tf2 import checkpoint, classification, files, pretraining, records, tokenization, training
 from bert_tf2.config import BertConfig
 from bert_tf2.errors import UserError
 
@@ -26,7 +26,7 @@ class FineTuneOptions:
       pad_to_max_length: whether every batch is as wide as max_seq_length. Otherwise it is as wide as its longest row,
         which changes no answer and saves most of the work. Always so on a TPU, which compiles for each width anew.
       eval_steps: steps between two evaluations during training; 0 for none. The best weights are then kept in
-        output_dir/best, and are what evaluation and prediction in the same call use.
+        output_dir/best, and are what evaluation and prediction use, in the same call and in later ones.
       patience: how many evaluations without a better measure end the training; 0 for never.
     """
 
@@ -34,6 +34,7 @@ class FineTuneOptions:
     vocab_file: str
     output_dir: str
     init_checkpoint: str | None = None
+    do_train: bool = False
     do_lower_case: bool = True
     max_seq_length: int = 128
     train_batch_size: int = 32
@@ -58,34 +59,51 @@ class FineTuner:
       config: the model's configuration.
       tokenizer: for its vocabulary.
       model: None until `make_model`.
-      global_step: of the model's weights.
+      global_step: of the model's weights, from then on.
     """
 
     def __init__(self, options: FineTuneOptions):
         """Reads configuration and vocabulary.
 
         Raises:
-          UserError: files that are missing or disagree.
+          UserError: files that are missing or disagree, or settings that do.
         """
+        if options.patience and not options.eval_steps:
+            raise UserError(f"--patience={options.patience} counts evaluations during training: give --eval_steps too")
         self.options = options
         tokenization.validate_case_matches_checkpoint(options.do_lower_case, options.init_checkpoint)
         self.config = BertConfig.from_json_file(options.bert_config_file)
         pretraining.check_sequence_length(options.max_seq_length, self.config)
         self.tokenizer = load_tokenizer(options.vocab_file, options.do_lower_case, self.config)
-        files.make_directory(options.output_dir)
         self.model = None
         self.global_step: int | None = None
         self._strategy = training.create_strategy(options.devices)
         self._runner: training.Runner | None = None
 
     def make_model(self, make: Callable[[BertConfig, str], object]) -> None:
-        """Builds the model, with fresh weights: `make(config, dtype policy)`."""
-        policy = pretraining.dtype_policy(self.options.precision)
-        self.model = training.build_model(self._strategy, lambda: make(self.config, policy), self.options.random_seed)
+        """Builds the model by `make(config, dtype policy)` and loads its weights, so that a misfit shows at once.
+
+        They are the newest in output_dir, or the best there where nothing is to be trained; else init_checkpoint's.
+
+        Raises:
+          UserError: a checkpoint that cannot be read or is another model's.
+        """
+        options = self.options
+        files.make_directory(options.output_dir)
+        policy = pretraining.dtype_policy(options.precision)
+        self.model = training.build_model(self._strategy, lambda: make(self.config, policy), options.random_seed)
         self._runner = training.Runner(self.model, self._strategy)
+        folder = options.output_dir if options.do_train else _folder_of_weights(options)
+        self.global_step = training.start_from(self.model, folder, options.init_checkpoint)
 
     def output_file(self, name: str) -> str:
         return os.path.join(self.options.output_dir, name)
+
+    def save_labels(self, label_map: classification.LabelMap) -> None:
+        """Writes label_map.json beside all the weights that the training will write."""
+        classification.save_label_map(self.options.output_dir, label_map)
+        if self.options.eval_steps:
+            classification.save_label_map(_best_folder(self.options), label_map)
 
     def _sizes(self, num_labels: int) -> dict[str, int]:
         return {
@@ -120,51 +138,51 @@ class FineTuner:
           UserError: too few examples for a single step.
         """
         options = self.options
+        trainer = self._trainer(num_examples)
+        begun = checkpoint.latest_checkpoint(options.output_dir) is not None
+        if begun:
+            trainer.start()  # loads the weights once more, with the optimizer's slots
+        best = _Best(options, begun) if measure and options.eval_steps else None
+        if best is None or not best.given_up:
+            sizes = self._sizes(num_labels)
+            data = self._read(
+                path, kind, sizes, options.train_batch_size,
+                shuffle_seed=options.random_seed + trainer.global_step, repeat=True, drop_remainder=True,
+            )  # fmt: skip
+            trainer.train(
+                data,
+                explain=lambda: records.find_fault([path], kind, sizes),
+                evaluate=(lambda step: best.look(self.model, step, *measure())) if best else None,
+                eval_steps=options.eval_steps,
+            )
+        self.global_step = trainer.global_step
+        if best and best.found:
+            self.global_step = training.start_from(self.model, best.folder, None)
+
+    def _trainer(self, num_examples: int) -> training.Trainer:
+        options = self.options
         steps = int(num_examples / options.train_batch_size * options.num_train_epochs)
         if steps < 1:
             raise UserError(
-                f"{num_examples} examples, batches of {options.train_batch_size} and {options.num_train_epochs} epochs make"
-                " not a single training step; lower --train_batch_size or raise --num_train_epochs"
+                f"{num_examples} examples, batches of {options.train_batch_size} and {options.num_train_epochs} epochs"
+                " make not a single training step; lower --train_batch_size or raise --num_train_epochs"
             )
-        trainer = training.Trainer(
-            self.model,
-            self._strategy,
-            training.TrainOptions(
-                output_dir=options.output_dir,
-                learning_rate=options.learning_rate,
-                num_train_steps=steps,
-                num_warmup_steps=int(steps * options.warmup_proportion),
-                train_batch_size=options.train_batch_size,
-                save_checkpoints_steps=options.save_checkpoints_steps,
-                iterations_per_loop=options.iterations_per_loop,
-                random_seed=options.random_seed,
-                adam_bias_correction=options.adam_bias_correction,
-            ),
-        )
         logging.info("***** Running training *****")
         logging.info("  Num examples = %d", num_examples)
         logging.info("  Batch size = %d", options.train_batch_size)
         logging.info("  Num steps = %d", steps)
-        sizes = self._sizes(num_labels)
-        first = trainer.start(options.init_checkpoint)
-        data = self._read(
-            path, kind, sizes, options.train_batch_size,
-            shuffle_seed=options.random_seed + first, repeat=True, drop_remainder=True,
-        )  # fmt: skip
-        best = _Best(self.model, options) if measure and options.eval_steps else None
-        self.global_step = trainer.train(
-            data,
-            explain=lambda: records.find_fault([path], kind, sizes),
-            evaluate=(lambda step: best.look(step, *measure())) if best else None,
-            eval_steps=options.eval_steps,
+        train_options = training.TrainOptions(
+            output_dir=options.output_dir,
+            learning_rate=options.learning_rate,
+            num_train_steps=steps,
+            num_warmup_steps=int(steps * options.warmup_proportion),
+            train_batch_size=options.train_batch_size,
+            save_checkpoints_steps=options.save_checkpoints_steps,
+            iterations_per_loop=options.iterations_per_loop,
+            random_seed=options.random_seed,
+            adam_bias_correction=options.adam_bias_correction,
         )
-        if best:
-            self.global_step = best.restore()
-
-    def load_weights(self) -> None:
-        """Gives a model that was not trained in this call the newest weights, or those of init_checkpoint."""
-        if self.global_step is None:
-            self.global_step = training.start_from(self.model, self.options.output_dir, self.options.init_checkpoint)
+        return training.Trainer(self.model, self._strategy, train_options)
 
     def run(
         self, path: str, kind: records.RecordKind, batch_size: int, num_labels: int = 0
@@ -192,40 +210,91 @@ def load_tokenizer(vocab_file: str, do_lower_case: bool, config: BertConfig) -> 
     return tokenizer
 
 
+TAGGING_TASK = "ner"
+"""What label_map.json calls the task of run_ner.py."""
+
+
+def known_labels(options: FineTuneOptions, tagging: bool = False) -> classification.LabelMap | None:
+    """What label_map.json beside the weights in use says, if it is there. A training that starts afresh finds its own.
+
+    Args:
+      tagging: whether the weights should be for tagging words, not for classification.
+
+    Raises:
+      UserError: they are for the other, or label_map.json is broken.
+    """
+    if checkpoint.latest_checkpoint(options.output_dir):
+        folder = options.output_dir
+    elif options.init_checkpoint and not options.do_train:
+        folder = os.path.dirname(checkpoint.find_prefix(options.init_checkpoint))
+    else:
+        return None
+    label_map = classification.load_label_map(folder)
+    if label_map and (label_map.task == TAGGING_TASK) != tagging:
+        raise UserError(
+            f"{os.path.join(folder, classification.LABEL_MAP_FILE)}: the model there was trained for the task"
+            f" {label_map.task}, which this script does not do; give another --output_dir or --init_checkpoint"
+        )
+    return label_map
+
+
+def _best_folder(options: FineTuneOptions) -> str:
+    return os.path.join(options.output_dir, "best")
+
+
+def _folder_of_weights(options: FineTuneOptions) -> str:
+    """Where to take trained weights from: the best ones, unless the training went on without an evaluation."""
+    newest = checkpoint.latest_checkpoint(options.output_dir)
+    best = _Best(options, begun=newest is not None)
+    up_to_date = best.found and best.last_step >= checkpoint.Checkpoint(newest).global_step
+    return best.folder if up_to_date else options.output_dir
+
+
 class _Best:
-    """The best weights so far, in a folder of their own, and when to give up hope for better ones."""
+    """The best weights so far, in a folder of their own, and when to give up hope for better ones.
 
-    def __init__(self, model, options: FineTuneOptions):
-        self._model = model
+    What was seen is in `measure.json` beside them, for a training that is continued and for later calls.
+    """
+
+    def __init__(self, options: FineTuneOptions, begun: bool):
+        """`begun`: whether output_dir holds a training. If not, weights in the folder are those of a deleted one."""
+        self.folder = _best_folder(options)
         self._patience = options.patience
-        self._dir = os.path.join(options.output_dir, "best")
-        self._file = os.path.join(self._dir, "measure.json")
-        self._value = -np.inf
-        self._looks_since = 0
-        if checkpoint.latest_checkpoint(self._dir) and files.exists(self._file):  # an earlier call's
-            self._value = json.loads(files.read_text(self._file))["value"]
+        self._file = os.path.join(self.folder, "measure.json")
+        self._seen = {"measure": None, "value": -np.inf, "step": 0, "last_step": 0, "evaluations_since": 0}
+        if begun and files.exists(self._file):
+            self._seen = json.loads(files.read_text(self._file))
 
-    def look(self, step: int, name: str, value: float) -> bool:
-        """Takes in an evaluation; whether to stop."""
-        logging.info("step %d: %s %.4f (best so far %.4f)", step, name, value, max(value, self._value))
-        if value > self._value:
-            self._value, self._looks_since = value, 0
-            folder = checkpoint.CheckpointFolder(self._dir, keep_checkpoint_max=1)
-            folder.save(checkpoint.tf1_variables(self._model), step)
-            files.write_text(self._file, json.dumps({"measure": name, "value": value, "step": step}) + "\n")
+    @property
+    def found(self) -> bool:
+        return self._seen["measure"] is not None
+
+    @property
+    def last_step(self) -> int:
+        """The step of the last evaluation."""
+        return self._seen["last_step"]
+
+    @property
+    def given_up(self) -> bool:
+        """Whether the training should end, which is logged."""
+        if not 0 < self._patience <= self._seen["evaluations_since"]:
             return False
-        self._looks_since += 1
-        if self._patience and self._looks_since >= self._patience:
-            logging.info("No better %s in %d evaluations: the training ends here", name, self._looks_since)
-            return True
-        return False
+        since, name = self._seen["evaluations_since"], self._seen["measure"]
+        logging.info("No better %s in %d evaluations: the training ends here", name, since)
+        return True
 
-    def restore(self) -> int:
-        """Puts the best weights back into the model and returns their step."""
-        latest = checkpoint.latest_checkpoint(self._dir)
-        step = checkpoint.restore(latest, checkpoint.tf1_variables(self._model))
-        logging.info("Using the best weights, of step %d", step)
-        return step
+    def look(self, model, step: int, name: str, value: float) -> bool:
+        """Takes in an evaluation; whether to stop."""
+        if value > self._seen["value"]:
+            self._seen = {"measure": name, "value": value, "step": step, "last_step": step, "evaluations_since": 0}
+            folder = checkpoint.CheckpointFolder(self.folder, keep_checkpoint_max=1)
+            folder.save(checkpoint.tf1_variables(model), step)
+        else:
+            self._seen["last_step"] = step
+            self._seen["evaluations_since"] += 1
+        write_json(self._file, self._seen)
+        logging.info("step %d: %s %.4f (best so far %.4f)", step, name, value, self._seen["value"])
+        return self.given_up
 
 
 def write_json(path: str, content: Mapping) -> None:

@@ -9,12 +9,12 @@ from __future__ import annotations
 import dataclasses
 import os
 import sys
-import tempfile
 from collections.abc import Callable, Sequence
 
 from absl import app, flags, logging
 
 from bert_tf2.errors import UserError
+from bert_tf2.quiet import load_tensorflow as load_tensorflow  # for the scripts
 
 FLAGS = flags.FLAGS
 
@@ -61,31 +61,6 @@ def _fail(status: int, message: str) -> None:
     sys.exit(status)
 
 
-def load_tensorflow() -> None:
-    """Imports TensorFlow without what it writes to standard error while it looks for devices.
-
-    It reports at length that a machine without a GPU has none. Set TF_CPP_MIN_LOG_LEVEL=0 to see all of it; where the
-    import fails it is shown in any case.
-    """
-    if os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2") == "0":
-        return
-    sys.stderr.flush()
-    with tempfile.TemporaryFile() as chatter:
-        terminal = os.dup(2)
-        os.dup2(chatter.fileno(), 2)
-        try:
-            import tensorflow as tf
-
-            tf.config.list_physical_devices()
-        except BaseException:
-            chatter.seek(0)
-            os.write(terminal, chatter.read())
-            raise
-        finally:
-            os.dup2(terminal, 2)
-            os.close(terminal)
-
-
 def mark_required(*names: str) -> None:
     """Makes flags obligatory, all missing ones named in one line."""
 
@@ -93,6 +68,19 @@ def mark_required(*names: str) -> None:
         missing = [f"--{name}" for name in names if values[name] in (None, "")]
         if missing:
             raise flags.ValidationError(f"{' and '.join(missing)} must be given")
+        return True
+
+    flags.register_multi_flags_validator(list(names), check)
+
+
+def mark_any_of(*names: str) -> None:
+    """Makes one of several switches obligatory, so that a script has something to do."""
+
+    def check(values: dict) -> bool:
+        if not any(values.values()):
+            raise flags.ValidationError(
+                f"nothing to do: give at least one of {', '.join(f'--{name}' for name in names)}"
+            )
         return True
 
     flags.register_multi_flags_validator(list(names), check)

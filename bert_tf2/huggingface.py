@@ -37,7 +37,7 @@ class Named(NamedTuple):
 
 
 def huggingface_name(name: str) -> Named:
-    """The name of an encoder's variable there, from the reference's; without the prefix `bert.` that some files have."""
+    """An encoder variable's name there, from the reference's; without the prefix `bert.` that some files have."""
     other = name
     for pattern, replacement in _RENAMES:
         other = re.sub(pattern, replacement, other)
@@ -60,16 +60,20 @@ def read_encoder(folder: str, names: list[str]) -> dict[str, np.ndarray]:
       Name -> array in our shape.
 
     Raises:
-      UserError: the library safetensors or the file is missing, or the file lacks a variable.
+      UserError: the library safetensors or the file is missing, or the file is damaged or lacks a variable.
     """
     try:
+        from safetensors import SafetensorError
         from safetensors.numpy import load_file
     except ImportError as error:
         raise UserError("reading model.safetensors needs the package safetensors: pip install safetensors") from error
     path = os.path.join(folder, "model.safetensors")
     if not files.exists(path):
         raise UserError(f"{path}: no such file")
-    tensors = {name.removeprefix("bert."): value for name, value in load_file(path).items()}
+    try:
+        tensors = {name.removeprefix("bert."): value for name, value in load_file(path).items()}
+    except SafetensorError as error:
+        raise UserError(f"{path}: cannot be read ({error}); copy it again") from error
     wanted = {name: huggingface_name(name) for name in names}
     missing = [other.name for other in wanted.values() if other.name not in tensors]
     if missing:
@@ -80,17 +84,26 @@ def read_encoder(folder: str, names: list[str]) -> dict[str, np.ndarray]:
 def write_tf1_folder(folder: str, target: str) -> None:
     """Turns a folder of theirs into one of Google's: `bert_model.ckpt`, `bert_config.json`, `vocab.txt`.
 
-    `"hidden_act": "gelu"` is taken over as it is. It means the exact function there and the tanh approximation here; the
-    two differ by less than 5e-4.
+    `"hidden_act": "gelu"` is taken over as it is. It means the exact function there and the tanh approximation here;
+    the two differ by less than 5e-4.
+
+    Raises:
+      UserError: a file is missing or damaged, or config.json and model.safetensors disagree.
     """
     from bert_tf2 import checkpoint, modeling
 
     config = read_config(folder)
     model = modeling.BertModel(config)
     variables = checkpoint.tf1_variables(model)
+    vocabulary = files.read_text(os.path.join(folder, "vocab.txt"))
     for name, value in read_encoder(folder, list(variables)).items():
+        if variables[name].shape != value.shape:
+            raise UserError(
+                f"{folder}: {huggingface_name(name).name} of model.safetensors has another shape than config.json says;"
+                " the two do not belong together"
+            )
         variables[name].assign(value)
     checkpoint.save(os.path.join(target, "bert_model.ckpt"), variables)
     plain = {name: value for name, value in config.to_dict().items() if name not in config.extra}
     files.write_text(os.path.join(target, "bert_config.json"), json.dumps(plain, indent=2, sort_keys=True) + "\n")
-    files.write_text(os.path.join(target, "vocab.txt"), files.read_text(os.path.join(folder, "vocab.txt")))
+    files.write_text(os.path.join(target, "vocab.txt"), vocabulary)

@@ -124,8 +124,10 @@ class AdamWeightDecayOptimizer:
         for name, gradient in gradients.items():
             variable, m, v = self._variables[name], self.slots[f"{name}/adam_m"], self.slots[f"{name}/adam_v"]
             decay = self._weight_decay_rate if self.uses_weight_decay(name) else 0.0
+            # As tensors: tf.function would take a variable of several replicas for any other one of the same shape.
+            w, old_m, old_v = (tf.convert_to_tensor(value) for value in (variable, m, v))
             updated = self._fused_step(
-                variable, m, v, gradient, gradient_scale, learning_rate, tf.constant(decay), *corrections
+                w, old_m, old_v, gradient, gradient_scale, learning_rate, tf.constant(decay), *corrections
             )
             for target, value in zip((variable, m, v), updated, strict=True):
                 # Every replica updates its own copy, with the same numbers; `assign` would want to be told how to merge.

@@ -39,6 +39,7 @@ from absl import logging
 
 from bert_tf2 import files, records, tokenization
 from bert_tf2.errors import UserError
+from bert_tf2.quiet import load_tensorflow
 
 T = TypeVar("T")
 
@@ -416,7 +417,7 @@ def write_instance_to_example_files(
     Raises:
       UserError: a file cannot be written.
     """
-    import tensorflow as tf  # late: reading, pairing and masking do without it
+    tf = load_tensorflow()  # late: reading, pairing and masking do without it
 
     try:
         with files.complete_or_absent(*output_files) as beside, contextlib.ExitStack() as stack:

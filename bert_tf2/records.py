@@ -6,6 +6,7 @@ A record is a `tf.train.Example`. The tables below are the only place that knows
 from __future__ import annotations
 
 import dataclasses
+import itertools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from bert_tf2 import files
@@ -154,12 +155,11 @@ def read_records(
       not fit stops the iteration with a TensorFlow error; `find_fault` then tells which one it was.
 
     Raises:
-      UserError: `repeat`, and there is no record at all.
+      UserError: the first record of a file does not fit; `repeat`, and there is no record at all.
     """
     import tensorflow as tf
 
-    if repeat and not any(next(_raw_records(path), None) for path in paths):
-        raise _no_records(paths)  # tf.data would look for a first record for ever
+    _check_first_records(paths, kind, sizes, must_have_some=repeat)
     files_in_order = tf.data.Dataset.from_tensor_slices(list(paths))
     if shuffle_seed is None:
         data = tf.data.TFRecordDataset(files_in_order)
@@ -178,6 +178,24 @@ def read_records(
     return data.prefetch(2).with_options(options)
 
 
+def _check_first_records(paths: Sequence[str], kind: RecordKind, sizes: Sizes, must_have_some: bool) -> None:
+    """A wrong length shows in the first record, before anything is computed or written."""
+    some = False
+    for path in paths[:_FILES_TO_CHECK]:
+        for number, data in itertools.islice(_raw_records(path), 1):
+            some = True
+            if problem := _problem(data, kind, sizes):
+                raise UserError(f"{path}, record {number}: {problem}")
+    if must_have_some and not some and not any(next(_raw_records(path), None) for path in paths[_FILES_TO_CHECK:]):
+        raise _no_records(paths)  # tf.data would look for a first record for ever
+
+
+def _problem(data: bytes | str, kind: RecordKind, sizes: Sizes) -> str | None:
+    """What is wrong with what _raw_records yields."""
+    return data if isinstance(data, str) else _record_problem(data, kind, sizes)
+
+
+_FILES_TO_CHECK = 100  # a corpus may be in thousands, far away
 _FILES_AT_A_TIME = 4
 _SHUFFLE_BUFFER = 100
 
@@ -228,8 +246,7 @@ def find_fault(paths: Sequence[str], kind: RecordKind, sizes: Sizes) -> UserErro
     for path in paths:
         for number, data in _raw_records(path):
             total += 1
-            problem = data if isinstance(data, str) else _record_problem(data, kind, sizes)
-            if problem:
+            if problem := _problem(data, kind, sizes):
                 return UserError(f"{path}, record {number}: {problem}")
     if not total:
         return _no_records(paths)

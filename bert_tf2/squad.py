@@ -270,11 +270,11 @@ class InputFeatures:
 
 
 def check_lengths(max_seq_length: int, max_query_length: int, doc_stride: int) -> None:
-    """Makes sure that a question of the greatest length leaves room for windows that overlap.
+    """Makes sure that windows can advance beside a question of any length, and warns where they will not overlap.
 
-    The reference checks only that there is room (in `validate_flags_or_throw`). With a doc_stride below 1 it never
-    ends; with one larger than the room it sets its windows side by side, and none holds an answer across a border.
-    `convert_examples_to_features` still does the latter.
+    The reference checks only that the longest question leaves room (in `validate_flags_or_throw`). With a doc_stride
+    below 1 it never ends; one larger than the room beside a question sets its windows side by side, so that none holds
+    an answer across a border. That is refused where it befalls every question.
 
     Raises:
       UserError: the lengths do not fit together (names the flags).
@@ -288,11 +288,18 @@ def check_lengths(max_seq_length: int, max_query_length: int, doc_stride: int) -
             f"--max_seq_length={max_seq_length} must be greater than --max_query_length={max_query_length}"
             f" + {_SPECIAL_PIECES}, or a long question leaves no room for the paragraph; lower --max_query_length"
         )
-    if doc_stride > room:
+    most = max_seq_length - 1 - _SPECIAL_PIECES  # beside the shortest question, of one piece
+    if doc_stride > most:
         raise UserError(
-            f"--doc_stride={doc_stride} is larger than what fits beside a question: --max_seq_length={max_seq_length} -"
-            f" --max_query_length={max_query_length} - {_SPECIAL_PIECES} = {room}; give at most that, better half of it"
+            f"--doc_stride={doc_stride} is larger than the {most} pieces that fit beside any question with"
+            f" --max_seq_length={max_seq_length}; give at most {room}, better half of it"
         )
+    if doc_stride > room:
+        logging.warning(
+            "--doc_stride=%d is larger than the %d pieces that fit beside a question of --max_query_length=%d: the"
+            " windows of long questions lie side by side without overlap",
+            doc_stride, room, max_query_length,
+        )  # fmt: skip
 
 
 @dataclasses.dataclass

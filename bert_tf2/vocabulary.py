@@ -17,6 +17,7 @@ from absl import logging
 
 from bert_tf2 import tokenization
 from bert_tf2.errors import UserError
+from bert_tf2.quiet import load_tensorflow
 
 # The search for the right frequency ends when at most this share of the pieces is too much; the rarest of them are then
 # left out. Each step of it goes four times over all words.
@@ -140,6 +141,7 @@ def _settings(learner):
 
 def _learner():
     try:
+        load_tensorflow()
         from tensorflow_text.tools.wordpiece_vocab import wordpiece_tokenizer_learner_lib  # late: loads TensorFlow
     except ImportError as error:
         raise UserError(

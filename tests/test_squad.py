@@ -322,12 +322,18 @@ def test_first_examples_are_logged_at_the_level_asked_for(tokenizer, caplog):
     assert "tokens: [CLS] who [SEP] fox [SEP]" in messages
 
 
-def test_lengths():
+def test_lengths(caplog):
     squad.check_lengths(384, 64, 128)
     squad.check_lengths(128, 64, 61)
+    assert not caplog.records
+    for stride in (62, 124):  # beyond the room for the longest question, and all that fits beside the shortest
+        squad.check_lengths(128, 64, stride)
+        (warning,) = caplog.records
+        assert f"--doc_stride={stride} is larger than the 61 pieces" in warning.getMessage()
+        caplog.clear()
     for lengths, wanted in (
         ((67, 64, 1), "--max_query_length=64"),
-        ((128, 64, 62), "--doc_stride=62 .* = 61"),
+        ((128, 64, 125), "--doc_stride=125 is larger than the 124 pieces .* at most 61"),
         ((128, 64, 0), "--doc_stride=0"),
         ((128, -1, 8), "--max_query_length=-1"),
     ):

@@ -18,9 +18,9 @@ import time
 HERE = pathlib.Path(__file__).parent
 CHECKOUT = HERE.parents[1]
 
-MAX_SEQ_LENGTH = 48
-MAX_PREDICTIONS = 8
-TRAIN_STEPS = 1500
+MAX_SEQ_LENGTH = 32
+MAX_PREDICTIONS = 5
+TRAIN_STEPS = 5000
 
 
 def run(script: str, *arguments: str, show: bool = True) -> str:
@@ -45,7 +45,8 @@ def pretrain(output: pathlib.Path) -> float:
         f"--output_file={records}",
         f"--vocab_file={HERE / 'vocab.txt'}",
         *sizes,
-        "--dupe_factor=60",
+        "--dupe_factor=200",
+        "--short_seq_prob=0.3",
         "--verbosity=-1",
     )
     run(
@@ -57,7 +58,7 @@ def pretrain(output: pathlib.Path) -> float:
         "--do_eval",
         *sizes,
         "--train_batch_size=32",
-        "--learning_rate=2e-3",
+        "--learning_rate=1e-3",
         f"--num_train_steps={TRAIN_STEPS}",
         "--num_warmup_steps=100",
     )

@@ -1,0 +1,35 @@
+"""TensorFlow without its chatter."""
+
+from __future__ import annotations
+
+import os
+import sys
+import tempfile
+
+
+def load_tensorflow():
+    """Imports TensorFlow and returns it, without what it writes to standard error while it looks for devices.
+
+    It reports at length that a machine without a GPU has none. Set TF_CPP_MIN_LOG_LEVEL=0 to see all of it; where the
+    import fails it is shown in any case.
+    """
+    if "tensorflow" in sys.modules or os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2") == "0":
+        import tensorflow as tf
+
+        return tf
+    sys.stderr.flush()
+    with tempfile.TemporaryFile() as chatter:
+        terminal = os.dup(2)
+        os.dup2(chatter.fileno(), 2)
+        try:
+            import tensorflow as tf
+
+            tf.config.list_physical_devices()
+            return tf
+        except BaseException:
+            chatter.seek(0)
+            os.write(terminal, chatter.read())
+            raise
+        finally:
+            os.dup2(terminal, 2)
+            os.close(terminal)

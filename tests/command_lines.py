@@ -1,0 +1,86 @@
+"""Runs command lines of the scripts in forks of one process that has TensorFlow loaded, which saves each its start.
+
+    with CommandLines() as command_lines:
+        done = command_lines.run("run_squad.py", "--do_train", cwd=folder)
+
+The forks are real ones of a process that has parsed no flag and used no device, so a script hardly notices. Only what
+TensorFlow says of devices by itself comes at another time than usual and is left out of the standard error.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import pathlib
+import re
+import runpy
+import subprocess
+import sys
+import tempfile
+import traceback
+from typing import NamedTuple
+
+ROOT = pathlib.Path(__file__).resolve().parents[1]
+
+
+class Done(NamedTuple):
+    status: int
+    stdout: str
+    stderr: str
+
+
+class CommandLines:
+    def __enter__(self) -> CommandLines:
+        environment = {**os.environ, "PYTHONPATH": str(ROOT), "TF_CPP_MIN_LOG_LEVEL": "2"}
+        self._server = subprocess.Popen(
+            [sys.executable, __file__],
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, env=environment,
+        )  # fmt: skip
+        return self
+
+    def __exit__(self, *exception) -> None:
+        self._server.stdin.close()
+        self._server.wait(timeout=60)
+        self._server.stdout.close()
+
+    def run(self, script: str, *arguments: str, cwd: pathlib.Path) -> Done:
+        print(json.dumps([script, list(arguments), str(cwd)]), file=self._server.stdin, flush=True)
+        status, stdout, stderr = json.loads(self._server.stdout.readline())
+        return Done(status, stdout, re.sub(r"(?m)^[IWE]0000 .*\n", "", stderr))
+
+
+def _serve() -> None:
+    import tensorflow  # noqa: F401 (for the forks)
+
+    for line in sys.stdin:
+        script, arguments, cwd = json.loads(line)
+        with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
+            child = os.fork()
+            if not child:
+                _become(script, arguments, cwd, out, err)
+            status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+            texts = [stream.seek(0) or stream.read().decode() for stream in (out, err)]
+        print(json.dumps([status, *texts]), flush=True)
+
+
+def _become(script: str, arguments: list[str], cwd: str, out, err) -> None:
+    """The rest of a fork's life."""
+    status = 0
+    try:
+        os.dup2(out.fileno(), 1)
+        os.dup2(err.fileno(), 2)
+        os.chdir(cwd)
+        sys.argv = [str(ROOT / script), *arguments]
+        runpy.run_path(sys.argv[0], run_name="__main__")
+    except SystemExit as end:
+        status = end.code or 0
+    except BaseException:
+        traceback.print_exc()
+        status = 1
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(status)
+
+
+if __name__ == "__main__":
+    _serve()

@@ -1,0 +1,36 @@
+"""What has to happen before TensorFlow starts, and the fixtures that several test files share."""
+
+import logging
+import os
+
+os.environ["CUDA_VISIBLE_DEVICES"] = "-1"  # the tolerances are those of a CPU
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+
+import pytest
+import tensorflow as tf
+
+# Two CPUs where there is one, so that a test can train on two replicas. It cannot be asked for later.
+tf.config.set_logical_device_configuration(
+    tf.config.list_physical_devices("CPU")[0], [tf.config.LogicalDeviceConfiguration()] * 2
+)
+
+
+class _Messages(logging.Handler):
+    def __init__(self):
+        super().__init__()
+        self.lines: list[str] = []
+
+    def emit(self, record):
+        self.lines.append(record.getMessage())
+
+
+@pytest.fixture
+def log_lines():
+    """The messages that were logged through absl during the test, as a growing list."""
+    logger = logging.getLogger("absl")
+    handler, level = _Messages(), logger.level
+    logger.addHandler(handler)
+    logger.setLevel(logging.INFO)
+    yield handler.lines
+    logger.removeHandler(handler)
+    logger.setLevel(level)

@@ -1,0 +1,398 @@
+"""TensorFlow 1 checkpoints: names, files, and what happens to the damaged and the foreign ones."""
+
+import json
+import os
+import resource
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from small_models import GOLDEN, MAKERS, SHARED, needs_golden, randomize, small_config, values_of
+
+from bert_tf2 import checkpoint, heads, modeling, optimization
+from bert_tf2.checkpoint import CheckpointFolder
+from bert_tf2.config import BertConfig
+from bert_tf2.errors import UserError
+
+DATA = ".data-00000-of-00001"
+
+
+def small_model(kind="pretraining", seed=0, **changes):
+    model = MAKERS[kind](small_config(**changes))
+    randomize(model, seed)
+    return model
+
+
+def state_of(model) -> dict[str, tf.Variable]:
+    slots = optimization.AdamWeightDecayOptimizer(checkpoint.trained_variables(model)).slots
+    return {**checkpoint.tf1_variables(model), **slots}
+
+
+def save_model(folder, model, step=7) -> str:
+    prefix = str(folder / f"model.ckpt-{step}")
+    checkpoint.save(prefix, state_of(model), step)
+    return prefix
+
+
+def message_of(call, *arguments) -> str:
+    with pytest.raises(UserError) as caught:
+        call(*arguments)
+    assert "\n" not in str(caught.value)
+    return str(caught.value)
+
+
+# Names, shapes and types.
+
+ENCODER_OF_ONE_LAYER = [
+    "bert/embeddings/word_embeddings",
+    "bert/embeddings/token_type_embeddings",
+    "bert/embeddings/position_embeddings",
+    "bert/embeddings/LayerNorm/beta",
+    "bert/embeddings/LayerNorm/gamma",
+    "bert/encoder/layer_0/attention/self/query/kernel",
+    "bert/encoder/layer_0/attention/self/query/bias",
+    "bert/encoder/layer_0/attention/self/key/kernel",
+    "bert/encoder/layer_0/attention/self/key/bias",
+    "bert/encoder/layer_0/attention/self/value/kernel",
+    "bert/encoder/layer_0/attention/self/value/bias",
+    "bert/encoder/layer_0/attention/output/dense/kernel",
+    "bert/encoder/layer_0/attention/output/dense/bias",
+    "bert/encoder/layer_0/attention/output/LayerNorm/beta",
+    "bert/encoder/layer_0/attention/output/LayerNorm/gamma",
+    "bert/encoder/layer_0/intermediate/dense/kernel",
+    "bert/encoder/layer_0/intermediate/dense/bias",
+    "bert/encoder/layer_0/output/dense/kernel",
+    "bert/encoder/layer_0/output/dense/bias",
+    "bert/encoder/layer_0/output/LayerNorm/beta",
+    "bert/encoder/layer_0/output/LayerNorm/gamma",
+    "bert/pooler/dense/kernel",
+    "bert/pooler/dense/bias",
+]
+
+HEADS = {
+    "pretraining": {
+        "cls/predictions/transform/dense/kernel": [8, 8],
+        "cls/predictions/transform/dense/bias": [8],
+        "cls/predictions/transform/LayerNorm/beta": [8],
+        "cls/predictions/transform/LayerNorm/gamma": [8],
+        "cls/predictions/output_bias": [23],
+        "cls/seq_relationship/output_weights": [2, 8],
+        "cls/seq_relationship/output_bias": [2],
+    },
+    "span": {"cls/squad/output_weights": [2, 8], "cls/squad/output_bias": [2]},
+    "classifier": {"output_weights": [3, 8], "output_bias": [3]},
+    "tagging": {"output_weights": [3, 8], "output_bias": [3]},
+}
+
+
+@pytest.mark.parametrize("kind", MAKERS)
+def test_names_of_a_model_with_one_layer(kind):
+    variables = checkpoint.tf1_variables(small_model(kind, num_hidden_layers=1))
+    assert set(variables) == {*ENCODER_OF_ONE_LAYER, *HEADS[kind]}
+    shapes = {name: variable.shape.as_list() for name, variable in variables.items()}
+    assert {name: shapes[name] for name in HEADS[kind]} == HEADS[kind]
+    assert shapes["bert/embeddings/position_embeddings"] == [16, 8]
+    assert shapes["bert/encoder/layer_0/intermediate/dense/kernel"] == [8, 12]  # [inputs, outputs]
+    assert shapes["bert/encoder/layer_0/output/dense/kernel"] == [12, 8]
+
+
+def test_the_encoder_alone_has_the_encoder_s_names():
+    model = modeling.BertModel(small_config(num_hidden_layers=1))
+    assert set(checkpoint.tf1_variables(model)) == {*ENCODER_OF_ONE_LAYER}
+
+
+def test_a_model_without_names_is_refused():
+    class Other(heads.SpanModel.__base__):
+        pass
+
+    with pytest.raises(TypeError, match="Other"):
+        checkpoint.tf1_variables(Other(small_config()))
+
+
+@needs_golden
+@pytest.mark.parametrize("kind", ["pretraining", "squad", "classifier"])
+def test_layout_equals_the_reference(tmp_path, kind):
+    layout = json.loads((GOLDEN / "layout" / f"run_{kind}.json").read_text())
+    layout = {row["name"]: (row["shape"], row["dtype"]) for row in layout}
+    config = BertConfig.from_json_file(str(GOLDEN / "config" / "bert_config.json"))
+    if kind == "classifier":
+        model = heads.ClassifierModel(config, layout["output_weights"][0][0])
+    else:
+        model = {"pretraining": heads.PretrainingModel, "squad": heads.SpanModel}[kind](config)
+    prefix = save_model(tmp_path, model)
+    reader = tf.train.load_checkpoint(prefix)
+    types = reader.get_variable_to_dtype_map()
+    ours = {name: (shape, types[name].name) for name, shape in reader.get_variable_to_shape_map().items()}
+    assert ours == layout
+    assert reader.get_tensor("global_step") == 7
+
+
+# Round trips.
+
+
+@pytest.mark.parametrize("kind", MAKERS)
+def test_save_and_restore(tmp_path, kind):
+    model, again = small_model(kind, seed=1), small_model(kind, seed=2)
+    prefix = save_model(tmp_path, model, step=12)
+    assert sorted(os.listdir(tmp_path)) == [f"model.ckpt-12{DATA}", "model.ckpt-12.index"]
+    assert checkpoint.restore(prefix, state_of(again)) == 12
+    wanted = values_of(model)
+    for name, value in values_of(again).items():
+        np.testing.assert_array_equal(value, wanted[name])
+
+
+def test_tensorflow_1_reads_what_we_write(tmp_path):
+    model, name = small_model(), "cls/predictions/output_bias"
+    prefix, wanted = save_model(tmp_path, model), values_of(model)[name]
+    with tf.Graph().as_default(), tf.compat.v1.Session() as session:
+        variable = tf.compat.v1.get_variable(name, [23])
+        step = tf.compat.v1.train.get_or_create_global_step()
+        tf.compat.v1.train.Saver({name: variable, "global_step": step}).restore(session, prefix)
+        np.testing.assert_array_equal(session.run(variable), wanted)
+        assert session.run(step) == 7
+
+
+def test_we_read_what_tensorflow_1_writes(tmp_path):
+    wanted = values_of(small_model("span", seed=3))
+    with tf.Graph().as_default(), tf.compat.v1.Session() as session:
+        for name, value in wanted.items():
+            tf.compat.v1.get_variable(name, initializer=value)
+        session.run(tf.compat.v1.global_variables_initializer())
+        prefix = tf.compat.v1.train.Saver().save(session, str(tmp_path / "model.ckpt"), global_step=5)
+    model = small_model("span")
+    line = checkpoint.initialize(model, checkpoint.latest_checkpoint(str(tmp_path)))
+    assert line == (
+        f"Initialized from {prefix}: {len(wanted)} of {len(wanted)} variables loaded;"
+        " starting fresh: none; not used: none"
+    )
+    for name, value in values_of(model).items():
+        np.testing.assert_array_equal(value, wanted[name])
+
+
+def test_a_real_tensorflow_1_checkpoint():
+    folder = SHARED / "data" / "tf1_checkpoint"
+    if not folder.is_dir():
+        pytest.skip("the real data is not beside this checkout")
+    model = heads.PretrainingModel(BertConfig.from_json_file(str(folder / "bert_config.json")))
+    line = checkpoint.initialize(model, str(folder / "bert_model.ckpt"))
+    assert "starting fresh: none; not used: none" in line
+    assert checkpoint.Checkpoint(str(folder / "bert_model.ckpt")).global_step == 20
+    reader = tf.train.load_checkpoint(str(folder / "bert_model.ckpt"))
+    for name, value in values_of(model).items():
+        np.testing.assert_array_equal(value, reader.get_tensor(name))
+
+
+def test_every_name_that_a_user_may_give_leads_to_the_prefix(tmp_path):
+    prefix = save_model(tmp_path, small_model())
+    for given in (prefix, f"{prefix}.index", f"{prefix}{DATA}", f"{prefix}.meta", str(tmp_path)):
+        assert checkpoint.find_prefix(given) == prefix
+
+
+def test_a_folder_with_several_checkpoints_needs_a_choice(tmp_path):
+    for step in (1, 2):
+        save_model(tmp_path, small_model(), step)
+    message = message_of(checkpoint.find_prefix, str(tmp_path))
+    assert message.endswith(f"name one of them: {tmp_path}/model.ckpt-1, {tmp_path}/model.ckpt-2")
+    (tmp_path / "checkpoint").write_text('model_checkpoint_path: "model.ckpt-1"\n')
+    assert checkpoint.find_prefix(str(tmp_path)) == f"{tmp_path}/model.ckpt-1"
+
+
+# Starting from another model's weights.
+
+
+def test_what_fits_is_loaded_and_one_line_says_the_rest(tmp_path):
+    source, target = small_model("pretraining", seed=1), small_model("classifier", seed=2)
+    before = values_of(target)
+    prefix = save_model(tmp_path, source)
+    line = checkpoint.initialize(target, prefix)
+    assert line == (
+        f"Initialized from {prefix}: 39 of 41 variables loaded; starting fresh: output_bias, output_weights; not used: "
+        + ", ".join(sorted(HEADS["pretraining"]))
+    )
+    wanted, after = values_of(source), values_of(target)
+    for name in after:
+        np.testing.assert_array_equal(after[name], wanted[name] if name.startswith("bert/") else before[name])
+
+
+def without(model, *names):
+    return {name: variable for name, variable in checkpoint.tf1_variables(model).items() if name not in names}
+
+
+def test_a_missing_pooler_starts_fresh(tmp_path):
+    prefix = str(tmp_path / "model.ckpt")
+    checkpoint.save(prefix, without(small_model(), "bert/pooler/dense/kernel", "bert/pooler/dense/bias"))
+    line = checkpoint.initialize(small_model(), prefix)
+    assert "starting fresh: bert/pooler/dense/bias, bert/pooler/dense/kernel; not used: none" in line
+
+
+def test_missing_encoder_variables_are_an_error_that_lists_them(tmp_path):
+    gone = ["bert/embeddings/word_embeddings", "bert/encoder/layer_1/output/dense/bias"]
+    prefix = str(tmp_path / "model.ckpt")
+    checkpoint.save(prefix, without(small_model(), *gone))
+    model = small_model(seed=5)
+    before = values_of(model)
+    message = message_of(checkpoint.initialize, model, prefix)
+    assert message.startswith(f"{prefix}: does not fit the model: ")
+    assert all(f"{name} is missing" in message for name in gone)
+    for name, value in values_of(model).items():
+        np.testing.assert_array_equal(value, before[name])  # not half loaded
+
+
+def test_another_shape_is_an_error_with_both_shapes(tmp_path):
+    prefix = save_model(tmp_path, small_model(vocab_size=24))
+    message = message_of(checkpoint.initialize, small_model(), prefix)
+    assert "bert/embeddings/word_embeddings is [24, 8] in the checkpoint and [23, 8] in the model" in message
+    assert "cls/predictions/output_bias is [24] in the checkpoint and [23] in the model" in message
+
+
+def test_a_head_of_another_number_of_labels_is_an_error(tmp_path):
+    prefix = save_model(tmp_path, heads.ClassifierModel(small_config(), 2))
+    message = message_of(checkpoint.initialize, small_model("classifier"), prefix)
+    assert "output_weights is [2, 8] in the checkpoint and [3, 8] in the model" in message
+
+
+def test_a_long_list_of_misfits_is_cut(tmp_path):
+    prefix = save_model(tmp_path, small_model(num_hidden_layers=1))
+    message = message_of(checkpoint.initialize, small_model(), prefix)
+    assert "; and 8 more." in message  # 16 of the second layer
+    assert len(message) < 1000
+
+
+def test_output_dir_of_another_model(tmp_path):
+    prefix = save_model(tmp_path, small_model("pretraining"))
+    message = message_of(checkpoint.restore, prefix, state_of(small_model("span")))
+    assert "cls/squad/output_weights is missing" in message
+    assert "another output_dir" in message
+
+
+# Damage.
+
+
+def test_a_prefix_that_does_not_exist(tmp_path):
+    prefix = save_model(tmp_path, small_model())
+    message = message_of(checkpoint.Checkpoint, str(tmp_path / "model.ckpt-8"))
+    assert message == (
+        f"{tmp_path}/model.ckpt-8: no such checkpoint (model.ckpt-8.index does not exist; there is {prefix})"
+    )
+    (tmp_path / "empty").mkdir()
+    assert "holds no checkpoint" in message_of(checkpoint.Checkpoint, str(tmp_path / "empty"))
+    assert "no such checkpoint" in message_of(checkpoint.Checkpoint, str(tmp_path / "gone" / "model.ckpt"))
+
+
+def cut(path, share):
+    data = path.read_bytes()
+    path.write_bytes(data[: int(len(data) * share)])
+
+
+def flip(path, share):
+    data = bytearray(path.read_bytes())
+    data[int(len(data) * share)] ^= 0xFF
+    path.write_bytes(bytes(data))
+
+
+@pytest.mark.parametrize(
+    ("ending", "damage"),
+    [
+        (DATA, lambda path: cut(path, 0.5)),
+        (DATA, lambda path: cut(path, 0)),
+        (DATA, lambda path: flip(path, 0.5)),
+        (DATA, lambda path: path.unlink()),
+        (".index", lambda path: cut(path, 0.5)),
+        (".index", lambda path: cut(path, 0)),
+        (".index", lambda path: flip(path, 0.4)),
+    ],
+    ids=["data-cut", "data-empty", "data-flipped", "data-gone", "index-cut", "index-empty", "index-flipped"],
+)
+def test_a_damaged_checkpoint(tmp_path, ending, damage):
+    model, prefix = small_model(), str(tmp_path / "model.ckpt-7")
+    variables = checkpoint.tf1_variables(model)
+    checkpoint.save(prefix, variables, 7)
+    damage(tmp_path / f"model.ckpt-7{ending}")
+    for call in (lambda: checkpoint.initialize(model, prefix), lambda: checkpoint.restore(prefix, variables)):
+        message = message_of(call)
+        assert message.startswith(f"{prefix}: ")
+        assert "the checkpoint is damaged or incomplete" in message
+
+
+# The folder of a run.
+
+
+def test_the_oldest_are_deleted_and_the_state_file_lists_the_rest(tmp_path):
+    folder, variables = CheckpointFolder(str(tmp_path), keep_checkpoint_max=3), {"v": tf.Variable([1.0])}
+    (tmp_path / "model.ckpt-0.meta").touch()  # as the reference leaves beside a checkpoint
+    (tmp_path / "model.ckpt-10.index.note").touch()
+    for step in (0, 5, 10, 15, 20):
+        folder.save(variables, step)
+    assert (tmp_path / "checkpoint").read_text() == (
+        'model_checkpoint_path: "model.ckpt-20"\n'
+        'all_model_checkpoint_paths: "model.ckpt-10"\n'
+        'all_model_checkpoint_paths: "model.ckpt-15"\n'
+        'all_model_checkpoint_paths: "model.ckpt-20"\n'
+    )
+    kept = {f"model.ckpt-{step}{ending}" for step in (10, 15, 20) for ending in (DATA, ".index")}
+    assert set(os.listdir(tmp_path)) == {*kept, "checkpoint", "model.ckpt-10.index.note"}
+    assert tf.train.latest_checkpoint(str(tmp_path)) == f"{tmp_path}/model.ckpt-20"  # TensorFlow understands it
+    assert checkpoint.latest_checkpoint(str(tmp_path)) == f"{tmp_path}/model.ckpt-20"
+
+
+def test_saving_a_step_again_lists_it_once(tmp_path):
+    folder, variable = CheckpointFolder(str(tmp_path), keep_checkpoint_max=2), tf.Variable([1.0])
+    folder.save({"v": variable}, 5)
+    variable.assign([2.0])
+    folder.save({"v": variable}, 5)
+    assert (tmp_path / "checkpoint").read_text().count("all_model_checkpoint_paths") == 1
+    assert checkpoint.Checkpoint(str(tmp_path)).get("v") == [2.0]
+
+
+def test_a_run_that_goes_on_keeps_counting(tmp_path):
+    variables = {"v": tf.Variable([1.0])}
+    for step in (1, 2, 3):
+        CheckpointFolder(str(tmp_path), keep_checkpoint_max=2).save(variables, step)
+    assert not (tmp_path / "model.ckpt-1.index").exists()
+    assert (tmp_path / "model.ckpt-2.index").exists()
+
+
+def test_no_state_file_means_no_checkpoint(tmp_path):
+    assert checkpoint.latest_checkpoint(str(tmp_path)) is None
+    assert checkpoint.latest_checkpoint(str(tmp_path / "none")) is None
+
+
+def test_a_state_file_that_names_a_missing_checkpoint(tmp_path):
+    (tmp_path / "checkpoint").write_text('model_checkpoint_path: "model.ckpt-9"\n')
+    message = message_of(checkpoint.latest_checkpoint, str(tmp_path))
+    assert message.startswith(f"{tmp_path}/checkpoint: names the checkpoint model.ckpt-9, which is not there")
+
+
+def test_a_state_file_of_rubbish(tmp_path):
+    (tmp_path / "checkpoint").write_text("rubbish\n")
+    assert "names no model_checkpoint_path" in message_of(checkpoint.latest_checkpoint, str(tmp_path))
+
+
+def test_a_folder_that_was_moved(tmp_path):
+    save_model(tmp_path, small_model())
+    (tmp_path / "checkpoint").write_text('model_checkpoint_path: "/where/it/was/model.ckpt-7"\n')
+    assert checkpoint.latest_checkpoint(str(tmp_path)) == f"{tmp_path}/model.ckpt-7"
+
+
+def test_nothing_half_written_when_the_disk_is_full(tmp_path):
+    folder, variables = CheckpointFolder(str(tmp_path)), {"v": tf.Variable(tf.zeros([100_000]))}
+    folder.save({"v": tf.Variable([1.0])}, 1)
+    before = {name: (tmp_path / name).read_bytes() for name in os.listdir(tmp_path)}
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (50_000, limits[1]))  # writing more fails, as on a full disk
+    try:
+        message = message_of(folder.save, variables, 2)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert message.startswith(f"{tmp_path}/model.ckpt-2: cannot write the checkpoint")
+    assert {name: (tmp_path / name).read_bytes() for name in os.listdir(tmp_path)} == before
+
+
+def test_nothing_half_written_when_renaming_fails(tmp_path, monkeypatch):
+    def refuse(source, target):
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(checkpoint.files, "rename", refuse)
+    with pytest.raises((UserError, OSError)):
+        CheckpointFolder(str(tmp_path)).save({"v": tf.Variable([1.0])}, 1)
+    assert os.listdir(tmp_path) == []

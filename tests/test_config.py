@@ -1,0 +1,126 @@
+"""BertConfig against the published files and against nonsense."""
+
+import json
+
+import pytest
+from small_models import SHARED, small_config
+
+from bert_tf2.config import BertConfig
+from bert_tf2.errors import UserError
+
+BASE = {
+    "attention_probs_dropout_prob": 0.1,
+    "hidden_act": "gelu",
+    "hidden_dropout_prob": 0.1,
+    "hidden_size": 768,
+    "initializer_range": 0.02,
+    "intermediate_size": 3072,
+    "max_position_embeddings": 512,
+    "num_attention_heads": 12,
+    "num_hidden_layers": 12,
+    "type_vocab_size": 2,
+    "vocab_size": 30522,
+}
+# What the multilingual and Chinese releases carry on top.
+EXTRA = {
+    "directionality": "bidi",
+    "pooler_fc_size": 768,
+    "pooler_num_attention_heads": 12,
+    "pooler_num_fc_layers": 3,
+    "pooler_size_per_head": 128,
+    "pooler_type": "first_token_transform",
+}
+
+
+def write(tmp_path, text) -> str:
+    path = tmp_path / "bert_config.json"
+    path.write_text(text if isinstance(text, str) else json.dumps(text), encoding="utf-8")
+    return str(path)
+
+
+@pytest.mark.parametrize("values", [BASE, {**BASE, **EXTRA}], ids=["english", "multilingual"])
+def test_a_published_file_survives_a_round_trip(tmp_path, values):
+    config = BertConfig.from_json_file(write(tmp_path, values))
+    assert (config.vocab_size, config.num_hidden_layers, config.attention_head_size) == (30522, 12, 64)
+    assert config.to_dict() == values
+    again = BertConfig.from_json_file(write(tmp_path, config.to_json_string()))
+    assert again == config
+    assert config.to_json_string() == json.dumps(values, indent=2, sort_keys=True) + "\n"
+
+
+def test_the_real_checkpoint_s_file_survives_a_round_trip():
+    path = SHARED / "data" / "tf1_checkpoint" / "bert_config.json"
+    if not path.exists():
+        pytest.skip("the real data is not beside this checkout")
+    config = BertConfig.from_json_file(str(path))
+    assert config.to_dict() == json.loads(path.read_text())
+    assert config.extra["pooler_type"] == "first_token_transform"
+
+
+def test_constructor_defaults_are_the_reference_s():
+    config = BertConfig(100)
+    assert config.to_dict() == {**BASE, "vocab_size": 100, "type_vocab_size": 16}
+
+
+def test_keys_that_are_left_out_are_named(log_lines):
+    values = {name: value for name, value in BASE.items() if name not in ("type_vocab_size", "hidden_act")}
+    config = BertConfig.from_dict(values)
+    assert (config.type_vocab_size, config.hidden_act) == (16, "gelu")
+    assert any("hidden_act = 'gelu'" in line and "type_vocab_size = 16" in line for line in log_lines)
+
+
+@pytest.mark.parametrize("hidden_act", ["gelu", "relu", "tanh", "linear", "GELU"])
+def test_every_activation_is_accepted(hidden_act):
+    assert small_config(hidden_act=hidden_act).hidden_act == hidden_act
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"hidden_size": 770}, "hidden_size 770 is not divisible by num_attention_heads 12"),
+        ({"vocab_size": 0}, "vocab_size must be a whole number above 0, not 0"),
+        ({"num_hidden_layers": "12"}, "num_hidden_layers must be a whole number above 0, not '12'"),
+        ({"intermediate_size": 3072.0}, "intermediate_size must be a whole number"),
+        ({"num_attention_heads": True}, "num_attention_heads must be a whole number above 0, not True"),
+        ({"num_attention_heads": 0}, "num_attention_heads must be a whole number above 0, not 0"),
+        ({"max_position_embeddings": -1}, "max_position_embeddings must be a whole number above 0, not -1"),
+        ({"type_vocab_size": None}, "type_vocab_size must be a whole number above 0, not None"),
+        ({"hidden_dropout_prob": 1.0}, "hidden_dropout_prob must be a number from 0"),
+        ({"attention_probs_dropout_prob": "0.1"}, "attention_probs_dropout_prob must be a number from 0"),
+        ({"initializer_range": 0}, "initializer_range must be a number above 0, not 0"),
+        ({"initializer_range": float("nan")}, "initializer_range must be a number above 0, not nan"),
+        ({"hidden_act": "swish"}, "hidden_act 'swish' is not one of gelu, relu, tanh, linear"),
+        ({"hidden_act": None}, "hidden_act None is not one of"),
+    ],
+)
+def test_nonsense_is_refused_with_the_file_and_a_reason(tmp_path, change, message):
+    path = write(tmp_path, {**BASE, **change})
+    with pytest.raises(UserError) as caught:
+        BertConfig.from_json_file(path)
+    text = str(caught.value)
+    assert message in text
+    assert text.startswith(path)
+    assert "\n" not in text
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ('{\n "vocab_size": 3,\n}', "line 3: not JSON"),
+        ("", "line 1: not JSON"),
+        ("[1, 2]", "a JSON object {...} is needed, not a list"),
+        ('{"vocab_size": 3, "num_hidden_layers": 1}', "missing hidden_size, num_attention_heads, intermediate_size"),
+    ],
+)
+def test_a_file_that_is_no_configuration(tmp_path, text, message):
+    path = write(tmp_path, text)
+    with pytest.raises(UserError) as caught:
+        BertConfig.from_json_file(path)
+    assert message in str(caught.value)
+    assert path in str(caught.value)
+
+
+def test_a_file_that_is_not_there(tmp_path):
+    (tmp_path / "bert_config.jsn").write_text("{}")
+    with pytest.raises(UserError, match=r"bert_config\.json: no such file .* holds: bert_config\.jsn"):
+        BertConfig.from_json_file(str(tmp_path / "bert_config.json"))

@@ -1,0 +1,329 @@
+"""The heads and their losses against the reference's numbers, against numpy, and the table that two ends share."""
+
+import numpy as np
+import pytest
+import reference_math
+import tensorflow as tf
+from small_models import (
+    GOLDEN,
+    LABELS,
+    LENGTH,
+    MAKERS,
+    PREDICTIONS,
+    VOCAB,
+    batch_for,
+    needs_golden,
+    randomize,
+    small_batch,
+    small_config,
+)
+
+from bert_tf2 import checkpoint, heads
+from bert_tf2.config import ACTIVATIONS, BertConfig
+
+SEED = tf.constant([3, 4])
+TABLE = "bert/embeddings/word_embeddings"
+
+
+def small_model(kind: str, seed: int = 0, dtype: str = "float32", **changes):
+    model = MAKERS[kind](small_config(**changes), dtype=dtype)
+    randomize(model, seed)
+    return model
+
+
+def numpy_encoder(model, batch):
+    weights = {name: variable.numpy() for name, variable in checkpoint.tf1_variables(model).items()}
+    _, layers, pooled = reference_math.encoder(
+        weights, model.config, batch["input_ids"], batch["input_mask"], batch["segment_ids"]
+    )
+    return weights, layers[-1], pooled
+
+
+def tensors(batch) -> dict[str, tf.Tensor]:
+    return {name: tf.constant(values) for name, values in batch.items()}
+
+
+def loss_values(model, batch) -> dict[str, tf.Tensor]:
+    return {term.name: term.mean() for term in model.loss_terms(tensors(batch), dropout_seed=SEED)}
+
+
+def total_loss(model, batch) -> tf.Tensor:
+    return tf.add_n(list(loss_values(model, batch).values()))
+
+
+# The reference's numbers.
+
+
+@pytest.fixture(scope="module")
+def golden_model():
+    model = heads.PretrainingModel(BertConfig.from_json_file(str(GOLDEN / "config" / "bert_config.json")))
+    checkpoint.initialize(model, str(GOLDEN / "ckpt" / "pretrain" / "model.ckpt"))
+    return model
+
+
+GOLDEN_CASES = sorted(path.stem for path in GOLDEN.glob("forward/*.npz") if path.stem != "defaults")
+
+
+@needs_golden
+@pytest.mark.parametrize("case", GOLDEN_CASES)
+def test_pretraining_heads_equal_the_reference(golden_model, case):
+    golden = np.load(GOLDEN / "forward" / f"{case}.npz")
+    model = golden_model
+    output = model.bert(golden["input_ids"], golden["input_mask"], golden["token_type_ids"])
+    masked_lm = heads.get_masked_lm_output(
+        model.masked_lm,
+        output.sequence_output,
+        model.bert.get_embedding_table(),
+        *(golden[f"masked_lm_{name}"] for name in ("positions", "ids", "weights")),
+    )
+    next_sentence = heads.get_next_sentence_output(
+        model.next_sentence, output.pooled_output, golden["next_sentence_labels"]
+    )
+    allowed = 5e-3 if not golden["input_mask"].any(axis=1).all() else 2e-5
+    compared = 0
+    for head, values in (("masked_lm", masked_lm), ("next_sentence", next_sentence)):
+        for name, value in zip(("loss", "example_loss", "log_probs"), values, strict=True):
+            if (key := f"{head}_{name}") in golden:
+                assert value.shape == golden[key].shape
+                np.testing.assert_allclose(value, golden[key], rtol=1e-6, atol=allowed, err_msg=key)
+                compared += 1
+    assert compared == (5 if case == "max_length" else 6)
+
+
+# gather_indexes.
+
+
+def test_gather_indexes_by_hand():
+    states = np.arange(2 * 3 * 2).reshape(2, 3, 2).astype(np.float32)
+    got = heads.gather_indexes(tf.constant(states), tf.constant([[2, 0], [1, 1]]))
+    np.testing.assert_array_equal(got, [[4, 5], [0, 1], [8, 9], [8, 9]])
+
+
+# Each head in numpy.
+
+
+@pytest.mark.parametrize("hidden_act", ACTIVATIONS)
+def test_masked_lm_equals_numpy(hidden_act):
+    model, batch = small_model("pretraining", hidden_act=hidden_act), small_batch()
+    weights, sequence, pooled = numpy_encoder(model, batch)
+    log_probs = reference_math.masked_lm_log_probs(weights, model.config, sequence, batch["masked_lm_positions"])
+    losses = reference_math.picked(log_probs, batch["masked_lm_ids"])
+    kept = batch["masked_lm_weights"]
+    loss = (kept * losses).sum() / (kept.sum() + 1e-5)
+
+    got_loss, got_losses, got_log_probs = heads.get_masked_lm_output(
+        model.masked_lm,
+        model.encode(batch).sequence_output,
+        model.bert.get_embedding_table(),
+        *(tf.constant(batch[f"masked_lm_{name}"]) for name in ("positions", "ids", "weights")),
+    )
+    np.testing.assert_allclose(got_log_probs, log_probs.reshape(-1, VOCAB), atol=2e-5)
+    np.testing.assert_allclose(got_losses, losses.reshape(-1), atol=2e-5)
+    np.testing.assert_allclose(got_loss, loss, atol=1e-5)
+    logits = model(batch)
+    assert logits.shape == (4, PREDICTIONS, VOCAB)
+    np.testing.assert_allclose(tf.nn.log_softmax(logits), log_probs, atol=2e-5)
+
+    sentence = reference_math.log_softmax(reference_math.output_layer(weights, "cls/seq_relationship/", pooled))
+    sentence_losses = reference_math.picked(sentence, batch["next_sentence_labels"])
+    values = {name: float(value) for name, value in loss_values(model, batch).items()}
+    assert tuple(values) == model.loss_names == ("masked_lm_loss", "next_sentence_loss")
+    assert values == pytest.approx({"masked_lm_loss": loss, "next_sentence_loss": sentence_losses.mean()}, abs=1e-5)
+
+    outputs = model.outputs(tensors(batch))
+    np.testing.assert_allclose(outputs["masked_lm_example_loss"], losses, atol=2e-5)
+    np.testing.assert_array_equal(outputs["masked_lm_predictions"], log_probs.argmax(-1))
+    np.testing.assert_allclose(outputs["next_sentence_example_loss"], sentence_losses, atol=2e-5)
+    np.testing.assert_array_equal(outputs["next_sentence_predictions"], sentence.argmax(-1))
+
+
+def test_a_batch_without_predictions_has_loss_zero():
+    model, batch = small_model("pretraining"), small_batch()
+    batch["masked_lm_weights"][:] = 0
+    assert float(loss_values(model, batch)["masked_lm_loss"]) == 0.0
+
+
+def test_the_denominator_of_masked_lm_is_the_weights_plus_a_little():
+    term = heads.masked_lm_loss_term(tf.constant([1.0, 2.0, 4.0]), tf.constant([[0.5, 0.25, 0.0]]))
+    assert float(term.mean()) == pytest.approx(1.0 / 0.75001, rel=1e-6)
+
+
+def test_classifier_equals_numpy(monkeypatch):
+    monkeypatch.setattr(heads, "_CLASSIFIER_DROPOUT", 0.0)
+    model, batch = small_model("classifier"), small_batch()
+    weights, _, pooled = numpy_encoder(model, batch)
+    log_probs = reference_math.log_softmax(reference_math.output_layer(weights, "", pooled))
+    losses = reference_math.picked(log_probs, batch["label_ids"])
+    outputs = model.outputs(tensors(batch))
+    np.testing.assert_allclose(outputs["probabilities"], np.exp(log_probs), atol=1e-5)
+    np.testing.assert_allclose(outputs["example_loss"], losses, atol=1e-5)
+    assert float(total_loss(model, batch)) == pytest.approx(losses.mean(), abs=1e-5)
+
+
+def test_regression_equals_numpy(monkeypatch):
+    monkeypatch.setattr(heads, "_CLASSIFIER_DROPOUT", 0.0)
+    model = heads.ClassifierModel(small_config(), LABELS, regression=True)
+    weights, batch = randomize(model), small_batch()
+    batch["label_ids"] = np.array([0.5, 4.0, -1.0, 2.25], np.float32)
+    _, _, pooled = numpy_encoder(model, batch)
+    numbers = reference_math.output_layer(weights, "", pooled)
+    assert weights["output_weights"].shape == (1, 8)
+    np.testing.assert_allclose(model.outputs(tensors(batch))["probabilities"], numbers, atol=1e-5)
+    squares = (numbers[:, 0] - batch["label_ids"]) ** 2
+    np.testing.assert_allclose(model.outputs(tensors(batch))["example_loss"], squares, atol=1e-4)
+    assert float(total_loss(model, batch)) == pytest.approx(squares.mean(), abs=1e-4)
+
+
+def test_spans_equal_numpy():
+    model, batch = small_model("span"), small_batch()
+    weights, sequence, _ = numpy_encoder(model, batch)
+    logits = reference_math.output_layer(weights, "cls/squad/", sequence)
+    outputs = model.outputs(tensors(batch))
+    np.testing.assert_allclose(outputs["start_logits"], logits[..., 0], atol=2e-5)
+    np.testing.assert_allclose(outputs["end_logits"], logits[..., 1], atol=2e-5)
+    # Over all positions, padding too: the reference does not leave it out.
+    start = reference_math.picked(reference_math.log_softmax(logits[..., 0]), batch["start_positions"])
+    end = reference_math.picked(reference_math.log_softmax(logits[..., 1]), batch["end_positions"])
+    assert float(total_loss(model, batch)) == pytest.approx((start.mean() + end.mean()) / 2, abs=1e-5)
+
+
+def test_tagging_equals_numpy_and_leaves_unlabelled_tokens_out(monkeypatch):
+    monkeypatch.setattr(heads, "_CLASSIFIER_DROPOUT", 0.0)
+    model, batch = small_model("tagging"), batch_for("tagging")
+    weights, sequence, _ = numpy_encoder(model, batch)
+    log_probs = reference_math.log_softmax(reference_math.output_layer(weights, "", sequence))
+    labelled = batch["label_ids"] >= 0
+    losses = reference_math.picked(log_probs, np.maximum(batch["label_ids"], 0))[labelled]
+    assert 0 < labelled.sum() < labelled.size
+    assert model(batch).shape == (4, LENGTH, LABELS)
+    assert float(total_loss(model, batch)) == pytest.approx(losses.sum() / (len(losses) + 1e-5), abs=1e-5)
+    np.testing.assert_array_equal(model.outputs(tensors(batch))["predictions"], log_probs.argmax(-1))
+
+
+# Dropout on top of the encoder.
+
+
+@pytest.mark.parametrize("kind", ["classifier", "tagging"])
+def test_what_the_head_reads_is_dropped_in_training_whatever_the_config_says(kind):
+    model, batch = small_model(kind), batch_for(kind)
+    still = model(batch)
+    first, again = (model(batch, training=True, dropout_seed=SEED) for _ in range(2))
+    other = model(batch, training=True, dropout_seed=SEED + 1)
+    np.testing.assert_array_equal(first, again)
+    assert np.abs(first - still).max() > 1e-2
+    assert np.abs(first - other).max() > 1e-2
+
+
+@pytest.mark.parametrize("kind", ["pretraining", "span"])
+def test_the_other_heads_drop_nothing_of_their_own(kind):
+    model, batch = small_model(kind), batch_for(kind)
+    np.testing.assert_array_equal(model(batch, training=True, dropout_seed=SEED), model(batch))
+
+
+# One table for both ends.
+
+
+def test_one_variable_holds_the_words():
+    model = small_model("pretraining")
+    tables = [variable for variable in model.variables if tuple(variable.shape) == (VOCAB, 8)]
+    assert len(tables) == 1
+    assert tables[0].value is model.bert.get_embedding_table()
+    assert checkpoint.tf1_variables(model)[TABLE] is tables[0].value
+    assert not [variable for variable in model.variables if tuple(variable.shape) == (8, VOCAB)]
+
+
+def both_ends(model, batch, states):
+    """What the table means as input, and what it means as output for fixed states."""
+    embedded = model.bert(batch["input_ids"]).embedding_output.numpy()
+    logits = model.masked_lm(states, model.bert.get_embedding_table()).numpy()
+    return embedded, logits
+
+
+@pytest.mark.parametrize("path", ["output", "input"])
+def test_one_gradient_step_through_either_path_moves_both_ends(path):
+    model, batch = small_model("pretraining"), small_batch()
+    table = model.bert.get_embedding_table()
+    states = tf.constant(np.random.default_rng(5).normal(size=[3, 8]), tf.float32)  # no lookup is behind these
+    embedded, logits = both_ends(model, batch, states)
+    with tf.GradientTape() as tape:
+        if path == "output":
+            answers = tf.nn.log_softmax(model.masked_lm(states, table))
+            loss = -tf.reduce_sum(answers[:, int(batch["input_ids"][0, 0])])
+        else:
+            loss = tf.reduce_sum(model.bert(batch["input_ids"]).embedding_output ** 3)
+    gradient = tape.gradient(loss, table)
+    assert isinstance(gradient, tf.IndexedSlices) == (path == "input")
+    table.assign_sub(0.1 * tf.convert_to_tensor(gradient))
+    moved_embedded, moved_logits = both_ends(model, batch, states)
+    assert np.abs(moved_embedded - embedded).max() > 1e-3
+    assert np.abs(moved_logits - logits).max() > 1e-3
+
+
+def test_pretraining_s_gradient_of_the_table_is_the_sum_of_both_paths():
+    model, batch = small_model("pretraining"), small_batch()
+    table = model.bert.get_embedding_table()
+    with tf.GradientTape() as tape:
+        loss = total_loss(model, batch)
+    both = tf.convert_to_tensor(tape.gradient(loss, table)).numpy()
+    random = np.random.default_rng(2)
+    for word in (*np.unique(batch["input_ids"])[:2], 1):  # 1 is no input: only the output path knows it
+        direction = np.zeros(table.shape, np.float32)
+        direction[word] = random.normal(size=8)
+        losses = []
+        for sign in (1, -1):
+            table.assign_add(sign * 1e-2 * direction)
+            losses.append(float(total_loss(model, batch)))
+            table.assign_add(-sign * 1e-2 * direction)
+        slope = (losses[0] - losses[1]) / 2e-2
+        assert slope == pytest.approx((both * direction).sum(), abs=2e-3)
+        assert abs(slope) > 1e-2
+
+
+def test_the_bias_belongs_to_the_output_only():
+    model, batch = small_model("pretraining"), small_batch()
+    states = tf.ones([2, 8])
+    embedded, logits = both_ends(model, batch, states)
+    model.masked_lm.output_bias.assign_add(np.arange(VOCAB, dtype=np.float32))
+    moved_embedded, moved_logits = both_ends(model, batch, states)
+    np.testing.assert_array_equal(embedded, moved_embedded)
+    np.testing.assert_allclose(moved_logits - logits, np.tile(np.arange(VOCAB), [2, 1]), atol=1e-5)
+
+
+# Keras, and precision.
+
+
+@pytest.mark.parametrize("kind", MAKERS)
+def test_round_trip_through_get_config(kind):
+    model = small_model(kind)
+    again = type(model).from_config(model.get_config())
+    shapes = [{n: v.shape for n, v in checkpoint.tf1_variables(m).items()} for m in (model, again)]
+    assert shapes[0] == shapes[1]
+    for name, variable in checkpoint.tf1_variables(again).items():
+        variable.assign(checkpoint.tf1_variables(model)[name])
+    batch = batch_for(kind)
+    np.testing.assert_array_equal(again(batch), model(batch))
+
+
+def test_regression_survives_the_round_trip():
+    model = heads.ClassifierModel(small_config(), 1, regression=True)
+    assert heads.ClassifierModel.from_config(model.get_config()).regression
+
+
+@pytest.mark.parametrize("kind", MAKERS)
+def test_bfloat16_gives_float32_losses_that_are_close(kind, monkeypatch):
+    monkeypatch.setattr(heads, "_CLASSIFIER_DROPOUT", 0.0)
+    batch = batch_for(kind)
+    wide, narrow = (total_loss(small_model(kind, dtype=d), batch) for d in ("float32", "mixed_bfloat16"))
+    assert narrow.dtype == tf.float32
+    assert 0 < abs(float(wide) - float(narrow)) < 0.1
+
+
+@pytest.mark.parametrize("kind", MAKERS)
+def test_every_trained_variable_gets_a_gradient_and_no_other(kind):
+    model, batch = small_model(kind), batch_for(kind)
+    variables = checkpoint.tf1_variables(model)
+    with tf.GradientTape() as tape:
+        loss = total_loss(model, batch)
+    gradients = dict(zip(variables, tape.gradient(loss, list(variables.values())), strict=True))
+    with_gradient = {name for name, gradient in gradients.items() if gradient is not None}
+    assert with_gradient == set(checkpoint.trained_variables(model))

@@ -1,0 +1,281 @@
+"""The encoder against the reference's own numbers, and against the same mathematics in numpy."""
+
+import numpy as np
+import pytest
+import reference_math
+import tensorflow as tf
+from small_models import GOLDEN, VOCAB, needs_golden, randomize, small_batch, small_config
+
+from bert_tf2 import checkpoint, modeling
+from bert_tf2.config import ACTIVATIONS, BertConfig
+from bert_tf2.errors import UserError
+
+SEED = tf.constant([3, 4])
+
+
+def small_model(seed=0, dtype="float32", **changes) -> modeling.BertModel:
+    model = modeling.BertModel(small_config(**changes), dtype=dtype)
+    randomize(model, seed)
+    return model
+
+
+def run(model, batch, **kwargs) -> modeling.BertOutput:
+    return model(batch["input_ids"], batch["input_mask"], batch["segment_ids"], **kwargs)
+
+
+# The reference's numbers.
+
+
+@pytest.fixture(scope="module")
+def golden_model():
+    model = modeling.BertModel(BertConfig.from_json_file(str(GOLDEN / "config" / "bert_config.json")))
+    checkpoint.initialize(model, str(GOLDEN / "ckpt" / "pretrain" / "model.ckpt"))
+    return model
+
+
+@needs_golden
+@pytest.mark.parametrize("case", sorted(path.stem for path in GOLDEN.glob("forward/*.npz")))
+def test_encoder_equals_the_reference(golden_model, case):
+    golden = np.load(GOLDEN / "forward" / f"{case}.npz")
+    mask, types = (golden.get(name) for name in ("input_mask", "token_type_ids"))
+    output = golden_model(golden["input_ids"], mask, types)
+
+    # Where a row is all padding, the scores sit at -10000, and float32 steps by 1e-3 there.
+    mask = np.ones_like(golden["input_ids"]) if mask is None else mask
+    allowed = np.where(mask.any(axis=1), 2e-5, 5e-3)
+    compared = {
+        "embedding_output": output.get_embedding_output(),
+        "sequence_output": output.get_sequence_output(),
+        "pooled_output": output.get_pooled_output(),
+        **{f"encoder_layer_{i}": layer for i, layer in enumerate(output.get_all_encoder_layers())},
+    }
+    assert set(compared) == {name for name in golden.files if name.endswith("_output") or "_layer_" in name}
+    for name, value in compared.items():
+        error = np.abs(value.numpy() - golden[name]).reshape(len(allowed), -1).max(axis=1)
+        assert (error <= allowed).all(), f"{name}: {error}"
+
+
+# The same mathematics in numpy.
+
+
+@pytest.mark.parametrize("hidden_act", ACTIVATIONS)
+def test_encoder_equals_numpy(hidden_act):
+    model = small_model(hidden_act=hidden_act)
+    weights = randomize(model)
+    batch = small_batch()
+    batch["input_mask"][1, 0] = 0  # a hole, not only padding at the end
+    output = run(model, batch)
+    embedding_output, layers, pooled = reference_math.encoder(
+        weights, model.config, batch["input_ids"], batch["input_mask"], batch["segment_ids"]
+    )
+    np.testing.assert_allclose(output.embedding_output, embedding_output, atol=1e-5)
+    assert len(output.all_encoder_layers) == 2
+    for got, wanted in zip(output.all_encoder_layers, layers, strict=True):
+        np.testing.assert_allclose(got, wanted, atol=2e-5)
+    np.testing.assert_allclose(output.pooled_output, pooled, atol=2e-5)
+    assert output.sequence_output is output.all_encoder_layers[-1]
+
+
+def test_mask_and_segments_are_ones_and_zeros_by_default():
+    model, batch = small_model(), small_batch()
+    ones, zeros = np.ones_like(batch["input_ids"]), np.zeros_like(batch["input_ids"])
+    np.testing.assert_array_equal(
+        model(batch["input_ids"]).sequence_output, model(batch["input_ids"], ones, zeros).sequence_output
+    )
+
+
+def test_padding_changes_no_answer():
+    model, batch = small_model(), small_batch()
+    used = int(batch["input_mask"][-1].sum())
+    row = {name: batch[name][-1:] for name in ("input_ids", "input_mask", "segment_ids")}
+    other = {**row, "input_ids": np.where(row["input_mask"], row["input_ids"], 7)}
+    short = {name: values[:, :used] for name, values in row.items()}
+    padded = run(model, row).sequence_output[:, :used]
+    assert used < row["input_ids"].shape[1]
+    np.testing.assert_allclose(padded, run(model, other).sequence_output[:, :used], atol=1e-6)
+    np.testing.assert_allclose(padded, run(model, short).sequence_output, atol=2e-6)
+
+
+def test_a_row_that_is_all_padding_is_finite():
+    model, batch = small_model(), small_batch()
+    batch["input_mask"][0] = 0
+    assert np.isfinite(run(model, batch).sequence_output).all()
+
+
+def test_int64_ids_and_a_graph_of_unknown_shape_give_the_same():
+    model, batch = small_model(), small_batch()
+    spec = tf.TensorSpec([None, None], tf.int64)
+    graph = tf.function(lambda ids, mask, types: model(ids, mask, types).sequence_output, input_signature=[spec] * 3)
+    wide = [tf.constant(batch[name], tf.int64) for name in ("input_ids", "input_mask", "segment_ids")]
+    np.testing.assert_allclose(graph(*wide), run(model, batch).sequence_output, atol=1e-6)
+
+
+@pytest.mark.parametrize("length", [16, 17])
+def test_a_sequence_longer_than_the_position_table(length):
+    model = small_model()
+    if length <= 16:
+        assert model(np.zeros([1, length], np.int32)).sequence_output.shape == (1, length, 8)
+        return
+    with pytest.raises(UserError, match=r"a sequence of 17 tokens is longer than .*max_position_embeddings 16"):
+        model(np.zeros([1, length], np.int32))
+
+
+def test_accessors_return_the_fields():
+    output = run(small_model(), small_batch())
+    assert output.get_embedding_output() is output.embedding_output
+    assert output.get_sequence_output() is output.sequence_output
+    assert output.get_pooled_output() is output.pooled_output
+    assert output.get_all_encoder_layers() == list(output.all_encoder_layers)
+
+
+def test_embedding_table_is_the_variable():
+    model = small_model()
+    table = model.get_embedding_table()
+    table.assign(table + 1.0)
+    np.testing.assert_array_equal(model.embeddings.word_embeddings.value, table)
+    assert table.shape == (VOCAB, 8)
+
+
+# Activations.
+
+
+def plain_gelu(x):
+    return reference_math.ACTIVATIONS["gelu"](x)
+
+
+def test_gelu_and_its_gradient():
+    x = np.linspace(-6, 6, 241)
+    point = tf.constant(x, tf.float64)
+    with tf.GradientTape() as outer:
+        outer.watch(point)
+        with tf.GradientTape() as inner:
+            inner.watch(point)
+            y = modeling.gelu(point)
+        slope = inner.gradient(y, point)
+    np.testing.assert_allclose(y, plain_gelu(x), atol=1e-12)
+    h = 1e-5
+    np.testing.assert_allclose(slope, (plain_gelu(x + h) - plain_gelu(x - h)) / (2 * h), atol=1e-9)
+    curvature = (plain_gelu(x + 1e-4) - 2 * plain_gelu(x) + plain_gelu(x - 1e-4)) / 1e-8
+    np.testing.assert_allclose(outer.gradient(slope, point), curvature, atol=1e-6)
+
+
+def test_gelu_gradient_carries_what_comes_from_above():
+    x, upstream = tf.constant([-1.5, 0.2, 2.0]), tf.constant([2.0, -3.0, 0.5])
+    with tf.GradientTape(persistent=True) as tape:
+        tape.watch(x)
+        ours = modeling.gelu(x)
+        derived = 0.5 * x * (1.0 + tf.tanh(np.sqrt(2 / np.pi) * (x + 0.044715 * x**3)))
+    wanted = tape.gradient(derived, x, output_gradients=upstream)
+    np.testing.assert_allclose(tape.gradient(ours, x, output_gradients=upstream), wanted, atol=1e-6)
+
+
+@pytest.mark.parametrize("name", ACTIVATIONS)
+def test_get_activation_ignores_case(name):
+    x = np.linspace(-3, 3, 13).astype(np.float32)
+    wanted = reference_math.ACTIVATIONS[name](x)
+    np.testing.assert_allclose(modeling.get_activation(name.upper())(x), wanted, atol=1e-6)
+
+
+# Dropout.
+
+
+def test_no_dropout_outside_of_training():
+    model, still = small_model(hidden_dropout_prob=0.5, attention_probs_dropout_prob=0.5), small_model()
+    batch = small_batch()
+    np.testing.assert_array_equal(run(model, batch).sequence_output, run(still, batch).sequence_output)
+
+
+@pytest.mark.parametrize("which", ["hidden_dropout_prob", "attention_probs_dropout_prob"])
+def test_the_seed_decides_on_dropout(which):
+    model, batch = small_model(**{which: 0.3}), small_batch()
+    first = run(model, batch, training=True, dropout_seed=SEED).sequence_output.numpy()
+    again = run(model, batch, training=True, dropout_seed=SEED).sequence_output.numpy()
+    other = run(model, batch, training=True, dropout_seed=SEED + 1).sequence_output.numpy()
+    np.testing.assert_array_equal(first, again)
+    assert np.abs(first - other).max() > 0.1
+    assert np.abs(first - run(model, batch).sequence_output.numpy()).max() > 0.1
+
+
+def test_without_a_seed_every_call_drops_other_values():
+    model, batch = small_model(hidden_dropout_prob=0.3), small_batch()
+    first, second = (run(model, batch, training=True).sequence_output.numpy() for _ in range(2))
+    assert np.abs(first - second).max() > 0.1
+
+
+def test_dropout_keeps_the_mean_and_scales_what_stays():
+    dropped = modeling.dropout(tf.ones([400, 500]), 0.1, modeling.DropoutSeeds(SEED)).numpy()
+    np.testing.assert_allclose(np.unique(dropped), [0.0, 1 / 0.9], rtol=1e-6)
+    assert abs((dropped == 0).mean() - 0.1) < 0.004  # six standard deviations
+    assert abs(dropped.mean() - 1.0) < 0.005
+
+
+def test_the_dropouts_of_one_step_are_independent():
+    seeds = modeling.DropoutSeeds(SEED)
+    one, two = (modeling.dropout(tf.ones([1000]), 0.5, seeds).numpy() > 0 for _ in range(2))
+    assert 400 < (one == two).sum() < 600
+
+
+def test_dropout_does_nothing_without_seeds_or_without_a_rate():
+    x = tf.constant([1.0, 2.0])
+    assert modeling.dropout(x, 0.5, None) is x
+    assert modeling.dropout(x, 0.0, modeling.DropoutSeeds(SEED)) is x
+
+
+# Fresh weights.
+
+
+def test_fresh_weights_are_truncated_normal_and_biases_zero():
+    model = modeling.BertModel(small_config(vocab_size=2000, hidden_size=32, initializer_range=0.05))
+    values = {name: variable.numpy() for name, variable in checkpoint.tf1_variables(model).items()}
+    words = values["bert/embeddings/word_embeddings"]
+    assert np.abs(words).max() <= 0.1  # two deviations
+    # Cut at two deviations, a normal distribution keeps 0.87962566 of its own; TensorFlow 1 does not make up for it.
+    np.testing.assert_allclose(words.std(), 0.05 * 0.87962566, rtol=0.01)
+    for name, value in values.items():
+        if name.endswith(("bias", "beta")):
+            assert not value.any(), name
+        elif name.endswith("gamma"):
+            assert (value == 1).all(), name
+        else:
+            assert 0.02 < value.std() < 0.07, name
+
+
+# Precision, and Keras.
+
+
+def test_bfloat16_is_close_and_its_variables_float32():
+    wide, narrow = small_model(), small_model(dtype="mixed_bfloat16")
+    assert {variable.dtype for variable in checkpoint.tf1_variables(narrow).values()} == {tf.float32}
+    batch = small_batch()
+    difference = run(narrow, batch).sequence_output
+    assert difference.dtype == tf.bfloat16
+    gap = np.abs(tf.cast(difference, tf.float32) - run(wide, batch).sequence_output)
+    assert 1e-4 < gap.max() < 0.2  # another precision indeed, and not another function
+
+
+def test_round_trip_through_get_config():
+    model = small_model(dtype="mixed_bfloat16", extra={"pooler_type": "first_token_transform"})
+    again = modeling.BertModel.from_config(model.get_config())
+    assert again.config == model.config
+    assert again.name == model.name
+    assert again.dtype_policy.name == "mixed_bfloat16"
+    names = checkpoint.tf1_variables(model)
+    assert {n: v.shape for n, v in names.items()} == {n: v.shape for n, v in checkpoint.tf1_variables(again).items()}
+
+
+def test_keras_sees_every_variable_once():
+    model = small_model()
+    assert len(model.trainable_variables) == len(checkpoint.tf1_variables(model)) == 5 + 2 * 16 + 2
+    ours = {id(variable) for variable in checkpoint.tf1_variables(model).values()}
+    assert {id(variable.value) for variable in model.trainable_variables} == ours
+
+
+def test_get_shape_list_mixes_known_and_unknown_sizes():
+    @tf.function(input_signature=[tf.TensorSpec([None, 3])])
+    def sizes(x):
+        first, second = modeling.get_shape_list(x)
+        assert isinstance(first, tf.Tensor)
+        assert second == 3
+        return first
+
+    assert sizes(tf.zeros([5, 3])) == 5

@@ -1,0 +1,159 @@
+"""The schedule, clipping and Adam against the reference's trajectories, hand calculations and a textbook."""
+
+import math
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from small_models import GOLDEN, needs_golden
+
+from bert_tf2 import optimization, training
+from bert_tf2.optimization import AdamWeightDecayOptimizer, learning_rate_at
+
+
+@needs_golden
+def test_schedule_equals_the_reference():
+    golden = np.load(GOLDEN / "unit" / "schedule.npz")
+    cases = sorted({name.split("_")[0] for name in golden.files})
+    assert len(cases) >= 3
+    for case in cases:
+        of = {name.removeprefix(f"{case}_"): golden[name] for name in golden.files if name.startswith(f"{case}_")}
+        got = learning_rate_at(
+            tf.constant(of["step"]), float(of["init_lr"]), int(of["num_train_steps"]), int(of["num_warmup_steps"])
+        )
+        np.testing.assert_allclose(got, of["learning_rate"], rtol=1e-6, err_msg=case)
+
+
+def test_schedule_by_hand():
+    steps = tf.constant([0, 1, 4, 5, 6, 9, 10, 11, 1000], tf.int64)
+    # Up by 0.2 a step; at step 5 on the line from 1 at step 0 to 0 at step 10; then 0 for ever.
+    expected = [0.0, 0.2, 0.8, 0.5, 0.4, 0.1, 0.0, 0.0, 0.0]
+    np.testing.assert_allclose(learning_rate_at(steps, 1.0, 10, 5), expected, atol=1e-6)
+    np.testing.assert_allclose(learning_rate_at(steps[:2], 1.0, 10, 0), [1.0, 0.9], atol=1e-6)
+    assert learning_rate_at(tf.constant(3, tf.int64), 1.0, 10, 5).shape == ()
+
+
+@needs_golden
+def test_optimizer_equals_the_reference():
+    golden = np.load(GOLDEN / "unit" / "optimizer.npz")
+    names = [str(name) for name in golden["names"]]
+    assert int(golden["global_step_after"]) == 0
+    assert set(golden["exclude_from_weight_decay"]) == set(optimization.EXCLUDE_FROM_WEIGHT_DECAY)
+    variables = {name: tf.Variable(golden[f"{name}|initial"]) for name in names}
+    optimizer = AdamWeightDecayOptimizer(
+        variables,
+        **{name: float(golden[name]) for name in ("weight_decay_rate", "beta_1", "beta_2", "epsilon")},
+    )
+    for step in range(10):
+        gradients = {}
+        for name in names:
+            if f"{name}|gradient" in golden:
+                gradients[name] = tf.constant(golden[f"{name}|gradient"][step])
+            else:  # a lookup with repeated rows, as dense gradient
+                gradients[name] = np.zeros(variables[name].shape, np.float32)
+                rows, values = golden[f"{name}|gradient_indices"][step], golden[f"{name}|gradient_values"][step]
+                np.add.at(gradients[name], rows, values)
+        optimizer.apply_gradients(gradients, float(golden["learning_rate"]), tf.constant(step, tf.int64))
+        for name in names:
+            state = {"values": variables[name]}
+            state |= {slot: optimizer.slots[f"{name}/{slot}"] for slot in ("adam_m", "adam_v")}
+            for what, value in state.items():
+                wanted = golden[f"{name}|{what}"][step]
+                allowed = 1e-7 * np.abs(wanted).max()  # where large gradients cancel each other
+                np.testing.assert_allclose(value, wanted, rtol=1e-6, atol=allowed, err_msg=f"{name} {what} {step}")
+
+
+def adamw(w, gradients, rate, decay, corrected):
+    """Loshchilov & Hutter (2019), algorithm 2, in float64; `corrected` is lines 9 and 10."""
+    m = v = np.zeros_like(w)
+    for t, g in enumerate(gradients, 1):
+        m, v = 0.9 * m + 0.1 * g, 0.999 * v + 0.001 * g**2
+        m_hat, v_hat = (m / (1 - 0.9**t), v / (1 - 0.999**t)) if corrected else (m, v)
+        w = w - rate * (m_hat / (np.sqrt(v_hat) + 1e-6) + decay * w)
+    return w
+
+
+@pytest.mark.parametrize("corrected", [False, True])
+@pytest.mark.parametrize(("name", "decay"), [("dense/kernel", 0.01), ("dense/bias", 0.0)])
+def test_adam_equals_a_textbook(corrected, name, decay):
+    random = np.random.default_rng(0)
+    start, gradients = random.normal(size=[5, 3]), random.normal(size=[12, 5, 3])
+    variable = tf.Variable(start, dtype=tf.float32)
+    optimizer = AdamWeightDecayOptimizer({name: variable}, bias_correction=corrected)
+    for step, gradient in enumerate(gradients):
+        optimizer.apply_gradients({name: tf.constant(gradient, tf.float32)}, 0.02, tf.constant(step, tf.int64))
+    wanted = adamw(start, gradients, 0.02, decay, corrected)
+    other = adamw(start, gradients, 0.02, decay, not corrected)
+    np.testing.assert_allclose(variable, wanted, atol=2e-6)
+    assert np.abs(other - wanted).max() > 0.05  # the two can be told apart
+
+
+def test_the_first_step_by_hand():
+    variable = tf.Variable([2.0])
+    optimizer = AdamWeightDecayOptimizer({"kernel": variable})
+    optimizer.apply_gradients({"kernel": tf.constant([8.0])}, 0.1, tf.constant(0, tf.int64), gradient_scale=0.5)
+    # g = 8 * 0.5 = 4: m = 0.4, v = 0.016, update = 0.4 / sqrt(0.016) + 0.01 * 2.
+    assert float(variable[0]) == pytest.approx(2.0 - 0.1 * (0.4 / math.sqrt(0.016) + 0.02), abs=1e-5)
+    assert float(optimizer.slots["kernel/adam_m"][0]) == pytest.approx(0.4)
+    assert float(optimizer.slots["kernel/adam_v"][0]) == pytest.approx(0.016)
+
+
+def test_a_learning_rate_of_zero_moves_the_slots_only():
+    variable = tf.Variable([2.0])
+    optimizer = AdamWeightDecayOptimizer({"kernel": variable})
+    optimizer.apply_gradients({"kernel": tf.constant([1.0])}, 0.0, tf.constant(0, tf.int64))
+    assert float(variable[0]) == 2.0
+    assert float(optimizer.slots["kernel/adam_m"][0]) == pytest.approx(0.1)
+
+
+@pytest.mark.parametrize(
+    ("name", "decayed"),
+    [
+        ("bert/embeddings/word_embeddings", True),
+        ("bert/encoder/layer_0/attention/self/query/kernel", True),
+        ("bert/encoder/layer_0/attention/self/query/bias", False),
+        ("bert/encoder/layer_0/output/LayerNorm/gamma", False),
+        ("bert/encoder/layer_0/output/LayerNorm/beta", False),
+        ("x/layer_norm/scale", False),
+        ("cls/predictions/output_bias", False),
+        ("output_weights", True),
+        ("unbiased/kernel", False),  # "bias" is found anywhere in the name, as in the reference
+        ("layernorm/gamma", True),  # the case matters
+    ],
+)
+def test_the_full_name_decides_on_weight_decay(name, decayed):
+    variable = tf.Variable([1.0])
+    optimizer = AdamWeightDecayOptimizer({name: variable})
+    optimizer.apply_gradients({name: tf.constant([0.0])}, 0.5, tf.constant(0, tf.int64))
+    assert optimizer.uses_weight_decay(name) == decayed
+    assert float(variable[0]) == pytest.approx(0.995 if decayed else 1.0)
+
+
+def test_no_weight_decay_at_rate_zero():
+    optimizer = AdamWeightDecayOptimizer({"kernel": tf.Variable([1.0])}, weight_decay_rate=0.0)
+    assert not optimizer.uses_weight_decay("kernel")
+
+
+# Clipping.
+
+
+def test_clip_scale_by_hand():
+    assert float(optimization.clip_scale(tf.constant(4.0))) == 0.25
+    assert float(optimization.clip_scale(tf.constant(0.5))) == 1.0
+    assert float(optimization.clip_scale(tf.constant(0.0))) == 1.0
+    assert float(optimization.clip_scale(tf.constant(4.0), 2.0)) == 0.5
+
+
+def test_a_lookup_s_norm_counts_each_looked_up_row():
+    # Row 1 was looked up twice: the slices give 3^2 + 4^2, their sum 7^2.
+    lookup = tf.IndexedSlices(tf.constant([[3.0, 0.0], [4.0, 0.0]]), tf.constant([1, 1]), tf.constant([3, 2]))
+    assert float(optimization.square_norm(lookup)) == 25.0
+    assert float(optimization.square_norm(tf.convert_to_tensor(lookup))) == 49.0
+
+
+def test_reduce_gradients_sums_lookups_but_not_in_the_norm():
+    lookup = tf.IndexedSlices(tf.constant([[3.0, 0.0], [4.0, 0.0]]), tf.constant([1, 1]), tf.constant([3, 2]))
+    dense, norm = training.reduce_gradients({"table": lookup, "kernel": tf.constant([12.0])})
+    np.testing.assert_array_equal(dense["table"], [[0, 0], [7, 0], [0, 0]])
+    np.testing.assert_array_equal(dense["kernel"], [12.0])
+    assert float(norm) == pytest.approx(13.0)  # sqrt(25 + 144), and not sqrt(49 + 144)

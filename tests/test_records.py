@@ -1,0 +1,284 @@
+"""Records: every kind written, read, and refused where it does not fit."""
+
+import itertools
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from bert_tf2 import records
+from bert_tf2.errors import UserError
+
+SIZES = {"max_seq_length": 6, "max_predictions_per_seq": 2, "vocab_size": 30, "type_vocab_size": 2, "num_labels": 3}
+KINDS = {
+    kind.name: kind
+    for kind in (
+        records.PRETRAINING,
+        records.CLASSIFICATION,
+        records.REGRESSION,
+        records.SQUAD_PREDICT,
+        records.SQUAD_TRAIN,
+        records.TOKEN_TAGGING,
+    )
+}
+
+
+def row_of(kind: records.RecordKind, number: int) -> dict:
+    """A row whose first input id is its number."""
+    length = number % SIZES["max_seq_length"] + 1
+    row = {}
+    for name, feature in kind.features.items():
+        size = SIZES.get(feature.length, feature.length)
+        row[name] = [0.5 + number] * size if feature.dtype == "float32" else [(number + i) % 2 for i in range(size)]
+    row["input_ids"] = [number] + [7] * (SIZES["max_seq_length"] - 1)
+    row["input_mask"] = [1] * length + [0] * (SIZES["max_seq_length"] - length)
+    return row
+
+
+def write(path, kind, rows) -> str:
+    records.write_records(str(path), kind, rows)
+    return str(path)
+
+
+def numbered(path, count, first=0, kind=records.PRETRAINING) -> str:
+    return write(path, kind, [row_of(kind, first + i) for i in range(count)])
+
+
+def numbers(dataset) -> list[int]:
+    return [int(number) for batch in dataset for number in batch["input_ids"][:, 0]]
+
+
+def read(paths, batch_size=2, kind=records.PRETRAINING, sizes=SIZES, **how):
+    return records.read_records(paths, kind, sizes, batch_size, **how)
+
+
+def fault(path, kind=records.PRETRAINING, sizes=SIZES) -> str | None:
+    """What find_fault says, after making sure that it speaks exactly when reading fails."""
+    refusal = None
+    try:
+        unusable = not list(read([path], kind=kind, sizes=sizes))
+    except UserError as error:  # the first record is looked at beforehand
+        unusable, refusal = True, str(error)
+    except (tf.errors.InvalidArgumentError, tf.errors.DataLossError, UnicodeDecodeError):  # what training expects
+        unusable = True
+    found = records.find_fault([path], kind, sizes)
+    assert (found is not None) == unusable
+    if found is None:
+        return None
+    assert isinstance(found, UserError)
+    assert "\n" not in str(found)
+    assert refusal in (None, str(found))
+    return str(found)
+
+
+# Round trips.
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_what_is_written_is_read(tmp_path, name):
+    kind = KINDS[name]
+    rows = [row_of(kind, number) for number in range(5)]
+    path = str(tmp_path / "deep" / "file.tfrecord")
+    assert records.write_records(path, kind, iter(rows)) == 5
+    batches = list(read([path], kind=kind))
+    assert [len(batch["input_ids"]) for batch in batches] == [2, 2, 1]
+    for feature_name, feature in kind.features.items():
+        values = np.concatenate([batch[feature_name] for batch in batches])
+        assert values.dtype == (np.int32 if feature.dtype == "int64" else np.float32)
+        wanted = np.array([row[feature_name] for row in rows])
+        np.testing.assert_array_equal(values, wanted[:, 0] if feature.length == 1 else wanted)
+    assert fault(path, kind) is None
+
+
+def test_a_record_is_an_example_with_the_reference_s_features(tmp_path):
+    example = tf.train.Example.FromString(records.encode(records.PRETRAINING, row_of(records.PRETRAINING, 3)))
+    features = example.features.feature
+    assert set(features) == {
+        *("input_ids", "input_mask", "segment_ids", "masked_lm_positions", "masked_lm_ids", "masked_lm_weights"),
+        "next_sentence_labels",
+    }
+    assert list(features["input_ids"].int64_list.value) == [3, 7, 7, 7, 7, 7]
+    assert list(features["masked_lm_weights"].float_list.value) == [3.5, 3.5]
+
+
+def test_the_same_row_gives_the_same_bytes():
+    row = row_of(records.PRETRAINING, 3)
+    backwards = dict(reversed(row.items()))
+    assert records.encode(records.PRETRAINING, row) == records.encode(records.PRETRAINING, backwards)
+
+
+def test_a_failure_while_writing_leaves_no_file(tmp_path):
+    rows = itertools.chain([row_of(records.PRETRAINING, 0)], (1 / 0 for _ in "x"))
+    with pytest.raises(ZeroDivisionError):
+        write(tmp_path / "file", records.PRETRAINING, rows)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_label_of_minus_one_is_read(tmp_path):
+    kind = records.TOKEN_TAGGING
+    path = write(tmp_path / "file", kind, [{**row_of(kind, 0), "label_ids": [-1, 0, 2, -1, -1, -1]}])
+    (batch,) = read([path], kind=kind)
+    np.testing.assert_array_equal(batch["label_ids"], [[-1, 0, 2, -1, -1, -1]])
+
+
+# Order.
+
+
+def test_without_a_seed_the_order_is_that_of_the_files(tmp_path):
+    paths = [numbered(tmp_path / "b", 3), numbered(tmp_path / "a", 4, first=10)]
+    assert numbers(read(paths)) == [0, 1, 2, 10, 11, 12, 13]
+    assert numbers(read(paths, batch_size=3, drop_remainder=True)) == [0, 1, 2, 10, 11, 12]
+
+
+def test_repeated_batches_run_across_the_end(tmp_path):
+    path = numbered(tmp_path / "a", 3)
+    assert numbers(read([path], repeat=True).take(3)) == [0, 1, 2, 0, 1, 2]
+
+
+@pytest.mark.parametrize("repeat", [False, True])
+def test_the_seed_decides_on_the_order(tmp_path, repeat):
+    paths = [numbered(tmp_path / str(i), 5, first=5 * i) for i in range(5)]
+
+    def order(seed):
+        return numbers(read(paths, batch_size=5, shuffle_seed=seed, repeat=repeat).take(10))
+
+    first = order(1)
+    assert first == order(1)
+    assert first != order(2)
+    assert first[:25] != list(range(25))
+    assert sorted(first) == list(range(25)) or repeat
+
+
+def test_shuffling_goes_on_differently_in_the_second_round(tmp_path):
+    path = numbered(tmp_path / "a", 20)
+    got = numbers(read([path], batch_size=20, shuffle_seed=1, repeat=True).take(10))
+    assert np.bincount(got, minlength=20).min() >= 4  # ten rounds, of which the buffer holds back five
+    assert got[:20] != got[20:40]
+
+
+# Cutting to the longest row.
+
+
+def test_batches_are_cut_to_their_own_longest_row(tmp_path):
+    path = numbered(tmp_path / "a", 5)  # rows of 1, 2, 3, 4, 5 tokens
+    cut, whole = (list(read([path], pad_to_max_length=pad)) for pad in (False, True))
+    assert [batch["input_ids"].shape[1] for batch in cut] == [2, 4, 5]
+    for short, long in zip(cut, whole, strict=True):
+        length = short["input_ids"].shape[1]
+        for name, values in long.items():
+            kept = values[:, :length] if records.PRETRAINING.features[name].length == "max_seq_length" else values
+            np.testing.assert_array_equal(short[name], kept)
+
+
+def test_the_last_token_counts_not_the_number_of_tokens(tmp_path):
+    row = {**row_of(records.PRETRAINING, 0), "input_mask": [1, 0, 0, 1, 0, 0]}
+    (batch,) = read([write(tmp_path / "a", records.PRETRAINING, [row])], pad_to_max_length=False)
+    assert batch["input_ids"].shape == (1, 4)
+
+
+def test_rows_that_are_all_padding_keep_one_column(tmp_path):
+    row = {**row_of(records.PRETRAINING, 0), "input_mask": [0] * 6}
+    (batch,) = read([write(tmp_path / "a", records.PRETRAINING, [row])], pad_to_max_length=False)
+    assert batch["input_ids"].shape == (1, 1)
+
+
+# Faults.
+
+
+@pytest.mark.parametrize(
+    ("sizes", "message"),
+    [
+        ({"max_seq_length": 8}, "was made for max_seq_length 6, but max_seq_length is 8 here"),
+        ({"max_predictions_per_seq": 1}, "was made for max_predictions_per_seq 2, but max_predictions_per_seq is 1"),
+        ({"vocab_size": 7}, "input_ids holds 7, which is not in 0..6 (vocab_size)"),
+    ],
+)
+def test_records_made_for_other_sizes_name_both_numbers_and_the_file(tmp_path, sizes, message):
+    path = numbered(tmp_path / "a", 3)
+    found = fault(path, sizes={**SIZES, **sizes})
+    assert found.startswith(f"{path}, record 1: ")
+    assert message in found
+
+
+@pytest.mark.parametrize(
+    ("kind", "change", "message"),
+    [
+        ("pretraining", {"input_ids": [1, 2, 30, 0, 0, 0]}, "input_ids holds 30, which is not in 0..29 (vocab_size)"),
+        ("pretraining", {"input_ids": [1, -2, 3, 0, 0, 0]}, "input_ids holds -2"),
+        ("pretraining", {"masked_lm_ids": [99, 0]}, "masked_lm_ids holds 99, which is not in 0..29 (vocab_size)"),
+        ("pretraining", {"masked_lm_positions": [1, 6]}, "masked_lm_positions holds 6, which is not in 0..5"),
+        ("pretraining", {"masked_lm_positions": [-1, 0]}, "masked_lm_positions holds -1"),
+        ("pretraining", {"segment_ids": [0, 1, 2, 0, 0, 0]}, "segment_ids holds 2, which is not in 0..1"),
+        ("pretraining", {"input_mask": [1, 2, 0, 0, 0, 0]}, "input_mask holds 2, which is not in 0..1"),
+        ("pretraining", {"next_sentence_labels": [2]}, "next_sentence_labels holds 2, which is not in 0..1"),
+        ("pretraining", {"next_sentence_labels": [0, 1]}, "next_sentence_labels has 2 values of type int64 where 1"),
+        ("classification", {"label_ids": [3]}, "label_ids holds 3, which is not in 0..2 (num_labels)"),
+        ("SQuAD training", {"end_positions": [6]}, "end_positions holds 6, which is not in 0..5 (max_seq_length)"),
+        ("token tagging", {"label_ids": [0, -2, 0, 0, 0, 0]}, "label_ids holds -2, which is not in -1..2"),
+    ],
+)
+def test_values_out_of_range_name_file_and_record(tmp_path, kind, change, message):
+    kind = KINDS[kind]
+    rows = [row_of(kind, number) for number in range(4)]
+    rows[2] |= change
+    path = write(tmp_path / "a", kind, rows)
+    found = fault(path, kind)
+    assert found.startswith(f"{path}, record 3: ")
+    assert message in found
+
+
+def test_a_file_of_another_kind_names_the_feature_it_lacks(tmp_path):
+    path = numbered(tmp_path / "a", 2, kind=records.CLASSIFICATION)
+    assert fault(path) == f"{path}, record 1: has no feature masked_lm_positions"
+
+
+def test_a_record_that_is_no_example(tmp_path):
+    path = str(tmp_path / "a")
+    with tf.io.TFRecordWriter(path) as writer:
+        writer.write(records.encode(records.PRETRAINING, row_of(records.PRETRAINING, 0)))
+        writer.write(b"\xff\xff\xff")
+    assert fault(path) == f"{path}, record 2: is no tf.train.Example; a file of pretraining records is needed"
+
+
+def test_a_truncated_file(tmp_path):
+    path = numbered(tmp_path / "a", 4)
+    data = (tmp_path / "a").read_bytes()
+    (tmp_path / "a").write_bytes(data[: len(data) - 10])
+    assert fault(path).startswith(f"{path}, record 4: the file is truncated here")
+
+
+@pytest.mark.parametrize("at", [0.0, 0.6])
+def test_a_flipped_byte(tmp_path, at):
+    path = numbered(tmp_path / "a", 4)  # four records of the same size
+    data = bytearray((tmp_path / "a").read_bytes())
+    data[int(at * len(data))] ^= 0x10
+    (tmp_path / "a").write_bytes(bytes(data))
+    assert fault(path).startswith(f"{path}, record {1 if at == 0 else 3}: the file is ")
+
+
+def test_a_file_of_text(tmp_path):
+    path = tmp_path / "a"
+    path.write_text("this is no TFRecord file at all, it is a text\n")
+    assert fault(str(path)).startswith(f"{path}, record 1: the file is ")
+
+
+def test_an_empty_file(tmp_path):
+    path = tmp_path / "a"
+    path.touch()
+    assert fault(str(path)) == f"{path}: no records in there; was the corpus empty?"
+    for seed in (None, 1):
+        with pytest.raises(UserError, match="no records in there"):  # tf.data alone would search for ever
+            read([str(path)], repeat=True, shuffle_seed=seed)
+    other = numbered(tmp_path / "b", 2)
+    assert set(numbers(read([str(path), other], repeat=True, shuffle_seed=1).take(10))) == {0, 1}
+
+
+def test_a_file_that_is_not_there(tmp_path):
+    found = records.find_fault([str(tmp_path / "a")], records.PRETRAINING, SIZES)
+    assert str(found).startswith(f"{tmp_path}/a, record 1: cannot be read")
+
+
+def test_the_second_file_is_named_when_the_fault_is_there(tmp_path):
+    good, bad = numbered(tmp_path / "a", 3), numbered(tmp_path / "b", 3, first=29)
+    found = records.find_fault([good, bad], records.PRETRAINING, SIZES)
+    assert str(found).startswith(f"{bad}, record 2: input_ids holds 30")
