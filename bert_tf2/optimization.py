@@ -1,7 +1,8 @@
 """How BERT's weights are updated: the learning rate of each step, clipping, and Adam with decoupled weight decay.
 
-Reference: optimization.py. It is not today's AdamW: there is no bias correction, so the first steps move far less than
-those of a corrected Adam, and the decay is multiplied by the learning rate of the step.
+Reference: optimization.py. It is not today's AdamW: there is no bias correction, so the first steps are up to three times
+as long as a corrected Adam's (which is one more reason for the warmup), and the decay is multiplied by the learning rate
+of the step.
 """
 
 from __future__ import annotations

@@ -118,7 +118,7 @@ def test_from_text_to_filled_blanks(tmp_path, log_lines, capsys):
 
     first = pretrain(20)
     assert first["global_step"] == 20
-    last = pretrain(250)
+    last = pretrain(800)
     assert f"Continuing from {tmp_path}/model/model.ckpt-20 at step 20" in log_lines
     assert last["masked_lm_loss"] < first["masked_lm_loss"] / 2
     masked_lm.run(
@@ -131,7 +131,7 @@ def test_from_text_to_filled_blanks(tmp_path, log_lines, capsys):
         )
     )
     filled = [json.loads(line)["filled"] for line in capsys.readouterr().out.splitlines()]
-    assert filled == [lives(name).replace(" .", ".") for name in LIVES_IN] or filled == [*map(lives, LIVES_IN)]
+    assert filled == [lives(name) for name in LIVES_IN]
 
 
 # Classification
