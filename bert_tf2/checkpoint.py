@@ -227,7 +227,7 @@ def save(prefix: str, variables: Mapping[str, tf.Variable], global_step: int | N
         tf.raw_ops.SaveV2(prefix=beside, tensor_names=names, shape_and_slices=[""] * len(names), tensors=tensors)
         for ending in endings:
             files.rename(beside + ending, prefix + ending)
-    except tf.errors.OpError as error:
+    except (tf.errors.OpError, OSError) as error:
         raise UserError(f"{prefix}: cannot write the checkpoint: {str(error).splitlines()[0]}") from error
     finally:
         for ending in endings:

@@ -33,6 +33,7 @@ def _parse(argv: Sequence[str]) -> Sequence[str]:
         rest = FLAGS(list(argv))
         if len(rest) > 1:
             raise flags.Error(f"unexpected argument {rest[1]!r}: every setting is a flag, --name=value")
+        _check_combination()
     except flags.Error as error:
         _fail(2, " ".join(str(error).split()) + " (--help lists the flags)")
     return rest
@@ -61,29 +62,27 @@ def _fail(status: int, message: str) -> None:
     sys.exit(status)
 
 
+# What _parse checks beyond single flags; absl's own validators would put every flag concerned before the message.
+_required: list[str] = []
+_switches: list[str] = []
+
+
 def mark_required(*names: str) -> None:
-    """Makes flags obligatory, all missing ones named in one line."""
-
-    def check(values: dict) -> bool:
-        missing = [f"--{name}" for name in names if values[name] in (None, "")]
-        if missing:
-            raise flags.ValidationError(f"{' and '.join(missing)} must be given")
-        return True
-
-    flags.register_multi_flags_validator(list(names), check)
+    """Makes flags obligatory; all missing ones are named in one line."""
+    _required.extend(names)
 
 
 def mark_any_of(*names: str) -> None:
     """Makes one of several switches obligatory, so that a script has something to do."""
+    _switches.extend(names)
 
-    def check(values: dict) -> bool:
-        if not any(values.values()):
-            raise flags.ValidationError(
-                f"nothing to do: give at least one of {', '.join(f'--{name}' for name in names)}"
-            )
-        return True
 
-    flags.register_multi_flags_validator(list(names), check)
+def _check_combination() -> None:
+    missing = [f"--{name}" for name in _required if FLAGS[name].value in (None, "")]
+    if missing:
+        raise flags.Error(f"{' and '.join(missing)} must be given")
+    if _switches and not any(FLAGS[name].value for name in _switches):
+        raise flags.Error(f"nothing to do: give at least one of {', '.join(f'--{name}' for name in _switches)}")
 
 
 def define_model() -> None:

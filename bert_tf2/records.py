@@ -291,6 +291,8 @@ def _feature_problem(name: str, feature: Feature, found, sizes: Sizes) -> str | 
         return f"has no feature {name}"
     values = found.int64_list.value if feature.dtype == "int64" else found.float_list.value
     wanted = _size(feature.length, sizes)
+    if not values:
+        return f"has no values of type {feature.dtype} in its feature {name}"
     if len(values) != wanted:
         if isinstance(feature.length, str):
             return (
