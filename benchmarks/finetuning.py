@@ -92,7 +92,10 @@ def mrpc() -> Iterator[str]:
         f1 = spread([result["measures"]["f1"] for result in results])
         loss = spread([float(result["results"]["eval_loss"]) for result in results])
         seconds = statistics.mean(result["seconds"] for result in results)
-        yield f"MRPC  learning rate {rate}, {len(seeds)} seeds: accuracy {accuracy}, F1 {f1}, loss {loss}, {seconds:.0f} s a run"
+        yield (
+            f"MRPC  learning rate {rate}, {len(seeds)} seeds: accuracy {accuracy}, F1 {f1}, loss {loss},"
+            f" {seconds:.0f} s a run"
+        )
 
 
 def padding() -> Iterator[str]:
@@ -110,7 +113,8 @@ def cola() -> Iterator[str]:
 
 def sst2() -> Iterator[str]:
     result = classify("sst-2", "sst-2", "SST-2", "--num_train_epochs=1", "--learning_rate=1e-4")
-    yield f"SST-2 one epoch, learning rate 1e-4: accuracy {result['measures']['accuracy']:.3f}, {result['seconds']:.0f} s"
+    accuracy = result["measures"]["accuracy"]
+    yield f"SST-2 one epoch, learning rate 1e-4: accuracy {accuracy:.3f}, {result['seconds']:.0f} s"
 
 
 def split_squad() -> tuple[str, str]:

@@ -1,4 +1,4 @@
-"""Checkpoints in TensorFlow 1's format, under the reference's names: what it wrote is read here, and the other way round.
+"""Checkpoints in TensorFlow 1's format, under the reference's names: what it wrote is read here, and vice versa.
 
 `tf1_variables` is the one table of names. Reading, writing, the optimizer's slots and the weight-decay exclusion all go
 by it.
@@ -17,7 +17,7 @@ from absl import logging
 from bert_tf2 import files, heads, modeling
 from bert_tf2.errors import UserError
 
-# Without these there is no BERT in a checkpoint. A pooler or a head may be missing; it then starts fresh, and we say so.
+# Without these there is no BERT in a checkpoint. A pooler or a head may be missing; it then starts fresh, as we say.
 _INDISPENSABLE = ("bert/embeddings/", "bert/encoder/")
 _SLOTS = ("/adam_m", "/adam_v")
 _GLOBAL_STEP = "global_step"
@@ -253,7 +253,8 @@ def latest_checkpoint(output_dir: str) -> str | None:
         prefix = os.path.join(output_dir, os.path.basename(named[1]))
     if not files.exists(prefix + ".index"):
         raise UserError(
-            f"{path}: names the checkpoint {named[1]}, which is not there; bring it back, or remove the file to start afresh"
+            f"{path}: names the checkpoint {named[1]}, which is not there; bring it back, or remove the file to start"
+            " afresh"
         )
     return prefix
 

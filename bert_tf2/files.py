@@ -175,8 +175,8 @@ def match_files(names: str, unmatched: list[str] | None = None) -> list[str]:
 def complete_or_absent(*paths: str) -> Iterator[list[str]]:
     """Lets a caller write files that appear under their names only when all of them are complete.
 
-    Yields one name beside each of `paths`; write to those. On a normal exit they are renamed to `paths`, on an exception
-    they are removed and whatever stood under `paths` before is untouched.
+    Yields one name beside each of `paths`; write to those. On a normal exit they are renamed to `paths`, on an
+    exception they are removed and whatever stood under `paths` before is untouched.
 
     Example:
       with complete_or_absent("out/predictions.json") as (beside,):

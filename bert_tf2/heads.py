@@ -61,7 +61,10 @@ def gather_indexes(sequence_tensor: tf.Tensor, positions: tf.Tensor) -> tf.Tenso
 
 
 class OutputLayer(keras.layers.Layer):
-    """Scores L classes: x @ output_weights^T + output_bias, in float32. The variables have the reference's [L, D] and [L]."""
+    """Scores L classes: x @ output_weights^T + output_bias, in float32.
+
+    The variables have the reference's shapes, [L, D] and [L].
+    """
 
     def __init__(self, num_labels: int, width: int, initializer_range: float, **kwargs):
         super().__init__(**kwargs)

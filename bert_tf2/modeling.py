@@ -130,7 +130,7 @@ class Dense(keras.layers.Layer):
 
 
 class LayerNorm(keras.layers.Layer):
-    """Shifts and scales every hidden state to mean 0 and variance 1, then by the learned gamma and beta (Ba et al., 2016).
+    """Brings every hidden state to mean 0 and variance 1, then applies the learned gamma and beta (Ba et al., 2016).
 
     [..., D] -> [..., D]. The statistics are taken in float32 whatever the precision around.
     """

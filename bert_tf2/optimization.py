@@ -1,8 +1,8 @@
 """How BERT's weights are updated: the learning rate of each step, clipping, and Adam with decoupled weight decay.
 
-Reference: optimization.py. It is not today's AdamW: there is no bias correction, so the first steps are up to three times
-as long as a corrected Adam's (which is one more reason for the warmup), and the decay is multiplied by the learning rate
-of the step.
+Reference: optimization.py. It is not today's AdamW: there is no bias correction, so the first steps are up to three
+times as long as a corrected Adam's (which is one more reason for the warmup), and the decay is multiplied by the
+learning rate of the step.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ def clip_scale(global_norm: tf.Tensor, clip_norm: float = CLIP_NORM) -> tf.Tenso
 
 
 class AdamWeightDecayOptimizer:
-    """Adam (Kingma & Ba, 2015) without bias correction, with weight decay added to the update (Loshchilov & Hutter, 2019).
+    """Adam (Kingma & Ba, 2015) without bias correction, with the decay added to the update (Loshchilov & Hutter, 2019).
 
     For every variable w with gradient g:
         m = beta_1 m + (1 - beta_1) g
@@ -131,7 +131,7 @@ class AdamWeightDecayOptimizer:
                 w, old_m, old_v, gradient, gradient_scale, learning_rate, tf.constant(decay), *corrections
             )
             for target, value in zip((variable, m, v), updated, strict=True):
-                # Every replica updates its own copy, with the same numbers; `assign` would want to be told how to merge.
+                # Every replica updates its own copy, with the same numbers; `assign` would ask how to merge them.
                 tf.raw_ops.AssignVariableOp(resource=target.handle, value=value)
 
     def _step(self, w, m, v, g, scale, learning_rate, decay, correction_1, correction_2):

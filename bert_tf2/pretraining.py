@@ -148,7 +148,7 @@ def evaluation_results(batches: Iterable[Mapping[str, np.ndarray]]) -> dict[str,
     """The reference's measures, from what PretrainingModel.outputs says of each batch and the batch itself.
 
     `masked_lm_loss` and `masked_lm_accuracy` are means over all predictions by weight; `next_sentence_*` over all
-    examples; `loss` is the mean of the batches' losses, each the sum of the two, so it is not quite the sum of the means.
+    examples; `loss` is the mean of the batches' losses, each the sum of the two: not quite the sum of the means.
     """
     words = {"loss": 0.0, "right": 0.0, "weight": 0.0}
     sentences = {"loss": 0.0, "right": 0.0, "count": 0}

@@ -8,9 +8,10 @@
                             v
        every so often: progress line, TensorBoard, checkpoint
 
-An update does not depend on how many replicas computed it: every loss is divided by the weights of the *global* batch, and
-clipping looks at the sum of all gradients. (The reference clips on each TPU core before it adds up. On one device the two
-are the same.) Keras' own `fit` clips before it adds up and divides by each replica's own weights, hence this loop.
+An update does not depend on how many replicas computed it: every loss is divided by the weights of the *global*
+batch, and clipping looks at the sum of all gradients. (The reference clips on each TPU core before it adds up. On one
+device the two are the same.) Keras' own `fit` clips before it adds up and divides by each replica's own weights, hence
+this loop.
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ class DeviceOptions:
     num_tpu_cores: int = 8
 
 
-def create_strategy(options: DeviceOptions = DeviceOptions()) -> tf.distribute.Strategy:  # noqa: B008 (it is frozen)
+def create_strategy(options: DeviceOptions = DeviceOptions()) -> tf.distribute.Strategy:
     """The distribution strategy: a TPU if asked for, else every GPU that TensorFlow sees, else the one CPU.
 
     Raises:
@@ -250,7 +251,7 @@ class Trainer:
         return self._model.loss_names
 
     def _replica_step(self, batch: Batch, step: tf.Tensor) -> dict[str, tf.Tensor]:
-        """One step, as each replica runs it on its share of the batch. Returns measures whose sum over replicas counts."""
+        """One step on a replica's share of the batch. Returns measures of which the sum over the replicas counts."""
         context = tf.distribute.get_replica_context()
         replica = context.replica_id_in_sync_group
         seed = tf.random.experimental.stateless_fold_in([self._options.random_seed, 0], step)

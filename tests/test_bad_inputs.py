@@ -207,7 +207,11 @@ FILES_AT_FAULT = [
     ("run_pretraining.py", "--input_file=gone*", r"gone\*: no file matches"),
     ("run_pretraining.py", "--input_file=tables", "tables: is a folder"),
     ("run_pretraining.py", "--max_seq_length=16", "records, record 1: was made for max_seq_length 32, .* is 16 here"),
-    ("run_pretraining.py", "--max_predictions_per_seq=3", "record 1: was made for max_predictions_per_seq 4, .* 3 here"),
+    (
+        "run_pretraining.py",
+        "--max_predictions_per_seq=3",
+        "record 1: was made for max_predictions_per_seq 4, .* 3 here",
+    ),
     ("run_pretraining.py", "--input_file=cut", "cut, record 2: the file is truncated"),
     ("run_pretraining.py", "--input_file=flipped", "flipped, record 1: the file is corrupted"),
     ("run_pretraining.py", "--input_file=bad_ids", r"bad_ids, record 2: input_ids holds 5000, .* 0\.\.36"),
@@ -222,10 +226,18 @@ FILES_AT_FAULT = [
     ("run_classifier.py", "--data_dir=lonely --do_eval", r"lonely/dev\.tsv: no such file .*train\.tsv"),
     ("run_classifier.py", "--data_dir=lonely --do_predict", r"lonely/test\.tsv: no such file .*train\.tsv"),
     ("run_classifier.py", "--data_dir=unknown --do_eval", r"dev\.tsv, row 2: unknown label 'yess'; .* no, yes"),
-    ("run_classifier.py", "--text_a_column=words", r"train\.tsv: has no column 'words'; its header is name, text, answer"),
+    (
+        "run_classifier.py",
+        "--text_a_column=words",
+        r"train\.tsv: has no column 'words'; its header is name, text, answer",
+    ),
     ("run_classifier.py", "--text_a_column=", "tsv needs to know which column holds the text"),
     ("run_classifier.py", "--task_name=mrpc", r"train\.tsv, row 2: has 3 columns, but text_a is to come from column 4"),
-    ("run_classifier.py", "--init_checkpoint=classifier", r"output_bias is \[3\] in the checkpoint and \[2\] in the model"),
+    (
+        "run_classifier.py",
+        "--init_checkpoint=classifier",
+        r"output_bias is \[3\] in the checkpoint and \[2\] in the model",
+    ),
     ("run_classifier.py", "--task_name=cola --output_dir=classifier", "a model of the task tsv .*maybe, no, yes"),
     ("run_classifier.py", "--do_train=false --do_predict", r"labels of the task tsv are not known: train first"),
     ("run_classifier.py", "--patience=2", "--patience=2 .*--eval_steps"),
@@ -246,7 +258,11 @@ FILES_AT_FAULT = [
     ("run_ner.py", "--train_file=empty.txt", r"empty\.txt"),
     ("run_ner.py", "--train_file=latin1.txt", r"latin1\.txt, line 2: not UTF-8"),
     ("run_ner.py", "--train_file=outside.txt", "every word has the tag O"),
-    ("run_ner.py", "--do_eval --eval_file=new_tag.txt", r"new_tag\.txt, line \d+: tag 'B-NEW' was not seen in training"),
+    (
+        "run_ner.py",
+        "--do_eval --eval_file=new_tag.txt",
+        r"new_tag\.txt, line \d+: tag 'B-NEW' was not seen in training",
+    ),
     ("run_ner.py", "--do_eval --eval_file=", "--do_eval needs --eval_file"),
     ("run_ner.py", "--tag_column=2", r"words\.txt, line 3: .*"),
     ("run_ner.py", "--word_column=7", r"words\.txt, line 3: .*"),
@@ -294,7 +310,9 @@ def test_a_wrong_flag(script, change, message, folder, command_lines):
 
 @pytest.mark.parametrize(("script", "change", "message"), FILES_AT_FAULT)
 def test_a_wrong_file(script, change, message, folder, command_lines, tmp_path):
-    out = "" if "output" in change or script in ("build_vocab.py", "extract_features.py") else f"--output_dir={tmp_path}"
+    out = (
+        "" if "output" in change or script in ("build_vocab.py", "extract_features.py") else f"--output_dir={tmp_path}"
+    )
     done = command_lines.run(script, *arguments(script, change), *filter(None, [out]), cwd=folder)
     logged = check(done, script, message, folder)
     assert all(re.match("[IW]\\d{4} ", line) for line in logged if not line.startswith(" ")), logged
@@ -323,5 +341,3 @@ def test_a_process_of_its_own_says_the_same(script, change, message, folder):
         cwd=folder, capture_output=True, text=True, timeout=120, check=False,
     )  # fmt: skip
     assert check(Done(done.returncode, done.stdout, done.stderr), script, message, folder) == []
-
-

@@ -107,7 +107,9 @@ def test_lines_are_written_as_the_reference_writes_them(folder, tmp_path):
 
 @pytest.mark.parametrize("pooling", ["cls", "mean", "max"])
 def test_pooled_vectors(folder, tmp_path, states, pooling):
-    of_tokens = {"cls": lambda rows: rows[0], "mean": lambda rows: rows.mean(0), "max": lambda rows: rows.max(0)}[pooling]
+    of_tokens = {"cls": lambda rows: rows[0], "mean": lambda rows: rows.mean(0), "max": lambda rows: rows.max(0)}[
+        pooling
+    ]
     wanted = [np.concatenate([of_tokens(rows) for rows in layers]) for layers in states]
     assert run(folder, tmp_path / "out.npy", pooling=pooling) == len(TEXTS)
     vectors = np.load(tmp_path / "out.npy")
@@ -130,10 +132,10 @@ def test_pairs_share_the_length(folder):
     tokenizer = FullTokenizer(str(folder / "vocab.txt"))
     example = features.InputExample(3, "the film was good", "a book")
     found = features.convert_example(example, 8, tokenizer)
-    assert found.tokens == "[CLS] the film was [SEP] a book [SEP]".split()
+    assert " ".join(found.tokens) == "[CLS] the film was [SEP] a book [SEP]"
     assert found.segment_ids == [0, 0, 0, 0, 0, 1, 1, 1]
     assert found.unique_id == 3
-    assert features.convert_example(example, 4, tokenizer).tokens == "[CLS] the [SEP] [SEP]".split()[:3]
+    assert features.convert_example(example, 4, tokenizer).tokens == ["[CLS]", "the", "[SEP]"]  # no room for a second
 
 
 def test_texts_are_as_many_as_lines(folder):

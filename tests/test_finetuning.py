@@ -1,15 +1,26 @@
-"""What the fine-tuning tasks share: widths of batches, the best weights, patience, going on, labels kept with weights."""
+"""What the fine-tuning tasks share: widths of batches, the best weights, patience, going on, labels that are kept."""
 
 from __future__ import annotations
 
 import json
 import pathlib
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import toy_data
+from small_models import randomize
 
-from bert_tf2 import checkpoint, classification, finetune_classifier, finetune_ner, finetune_squad, finetuning, heads
+from bert_tf2 import (
+    checkpoint,
+    classification,
+    finetune_classifier,
+    finetune_ner,
+    finetune_squad,
+    finetuning,
+    heads,
+    ner,
+)
 from bert_tf2.errors import UserError
 
 STEPS_PER_EPOCH = 4  # 64 rows in batches of 16
@@ -47,6 +58,13 @@ def save(model, folder: pathlib.Path, label_map: classification.LabelMap | None 
     return str(folder)
 
 
+def save_random(kind, folder: pathlib.Path, label_map: classification.LabelMap) -> str:
+    """A model whose answers differ widely."""
+    model = kind(toy_data.config(num_hidden_layers=1), num_labels=len(label_map.labels))
+    randomize(model)
+    return save(model, folder, label_map)
+
+
 def steps_in(folder: pathlib.Path) -> set[int]:
     return {int(path.stem.removeprefix("model.ckpt-")) for path in folder.glob("*.index")}
 
@@ -60,7 +78,7 @@ WAYS = [{"predict_batch_size": 1}, {"predict_batch_size": 4}, {"predict_batch_si
 
 
 def test_a_classifiers_answers_do_not_depend_on_the_batches(options, tmp_path):
-    start = save(heads.ClassifierModel(toy_data.config(num_hidden_layers=1), num_labels=2), tmp_path / "start", ANSWERS)
+    start = save_random(heads.ClassifierModel, tmp_path / "start", ANSWERS)
     found = []
     for how in WAYS:
         finetune_classifier.run(options(do_predict=True, init_checkpoint=start, **how))
@@ -71,7 +89,7 @@ def test_a_classifiers_answers_do_not_depend_on_the_batches(options, tmp_path):
 
 
 def test_a_classifiers_scores_do_not_depend_on_the_batches(options, tmp_path):
-    start = save(heads.ClassifierModel(toy_data.config(num_hidden_layers=1), num_labels=2), tmp_path / "start", ANSWERS)
+    start = save_random(heads.ClassifierModel, tmp_path / "start", ANSWERS)
     ways = [{"eval_batch_size": 1}, {"eval_batch_size": 4}, {"eval_batch_size": 50}, {"pad_to_max_length": True}]
     found = [finetune_classifier.run(options(do_eval=True, init_checkpoint=start, **how)) for how in ways]
     for results in found:
@@ -79,22 +97,22 @@ def test_a_classifiers_scores_do_not_depend_on_the_batches(options, tmp_path):
         assert results["eval_accuracy"] == found[0]["eval_accuracy"]
 
 
-def logits_of_tags(tmp_path, options, monkeypatch, **how) -> list[np.ndarray]:
-    """For each window the logits of its tokens."""
+def predicted_ids(options: dict, monkeypatch, **how) -> list[np.ndarray]:
+    """For each window the label ids of its tokens."""
     seen = []
-    assemble = finetune_ner.ner.assemble_tags
 
     def spy(sentences, features, predictions, labels):
         seen.extend(np.asarray(row)[: len(f.input_ids)] for row, f in zip(predictions, features, strict=True))
-        return assemble(sentences, features, predictions, labels)
+        return ner.assemble_tags(sentences, features, predictions, labels)
 
-    monkeypatch.setattr(finetune_ner.ner, "assemble_tags", spy)
-    finetune_ner.run(finetune_ner.NerOptions(**options, **how))
+    with monkeypatch.context() as patch:
+        patch.setattr(finetune_ner, "ner", SimpleNamespace(**{**vars(ner), "assemble_tags": spy}))
+        finetune_ner.run(finetune_ner.NerOptions(**options, **how))
     return seen
 
 
 def test_tags_do_not_depend_on_the_batches(tmp_path, monkeypatch):
-    start = save(heads.TaggingModel(toy_data.config(num_hidden_layers=1), num_labels=3), tmp_path / "start", TAGS)
+    start = save_random(heads.TaggingModel, tmp_path / "start", TAGS)
     settings = {
         **toy_data.write_model(tmp_path, num_hidden_layers=1),
         "predict_file": toy_data.write_conll(tmp_path / "words.txt", 20, 2, tags=False),
@@ -104,7 +122,7 @@ def test_tags_do_not_depend_on_the_batches(tmp_path, monkeypatch):
         "max_seq_length": 16,
         "do_predict": True,
     }
-    found = [logits_of_tags(tmp_path, settings, monkeypatch, **how) for how in WAYS]
+    found = [predicted_ids(settings, monkeypatch, **how) for how in WAYS]
     assert len({tag for row in found[0] for tag in row.tolist()}) == 3
     for other in found[1:]:
         for one, two in zip(found[0], other, strict=True):
@@ -113,7 +131,7 @@ def test_tags_do_not_depend_on_the_batches(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("kind", ["classifier", "tagging"])
 def test_padding_changes_no_output(kind):
-    """What the two tests above rest on, in numbers: the model itself on padded rows and on rows cut to the longest."""
+    """What the tests above rest on, in numbers: the model itself on padded rows and on rows cut to the longest."""
     config = toy_data.config()
     model = {"classifier": heads.ClassifierModel, "tagging": heads.TaggingModel}[kind](config, num_labels=3)
     draw = np.random.default_rng(0)
@@ -160,8 +178,7 @@ def test_the_best_weights_are_kept_and_used(options, tmp_path, monkeypatch, log_
     }  # fmt: skip
     assert steps_in(tmp_path / "out" / "best") == {4}
     best, then = (
-        checkpoint.Checkpoint(str(folder / "model.ckpt-4"))
-        for folder in (tmp_path / "out" / "best", tmp_path / "out")
+        checkpoint.Checkpoint(str(folder / "model.ckpt-4")) for folder in (tmp_path / "out" / "best", tmp_path / "out")
     )
     for name in best.shapes:
         np.testing.assert_array_equal(best.get(name), then.get(name))
@@ -197,7 +214,8 @@ def test_the_best_of_a_deleted_training_does_not_count(options, tmp_path, monkey
     Measures(monkeypatch, [0.9, 0.9, 0.1, 0.2])
     finetune_classifier.run(options(do_train=True, eval_steps=2, num_train_epochs=1.0))
     for path in (tmp_path / "out").glob("*"):
-        path.unlink() if path.is_file() else None
+        if path.is_file():
+            path.unlink()
     results = finetune_classifier.run(options(do_train=True, do_eval=True, eval_steps=2, num_train_epochs=1.0))
     assert results["global_step"] == 4 and seen(tmp_path / "out")["value"] == 0.2
 

@@ -10,10 +10,25 @@ from bert_tf2.config import BertConfig
 
 GOOD, BAD = ["good", "fine", "great", "lovely"], ["bad", "poor", "awful", "sad"]
 PLACES, NAMES = ["paris", "rome", "oslo", "lima"], ["ann", "bob", "eve", "max"]
-OTHERS = ["the", "a", "film", "book", "was", "is", "lives", "in", "now", "with", "and", "where", "?", ".", "play", "##ing"]
+OTHERS = [
+    "the",
+    "a",
+    "film",
+    "book",
+    "was",
+    "is",
+    "lives",
+    "in",
+    "now",
+    "with",
+    "and",
+    "where",
+    "?",
+    ".",
+    "play",
+    "##ing",
+]
 VOCAB = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *GOOD, *BAD, *PLACES, *NAMES, *OTHERS]
-
-
 
 
 def config(**changes) -> BertConfig:
@@ -82,7 +97,7 @@ def squad(count: int, seed: int, impossible: bool = False) -> dict:
         word = draw.choice(NAMES if no_answer else PLACES)
         words = _around(word, draw)
         context = " ".join(words).title()
-        answers = [{"text": word.title(), "answer_start": len(" ".join(words[: words.index(word)] + [""]))}]
+        answers = [{"text": word.title(), "answer_start": len("".join(f"{before} " for before in words[: words.index(word)]))}]
         question = {"id": f"q{number}", "question": "where is it ?", "answers": [] if no_answer else answers}
         question |= {"is_impossible": no_answer} if impossible else {}
         found.append({"context": context, "qas": [question]})
