@@ -181,8 +181,13 @@ def complete_or_absent(*paths: str) -> Iterator[list[str]]:
     Example:
       with complete_or_absent("out/predictions.json") as (beside,):
           with open(beside, "w") as stream: ...
+
+    Raises:
+      UserError: one of `paths` is a folder, or its folder cannot be made.
     """
     for path in paths:
+        if is_directory(path):
+            raise UserError(f"{path}: is a folder; name a file to write")
         make_directory(os.path.dirname(path))
     beside = [os.path.join(os.path.dirname(p), f".{os.path.basename(p)}.{os.getpid()}.partial") for p in paths]
     try:

@@ -277,6 +277,8 @@ FILES_AT_FAULT = [
     ("extract_features.py", "--layers=last", "--layers=last: numbers"),
     ("extract_features.py", "--output_file=out/features.npy", "--pooling"),
     ("extract_features.py", "--output_file=file/features.json", "folder file"),
+    ("extract_features.py", "--output_file=tables", "tables: is a folder"),
+    ("build_vocab.py", "--vocab_file=tables", "tables: is a folder"),
     *(("run_pretraining.py", *case) for case in MODEL_AT_FAULT),
     *((script, *case) for script in WITH_VOCABULARY for case in MODEL_AT_FAULT[4:6] + VOCABULARY_AT_FAULT),
 ]

@@ -86,8 +86,9 @@ def test_from_text_to_filled_blanks(tmp_path, log_lines, capsys):
     pytest.importorskip("tensorflow_text")
     (tmp_path / "text.txt").write_text("\n\n".join([*map(lives, toy_data.NAMES)] * 8) + "\n")
     vocab_file = str(tmp_path / "vocab.txt")
+    build_vocab = [str(ROOT / "build_vocab.py"), f"--input_file={tmp_path}/text.txt", f"--vocab_file={vocab_file}"]
     subprocess.run(
-        [sys.executable, str(ROOT / "build_vocab.py"), f"--input_file={tmp_path}/text.txt", f"--vocab_file={vocab_file}"],
+        [sys.executable, *build_vocab],
         check=True, capture_output=True, timeout=120,
     )  # fmt: skip
     vocab = (tmp_path / "vocab.txt").read_text().split()

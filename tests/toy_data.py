@@ -97,7 +97,8 @@ def squad(count: int, seed: int, impossible: bool = False) -> dict:
         word = draw.choice(NAMES if no_answer else PLACES)
         words = _around(word, draw)
         context = " ".join(words).title()
-        answers = [{"text": word.title(), "answer_start": len("".join(f"{before} " for before in words[: words.index(word)]))}]
+        start = sum(len(before) + 1 for before in words[: words.index(word)])
+        answers = [{"text": word.title(), "answer_start": start}]
         question = {"id": f"q{number}", "question": "where is it ?", "answers": [] if no_answer else answers}
         question |= {"is_impossible": no_answer} if impossible else {}
         found.append({"context": context, "qas": [question]})
