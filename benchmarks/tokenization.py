@@ -145,6 +145,7 @@ def main(argv) -> None:
         if got != expected:
             raise AssertionError("the two tokenizers do not agree")
     naive, ours = statistics.median(naive_times), statistics.median(our_times)
+    print(machine.describe())
     print(f"{len(lines)} lines, {sum(map(len, got))} pieces, median of {FLAGS.rounds} rounds")
     print(f"reference's algorithm, character by character: {len(lines) / naive:10.0f} lines/s")
     print(f"bert_tf2.tokenization:                         {len(lines) / ours:10.0f} lines/s")
