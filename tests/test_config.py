@@ -106,7 +106,7 @@ def test_nonsense_is_refused_with_the_file_and_a_reason(tmp_path, change, messag
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ('{\n "vocab_size": 3,\n}', "line 3: not JSON"),
+        ('{\n "vocab_size" 3\n}', "line 2: not JSON"),
         ("", "line 1: not JSON"),
         ("[1, 2]", "a JSON object {...} is needed, not a list"),
         ('{"vocab_size": 3, "num_hidden_layers": 1}', "missing hidden_size, num_attention_heads, intermediate_size"),
