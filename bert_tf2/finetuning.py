@@ -17,6 +17,10 @@ from bert_tf2 import checkpoint, classification, files, pretraining, records, to
 from bert_tf2.config import BertConfig
 from bert_tf2.errors import UserError
 
+# Into how many groups of like length a training batch is divided. More would leave less padding, but make the matrix
+# products so small that they get slower.
+_LENGTH_GROUPS = 4
+
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class FineTuneOptions:
@@ -114,8 +118,11 @@ class FineTuner:
         }
 
     def _read(self, path: str, kind: records.RecordKind, sizes: records.Sizes, batch_size: int, **how):
-        pad = self.options.pad_to_max_length or self.options.devices.use_tpu
-        return records.read_records([path], kind, sizes, batch_size, pad_to_max_length=pad, **how)
+        return records.read_records([path], kind, sizes, batch_size, pad_to_max_length=self._padded, **how)
+
+    @property
+    def _padded(self) -> bool:
+        return self.options.pad_to_max_length or self.options.devices.use_tpu
 
     def train(
         self,
@@ -181,6 +188,7 @@ class FineTuner:
             iterations_per_loop=options.iterations_per_loop,
             random_seed=options.random_seed,
             adam_bias_correction=options.adam_bias_correction,
+            length_groups=1 if self._padded else min(_LENGTH_GROUPS, options.train_batch_size),
         )
         return training.Trainer(self.model, self._strategy, train_options)
 

@@ -155,6 +155,30 @@ def test_two_replicas_update_as_one(tmp_path, two, kind, monkeypatch):
     assert np.abs(words[np.unique(batch_for(kind)["input_ids"])]).min(axis=1).max() > 0  # lookups had their gradient
 
 
+@pytest.mark.parametrize("kind", ["classifier", "tagging"])
+def test_groups_of_like_length_update_as_one_batch(tmp_path, two, kind, monkeypatch):
+    monkeypatch.setattr(heads, "_CLASSIFIER_DROPOUT", 0.0)
+    init = saved_model(tmp_path, kind)
+    batch = {name: values for name, values in batch_for(kind, 7).items() if not name.startswith("masked_lm")}
+    if kind == "tagging":
+        batch["label_ids"] = np.where(batch["input_mask"] > 0, batch["label_ids"], -1)
+    for groups, strategy in ((1, ONE), (3, ONE), (2, two)):
+        train(tmp_path / str(groups), 5, kind, init, batch, strategy, learning_rate=5e-4, length_groups=groups)
+    whole, *grouped = (
+        {key: value for key, value in final_state(tmp_path / name).items() if ROUNDING_ONLY not in key}
+        for name in ("1", "3", "2")
+    )
+    assert all(largest_difference(whole, other) < 1e-6 for other in grouped)
+
+
+def test_groups_hold_every_row_once_and_little_padding():
+    mask = np.array([[1, 1, 0, 0], [1, 1, 1, 1], [1, 0, 0, 0], [1, 0, 1, 0], [0, 0, 0, 0]])
+    batch = {"input_mask": tf.constant(mask), "label_ids": tf.range(5)}
+    parts = training.split_by_length(batch, 2)
+    assert [part["label_ids"].numpy().tolist() for part in parts] == [[4, 2], [0, 3, 1]]
+    assert [part["input_mask"].shape.as_list() for part in parts] == [[2, 1], [3, 4]]
+
+
 def test_the_replicas_shares_are_uneven_enough_to_tell():
     """The test above could not fail if both halves of the batch had the same weights."""
     assert small_batch()["masked_lm_weights"][:2].sum() != small_batch()["masked_lm_weights"][2:].sum()
