@@ -18,8 +18,9 @@ from bert_tf2.config import BertConfig
 from bert_tf2.errors import UserError
 
 # Into how many groups of like length a training batch is divided. More would leave less padding, but make the matrix
-# products so small that they get slower.
+# products so small that they get slower. The graph takes longer to make, by seconds, which a short training cannot gain.
 _LENGTH_GROUPS = 4
+_STEPS_WORTH_GROUPS = 100
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -120,6 +121,11 @@ class FineTuner:
     def _read(self, path: str, kind: records.RecordKind, sizes: records.Sizes, batch_size: int, **how):
         return records.read_records([path], kind, sizes, batch_size, pad_to_max_length=self._padded, **how)
 
+    def _length_groups(self, steps: int) -> int:
+        if self._padded or steps < _STEPS_WORTH_GROUPS:
+            return 1
+        return min(_LENGTH_GROUPS, self.options.train_batch_size)
+
     @property
     def _padded(self) -> bool:
         return self.options.pad_to_max_length or self.options.devices.use_tpu
@@ -188,7 +194,7 @@ class FineTuner:
             iterations_per_loop=options.iterations_per_loop,
             random_seed=options.random_seed,
             adam_bias_correction=options.adam_bias_correction,
-            length_groups=1 if self._padded else min(_LENGTH_GROUPS, options.train_batch_size),
+            length_groups=self._length_groups(steps),
         )
         return training.Trainer(self.model, self._strategy, train_options)
 
