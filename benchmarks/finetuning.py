@@ -145,7 +145,6 @@ def squad() -> Iterator[str]:
         "--do_predict",
         "--do_eval",
         "--num_train_epochs=2",
-        "--learning_rate=1e-4",
         "--nopad_to_max_length",
     )  # fmt: skip
     measures = result["measures"]

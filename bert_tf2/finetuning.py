@@ -18,7 +18,7 @@ from bert_tf2.config import BertConfig
 from bert_tf2.errors import UserError
 
 # Into how many groups of like length a training batch is divided. More would leave less padding, but make the matrix
-# products so small that they get slower. The graph takes longer to make, by seconds, which a short training cannot gain.
+# products so small that they get slower. The graph takes seconds longer to make, which a short training cannot regain.
 _LENGTH_GROUPS = 4
 _STEPS_WORTH_GROUPS = 100
 
