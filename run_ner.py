@@ -26,6 +26,9 @@ absl_flags.DEFINE_integer("eval_batch_size", 8, "Windows per evaluation batch.",
 absl_flags.DEFINE_integer("predict_batch_size", 8, "Windows per prediction batch.", lower_bound=1)
 flags.define_devices()
 flags.mark_required("bert_config_file", "vocab_file", "output_dir")
+for part in ("train", "eval", "predict"):
+    flags.mark_needed(f"do_{part}", f"{part}_file")
+flags.mark_needed("eval_steps", "eval_file")
 flags.mark_any_of("do_train", "do_eval", "do_predict")
 
 

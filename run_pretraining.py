@@ -4,8 +4,6 @@ from absl import flags as absl_flags
 
 from bert_tf2 import flags
 
-FLAGS = absl_flags.FLAGS
-
 absl_flags.DEFINE_string("input_file", None, "TFRecord files of pretraining examples: names and globs, with commas.")
 flags.define_model()
 flags.define_output_dir()

@@ -2,7 +2,9 @@
 
 from absl import flags as absl_flags
 
-from bert_tf2 import flags
+from bert_tf2 import flags, squad
+
+FLAGS = absl_flags.FLAGS
 
 flags.define_model()
 flags.define_vocabulary()
@@ -31,11 +33,15 @@ absl_flags.DEFINE_float(
 )
 flags.define_devices()
 flags.mark_required("bert_config_file", "vocab_file", "output_dir")
+flags.mark_needed("do_train", "train_file")
+for switch in ("do_predict", "do_eval", "eval_steps"):
+    flags.mark_needed(switch, "predict_file")
 flags.mark_any_of("do_train", "do_predict", "do_eval")
 
 
 def main(argv) -> None:
     del argv
+    squad.check_lengths(FLAGS.max_seq_length, FLAGS.max_query_length, FLAGS.doc_stride)
     flags.load_tensorflow()
     from bert_tf2 import finetune_squad
 

@@ -51,6 +51,8 @@ def run(options: SquadOptions) -> dict[str, float] | None:
     watching = options.do_train and options.eval_steps > 0
     train = _read_training_set(options) if options.do_train else []
     questions = _read_questions(options) if answering or watching else []
+    if options.do_eval or watching:
+        squad_scores.check_answers(options.predict_file, options.version_2_with_negative)
     tuner.make_model(lambda config, dtype: heads.SpanModel(config, dtype=dtype))
     predictor = _Predictor(tuner, questions, options)
     if options.do_train:

@@ -7,6 +7,7 @@ a wrong flag is answered at once.
 from __future__ import annotations
 
 import dataclasses
+import math
 import os
 import sys
 from collections.abc import Callable, Sequence
@@ -65,6 +66,7 @@ def _fail(status: int, message: str) -> None:
 # What _parse checks beyond single flags; absl's own validators would put every flag concerned before the message.
 _required: list[str] = []
 _switches: list[str] = []
+_needed: list[tuple[str, str]] = []
 
 
 def mark_required(*names: str) -> None:
@@ -77,12 +79,24 @@ def mark_any_of(*names: str) -> None:
     _switches.extend(names)
 
 
+def mark_needed(switch: str, *names: str) -> None:
+    """Makes flags obligatory where a switch is on."""
+    _needed.extend((switch, name) for name in names)
+
+
 def _check_combination() -> None:
+    for name in FLAGS:
+        value = FLAGS[name].value
+        if isinstance(value, float) and not math.isfinite(value):  # it passes every comparison with a bound
+            raise flags.Error(f"--{name}={value}: a finite number is needed")
     missing = [f"--{name}" for name in _required if FLAGS[name].value in (None, "")]
     if missing:
         raise flags.Error(f"{' and '.join(missing)} must be given")
     if _switches and not any(FLAGS[name].value for name in _switches):
         raise flags.Error(f"nothing to do: give at least one of {', '.join(f'--{name}' for name in _switches)}")
+    for switch, name in _needed:
+        if FLAGS[switch].value and not FLAGS[name].value:
+            raise flags.Error(f"--{switch} needs --{name}")
 
 
 def define_model() -> None:
@@ -112,6 +126,7 @@ def define_fine_tuning(pad_to_max_length: bool = False) -> None:
     )
     flags.DEFINE_integer("eval_steps", 0, "Evaluate every so many steps and keep the best; 0: never.", lower_bound=0)
     flags.DEFINE_integer("patience", 0, "End after so many evaluations without a better one; 0: never.", lower_bound=0)
+    mark_needed("patience", "eval_steps")
 
 
 def define_output_dir() -> None:
@@ -128,7 +143,13 @@ def define_training() -> None:
     flags.DEFINE_integer(
         "iterations_per_loop", 1000, "The most steps to run without a look at the clock.", lower_bound=1
     )
-    flags.DEFINE_integer("random_seed", 12345, "Decides on fresh weights, dropout and the order of examples.")
+    flags.DEFINE_integer(
+        "random_seed",
+        12345,
+        "Decides on fresh weights, dropout and the order of examples.",
+        lower_bound=0,
+        upper_bound=2**31 - 1,
+    )
     flags.DEFINE_bool("adam_bias_correction", False, "Correct Adam's first steps, as papers after BERT's do.")
     flags.DEFINE_enum("precision", "float32", ["float32", "bfloat16"], "What to compute in; variables stay float32.")
 

@@ -124,12 +124,18 @@ class _Source:
 
 
 def _train(model, strategy, source: _Source, options: PretrainingOptions) -> int:
-    names = [field.name for field in dataclasses.fields(training.TrainOptions)]
-    trainer = training.Trainer(
-        model,
-        strategy,
-        training.TrainOptions(**{name: getattr(options, name) for name in names if hasattr(options, name)}),
+    train_options = training.TrainOptions(
+        output_dir=options.output_dir,
+        learning_rate=options.learning_rate,
+        num_train_steps=options.num_train_steps,
+        num_warmup_steps=options.num_warmup_steps,
+        train_batch_size=options.train_batch_size,
+        save_checkpoints_steps=options.save_checkpoints_steps,
+        iterations_per_loop=options.iterations_per_loop,
+        random_seed=options.random_seed,
+        adam_bias_correction=options.adam_bias_correction,
     )
+    trainer = training.Trainer(model, strategy, train_options)
     logging.info("***** Running training *****")
     logging.info("  Batch size = %d", options.train_batch_size)
     global_step = trainer.start(options.init_checkpoint)

@@ -63,6 +63,17 @@ def evaluate_predictions(
     return _evaluate_v2(dict(gold), predictions, null_odds, threshold, name)
 
 
+def check_answers(input_file: str, version_2_with_negative: bool) -> None:
+    """Makes sure that a file can be scored, so that one without answers shows before anything is computed.
+
+    Raises:
+      UserError: a question has no annotated answer (version 1; in version 2 that means "no answer").
+    """
+    for qas_id, answers in _annotated_answers(squad.read_dataset(input_file), input_file):
+        if not answers and not version_2_with_negative:
+            raise UserError(f"{input_file}: question {qas_id} has no answer to score against; use --do_predict")
+
+
 def _by_question(given: str | Mapping[str, Any], name: str, kind: type | tuple[type, ...]) -> Mapping[str, Any]:
     if isinstance(given, str):
         name, given = given, squad.read_dataset(given)

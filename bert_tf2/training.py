@@ -189,7 +189,8 @@ class Trainer:
         Args:
           dataset: endless batches.
           explain: called when reading the data fails; returns what is wrong with it.
-          evaluate: called with the step every `eval_steps` steps and at the end; True ends the training.
+          evaluate: called with the step every `eval_steps` steps and at the end, each time after a checkpoint has been
+            written; True ends the training.
           eval_steps: see above; 0 for never.
 
         Raises:
@@ -213,10 +214,12 @@ class Trainer:
                 self.global_step += count
                 progress.report(self.global_step, count, {name: float(value) for name, value in sums.items()})
                 last = self.global_step >= options.num_train_steps
-                enough = look.due(self.global_step, last) and evaluate(self.global_step)
-                if save.due(self.global_step, last or stop.requested or enough):
+                stopping = stop.requested
+                looking = look.due(self.global_step, last)
+                if save.due(self.global_step, last or stopping or looking):  # what was evaluated is not lost by a kill
                     self._save()
-                if stop.requested and not last:
+                enough = looking and evaluate(self.global_step)
+                if stopping and not last:
                     raise KeyboardInterrupt(
                         f"stopped after step {self.global_step}, which is saved; the same command continues there"
                     )
@@ -239,7 +242,7 @@ class Trainer:
 
         @tf.function(reduce_retracing=True)
         def steps(iterator, first: tf.Tensor, count: tf.Tensor) -> dict[str, tf.Tensor]:
-            sums = dict.fromkeys(_MEASURES + tuple(self._term_names), tf.constant(0.0))
+            sums = dict.fromkeys((*_MEASURES, *self._model.loss_names), tf.constant(0.0))
             for offset in tf.range(count):
                 step = first + tf.cast(offset, tf.int64)
                 measured = strategy.run(self._replica_step, args=(next(iterator), step))
@@ -247,10 +250,6 @@ class Trainer:
             return sums
 
         return steps
-
-    @property
-    def _term_names(self) -> tuple[str, ...]:
-        return self._model.loss_names
 
     def _replica_step(self, batch: Batch, step: tf.Tensor) -> dict[str, tf.Tensor]:
         """One step on a replica's share of the batch. Returns measures of which the sum over the replicas counts."""
@@ -387,7 +386,10 @@ def _explained(explain: Callable[[], UserError | None]):
 
 
 class _StopRequest:
-    """Turns SIGINT and SIGTERM into a request that the loop sees between two steps; a second one stops at once."""
+    """Turns SIGINT and SIGTERM into a request that the loop sees when it next looks; a second one stops it.
+
+    Python hears of a signal when the graph that is running returns, which it does every few seconds.
+    """
 
     def __enter__(self) -> _StopRequest:
         self.requested = False
@@ -401,7 +403,7 @@ class _StopRequest:
         if self.requested:
             raise KeyboardInterrupt("stopped at once; the last checkpoint is what remains")
         self.requested = True
-        logging.info("Stopping after the current step; once more stops at once")
+        logging.info("Stopping; once more stops without saving")
 
     def __exit__(self, *exception) -> None:
         for number, handler in self._before.items():
@@ -429,16 +431,18 @@ class _Progress:
         options = self._options
         next_point = step + 1 if step == self._first else (step // options.log_steps + 1) * options.log_steps
         count = int(min(options.num_train_steps, next_stop, next_point)) - step
-        if self._seconds_per_step:
-            count = min(count, max(1, int(self._SECONDS_BETWEEN_LINES / 2 / self._seconds_per_step)))
+        if self._seconds_per_step is None:  # nothing is known of the speed yet: one step at a time
+            return 1
+        count = min(count, max(1, int(self._SECONDS_BETWEEN_LINES / 2 / self._seconds_per_step)))
         return min(count, options.iterations_per_loop)
 
     def report(self, step: int, count: int, sums: Mapping[str, float]) -> None:
         """Takes in the sums over `count` steps that end at `step`."""
         now = time.monotonic()
-        if not math.isfinite(sums["loss"]):
+        if not (math.isfinite(sums["loss"]) and math.isfinite(sums["gradient_norm"])):
             raise UserError(
-                f"the loss is no longer a number within the {count} steps before step {step}; lower --learning_rate, or"
+                f"the loss or its gradient is no longer a number within the {count} steps before step {step}; lower"
+                " --learning_rate, or"
                 f" look at the last checkpoint in {self._options.output_dir}"
             )
         if step - count > self._first:  # the very first step includes the making of the graph

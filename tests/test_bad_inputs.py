@@ -240,7 +240,7 @@ FILES_AT_FAULT = [
     ),
     ("run_classifier.py", "--task_name=cola --output_dir=classifier", "a model of the task tsv .*maybe, no, yes"),
     ("run_classifier.py", "--do_train=false --do_predict", r"labels of the task tsv are not known: train first"),
-    ("run_classifier.py", "--patience=2", "--patience=2 .*--eval_steps"),
+    ("run_classifier.py", "--patience=2", "--patience needs --eval_steps"),
     ("run_classifier.py", "--num_train_epochs=0.1", "64 examples, batches of 32 and 0.1 epochs make not a single"),
     ("run_squad.py", "--train_file=gone.json", r"gone\.json: no such file"),
     ("run_squad.py", "--train_file=broken.json", r"broken\.json, line 1, column \d+: not valid JSON"),
