@@ -390,7 +390,9 @@ def test_a_loss_that_is_no_number(tmp_path):
     broken[3] = np.nan
     checkpoint.tf1_variables(model)["cls/predictions/output_bias"].assign(broken)
     checkpoint.save(str(tmp_path / "start"), checkpoint.tf1_variables(model))
-    with pytest.raises(UserError, match=r"the loss or its gradient is no longer a number .* before step 1; lower --learning_rate"):
+    with pytest.raises(
+        UserError, match=r"the loss or its gradient is no longer a number .* before step 1; lower --learning_rate"
+    ):
         train(tmp_path / "run", 5, init=str(tmp_path / "start"))
     assert [path.name for path in (tmp_path / "run").glob("*.index")] == ["model.ckpt-0.index"]
 
