@@ -336,7 +336,6 @@ def convert_examples_to_features(
     doc_stride: int,
     max_query_length: int,
     is_training: bool,
-    unique_id_start: int = FIRST_UNIQUE_ID,
     log_level: int = logging.INFO,
 ) -> Iterator[InputFeatures]:
     """Yields the windows of each example, in order (the reference's function of this name; it calls back instead).
@@ -346,7 +345,7 @@ def convert_examples_to_features(
     Raises:
       ValueError: a question leaves no room for its paragraph, or doc_stride is below 1; see `check_lengths`.
     """
-    unique_id = unique_id_start
+    unique_id = FIRST_UNIQUE_ID
     words, document = None, None
     for example_index, example in enumerate(examples):
         if example.doc_tokens is not words:  # a file has a paragraph's questions one after the other
