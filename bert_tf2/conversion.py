@@ -14,8 +14,7 @@ import contextlib
 import dataclasses
 import os
 import re
-from collections.abc import Iterable, Iterator, Mapping
-from typing import Any
+from collections.abc import Iterable, Iterator
 
 import numpy as np
 
@@ -23,7 +22,7 @@ from bert_tf2 import bundle, classification, files, huggingface, keras_files, na
 from bert_tf2.config import BertConfig
 from bert_tf2.errors import UserError
 from bert_tf2.quiet import load_tensorflow
-from bert_tf2.sources import open_weights
+from bert_tf2.sources import labels_of, open_weights
 from bert_tf2.vocabulary_surgery import ExtendedWeights, extend
 from bert_tf2.weights import Weights, check_finite
 
@@ -78,7 +77,7 @@ def run(options: ConversionOptions) -> list[str]:
         report.append(extension.describe(len(vocabulary)) + ".")
         source = ExtendedWeights(source, config, extension)
         config, vocabulary = source.config, extension.vocabulary
-    target = _Target(source, config, vocabulary, lower, _labels(source), options)
+    target = _Target(source, config, vocabulary, lower, labels_of(source), options)
     return report + target.write()
 
 
@@ -129,11 +128,6 @@ def _check_output(options: ConversionOptions) -> None:
             raise UserError(f"--output={options.output}: the name of one of Keras' files ends in .keras or .weights.h5")
 
 
-def _labels(source: Weights) -> Mapping[str, Any] | None:
-    label_map = classification.load_label_map(source.folder)
-    return dataclasses.asdict(label_map) if label_map else source.labels()
-
-
 def _check(source: Weights, config: BertConfig, vocabulary: list[str] | None) -> None:
     """Raises UserError if the weights are not those of the configuration, or the vocabulary is not."""
     problems = [*_problems(source, config)]
@@ -181,7 +175,7 @@ class _Target:
         config: BertConfig,
         vocabulary: list[str] | None,
         do_lower_case: bool,
-        labels: Mapping[str, Any] | None,
+        labels: classification.LabelMap | None,
         options: ConversionOptions,
     ):
         self._source = source
@@ -263,7 +257,7 @@ class _Target:
                     stream.write(text.encode("utf-8"))
             yield
         if self._labels:
-            classification.save_label_map(folder, _label_map(self._labels))
+            classification.save_label_map(folder, self._labels)
 
     def _write_huggingface(self) -> list[str]:
         report = huggingface.write_folder(
@@ -273,7 +267,7 @@ class _Target:
             self._config,
             vocabulary=self._vocabulary,
             do_lower_case=self._do_lower_case,
-            labels=self._labels,
+            labels=dataclasses.asdict(self._labels) if self._labels else None,
         )
         return report + self._left_out(self._others())
 
@@ -311,15 +305,10 @@ class _Target:
             return heads.SpanModel(config)
         if names.LABELS[0].reference not in shapes:
             return modeling.BertModel(config)
-        label_map = _label_map(self._labels) if self._labels else None
         num_labels = shapes["output_bias"][0]
-        if label_map and label_map.task == classification.TAGGING_TASK:
+        if self._labels and self._labels.task == classification.TAGGING_TASK:
             return heads.TaggingModel(config, num_labels)
-        return heads.ClassifierModel(config, num_labels, regression=bool(label_map and label_map.regression))
-
-
-def _label_map(labels: Mapping[str, Any]) -> classification.LabelMap:
-    return classification.LabelMap(labels["task"], tuple(labels["labels"]), labels["regression"])
+        return heads.ClassifierModel(config, num_labels, regression=bool(self._labels and self._labels.regression))
 
 
 def listing(path: str) -> Iterator[str]:

@@ -39,6 +39,7 @@ from bert_tf2 import (
     names,
     saved_model_files,
     signatures,
+    sources,
     squad,
     tokenization,
 )
@@ -335,11 +336,8 @@ def _find_labels(options: ExportOptions, source: Weights) -> classification.Labe
         path, found = "the task", options.labels
     elif options.label_map:
         path, found = options.label_map, classification.read_label_map(options.label_map)
-    elif files.exists(beside):
-        path, found = beside, classification.read_label_map(beside)
     else:
-        content = source.labels()
-        path, found = source.path, classification.LabelMap(**content) if content else None
+        path, found = beside if files.exists(beside) else source.path, sources.labels_of(source)
     if found is None:
         raise UserError(
             f"{source.path}: no {classification.LABEL_MAP_FILE} lies beside it, so the meaning of its outputs is not"

@@ -252,14 +252,15 @@ def known_labels(options: FineTuneOptions, tagging: bool = False) -> classificat
       UserError: they are for the other, or label_map.json is broken.
     """
     if checkpoint.latest_checkpoint(options.output_dir):
-        folder = options.output_dir
+        folder, label_map = options.output_dir, classification.load_label_map(options.output_dir)
     elif options.init_checkpoint and not options.do_train:
-        folder = sources.folder_of(options.init_checkpoint)
+        source = sources.open_weights(options.init_checkpoint)
+        folder, label_map = source.folder, sources.labels_of(source)
+        own_file = files.exists(os.path.join(folder, classification.LABEL_MAP_FILE))
+        if not tagging and not own_file and _are_numbered(label_map):
+            label_map = None  # the task knows better names for its outputs
     else:
         return None
-    label_map = classification.load_label_map(folder)
-    if label_map is None and folder != options.output_dir:
-        label_map = _labels_of(options.init_checkpoint, tagging)
     if label_map and (label_map.task == classification.TAGGING_TASK) != tagging:
         raise UserError(
             f"{os.path.join(folder, classification.LABEL_MAP_FILE)}: the model there was trained for the task"
@@ -268,15 +269,9 @@ def known_labels(options: FineTuneOptions, tagging: bool = False) -> classificat
     return label_map
 
 
-def _labels_of(init_checkpoint: str, tagging: bool) -> classification.LabelMap | None:
-    """What weights say that hold their labels themselves, as a Hugging Face folder does.
-
-    LABEL_0 and so on are no names; a classification task knows better ones for its outputs.
-    """
-    content = sources.open_weights(init_checkpoint).labels()
-    if not content or (not tagging and all(re.fullmatch(r"LABEL_\d+", label) for label in content["labels"])):
-        return None
-    return classification.LabelMap(content["task"], tuple(content["labels"]), content["regression"])
+def _are_numbered(label_map: classification.LabelMap | None) -> bool:
+    """Whether the labels are LABEL_0 and so on, which Hugging Face's models have where nobody named them."""
+    return bool(label_map and label_map.labels) and all(re.fullmatch(r"LABEL_\d+", name) for name in label_map.labels)
 
 
 def _best_folder(options: FineTuneOptions) -> str:

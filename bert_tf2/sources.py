@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 
-from bert_tf2 import bundle, files, huggingface, keras_files, model_garden
+from bert_tf2 import bundle, classification, files, huggingface, keras_files, model_garden
 from bert_tf2.errors import UserError
 from bert_tf2.weights import Weights
 
@@ -55,6 +55,12 @@ def _keras_files_in(path: str) -> list[str]:
     return [file for file in found if keras_files.recognises(file)]
 
 
-def folder_of(path: str) -> str:
-    """The folder that weights lie in, without opening them."""
-    return path if files.is_directory(path) else os.path.dirname(path)
+def labels_of(source: Weights) -> classification.LabelMap | None:
+    """What a classifier's or tagger's outputs mean: label_map.json beside the weights, else what they say themselves.
+
+    None where nobody says it.
+    """
+    beside = classification.load_label_map(source.folder)
+    if beside or not (content := source.labels()):
+        return beside
+    return classification.LabelMap(content["task"], tuple(content["labels"]), content["regression"])

@@ -8,7 +8,7 @@ out which one a path needs.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -94,13 +94,6 @@ class Weights:
         """Reads everything once. Raises UserError if a part does not match its checksum, as far as there are such."""
         for name in self.shapes:
             self.get(name)
-
-    def finite(self) -> Iterator[tuple[str, np.ndarray]]:
-        """Every weight (no optimizer state) with its name. Raises UserError where one holds NaN or infinity."""
-        for name in names.without_optimizer(self.shapes):
-            value = self.get(name)
-            check_finite(self.path, name, value)
-            yield name, value
 
 
 def as_float32(value: np.ndarray) -> np.ndarray:
