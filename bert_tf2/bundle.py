@@ -14,6 +14,7 @@ import contextlib
 import math
 import os
 import re
+import shlex
 import struct
 from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, NamedTuple
@@ -34,6 +35,8 @@ OBJECT_GRAPH = "_CHECKPOINTABLE_OBJECT_GRAPH"
 """The key by which a checkpoint of TensorFlow 2's objects is known."""
 
 _FILE = r"\.(index|meta|data-\d{5}-of-\d{5})$"
+_OF_TRAINING = re.compile(r"model\.ckpt-(\d+)\.index")  # as CheckpointFolder and the reference name them
+_STATE_FILE = "checkpoint"
 
 
 def find_prefix(path: str) -> str:
@@ -46,8 +49,8 @@ def find_prefix(path: str) -> str:
     if files.exists(prefix + ".index"):
         return prefix
     if files.is_directory(path):
-        latest = latest_checkpoint(path)
-        candidates = [latest] if latest else prefixes_in(path)
+        has_state = files.exists(os.path.join(path, _STATE_FILE))
+        candidates = [latest_checkpoint(path)] if has_state else prefixes_in(path)
         if len(candidates) == 1:
             return candidates[0]
         if candidates:
@@ -154,10 +157,20 @@ class Checkpoint(Weights):
 
     kind = "TensorFlow 1 checkpoint"
 
-    def __init__(self, path: str):
-        """Raises UserError if there is no checkpoint or its index cannot be read."""
+    def __init__(self, path: str, advise: bool = True):
+        """Opens a checkpoint.
+
+        Args:
+          path: its prefix, one of its files, or its folder.
+          advise: whether the message of a damaged checkpoint names an intact one beside it. To find that one, all
+            checkpoints beside it are read.
+
+        Raises:
+          UserError: there is no checkpoint or its index cannot be read.
+        """
         super().__init__(find_prefix(path))
         self._prefix = self.path
+        self._advise = advise
         with self._explained():
             with files.open_binary(self._prefix + ".index") as stream:
                 table = sstable.read(stream.read())
@@ -182,17 +195,14 @@ class Checkpoint(Weights):
             if entry.dtype != "string":
                 asked = math.prod(entry.shape) * _numpy_dtype(entry.dtype).itemsize
             if asked != entry.size or entry.offset + entry.size > sizes[entry.shard]:
-                raise UserError(
+                raise self._damaged(
                     f"{self._data_file(entry.shard)}: the tensor {name} cannot be read: it should be {asked} bytes at"
-                    f" {entry.offset}, and the file has {sizes[entry.shard]}; the checkpoint is damaged or incomplete,"
-                    " copy it again"
+                    f" {entry.offset}, and the file has {sizes[entry.shard]}; the checkpoint is damaged or incomplete"
                 )
 
     def _shard_size(self, shard: int) -> int:
         if not files.exists(self._data_file(shard)):
-            raise UserError(
-                f"{self._data_file(shard)}: no such file, so the checkpoint is damaged or incomplete; copy it again"
-            )
+            raise self._damaged(f"{self._data_file(shard)}: no such file, so the checkpoint is damaged or incomplete")
         return files.size(self._data_file(shard))
 
     @contextlib.contextmanager
@@ -201,9 +211,11 @@ class Checkpoint(Weights):
             yield
         except (sstable.DamagedTable, OSError, ValueError, struct.error) as error:
             what = f"the tensor {name} cannot be read" if name else "cannot be read"
-            raise UserError(
-                f"{self.path}: {what}, the checkpoint is damaged or incomplete ({error}); copy it again"
-            ) from error
+            raise self._damaged(f"{self.path}: {what}, the checkpoint is damaged or incomplete ({error})") from error
+
+    def _damaged(self, problem: str) -> UserError:
+        advice = _way_back(self.folder, but=os.path.basename(self._prefix)) if self._advise else ""
+        return UserError(f"{problem}; {advice or 'copy it again'}")
 
     @property
     def folder(self) -> str:
@@ -318,24 +330,59 @@ def latest_checkpoint(output_dir: str) -> str | None:
     """The prefix of the newest checkpoint in a folder, as its `checkpoint` file names it; None where there is none.
 
     Raises:
-      UserError: the file `checkpoint` cannot be understood, or names a checkpoint that is gone.
+      UserError: the file `checkpoint` cannot be understood, or names a checkpoint that is gone, or there are
+        checkpoints of a training but no such file (the reference would start afresh and overwrite them). The message
+        names the newest checkpoint that is intact, and the command that makes a training continue from it.
     """
-    path = os.path.join(output_dir, "checkpoint")
+    path = os.path.join(output_dir, _STATE_FILE)
     if not files.exists(path):
+        if advice := _way_back(output_dir):
+            raise UserError(f"{path}: no such file, although the folder holds the checkpoints of a training; {advice}")
         return None
     named = re.search(r'^model_checkpoint_path: "(.*)"$', files.read_text(path).replace("\r", ""), re.MULTILINE)
     if not named:
-        raise UserError(f"{path}: names no model_checkpoint_path; remove the file to start afresh")
-    prefix = os.path.join(output_dir, named[1])
-    if not files.exists(prefix + ".index"):
-        # The folder may have been moved since an absolute path was written.
-        prefix = os.path.join(output_dir, os.path.basename(named[1]))
-    if not files.exists(prefix + ".index"):
-        raise UserError(
-            f"{path}: names the checkpoint {named[1]}, which is not there; bring it back, or remove the file to start"
-            " afresh"
-        )
-    return prefix
+        raise _lost(output_dir, f"{path}: names no model_checkpoint_path")
+    # The folder may have been moved since an absolute path was written.
+    for name in (named[1], os.path.basename(named[1])):
+        prefix = os.path.join(output_dir, name)
+        if files.exists(prefix + ".index"):
+            return prefix
+    raise _lost(output_dir, f"{path}: names the checkpoint {named[1]}, but {prefix}.index is missing")
+
+
+def _lost(output_dir: str, problem: str) -> UserError:
+    """The error for a state file that leads to no checkpoint. Nobody is advised to remove what could be recovered."""
+    start_afresh = f"no intact checkpoint is left in {output_dir}: restore one, or give another folder to start afresh"
+    return UserError(f"{problem}; {_way_back(output_dir) or start_afresh}")
+
+
+def _way_back(folder: str, but: str = "") -> str:
+    """How to continue from the newest intact checkpoint `model.ckpt-STEP` in a folder; "" where there is none.
+
+    Args:
+      folder: of the checkpoints.
+      but: the name of a checkpoint that is known to be damaged.
+    """
+    steps = {int(found[1]) for name in files.list_directory(folder) if (found := _OF_TRAINING.fullmatch(name))}
+    for step in sorted(steps, reverse=True):
+        name = f"model.ckpt-{step}"
+        if name != but and _is_intact(os.path.join(folder, name)):
+            line, state = f'model_checkpoint_path: "{name}"', os.path.join(folder, _STATE_FILE)
+            write = f"put the line {line} into" if files.is_remote(state) else f"run echo '{line}' >"
+            return (
+                f"the newest intact checkpoint there is {os.path.join(folder, name)}. To continue from it, {write}"
+                f" {shlex.quote(state)} and give the same command again"
+            )
+    return ""
+
+
+def _is_intact(prefix: str) -> bool:
+    """Whether every tensor of a checkpoint can be read and matches its checksum."""
+    try:
+        Checkpoint(prefix, advise=False).verify()
+    except UserError:
+        return False
+    return True
 
 
 class CheckpointFolder:
@@ -353,14 +400,14 @@ class CheckpointFolder:
         listed = [old for old in self._listed() if old != name] + [name]
         kept, dropped = listed[-self._keep :], listed[: -self._keep]
         lines = [f'model_checkpoint_path: "{name}"', *(f'all_model_checkpoint_paths: "{old}"' for old in kept)]
-        files.write_text(os.path.join(self._output_dir, "checkpoint"), "\n".join(lines) + "\n")
+        files.write_text(os.path.join(self._output_dir, _STATE_FILE), "\n".join(lines) + "\n")
         for old in dropped:
             self._delete(old)
         logging.info("Saved %s", prefix)
         return prefix
 
     def _listed(self) -> list[str]:
-        path = os.path.join(self._output_dir, "checkpoint")
+        path = os.path.join(self._output_dir, _STATE_FILE)
         text = files.read_text(path) if files.exists(path) else ""
         return re.findall(r'^all_model_checkpoint_paths: "(.*)"$', text, re.MULTILINE)
 

@@ -2,7 +2,10 @@
 
 import json
 import os
+import re
 import resource
+import shutil
+import subprocess
 
 import numpy as np
 import pytest
@@ -369,19 +372,62 @@ def test_a_run_that_goes_on_keeps_counting(tmp_path):
 
 
 def test_no_state_file_means_no_checkpoint(tmp_path):
+    (tmp_path / "bert_model.ckpt.index").touch()  # a released model, not a training's checkpoint
     assert checkpoint.latest_checkpoint(str(tmp_path)) is None
     assert checkpoint.latest_checkpoint(str(tmp_path / "none")) is None
 
 
-def test_a_state_file_that_names_a_missing_checkpoint(tmp_path):
+# What became of the newest checkpoint, or of the file that names it -> what the message begins with.
+LOST = {
+    "data-flipped": (lambda folder: flip(folder / f"model.ckpt-30{DATA}", 0.5), "{}/model.ckpt-30: the tensor"),
+    "data-gone": (lambda folder: (folder / f"model.ckpt-30{DATA}").unlink(), f"{{}}/model.ckpt-30{DATA}: no such file"),
+    "index-cut": (lambda folder: cut(folder / "model.ckpt-30.index", 0.5), "{}/model.ckpt-30: cannot be read"),
+    "index-gone": (
+        lambda folder: (folder / "model.ckpt-30.index").unlink(),
+        "{0}/checkpoint: names the checkpoint model.ckpt-30, but {0}/model.ckpt-30.index is missing",
+    ),
+    "state-gone": (lambda folder: (folder / "checkpoint").unlink(), "{}/checkpoint: no such file, although"),
+    "state-rubbish": (lambda folder: (folder / "checkpoint").write_text("x"), "{}/checkpoint: names no model_"),
+}
+
+
+@pytest.fixture(scope="module")
+def training_folder(tmp_path_factory):
+    """Three checkpoints of a training, the second of which is damaged where nobody looks at first."""
+    path = tmp_path_factory.mktemp("training")
+    folder, variables = CheckpointFolder(str(path)), {"v": tf.Variable([1.0] * 100)}
+    for step in (5, 20, 30):
+        folder.save(variables, step)
+    flip(path / f"model.ckpt-20{DATA}", 0.5)
+    return path
+
+
+@pytest.mark.parametrize("case", LOST)
+def test_the_newest_intact_checkpoint_is_named_and_its_command_continues_there(training_folder, tmp_path, case):
+    """5 is the newest but 30 where 30 is lost: 20 is damaged too, and the steps are numbers and not words."""
+    damage, beginning = LOST[case]
+    folder = tmp_path / "out"
+    shutil.copytree(training_folder, folder)
+    damage(folder)
+
+    def resume():
+        variables = {"v": tf.Variable([0.0] * 100)}
+        return checkpoint.restore(checkpoint.latest_checkpoint(str(folder)), variables)
+
+    message = message_of(resume)
+    assert message.startswith(beginning.format(folder))
+    step = 30 if case.startswith("state") else 5
+    assert f"the newest intact checkpoint there is {folder}/model.ckpt-{step}. To continue from it, run" in message
+    command = re.search("run (echo .*) and give the same command again", message)[1]
+    subprocess.run(command, shell=True, check=True)
+    assert resume() == step
+
+
+def test_nothing_intact_is_left(tmp_path):
     (tmp_path / "checkpoint").write_text('model_checkpoint_path: "model.ckpt-9"\n')
     message = message_of(checkpoint.latest_checkpoint, str(tmp_path))
-    assert message.startswith(f"{tmp_path}/checkpoint: names the checkpoint model.ckpt-9, which is not there")
-
-
-def test_a_state_file_of_rubbish(tmp_path):
-    (tmp_path / "checkpoint").write_text("rubbish\n")
-    assert "names no model_checkpoint_path" in message_of(checkpoint.latest_checkpoint, str(tmp_path))
+    assert message.startswith(f"{tmp_path}/checkpoint: names the checkpoint model.ckpt-9, but ")
+    assert "no intact checkpoint is left" in message and "remove" not in message
 
 
 def test_a_folder_that_was_moved(tmp_path):
