@@ -29,6 +29,7 @@ setuptools.setup(
         "scipy",
         "seqeval",  # entities in tag sequences
         "h5py",  # Keras' files
+        "filelock>=4",  # one training at a time in an output folder
         "google-crc32c",  # the checksums of TensorFlow's checkpoints
         "ml-dtypes",  # bfloat16 for numpy; TensorFlow brings it too
     ],

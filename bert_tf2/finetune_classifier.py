@@ -43,14 +43,15 @@ def run(options: ClassifierOptions) -> dict[str, float] | None:
     """
     if not (options.do_train or options.do_eval or options.do_predict or options.do_export):
         raise UserError("nothing to do: give at least one of --do_train, --do_eval, --do_predict and --do_export")
-    call = _Call(FineTuner(options), _processor(options), options)
-    if options.do_train:
-        call.train()
-    results = call.evaluate() if options.do_eval else None
-    if options.do_predict:
-        call.predict()
-    if options.do_export:
-        call.export()
+    with FineTuner(options) as tuner:
+        call = _Call(tuner, _processor(options), options)
+        if options.do_train:
+            call.train()
+        results = call.evaluate() if options.do_eval else None
+        if options.do_predict:
+            call.predict()
+        if options.do_export:
+            call.export()
     return results
 
 
@@ -90,7 +91,7 @@ class _Call:
         )
 
     def _write(self, examples: Sequence[classification.InputExample], name: str) -> str:
-        path = self._tuner.output_file(name)
+        path = self._tuner.record_file(name)
         classification.file_based_convert_examples_to_features(
             examples, self._labels, self._options.max_seq_length, self._tuner.tokenizer, path
         )

@@ -51,14 +51,15 @@ def run(options: NerOptions) -> dict[str, float] | None:
             raise UserError(f"--do_{part} needs --{part}_file")
     if options.eval_steps and not options.eval_file:
         raise UserError("--eval_steps needs --eval_file, to evaluate on")
-    call = _Call(FineTuner(options), _read_all(options), options)
-    if options.do_train:
-        call.train()
-    scores = call.evaluate() if options.do_eval else None
-    if options.do_predict:
-        call.predict()
-    if options.do_export:
-        call.export()
+    with FineTuner(options) as tuner:
+        call = _Call(tuner, _read_all(options), options)
+        if options.do_train:
+            call.train()
+        scores = call.evaluate() if options.do_eval else None
+        if options.do_predict:
+            call.predict()
+        if options.do_export:
+            call.export()
     return scores
 
 
@@ -128,7 +129,7 @@ class _Call:
             self._options.doc_stride or None,
             self._options.document_context,
         )
-        path = self._tuner.output_file(f"{part}.tf_record")
+        path = self._tuner.record_file(f"{part}.tf_record")
         records.write_records(path, records.TOKEN_TAGGING, map(ner.as_record, features))
         return _Windows(self._sentences[part], features, path)
 

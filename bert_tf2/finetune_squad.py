@@ -46,7 +46,11 @@ def run(options: SquadOptions) -> dict[str, float] | None:
       UserError: nothing to do, or files and lengths that are missing, malformed or do not fit together.
     """
     _check(options)
-    tuner = FineTuner(options)
+    with FineTuner(options) as tuner:
+        return _run(tuner, options)
+
+
+def _run(tuner: FineTuner, options: SquadOptions) -> dict[str, float] | None:
     answering = options.do_predict or options.do_eval
     watching = options.do_train and options.eval_steps > 0
     train = _read_training_set(options) if options.do_train else []
@@ -56,7 +60,7 @@ def run(options: SquadOptions) -> dict[str, float] | None:
     tuner.make_model(lambda config, dtype: heads.SpanModel(config, dtype=dtype))
     predictor = _Predictor(tuner, questions, options)
     if options.do_train:
-        path = tuner.output_file("train.tf_record")
+        path = tuner.record_file("train.tf_record")
         count, _ = _write_features(tuner, train, path, is_training=True)
         logging.info("  Num split examples = %d", count)
         tuner.train(path, records.SQUAD_TRAIN, len(train), measure=predictor.measure if watching else None)
@@ -138,7 +142,7 @@ class _Predictor:
         self._tuner = tuner
         self._examples = examples
         self._options = options
-        self._path = tuner.output_file("eval.tf_record")
+        self._path = tuner.record_file("eval.tf_record")
         self._features: list[squad.InputFeatures] | None = None
 
     def answers(self) -> squad.Answers:

@@ -5,16 +5,28 @@ finetune_classifier, finetune_squad and finetune_ner add what is their own: read
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
 import os
 import re
+import tempfile
 from collections.abc import Callable, Iterator, Mapping
 
 import numpy as np
 from absl import logging
 
-from bert_tf2 import checkpoint, classification, files, pretraining, records, sources, tokenization, training
+from bert_tf2 import (
+    checkpoint,
+    classification,
+    files,
+    output_lock,
+    pretraining,
+    records,
+    sources,
+    tokenization,
+    training,
+)
 from bert_tf2.config import BertConfig
 from bert_tf2.errors import UserError
 
@@ -89,17 +101,27 @@ class FineTuner:
         self.global_step: int | None = None
         self._strategy = training.create_strategy(options.devices)
         self._runner: training.Runner | None = None
+        self._held = contextlib.ExitStack()
+
+    def __enter__(self) -> FineTuner:
+        return self
+
+    def __exit__(self, *exception) -> None:
+        self._held.close()
 
     def make_model(self, make: Callable[[BertConfig, str], object]) -> None:
         """Builds the model by `make(config, dtype policy)` and loads its weights, so that a misfit shows at once.
 
         They are the newest in output_dir, or the best there where nothing is to be trained; else init_checkpoint's.
+        From here on output_dir belongs to this call, if it trains.
 
         Raises:
-          UserError: a checkpoint that cannot be read or is another model's.
+          UserError: a checkpoint that cannot be read or is another model's, or another training runs in output_dir.
         """
         options = self.options
         files.make_directory(options.output_dir)
+        if options.do_train:
+            self._held.enter_context(output_lock.training_in(options.output_dir))
         policy = pretraining.dtype_policy(options.precision)
         self.model = training.build_model(self._strategy, lambda: make(self.config, policy), options.random_seed)
         self._runner = training.Runner(self.model, self._strategy)
@@ -108,6 +130,16 @@ class FineTuner:
 
     def output_file(self, name: str) -> str:
         return os.path.join(self.options.output_dir, name)
+
+    def record_file(self, name: str) -> str:
+        """Where to write examples for the model: into output_dir, as the reference does.
+
+        Beside a running training they go to a temporary folder, since that training evaluates on the records that are
+        in output_dir.
+        """
+        if self.options.do_train or not output_lock.is_training_elsewhere(self.options.output_dir):
+            return self.output_file(name)
+        return os.path.join(self._held.enter_context(tempfile.TemporaryDirectory()), name)
 
     def save_labels(self, label_map: classification.LabelMap) -> None:
         """Writes label_map.json beside all the weights that the training will write."""

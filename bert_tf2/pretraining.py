@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import itertools
 import os
@@ -10,7 +11,7 @@ from collections.abc import Iterable, Mapping
 import numpy as np
 from absl import logging
 
-from bert_tf2 import checkpoint, files, heads, records, training
+from bert_tf2 import checkpoint, files, heads, output_lock, records, training
 from bert_tf2.config import BertConfig
 from bert_tf2.errors import UserError
 
@@ -85,6 +86,11 @@ def _train_and_evaluate(options: PretrainingOptions) -> dict[str, float] | None:
     check_sequence_length(options.max_seq_length, config)
     source = _Source(options, config)
     files.make_directory(options.output_dir)
+    with output_lock.training_in(options.output_dir) if options.do_train else contextlib.nullcontext():
+        return _compute(options, config, source)
+
+
+def _compute(options: PretrainingOptions, config: BertConfig, source: _Source) -> dict[str, float] | None:
     strategy = training.create_strategy(options.devices)
     model = training.build_model(
         strategy, lambda: heads.PretrainingModel(config, dtype=dtype_policy(options.precision)), options.random_seed

@@ -16,7 +16,7 @@ SCRIPTS = sorted(path for path in ROOT.glob("*.py") if path.name != "setup.py")
 LEVELS = [
     ["errors", "quiet"],
     ["files", "huggingface_config"],
-    ["config", "tokenization", "sstable", "torch_files"],
+    ["config", "tokenization", "sstable", "torch_files", "output_lock"],
     ["names", "records", "modeling", "vocabulary", "classification_tasks"],
     ["weights", "pretraining_data", "heads", "classification", "metrics", "squad", "ner"],
     ["squad_scores", "bundle", "tensor_files", "vocabulary_surgery"],
@@ -39,6 +39,7 @@ WITHOUT_TENSORFLOW = [
     *("pretraining_data", "classification", "metrics", "squad", "squad_scores", "ner", "flags"),
     *(
         "names",
+        "output_lock",
         "weights",
         "sstable",
         "bundle",
