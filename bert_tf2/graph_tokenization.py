@@ -114,9 +114,15 @@ class GraphTokenizer(tf.Module):
         Raises:
           UserError: tensorflow-text is missing, or an entry of the vocabulary is too long for it.
           NotInVocabularyError: the vocabulary lacks [UNK], [CLS], [SEP] or one of `keep`.
-          ValueError: two of `keep` could overlap, or there are too many of them.
+          ValueError: two of `keep` could overlap, or there are too many of them; or the tokenizer has rules of its own
+            (a subclass), which no graph can follow.
         """
         super().__init__(name="graph_tokenizer")
+        if tokenizer.has_own_rules:
+            raise ValueError(
+                "a tokenizer with rules of its own (a subclass, or another object for words or pieces) works in Python"
+                " only: tokenize before the model is called, and export it without signatures for text"
+            )
         _check_keep(keep)
         self._cls, self._sep = tokenizer.convert_tokens_to_ids(["[CLS]", "[SEP]"])
         self._lower = tokenizer.basic_tokenizer.do_lower_case

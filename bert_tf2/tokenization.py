@@ -24,6 +24,7 @@ worked out once and remembered (see `_Remembered`).
 
 from __future__ import annotations
 
+import itertools
 import re
 import unicodedata
 from collections.abc import Callable, Container, Hashable, Iterable, Mapping, Sequence
@@ -91,8 +92,18 @@ class _Remembered(dict):
         return type(self), (self._compute, self._limit, self._longest)
 
 
-def _is_cjk(code: int) -> bool:
+def _is_chinese(code: int) -> bool:
     return any(first <= code <= last for first, last in _CJK_BLOCKS)
+
+
+def _is_whitespace(char: str) -> bool:
+    """Space, tab, line ends, and what Unicode calls a space separator."""
+    return char in "\t\n\r" or unicodedata.category(char) == "Zs"
+
+
+def _is_control(char: str) -> bool:
+    """Unicode's control and format characters, except for those that are whitespace here."""
+    return not _is_whitespace(char) and unicodedata.category(char) in ("Cc", "Cf")
 
 
 def _is_punctuation(char: str) -> bool:
@@ -101,14 +112,16 @@ def _is_punctuation(char: str) -> bool:
 
 
 def _clean(code: int) -> str:
-    """What a code point of raw text becomes: nothing, a space, itself, or itself as a word of its own."""
+    """What a code point of raw text becomes: nothing, a space, itself."""
     char = chr(code)
-    category = unicodedata.category(char)
-    if char in "\t\n\r" or category == "Zs":
+    if _is_whitespace(char):
         return " "
-    if char == "\ufffd" or category in ("Cc", "Cf"):  # U+0000 is of category Cc
-        return ""
-    return f" {char} " if _is_cjk(code) else char
+    return "" if char == "\ufffd" or _is_control(char) else char  # U+0000 is a control character
+
+
+def _clean_and_set_chinese_apart(code: int) -> str:
+    """The same, and a Chinese character becomes a word of its own."""
+    return f" {chr(code)} " if _is_chinese(code) else _clean(code)
 
 
 def _set_apart(code: int) -> str:
@@ -123,7 +136,7 @@ def _set_apart_without_accents(code: int) -> str:
 
 
 # Tables for str.translate, which asks a mapping for each code point. They are shared by all tokenizers.
-_CLEAN = _Remembered(_clean)
+_CLEAN = _Remembered(_clean_and_set_chinese_apart)
 _SET_APART = _Remembered(_set_apart)
 _SET_APART_WITHOUT_ACCENTS = _Remembered(_set_apart_without_accents)
 
@@ -132,7 +145,18 @@ class BasicTokenizer:
     """Text -> words: cleans, separates Chinese characters and punctuation, lowers case and drops accents if wanted.
 
     It remembers what it did with a word, so `do_lower_case` is for the constructor only.
+
+    A subclass may override the steps that the reference has as methods: `_clean_text`, `_tokenize_chinese_chars`,
+    `_is_chinese_char`, `_run_strip_accents`, `_run_split_on_punc`. Texts then go through these methods one by one,
+    which is several times slower, and nothing is remembered.
     """
+
+    _STEPS = ("_clean_text", "_tokenize_chinese_chars", "_is_chinese_char", "_run_strip_accents", "_run_split_on_punc")
+    _has_own_steps = False
+
+    def __init_subclass__(cls, **kwargs):
+        super().__init_subclass__(**kwargs)
+        cls._has_own_steps = any(getattr(cls, name) is not getattr(BasicTokenizer, name) for name in cls._STEPS)
 
     def __init__(self, do_lower_case: bool = True):
         self.do_lower_case = do_lower_case
@@ -145,6 +169,8 @@ class BasicTokenizer:
         looks across a blank. Lower-casing looks at neighbours (a capital sigma at the end of a word becomes another
         letter than within it) but only at those in the same word, and accents belong to the letter before them.
         """
+        if self._has_own_steps:
+            return self._tokenize_by_steps(convert_to_unicode(text))
         words: list[str] = []
         for word in convert_to_unicode(text).translate(_CLEAN).split():
             words += self._words[word]
@@ -155,6 +181,39 @@ class BasicTokenizer:
         if not self.do_lower_case:
             return word.translate(_SET_APART).split()
         return unicodedata.normalize("NFD", word.lower()).translate(_SET_APART_WITHOUT_ACCENTS).split()
+
+    # What follows is for subclasses: the same rules, one step after the other.
+
+    def _tokenize_by_steps(self, text: str) -> list[str]:
+        words: list[str] = []
+        for word in self._tokenize_chinese_chars(self._clean_text(text)).split():
+            if self.do_lower_case:
+                word = self._run_strip_accents(word.lower())
+            words += self._run_split_on_punc(word)
+        return " ".join(words).split()
+
+    def _clean_text(self, text: str) -> str:
+        """Every kind of whitespace as a space; without control characters and U+FFFD."""
+        return "".join([_clean(ord(char)) for char in text])
+
+    def _tokenize_chinese_chars(self, text: str) -> str:
+        """The text with spaces around each character for which `_is_chinese_char` is true."""
+        return "".join([f" {char} " if self._is_chinese_char(ord(char)) else char for char in text])
+
+    def _is_chinese_char(self, cp: int) -> bool:
+        """Whether a code point is in one of the blocks of Chinese characters."""
+        return _is_chinese(cp)
+
+    def _run_strip_accents(self, text: str) -> str:
+        """The text in decomposed form (NFD), without its nonspacing marks."""
+        return "".join([char for char in unicodedata.normalize("NFD", text) if unicodedata.category(char) != "Mn"])
+
+    def _run_split_on_punc(self, text: str) -> list[str]:
+        """A word in parts: each punctuation mark, and what stands between two of them."""
+        parts: list[str] = []
+        for is_mark, run in itertools.groupby(text, _is_punctuation):
+            parts += run if is_mark else ["".join(run)]
+        return parts
 
 
 class WordpieceTokenizer:
@@ -222,7 +281,16 @@ class FullTokenizer:
 
     def tokenize(self, text: str | bytes) -> list[str]:
         """The pieces of a text, without [CLS] and [SEP]; a "[MASK]" in the text is taken apart like any other text."""
-        return self.wordpiece_tokenizer.tokenize(" ".join(self.basic_tokenizer.tokenize(text)))
+        words = self.basic_tokenizer.tokenize(text)
+        if type(self.wordpiece_tokenizer) is WordpieceTokenizer:
+            return self.wordpiece_tokenizer.tokenize(" ".join(words))
+        return [piece for word in words for piece in self.wordpiece_tokenizer.tokenize(word)]  # as another one expects
+
+    @property
+    def has_own_rules(self) -> bool:
+        """Whether a subclass or another object has a part in what a text becomes, so that only Python can compute it."""
+        parts = (self, self.basic_tokenizer, self.wordpiece_tokenizer)
+        return tuple(map(type, parts)) != (FullTokenizer, BasicTokenizer, WordpieceTokenizer)
 
     def convert_tokens_to_ids(self, tokens: Iterable[str]) -> list[int]:
         """See the function of this name."""

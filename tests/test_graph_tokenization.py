@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import itertools
 import json
 import pathlib
@@ -299,6 +300,17 @@ def test_keep_is_checked(small):
         graph_tokenization.GraphTokenizer(small.python, list(map(str, range(256))))
     with pytest.raises(tokenization.NotInVocabularyError, match="CLS2"):
         graph_tokenization.GraphTokenizer(small.python, ["[CLS2]"])
+
+
+def test_a_tokenizer_with_rules_of_its_own_is_refused(small):
+    class Own(tokenization.BasicTokenizer):
+        def _run_split_on_punc(self, text):
+            return [text]
+
+    tokenizer = copy.copy(small.python)
+    tokenizer.basic_tokenizer = Own()
+    with pytest.raises(ValueError, match="rules of its own"):
+        graph_tokenization.GraphTokenizer(tokenizer)
 
 
 def test_special_tokens_are_needed(tmp_path):

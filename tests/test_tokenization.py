@@ -131,6 +131,74 @@ def test_basic_tokenizer_by_hand():
     assert lower.tokenize(" \t\n") == []
 
 
+class _EveryStep(tokenization.BasicTokenizer):
+    """Overrides each step with the one of the base class."""
+
+    def _clean_text(self, text):
+        return super()._clean_text(text)
+
+    def _tokenize_chinese_chars(self, text):
+        return super()._tokenize_chinese_chars(text)
+
+    def _is_chinese_char(self, cp):
+        return super()._is_chinese_char(cp)
+
+    def _run_strip_accents(self, text):
+        return super()._run_strip_accents(text)
+
+    def _run_split_on_punc(self, text):
+        return super()._run_split_on_punc(text)
+
+
+@pytest.mark.parametrize("do_lower_case", [True, False])
+def test_the_steps_that_a_subclass_may_override_give_the_same_words(do_lower_case):
+    source = random.Random(6)
+    plain, stepwise = tokenization.BasicTokenizer(do_lower_case), _EveryStep(do_lower_case)
+    for text in [random_text(source) for _ in range(2000)]:
+        assert stepwise.tokenize(text) == plain.tokenize(text), repr(text)
+
+
+@pytest.mark.parametrize(
+    ("name", "step", "words"),
+    [
+        ("_clean_text", lambda self, text: text.replace("_", " "), ["a", "be", "-", "c", "北"]),
+        ("_tokenize_chinese_chars", lambda self, text: text, ["a", "_", "be", "-", "c北"]),
+        ("_is_chinese_char", lambda self, cp: cp == ord("c"), ["a", "_", "be", "-", "c", "北"]),
+        ("_run_strip_accents", lambda self, text: text, ["a", "_", "bé", "-", "c", "北"]),
+        ("_run_split_on_punc", lambda self, text: [text], ["a_be-c", "北"]),
+    ],
+)
+def test_a_step_that_a_subclass_overrides_counts(tmp_path, name, step, words):
+    tokenizer = type("Own", (tokenization.BasicTokenizer,), {name: step})()
+    assert tokenizer.tokenize("A_Bé-c北") == words
+    assert type("OwnAgain", (type(tokenizer),), {})().tokenize("A_Bé-c北") == words  # inherited from a subclass
+    full = tokenization.FullTokenizer(write_vocab(tmp_path, SPECIAL + words))
+    assert not full.has_own_rules
+    full.basic_tokenizer = tokenizer
+    assert full.tokenize("A_Bé-c北") == words
+    assert full.has_own_rules
+
+
+def test_another_splitter_of_words_gets_one_word_at_a_time(tmp_path):
+    class Letters(tokenization.WordpieceTokenizer):
+        def tokenize(self, text):
+            return list(text)
+
+    tokenizer = tokenization.FullTokenizer(write_vocab(tmp_path, SPECIAL))
+    tokenizer.wordpiece_tokenizer = Letters(tokenizer.vocab)
+    assert tokenizer.tokenize("ab, c") == ["a", "b", ",", "c"]
+
+
+def test_classes_of_characters():
+    assert [char for char in "\t\n\r \xa0\u3000\x0b\u2028a" if tokenization._is_whitespace(char)] == [
+        *"\t\n\r \xa0\u3000"
+    ]
+    assert [char for char in "\t\n\r \x00\x7f\u200b\ufeffa" if tokenization._is_control(char)] == [
+        *"\x00\x7f\u200b\ufeff"
+    ]
+    assert [char for char in "a$^`~ 1、。é" if tokenization._is_punctuation(char)] == [*"$^`~、。"]
+
+
 def test_wordpiece_takes_the_longest_entry_first():
     vocab = {entry: index for index, entry in enumerate(["[UNK]", "un", "##aff", "##able", "##ab", "##a", "##le"])}
     tokenizer = tokenization.WordpieceTokenizer(vocab)
