@@ -22,8 +22,11 @@ LAYER_NORM_EPSILON = 1e-12
 # numbers for the rest, which surfaces much later as a checkpoint that does not fit.
 _REQUIRED = ("vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size")
 _SIZES = (*_REQUIRED, "max_position_embeddings", "type_vocab_size")
-_POSITIVE = ("initializer_range", "layer_norm_eps")
 _PROBABILITIES = ("hidden_dropout_prob", "attention_probs_dropout_prob")
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -37,11 +40,13 @@ class BertConfig:
       num_attention_heads: heads per block; divides hidden_size.
       intermediate_size: width inside the feed-forward half of a block.
       hidden_act: activation there, one of ACTIVATIONS.
-      hidden_dropout_prob: dropout on embeddings and on what each half block adds to its input.
-      attention_probs_dropout_prob: dropout on the attention probabilities.
+      hidden_dropout_prob: dropout on embeddings and on what each half block adds to its input. None, `null` in the
+        file, is no dropout.
+      attention_probs_dropout_prob: dropout on the attention probabilities; None as above.
       max_position_embeddings: rows of the position table, the longest sequence the model can read.
       type_vocab_size: rows of the segment table.
-      initializer_range: standard deviation of the truncated normal that fresh weights are drawn from.
+      initializer_range: standard deviation of the truncated normal that fresh weights are drawn from; 0 makes them all
+        zero.
       layer_norm_eps: what LayerNorm adds to the variance. The reference has 1e-12 and no key for it; a model from
         elsewhere may have another. Written only where it is another.
       extra: keys of the file that BERT does not use (the multilingual and Chinese releases carry some), kept so that
@@ -54,8 +59,8 @@ class BertConfig:
     num_attention_heads: int = 12
     intermediate_size: int = 3072
     hidden_act: str = "gelu"
-    hidden_dropout_prob: float = 0.1
-    attention_probs_dropout_prob: float = 0.1
+    hidden_dropout_prob: float | None = 0.1
+    attention_probs_dropout_prob: float | None = 0.1
     max_position_embeddings: int = 512
     type_vocab_size: int = 16
     initializer_range: float = 0.02
@@ -78,12 +83,12 @@ class BertConfig:
             )
         for name in _PROBABILITIES:
             value = getattr(self, name)
-            if not isinstance(value, (int, float)) or isinstance(value, bool) or not 0 <= value < 1:
-                yield f"{name} must be a number from 0 up to, but not including, 1, not {value!r}"
-        for name in _POSITIVE:
-            value = getattr(self, name)
-            if not isinstance(value, (int, float)) or isinstance(value, bool) or not 0 < value < float("inf"):
-                yield f"{name} must be a number above 0, not {value!r}"
+            if value is not None and not (_is_number(value) and 0 <= value < 1):
+                yield f"{name} must be a number from 0 up to, but not including, 1, or null, not {value!r}"
+        if not (_is_number(self.initializer_range) and 0 <= self.initializer_range < float("inf")):
+            yield f"initializer_range must be a number, 0 or above, not {self.initializer_range!r}"
+        if not (_is_number(self.layer_norm_eps) and 0 < self.layer_norm_eps < float("inf")):
+            yield f"layer_norm_eps must be a number above 0, not {self.layer_norm_eps!r}"
         if not isinstance(self.hidden_act, str) or self.hidden_act.lower() not in ACTIVATIONS:
             yield f"hidden_act {self.hidden_act!r} is not one of {', '.join(ACTIVATIONS)}"
 

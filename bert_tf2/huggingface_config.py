@@ -118,6 +118,9 @@ def to_huggingface(
     """
     content = {
         **{name: values[name] for name in _DEFAULTS},
+        **{
+            name: values[name] or 0.0 for name in ("hidden_dropout_prob", "attention_probs_dropout_prob")
+        },  # no null there
         "hidden_act": activation_there(values["hidden_act"]),
         "architectures": [architecture],
         "model_type": "bert",

@@ -20,8 +20,8 @@ modeling.py. Every variable has that code's shape: kernels are 2-D, [inputs, out
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from typing import NamedTuple
+from collections.abc import Callable, Collection, Sequence
+from typing import Any, NamedTuple
 
 import keras
 import tensorflow as tf
@@ -67,14 +67,23 @@ def gelu_erf(x: tf.Tensor) -> tf.Tensor:
     return tf.nn.gelu(x, approximate=False)
 
 
-def get_activation(hidden_act: str) -> Callable[[tf.Tensor], tf.Tensor]:
-    """The function that a config's `hidden_act` names (one of config.ACTIVATIONS; case does not matter)."""
-    return {"gelu": gelu, "gelu_erf": gelu_erf, "relu": tf.nn.relu, "tanh": tf.tanh, "linear": tf.identity}[
-        hidden_act.lower()
-    ]
+def get_activation(activation_string: str | Any) -> Callable[[tf.Tensor], tf.Tensor] | Any:
+    """The function that a config's `hidden_act` names (one of config.ACTIVATIONS; case does not matter).
+
+    What is not a string, a function for example, is returned as it is.
+
+    Raises:
+      ValueError: there is no function of this name.
+    """
+    if not isinstance(activation_string, str):
+        return activation_string
+    functions = {"gelu": gelu, "gelu_erf": gelu_erf, "relu": tf.nn.relu, "tanh": tf.tanh, "linear": tf.identity}
+    if activation_string.lower() not in functions:
+        raise ValueError(f"no activation function {activation_string!r}; there are {', '.join(functions)}")
+    return functions[activation_string.lower()]
 
 
-def create_initializer(initializer_range: float) -> keras.initializers.Initializer:
+def create_initializer(initializer_range: float = 0.02) -> keras.initializers.Initializer:
     """Fresh weights: a normal of this deviation, values beyond two deviations drawn again."""
     return keras.initializers.TruncatedNormal(stddev=initializer_range)
 
@@ -96,20 +105,58 @@ class DropoutSeeds:
         return tf.random.experimental.stateless_fold_in(self._seed, self._given)
 
 
-def dropout(x: tf.Tensor, rate: float, seeds: DropoutSeeds | None) -> tf.Tensor:
+def dropout(x: tf.Tensor, rate: float | None, seeds: DropoutSeeds | None) -> tf.Tensor:
     """Sets a share `rate` of the values to 0 and scales the others by 1 / (1 - rate); any shape.
 
-    Without `seeds`, that is outside of training, it does nothing.
+    Without `seeds`, that is outside of training, and with a rate of 0 or None it does nothing.
     """
-    if seeds is None or rate == 0.0:
+    if seeds is None or not rate:
         return x
     return tf.nn.experimental.stateless_dropout(x, rate, seed=seeds())
 
 
-def get_shape_list(tensor: tf.Tensor) -> list[int | tf.Tensor]:
-    """The shape of a tensor: numbers where they are known beforehand, scalar tensors where they are not."""
+def get_shape_list(
+    tensor: tf.Tensor, expected_rank: int | Collection[int] | None = None, name: str | None = None
+) -> list[int | tf.Tensor]:
+    """The shape of a tensor: numbers where they are known beforehand, scalar tensors where they are not.
+
+    Raises:
+      ValueError: `expected_rank` is given, and `assert_rank` fails.
+    """
+    if expected_rank is not None:
+        assert_rank(tensor, expected_rank, name)
     dynamic = tf.shape(tensor)
     return [dynamic[axis] if size is None else size for axis, size in enumerate(tensor.shape.as_list())]
+
+
+# The next three are for code that was written for the reference; nothing here needs them.
+
+
+def assert_rank(tensor: tf.Tensor, expected_rank: int | Collection[int], name: str | None = None) -> None:
+    """Raises ValueError if the number of dimensions is not `expected_rank`, or none of several; `name` is for it."""
+    allowed = [expected_rank] if isinstance(expected_rank, int) else list(expected_rank)
+    if tensor.shape.rank not in allowed:
+        raise ValueError(
+            f"{name or 'the tensor'} has rank {tensor.shape.rank} (shape {tensor.shape}); expected:"
+            f" {' or '.join(map(str, allowed))}"
+        )
+
+
+def reshape_to_matrix(input_tensor: tf.Tensor) -> tf.Tensor:
+    """[..., D] -> [rows, D]. Raises ValueError for a tensor of fewer than two dimensions."""
+    if input_tensor.shape.rank < 2:
+        raise ValueError(f"a tensor of shape {input_tensor.shape} has no rows: two dimensions or more are needed")
+    return tf.reshape(input_tensor, [-1, get_shape_list(input_tensor)[-1]])
+
+
+def reshape_from_matrix(output_tensor: tf.Tensor, orig_shape_list: Sequence[int | tf.Tensor]) -> tf.Tensor:
+    """[rows, D] -> [..., D]: undoes `reshape_to_matrix`, with the width that the matrix has now.
+
+    Args:
+      output_tensor: [rows, D].
+      orig_shape_list: `get_shape_list` of the tensor before it was reshaped.
+    """
+    return tf.reshape(output_tensor, [*orig_shape_list[:-1], get_shape_list(output_tensor)[-1]])
 
 
 class Dense(keras.layers.Layer):

@@ -212,7 +212,8 @@ class BasicTokenizer:
         """A word in parts: each punctuation mark, and what stands between two of them."""
         parts: list[str] = []
         for is_mark, run in itertools.groupby(text, _is_punctuation):
-            parts += run if is_mark else ["".join(run)]
+            characters = [*run]
+            parts += characters if is_mark else ["".join(characters)]
         return parts
 
 
@@ -288,7 +289,7 @@ class FullTokenizer:
 
     @property
     def has_own_rules(self) -> bool:
-        """Whether a subclass or another object has a part in what a text becomes, so that only Python can compute it."""
+        """Whether a subclass or another object has a part in what a text becomes."""
         parts = (self, self.basic_tokenizer, self.wordpiece_tokenizer)
         return tuple(map(type, parts)) != (FullTokenizer, BasicTokenizer, WordpieceTokenizer)
 

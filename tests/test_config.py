@@ -5,6 +5,7 @@ import json
 import pytest
 from small_models import SHARED, small_config
 
+from bert_tf2 import huggingface_config
 from bert_tf2.config import BertConfig
 from bert_tf2.errors import UserError
 
@@ -62,6 +63,19 @@ def test_constructor_defaults_are_the_reference_s():
     assert config.to_dict() == {**BASE, "vocab_size": 100, "type_vocab_size": 16}
 
 
+NO_DROPOUT = {**BASE, "hidden_dropout_prob": None, "attention_probs_dropout_prob": None, "initializer_range": 0}
+
+
+def test_no_dropout_and_weights_of_zero_as_the_reference_takes_them(tmp_path):
+    """`null` stays `null` in what is written again; transformers has no such value and gets 0.0."""
+    config = BertConfig.from_json_file(write(tmp_path, NO_DROPOUT))
+    assert config.to_dict() == NO_DROPOUT
+    assert BertConfig.from_json_file(write(tmp_path, config.to_json_string())) == config
+    there = huggingface_config.to_huggingface(config.to_dict() | {"layer_norm_eps": 1e-12}, "BertModel", (), False, 0)
+    assert there["hidden_dropout_prob"] == there["attention_probs_dropout_prob"] == 0.0
+    assert BertConfig.from_dict(huggingface_config.from_huggingface(there)).hidden_dropout_prob == 0.0
+
+
 def test_keys_that_are_left_out_are_named(log_lines):
     values = {name: value for name, value in BASE.items() if name not in ("type_vocab_size", "hidden_act")}
     config = BertConfig.from_dict(values)
@@ -87,8 +101,10 @@ def test_every_activation_is_accepted(hidden_act):
         ({"type_vocab_size": None}, "type_vocab_size must be a whole number above 0, not None"),
         ({"hidden_dropout_prob": 1.0}, "hidden_dropout_prob must be a number from 0"),
         ({"attention_probs_dropout_prob": "0.1"}, "attention_probs_dropout_prob must be a number from 0"),
-        ({"initializer_range": 0}, "initializer_range must be a number above 0, not 0"),
-        ({"initializer_range": float("nan")}, "initializer_range must be a number above 0, not nan"),
+        ({"initializer_range": -1}, "initializer_range must be a number, 0 or above, not -1"),
+        ({"initializer_range": None}, "initializer_range must be a number, 0 or above, not None"),
+        ({"initializer_range": float("nan")}, "initializer_range must be a number, 0 or above, not nan"),
+        ({"layer_norm_eps": 0}, "layer_norm_eps must be a number above 0, not 0"),
         ({"hidden_act": "swish"}, "hidden_act 'swish' is not one of gelu, gelu_erf, relu, tanh, linear"),
         ({"hidden_act": None}, "hidden_act None is not one of"),
     ],

@@ -3,6 +3,7 @@
 import json
 import pathlib
 
+import keras
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -103,6 +104,20 @@ def test_there_and_back_is_bit_equal(tmp_path, kind, to):
     if kind in ("classifier", "tagging"):
         back_map = classification.load_label_map(str(tmp_path / "back"))
         assert (back_map.labels, back_map.task == "ner") == (label_map.labels, kind == "tagging")
+
+
+def test_no_dropout_is_null_here_and_zero_in_transformers(tmp_path):
+    config = small_config(hidden_dropout_prob=None, attention_probs_dropout_prob=None, initializer_range=0)
+    google_folder(tmp_path / "in", config=config)
+    for to in ("tf1", "hf", "keras"):
+        convert(input=tmp_path / "in", output=tmp_path / to, to=to)
+    there = json.loads((tmp_path / "hf" / "config.json").read_text())
+    assert (there["hidden_dropout_prob"], there["attention_probs_dropout_prob"]) == (0.0, 0.0)
+    for folder in ("tf1", "keras"):
+        assert BertConfig.from_json_file(str(tmp_path / folder / "bert_config.json")) == config
+    assert keras.models.load_model(tmp_path / "keras" / "bert_model.keras").config == config
+    convert(input=tmp_path / "hf", output=tmp_path / "back", to="tf1")
+    assert BertConfig.from_json_file(str(tmp_path / "back" / "bert_config.json")) == small_config(initializer_range=0)
 
 
 @pytest.mark.parametrize("to", ["hf", "keras"])

@@ -6,7 +6,7 @@ import reference_math
 import tensorflow as tf
 from small_models import GOLDEN, VOCAB, needs_golden, randomize, small_batch, small_config
 
-from bert_tf2 import checkpoint, modeling
+from bert_tf2 import checkpoint, heads, modeling
 from bert_tf2.config import ACTIVATIONS, BertConfig
 from bert_tf2.errors import UserError
 
@@ -176,6 +176,19 @@ def test_get_activation_ignores_case(name):
     np.testing.assert_allclose(modeling.get_activation(name.upper())(x), wanted, atol=1e-6)
 
 
+def test_get_activation_takes_functions_and_refuses_other_names():
+    assert modeling.get_activation(tf.nn.relu) is tf.nn.relu
+    assert modeling.get_activation(None) is None
+    with pytest.raises(ValueError, match="no activation function 'swish'; there are gelu"):
+        modeling.get_activation("swish")
+
+
+def test_initializer_range_of_0_is_zero():
+    config = small_config(initializer_range=0)
+    for name, variable in checkpoint.tf1_variables(heads.PretrainingModel(config)).items():
+        assert np.ptp(variable) == 0 and np.max(variable) == (1 if name.endswith("gamma") else 0), name
+
+
 # Dropout.
 
 
@@ -219,6 +232,11 @@ def test_dropout_does_nothing_without_seeds_or_without_a_rate():
     x = tf.constant([1.0, 2.0])
     assert modeling.dropout(x, 0.5, None) is x
     assert modeling.dropout(x, 0.0, modeling.DropoutSeeds(SEED)) is x
+    assert modeling.dropout(x, None, modeling.DropoutSeeds(SEED)) is x
+    none, still = small_model(hidden_dropout_prob=None, attention_probs_dropout_prob=None), small_model()
+    batch = small_batch()
+    trained = run(none, batch, training=True, dropout_seed=SEED).sequence_output
+    np.testing.assert_array_equal(trained, run(still, batch).sequence_output)
 
 
 # Fresh weights.
@@ -279,6 +297,21 @@ def test_get_shape_list_mixes_known_and_unknown_sizes():
         return first
 
     assert sizes(tf.zeros([5, 3])) == 5
+
+
+def test_ranks_and_matrices():
+    x = tf.reshape(tf.range(24), [2, 3, 4])
+    rows = modeling.reshape_to_matrix(x)
+    assert rows.shape == (6, 4)
+    assert tf.reduce_all(modeling.reshape_from_matrix(rows, modeling.get_shape_list(x, [2, 3])) == x)
+    assert modeling.reshape_from_matrix(rows[:, :2], [2, 3, 4]).shape == (2, 3, 2)
+    assert tf.reduce_all(modeling.reshape_to_matrix(rows) == rows)
+    assert tf.reduce_all(modeling.reshape_from_matrix(rows, [6, 4]) == rows)
+    modeling.assert_rank(x, 3)
+    with pytest.raises(ValueError, match=r"states has rank 3 \(shape \(2, 3, 4\)\); expected: 1 or 2"):
+        modeling.get_shape_list(x, [1, 2], name="states")
+    with pytest.raises(ValueError, match="has no rows"):
+        modeling.reshape_to_matrix(x[0, 0])
 
 
 def test_layer_norm_has_the_epsilon_of_the_configuration():
