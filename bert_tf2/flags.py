@@ -148,7 +148,9 @@ def define_training() -> None:
     """What every training run has in common, whatever the task."""
     flags.DEFINE_integer("train_batch_size", 32, "Examples per training step, over all devices.", lower_bound=1)
     flags.DEFINE_float("learning_rate", 5e-5, "The highest learning rate of the schedule.", lower_bound=0.0)
-    flags.DEFINE_integer("save_checkpoints_steps", 1000, "Steps between two checkpoints.", lower_bound=1)
+    flags.DEFINE_integer(
+        "save_checkpoints_steps", 1000, "Steps between two checkpoints; 0: only one at the end.", lower_bound=0
+    )
     flags.DEFINE_integer(
         "iterations_per_loop", 1000, "The most steps to run without a look at the clock.", lower_bound=1
     )

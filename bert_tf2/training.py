@@ -92,7 +92,8 @@ class TrainOptions:
     Attributes:
       output_dir: where checkpoints and TensorBoard's events go.
       learning_rate, num_train_steps, num_warmup_steps: the schedule; see optimization.learning_rate_at.
-      save_checkpoints_steps: steps between checkpoints. There is one at the start and one at the end in any case.
+      save_checkpoints_steps: steps between checkpoints. There is one at the start and one at the end as well; 0 leaves
+        only the one at the end.
       train_batch_size: examples per step over all replicas, for the examples/s.
       iterations_per_loop: the most steps that run between two looks at the clock.
       random_seed: decides on dropout.
@@ -203,9 +204,10 @@ class Trainer:
         iterator = iter(self._strategy.experimental_distribute_dataset(dataset))
         steps = self._compile()
         progress = _Progress(options, self.global_step)
-        save = _Every(options.save_checkpoints_steps, self.global_step)
+        save = _Every(options.save_checkpoints_steps or options.num_train_steps, self.global_step)
         look = _Every(eval_steps if evaluate else 0, self.global_step)
-        self._save()
+        if options.save_checkpoints_steps:
+            self._save()
         with _StopRequest() as stop:
             while self.global_step < options.num_train_steps:
                 count = progress.steps_until_next_look(self.global_step, min(save.next, look.next))

@@ -291,6 +291,14 @@ def test_checkpoints_at_the_start_every_few_steps_and_at_the_end(tmp_path, itera
     assert final_state(tmp_path)["global_step"] == 7
 
 
+def test_no_checkpoint_but_the_last(tmp_path):
+    train(tmp_path, 7, save_checkpoints_steps=0)
+    assert [path.name for path in tmp_path.glob("*.index")] == ["model.ckpt-7.index"]
+    train(tmp_path, 9, save_checkpoints_steps=0)
+    assert final_state(tmp_path)["global_step"] == 9
+    assert sorted(path.name for path in tmp_path.glob("*.index")) == ["model.ckpt-7.index", "model.ckpt-9.index"]
+
+
 def test_only_the_last_few_checkpoints_stay(tmp_path):
     train(tmp_path, 5, save_checkpoints_steps=1, keep_checkpoint_max=2)
     assert sorted(path.name for path in tmp_path.glob("*.index")) == ["model.ckpt-4.index", "model.ckpt-5.index"]
