@@ -7,8 +7,10 @@ a wrong flag is answered at once.
 from __future__ import annotations
 
 import dataclasses
+import difflib
 import math
 import os
+import re
 import sys
 from collections.abc import Callable, Sequence
 
@@ -33,11 +35,46 @@ def _parse(argv: Sequence[str]) -> Sequence[str]:
     try:
         rest = FLAGS(list(argv))
         if len(rest) > 1:
-            raise flags.Error(f"unexpected argument {rest[1]!r}: every setting is a flag, --name=value")
+            raise flags.Error(_stray_word(rest[1], before=argv[len(argv) - len(rest)]))
         _check_combination()
+    except flags.UnrecognizedFlagError as error:
+        _fail(2, _unknown_flag(error.flagname) + " (--help lists the flags)")
     except flags.Error as error:
         _fail(2, " ".join(str(error).split()) + " (--help lists the flags)")
     return rest
+
+
+def _unknown_flag(name: str) -> str:
+    """What to say of a flag that there is not. The reference ignores it, so the setting has no effect there."""
+    near = " or ".join(f"--{flag}" for flag in _near_flags(name))
+    return f"there is no flag --{name}" + (f"; did you mean {near}?" if near else "")
+
+
+def _near_flags(name: str) -> list[str]:
+    """The script's own flags that a wrong name may stand for, at most three: --do_lower for --do_lower_case."""
+    ours = [found for module, found in FLAGS.flags_by_module_dict().items() if module.split(".")[0] != "absl"]
+    known = sorted({flag.name for found in ours for flag in found})
+    wanted = name.strip("-").replace("-", "_").lower()
+    if wanted in known:
+        return [wanted]
+    if len(wanted) > 2:  # what is shorter is a part of many names
+        parts = ".*_".join(map(re.escape, wanted.split("_")))  # max_len is max_seq_length too
+        for pattern in (f"^{re.escape(wanted)}", parts):
+            if near := [flag for flag in known if re.search(pattern, flag)]:
+                return near[:3]
+    if wanted.startswith("no") and (near := _near_flags(wanted[2:])):
+        return [f"no{flag}" for flag in near if FLAGS[flag].boolean]
+    return difflib.get_close_matches(wanted, known, n=2, cutoff=0.75)
+
+
+def _stray_word(word: str, before: str) -> str:
+    """What to say of a word that is no flag, and stands behind the word `before`."""
+    switch = before.lstrip("-")
+    if word.lower() in ("true", "false", "1", "0") and switch in FLAGS and FLAGS[switch].boolean:
+        return f"--{switch} {word}: the value of a switch stands behind an equals sign, --{switch}={word}"
+    problem = f"unexpected argument {word!r}: every setting is a flag, --name=value"
+    name, *value = word.lstrip("-\u2010\u2011\u2012\u2013\u2014\u2212").split("=", 1)  # dashes of word processors
+    return problem + (f"; did you mean --{'='.join([name, *value])}?" if name in FLAGS else "")
 
 
 class _Guarded:

@@ -115,7 +115,15 @@ NEEDED = ("--input_file=a", "--bert_config_file=b", "--output_dir=c")
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        ([*NEEDED, "--lerning_rate=1"], ["lerning_rate"]),
+        ([*NEEDED, "--lerning_rate=1"], ["no flag --lerning_rate; did you mean --learning_rate?"]),
+        ([*NEEDED, "--do_lower=False"], ["no flag --do_lower; did you mean --do_lower_case?"]),
+        ([*NEEDED, "--nodo_lower"], ["no flag --nodo_lower; did you mean --nodo_lower_case?"]),
+        ([*NEEDED, "--batch_size=8"], ["did you mean --eval_batch_size or --train_batch_size?"]),
+        ([*NEEDED, "--train-batch-size=8"], ["did you mean --train_batch_size?"]),
+        ([*NEEDED, "--no_cuda"], ["there is no flag --no_cuda (--help"]),
+        ([*NEEDED, "--max_len=9"], ["did you mean --max_seq_length?"]),
+        ([*NEEDED, "--do_lower_case", "False"], ["an equals sign, --do_lower_case=False"]),
+        ([*NEEDED, "\u2013do_train=true"], ["unexpected argument", "did you mean --do_train=true?"]),
         ([*NEEDED, "--train_batch_size=0"], ["train_batch_size", "0"]),
         ([*NEEDED, "--train_batch_size=many"], ["train_batch_size", "many"]),
         ([*NEEDED, "--learning_rate=-1"], ["learning_rate", "-1"]),
