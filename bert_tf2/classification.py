@@ -1,6 +1,6 @@
 """Sentence and sentence-pair classification: tables in, features and records out, answers written.
 
-The flow: get_processor -> get_train_examples and its kin -> convert_examples_to_features -> records; after the model,
+The flow: get_processor -> get_train_examples and its kin -> file_based_convert_examples_to_features; after the model,
 write_test_results and write_predictions. A label list that is empty means regression throughout: the label is a number
 and the model has one output. The paper's section 4.1 and appendix A.4 describe the fine-tuning that this feeds; files,
 numbers and names are those of run_classifier.py of google-research/bert.
@@ -8,10 +8,13 @@ numbers and names are those of run_classifier.py of google-research/bert.
 
 from __future__ import annotations
 
+import collections
+import csv
 import dataclasses
 import json
 import math
 import os
+import sys
 from collections.abc import Iterable, Iterator, Sequence
 
 import numpy as np
@@ -57,7 +60,39 @@ class InputFeatures:
 
 
 class DataProcessor:
-    """Reads the data sets of one task; takes the place of the reference's classes ColaProcessor, MnliProcessor etc."""
+    """What reads the data sets of a task: a base class for one's own, as in the reference."""
+
+    def get_train_examples(self, data_dir: str) -> list[InputExample]:
+        """The training set."""
+        raise NotImplementedError
+
+    def get_dev_examples(self, data_dir: str) -> list[InputExample]:
+        """The evaluation set."""
+        raise NotImplementedError
+
+    def get_test_examples(self, data_dir: str) -> list[InputExample]:
+        """The set to predict."""
+        raise NotImplementedError
+
+    def get_labels(self) -> list[str]:
+        """The labels, in the order of the model's outputs."""
+        raise NotImplementedError
+
+    @classmethod
+    def _read_tsv(cls, input_file: str, quotechar: str | None = None) -> list[list[str]]:
+        """The cells of all rows of a table. Quotation marks are letters like any other, unless `quotechar` is given.
+
+        Raises:
+          UserError: the file is missing or is not UTF-8.
+        """
+        lines = files.read_lines(input_file)
+        if quotechar is None:
+            return [line.split("\t") for line in lines]
+        return list(csv.reader((f"{line}\n" for line in lines), delimiter="\t", quotechar=quotechar))
+
+
+class TaskProcessor(DataProcessor):
+    """Reads the data sets of a task of classification_tasks."""
 
     def __init__(self, task: Task, labels: Sequence[str] | None = None):
         """`labels`: for a task that has its labels from the training file, those found when it was trained."""
@@ -113,9 +148,37 @@ class DataProcessor:
         return LabelMap(self.task.name, tuple(self.get_labels()), self.task.regression)
 
 
+class ColaProcessor(TaskProcessor):
+    """The task `cola`, under the reference's name."""
+
+    def __init__(self):
+        super().__init__(find_task("cola"))
+
+
+class MnliProcessor(TaskProcessor):
+    """The task `mnli`, under the reference's name."""
+
+    def __init__(self):
+        super().__init__(find_task("mnli"))
+
+
+class MrpcProcessor(TaskProcessor):
+    """The task `mrpc`, under the reference's name."""
+
+    def __init__(self):
+        super().__init__(find_task("mrpc"))
+
+
+class XnliProcessor(TaskProcessor):
+    """The task `xnli` in Chinese, under the reference's name."""
+
+    def __init__(self):
+        super().__init__(find_task("xnli"))
+
+
 def get_processor(
     task_name: str, *, tsv: TsvLayout | None = None, language: str = "zh", label_map: LabelMap | None = None
-) -> DataProcessor:
+) -> TaskProcessor:
     """The processor of a task.
 
     Args:
@@ -129,13 +192,13 @@ def get_processor(
     """
     task = find_task(task_name, language, tsv)
     if label_map is None:
-        return DataProcessor(task)
+        return TaskProcessor(task)
     if label_map.regression != task.regression or task.labels not in (None, label_map.labels):
         raise UserError(
             f"the output folder holds a model of the task {label_map.task} ({label_map.describe()});"
             f" it does not fit the task {task.name}: use another --output_dir"
         )
-    return DataProcessor(task, label_map.labels)
+    return TaskProcessor(task, label_map.labels)
 
 
 def _read_examples(data_dir: str, task: Task, table: Table, labels: Sequence[str] | None) -> Iterator[InputExample]:
@@ -163,7 +226,7 @@ def _read_examples(data_dir: str, task: Task, table: Table, labels: Sequence[str
 
 
 def _label_problem(label: str, labels: Sequence[str] | None) -> str | None:
-    """What is wrong with a label, if anything; `labels` as in DataProcessor, None while they are being found."""
+    """What is wrong with a label, if anything; `labels` as in TaskProcessor, None while they are being found."""
     if labels is None:
         return None if label else "the label is empty"
     if not labels:
@@ -187,29 +250,55 @@ def _read_rows(path: str, table: Table) -> Iterator[tuple[int, dict[str, str]]]:
 
     Cells are what stands between two TABs, quotation marks being letters like any other; a byte order mark goes. Unlike
     in the reference, which silently takes the wrong cells of a row with a TAB too many, all rows must have the same
-    number of columns. A header need only fit where columns are looked up by name, for people also put a single word
-    there.
+    number of columns, or where that is not asked for (`Table.any_width`) a warning tells of those that have not. A
+    header need only fit where columns are looked up by name, for people also put a single word there.
     """
     lines = enumerate(line.removeprefix("\ufeff").split("\t") for line in files.read_lines(path))
     header = next(lines, (0, None))[1] if table.header else None
-    width, numbers, broken = 0, {}, []
+    allowed, numbers, broken, widths = None, {}, [], _Widths()
     for index, cells in lines:
-        if not width:
-            numbers, width = _find_columns(path, table, header, len(cells))
-        if len(cells) == width:
+        if allowed is None:
+            numbers, allowed = _find_columns(path, table, header, len(cells))
+        if len(cells) in allowed:
+            widths.add(len(cells), index + 1)
             yield index, {name: cells[number] for name, number in numbers.items()}
         elif table.skip_broken_rows:
             broken.append(index + 1)
         else:
-            raise UserError(f"{path}, row {index + 1}: has {_columns(len(cells))} where {width} are expected")
-    if not width:
+            raise UserError(f"{path}, row {index + 1}: has {_columns(len(cells))} where {allowed.start} are expected")
+    if allowed is None:
         raise UserError(f"{path}: has no row but the header" if header else f"{path}: is empty")
     if broken:
         logging.warning("%s: left out %d rows of a wrong width, the first is row %d", path, len(broken), broken[0])
+    widths.warn(path)
 
 
-def _find_columns(path: str, table: Table, header: list[str] | None, width: int) -> tuple[dict[str, int], int]:
-    """Where the columns of a table are: ({`text_a` etc.: number from 0}, how many columns its rows must have).
+class _Widths:
+    """How many columns the rows of a table have."""
+
+    def __init__(self):
+        self._rows: collections.Counter[int] = collections.Counter()
+        self._first: dict[int, int] = {}
+
+    def add(self, width: int, row: int) -> None:
+        self._rows[width] += 1
+        self._first.setdefault(width, row)
+
+    def warn(self, path: str) -> None:
+        """One line where they differ: a cell too many at the end does no harm, in the middle it moves the rest."""
+        if len(self._rows) < 2:
+            return
+        (usual, _), *_ = self._rows.most_common()
+        row, width = min((row, width) for width, row in self._first.items() if width != usual)
+        logging.warning(
+            "%s: %d of %d rows do not have %d columns, the first is row %d with %d; cells are taken by the number of"
+            " their column, so make sure that no TAB inside a text has moved them",
+            path, self._rows.total() - self._rows[usual], self._rows.total(), usual, row, width,
+        )  # fmt: skip
+
+
+def _find_columns(path: str, table: Table, header: list[str] | None, width: int) -> tuple[dict[str, int], range]:
+    """Where the columns of a table are: ({`text_a` etc.: number from 0}, how many columns its rows may have).
 
     Args:
       header: the cells of the header, None without one.
@@ -228,7 +317,9 @@ def _find_columns(path: str, table: Table, header: list[str] | None, width: int)
             row = 1 if header is None else 2
             column = f"column {numbers[name] + 1}"
             raise UserError(f"{path}, row {row}: has {_columns(width)}, but {name} is to come from {column}")
-    return numbers, width
+    if table.any_width:
+        return numbers, range(max(numbers.values()) + 1, sys.maxsize)
+    return numbers, range(width, width + 1)
 
 
 def _columns(count: int) -> str:
@@ -315,12 +406,22 @@ def convert_examples_to_features(
     label_list: Sequence[str],
     max_seq_length: int,
     tokenizer: tokenization.FullTokenizer,
-) -> Iterator[InputFeatures]:
-    """Yields the features of each example, in order, one at a time; logs where it is every 10000 examples.
+) -> list[InputFeatures]:
+    """The features of each example, in order; logs where it is every 10000 examples.
 
     Raises:
       UserError: as convert_single_example.
     """
+    return list(_convert_examples(examples, label_list, max_seq_length, tokenizer))
+
+
+def _convert_examples(
+    examples: Sequence[InputExample | PaddingInputExample],
+    label_list: Sequence[str],
+    max_seq_length: int,
+    tokenizer: tokenization.FullTokenizer,
+) -> Iterator[InputFeatures]:
+    """The same, one at a time."""
     for index, example in enumerate(examples):
         if index % 10000 == 0:
             logging.info("Writing example %d of %d", index, len(examples))
@@ -355,7 +456,7 @@ def file_based_convert_examples_to_features(
     Raises:
       UserError: as convert_single_example.
     """
-    features = convert_examples_to_features(examples, label_list, max_seq_length, tokenizer)
+    features = _convert_examples(examples, label_list, max_seq_length, tokenizer)
     return records.write_records(output_file, record_kind(label_list), map(as_record, features))
 
 

@@ -27,6 +27,8 @@ class Table:
       header: whether the first line is a header.
       language, only: take the rows alone whose column `language` says `only` (XNLI mixes 15 languages in one file).
       skip_broken_rows: leave out rows with too many or too few columns, with one warning, instead of stopping.
+      any_width: take rows that have more columns than are read, with one warning where not all rows have as many. For
+        the reference's tables, of which it takes the cells by their numbers from the left and never counts them.
     """
 
     file: str
@@ -39,6 +41,7 @@ class Table:
     language: Column | None = None
     only: str = ""
     skip_broken_rows: bool = False
+    any_width: bool = False
 
 
 @dataclasses.dataclass(frozen=True)
@@ -96,21 +99,22 @@ def _glue(
 
 
 def _cola() -> Task:
-    train = Table("train.tsv", "train-{}", text_a=3, label=1, header=False)
+    train = Table("train.tsv", "train-{}", text_a=3, label=1, header=False, any_width=True)
     dev = dataclasses.replace(train, file="dev.tsv", guid="dev-{}")
-    test = Table("test.tsv", "test-{}", text_a=1)
+    test = Table("test.tsv", "test-{}", text_a=1, any_width=True)
     return Task("cola", train, dev, test, _BINARY, ("matthews_correlation", "accuracy"))
 
 
 def _mnli() -> Task:
+    # The label is in the last column, wherever that is; so training rows must all have as many.
     train = Table("train.tsv", "train-{}", text_a=8, text_b=9, label=-1, id=0)
     dev = dataclasses.replace(train, file="dev_matched.tsv", guid="dev_matched-{}")
-    test = dataclasses.replace(train, file="test_matched.tsv", guid="test-{}", label=None)
+    test = dataclasses.replace(train, file="test_matched.tsv", guid="test-{}", label=None, any_width=True)
     return Task("mnli", train, dev, test, _INFERENCE)
 
 
 def _mrpc() -> Task:
-    train = Table("train.tsv", "train-{}", text_a=3, text_b=4, label=0)
+    train = Table("train.tsv", "train-{}", text_a=3, text_b=4, label=0, any_width=True)
     dev = dataclasses.replace(train, file="dev.tsv", guid="dev-{}")
     test = dataclasses.replace(train, file="test.tsv", guid="test-{}", label=None)
     return Task("mrpc", train, dev, test, _BINARY, ("f1", "accuracy"))
@@ -118,8 +122,8 @@ def _mrpc() -> Task:
 
 def _xnli(language: str) -> Task:
     """XNLI (Conneau et al., 2018). The reference knows no test set for it; this one takes xnli.test.tsv."""
-    train = Table(f"multinli/multinli.train.{language}.tsv", "train-{}", text_a=0, text_b=1, label=2)
-    dev = Table("xnli.dev.tsv", "dev-{}", text_a=6, text_b=7, label=1, language=0, only=language)
+    train = Table(f"multinli/multinli.train.{language}.tsv", "train-{}", text_a=0, text_b=1, label=2, any_width=True)
+    dev = Table("xnli.dev.tsv", "dev-{}", text_a=6, text_b=7, label=1, language=0, only=language, any_width=True)
     test = dataclasses.replace(dev, file="xnli.test.tsv", guid="test-{}", label=None)
     return Task("xnli", train, dev, test, _INFERENCE, other_names_of_labels={"contradictory": "contradiction"})
 

@@ -55,7 +55,7 @@ def run(options: ClassifierOptions) -> dict[str, float] | None:
     return results
 
 
-def _processor(options: ClassifierOptions) -> classification.DataProcessor:
+def _processor(options: ClassifierOptions) -> classification.TaskProcessor:
     columns = TsvLayout(
         text_a=options.text_a_column or "",
         text_b=options.text_b_column,
@@ -69,7 +69,7 @@ def _processor(options: ClassifierOptions) -> classification.DataProcessor:
 class _Call:
     """One call of run_classifier.py."""
 
-    def __init__(self, tuner: FineTuner, processor: classification.DataProcessor, options: ClassifierOptions):
+    def __init__(self, tuner: FineTuner, processor: classification.TaskProcessor, options: ClassifierOptions):
         """Reads all tables that will be needed, for a fault in the last one should not show after hours of training.
 
         Then it builds the model for the labels.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import json
 import pathlib
+import re
 import subprocess
 import sys
 
@@ -264,6 +265,77 @@ def test_torn_rows_of_qqp_are_left_out_with_one_warning(tmp_path, monkeypatch):
     assert warnings == [f"{path}: left out 2 rows of a wrong width, the first is row 3"]
 
 
+@pytest.mark.parametrize(
+    ("name", "rows", "texts", "complaint"),
+    [
+        ("mrpc", ["h", "1|1|2|A|B", "1|1|2|C|D|", "1|1|2|E|F|x|y"], "ACE", "2 of 3 rows do not have 5 .* row 3 with 6"),
+        ("mrpc", ["h", "1|1|2|A|B|", "1|1|2|C|D", "1|1|2|E|F"], "ACE", "1 of 3 rows do not have 5 .* row 2 with 6"),
+        (
+            "cola",
+            ["s|1||A|", "s|0||B", "s|0||C"],
+            "ABC",
+            "1 of 3 rows do not have 4 columns, the first is row 1 with 5",
+        ),
+        ("mrpc", ["h", "1|1|2|A|B|x", "1|1|2|C|D|y"], "AC", None),
+    ],
+)
+def test_cells_too_many_at_the_end_are_read_as_the_reference_reads_them(
+    tmp_path, log_lines, name, rows, texts, complaint
+):
+    path = _write(tmp_path, "dev.tsv", *rows)
+    examples = classification.get_processor(name).get_dev_examples(str(tmp_path))
+    assert [example.text_a for example in examples] == [*texts]
+    assert len(log_lines) == (complaint is not None)
+    if complaint:
+        assert re.match(f"{re.escape(path)}: {complaint}", log_lines[0])
+
+
+def test_where_a_cell_too_many_would_move_the_label_it_is_an_error(tmp_path):
+    row = "7|p|q|g|x|x|x|x|A|B|neutral|entailment"
+    path = _write(tmp_path, "train.tsv", MNLI_HEADER + "|label1|gold_label", row, row + "|")
+    message = _fail(classification.get_processor("mnli").get_train_examples, str(tmp_path))
+    assert message == f"{path}, row 3: has 13 columns where 12 are expected"
+    path = _write(tmp_path, "dev.tsv", "A|1", "B|0|")
+    layout = TsvLayout(text_a="1", label="2", header=False)
+    processor = classification.get_processor(
+        "tsv", tsv=layout, label_map=classification.LabelMap("tsv", ("0", "1"), False)
+    )
+    assert _fail(processor.get_dev_examples, str(tmp_path)) == f"{path}, row 2: has 3 columns where 2 are expected"
+
+
+# The reference's classes
+
+
+def test_the_reference_s_processors_need_no_arguments(tmp_path):
+    _write(tmp_path, "dev.tsv", "a|1||One.")
+    assert classification.ColaProcessor().get_dev_examples(str(tmp_path)) == [InputExample("dev-0", "One.", None, "1")]
+    for name in ("mnli", "mrpc", "xnli"):
+        processor = getattr(classification, f"{name.title()}Processor")()
+        assert processor.task == classification.get_processor(name).task
+        assert processor.get_labels() == classification.get_processor(name).get_labels()
+
+
+def test_a_processor_of_one_s_own_and_features_as_a_list(tmp_path, tokenizer):
+    class Own(classification.DataProcessor):
+        def get_dev_examples(self, data_dir):
+            rows = self._read_tsv(f"{data_dir}/mine.tsv")
+            return [InputExample(guid=str(number), text_a=row[1], label=row[0]) for number, row in enumerate(rows)]
+
+        def get_labels(self):
+            return ["x", "y"]
+
+    path = _write(tmp_path, "mine.tsv", 'x|"a b', "y|c")
+    processor = Own()
+    examples = processor.get_dev_examples(str(tmp_path))
+    assert [example.text_a for example in examples] == ['"a b', "c"]
+    assert processor._read_tsv(path, quotechar='"') == [["x", "a b\ny\tc\n"]]
+    with pytest.raises(NotImplementedError):
+        processor.get_test_examples(str(tmp_path))
+    features = classification.convert_examples_to_features(examples, processor.get_labels(), 5, tokenizer)
+    assert [feature.label_id for feature in features] == [0, 1]
+    assert features[1].input_ids == [2, 7, 3, 0, 0]
+
+
 # One's own file
 
 
@@ -453,7 +525,7 @@ def test_first_five_examples_are_logged(tokenizer, monkeypatch):
     lines = []
     monkeypatch.setattr(logging, "info", lambda message, *values: lines.append(message % values))
     examples = [InputExample(f"train-{i}", "a z", None, "1") for i in range(7)]
-    list(classification.convert_examples_to_features(examples, ["0", "1"], 5, tokenizer))
+    classification.convert_examples_to_features(examples, ["0", "1"], 5, tokenizer)
     assert lines[:8] == [
         "Writing example 0 of 7",
         "*** Example ***",
