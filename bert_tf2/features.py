@@ -50,12 +50,19 @@ class InputExample:
 
 @dataclasses.dataclass(frozen=True)
 class InputFeatures:
-    """A line as tokens, without padding."""
+    """A line as the model reads it.
+
+    Attributes:
+      unique_id: the number of the line.
+      tokens: without padding.
+      input_ids, input_mask, input_type_ids: padded with 0 to one length for all lines.
+    """
 
     unique_id: int
     tokens: list[str]
     input_ids: list[int]
-    segment_ids: list[int]
+    input_mask: list[int]
+    input_type_ids: list[int]
 
 
 def run(options: FeatureOptions) -> int:
@@ -72,7 +79,7 @@ def run(options: FeatureOptions) -> int:
     pretraining.check_sequence_length(options.max_seq_length, config)
     tokenization.validate_case_matches_checkpoint(options.do_lower_case, options.init_checkpoint)
     tokenizer = tokenization.load_tokenizer(options.vocab_file, options.do_lower_case, config.vocab_size)
-    examples = read_examples(options.input_file)
+    examples = _lines(options.input_file)
     first = next(examples, None)
     if first is None:
         raise UserError(f"{options.input_file}: the file is empty; a line of text for each example is needed")
@@ -112,27 +119,45 @@ def parse_layers(layers: str, num_hidden_layers: int) -> list[int]:
     return numbers
 
 
-def read_examples(input_file: str) -> Iterator[InputExample]:
-    """The lines of a file. ` ||| ` with a blank on both sides separates two texts; the last one in the line counts."""
+def read_examples(input_file: str) -> list[InputExample]:
+    """The lines of a file. ` ||| ` with a blank on both sides separates two texts; the last one in the line counts.
+
+    Raises:
+      UserError: the file is missing or is not UTF-8.
+    """
+    return list(_lines(input_file))
+
+
+def _lines(input_file: str) -> Iterator[InputExample]:
+    """The same, one at a time."""
     for number, line in enumerate(files.read_lines(input_file)):
         text_a, separator, text_b = line.strip().rpartition(" ||| ")
         yield InputExample(number, text_a, text_b) if separator else InputExample(number, text_b, None)
 
 
-def convert_example(example: InputExample, max_seq_length: int, tokenizer: tokenization.FullTokenizer) -> InputFeatures:
-    """[CLS] text_a [SEP], and text_b [SEP] where there is one, cut to max_seq_length."""
+def convert_examples_to_features(
+    examples: Iterable[InputExample], seq_length: int, tokenizer: tokenization.FullTokenizer
+) -> list[InputFeatures]:
+    """The features of each line, in order."""
+    return [convert_example(example, seq_length, tokenizer) for example in examples]
+
+
+def convert_example(example: InputExample, seq_length: int, tokenizer: tokenization.FullTokenizer) -> InputFeatures:
+    """[CLS] text_a [SEP], and text_b [SEP] where there is one, cut or padded to seq_length."""
     tokens_a = tokenizer.tokenize(example.text_a)
     tokens_b = tokenizer.tokenize(example.text_b) if example.text_b else []
     if tokens_b:
-        truncate_seq_pair(tokens_a, tokens_b, max_seq_length - 3)
-    first = ["[CLS]", *tokens_a[: max_seq_length - 2], "[SEP]"]
+        truncate_seq_pair(tokens_a, tokens_b, seq_length - 3)
+    first = ["[CLS]", *tokens_a[: seq_length - 2], "[SEP]"]
     second = [*tokens_b, "[SEP]"] if tokens_b else []
     tokens = first + second
+    padding = [0] * (seq_length - len(tokens))
     return InputFeatures(
         unique_id=example.unique_id,
         tokens=tokens,
-        input_ids=tokenizer.convert_tokens_to_ids(tokens),
-        segment_ids=[0] * len(first) + [1] * len(second),
+        input_ids=tokenizer.convert_tokens_to_ids(tokens) + padding,
+        input_mask=[1] * len(tokens) + padding,
+        input_type_ids=[0] * len(first) + [1] * len(second) + padding,
     )
 
 
@@ -143,7 +168,7 @@ def extract(
     batch_size: int,
     pad_to: int | None = None,
 ) -> Iterator[tuple[InputFeatures, np.ndarray]]:
-    """Runs the encoder over lines, in batches that are padded to their own longest line.
+    """Runs the encoder over lines, in batches that are cut to their own longest line.
 
     Args:
       pad_to: a length for every batch instead.
@@ -162,13 +187,13 @@ def extract(
     while batch := list(itertools.islice(features, batch_size)):
         length = pad_to or max(len(feature.tokens) for feature in batch)
 
-        def padded(rows: Iterable[Sequence[int]], length: int = length) -> tf.Tensor:
-            return tf.constant([[*row, *[0] * (length - len(row))] for row in rows], tf.int32)
+        def cut(rows: Iterable[Sequence[int]], length: int = length) -> tf.Tensor:
+            return tf.constant([row[:length] for row in rows], tf.int32)
 
         values = states(
-            padded(feature.input_ids for feature in batch),
-            padded([1] * len(feature.tokens) for feature in batch),
-            padded(feature.segment_ids for feature in batch),
+            cut(feature.input_ids for feature in batch),
+            cut(feature.input_mask for feature in batch),
+            cut(feature.input_type_ids for feature in batch),
         ).numpy()
         for feature, rows in zip(batch, values, strict=True):
             yield feature, rows[:, : len(feature.tokens)]

@@ -133,19 +133,29 @@ def test_pairs_share_the_length(folder):
     example = features.InputExample(3, "the film was good", "a book")
     found = features.convert_example(example, 8, tokenizer)
     assert " ".join(found.tokens) == "[CLS] the film was [SEP] a book [SEP]"
-    assert found.segment_ids == [0, 0, 0, 0, 0, 1, 1, 1]
+    assert found.input_type_ids == [0, 0, 0, 0, 0, 1, 1, 1]
     assert found.unique_id == 3
     assert features.convert_example(example, 4, tokenizer).tokens == ["[CLS]", "the", "[SEP]"]  # no room for a second
 
 
 def test_texts_are_as_many_as_lines(folder):
-    found = list(features.read_examples(str(folder / "text.txt")))
+    found = features.read_examples(str(folder / "text.txt"))
     assert [(e.unique_id, e.text_a, e.text_b) for e in found][1:5] == [
         (1, "ann lives in Paris", "is the book awful ?"),
         (2, "", None),
         (3, ("playing " * 30).strip(), None),
         (4, "a ||| b", "rome"),
     ]
+
+
+def test_features_are_padded_as_the_reference_s(folder):
+    tokenizer = FullTokenizer(str(folder / "vocab.txt"))
+    examples = features.read_examples(str(folder / "text.txt"))
+    found = features.convert_examples_to_features(examples, 8, tokenizer)
+    assert [feature.unique_id for feature in found] == list(range(len(TEXTS)))
+    assert found[5].tokens == ["[CLS]", "good", "[SEP]"]
+    assert found[5].input_ids == [*tokenizer.convert_tokens_to_ids(found[5].tokens), 0, 0, 0, 0, 0]
+    assert (found[5].input_mask, found[5].input_type_ids) == ([1, 1, 1, 0, 0, 0, 0, 0], [0] * 8)
 
 
 def test_bfloat16_is_near(folder, tmp_path, states):
