@@ -92,10 +92,12 @@ def time_stages(input_files: list[str], options: pretraining_data.PretrainingDat
     with timed(seconds, "pairing and masking"):
         for _ in range(options.dupe_factor):
             for number in range(len(documents)):
-                instances += pretraining_data.create_instances_from_document(documents, number, words, options, rng)
+                instances += pretraining_data.instances_of_document(documents, number, words, options, rng)
     with timed(seconds, "writing"):
         output = os.path.join(folder, "stages.tfrecord")
-        pretraining_data.write_instance_to_example_files(instances, tokenizer, options, [output])
+        pretraining_data.write_instance_to_example_files(
+            instances, tokenizer, options.max_seq_length, options.max_predictions_per_seq, [output]
+        )
     return seconds
 
 

@@ -72,7 +72,7 @@ def _run(tuner: FineTuner, options: SquadOptions) -> dict[str, float] | None:
 
 def _answer(tuner: FineTuner, predictor: _Predictor, options: SquadOptions) -> dict[str, float] | None:
     answers = predictor.answers()
-    squad.write_predictions(options.output_dir, answers)
+    squad.write_answers(options.output_dir, answers)
     if not options.do_eval:
         return None
     scores = predictor.scores(answers)

@@ -153,6 +153,13 @@ class Segment:
     def tokens(self) -> list[str]:
         return self.document.tokens[self.start : self.stop]
 
+    def pop(self, index: int = -1) -> None:
+        """Shortens it by its last token, or with `index` 0 by its first."""
+        if index:
+            self.stop -= 1
+        else:
+            self.start += 1
+
 
 class MaskedLmInstance(NamedTuple):
     """One position that the model is asked about: what stood there, and what stands there now."""
@@ -227,7 +234,7 @@ def read_documents(input_files: Iterable[str], tokenizer: Tokenizer) -> Iterator
         yield document
 
 
-def create_training_instances(
+def make_instances(
     input_files: Iterable[str], tokenizer: Tokenizer, options: PretrainingDataOptions, rng: random.Random
 ) -> list[TrainingInstance]:
     """All examples of some files, shuffled.
@@ -243,12 +250,12 @@ def create_training_instances(
     instances: list[TrainingInstance] = []
     numbers = (number for _ in range(options.dupe_factor) for number in range(len(documents)))
     for number in _reported(numbers, "documents made into examples", options.dupe_factor * len(documents)):
-        instances.extend(create_instances_from_document(documents, number, vocab_words, options, rng))
+        instances.extend(instances_of_document(documents, number, vocab_words, options, rng))
     shuffle(instances, rng)
     return instances
 
 
-def create_instances_from_document(
+def instances_of_document(
     all_documents: Sequence[Document],
     document_index: int,
     vocab_words: Sequence[str],
@@ -275,7 +282,7 @@ def create_instances_from_document(
         else:
             segment_b = document.segment(middle, stop)
         truncate_seq_pair(segment_a, segment_b, max_num_tokens, rng)
-        masked = create_masked_lm_predictions(_join(segment_a, segment_b), vocab_words, options, rng)
+        masked = choose_predictions(_join(segment_a, segment_b), vocab_words, options, rng)
         yield TrainingInstance(
             segment_a,
             segment_b,
@@ -314,21 +321,20 @@ def _random_segment(
     return document.segment(first, document.stop_for(first, num_tokens))
 
 
-def truncate_seq_pair(segment_a: Segment, segment_b: Segment, max_num_tokens: int, rng: random.Random) -> None:
+def truncate_seq_pair(
+    tokens_a: Segment | list[str], tokens_b: Segment | list[str], max_num_tokens: int, rng: random.Random
+) -> None:
     """Shortens two stretches, in place, until together they have `max_num_tokens` tokens.
 
     Token by token the longer one (B if neither is) loses its first or its last, as a coin falls, so that the examples
     neither always start nor always end with a sentence.
     """
-    for _ in range(len(segment_a) + len(segment_b) - max_num_tokens):
-        longer = segment_a if len(segment_a) > len(segment_b) else segment_b
-        if rng.random() < 0.5:
-            longer.start += 1
-        else:
-            longer.stop -= 1
+    for _ in range(len(tokens_a) + len(tokens_b) - max_num_tokens):
+        longer = tokens_a if len(tokens_a) > len(tokens_b) else tokens_b
+        longer.pop(0 if rng.random() < 0.5 else -1)
 
 
-def create_masked_lm_predictions(
+def choose_predictions(
     tokens: Sequence[str], vocab_words: Sequence[str], options: PretrainingDataOptions, rng: random.Random
 ) -> list[MaskedLmInstance]:
     """Chooses the positions of an example to be predicted and what to put there, in rising order of position.
@@ -407,15 +413,24 @@ def shuffle(items: MutableSequence, rng: random.Random) -> None:
 def write_instance_to_example_files(
     instances: Collection[TrainingInstance],
     tokenizer: Tokenizer,
-    options: PretrainingDataOptions,
+    max_seq_length: int,
+    max_predictions_per_seq: int,
     output_files: Sequence[str],
 ) -> None:
     """Writes examples to TFRecord files in turn: the first to the first file, the second to the second, and so on.
 
     The files appear when all of them are complete. Logs the first examples.
 
+    Args:
+      instances: TrainingInstance, or anything with its `tokens`, `segment_ids`, `masked_lm_positions`,
+        `masked_lm_labels` and `is_random_next`.
+      tokenizer: makes the tokens ids.
+      max_seq_length, max_predictions_per_seq: the lengths to pad to.
+      output_files: where to.
+
     Raises:
       UserError: a file cannot be written.
+      ValueError: an instance is longer than the lengths to pad to.
     """
     tf = load_tensorflow()  # late: reading, pairing and masking do without it
 
@@ -423,7 +438,7 @@ def write_instance_to_example_files(
         with files.complete_or_absent(*output_files) as beside, contextlib.ExitStack() as stack:
             writers = [stack.enter_context(tf.io.TFRecordWriter(name)) for name in beside]
             for number, instance in enumerate(_reported(instances, "examples written", len(instances))):
-                row = _features(instance, tokenizer, options)
+                row = _features(instance, tokenizer, max_seq_length, max_predictions_per_seq)
                 writers[number % len(writers)].write(records.encode(records.PRETRAINING, row))
                 if number < _LOGGED_EXAMPLES:
                     _log_example(instance, row)
@@ -432,16 +447,23 @@ def write_instance_to_example_files(
     logging.info("Wrote %d total instances", len(instances))
 
 
-def _features(instance: TrainingInstance, tokenizer: Tokenizer, options: PretrainingDataOptions) -> dict[str, list]:
-    """The row of one record, padded with zeros to the lengths that the options give."""
+def _features(
+    instance: TrainingInstance, tokenizer: Tokenizer, max_seq_length: int, max_predictions_per_seq: int
+) -> dict[str, list]:
+    """The row of one record, padded with zeros."""
     input_ids = tokenizer.convert_tokens_to_ids(instance.tokens)
     masked_lm_ids = tokenizer.convert_tokens_to_ids(instance.masked_lm_labels)
-    padding = [0] * (options.max_seq_length - len(input_ids))
-    no_predictions = [0] * (options.max_predictions_per_seq - len(masked_lm_ids))
+    if len(input_ids) > max_seq_length or len(masked_lm_ids) > max_predictions_per_seq:
+        raise ValueError(
+            f"an instance of {len(input_ids)} tokens and {len(masked_lm_ids)} predictions does not fit"
+            f" max_seq_length {max_seq_length} and max_predictions_per_seq {max_predictions_per_seq}"
+        )
+    padding = [0] * (max_seq_length - len(input_ids))
+    no_predictions = [0] * (max_predictions_per_seq - len(masked_lm_ids))
     return {
         "input_ids": input_ids + padding,
         "input_mask": [1] * len(input_ids) + padding,
-        "segment_ids": instance.segment_ids + padding,
+        "segment_ids": [*instance.segment_ids, *padding],
         "masked_lm_positions": [*instance.masked_lm_positions, *no_predictions],
         "masked_lm_ids": masked_lm_ids + no_predictions,
         "masked_lm_weights": [1.0] * len(masked_lm_ids) + [0.0] * len(no_predictions),
@@ -495,13 +517,15 @@ def create_pretraining_data(
     logging.info("*** Reading from input files ***")
     for name in input_files:
         logging.info("  %s", name)
-    instances = create_training_instances(input_files, tokenizer, options, random.Random(options.random_seed))
+    instances = make_instances(input_files, tokenizer, options, random.Random(options.random_seed))
     if not instances:
         logging.warning("%s: not a single token; the output will have no records", input_file)
     logging.info("*** Writing to output files ***")
     for name in output_files:
         logging.info("  %s", name)
-    write_instance_to_example_files(instances, tokenizer, options, output_files)
+    write_instance_to_example_files(
+        instances, tokenizer, options.max_seq_length, options.max_predictions_per_seq, output_files
+    )
 
 
 def _find_inputs(input_file: str) -> list[str]:
@@ -552,3 +576,87 @@ def _warn_of_few_predictions(options: PretrainingDataOptions) -> None:
             "--max_predictions_per_seq=%d: a full sequence of %d tokens would have %d at --masked_lm_prob=%g",
             options.max_predictions_per_seq, options.max_seq_length, wanted, options.masked_lm_prob,
         )  # fmt: skip
+
+
+# For code that calls the functions of the reference's create_pretraining_data.py: its names and arguments. The last
+# argument is a flag there.
+
+
+def create_training_instances(
+    input_files: Iterable[str],
+    tokenizer: Tokenizer,
+    max_seq_length: int,
+    dupe_factor: int,
+    short_seq_prob: float,
+    masked_lm_prob: float,
+    max_predictions_per_seq: int,
+    rng: random.Random,
+    do_whole_word_mask: bool = False,
+) -> list[TrainingInstance]:
+    """`make_instances`; see PretrainingDataOptions for the settings."""
+    options = PretrainingDataOptions(
+        max_seq_length=max_seq_length,
+        max_predictions_per_seq=max_predictions_per_seq,
+        dupe_factor=dupe_factor,
+        masked_lm_prob=masked_lm_prob,
+        short_seq_prob=short_seq_prob,
+        do_whole_word_mask=do_whole_word_mask,
+    )
+    return make_instances(input_files, tokenizer, options, rng)
+
+
+def create_instances_from_document(
+    all_documents: Sequence[Document | Sequence[Sequence[str]]],
+    document_index: int,
+    max_seq_length: int,
+    short_seq_prob: float,
+    masked_lm_prob: float,
+    max_predictions_per_seq: int,
+    vocab_words: Sequence[str],
+    rng: random.Random,
+    do_whole_word_mask: bool = False,
+) -> list[TrainingInstance]:
+    """`instances_of_document`, where a document may also be a list of sentences, each a list of tokens."""
+    options = PretrainingDataOptions(
+        max_seq_length=max_seq_length,
+        max_predictions_per_seq=max_predictions_per_seq,
+        masked_lm_prob=masked_lm_prob,
+        short_seq_prob=short_seq_prob,
+        do_whole_word_mask=do_whole_word_mask,
+    )
+    return list(instances_of_document(_Documents(all_documents), document_index, vocab_words, options, rng))
+
+
+class _Documents(Sequence):
+    """Documents, some of which may be lists of sentences; only those that are asked for are copied."""
+
+    def __init__(self, documents: Sequence[Document | Sequence[Sequence[str]]]):
+        self._documents = documents
+
+    def __len__(self) -> int:
+        return len(self._documents)
+
+    def __getitem__(self, index: int) -> Document:
+        document = self._documents[index]
+        return document if isinstance(document, Document) else Document(document)
+
+
+def create_masked_lm_predictions(
+    tokens: Sequence[str],
+    masked_lm_prob: float,
+    max_predictions_per_seq: int,
+    vocab_words: Sequence[str],
+    rng: random.Random,
+    do_whole_word_mask: bool = False,
+) -> tuple[list[str], list[int], list[str]]:
+    """Masks an example, see `choose_predictions`: the tokens as they are now, the positions, and what stood there."""
+    options = PretrainingDataOptions(
+        max_predictions_per_seq=max_predictions_per_seq,
+        masked_lm_prob=masked_lm_prob,
+        do_whole_word_mask=do_whole_word_mask,
+    )
+    masked = choose_predictions(tokens, vocab_words, options, rng)
+    output_tokens = list(tokens)
+    for choice in masked:
+        output_tokens[choice.index] = choice.replacement
+    return output_tokens, [choice.index for choice in masked], [choice.label for choice in masked]

@@ -23,7 +23,7 @@ import math
 import os
 import random
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -336,15 +336,38 @@ def convert_examples_to_features(
     doc_stride: int,
     max_query_length: int,
     is_training: bool,
+    output_fn: Callable[[InputFeatures], Any] | None = None,
+    *,
     log_level: int = logging.INFO,
-) -> Iterator[InputFeatures]:
-    """Yields the windows of each example, in order (the reference's function of this name; it calls back instead).
+) -> Iterator[InputFeatures] | None:
+    """Makes the windows of each example, in order; returns an iterator that yields them.
+
+    With `output_fn` it calls this function with each window, like the reference's function of this name, and returns
+    None.
 
     A paragraph without pieces yields nothing. The windows of the first 20 examples are logged at `log_level`.
 
     Raises:
       ValueError: a question leaves no room for its paragraph, or doc_stride is below 1; see `check_lengths`.
     """
+    lengths = (max_seq_length, doc_stride, max_query_length)
+    features = _convert_examples(examples, tokenizer, *lengths, is_training, log_level)
+    if output_fn is None:
+        return features
+    for feature in features:
+        output_fn(feature)
+    return None
+
+
+def _convert_examples(
+    examples: Iterable[SquadExample],
+    tokenizer: tokenization.FullTokenizer,
+    max_seq_length: int,
+    doc_stride: int,
+    max_query_length: int,
+    is_training: bool,
+    log_level: int,
+) -> Iterator[InputFeatures]:
     unique_id = FIRST_UNIQUE_ID
     words, document = None, None
     for example_index, example in enumerate(examples):
@@ -540,7 +563,7 @@ def compute_predictions(
     null_score_diff_threshold: float = 0.0,
     verbose_logging: bool = False,
 ) -> Answers:
-    """Finds the answer to each question (the computing half of the reference's `write_predictions`).
+    """Finds the answer to each question (the computing half of `write_predictions`).
 
     In each window the `n_best_size` best first and last positions are combined to spans of at most `max_answer_length`
     pieces within the paragraph. The best spans of all windows with different texts are the n-best list. Where there is
@@ -722,17 +745,49 @@ def get_final_text(pred_text: str, orig_text: str, do_lower_case: bool, verbose_
     return orig_text
 
 
-def write_predictions(output_dir: str, answers: Answers) -> None:
+def write_answers(output_dir: str, answers: Answers) -> None:
     """Writes predictions.json, nbest_predictions.json and, for version 2, null_odds.json: all complete, or none."""
-    contents: dict[str, Mapping[str, Any]] = {
-        "predictions.json": answers.predictions,
-        "nbest_predictions.json": answers.nbest,
-    }
-    if answers.null_odds is not None:
-        contents["null_odds.json"] = answers.null_odds
-    paths = [os.path.join(output_dir, name) for name in contents]
-    with files.complete_or_absent(*paths) as beside:
-        for path, name, content in zip(paths, beside, contents.values(), strict=True):
+    names = ("predictions.json", "nbest_predictions.json", "null_odds.json")
+    _write_answers([os.path.join(output_dir, name) for name in names], answers)
+
+
+def _write_answers(paths: Sequence[str], answers: Answers) -> None:
+    contents = {path: content for path, content in zip(paths, answers, strict=True) if content is not None}
+    with files.complete_or_absent(*contents) as beside:
+        for name, (path, content) in zip(beside, contents.items(), strict=True):
             logging.info("Writing %s", path)
             with files.open_binary(name, "wb") as stream:
                 stream.write((json.dumps(content, indent=4) + "\n").encode())
+
+
+def write_predictions(
+    all_examples: Sequence[SquadExample],
+    all_features: Iterable[InputFeatures],
+    all_results: Iterable[RawResult],
+    n_best_size: int,
+    max_answer_length: int,
+    do_lower_case: bool,
+    output_prediction_file: str,
+    output_nbest_file: str,
+    output_null_log_odds_file: str,
+    version_2_with_negative: bool = False,
+    null_score_diff_threshold: float = 0.0,
+    verbose_logging: bool = False,
+) -> None:
+    """`compute_predictions`, written to these files: the reference's function. Its last three settings are flags there.
+
+    Raises:
+      UserError: a logit is NaN or infinite, or a file cannot be written.
+    """
+    answers = compute_predictions(
+        all_examples,
+        all_features,
+        all_results,
+        n_best_size,
+        max_answer_length,
+        do_lower_case,
+        version_2_with_negative,
+        null_score_diff_threshold,
+        verbose_logging,
+    )
+    _write_answers([output_prediction_file, output_nbest_file, output_null_log_odds_file], answers)

@@ -9,6 +9,7 @@ import pathlib
 import random
 import subprocess
 import sys
+import types
 
 import pytest
 from absl import logging
@@ -182,7 +183,7 @@ def test_pairs_by_hand(in_order):
         integers=[1, 0, 0, 1, 1, 1],
         # A is one sentence; documents 0, 0 (the own one: drawn again) and 1; from its sentence 1; A is one sentence
     )
-    first, second = pretraining_data.create_instances_from_document(documents, 0, VOCABULARY, options, rng)
+    first, second = pretraining_data.instances_of_document(documents, 0, VOCABULARY, options, rng)
     assert rng.used_up
     assert first.tokens == ["[CLS]", "[MASK]", "b", "[SEP]", "k", "l", "m", "n", "[SEP]"]
     assert first.segment_ids == [0, 0, 0, 0, 1, 1, 1, 1, 1]
@@ -195,7 +196,7 @@ def test_a_single_sentence_gets_a_random_continuation_without_a_coin(in_order):
     documents = [document("a b c"), document("d", "e")]
     options = PretrainingDataOptions(max_seq_length=16, max_predictions_per_seq=1)
     rng = Script(randoms=[0.5, 0.0], integers=[1, 1])  # no short document, [MASK]; document 1 from sentence 1
-    (instance,) = pretraining_data.create_instances_from_document(documents, 0, VOCABULARY, options, rng)
+    (instance,) = pretraining_data.instances_of_document(documents, 0, VOCABULARY, options, rng)
     assert rng.used_up
     assert instance.is_random_next
     assert instance.tokens == ["[CLS]", "[MASK]", "b", "c", "[SEP]", "e", "[SEP]"]
@@ -206,7 +207,7 @@ def test_a_short_document_aims_at_the_length_drawn(in_order):
     options = PretrainingDataOptions(max_seq_length=128, max_predictions_per_seq=1)
     # Short (0.05 < 0.1), of 4 tokens; then twice: A is two sentences, and B (0.9) follows it.
     rng = Script(randoms=[0.05, *[0.9, 0.0] * 2], integers=[4, 2, 2])
-    instances = pretraining_data.create_instances_from_document(documents, 0, VOCABULARY, options, rng)
+    instances = pretraining_data.instances_of_document(documents, 0, VOCABULARY, options, rng)
     lengths = [len(instance.tokens) for instance in instances]
     assert rng.used_up
     assert lengths == [4 + 3, 4 + 3]
@@ -228,7 +229,7 @@ def test_half_of_the_pairs_are_random_and_labelled_so():
     rng = random.Random(5)
     labels = collections.Counter()
     for number in range(len(documents)):
-        for instance in pretraining_data.create_instances_from_document(documents, number, VOCABULARY, options, rng):
+        for instance in pretraining_data.instances_of_document(documents, number, VOCABULARY, options, rng):
             a, b = instance.segment_a, instance.segment_b
             assert instance.is_random_next == (a.document is not b.document)
             assert instance.is_random_next or a.stop == b.start
@@ -244,7 +245,7 @@ def test_masking_by_hand(in_order):
     tokens = ["[CLS]", "a", "b", "c", "[SEP]", "d", "e", "[SEP]"]
     options = PretrainingDataOptions(max_predictions_per_seq=3, masked_lm_prob=0.9)
     rng = Script(randoms=[0.79, 0.8, 0.49, 0.8, 0.5], integers=[7])
-    masked = pretraining_data.create_masked_lm_predictions(tokens, VOCABULARY, options, rng)
+    masked = pretraining_data.choose_predictions(tokens, VOCABULARY, options, rng)
     assert rng.used_up
     assert masked == [(1, "a", "[MASK]"), (2, "b", "b"), (3, "c", VOCABULARY[7])]
     assert tokens == ["[CLS]", "a", "b", "c", "[SEP]", "d", "e", "[SEP]"]
@@ -265,7 +266,7 @@ def test_80_10_10_and_never_a_delimiter():
     rng = random.Random(3)
     kinds, places = collections.Counter(), collections.Counter()
     for _ in range(2000):
-        masked = pretraining_data.create_masked_lm_predictions(tokens, VOCABULARY, options, rng)
+        masked = pretraining_data.choose_predictions(tokens, VOCABULARY, options, rng)
         indexes = [choice.index for choice in masked]
         assert len(masked) == 15 and indexes == sorted(set(indexes))
         assert all(choice.label == tokens[choice.index] for choice in masked)
@@ -284,7 +285,7 @@ def test_whole_words_are_masked_together_or_not_at_all():
     options = PretrainingDataOptions(do_whole_word_mask=True, masked_lm_prob=0.35)
     rng, seen = random.Random(1), set()
     for _ in range(300):
-        masked = pretraining_data.create_masked_lm_predictions(tokens, VOCABULARY, options, rng)
+        masked = pretraining_data.choose_predictions(tokens, VOCABULARY, options, rng)
         positions = {choice.index for choice in masked}
         assert len(positions) == 5  # round(14 * 0.35); words of one piece fill what a longer one would overfill
         assert all(word <= positions or not word & positions for word in words)
@@ -302,10 +303,8 @@ def test_no_word_short_enough_gives_no_prediction():
     tokens = ["[CLS]", "a", "##b", "[SEP]", "c", "##d", "[SEP]"]
     documents = [document("a ##b", "c ##d")]
     options = PretrainingDataOptions(do_whole_word_mask=True, max_predictions_per_seq=1, short_seq_prob=0.0)
-    assert pretraining_data.create_masked_lm_predictions(tokens, VOCABULARY, options, random.Random(1)) == []
-    (instance, *_) = pretraining_data.create_instances_from_document(
-        documents, 0, VOCABULARY, options, random.Random(1)
-    )
+    assert pretraining_data.choose_predictions(tokens, VOCABULARY, options, random.Random(1)) == []
+    (instance, *_) = pretraining_data.instances_of_document(documents, 0, VOCABULARY, options, random.Random(1))
     assert instance.masked_lm_positions == () and instance.masked_lm_labels == []
 
 
@@ -378,10 +377,12 @@ def test_nothing_is_left_behind_by_a_failure_halfway(tmp_path, corpus, tokenizer
     (tmp_path / "out").write_text("what was there before")
     before = sorted(tmp_path.iterdir())
     options = PretrainingDataOptions(max_seq_length=24, max_predictions_per_seq=4)
-    instances = pretraining_data.create_training_instances([corpus], tokenizer, options, random.Random(1))
+    instances = pretraining_data.make_instances([corpus], tokenizer, options, random.Random(1))
     instances[5] = None
     with pytest.raises(AttributeError):
-        pretraining_data.write_instance_to_example_files(instances, tokenizer, options, [f"{tmp_path}/out"])
+        pretraining_data.write_instance_to_example_files(
+            instances, tokenizer, options.max_seq_length, options.max_predictions_per_seq, [f"{tmp_path}/out"]
+        )
     assert sorted(tmp_path.iterdir()) == before
     assert (tmp_path / "out").read_text() == "what was there before"
 
@@ -503,3 +504,56 @@ def test_examples_are_the_references(tmp_path, name):
         PretrainingDataOptions(**settings),
     )
     assert [digest(path) for path in outputs] == [output["digest"] for output in case["outputs"]]
+
+
+# The reference's functions
+
+
+def test_the_reference_s_functions_take_its_arguments(tokenizer, corpus):
+    options = PretrainingDataOptions(32, 5, 2, 0.2, 0.3, do_whole_word_mask=True)
+    wanted = pretraining_data.make_instances([corpus], tokenizer, options, random.Random(3))
+    found = pretraining_data.create_training_instances([corpus], tokenizer, 32, 2, 0.3, 0.2, 5, random.Random(3), True)
+    assert len(found) > 10
+    for name in ("tokens", "segment_ids", "masked_lm_positions", "masked_lm_labels", "is_random_next"):
+        assert [getattr(instance, name) for instance in found] == [getattr(instance, name) for instance in wanted]
+
+
+def test_documents_may_be_lists_of_lists(tokenizer, corpus):
+    documents = list(pretraining_data.read_documents([corpus], tokenizer))
+    lists = [[sentence.split() for sentence in sentences_of(document)] for document in documents]
+    options = PretrainingDataOptions(32, 5)
+    wanted = list(pretraining_data.instances_of_document(documents, 2, VOCABULARY, options, random.Random(4)))
+    for given in (documents, lists):
+        found = pretraining_data.create_instances_from_document(
+            given, 2, 32, 0.1, 0.15, 5, VOCABULARY, random.Random(4)
+        )
+        assert [instance.tokens for instance in found] == [instance.tokens for instance in wanted]
+    tokens_a, tokens_b = list("abcde"), list("fgh")
+    pretraining_data.truncate_seq_pair(tokens_a, tokens_b, 4, Script(randoms=[0.1, 0.6, 0.2, 0.9]))
+    assert (tokens_a, tokens_b) == (["b", "c"], ["g", "h"])
+
+
+def test_masked_tokens_positions_and_labels():
+    tokens = ["[CLS]", *"abcdefgh", "[SEP]"]
+    masked = pretraining_data.choose_predictions(
+        tokens, VOCABULARY, PretrainingDataOptions(masked_lm_prob=0.5), random.Random(1)
+    )
+    output, positions, labels = pretraining_data.create_masked_lm_predictions(
+        tokens, 0.5, 20, VOCABULARY, random.Random(1)
+    )
+    assert list(zip(positions, labels, (output[place] for place in positions), strict=True)) == masked
+    assert len(masked) == 5 and tokens == ["[CLS]", *"abcdefgh", "[SEP]"] != output
+
+
+def test_instances_of_one_s_own_are_written(tokenizer, tmp_path):
+    own = types.SimpleNamespace(
+        tokens=["[CLS]", "[MASK]", "[SEP]", "b", "[SEP]"], segment_ids=[0, 0, 0, 1, 1], masked_lm_positions=[1],
+        masked_lm_labels=["a"], is_random_next=True,
+    )  # fmt: skip
+    path = str(tmp_path / "out")
+    pretraining_data.write_instance_to_example_files([own], tokenizer, 6, 2, [path])
+    (row,) = read_records(path)
+    assert row["input_ids"] == [*tokenizer.convert_tokens_to_ids(own.tokens), 0]
+    assert (row["masked_lm_positions"], row["next_sentence_labels"]) == ([1, 0], [1])
+    with pytest.raises(ValueError, match="5 tokens and 1 predictions does not fit max_seq_length 4"):
+        pretraining_data.write_instance_to_example_files([own], tokenizer, 4, 2, [path])

@@ -119,7 +119,7 @@ def test_answer_files_and_scores_are_those_of_the_reference(case, golden_tokeniz
             null_score_diff_threshold=float(threshold),
         )
         output = tmp_path / threshold
-        squad.write_predictions(str(output), answers)
+        squad.write_answers(str(output), answers)
         wanted = {
             "predictions.json": (GOLDEN / predictions).read_bytes(),
             "nbest_predictions.json": gzip.decompress((GOLDEN / expected["nbest"]).read_bytes()),
@@ -440,7 +440,7 @@ def test_without_any_span_version_2_says_no_answer(tokenizer, words, tmp_path):
     answers = answers_of(tokenizer, words, {0: 1, 1: 2}, {0: 1, 1: 2}, n_best=2, **settings)
     assert answers.predictions == {"q": ""}
     assert [entry["text"] for entry in answers.nbest["q"]] == [""]
-    squad.write_predictions(str(tmp_path), answers)
+    squad.write_answers(str(tmp_path), answers)
     assert json.loads((tmp_path / "null_odds.json").read_text()) == {"q": squad.NO_SPAN_ODDS}
 
 
@@ -476,14 +476,30 @@ def test_verbose_logging_says_why_a_text_stays_whole(caplog):
 
 def test_answer_files(tmp_path):
     nbest = {"b": [{"text": "é", "probability": 1.0, "start_logit": 1.5, "end_logit": -2.0}]}
-    squad.write_predictions(str(tmp_path / "new"), squad.Answers({"b": "é"}, nbest, None))
+    squad.write_answers(str(tmp_path / "new"), squad.Answers({"b": "é"}, nbest, None))
     assert (tmp_path / "new" / "predictions.json").read_bytes() == b'{\n    "b": "\\u00e9"\n}\n'
     assert sorted(path.name for path in (tmp_path / "new").iterdir()) == ["nbest_predictions.json", "predictions.json"]
 
 
+def test_the_reference_s_way_from_examples_to_files(tokenizer, tmp_path):
+    """convert_examples_to_features calls back, write_predictions computes and writes."""
+    example = squad.SquadExample("q", "who", FOX.split())
+    features = []
+    assert squad.convert_examples_to_features([example], tokenizer, 24, 8, 4, False, features.append) is None
+    assert features == list(squad.convert_examples_to_features([example], tokenizer, 24, 8, 4, False))
+    logits = np.arange(48.0).reshape(2, 24) % 7
+    results = [squad.RawResult(feature.unique_id, *logits) for feature in features]
+    for version_2 in (False, True):
+        paths = [str(tmp_path / f"{name}{version_2}") for name in ("answers", "nbest", "odds")]
+        squad.write_predictions([example], features, results, 5, 4, True, *paths, version_2_with_negative=version_2)
+        wanted = squad.compute_predictions([example], features, results, 5, 4, True, version_2)
+        written = [json.loads(path.read_text()) for path in map(pathlib.Path, paths) if path.exists()]
+        assert written == [content for content in wanted if content is not None]
+
+
 def test_answer_files_appear_together_or_not_at_all(tmp_path):
     with pytest.raises(TypeError):
-        squad.write_predictions(str(tmp_path), squad.Answers({"q": "fox"}, {"q": [{"text": object()}]}, None))
+        squad.write_answers(str(tmp_path), squad.Answers({"q": "fox"}, {"q": [{"text": object()}]}, None))
     assert list(tmp_path.iterdir()) == []
 
 
