@@ -1,0 +1,118 @@
+"""Every name that a user of the reference may import: it is here with the same arguments, or the guide says what instead.
+
+A name "is here" if the module that stands for the reference's has it and takes the reference's arguments, by the same
+names and in the same order; further ones have defaults. Otherwise the table of its module in docs/migrating.md, under
+"Your own code", must have it in its first column.
+"""
+
+import importlib
+import inspect
+import json
+import pathlib
+import re
+
+import pytest
+from small_models import SHARED
+
+ROOT = pathlib.Path(__file__).resolve().parents[1]
+NAMES = SHARED / "reference" / "names.json"
+
+# The reference's module -> the one that has its names.
+MODULES = {
+    "tokenization": "tokenization",
+    "modeling": "modeling",
+    "optimization": "optimization",
+    "run_classifier": "classification",
+    "run_squad": "squad",
+    "run_pretraining": "heads",
+    "create_pretraining_data": "pretraining_data",
+    "extract_features": "features",
+}
+
+# How the reference's classes are made, which its table of names does not say; None: otherwise, which the guide tells.
+CONSTRUCTORS = {
+    "tokenization.FullTokenizer": "vocab_file do_lower_case",
+    "tokenization.BasicTokenizer": "do_lower_case",
+    "tokenization.WordpieceTokenizer": "vocab unk_token max_input_chars_per_word",
+    "modeling.BertConfig": "vocab_size hidden_size num_hidden_layers num_attention_heads intermediate_size hidden_act"
+    " hidden_dropout_prob attention_probs_dropout_prob max_position_embeddings type_vocab_size initializer_range",
+    "modeling.BertModel": None,
+    "optimization.AdamWeightDecayOptimizer": None,
+    "run_classifier.InputExample": "guid text_a text_b label",
+    "run_classifier.PaddingInputExample": "",
+    "run_classifier.InputFeatures": "input_ids input_mask segment_ids label_id is_real_example",
+    "run_classifier.DataProcessor": "",
+    "run_classifier.XnliProcessor": "",
+    "run_classifier.MnliProcessor": "",
+    "run_classifier.MrpcProcessor": "",
+    "run_classifier.ColaProcessor": "",
+    "run_squad.SquadExample": "qas_id question_text doc_tokens orig_answer_text start_position end_position"
+    " is_impossible",
+    "run_squad.InputFeatures": None,
+    "run_squad.FeatureWriter": None,
+    "create_pretraining_data.TrainingInstance": None,
+    "extract_features.InputExample": "unique_id text_a text_b",
+    "extract_features.InputFeatures": "unique_id tokens input_ids input_mask input_type_ids",
+}
+
+
+def guide() -> dict[str, str]:
+    """The section of the guide on each of the reference's modules, by the module's name."""
+    text = (ROOT / "docs" / "migrating.md").read_text(encoding="utf-8")
+    text = text[text.index("\n## Your own code") :]
+    parts = re.split(r"^### `(\w+)`.*\n", text, flags=re.MULTILINE)[1:]
+    return dict(zip(parts[::2], parts[1::2], strict=True))
+
+
+def told(section: str) -> set[str]:
+    """The names in code in the first cells of a section's table, methods as Class.method."""
+    first_cells = re.findall(r"^\| (.*?) \|", section, flags=re.MULTILINE)
+    return {
+        name for cell in first_cells for code in re.findall(r"`([^`]+)`", cell) for name in re.findall(r"[\w.]+", code)
+    }
+
+
+def reference_names() -> list[tuple[str, dict]]:
+    if not NAMES.exists():
+        return []
+    return [(module, entry) for module, entries in json.loads(NAMES.read_text()).items() for entry in entries]
+
+
+def missing(module: str, entry: dict) -> list[str]:
+    """What of a function or class of the reference is not here under its name."""
+    ours = getattr(importlib.import_module(f"bert_tf2.{MODULES[module]}"), entry["name"], None)
+    if ours is None:
+        return [entry["name"]]
+    if entry["kind"] == "class":
+        wanted = CONSTRUCTORS[f"{module}.{entry['name']}"]
+        if wanted is None:
+            return [entry["name"]]
+        assert accepts(ours, wanted.split()), entry["name"]
+        return [f"{entry['name']}.{method}" for method in entry["methods"] if not hasattr(ours, method)]
+    return [] if accepts(ours, entry["arguments"]) else [entry["name"]]
+
+
+def accepts(function, arguments: list[str]) -> bool:
+    """Whether a function (or a class) takes these arguments, and needs no more."""
+    parameters = [*inspect.signature(function).parameters.values()]
+    first, others = parameters[: len(arguments)], parameters[len(arguments) :]
+    may_be_left_out = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+    return [parameter.name for parameter in first] == arguments and all(
+        parameter.default is not parameter.empty or parameter.kind in may_be_left_out for parameter in others
+    )
+
+
+@pytest.mark.skipif(not NAMES.exists(), reason="the reference's table of names is not beside this checkout")
+def test_every_module_of_the_reference_has_one_here_and_a_section_in_the_guide():
+    assert {module for module, _ in reference_names()} == set(MODULES) == set(guide())
+    for theirs, ours in MODULES.items():
+        assert f"`from bert_tf2 import {ours}`" in guide()[theirs] or f" import {ours} as {theirs}`" in guide()[theirs]
+
+
+@pytest.mark.parametrize(
+    ("module", "entry"), reference_names(), ids=[f"{module}.{entry['name']}" for module, entry in reference_names()]
+)
+def test_a_name_of_the_reference_is_here_or_told(module, entry):
+    names = told(guide()[module])
+    for name in missing(module, entry):
+        assert name in names or entry["name"] in names, f"{module}.{name} is neither here nor in docs/migrating.md"
