@@ -1,4 +1,4 @@
-"""Every name that a user of the reference may import: it is here with the same arguments, or the guide says what instead.
+"""Every name that a user of the reference may import: it is here with the same arguments, or the guide tells of it.
 
 A name "is here" if the module that stands for the reference's has it and takes the reference's arguments, by the same
 names and in the same order; further ones have defaults. Otherwise the table of its module in docs/migrating.md, under
