@@ -25,6 +25,7 @@ setuptools.setup(
         "numpy",
         "absl-py",
         "tensorboard",  # tf.summary writes nothing without it, and TensorFlow no longer brings it
+        "tqdm",  # progress on a terminal
         "scikit-learn",  # the measures of classification and regression tasks
         "scipy",
         "seqeval",  # entities in tag sequences

@@ -20,7 +20,7 @@ from collections.abc import Iterable, Iterator, Sequence
 import numpy as np
 from absl import logging
 
-from bert_tf2 import files, records, tokenization
+from bert_tf2 import console, files, progress, records, tokenization
 from bert_tf2.classification_tasks import Table, Task, TsvLayout, find_task
 from bert_tf2.errors import UserError
 
@@ -348,13 +348,14 @@ def convert_single_example(
     label_list: Sequence[str],
     max_seq_length: int,
     tokenizer: tokenization.FullTokenizer,
+    log_level: int = logging.INFO,
 ) -> InputFeatures:
     """Makes the features of one example: `[CLS] a [SEP]` or `[CLS] a [SEP] b [SEP]`, then padding with 0.
 
     A second text without any token, or one of which truncation leaves nothing, counts as none, as in the reference.
 
     Args:
-      ex_index: the first five (0-4) are logged.
+      ex_index: example 0 is logged in words, at `log_level`; 0 to 4 as numbers too, at the level DEBUG.
       label_list: the labels in order; empty: the label is a number.
 
     Raises:
@@ -376,7 +377,7 @@ def convert_single_example(
         label_id=label_list.index(example.label) if label_list else float(example.label),
     )
     if ex_index < 5:
-        _log_example(example, tokens, features)
+        _log_example(ex_index, example, tokens, features, log_level)
     return features
 
 
@@ -392,13 +393,20 @@ def _join(example: InputExample, max_seq_length: int, tokenizer: tokenization.Fu
     return ([*first, *tokens_b, "[SEP]"] if tokens_b else first), len(first)
 
 
-def _log_example(example: InputExample, tokens: Sequence[str], features: InputFeatures) -> None:
-    logging.info("*** Example ***")
-    logging.info("guid: %s", example.guid)
-    logging.info("tokens: %s", " ".join(map(tokenization.printable_text, tokens)))
+def _log_example(
+    ex_index: int, example: InputExample, tokens: Sequence[str], features: InputFeatures, log_level: int
+) -> None:
+    """The first example in words; with --verbose_logging several as the model gets them."""
+    printable = " ".join(map(tokenization.printable_text, tokens))
+    if ex_index == 0:
+        rows = {"id": example.guid, "tokens": printable, "label": example.label}
+        logging.log(log_level, "%s", console.table("The first example:", rows))
+    logging.debug("*** Example ***")
+    logging.debug("guid: %s", example.guid)
+    logging.debug("tokens: %s", printable)
     for name in ("input_ids", "input_mask", "segment_ids"):
-        logging.info("%s: %s", name, " ".join(map(str, getattr(features, name))))
-    logging.info("label: %s (id = %s)", example.label, features.label_id)
+        logging.debug("%s: %s", name, " ".join(map(str, getattr(features, name))))
+    logging.debug("label: %s (id = %s)", example.label, features.label_id)
 
 
 def convert_examples_to_features(
@@ -406,13 +414,14 @@ def convert_examples_to_features(
     label_list: Sequence[str],
     max_seq_length: int,
     tokenizer: tokenization.FullTokenizer,
+    log_level: int = logging.INFO,
 ) -> list[InputFeatures]:
-    """The features of each example, in order; logs where it is every 10000 examples.
+    """The features of each example, in order; shows how far it is.
 
     Raises:
       UserError: as convert_single_example.
     """
-    return list(_convert_examples(examples, label_list, max_seq_length, tokenizer))
+    return list(_convert_examples(examples, label_list, max_seq_length, tokenizer, log_level))
 
 
 def _convert_examples(
@@ -420,12 +429,11 @@ def _convert_examples(
     label_list: Sequence[str],
     max_seq_length: int,
     tokenizer: tokenization.FullTokenizer,
+    log_level: int,
 ) -> Iterator[InputFeatures]:
     """The same, one at a time."""
-    for index, example in enumerate(examples):
-        if index % 10000 == 0:
-            logging.info("Writing example %d of %d", index, len(examples))
-        yield convert_single_example(index, example, label_list, max_seq_length, tokenizer)
+    for index, example in enumerate(progress.track(examples, "Writing features", unit="examples")):
+        yield convert_single_example(index, example, label_list, max_seq_length, tokenizer, log_level)
 
 
 def record_kind(label_list: Sequence[str]) -> records.RecordKind:
@@ -450,13 +458,14 @@ def file_based_convert_examples_to_features(
     max_seq_length: int,
     tokenizer: tokenization.FullTokenizer,
     output_file: str,
+    log_level: int = logging.INFO,
 ) -> int:
     """Writes the features of all examples to a TFRecord file, complete or not at all; returns how many.
 
     Raises:
       UserError: as convert_single_example.
     """
-    features = _convert_examples(examples, label_list, max_seq_length, tokenizer)
+    features = _convert_examples(examples, label_list, max_seq_length, tokenizer, log_level)
     return records.write_records(output_file, record_kind(label_list), map(as_record, features))
 
 

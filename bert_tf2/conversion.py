@@ -12,13 +12,14 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import math
 import os
 import re
 from collections.abc import Iterable, Iterator
 
 import numpy as np
 
-from bert_tf2 import bundle, classification, files, huggingface, keras_files, names
+from bert_tf2 import bundle, classification, files, huggingface, keras_files, names, progress
 from bert_tf2.config import BertConfig
 from bert_tf2.errors import UserError
 from bert_tf2.quiet import load_tensorflow
@@ -205,7 +206,9 @@ class _Target:
     def _arrays(self, chosen: Iterable[str]) -> Iterator[tuple[str, np.ndarray]]:
         """Names and arrays of these variables. All others are read too, for damage there tells of damage elsewhere."""
         chosen = dict.fromkeys(chosen)
-        for name in [*chosen, *(name for name in self._source.shapes if name not in chosen)]:
+        every = [*chosen, *(name for name in self._source.shapes if name not in chosen)]
+        sizes = {name: math.prod(self._source.shapes[name]) / 1e6 for name in every}
+        for name in progress.track(every, "Converting", sum(sizes.values()), "million numbers", size=sizes.get):
             value = self._source.get(name)
             if name in chosen:
                 if not self._options.allow_nonfinite:

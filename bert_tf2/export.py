@@ -37,6 +37,7 @@ from bert_tf2 import (
     heads,
     modeling,
     names,
+    progress,
     saved_model_files,
     signatures,
     sources,
@@ -120,9 +121,12 @@ def run(options: ExportOptions) -> str:
       UserError: files that are missing or do not fit together, weights that the task needs and the checkpoint lacks,
         labels that nobody names, an export_dir that cannot be written.
     """
-    call = _Call(options)
-    with _next_version(options.export_dir) as folder:
-        call.write(folder.beside)
+    with progress.Progress("Exporting", 4, "stages") as stages:
+        call = _Call(options)
+        stages.advance()
+        with _next_version(options.export_dir) as folder:
+            call.write(folder.beside, stages)
+        stages.advance()
     logging.info("Exported to %s", folder.path)
     return folder.path
 
@@ -207,11 +211,13 @@ class _Call:
         values = {name: getattr(self._options, name) for name in SpanSettings._fields}
         return SpanSettings(**{**values, "max_seq_length": self._max_seq_length})
 
-    def write(self, folder: str) -> None:
+    def write(self, folder: str, stages: progress.Progress) -> None:
         """Writes everything into a folder. Raises UserError if it cannot be written, or the disk is full."""
         try:
             self._write_graph(folder)
+            stages.advance()
             self._write_files(folder)
+            stages.advance()
         except (tf.errors.OpError, OSError) as error:
             reason = re.sub(r"\{\{.*?\}\} *", "", str(error).splitlines()[0])  # without TensorFlow's names of nodes
             raise UserError(f"{folder}: cannot be written: {reason}") from error

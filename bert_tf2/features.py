@@ -14,10 +14,12 @@ import numpy as np
 import tensorflow as tf
 from absl import logging
 
-from bert_tf2 import checkpoint, files, modeling, pretraining, tokenization, training
+from bert_tf2 import checkpoint, console, files, modeling, pretraining, progress, tokenization, training
 from bert_tf2.classification import truncate_seq_pair
 from bert_tf2.config import BertConfig
 from bert_tf2.errors import UserError
+
+_LOGGED_EXAMPLES = 5
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -89,15 +91,36 @@ def run(options: FeatureOptions) -> int:
     )
     logging.info(checkpoint.initialize(model, options.init_checkpoint))
     features = (convert_example(e, options.max_seq_length, tokenizer) for e in itertools.chain([first], examples))
+    features = progress.track(_logged(features), "Extracting", files.count_lines(options.input_file), "lines")
     pad_to = options.max_seq_length if options.devices.use_tpu else None
     states = extract(model, features, layers, options.batch_size, pad_to)
+    count = _write(options, layers, states)
+    console.summary([f"{options.output_file} ({count:,} lines)"])
+    return count
+
+
+def _write(options: FeatureOptions, layers: Sequence[int], states: Iterable[tuple[InputFeatures, np.ndarray]]) -> int:
     if options.pooling == "none":
         return _write_lines(options.output_file, (token_line(f, layers, values) for f, values in states))
     vectors = (pool(values, options.pooling) for _, values in states)
-    if as_array:
+    if options.output_file.endswith(".npy"):
         return _write_array(options.output_file, vectors)
     lines = ({"linex_index": number, "values": _rounded(vector)} for number, vector in enumerate(vectors))
     return _write_lines(options.output_file, lines)
+
+
+def _logged(features: Iterable[InputFeatures]) -> Iterator[InputFeatures]:
+    """Passes features on; logs the first in words, and with --verbose_logging several as the model gets them."""
+    for number, feature in enumerate(features):
+        if number < _LOGGED_EXAMPLES:
+            tokens = " ".join(map(tokenization.printable_text, feature.tokens))
+            if number == 0:
+                logging.info("%s", console.table("The first line:", {"tokens": tokens}))
+            logging.debug("*** Example ***")
+            logging.debug("tokens: %s", tokens)
+            logging.debug("input_ids: %s", " ".join(map(str, feature.input_ids)))
+            logging.debug("segment_ids: %s", " ".join(map(str, feature.segment_ids)))
+        yield feature
 
 
 def parse_layers(layers: str, num_hidden_layers: int) -> list[int]:
@@ -183,7 +206,6 @@ def extract(
         return tf.cast(tf.stack([outputs[layer] for layer in layers], axis=1), tf.float32)  # [B, layers, F, D]
 
     features = iter(features)
-    done = 0
     while batch := list(itertools.islice(features, batch_size)):
         length = pad_to or max(len(feature.tokens) for feature in batch)
 
@@ -197,9 +219,6 @@ def extract(
         ).numpy()
         for feature, rows in zip(batch, values, strict=True):
             yield feature, rows[:, : len(feature.tokens)]
-        done += len(batch)
-        if done // 1000 > (done - len(batch)) // 1000:
-            logging.info("%d lines done", done)
 
 
 def token_line(feature: InputFeatures, layers: Sequence[int], values: np.ndarray) -> dict:

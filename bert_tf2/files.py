@@ -144,6 +144,18 @@ def read_lines(path: str) -> Iterator[str]:
         yield from decode_lines(stream, path)
 
 
+def count_lines(path: str) -> int | None:
+    """How many lines read_lines will yield, where that is cheap to know: for files on a disk. Otherwise None."""
+    if is_remote(path) or not os.path.isfile(path):
+        return None
+    count, block = 0, b""
+    with open_binary(path) as stream:
+        while found := stream.read(1 << 20):
+            block = found
+            count += block.count(b"\n")
+    return count + (not block.endswith(b"\n") if block else 0)
+
+
 def decode_lines(stream: Iterable[bytes], name: str) -> Iterator[str]:
     """`read_lines` for what is open already, such as standard input; `name` stands for it in errors."""
     for number, line in enumerate(stream, 1):

@@ -12,7 +12,7 @@ from absl import logging
 from bert_tf2 import classification, heads, metrics, training
 from bert_tf2.classification_tasks import TsvLayout
 from bert_tf2.errors import UserError
-from bert_tf2.finetuning import FineTuneOptions, FineTuner, known_labels, write_json
+from bert_tf2.finetuning import FineTuneOptions, FineTuner, known_labels, tell_summary, write_json
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -52,6 +52,7 @@ def run(options: ClassifierOptions) -> dict[str, float] | None:
             call.predict()
         if options.do_export:
             call.export()
+        call.tell_summary()
     return results
 
 
@@ -78,6 +79,9 @@ class _Call:
         self._processor = processor
         self._options = options
         self._watching = options.do_train and options.eval_steps > 0
+        self._written: list[str] = []
+        self._figures: dict[str, float] | None = None
+        self._exported: str | None = None
         folder = options.data_dir
         self._train = processor.get_train_examples(folder) if options.do_train else []
         self._dev = processor.get_dev_examples(folder) if options.do_eval or self._watching else []
@@ -93,8 +97,10 @@ class _Call:
     def _write(self, examples: Sequence[classification.InputExample], name: str) -> str:
         path = self._tuner.record_file(name)
         classification.file_based_convert_examples_to_features(
-            examples, self._labels, self._options.max_seq_length, self._tuner.tokenizer, path
-        )
+            examples, self._labels, self._options.max_seq_length, self._tuner.tokenizer, path,
+            # One example is enough, and one of the test table would show a label that it does not have.
+            log_level=logging.DEBUG if self._train and examples is not self._train else logging.INFO,
+        )  # fmt: skip
         return path
 
     def train(self) -> None:
@@ -113,7 +119,11 @@ class _Call:
 
     def _scores(self) -> tuple[dict[str, float], dict]:
         """The reference's results on the development set, and the task's own measures."""
-        batches = list(self._tuner.run(self._dev_records, self._kind, self._options.eval_batch_size, len(self._labels)))
+        batches = list(
+            self._tuner.run(
+                self._dev_records, self._kind, self._options.eval_batch_size, len(self._labels), total=len(self._dev)
+            )
+        )
         losses = np.concatenate([batch["example_loss"] for batch in batches])
         labels = np.concatenate([batch["label_ids"] for batch in batches])
         outputs = np.concatenate([batch["probabilities"] for batch in batches])
@@ -128,20 +138,19 @@ class _Call:
         return results, metrics.compute_metrics(self._processor.task, labels, outputs, self._labels)
 
     def evaluate(self) -> dict[str, float]:
-        logging.info("***** Running evaluation *****")
-        logging.info("  Num examples = %d", len(self._dev))
         results, measures = self._scores()
         training.write_eval_results(self._options.output_dir, results)
         write_json(self._tuner.output_file("eval_metrics.json"), measures)
-        for name in self._processor.task.measures:
-            logging.info("  %s = %.4f", name, measures[name])
+        self._figures = {name: measures[name] for name in self._processor.task.measures}
+        self._written += ["eval_results.txt", "eval_metrics.json"]
         return results
 
     def predict(self) -> None:
         path = self._write(self._test, "predict.tf_record")
-        logging.info("***** Running prediction *****")
-        logging.info("  Num examples = %d", len(self._test))
-        batches = self._tuner.run(path, self._kind, self._options.predict_batch_size, len(self._labels))
+        batches = self._tuner.run(
+            path, self._kind, self._options.predict_batch_size, len(self._labels),
+            what="Predicting", total=len(self._test),
+        )  # fmt: skip
         probabilities = np.concatenate([batch["probabilities"] for batch in batches])
         classification.write_test_results(self._tuner.output_file("test_results.tsv"), probabilities)
         classification.write_predictions(
@@ -150,6 +159,11 @@ class _Call:
             self._labels,
             probabilities,
         )
+        self._written += ["test_results.tsv", "predictions.tsv"]
 
     def export(self) -> None:
-        self._tuner.export("classifier", labels=self._processor.label_map())
+        self._exported = self._tuner.export("classifier", labels=self._processor.label_map())
+
+    def tell_summary(self) -> None:
+        switches = ("do_eval", "do_predict", "do_export")
+        tell_summary(self._options, "run_classifier.py", self._written, self._figures, switches, self._exported)

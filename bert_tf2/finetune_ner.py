@@ -7,15 +7,16 @@ if wanted as much of the document around a sentence as fits.
 from __future__ import annotations
 
 import dataclasses
+import textwrap
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
 from absl import logging
 
-from bert_tf2 import classification, heads, ner, records, training
+from bert_tf2 import classification, console, heads, ner, progress, records, training
 from bert_tf2.errors import UserError
-from bert_tf2.finetuning import FineTuneOptions, FineTuner, known_labels, write_json
+from bert_tf2.finetuning import FineTuneOptions, FineTuner, known_labels, tell_summary, write_json
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -59,7 +60,8 @@ def run(options: NerOptions) -> dict[str, float] | None:
         if options.do_predict:
             call.predict()
         if options.do_export:
-            call.export()
+            exported = call.export()
+        call.tell_summary(scores, exported if options.do_export else None)
     return scores
 
 
@@ -100,6 +102,9 @@ def _labels(options: NerOptions, train: Sequence[ner.NerSentence]) -> list[str]:
     return labels
 
 
+_LOGGED_EXAMPLES = 5
+
+
 class _Windows(NamedTuple):
     """Sentences, their windows, and the record file of these."""
 
@@ -129,9 +134,27 @@ class _Call:
             self._options.doc_stride or None,
             self._options.document_context,
         )
+        if part == next(iter(self._sentences)):  # one example is enough
+            self._log_examples(part, features)
         path = self._tuner.record_file(f"{part}.tf_record")
-        records.write_records(path, records.TOKEN_TAGGING, map(ner.as_record, features))
+        rows = progress.track(map(ner.as_record, features), "Writing features", len(features), "windows")
+        records.write_records(path, records.TOKEN_TAGGING, rows)
         return _Windows(self._sentences[part], features, path)
+
+    def _log_examples(self, part: str, features: Sequence[ner.InputFeatures]) -> None:
+        """The first window in words; with --verbose_logging several as the model gets them."""
+        for number, feature in enumerate(features[:_LOGGED_EXAMPLES]):
+            tokens = self._tuner.tokenizer.convert_ids_to_tokens(feature.input_ids)
+            if number == 0:
+                sentence = self._sentences[part][feature.sentence]
+                tags = sentence.tags if part != "predict" else ["?"] * len(sentence.words)
+                words = " ".join(f"{word}/{tag}" for word, tag in zip(sentence.words, tags, strict=True))
+                rows = {"words": words, "tokens": " ".join(tokens)}
+                logging.info("%s", console.table(f"The first of {len(features):,} windows to {part}:", rows))
+            logging.debug("*** Example ***")
+            logging.debug("tokens: %s", " ".join(tokens))
+            for name, values in ner.as_record(feature).items():
+                logging.debug("%s: %s", name, " ".join(map(str, values)))
 
     def train(self) -> None:
         windows = self._windows["train"]
@@ -146,7 +169,11 @@ class _Call:
     def _tags(self, part: str, batch_size: int) -> list[list[str]]:
         """The predicted tags of every sentence."""
         sentences, features, path = self._windows[part]
-        batches = self._tuner.run(path, records.TOKEN_TAGGING, batch_size, len(self._labels))
+        what = "Evaluating" if part == "eval" else "Predicting"
+        batches = self._tuner.run(
+            path, records.TOKEN_TAGGING, batch_size, len(self._labels),
+            what=what, total=len(features), unit="windows",
+        )  # fmt: skip
         predictions = [np.asarray(row) for batch in batches for row in batch["predictions"]]
         return ner.assemble_tags(sentences, features, predictions, self._labels)
 
@@ -158,22 +185,26 @@ class _Call:
         return "f1", self._scores()["f1"]
 
     def evaluate(self) -> dict[str, float]:
-        logging.info("***** Running evaluation *****")
         scores = self._scores()
         results = {name: scores[name] for name in ("precision", "recall", "f1", "accuracy")}
         training.write_eval_results(self._options.output_dir, {**results, "global_step": self._tuner.global_step})
         write_json(self._tuner.output_file("eval_metrics.json"), scores)
-        for line in ner.score_table(scores).splitlines():
-            logging.info("  %s", line)
+        logging.info("Scores by entity:\n%s", textwrap.indent(ner.score_table(scores), "  "))
         return scores
 
     def predict(self) -> None:
         sentences = self._sentences["predict"]
-        logging.info("***** Running prediction *****")
-        logging.info("  Num sentences = %d", len(sentences))
         tags = self._tags("predict", self._options.predict_batch_size)
         path = self._tuner.output_file("predictions.txt")
         ner.write_predictions(self._options.predict_file, path, sentences, tags)
 
-    def export(self) -> None:
-        self._tuner.export("ner", labels=self._label_map())
+    def export(self) -> str:
+        return self._tuner.export("ner", labels=self._label_map())
+
+    def tell_summary(self, scores: Mapping[str, float] | None, exported: str | None) -> None:
+        options = self._options
+        written = ["eval_results.txt", "eval_metrics.json"] if options.do_eval else []
+        written += ["predictions.txt"] if options.do_predict else []
+        figures = {name: scores[name] for name in ("precision", "recall", "f1")} if scores else None
+        possible = [f"do_{part}" for part in ("eval", "predict") if getattr(options, f"{part}_file")]
+        tell_summary(options, "run_ner.py", written, figures, [*possible, "do_export"], exported)

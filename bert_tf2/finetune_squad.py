@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from absl import logging
 
-from bert_tf2 import heads, records, squad, squad_scores
+from bert_tf2 import console, heads, progress, records, squad, squad_scores
 from bert_tf2.errors import UserError
-from bert_tf2.finetuning import FineTuneOptions, FineTuner, write_json
+from bert_tf2.finetuning import FineTuneOptions, FineTuner, tell_summary, write_json
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -62,12 +62,21 @@ def _run(tuner: FineTuner, options: SquadOptions) -> dict[str, float] | None:
     if options.do_train:
         path = tuner.record_file("train.tf_record")
         count, _ = _write_features(tuner, train, path, is_training=True)
-        logging.info("  Num split examples = %d", count)
+        logging.info("%d questions in %d windows", len(train), count)
         tuner.train(path, records.SQUAD_TRAIN, len(train), measure=predictor.measure if watching else None)
     scores = _answer(tuner, predictor, options) if answering else None
-    if options.do_export:
-        _export(tuner, options)
+    exported = _export(tuner, options) if options.do_export else None
+    _tell_summary(options, scores, exported)
     return scores
+
+
+def _tell_summary(options: SquadOptions, scores: Mapping[str, float] | None, exported: str | None) -> None:
+    written = ["predictions.json", "nbest_predictions.json"] if options.do_predict or options.do_eval else []
+    written += ["null_odds.json"] if written and options.version_2_with_negative else []
+    written += ["eval_metrics.json"] if scores else []
+    figures = {name: scores[name] for name in ("exact", "exact_match", "f1") if name in scores} if scores else None
+    possible = ["do_eval", "do_predict"] if options.predict_file and not written else []
+    tell_summary(options, "run_squad.py", written, figures, [*possible, "do_export"], exported)
 
 
 def _answer(tuner: FineTuner, predictor: _Predictor, options: SquadOptions) -> dict[str, float] | None:
@@ -77,16 +86,15 @@ def _answer(tuner: FineTuner, predictor: _Predictor, options: SquadOptions) -> d
         return None
     scores = predictor.scores(answers)
     write_json(tuner.output_file("eval_metrics.json"), scores)
-    for name, value in scores.items():
-        logging.info("  %s = %s", name, value)
+    logging.info("%s", console.table("Scores:", scores))
     return scores
 
 
-def _export(tuner: FineTuner, options: SquadOptions) -> None:
+def _export(tuner: FineTuner, options: SquadOptions) -> str:
     names = ("doc_stride", "max_query_length", "max_answer_length", "n_best_size")
     threshold = options.null_score_diff_threshold if options.version_2_with_negative else None
     settings = {name: getattr(options, name) for name in names}
-    tuner.export("squad", **settings, null_score_diff_threshold=threshold)
+    return tuner.export("squad", **settings, null_score_diff_threshold=threshold)
 
 
 def _check(options: SquadOptions) -> None:
@@ -116,12 +124,13 @@ def _write_features(
     """Writes a record file; returns how many windows there are and, for prediction, the windows themselves."""
     options = tuner.options
     features = squad.convert_examples_to_features(
-        examples,
+        progress.track(examples, "Writing features", unit="questions"),
         tuner.tokenizer,
         options.max_seq_length,
         options.doc_stride,
         options.max_query_length,
         is_training,
+        log_level=logging.DEBUG if options.do_train and not is_training else logging.INFO,  # one example is enough
     )
     kept: list[squad.InputFeatures] = []
 
@@ -149,9 +158,7 @@ class _Predictor:
         options = self._options
         if self._features is None:
             _, self._features = _write_features(self._tuner, self._examples, self._path, is_training=False)
-        logging.info("***** Running predictions *****")
-        logging.info("  Num orig examples = %d", len(self._examples))
-        logging.info("  Num split examples = %d", len(self._features))
+        logging.info("%d questions in %d windows", len(self._examples), len(self._features))
         return squad.compute_predictions(
             self._examples,
             self._features,
@@ -165,13 +172,13 @@ class _Predictor:
         )
 
     def _results(self):
-        done = 0
-        for batch in self._tuner.run(self._path, records.SQUAD_PREDICT, self._options.predict_batch_size):
+        batches = self._tuner.run(
+            self._path, records.SQUAD_PREDICT, self._options.predict_batch_size,
+            what="Predicting", total=len(self._features), unit="windows",
+        )  # fmt: skip
+        for batch in batches:
             rows = zip(batch["unique_ids"], batch["start_logits"], batch["end_logits"], strict=True)
             yield from (squad.RawResult(int(unique_id), start, end) for unique_id, start, end in rows)
-            if (done + len(batch["unique_ids"])) // 1000 > done // 1000:
-                logging.info("Processed %d of %d windows", done + len(batch["unique_ids"]), len(self._features))
-            done += len(batch["unique_ids"])
 
     def scores(self, answers: squad.Answers) -> dict[str, float]:
         options = self._options

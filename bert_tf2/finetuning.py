@@ -11,7 +11,7 @@ import json
 import os
 import re
 import tempfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 
 import numpy as np
 from absl import logging
@@ -19,9 +19,11 @@ from absl import logging
 from bert_tf2 import (
     checkpoint,
     classification,
+    console,
     files,
     output_lock,
     pretraining,
+    progress,
     records,
     sources,
     tokenization,
@@ -217,10 +219,9 @@ class FineTuner:
                 f"{num_examples} examples, batches of {options.train_batch_size} and {options.num_train_epochs} epochs"
                 " make not a single training step; lower --train_batch_size or raise --num_train_epochs"
             )
-        logging.info("***** Running training *****")
-        logging.info("  Num examples = %d", num_examples)
-        logging.info("  Batch size = %d", options.train_batch_size)
-        logging.info("  Num steps = %d", steps)
+        logging.info(
+            "Training on %d examples in batches of %d: %d steps", num_examples, options.train_batch_size, steps
+        )
         train_options = training.TrainOptions(
             output_dir=options.output_dir,
             learning_rate=options.learning_rate,
@@ -232,16 +233,30 @@ class FineTuner:
             random_seed=options.random_seed,
             adam_bias_correction=options.adam_bias_correction,
             length_groups=self._length_groups(steps),
+            texts=training.hyperparameters(options),
         )
         return training.Trainer(self.model, self._strategy, train_options)
 
     def run(
-        self, path: str, kind: records.RecordKind, batch_size: int, num_labels: int = 0
+        self,
+        path: str,
+        kind: records.RecordKind,
+        batch_size: int,
+        num_labels: int = 0,
+        *,
+        what: str = "Evaluating",
+        total: int | None = None,
+        unit: str = "examples",
     ) -> Iterator[Mapping[str, np.ndarray]]:
-        """Runs the model over a record file; see training.Runner.run."""
+        """Runs the model over a record file; see training.Runner.run.
+
+        Args:
+          what, total, unit: how the progress is shown; see progress.track.
+        """
         sizes = self._sizes(num_labels)
         data = self._read(path, kind, sizes, batch_size)
-        return self._runner.run(data, explain=lambda: records.find_fault([path], kind, sizes))
+        batches = self._runner.run(data, explain=lambda: records.find_fault([path], kind, sizes))
+        return progress.track(batches, what, total, unit, size=lambda batch: len(batch["input_ids"]))
 
     def export(self, task: str, **settings) -> str:
         """Writes the weights in use as a SavedModel; returns its folder.
@@ -272,6 +287,42 @@ class FineTuner:
                 **settings,
             )
         )
+
+
+# Flags of a training, which mean nothing to what comes after it.
+_OF_TRAINING = {
+    *("do_train", "do_eval", "do_predict", "do_export", "train_file", "init_checkpoint", "train_batch_size"),
+    *("learning_rate", "num_train_epochs", "warmup_proportion", "save_checkpoints_steps", "iterations_per_loop"),
+    *("random_seed", "adam_bias_correction", "eval_steps", "patience", "verbose_logging"),
+}
+
+
+def tell_summary(
+    options: FineTuneOptions,
+    script: str,
+    written: Iterable[str],
+    figures: Mapping[str, float] | None,
+    possible: Iterable[str],
+    exported: str | None = None,
+) -> None:
+    """Logs what a call wrote and found, and the command that comes next.
+
+    Args:
+      script: the name of the script that was called.
+      written: names of files in output_dir; the checkpoints of a training are named in any case.
+      figures: the main results.
+      possible: the switches that would make sense after a training, in this order; the first that was off comes next.
+      exported: the folder of an export.
+    """
+    trained = checkpoint.latest_checkpoint(options.output_dir) if options.do_train else None
+    paths = [trained] if trained else []
+    if trained and options.eval_steps and files.exists(os.path.join(_best_folder(options), "checkpoint")):
+        paths.append(_best_folder(options))
+    paths += [os.path.join(options.output_dir, name) for name in written]
+    paths += [exported] if exported else []
+    left = [switch for switch in possible if not getattr(options, switch)]
+    flags = {left[0]: True, **console.changed(options, without=_OF_TRAINING)} if left else None
+    console.summary(paths, figures, console.command(script, **flags) if flags else None)
 
 
 def known_labels(options: FineTuneOptions, tagging: bool = False) -> classification.LabelMap | None:
@@ -330,6 +381,7 @@ class _Best:
         self._patience = options.patience
         self._file = os.path.join(self.folder, "measure.json")
         self._seen = {"measure": None, "value": -np.inf, "step": 0, "last_step": 0, "evaluations_since": 0}
+        self._events = os.path.join(options.output_dir, "eval")
         if begun and files.exists(self._file):
             self._seen = json.loads(files.read_text(self._file))
 
@@ -361,6 +413,7 @@ class _Best:
             self._seen["last_step"] = step
             self._seen["evaluations_since"] += 1
         write_json(self._file, self._seen)
+        training.write_scalars(self._events, step, {name: value})
         logging.info("step %d: %s %.4f (best so far %.4f)", step, name, value, self._seen["value"])
         return self.given_up
 

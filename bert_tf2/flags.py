@@ -6,16 +6,19 @@ a wrong flag is answered at once.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import difflib
+import itertools
 import math
 import os
 import re
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 from absl import app, flags, logging
 
+from bert_tf2 import console, help_screen, progress
 from bert_tf2.errors import UserError
 from bert_tf2.quiet import load_tensorflow as load_tensorflow  # for the scripts
 
@@ -25,18 +28,25 @@ FLAGS = flags.FLAGS
 def run(main: Callable[[Sequence[str]], None]) -> None:
     """Parses the command line, calls `main`, and turns what a user can put right into one line on standard error.
 
-    The exit status is 0 on success, 1 for a UserError, 2 for a wrong command line and 130 when interrupted.
+    The exit status is 0 on success and after --help, 1 for a UserError, 2 for a wrong command line and 130 when
+    interrupted.
     """
     FLAGS.set_default("verbosity", logging.INFO)  # the reference logs its progress at this level
+    console.set_up_log()
     app.run(_Guarded(main), flags_parser=_parse)
 
 
 def _parse(argv: Sequence[str]) -> Sequence[str]:
+    if _HELP.intersection(itertools.takewhile("--".__ne__, argv[1:])):
+        print(_help(), end="", flush=True)
+        sys.exit(0)
     try:
         rest = FLAGS(list(argv))
         if len(rest) > 1:
             raise flags.Error(_stray_word(rest[1], before=argv[len(argv) - len(rest)]))
         _check_combination()
+        if "verbose_logging" in FLAGS and FLAGS["verbose_logging"].value:
+            logging.set_verbosity(max(logging.DEBUG, logging.get_verbosity()))
     except flags.UnrecognizedFlagError as error:
         _fail(2, _unknown_flag(error.flagname) + " (--help lists the flags)")
     except flags.Error as error:
@@ -96,7 +106,8 @@ class _Guarded:
 
 
 def _fail(status: int, message: str) -> None:
-    print(f"{os.path.basename(sys.argv[0])}: error: {message}", file=sys.stderr, flush=True)
+    progress.close_all()
+    print(f"{os.path.basename(sys.argv[0])}: {console.loud('error:')} {message}", file=sys.stderr, flush=True)
     sys.exit(status)
 
 
@@ -136,6 +147,60 @@ def _check_combination() -> None:
             raise flags.Error(f"--{switch} needs --{name}")
 
 
+# The help screen. A flag stands where it is defined: within `group`, in the order of the definitions; but what must be
+# given is shown first.
+_HELP = {"-h", "--h", "-help", "--help", "-helpshort", "--helpshort", "-?", "--?"}  # absl's names; --helpfull is absl's
+_GROUPS: dict[str, list[str]] = {
+    "What to do": [],
+    "Data": [],
+    "Conversion": [],
+    "Model": [],
+    "Training examples": [],
+    "Training": [],
+    "Evaluation and prediction": [],
+    "Answers": [],
+    "Features": [],
+    "Vocabulary": [],
+    "Devices": [],
+    "Export": [],
+    "Log": ["verbosity"],  # a flag of absl
+}
+
+
+@contextlib.contextmanager
+def group(title: str) -> Iterator[None]:
+    """Says in which group of the help screen the flags stand that are defined within; also a decorator.
+
+    In a group within a group the inner one counts.
+    """
+    before = set(FLAGS)
+    yield
+    placed = before.union(*_GROUPS.values())
+    _GROUPS[title] += [name for name in FLAGS if name not in placed]
+
+
+def groups() -> dict[str, list[str]]:
+    """The flags of the script by the title of their group, in the order of the help screen."""
+    rest = {title: [name for name in names if name not in _required] for title, names in _GROUPS.items()}
+    if _switches:
+        rest = {"What to do (at least one of these)": rest.pop("What to do"), **rest}
+    return {"Required": [*_required], **rest}
+
+
+def _help() -> str:
+    FLAGS["verbosity"].help = "What to log: -1 only warnings, 0 progress too, 1 everything."
+    needed_with: dict[str, list[str]] = {}
+    for switch, name in _needed:
+        needed_with.setdefault(name, []).append(switch)
+    return help_screen.render(
+        sys.modules["__main__"].__doc__ or "",
+        {title: [FLAGS[name] for name in names] for title, names in groups().items()},
+        needed_with,
+        "Flags of the library that reads the command line: --helpfull.",
+    )
+
+
+@group("Model")
 def define_model() -> None:
     flags.DEFINE_string("bert_config_file", None, "The JSON file that states the model's sizes.")
     flags.DEFINE_string(
@@ -146,11 +211,13 @@ def define_model() -> None:
     )
 
 
+@group("Model")
 def define_vocabulary() -> None:
     flags.DEFINE_string("vocab_file", None, "The vocabulary that the model was trained with.")
     flags.DEFINE_bool("do_lower_case", True, "Lower-case the text: for uncased models, not for cased ones.")
 
 
+@group("Training")
 def define_fine_tuning(pad_to_max_length: bool = False) -> None:
     """What the fine-tuning scripts have in common."""
     flags.DEFINE_float("num_train_epochs", 3.0, "How many times to go through the training data.", lower_bound=0.0)
@@ -169,18 +236,24 @@ def define_fine_tuning(pad_to_max_length: bool = False) -> None:
     mark_needed("patience", "eval_steps")
 
 
+@group("Data")
 def define_output_dir() -> None:
     flags.DEFINE_string(
         "output_dir", None, "Folder for checkpoints and results. Training continues from what is there."
     )
 
 
+@group("Export")
 def define_export() -> None:
     """What the scripts that train have in common with export_saved_model.py."""
-    flags.DEFINE_bool("do_export", False, "Write a SavedModel for TensorFlow Serving, as export_saved_model.py does.")
+    with group("What to do"):
+        flags.DEFINE_bool(
+            "do_export", False, "Write a SavedModel for TensorFlow Serving, as export_saved_model.py does."
+        )
     flags.DEFINE_string("export_dir", None, "Folder for the exported versions 1, 2, ...; by default output_dir/export.")
 
 
+@group("Training")
 def define_training() -> None:
     """What every training run has in common, whatever the task."""
     flags.DEFINE_integer("train_batch_size", 32, "Examples per training step, over all devices.", lower_bound=1)
@@ -202,6 +275,13 @@ def define_training() -> None:
     flags.DEFINE_enum("precision", "float32", ["float32", "bfloat16"], "What to compute in; variables stay float32.")
 
 
+@group("Log")
+def define_log(also: str = "") -> None:
+    """`also`: what else the flag shows in this script."""
+    flags.DEFINE_bool("verbose_logging", False, f"Log several examples as the model gets them, not one in words{also}.")
+
+
+@group("Devices")
 def define_devices(with_names: bool = True) -> None:
     """Where to run. extract_features.py of the reference knows no names (`with_names`)."""
     flags.DEFINE_bool("use_tpu", False, "Run on a TPU; otherwise on all visible GPUs, or the CPU.")

@@ -6,12 +6,12 @@ import contextlib
 import dataclasses
 import itertools
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 from absl import logging
 
-from bert_tf2 import checkpoint, files, heads, output_lock, records, training
+from bert_tf2 import checkpoint, console, files, heads, output_lock, progress, records, training
 from bert_tf2.config import BertConfig
 from bert_tf2.errors import UserError
 
@@ -59,9 +59,29 @@ def run(options: PretrainingOptions) -> dict[str, float] | None:
     if options.do_export and not options.vocab_file:
         raise UserError("--do_export needs --vocab_file, the vocabulary that the records were made with")
     results = _train_and_evaluate(options) if options.do_train or options.do_eval else None
-    if options.do_export:
-        _export(options)
+    exported = [_export(options)] if options.do_export else []
+    _tell_summary(options, results, exported)
     return results
+
+
+def _tell_summary(options: PretrainingOptions, results: Mapping[str, float] | None, exported: Sequence[str]) -> None:
+    trained = checkpoint.latest_checkpoint(options.output_dir)
+    written = [trained] if options.do_train and trained else []
+    written += [os.path.join(options.output_dir, "eval_results.txt")] if results else []
+    names = ("loss", "masked_lm_accuracy", "next_sentence_accuracy")
+    beside = os.path.join(os.path.dirname(options.bert_config_file), "vocab.txt")
+    console.summary(
+        [*written, *exported],
+        {name: results[name] for name in names} if results else None,
+        console.command(
+            "predict_masked.py",
+            sentence="The capital of France is [MASK].",
+            bert_config_file=options.bert_config_file,
+            vocab_file=options.vocab_file or (beside if files.exists(beside) else "vocab.txt"),
+            init_checkpoint=options.output_dir if trained else options.init_checkpoint,
+            do_lower_case=None if options.do_lower_case else False,
+        ),
+    )
 
 
 def _export(options: PretrainingOptions) -> str:
@@ -127,9 +147,7 @@ class _Source:
     def __init__(self, options: PretrainingOptions, config: BertConfig):
         self._options = options
         self._paths = files.match_files(options.input_file)
-        logging.info("*** Input Files ***")
-        for path in self._paths:
-            logging.info("  %s", path)
+        logging.info("Reading records from %s", ", ".join(self._paths))
         self._sizes = {
             "max_seq_length": options.max_seq_length,
             "max_predictions_per_seq": options.max_predictions_per_seq,
@@ -171,20 +189,16 @@ def _train(model, strategy, source: _Source, options: PretrainingOptions) -> int
         iterations_per_loop=options.iterations_per_loop,
         random_seed=options.random_seed,
         adam_bias_correction=options.adam_bias_correction,
+        texts=training.hyperparameters(options),
     )
     trainer = training.Trainer(model, strategy, train_options)
-    logging.info("***** Running training *****")
-    logging.info("  Batch size = %d", options.train_batch_size)
+    logging.info("Training in batches of %d examples: %d steps", options.train_batch_size, options.num_train_steps)
     global_step = trainer.start(options.init_checkpoint)
     return trainer.train(source.for_training(global_step), explain=source.find_fault)
 
 
 def _counted(batches: Iterable[Mapping[str, np.ndarray]], count: int) -> Iterable[Mapping[str, np.ndarray]]:
-    logging.info("***** Running evaluation *****")
-    for number, batch in enumerate(itertools.islice(batches, count), 1):
-        yield batch
-        if number % 100 == 0:
-            logging.info("evaluated %d of %d batches", number, count)
+    return progress.track(itertools.islice(batches, count), "Evaluating", count, "batches")
 
 
 def evaluation_results(batches: Iterable[Mapping[str, np.ndarray]]) -> dict[str, float]:

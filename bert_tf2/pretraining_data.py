@@ -30,21 +30,17 @@ import dataclasses
 import os
 import random
 import sys
-import time
 from array import array
 from collections.abc import Collection, Iterable, Iterator, MutableSequence, Sequence
-from typing import NamedTuple, Protocol, TypeVar
+from typing import NamedTuple, Protocol
 
 from absl import logging
 
-from bert_tf2 import files, records, tokenization
+from bert_tf2 import console, files, progress, records, tokenization
 from bert_tf2.errors import UserError
 from bert_tf2.quiet import load_tensorflow
 
-T = TypeVar("T")
-
 _LOGGED_EXAMPLES = 20
-_SECONDS_BETWEEN_REPORTS = 10.0
 _NUM_DELIMITERS = 3  # [CLS], [SEP], [SEP]
 
 # Smallest and largest value of each option; None is "no limit". The shortest sequence has one token in either stretch.
@@ -223,7 +219,8 @@ def read_documents(input_files: Iterable[str], tokenizer: Tokenizer) -> Iterator
     """
     document = Document()
     for input_file in input_files:
-        for line in _reported(files.read_lines(input_file), f"lines of {input_file} read"):
+        total = files.count_lines(input_file)
+        for line in progress.track(files.read_lines(input_file), f"Reading {input_file}", total, "lines"):
             text = line.strip()
             if text:
                 document.append(tokenizer.tokenize(text))
@@ -249,7 +246,8 @@ def make_instances(
     vocab_words = list(tokenizer.vocab)
     instances: list[TrainingInstance] = []
     numbers = (number for _ in range(options.dupe_factor) for number in range(len(documents)))
-    for number in _reported(numbers, "documents made into examples", options.dupe_factor * len(documents)):
+    total = options.dupe_factor * len(documents)
+    for number in progress.track(numbers, "Making examples", total, "documents"):
         instances.extend(instances_of_document(documents, number, vocab_words, options, rng))
     shuffle(instances, rng)
     return instances
@@ -419,7 +417,7 @@ def write_instance_to_example_files(
 ) -> None:
     """Writes examples to TFRecord files in turn: the first to the first file, the second to the second, and so on.
 
-    The files appear when all of them are complete. Logs the first examples.
+    The files appear when all of them are complete. Logs the first example in words.
 
     Args:
       instances: TrainingInstance, or anything with its `tokens`, `segment_ids`, `masked_lm_positions`,
@@ -437,14 +435,14 @@ def write_instance_to_example_files(
     try:
         with files.complete_or_absent(*output_files) as beside, contextlib.ExitStack() as stack:
             writers = [stack.enter_context(tf.io.TFRecordWriter(name)) for name in beside]
-            for number, instance in enumerate(_reported(instances, "examples written", len(instances))):
+            for number, instance in enumerate(progress.track(instances, "Writing", unit="examples")):
                 row = _features(instance, tokenizer, max_seq_length, max_predictions_per_seq)
                 writers[number % len(writers)].write(records.encode(records.PRETRAINING, row))
                 if number < _LOGGED_EXAMPLES:
-                    _log_example(instance, row)
+                    _log_example(instance, number, len(instances), row)
     except (OSError, tf.errors.OpError) as error:
         raise UserError(f"cannot write {', '.join(output_files)}: {' '.join(str(error).split())}") from error
-    logging.info("Wrote %d total instances", len(instances))
+    logging.info("Wrote %d examples", len(instances))
 
 
 def _features(
@@ -471,24 +469,26 @@ def _features(
     }
 
 
-def _log_example(instance: TrainingInstance, row: dict[str, list]) -> None:
-    logging.info("*** Example ***")
-    logging.info("tokens: %s", " ".join(map(tokenization.printable_text, instance.tokens)))
+def _log_example(instance: TrainingInstance, number: int, total: int, row: dict[str, list]) -> None:
+    """The first example in words; with --verbose_logging several as they are written."""
+    if number == 0:
+        logging.info("%s", console.table(f"The first of {total:,} examples:", _in_words(instance)))
+    logging.debug("*** Example ***")
+    logging.debug("tokens: %s", " ".join(map(tokenization.printable_text, instance.tokens)))
     for name, values in row.items():
-        logging.info("%s: %s", name, " ".join(map(str, values)))
+        logging.debug("%s: %s", name, " ".join(map(str, values)))
 
 
-def _reported(items: Iterable[T], what: str, total: int | None = None) -> Iterator[T]:
-    """Passes items on and logs every 10 seconds how many there were, how fast, and how long the rest will take."""
-    start = reported = time.monotonic()
-    for count, item in enumerate(items):
-        now = time.monotonic()
-        if now - reported >= _SECONDS_BETWEEN_REPORTS:
-            rate = max(count, 1) / max(now - start, 1e-9)
-            of_all, left = (f" of {total}", f", {(total - count) / rate:.0f} s left") if total else ("", "")
-            logging.info("%d%s %s, %.0f a second%s", count, of_all, what, rate, left)
-            reported = now
-        yield item
+def _in_words(instance: TrainingInstance) -> dict[str, str]:
+    found = []
+    for label, replacement in zip(instance.masked_lm_labels, instance.replacements, strict=True):
+        how = {"[MASK]": "", label: " (kept)"}.get(replacement, " (a random word)")
+        found.append(f"{label} -> {replacement}{how}")
+    return {
+        "tokens": " ".join(map(tokenization.printable_text, instance.tokens)),
+        "to predict": ", ".join(found),
+        "next": "the second text is a random one" if instance.is_random_next else "the second text follows the first",
+    }
 
 
 def create_pretraining_data(
@@ -514,17 +514,27 @@ def create_pretraining_data(
     tokenizer = tokenization.FullTokenizer(vocab_file=vocab_file, do_lower_case=do_lower_case)
     tokenization.check_special_tokens(tokenizer.vocab, vocab_file)
     _warn_of_few_predictions(options)
-    logging.info("*** Reading from input files ***")
-    for name in input_files:
-        logging.info("  %s", name)
+    logging.info("Reading %s", ", ".join(input_files))
     instances = make_instances(input_files, tokenizer, options, random.Random(options.random_seed))
     if not instances:
         logging.warning("%s: not a single token; the output will have no records", input_file)
-    logging.info("*** Writing to output files ***")
-    for name in output_files:
-        logging.info("  %s", name)
     write_instance_to_example_files(
         instances, tokenizer, options.max_seq_length, options.max_predictions_per_seq, output_files
+    )
+    console.summary(output_files, next_command=_next_command(output_files, vocab_file, options))
+
+
+def _next_command(output_files: Sequence[str], vocab_file: str, options: PretrainingDataOptions) -> str:
+    beside = os.path.join(os.path.dirname(vocab_file), "bert_config.json")
+    return console.command(
+        "run_pretraining.py",
+        do_train=True,
+        do_eval=True,
+        input_file=",".join(output_files),
+        bert_config_file=beside if files.exists(beside) else "bert_config.json",
+        output_dir=os.path.join(os.path.dirname(output_files[0]), "pretraining_output"),
+        max_seq_length=options.max_seq_length,
+        max_predictions_per_seq=options.max_predictions_per_seq,
     )
 
 

@@ -29,7 +29,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from absl import logging
 
-from bert_tf2 import files, tokenization
+from bert_tf2 import console, files, tokenization
 from bert_tf2.errors import UserError
 
 FIRST_UNIQUE_ID = 1000000000
@@ -345,7 +345,8 @@ def convert_examples_to_features(
     With `output_fn` it calls this function with each window, like the reference's function of this name, and returns
     None.
 
-    A paragraph without pieces yields nothing. The windows of the first 20 examples are logged at `log_level`.
+    A paragraph without pieces yields nothing. The first window is logged in words at `log_level`; those of the first 20
+    examples as the model gets them, at the level DEBUG.
 
     Raises:
       ValueError: a question leaves no room for its paragraph, or doc_stride is below 1; see `check_lengths`.
@@ -388,8 +389,10 @@ def _convert_examples(
             )
             if is_training:
                 feature.start_position, feature.end_position = _positions(answer, window, feature.doc_start)
+            if unique_id == FIRST_UNIQUE_ID:
+                logging.log(log_level, "%s", console.table("The first window:", _in_words(example, feature)))
             if example_index < _LOGGED_EXAMPLES:
-                _log_feature(feature, is_training, log_level)
+                _log_feature(feature, is_training)
             yield feature
             unique_id += 1
 
@@ -475,7 +478,16 @@ def _positions(answer: tuple[int, int] | None, window: range, doc_start: int) ->
     return answer[0] + shift, answer[1] + shift
 
 
-def _log_feature(feature: InputFeatures, is_training: bool, level: int) -> None:
+def _in_words(example: SquadExample, feature: InputFeatures) -> dict[str, str]:
+    rows = {"question": example.question_text, "tokens": " ".join(feature.tokens)}
+    if feature.start_position:
+        rows["answer"] = " ".join(feature.tokens[feature.start_position : feature.end_position + 1])
+    elif feature.start_position is not None:
+        rows["answer"] = "none" if feature.is_impossible else "not in this window"
+    return rows
+
+
+def _log_feature(feature: InputFeatures, is_training: bool) -> None:
     lines = {
         "unique_id": feature.unique_id,
         "example_index": feature.example_index,
@@ -489,11 +501,11 @@ def _log_feature(feature: InputFeatures, is_training: bool, level: int) -> None:
     if is_training and not feature.is_impossible:
         lines["start_position"], lines["end_position"] = feature.start_position, feature.end_position
         lines["answer"] = " ".join(feature.tokens[feature.start_position : feature.end_position + 1])
-    logging.log(level, "*** Example ***")
+    logging.debug("*** Example ***")
     for name, value in lines.items():
-        logging.log(level, "%s: %s", name, value)
+        logging.debug("%s: %s", name, value)
     if is_training and feature.is_impossible:
-        logging.log(level, "impossible example")
+        logging.debug("impossible example")
 
 
 def as_record(feature: InputFeatures, is_training: bool) -> dict[str, list[int]]:
@@ -754,8 +766,7 @@ def write_answers(output_dir: str, answers: Answers) -> None:
 def _write_answers(paths: Sequence[str], answers: Answers) -> None:
     contents = {path: content for path, content in zip(paths, answers, strict=True) if content is not None}
     with files.complete_or_absent(*contents) as beside:
-        for name, (path, content) in zip(beside, contents.items(), strict=True):
-            logging.info("Writing %s", path)
+        for name, content in zip(beside, contents.values(), strict=True):
             with files.open_binary(name, "wb") as stream:
                 stream.write((json.dumps(content, indent=4) + "\n").encode())
 

@@ -29,7 +29,8 @@ import numpy as np
 import tensorflow as tf
 from absl import logging
 
-from bert_tf2 import checkpoint, files, optimization
+from bert_tf2 import checkpoint, console, files, optimization, progress
+from bert_tf2.config import BertConfig
 from bert_tf2.errors import UserError
 from bert_tf2.heads import Batch, LossTerm
 
@@ -101,6 +102,7 @@ class TrainOptions:
       length_groups: into how many groups of like length to divide each batch; see split_by_length.
       keep_checkpoint_max: how many checkpoints to keep.
       log_steps: steps between TensorBoard points; there is one at the first step too.
+      texts: what TensorBoard shows as text, by its name, in Markdown. The model's configuration is there in any case.
     """
 
     output_dir: str
@@ -115,6 +117,7 @@ class TrainOptions:
     length_groups: int = 1
     keep_checkpoint_max: int = 5
     log_steps: int = 100
+    texts: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
 
 def start_from(model, output_dir: str, init_checkpoint: str | None) -> int:
@@ -203,18 +206,18 @@ class Trainer:
             return self.global_step
         iterator = iter(self._strategy.experimental_distribute_dataset(dataset))
         steps = self._compile()
-        progress = _Progress(options, self.global_step)
+        watch = _Watch(options, self.global_step, self._model.config)
         save = _Every(options.save_checkpoints_steps or options.num_train_steps, self.global_step)
         look = _Every(eval_steps if evaluate else 0, self.global_step)
         if options.save_checkpoints_steps:
             self._save()
-        with _StopRequest() as stop:
+        with _StopRequest() as stop, watch:
             while self.global_step < options.num_train_steps:
-                count = progress.steps_until_next_look(self.global_step, min(save.next, look.next))
+                count = watch.steps_until_next_look(self.global_step, min(save.next, look.next))
                 with _explained(explain):
                     sums = steps(iterator, tf.constant(self.global_step, tf.int64), tf.constant(count))
                 self.global_step += count
-                progress.report(self.global_step, count, {name: float(value) for name, value in sums.items()})
+                watch.report(self.global_step, count, {name: float(value) for name, value in sums.items()})
                 last = self.global_step >= options.num_train_steps
                 stopping = stop.requested
                 looking = look.due(self.global_step, last)
@@ -227,8 +230,7 @@ class Trainer:
                     )
                 if enough:
                     break
-                progress.resume()
-        progress.close()
+                watch.resume()
         return self.global_step
 
     def _save(self) -> None:
@@ -412,30 +414,48 @@ class _StopRequest:
             signal.signal(number, handler)
 
 
-class _Progress:
-    """Decides when to look at the running steps, and tells what it sees: a line on the log, points for TensorBoard."""
+class _Watch:
+    """Decides when to look at the running steps, and tells what it sees: on the log, and points for TensorBoard."""
 
-    _SECONDS_BETWEEN_LINES = 10.0
+    _SECONDS_BETWEEN_LOOKS = 5.0
 
-    def __init__(self, options: TrainOptions, step: int):
+    def __init__(self, options: TrainOptions, step: int, config: BertConfig):
         self._options = options
         self._first = step
         self._writer = tf.summary.create_file_writer(options.output_dir)
-        self._began = self._line_at = self._look_at = time.monotonic()
-        self._line_step = step
+        self._look_at = time.monotonic()
         self._seconds_per_step: float | None = None
         self._sums: dict[str, float] = {}
         self._summed = 0
-        self._point_at, self._point_step = self._began, step
+        self._point_at, self._point_step = self._look_at, step
+        self._progress = progress.Progress(
+            "Training", options.num_train_steps, "steps", done=step,
+            contents=(options.train_batch_size, "examples"), note="the first step takes the longest", tell_ends=True,
+        )  # fmt: skip
+        self._write_texts(config)
+
+    def __enter__(self) -> _Watch:
+        return self
+
+    def __exit__(self, kind, error, traceback) -> None:
+        self._progress.close(complete=kind is None)
+        self._writer.close()
+
+    def _write_texts(self, config: BertConfig) -> None:
+        texts = {**self._options.texts, "bert_config": f"```\n{config.to_json_string()}```"}
+        with self._writer.as_default(step=self._first):
+            for name, text in texts.items():
+                tf.summary.text(name, text)
 
     def steps_until_next_look(self, step: int, next_stop: float) -> int:
-        """How many steps to run now: up to the next stop, point or end, and not much longer than between two lines."""
+        """How many steps to run now: up to the next stop, point or end, and for no more than some seconds."""
         options = self._options
         next_point = step + 1 if step == self._first else (step // options.log_steps + 1) * options.log_steps
         count = int(min(options.num_train_steps, next_stop, next_point)) - step
         if self._seconds_per_step is None:  # nothing is known of the speed yet: one step at a time
             return 1
-        count = min(count, max(1, int(self._SECONDS_BETWEEN_LINES / 2 / self._seconds_per_step)))
+        seconds = 0.5 if progress.on_terminal() else self._SECONDS_BETWEEN_LOOKS
+        count = min(count, max(1, int(seconds / self._seconds_per_step)))
         return min(count, options.iterations_per_loop)
 
     def report(self, step: int, count: int, sums: Mapping[str, float]) -> None:
@@ -455,51 +475,25 @@ class _Progress:
         is_point = step % self._options.log_steps == 0 or step - count == self._first
         if is_point or step == self._options.num_train_steps:
             self._point(step, now)
-        if now - self._line_at >= self._SECONDS_BETWEEN_LINES or step in (
-            self._first + 1,
-            self._options.num_train_steps,
-        ):
-            self._line(step, sums["loss"] / count, now)
+        self._progress.advance(count, f"loss {sums['loss'] / count:.4f}")
 
     def resume(self) -> None:
         """Leaves out of the rates what was done since the last report: saving and evaluating."""
         away = time.monotonic() - self._look_at
         self._look_at += away
-        self._line_at += away
         self._point_at += away
-
-    def _rate(self, steps: int, seconds: float) -> float:
-        return steps * self._options.train_batch_size / max(seconds, 1e-9)
+        self._progress.leave_out(away)
 
     def _point(self, step: int, now: float) -> None:
         """TensorBoard: means over the steps since the last point."""
+        speed = (step - self._point_step) * self._options.train_batch_size / max(now - self._point_at, 1e-9)
         with self._writer.as_default(step=step):
             for name, value in self._sums.items():
                 tf.summary.scalar(name, value / self._summed)
-            tf.summary.scalar("examples/sec", self._rate(step - self._point_step, now - self._point_at))
+            tf.summary.scalar("examples/sec", speed)
         self._writer.flush()
         self._sums, self._summed = {}, 0
         self._point_at, self._point_step = now, step
-
-    def _line(self, step: int, loss: float, now: float) -> None:
-        rate = self._rate(step - self._line_step, now - self._line_at)
-        total = self._options.num_train_steps
-        left = (total - step) * (self._seconds_per_step or (now - self._line_at) / max(step - self._line_step, 1))
-        logging.info("step %d/%d  loss %.4f  %.1f examples/s  time left %s", step, total, loss, rate, duration(left))
-        self._line_at, self._line_step = now, step
-
-    def close(self) -> None:
-        self._writer.close()
-
-
-def duration(seconds: float) -> str:
-    """A time span as a person would say it: "42 s", "3 min 20 s", "5 h 02 min"."""
-    seconds = round(seconds)
-    if seconds < 60:
-        return f"{seconds} s"
-    if seconds < 3600:
-        return f"{seconds // 60} min {seconds % 60:02d} s"
-    return f"{seconds // 3600} h {seconds % 3600 // 60:02d} min"
 
 
 class Runner:
@@ -538,16 +532,25 @@ class Runner:
             }
 
 
+def hyperparameters(options) -> dict[str, str]:
+    """The settings of a call (a dataclass) as TrainOptions.texts takes them: a table in Markdown."""
+    rows = [f"| {name} | {value} |" for name, value in sorted(dataclasses.asdict(options).items())]
+    return {"hyperparameters": "\n".join(["| setting | value |", "|-|-|", *rows])}
+
+
 def write_eval_results(output_dir: str, results: Mapping[str, float]) -> None:
     """Writes `eval_results.txt` as the reference does: a line `key = value` for each key, sorted; and logs it."""
     lines = [f"{key} = {results[key]!s}" for key in sorted(results)]
-    logging.info("***** Eval results *****")
-    for line in lines:
-        logging.info("  %s", line)
+    logging.info("%s", console.table("Evaluated:", {key: results[key] for key in sorted(results)}))
     files.write_text(os.path.join(output_dir, "eval_results.txt"), "".join(line + "\n" for line in lines))
-    writer = tf.summary.create_file_writer(os.path.join(output_dir, "eval"))
-    with writer.as_default(step=int(results.get("global_step", 0))):
-        for key, value in results.items():
-            if key != "global_step":
-                tf.summary.scalar(key, value)
+    measured = {key: value for key, value in results.items() if key != "global_step"}
+    write_scalars(os.path.join(output_dir, "eval"), int(results.get("global_step", 0)), measured)
+
+
+def write_scalars(folder: str, step: int, values: Mapping[str, float]) -> None:
+    """Adds points of one step to TensorBoard's events in a folder."""
+    writer = tf.summary.create_file_writer(folder)
+    with writer.as_default(step=step):
+        for name, value in values.items():
+            tf.summary.scalar(name, value)
     writer.close()

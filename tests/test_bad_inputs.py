@@ -317,7 +317,7 @@ def test_a_wrong_file(script, change, message, folder, command_lines, tmp_path):
     )
     done = command_lines.run(script, *arguments(script, change), *filter(None, [out]), cwd=folder)
     logged = check(done, script, message, folder)
-    assert all(re.match("[IW]\\d{4} ", line) for line in logged if not line.startswith(" ")), logged
+    assert all(re.match(r"\d\d:\d\d:\d\d ", line) for line in logged if not line.startswith(" ")), logged
 
 
 @pytest.mark.parametrize("script", BASE)

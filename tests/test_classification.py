@@ -521,13 +521,14 @@ def test_scores_are_written_as_floats(tokenizer, tmp_path):
     assert classification.record_kind([]) is records.REGRESSION
 
 
-def test_first_five_examples_are_logged(tokenizer, monkeypatch):
+def test_one_example_is_logged_in_words_and_five_as_numbers(tokenizer, monkeypatch):
     lines = []
-    monkeypatch.setattr(logging, "info", lambda message, *values: lines.append(message % values))
+    monkeypatch.setattr(logging, "log", lambda level, message, *values: lines.append(message % values))
+    monkeypatch.setattr(logging, "debug", lambda message, *values: lines.append(message % values))
     examples = [InputExample(f"train-{i}", "a z", None, "1") for i in range(7)]
     classification.convert_examples_to_features(examples, ["0", "1"], 5, tokenizer)
     assert lines[:8] == [
-        "Writing example 0 of 7",
+        "The first example:\n  id      train-0\n  tokens  [CLS] a [UNK] [SEP]\n  label   1",
         "*** Example ***",
         "guid: train-0",
         "tokens: [CLS] a [UNK] [SEP]",
@@ -537,6 +538,7 @@ def test_first_five_examples_are_logged(tokenizer, monkeypatch):
         "label: 1 (id = 1)",
     ]
     assert lines.count("*** Example ***") == 5
+    assert sum("The first" in line for line in lines) == 1
 
 
 @pytest.mark.parametrize(

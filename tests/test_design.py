@@ -14,8 +14,8 @@ SCRIPTS = sorted(path for path in ROOT.glob("*.py") if path.name != "setup.py")
 
 # A module may import only from lines above its own.
 LEVELS = [
-    ["errors", "quiet"],
-    ["files", "huggingface_config"],
+    ["errors", "quiet", "help_screen", "progress"],
+    ["files", "huggingface_config", "console"],
     ["config", "tokenization", "sstable", "torch_files", "output_lock"],
     ["names", "records", "modeling", "vocabulary", "classification_tasks"],
     ["weights", "pretraining_data", "heads", "classification", "metrics", "squad", "ner"],
@@ -35,7 +35,17 @@ LEVELS = [
 LEVEL = {name: number for number, names in enumerate(LEVELS) for name in names}
 
 WITHOUT_TENSORFLOW = [
-    *("errors", "quiet", "files", "config", "tokenization", "records", "vocabulary", "classification_tasks"),
+    *(
+        "errors",
+        "quiet",
+        "help_screen",
+        "files",
+        "config",
+        "tokenization",
+        "records",
+        "vocabulary",
+        "classification_tasks",
+    ),
     *("pretraining_data", "classification", "metrics", "squad", "squad_scores", "ner", "flags"),
     *(
         "names",

@@ -8,8 +8,10 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+import tensorflow as tf
 import toy_data
 from small_models import randomize
+from tensorboard.backend.event_processing import event_accumulator
 
 from bert_tf2 import (
     checkpoint,
@@ -178,6 +180,11 @@ def test_the_best_weights_are_kept_and_used(options, tmp_path, monkeypatch, log_
         "measure": "accuracy", "value": 0.7, "step": 4, "last_step": 10, "evaluations_since": 3,
     }  # fmt: skip
     assert steps_in(tmp_path / "out" / "best") == {4}
+    events = event_accumulator.EventAccumulator(str(tmp_path / "out" / "eval")).Reload()
+    shown = {point.step: float(tf.make_ndarray(point.tensor_proto)) for point in events.Tensors("accuracy")}
+    assert shown == pytest.approx({2: 0.5, 4: 0.7, 6: 0.6, 8: 0.7, 10: 0.2})
+    settings = event_accumulator.EventAccumulator(str(tmp_path / "out")).Reload().Tensors("hyperparameters")
+    assert b"| eval_steps | 2 |" in settings[0].tensor_proto.string_val[0]
     best, then = (
         checkpoint.Checkpoint(str(folder / "model.ckpt-4")) for folder in (tmp_path / "out" / "best", tmp_path / "out")
     )
@@ -254,7 +261,7 @@ def test_questions_are_evaluated_on_the_way_without_being_asked_to_predict(tmp_p
 def test_steps_are_counted_as_in_the_reference(options, tmp_path, log_lines):
     """int(64 / 24 * 1.6) is 4; whole batches per epoch would make 3."""
     finetune_classifier.run(options(do_train=True, train_batch_size=24, num_train_epochs=1.6, warmup_proportion=0.5))
-    assert "  Num steps = 4" in log_lines
+    assert "Training on 64 examples in batches of 24: 4 steps" in log_lines
     assert checkpoint.Checkpoint(str(tmp_path / "out")).global_step == 4
 
 

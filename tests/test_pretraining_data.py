@@ -7,6 +7,7 @@ import hashlib
 import json
 import pathlib
 import random
+import re
 import subprocess
 import sys
 import types
@@ -14,7 +15,7 @@ import types
 import pytest
 from absl import logging
 
-from bert_tf2 import pretraining_data
+from bert_tf2 import pretraining_data, progress
 from bert_tf2.errors import UserError
 from bert_tf2.pretraining_data import Document, PretrainingDataOptions
 from bert_tf2.tokenization import SPECIAL_TOKENS, FullTokenizer
@@ -87,7 +88,7 @@ def corpus(tmp_path):
 def log(monkeypatch):
     """The lines that were logged, each with the name of its level before it."""
     lines = []
-    for level in ("info", "warning"):
+    for level in ("debug", "info", "warning"):
         monkeypatch.setattr(
             logging, level, lambda text, *args, level=level: lines.append(f"{level}: {text % args if args else text}")
         )
@@ -357,19 +358,24 @@ def test_examples_go_to_the_files_in_turn(tmp_path, corpus, vocab_file):
 
 
 def test_what_is_logged(tmp_path, corpus, vocab_file, log, monkeypatch):
-    monkeypatch.setattr(pretraining_data, "_SECONDS_BETWEEN_REPORTS", 0.0)
+    monkeypatch.setattr(progress, "_SECONDS_BETWEEN_LINES", 0.0)
+    monkeypatch.setattr(progress, "_SECONDS_BETWEEN_DRAWINGS", 0.0)
     make(corpus, vocab_file, f"{tmp_path}/out")
     (first, *rest) = read_records(tmp_path / "out")
-    assert log.count("info: *** Example ***") == 20 < len(rest)
-    start = log.index("info: *** Example ***")
     tokens = [VOCABULARY[i] for i in first["input_ids"][: sum(first["input_mask"])]]
-    assert log[start + 1] == "info: tokens: " + " ".join(tokens)
+    (example,) = (line for line in log if line.startswith("info: The first of"))
+    assert " ".join(tokens) in " ".join(example.split())
+    labels = [VOCABULARY[i] for i in first["masked_lm_ids"][: int(sum(first["masked_lm_weights"]))]]
+    assert re.findall(r"(\S+) -> ", example) == labels
+    assert ("is a random one" in example) == bool(first["next_sentence_labels"][0])
+    assert log.count("debug: *** Example ***") == 20 < len(rest)
     for name, values in first.items():
-        assert f"info: {name}: {' '.join(map(str, values))}" in log[start + 2 : start + 9]
-    assert log[-1] == f"info: Wrote {len(rest) + 1} total instances"
-    for stage in ("lines of", "documents made into examples", "examples written"):
-        assert any(stage in line and "a second" in line for line in log), stage
-    assert any(f" of {len(rest) + 1} examples written, " in line and line.endswith(" s left") for line in log)
+        assert f"debug: {name}: {' '.join(map(str, values))}" in log
+    assert f"info: Wrote {len(rest) + 1} examples" in log
+    for stage in ("Reading", "Making examples", "Writing"):
+        assert any(line.startswith(f"info: {stage}") and "/s" in line for line in log), stage
+    assert any(f"of {len(rest) + 1} examples, " in line and line.endswith(" s left") for line in log)
+    assert f"  wrote  {tmp_path}/out\n  next\n    python run_pretraining.py --do_train" in log[-1]
     assert not any(line.startswith("warning") for line in log)
 
 
@@ -463,7 +469,7 @@ def test_a_mistake_gets_one_line_and_leaves_nothing(tmp_path, corpus, vocab_file
     assert done.returncode in (1, 2) and done.stdout == ""
     assert last.startswith("create_pretraining_data.py: error: ")
     assert all(part in last for part in expected), last
-    assert all(line.startswith("I") for line in logged), logged  # absl's mark of progress, not of trouble
+    assert not any("WARNING" in line or "ERROR" in line for line in logged), logged
     assert sorted(tmp_path.rglob("*")) == before
 
 

@@ -1,0 +1,112 @@
+"""What `--help` prints: a script's description, then all of its flags in groups, as wide as the terminal.
+
+`flags` says which flags there are and in which group each is; here is what they look like.
+"""
+
+from __future__ import annotations
+
+import re
+import shutil
+import textwrap
+from collections.abc import Iterable, Mapping, Sequence
+
+_WIDEST = 120
+_COLUMN = 30  # where the explanations start; a flag that reaches further gets a line of its own
+_LONGEST_CHOICES = 24  # in letters; longer lists of choices stand in the explanation
+
+
+def render(
+    description: str,
+    groups: Mapping[str, Sequence],
+    needed_with: Mapping[str, Sequence[str]],
+    closing: str,
+    width: int | None = None,
+) -> str:
+    """The help screen of a script.
+
+    Args:
+      description: the script's docstring; paragraphs are wrapped, indented lines are kept as they are.
+      groups: title of each group -> its flags (objects of absl), in the order to show; an empty group is left out.
+      needed_with: name of a flag -> the switches that make it obligatory.
+      closing: a last sentence.
+      width: in characters; None for the terminal's.
+    """
+    width = min(width or shutil.get_terminal_size().columns, _WIDEST) - 1
+    parts = [_paragraphs(description, width)]
+    for title, flags in groups.items():
+        if flags:
+            entries = (_entry(flag, needed_with.get(flag.name, ()), width) for flag in flags)
+            parts.append("\n".join([f"{title}:", *entries]))
+    return "\n\n".join([*parts, textwrap.fill(closing, width)]) + "\n"
+
+
+def _paragraphs(text: str, width: int) -> str:
+    paragraphs = re.split(r"\n\s*\n", text.strip())
+    return "\n\n".join(_wrapped(paragraph.splitlines(), width) for paragraph in paragraphs)
+
+
+def _wrapped(lines: Sequence[str], width: int) -> str:
+    """A paragraph; indented lines are commands, each broken before a flag where it does not fit."""
+    if not any(line.startswith(" ") for line in lines):
+        return textwrap.fill(" ".join(lines), width)
+    whole = re.sub(r" *\\\n *", " ", "\n".join(lines))
+    return "\n".join(break_command(line, width) for line in whole.splitlines())
+
+
+def break_command(line: str, width: int) -> str:
+    """A command in several lines, as one can type it, where it is longer than `width`."""
+    first, *flags = line.split(" --")
+    broken = [first]
+    for flag in flags:
+        if len(broken[-1]) + len(flag) + 5 > width:  # with the blank, the dashes and " \\"
+            broken[-1] += " \\"
+            broken.append(f"      --{flag}")
+        else:
+            broken[-1] += f" --{flag}"
+    return "\n".join(broken)
+
+
+def _entry(flag, switches: Sequence[str], width: int) -> str:
+    """One flag: its name and kind of value on the left, what it does and its default on the right."""
+    left = f"  --{flag.name}{_value(flag)}"
+    own = re.sub(r"^<.*?>: |;\s+repeat this option.*", "", flag.help, flags=re.DOTALL)  # without what absl adds
+    text = " ".join([own, *_remarks(flag, switches)])
+    explanation = textwrap.wrap(text, max(width - _COLUMN, 20), break_on_hyphens=False)
+    explanation = [part.replace("\u00a0", " ") for part in explanation]
+    if len(left) > _COLUMN - 2:
+        first = left
+    else:
+        first = f"{left:<{_COLUMN}}{explanation.pop(0)}"
+    return "\n".join([first, *(" " * _COLUMN + line for line in explanation)])
+
+
+def _value(flag) -> str:
+    """What stands behind the name: nothing for a switch."""
+    kind = flag.flag_type()
+    if "bool" in kind:
+        return "=True|False" if flag.default is None else ""
+    if choices := _choices(flag):
+        shown = "|".join(choices)
+        return f"={shown}" if len(shown) <= _LONGEST_CHOICES else "=NAME"
+    if "int" in kind or "float" in kind:
+        return "=N" if "int" in kind else "=X"
+    ending = flag.name.rpartition("_")[2]
+    return "=" + {"file": "FILE", "dir": "FOLDER", "checkpoint": "PATH"}.get(ending, "TEXT")
+
+
+def _choices(flag) -> Iterable[str]:
+    return getattr(flag.parser, "enum_values", None) or ()
+
+
+def _remarks(flag, switches: Sequence[str]) -> list[str]:
+    remarks = []
+    if _value(flag) == "=NAME":
+        remarks.append(f"One of {', '.join(_choices(flag))}.")
+    facts = []
+    if switches:
+        facts.append(f"needed with {' or '.join(f'--{name}' for name in switches)}")
+    if flag.default is True:
+        facts.append(f"default:\u00a0True; --{flag.name}=False turns it off")
+    elif flag.default is not None:
+        facts.append(f"default:\u00a0{flag.default}")  # a line does not end here
+    return [*remarks, f"({'; '.join(facts)})"] if facts else remarks
