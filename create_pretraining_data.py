@@ -55,7 +55,7 @@ def main(_: Sequence[str]) -> None:
     names = [field.name for field in dataclasses.fields(pretraining_data.PretrainingDataOptions)]
     options = pretraining_data.PretrainingDataOptions(**{name: FLAGS[name].value for name in names})
     pretraining_data.create_pretraining_data(
-        FLAGS.input_file, FLAGS.output_file, FLAGS.vocab_file, FLAGS.do_lower_case, options
+        FLAGS.input_file, FLAGS.output_file, FLAGS.vocab_file, flags.given("do_lower_case"), options
     )
 
 

@@ -13,8 +13,9 @@ from collections.abc import Iterable, Mapping
 import tensorflow as tf
 from absl import logging
 
-from bert_tf2 import heads, modeling, names
+from bert_tf2 import files, heads, modeling, names, provenance
 from bert_tf2.bundle import Checkpoint, CheckpointFolder, find_prefix, latest_checkpoint, save
+from bert_tf2.config import BertConfig
 from bert_tf2.errors import UserError
 from bert_tf2.sources import open_weights
 from bert_tf2.weights import Weights, check_finite
@@ -22,6 +23,7 @@ from bert_tf2.weights import Weights, check_finite
 __all__ = [
     "Checkpoint",
     "CheckpointFolder",
+    "check_trained",
     "find_prefix",
     "initialize",
     "latest_checkpoint",
@@ -30,6 +32,7 @@ __all__ = [
     "save",
     "tf1_variables",
     "trained_variables",
+    "weights_in_use",
 ]
 
 _HEADS = {
@@ -96,8 +99,9 @@ def initialize(model, init_checkpoint: str) -> str:
 
     Raises:
       UserError: an encoder variable is missing, or any variable has another shape; the message lists them. (The
-        reference leaves a missing one at its random value without a word.) Or a number is NaN or infinite, or a part
-        of the checkpoint, used or not, does not match its checksum.
+        reference leaves a missing one at its random value without a word.) Or a file beside the checkpoint states
+        another model (provenance.check_config), or a number is NaN or infinite, or a part of the checkpoint, used or
+        not, does not match its checksum.
     """
     source = open_weights(init_checkpoint)
     variables = tf1_variables(model)
@@ -106,7 +110,7 @@ def initialize(model, init_checkpoint: str) -> str:
     _refuse(
         source, missing + _misfits(source, variables), "Is it a checkpoint of this configuration, and of this task?"
     )
-    for sentence in source.disagreements(model.config):
+    for sentence in provenance.check_config(source, model.config):
         logging.warning("%s", sentence)
     for remark in source.remarks:
         logging.info("%s: %s", source.path, remark)
@@ -126,16 +130,74 @@ def _listed(found: Iterable[str]) -> str:
     return ", ".join(sorted(found)) or "none"
 
 
-def restore(path: str, variables: Mapping[str, tf.Variable]) -> int:
+def restore(path: str, variables: Mapping[str, tf.Variable], config: BertConfig | None = None) -> int:
     """Loads every one of `variables` from a checkpoint and returns its global step.
 
+    Args:
+      path: the checkpoint.
+      variables: by the reference's names.
+      config: of the model that they belong to, to compare it with the bert_config.json beside the checkpoint.
+
     Raises:
-      UserError: the checkpoint lacks one of them or has it in another shape.
+      UserError: the checkpoint lacks one of them or has it in another shape, or has encoder variables beside them, or
+        was made with another configuration.
     """
     source = Checkpoint(path)
-    missing = [f"{name} is missing" for name in variables if name not in source.shapes]
+    problems = [f"{name} is missing" for name in variables if name not in source.shapes]
+    problems += _misfits(source, variables)
+    # A training that continued without them would lose them with its next checkpoint.
+    problems += [f"{name} is not in the model" for name in _layers_beyond(source, variables)]
     advice = "It belongs to another model or task: use another output_dir, or the configuration it was made with"
-    _refuse(source, missing + _misfits(source, variables), advice)
+    _refuse(source, problems, advice)
+    if config is not None:
+        provenance.check_config(source, config)
     for name, variable in variables.items():
         variable.assign(source.get(name))
     return source.global_step
+
+
+def _layers_beyond(source: Weights, variables: Mapping[str, tf.Variable]) -> list[str]:
+    if not any(names.is_encoder(name) for name in variables):
+        return []
+    return [name for name in names.without_optimizer(source.shapes) if names.is_encoder(name) and name not in variables]
+
+
+def weights_in_use(output_dir: str, init_checkpoint: str | None, will_train: bool = False) -> Weights | None:
+    """Opens the weights that a call begins with: the newest checkpoint in output_dir, else init_checkpoint.
+
+    Returns:
+      None where there are none, so that a training begins with random ones.
+
+    Raises:
+      UserError: there are none and nothing will be trained, or they cannot be read.
+    """
+    path = latest_checkpoint(output_dir) or init_checkpoint
+    if path:
+        return open_weights(path)
+    if will_train:
+        return None
+    what = "holds no checkpoint" if files.is_directory(output_dir) else "there is no such folder"
+    raise UserError(
+        f"{output_dir}: {what}, and no --init_checkpoint is given, so the weights would be random; check"
+        " --output_dir, train first (--do_train), or give --init_checkpoint"
+    )
+
+
+def check_trained(model, source: Weights, may_lack: tuple[str, ...] = ()) -> None:
+    """Makes sure that what a model says comes from weights that somebody trained.
+
+    Args:
+      model: the model.
+      source: its weights.
+      may_lack: how the names of variables begin that may be missing all the same.
+
+    Raises:
+      UserError: the weights lack a variable that the outputs depend on, usually the task's head.
+    """
+    missing = [name for name in trained_variables(model) if name not in source.shapes and not name.startswith(may_lack)]
+    if missing:
+        more = f" and {len(missing) - 4} more" if len(missing) > 4 else ""
+        raise UserError(
+            f"{source.path}: has no {', '.join(missing[:4])}{more}, so the answers would come from random weights;"
+            " train first (--do_train), or give the checkpoint of a model that was trained for this task"
+        )

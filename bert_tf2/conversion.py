@@ -19,16 +19,13 @@ from collections.abc import Iterable, Iterator
 
 import numpy as np
 
-from bert_tf2 import bundle, classification, files, huggingface, keras_files, names, progress
+from bert_tf2 import bundle, classification, files, huggingface, keras_files, names, progress, provenance, tokenization
 from bert_tf2.config import BertConfig
 from bert_tf2.errors import UserError
 from bert_tf2.quiet import load_tensorflow
 from bert_tf2.sources import labels_of, open_weights
 from bert_tf2.vocabulary_surgery import ExtendedWeights, extend
 from bert_tf2.weights import Weights, check_finite
-
-# Entries that no text produces: [CLS], and <S> of the Chinese vocabulary, which is uncased.
-_SPECIAL = re.compile(r"\[.+\]|<.+>")
 
 # What no row of `names` is for keeps the name that it has in its file, and in Hugging Face's there are dots.
 _OF_ENCODER = re.compile(r"bert/(embeddings|encoder)/|(module\.)?(bert\.)?(embeddings|encoder)\.")
@@ -64,11 +61,11 @@ def run(options: ConversionOptions) -> list[str]:
     """
     _check_output(options)
     source = open_weights(options.input)
-    config = _config(source, options)
-    vocabulary = _vocabulary(source, options)
     report = [f"Read {source.path} ({source.kind}, {len(source.shapes)} variables).", *source.remarks]
-    report += source.disagreements(config)
-    lower, sentences = _do_lower_case(source, options, vocabulary)
+    config, sentences = _config(source, options)
+    report += sentences
+    vocabulary = _vocabulary(source, options)
+    lower, is_stated, sentences = _do_lower_case(source, options, vocabulary)
     report += sentences
     _check(source, config, vocabulary)
     if options.extend_vocab:
@@ -78,45 +75,53 @@ def run(options: ConversionOptions) -> list[str]:
         report.append(extension.describe(len(vocabulary)) + ".")
         source = ExtendedWeights(source, config, extension)
         config, vocabulary = source.config, extension.vocabulary
-    target = _Target(source, config, vocabulary, lower, labels_of(source), options)
+    target = _Target(source, config, vocabulary, lower, is_stated, labels_of(source), options)
     return report + target.write()
 
 
-def _config(source: Weights, options: ConversionOptions) -> BertConfig:
-    """The flag's file, else what the source holds, else the bert_config.json that lies with it."""
-    beside = os.path.join(source.folder, "bert_config.json")
+def _config(source: Weights, options: ConversionOptions) -> tuple[BertConfig, list[str]]:
+    """The flag's file, else what is stated for the source; and sentences on how these differ."""
+    sentences = []
     if options.bert_config_file:
         config = BertConfig.from_json_file(options.bert_config_file)
-    elif source.config is not None:
-        config = source.config
-    elif files.exists(beside):
-        config = BertConfig.from_json_file(beside)
+        sentences = provenance.check_config(source, config)
+    elif stated := provenance.stated_config(source):
+        config = stated[0]
     else:
         raise UserError(
-            f"{source.path}: nothing here says which model this is (no {os.path.basename(beside)} beside it): give"
+            f"{source.path}: nothing here says which model this is (no {provenance.CONFIG_FILE} beside it): give"
             " --bert_config_file"
         )
-    return dataclasses.replace(config, hidden_act=options.hidden_act) if options.hidden_act else config
+    return dataclasses.replace(config, hidden_act=options.hidden_act) if options.hidden_act else config, sentences
 
 
 def _vocabulary(source: Weights, options: ConversionOptions) -> list[str] | None:
-    return list(files.read_lines(options.vocab_file)) if options.vocab_file else source.vocabulary()
+    if not options.vocab_file:
+        return source.vocabulary()
+    provenance.check_vocabulary(source, options.vocab_file)
+    return list(files.read_lines(options.vocab_file))
 
 
-def _do_lower_case(source: Weights, options: ConversionOptions, vocabulary: list[str] | None) -> tuple[bool, list[str]]:
-    """Whether the model is uncased, and a sentence where that is a guess."""
-    if options.do_lower_case is not None:
-        return options.do_lower_case, []
-    said = source.tokenizer_settings().get("do_lower_case")
-    if isinstance(said, bool):
-        return said, []
+def _do_lower_case(
+    source: Weights, options: ConversionOptions, vocabulary: list[str] | None
+) -> tuple[bool, bool, list[str]]:
+    """Whether the model is uncased, whether somebody said so, and a sentence where that is a guess or contradicted."""
+    stated = provenance.stated_case(source, options.vocab_file)
+    lower = options.do_lower_case
+    if lower is not None:
+        contradicted = stated is not None and stated[0] != lower
+        return lower, True, [f"{stated[1]}: says do_lower_case {stated[0]}; the flag counts."] if contradicted else []
+    if stated is not None:
+        return stated[0], True, []
     if vocabulary is None:
-        return True, []
-    lower = not any(entry != entry.lower() and not _SPECIAL.fullmatch(entry) for entry in vocabulary)
-    what = "no entry of the vocabulary has" if lower else "the vocabulary has entries with"
-    return lower, [
-        f"Taken for {'an uncased' if lower else 'a cased'} model: {what} a capital letter (--do_lower_case)."
-    ]
+        return True, False, []
+    lower = not tokenization.is_cased([entry.strip() for entry in vocabulary])
+    what = "almost no entry of the vocabulary has" if lower else "the vocabulary has entries with"
+    return (
+        lower,
+        False,
+        [f"Taken for {'an uncased' if lower else 'a cased'} model: {what} capitals or accents (--do_lower_case)."],
+    )
 
 
 def _check_output(options: ConversionOptions) -> None:
@@ -176,6 +181,7 @@ class _Target:
         config: BertConfig,
         vocabulary: list[str] | None,
         do_lower_case: bool,
+        case_is_stated: bool,
         labels: classification.LabelMap | None,
         options: ConversionOptions,
     ):
@@ -183,6 +189,7 @@ class _Target:
         self._config = config
         self._vocabulary = vocabulary
         self._do_lower_case = do_lower_case
+        self._case_is_stated = case_is_stated
         self._labels = labels
         self._options = options
         rows = [*names.encoder(config.num_hidden_layers), *names.HEADS]
@@ -198,7 +205,11 @@ class _Target:
 
     def _left_from_before(self) -> list[str]:
         """A sentence where the folder holds what this conversion would have replaced if it had one."""
-        unwritten = {"vocab.txt": self._vocabulary is None, classification.LABEL_MAP_FILE: not self._labels}
+        unwritten = {
+            "vocab.txt": self._vocabulary is None,
+            classification.LABEL_MAP_FILE: not self._labels,
+            provenance.TOKENIZATION_FILE: not self._case_is_stated or self._options.to == "hf",
+        }
         there = files.list_directory(self._options.output)
         old = [name for name, absent in unwritten.items() if absent and name in there]
         return [f"{', '.join(old)} in {self._options.output} is from before and may not belong to it."] if old else []
@@ -251,9 +262,11 @@ class _Target:
     @contextlib.contextmanager
     def _companions(self, folder: str) -> Iterator[None]:
         """Writes what lies beside weights, which the caller writes meanwhile; nothing of it if these cannot be."""
-        texts = {"bert_config.json": self._config.to_json_string()}
+        texts = {provenance.CONFIG_FILE: self._config.to_json_string()}
         if self._vocabulary is not None:
             texts["vocab.txt"] = "".join(f"{entry}\n" for entry in self._vocabulary)
+        if self._case_is_stated:  # a guess would be taken for a fact later
+            texts[provenance.TOKENIZATION_FILE] = provenance.record_of(self._do_lower_case, self._vocabulary)
         with files.complete_or_absent(*(os.path.join(folder, name) for name in texts)) as beside:
             for path, text in zip(beside, texts.values(), strict=True):
                 with files.open_binary(path, "wb") as stream:

@@ -38,6 +38,7 @@ from bert_tf2 import (
     modeling,
     names,
     progress,
+    provenance,
     saved_model_files,
     signatures,
     sources,
@@ -74,7 +75,7 @@ class ExportOptions:
     vocab_file: str
     init_checkpoint: str
     export_dir: str
-    do_lower_case: bool = True
+    do_lower_case: bool | None = None
     max_seq_length: int | None = None
     label_map: str | None = None
     precision: str = "float32"
@@ -250,7 +251,7 @@ class _Call:
             },
             "config": self._config.to_dict(),
             "precision": options.precision,
-            "do_lower_case": options.do_lower_case,
+            "do_lower_case": self._tokenizer.basic_tokenizer.do_lower_case,
             "max_seq_length": self._max_seq_length,
             "text_signatures": options.text_signatures,
         }
@@ -318,14 +319,9 @@ def _max_seq_length(options: ExportOptions, config: BertConfig) -> int:
 
 def _load_tokenizer(options: ExportOptions, config: BertConfig, source: Weights) -> tokenization.FullTokenizer:
     """Raises UserError if the vocabulary is missing, or is not the one of this model as far as can be seen."""
-    tokenization.validate_case_matches_checkpoint(options.do_lower_case, options.init_checkpoint)
-    trained = source.tokenizer_settings().get("do_lower_case", options.do_lower_case)
-    if trained != options.do_lower_case:
-        raise UserError(
-            f"{source.path}: was trained with do_lower_case {trained}, so --do_lower_case={options.do_lower_case} would"
-            f" give it other tokens; give --do_lower_case={trained}"
-        )
-    tokenizer = tokenization.load_tokenizer(options.vocab_file, options.do_lower_case, config.vocab_size)
+    tokenizer = provenance.load_tokenizer(
+        options.vocab_file, options.do_lower_case, config.vocab_size, source, options.init_checkpoint
+    )
     entries = max(tokenizer.vocab.values()) + 1
     if options.task == "masked_lm" and entries != config.vocab_size:
         raise UserError(

@@ -14,7 +14,7 @@ import numpy as np
 import tensorflow as tf
 from absl import logging
 
-from bert_tf2 import checkpoint, console, files, modeling, pretraining, progress, tokenization, training
+from bert_tf2 import checkpoint, console, files, modeling, pretraining, progress, provenance, tokenization, training
 from bert_tf2.classification import truncate_seq_pair
 from bert_tf2.config import BertConfig
 from bert_tf2.errors import UserError
@@ -33,7 +33,7 @@ class FeatureOptions:
     vocab_file: str
     layers: str = "-1,-2,-3,-4"
     max_seq_length: int = 128
-    do_lower_case: bool = True
+    do_lower_case: bool | None = None
     batch_size: int = 32
     pooling: str = "none"
     precision: str = "float32"
@@ -79,8 +79,13 @@ def run(options: FeatureOptions) -> int:
     config = BertConfig.from_json_file(options.bert_config_file)
     layers = parse_layers(options.layers, config.num_hidden_layers)
     pretraining.check_sequence_length(options.max_seq_length, config)
-    tokenization.validate_case_matches_checkpoint(options.do_lower_case, options.init_checkpoint)
-    tokenizer = tokenization.load_tokenizer(options.vocab_file, options.do_lower_case, config.vocab_size)
+    tokenizer = provenance.load_tokenizer(
+        options.vocab_file,
+        options.do_lower_case,
+        config.vocab_size,
+        checkpoint.open_weights(options.init_checkpoint),
+        options.init_checkpoint,
+    )
     examples = _lines(options.input_file)
     first = next(examples, None)
     if first is None:

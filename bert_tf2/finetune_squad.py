@@ -165,7 +165,7 @@ class _Predictor:
             self._results(),
             options.n_best_size,
             options.max_answer_length,
-            options.do_lower_case,
+            self._tuner.do_lower_case,
             options.version_2_with_negative,
             options.null_score_diff_threshold,
             options.verbose_logging,

@@ -24,9 +24,9 @@ from bert_tf2 import (
     output_lock,
     pretraining,
     progress,
+    provenance,
     records,
     sources,
-    tokenization,
     training,
 )
 from bert_tf2.config import BertConfig
@@ -43,6 +43,7 @@ class FineTuneOptions:
     """The settings that all tasks share; each is the flag of the same name.
 
     Attributes:
+      do_lower_case: None stands for True, and is an error where a file says that the model is cased.
       pad_to_max_length: whether every batch is as wide as max_seq_length. Otherwise it is as wide as its longest row,
         which changes no answer and, on MRPC, halves the work. Always so on a TPU, which compiles for each width anew.
       eval_steps: steps between two evaluations during training; 0 for none. The best weights are then kept in
@@ -57,7 +58,7 @@ class FineTuneOptions:
     output_dir: str
     init_checkpoint: str | None = None
     do_train: bool = False
-    do_lower_case: bool = True
+    do_lower_case: bool | None = None
     max_seq_length: int = 128
     train_batch_size: int = 32
     learning_rate: float = 5e-5
@@ -87,18 +88,23 @@ class FineTuner:
     """
 
     def __init__(self, options: FineTuneOptions):
-        """Reads configuration and vocabulary.
+        """Reads configuration and vocabulary, and what is known of the weights that the call begins with.
 
         Raises:
-          UserError: files that are missing or disagree, or settings that do.
+          UserError: files that are missing or disagree, or settings that do; or there are no weights, and none will be
+            trained.
         """
         if options.patience and not options.eval_steps:
             raise UserError(f"--patience={options.patience} counts evaluations during training: give --eval_steps too")
         self.options = options
-        tokenization.validate_case_matches_checkpoint(options.do_lower_case, options.init_checkpoint)
         self.config = BertConfig.from_json_file(options.bert_config_file)
         pretraining.check_sequence_length(options.max_seq_length, self.config)
-        self.tokenizer = tokenization.load_tokenizer(options.vocab_file, options.do_lower_case, self.config.vocab_size)
+        source = checkpoint.weights_in_use(options.output_dir, options.init_checkpoint, options.do_train)
+        self.tokenizer = provenance.load_tokenizer(
+            options.vocab_file, options.do_lower_case, self.config.vocab_size, source, options.init_checkpoint
+        )
+        if options.do_train:
+            provenance.check_output_dir(options.output_dir, self.config)
         self.model = None
         self.global_step: int | None = None
         self._strategy = training.create_strategy(options.devices)
@@ -128,7 +134,12 @@ class FineTuner:
         self.model = training.build_model(self._strategy, lambda: make(self.config, policy), options.random_seed)
         self._runner = training.Runner(self.model, self._strategy)
         folder = options.output_dir if options.do_train else _folder_of_weights(options)
-        self.global_step = training.start_from(self.model, folder, options.init_checkpoint)
+        self.global_step = training.start_from(self.model, folder, options.init_checkpoint, will_train=options.do_train)
+
+    @property
+    def do_lower_case(self) -> bool:
+        """Whether the tokenizer lower-cases text."""
+        return self.tokenizer.basic_tokenizer.do_lower_case
 
     def output_file(self, name: str) -> str:
         return os.path.join(self.options.output_dir, name)
@@ -195,6 +206,8 @@ class FineTuner:
         if begun:
             trainer.start()  # loads the weights once more, with the optimizer's slots
         best = _Best(options, begun) if measure and options.eval_steps else None
+        for folder in [options.output_dir, *([best.folder] if best else [])]:
+            provenance.write(folder, self.config, self.tokenizer, options.vocab_file)
         if best is None or not best.given_up:
             sizes = self._sizes(num_labels)
             data = self._read(
@@ -270,18 +283,14 @@ class FineTuner:
         from bert_tf2 import export  # late: few calls need it
 
         options = self.options
-        weights = checkpoint.latest_checkpoint(_folder_of_weights(options)) or options.init_checkpoint
-        if not weights:
-            raise UserError(
-                f"{options.output_dir}: holds no checkpoint to export; train first, or give --init_checkpoint"
-            )
-        shared = {name: getattr(options, name) for name in ("do_lower_case", "max_seq_length", "precision")}
+        shared = {name: getattr(options, name) for name in ("max_seq_length", "precision")}
         return export.run(
             export.ExportOptions(
                 task=task,
                 bert_config_file=options.bert_config_file,
                 vocab_file=options.vocab_file,
-                init_checkpoint=weights,
+                init_checkpoint=checkpoint.weights_in_use(_folder_of_weights(options), options.init_checkpoint).path,
+                do_lower_case=self.do_lower_case,
                 export_dir=options.export_dir or self.output_file("export"),
                 **shared,
                 **settings,

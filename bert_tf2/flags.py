@@ -293,13 +293,21 @@ def define_devices(with_names: bool = True) -> None:
         flags.DEFINE_string("gcp_project", None, "Project of the Cloud TPU, where it cannot be detected.")
 
 
+def given(name: str):
+    """The value of a flag, None where the user left it at its default."""
+    return None if FLAGS[name].using_default_value else FLAGS[name].value
+
+
 def fill(options_type: type, **values):
-    """An options object (a dataclass) whose fields are the flags of the same names, except for those given here."""
+    """An options object (a dataclass) whose fields are the flags of the same names, except for those given here.
+
+    A field whose own default is None is None where its flag was not given.
+    """
     for field in dataclasses.fields(options_type):
         if field.name == "devices":
             values["devices"] = _devices()
         elif field.name not in values and field.name in FLAGS:
-            values[field.name] = FLAGS[field.name].value
+            values[field.name] = given(field.name) if field.default is None else FLAGS[field.name].value
     return options_type(**values)
 
 

@@ -84,7 +84,7 @@ def read_config(path: str | Mapping[str, Any]) -> BertConfig:
     Raises:
       UserError: no such file, no JSON, or a model that is not BERT.
     """
-    values = path if isinstance(path, Mapping) else _read_json(_config_path(path))
+    values = path if isinstance(path, Mapping) else read_json(_config_path(path))
     try:
         return BertConfig.from_dict(huggingface_config.from_huggingface(values))
     except UserError as error:
@@ -100,7 +100,8 @@ def _config_path(path: str) -> str:
     return os.path.join(path, found[0] if found else _CONFIGS[0])
 
 
-def _read_json(path: str) -> dict[str, Any]:
+def read_json(path: str) -> dict[str, Any]:
+    """The JSON object in a file. Raises UserError where there is none."""
     try:
         values = json.loads(files.read_text(path))
     except json.JSONDecodeError as error:
@@ -174,9 +175,12 @@ class HuggingFaceFolder(Weights):
             raise UserError(f"{path}: holds none of {', '.join(_WEIGHTS)}")
         if re.search(r"-\d{5}-of-\d{5}\.\w+$", weights):
             raise UserError(f"{path}: is a part of the weights only; name the folder")
-        config_path = _config_path(self.folder or ".")
-        self._values = _read_json(config_path)
-        self.config = read_config(config_path)
+        self.config_file = _config_path(self.folder or ".")
+        self._values = read_json(self.config_file)
+        self.config = read_config(self.config_file)
+        if self.config.hidden_act == "gelu_erf":
+            # Google's own models lie on the hub as "gelu", though they were trained with the approximation.
+            self.uncertain = {"hidden_act": ("gelu",)}
         self.architecture = huggingface_config.architecture_of(self._values)
         rows = {row.huggingface: row for row in (*names.encoder(self.config.num_hidden_layers), *names.HEADS)}
         self._places: dict[str, _Place] = {}
@@ -220,7 +224,7 @@ class HuggingFaceFolder(Weights):
             yield f"There is no {self.architecture} here: its encoder is what can be used."
         if self._values.get("problem_type") == "multi_label_classification":
             yield "It was trained to give several labels at once, and run_classifier.py takes the most probable one."
-        yield from _tokenizer_remarks(_tokenizer_files(self.folder))
+        yield from _tokenizer_remarks([*_tokenizer_files(self.folder).values()])
 
     def get(self, name: str) -> np.ndarray:
         place = self._places[name]
@@ -233,8 +237,8 @@ class HuggingFaceFolder(Weights):
         return _wordpiece_entries(path) if entries is None and files.exists(path) else entries
 
     def tokenizer_settings(self) -> Mapping[str, Any]:
-        found = [content["do_lower_case"] for content in _tokenizer_files(self.folder) if "do_lower_case" in content]
-        return {"do_lower_case": found[0]} if found and isinstance(found[0], bool) else {}
+        found = stated_case(self.folder)
+        return {"do_lower_case": found[0]} if found else {}
 
     def labels(self) -> Mapping[str, Any] | None:
         """What a classifier's or tagger's outputs mean; where nobody named them LABEL_0, LABEL_1, ...
@@ -276,7 +280,7 @@ def _files_of(weights: str) -> dict[str, TensorFile]:
     if not weights.endswith(".index.json"):
         file = tensor_files.open_tensors(weights)
         return dict.fromkeys(file.tensors, file)
-    mapped = _read_json(weights).get("weight_map")
+    mapped = read_json(weights).get("weight_map")
     if not isinstance(mapped, dict) or not mapped:
         raise UserError(f"{weights}: names no files (weight_map is missing)")
     opened: dict[str, TensorFile] = {}
@@ -328,7 +332,7 @@ def _without_copies(path: str, places: dict[str, _Place]) -> dict[str, _Place]:
 
 def _wordpiece_entries(path: str) -> list[str]:
     """The vocabulary in a tokenizer.json, in the order of the ids."""
-    content = _read_json(path)
+    content = read_json(path)
     model = content.get("model") if isinstance(content.get("model"), dict) else {}
     entries = model.get("vocab")
     if model.get("type") not in ("WordPiece", None) or not isinstance(entries, dict):
@@ -341,17 +345,25 @@ def _wordpiece_entries(path: str) -> list[str]:
     return [by_id[index] for index in range(len(entries))]
 
 
-def _tokenizer_files(folder: str) -> list[dict[str, Any]]:
-    """The settings of the tokenizer, from tokenizer_config.json and then from tokenizer.json."""
-    found = []
+def stated_case(folder: str) -> tuple[bool, str] | None:
+    """`do_lower_case` as the tokenizer's files in a folder state it, and the file that does; None where none does."""
+    for path, content in _tokenizer_files(folder).items():
+        if "do_lower_case" in content:
+            return (content["do_lower_case"], path) if isinstance(content["do_lower_case"], bool) else None
+    return None
+
+
+def _tokenizer_files(folder: str) -> dict[str, dict[str, Any]]:
+    """The settings of the tokenizer by file: of tokenizer_config.json, then of tokenizer.json."""
+    found = {}
     path = os.path.join(folder, "tokenizer_config.json")
     if files.exists(path):
-        found.append(_read_json(path))
+        found[path] = read_json(path)
     path = os.path.join(folder, "tokenizer.json")
-    if files.exists(path) and "do_lower_case" not in (found or [{}])[0]:
-        normalizer = _read_json(path).get("normalizer")
+    if files.exists(path) and not any("do_lower_case" in content for content in found.values()):
+        normalizer = read_json(path).get("normalizer")
         if isinstance(normalizer, dict) and "lowercase" in normalizer:
-            found.append({"do_lower_case": normalizer["lowercase"], "strip_accents": normalizer.get("strip_accents")})
+            found[path] = {"do_lower_case": normalizer["lowercase"], "strip_accents": normalizer.get("strip_accents")}
     return found
 
 

@@ -22,7 +22,7 @@ import keras
 import tensorflow as tf
 from absl import logging
 
-from bert_tf2 import checkpoint, files, heads, tokenization, training
+from bert_tf2 import checkpoint, files, heads, provenance, tokenization, training
 from bert_tf2.config import BertConfig
 from bert_tf2.errors import UserError
 
@@ -40,7 +40,7 @@ class MaskedLMOptions:
     bert_config_file: str
     init_checkpoint: str
     vocab_file: str
-    do_lower_case: bool = True
+    do_lower_case: bool | None = None
     input_file: str | None = None
     sentence: Sequence[str] | None = None
     top_k: int = 5
@@ -113,10 +113,8 @@ def run(options: MaskedLMOptions) -> None:
 
 def _load_tokenizer(options: MaskedLMOptions, config: BertConfig) -> tokenization.FullTokenizer:
     """Raises UserError if the vocabulary is missing, or is not the one of this model as far as can be seen."""
-    path = checkpoint.open_weights(options.init_checkpoint).path  # the prefix, where a folder was given
-    tokenization.validate_case_matches_checkpoint(options.do_lower_case, path)
-    tokenizer = tokenization.FullTokenizer(options.vocab_file, options.do_lower_case)
-    tokenization.check_special_tokens(tokenizer.vocab, options.vocab_file)
+    source = checkpoint.open_weights(options.init_checkpoint)
+    tokenizer = provenance.load_tokenizer(options.vocab_file, options.do_lower_case, source=source)
     _check_size(tokenizer, config, options.vocab_file)
     return tokenizer
 

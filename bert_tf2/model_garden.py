@@ -24,7 +24,7 @@ import numpy as np
 
 from bert_tf2 import bundle, files, names, sstable
 from bert_tf2.bundle import fields_of as fields
-from bert_tf2.config import BertConfig
+from bert_tf2.config import ACTIVATIONS, BertConfig
 from bert_tf2.errors import UserError
 from bert_tf2.weights import Weights
 
@@ -221,6 +221,7 @@ class ObjectCheckpoint(Weights):
         if not files.exists(path):
             return BertConfig(**{**sizes, **self._settings()})
         config = BertConfig.from_json_file(path)
+        self.config_file = path
         for name, size in sizes.items():
             if getattr(config, name) != size:
                 raise UserError(
@@ -259,6 +260,7 @@ class ObjectCheckpoint(Weights):
         else:
             said = _settings_of_graph(path) if self._saved_model else _settings_of_trainer(path)
         if "hidden_act" not in said:
+            self.uncertain = {"hidden_act": ACTIVATIONS}
             self.remarks.append(
                 'Nothing says which activation it was trained with; taken for "gelu", the tanh approximation, which is'
                 " Model Garden's default."

@@ -11,14 +11,35 @@ from collections.abc import Iterable, Mapping, Sequence
 import numpy as np
 from absl import logging
 
-from bert_tf2 import checkpoint, console, files, heads, output_lock, progress, records, training
+from bert_tf2 import (
+    checkpoint,
+    console,
+    files,
+    heads,
+    names,
+    output_lock,
+    progress,
+    provenance,
+    records,
+    tokenization,
+    training,
+)
 from bert_tf2.config import BertConfig
 from bert_tf2.errors import UserError
+from bert_tf2.weights import Weights
+
+# Without these a model cannot tell whether two sentences follow each other; it can still fill in words.
+_OF_NEXT_SENTENCE = (*names.POOLER, *names.NEXT_SENTENCE)
 
 
 @dataclasses.dataclass(frozen=True)
 class PretrainingOptions:
-    """The settings of one call; each is the flag of the same name of run_pretraining.py."""
+    """The settings of one call; each is the flag of the same name of run_pretraining.py.
+
+    Attributes:
+      vocab_file, do_lower_case: what the records were made with; needed for do_export, and kept beside the checkpoints
+        where they are given.
+    """
 
     bert_config_file: str
     input_file: str
@@ -42,7 +63,7 @@ class PretrainingOptions:
     do_export: bool = False
     export_dir: str | None = None
     vocab_file: str | None = None
-    do_lower_case: bool = True
+    do_lower_case: bool | None = None
     devices: training.DeviceOptions = dataclasses.field(default_factory=training.DeviceOptions)
 
 
@@ -87,16 +108,13 @@ def _tell_summary(options: PretrainingOptions, results: Mapping[str, float] | No
 def _export(options: PretrainingOptions) -> str:
     from bert_tf2 import export  # late: few calls need it
 
-    weights = checkpoint.latest_checkpoint(options.output_dir) or options.init_checkpoint
-    if not weights:
-        raise UserError(f"{options.output_dir}: holds no checkpoint to export; train first, or give --init_checkpoint")
-    names = ("bert_config_file", "vocab_file", "do_lower_case", "max_seq_length", "precision")
+    shared = ("bert_config_file", "vocab_file", "do_lower_case", "max_seq_length", "precision")
     return export.run(
         export.ExportOptions(
             task="masked_lm",
-            init_checkpoint=weights,
+            init_checkpoint=checkpoint.weights_in_use(options.output_dir, options.init_checkpoint).path,
             export_dir=options.export_dir or os.path.join(options.output_dir, "export"),
-            **{name: getattr(options, name) for name in names},
+            **{name: getattr(options, name) for name in shared},
         )
     )
 
@@ -104,24 +122,55 @@ def _export(options: PretrainingOptions) -> str:
 def _train_and_evaluate(options: PretrainingOptions) -> dict[str, float] | None:
     config = BertConfig.from_json_file(options.bert_config_file)
     check_sequence_length(options.max_seq_length, config)
+    weights = checkpoint.weights_in_use(options.output_dir, options.init_checkpoint, options.do_train)
+    tokenizer = _load_tokenizer(options, config, weights)
+    if options.do_train:
+        provenance.check_output_dir(options.output_dir, config)
     source = _Source(options, config)
     files.make_directory(options.output_dir)
     with output_lock.training_in(options.output_dir) if options.do_train else contextlib.nullcontext():
-        return _compute(options, config, source)
+        return _compute(options, config, source, weights, tokenizer)
 
 
-def _compute(options: PretrainingOptions, config: BertConfig, source: _Source) -> dict[str, float] | None:
+def _load_tokenizer(
+    options: PretrainingOptions, config: BertConfig, weights: Weights | None
+) -> tokenization.FullTokenizer | None:
+    """Only the export needs it, but a vocabulary that does not fit should not show after the training."""
+    if not options.vocab_file:
+        return None
+    return provenance.load_tokenizer(
+        options.vocab_file, options.do_lower_case, config.vocab_size, weights, options.init_checkpoint
+    )
+
+
+def _compute(
+    options: PretrainingOptions,
+    config: BertConfig,
+    source: _Source,
+    weights: Weights | None,
+    tokenizer: tokenization.FullTokenizer | None,
+) -> dict[str, float] | None:
     strategy = training.create_strategy(options.devices)
     model = training.build_model(
         strategy, lambda: heads.PretrainingModel(config, dtype=dtype_policy(options.precision)), options.random_seed
     )
-    global_step = _train(model, strategy, source, options) if options.do_train else None
+    global_step = _train(model, strategy, source, options, tokenizer) if options.do_train else None
     if not options.do_eval:
         return None
+    masked_words_only = False
     if global_step is None:
-        global_step = training.start_from(model, options.output_dir, options.init_checkpoint)
+        masked_words_only = any(row.reference not in weights.shapes for row in _OF_NEXT_SENTENCE)
+        global_step = training.start_from(
+            model,
+            options.output_dir,
+            options.init_checkpoint,
+            may_lack=tuple(row.reference for row in _OF_NEXT_SENTENCE),
+        )
     batches = training.Runner(model, strategy).run(source.for_evaluation(), explain=source.find_fault)
     results = evaluation_results(_counted(batches, options.max_eval_steps))
+    if masked_words_only:
+        logging.warning("%s: has no head for next sentences: the results are of masked words only", weights.path)
+        results = {name: value for name, value in results.items() if name.startswith("masked_lm_")}
     results["global_step"] = global_step
     training.write_eval_results(options.output_dir, results)
     return results
@@ -178,7 +227,13 @@ class _Source:
         return records.find_fault(self._paths, records.PRETRAINING, self._sizes)
 
 
-def _train(model, strategy, source: _Source, options: PretrainingOptions) -> int:
+def _train(
+    model,
+    strategy,
+    source: _Source,
+    options: PretrainingOptions,
+    tokenizer: tokenization.FullTokenizer | None,
+) -> int:
     train_options = training.TrainOptions(
         output_dir=options.output_dir,
         learning_rate=options.learning_rate,
@@ -194,6 +249,7 @@ def _train(model, strategy, source: _Source, options: PretrainingOptions) -> int
     trainer = training.Trainer(model, strategy, train_options)
     logging.info("Training in batches of %d examples: %d steps", options.train_batch_size, options.num_train_steps)
     global_step = trainer.start(options.init_checkpoint)
+    provenance.write(options.output_dir, model.config, tokenizer, options.vocab_file)
     return trainer.train(source.for_training(global_step), explain=source.find_fault)
 
 

@@ -36,7 +36,7 @@ from typing import NamedTuple, Protocol
 
 from absl import logging
 
-from bert_tf2 import console, files, progress, records, tokenization
+from bert_tf2 import console, files, progress, provenance, records, tokenization
 from bert_tf2.errors import UserError
 from bert_tf2.quiet import load_tensorflow
 
@@ -492,7 +492,7 @@ def _in_words(instance: TrainingInstance) -> dict[str, str]:
 
 
 def create_pretraining_data(
-    input_file: str, output_file: str, vocab_file: str, do_lower_case: bool, options: PretrainingDataOptions
+    input_file: str, output_file: str, vocab_file: str, do_lower_case: bool | None, options: PretrainingDataOptions
 ) -> None:
     """Text files in, TFRecord files out: everything that create_pretraining_data.py does.
 
@@ -501,7 +501,8 @@ def create_pretraining_data(
         matches.
       output_file: names, separated by commas.
       vocab_file: the vocabulary.
-      do_lower_case: whether to lower the case of the text and drop accents.
+      do_lower_case: whether to lower the case of the text and drop accents; None stands for True, and is an error where
+        a file beside the vocabulary says otherwise.
       options: what examples to make.
 
     Raises:
@@ -511,8 +512,7 @@ def create_pretraining_data(
     input_files = _find_inputs(input_file)
     output_files = [name.strip() for name in output_file.split(",")]
     _check_outputs(output_files, [*input_files, vocab_file])
-    tokenizer = tokenization.FullTokenizer(vocab_file=vocab_file, do_lower_case=do_lower_case)
-    tokenization.check_special_tokens(tokenizer.vocab, vocab_file)
+    tokenizer = provenance.load_tokenizer(vocab_file, do_lower_case)
     _warn_of_few_predictions(options)
     logging.info("Reading %s", ", ".join(input_files))
     instances = make_instances(input_files, tokenizer, options, random.Random(options.random_seed))

@@ -27,7 +27,7 @@ from __future__ import annotations
 import itertools
 import re
 import unicodedata
-from collections.abc import Callable, Container, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Container, Hashable, Iterable, Mapping, Sequence
 from typing import Any
 
 from absl import logging
@@ -36,6 +36,8 @@ from bert_tf2 import files
 from bert_tf2.errors import UserError
 
 SPECIAL_TOKENS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
+# Entries that no text produces: [CLS], and <S> of the Chinese vocabulary, which is uncased.
+_SPECIAL = re.compile(r"\[.+\]|<.+>")
 
 # The names of the folders in which the reference's models were released, by what their vocabulary holds.
 _LOWER_CASED_MODELS = (
@@ -343,11 +345,61 @@ def check_special_tokens(vocab: Container[str], vocab_file: str, tokens: Sequenc
         )
 
 
-def load_tokenizer(vocab_file: str, do_lower_case: bool, vocab_size: int) -> FullTokenizer:
+def unreachable_in_lower_case(vocab: Iterable[str]) -> list[str]:
+    """The entries that no lower-cased text gives, because they have capitals or accents.
+
+    A vocabulary that was learned from lower-cased text has none. Special tokens such as [CLS] do not count.
+    """
+    return [
+        entry
+        for entry in vocab
+        if not (entry.isascii() and entry == entry.lower())  # for speed: most entries
+        and entry != _without_accents(entry.lower())
+        and not _SPECIAL.fullmatch(entry)
+    ]
+
+
+def _without_accents(text: str) -> str:
+    return "".join(char for char in unicodedata.normalize("NFD", text) if unicodedata.category(char) != "Mn")
+
+
+def is_cased(vocab: Collection[str]) -> bool:
+    """Whether a vocabulary is that of a cased model, as far as it shows that.
+
+    A few entries prove nothing: someone may have added words to the vocabulary of an uncased model.
+    """
+    return len(unreachable_in_lower_case(vocab)) > len(vocab) / 1000
+
+
+def check_case_of_vocabulary(vocab: Mapping[str, int], vocab_file: str, do_lower_case: bool | None) -> None:
+    """Warns where text would be lower-cased, or not, otherwise than the text that the vocabulary was learned from.
+
+    Args:
+      do_lower_case: None if the user did not say it, which stands for True. Who says True is not warned.
+    """
+    if do_lower_case is None and (found := unreachable_in_lower_case(vocab)):
+        logging.warning(
+            "%s: %d of %d entries have capitals or accents (such as %r, line %d), and lower-cased text never gives"
+            " them. If the model is cased, give --do_lower_case=False; --do_lower_case=True confirms the default",
+            vocab_file, len(found), len(vocab), found[0], vocab[found[0]] + 1,
+        )  # fmt: skip
+    elif do_lower_case is False and not any(_has_capitals(entry) for entry in vocab):
+        logging.warning(
+            "%s: no entry has a capital letter, so with --do_lower_case=False every word that has one becomes [UNK]."
+            " If the model is uncased, leave the flag out",
+            vocab_file,
+        )
+
+
+def _has_capitals(entry: str) -> bool:
+    return entry != entry.lower() and not _SPECIAL.fullmatch(entry)
+
+
+def load_tokenizer(vocab_file: str, do_lower_case: bool, vocab_size: int | None = None) -> FullTokenizer:
     """The tokenizer, once it is clear that vocabulary and model belong together.
 
     Args:
-      vocab_size: how many embeddings the model has.
+      vocab_size: how many embeddings the model has; None where there is no model yet.
 
     Raises:
       UserError: the vocabulary is missing, lacks a special token, or has more entries than the model has embeddings.
@@ -355,7 +407,7 @@ def load_tokenizer(vocab_file: str, do_lower_case: bool, vocab_size: int) -> Ful
     tokenizer = FullTokenizer(vocab_file=vocab_file, do_lower_case=do_lower_case)
     check_special_tokens(tokenizer.vocab, vocab_file)
     entries = max(tokenizer.vocab.values()) + 1
-    if entries > vocab_size:
+    if vocab_size is not None and entries > vocab_size:
         raise UserError(
             f"{vocab_file}: {entries} entries, but the model's configuration says vocab_size {vocab_size};"
             " take the vocabulary that the model was trained with"

@@ -120,21 +120,34 @@ class TrainOptions:
     texts: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
 
-def start_from(model, output_dir: str, init_checkpoint: str | None) -> int:
-    """Gives a model that will not be trained its weights; returns the global step they are of.
+def start_from(
+    model, output_dir: str, init_checkpoint: str | None, *, will_train: bool = False, may_lack: tuple[str, ...] = ()
+) -> int:
+    """Gives a model its weights; returns the global step they are of.
 
     The newest checkpoint in output_dir comes first, then init_checkpoint, as in the reference. (Its global step then
     counts as 0.)
+
+    Args:
+      will_train: whether the model is trained before it is used, so that weights may be random.
+      may_lack: see checkpoint.check_trained.
+
+    Raises:
+      UserError: the weights do not fit the model; or, unless it will be trained, there are none, or its outputs would
+        depend on random ones.
     """
     latest = checkpoint.latest_checkpoint(output_dir)
     if latest:
-        step = checkpoint.restore(latest, checkpoint.tf1_variables(model))
+        step = checkpoint.restore(latest, checkpoint.tf1_variables(model), model.config)
         logging.info("Using %s", latest)
         return step
-    if init_checkpoint:
-        logging.info(checkpoint.initialize(model, init_checkpoint))
-    else:
-        logging.warning("No checkpoint in %s and no --init_checkpoint: the weights are random", output_dir)
+    source = checkpoint.weights_in_use(output_dir, init_checkpoint, will_train)
+    if source is None:
+        logging.info("No checkpoint in %s and no --init_checkpoint: the weights are random", output_dir)
+        return 0
+    if not will_train:
+        checkpoint.check_trained(model, source, may_lack)
+    logging.info(checkpoint.initialize(model, init_checkpoint))
     return 0
 
 
@@ -166,7 +179,7 @@ class Trainer:
         """
         latest = checkpoint.latest_checkpoint(self._options.output_dir)
         if latest:
-            self.global_step = checkpoint.restore(latest, self._state)
+            self.global_step = checkpoint.restore(latest, self._state, self._model.config)
             if self.global_step >= self._options.num_train_steps:
                 logging.info(
                     "%s is already at step %d of %d: nothing left to train",

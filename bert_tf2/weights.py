@@ -8,7 +8,7 @@ out which one a path needs.
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 import numpy as np
@@ -27,6 +27,8 @@ class Weights:
       shapes: reference name -> list of sizes, of every variable in it. What has no such name keeps its own.
       dtypes: the same names -> the dtype in the file, in numpy's spelling ("float32", "bfloat16").
       config: the model's configuration, where the source itself holds it.
+      config_file: the file beside the weights that `config` was read from, where there is one.
+      uncertain: field of `config` -> other values that may be right too, where the source's word is not certain.
       remarks: sentences for the user about what is not as it seems.
     """
 
@@ -37,6 +39,8 @@ class Weights:
         self.shapes: dict[str, list[int]] = {}
         self.dtypes: dict[str, str] = {}
         self.config: BertConfig | None = None
+        self.config_file: str | None = None
+        self.uncertain: dict[str, Collection] = {}
         self.remarks: list[str] = []
 
     def get(self, name: str) -> np.ndarray:
@@ -65,30 +69,6 @@ class Weights:
     def global_step(self) -> int:
         """The number of steps it was trained for; 0 where it does not say."""
         return int(self.get(names.GLOBAL_STEP)) if names.GLOBAL_STEP in self.shapes else 0
-
-    def disagreements(self, config: BertConfig) -> list[str]:
-        """What no shape shows: sentences on what the source's own configuration says otherwise than the one in use.
-
-        Raises:
-          UserError: they differ in the number of attention heads, with which the weights mean nothing.
-        """
-        if self.config is None:
-            return []
-        if config.num_attention_heads != self.config.num_attention_heads:
-            raise UserError(
-                f"{self.path}: was trained with num_attention_heads {self.config.num_attention_heads}, the"
-                f" configuration says {config.num_attention_heads}; correct the configuration"
-            )
-        pairs = (
-            ("hidden_act", self.config.hidden_act.lower(), config.hidden_act.lower()),
-            ("layer_norm_eps", self.config.layer_norm_eps, config.layer_norm_eps),
-        )
-        return [
-            f"{self.path}: says {name} {theirs}, the configuration in use says {ours}: the outputs will differ a"
-            " little."
-            for name, theirs, ours in pairs
-            if theirs != ours
-        ]
 
     def verify(self) -> None:
         """Reads everything once. Raises UserError if a part does not match its checksum, as far as there are such."""

@@ -5,6 +5,7 @@ create_pretraining_data.py and predict_masked.py have such tables in their own t
 
 from __future__ import annotations
 
+import itertools
 import json
 import pathlib
 import re
@@ -239,7 +240,11 @@ FILES_AT_FAULT = [
         r"output_bias is \[3\] in the checkpoint and \[2\] in the model",
     ),
     ("run_classifier.py", "--task_name=cola --output_dir=classifier", "a model of the task tsv .*maybe, no, yes"),
-    ("run_classifier.py", "--do_train=false --do_predict", r"labels of the task tsv are not known: train first"),
+    (
+        "run_classifier.py",
+        "--do_train=false --do_predict --init_checkpoint=pretrained",
+        "labels of the task tsv are not known: train first",
+    ),
     ("run_classifier.py", "--patience=2", "--patience needs --eval_steps"),
     ("run_classifier.py", "--num_train_epochs=0.1", "64 examples, batches of 32 and 0.1 epochs make not a single"),
     ("run_squad.py", "--train_file=gone.json", r"gone\.json: no such file"),
@@ -268,7 +273,7 @@ FILES_AT_FAULT = [
     ("run_ner.py", "--word_column=7", r"words\.txt, line 3: .*"),
     ("run_ner.py", "--word_column=0", "--word_column=0: columns are counted from 1"),
     ("run_ner.py", "--doc_stride=31", "doc_stride is 31"),
-    ("run_ner.py", "--do_train=false --do_predict", r"label_map\.json"),
+    ("run_ner.py", "--do_train=false --do_predict --init_checkpoint=pretrained", r"label_map\.json"),
     ("run_ner.py", "--output_dir=classifier", r"classifier/label_map\.json: .* task tsv"),
     ("extract_features.py", "--input_file=gone.txt", r"gone\.txt: no such file"),
     ("extract_features.py", "--input_file=empty.txt", r"empty\.txt: the file is empty"),
@@ -279,6 +284,21 @@ FILES_AT_FAULT = [
     ("extract_features.py", "--output_file=file/features.json", "folder file"),
     ("extract_features.py", "--output_file=tables", "tables: is a folder"),
     ("build_vocab.py", "--vocab_file=tables", "tables: is a folder"),
+    *(
+        (script, f"--do_train=false --{switch}", "holds no checkpoint, and no --init_checkpoint is given")
+        for script, switch in itertools.product(WITH_VOCABULARY[:3], ("do_predict", "do_eval"))
+    ),
+    ("run_pretraining.py", "--do_train=false --do_eval", "holds no checkpoint, and no --init_checkpoint is given"),
+    (
+        "run_squad.py",
+        "--do_train=false --do_predict --init_checkpoint=pretrained",
+        "pretrained/model.ckpt-7: has no cls/squad/output_weights, .* random weights",
+    ),
+    (
+        "run_pretraining.py",
+        "--do_train=false --do_eval --init_checkpoint=classifier",
+        "classifier/model.ckpt-7: has no cls/predictions/transform/dense/kernel, .* random weights",
+    ),
     *(("run_pretraining.py", *case) for case in MODEL_AT_FAULT),
     *((script, *case) for script in WITH_VOCABULARY for case in MODEL_AT_FAULT[4:6] + VOCABULARY_AT_FAULT),
 ]
