@@ -9,6 +9,11 @@ The same --do_lower_case belongs in every later command that uses the vocabulary
 
 from __future__ import annotations
 
+if __name__ == "__main__":  # before the imports, so that from here on Ctrl-C gets one line
+    from bert_tf2 import process
+
+    process.begin()
+
 from collections.abc import Sequence
 
 from absl import flags as absl_flags
@@ -30,6 +35,7 @@ with flags.group("Vocabulary"):
     absl_flags.DEFINE_integer("num_unused", 99, "How many [unusedN] entries to keep free for later.", lower_bound=0)
     absl_flags.DEFINE_integer("min_count", 2, "How often a piece must occur to become an entry.", lower_bound=1)
 flags.mark_required("input_file", "vocab_file")
+flags.mark_written("vocab_file")
 
 
 def main(argv: Sequence[str]) -> None:

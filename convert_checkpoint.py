@@ -7,6 +7,11 @@ Examples:
 The kind of input is found out from what is there.
 """
 
+if __name__ == "__main__":  # before the imports, so that from here on Ctrl-C gets one line
+    from bert_tf2 import process
+
+    process.begin()
+
 from absl import flags as absl_flags
 
 from bert_tf2 import conversion, flags

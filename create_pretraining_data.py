@@ -9,6 +9,11 @@ Example:
 
 from __future__ import annotations
 
+if __name__ == "__main__":  # before the imports, so that from here on Ctrl-C gets one line
+    from bert_tf2 import process
+
+    process.begin()
+
 import dataclasses
 from collections.abc import Sequence
 

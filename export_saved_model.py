@@ -5,6 +5,11 @@ Example:
       --bert_config_file=$BERT_BASE_DIR/bert_config.json --vocab_file=$BERT_BASE_DIR/vocab.txt
 """
 
+if __name__ == "__main__":  # before the imports, so that from here on Ctrl-C gets one line
+    from bert_tf2 import process
+
+    process.begin()
+
 from absl import flags as absl_flags
 
 from bert_tf2 import flags
@@ -47,6 +52,7 @@ with flags.group("Answers"):
         None,
         "squad 2.0: no answer if that scores higher than the best one by more than this.",
     )
+flags.mark_written("export_dir", ())
 flags.mark_required("task", "bert_config_file", "vocab_file", "init_checkpoint", "export_dir")
 
 

@@ -6,6 +6,11 @@ Example:
       --init_checkpoint=$BERT_BASE_DIR/bert_model.ckpt --max_seq_length=128 --batch_size=8
 """
 
+if __name__ == "__main__":  # before the imports, so that from here on Ctrl-C gets one line
+    from bert_tf2 import process
+
+    process.begin()
+
 from absl import flags as absl_flags
 
 from bert_tf2 import flags
@@ -32,6 +37,7 @@ with flags.group("Devices"):
     )
 flags.define_devices(with_names=False)
 flags.define_log()
+flags.mark_written("output_file")
 flags.mark_required("input_file", "output_file", "bert_config_file", "init_checkpoint", "vocab_file")
 
 

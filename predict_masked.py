@@ -10,6 +10,11 @@ Without --sentence and --input_file the sentences are read from standard input, 
 
 from __future__ import annotations
 
+if __name__ == "__main__":  # before the imports, so that from here on Ctrl-C gets one line
+    from bert_tf2 import process
+
+    process.begin()
+
 import sys
 from collections.abc import Sequence
 

@@ -6,6 +6,11 @@ Example:
       --init_checkpoint=$BERT_BASE_DIR/bert_model.ckpt --learning_rate=2e-5 --output_dir=/tmp/mrpc_output
 """
 
+if __name__ == "__main__":  # before the imports, so that from here on Ctrl-C gets one line
+    from bert_tf2 import process
+
+    process.begin()
+
 from absl import flags as absl_flags
 
 from bert_tf2 import classification_tasks, flags
@@ -21,7 +26,7 @@ with flags.group("Data"):
     )
 flags.define_model()
 flags.define_vocabulary()
-flags.define_output_dir()
+flags.define_output_dir("*.tf_record", "eval_metrics.json", "label_map.json", "test_results.tsv", "predictions.tsv")
 with flags.group("Model"):
     absl_flags.DEFINE_integer(
         "max_seq_length", 128, "Tokens per example, special ones included; longer texts are cut.", lower_bound=3

@@ -6,13 +6,18 @@ Example:
       --init_checkpoint=$BERT_BASE_DIR/bert_model.ckpt --output_dir=/tmp/ner_output
 """
 
+if __name__ == "__main__":  # before the imports, so that from here on Ctrl-C gets one line
+    from bert_tf2 import process
+
+    process.begin()
+
 from absl import flags as absl_flags
 
 from bert_tf2 import flags
 
 flags.define_model()
 flags.define_vocabulary()
-flags.define_output_dir()
+flags.define_output_dir("*.tf_record", "eval_metrics.json", "label_map.json", "predictions.txt")
 with flags.group("Data"):
     absl_flags.DEFINE_string(
         "train_file", None, "CoNLL columns to train on: a word a line, a blank line after a sentence."

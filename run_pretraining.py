@@ -6,6 +6,11 @@ Example:
       --max_seq_length=128 --max_predictions_per_seq=20 --num_train_steps=20 --num_warmup_steps=10
 """
 
+if __name__ == "__main__":  # before the imports, so that from here on Ctrl-C gets one line
+    from bert_tf2 import process
+
+    process.begin()
+
 from absl import flags as absl_flags
 
 from bert_tf2 import flags

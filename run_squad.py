@@ -7,6 +7,11 @@ Example:
       --init_checkpoint=$BERT_BASE_DIR/bert_model.ckpt --learning_rate=3e-5 --num_train_epochs=2
 """
 
+if __name__ == "__main__":  # before the imports, so that from here on Ctrl-C gets one line
+    from bert_tf2 import process
+
+    process.begin()
+
 from absl import flags as absl_flags
 
 from bert_tf2 import flags, squad
@@ -15,7 +20,7 @@ FLAGS = absl_flags.FLAGS
 
 flags.define_model()
 flags.define_vocabulary()
-flags.define_output_dir()
+flags.define_output_dir("*.tf_record", "eval_metrics.json", "*predictions.json", "null_odds.json")
 with flags.group("Data"):
     absl_flags.DEFINE_string("train_file", None, "SQuAD JSON to train on, e.g. train-v1.1.json.")
     absl_flags.DEFINE_string("predict_file", None, "SQuAD JSON whose questions to answer, e.g. dev-v1.1.json.")

@@ -302,20 +302,17 @@ def write(prefix: str, arrays: Iterable[tuple[str, np.ndarray]]) -> None:
     data, index = f"{prefix}.data-00000-of-00001", f"{prefix}.index"
     # Protocol buffers with num_shards = 1, little endian, and a producer version of 1.
     entries = {b"": bytes([0x08, 0x01, 0x1A, 0x02, 0x08, 0x01])}
-    try:
-        with files.complete_or_absent(data, index) as (beside_data, beside_index):
-            with files.open_binary(beside_data, "wb") as stream:
-                offset = 0
-                for name, value in arrays:
-                    dtype, data_bytes, checksum = _encode_array(value)
-                    entry = _Entry(dtype, list(value.shape), 0, offset, len(data_bytes), checksum)
-                    entries[name.encode()] = _encode_entry(entry)
-                    stream.write(memoryview(data_bytes))
-                    offset += len(data_bytes)
-            with files.open_binary(beside_index, "wb") as stream:
-                stream.write(sstable.write(entries))
-    except OSError as error:
-        raise UserError(f"{prefix}: cannot write the checkpoint: {error.strerror or error}") from error
+    with files.complete_or_absent(data, index) as (beside_data, beside_index):
+        with files.open_binary(beside_data, "wb") as stream:
+            offset = 0
+            for name, value in arrays:
+                dtype, data_bytes, checksum = _encode_array(value)
+                entry = _Entry(dtype, list(value.shape), 0, offset, len(data_bytes), checksum)
+                entries[name.encode()] = _encode_entry(entry)
+                stream.write(memoryview(data_bytes))
+                offset += len(data_bytes)
+        with files.open_binary(beside_index, "wb") as stream:
+            stream.write(sstable.write(entries))
     _remove_stale(prefix, data)
 
 
@@ -405,6 +402,11 @@ class CheckpointFolder:
             self._delete(old)
         logging.info("Saved %s", prefix)
         return prefix
+
+    @property
+    def count(self) -> int:
+        """How many checkpoints there are already, of those that count."""
+        return len(self._listed())
 
     def _listed(self) -> list[str]:
         path = os.path.join(self._output_dir, _STATE_FILE)

@@ -19,7 +19,19 @@ from collections.abc import Iterable, Iterator
 
 import numpy as np
 
-from bert_tf2 import bundle, classification, files, huggingface, keras_files, names, progress, provenance, tokenization
+from bert_tf2 import (
+    bundle,
+    classification,
+    environment,
+    files,
+    huggingface,
+    keras_files,
+    names,
+    outputs,
+    progress,
+    provenance,
+    tokenization,
+)
 from bert_tf2.config import BertConfig
 from bert_tf2.errors import UserError
 from bert_tf2.quiet import load_tensorflow
@@ -60,6 +72,7 @@ def run(options: ConversionOptions) -> list[str]:
         infinity and `allow_nonfinite` is off; or a file that is needed is missing.
     """
     _check_output(options)
+    _check_files(options)
     source = open_weights(options.input)
     report = [f"Read {source.path} ({source.kind}, {len(source.shapes)} variables).", *source.remarks]
     config, sentences = _config(source, options)
@@ -134,6 +147,25 @@ def _check_output(options: ConversionOptions) -> None:
             raise UserError(f"--output={options.output}: the name of one of Keras' files ends in .keras or .weights.h5")
 
 
+# What is written into a folder, by --to.
+_WRITTEN = {
+    "tf1": ("bert_model.ckpt.*", "bert_config.json", "vocab.txt", "label_map.json"),
+    "hf": ("config.json", "model.safetensors", "vocab.txt", "tokenizer_config.json"),
+    "keras": ("bert_model.keras", "bert_config.json", "vocab.txt", "label_map.json"),
+}
+
+
+def _check_files(options: ConversionOptions) -> None:
+    """Raises UserError where the output would overwrite an input, or cannot be written."""
+    names = ("bert_config_file", "vocab_file", "extend_vocab")
+    given = [outputs.Input(f"--{name}", getattr(options, name)) for name in names if getattr(options, name)]
+    one_file = options.to == "keras" and keras_files.recognises_name(options.output)
+    outputs.check(
+        [outputs.Input("--input", options.input, weights=True), *given],
+        [outputs.Output("--output", options.output, None if one_file else _WRITTEN[options.to])],
+    )
+
+
 def _check(source: Weights, config: BertConfig, vocabulary: list[str] | None) -> None:
     """Raises UserError if the weights are not those of the configuration, or the vocabulary is not."""
     problems = [*_problems(source, config)]
@@ -198,10 +230,17 @@ class _Target:
     def write(self) -> list[str]:
         """Writes the files; returns sentences on what was written and what was left out."""
         files.make_directory(os.path.dirname(self._options.output) or ".")
+        environment.check_space(self._options.output, self._num_bytes(), "the converted weights")
         report = {"tf1": self._write_tf1, "hf": self._write_huggingface, "keras": self._write_keras}[self._options.to]()
         if self._vocabulary is None:
             report.append("No vocabulary was found, and none written (--vocab_file).")
         return report + self._left_from_before()
+
+    def _num_bytes(self) -> int:
+        """How much will be written, at least. Keras writes the weights twice before it removes one of them."""
+        shapes = self._source.shapes
+        chosen = shapes if self._options.to == "tf1" and not self._options.weights_only else self._weights
+        return sum(4 * math.prod(shapes[name]) for name in chosen) * (2 if self._options.to == "keras" else 1)
 
     def _left_from_before(self) -> list[str]:
         """A sentence where the folder holds what this conversion would have replaced if it had one."""

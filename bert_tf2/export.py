@@ -18,8 +18,8 @@ import hashlib
 import importlib.metadata
 import itertools
 import json
+import math
 import os
-import re
 import secrets
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -33,10 +33,12 @@ from bert_tf2 import (
     __version__,
     checkpoint,
     classification,
+    environment,
     files,
     heads,
     modeling,
     names,
+    outputs,
     progress,
     provenance,
     saved_model_files,
@@ -124,6 +126,7 @@ def run(options: ExportOptions) -> str:
     """
     with progress.Progress("Exporting", 4, "stages") as stages:
         call = _Call(options)
+        environment.check_space(options.export_dir, call.num_bytes, "the exported weights")
         stages.advance()
         with _next_version(options.export_dir) as folder:
             call.write(folder.beside, stages)
@@ -146,6 +149,8 @@ class _Call:
         self._check_weights(model)
         logging.info(checkpoint.initialize(model, options.init_checkpoint))
         self._weights_hash = _hash_of(model)
+        per_number = {"float32": 4, "bfloat16": 2}[options.precision]
+        self.num_bytes = sum(per_number * math.prod(weight.shape) for weight in model.weights)
         self._task = self._make_task(model)
 
     def _make_model(self):
@@ -220,8 +225,10 @@ class _Call:
             self._write_files(folder)
             stages.advance()
         except (tf.errors.OpError, OSError) as error:
-            reason = re.sub(r"\{\{.*?\}\} *", "", str(error).splitlines()[0])  # without TensorFlow's names of nodes
-            raise UserError(f"{folder}: cannot be written: {reason}") from error
+            line = environment.explain_writing(error, [self._options.export_dir], [folder])
+            if line is None:
+                raise
+            raise UserError(line) from error
 
     def _write_graph(self, folder: str) -> None:
         # Gradients of an exported model are of no use to a server.
@@ -369,9 +376,6 @@ def _hash_of(model) -> str:
 # The folder
 
 
-_PARTIAL = re.compile(r"\..*\.partial")
-
-
 @dataclasses.dataclass
 class _Folder:
     """Where a version is written, and where it goes."""
@@ -384,11 +388,12 @@ class _Folder:
 def _next_version(export_dir: str) -> Iterator[_Folder]:
     """Yields a folder to write to, which gets the next number on a normal exit and is removed on an exception."""
     files.make_directory(export_dir)
-    if left := [name.strip("/") for name in files.list_directory(export_dir) if _PARTIAL.fullmatch(name.strip("/"))]:
+    outputs.remove_leftovers(export_dir)
+    if left := [name.strip("/") for name in files.list_directory(export_dir) if name.strip("/").endswith(".partial")]:
         logging.warning("%s: %s: of an export that still runs, or was killed: then delete it", export_dir, left[0])
     # Not a number, so no server looks at it. Of a process on another machine, or in another container, we know nothing
     # but that it has another name.
-    folder = _Folder(os.path.join(export_dir, f".{secrets.token_hex(4)}.partial"))
+    folder = _Folder(outputs.name_beside(os.path.join(export_dir, f"version-{secrets.token_hex(4)}")))
     try:
         files.make_directory(folder.beside)
         yield folder

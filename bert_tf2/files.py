@@ -11,12 +11,10 @@ import glob
 import os
 from collections.abc import Iterable, Iterator
 
+from bert_tf2 import environment, outputs
+from bert_tf2.environment import is_remote as is_remote
 from bert_tf2.errors import UserError
 from bert_tf2.quiet import load_tensorflow
-
-
-def is_remote(path: str) -> bool:
-    return "://" in path
 
 
 def _gfile():
@@ -75,7 +73,7 @@ def make_directory(path: str) -> None:
     try:
         os.makedirs(path, exist_ok=True)
     except OSError as error:
-        raise UserError(f"cannot make the folder {path}: {error.strerror or error}") from error
+        raise UserError(environment.cannot_make(path, error)) from error
 
 
 def remove(path: str) -> None:
@@ -100,9 +98,10 @@ def open_binary(path: str, mode: str = "rb"):
             return _gfile().GFile(path, mode)
         return open(path, mode)
     except FileNotFoundError as error:
-        raise UserError(f"{path}: no such file{_hint(path)}") from error
+        raise UserError(f"{environment.final_name(path)}: no such file{_hint(path)}") from error
     except OSError as error:
-        raise UserError(f"{path}: {error.strerror or error}") from error
+        line = environment.explain_writing(error, [path], [path]) if "r" not in mode else environment.explain(error)
+        raise UserError(line or f"{path}: {error}") from error
 
 
 def _hint(path: str) -> str:
@@ -214,26 +213,37 @@ def complete_or_absent(*paths: str) -> Iterator[list[str]]:
     """Lets a caller write files that appear under their names only when all of them are complete.
 
     Yields one name beside each of `paths`; write to those. On a normal exit they are renamed to `paths`, on an
-    exception they are removed and whatever stood under `paths` before is untouched.
+    exception they are removed and whatever stood under `paths` before is untouched. What processes that were killed
+    left in these folders is removed.
 
     Example:
       with complete_or_absent("out/predictions.json") as (beside,):
           with open(beside, "w") as stream: ...
 
     Raises:
-      UserError: one of `paths` is a folder, or its folder cannot be made.
+      UserError: one of `paths` is a folder or an input of this script, or its folder cannot be made, or the files
+        cannot be written: no space is left, say. Other exceptions of the caller pass.
     """
     for path in paths:
         if is_directory(path):
             raise UserError(f"{path}: is a folder; name a file to write")
         make_directory(os.path.dirname(path))
-    beside = [os.path.join(os.path.dirname(p), f".{os.path.basename(p)}.{os.getpid()}.partial") for p in paths]
+        outputs.remove_leftovers(os.path.dirname(path))
+    beside = [outputs.name_beside(path) for path in paths]
+    partial = [name for name, path in zip(beside, paths, strict=True) if name != path]
     try:
         yield beside
+        outputs.refuse_inputs(beside, paths)
         for source, target in zip(beside, paths, strict=True):
-            rename(source, target)
+            if source in partial:
+                rename(source, target)
+    except Exception as error:
+        line = environment.explain_writing(error, paths, beside)
+        if line is None:
+            raise
+        raise UserError(line) from error
     finally:
-        for name in beside:
+        for name in partial:
             with contextlib.suppress(Exception):  # already renamed, or never made
                 remove(name)
 

@@ -11,15 +11,13 @@ import dataclasses
 import difflib
 import itertools
 import math
-import os
 import re
 import sys
 from collections.abc import Callable, Iterator, Sequence
 
 from absl import app, flags, logging
 
-from bert_tf2 import console, help_screen, progress
-from bert_tf2.errors import UserError
+from bert_tf2 import console, ending, help_screen, outputs, process, progress
 from bert_tf2.quiet import load_tensorflow as load_tensorflow  # for the scripts
 
 FLAGS = flags.FLAGS
@@ -28,12 +26,13 @@ FLAGS = flags.FLAGS
 def run(main: Callable[[Sequence[str]], None]) -> None:
     """Parses the command line, calls `main`, and turns what a user can put right into one line on standard error.
 
-    The exit status is 0 on success and after --help, 1 for a UserError, 2 for a wrong command line and 130 when
-    interrupted.
+    The exit status is 0 on success and after --help, 1 for a UserError and for what the machine refuses, 2 for a wrong
+    command line, 130 when interrupted and 143 after SIGTERM.
     """
     FLAGS.set_default("verbosity", logging.INFO)  # the reference logs its progress at this level
     console.set_up_log()
-    app.run(_Guarded(main), flags_parser=_parse)
+    with ending.in_one_line(_fail, _memory_settings):
+        app.run(_Checked(main), flags_parser=_parse)
 
 
 def _parse(argv: Sequence[str]) -> Sequence[str]:
@@ -87,28 +86,70 @@ def _stray_word(word: str, before: str) -> str:
     return problem + (f"; did you mean --{'='.join([name, *value])}?" if name in FLAGS else "")
 
 
-class _Guarded:
-    """`main`, with a user's mistakes reported in one line."""
+class _Checked:
+    """`main`, once the files that the flags name have been looked at."""
 
     def __init__(self, main: Callable[[Sequence[str]], None]):
         self._main = main
         self.__module__ = main.__module__  # where absl's --help looks for the script's own description
 
     def __call__(self, argv: Sequence[str]) -> None:
-        try:
-            self._main(argv)
-        except UserError as error:
-            _fail(1, str(error))
-        except KeyboardInterrupt as error:
-            _fail(130, str(error) or "interrupted")
-        except BrokenPipeError:  # the reader of our standard output, `head` say, has seen enough
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        given = {name: FLAGS[name].value for name in (*_READ, *_written) if name in FLAGS}
+        outputs.check(
+            [
+                outputs.Input(f"--{name}", given[name], weights=name == "init_checkpoint")
+                for name in _READ
+                if name not in _written and given.get(name)
+            ],
+            [outputs.Output(f"--{name}", given[name], files) for name, files in _written.items() if given[name]],
+        )
+        self._main(argv)
 
 
 def _fail(status: int, message: str) -> None:
-    progress.close_all()
-    print(f"{os.path.basename(sys.argv[0])}: {console.loud('error:')} {message}", file=sys.stderr, flush=True)
+    with contextlib.suppress(OSError):  # the terminal is gone, say
+        progress.close_all()
+        print(f"{process.script_name()}: {console.loud('error:')} {message}", file=sys.stderr, flush=True)
     sys.exit(status)
+
+
+# The flags that name files to be read, in whatever script.
+_READ = (
+    *("input_file", "train_file", "eval_file", "predict_file", "label_map", "bert_config_file", "vocab_file"),
+    "init_checkpoint",
+)
+# Those that name what a script writes, and patterns of the files in it where that is a folder.
+_written: dict[str, Sequence[str] | None] = {}
+# Those that decide how much memory is needed, and the switches without which they do not count.
+_MEMORY = {
+    "train_batch_size": ("do_train",),
+    "eval_batch_size": ("do_eval", "eval_steps"),
+    "predict_batch_size": ("do_predict", "do_eval", "eval_steps"),
+    "batch_size": (),
+    "max_seq_length": (),
+    "dupe_factor": (),
+    "vocab_size": (),
+}
+
+
+def mark_written(name: str, files_in_it: Sequence[str] | None = None) -> None:
+    """Says that a flag names an output, which must be writable and no input.
+
+    Args:
+      name: the flag's.
+      files_in_it: patterns of the files that are written into it, where it is a folder; None where it is a file.
+    """
+    _written[name] = files_in_it
+
+
+def _memory_settings() -> list[str]:
+    """The flags to lower where memory is used up, with their values."""
+    found = []
+    for name, switches in _MEMORY.items():
+        known = [switch for switch in switches if switch in FLAGS]
+        if name in FLAGS and FLAGS[name].value and (not known or any(FLAGS[switch].value for switch in known)):
+            found.append(f"--{name}={FLAGS[name].value}")
+    return found
 
 
 # What _parse checks beyond single flags; absl's own validators would put every flag concerned before the message.
@@ -237,7 +278,13 @@ def define_fine_tuning(pad_to_max_length: bool = False) -> None:
 
 
 @group("Data")
-def define_output_dir() -> None:
+def define_output_dir(*results: str) -> None:
+    """Defines --output_dir.
+
+    Args:
+      results: patterns of the files that the script writes there beside what all of them write.
+    """
+    mark_written("output_dir", ("checkpoint", "eval_results.txt", *results))
     flags.DEFINE_string(
         "output_dir", None, "Folder for checkpoints and results. Training continues from what is there."
     )
@@ -246,6 +293,7 @@ def define_output_dir() -> None:
 @group("Export")
 def define_export() -> None:
     """What the scripts that train have in common with export_saved_model.py."""
+    mark_written("export_dir", ())
     with group("What to do"):
         flags.DEFINE_bool(
             "do_export", False, "Write a SavedModel for TensorFlow Serving, as export_saved_model.py does."

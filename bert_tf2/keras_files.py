@@ -14,11 +14,15 @@ names of the five that there are. `keras.models.load_model` reads the same files
 
 from __future__ import annotations
 
+import atexit
 import contextlib
+import errno
 import json
+import math
 import os
 import re
 import shutil
+import sys
 import tempfile
 import zipfile
 import zlib
@@ -29,7 +33,7 @@ import h5py
 import ml_dtypes
 import numpy as np
 
-from bert_tf2 import classification, files, names
+from bert_tf2 import classification, environment, files, names, outputs
 from bert_tf2.config import BertConfig
 from bert_tf2.errors import UserError
 from bert_tf2.weights import Weights, as_float32
@@ -37,6 +41,7 @@ from bert_tf2.weights import Weights, as_float32
 _MODEL, _WEIGHTS = ".keras", ".weights.h5"
 _CONFIG, _METADATA, _STORE = "config.json", "metadata.json", "model.weights.h5"
 _MOST_CONFIG_BYTES = 2**20
+_MOST_OTHER_BYTES = 2**18  # of a file that are not weights
 # Weights hardly shrink; what grows more than this when it is unpacked is there to fill a disk.
 _MOST_UNPACKED = 100
 
@@ -115,6 +120,8 @@ class KerasFile(Weights):
             yield
         # h5py has no exception of its own; it raises whatever is nearest to what the HDF5 library said.
         except (OSError, RuntimeError, ValueError, KeyError, TypeError, EOFError, *_DAMAGED_ZIP) as error:
+            if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES):
+                raise  # it is not the file's fault, but the temporary folder's
             what = f"the tensor {name} cannot be read" if name else "cannot be read"
             reason = (str(error).strip() or type(error).__name__).splitlines()[0]
             raise UserError(
@@ -275,14 +282,19 @@ def write(path: str, model) -> None:
     if not recognises_name(path):
         raise UserError(f"{path}: the name of one of Keras' files ends in {_MODEL} or {_WEIGHTS}")
     with files.complete_or_absent(path) as (beside,), _scratch_beside(path) as scratch:
+        size = sum(4 * math.prod(weight.shape) for weight in model.weights) + _MOST_OTHER_BYTES
+        environment.check_space(scratch, 2 * size, "the weights, which Keras writes twice,")
+        _reserve(scratch, size)
         if path.endswith(_MODEL):
-            model.save(os.path.join(scratch, "model"), zipped=False)
+            with _hdf5_fails_quietly():
+                model.save(os.path.join(scratch, "model"), zipped=False)
             with files.open_binary(beside, "wb") as stream, zipfile.ZipFile(stream, "w") as archive:
                 for name in (_METADATA, _CONFIG, _STORE):
                     archive.write(os.path.join(scratch, "model", name), name)
         else:
             weights = os.path.join(scratch, f"model{_WEIGHTS}")
-            model.save_weights(weights)
+            with _hdf5_fails_quietly():
+                model.save_weights(weights)
             with files.open_binary(beside, "wb") as stream, open(weights, "rb") as source:
                 shutil.copyfileobj(source, stream, 2**20)
 
@@ -290,9 +302,54 @@ def write(path: str, model) -> None:
 @contextlib.contextmanager
 def _scratch_beside(path: str) -> Iterator[str]:
     """A folder for the time being, on the disk that `path` is on where that is a disk of this machine."""
-    folder = None if files.is_remote(path) else os.path.dirname(path) or "."
-    try:
-        with tempfile.TemporaryDirectory(prefix=".keras-", dir=folder) as scratch:
+    if files.is_remote(path):
+        with tempfile.TemporaryDirectory() as scratch:
             yield scratch
-    except (OSError, RuntimeError) as error:  # h5py raises either where a disk is full
-        raise UserError(f"{path}: cannot be written ({str(error).splitlines()[0]})") from error
+        return
+    scratch = outputs.name_beside(f"{path}.scratch")  # should this process be killed, the next one removes it
+    try:
+        os.makedirs(scratch, exist_ok=True)
+        yield scratch
+    finally:
+        shutil.rmtree(scratch, ignore_errors=True)
+
+
+def _reserve(folder: str, num_bytes: int) -> None:
+    """Raises OSError where two files of that size cannot be written to a folder: no space, a quota, a limit.
+
+    The HDF5 library crashes the process, at its end, where it cannot write what it has begun.
+    """
+    if not hasattr(os, "posix_fallocate"):
+        return
+    with tempfile.TemporaryFile(dir=folder) as one, tempfile.TemporaryFile(dir=folder) as other:
+        for probe in (one, other):
+            try:
+                os.posix_fallocate(probe.fileno(), 0, num_bytes)
+            except OSError as error:
+                if error.errno not in (errno.EINVAL, errno.EOPNOTSUPP):  # a file system that does not know it
+                    raise
+
+
+@contextlib.contextmanager
+def _hdf5_fails_quietly() -> Iterator[None]:
+    """Raises OSError where HDF5 cannot write in spite of _reserve, and sees to it that this process ends all the same.
+
+    What it could not close would crash the process in a destructor.
+    """
+    hook = sys.unraisablehook
+    sys.unraisablehook = lambda unraisable: None  # where h5py reports what it cannot close
+    try:
+        yield
+    except (OSError, RuntimeError) as error:
+        if refused := environment.refusal(error):
+            atexit.register(_leave)
+            raise OSError(refused[0], os.strerror(refused[0])) from error
+        raise
+    sys.unraisablehook = hook
+
+
+def _leave() -> None:
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(OSError, ValueError):
+            stream.flush()
+    os._exit(1)

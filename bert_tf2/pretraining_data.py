@@ -36,7 +36,7 @@ from typing import NamedTuple, Protocol
 
 from absl import logging
 
-from bert_tf2 import console, files, progress, provenance, records, tokenization
+from bert_tf2 import console, environment, files, outputs, progress, provenance, records, tokenization
 from bert_tf2.errors import UserError
 from bert_tf2.quiet import load_tensorflow
 
@@ -432,16 +432,19 @@ def write_instance_to_example_files(
     """
     tf = load_tensorflow()  # late: reading, pairing and masking do without it
 
-    try:
-        with files.complete_or_absent(*output_files) as beside, contextlib.ExitStack() as stack:
-            writers = [stack.enter_context(tf.io.TFRecordWriter(name)) for name in beside]
-            for number, instance in enumerate(progress.track(instances, "Writing", unit="examples")):
-                row = _features(instance, tokenizer, max_seq_length, max_predictions_per_seq)
-                writers[number % len(writers)].write(records.encode(records.PRETRAINING, row))
-                if number < _LOGGED_EXAMPLES:
-                    _log_example(instance, number, len(instances), row)
-    except (OSError, tf.errors.OpError) as error:
-        raise UserError(f"cannot write {', '.join(output_files)}: {' '.join(str(error).split())}") from error
+    if instances:  # all records are padded to the same lengths
+        first = _features(next(iter(instances)), tokenizer, max_seq_length, max_predictions_per_seq)
+        share = len(instances) * len(records.encode(records.PRETRAINING, first)) * 9 // 10 // len(output_files)
+        folders = [os.path.dirname(name) or "." for name in output_files]
+        for folder in dict.fromkeys(folders):
+            environment.check_space(folder, share * folders.count(folder), "the records")
+    with files.complete_or_absent(*output_files) as beside, contextlib.ExitStack() as stack:
+        writers = [stack.enter_context(tf.io.TFRecordWriter(name)) for name in beside]
+        for number, instance in enumerate(progress.track(instances, "Writing", unit="examples")):
+            row = _features(instance, tokenizer, max_seq_length, max_predictions_per_seq)
+            writers[number % len(writers)].write(records.encode(records.PRETRAINING, row))
+            if number < _LOGGED_EXAMPLES:
+                _log_example(instance, number, len(instances), row)
     logging.info("Wrote %d examples", len(instances))
 
 
@@ -511,7 +514,10 @@ def create_pretraining_data(
     """
     input_files = _find_inputs(input_file)
     output_files = [name.strip() for name in output_file.split(",")]
-    _check_outputs(output_files, [*input_files, vocab_file])
+    outputs.check(
+        [outputs.Input("--input_file", input_file), outputs.Input("--vocab_file", vocab_file)],
+        [outputs.Output("--output_file", name) for name in output_files],
+    )
     tokenizer = provenance.load_tokenizer(vocab_file, do_lower_case)
     _warn_of_few_predictions(options)
     logging.info("Reading %s", ", ".join(input_files))
@@ -545,38 +551,6 @@ def _find_inputs(input_file: str) -> list[str]:
     for complaint in unmatched:
         logging.warning("--input_file: left out %s", complaint)
     return input_files
-
-
-def _check_outputs(output_files: Sequence[str], inputs: Iterable[str]) -> None:
-    """Finds before the work what would spoil it at its end.
-
-    Raises:
-      UserError: two outputs are the same file, or one is an input, a folder, without a name, or not to be written.
-    """
-    taken = {_identity(name): "is also read from" for name in inputs}
-    for name in output_files:
-        if not name:
-            raise UserError("--output_file: a name is empty; give names separated by single commas")
-        if files.is_directory(name):
-            raise UserError(f"--output_file={name}: is a folder, a file is needed")
-        if not files.is_remote(name) and not _can_write_beside(name):
-            raise UserError(f"--output_file={name}: this folder cannot be written to; choose another")
-        if _identity(name) in taken:
-            raise UserError(f"--output_file={name}: {taken[_identity(name)]}; give it a name of its own")
-        taken[_identity(name)] = "is named twice"
-
-
-def _can_write_beside(name: str) -> bool:
-    """Whether a file of this name, and the folders that it needs, could be made."""
-    folder = os.path.dirname(os.path.abspath(name))
-    while not os.path.exists(folder):
-        folder = os.path.dirname(folder)
-    return os.path.isdir(folder) and os.access(folder, os.W_OK)
-
-
-def _identity(name: str) -> str:
-    """The same for all names of one file."""
-    return name if files.is_remote(name) else os.path.realpath(name)
 
 
 def _warn_of_few_predictions(options: PretrainingDataOptions) -> None:

@@ -201,17 +201,17 @@ def write_safetensors(path: str, shapes: Mapping[str, Sequence[int]], arrays: It
     """Writes tensors of float32 to a local file, holding one of them in memory at a time.
 
     Args:
-      path: to write; not complete until the call returns.
+      path: to write, one that files.complete_or_absent gives.
       shapes: name -> sizes, of every tensor that will come.
       arrays: the tensors in any order.
 
     Raises:
       ValueError: they do not come as `shapes` says.
-      UserError: the file cannot be written.
+      OSError: the file cannot be written; files.complete_or_absent makes a UserError of it.
     """
     head, places = _header(shapes)
     missing = set(shapes)
-    with files.open_binary(path, "wb") as stream, _written(path):
+    with files.open_binary(path, "wb") as stream:
         stream.write(head)
         for name, array in arrays:
             if name not in missing or list(array.shape) != list(shapes[name]):
@@ -222,16 +222,8 @@ def write_safetensors(path: str, shapes: Mapping[str, Sequence[int]], arrays: It
     if missing:
         raise ValueError(f"{', '.join(sorted(missing))} did not come")
     checksum = _checksum(path, _NO_CHECKSUM)
-    with files.open_binary(path, "r+b") as stream, _written(path):
+    with files.open_binary(path, "r+b") as stream:
         stream.write(head.replace(_NO_CHECKSUM.encode(), checksum.encode()))
-
-
-@contextlib.contextmanager
-def _written(path: str):
-    try:
-        yield
-    except OSError as error:
-        raise UserError(f"{path}: cannot be written: {error.strerror or error}") from error
 
 
 def _header(shapes: Mapping[str, Sequence[int]]) -> tuple[bytes, dict[str, int]]:

@@ -20,7 +20,6 @@ import contextlib
 import dataclasses
 import math
 import os
-import signal
 import time
 from collections.abc import Callable, Iterator, Mapping
 
@@ -29,7 +28,7 @@ import numpy as np
 import tensorflow as tf
 from absl import logging
 
-from bert_tf2 import checkpoint, console, files, optimization, progress
+from bert_tf2 import checkpoint, console, environment, files, optimization, process, progress
 from bert_tf2.config import BertConfig
 from bert_tf2.errors import UserError
 from bert_tf2.heads import Batch, LossTerm
@@ -222,6 +221,7 @@ class Trainer:
         watch = _Watch(options, self.global_step, self._model.config)
         save = _Every(options.save_checkpoints_steps or options.num_train_steps, self.global_step)
         look = _Every(eval_steps if evaluate else 0, self.global_step)
+        self._check_space()
         if options.save_checkpoints_steps:
             self._save()
         with _StopRequest() as stop, watch:
@@ -238,7 +238,7 @@ class Trainer:
                     self._save()
                 enough = looking and evaluate(self.global_step)
                 if stopping and not last:
-                    raise KeyboardInterrupt(
+                    raise stop.stopped(
                         f"stopped after step {self.global_step}, which is saved; the same command continues there"
                     )
                 if enough:
@@ -246,8 +246,25 @@ class Trainer:
                 watch.resume()
         return self.global_step
 
+    def _check_space(self) -> None:
+        """Looks whether the disk has room for a checkpoint, and warns if not for all of them.
+
+        While the newest is written there is one more than are kept.
+        """
+        options = self._options
+        size = sum(4 * math.prod(variable.shape) for variable in self._state.values())
+        to_come = 1 + math.ceil((options.num_train_steps - self.global_step) / options.save_checkpoints_steps)
+        missing = options.keep_checkpoint_max + 1 - self._folder.count
+        environment.check_space(options.output_dir, size, "the checkpoints", max(1, min(to_come, missing)) * size)
+
     def _save(self) -> None:
-        self._folder.save(self._state, self.global_step)
+        try:
+            self._folder.save(self._state, self.global_step)
+        except UserError as error:
+            latest = checkpoint.latest_checkpoint(self._options.output_dir)
+            raise UserError(
+                f"{error}; {latest} is there, the same command continues from it" if latest else str(error)
+            ) from error
 
     def compiled_step(self):
         """One training step as a graph, on the default strategy: (batch, step) -> measures. For measurements."""
@@ -403,28 +420,33 @@ def _explained(explain: Callable[[], UserError | None]):
 
 
 class _StopRequest:
-    """Turns SIGINT and SIGTERM into a request that the loop sees when it next looks; a second one stops it.
+    """Turns signals that stop a process into a request that the loop sees when it next looks; a second one stops it.
 
     Python hears of a signal when the graph that is running returns, which it does every few seconds.
     """
 
     def __enter__(self) -> _StopRequest:
-        self.requested = False
-        self._before = {}
-        with contextlib.suppress(ValueError):  # only the main thread may set handlers; elsewhere nothing changes
-            for number in (signal.SIGINT, signal.SIGTERM):
-                self._before[number] = signal.signal(number, self._on_signal)
+        self._request = process.StopRequest()
+        self._before = process.handle_signals(self._on_signal)
         return self
 
+    @property
+    def requested(self) -> bool:
+        return self._request.stopped is not None
+
+    def stopped(self, message: str) -> process.Stopped:
+        """The exception that ends the script as the signal wants it."""
+        return process.Stopped(self._request.stopped.number, message)
+
     def _on_signal(self, number: int, frame) -> None:
-        if self.requested:
-            raise KeyboardInterrupt("stopped at once; the last checkpoint is what remains")
-        self.requested = True
-        logging.info("Stopping; once more stops without saving")
+        new = self._request.is_new(number)
+        if new:
+            logging.info("Stopping; once more stops without saving")
+        elif new is False:
+            raise process.Stopped(number, "stopped at once; the last checkpoint is what remains")
 
     def __exit__(self, *exception) -> None:
-        for number, handler in self._before.items():
-            signal.signal(number, handler)
+        process.restore_signals(self._before)
 
 
 class _Watch:

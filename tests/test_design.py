@@ -14,8 +14,10 @@ SCRIPTS = sorted(path for path in ROOT.glob("*.py") if path.name != "setup.py")
 
 # A module may import only from lines above its own.
 LEVELS = [
-    ["errors", "quiet", "help_screen", "progress"],
-    ["files", "huggingface_config", "console"],
+    ["errors", "quiet", "process", "help_screen", "progress"],
+    ["environment", "console"],
+    ["outputs", "ending"],
+    ["files", "huggingface_config"],
     ["config", "tokenization", "sstable", "torch_files", "output_lock"],
     ["names", "records", "modeling", "vocabulary", "classification_tasks"],
     ["weights", "heads", "classification", "metrics", "squad", "ner"],
@@ -35,17 +37,8 @@ LEVELS = [
 LEVEL = {name: number for number, names in enumerate(LEVELS) for name in names}
 
 WITHOUT_TENSORFLOW = [
-    *(
-        "errors",
-        "quiet",
-        "help_screen",
-        "files",
-        "config",
-        "tokenization",
-        "records",
-        "vocabulary",
-        "classification_tasks",
-    ),
+    *("process", "environment", "outputs", "ending", "help_screen", "console", "progress"),
+    *("errors", "quiet", "files", "config", "tokenization", "records", "vocabulary", "classification_tasks"),
     *("pretraining_data", "classification", "metrics", "squad", "squad_scores", "ner", "flags"),
     *(
         "names",

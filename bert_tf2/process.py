@@ -1,0 +1,147 @@
+"""A script as a process: its standard streams, and the signals that stop it.
+
+    begin()              the first thing that a script does: a signal ends it at once, in one line
+    raise_on_signals()   once the work begins: a signal raises `Stopped`, so that partial files are removed
+
+Only scripts call these. Importing this package changes no signal handler, and this module imports nothing that takes
+time.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable
+
+_WORDS = {"SIGINT": "interrupted", "SIGTERM": "stopped by SIGTERM", "SIGHUP": "stopped, the terminal was closed"}
+_STOPPING = {getattr(signal, name): words for name, words in _WORDS.items() if hasattr(signal, name)}
+
+# Ctrl-C in a shell and `timeout` send the same signal twice within milliseconds. That is one request, not two.
+_SECONDS_OF_ONE_REQUEST = 1.0
+
+
+class Stopped(KeyboardInterrupt):
+    """A signal told this process to stop.
+
+    Attributes:
+      number: the signal's.
+      status: the exit status that shells and schedulers expect, 128 + number.
+    """
+
+    def __init__(self, number: int, message: str = ""):
+        super().__init__(message or _STOPPING.get(number, "interrupted"))
+        self.number = number
+        self.status = 128 + number
+
+
+class StopRequest:
+    """Tells the first signal from a later one, where a request to stop may come as several signals.
+
+    Attributes:
+      stopped: the first signal; None where there was none.
+    """
+
+    def __init__(self):
+        self.stopped: Stopped | None = None
+        self._at = 0.0
+
+    def is_new(self, number: int) -> bool | None:
+        """Takes in a signal: True for the first one, None for one that belongs to it, False for one that insists."""
+        if self.stopped is None:
+            self.stopped, self._at = Stopped(number), time.monotonic()
+            return True
+        return None if time.monotonic() - self._at < _SECONDS_OF_ONE_REQUEST else False
+
+
+def handle_signals(handler: Callable) -> dict[int, object]:
+    """Sets a handler for the signals that stop a process; returns the handlers before, for `restore_signals`.
+
+    A signal that is ignored stays ignored: `nohup` and `command &` rely on that. Only the main thread may set handlers;
+    elsewhere nothing changes.
+    """
+    before: dict[int, object] = {}
+    for number in _STOPPING:
+        try:
+            if signal.getsignal(number) != signal.SIG_IGN:
+                before[number] = signal.signal(number, handler)
+        except ValueError:
+            return before
+    return before
+
+
+def restore_signals(before: dict[int, object]) -> None:
+    for number, handler in before.items():
+        signal.signal(number, handler)
+
+
+def begin() -> None:
+    """Answers signals at once from here on, and opens the standard streams that the caller has closed.
+
+    Without these streams the next file that is opened would become standard output.
+    """
+    handle_signals(lambda number, frame: leave(128 + number, _STOPPING[number]))
+    for descriptor in range(3):
+        try:
+            os.fstat(descriptor)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)  # takes the lowest free number, this one
+    for descriptor, name in ((1, "stdout"), (2, "stderr")):
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(descriptor, "w", encoding="utf-8", closefd=False))  # noqa: SIM115
+
+
+def leave(status: int, message: str) -> None:
+    """Ends the process now: nothing is unwound, nothing flushed."""
+    try:
+        os.write(2, f"{script_name()}: error: {message}\n".encode())
+    finally:
+        os._exit(status)
+
+
+def script_name() -> str:
+    return os.path.basename(sys.argv[0])
+
+
+def raise_on_signals() -> StopRequest:
+    """Lets signals raise `Stopped` from here on; a second one, while the first is being answered, ends the process.
+
+    Returns:
+      Says whether there was a signal. Libraries may turn the exception into another one on its way.
+    """
+    request = StopRequest()
+
+    def stop(number: int, frame) -> None:
+        new = request.is_new(number)
+        if new:
+            raise request.stopped
+        if new is False:
+            leave(128 + number, f"{_STOPPING[number]} at once; the next run removes partial files")
+
+    handle_signals(stop)
+    return request
+
+
+def flush_streams() -> OSError | None:
+    """Writes what is left in the buffers of the standard streams; the error of standard output if it has one.
+
+    What cannot be written is dropped, or Python would complain at its end.
+    """
+    problem = None
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            stream.flush()
+        except (OSError, ValueError) as error:  # a ValueError: somebody has closed it
+            if stream is sys.stdout and isinstance(error, OSError):
+                problem = error
+            _discard(stream)
+    return problem
+
+
+def _discard(stream) -> None:
+    with contextlib.suppress(OSError, ValueError):
+        null = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(null, stream.fileno())
+        os.close(null)
