@@ -124,7 +124,7 @@ def _logged(features: Iterable[InputFeatures]) -> Iterator[InputFeatures]:
             logging.debug("*** Example ***")
             logging.debug("tokens: %s", tokens)
             logging.debug("input_ids: %s", " ".join(map(str, feature.input_ids)))
-            logging.debug("segment_ids: %s", " ".join(map(str, feature.segment_ids)))
+            logging.debug("input_type_ids: %s", " ".join(map(str, feature.input_type_ids)))
         yield feature
 
 
