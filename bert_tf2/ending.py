@@ -35,8 +35,8 @@ def in_one_line(fail: Callable[[int, str], None], memory_settings: Callable[[], 
     except SystemExit:
         raise
     except BaseException as error:
-        lost = process.flush_streams()
-        status, line = _answer(error, request, lost, memory_settings)
+        process.flush_streams()
+        status, line = _answer(error, request, memory_settings)
         if line is None:
             raise
         logging.debug("The error:", exc_info=True)
@@ -45,17 +45,13 @@ def in_one_line(fail: Callable[[int, str], None], memory_settings: Callable[[], 
 
 
 def _answer(
-    error: BaseException,
-    request: process.StopRequest,
-    lost: OSError | None,
-    memory_settings: Callable[[], Iterable[str]],
+    error: BaseException, request: process.StopRequest, memory_settings: Callable[[], Iterable[str]]
 ) -> tuple[int, str | None]:
     """Exit status and line; None where the exception is a bug, "" where there is nothing to say.
 
     Args:
       error: the exception.
       request: whether a signal told the process to stop.
-      lost: what standard output answered to what was left for it.
       memory_settings: see in_one_line.
     """
     if isinstance(error, UserError):
@@ -68,5 +64,6 @@ def _answer(
         return 0, ""
     if environment.is_out_of_memory(error):
         return 1, environment.out_of_memory(error, memory_settings())
-    of_output = error is lost or (lost is not None and isinstance(error, OSError) and not error.filename)
-    return 1, environment.explain(error, "standard output" if of_output else "")
+    if isinstance(error, OSError) and error.filename == process.STANDARD_OUTPUT:
+        return 1, f"{error.filename}: {error.strerror}; not all of the output is written"
+    return 1, environment.explain(error)

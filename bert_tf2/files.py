@@ -98,7 +98,8 @@ def open_binary(path: str, mode: str = "rb"):
             return _gfile().GFile(path, mode)
         return open(path, mode)
     except FileNotFoundError as error:
-        raise UserError(f"{environment.final_name(path)}: no such file{_hint(path)}") from error
+        path = environment.final_name(path)
+        raise UserError(f"{path}: no such file{_hint(path)}") from error
     except OSError as error:
         line = environment.explain_writing(error, [path], [path]) if "r" not in mode else environment.explain(error)
         raise UserError(line or f"{path}: {error}") from error

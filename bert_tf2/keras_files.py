@@ -14,19 +14,20 @@ names of the five that there are. `keras.models.load_model` reads the same files
 
 from __future__ import annotations
 
-import atexit
 import contextlib
 import errno
+import functools
+import io
 import json
 import math
 import os
 import re
 import shutil
-import sys
 import tempfile
+import types
 import zipfile
 import zlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import IO, Any
 
 import h5py
@@ -41,7 +42,6 @@ from bert_tf2.weights import Weights, as_float32
 _MODEL, _WEIGHTS = ".keras", ".weights.h5"
 _CONFIG, _METADATA, _STORE = "config.json", "metadata.json", "model.weights.h5"
 _MOST_CONFIG_BYTES = 2**20
-_MOST_OTHER_BYTES = 2**18  # of a file that are not weights
 # Weights hardly shrink; what grows more than this when it is unpacked is there to fill a disk.
 _MOST_UNPACKED = 100
 
@@ -282,19 +282,16 @@ def write(path: str, model) -> None:
     if not recognises_name(path):
         raise UserError(f"{path}: the name of one of Keras' files ends in {_MODEL} or {_WEIGHTS}")
     with files.complete_or_absent(path) as (beside,), _scratch_beside(path) as scratch:
-        size = sum(4 * math.prod(weight.shape) for weight in model.weights) + _MOST_OTHER_BYTES
-        environment.check_space(scratch, 2 * size, "the weights, which Keras writes twice,")
-        _reserve(scratch, size)
+        size = sum(4 * math.prod(weight.shape) for weight in model.weights)
+        environment.check_space(path, 2 * size, "the weights, which are written twice,")
         if path.endswith(_MODEL):
-            with _hdf5_fails_quietly():
-                model.save(os.path.join(scratch, "model"), zipped=False)
+            _save(functools.partial(model.save, zipped=False), os.path.join(scratch, "model"))
             with files.open_binary(beside, "wb") as stream, zipfile.ZipFile(stream, "w") as archive:
                 for name in (_METADATA, _CONFIG, _STORE):
                     archive.write(os.path.join(scratch, "model", name), name)
         else:
             weights = os.path.join(scratch, f"model{_WEIGHTS}")
-            with _hdf5_fails_quietly():
-                model.save_weights(weights)
+            _save(model.save_weights, weights)
             with files.open_binary(beside, "wb") as stream, open(weights, "rb") as source:
                 shutil.copyfileobj(source, stream, 2**20)
 
@@ -314,42 +311,51 @@ def _scratch_beside(path: str) -> Iterator[str]:
         shutil.rmtree(scratch, ignore_errors=True)
 
 
-def _reserve(folder: str, num_bytes: int) -> None:
-    """Raises OSError where two files of that size cannot be written to a folder: no space, a quota, a limit.
+class _Store(io.FileIO):
+    """A file that HDF5 writes to and that never fails it: HDF5 crashes the process where it cannot end what it began.
 
-    The HDF5 library crashes the process, at its end, where it cannot write what it has begun.
+    Attributes:
+      error: the first failure; from then on nothing is written.
     """
-    if not hasattr(os, "posix_fallocate"):
-        return
-    with tempfile.TemporaryFile(dir=folder) as one, tempfile.TemporaryFile(dir=folder) as other:
-        for probe in (one, other):
+
+    def __init__(self, path: str):
+        super().__init__(path, "w+b")
+        self.error: OSError | None = None
+
+    def write(self, data) -> int:
+        rest = memoryview(data)
+        while rest and self.error is None:
             try:
-                os.posix_fallocate(probe.fileno(), 0, num_bytes)
+                rest = rest[super().write(rest) :]
             except OSError as error:
-                if error.errno not in (errno.EINVAL, errno.EOPNOTSUPP):  # a file system that does not know it
-                    raise
+                self.error = error
+        return len(data)
+
+    def truncate(self, size: int | None = None) -> int:
+        try:
+            return super().truncate(size)
+        except OSError as error:
+            self.error = self.error or error
+            return size or 0
 
 
-@contextlib.contextmanager
-def _hdf5_fails_quietly() -> Iterator[None]:
-    """Raises OSError where HDF5 cannot write in spite of _reserve, and sees to it that this process ends all the same.
+def _save(save: Callable[[str], None], path: str) -> None:
+    """Calls one of Keras' functions that save. Raises OSError where the disk is full."""
+    from keras.src.saving import saving_lib  # nothing public lets one choose the file that HDF5 writes to
 
-    What it could not close would crash the process in a destructor.
-    """
-    hook = sys.unraisablehook
-    sys.unraisablehook = lambda unraisable: None  # where h5py reports what it cannot close
+    stores = []
+
+    def open_store(name, mode):
+        stores.append(_Store(os.fspath(name)))
+        return h5py.File(stores[-1], mode)
+
+    saving_lib.h5py = types.SimpleNamespace(**{**vars(h5py), "File": open_store})
     try:
-        yield
-    except (OSError, RuntimeError) as error:
-        if refused := environment.refusal(error):
-            atexit.register(_leave)
-            raise OSError(refused[0], os.strerror(refused[0])) from error
-        raise
-    sys.unraisablehook = hook
-
-
-def _leave() -> None:
-    for stream in (sys.stdout, sys.stderr):
-        with contextlib.suppress(OSError, ValueError):
-            stream.flush()
-    os._exit(1)
+        save(path)
+    finally:
+        saving_lib.h5py = h5py
+        for store in stores:
+            store.close()
+    for store in stores:
+        if store.error is not None:
+            raise store.error

@@ -36,7 +36,7 @@ from typing import NamedTuple, Protocol
 
 from absl import logging
 
-from bert_tf2 import console, environment, files, outputs, progress, provenance, records, tokenization
+from bert_tf2 import console, environment, files, outputs, progress, records, tokenization
 from bert_tf2.errors import UserError
 from bert_tf2.quiet import load_tensorflow
 
@@ -512,6 +512,8 @@ def create_pretraining_data(
       UserError: an input is missing or not UTF-8, the vocabulary lacks a special token, an output cannot be written or
         would overwrite an input or another output.
     """
+    from bert_tf2 import provenance  # late: it knows many formats, and a wrong flag should be answered at once
+
     input_files = _find_inputs(input_file)
     output_files = [name.strip() for name in output_file.split(",")]
     outputs.check(

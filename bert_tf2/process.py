@@ -10,11 +10,15 @@ time.
 from __future__ import annotations
 
 import contextlib
+import io
 import os
 import signal
 import sys
 import time
 from collections.abc import Callable
+
+STANDARD_OUTPUT = "standard output"
+"""The name of the file in the exceptions of standard output."""
 
 _WORDS = {"SIGINT": "interrupted", "SIGTERM": "stopped by SIGTERM", "SIGHUP": "stopped, the terminal was closed"}
 _STOPPING = {getattr(signal, name): words for name, words in _WORDS.items() if hasattr(signal, name)}
@@ -88,9 +92,26 @@ def begin() -> None:
             os.fstat(descriptor)
         except OSError:
             os.open(os.devnull, os.O_RDWR)  # takes the lowest free number, this one
-    for descriptor, name in ((1, "stdout"), (2, "stderr")):
-        if getattr(sys, name) is None:
-            setattr(sys, name, open(descriptor, "w", encoding="utf-8", closefd=False))  # noqa: SIM115
+    if sys.stderr is None:
+        sys.stderr = open(2, "w", encoding="utf-8", closefd=False)  # noqa: SIM115
+    given = sys.stdout
+    sys.stdout = io.TextIOWrapper(
+        io.BufferedWriter(_StandardOutput(1, "wb", closefd=False)),
+        encoding=given.encoding if given else "utf-8",
+        errors=given.errors if given else "strict",
+        line_buffering=given is not None and given.line_buffering,
+    )
+
+
+class _StandardOutput(io.FileIO):
+    """Standard output, whose errors say that they are its. After one, Python drops what could not be written."""
+
+    def write(self, data) -> int | None:
+        try:
+            return super().write(data)
+        except OSError as error:
+            error.filename = STANDARD_OUTPUT
+            raise
 
 
 def leave(status: int, message: str) -> None:

@@ -106,7 +106,9 @@ def _may_be_meant(source: Weights, stated: BertConfig, config: BertConfig, name:
 
 
 def _consequence(name: str) -> str:
-    return "only the first layers are used" if name == "num_hidden_layers" else "the outputs differ a little"
+    if name == "num_hidden_layers":
+        return "only the first layers are used"
+    return "the outputs differ, and which is right is not certain"
 
 
 # The vocabulary, and the case of the text
@@ -179,8 +181,8 @@ def choose_case(
         stated, path = found
         if do_lower_case is None:
             raise UserError(
-                f"{path}: says do_lower_case {str(stated).lower()}, but text is lower-cased unless the flag says"
-                f" otherwise; give --do_lower_case={stated} (or --do_lower_case={lower}, to lower-case it all the same)"
+                f"{path}: says do_lower_case false, but text is lower-cased by default; give --do_lower_case=False (or"
+                " --do_lower_case=True, to lower-case it all the same)"
             )
         logging.warning("%s: says do_lower_case %s; --do_lower_case=%s counts", path, str(stated).lower(), lower)
     return lower

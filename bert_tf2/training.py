@@ -262,9 +262,8 @@ class Trainer:
             self._folder.save(self._state, self.global_step)
         except UserError as error:
             latest = checkpoint.latest_checkpoint(self._options.output_dir)
-            raise UserError(
-                f"{error}; {latest} is there, the same command continues from it" if latest else str(error)
-            ) from error
+            way_back = f"; {latest} is there, the same command continues from it" if latest else ""
+            raise UserError(f"{error}{way_back}") from error
 
     def compiled_step(self):
         """One training step as a graph, on the default strategy: (batch, step) -> measures. For measurements."""

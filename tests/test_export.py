@@ -34,6 +34,7 @@ from bert_tf2 import (
     heads,
     modeling,
     ner,
+    outputs,
     pretraining,
     saved_model_files,
     signatures,
@@ -710,6 +711,18 @@ def test_what_a_killed_export_left_is_left_alone_and_named(exported, tmp_path, l
     assert any(f"export: .{os.getpid()}.partial: of an export that still runs, or was killed" in x for x in log_lines)
 
 
+def test_what_a_killed_export_of_this_machine_left_is_removed(tmp_path, log_lines):
+    killed = subprocess.run([sys.executable, "-c", "import os; print(os.getpid())"], capture_output=True, text=True)
+    alive = outputs.name_beside(str(tmp_path / "version-12"))
+    left = pathlib.Path(alive.replace(str(os.getpid()), killed.stdout.strip()))
+    left.mkdir()
+    (left / "saved_model.pb").write_bytes(bytes(5000))
+    with export._next_version(str(tmp_path)) as folder:
+        pass
+    assert os.listdir(tmp_path) == [os.path.basename(folder.path)]
+    assert any(f"Removed {left} (5.0 kB)" in line for line in log_lines)
+
+
 def test_two_exports_write_to_different_folders(tmp_path):
     with export._next_version(str(tmp_path)) as one, export._next_version(str(tmp_path)) as other:
         assert one.beside != other.beside
@@ -742,7 +755,7 @@ def test_a_full_disk(exported, tmp_path, monkeypatch):
 
     monkeypatch.setattr(saved_model_files, "write_warmup", fail)
     options = make_options(tmp_path, "classifier", exported("classifier").weights, text_signatures=False)
-    with pytest.raises(UserError, match=r"partial: cannot be written: .*No space left on device"):
+    with pytest.raises(UserError, match=r"export: cannot be written: No space left on device"):
         export.run(options)
     assert os.listdir(tmp_path / "export") == []
 

@@ -28,7 +28,7 @@ from small_models import (
 from tensorboard.backend.event_processing import event_accumulator
 from tensorflow.core.util import event_pb2
 
-from bert_tf2 import checkpoint, heads, optimization, pretraining, records, training
+from bert_tf2 import checkpoint, environment, heads, optimization, pretraining, process, records, training
 from bert_tf2.config import BertConfig
 from bert_tf2.errors import UserError
 
@@ -528,7 +528,7 @@ def start_and_stop(options, number) -> tuple[int, str]:
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_saves_and_the_same_command_goes_on(files, tmp_path, number, log_lines):
     status, text = start_and_stop(files, number)
-    assert status == 130, text
+    assert status == 128 + number, text
     assert "Traceback" not in text
     step = int(final_state(tmp_path / "run")["global_step"])
     assert step > 1
@@ -546,9 +546,43 @@ def test_the_handlers_are_put_back(tmp_path):
     assert [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)] == before
 
 
-def test_a_second_signal_stops_at_once():
+def test_a_second_signal_stops_at_once_and_signals_that_come_together_are_one(monkeypatch):
+    """Ctrl-C in a shell, and `timeout`, send the same signal to a process twice."""
+    clock = [100.0]
+    monkeypatch.setattr(process.time, "monotonic", lambda: clock[0])
     with training._StopRequest() as stop:
         os.kill(os.getpid(), signal.SIGTERM)
-        assert stop.requested
+        os.kill(os.getpid(), signal.SIGTERM)
+        assert stop.requested and stop.stopped("saved").status == 143
+        clock[0] += 2
         with pytest.raises(KeyboardInterrupt, match="stopped at once"):
             os.kill(os.getpid(), signal.SIGINT)
+
+
+def test_a_disk_that_is_full_later_names_the_checkpoint_that_is_there(tmp_path, monkeypatch):
+    save = training.checkpoint.CheckpointFolder.save
+
+    def full(self, variables, step):
+        if step:
+            raise UserError("model.ckpt-2: cannot be written: No space left on device")
+        return save(self, variables, step)
+
+    monkeypatch.setattr(training.checkpoint.CheckpointFolder, "save", full)
+    with pytest.raises(UserError, match=r"No space left .*; .*/model\.ckpt-0 is there, the same command continues"):
+        train(tmp_path, 2)
+
+
+def test_room_for_the_checkpoints_is_looked_for_first(tmp_path, monkeypatch, log_lines):
+    def train_with(name: str, free: int) -> None:
+        with monkeypatch.context() as patch:
+            patch.setattr(environment, "free_bytes", lambda path: free)
+            train(tmp_path / name, 2)
+
+    train_with("much", 10**9)
+    assert not any("will need" in line for line in log_lines)
+    size = (tmp_path / "much" / "model.ckpt-2.data-00000-of-00001").stat().st_size
+    train_with("tight", size)
+    assert any("tight: the checkpoints will need" in line for line in log_lines)
+    with pytest.raises(UserError, match=r"none: the checkpoints need .*but 10 B are free"):
+        train_with("none", 10)
+    assert not list((tmp_path / "none").glob("model.ckpt-*"))
