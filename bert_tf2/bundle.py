@@ -171,6 +171,7 @@ class Checkpoint(Weights):
         super().__init__(find_prefix(path))
         self._prefix = self.path
         self._advise = advise
+        files.expect_kind(self._prefix + ".index", "the index of a checkpoint")
         with self._explained():
             with files.open_binary(self._prefix + ".index") as stream:
                 table = sstable.read(stream.read())
@@ -336,7 +337,9 @@ def latest_checkpoint(output_dir: str) -> str | None:
         if advice := _way_back(output_dir):
             raise UserError(f"{path}: no such file, although the folder holds the checkpoints of a training; {advice}")
         return None
-    named = re.search(r'^model_checkpoint_path: "(.*)"$', files.read_text(path).replace("\r", ""), re.MULTILINE)
+    named = re.search(
+        r'^model_checkpoint_path: "(.*)"$', files.read_text(path, drop_bom=True).replace("\r", ""), re.MULTILINE
+    )
     if not named:
         raise _lost(output_dir, f"{path}: names no model_checkpoint_path")
     # The folder may have been moved since an absolute path was written.
@@ -410,7 +413,7 @@ class CheckpointFolder:
 
     def _listed(self) -> list[str]:
         path = os.path.join(self._output_dir, _STATE_FILE)
-        text = files.read_text(path) if files.exists(path) else ""
+        text = files.read_text(path, drop_bom=True) if files.exists(path) else ""
         return re.findall(r'^all_model_checkpoint_paths: "(.*)"$', text, re.MULTILINE)
 
     def _delete(self, name: str) -> None:

@@ -253,7 +253,7 @@ def _read_rows(path: str, table: Table) -> Iterator[tuple[int, dict[str, str]]]:
     number of columns, or where that is not asked for (`Table.any_width`) a warning tells of those that have not. A
     header need only fit where columns are looked up by name, for people also put a single word there.
     """
-    lines = enumerate(line.removeprefix("\ufeff").split("\t") for line in files.read_lines(path))
+    lines = enumerate(line.split("\t") for line in files.read_lines(path, drop_bom=True))
     header = next(lines, (0, None))[1] if table.header else None
     allowed, numbers, broken, widths = None, {}, [], _Widths()
     for index, cells in lines:
@@ -317,9 +317,22 @@ def _find_columns(path: str, table: Table, header: list[str] | None, width: int)
             row = 1 if header is None else 2
             column = f"column {numbers[name] + 1}"
             raise UserError(f"{path}, row {row}: has {_columns(width)}, but {name} is to come from {column}")
+    _check_distinct(path, {name: number % width for name, number in numbers.items()})
     if table.any_width:
         return numbers, range(max(numbers.values()) + 1, sys.maxsize)
     return numbers, range(width, width + 1)
+
+
+def _check_distinct(path: str, numbers: dict[str, int]) -> None:
+    """Raises UserError where one column would be two things at once: a label in the text gives itself away."""
+    used: dict[int, str] = {}
+    for name in ("text_a", "text_b", "label", "id"):
+        number = numbers.get(name)
+        other = used.setdefault(number, name) if number is not None else name
+        if other != name and (name != "id" or other == "label"):  # a row may be named by its text
+            raise UserError(
+                f"{path}: column {number + 1} would be {other} and {name} at once; give each a column of its own"
+            )
 
 
 def _columns(count: int) -> str:
@@ -521,10 +534,7 @@ def read_label_map(path: str) -> LabelMap:
     Raises:
       UserError: it is missing, or does not say what `save_label_map` writes.
     """
-    try:
-        content = json.loads(files.read_text(path))
-    except json.JSONDecodeError as error:
-        raise UserError(f"{path}, line {error.lineno}: not JSON ({error.msg}); delete it and train again") from error
+    content = files.read_json(path, kind=None)
     if problem := _label_map_problem(content):
         raise UserError(f"{path}: {problem}; put back the file that the training wrote, or train again")
     return LabelMap(content["task"], tuple(content["labels"]), content["regression"])
@@ -538,7 +548,11 @@ def _label_map_problem(content: object) -> str | None:
         if not isinstance(content.get(name), kind):
             return f"{name!r} is missing or of a wrong type"
     labels = content["labels"]
-    if not all(isinstance(label, str) for label in labels) or len({*labels}) < len(labels) or len(labels) == 1:
+    if (
+        not all(isinstance(label, str) and files.is_utf8(label) for label in labels)
+        or len({*labels}) < len(labels)
+        or len(labels) == 1
+    ):
         return "'labels' must be two or more different strings"
     if content["regression"] != (not labels):
         return "'labels' must be there, or 'regression' be true, and not both"

@@ -24,6 +24,11 @@ _REQUIRED = ("vocab_size", "hidden_size", "num_hidden_layers", "num_attention_he
 _SIZES = (*_REQUIRED, "max_position_embeddings", "type_vocab_size")
 _PROBABILITIES = ("hidden_dropout_prob", "attention_probs_dropout_prob")
 
+# No encoder is as large. What asks for more is a typing error, which would be noticed after minutes, by the memory.
+_MOST_LAYERS = 1000
+_LARGEST_SIZE = 10**7
+_MOST_PARAMETERS = 10**11
+
 
 def _is_number(value: object) -> bool:
     return isinstance(value, (int, float)) and not isinstance(value, bool)
@@ -75,7 +80,13 @@ class BertConfig:
         for name in _SIZES:
             value = getattr(self, name)
             if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-                yield f"{name} must be a whole number above 0, not {value!r}"
+                yield f"{name} must be a whole number above 0, not {_shown(value)}"
+            most = _MOST_LAYERS if name == "num_hidden_layers" else _LARGEST_SIZE
+            if value > most:
+                yield f"{name} {_shown(value)} is more than any model has ({most} is allowed); correct the number"
+        if (total := self._num_parameters()) > _MOST_PARAMETERS:
+            sizes = ", ".join(f"{name} {getattr(self, name)}" for name in _SIZES)
+            yield f"{total:.1e} parameters are more than any model has, so one of its sizes is too large: {sizes}"
         if self.hidden_size % self.num_attention_heads:
             yield (
                 f"hidden_size {self.hidden_size} is not divisible by num_attention_heads {self.num_attention_heads};"
@@ -84,13 +95,19 @@ class BertConfig:
         for name in _PROBABILITIES:
             value = getattr(self, name)
             if value is not None and not (_is_number(value) and 0 <= value < 1):
-                yield f"{name} must be a number from 0 up to, but not including, 1, or null, not {value!r}"
+                yield f"{name} must be a number from 0 up to, but not including, 1, or null, not {_shown(value)}"
         if not (_is_number(self.initializer_range) and 0 <= self.initializer_range < float("inf")):
-            yield f"initializer_range must be a number, 0 or above, not {self.initializer_range!r}"
+            yield f"initializer_range must be a number, 0 or above, not {_shown(self.initializer_range)}"
         if not (_is_number(self.layer_norm_eps) and 0 < self.layer_norm_eps < float("inf")):
-            yield f"layer_norm_eps must be a number above 0, not {self.layer_norm_eps!r}"
+            yield f"layer_norm_eps must be a number above 0, not {_shown(self.layer_norm_eps)}"
         if not isinstance(self.hidden_act, str) or self.hidden_act.lower() not in ACTIVATIONS:
-            yield f"hidden_act {self.hidden_act!r} is not one of {', '.join(ACTIVATIONS)}"
+            yield f"hidden_act {_shown(self.hidden_act)} is not one of {', '.join(ACTIVATIONS)}"
+
+    def _num_parameters(self) -> int:
+        """About how many numbers the encoder has; biases and the like are left out."""
+        rows = self.vocab_size + self.max_position_embeddings + self.type_vocab_size
+        block = self.hidden_size * (4 * self.hidden_size + 2 * self.intermediate_size)
+        return self.hidden_size * rows + self.num_hidden_layers * block
 
     @property
     def attention_head_size(self) -> int:
@@ -121,13 +138,7 @@ class BertConfig:
         Raises:
           UserError: no such file, not JSON (names the line), not an object, or not a possible model.
         """
-        text = files.read_text(json_file)
-        try:
-            values = json.loads(text)
-        except json.JSONDecodeError as error:
-            raise UserError(f"{json_file}, line {error.lineno}: not JSON: {error.msg}") from error
-        if not isinstance(values, dict):
-            raise UserError(f"{json_file}: a JSON object {{...}} is needed, not a {type(values).__name__}")
+        values = files.read_json(json_file)
         try:
             if huggingface_config.is_huggingface_config(values):
                 if remark := huggingface_config.remark(values):
@@ -136,6 +147,23 @@ class BertConfig:
             return cls.from_dict(values)
         except UserError as error:
             raise UserError(f"{json_file}: {error}") from error
+
+    def check_pairs(self, what: str) -> None:
+        """Makes sure that the model tells two texts apart.
+
+        Otherwise the second text would get no segment embedding at all, as it does in the reference.
+
+        Args:
+          what: where there are two texts: "the task mrpc", "data.txt, line 3".
+
+        Raises:
+          UserError: it has a single segment.
+        """
+        if self.type_vocab_size < 2:
+            raise UserError(
+                f"{what}: has two texts (segments), but the model's configuration says type_vocab_size"
+                f" {self.type_vocab_size}, so the model cannot tell them apart; take one with type_vocab_size 2"
+            )
 
     def to_dict(self) -> dict[str, Any]:
         """Every key, the extra ones included, as plain Python values."""
@@ -148,3 +176,9 @@ class BertConfig:
     def to_json_string(self) -> str:
         """The text of a `bert_config.json`: keys sorted, indented by two, a line end at its end."""
         return json.dumps(self.to_dict(), indent=2, sort_keys=True) + "\n"
+
+
+def _shown(value: object) -> str:
+    """A value as a file has it, cut where that is long."""
+    text = repr(value)
+    return text if len(text) <= 60 else f"{text[:60]}..."

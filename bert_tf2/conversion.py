@@ -10,6 +10,7 @@ Nothing is left out silently: what was not taken along is in the sentences that 
 
 from __future__ import annotations
 
+import collections
 import contextlib
 import dataclasses
 import math
@@ -74,10 +75,10 @@ def run(options: ConversionOptions) -> list[str]:
     _check_output(options)
     _check_files(options)
     source = open_weights(options.input)
-    report = [f"Read {source.path} ({source.kind}, {len(source.shapes)} variables).", *source.remarks]
     config, sentences = _config(source, options)
+    report = [f"Read {source.path} ({source.kind}, {len(source.shapes)} variables).", *source.remarks, *sentences]
+    vocabulary, sentences = _vocabulary(source, options)
     report += sentences
-    vocabulary = _vocabulary(source, options)
     lower, is_stated, sentences = _do_lower_case(source, options, vocabulary)
     report += sentences
     _check(source, config, vocabulary)
@@ -108,11 +109,31 @@ def _config(source: Weights, options: ConversionOptions) -> tuple[BertConfig, li
     return dataclasses.replace(config, hidden_act=options.hidden_act) if options.hidden_act else config, sentences
 
 
-def _vocabulary(source: Weights, options: ConversionOptions) -> list[str] | None:
-    if not options.vocab_file:
-        return source.vocabulary()
-    provenance.check_vocabulary(source, options.vocab_file)
-    return list(files.read_lines(options.vocab_file))
+def _vocabulary(source: Weights, options: ConversionOptions) -> tuple[list[str] | None, list[str]]:
+    """The entries, and sentences on what is odd about them.
+
+    Raises:
+      UserError: there are none in the file; or it is the flag's, and not the vocabulary of a BERT, or not this one's.
+    """
+    if options.vocab_file:
+        provenance.check_vocabulary(source, options.vocab_file)
+    entries = tokenization.read_entries(options.vocab_file) if options.vocab_file else source.vocabulary()
+    if entries is None:
+        return None, []
+    name = options.vocab_file or f"the vocabulary of {source.path}"
+    counts = collections.Counter(entry.strip() for entry in entries)
+    doubled = [entry for entry, count in counts.items() if count > 1]
+    try:
+        tokenization.check_special_tokens({entry: index for index, entry in enumerate(counts)}, name)
+        if special := [entry for entry in doubled if entry in tokenization.SPECIAL_TOKENS]:
+            raise UserError(f"{name}: has {', '.join(special)} more than once, so it is not the vocabulary of a BERT")
+    except UserError as error:
+        if options.vocab_file or not any(counts):
+            raise
+        return entries, [f"Beware: {error}."]
+    return entries, [
+        f"{name}: {len(doubled)} entries are there more than once, {doubled[0]!r} for one."
+    ] if doubled else []
 
 
 def _do_lower_case(

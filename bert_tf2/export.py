@@ -210,7 +210,7 @@ class _Call:
 
     def _entries(self) -> list[str]:
         """The vocabulary by id, with "" for the ids that the model has beyond it."""
-        entries = [line.strip() for line in files.read_lines(self._options.vocab_file)]
+        entries = [line.strip() for line in tokenization.read_entries(self._options.vocab_file)]
         return entries + [""] * (self._config.vocab_size - len(entries))
 
     def _span_settings(self) -> SpanSettings:
@@ -238,7 +238,7 @@ class _Call:
 
     def _write_files(self, folder: str) -> None:
         assets = os.path.join(folder, "assets")
-        files.write_text(os.path.join(assets, "vocab.txt"), files.read_text(self._options.vocab_file))
+        files.write_text(os.path.join(assets, "vocab.txt"), files.read_text(self._options.vocab_file, drop_bom=True))
         if self._labels:
             classification.save_label_map(assets, self._labels)
         graph = saved_model_files.read_graph(folder)
@@ -317,6 +317,8 @@ def _max_seq_length(options: ExportOptions, config: BertConfig) -> int:
     length = options.max_seq_length or min(_KINDS[options.task].max_seq_length, positions)
     if length < 3:
         raise UserError(f"--max_seq_length={length}: [CLS], a piece and [SEP] need 3 at least")
+    if options.task == "squad":
+        config.check_pairs("--task=squad")
     if options.task == "squad" and options.text_signatures:
         squad.check_lengths(length, options.max_query_length, options.doc_stride)
     if options.task == "masked_lm" and not 1 <= options.top_k <= config.vocab_size:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -89,11 +88,11 @@ def _find_version(path: str) -> str:
 
 
 def _read_info(path: str) -> dict[str, Any]:
+    info = files.read_json(path)
     try:
-        info = json.loads(files.read_text(path))
         if not info["text_signatures"] or info["signatures"]["serving_text"]["inputs"]:
             return info
-    except (ValueError, KeyError, TypeError):
+    except (KeyError, TypeError):
         pass
     raise UserError(f"{path}: is damaged; export the model again")
 

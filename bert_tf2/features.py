@@ -95,7 +95,8 @@ def run(options: FeatureOptions) -> int:
         strategy, lambda: modeling.BertModel(config, dtype=pretraining.dtype_policy(options.precision)), random_seed=0
     )
     logging.info(checkpoint.initialize(model, options.init_checkpoint))
-    features = (convert_example(e, options.max_seq_length, tokenizer) for e in itertools.chain([first], examples))
+    examples = _checked(itertools.chain([first], examples), options.input_file, config)
+    features = (convert_example(example, options.max_seq_length, tokenizer) for example in examples)
     features = progress.track(_logged(features), "Extracting", files.count_lines(options.input_file), "lines")
     pad_to = options.max_seq_length if options.devices.use_tpu else None
     states = extract(model, features, layers, options.batch_size, pad_to)
@@ -168,6 +169,14 @@ def convert_examples_to_features(
 ) -> list[InputFeatures]:
     """The features of each line, in order."""
     return [convert_example(example, seq_length, tokenizer) for example in examples]
+
+
+def _checked(examples: Iterable[InputExample], input_file: str, config: BertConfig) -> Iterator[InputExample]:
+    """Raises UserError at a line with two texts that the model cannot tell apart."""
+    for example in examples:
+        if example.text_b is not None:
+            config.check_pairs(f"{input_file}, line {example.unique_id + 1}")
+        yield example
 
 
 def convert_example(example: InputExample, seq_length: int, tokenizer: tokenization.FullTokenizer) -> InputFeatures:

@@ -86,6 +86,7 @@ class _Call:
         self._train = processor.get_train_examples(folder) if options.do_train else []
         self._dev = processor.get_dev_examples(folder) if options.do_eval or self._watching else []
         self._test = processor.get_test_examples(folder) if options.do_predict else []
+        self._check(tuner)
         self._labels = processor.get_labels()
         self._kind = classification.record_kind(self._labels)
         tuner.make_model(
@@ -93,6 +94,13 @@ class _Call:
                 config, num_labels=len(self._labels), regression=processor.task.regression, dtype=dtype
             )
         )
+
+    def _check(self, tuner: FineTuner) -> None:
+        """What shows before anything is computed or written. Raises UserError."""
+        if self._train:
+            tuner.num_train_steps(len(self._train))
+        if any(example.text_b is not None for examples in (self._train, self._dev, self._test) for example in examples):
+            tuner.config.check_pairs(f"the task {self._processor.task.name}")
 
     def _write(self, examples: Sequence[classification.InputExample], name: str) -> str:
         path = self._tuner.record_file(name)

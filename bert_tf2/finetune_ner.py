@@ -134,6 +134,8 @@ class _Call:
             self._options.doc_stride or None,
             self._options.document_context,
         )
+        if part == "train":
+            self._tuner.num_train_steps(len(features))  # too few are told before anything is written
         if part == next(iter(self._sentences)):  # one example is enough
             self._log_examples(part, features)
         path = self._tuner.record_file(f"{part}.tf_record")

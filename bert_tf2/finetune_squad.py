@@ -51,9 +51,12 @@ def run(options: SquadOptions) -> dict[str, float] | None:
 
 
 def _run(tuner: FineTuner, options: SquadOptions) -> dict[str, float] | None:
+    tuner.config.check_pairs("a question and its paragraph")
     answering = options.do_predict or options.do_eval
     watching = options.do_train and options.eval_steps > 0
     train = _read_training_set(options) if options.do_train else []
+    if options.do_train:
+        tuner.num_train_steps(len(train))  # too few questions are told before anything is computed or written
     questions = _read_questions(options) if answering or watching else []
     if options.do_eval or watching:
         squad_scores.check_answers(options.predict_file, options.version_2_with_negative)

@@ -224,14 +224,26 @@ class FineTuner:
         if best and best.found:
             self.global_step = training.start_from(self.model, best.folder, None)
 
-    def _trainer(self, num_examples: int) -> training.Trainer:
+    def num_train_steps(self, num_examples: int) -> int:
+        """The steps of a training, as the reference counts them.
+
+        Raises:
+          UserError: not a single one, or more than can be counted.
+        """
         options = self.options
-        steps = int(num_examples / options.train_batch_size * options.num_train_epochs)
-        if steps < 1:
+        steps = num_examples / options.train_batch_size * options.num_train_epochs
+        if not 1 <= steps < training.MOST_STEPS:
+            few = steps < 1
             raise UserError(
                 f"{num_examples} examples, batches of {options.train_batch_size} and {options.num_train_epochs} epochs"
-                " make not a single training step; lower --train_batch_size or raise --num_train_epochs"
+                f" make {'not a single' if few else f'{steps:.3g}'} training step{'' if few else 's'};"
+                + (" lower --train_batch_size or raise --num_train_epochs" if few else " lower --num_train_epochs")
             )
+        return int(steps)
+
+    def _trainer(self, num_examples: int) -> training.Trainer:
+        options = self.options
+        steps = self.num_train_steps(num_examples)
         logging.info(
             "Training on %d examples in batches of %d: %d steps", num_examples, options.train_batch_size, steps
         )
@@ -378,6 +390,28 @@ def _folder_of_weights(options: FineTuneOptions) -> str:
     return best.folder if up_to_date else options.output_dir
 
 
+def _is_count(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < training.MOST_STEPS
+
+
+_LARGEST_MEASURE = 1e9  # all measures are shares or percentages
+
+
+def _is_measure(value: object) -> bool:
+    """Whether it is the value of a measure, or the sign that there is none yet."""
+    if value is None or value == -np.inf:
+        return True
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and abs(value) < _LARGEST_MEASURE
+
+
+# What measure.json holds, and how it is recognised.
+_SEEN: Mapping[str, Callable[[object], bool]] = {
+    "measure": lambda value: value is None or isinstance(value, str),
+    "value": _is_measure,
+    **dict.fromkeys(("step", "last_step", "evaluations_since"), _is_count),
+}
+
+
 class _Best:
     """The best weights so far, in a folder of their own, and when to give up hope for better ones.
 
@@ -392,7 +426,32 @@ class _Best:
         self._seen = {"measure": None, "value": -np.inf, "step": 0, "last_step": 0, "evaluations_since": 0}
         self._events = os.path.join(options.output_dir, "eval")
         if begun and files.exists(self._file):
-            self._seen = json.loads(files.read_text(self._file))
+            self._seen = self._read()
+
+    def _read(self) -> dict:
+        """What was seen until now.
+
+        Raises:
+          UserError: the file is damaged, or the weights that it tells of are gone.
+        """
+        try:
+            seen = files.read_json(self._file)
+        except UserError as error:
+            raise self._unusable(str(error).removeprefix(f"{self._file}: ")) from error
+        for name, is_good in _SEEN.items():
+            if name not in seen or not is_good(seen[name]):
+                raise self._unusable(f"its {name} is missing or makes no sense")
+        if seen["measure"] is not None and checkpoint.latest_checkpoint(self.folder) is None:
+            raise self._unusable(f"it tells of weights of step {seen['step']}, which are not in {self.folder}")
+        return {**seen, "value": -np.inf if seen["value"] is None else seen["value"]}
+
+    def _unusable(self, reason: str) -> UserError:
+        aside = f"{self.folder}.old"
+        return UserError(
+            f"{self._file}: tells which weights were the best, and cannot be used: {reason}. Put back a copy of the"
+            f" file, or go on without it: mv {self.folder} {aside} (nothing is lost: the training itself is in"
+            f" {os.path.dirname(self.folder)}, and goes on from its newest checkpoint)"
+        )
 
     @property
     def found(self) -> bool:
@@ -421,7 +480,8 @@ class _Best:
         else:
             self._seen["last_step"] = step
             self._seen["evaluations_since"] += 1
-        write_json(self._file, self._seen)
+        # JSON has no infinity, which stands for "no evaluation gave a number".
+        write_json(self._file, {**self._seen, "value": self._seen["value"] if self.found else None})
         training.write_scalars(self._events, step, {name: value})
         logging.info("step %d: %s %.4f (best so far %.4f)", step, name, value, self._seen["value"])
         return self.given_up

@@ -22,6 +22,8 @@ from bert_tf2.quiet import load_tensorflow as load_tensorflow  # for the scripts
 
 FLAGS = flags.FLAGS
 
+_LARGEST_INTEGER = 2**31 - 1
+
 
 def run(main: Callable[[Sequence[str]], None]) -> None:
     """Parses the command line, calls `main`, and turns what a user can put right into one line on standard error.
@@ -178,6 +180,9 @@ def _check_combination() -> None:
         value = FLAGS[name].value
         if isinstance(value, float) and not math.isfinite(value):  # it passes every comparison with a bound
             raise flags.Error(f"--{name}={value}: a finite number is needed")
+        # Python's own random numbers take a seed of any size; everything else ends up in TensorFlow or as a size.
+        if isinstance(value, int) and not -_LARGEST_INTEGER <= value <= _LARGEST_INTEGER and name != "random_seed":
+            raise flags.Error(f"--{name}={value}: is too large; at most {_LARGEST_INTEGER} is possible")
     missing = [f"--{name}" for name in _required if FLAGS[name].value in (None, "")]
     if missing:
         raise flags.Error(f"{' and '.join(missing)} must be given")

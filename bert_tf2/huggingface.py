@@ -84,7 +84,7 @@ def read_config(path: str | Mapping[str, Any]) -> BertConfig:
     Raises:
       UserError: no such file, no JSON, or a model that is not BERT.
     """
-    values = path if isinstance(path, Mapping) else read_json(_config_path(path))
+    values = path if isinstance(path, Mapping) else files.read_json(_config_path(path))
     try:
         return BertConfig.from_dict(huggingface_config.from_huggingface(values))
     except UserError as error:
@@ -98,19 +98,6 @@ def _config_path(path: str) -> str:
         return path
     found = [name for name in _CONFIGS if name in files.list_directory(path)]
     return os.path.join(path, found[0] if found else _CONFIGS[0])
-
-
-def read_json(path: str) -> dict[str, Any]:
-    """The JSON object in a file. Raises UserError where there is none."""
-    try:
-        values = json.loads(files.read_text(path))
-    except json.JSONDecodeError as error:
-        raise UserError(f"{path}, line {error.lineno}: not JSON: {error.msg}") from error
-    except RecursionError as error:
-        raise UserError(f"{path}: not the JSON of any model") from error
-    if not isinstance(values, dict):
-        raise UserError(f"{path}: a JSON object {{...}} is needed, not a {type(values).__name__}")
-    return values
 
 
 def _usual_name(name: str) -> str:
@@ -176,7 +163,7 @@ class HuggingFaceFolder(Weights):
         if re.search(r"-\d{5}-of-\d{5}\.\w+$", weights):
             raise UserError(f"{path}: is a part of the weights only; name the folder")
         self.config_file = _config_path(self.folder or ".")
-        self._values = read_json(self.config_file)
+        self._values = files.read_json(self.config_file)
         self.config = read_config(self.config_file)
         if self.config.hidden_act == "gelu_erf":
             # Google's own models lie on the hub as "gelu", though they were trained with the approximation.
@@ -280,7 +267,7 @@ def _files_of(weights: str) -> dict[str, TensorFile]:
     if not weights.endswith(".index.json"):
         file = tensor_files.open_tensors(weights)
         return dict.fromkeys(file.tensors, file)
-    mapped = read_json(weights).get("weight_map")
+    mapped = files.read_json(weights).get("weight_map")
     if not isinstance(mapped, dict) or not mapped:
         raise UserError(f"{weights}: names no files (weight_map is missing)")
     opened: dict[str, TensorFile] = {}
@@ -332,14 +319,17 @@ def _without_copies(path: str, places: dict[str, _Place]) -> dict[str, _Place]:
 
 def _wordpiece_entries(path: str) -> list[str]:
     """The vocabulary in a tokenizer.json, in the order of the ids."""
-    content = read_json(path)
+    content = files.read_json(path)
     model = content.get("model") if isinstance(content.get("model"), dict) else {}
     entries = model.get("vocab")
     if model.get("type") not in ("WordPiece", None) or not isinstance(entries, dict):
         raise UserError(f"{path}: is not a tokenizer with the WordPiece vocabulary that BERT has; give a vocab.txt")
-    added = [entry for entry in content.get("added_tokens") or () if isinstance(entry, dict)]
+    listed = content.get("added_tokens")
+    added = [entry for entry in listed if isinstance(entry, dict)] if isinstance(listed, list) else []
     entries = {**entries, **{str(entry.get("content")): entry.get("id") for entry in added}}
-    by_id = {index: entry for entry, index in entries.items()}
+    by_id = {index: entry for entry, index in entries.items() if isinstance(index, int)}
+    if not files.is_utf8("".join(entries)):
+        raise UserError(f"{path}: an entry holds half a character (one of a pair of \\u...); give a vocab.txt")
     if len(by_id) != len(entries) or {*by_id} != {*range(len(entries))}:
         raise UserError(f"{path}: the ids of its {len(entries)} entries are not 0, 1, 2, ...; give a vocab.txt")
     return [by_id[index] for index in range(len(entries))]
@@ -358,10 +348,10 @@ def _tokenizer_files(folder: str) -> dict[str, dict[str, Any]]:
     found = {}
     path = os.path.join(folder, "tokenizer_config.json")
     if files.exists(path):
-        found[path] = read_json(path)
+        found[path] = files.read_json(path)
     path = os.path.join(folder, "tokenizer.json")
     if files.exists(path) and not any("do_lower_case" in content for content in found.values()):
-        normalizer = read_json(path).get("normalizer")
+        normalizer = files.read_json(path).get("normalizer")
         if isinstance(normalizer, dict) and "lowercase" in normalizer:
             found[path] = {"do_lower_case": normalizer["lowercase"], "strip_accents": normalizer.get("strip_accents")}
     return found

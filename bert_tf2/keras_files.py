@@ -18,7 +18,6 @@ import contextlib
 import errno
 import functools
 import io
-import json
 import math
 import os
 import re
@@ -99,7 +98,7 @@ class KerasFile(Weights):
         super().__init__(path)
         self.class_name: str | None = None
         self.class_config: dict[str, Any] = {}
-        files.open_binary(path).close()  # or says that there is no such file
+        files.expect_kind(path, "one of Keras' files", "zip" if path.endswith(_MODEL) else "HDF5")
         with self._explained():
             if path.endswith(_MODEL):
                 self.kind = "Keras model file"
@@ -150,9 +149,10 @@ class KerasFile(Weights):
         )
 
     def _read_config(self, text: bytes) -> None:
-        said = json.loads(text)
-        if not isinstance(said, dict):
-            raise ValueError(f"{_CONFIG} holds no model")
+        try:
+            said = files.parse_json(text.decode("utf-8"), _CONFIG)
+        except UserError as error:
+            raise ValueError(str(error)) from error
         name, arguments = said.get("class_name"), said.get("config")
         ours = str(said.get("module", "")).startswith("bert_tf2.") and name in _HEADS
         if not ours or not isinstance(arguments, dict) or not isinstance(arguments.get("config"), dict):

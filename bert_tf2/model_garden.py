@@ -22,7 +22,7 @@ from typing import Any
 
 import numpy as np
 
-from bert_tf2 import bundle, files, names, sstable
+from bert_tf2 import bundle, files, names, sstable, tokenization
 from bert_tf2.bundle import fields_of as fields
 from bert_tf2.config import ACTIVATIONS, BertConfig
 from bert_tf2.errors import UserError
@@ -206,7 +206,7 @@ class ObjectCheckpoint(Weights):
         found = [name for name in files.list_directory(assets) if re.search(r"vocab.*\.txt$", name)]
         if self._saved_model and ("vocab.txt" in found or len(found) == 1):
             name = "vocab.txt" if "vocab.txt" in found else found[0]
-            return list(files.read_lines(os.path.join(assets, name)))
+            return tokenization.read_entries(os.path.join(assets, name))
         return super().vocabulary()
 
     def tokenizer_settings(self) -> Mapping[str, Any]:
@@ -433,7 +433,7 @@ def _settings_of_graph(path: str) -> dict[str, Any]:
 
 def _settings_of_trainer(path: str) -> dict[str, Any]:
     """Reads them from a params.yaml, of which two plain lines are all that matters."""
-    text = files.read_text(path)
+    text = files.read_text(path, drop_bom=True)
     _refuse_norm_first(path, bool(re.search(r"\bnorm_first: *true", text, re.IGNORECASE)))
     named = re.search(r"""\bhidden_activation: *['"]?(\w+)""", text)
     if not named:

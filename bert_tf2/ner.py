@@ -115,7 +115,8 @@ def read_conll(
 
     Args:
       input_file: a UTF-8 file, local or remote.
-      word_column: the words' column, from 0; negative numbers count from the end.
+      word_column: the words' column, from 0; negative numbers count from the end. (Messages count from 1, as the
+        flags of run_ner.py do.)
       tag_column: the tags' column, in the same way.
       has_labels: whether there are tags to read; None reads them unless the file has a single column.
 
@@ -138,11 +139,10 @@ def labels_of(sentences: Iterable[NerSentence]) -> list[str]:
 
 
 def _rows(input_file: str) -> Iterator[_Row]:
-    return itertools.starmap(_row, enumerate(files.read_lines(input_file), 1))
+    return itertools.starmap(_row, enumerate(files.read_lines(input_file, drop_bom=True), 1))
 
 
 def _row(number: int, line: str) -> _Row:
-    line = line.removeprefix("\ufeff") if number == 1 else line  # some editors put a byte order mark there
     line = line.rstrip(_BLANKS)
     return _Row(number, line.split("\t") if "\t" in line else [part for part in line.split(" ") if part])
 
@@ -165,7 +165,7 @@ def _layout(
     tag = _column_index(input_file, row, tag_column)
     if tag == word:
         raise UserError(
-            f"{input_file}, line {row.number}: column {word} would be word and tag at once;"
+            f"{input_file}, line {row.number}: column {word + 1} would be word and tag at once;"
             f" the file needs a column of tags beside the words"
         )
     return _Layout(input_file, row, word, tag)
@@ -179,8 +179,8 @@ def _column_index(input_file: str, row: _Row, column: int) -> int:
     width = len(row.columns)
     if not -width <= column < width:
         raise UserError(
-            f"{input_file}, line {row.number}: there is no column {column} among {_counted(width)}"
-            f" (the first is 0, the last is -1)"
+            f"{input_file}, line {row.number}: there is no column {column + 1 if column >= 0 else column} among"
+            f" {_counted(width)} (the first is 1, the last is {width} or -1)"
         )
     return column % width
 
@@ -225,10 +225,10 @@ def _check_row(layout: _Layout, row: _Row) -> None:
             f" give every word the same columns and put a blank line between sentences"
         )
     if not row.columns[layout.word_column]:
-        raise UserError(f"{where}: no word in column {layout.word_column}")
+        raise UserError(f"{where}: no word in column {layout.word_column + 1}")
     if not layout.has_tag(row):
         raise UserError(
-            f"{where}: {row.columns[layout.tag_column]!r} in column {layout.tag_column} is not a tag;"
+            f"{where}: {row.columns[layout.tag_column]!r} in column {layout.tag_column + 1} is not a tag;"
             f" a tag is O, or B-, I-, E- or S- and a type, for example B-PER"
         )
 
@@ -533,8 +533,10 @@ def write_predictions(
       UserError: `input_file` is no longer there, or has other words now; the output cannot be written.
       ValueError: `tags` has another shape than `sentences`.
     """
-    lines = files.read_text(input_file).split("\n")
-    rows = [_row(number, line.replace("\r", "")) for number, line in enumerate(lines, 1)]
+    text = files.read_text(input_file)
+    lines = text.split("\n")
+    read = text.removeprefix("\ufeff").replace("\r", "").split("\n")  # as read_conll sees them
+    rows = list(itertools.starmap(_row, enumerate(read, 1)))
     added: dict[int, str] = {}
     for sentence, predicted in zip(sentences, tags, strict=True):
         for word, number, tag in zip(sentence.words, sentence.rows, predicted, strict=True):

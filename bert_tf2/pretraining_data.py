@@ -43,10 +43,12 @@ from bert_tf2.quiet import load_tensorflow
 _LOGGED_EXAMPLES = 20
 _NUM_DELIMITERS = 3  # [CLS], [SEP], [SEP]
 
+_LONGEST = 1_000_000  # every example is filled up to its length, in memory
+
 # Smallest and largest value of each option; None is "no limit". The shortest sequence has one token in either stretch.
 LIMITS: dict[str, tuple[float | None, float | None]] = {
-    "max_seq_length": (_NUM_DELIMITERS + 2, None),
-    "max_predictions_per_seq": (1, None),
+    "max_seq_length": (_NUM_DELIMITERS + 2, _LONGEST),
+    "max_predictions_per_seq": (1, _LONGEST),
     "dupe_factor": (1, None),
     "masked_lm_prob": (0.0, 1.0),
     "short_seq_prob": (0.0, 1.0),
@@ -92,9 +94,9 @@ class PretrainingDataOptions:
         for name, (low, high) in LIMITS.items():
             value = getattr(self, name)
             if low is not None and not value >= low:  # "not >=" rather than "<", which lets nan pass
-                raise UserError(f"--{name}={value}: must be at least {low:g}")
+                raise UserError(f"--{name}={value}: must be at least {low:.7g}")
             if high is not None and not value <= high:
-                raise UserError(f"--{name}={value}: must be at most {high:g}")
+                raise UserError(f"--{name}={value}: must be at most {high:.7g}")
 
     def num_to_predict(self, num_tokens: int) -> int:
         """How many of `num_tokens` tokens, delimiters counted, are to be predicted; at least one."""

@@ -127,7 +127,7 @@ def _read_record(folder: str) -> _Record | None:
     path = os.path.join(folder, TOKENIZATION_FILE)
     if not files.exists(path):
         return None
-    content = huggingface.read_json(path)
+    content = files.read_json(path)
     lower, digest = content.get("do_lower_case"), content.get("vocab_sha256")
     if not isinstance(lower, bool | None) or not isinstance(digest, str | None):
         raise UserError(

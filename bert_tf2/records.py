@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from bert_tf2 import files
@@ -21,13 +22,14 @@ class Feature:
       dtype: "int64" or "float32".
       length: how many values, as a number or as the name of a size.
       least: the smallest value allowed.
-      below: every value must be smaller than this number or size; None for no limit.
+      below: every value must be smaller than this number or size; None for no limit. A float must be finite in any
+        case.
     """
 
     dtype: str
     length: int | str
-    least: int = 0
-    below: int | str | None = None
+    least: float = 0
+    below: float | str | None = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -44,6 +46,11 @@ class RecordKind:
     features: Mapping[str, Feature]
 
 
+# A weight is 0 or 1, or a share of one. With very large ones the sums over a batch would no longer be numbers.
+_LARGEST_WEIGHT = 1e6
+# The square of an error must be a number in float32.
+LARGEST_SCORE = 1e15
+
 _TOKENS = {
     "input_ids": Feature("int64", "max_seq_length", below="vocab_size"),
     "input_mask": Feature("int64", "max_seq_length", below=2),
@@ -56,7 +63,7 @@ PRETRAINING = RecordKind(
         **_TOKENS,
         "masked_lm_positions": Feature("int64", "max_predictions_per_seq", below="max_seq_length"),
         "masked_lm_ids": Feature("int64", "max_predictions_per_seq", below="vocab_size"),
-        "masked_lm_weights": Feature("float32", "max_predictions_per_seq"),
+        "masked_lm_weights": Feature("float32", "max_predictions_per_seq", below=_LARGEST_WEIGHT),
         "next_sentence_labels": Feature("int64", 1, below=2),
     },
 )
@@ -68,7 +75,11 @@ CLASSIFICATION = RecordKind(
 
 REGRESSION = RecordKind(
     "regression",
-    {**_TOKENS, "label_ids": Feature("float32", 1), "is_real_example": Feature("int64", 1)},
+    {
+        **_TOKENS,
+        "label_ids": Feature("float32", 1, -LARGEST_SCORE, LARGEST_SCORE),
+        "is_real_example": Feature("int64", 1),
+    },
 )
 
 SQUAD_PREDICT = RecordKind("SQuAD prediction", {"unique_ids": Feature("int64", 1), **_TOKENS})
@@ -120,8 +131,8 @@ def write_records(path: str, kind: RecordKind, rows: Iterable[Mapping[str, Seque
 Sizes = Mapping[str, int]
 
 
-def _size(what: int | str, sizes: Sizes) -> int:
-    return what if isinstance(what, int) else sizes[what]
+def _size(what: float | str, sizes: Sizes) -> float:
+    return sizes[what] if isinstance(what, str) else what
 
 
 def read_records(
@@ -155,11 +166,14 @@ def read_records(
       not fit stops the iteration with a TensorFlow error; `find_fault` then tells which one it was.
 
     Raises:
-      UserError: the first record of a file does not fit; `repeat`, and there is no record at all.
+      UserError: the first record of a file does not fit; `repeat`, and there is no record at all, or a batch is larger
+        than the memory.
     """
     import tensorflow as tf
 
     _check_first_records(paths, kind, sizes, must_have_some=repeat)
+    if repeat:  # otherwise a batch is no larger than the files
+        _check_batch(batch_size, kind, sizes)
     files_in_order = tf.data.Dataset.from_tensor_slices(list(paths))
     if shuffle_seed is None:
         data = tf.data.TFRecordDataset(files_in_order)
@@ -184,15 +198,32 @@ def _check_first_records(paths: Sequence[str], kind: RecordKind, sizes: Sizes, m
     for path in paths[:_FILES_TO_CHECK]:
         for number, data in itertools.islice(_raw_records(path), 1):
             some = True
-            if problem := _problem(data, kind, sizes):
-                raise UserError(f"{path}, record {number}: {problem}")
+            if fault := _fault(path, number, data, kind, sizes):
+                raise fault
     if must_have_some and not some and not any(next(_raw_records(path), None) for path in paths[_FILES_TO_CHECK:]):
         raise _no_records(paths)  # tf.data would look for a first record for ever
 
 
-def _problem(data: bytes | str, kind: RecordKind, sizes: Sizes) -> str | None:
-    """What is wrong with what _raw_records yields."""
-    return data if isinstance(data, str) else _record_problem(data, kind, sizes)
+def _fault(path: str, number: int, data: bytes | str, kind: RecordKind, sizes: Sizes) -> UserError | None:
+    """What is wrong with what _raw_records yields; `number` counts from 1."""
+    if isinstance(data, bytes):
+        problem = _record_problem(data, kind, sizes)
+    elif number == 1 and (found := _kind_problem(path)):
+        return UserError(f"{path}: {found}")
+    else:
+        problem = data
+    return UserError(f"{path}, record {number}: {problem}") if problem else None
+
+
+def _check_batch(batch_size: int, kind: RecordKind, sizes: Sizes) -> None:
+    """Raises UserError if the features of a single batch would be more than the machine's memory."""
+    numbers = sum(_size(feature.length, sizes) for feature in kind.features.values())
+    wanted, there = batch_size * numbers * 8, os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    if wanted > there:
+        raise UserError(
+            f"a batch of {batch_size} examples with {numbers} numbers each takes {wanted / 1e9:.0f} GB, and this"
+            f" machine has {there / 1e9:.0f} GB; lower the batch size"
+        )
 
 
 _FILES_TO_CHECK = 100  # a corpus may be in thousands, far away
@@ -212,6 +243,7 @@ def _parse(serialized, kind: RecordKind, sizes: Sizes) -> dict:
     checks = []
     for name, feature in kind.features.items():
         if feature.below is not None:  # on a GPU, an index out of range would read as zeros, not fail
+            # NaN is no smaller than anything, and does not fit either.
             fits = (batch[name] >= feature.least) & (batch[name] < _size(feature.below, sizes))
             checks.append(tf.debugging.Assert(tf.reduce_all(fits), [f"{name} out of range"]))
     with tf.control_dependencies(checks):
@@ -246,14 +278,17 @@ def find_fault(paths: Sequence[str], kind: RecordKind, sizes: Sizes) -> UserErro
     for path in paths:
         for number, data in _raw_records(path):
             total += 1
-            if problem := _problem(data, kind, sizes):
-                return UserError(f"{path}, record {number}: {problem}")
+            if fault := _fault(path, number, data, kind, sizes):
+                return fault
     if not total:
         return _no_records(paths)
     return None
 
 
 def _no_records(paths: Sequence[str]) -> UserError:
+    for path in paths:  # TensorFlow takes a file of less than 12 bytes for one without records
+        if files.exists(path) and files.size(path):
+            return UserError(f"{path}: {_kind_problem(path) or 'is no TFRecord file, or is cut off; copy it again'}")
     return UserError(f"{', '.join(paths)}: no records in there; was the corpus empty?")
 
 
@@ -272,6 +307,18 @@ def _raw_records(path: str) -> Iterator[tuple[int, bytes | str]]:
         yield number + 1, f"cannot be read ({str(error).splitlines()[0]})"
 
 
+def _kind_problem(path: str) -> str | None:
+    """What is said of a file without a single record."""
+    if not files.exists(path):
+        return None
+    kind = files.kind_of(path)
+    if kind and kind.name != "TFRecord":
+        return kind.sentence("TFRecord")
+    if not kind and files.is_text(path):
+        return "is text, not TFRecord; create_pretraining_data.py makes records of text, to be given here"
+    return None
+
+
 def _record_problem(data: bytes, kind: RecordKind, sizes: Sizes) -> str | None:
     import tensorflow as tf
     from google.protobuf.message import DecodeError
@@ -284,6 +331,18 @@ def _record_problem(data: bytes, kind: RecordKind, sizes: Sizes) -> str | None:
         if problem := _feature_problem(name, feature, features.get(name), sizes):
             return problem
     return None
+
+
+def _allowed(feature: Feature, limit: float) -> str:
+    if feature.dtype != "int64":
+        return f"a number from {feature.least:g} to {limit:g}"
+    meaning = f" ({feature.below})" if isinstance(feature.below, str) else ""
+    if feature.below in _SIZES_OF_MODEL:
+        meaning = f" ({feature.below} {limit} in the model's configuration; are the records for another model?)"
+    return f"in {feature.least}..{limit - 1}{meaning}"
+
+
+_SIZES_OF_MODEL = ("vocab_size", "type_vocab_size")
 
 
 def _feature_problem(name: str, feature: Feature, found, sizes: Sizes) -> str | None:
@@ -304,6 +363,5 @@ def _feature_problem(name: str, feature: Feature, found, sizes: Sizes) -> str | 
         limit = _size(feature.below, sizes)
         bad = [value for value in values if not feature.least <= value < limit]
         if bad:
-            meaning = f" ({feature.below})" if isinstance(feature.below, str) else ""
-            return f"{name} holds {bad[0]}, which is not in {feature.least}..{limit - 1}{meaning}"
+            return f"{name} holds {bad[0]}, which is not {_allowed(feature, limit)}"
     return None

@@ -74,7 +74,7 @@ class Task(tf.Module):
         found = {"serving_default": self._take(self._from_ids, IDS), "serving_ids": self._take(self._from_ids, IDS[:1])}
         if self.setting.tokenizer:
             found["serving_text"] = self._take(self.from_texts, self.texts, tf.TensorSpec([None], tf.string))
-            if self.pairs:
+            if self.pairs and self.setting.limits.type_vocab_size > 1:  # or the model cannot tell them apart
                 pair = ("text_a", "text_b")
                 found["serving_text_pair"] = self._take(self.from_texts, pair, tf.TensorSpec([None], tf.string))
         return found

@@ -44,6 +44,8 @@ def open_weights(path: str) -> Weights:
     except UserError as error:
         if kept:
             raise UserError(f"{path}: holds several files of Keras, name one of them: {', '.join(kept)}") from error
+        if files.exists(path) and not files.is_directory(path):
+            files.expect_kind(path, f"weights; what can be read is {_KINDS}")
         if files.is_directory(path) or files.exists(path):
             raise UserError(f"{error}; what can be read is {_KINDS}") from error
         raise UserError(f"{error}; nothing is fetched by the name of a model: give a file or folder") from error

@@ -78,16 +78,7 @@ def read_dataset(input_file: str) -> Any:
     Raises:
       UserError: the file is missing, empty, not UTF-8 or not JSON (names line and column).
     """
-    text = files.read_text(input_file)
-    if not text.strip():
-        raise UserError(f"{input_file}: the file is empty; a JSON file is needed")
-    try:
-        return json.loads(text)
-    except json.JSONDecodeError as error:
-        raise UserError(
-            f"{input_file}, line {error.lineno}, column {error.colno}: not valid JSON ({error.msg}); is the file"
-            f" complete?"
-        ) from error
+    return files.read_json(input_file, kind=None)
 
 
 _JSON_NAMES = {list: "a list", str: "text", int: "a whole number", (str, int): "text", (bool, int): "true or false"}
@@ -152,9 +143,15 @@ def read_squad_examples(
     """
     examples: list[SquadExample] = []
     unaligned: list[str] = []
+    places: dict[str, str] = {}
     for paragraph, where in paragraphs(read_dataset(input_file), input_file):
         document = _Document(field(paragraph, "context", str, where))
         for qas_id, question, place in questions(paragraph, where):
+            if places.setdefault(qas_id, place) is not place and not is_training:
+                raise UserError(
+                    f"{place}: the id {qas_id} was there before, at {places[qas_id].removeprefix(f'{input_file}, ')};"
+                    " predictions are kept by id, so give each question one of its own"
+                )
             example = SquadExample(qas_id, field(question, "question", str, place), document.words)
             if is_training and not _add_answer(example, question, document, version_2_with_negative, place):
                 unaligned.append(qas_id)

@@ -100,6 +100,7 @@ class TorchFile(TensorFile):
 
     def __init__(self, path: str):
         super().__init__(path)
+        files.expect_kind(path, "weights that PyTorch saved", "zip", "pickle", "text")  # old pickles are text
         with files.open_binary(path) as stream:
             self._layout = torch_files.read_layout(stream, _size(stream), path)
         self.tensors = self._layout.tensors
@@ -118,6 +119,7 @@ class SafetensorsFile(TensorFile):
 
     def __init__(self, path: str):
         super().__init__(path)
+        files.expect_kind(path, "a safetensors file", "safetensors")
         with files.open_binary(path) as stream:
             size = _size(stream)
             stream.seek(0)

@@ -27,7 +27,7 @@ from __future__ import annotations
 import itertools
 import re
 import unicodedata
-from collections.abc import Callable, Collection, Container, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
 from typing import Any
 
 from absl import logging
@@ -304,6 +304,15 @@ class FullTokenizer:
         return convert_ids_to_tokens(self.inv_vocab, ids)
 
 
+def read_entries(vocab_file: str) -> list[str]:
+    """The lines of a vocabulary as they stand there, without a byte order mark at the beginning.
+
+    Raises:
+      UserError: the file is missing, or a line is not UTF-8 (names the line).
+    """
+    return list(files.read_lines(vocab_file, drop_bom=True))
+
+
 def load_vocab(vocab_file: str) -> dict[str, int]:
     """Reads a vocabulary: one entry a line, blanks around it stripped; its id is its line number, counted from 0.
 
@@ -315,7 +324,7 @@ def load_vocab(vocab_file: str) -> dict[str, int]:
     """
     vocab: dict[str, int] = {}
     repeated: list[tuple[str, int, int]] = []
-    for index, line in enumerate(files.read_lines(vocab_file)):
+    for index, line in enumerate(read_entries(vocab_file)):
         token = line.strip()
         if token in vocab:
             repeated.append((token, vocab[token], index))
@@ -329,20 +338,41 @@ def load_vocab(vocab_file: str) -> dict[str, int]:
     return vocab
 
 
-def check_special_tokens(vocab: Container[str], vocab_file: str, tokens: Sequence[str] = SPECIAL_TOKENS) -> None:
+def check_special_tokens(vocab: Mapping[str, int], vocab_file: str, tokens: Sequence[str] = SPECIAL_TOKENS) -> None:
     """Makes sure that a vocabulary can be used by a script that needs these tokens.
 
     `load_vocab` lets such a vocabulary pass, as the reference does, where the first missing token is a KeyError later.
 
+    Args:
+      vocab: entry -> id, as load_vocab gives it.
+      vocab_file: where they were read, for messages.
+      tokens: the tokens that are needed.
+
     Raises:
-      UserError: some are missing (names them all).
+      UserError: some are missing (names them all, and the line that should perhaps be one of them).
     """
     missing = [token for token in tokens if token not in vocab]
-    if missing:
-        raise UserError(
-            f"{vocab_file}: this vocabulary has no {', '.join(missing)}; use the vocab.txt of the model, or add each"
-            f" of them on a line of its own"
-        )
+    if not missing:
+        return
+    if not any(vocab):
+        raise UserError(f"{vocab_file}: holds no entries; give the vocab.txt that lies with the model's weights")
+    raise UserError(
+        f"{vocab_file}: has no {', '.join(missing)}, so it is not the vocabulary of a BERT model{_look_alike(vocab)};"
+        " give the vocab.txt that lies with the model's weights (entries must not be added to it: each line is a row"
+        " of the weights), and for a model of your own one that build_vocab.py made"
+    )
+
+
+def _look_alike(vocab: Mapping[str, int]) -> str:
+    """The entry that shows what else the file may be."""
+    first = next(iter(vocab))
+    if first[:1] == "{":
+        return " but JSON, a tokenizer.json perhaps"
+    for entry, index in vocab.items():
+        word = re.match(r"\W+(pad|unk|cls|sep|mask)\b", entry, re.IGNORECASE)
+        if word and entry not in SPECIAL_TOKENS:
+            return f" (line {index + 1} is {entry[:40]!r}, not {f'[{word[1].upper()}]'!r})"
+    return "" if first in SPECIAL_TOKENS else f" (line {vocab[first] + 1} is {first[:40]!r})"
 
 
 def unreachable_in_lower_case(vocab: Iterable[str]) -> list[str]:

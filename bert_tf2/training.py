@@ -28,7 +28,7 @@ import numpy as np
 import tensorflow as tf
 from absl import logging
 
-from bert_tf2 import checkpoint, console, environment, files, optimization, process, progress
+from bert_tf2 import checkpoint, console, environment, files, optimization, process, progress, tpu
 from bert_tf2.config import BertConfig
 from bert_tf2.errors import UserError
 from bert_tf2.heads import Batch, LossTerm
@@ -59,18 +59,7 @@ def create_strategy(options: DeviceOptions = DeviceOptions()) -> tf.distribute.S
 
 
 def _tpu_strategy(options: DeviceOptions) -> tf.distribute.Strategy:
-    try:
-        resolver = tf.distribute.cluster_resolver.TPUClusterResolver(
-            tpu=options.tpu_name or options.master, zone=options.tpu_zone, project=options.gcp_project
-        )
-        tf.config.experimental_connect_to_cluster(resolver)
-        tf.tpu.experimental.initialize_tpu_system(resolver)
-        strategy = tf.distribute.TPUStrategy(resolver)
-    except (ValueError, RuntimeError, OSError, tf.errors.OpError) as error:
-        raise UserError(
-            f"--use_tpu: no TPU can be reached ({str(error).strip().splitlines()[0]}); check --tpu_name, --tpu_zone and"
-            " --gcp_project, or leave --use_tpu out"
-        ) from error
+    strategy = tpu.connect(options.tpu_name or options.master, options.tpu_zone, options.gcp_project)
     if strategy.num_replicas_in_sync != options.num_tpu_cores:
         raise UserError(
             f"--num_tpu_cores={options.num_tpu_cores}, but this TPU has {strategy.num_replicas_in_sync} cores"
@@ -83,6 +72,10 @@ def build_model(strategy: tf.distribute.Strategy, make_model: Callable[[], keras
     keras.utils.set_random_seed(random_seed)
     with strategy.scope():
         return make_model()
+
+
+MOST_STEPS = 2**31
+"""No training has as many steps; what is beyond is a typing error."""
 
 
 @dataclasses.dataclass(frozen=True)

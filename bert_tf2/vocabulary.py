@@ -23,6 +23,7 @@ from bert_tf2.quiet import load_tensorflow
 # left out. Each step of it goes four times over all words.
 _SLACK = 0.05
 _MOST_WORDS = 1_000_000  # the most frequent ones; the learner holds all their substrings in memory
+_MOST_RESERVED = 1_000_000
 _LONGEST_PIECE = 50  # in characters; longer words are not learned from
 
 
@@ -45,12 +46,15 @@ def build_vocab(
     Raises:
       UserError: no room for a single character, no words in the texts, or tensorflow-text is missing.
     """
-    reserved = reserved_entries(num_unused)
-    if vocab_size <= len(reserved):
+    num_reserved = len(reserved_entries(0)) + num_unused
+    if vocab_size <= num_reserved:
         raise UserError(
-            f"--vocab_size={vocab_size} leaves no room for words beside the {len(reserved)} special and unused entries;"
+            f"--vocab_size={vocab_size} leaves no room for words beside the {num_reserved} special and unused entries;"
             f" raise it or lower --num_unused={num_unused}"
         )
+    if num_reserved > _MOST_RESERVED:
+        raise UserError(f"--num_unused={num_unused}: no vocabulary has as many; {_MOST_RESERVED} are allowed")
+    reserved = reserved_entries(num_unused)
     counts = count_words(texts, do_lower_case)
     if not counts:
         raise UserError("the input has no words to learn a vocabulary from; look at --input_file")

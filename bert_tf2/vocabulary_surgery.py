@@ -67,7 +67,7 @@ def extend(vocabulary: Sequence[str], new_words_file: str, do_lower_case: bool) 
     split = _splitter(ids)
     entries, pieces, known = list(vocabulary), {}, []
     added: set[str] = set()
-    for number, line in enumerate(files.read_lines(new_words_file), 1):
+    for number, line in enumerate(files.read_lines(new_words_file, drop_bom=True), 1):
         word = line.strip()
         if not word or word in added:
             continue

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from bert_tf2 import files, names
+from bert_tf2 import files, names, tokenization
 from bert_tf2.config import BertConfig
 from bert_tf2.errors import UserError
 
@@ -55,7 +55,7 @@ class Weights:
     def vocabulary(self) -> list[str] | None:
         """The entries of the vocabulary that lies with the weights, None where there is none."""
         path = os.path.join(self.folder, "vocab.txt")
-        return list(files.read_lines(path)) if files.exists(path) else None
+        return tokenization.read_entries(path) if files.exists(path) else None
 
     def tokenizer_settings(self) -> Mapping[str, Any]:
         """What the source says of its tokenizer, such as `do_lower_case`; nothing where it says nothing."""

@@ -588,7 +588,7 @@ def test_no_label_map(tmp_path):
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ('{"task": "x",\n', "line 2: not JSON"),
+        ('{"task": "x",\n', "line 2, column 1: not valid JSON"),
         ('["0", "1"]', "is not an object"),
         ('{"task": "x", "regression": false}', "'labels' is missing"),
         ('{"task": "x", "labels": "01", "regression": false}', "'labels' is missing or of a wrong type"),

@@ -122,9 +122,9 @@ def test_nonsense_is_refused_with_the_file_and_a_reason(tmp_path, change, messag
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ('{\n "vocab_size" 3\n}', "line 2: not JSON"),
-        ("", "line 1: not JSON"),
-        ("[1, 2]", "a JSON object {...} is needed, not a list"),
+        ('{\n "vocab_size" 3\n}', "line 2, column 15: not valid JSON"),
+        ("", "the file is empty; a JSON file is needed"),
+        ("[1, 2]", "an object {...} is needed in this JSON file, not a list"),
         ('{"vocab_size": 3, "num_hidden_layers": 1}', "missing hidden_size, num_attention_heads, intermediate_size"),
     ],
 )

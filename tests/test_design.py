@@ -14,7 +14,7 @@ SCRIPTS = sorted(path for path in ROOT.glob("*.py") if path.name != "setup.py")
 
 # A module may import only from lines above its own.
 LEVELS = [
-    ["errors", "quiet", "process", "help_screen", "progress"],
+    ["errors", "quiet", "process", "help_screen", "progress", "file_kinds"],
     ["environment", "console"],
     ["outputs", "ending"],
     ["files", "huggingface_config"],
@@ -25,7 +25,7 @@ LEVELS = [
     ["huggingface", "model_garden", "keras_files"],
     ["sources", "provenance"],
     ["checkpoint", "pretraining_data"],
-    ["optimization", "inference", "graph_tokenization", "request_checks", "saved_model_files", "exported_model"],
+    ["optimization", "inference", "graph_tokenization", "request_checks", "saved_model_files", "exported_model", "tpu"],
     ["training", "graph_answers"],
     ["signatures"],
     ["export"],
@@ -37,7 +37,7 @@ LEVELS = [
 LEVEL = {name: number for number, names in enumerate(LEVELS) for name in names}
 
 WITHOUT_TENSORFLOW = [
-    *("process", "environment", "outputs", "ending", "help_screen", "console", "progress"),
+    *("process", "environment", "outputs", "ending", "help_screen", "console", "progress", "file_kinds"),
     *("errors", "quiet", "files", "config", "tokenization", "records", "vocabulary", "classification_tasks"),
     *("pretraining_data", "classification", "metrics", "squad", "squad_scores", "ner", "flags"),
     *(

@@ -190,7 +190,7 @@ def test_rows_that_are_all_padding_keep_one_column(tmp_path):
     [
         ({"max_seq_length": 8}, "was made for max_seq_length 6, but max_seq_length is 8 here"),
         ({"max_predictions_per_seq": 1}, "was made for max_predictions_per_seq 2, but max_predictions_per_seq is 1"),
-        ({"vocab_size": 7}, "input_ids holds 7, which is not in 0..6 (vocab_size)"),
+        ({"vocab_size": 7}, "input_ids holds 7, which is not in 0..6 (vocab_size 7 in the model's configuration"),
     ],
 )
 def test_records_made_for_other_sizes_name_both_numbers_and_the_file(tmp_path, sizes, message):
@@ -203,9 +203,17 @@ def test_records_made_for_other_sizes_name_both_numbers_and_the_file(tmp_path, s
 @pytest.mark.parametrize(
     ("kind", "change", "message"),
     [
-        ("pretraining", {"input_ids": [1, 2, 30, 0, 0, 0]}, "input_ids holds 30, which is not in 0..29 (vocab_size)"),
+        (
+            "pretraining",
+            {"input_ids": [1, 2, 30, 0, 0, 0]},
+            "input_ids holds 30, which is not in 0..29 (vocab_size 30 in the model's configuration",
+        ),
         ("pretraining", {"input_ids": [1, -2, 3, 0, 0, 0]}, "input_ids holds -2"),
-        ("pretraining", {"masked_lm_ids": [99, 0]}, "masked_lm_ids holds 99, which is not in 0..29 (vocab_size)"),
+        (
+            "pretraining",
+            {"masked_lm_ids": [99, 0]},
+            "masked_lm_ids holds 99, which is not in 0..29 (vocab_size 30 in the model's configuration",
+        ),
         ("pretraining", {"masked_lm_positions": [1, 6]}, "masked_lm_positions holds 6, which is not in 0..5"),
         ("pretraining", {"masked_lm_positions": [-1, 0]}, "masked_lm_positions holds -1"),
         ("pretraining", {"segment_ids": [0, 1, 2, 0, 0, 0]}, "segment_ids holds 2, which is not in 0..1"),
@@ -259,7 +267,7 @@ def test_a_flipped_byte(tmp_path, at):
 def test_a_file_of_text(tmp_path):
     path = tmp_path / "a"
     path.write_text("this is no TFRecord file at all, it is a text\n")
-    assert fault(str(path)).startswith(f"{path}, record 1: the file is ")
+    assert fault(str(path)).startswith(f"{path}: is text, not TFRecord; create_pretraining_data.py")
 
 
 def test_an_empty_file(tmp_path):
