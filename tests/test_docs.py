@@ -1,15 +1,34 @@
-"""What the documents show as printed is what is printed."""
+"""What the documents show as printed is what is printed, and what they show as typed can be typed."""
+
+from __future__ import annotations
 
 import doctest
+import os
 import pathlib
 import re
+import shlex
+import shutil
+import subprocess
+import sys
+import unicodedata
 
 import pytest
+import toy_data
+from command_lines import ROOT, CommandLines
+from test_flags import SCRIPTS, described
 
-ROOT = pathlib.Path(__file__).resolve().parents[1]
+from bert_tf2 import checkpoint, heads
+from bert_tf2.config import BertConfig
+
+DOCUMENTS = ["README.md", *(f"docs/{path.name}" for path in sorted((ROOT / "docs").glob("*.md")))]
+DEMO = ROOT / "bert_tf2" / "demo"
 
 
-@pytest.mark.parametrize("name", ["how_bert_works.md", "migrating.md"])
+def text_of(document: str) -> str:
+    return (ROOT / document).read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("name", ["how_bert_works.md", "migrating.md", "guide.md"])
 def test_snippets_print_what_the_document_says(name, monkeypatch):
     monkeypatch.chdir(ROOT)  # they name files of the checkout
     result = doctest.testfile(str(ROOT / "docs" / name), module_relative=False)
@@ -17,8 +36,202 @@ def test_snippets_print_what_the_document_says(name, monkeypatch):
     assert result.failed == 0
 
 
-@pytest.mark.parametrize("document", ["README.md", *(f"docs/{path.name}" for path in (ROOT / "docs").glob("*.md"))])
+def anchors(document: pathlib.Path) -> set[str]:
+    """The anchors of a document's headings, as GitHub makes them."""
+    headings = re.findall(r"(?m)^#+ (.*)$", document.read_text(encoding="utf-8"))
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+@pytest.mark.parametrize("document", DOCUMENTS)
 def test_links_lead_somewhere(document):
     path = ROOT / document
-    for target in re.findall(r"\]\(([^)#]+)[^)]*\)", path.read_text(encoding="utf-8")):
-        assert target.startswith("http") or (path.parent / target).exists(), target
+    for target, anchor in re.findall(r"\]\(([^)#\s]*)#?([^)\s]*)\)", text_of(document)):
+        if target.startswith("http"):
+            continue
+        found = path.parent / target if target else path
+        assert found.exists(), target
+        assert not anchor or anchor in anchors(found), f"{target}#{anchor}"
+
+
+# Command lines
+
+
+def shell_lines(document: str) -> list[list[str]]:
+    """The command lines of a document's shell blocks, as words; variables are kept as they are written."""
+    blocks = re.findall(r"(?ms)^```(?:shell)?\n(.*?)^```$", text_of(document))
+    lines = (line for block in blocks for line in block.replace("\\\n", " ").splitlines())
+    lines = (line for line in lines if re.match(r"\s*(python|echo)\s", line))
+    return [shlex.split(line, comments=True) for line in lines]
+
+
+def shown_commands(document: str) -> list[list[str]]:
+    """Every command line that runs Python on a file: those of the blocks, and those inside of sentences and tables."""
+    inline = [shlex.split(line) for line in re.findall(r"`(python [^`]+)`", text_of(document))]
+    commands = [*shell_lines(document), *inline]
+    return [words[1:] for words in commands if words[0] == "python" and not words[1].startswith("-")]
+
+
+def is_flag(script: str, argument: str) -> bool:
+    """Whether absl would take `--name=value`, `--name` or `--noname`."""
+    flags = described(script)["flags"]
+    name = argument.removeprefix("--").split("=")[0]
+    if name in flags:
+        return "=" in argument or flags[name]["type"] == "bool"
+    return flags.get(name.removeprefix("no"), {}).get("type") == "bool"
+
+
+@pytest.mark.parametrize("document", DOCUMENTS)
+def test_every_script_shown_exists_and_has_the_flags_shown(document):
+    for script, *arguments in shown_commands(document):
+        assert (ROOT / script).is_file(), script
+        if script in SCRIPTS:
+            unknown = [word for word in arguments if word.startswith("--") and not is_flag(script, word)]
+            assert not unknown, f"{script} {' '.join(unknown)}"
+
+
+@pytest.mark.parametrize("document", ["README.md", "docs/guide.md"])
+def test_every_flag_in_a_sentence_is_one_of_some_script(document):
+    prose = re.sub(r"(?ms)^```.*?^```$", "", text_of(document))
+    names = {name for code in re.findall(r"`([^`]+)`", prose) for name in re.findall(r"(?<![\w-])--(\w+)", code)}
+    known = {name for script in SCRIPTS for name in described(script)["flags"]}
+    benchmarks = "".join(path.read_text() for path in (ROOT / "benchmarks").glob("*.py"))
+    known |= {f"no{name}" for name in known} | {*re.findall(r'DEFINE_\w+\(\s*"(\w+)"', benchmarks)} | {"logdir"}
+    assert names - known == set()
+    assert len(names) > 10
+
+
+def test_the_readers_of_documents_see_what_is_there():
+    """The tests above would pass on empty lists."""
+    scripts = {words[0] for document in ("README.md", "docs/guide.md") for words in shown_commands(document)}
+    assert scripts >= {*SCRIPTS}
+    assert not is_flag("run_classifier.py", "--do_lower=False") and not is_flag("run_classifier.py", "--learning_rate")
+    assert is_flag("run_classifier.py", "--nodo_lower_case") and is_flag("run_classifier.py", "--learning_rate=1")
+
+
+# What takes minutes with the numbers of the documents gets smaller ones. The last value of a flag counts.
+SHORTER = {
+    "run_pretraining.py": ["--num_train_steps=3", "--num_warmup_steps=1", "--max_eval_steps=2"],
+    "run_classifier.py": ["--num_train_epochs=1", "--train_batch_size=32"],
+    "run_squad.py": ["--num_train_epochs=1", "--max_seq_length=256"],
+    "run_ner.py": ["--num_train_epochs=1"],
+    "create_pretraining_data.py": ["--dupe_factor=2"],
+}
+# export_saved_model.py takes its time, and tests/test_export.py runs it; the others need another machine.
+NOT_RUN = ("export_saved_model.py", "--use_tpu=True", "gs://", "serving/", "benchmarks/")
+
+
+@pytest.fixture(scope="module")
+def user(tmp_path_factory):
+    """A folder with everything that the command lines of README.md and docs/guide.md name, in small."""
+    folder = tmp_path_factory.mktemp("user")
+    for name in ("model", "glue/MRPC", "squad", "xnli/multinli", "tmp", "corpus"):
+        (folder / name).mkdir(parents=True)
+    write_model(folder / "model")
+    write_tables(folder)
+    for part, count in (("train", 24), ("dev", 3)):
+        toy_data.write_squad(folder / "squad" / f"{part}-v1.1.json", count, 1)
+        toy_data.write_squad(folder / "squad" / f"{part}-v2.0.json", count, 1, impossible=True)
+    for part in ("train", "testa", "testb"):
+        (folder / f"eng.{part}").write_text(re.sub(r"(?m)^[\d.]+ ", "", toy_data.conll(40, 1)))
+    shutil.copy(DEMO / "corpus.txt", folder / "corpus" / "text.txt")
+    shutil.copy(ROOT / "sample_text.txt", folder)
+    (folder / "lines.txt").write_text("a lovely film\na sad book\n")
+    (folder / "bert_tf2").symlink_to(ROOT / "bert_tf2")
+    return folder
+
+
+def write_model(folder: pathlib.Path) -> None:
+    """A random model with the demo's vocabulary, laid out as Google's releases are."""
+    shutil.copy(DEMO / "vocab.txt", folder)
+    size = len((DEMO / "vocab.txt").read_text().split())
+    config = toy_data.config(vocab_size=size, num_hidden_layers=4, max_position_embeddings=512)
+    (folder / "bert_config.json").write_text(config.to_json_string())
+    weights = checkpoint.tf1_variables(heads.PretrainingModel(config))
+    checkpoint.save(str(folder / "bert_model.ckpt"), weights, 0)
+
+
+def write_tables(folder: pathlib.Path) -> None:
+    pairs = [(text, *("no yes".split() if number % 2 else "yes no".split())) for number, (text, _) in
+             enumerate(toy_data.sentences(32, 1))]  # fmt: skip
+    for part in ("train", "dev", "test"):
+        header = "Quality\t#1 ID\t#2 ID\t#1 String\t#2 String"
+        rows = [(number % 2, number, number, text, text) for number, (text, *_) in enumerate(pairs)]
+        toy_data.write_table(folder / "glue" / "MRPC" / f"{part}.tsv", header, rows)
+    (folder / "reviews").mkdir()
+    for part in ("train", "dev", "test"):
+        toy_data.write_table(folder / "reviews" / f"{part}.tsv", "review\tstars", [row[:2] for row in pairs])
+    rows = [(text, text, ("neutral", "entailment", "contradictory")[number % 3]) for number, (text, *_) in
+            enumerate(pairs)]  # fmt: skip
+    toy_data.write_table(folder / "xnli" / "multinli" / "multinli.train.zh.tsv", "premise\thypo\tlabel", rows)
+    rows = [("zh", label.replace("ory", "ion"), "", "", "", "", text, text) for text, _, label in rows]
+    toy_data.write_table(folder / "xnli" / "xnli.dev.tsv", "\t".join("language gold_label a b c d e f".split()), rows)
+
+
+@pytest.mark.parametrize("document", ["README.md", "docs/guide.md"])
+def test_command_lines_work_as_typed(document, user):
+    """In the order of the document, since later ones use what earlier ones wrote; on small data of the same layout."""
+    places = {
+        **dict.fromkeys(("$BERT_BASE_DIR", "$BERT_LARGE_DIR", "$BERT_CASED_DIR"), f"{user}/model"),
+        **{"$GLUE_DIR": f"{user}/glue", "$SQUAD_DIR": f"{user}/squad", "$XNLI_DIR": f"{user}/xnli"},
+        **{"$TRAINED_CLASSIFIER": f"{user}/tmp/mrpc_output", "$THRESH": "-1.98", "/tmp/": f"{user}/tmp/"},
+    }
+    pattern = re.compile("|".join(map(re.escape, places)))
+    (user / "tmp").rename(user / f"before_{document.replace('/', '_')}")
+    (user / "tmp").mkdir()
+    ran = 0
+    with CommandLines() as command_lines:
+        for words in shell_lines(document):
+            if any(mark in word for mark in NOT_RUN for word in words):
+                continue
+            words = [pattern.sub(lambda found: places[found[0]], word) for word in words]
+            if words[0] == "echo":
+                pathlib.Path(words[3]).write_text(words[1] + "\n")
+                continue
+            script, *arguments = words[1:]
+            done = command_lines.run(script, *arguments, *SHORTER.get(script, []), cwd=user)
+            assert done.status == 0, f"{script} {' '.join(arguments)}\n{done.stderr}"
+            assert "Traceback" not in done.stderr
+            ran += 1
+    assert ran > 8
+
+
+def test_the_reference_s_first_command_works_on_the_sample_text(tmp_path):
+    """As its README prints it, with the demo's vocabulary in the place of a released one."""
+    from bert_tf2 import records
+
+    command = (
+        "--input_file=./sample_text.txt --do_lower_case=True --max_seq_length=128 --max_predictions_per_seq=20"
+        " --masked_lm_prob=0.15 --random_seed=12345 --dupe_factor=5"
+    )
+    output = [f"--output_file={tmp_path}/tf_examples.tfrecord", f"--vocab_file={DEMO}/vocab.txt"]
+    with CommandLines() as command_lines:
+        done = command_lines.run("create_pretraining_data.py", *command.split(), *output, cwd=ROOT)
+    assert done.status == 0, done.stderr
+    sizes = {"max_seq_length": 128, "max_predictions_per_seq": 20, "vocab_size": 888, "type_vocab_size": 2}
+    batch = next(iter(records.read_records([f"{tmp_path}/tf_examples.tfrecord"], records.PRETRAINING, sizes, 8)))
+    assert batch["input_ids"].shape == (8, 128)
+    text = text_of("sample_text.txt")
+    assert text.count("\n\n") >= 3  # documents
+    for script in ("CYRILLIC", "GREEK", "DEVANAGARI", "ARABIC", "HIRAGANA", "CJK UNIFIED"):
+        assert any(script in unicodedata.name(char, "") for char in text), script
+
+
+# Python
+
+
+def test_the_readme_s_python_prints_its_own_lines_only(tmp_path):
+    """No message of TensorFlow's about devices, on either stream."""
+    (program,) = re.findall(r"(?ms)^```python\n(.*?)^```$", text_of("README.md"))
+    config = BertConfig(**{**toy_data.config().to_dict(), "vocab_size": 888})
+    (tmp_path / "bert_config.json").write_text(config.to_json_string())
+    checkpoint.save(str(tmp_path / "bert_model.ckpt"), checkpoint.tf1_variables(heads.PretrainingModel(config)), 0)
+    shutil.copy(DEMO / "vocab.txt", tmp_path)
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("TF_")}
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        cwd=tmp_path, env={**environment, "PYTHONPATH": str(ROOT)}, capture_output=True, text=True, timeout=120,
+    )  # fmt: skip
+    assert (done.returncode, done.stderr) == (0, "")
+    loaded, shape = done.stdout.splitlines()
+    assert "variables loaded" in loaded
+    assert re.fullmatch(r"\(1, \d+, 16\)", shape)
