@@ -28,7 +28,6 @@ setuptools.setup(
         "tqdm",  # progress on a terminal
         "scikit-learn",  # the measures of classification and regression tasks
         "scipy",
-        "seqeval",  # entities in tag sequences
         "h5py",  # Keras' files
         "filelock>=4",  # one training at a time in an output folder
         "google-crc32c",  # the checksums of TensorFlow's checkpoints

@@ -7,16 +7,16 @@ optimizer's slots and the weight-decay exclusion all go by it. The names stand i
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Iterable, Mapping
 
 import tensorflow as tf
 from absl import logging
 
-from bert_tf2 import files, heads, modeling, names, provenance
+from bert_tf2 import files, heads, names, provenance
 from bert_tf2.bundle import Checkpoint, CheckpointFolder, find_prefix, latest_checkpoint, save
 from bert_tf2.config import BertConfig
 from bert_tf2.errors import UserError
+from bert_tf2.names import tf1_variables
 from bert_tf2.sources import open_weights
 from bert_tf2.weights import Weights, check_finite
 
@@ -34,34 +34,6 @@ __all__ = [
     "trained_variables",
     "weights_in_use",
 ]
-
-_HEADS = {
-    heads.PretrainingModel: (*names.MASKED_LM, *names.NEXT_SENTENCE),
-    heads.SpanModel: names.SPAN,
-    heads.ClassifierModel: names.LABELS,
-    heads.TaggingModel: names.LABELS,
-}
-
-
-def tf1_variables(model) -> dict[str, tf.Variable]:
-    """The reference's name of every variable of a model -> the variable. `model` is a BertModel or one of heads'."""
-    if isinstance(model, modeling.BertModel):
-        head, skipped = (), "bert."
-    elif type(model) in _HEADS:
-        head, skipped = _HEADS[type(model)], ""
-    else:
-        raise TypeError(f"no names are known for the variables of {type(model).__name__}")
-    rows = (*names.encoder(model.config.num_hidden_layers), *head)
-    return {row.reference: _attribute(model, row.attribute.removeprefix(skipped)) for row in rows}
-
-
-def _attribute(model, path: str) -> tf.Variable:
-    """The variable at a path like `bert.blocks.0.attention.query.kernel`."""
-
-    def step(owner, part: str):
-        return owner[int(part)] if part.isdigit() else getattr(owner, part)
-
-    return functools.reduce(step, path.split("."), model).value
 
 
 def trained_variables(model) -> dict[str, tf.Variable]:

@@ -14,7 +14,7 @@ from typing import NamedTuple
 import numpy as np
 from absl import logging
 
-from bert_tf2 import classification, console, heads, ner, progress, records, training
+from bert_tf2 import classification, console, heads, ner, ner_scores, progress, records, training
 from bert_tf2.errors import UserError
 from bert_tf2.finetuning import FineTuneOptions, FineTuner, known_labels, tell_summary, write_json
 
@@ -181,7 +181,7 @@ class _Call:
 
     def _scores(self) -> dict:
         tags = self._tags("eval", self._options.eval_batch_size)
-        return ner.score([sentence.tags for sentence in self._sentences["eval"]], tags)
+        return ner_scores.score([sentence.tags for sentence in self._sentences["eval"]], tags)
 
     def _measure(self) -> tuple[str, float]:
         return "f1", self._scores()["f1"]
@@ -191,7 +191,7 @@ class _Call:
         results = {name: scores[name] for name in ("precision", "recall", "f1", "accuracy")}
         training.write_eval_results(self._options.output_dir, {**results, "global_step": self._tuner.global_step})
         write_json(self._tuner.output_file("eval_metrics.json"), scores)
-        logging.info("Scores by entity:\n%s", textwrap.indent(ner.score_table(scores), "  "))
+        logging.info("Scores by entity:\n%s", textwrap.indent(ner_scores.score_table(scores), "  "))
         return scores
 
     def predict(self) -> None:

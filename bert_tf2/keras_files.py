@@ -1,15 +1,11 @@
 """Keras' own files of this project's models: NAME.keras (the model) and NAME.weights.h5 (its weights only).
 
-A .keras file is a zip of config.json, metadata.json and model.weights.h5. The weights are an HDF5 file whose groups
-follow the attributes of the model, down to `vars/0`, `vars/1`, ... in the order in which a layer made its variables:
+A .keras file is a zip of config.json, metadata.json and model.weights.h5; the weights are an HDF5 file. Keras itself
+loads them, into a model of ours that is as large as the arrays in the file, and `names.tf1_variables` says which is
+which. Nothing that a file says is executed: a class is only compared with the names of the five that there are.
 
-    bert/embeddings/vars/0                                       bert.embeddings.word_embeddings
-    bert/blocks/transformer_block_3/attention/query/vars/1       bert.blocks.3.attention.query.bias
-    bert/layers/dense/vars/0                                     bert.pooler.kernel
-    layers/output_layer/vars/0                                   output_layer.output_weights
-
-Reading needs neither Keras nor TensorFlow, and nothing that a file says is executed: a class is only compared with the
-names of the five that there are. `keras.models.load_model` reads the same files once `bert_tf2.heads` is imported.
+Before that the file is looked through here, because Keras believes what it is told of sizes: a few bytes could have it
+take all memory or fill the disk. That links to other files are refused does not depend on its version either.
 """
 
 from __future__ import annotations
@@ -24,18 +20,20 @@ import re
 import shutil
 import tempfile
 import types
+import warnings
+import weakref
 import zipfile
 import zlib
 from collections.abc import Callable, Iterator, Mapping
-from typing import IO, Any
+from typing import IO, Any, NamedTuple
 
 import h5py
-import ml_dtypes
 import numpy as np
 
 from bert_tf2 import classification, environment, files, names, outputs
 from bert_tf2.config import BertConfig
 from bert_tf2.errors import UserError
+from bert_tf2.quiet import load_tensorflow
 from bert_tf2.weights import Weights, as_float32
 
 _MODEL, _WEIGHTS = ".keras", ".weights.h5"
@@ -44,33 +42,15 @@ _MOST_CONFIG_BYTES = 2**20
 # Weights hardly shrink; what grows more than this when it is unpacked is there to fill a disk.
 _MOST_UNPACKED = 100
 
-_DTYPES = [np.dtype(dtype) for dtype in (np.float32, ml_dtypes.bfloat16, np.float16, np.float64)]
+_DTYPES = ("float32", "bfloat16", "float16", "float64")
 _DAMAGED_ZIP = (zipfile.BadZipFile, zlib.error)
 
-# What each class has on top of the encoder.
-_HEADS = {
-    "BertModel": (),
-    "PretrainingModel": (*names.MASKED_LM, *names.NEXT_SENTENCE),
-    "ClassifierModel": names.LABELS,
-    "SpanModel": names.SPAN,
-    "TaggingModel": names.LABELS,
-}
-
-# How an attribute is called in the file where it is called otherwise.
-_GROUPS = (
-    (r"^(bert/)?blocks/0/", r"\1blocks/transformer_block/"),
-    (r"^(bert/)?blocks/(\d+)/", r"\1blocks/transformer_block_\2/"),
-    (r"^(bert/)?pooler/", r"\1layers/dense/"),
-    (r"^masked_lm/", "layers/masked_lm_head/"),
-    (r"^(next_sentence|output_layer)/", "layers/output_layer/"),
-)
-# The variables of a layer in the order in which it makes them.
-_ORDERS = (
-    ("word_embeddings", "token_type_embeddings", "position_embeddings"),
-    ("kernel", "bias"),
-    ("gamma", "beta"),
-    ("output_weights", "output_bias"),
-)
+# What is looked at before Keras loads a file: the groups with a model's weights, and which arrays tell its sizes.
+_GROUPS = ("bert", "embeddings", "blocks", "layers", "vars")
+_OUTPUT_BIAS = "layers/output_layer/vars/1"
+_MASKED_LM_BIAS = "layers/masked_lm_head/vars/0"
+# What no weight is: variables that still have it were not in the file.
+_NOT_LOADED = float(np.finfo(np.float32).min)
 
 
 def recognises_name(path: str) -> bool:
@@ -83,10 +63,19 @@ def recognises(path: str) -> bool:
     return recognises_name(path) and not files.is_directory(path)
 
 
+class _Array(NamedTuple):
+    """`stored` is how many bytes of the file it takes."""
+
+    shape: tuple[int, ...]
+    dtype: str
+    stored: int
+
+
 class KerasFile(Weights):
     """A .keras or .weights.h5 file of one of this project's models that is open for reading.
 
-    Optimizer state is not in `shapes`. A .weights.h5 has no configuration, so `config` is None.
+    Opening it finds out its sizes; the weights are loaded when the first of them is asked for, and then all are in
+    memory. Optimizer state is not in `shapes`. A .weights.h5 has no configuration, so `config` is None.
 
     Attributes:
       class_name: the model's class, one of modeling's or heads'; None where a .weights.h5 does not tell.
@@ -96,21 +85,24 @@ class KerasFile(Weights):
     def __init__(self, path: str):
         """Raises UserError if there is no such file, it cannot be read, is damaged, or is of another model."""
         super().__init__(path)
+        self.kind = "Keras model file" if path.endswith(_MODEL) else "Keras weights file"
         self.class_name: str | None = None
         self.class_config: dict[str, Any] = {}
         files.expect_kind(path, "one of Keras' files", "zip" if path.endswith(_MODEL) else "HDF5")
         with self._explained():
-            if path.endswith(_MODEL):
-                self.kind = "Keras model file"
-                self._store = h5py.File(self._unpack(), "r")
-            else:
-                self.kind = "Keras weights file"
-                self._store = h5py.File(_copy(files.open_binary(path)) if files.is_remote(path) else path, "r")
-                self.class_name = self._guess_class()
-            self._datasets = self._find()
-            self.shapes = {name: [*dataset.shape] for name, dataset in self._datasets.items()}
-            self.dtypes = {name: str(_dtype(dataset)) for name, dataset in self._datasets.items()}
-        if others := sorted({*self.dtypes.values()} - {"float32"}):
+            self._store = self._local_store()
+            with h5py.File(self._store, "r") as store:
+                arrays = _arrays_in(store)
+                if not path.endswith(_MODEL):
+                    self.class_name = self._guess_class(store, arrays)
+            self._sizes, self._num_labels = self._measure(arrays)
+            rows = names.of_class(self._loaded_class, self._sizes.num_hidden_layers)
+            self.shapes = {row.reference: names.shape(row, self._sizes, self._num_labels) for row in rows}
+            dtypes = sorted({array.dtype for array in arrays.values()})
+            self.dtypes = dict.fromkeys(self.shapes, "/".join(dtypes))  # Keras gives a model's variables the same one
+            if len(arrays) < len(rows):
+                self._variables  # noqa: B018, says which are missing
+        if others := [dtype for dtype in dtypes if dtype != "float32"]:
             self.remarks.append(f"Its weights are {', '.join(others)}; they are read as float32.")
 
     @contextlib.contextmanager
@@ -118,7 +110,7 @@ class KerasFile(Weights):
         try:
             yield
         # h5py has no exception of its own; it raises whatever is nearest to what the HDF5 library said.
-        except (OSError, RuntimeError, ValueError, KeyError, TypeError, EOFError, *_DAMAGED_ZIP) as error:
+        except (OSError, RuntimeError, ValueError, LookupError, TypeError, EOFError, *_DAMAGED_ZIP) as error:
             if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES):
                 raise  # it is not the file's fault, but the temporary folder's
             what = f"the tensor {name} cannot be read" if name else "cannot be read"
@@ -127,8 +119,19 @@ class KerasFile(Weights):
                 f"{self.path}: {what}, the file is damaged or incomplete ({reason}); copy it again"
             ) from error
 
-    def _unpack(self) -> IO[bytes]:
-        """Reads the configuration, and gives the weights as a nameless file, whose checksum has been compared."""
+    def _local_store(self) -> str:
+        """The path of the weights as a file of this machine, by a name that Keras takes."""
+        if not self.path.endswith(_MODEL) and not files.is_remote(self.path):
+            return self.path
+        scratch = tempfile.mkdtemp(prefix="keras-")
+        weakref.finalize(self, shutil.rmtree, scratch, ignore_errors=True)
+        path = os.path.join(scratch, _STORE)
+        with open(path, "wb") as copy:
+            self._unpack(copy) if self.path.endswith(_MODEL) else _copy(files.open_binary(self.path), copy)
+        return path
+
+    def _unpack(self, copy: IO[bytes]) -> None:
+        """Reads the configuration, and copies the weights, whose checksum is compared on the way."""
         with files.open_binary(self.path) as stream, zipfile.ZipFile(stream) as archive:
             members = {member.filename: member for member in archive.infolist()}
             missing = [name for name in (_CONFIG, _STORE) if name not in members]
@@ -138,7 +141,7 @@ class KerasFile(Weights):
                 raise UserError(f"{self.path}: its parts are not such as Keras writes; it is not safe to unpack")
             with archive.open(_CONFIG) as part:
                 self._read_config(part.read())
-            return _copy(archive.open(_STORE))
+            _copy(archive.open(_STORE), copy)
 
     def _is_safe(self, config: zipfile.ZipInfo, store: zipfile.ZipInfo) -> bool:
         """Whether they are as large as they may be, and packed in one of the usual ways."""
@@ -154,7 +157,7 @@ class KerasFile(Weights):
         except UserError as error:
             raise ValueError(str(error)) from error
         name, arguments = said.get("class_name"), said.get("config")
-        ours = str(said.get("module", "")).startswith("bert_tf2.") and name in _HEADS
+        ours = str(said.get("module", "")).startswith("bert_tf2.") and name in names.ON_TOP
         if not ours or not isinstance(arguments, dict) or not isinstance(arguments.get("config"), dict):
             raise UserError(f"{self.path}: holds a {said.get('module')}.{name}, which is not a model of this project")
         self.class_name = name
@@ -164,63 +167,73 @@ class KerasFile(Weights):
         except UserError as error:
             raise UserError(f"{self.path}: {error}") from error
 
-    def _guess_class(self) -> str | None:
+    def _guess_class(self, store: h5py.File, arrays: Mapping[str, _Array]) -> str | None:
         """The class whose weights these are: by its layers, and by the name that Keras gave the model."""
-        if "bert" not in self._store:
+        if not any(place.startswith("bert/") for place in arrays):
             return "BertModel"
-        if self._dataset(_place(names.MASKED_LM[0].attribute)):
+        if _MASKED_LM_BIAS in arrays:
             return "PretrainingModel"
-        variables = self._at("vars")
-        said = variables.attrs.get("name") if variables else None
+        said = store["vars"].attrs.get("name") if "vars" in store else None
         named = re.match(r"(classifier|span|tagging)_model(_\d+)?$", str(said))
         if named:
             return f"{named[1].capitalize()}Model"
         self.remarks.append("Nothing says which task its output layer is for; taken for one of labels.")
         return None
 
-    def _find(self) -> dict[str, h5py.Dataset]:
-        """Reference name -> where it lies, of all weights."""
-        alone = self.class_name == "BertModel"
-        num_layers = len(self._at("blocks" if alone else "bert/blocks") or [])
-        if self.config and self.config.num_hidden_layers != num_layers:
-            raise ValueError(f"it says {self.config.num_hidden_layers} layers and holds {num_layers}")
-        rows = [*names.encoder(num_layers), *_HEADS[self.class_name or "ClassifierModel"]]
-        found = {row.reference: self._dataset(_place(row.attribute, alone)) for row in rows}
-        missing = [name for name, dataset in found.items() if dataset is None]
-        if len(missing) == len(found) or names.EMBEDDINGS[0].reference in missing:
-            raise UserError(
-                f"{self.path}: holds no model of this project (in it are {', '.join(self._store) or 'none'})"
+    def _measure(self, arrays: Mapping[str, _Array]) -> tuple[BertConfig, int | None]:
+        """The sizes of the model, and the number of its labels, from those of its arrays."""
+        root = "" if self.class_name == "BertModel" else "bert/"
+        blocks = {place.removeprefix(root).split("/")[1] for place in arrays if place.startswith(f"{root}blocks/")}
+        try:
+            words, types, positions = (arrays[f"{root}embeddings/vars/{number}"].shape for number in range(3))
+            inner = next(array.shape for place, array in arrays.items() if place.endswith("/intermediate/vars/1"))
+            sizes = BertConfig(
+                vocab_size=words[0],
+                hidden_size=words[1],
+                num_hidden_layers=len(blocks),
+                num_attention_heads=1,  # no size depends on it
+                intermediate_size=inner[0],
+                max_position_embeddings=positions[0],
+                type_vocab_size=types[0],
             )
+        except (LookupError, StopIteration, UserError) as error:
+            held = ", ".join(sorted({place.split("/")[0] for place in arrays})) or "none"
+            raise UserError(f"{self.path}: holds no model of this project (in it are {held})") from error
+        if self.config and self.config.num_hidden_layers != len(blocks):
+            raise ValueError(f"it says {self.config.num_hidden_layers} layers and holds {len(blocks)}")
+        if root and _OUTPUT_BIAS not in arrays:
+            raise UserError(f"{self.path}: lacks the output layer; copy it again")
+        return sizes, arrays[_OUTPUT_BIAS].shape[0] if root else None
+
+    @functools.cached_property
+    def _variables(self) -> dict[str, Any]:
+        """Reference name -> variable of a model that Keras has loaded the weights into."""
+        with load_tensorflow().device("CPU"):
+            model = self._model()
+            variables = names.tf1_variables(model)
+            for variable in variables.values():
+                variable.assign(np.broadcast_to(np.float32(_NOT_LOADED), variable.shape))
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # Keras' way to say what it did not find
+                model.load_weights(self._store, skip_mismatch=True)
+        missing = [name for name, variable in variables.items() if (variable.numpy() == _NOT_LOADED).all()]
         if missing:
             more = f" and {len(missing) - 5} more" if len(missing) > 5 else ""
-            raise UserError(f"{self.path}: lacks {', '.join(missing[:5])}{more}; copy it again")
-        return found
+            raise UserError(
+                f"{self.path}: lacks {', '.join(missing[:5])}{more}, or has them in another shape; copy it again"
+            )
+        return variables
 
-    def _at(self, place: str) -> h5py.Group | h5py.Dataset | None:
-        """What lies at a place in this very file, None if nothing does."""
-        here = self._store
-        for part in place.split("/"):
-            link = here.get(part, getlink=True) if isinstance(here, h5py.Group) else None
-            if link is None:
-                return None
-            if not isinstance(link, h5py.HardLink):
-                raise ValueError(f"{place} refers to another place")
-            here = here[part]
-        return here
+    @property
+    def _loaded_class(self) -> str:
+        return self.class_name or "ClassifierModel"
 
-    def _dataset(self, place: str) -> h5py.Dataset | None:
-        """The array at a place, None if there is none. One that is larger than what there is of it is not taken."""
-        dataset = self._at(place)
-        if dataset is None:
-            return None
-        if not isinstance(dataset, h5py.Dataset) or dataset.external or dataset.is_virtual:
-            raise ValueError(f"{place} is not an array in this file")
-        if _dtype(dataset) not in _DTYPES:
-            raise ValueError(f"{place} is of the type {_dtype(dataset)}")
-        stored = dataset.id.get_storage_size()
-        if dataset.nbytes > stored * (_MOST_UNPACKED if dataset.chunks else 1):
-            raise ValueError(f"{place} should have {dataset.nbytes} bytes and has {stored}")
-        return dataset
+    def _model(self):
+        from bert_tf2 import heads, modeling
+
+        made = getattr(modeling if self._loaded_class == "BertModel" else heads, self._loaded_class)
+        labels = [self._num_labels] if names.ON_TOP[self._loaded_class] == names.LABELS else []
+        return made(self._sizes, *labels, dtype="float32")
 
     def labels(self) -> Mapping[str, Any] | None:
         """That the model is a tagger, or a regression, which no shape shows; nobody kept the names of its tags."""
@@ -237,34 +250,51 @@ class KerasFile(Weights):
 
         A .keras file has a checksum, which was compared when it was opened; a .weights.h5 has none.
         """
-        dataset = self._datasets[name]
         with self._explained(name):
-            return as_float32(np.array(dataset, dtype=_dtype(dataset)))
+            return as_float32(self._variables[name].numpy())
 
 
-def _place(attribute: str, alone: bool = False) -> str:
-    """Where an attribute of a model lies in a file; `alone`, if the model is the encoder itself."""
-    layer, variable = attribute.removeprefix("bert." if alone else "").replace(".", "/").rsplit("/", 1)
-    number = next(order.index(variable) for order in _ORDERS if variable in order)
-    if layer == "masked_lm":
-        number = 0  # the bias is the only variable of its own
-    group = layer + "/"
-    for pattern, replacement in _GROUPS:
-        group = re.sub(pattern, replacement, group)
-    return f"{group}vars/{number}"
+def _arrays_in(store: h5py.File) -> dict[str, _Array]:
+    """Place -> array, of all weights of a model. Raises ValueError for what Keras should not be given to load."""
+    found: dict[str, _Array] = {}
+    reached = set()
+
+    def visit(group: h5py.Group, name: str, place: str) -> None:
+        item = group[name] if isinstance(group.get(name, getlink=True), h5py.HardLink) else None
+        if item is None or item in reached:
+            raise ValueError(f"{place} refers to another place")
+        reached.add(item)
+        if isinstance(item, h5py.Group):
+            for part in item:
+                visit(item, part, f"{place}/{part}")
+        else:
+            found[place] = _checked(item, place)
+
+    for name in _GROUPS:
+        if name in store:
+            visit(store, name, name)
+    if sum(array.stored for array in found.values()) > store.id.get_filesize():
+        raise ValueError("several arrays lie in one place")
+    return found
 
 
-def _dtype(dataset: h5py.Dataset) -> np.dtype:
-    """bfloat16, which HDF5 does not know, goes by an attribute that Keras writes."""
-    return np.dtype(ml_dtypes.bfloat16) if dataset.attrs.get("dtype") == "bfloat16" else dataset.dtype
+def _checked(dataset: h5py.Dataset, place: str) -> _Array:
+    """Raises ValueError where it is no array of numbers of which as much is in this file as it claims to hold."""
+    if not isinstance(dataset, h5py.Dataset) or dataset.external or dataset.is_virtual:
+        raise ValueError(f"{place} is not an array in this file")
+    # HDF5 does not know bfloat16, so Keras writes this attribute.
+    dtype = "bfloat16" if dataset.attrs.get("dtype") == "bfloat16" else str(dataset.dtype)
+    if dtype not in _DTYPES:
+        raise ValueError(f"{place} is of the type {dtype}")
+    stored = dataset.id.get_storage_size()
+    if dataset.nbytes > stored * (_MOST_UNPACKED if dataset.chunks else 1):
+        raise ValueError(f"{place} should have {dataset.nbytes} bytes and has {stored}")
+    return _Array(dataset.shape, dtype, stored)
 
 
-def _copy(stream: IO[bytes]) -> IO[bytes]:
-    """What is left of a stream, as a nameless file of this machine."""
-    copy = tempfile.TemporaryFile()  # noqa: SIM115, for the reader closes it
-    with stream:
-        shutil.copyfileobj(stream, copy, 2**20)
-    return copy
+def _copy(source: IO[bytes], target: IO[bytes]) -> None:
+    with source:
+        shutil.copyfileobj(source, target, 2**20)
 
 
 def write(path: str, model) -> None:

@@ -9,9 +9,10 @@ reference's too. `{i}` stands for the number of a block, from 0. The letters of 
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Iterable, Iterator
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from bert_tf2.config import BertConfig
 
@@ -161,6 +162,15 @@ LABELS = _output("", "output_layer", "classifier")
 
 HEADS = (*MASKED_LM, *NEXT_SENTENCE, *SPAN, *LABELS)
 
+ON_TOP = {
+    "BertModel": (),
+    "PretrainingModel": (*MASKED_LM, *NEXT_SENTENCE),
+    "ClassifierModel": LABELS,
+    "SpanModel": SPAN,
+    "TaggingModel": LABELS,
+}
+"""Class of modeling or heads -> what its models have on top of the encoder."""
+
 GLOBAL_STEP = "global_step"
 _OPTIMIZER_STATE = re.compile(
     r"/((adam|lamb)_[mv]|Momentum|Adam(_1)?|(Adam|LAMB)\w*Optimizer(_1)?|ExponentialMovingAverage)$|^(beta[12]_power|loss_scale\w*)$"
@@ -175,6 +185,34 @@ def encoder(num_hidden_layers: int, pooler: bool = True) -> Iterator[Variable]:
             yield Variable(*(text.replace("{i}", str(index)) for text in row))
     if pooler:
         yield from POOLER
+
+
+def of_class(class_name: str, num_hidden_layers: int) -> list[Variable]:
+    """Every variable of a model of one of the classes in ON_TOP."""
+    return [*encoder(num_hidden_layers), *ON_TOP[class_name]]
+
+
+def tf1_variables(model) -> dict[str, Any]:
+    """The reference's name of every variable of a model -> the tf.Variable.
+
+    Args:
+      model: a BertModel or one of heads'.
+    """
+    known = [base.__name__ for base in type(model).__mro__ if base.__name__ in ON_TOP]
+    if not known:
+        raise TypeError(f"no names are known for the variables of {type(model).__name__}")
+    skipped = "bert." if known[0] == "BertModel" else ""
+    rows = of_class(known[0], model.config.num_hidden_layers)
+    return {row.reference: _attribute(model, row.attribute.removeprefix(skipped)) for row in rows}
+
+
+def _attribute(model, path: str):
+    """The variable at a path like `bert.blocks.0.attention.query.kernel`."""
+
+    def step(owner, part: str):
+        return owner[int(part)] if part.isdigit() else getattr(owner, part)
+
+    return functools.reduce(step, path.split("."), model).value
 
 
 def shape(row: Variable, config: BertConfig, num_labels: int | None = None) -> list[int]:

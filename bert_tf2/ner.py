@@ -1,4 +1,4 @@
-"""Token classification (named entities): CoNLL columns in, windows for the model, tags and entity scores out.
+"""Token classification (named entities): CoNLL columns in, windows for the model, tags out.
 
 The reference has no such task; the design follows section 5.3 of the paper. The first piece of a word carries the
 word's label and gives its prediction, there is no CRF, and the model may see as much of the document as fits.
@@ -9,12 +9,11 @@ Letters: C = max_seq_length - 2, the pieces that fit between [CLS] and [SEP]. Wo
 from __future__ import annotations
 
 import bisect
-import collections
 import dataclasses
 import itertools
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from bert_tf2 import files
 from bert_tf2.errors import UserError
@@ -449,70 +448,7 @@ def _most_context(offsets: Sequence[int], own: range, windows: Sequence[range]) 
     return {word: number for word, (_, number) in best.items()}
 
 
-# Scores and answers
-
-
-def score(true_tags: Sequence[Sequence[str]], predicted_tags: Sequence[Sequence[str]]) -> dict[str, Any]:
-    """Entity-level precision, recall and F1, as the CoNLL script `conlleval` counts them (but in fractions of 1).
-
-    An entity counts as found when its first word, last word and type are all right. Tags need not be well-formed: an
-    I- after O, or after another type, begins an entity. A measure with nothing to divide by is 0.
-
-    Returns:
-      A dictionary for JSON: `precision`, `recall`, `f1`, `true_entities`, `predicted_entities`, `correct_entities`,
-      the same under `types` for each type, and over words `accuracy` and `words`.
-
-    Raises:
-      ValueError: the two differ in the number of sentences, or of words in one.
-    """
-    from seqeval.metrics.sequence_labeling import get_entities  # late: it imports scikit-learn
-
-    # of each type, and named in the order in which _measures takes them
-    counts = {name: collections.Counter() for name in ("true", "predicted", "correct")}
-    words = right = 0
-    for true, predicted in zip(true_tags, predicted_tags, strict=True):
-        right += sum(a == b for a, b in zip(true, predicted, strict=True))
-        words += len(true)
-        true_entities, predicted_entities = set(get_entities(list(true))), set(get_entities(list(predicted)))
-        counts["true"].update(entity[0] for entity in true_entities)
-        counts["predicted"].update(entity[0] for entity in predicted_entities)
-        counts["correct"].update(entity[0] for entity in true_entities & predicted_entities)
-    types = sorted(counts["true"] | counts["predicted"])
-    return {
-        **_measures(*(counter.total() for counter in counts.values())),
-        "accuracy": _ratio(right, words),
-        "words": words,
-        "types": {name: _measures(*(counter[name] for counter in counts.values())) for name in types},
-    }
-
-
-def _measures(true: int, predicted: int, correct: int) -> dict[str, float]:
-    return {
-        "precision": _ratio(correct, predicted),
-        "recall": _ratio(correct, true),
-        "f1": _ratio(2 * correct, true + predicted),
-        "true_entities": true,
-        "predicted_entities": predicted,
-        "correct_entities": correct,
-    }
-
-
-def _ratio(part: int, whole: int) -> float:
-    return part / whole if whole else 0.0
-
-
-def score_table(scores: Mapping[str, Any]) -> str:
-    """The result of `score` for people: a line for each type, one for all, one for the words."""
-    named = [*scores["types"].items(), ("all", scores)]
-    width = max(len("type"), *(len(name) for name, _ in named))
-    lines = [f"{'type':<{width}}  precision  recall      f1    true  predicted  correct"]
-    lines += [
-        f"{name:<{width}}  {row['precision']:9.4f}  {row['recall']:6.4f}  {row['f1']:6.4f}"
-        f"  {row['true_entities']:6d}  {row['predicted_entities']:9d}  {row['correct_entities']:7d}"
-        for name, row in named
-    ]
-    lines.append(f"{scores['accuracy']:.4f} of {scores['words']} words have the right tag")
-    return "\n".join(lines)
+# Answers
 
 
 def write_predictions(

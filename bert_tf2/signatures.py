@@ -18,10 +18,9 @@ import functools
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
-import numpy as np
 import tensorflow as tf
 
-from bert_tf2 import graph_answers, heads, modeling, ner, squad
+from bert_tf2 import graph_answers, heads, modeling, ner, ner_scores, squad
 from bert_tf2.graph_answers import SpanSettings
 from bert_tf2.graph_tokenization import GraphTokenizer, Inputs, Pieces, character_offsets
 from bert_tf2.request_checks import Limits, Rows, SpecialIds, checked_rows, checked_texts, require_words
@@ -293,7 +292,7 @@ class _Spans(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class _Grouping:
-    """How tags make entities, as seqeval says it and therefore conlleval.
+    """How tags make entities, by the rules of `ner_scores`.
 
     Attributes:
       types: string [L], of an entity with this tag.
@@ -307,21 +306,11 @@ class _Grouping:
 
     @classmethod
     def of(cls, labels: Sequence[str]) -> _Grouping:
-        """Asks seqeval about every tag, alone and behind every other.
-
-        Labels that are no tags of run_ner.py, which other libraries' models may have, are entities as they are: words
-        with the same one belong together.
-        """
-        from seqeval.metrics.sequence_labeling import get_entities  # late: it imports scikit-learn
-
-        labels = [label if ner.TAG.fullmatch(label) else f"I-{label}" for label in labels]
-        alone = [get_entities([label]) for label in labels]
-        begins = np.array([[any(start == 1 for _, start, _ in get_entities([a, b])) for b in labels] for a in labels])
-        inside = np.array([bool(found) for found in alone])
+        """Asks about every tag, alone and behind every other."""
         return cls(
-            tf.constant([found[0][0] if found else "" for found in alone]),
-            tf.constant(inside),
-            tf.constant(np.concatenate([begins, inside[np.newaxis]])),
+            tf.constant([ner_scores.split_tag(label)[1] for label in labels]),
+            tf.constant([label != ner.OUTSIDE for label in labels]),
+            tf.constant([[ner_scores.begins(b, a) for b in labels] for a in [*labels, ner.OUTSIDE]]),
         )
 
     def entities(self, labels: tf.Tensor, rows: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:

@@ -2,14 +2,13 @@
 
 A safetensors file is eight bytes with the length of a header, the header in JSON (name -> dtype, shape and place of
 each tensor), and the numbers, one tensor after the other. It is read and written here by a few lines and not by its own
-library, because that writes only what is in memory all at once, has no bfloat16 for numpy, and no checksums. What is
-written here has one, over the whole file.
+library, because that library writes only what is in memory all at once, and has no bfloat16 for numpy. The format has
+no checksums.
 """
 
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import json
 import math
 from collections.abc import Iterable, Mapping, Sequence
@@ -37,10 +36,8 @@ _DTYPES = {
 }
 _LONGEST_HEADER = 100_000_000  # the format's own limit
 _METADATA = "__metadata__"
-# The checksum is of the file with these zeros in its place.
-_CHECKSUM, _NO_CHECKSUM = "sha256", "0" * 64
-_OUR_MARK = {"format": "pt", "written_by": "bert_tf2"}
-_BLOCK = 1 << 20
+# What `transformers` asks of a file before it reads it.
+_WRITTEN_METADATA = {"format": "pt"}
 
 
 class TensorFile:
@@ -135,7 +132,6 @@ class SafetensorsFile(TensorFile):
 
     def _read_header(self, header: Mapping[str, Any], start: int, size: int) -> None:
         """Takes over what the header says. Raises ValueError, LookupError or TypeError where that makes no sense."""
-        self._metadata = dict(header.get(_METADATA, {}))
         ends = []
         for name, entry in header.items():
             if name == _METADATA:
@@ -164,15 +160,6 @@ class SafetensorsFile(TensorFile):
         if reached != size:
             raise ValueError(f"the tensors take {reached} bytes and the file has {size} of them")
 
-    def verify(self) -> None:
-        if _CHECKSUM not in self._metadata and "written_by" not in self._metadata:
-            return
-        wanted = self._metadata.get(_CHECKSUM)
-        if wanted != _checksum(self.path, str(wanted)):
-            raise UserError(
-                f"{self.path}: damaged, it does not match the checksum that was written into it; copy it again"
-            )
-
 
 def _size(stream) -> int:
     stream.seek(0, 2)
@@ -186,17 +173,6 @@ def _explained(path: str):
     except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
         reason = " ".join(str(error).split())[:200]
         raise UserError(f"{path}: the header of the file is damaged ({reason}); copy it again") from error
-
-
-def _checksum(path: str, written: str) -> str:
-    """The SHA-256 of a safetensors file whose header holds the checksum `written`."""
-    with files.open_binary(path) as stream:
-        head = stream.read(8)
-        head += stream.read(int.from_bytes(head, "little"))
-        summed = hashlib.sha256(head.replace(written.encode(), _NO_CHECKSUM.encode(), 1))
-        while block := stream.read(_BLOCK):
-            summed.update(block)
-    return summed.hexdigest()
 
 
 def write_safetensors(path: str, shapes: Mapping[str, Sequence[int]], arrays: Iterable[tuple[str, np.ndarray]]) -> None:
@@ -223,14 +199,11 @@ def write_safetensors(path: str, shapes: Mapping[str, Sequence[int]], arrays: It
             stream.write(np.ascontiguousarray(array, "<f4").data)
     if missing:
         raise ValueError(f"{', '.join(sorted(missing))} did not come")
-    checksum = _checksum(path, _NO_CHECKSUM)
-    with files.open_binary(path, "r+b") as stream:
-        stream.write(head.replace(_NO_CHECKSUM.encode(), checksum.encode()))
 
 
 def _header(shapes: Mapping[str, Sequence[int]]) -> tuple[bytes, dict[str, int]]:
     """The first bytes of a file, and where in it each tensor begins."""
-    entries: dict[str, Any] = {_METADATA: {**_OUR_MARK, _CHECKSUM: _NO_CHECKSUM}}
+    entries: dict[str, Any] = {_METADATA: _WRITTEN_METADATA}
     places: dict[str, int] = {}
     end = 0
     for name, shape in shapes.items():

@@ -2,9 +2,9 @@
 
 Such a file is a pickle, which is a program for a machine with a stack, and says between which tensors and which runs of
 numbers ("storages") there is what relation; the storages themselves lie behind it. Python's own `pickle` lets that
-program import and call whatever it likes. The machine here knows only what makes up a dictionary of tensors: numbers,
-texts, tuples, lists and dictionaries, and a few names of PyTorch that stand for themselves (`_ALLOWED`). A name that is
-not among them, or any other instruction, ends the reading.
+program import and call whatever it likes. The unpickler here knows only what makes up a dictionary of tensors: numbers,
+texts, tuples, lists and dictionaries, and a few names of PyTorch with their stand-ins (`_KNOWN`). A name that is not
+among them, or any other instruction, ends the reading.
 
 There are two formats, both described by PyTorch's serialization.py. Since 1.6 it is a zip archive: the pickle is
 `NAME/data.pkl` and storage K is `NAME/data/K`, uncompressed. Before, it was one pickle after the other, first a magic
@@ -16,10 +16,11 @@ from __future__ import annotations
 
 import io
 import math
+import pickle
 import pickletools
 import struct
 import zipfile
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, BinaryIO, NamedTuple
 
 import ml_dtypes
@@ -91,31 +92,14 @@ class _Tensor(NamedTuple):
     strides: tuple[int, ...]
 
 
-class _Name(NamedTuple):
-    """One of _ALLOWED: not the thing of that name, which is never loaded."""
+class _StorageType(NamedTuple):
+    """What stands for a class such as torch.FloatStorage."""
 
-    name: str
+    dtype: str
 
-
-_STORAGES = {
-    "torch.DoubleStorage": "float64",
-    "torch.FloatStorage": "float32",
-    "torch.HalfStorage": "float16",
-    "torch.BFloat16Storage": "bfloat16",
-    "torch.LongStorage": "int64",
-    "torch.IntStorage": "int32",
-    "torch.ShortStorage": "int16",
-    "torch.CharStorage": "int8",
-    "torch.ByteStorage": "uint8",
-    "torch.BoolStorage": "bool",
-}
-_REBUILD = ("torch._utils._rebuild_tensor", "torch._utils._rebuild_tensor_v2")
-_PARAMETER = "torch._utils._rebuild_parameter"
-_ORDERED_DICT = "collections.OrderedDict"
-_ALLOWED = (*_STORAGES, *_REBUILD, _PARAMETER, _ORDERED_DICT)
 
 _MOST_NUMBERS = 1 << 62
-_LONGEST_PICKLE = 1 << 22  # bytes; that of BERT-Large has less than 100,000
+_LONGEST_PICKLE = 1 << 20  # bytes; that of BERT-Large has less than 100,000. In memory it may take 100 times as much
 _MAGIC_NUMBER = 0x1950A86A20F9469CFC6C
 _PROTOCOL_VERSION = 1001
 _ZIP = b"PK\x03\x04"
@@ -139,10 +123,6 @@ class _NeedsCode(_Refused):
         super().__init__(f"needs code to be run: it {what}")
 
 
-class _Mark:
-    """What MARK puts on the stack."""
-
-
 def _printable(text: object) -> str:
     """Text from a file as part of a one-line message."""
     return str(text)[:100].encode("unicode_escape").decode()
@@ -155,147 +135,30 @@ def _whole(value: object) -> int:
     return value
 
 
-class _Machine:
-    """Runs the instructions of one pickle.
+class _Dict(dict):
+    """A dictionary with plain keys only: to hash a deep or a shared tuple may take for ever, or all of C's stack."""
 
-    Every instruction adds at most one thing to what there is, so that memory stays in proportion to the pickle.
+    __slots__ = ()
 
-    Attributes:
-      dtypes: key of a storage that was met -> dtype.
-    """
-
-    def __init__(self):
-        self.dtypes: dict[str, str] = {}
-        self._stack: list[Any] = []
-        self._memo: dict[int, Any] = {}
-
-    def run(self, stream: BinaryIO) -> Any:
-        """What the pickle at the stream's place describes; leaves the stream behind it."""
-        for opcode, argument, _ in pickletools.genops(stream):
-            if opcode.name in _PUSH_ARGUMENT:
-                self._stack.append(argument)
-            elif opcode.name in _PUSH_NEW:
-                self._stack.append(_PUSH_NEW[opcode.name]())
-            elif opcode.name in _INSTRUCTIONS:
-                _INSTRUCTIONS[opcode.name](self, argument)
-            elif opcode.name not in ("PROTO", "FRAME", "STOP"):
-                raise _NeedsCode(f"has the instruction {opcode.name}")
-        return self._stack.pop()
-
-    def _above_mark(self) -> list[Any]:
-        items = []
-        while (item := self._stack.pop()) is not _Mark:
-            items.append(item)
-        return items[::-1]
-
-    def _tuple(self, size: int | None) -> None:
-        items = self._above_mark() if size is None else [self._stack.pop() for _ in range(size)][::-1]
-        self._stack.append(tuple(items))
-
-    def _list(self, _) -> None:
-        self._stack.append(self._above_mark())
-
-    def _dict(self, _) -> None:
-        items = self._above_mark()
-        self._stack.append({})
-        self._set_items(items)
-
-    def _append(self, items: list[Any]) -> None:
-        target = self._stack[-1]
-        if not isinstance(target, list):
-            raise _Refused("is damaged: something is added to what is no list")
-        target.extend(items)
-
-    def _set_items(self, items: Sequence[Any]) -> None:
-        """Keys and values in turn. Only plain keys: what a deep tuple takes to be looked up has no bounds."""
-        target = self._stack[-1]
-        if not isinstance(target, dict) or not all(isinstance(key, str | int) for key in items[::2]):
+    def __setitem__(self, key, value):
+        if not isinstance(key, str | int):
             raise _Refused("is damaged: an entry of a dictionary makes no sense")
-        target.update(zip(items[::2], items[1::2], strict=True))
-
-    def _remember(self, place: int | None) -> None:
-        self._memo[len(self._memo) if place is None else place] = self._stack[-1]
-
-    def _name(self, name: str) -> None:
-        if name not in _ALLOWED:
-            raise _NeedsCode(f"wants {_printable(name)}")
-        self._stack.append(_Name(name))
-
-    def _stack_name(self, _) -> None:
-        name, module = self._stack.pop(), self._stack.pop()
-        self._name(f"{module}.{name}")
-
-    def _call(self, _) -> None:
-        arguments, called = self._stack.pop(), self._stack.pop()
-        name = called.name if isinstance(called, _Name) else ""
-        if name == _ORDERED_DICT:
-            self._stack.append({})
-            for pair in arguments[0] if arguments else ():
-                self._set_items(pair)
-        elif name in _REBUILD:
-            self._stack.append(_tensor(*arguments))
-        elif name == _PARAMETER:
-            self._stack.append(arguments[0])
-        else:
-            raise _NeedsCode("calls something that is no tensor's")
-
-    def _build(self, _) -> None:
-        """What PyTorch notes beside a dictionary of weights (`_metadata`) is of no use here."""
-        self._stack.pop()
-        if not isinstance(self._stack[-1], dict):
-            raise _NeedsCode("sets the state of an object")
-
-    def _storage(self, _) -> None:
-        """('storage', type, key, device, count), and in the old format the part of a storage that is meant, or None."""
-        kind, storage, key, _, count, *view = self._stack.pop()
-        if kind != "storage" or not isinstance(storage, _Name) or storage.name not in _STORAGES:
-            raise _NeedsCode("refers to something that is no storage")
-        if not isinstance(key, str):
-            raise _Refused("is damaged: a storage has no name")
-        _, first, count = view[0] if view and view[0] is not None else (None, 0, count)
-        self.dtypes.setdefault(key, _STORAGES[storage.name])
-        self._stack.append(_Storage(key, _STORAGES[storage.name], _whole(count), _whole(first)))
+        super().__setitem__(key, value)
 
 
-_PUSH_ARGUMENT = {
-    *("INT", "BININT", "BININT1", "BININT2", "LONG", "LONG1", "LONG4", "FLOAT", "BINFLOAT"),
-    *("STRING", "BINSTRING", "SHORT_BINSTRING", "UNICODE", "BINUNICODE", "SHORT_BINUNICODE", "BINUNICODE8"),
-}
-_PUSH_NEW: dict[str, Callable[[], Any]] = {
-    "NONE": lambda: None,
-    "NEWTRUE": lambda: True,
-    "NEWFALSE": lambda: False,
-    "MARK": lambda: _Mark,
-    "EMPTY_TUPLE": tuple,
-    "EMPTY_LIST": list,
-    "EMPTY_DICT": dict,
-}
-_INSTRUCTIONS: dict[str, Callable[[_Machine, Any], None]] = {
-    "TUPLE": lambda machine, _: machine._tuple(None),
-    "TUPLE1": lambda machine, _: machine._tuple(1),
-    "TUPLE2": lambda machine, _: machine._tuple(2),
-    "TUPLE3": lambda machine, _: machine._tuple(3),
-    "LIST": _Machine._list,
-    "DICT": _Machine._dict,
-    "APPEND": lambda machine, _: machine._append([machine._stack.pop()]),
-    "APPENDS": lambda machine, _: machine._append(machine._above_mark()),
-    "SETITEM": lambda machine, _: machine._set_items([machine._stack.pop(), machine._stack.pop()][::-1]),
-    "SETITEMS": lambda machine, _: machine._set_items(machine._above_mark()),
-    "GLOBAL": lambda machine, name: machine._name(name.replace(" ", ".")),
-    "STACK_GLOBAL": _Machine._stack_name,
-    "REDUCE": _Machine._call,
-    "BUILD": _Machine._build,
-    "BINPERSID": _Machine._storage,
-    **dict.fromkeys(("PUT", "BINPUT", "LONG_BINPUT", "MEMOIZE"), _Machine._remember),
-    **dict.fromkeys(
-        ("GET", "BINGET", "LONG_BINGET"), lambda machine, place: machine._stack.append(machine._memo[place])
-    ),
-}
+def _ordered_dict(pairs=()) -> _Dict:
+    """collections.OrderedDict; Python 2 gave it its entries as a list of pairs."""
+    made = _Dict()
+    for key, value in pairs:
+        made[key] = value
+    if pairs:
+        pairs.clear()  # or a file could ask for as many copies of a long list as it likes
+    return made
 
 
 def _tensor(storage, offset, shape, strides, requires_grad=False, hooks=None, metadata=None) -> _Tensor:
     """A tensor as `_rebuild_tensor` and its successor are told of it, checked against its storage."""
-    if not isinstance(storage, _Storage) or metadata or len(shape) > MOST_AXES:
+    if not isinstance(storage, _Storage) or metadata or len(shape) > MOST_AXES or len(strides) != len(shape):
         raise _Refused("is damaged: a tensor without a plain storage")
     tensor = _Tensor(storage, _whole(offset), tuple(map(_whole, shape)), tuple(map(_whole, strides)))
     span = Stored(0, storage.dtype, tensor.shape, tensor.strides).span
@@ -305,11 +168,124 @@ def _tensor(storage, offset, shape, strides, requires_grad=False, hooks=None, me
     return tensor
 
 
-def _run(stream: BinaryIO, machine: _Machine | None = None) -> Any:
+def _parameter(tensor, requires_grad=True, hooks=None) -> _Tensor:
+    return tensor
+
+
+_KNOWN = {
+    "torch.DoubleStorage": _StorageType("float64"),
+    "torch.FloatStorage": _StorageType("float32"),
+    "torch.HalfStorage": _StorageType("float16"),
+    "torch.BFloat16Storage": _StorageType("bfloat16"),
+    "torch.LongStorage": _StorageType("int64"),
+    "torch.IntStorage": _StorageType("int32"),
+    "torch.ShortStorage": _StorageType("int16"),
+    "torch.CharStorage": _StorageType("int8"),
+    "torch.ByteStorage": _StorageType("uint8"),
+    "torch.BoolStorage": _StorageType("bool"),
+    "torch._utils._rebuild_tensor": _tensor,
+    "torch._utils._rebuild_tensor_v2": _tensor,
+    "torch._utils._rebuild_parameter": _parameter,
+    "collections.OrderedDict": _ordered_dict,
+}
+"""The names that a file may use -> what they stand for here. No other function is ever called."""
+
+_INSTRUCTIONS = frozenset(
+    "PROTO FRAME STOP MARK NONE NEWTRUE NEWFALSE INT BININT BININT1 BININT2 LONG LONG1 LONG4 FLOAT BINFLOAT"
+    " STRING BINSTRING SHORT_BINSTRING UNICODE BINUNICODE SHORT_BINUNICODE BINUNICODE8"
+    " EMPTY_TUPLE TUPLE TUPLE1 TUPLE2 TUPLE3 EMPTY_LIST LIST APPEND APPENDS EMPTY_DICT DICT SETITEM SETITEMS"
+    " PUT BINPUT LONG_BINPUT MEMOIZE GET BINGET LONG_BINGET GLOBAL STACK_GLOBAL REDUCE BUILD BINPERSID".split()
+)
+
+
+class _Dispatch(dict):
+    """Byte of an instruction -> the method for it."""
+
+    def __missing__(self, code: int):
+        known = pickletools.code2op.get(chr(code))
+        if known is None:
+            raise _Refused(f"is damaged: its instruction {code:#x} makes no sense")
+        raise _NeedsCode(f"has the instruction {known.name}")
+
+
+class _Unpickler(pickle._Unpickler):
+    """Reads one pickle; every instruction adds at most one thing, so that memory stays in proportion to the pickle.
+
+    This is the unpickler that is written in Python, whose table of instructions can be changed. The one in C, which is
+    `pickle.Unpickler`, is no base for files of strangers whatever its find_class does: a place of 0xffffffff in its
+    memo takes 64 GB, and a nested tuple as a key of a dictionary ends the process or keeps it busy for ever.
+
+    Attributes:
+      dtypes: key of a storage that was met -> dtype.
+    """
+
+    dispatch = _Dispatch(
+        (getattr(pickle, name)[0], pickle._Unpickler.dispatch[getattr(pickle, name)[0]]) for name in _INSTRUCTIONS
+    )
+
+    def __init__(self, stream: BinaryIO):
+        super().__init__(stream, encoding="latin-1")
+        self.dtypes: dict[str, str] = {}
+
+    def find_class(self, module: str, name: str) -> Any:
+        if f"{module}.{name}" not in _KNOWN:
+            raise _NeedsCode(f"wants {_printable(f'{module}.{name}')}")
+        return _KNOWN[f"{module}.{name}"]
+
+    def persistent_load(self, pid: Any) -> _Storage:
+        """('storage', type, key, device, count), and in the old format the part of a storage that is meant, or None."""
+        if not isinstance(pid, tuple) or len(pid) not in (5, 6) or pid[0] != "storage":
+            raise _NeedsCode("refers to something that is no storage")
+        _, storage_type, key, _, count = pid[:5]
+        if not isinstance(storage_type, _StorageType) or not isinstance(key, str):
+            raise _Refused("is damaged: a storage has no type or no name")
+        dtype = storage_type.dtype
+        _, first, count = pid[5] if len(pid) == 6 and pid[5] is not None else (None, 0, count)
+        self.dtypes.setdefault(key, dtype)
+        return _Storage(key, dtype, _whole(count), _whole(first))
+
+    def load_empty_dict(self):
+        self.append(_Dict())
+
+    def load_dict(self):
+        items = iter(self.pop_mark())
+        self.append(_ordered_dict([*zip(items, items, strict=True)]))
+
+    def load_reduce(self):
+        if not callable(self.stack[-2]):
+            raise _NeedsCode("calls something that is no tensor's")
+        super().load_reduce()
+
+    def load_build(self):
+        """What PyTorch notes beside a dictionary of weights (`_metadata`) is of no use here."""
+        self.stack.pop()
+        if not isinstance(self.stack[-1], _Dict):
+            raise _NeedsCode("sets the state of an object")
+
+    dispatch.update(
+        {
+            pickle.EMPTY_DICT[0]: load_empty_dict,
+            pickle.DICT[0]: load_dict,
+            pickle.REDUCE[0]: load_reduce,
+            pickle.BUILD[0]: load_build,
+        }
+    )
+
+
+# What a damaged pickle leads to.
+_PICKLE_ERRORS = (
+    *(pickle.UnpicklingError, struct.error, EOFError, AttributeError),
+    *(ValueError, TypeError, LookupError, OverflowError),
+)
+
+
+def _load(unpickler: _Unpickler) -> Any:
+    """What the pickle at its stream's place describes; leaves the stream behind it."""
     try:
-        return (machine or _Machine()).run(stream)
-    except (ValueError, TypeError, LookupError, OverflowError, struct.error) as error:
-        raise _Refused(f"is damaged, or not a file of torch.save ({_printable(error)})") from error
+        return unpickler.load()
+    except _PICKLE_ERRORS as error:
+        reason = _printable(error) or "it ends too early"
+        raise _Refused(f"is damaged, or not a file of torch.save ({reason})") from error
 
 
 class Layout(NamedTuple):
@@ -373,7 +349,7 @@ def _zip_layout(stream: BinaryIO, size: int) -> Layout:
     root = pickles[0].removesuffix("data.pkl")
     if f"{root}byteorder" in parts and _short_part(archive, parts[f"{root}byteorder"]) != b"little":
         raise _Refused(_OTHER_ORDER)
-    tensors = _tensors_of(_run(io.BytesIO(_short_part(archive, parts[pickles[0]]))))
+    tensors = _tensors_of(_load(_Unpickler(io.BytesIO(_short_part(archive, parts[pickles[0]])))))
     storages, archived = {}, {}
     for name, tensor in tensors.items():
         part = f"{root}data/{tensor.storage.key}"
@@ -384,7 +360,7 @@ def _zip_layout(stream: BinaryIO, size: int) -> Layout:
 
 
 def _short_part(archive: zipfile.ZipFile, part: zipfile.ZipInfo) -> bytes:
-    if part.compress_type != zipfile.ZIP_STORED or part.file_size > _LONGEST_PICKLE:
+    if part.compress_type != zipfile.ZIP_STORED or max(part.file_size, part.compress_size) > _LONGEST_PICKLE:
         raise _Refused(f"is damaged: {_printable(part.filename)} is compressed, or far too long")
     return archive.read(part)
 
@@ -406,14 +382,14 @@ def _place_in_zip(stream: BinaryIO, part: zipfile.ZipInfo, size: int) -> tuple[i
 def _legacy_layout(stream: BinaryIO, size: int) -> Layout:
     stream.seek(0)
     pickles = io.BytesIO(stream.read(_LONGEST_PICKLE))
-    if _run(pickles) != _MAGIC_NUMBER or _run(pickles) != _PROTOCOL_VERSION:
+    magic, version, machine = (_load(_Unpickler(pickles)) for _ in range(3))
+    if magic != _MAGIC_NUMBER or version != _PROTOCOL_VERSION:
         raise _Refused("is not a file of torch.save")
-    machine = _run(pickles)
     if not isinstance(machine, dict) or machine.get("little_endian") is not True:
         raise _Refused(_OTHER_ORDER)
-    described = _Machine()
-    tensors = _tensors_of(_run(pickles, described))
-    keys = _run(pickles)
+    described = _Unpickler(pickles)
+    tensors = _tensors_of(_load(described))
+    keys = _load(_Unpickler(pickles))
     if not isinstance(keys, list) or not all(isinstance(key, str) for key in keys):
         raise _Refused("is damaged: the list of its storages is missing")
     storages, place = {}, pickles.tell()

@@ -22,7 +22,6 @@ import pytest
 import tensorflow as tf
 import toy_data
 from command_lines import CommandLines
-from seqeval.metrics.sequence_labeling import get_entities
 from small_models import randomize
 
 from bert_tf2 import (
@@ -34,6 +33,7 @@ from bert_tf2 import (
     heads,
     modeling,
     ner,
+    ner_scores,
     outputs,
     pretraining,
     saved_model_files,
@@ -394,7 +394,7 @@ def test_words_and_entities_are_those_of_run_ner(exported):
     answers = export.load(made.folder)(texts)
     assert [answer["words"] for answer in answers] == words
     assert [answer["labels"] for answer in answers] == tags
-    entities = [get_entities(sentence) for sentence in tags]
+    entities = [ner_scores.entities(sentence) for sentence in tags]
     assert sum(first < last for sentence in entities for _, first, last in sentence) > 5
     assert any(tag == "O" for sentence in tags for tag in sentence)
     for text, answer, found in zip(texts, answers, entities, strict=True):
@@ -420,7 +420,7 @@ def test_a_word_that_is_cut_keeps_its_end(exported):
         (("O", "X", "Y-Z"), ("O", "I-X", "I-Y-Z")),
     ],
 )
-def test_entities_are_grouped_as_by_seqeval(labels, tags):
+def test_entities_are_grouped_as_for_the_scores(labels, tags):
     grouping = signatures._Grouping.of(labels)
     draw = random.Random(1)
     sentences = [draw.choices(range(len(tags)), k=draw.randrange(1, 9)) for _ in range(300)]
@@ -429,7 +429,7 @@ def test_entities_are_grouped_as_by_seqeval(labels, tags):
     first, last = (part.numpy().tolist() for part in grouping.entities(labels, rows))
     wanted, begin = [], 0
     for sentence in sentences:
-        found = get_entities([tags[label] for label in sentence])
+        found = ner_scores.entities([tags[label] for label in sentence])
         wanted += [(begin + start, begin + end, kind) for kind, start, end in found]
         begin += len(sentence)
     kinds = [kind.decode() for kind in grouping.types.numpy()]

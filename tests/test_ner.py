@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import json
 import random
 import subprocess
 import sys
@@ -364,80 +363,6 @@ def test_predictions_must_fit_the_windows(tokenizer):
         ner.assemble_tags(given, windows, [[0] * 8], ["O"])
     with pytest.raises(ValueError, match="sentence 1: 1 words, but the windows answer for 0"):
         ner.assemble_tags(given, windows[:1], [[0] * 8], ["O"])
-
-
-# Scores
-
-
-@pytest.mark.parametrize(
-    ("true", "predicted", "counts"),  # counts by hand: entities in `true`, in `predicted`, in both
-    [
-        ("B-A I-A O B-B", "B-A I-A O B-B", (2, 2, 2)),
-        ("B-A I-A O", "B-A O O", (1, 1, 0)),  # too short
-        ("B-A I-A", "B-B I-B", (1, 1, 0)),  # wrong type
-        ("B-A I-A", "I-A I-A", (1, 1, 1)),  # an I- may begin an entity
-        ("I-A B-A I-A", "B-A B-A I-A", (2, 2, 2)),  # IOB1 against IOB2
-        ("B-A I-A I-A", "B-A I-B I-A", (1, 3, 0)),  # each change of type begins another
-        ("B-A B-A", "B-A I-A", (2, 1, 0)),
-        ("S-A B-A I-A E-A", "S-A B-A I-A E-A", (2, 2, 2)),
-        ("B-A E-A S-B", "I-A I-A B-B", (2, 2, 2)),  # IOBES against IOB1
-        ("B-A E-A I-A", "B-A I-A I-A", (2, 1, 0)),  # nothing goes on after an E-
-        ("B-a-b I-a-b", "B-a-b I-a-c", (1, 2, 0)),  # hyphens in a type
-        ("O O", "O O", (0, 0, 0)),
-    ],
-)
-def test_entities_as_conlleval_counts_them(true, predicted, counts):
-    found = ner.score([true.split()], [predicted.split()])
-    assert (found["true_entities"], found["predicted_entities"], found["correct_entities"]) == counts
-
-
-def test_score_by_hand():
-    true = [["B-PER", "I-PER", "O", "B-LOC"], ["O", "B-LOC", "O"], ["B-PER"]]
-    predicted = [["B-PER", "I-PER", "O", "O"], ["B-LOC", "B-LOC", "B-ORG"], ["B-LOC"]]
-    found = ner.score(true, predicted)
-    assert json.loads(json.dumps(found)) == found
-    types = found.pop("types")
-    assert found == {
-        "precision": 2 / 5,
-        "recall": 2 / 4,
-        "f1": pytest.approx(2 * 0.4 * 0.5 / 0.9),
-        "true_entities": 4,
-        "predicted_entities": 5,
-        "correct_entities": 2,
-        "accuracy": 4 / 8,
-        "words": 8,
-    }
-    assert {name: (row["precision"], row["recall"]) for name, row in types.items()} == {
-        "LOC": (1 / 3, 1 / 2),
-        "ORG": (0.0, 0.0),
-        "PER": (1.0, 1 / 2),
-    }
-    table = ner.score_table({**found, "types": types}).splitlines()
-    assert [line.split()[0] for line in table] == ["type", "LOC", "ORG", "PER", "all", "0.5000"]
-    assert table[4].split()[1:] == ["0.4000", "0.5000", "0.4444", "4", "5", "2"]
-
-
-def test_score_agrees_with_the_library_report():
-    from seqeval.metrics import classification_report
-
-    rng = random.Random(1)
-    tags = ["O", *(f"{prefix}-{kind}" for prefix in "BIES" for kind in "AB")]
-    true = [rng.choices(tags, k=rng.randint(1, 12)) for _ in range(300)]
-    predicted = [[tag if rng.random() < 0.7 else rng.choice(tags) for tag in row] for row in true]
-    report = classification_report(true, predicted, output_dict=True)
-    found = ner.score(true, predicted)
-    for row, expected in [(found, report["micro avg"]), *((found["types"][k], report[k]) for k in "AB")]:
-        assert row["precision"] == pytest.approx(expected["precision"], abs=1e-12)
-        assert row["recall"] == pytest.approx(expected["recall"], abs=1e-12)
-        assert row["f1"] == pytest.approx(expected["f1-score"], abs=1e-12)
-        assert row["true_entities"] == expected["support"]
-
-
-def test_score_refuses_other_shapes():
-    with pytest.raises(ValueError):
-        ner.score([["O"]], [["O", "O"]])
-    with pytest.raises(ValueError):
-        ner.score([["O"]], [])
 
 
 # Writing
