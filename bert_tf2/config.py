@@ -96,10 +96,10 @@ class BertConfig:
             value = getattr(self, name)
             if value is not None and not (_is_number(value) and 0 <= value < 1):
                 yield f"{name} must be a number from 0 up to, but not including, 1, or null, not {_shown(value)}"
-        if not (_is_number(self.initializer_range) and 0 <= self.initializer_range < float("inf")):
-            yield f"initializer_range must be a number, 0 or above, not {_shown(self.initializer_range)}"
-        if not (_is_number(self.layer_norm_eps) and 0 < self.layer_norm_eps < float("inf")):
-            yield f"layer_norm_eps must be a number above 0, not {_shown(self.layer_norm_eps)}"
+        if not (_is_number(self.initializer_range) and 0 <= self.initializer_range <= 1):
+            yield f"initializer_range must be a number from 0 to 1, not {_shown(self.initializer_range)}"
+        if not (_is_number(self.layer_norm_eps) and 0 < self.layer_norm_eps <= 1):
+            yield f"layer_norm_eps must be a number above 0 and at most 1, not {_shown(self.layer_norm_eps)}"
         if not isinstance(self.hidden_act, str) or self.hidden_act.lower() not in ACTIVATIONS:
             yield f"hidden_act {_shown(self.hidden_act)} is not one of {', '.join(ACTIVATIONS)}"
 

@@ -84,6 +84,7 @@ _BZIP2 = Kind("bzip2", "a bzip2 archive", _unpack("bunzip2", ".bz2"))
 _PICKLE = Kind("pickle", "a pickle of Python")
 _TFRECORD = Kind("TFRecord", "a TFRecord file")
 _SAFETENSORS = Kind("safetensors", "a safetensors file of weights")
+_ZEROS = Kind("zeros", "a file of zeros, as an interrupted copy leaves one", "copy it again")
 _UTF16_WITHOUT_MARK = Kind("UTF-16", "text in UTF-16 without a byte order mark", _CONVERT)
 _BINARY = "a binary file of a kind unknown here"
 
@@ -108,6 +109,10 @@ def recognise_page(head: bytes, path: str) -> Kind | None:
     """As `recognise`, and a page of HTML too, which is no mistake in a corpus but is one elsewhere."""
     is_page = re.match(rb"(\xef\xbb\xbf)?\s*<(!DOCTYPE html|html|head|\?xml)\b", head, re.IGNORECASE)
     return _HTML if is_page else recognise(head, path)
+
+
+def _is_zeros(head: bytes) -> bool:
+    return len(head) >= 16 and not head.strip(b"\0")
 
 
 def _is_tar(head: bytes) -> bool:
@@ -152,6 +157,7 @@ def _is_mostly_printable(data: bytes) -> bool:
 
 
 _TESTS: tuple[tuple[Kind, Callable[[bytes], bool]], ...] = (
+    (_ZEROS, _is_zeros),
     (_TAR, _is_tar),
     (_BZIP2, _is_bzip2),
     (_TFRECORD, _is_tfrecord),

@@ -12,6 +12,7 @@ import glob
 import json
 import os
 import re
+import shlex
 from collections.abc import Iterable, Iterator
 from typing import Any
 
@@ -230,8 +231,8 @@ def decode_lines(stream: Iterable[bytes], name: str, *, drop_bom: bool = False) 
     if joins and joins >= number:
         logging.warning(
             "%s: %d CRs within %d lines: a line ends at LF only, as in the reference, so the words before and after"
-            " each CR are joined; if lines should end there, convert it first: tr '\\r' '\\n' < FILE > FILE.lf",
-            name, joins, number,
+            " each CR are joined; if lines should end there, convert it first: tr '\\r' '\\n' < %s > %s.lf",
+            name, joins, number, shlex.quote(name), shlex.quote(name),
         )  # fmt: skip
 
 

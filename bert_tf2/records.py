@@ -6,7 +6,6 @@ A record is a `tf.train.Example`. The tables below are the only place that knows
 from __future__ import annotations
 
 import dataclasses
-import itertools
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
@@ -196,10 +195,12 @@ def _check_first_records(paths: Sequence[str], kind: RecordKind, sizes: Sizes, m
     """A wrong length shows in the first record, before anything is computed or written."""
     some = False
     for path in paths[:_FILES_TO_CHECK]:
-        for number, data in itertools.islice(_raw_records(path), 1):
-            some = True
-            if fault := _fault(path, number, data, kind, sizes):
-                raise fault
+        first = next(_raw_records(path), None)
+        if first is None and files.size(path):  # TensorFlow passes over a file of less than 12 bytes
+            raise _no_records([path])
+        if first and (fault := _fault(path, *first, kind, sizes)):
+            raise fault
+        some = some or first is not None
     if must_have_some and not some and not any(next(_raw_records(path), None) for path in paths[_FILES_TO_CHECK:]):
         raise _no_records(paths)  # tf.data would look for a first record for ever
 

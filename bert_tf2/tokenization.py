@@ -371,8 +371,8 @@ def _look_alike(vocab: Mapping[str, int]) -> str:
     for entry, index in vocab.items():
         word = re.match(r"\W+(pad|unk|cls|sep|mask)\b", entry, re.IGNORECASE)
         if word and entry not in SPECIAL_TOKENS:
-            return f" (line {index + 1} is {entry[:40]!r}, not {f'[{word[1].upper()}]'!r})"
-    return "" if first in SPECIAL_TOKENS else f" (line {vocab[first] + 1} is {first[:40]!r})"
+            return f" (line {index + 1} is {entry[:20]!r}, not {f'[{word[1].upper()}]'!r})"
+    return "" if first in SPECIAL_TOKENS else f" (line {vocab[first] + 1} is {first[:20]!r})"
 
 
 def unreachable_in_lower_case(vocab: Iterable[str]) -> list[str]:

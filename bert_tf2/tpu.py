@@ -40,7 +40,7 @@ def connect(address: str | None, zone: str | None, project: str | None) -> tf.di
         tf.tpu.experimental.initialize_tpu_system(resolver)
         return tf.distribute.TPUStrategy(resolver)
     except (ValueError, RuntimeError, OSError, tf.errors.OpError) as error:
-        reason = next(iter(str(error).strip().splitlines()), type(error).__name__)
+        reason = next(iter(str(error).strip().splitlines()), type(error).__name__)[:200]
         raise UserError(
             f"--use_tpu: no TPU can be reached ({reason}); check --tpu_name, --tpu_zone and --gcp_project, or leave"
             " --use_tpu out"

@@ -30,6 +30,7 @@ def more(folder) -> pathlib.Path:
         "deep": {"num_hidden_layers": 10_000_000},
         "wide": {"hidden_size": 10**7},
         "long": {"intermediate_size": 10**30},
+        "deviation": {"initializer_range": 1e30},
         "one_segment": {"type_vocab_size": 1},
     }.items():
         (folder / f"{name}.json").write_text(json.dumps({**good, **change}))
@@ -37,6 +38,7 @@ def more(folder) -> pathlib.Path:
     (folder / "lower.txt").write_bytes(vocabulary.replace(b"[PAD]", b"[pad]"))
     (folder / "twice.txt").write_bytes(vocabulary + b"[PAD]\n")
     (folder / "records.gz").write_bytes(gzip.compress((folder / "records").read_bytes()))
+    (folder / "stub").write_bytes(b"\x1f\x8b\x08")
     for name, weight in {"nan": float("nan"), "negative": -1.0, "infinite": float("inf"), "large": 1e30}.items():
         write_records(folder / f"{name}_weights", masked_lm_weights=[weight, 0.0, 0.0, 0.0])
     questions = toy_data.squad(8, 1)
@@ -62,6 +64,8 @@ CASES = [
     ("run_pretraining.py", "--bert_config_file=long.json", "long.json: .* intermediate_size 10+ is more than any"),
     ("run_pretraining.py", "--input_file=records.gz", r"records.gz: is a gzip .*: gunzip -k records.gz"),
     ("run_pretraining.py", "--input_file=squad.json", r"squad.json: is text, not TFRecord"),
+    ("run_pretraining.py", "--input_file=records,stub", "stub: is a gzip archive"),
+    ("run_pretraining.py", "--bert_config_file=deviation.json", "initializer_range must be .* at most 1, not 1e"),
     ("run_pretraining.py", "--input_file=nan_weights", "nan_weights, record 2: masked_lm_weights holds nan"),
     ("run_pretraining.py", "--input_file=negative_weights", "record 2: masked_lm_weights holds -1.0"),
     ("run_pretraining.py", "--input_file=infinite_weights", "record 2: masked_lm_weights holds inf"),
