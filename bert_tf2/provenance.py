@@ -264,7 +264,7 @@ def _different_entries(theirs: Sequence[str], ours: Sequence[str]) -> Iterator[t
 
 def _entries(vocab_file: str) -> list[str]:
     """As tokenization.load_vocab reads them, repeated ones included."""
-    return [line.strip() for line in files.read_lines(vocab_file)]
+    return [entry.strip() for entry in tokenization.read_entries(vocab_file)]
 
 
 def _hash(entries: Sequence[str]) -> str:

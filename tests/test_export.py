@@ -986,7 +986,7 @@ def test_load_says_nothing_on_success(exported, log_lines):
 def test_do_export_without_weights(tmp_path):
     files = toy_data.write_model(tmp_path)
     options = finetune_squad.SquadOptions(**files, **SETTINGS["squad"], output_dir=str(tmp_path), do_export=True)
-    with pytest.raises(UserError, match="holds no checkpoint to export; train first, or give --init_checkpoint"):
+    with pytest.raises(UserError, match="holds no checkpoint, and no --init_checkpoint is given"):
         finetune_squad.run(options)
 
 

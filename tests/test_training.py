@@ -273,7 +273,9 @@ def test_an_output_dir_of_another_model(tmp_path):
 
 def test_weights_for_evaluation(tmp_path, log_lines):
     model = MAKERS["pretraining"](tiny_config())
-    assert training.start_from(model, str(tmp_path / "none"), None) == 0
+    with pytest.raises(UserError, match="none: there is no such folder, and no --init_checkpoint is given"):
+        training.start_from(model, str(tmp_path / "none"), None)
+    assert training.start_from(model, str(tmp_path / "none"), None, will_train=True) == 0
     assert "the weights are random" in log_lines[-1]
     init = saved_model(tmp_path, seed=3)
     assert training.start_from(model, str(tmp_path / "none"), init) == 0
@@ -458,14 +460,14 @@ def test_pretraining_trains_evaluates_and_says_what_the_reference_says(files, tm
     assert again == pytest.approx(results, rel=1e-6)
 
 
-def test_records_that_do_not_fit_are_named_when_training_meets_them(files, tmp_path):
+def test_records_that_do_not_fit_are_named_when_training_meets_them(files):
     rows = record_rows(6)
     rows[3]["input_ids"][0] = 1000
     records.write_records(files.input_file, records.PRETRAINING, rows)
     with pytest.raises(UserError, match=r"train\.tfrecord, record 4: input_ids holds 1000"):
         pretraining.run(files)
     with pytest.raises(UserError, match=r"train\.tfrecord, record 4: input_ids holds 1000"):
-        pretraining.run(changed(files, do_train=False, output_dir=str(tmp_path / "other")))
+        pretraining.run(changed(files, do_train=False))  # with the checkpoint of step 0
     with pytest.raises(UserError, match="was made for max_seq_length 10, but max_seq_length is 8 here"):
         pretraining.run(changed(files, max_seq_length=8))
 
