@@ -90,7 +90,8 @@ def run(options: ConversionOptions) -> list[str]:
         source = ExtendedWeights(source, config, extension)
         config, vocabulary = source.config, extension.vocabulary
     target = _Target(source, config, vocabulary, lower, is_stated, labels_of(source), options)
-    return report + target.write()
+    with outputs.protecting([*_inputs(options), *_companions_of_input(options)]):
+        return report + target.write()
 
 
 def _config(source: Weights, options: ConversionOptions) -> tuple[BertConfig, list[str]]:
@@ -168,22 +169,28 @@ def _check_output(options: ConversionOptions) -> None:
             raise UserError(f"--output={options.output}: the name of one of Keras' files ends in .keras or .weights.h5")
 
 
-# What is written into a folder, by --to.
-_WRITTEN = {
-    "tf1": ("bert_model.ckpt.*", "bert_config.json", "vocab.txt", "label_map.json"),
-    "hf": ("config.json", "model.safetensors", "vocab.txt", "tokenizer_config.json"),
-    "keras": ("bert_model.keras", "bert_config.json", "vocab.txt", "label_map.json"),
-}
+# What is written into a folder, by --to, beside the companions.
+_WRITTEN = {"tf1": ("bert_model.ckpt.*",), "hf": ("config.json", "model.safetensors"), "keras": ("bert_model.keras",)}
+_COMPANIONS = ("vocab.txt", "bert_config.json", "tokenizer_config.json", classification.LABEL_MAP_FILE)
+
+
+def _inputs(options: ConversionOptions) -> list[outputs.Input]:
+    names = ("bert_config_file", "vocab_file", "extend_vocab")
+    given = [outputs.Input(f"--{name}", getattr(options, name)) for name in names if getattr(options, name)]
+    return [outputs.Input("--input", options.input, weights=True), *given]
+
+
+def _companions_of_input(options: ConversionOptions) -> list[outputs.Input]:
+    """What lies with the weights and is read too. It may be written again as it is, but not be changed."""
+    folder = options.input if files.is_directory(options.input) else os.path.dirname(options.input)
+    return [outputs.Input("--input", os.path.join(folder, name)) for name in _COMPANIONS]
 
 
 def _check_files(options: ConversionOptions) -> None:
     """Raises UserError where the output would overwrite an input, or cannot be written."""
-    names = ("bert_config_file", "vocab_file", "extend_vocab")
-    given = [outputs.Input(f"--{name}", getattr(options, name)) for name in names if getattr(options, name)]
     one_file = options.to == "keras" and keras_files.recognises_name(options.output)
     outputs.check(
-        [outputs.Input("--input", options.input, weights=True), *given],
-        [outputs.Output("--output", options.output, None if one_file else _WRITTEN[options.to])],
+        _inputs(options), [outputs.Output("--output", options.output, None if one_file else _WRITTEN[options.to])]
     )
 
 
@@ -327,10 +334,12 @@ class _Target:
             texts["vocab.txt"] = "".join(f"{entry}\n" for entry in self._vocabulary)
         if self._case_is_stated:  # a guess would be taken for a fact later
             texts[provenance.TOKENIZATION_FILE] = provenance.record_of(self._do_lower_case, self._vocabulary)
-        with files.complete_or_absent(*(os.path.join(folder, name) for name in texts)) as beside:
+        paths = [os.path.join(folder, name) for name in texts]
+        with files.complete_or_absent(*paths) as beside:
             for path, text in zip(beside, texts.values(), strict=True):
                 with files.open_binary(path, "wb") as stream:
                     stream.write(text.encode("utf-8"))
+            outputs.refuse_inputs(beside, paths)  # before the weights are written
             yield
         if self._labels:
             classification.save_label_map(folder, self._labels)

@@ -96,16 +96,17 @@ class _Checked:
         self.__module__ = main.__module__  # where absl's --help looks for the script's own description
 
     def __call__(self, argv: Sequence[str]) -> None:
-        given = {name: FLAGS[name].value for name in (*_READ, *_written) if name in FLAGS}
+        given = {name: FLAGS[name].value for name in (*_READ, *_written) if name in FLAGS and FLAGS[name].value}
+        inputs = [
+            outputs.Input(f"--{name}", value, weights=name == "init_checkpoint")
+            for name, value in given.items()
+            if name not in _written
+        ]
         outputs.check(
-            [
-                outputs.Input(f"--{name}", given[name], weights=name == "init_checkpoint")
-                for name in _READ
-                if name not in _written and given.get(name)
-            ],
-            [outputs.Output(f"--{name}", given[name], files) for name, files in _written.items() if given[name]],
+            inputs, [outputs.Output(f"--{n}", given[n], files) for n, files in _written.items() if n in given]
         )
-        self._main(argv)
+        with outputs.protecting(inputs):
+            self._main(argv)
 
 
 def _fail(status: int, message: str) -> None:

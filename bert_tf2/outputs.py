@@ -1,8 +1,8 @@
 """What is written: never over an input, and under another name until it is complete.
 
 An output that is an input would destroy what the user gave. Files are compared by identity, so symbolic and hard links
-and `./x` count. `check` finds it before the work. What it cannot foresee, `refuse_inputs` finds before a file gets its
-name: whatever a script names as an input is protected until the process ends.
+and `./x` count. `check` finds it before the work. What it cannot foresee is found before a file gets its name: in
+`protecting`, no file that is written replaces an input by something else.
 
 A file that is not complete is called `.NAME.HOST.PID.partial`. A process that was killed leaves such files; the next
 one that writes into the folder removes them (`remove_leftovers`).
@@ -10,6 +10,7 @@ one that writes into the folder removes them (`remove_leftovers`).
 
 from __future__ import annotations
 
+import contextlib
 import filecmp
 import fnmatch
 import glob
@@ -18,7 +19,7 @@ import os
 import re
 import shutil
 import socket
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 from absl import logging
@@ -28,7 +29,7 @@ from bert_tf2.environment import is_remote
 from bert_tf2.errors import UserError
 
 _OF_CHECKPOINT = (".index", ".data-*")
-_OF_WEIGHTS = (*("*" + end for end in _OF_CHECKPOINT), "*.keras", "*.h5", "*.safetensors", "*.bin", "*.json", "*.txt")
+_OF_WEIGHTS = (*("*" + end for end in _OF_CHECKPOINT), "*.keras", "*.h5", "*.safetensors", "*.bin")
 
 
 class Input(NamedTuple):
@@ -77,14 +78,13 @@ _protected: dict[object, str] = {}
 
 
 def check(inputs: Iterable[Input], outputs: Iterable[Output]) -> None:
-    """Finds before the work what would spoil it at its end, and protects the inputs until the process ends.
+    """Finds before the work what would spoil it at its end.
 
     Raises:
       UserError: an output is an input or another output, is a folder where a file is needed or has no name, or its
         folder cannot be written to.
     """
-    read = {identity(name): f"{each.flag}={each.value}" for each in inputs if each.value for name in each.files()}
-    _protected.update(read)
+    read = _by_identity(inputs)
     written: set[object] = set()
     for output in outputs:
         what = f"{output.flag}={output.value}"
@@ -103,6 +103,23 @@ def check(inputs: Iterable[Input], outputs: Iterable[Output]) -> None:
         if not _is_device(output.value):
             folder = output.value if output.names is not None else os.path.dirname(output.value) or "."
             environment.check_writable(folder, what)
+
+
+def _by_identity(inputs: Iterable[Input]) -> dict[object, str]:
+    """The flag, with its value, by which each file is read."""
+    return {identity(name): f"{each.flag}={each.value}" for each in inputs if each.value for name in each.files()}
+
+
+@contextlib.contextmanager
+def protecting(inputs: Iterable[Input]) -> Iterator[None]:
+    """Lets no file that is written meanwhile (through files.complete_or_absent) replace one of these."""
+    global _protected
+    before = _protected
+    _protected = {**before, **_by_identity(inputs)}
+    try:
+        yield
+    finally:
+        _protected = before
 
 
 def identity(name: str) -> object:

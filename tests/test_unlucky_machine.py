@@ -55,6 +55,7 @@ def folder(tmp_path_factory) -> pathlib.Path:
     toy_data.write_model(path, num_hidden_layers=1)
     model = heads.PretrainingModel(toy_data.config(num_hidden_layers=1))
     checkpoint.CheckpointFolder(str(path / "pretrained")).save(checkpoint.tf1_variables(model), 7)
+    checkpoint.save(str(path / "google" / "bert_model.ckpt"), checkpoint.tf1_variables(model))
     (path / "text.txt").write_text("".join(f"{text} [MASK]\n" for text, _ in toy_data.sentences(200, 1)))
     toy_data.write_conll(path / "words.txt", 200, 1)
     toy_data.write_squad(path / "squad.json", 200, 1)
@@ -103,9 +104,10 @@ def contents(folder: pathlib.Path) -> dict[str, bytes]:
         ("extract_features.py", "--output_file=LINK", "(--input_file=text.txt)"),
         ("extract_features.py", "--output_file=bert_config.json", "(--bert_config_file=bert_config.json)"),
         ("extract_features.py", "--output_file=pretrained/model.ckpt-7.index", "(--init_checkpoint=pretrained)"),
-        ("convert_checkpoint.py", "--to=tf1 --output=.", "--output=.: vocab.txt in this folder: is also read from"),
-        ("convert_checkpoint.py", "--to=hf --output=IN --extend_vocab=IN/vocab.txt", "(--extend_vocab=IN/vocab.txt)"),
-        ("convert_checkpoint.py", "--to=keras --output=IN --vocab_file=IN/vocab.txt", "(--vocab_file=IN/vocab.txt)"),
+        ("convert_checkpoint.py", "--to=tf1 --output=. --extend_vocab=new.txt", "vocab.txt: is also read from"),
+        ("convert_checkpoint.py", "--to=hf --output=. --extend_vocab=new.txt", "vocab.txt: is also read from"),
+        ("convert_checkpoint.py", "--to=keras --output=. --extend_vocab=new.txt", "vocab.txt: is also read from"),
+        ("convert_checkpoint.py", "--to=tf1 --output=TF1 --input=TF1", "bert_model.ckpt.index in this folder: is also"),
         ("run_ner.py", "--output_dir=IN --predict_file=IN/predictions.txt", "(--predict_file=IN/predictions.txt)"),
         ("run_squad.py", "--output_dir=IN --predict_file=IN/predictions.json", "predictions.json in this folder"),
     ],
@@ -117,7 +119,7 @@ def test_an_output_is_never_an_input(script, change, message, folder, command_li
     inside.mkdir()
     for name in ("predictions.txt", "predictions.json", "vocab.txt"):
         (inside / name).write_text("mine")
-    names = {"LINK": link, "HARD": hard, "IN": inside}
+    names = {"LINK": link, "HARD": hard, "IN": inside, "TF1": folder / "google"}
     for name, path in names.items():
         change, message = (text.replace(name, str(path)) for text in (change, message))
     before = contents(folder)
@@ -140,15 +142,15 @@ def test_other_files_in_the_output_folder_may_be_inputs(folder, tmp_path):
     )
 
 
-def test_what_nobody_foresaw_is_found_before_the_file_gets_its_name(tmp_path, monkeypatch):
-    monkeypatch.setattr(outputs, "_protected", {})
+def test_what_nobody_foresaw_is_found_before_the_file_gets_its_name(tmp_path):
     path = tmp_path / "labels.json"
     path.write_text("mine")
-    outputs.check([outputs.Input("--label_map", str(path))], [])
-    with pytest.raises(UserError, match=r"labels\.json: is also read from \(--label_map="):
-        files.write_text(str(tmp_path / "." / "labels.json"), "ours")
-    files.write_text(str(path), "mine")  # no harm done
+    with outputs.protecting([outputs.Input("--label_map", str(path))]):
+        with pytest.raises(UserError, match=r"labels\.json: is also read from \(--label_map="):
+            files.write_text(str(tmp_path / "." / "labels.json"), "ours")
+        files.write_text(str(path), "mine")  # no harm done
     assert os.listdir(tmp_path) == ["labels.json"] and path.read_text() == "mine"
+    files.write_text(str(path), "ours")
 
 
 def test_devices_are_written_to_and_not_replaced(tmp_path):
