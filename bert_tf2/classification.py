@@ -12,7 +12,6 @@ import collections
 import csv
 import dataclasses
 import json
-import math
 import os
 import sys
 from collections.abc import Iterable, Iterator, Sequence
@@ -236,7 +235,7 @@ def _label_problem(label: str, labels: Sequence[str] | None) -> str | None:
 
 def _is_number(text: str) -> bool:
     try:
-        return math.isfinite(float(text))
+        return abs(float(text)) < records.LARGEST_SCORE  # no NaN either
     except ValueError:
         return False
 

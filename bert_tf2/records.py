@@ -21,8 +21,7 @@ class Feature:
       dtype: "int64" or "float32".
       length: how many values, as a number or as the name of a size.
       least: the smallest value allowed.
-      below: every value must be smaller than this number or size; None for no limit. A float must be finite in any
-        case.
+      below: every value must be smaller than this number or size, which NaN never is; None for no limit.
     """
 
     dtype: str
