@@ -1,7 +1,50 @@
 """BERT (Devlin et al., 2018) on TensorFlow 2 and Keras 3, a drop-in successor of google-research/bert.
 
+    import bert_tf2
+
+    bert = bert_tf2.load("uncased_L-12_H-768_A-12")      # weights of any kind: see bert_tf2.load
+    bert.embed(["a text", "another"])                    # numpy, float32 [2, 768]
+    bert.fill_mask("Paris is the [MASK] of France.").filled
+
 Importing this package imports nothing else: TensorFlow takes seconds to load, and a script must be able to answer a
-wrong flag at once. Import the module that you need, for example `from bert_tf2 import modeling`.
+wrong flag at once. The names in `__all__` and the modules of the package are imported when they are first used.
 """
 
+from __future__ import annotations
+
+import importlib
+import sys
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from bert_tf2.config import BertConfig
+    from bert_tf2.loading import load
+    from bert_tf2.modeling import BertModel
+    from bert_tf2.tokenization import FullTokenizer
+
 __version__ = "0.1.0"
+__all__ = ["BertConfig", "BertModel", "FullTokenizer", "load"]
+
+_MODULES = {"BertConfig": "config", "BertModel": "modeling", "FullTokenizer": "tokenization", "load": "loading"}
+_WITH_TENSORFLOW = ("BertModel", "load")
+
+
+def __getattr__(name: str) -> Any:
+    """Imports a public name, or a module of the package, when it is first used (PEP 562)."""
+    if name in _WITH_TENSORFLOW:
+        from bert_tf2.quiet import load_tensorflow
+
+        load_tensorflow()  # without its messages about devices
+    module = f"{__name__}.{_MODULES.get(name, name)}"
+    try:
+        imported = importlib.import_module(module)
+    except ModuleNotFoundError as error:
+        if error.name != module:  # something that the module needs
+            raise
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}") from None
+    return getattr(imported, name) if name in _MODULES else imported
+
+
+def __dir__() -> list[str]:
+    own = (name for name in globals() if name.startswith("__") or f"{__name__}.{name}" in sys.modules)
+    return sorted({*own, *__all__})

@@ -12,8 +12,9 @@ from collections.abc import Iterable, Mapping
 import tensorflow as tf
 from absl import logging
 
-from bert_tf2 import files, heads, names, provenance
+from bert_tf2 import files, heads, modeling, names, provenance
 from bert_tf2.bundle import Checkpoint, CheckpointFolder, find_prefix, latest_checkpoint, save
+from bert_tf2.classification import TAGGING_TASK, LabelMap
 from bert_tf2.config import BertConfig
 from bert_tf2.errors import UserError
 from bert_tf2.names import tf1_variables
@@ -27,6 +28,7 @@ __all__ = [
     "find_prefix",
     "initialize",
     "latest_checkpoint",
+    "make_model",
     "open_weights",
     "restore",
     "save",
@@ -34,6 +36,28 @@ __all__ = [
     "trained_variables",
     "weights_in_use",
 ]
+
+
+def make_model(source: Weights, config: BertConfig, labels: LabelMap | None = None, **kwargs):
+    """The model that has the heads that some weights have, a BertModel where they have none; its variables are fresh.
+
+    Args:
+      source: the weights.
+      config: their configuration.
+      labels: what the outputs of a classifier or a tagger mean, as sources.labels_of finds it. Without it they are
+        taken for those of a classifier, since the variables of both have the same names.
+      **kwargs: for the model's constructor.
+    """
+    if names.MASKED_LM[0].reference in source.shapes or names.NEXT_SENTENCE[0].reference in source.shapes:
+        return heads.PretrainingModel(config, **kwargs)
+    if names.SPAN[0].reference in source.shapes:
+        return heads.SpanModel(config, **kwargs)
+    if names.LABELS[0].reference not in source.shapes:
+        return modeling.BertModel(config, **kwargs)
+    num_labels = source.shapes["output_bias"][0]
+    if labels and labels.task == TAGGING_TASK:
+        return heads.TaggingModel(config, num_labels, **kwargs)
+    return heads.ClassifierModel(config, num_labels, regression=bool(labels and labels.regression), **kwargs)
 
 
 def trained_variables(model) -> dict[str, tf.Variable]:

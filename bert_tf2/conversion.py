@@ -360,7 +360,7 @@ class _Target:
         load_tensorflow()  # this is the only target that needs it
         from bert_tf2 import checkpoint
 
-        model = self._model()
+        model = checkpoint.make_model(self._source, self._config, self._labels)
         output = self._options.output
         path = output if keras_files.recognises_name(output) else os.path.join(output, "bert_model.keras")
         variables = checkpoint.tf1_variables(model)
@@ -378,22 +378,6 @@ class _Target:
             )
         report += [f"Not in the input, and random now: {', '.join(fresh)}."] if fresh else []
         return report + self._left_out([name for name in self._source.shapes if name not in variables])
-
-    def _model(self):
-        """The model of this project that has the heads that there are."""
-        from bert_tf2 import heads, modeling
-
-        shapes, config = self._source.shapes, self._config
-        if names.MASKED_LM[0].reference in shapes or names.NEXT_SENTENCE[0].reference in shapes:
-            return heads.PretrainingModel(config)
-        if names.SPAN[0].reference in shapes:
-            return heads.SpanModel(config)
-        if names.LABELS[0].reference not in shapes:
-            return modeling.BertModel(config)
-        num_labels = shapes["output_bias"][0]
-        if self._labels and self._labels.task == classification.TAGGING_TASK:
-            return heads.TaggingModel(config, num_labels)
-        return heads.ClassifierModel(config, num_labels, regression=bool(self._labels and self._labels.regression))
 
 
 def listing(path: str) -> Iterator[str]:

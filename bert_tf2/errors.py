@@ -8,3 +8,8 @@ class UserError(Exception):
     file and row (or with which flag), and what to do about it. Scripts show no traceback for it; every other exception
     is a bug of ours and keeps its traceback.
     """
+
+    # Keras adds the arguments of the call to the text of what a layer raises, and tf.function the source lines. With
+    # these attributes they leave the exception as it is; a version that does not know them would lengthen it again.
+    _keras_call_info_injected = True
+    ag_pass_through = True

@@ -41,6 +41,9 @@ class FeatureOptions:
     devices: training.DeviceOptions = dataclasses.field(default_factory=training.DeviceOptions)
 
 
+Text = str | tuple[str, str]
+
+
 @dataclasses.dataclass(frozen=True)
 class InputExample:
     """A line of the input: one text, or two around ` ||| `."""
@@ -139,13 +142,20 @@ def parse_layers(layers: str, num_hidden_layers: int) -> list[int]:
         numbers = [int(number) for number in layers.split(",")]
     except ValueError as error:
         raise UserError(f"--layers={layers}: numbers with commas are needed, e.g. -1,-2 for the last two") from error
-    for number in numbers:
+    check_layers(numbers, num_hidden_layers, f"--layers={layers}")
+    return numbers
+
+
+def check_layers(layers: Sequence[int], num_hidden_layers: int, setting: str) -> None:
+    """Raises UserError for a layer that the model does not have, or if there is none; `setting` is what was given."""
+    for number in layers:
         if not -num_hidden_layers <= number < num_hidden_layers:
             raise UserError(
-                f"--layers={layers}: the model has {num_hidden_layers} layers, 0 to {num_hidden_layers - 1} or"
+                f"{setting}: the model has {num_hidden_layers} layers, 0 to {num_hidden_layers - 1} or"
                 f" -{num_hidden_layers} to -1; there is no layer {number}"
             )
-    return numbers
+    if not layers:
+        raise UserError(f"{setting}: at least one layer is needed")
 
 
 def read_examples(input_file: str) -> list[InputExample]:
@@ -198,6 +208,72 @@ def convert_example(example: InputExample, seq_length: int, tokenizer: tokenizat
     )
 
 
+def embed(
+    model: modeling.BertModel,
+    tokenizer: tokenization.FullTokenizer,
+    texts: Iterable[Text],
+    *,
+    pooling: str = "mean",
+    layers: Sequence[int] = (-1,),
+    max_seq_length: int = 128,
+    batch_size: int = 32,
+) -> np.ndarray | list[np.ndarray]:
+    """Vectors for texts: what extract_features.py writes, as arrays.
+
+    Args:
+      model: the encoder, with trained weights.
+      tokenizer: with the vocabulary of the model.
+      texts: each a text, or a tuple of two.
+      pooling: see `pool`; "none" gives every token a vector.
+      layers: which of the model's layers, -1 being the last; their values stand one after the other.
+      max_seq_length: the most tokens of a text, [CLS] and [SEP] included; longer ones are cut.
+      batch_size: texts that the model reads together, padded to the longest of them.
+
+    Returns:
+      float32 [N, layers * D]; with "none" a list of N arrays [tokens, layers * D], [CLS] and [SEP] included.
+
+    Raises:
+      UserError: a setting is out of range, or one of the texts is neither a text nor a pair.
+    """
+    config = model.config
+    if pooling not in _POOLINGS:
+        raise UserError(f"pooling={pooling!r}: must be one of {', '.join(_POOLINGS)}")
+    if not 3 <= max_seq_length <= config.max_position_embeddings:
+        raise UserError(
+            f"max_seq_length={max_seq_length}: must be from 3 to {config.max_position_embeddings}, the most that the"
+            " model can read"
+        )
+    if batch_size < 1:
+        raise UserError(f"batch_size={batch_size}: must be 1 or more")
+    check_layers(layers, config.num_hidden_layers, f"layers={layers}")
+    examples = (_as_example(number, text) for number, text in enumerate(texts))
+    features = (convert_example(example, max_seq_length, tokenizer) for example in examples)
+    vectors = [pool(values, pooling) for _, values in extract(model, features, layers, batch_size)]
+    if pooling == "none":
+        return vectors
+    return np.stack(vectors) if vectors else np.zeros((0, len(layers) * config.hidden_size), np.float32)
+
+
+def _as_example(number: int, text: Text) -> InputExample:
+    parts = (text,) if isinstance(text, str) else text
+    if isinstance(parts, tuple | list) and 1 <= len(parts) <= 2 and all(isinstance(part, str) for part in parts):
+        return InputExample(number, parts[0], parts[1] if len(parts) == 2 else None)
+    raise UserError(f"text {number + 1}: {text!r:.60} is neither a text nor a pair of texts")
+
+
+@tf.function(reduce_retracing=True)
+def _states(
+    model: modeling.BertModel,
+    layers: tuple[int, ...],
+    input_ids: tf.Tensor,
+    input_mask: tf.Tensor,
+    segment_ids: tf.Tensor,
+) -> tf.Tensor:
+    """float32 [B, layers, F, D]. The graph is kept for later calls with the same model and layers."""
+    outputs = model(input_ids, input_mask, segment_ids).get_all_encoder_layers()
+    return tf.cast(tf.stack([outputs[layer] for layer in layers], axis=1), tf.float32)
+
+
 def extract(
     model: modeling.BertModel,
     features: Iterable[InputFeatures],
@@ -213,12 +289,6 @@ def extract(
     Yields:
       Each line's features and its hidden states, float32 [layers, tokens, D], in the order of the input.
     """
-
-    @tf.function(reduce_retracing=True)
-    def states(input_ids, input_mask, segment_ids):
-        outputs = model(input_ids, input_mask, segment_ids).get_all_encoder_layers()
-        return tf.cast(tf.stack([outputs[layer] for layer in layers], axis=1), tf.float32)  # [B, layers, F, D]
-
     features = iter(features)
     while batch := list(itertools.islice(features, batch_size)):
         length = pad_to or max(len(feature.tokens) for feature in batch)
@@ -226,7 +296,9 @@ def extract(
         def cut(rows: Iterable[Sequence[int]], length: int = length) -> tf.Tensor:
             return tf.constant([row[:length] for row in rows], tf.int32)
 
-        values = states(
+        values = _states(
+            model,
+            tuple(layers),
             cut(feature.input_ids for feature in batch),
             cut(feature.input_mask for feature in batch),
             cut(feature.input_type_ids for feature in batch),
@@ -255,10 +327,20 @@ def pool(values: np.ndarray, pooling: str) -> np.ndarray:
     """One vector for a line: [layers, tokens, D] -> [layers * D], the layers one after the other.
 
     Args:
-      pooling: "cls" takes the first token; "mean" and "max" go over all tokens, [CLS] and [SEP] included.
+      pooling: "cls" takes the first token; "mean" and "max" go over all tokens, [CLS] and [SEP] included. "none" keeps
+        the tokens: -> [tokens, layers * D].
     """
-    rows = {"cls": lambda: values[:, 0], "mean": lambda: values.mean(axis=1), "max": lambda: values.max(axis=1)}
-    return rows[pooling]().reshape(-1)
+    layers, tokens, width = values.shape
+    of_tokens = values.transpose(1, 0, 2).reshape(tokens, layers * width)
+    return _POOLINGS[pooling](of_tokens)
+
+
+_POOLINGS = {
+    "none": lambda of_tokens: of_tokens,
+    "cls": lambda of_tokens: of_tokens[0],
+    "mean": lambda of_tokens: of_tokens.mean(axis=0),
+    "max": lambda of_tokens: of_tokens.max(axis=0),
+}
 
 
 def _rounded(values: np.ndarray) -> list[float]:

@@ -10,7 +10,8 @@ Each model has the same three methods, and the training loop knows nothing else 
     loss_terms    features and labels -> what training minimises
     outputs       features (and labels) -> what evaluation and prediction look at, one row per example
 
-The letters in the shape comments are those of modeling.py; P is max_predictions_per_seq, L the number of labels.
+The letters in the shape comments are those of modeling.py; P is max_predictions_per_seq, L the number of labels, M any
+number of states.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from typing import NamedTuple
 import keras
 import tensorflow as tf
 
-from bert_tf2 import modeling
+from bert_tf2 import modeling, records, shapes
 from bert_tf2.config import BertConfig
 
 Batch = Mapping[str, tf.Tensor]
@@ -55,7 +56,13 @@ def gather_indexes(sequence_tensor: tf.Tensor, positions: tf.Tensor) -> tf.Tenso
 
     Returns:
       [B * P, D], example after example. Reference: the function of the same name.
+
+    Raises:
+      shapes.ShapeError: an argument has another shape.
     """
+    contract = shapes.Contract()
+    contract.check("BFD", sequence_tensor=sequence_tensor)
+    contract.check("BP", positions=positions)
     width = modeling.get_shape_list(sequence_tensor)[2]
     return tf.reshape(tf.gather(sequence_tensor, positions, batch_dims=1), [-1, width])
 
@@ -74,7 +81,8 @@ class OutputLayer(keras.layers.Layer):
         self.built = True
 
     def call(self, x: tf.Tensor) -> tf.Tensor:
-        """[..., D] -> float32 [..., L]."""
+        """[..., D] -> float32 [..., L]. Raises shapes.ShapeError for another width."""
+        shapes.Contract(D=self.output_weights.shape[1]).check("...D", x=x)
         rows = tf.reshape(x, [-1, self.output_weights.shape[1]])
         logits = tf.cast(tf.matmul(rows, self.output_weights, transpose_b=True), tf.float32) + self.output_bias
         return tf.reshape(logits, [*modeling.get_shape_list(x)[:-1], self.output_weights.shape[0]])
@@ -103,8 +111,15 @@ class MaskedLMHead(keras.layers.Layer):
         )
         self.built = True
 
+    def contract(self) -> shapes.Contract:
+        """D and V as this head has them."""
+        return shapes.Contract(D=self.transform.kernel.shape[0], V=self.output_bias.shape[0])
+
     def call(self, states: tf.Tensor, output_weights: tf.Tensor) -> tf.Tensor:
-        """[M, D] and the embedding table [V, D] -> float32 logits [M, V]."""
+        """[M, D] and the embedding table [V, D] -> float32 logits [M, V]. Raises shapes.ShapeError for other shapes."""
+        contract = self.contract()
+        contract.check("MD", states=states)
+        contract.check("VD", output_weights=output_weights)
         states = self.layer_norm(self.transform(states))
         logits = tf.matmul(states, tf.cast(output_weights, states.dtype), transpose_b=True)  # [M, D] x [D, V]
         return tf.cast(logits, tf.float32) + self.output_bias
@@ -136,7 +151,14 @@ def get_masked_lm_output(
       loss: scalar, mean over the predictions by weight.
       per_example_loss: [B * P], unweighted.
       log_probs: [B * P, V].
+
+    Raises:
+      shapes.ShapeError: an argument has another shape.
     """
+    contract = head.contract()
+    contract.check("BFD", input_tensor=input_tensor)
+    contract.check("VD", output_weights=output_weights)
+    contract.check("BP", positions=positions, label_ids=label_ids, label_weights=label_weights)
     logits = head(gather_indexes(input_tensor, positions), output_weights)  # [B * P, V]
     label_ids = tf.reshape(label_ids, [-1])
     label_weights = tf.reshape(tf.cast(label_weights, tf.float32), [-1])
@@ -164,7 +186,13 @@ def get_next_sentence_output(
 
     Returns:
       loss (scalar), per_example_loss [B], log_probs [B, 2]. Reference: the function of the same name.
+
+    Raises:
+      shapes.ShapeError: an argument has another shape.
     """
+    contract = shapes.Contract(D=head.output_weights.shape[1])
+    contract.check("BD", input_tensor=input_tensor)
+    contract.check("B", "B1", labels=labels)
     logits = head(input_tensor)
     per_example_loss = _classification_loss(logits, labels)
     return tf.reduce_mean(per_example_loss), per_example_loss, tf.nn.log_softmax(logits)
@@ -179,14 +207,20 @@ def _mean_term(name: str, values: tf.Tensor) -> LossTerm:
     return LossTerm(name, tf.reduce_sum(values), tf.cast(tf.size(values), tf.float32))
 
 
+# The shapes of a feature by its length in the table of records; where that is 1, models take a column too.
+_FEATURE_SHAPES = {"max_seq_length": ("BF",), "max_predictions_per_seq": ("BP",), 1: ("B", "B1")}
+
+
 class _Model(keras.Model):
     """An encoder with something on top; what the models below share.
 
     Attributes:
       loss_names: the names of what loss_terms returns, in that order.
+      record_kind: the table of its features; here for their shapes.
     """
 
     loss_names: tuple[str, ...] = ("loss",)
+    record_kind: records.RecordKind
 
     def __init__(self, config: BertConfig, **kwargs):
         super().__init__(**kwargs)
@@ -200,10 +234,26 @@ class _Model(keras.Model):
     def from_config(cls, config: dict, custom_objects=None):
         return cls(**{**config, "config": BertConfig.from_dict(config["config"])})
 
+    def check(self, batch: Batch, *features: str) -> None:
+        """Compares the inputs of a batch and some more of its features with their shapes in `record_kind`.
+
+        Raises:
+          shapes.ShapeError: `input_ids` or one of `features` is missing, or one that is there has another shape.
+        """
+        inputs = ("input_ids", "input_mask", "segment_ids")
+        table = self.record_kind.features
+        wanted = {name: _FEATURE_SHAPES[table[name].length] for name in (*inputs, *features)}
+        shapes.Contract().check_batch(batch, wanted, optional=inputs[1:])
+
     def encode(
         self, batch: Batch, training: bool = False, dropout_seed: tf.Tensor | None = None
     ) -> modeling.BertOutput:
-        """Runs the encoder on `input_ids`, `input_mask` and `segment_ids`, each int [B, F]."""
+        """Runs the encoder on `input_ids`, `input_mask` and `segment_ids`, each int [B, F]; the last two are optional.
+
+        Raises:
+          shapes.ShapeError: see `check`.
+        """
+        self.check(batch)
         return self.bert(
             batch["input_ids"],
             batch.get("input_mask"),
@@ -218,6 +268,7 @@ class PretrainingModel(_Model):
     """Masked words and next sentences, from records.PRETRAINING."""
 
     loss_names = ("masked_lm_loss", "next_sentence_loss")
+    record_kind = records.PRETRAINING
 
     def __init__(self, config: BertConfig, **kwargs):
         super().__init__(config, **kwargs)
@@ -229,12 +280,14 @@ class PretrainingModel(_Model):
 
     def call(self, batch: Batch, training: bool = False, dropout_seed: tf.Tensor | None = None) -> tf.Tensor:
         """Scores every word at `masked_lm_positions`, int [B, P] -> float32 logits [B, P, V]."""
+        self.check(batch, "masked_lm_positions")
         output = self.encode(batch, training, dropout_seed)
         states = gather_indexes(output.sequence_output, batch["masked_lm_positions"])  # [B * P, D]
         logits = self.masked_lm(states, self.bert.get_embedding_table())
         return tf.reshape(logits, [*modeling.get_shape_list(batch["masked_lm_positions"]), self.config.vocab_size])
 
     def _predictions(self, batch: Batch, training: bool, dropout_seed: tf.Tensor | None):
+        self.check(batch, "masked_lm_positions", "masked_lm_ids", "masked_lm_weights", "next_sentence_labels")
         output = self.encode(batch, training, dropout_seed)
         masked_lm = get_masked_lm_output(
             self.masked_lm,
@@ -280,6 +333,8 @@ _OUTPUT_INITIALIZER_RANGE = 0.02
 class ClassifierModel(_Model):
     """One label per example; with `regression` one number, trained on squared error."""
 
+    record_kind = records.CLASSIFICATION
+
     def __init__(self, config: BertConfig, num_labels: int, regression: bool = False, **kwargs):
         super().__init__(config, **kwargs)
         self.num_labels = num_labels
@@ -311,11 +366,13 @@ class ClassifierModel(_Model):
         return _classification_loss(logits, labels)
 
     def loss_terms(self, batch: Batch, dropout_seed: tf.Tensor) -> list[LossTerm]:
+        self.check(batch, "label_ids")
         logits = self(batch, training=True, dropout_seed=dropout_seed)
         return [_mean_term("loss", self._example_loss(logits, batch["label_ids"]))]
 
     def outputs(self, batch: Batch) -> dict[str, tf.Tensor]:
         """`probabilities` [B, L] (for a regression the number itself, [B, 1]) and `example_loss` [B]."""
+        self.check(batch, "label_ids")
         logits = self(batch)
         probabilities = logits if self.regression else tf.nn.softmax(logits)
         return {"probabilities": probabilities, "example_loss": self._example_loss(logits, batch["label_ids"])}
@@ -324,6 +381,8 @@ class ClassifierModel(_Model):
 @keras.saving.register_keras_serializable(package="bert_tf2")
 class SpanModel(_Model):
     """Where the answer starts and where it ends (paper, section 4.2)."""
+
+    record_kind = records.SQUAD_TRAIN
 
     def __init__(self, config: BertConfig, **kwargs):
         super().__init__(config, **kwargs)
@@ -339,6 +398,7 @@ class SpanModel(_Model):
 
     def loss_terms(self, batch: Batch, dropout_seed: tf.Tensor) -> list[LossTerm]:
         """The mean of two classifications, each among all F positions. Position 0, [CLS], means: no answer."""
+        self.check(batch, "start_positions", "end_positions")
         start_logits, end_logits = self(batch, training=True, dropout_seed=dropout_seed)
         start_loss = _classification_loss(start_logits, batch["start_positions"])
         end_loss = _classification_loss(end_logits, batch["end_positions"])
@@ -352,6 +412,8 @@ class SpanModel(_Model):
 @keras.saving.register_keras_serializable(package="bert_tf2")
 class TaggingModel(_Model):
     """One label per token (paper, section 5.3). Positions whose label id is negative do not count."""
+
+    record_kind = records.TOKEN_TAGGING
 
     def __init__(self, config: BertConfig, num_labels: int, **kwargs):
         super().__init__(config, **kwargs)
@@ -373,6 +435,7 @@ class TaggingModel(_Model):
         return self.output_layer(states)
 
     def loss_terms(self, batch: Batch, dropout_seed: tf.Tensor) -> list[LossTerm]:
+        self.check(batch, "label_ids")
         logits = self(batch, training=True, dropout_seed=dropout_seed)
         labels = tf.cast(batch["label_ids"], tf.int32)
         counts = tf.cast(labels >= 0, tf.float32)  # [B, F]

@@ -16,20 +16,19 @@ import json
 import os
 import re
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Container, Iterable, Iterator, Sequence
 
 import keras
 import tensorflow as tf
 from absl import logging
 
-from bert_tf2 import checkpoint, files, heads, provenance, tokenization, training
+from bert_tf2 import checkpoint, files, heads, names, provenance, tokenization, training
 from bert_tf2.config import BertConfig
 from bert_tf2.errors import UserError
 
 MASK = "[MASK]"
 _SEGMENT_SEPARATOR = " ||| "
 _STANDARD_INPUT = "standard input"
-_HEAD = "cls/predictions/"  # where a checkpoint keeps the masked-LM head
 _FRESH_WEIGHTS_SEED = 12345  # for variables that the answers do not depend on
 
 
@@ -136,18 +135,22 @@ def load_model(config: BertConfig, init_checkpoint: str) -> heads.PretrainingMod
         head would answer with noise that looks like an answer.)
     """
     source = checkpoint.open_weights(init_checkpoint)
+    check_head(source.path, source.shapes)
     model = training.build_model(
         training.create_strategy(), lambda: heads.PretrainingModel(config), _FRESH_WEIGHTS_SEED
     )
-    wanted = [name for name in checkpoint.tf1_variables(model) if name.startswith(_HEAD)]
-    missing = [name for name in wanted if name not in source.shapes]
-    if missing:
-        raise UserError(
-            f"{source.path}: has no masked-LM head ({', '.join(missing)} missing), so it cannot predict words; use a"
-            f" checkpoint from pretraining, not one that was fine-tuned or stripped"
-        )
     logging.info(checkpoint.initialize(model, source.path))
     return model
+
+
+def check_head(path: str, variables: Container[str]) -> None:
+    """Raises UserError if the weights at a path, which have these variables, cannot predict words."""
+    missing = [row.reference for row in names.MASKED_LM if row.reference not in variables]
+    if missing:
+        raise UserError(
+            f"{path}: has no masked-LM head ({', '.join(missing)} missing), so it cannot predict words; use a"
+            f" checkpoint from pretraining, not one that was fine-tuned or stripped"
+        )
 
 
 def _open(options: MaskedLMOptions) -> tuple[str, Iterator[str]]:
@@ -261,6 +264,8 @@ def encode(
 
 
 def _check_masks(text: str, where: str) -> None:
+    if not isinstance(text, str):
+        raise UserError(f"{where}: {text!r:.60} is no text")
     # Read as text, "[mask]" would be three tokens of no use to anybody. Who means them can write "[ mask ]".
     for found in re.findall(r"\[mask\]", text, re.IGNORECASE):
         if found != MASK:

@@ -22,7 +22,7 @@ from typing import Any
 
 import numpy as np
 
-from bert_tf2 import bundle, files, names, sstable, tokenization
+from bert_tf2 import bundle, files, names, sstable
 from bert_tf2.bundle import fields_of as fields
 from bert_tf2.config import ACTIVATIONS, BertConfig
 from bert_tf2.errors import UserError
@@ -200,14 +200,14 @@ class ObjectCheckpoint(Weights):
     def folder(self) -> str:
         return self._saved_model or self._bundle.folder
 
-    def vocabulary(self) -> list[str] | None:
-        """The entries of vocab.txt that lies beside, or of the one vocabulary among a SavedModel's assets."""
+    def vocabulary_file(self) -> str | None:
+        """The one vocabulary among a SavedModel's assets, or the vocab.txt that lies beside."""
         assets = os.path.join(self.folder, "assets")
         found = [name for name in files.list_directory(assets) if re.search(r"vocab.*\.txt$", name)]
         if self._saved_model and ("vocab.txt" in found or len(found) == 1):
             name = "vocab.txt" if "vocab.txt" in found else found[0]
-            return tokenization.read_entries(os.path.join(assets, name))
-        return super().vocabulary()
+            return os.path.join(assets, name)
+        return super().vocabulary_file()
 
     def tokenizer_settings(self) -> Mapping[str, Any]:
         """`do_lower_case`, which TF-Hub's SavedModels have as a variable."""

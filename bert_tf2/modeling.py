@@ -26,6 +26,7 @@ from typing import Any, NamedTuple
 import keras
 import tensorflow as tf
 
+from bert_tf2 import shapes
 from bert_tf2.config import LAYER_NORM_EPSILON, BertConfig
 from bert_tf2.errors import UserError
 
@@ -392,15 +393,19 @@ class BertModel(keras.Model):
           dropout_seed: int32 [2]; the same seed drops the same values. Drawn at random by default.
 
         Raises:
+          shapes.ShapeError: an argument has another shape.
           UserError: the sequence is longer than the position table.
         """
+        contract = shapes.Contract()
+        contract.check("BF", input_ids=input_ids, input_mask=input_mask, token_type_ids=token_type_ids)
+        contract.check("2", dropout_seed=dropout_seed)
+        input_ids = tf.cast(input_ids, tf.int32)
         length = input_ids.shape[1]
         if length is not None and length > self.config.max_position_embeddings:
             raise UserError(
                 f"a sequence of {length} tokens is longer than the model's max_position_embeddings"
                 f" {self.config.max_position_embeddings}"
             )
-        input_ids = tf.cast(input_ids, tf.int32)
         mask = tf.ones_like(input_ids) if input_mask is None else input_mask
         types = tf.zeros_like(input_ids) if token_type_ids is None else token_type_ids
         seeds = DropoutSeeds(dropout_seed) if training else None

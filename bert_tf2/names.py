@@ -4,7 +4,7 @@ One table, read in every direction. The reference's name is the key everywhere i
 reference's too. `{i}` stands for the number of a block, from 0. The letters of the shapes:
 
     V  vocab_size               D  hidden_size         I  intermediate_size
-    P  max_position_embeddings  S  type_vocab_size     L  labels of the head
+    X  max_position_embeddings  S  type_vocab_size     L  labels of the head
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ EMBEDDINGS = (
     ),
     Variable(
         "bert/embeddings/position_embeddings",
-        "PD",
+        "XD",
         "bert.embeddings.position_embeddings",
         "bert.embeddings.position_embeddings.weight",
         "position_embedding/embeddings",
@@ -221,7 +221,7 @@ def shape(row: Variable, config: BertConfig, num_labels: int | None = None) -> l
         "V": config.vocab_size,
         "D": config.hidden_size,
         "I": config.intermediate_size,
-        "P": config.max_position_embeddings,
+        "X": config.max_position_embeddings,
         "S": config.type_vocab_size,
         "L": 2 if row in (*NEXT_SENTENCE, *SPAN) else num_labels,
     }

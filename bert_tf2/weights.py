@@ -52,10 +52,15 @@ class Weights:
         """Where the files lie, and with them perhaps vocab.txt and label_map.json."""
         return self.path if files.is_directory(self.path) else os.path.dirname(self.path)
 
+    def vocabulary_file(self) -> str | None:
+        """The vocab.txt that lies with the weights, None where there is none."""
+        path = os.path.join(self.folder, "vocab.txt")
+        return path if files.exists(path) else None
+
     def vocabulary(self) -> list[str] | None:
         """The entries of the vocabulary that lies with the weights, None where there is none."""
-        path = os.path.join(self.folder, "vocab.txt")
-        return tokenization.read_entries(path) if files.exists(path) else None
+        path = self.vocabulary_file()
+        return None if path is None else tokenization.read_entries(path)
 
     def tokenizer_settings(self) -> Mapping[str, Any]:
         """What the source says of its tokenizer, such as `do_lower_case`; nothing where it says nothing."""

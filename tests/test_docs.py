@@ -28,7 +28,7 @@ def text_of(document: str) -> str:
     return (ROOT / document).read_text(encoding="utf-8")
 
 
-@pytest.mark.parametrize("name", ["how_bert_works.md", "migrating.md", "guide.md"])
+@pytest.mark.parametrize("name", ["how_bert_works.md", "migrating.md", "guide.md", "python.md"])
 def test_snippets_print_what_the_document_says(name, monkeypatch):
     monkeypatch.chdir(ROOT)  # they name files of the checkout
     result = doctest.testfile(str(ROOT / "docs" / name), module_relative=False)

@@ -1,0 +1,256 @@
+"""The front door for Python: weights of any kind, with their configuration and vocabulary, ready for use.
+
+    bert = bert_tf2.load("uncased_L-12_H-768_A-12")
+    bert.embed(["a text", "another"])                    # numpy, float32 [2, D]
+    bert.fill_mask("Paris is the [MASK] of France.")     # an Answer
+    bert.model, bert.tokenizer, bert.config              # for everything else
+
+`embed` computes what extract_features.py writes (`features`), `fill_mask` what predict_masked.py prints (`masked_lm`).
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Iterable, Sequence
+
+import keras
+import numpy as np
+from absl import logging
+
+from bert_tf2 import (
+    checkpoint,
+    classification,
+    features,
+    files,
+    masked_lm,
+    modeling,
+    pretraining,
+    provenance,
+    sources,
+    tokenization,
+    training,
+)
+from bert_tf2.config import BertConfig
+from bert_tf2.errors import UserError
+from bert_tf2.exported_model import INFO_FILE
+from bert_tf2.weights import Weights
+
+
+class Bert:
+    """A model with its tokenizer; `load` makes it.
+
+    Attributes:
+      path: the weights.
+      config: the model's configuration.
+      tokenizer: a FullTokenizer with the model's vocabulary.
+      model: the encoder with the heads that the weights have: a modeling.BertModel, or one of the models of `heads`.
+      labels: what the outputs of a classifier or a tagger mean; None where there are none, or nothing states it.
+    """
+
+    def __init__(
+        self,
+        source: Weights,
+        config: BertConfig,
+        tokenizer: tokenization.FullTokenizer,
+        model: keras.Model,
+        labels: classification.LabelMap | None,
+    ):
+        self.path = source.path
+        self.config = config
+        self.tokenizer = tokenizer
+        self.model = model
+        self.labels = labels
+        self._variables = frozenset(source.shapes)
+
+    def __repr__(self) -> str:
+        config = self.config
+        return (
+            f"<Bert {self.path}: {type(self.model).__name__}, {config.num_hidden_layers} layers, hidden_size"
+            f" {config.hidden_size}, {config.num_attention_heads} heads, {config.vocab_size} entries>"
+        )
+
+    @property
+    def encoder(self) -> modeling.BertModel:
+        """The model without its heads: (input_ids, input_mask, token_type_ids), int [B, F] each -> BertOutput."""
+        return self.model if isinstance(self.model, modeling.BertModel) else self.model.bert
+
+    def embed(
+        self,
+        texts: features.Text | Iterable[features.Text],
+        pooling: str = "mean",
+        *,
+        layers: int | Sequence[int] = -1,
+        batch_size: int = 32,
+        max_seq_length: int | None = None,
+    ) -> np.ndarray | list[np.ndarray]:
+        """Contextual embeddings, as extract_features.py computes them.
+
+        The first call traces the model; later calls with the same layers are fast.
+
+        Args:
+          texts: N texts, each a string or a tuple of two strings (text_a, text_b); or one text or tuple alone.
+          pooling: "mean" or "max" over all tokens, [CLS] and [SEP] included; "cls" for the first token; "none" for all
+            tokens.
+          layers: a layer, 0 to num_hidden_layers - 1 or counted from the end, -1 being the last; of several, the values
+            stand one after the other.
+          batch_size: texts that the model reads together.
+          max_seq_length: the number of tokens to which texts are cut, [CLS] and [SEP] included; defaults to what the
+            model can read.
+
+        Returns:
+          float32 [N, D] (D is hidden_size, times the number of layers). With pooling "none" a list of N arrays
+          [tokens, D]. For one text alone its [D] or [tokens, D].
+
+        Raises:
+          UserError: a setting is out of range, or one of the texts is neither a string nor a tuple of two.
+        """
+        alone = isinstance(texts, str | tuple)
+        vectors = features.embed(
+            self.encoder,
+            self.tokenizer,
+            [texts] if alone else texts,
+            pooling=pooling,
+            layers=[layers] if isinstance(layers, int) else list(layers),
+            max_seq_length=self._max_seq_length(max_seq_length),
+            batch_size=batch_size,
+        )
+        return vectors[0] if alone else vectors
+
+    def fill_mask(
+        self,
+        texts: str | Iterable[str],
+        top_k: int = 5,
+        *,
+        batch_size: int = 8,
+        max_seq_length: int | None = None,
+    ) -> masked_lm.Answer | list[masked_lm.Answer]:
+        """The most probable words for every `[MASK]`, as predict_masked.py finds them.
+
+        Args:
+          texts: sentences with `[MASK]` where a word is to be found, or one sentence alone; ` ||| ` separates two
+            segments.
+          top_k: how many words to find for each `[MASK]`.
+          batch_size: sentences that the model reads together.
+          max_seq_length: the most tokens a sentence may have; defaults to what the model can read. Nothing is cut.
+
+        Returns:
+          An Answer for each sentence: `.filled` is the sentence with the best words, `.masks[0].predictions[0]` has
+          `.token` and `.probability` of the best word for the first `[MASK]`. For one sentence alone its Answer.
+
+        Raises:
+          UserError: the weights have no masked-LM head, a sentence has no `[MASK]` or too many tokens, or top_k is out
+            of range.
+        """
+        masked_lm.check_head(self.path, self._variables)
+        if batch_size < 1:
+            raise UserError(f"batch_size={batch_size}: must be 1 or more")
+        alone = isinstance(texts, str)
+        answers = masked_lm.predict(
+            self.model,
+            self.tokenizer,
+            [texts] if alone else texts,
+            top_k,
+            max_seq_length=self._max_seq_length(max_seq_length),
+            batch_size=batch_size,
+        )
+        return next(answers) if alone else list(answers)
+
+    def _max_seq_length(self, given: int | None) -> int:
+        return self.config.max_position_embeddings if given is None else given
+
+
+def load(
+    path: str | os.PathLike[str],
+    *,
+    bert_config_file: str | os.PathLike[str] | None = None,
+    vocab_file: str | os.PathLike[str] | None = None,
+    do_lower_case: bool | None = None,
+    precision: str = "float32",
+) -> Bert:
+    """Loads weights of any kind, with the configuration and the vocabulary that lie beside them.
+
+    Example:
+      bert = bert_tf2.load("uncased_L-12_H-768_A-12")
+      vectors = bert.embed(["a text", "another"])         # [2, 768]
+
+    Args:
+      path: a folder or a file with weights: a checkpoint of TensorFlow 1 (its prefix, folder or one of its files), a
+        Hugging Face folder, a checkpoint or SavedModel of Model Garden's encoder, a .keras or .weights.h5 file.
+      bert_config_file: the configuration; defaults to the one that is in the weights or beside them
+        (bert_config.json, config.json).
+      vocab_file: the vocabulary; defaults to the one that is in the weights or beside them (vocab.txt).
+      do_lower_case: whether to lower-case text; defaults to what files beside the weights state, else to False where
+        the vocabulary has entries with capital letters.
+      precision: what to compute in, "float32" or "bfloat16".
+
+    Raises:
+      UserError: there are no such weights; no configuration or vocabulary is found, or they do not fit the weights; or
+        a file is damaged.
+    """
+    path = os.fspath(path)
+    _refuse_export(path)
+    if precision not in ("float32", "bfloat16"):
+        raise UserError(f"precision={precision!r}: must be float32 or bfloat16")
+    source = checkpoint.open_weights(path)
+    config = _config(source, bert_config_file)
+    tokenizer = _tokenizer(source, config, vocab_file, do_lower_case)
+    labels = sources.labels_of(source)
+    dtype = pretraining.dtype_policy(precision)
+    model = training.build_model(
+        training.create_strategy(),
+        lambda: checkpoint.make_model(source, config, labels, dtype=dtype),
+        random_seed=0,  # for what the weights lack, such as a pooler
+    )
+    logging.info(checkpoint.initialize(model, source.path))
+    return Bert(source, config, tokenizer, model, labels)
+
+
+def _refuse_export(path: str) -> None:
+    for folder in (path, *(os.path.join(path, name.strip("/")) for name in files.list_directory(path))):
+        if files.exists(os.path.join(folder, INFO_FILE)):
+            raise UserError(
+                f"{path}: is an exported model, which answers texts without this package's models; use"
+                " bert_tf2.export.load, or give the weights that it was made from"
+            )
+
+
+def _config(source: Weights, bert_config_file: str | os.PathLike[str] | None) -> BertConfig:
+    if bert_config_file is not None:
+        return BertConfig.from_json_file(os.fspath(bert_config_file))
+    if stated := provenance.stated_config(source):
+        return stated[0]
+    if files.exists(found := os.path.join(source.folder, "config.json")):
+        return BertConfig.from_json_file(found)
+    raise UserError(
+        f"{source.path}: no configuration is found beside the weights ({provenance.CONFIG_FILE} or config.json); give"
+        " bert_config_file="
+    )
+
+
+def _tokenizer(
+    source: Weights,
+    config: BertConfig,
+    vocab_file: str | os.PathLike[str] | None,
+    do_lower_case: bool | None,
+) -> tokenization.FullTokenizer:
+    vocab_file = source.vocabulary_file() if vocab_file is None else os.fspath(vocab_file)
+    if vocab_file is not None:
+        return _load_tokenizer(source, config, vocab_file, do_lower_case)
+    entries = source.vocabulary()
+    if entries is None:
+        raise UserError(f"{source.path}: no vocabulary is found beside the weights (vocab.txt); give vocab_file=")
+    with tempfile.TemporaryDirectory() as folder:  # it stands in another file, such as Hugging Face's tokenizer.json
+        path = os.path.join(folder, "vocab.txt")
+        files.write_text(path, "".join(f"{entry}\n" for entry in entries))
+        return _load_tokenizer(source, config, path, do_lower_case)
+
+
+def _load_tokenizer(
+    source: Weights, config: BertConfig, vocab_file: str, do_lower_case: bool | None
+) -> tokenization.FullTokenizer:
+    if do_lower_case is None:
+        stated = provenance.stated_case(source, vocab_file)
+        entries = (entry.strip() for entry in files.read_lines(vocab_file))
+        do_lower_case = stated[0] if stated else not tokenization.is_cased([*entries])
+    return provenance.load_tokenizer(vocab_file, do_lower_case, config.vocab_size, source)

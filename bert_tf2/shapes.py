@@ -1,0 +1,156 @@
+"""The shapes that arguments must have, compared where they come in.
+
+    contract = Contract(D=768)
+    contract.check("BF", input_ids=input_ids, input_mask=input_mask)
+    contract.check("BFD", states=states)
+
+    input_mask: shape [8, 64], wanted [B, F] = [8, 128] like input_ids
+
+The letters are those of modeling.py, P is masked positions and L labels. A letter stands for the size that it has where
+it first comes; a digit for itself; `...` for any dimensions.
+
+Only static shapes are compared. In eager execution they are complete. While `tf.function` traces a graph some sizes may
+be unknown, and an unknown size fits anything: to compare it the graph would need operations that run in every step. So
+the checks cost microseconds per trace, and nothing in a training step.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import tensorflow as tf
+
+from bert_tf2.errors import UserError
+
+_ANY = "..."
+
+
+class ShapeError(UserError, ValueError):
+    """An argument has another shape than it must have; a ValueError too, which is what the reference raises."""
+
+
+class _Size(NamedTuple):
+    """What a letter stands for, and which argument said so."""
+
+    size: int
+    said_by: str
+
+
+class Contract:
+    """Shapes in letters, where the same letter is the same size in every argument."""
+
+    def __init__(self, owner: str = "the model", **sizes: int):
+        """`sizes` are letters whose sizes are known already; `owner` is what has them, for messages."""
+        self._sizes = {letter: _Size(size, owner) for letter, size in sizes.items()}
+
+    @tf.autograph.experimental.do_not_convert
+    def check(self, *wanted: str, **arguments: Any) -> None:
+        """Compares arguments with the shape that each of them must have.
+
+        Args:
+          *wanted: the shape, a letter or digit for each dimension; several where any of them will do.
+          **arguments: name -> tensor, array or nested lists. None is passed over.
+
+        Raises:
+          ShapeError: an argument has another shape; names it, its shape and the wanted one.
+        """
+        for name, value in arguments.items():
+            shape = None if value is None else _static_shape(name, value)
+            if shape is None:
+                continue
+            matches = [found for letters in wanted if (found := self._match(letters, shape)) is not None]
+            if not matches:
+                raise ShapeError(f"{name}: shape {_listed(shape)}, wanted {self._describe(wanted[0], shape)}")
+            for letter, size in matches[0].items():
+                self._sizes.setdefault(letter, _Size(size, name))
+
+    @tf.autograph.experimental.do_not_convert
+    def check_batch(
+        self, batch: Mapping[str, Any], wanted: Mapping[str, Sequence[str]], optional: Sequence[str] = ()
+    ) -> None:
+        """`check` for the features of a batch.
+
+        Args:
+          batch: name -> tensor.
+          wanted: the features that are looked at, each with the shapes that will do.
+          optional: those of them that may be missing.
+
+        Raises:
+          ShapeError: a feature is missing or has another shape, or the batch is no mapping.
+        """
+        if not isinstance(batch, Mapping):
+            raise ShapeError(f"batch: is a {type(batch).__name__}, wanted a dict with {', '.join(wanted)}")
+        for name, letters in wanted.items():
+            if name in batch:
+                self.check(*letters, **{name: batch[name]})
+            elif name not in optional:
+                raise ShapeError(
+                    f"{name}: missing, wanted {self._describe(letters[0])}; the batch has {', '.join(sorted(batch))}"
+                )
+
+    def _size_of(self, letter: str) -> int | None:
+        if letter.isdigit():
+            return int(letter)
+        return self._sizes[letter].size if letter in self._sizes else None
+
+    def _match(self, letters: str, shape: Sequence[int | None]) -> dict[str, int] | None:
+        """The size of each letter in a shape that fits, else None."""
+        tail = letters.removeprefix(_ANY)
+        if len(shape) < len(tail) or (tail == letters and len(shape) > len(tail)):
+            return None
+        found: dict[str, int] = {}
+        for letter, size in zip(tail, shape[len(shape) - len(tail) :], strict=True):
+            if size is None:
+                continue
+            wanted = found.get(letter, self._size_of(letter))
+            if wanted not in (None, size):
+                return None
+            if not letter.isdigit():
+                found[letter] = size
+        return found
+
+    def _describe(self, letters: str, shape: Sequence[int | None] | None = None) -> str:
+        """A wanted shape in letters, in numbers where some are known, and who says so."""
+        tail = letters.removeprefix(_ANY)
+        start = [_ANY] if tail != letters else []
+        text = _listed([*start, *tail])
+        if known := [letter for letter in tail if letter in self._sizes]:
+            numbers = [letter if (size := self._size_of(letter)) is None else size for letter in tail]
+            at_fault = self._at_fault(tail, shape) if shape is not None else []
+            who = dict.fromkeys(self._sizes[letter].said_by for letter in at_fault or known)
+            text += f" = {_listed([*start, *numbers])} like {' and '.join(who)}"
+        elif shape is not None and len(shape) != len(tail):
+            text += f": {len(tail)} dimension{'s' * (len(tail) > 1)}, not {len(shape)}"
+        return text
+
+    def _at_fault(self, tail: str, shape: Sequence[int | None]) -> list[str]:
+        """The letters whose known size is another one in a shape; none where the number of dimensions is wrong."""
+        if len(shape) < len(tail):
+            return []
+        pairs = zip(tail, shape[len(shape) - len(tail) :], strict=True)
+        return [letter for letter, size in pairs if letter in self._sizes and size not in (None, self._size_of(letter))]
+
+
+def _static_shape(name: str, value: Any) -> list[int | None] | None:
+    """The sizes that are known of an argument, None for those that are not; None alone where not even their number is.
+
+    Raises:
+      ShapeError: nested lists of unequal lengths.
+    """
+    shape = getattr(value, "shape", None)
+    if shape is None:
+        try:
+            shape = np.shape(value)
+        except ValueError as error:
+            raise ShapeError(
+                f"{name}: holds rows of unequal lengths; pad them with 0 and say so in the mask"
+            ) from error
+    if getattr(shape, "rank", 0) is None:
+        return None
+    return list(shape)
+
+
+def _listed(sizes: Sequence[Any]) -> str:
+    return f"[{', '.join(map(str, sizes))}]"

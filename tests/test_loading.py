@@ -1,0 +1,297 @@
+"""bert_tf2.load: weights of every kind with what lies beside them; the values of the scripts; what is missing."""
+
+from __future__ import annotations
+
+import json
+import pathlib
+import shutil
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import toy_data
+from small_models import randomize
+
+import bert_tf2
+from bert_tf2 import checkpoint, classification, conversion, features, heads, masked_lm, modeling
+from bert_tf2.errors import UserError
+
+TEXTS = ["the film was good .", "playing " * 12, "", "ann lives in Paris"]
+SENTENCES = ["the film was [MASK] .", "[MASK] lives in [MASK] ||| where ?"]
+
+
+def make_folder(path: pathlib.Path, model, step: int = 7) -> pathlib.Path:
+    """What a release holds: weights, configuration, vocabulary."""
+    path.mkdir()
+    toy_data.write_model(path)
+    randomize(model)
+    checkpoint.CheckpointFolder(str(path)).save(checkpoint.tf1_variables(model), step)
+    return path
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory) -> pathlib.Path:
+    return make_folder(tmp_path_factory.mktemp("loading") / "tf1", heads.PretrainingModel(toy_data.config()))
+
+
+@pytest.fixture(scope="module")
+def bert(folder):
+    return bert_tf2.load(folder)
+
+
+def convert(source: pathlib.Path, output: pathlib.Path, to: str, **options) -> str:
+    conversion.run(conversion.ConversionOptions(input=str(source), output=str(output), to=to, **options))
+    return str(output)
+
+
+def refusal(call, *args, **kwargs) -> str:
+    with pytest.raises(UserError) as caught:
+        call(*args, **kwargs)
+    assert "\n" not in str(caught.value)
+    return str(caught.value)
+
+
+# Importing
+
+
+def python(code: str, **environment: str) -> subprocess.CompletedProcess:
+    return subprocess.run(
+        [sys.executable, "-c", code],
+        cwd=pathlib.Path(bert_tf2.__file__).parents[1],
+        env={"PATH": "", "CUDA_VISIBLE_DEVICES": "-1", **environment},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+def test_importing_the_package_imports_nothing_and_prints_nothing():
+    code = """if True:
+        import sys
+        import bert_tf2
+        assert {*bert_tf2.__all__} <= {*dir(bert_tf2)}
+        from bert_tf2 import tokenization, BertConfig
+        assert bert_tf2.FullTokenizer is tokenization.FullTokenizer
+        assert bert_tf2.config.BertConfig is BertConfig  # a module that nobody imported by its name
+        assert not hasattr(bert_tf2, "nothing")
+        assert not {"tensorflow", "keras", "numpy"} & {*sys.modules}, "loaded"
+    """
+    done = python(code)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+
+
+def test_what_is_not_there():
+    with pytest.raises(AttributeError, match="module 'bert_tf2' has no attribute 'nothing'"):
+        _ = bert_tf2.nothing
+    with pytest.raises(ImportError, match="cannot import name 'nothing'"):
+        from bert_tf2 import nothing  # noqa: F401
+    done = python("import sys; sys.modules['absl'] = None; import bert_tf2; bert_tf2.tokenization")
+    assert "No module named 'absl'" in done.stderr or "import of absl halted" in done.stderr
+
+
+def test_loading_prints_nothing(folder):
+    code = "import sys, bert_tf2; print(bert_tf2.load(sys.argv[1]).embed(['good']).shape)".replace(
+        "sys.argv[1]", repr(str(folder))
+    )
+    done = python(code)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "(1, 16)\n", "")
+
+
+# Loading
+
+
+def test_what_is_loaded(bert, folder):
+    assert bert.config == toy_data.config()
+    assert bert.tokenizer.tokenize("Playing") == ["play", "##ing"]
+    assert isinstance(bert.model, heads.PretrainingModel) and bert.encoder is bert.model.bert
+    assert bert.labels is None
+    assert repr(bert).startswith(f"<Bert {folder}/model.ckpt-7: PretrainingModel, 2 layers, hidden_size 16")
+    saved = checkpoint.open_weights(str(folder))
+    for name, variable in checkpoint.tf1_variables(bert.model).items():
+        np.testing.assert_array_equal(variable, saved.get(name), name)
+
+
+@pytest.mark.parametrize("kind", ["prefix", "files elsewhere", "config.json", "hf", "tokenizer.json", "keras"])
+def test_every_kind_of_weights_gives_the_same(bert, folder, tmp_path, kind):
+    beside = {name: folder / name for name in ("bert_config.json", "vocab.txt")}
+    options = {}
+    if kind == "prefix":
+        path = folder / "model.ckpt-7"
+    elif kind == "files elsewhere":
+        path = shutil.copytree(folder, tmp_path / "bare", ignore=shutil.ignore_patterns(*beside))
+        options = {"bert_config_file": beside["bert_config.json"], "vocab_file": beside["vocab.txt"]}
+    elif kind == "config.json":
+        path = shutil.copytree(folder, tmp_path / "renamed")
+        (path / "bert_config.json").rename(path / "config.json")
+    else:
+        path = convert(folder, tmp_path / "out", "keras" if kind == "keras" else "hf")
+    if kind == "tokenizer.json":
+        (tmp_path / "out" / "vocab.txt").unlink()
+        vocabulary = {word: index for index, word in enumerate(toy_data.VOCAB)}
+        tokenizer = {"model": {"type": "WordPiece", "vocab": vocabulary, "continuing_subword_prefix": "##"}}
+        (tmp_path / "out" / "tokenizer.json").write_text(json.dumps(tokenizer))
+    found = bert_tf2.load(path, **options)
+    assert type(found.model) is heads.PretrainingModel
+    assert found.tokenizer.vocab == bert.tokenizer.vocab
+    np.testing.assert_allclose(found.embed(TEXTS), bert.embed(TEXTS), rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("make", "labels"),
+    [
+        (modeling.BertModel, None),
+        (heads.SpanModel, None),
+        (lambda config: heads.ClassifierModel(config, 2), classification.LabelMap("tsv", ("no", "yes"), False)),
+        (lambda config: heads.TaggingModel(config, 3), classification.LabelMap("ner", ("O", "B-X", "I-X"), False)),
+    ],
+    ids=["encoder", "span", "classifier", "tagger"],
+)
+def test_the_model_has_the_heads_of_the_weights(tmp_path, make, labels):
+    model = make(toy_data.config())
+    path = make_folder(tmp_path / "model", model)
+    if labels:
+        classification.save_label_map(str(path), labels)
+    found = bert_tf2.load(path)
+    assert type(found.model) is type(model) and found.labels == labels
+    assert type(found.encoder) is modeling.BertModel
+    assert found.embed(["good"]).shape == (1, 16)
+    assert "has no masked-LM head" in refusal(found.fill_mask, "[MASK]")
+
+
+def test_case(folder, tmp_path):
+    assert bert_tf2.load(folder, do_lower_case=False).tokenizer.tokenize("Good good") == ["[UNK]", "good"]
+    cased = shutil.copytree(folder, tmp_path / "cased_L-12_H-768_A-12")
+    for ending in ("index", "data-00000-of-00001"):
+        (cased / f"model.ckpt-7.{ending}").rename(cased / f"bert_model.ckpt.{ending}")
+    (cased / "checkpoint").unlink()
+    assert "do_lower_case" in refusal(bert_tf2.load, cased, do_lower_case=True)
+    from_huggingface = convert(folder, tmp_path / "hf", "hf", do_lower_case=False)
+    assert bert_tf2.load(from_huggingface).tokenizer.tokenize("Good good") == ["[UNK]", "good"]
+
+
+def test_a_cased_vocabulary_is_not_lower_cased(folder, tmp_path):
+    path = shutil.copytree(folder, tmp_path / "model")
+    words = [word.title() if word in toy_data.PLACES else word for word in toy_data.VOCAB]
+    (path / "vocab.txt").write_text("".join(f"{word}\n" for word in words))
+    assert bert_tf2.load(path).tokenizer.tokenize("Paris") == ["Paris"]
+
+
+def test_what_cannot_be_loaded(folder, tmp_path):
+    bare = shutil.copytree(folder, tmp_path / "bare", ignore=shutil.ignore_patterns("*.json", "*.txt"))
+    weights = f"{bare}/model.ckpt-7"
+    assert refusal(bert_tf2.load, bare) == (
+        f"{weights}: no configuration is found beside the weights (bert_config.json or config.json); give"
+        " bert_config_file="
+    )
+    config = folder / "bert_config.json"
+    assert refusal(bert_tf2.load, bare, bert_config_file=config) == (
+        f"{weights}: no vocabulary is found beside the weights (vocab.txt); give vocab_file="
+    )
+    assert "gone.json: no such file" in refusal(bert_tf2.load, bare, bert_config_file=tmp_path / "gone.json")
+    assert "gone.txt: no such file" in refusal(bert_tf2.load, folder, vocab_file=tmp_path / "gone.txt")
+    assert "no such checkpoint" in refusal(bert_tf2.load, tmp_path / "gone")
+    (bare / "bert_config.json").write_text(toy_data.config(hidden_size=8).to_json_string())
+    assert "does not fit the model" in refusal(bert_tf2.load, bare, vocab_file=folder / "vocab.txt")
+    assert refusal(bert_tf2.load, folder, precision="float16") == "precision='float16': must be float32 or bfloat16"
+    (tmp_path / "export" / "1").mkdir(parents=True)
+    (tmp_path / "export" / "1" / "model_info.json").write_text("{}")
+    assert "use bert_tf2.export.load" in refusal(bert_tf2.load, tmp_path / "export")
+
+
+# The values of the scripts
+
+
+@pytest.mark.parametrize(("pooling", "layers"), [("mean", "-1"), ("max", "-1,0"), ("cls", "1")])
+def test_embed_gives_what_extract_features_writes(bert, folder, tmp_path, pooling, layers):
+    (tmp_path / "texts.txt").write_text("\n".join([*TEXTS, "a film ||| the book"]) + "\n")
+    features.run(
+        features.FeatureOptions(
+            input_file=str(tmp_path / "texts.txt"),
+            output_file=str(tmp_path / "vectors.npy"),
+            bert_config_file=str(folder / "bert_config.json"),
+            init_checkpoint=str(folder),
+            vocab_file=str(folder / "vocab.txt"),
+            layers=layers,
+            pooling=pooling,
+            max_seq_length=16,
+            batch_size=2,
+        )
+    )
+    chosen = [int(number) for number in layers.split(",")]
+    texts = [*TEXTS, ("a film", "the book")]
+    found = bert.embed(texts, pooling, layers=chosen, max_seq_length=16, batch_size=2)
+    assert found.dtype == np.float32
+    np.testing.assert_array_equal(found, np.load(tmp_path / "vectors.npy"))
+    np.testing.assert_allclose(bert.embed(texts, pooling, layers=chosen, max_seq_length=16), found, atol=1e-5)
+
+
+def test_embed_of_tokens_of_one_text_and_of_none(bert):
+    tokens = bert.embed(TEXTS, "none", layers=[-1, 0])
+    assert [values.shape for values in tokens] == [(7, 32), (26, 32), (2, 32), (6, 32)]
+    means = np.stack([values.mean(axis=0) for values in tokens])
+    np.testing.assert_allclose(bert.embed(TEXTS, layers=[-1, 0]), means, atol=1e-6)
+    np.testing.assert_allclose(bert.embed(TEXTS[0]), bert.embed(TEXTS[:1])[0], atol=1e-6)
+    np.testing.assert_allclose(bert.embed(("a", "film")), bert.embed([("a", "film")])[0], atol=1e-6)
+    assert bert.embed(text for text in TEXTS).shape == (4, 16)
+    assert bert.embed([]).shape == (0, 16)
+    assert bert.embed(["playing " * 90]).shape == (1, 16)  # cut to the 64 positions of the model
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"pooling": "sum"}, "pooling='sum': must be one of none, cls, mean, max"),
+        ({"layers": 2}, r"layers=\[2\]: the model has 2 layers, .* there is no layer 2"),
+        ({"layers": []}, r"layers=\[\]: at least one layer"),
+        ({"batch_size": 0}, "batch_size=0: must be 1 or more"),
+        ({"max_seq_length": 2}, "max_seq_length=2: must be from 3 to 64"),
+        ({"max_seq_length": 65}, "max_seq_length=65: must be from 3 to 64"),
+        ({"texts": ["a", 5]}, "text 2: 5 is neither a text nor a pair of texts"),
+        ({"texts": [("a", "b", "c")]}, "text 1: .* is neither a text nor a pair of texts"),
+    ],
+)
+def test_what_embed_refuses(bert, settings, message):
+    with pytest.raises(UserError, match=f"^{message}"):
+        bert.embed(**{"texts": TEXTS, **settings})
+
+
+def test_fill_mask_gives_what_predict_masked_prints(bert, folder, capsys):
+    masked_lm.run(
+        masked_lm.MaskedLMOptions(
+            bert_config_file=str(folder / "bert_config.json"),
+            init_checkpoint=str(folder),
+            vocab_file=str(folder / "vocab.txt"),
+            sentence=SENTENCES,
+            top_k=3,
+            output_format="json",
+        )
+    )
+    printed = capsys.readouterr().out.splitlines()
+    answers = bert.fill_mask(SENTENCES, top_k=3)
+    assert [masked_lm.as_json(answer) for answer in answers] == printed
+    alone = bert.fill_mask(SENTENCES[0])
+    assert len(alone.masks[0].predictions) == 5
+    assert alone.filled == answers[0].filled
+    assert bert.fill_mask([]) == []
+
+
+@pytest.mark.parametrize(
+    ("texts", "settings", "message"),
+    [
+        ("no blank", {}, r"text 1: holds no \[MASK\]"),
+        (["[MASK]", 5], {}, "text 2: 5 is no text"),
+        ("[MASK]", {"top_k": 0}, "--top_k=0: must be from 1 to"),
+        ("[MASK]", {"batch_size": 0}, "batch_size=0: must be 1 or more"),
+        ("[MASK] " * 63, {}, "text 1: has 65 tokens"),
+    ],
+)
+def test_what_fill_mask_refuses(bert, texts, settings, message):
+    with pytest.raises(UserError, match=f"^{message}"):
+        bert.fill_mask(texts, **settings)
+
+
+def test_bfloat16_is_near(bert, folder):
+    found = bert_tf2.load(folder, precision="bfloat16").embed(TEXTS)
+    assert found.dtype == np.float32
+    assert 0 < np.abs(found - bert.embed(TEXTS)).max() < 0.2

@@ -1,0 +1,272 @@
+"""Arguments of the wrong shape: one line at the door, whatever runs the model; and no operation in a graph for it."""
+
+from __future__ import annotations
+
+import re
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from small_models import LABELS, LENGTH, MAKERS, PREDICTIONS, VOCAB, batch_for, small_config
+
+from bert_tf2 import heads, modeling, shapes
+from bert_tf2.errors import UserError
+
+WIDTH = small_config().hidden_size
+B, F, P, D, V = 4, LENGTH, PREDICTIONS, WIDTH, VOCAB
+
+
+def ints(*shape: int) -> np.ndarray:
+    return np.zeros(shape, np.int32)
+
+
+def floats(*shape: int) -> tf.Tensor:
+    return tf.zeros(shape)
+
+
+@pytest.fixture(scope="module")
+def models() -> dict[str, heads._Model]:
+    return {kind: make(small_config()) for kind, make in MAKERS.items()}
+
+
+@pytest.fixture(scope="module")
+def bert(models) -> modeling.BertModel:
+    return models["span"].bert
+
+
+def refusal(call, *args, **kwargs) -> str:
+    with pytest.raises(shapes.ShapeError) as caught:
+        call(*args, **kwargs)
+    assert "\n" not in str(caught.value)
+    return str(caught.value)
+
+
+# The comparison
+
+
+def refused(*wanted: str, contract: shapes.Contract | None = None, **arguments) -> str:
+    return refusal((contract or shapes.Contract()).check, *wanted, **arguments)
+
+
+def test_the_message_names_argument_shape_and_wanted_shape():
+    assert refused("BF", input_ids=ints(8, 128), input_mask=ints(8, 64)) == (
+        "input_mask: shape [8, 64], wanted [B, F] = [8, 128] like input_ids"
+    )
+    assert refused("BF", input_ids=ints(128)) == "input_ids: shape [128], wanted [B, F]: 2 dimensions, not 1"
+    assert refused("2", dropout_seed=ints(3)) == "dropout_seed: shape [3], wanted [2]"
+    assert refused("B", "B1", labels=ints(4, 2)) == "labels: shape [4, 2], wanted [B]: 1 dimension, not 2"
+    assert refused("...D", contract=shapes.Contract(D=8), x=ints(4, 6)) == (
+        "x: shape [4, 6], wanted [..., D] = [..., 8] like the model"
+    )
+
+
+def test_who_is_named_is_who_said_the_size_that_differs():
+    contract = shapes.Contract(D=8)
+    contract.check("BFD", states=floats(4, 10, 8))
+    contract.check("BP", positions=ints(4, 3))
+    assert refused("BP", contract=contract, ids=ints(5, 3)) == "ids: shape [5, 3], wanted [B, P] = [4, 3] like states"
+    assert refused("BP", contract=contract, ids=ints(4, 2)).endswith("[4, 3] like positions")
+    assert refused("BP", contract=contract, ids=ints(12)).endswith("[4, 3] like states and positions")
+    assert refused("BXD", contract=contract, other=floats(4, 3, 2)).endswith("[B, X, D] = [4, X, 8] like the model")
+
+
+def test_what_is_not_known_fits():
+    contract = shapes.Contract(D=8)
+    contract.check("BFD", states=tf.keras.Input([None, 8]), other=tf.keras.Input([10, 8]), last=None)
+    assert refused("BF", contract=contract, ids=ints(3, 9)).endswith("[B, F] = [B, 10] like other")
+
+    @tf.function(input_signature=[tf.TensorSpec(None), tf.TensorSpec([None, 10])])
+    def graph(any_rank, rows):
+        contract = shapes.Contract(B=4)
+        contract.check("BF", any_rank=any_rank, rows=rows)
+        return rows
+
+    assert graph(floats(1), floats(3, 10)).shape == (3, 10)
+
+
+def test_nested_lists():
+    shapes.Contract().check("BF", input_ids=[[1, 2], [3, 4]], input_mask=ints(2, 2))
+    assert refused("BF", input_ids=[[1, 2], [3]]).startswith("input_ids: holds rows of unequal lengths")
+
+
+def test_it_is_a_user_error_and_the_references_value_error():
+    assert issubclass(shapes.ShapeError, UserError) and issubclass(shapes.ShapeError, ValueError)
+
+
+# Every argument of the encoder and of the functions and layers of heads
+
+ENCODER = {"input_ids": ints(B, F), "input_mask": ints(B, F), "token_type_ids": ints(B, F)}
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "message"),
+    [
+        ("input_ids", ints(F), "input_ids: shape [10], wanted [B, F]: 2 dimensions, not 1"),
+        ("input_ids", ints(B, F, 1), "input_ids: shape [4, 10, 1], wanted [B, F]: 2 dimensions, not 3"),
+        ("input_mask", ints(B, 1), "input_mask: shape [4, 1], wanted [B, F] = [4, 10] like input_ids"),
+        ("input_mask", ints(1, F), "input_mask: shape [1, 10], wanted [B, F] = [4, 10] like input_ids"),
+        ("token_type_ids", ints(B, F + 1), "token_type_ids: shape [4, 11], wanted [B, F] = [4, 10] like input_ids"),
+        ("dropout_seed", ints(3), "dropout_seed: shape [3], wanted [2]"),
+    ],
+)
+def test_the_encoder(bert, name, value, message):
+    assert refusal(bert, **{**ENCODER, name: value}) == message
+
+
+MASKED_LM = {
+    "input_tensor": floats(B, F, D),
+    "output_weights": floats(V, D),
+    "positions": ints(B, P),
+    "label_ids": ints(B, P),
+    "label_weights": floats(B, P),
+}
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "message"),
+    [
+        ("input_tensor", floats(B, D), "[4, 8], wanted [B, F, D] = [B, F, 8] like the model"),
+        ("input_tensor", floats(B, F, D + 1), "[4, 10, 9], wanted [B, F, D] = [B, F, 8] like the model"),
+        ("output_weights", floats(D, V), "[8, 23], wanted [V, D] = [23, 8] like the model"),
+        ("positions", ints(B * P), "[16], wanted [B, P] = [4, P] like input_tensor"),
+        ("positions", ints(B + 1, P), "[5, 4], wanted [B, P] = [4, P] like input_tensor"),
+        ("label_ids", ints(B, P + 1), "[4, 5], wanted [B, P] = [4, 4] like positions"),
+        ("label_weights", floats(B * P), "[16], wanted [B, P] = [4, 4] like input_tensor and positions"),
+    ],
+)
+def test_get_masked_lm_output(models, name, value, message):
+    head = models["pretraining"].masked_lm
+    heads.get_masked_lm_output(head, **MASKED_LM)
+    found = refusal(heads.get_masked_lm_output, head, **{**MASKED_LM, name: value})
+    assert found == f"{name}: shape {message}"
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "message"),
+    [
+        ("input_tensor", floats(B, F, D), "[4, 10, 8], wanted [B, D] = [B, 8] like the model"),
+        ("input_tensor", floats(B, D + 1), "[4, 9], wanted [B, D] = [B, 8] like the model"),
+        ("labels", ints(B + 1), "[5], wanted [B] = [4] like input_tensor"),
+        ("labels", ints(B, 2), "[4, 2], wanted [B] = [4] like input_tensor"),
+    ],
+)
+def test_get_next_sentence_output(models, name, value, message):
+    head, good = models["pretraining"].next_sentence, {"input_tensor": floats(B, D), "labels": ints(B, 1)}
+    heads.get_next_sentence_output(head, **good)
+    assert refusal(heads.get_next_sentence_output, head, **{**good, name: value}) == f"{name}: shape {message}"
+
+
+def test_layers_and_gather_indexes(models):
+    model = models["pretraining"]
+    assert refusal(model.next_sentence, floats(2, 3, 9)) == (
+        "x: shape [2, 3, 9], wanted [..., D] = [..., 8] like the model"
+    )
+    assert refusal(model.masked_lm, floats(5, 9), floats(V, D)) == (
+        "states: shape [5, 9], wanted [M, D] = [M, 8] like the model"
+    )
+    assert refusal(model.masked_lm, floats(5, D), floats(D, V)).startswith(
+        "output_weights: shape [8, 23], wanted [V, D]"
+    )
+    assert refusal(heads.gather_indexes, floats(B, F), ints(B, P)).startswith("sequence_tensor: shape [4, 10], wanted")
+    assert refusal(heads.gather_indexes, floats(B, F, D), ints(3, P)) == (
+        "positions: shape [3, 4], wanted [B, P] = [4, P] like sequence_tensor"
+    )
+
+
+# Every feature of every model
+
+NEEDED = {
+    "pretraining": ("masked_lm_positions", "masked_lm_ids", "masked_lm_weights", "next_sentence_labels"),
+    "classifier": ("label_ids",),
+    "span": ("start_positions", "end_positions"),
+    "tagging": ("label_ids",),
+}
+FEATURES = [(kind, name) for kind, labels in NEEDED.items() for name in ("input_mask", "segment_ids", *labels)]
+
+
+def loss_of(model, batch) -> None:
+    model.loss_terms(batch, dropout_seed=tf.constant([1, 2]))
+
+
+@pytest.mark.parametrize(("kind", "name"), FEATURES)
+def test_a_feature_of_another_shape(models, kind, name):
+    batch = batch_for(kind)
+    loss_of(models[kind], batch)
+    short = {**batch, name: batch[name][:-1]}
+    letters = {2: "[B, F]", 1: "[B]"}[batch[name].ndim] if not name.startswith("masked_lm") else "[B, P]"
+    assert refusal(loss_of, models[kind], short).startswith(
+        f"{name}: shape {[*short[name].shape]}, wanted {letters} = "
+    )
+    deep = {**batch, name: batch[name][..., None, None]}
+    assert refusal(loss_of, models[kind], deep).startswith(f"{name}: shape ")
+
+
+@pytest.mark.parametrize(("kind", "name"), [(k, n) for k, labels in NEEDED.items() for n in ("input_ids", *labels)])
+def test_a_feature_that_is_missing(models, kind, name):
+    batch = {key: value for key, value in batch_for(kind).items() if key != name}
+    assert re.match(
+        rf"{name}: missing, wanted \[B.*; the batch has .*input_mask", refusal(loss_of, models[kind], batch)
+    )
+
+
+@pytest.mark.parametrize("kind", MAKERS)
+def test_what_a_call_does_not_need_may_be_missing(models, kind):
+    batch = batch_for(kind)
+    models[kind]({name: batch[name] for name in ("input_ids", "masked_lm_positions")})
+    assert refusal(models[kind], tf.constant(batch["input_ids"])).startswith("batch: is a EagerTensor, wanted a dict")
+
+
+@pytest.mark.parametrize("kind", ["classifier", "span"])
+def test_labels_may_be_a_column(models, kind):
+    batch = batch_for(kind)
+    columns = {name: batch[name][:, None] for name in NEEDED[kind]}
+    model = models[kind]
+    wanted, found = (model.loss_terms(b, dropout_seed=tf.constant([1, 2])) for b in (batch, {**batch, **columns}))
+    np.testing.assert_allclose(found[0].mean(), wanted[0].mean(), rtol=1e-6)
+
+
+# Whatever runs the model, the message stays one line
+
+
+@pytest.mark.parametrize("options", [{}, {"jit_compile": True}, {"autograph": False}], ids=str)
+def test_the_message_survives_a_graph(models, options):
+    batch = {name: tf.constant(value) for name, value in batch_for("classifier").items()}
+    graph = tf.function(lambda batch: models["classifier"](batch), **options)
+    graph(batch)
+    wrong = {**batch, "input_mask": batch["input_mask"][:, :7]}
+    assert refusal(graph, wrong) == "input_mask: shape [4, 7], wanted [B, F] = [4, 10] like input_ids"
+
+
+def test_the_message_survives_two_replicas():
+    strategy = tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"])
+    with strategy.scope():
+        model = heads.TaggingModel(small_config(), LABELS)
+    batch = batch_for("tagging")
+    run = tf.function(lambda batch: strategy.run(lambda: model.loss_terms(batch, tf.constant([1, 2]))[0].total))
+    run(batch)
+    assert refusal(run, {**batch, "label_ids": ints(B, F + 2)}) == (
+        "label_ids: shape [4, 12], wanted [B, F] = [4, 10] like input_ids"
+    )
+
+
+def test_user_errors_from_inside_a_layer_stay_one_line(bert):
+    message = "a sequence of 17 tokens is longer than the model's max_position_embeddings 16"
+    for call in (bert, tf.function(lambda ids: bert(ids).pooled_output)):
+        with pytest.raises(UserError) as caught:
+            call(tf.zeros([1, 17], tf.int32))
+        assert str(caught.value) == message
+
+
+@pytest.mark.parametrize("kind", MAKERS)
+def test_nothing_is_added_to_a_graph(models, kind, monkeypatch):
+    """The step of a training whose batches are of any length: the same operations with and without the checks."""
+    batch = batch_for(kind)
+    spec = {name: tf.TensorSpec([None] * value.ndim, value.dtype) for name, value in batch.items()}
+
+    def operations() -> list[str]:
+        graph = tf.function(lambda batch: models[kind].loss_terms(batch, tf.constant([1, 2]))[0].total)
+        return [operation.type for operation in graph.get_concrete_function(spec).graph.get_operations()]
+
+    checked = operations()
+    monkeypatch.setattr(shapes.Contract, "check", lambda self, *wanted, **arguments: None)
+    assert operations() == checked
