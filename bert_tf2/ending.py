@@ -12,7 +12,9 @@ from bert_tf2.errors import UserError
 
 
 @contextlib.contextmanager
-def in_one_line(fail: Callable[[int, str], None], memory_settings: Callable[[], Iterable[str]]) -> Iterator[None]:
+def in_one_line(
+    fail: Callable[[int, str], None], memory_settings: Callable[[], Iterable[str]], tidy: Callable[[], None]
+) -> Iterator[None]:
     """Turns what ends a script into one line: a user's mistake, a signal, a full disk, memory that is used up.
 
     The exit status is 1 for a mistake and for what the machine refuses, 130 after Ctrl-C, 143 after SIGTERM. A reader
@@ -22,8 +24,9 @@ def in_one_line(fail: Callable[[int, str], None], memory_settings: Callable[[], 
     Args:
       fail: called with an exit status and the line; does not return.
       memory_settings: the flags that decide how much memory is needed, with their values.
+      tidy: what a signal leaves to do; see process.end_on_signals.
     """
-    request = process.raise_on_signals()
+    process.end_on_signals(tidy)
     try:
         try:
             yield
@@ -36,7 +39,7 @@ def in_one_line(fail: Callable[[int, str], None], memory_settings: Callable[[], 
         raise
     except BaseException as error:
         process.flush_streams()
-        status, line = _answer(error, request, memory_settings)
+        status, line = _answer(error, memory_settings)
         if line is None:
             raise
         logging.debug("The error:", exc_info=True)
@@ -44,22 +47,17 @@ def in_one_line(fail: Callable[[int, str], None], memory_settings: Callable[[], 
             fail(status, line)
 
 
-def _answer(
-    error: BaseException, request: process.StopRequest, memory_settings: Callable[[], Iterable[str]]
-) -> tuple[int, str | None]:
+def _answer(error: BaseException, memory_settings: Callable[[], Iterable[str]]) -> tuple[int, str | None]:
     """Exit status and line; None where the exception is a bug, "" where there is nothing to say.
 
     Args:
       error: the exception.
-      request: whether a signal told the process to stop.
       memory_settings: see in_one_line.
     """
     if isinstance(error, UserError):
         return 1, str(error)
     if isinstance(error, KeyboardInterrupt):
         return getattr(error, "status", 130), str(error) or "interrupted"
-    if request.stopped is not None:  # a library has made another exception of it
-        return request.stopped.status, str(request.stopped)
     if isinstance(error, BrokenPipeError):
         return 0, ""
     if environment.is_out_of_memory(error):

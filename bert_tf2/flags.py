@@ -33,7 +33,7 @@ def run(main: Callable[[Sequence[str]], None]) -> None:
     """
     FLAGS.set_default("verbosity", logging.INFO)  # the reference logs its progress at this level
     console.set_up_log()
-    with ending.in_one_line(_fail, _memory_settings):
+    with ending.in_one_line(_fail, _memory_settings, _tidy):
         app.run(_Checked(main), flags_parser=_parse)
 
 
@@ -107,6 +107,11 @@ class _Checked:
         )
         with outputs.protecting(inputs):
             self._main(argv)
+
+
+def _tidy() -> None:
+    progress.close_all()
+    outputs.remove_partial()
 
 
 def _fail(status: int, message: str) -> None:

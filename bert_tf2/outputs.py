@@ -155,7 +155,20 @@ def name_beside(path: str) -> str:
     if _is_device(path):
         return path
     folder, name = os.path.split(path)
-    return os.path.join(folder, f".{name}.{_HOST}.{os.getpid()}.partial")
+    beside = os.path.join(folder, f".{name}.{_HOST}.{os.getpid()}.partial")
+    if not is_remote(beside):
+        _begun.add(os.path.abspath(beside))
+    return beside
+
+
+_begun: set[str] = set()
+
+
+def remove_partial() -> None:
+    """Removes what this process has begun to write and not completed, where it is ended by a signal."""
+    for path in _begun:
+        with contextlib.suppress(OSError):
+            shutil.rmtree(path) if os.path.isdir(path) else os.remove(path)
 
 
 _looked_at: set[tuple[int, str]] = set()

@@ -93,14 +93,14 @@ def _tell_summary(options: PretrainingOptions, results: Mapping[str, float] | No
     beside = os.path.join(os.path.dirname(options.bert_config_file), "vocab.txt")
     console.summary(
         [*written, *exported],
-        {name: results[name] for name in names} if results else None,
+        {name: results[name] for name in names if name in results} if results else None,
         console.command(
             "predict_masked.py",
             sentence="The capital of France is [MASK].",
             bert_config_file=options.bert_config_file,
             vocab_file=options.vocab_file or (beside if files.exists(beside) else "vocab.txt"),
             init_checkpoint=options.output_dir if trained else options.init_checkpoint,
-            do_lower_case=None if options.do_lower_case else False,
+            do_lower_case=options.do_lower_case,
         ),
     )
 

@@ -486,7 +486,8 @@ def _log_example(instance: TrainingInstance, number: int, total: int, row: dict[
 
 def _in_words(instance: TrainingInstance) -> dict[str, str]:
     found = []
-    for label, replacement in zip(instance.masked_lm_labels, instance.replacements, strict=True):
+    for label, position in zip(instance.masked_lm_labels, instance.masked_lm_positions, strict=True):
+        replacement = instance.tokens[position]
         how = {"[MASK]": "", label: " (kept)"}.get(replacement, " (a random word)")
         found.append(f"{label} -> {replacement}{how}")
     return {

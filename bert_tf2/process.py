@@ -1,7 +1,7 @@
 """A script as a process: its standard streams, and the signals that stop it.
 
-    begin()              the first thing that a script does: a signal ends it at once, in one line
-    raise_on_signals()   once the work begins: a signal raises `Stopped`, so that partial files are removed
+    begin()            the first thing that a script does: a signal ends it at once, in one line
+    end_on_signals()   once the work begins: the same, after partial files have been removed
 
 Only scripts call these. Importing this package changes no signal handler, and this module imports nothing that takes
 time.
@@ -60,7 +60,7 @@ class StopRequest:
         return None if time.monotonic() - self._at < _SECONDS_OF_ONE_REQUEST else False
 
 
-def handle_signals(handler: Callable) -> dict[int, object]:
+def handle_signals(handler: Callable | signal.Handlers) -> dict[int, object]:
     """Sets a handler for the signals that stop a process; returns the handlers before, for `restore_signals`.
 
     A signal that is ignored stays ignored: `nohup` and `command &` rely on that. Only the main thread may set handlers;
@@ -126,23 +126,23 @@ def script_name() -> str:
     return os.path.basename(sys.argv[0])
 
 
-def raise_on_signals() -> StopRequest:
-    """Lets signals raise `Stopped` from here on; a second one, while the first is being answered, ends the process.
+def end_on_signals(tidy: Callable[[], None]) -> None:
+    """Lets a signal end the process from here on: first `tidy`, then one line, and the exit status 128 + number.
 
-    Returns:
-      Says whether there was a signal. Libraries may turn the exception into another one on its way.
+    Nothing is raised. An exception that a signal handler raises can be lost: Python drops it in a destructor,
+    TensorFlow prints it where one of its functions calls back, and the script would go on to its end.
+
+    Args:
+      tidy: removes partial files and the like. It runs at any place of the program, so it must not wait for anything.
     """
-    request = StopRequest()
 
-    def stop(number: int, frame) -> None:
-        new = request.is_new(number)
-        if new:
-            raise request.stopped
-        if new is False:
-            leave(128 + number, f"{_STOPPING[number]} at once; the next run removes partial files")
+    def end(number: int, frame) -> None:
+        handle_signals(signal.SIG_IGN)  # `timeout` and Ctrl-C in a shell send several
+        with contextlib.suppress(Exception):
+            tidy()
+        leave(128 + number, _STOPPING[number])
 
-    handle_signals(stop)
-    return request
+    handle_signals(end)
 
 
 def flush_streams() -> OSError | None:

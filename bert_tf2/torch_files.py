@@ -382,6 +382,8 @@ def _place_in_zip(stream: BinaryIO, part: zipfile.ZipInfo, size: int) -> tuple[i
 def _legacy_layout(stream: BinaryIO, size: int) -> Layout:
     stream.seek(0)
     pickles = io.BytesIO(stream.read(_LONGEST_PICKLE))
+    if chr(*(pickles.getbuffer()[:1] or b"?")) not in pickletools.code2op:  # a text, say
+        raise _Refused("is not a file of torch.save")
     magic, version, machine = (_load(_Unpickler(pickles)) for _ in range(3))
     if magic != _MAGIC_NUMBER or version != _PROTOCOL_VERSION:
         raise _Refused("is not a file of torch.save")

@@ -246,7 +246,8 @@ class Trainer:
         """
         options = self._options
         size = sum(4 * math.prod(variable.shape) for variable in self._state.values())
-        to_come = 1 + math.ceil((options.num_train_steps - self.global_step) / options.save_checkpoints_steps)
+        interval = options.save_checkpoints_steps or options.num_train_steps
+        to_come = 1 + math.ceil((options.num_train_steps - self.global_step) / interval)
         missing = options.keep_checkpoint_max + 1 - self._folder.count
         environment.check_space(options.output_dir, size, "the checkpoints", max(1, min(to_come, missing)) * size)
 

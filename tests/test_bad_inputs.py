@@ -216,7 +216,11 @@ FILES_AT_FAULT = [
     ("run_pretraining.py", "--input_file=cut", "cut, record 2: the file is truncated"),
     ("run_pretraining.py", "--input_file=flipped", "flipped, record 1: the file is corrupted"),
     ("run_pretraining.py", "--input_file=bad_ids", r"bad_ids, record 2: input_ids holds 5000, .* 0\.\.36"),
-    ("run_pretraining.py", "--input_file=words.txt", r"words\.txt, record 1: "),
+    (
+        "run_pretraining.py",
+        "--input_file=words.txt",
+        r"words\.txt: is text, not TFRecord; create_pretraining_data\.py makes records of text",
+    ),
     ("run_pretraining.py", "--output_dir=classifier", r"classifier/model\.ckpt-7: .*cls/predictions.* is missing"),
     ("run_pretraining.py", "--output_dir=file", "folder file"),
     ("run_classifier.py", "--data_dir=torn", r"torn/train\.tsv, row 4: has 5 columns where 3 are expected"),

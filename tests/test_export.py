@@ -295,7 +295,7 @@ def expected_answers(made: Exported, asked: list[tuple[str, str]], version_2: bo
     ]
     features = list(
         squad.convert_examples_to_features(
-            examples, made.tokenizer, options.max_seq_length, options.doc_stride, options.max_query_length, False, 1
+            examples, made.tokenizer, options.max_seq_length, options.doc_stride, options.max_query_length, False
         )
     )
     names = ("input_ids", "input_mask", "segment_ids")
@@ -968,7 +968,7 @@ def shorten(path: pathlib.Path) -> None:
 def test_load_says_that_an_export_is_damaged(exported, tmp_path, file, damage):
     shutil.copytree(exported("ner").folder, tmp_path / "1")
     damage(tmp_path / "1" / file)
-    with pytest.raises(UserError, match="is damaged") as raised:
+    with pytest.raises(UserError, match=r"is damaged|is the file complete\?|is needed in this JSON file") as raised:
         export.load(tmp_path)
     assert "\n" not in str(raised.value)
 

@@ -121,7 +121,7 @@ def test_weights_without_a_configuration_are_taken_as_before(encoder):
 
 def test_a_broken_configuration_beside_weights_is_named(encoder):
     (encoder / "bert_config.json").write_text("{")
-    assert "bert_config.json, line 1: not JSON" in message_of(
+    assert "bert_config.json, line 1, column 2: not valid JSON" in message_of(
         checkpoint.initialize, modeling.BertModel(small_config()), str(encoder)
     )
 

@@ -37,7 +37,7 @@ BASE = {
     ],
     "run_squad.py": [
         *(*MODEL, "--do_predict", "--train_file=squad.json", "--predict_file=squad.json", "--max_seq_length=32"),
-        *("--doc_stride=8", "--max_query_length=8", "--init_checkpoint=pretrained"),
+        *("--doc_stride=8", "--max_query_length=8", "--init_checkpoint=spans"),
     ],
     "run_classifier.py": [
         *(*MODEL, "--do_train", "--data_dir=tables", "--task_name=tsv", "--max_seq_length=32"),
@@ -55,6 +55,8 @@ def folder(tmp_path_factory) -> pathlib.Path:
     toy_data.write_model(path, num_hidden_layers=1)
     model = heads.PretrainingModel(toy_data.config(num_hidden_layers=1))
     checkpoint.CheckpointFolder(str(path / "pretrained")).save(checkpoint.tf1_variables(model), 7)
+    spans = heads.SpanModel(model.config)
+    checkpoint.CheckpointFolder(str(path / "spans")).save(checkpoint.tf1_variables(spans), 7)
     checkpoint.save(str(path / "google" / "bert_model.ckpt"), checkpoint.tf1_variables(model))
     (path / "text.txt").write_text("".join(f"{text} [MASK]\n" for text, _ in toy_data.sentences(200, 1)))
     toy_data.write_conll(path / "words.txt", 200, 1)
@@ -104,9 +106,17 @@ def contents(folder: pathlib.Path) -> dict[str, bytes]:
         ("extract_features.py", "--output_file=LINK", "(--input_file=text.txt)"),
         ("extract_features.py", "--output_file=bert_config.json", "(--bert_config_file=bert_config.json)"),
         ("extract_features.py", "--output_file=pretrained/model.ckpt-7.index", "(--init_checkpoint=pretrained)"),
-        ("convert_checkpoint.py", "--to=tf1 --output=. --extend_vocab=new.txt", "vocab.txt: is also read from"),
+        (
+            "convert_checkpoint.py",
+            "--to=tf1 --output=. --extend_vocab=new.txt",
+            "./bert_config.json: is also read",
+        ),
         ("convert_checkpoint.py", "--to=hf --output=. --extend_vocab=new.txt", "vocab.txt: is also read from"),
-        ("convert_checkpoint.py", "--to=keras --output=. --extend_vocab=new.txt", "vocab.txt: is also read from"),
+        (
+            "convert_checkpoint.py",
+            "--to=keras --output=. --extend_vocab=new.txt",
+            "./bert_config.json: is also read",
+        ),
         ("convert_checkpoint.py", "--to=tf1 --output=TF1 --input=TF1", "bert_model.ckpt.index in this folder: is also"),
         ("run_ner.py", "--output_dir=IN --predict_file=IN/predictions.txt", "(--predict_file=IN/predictions.txt)"),
         ("run_squad.py", "--output_dir=IN --predict_file=IN/predictions.json", "predictions.json in this folder"),
@@ -395,6 +405,27 @@ def test_a_signal_while_a_file_is_written_leaves_nothing(number, folder, tmp_pat
     assert running.returncode == 128 + number and "Traceback" not in stderr
     assert stderr.splitlines()[-1].startswith("extract_features.py: error: ")
     assert list((tmp_path / "out").iterdir()) == []
+
+
+def test_a_signal_in_a_destructor_is_not_lost():
+    """Python drops what is raised there, and the script would go on to its end."""
+    code = """
+import os, signal, sys, time
+from bert_tf2 import flags
+
+class Late:
+    def __del__(self):
+        os.kill(os.getpid(), signal.SIGTERM)
+        time.sleep(0.01)
+
+def main(argv):
+    Late()
+    time.sleep(20)
+
+flags.run(main)
+"""
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=15)
+    assert done.returncode == 143 and done.stderr == "-c: error: stopped by SIGTERM\n"
 
 
 # What killed processes leave
