@@ -92,6 +92,14 @@ def rename(source: str, target: str) -> None:
     _gfile().rename(source, target, overwrite=True) if is_remote(path=source) else os.replace(source, target)
 
 
+def _open_remote(path: str, mode: str):
+    class RemoteFile(_gfile().GFile):
+        def write(self, content) -> None:
+            super().write(bytes(content))  # a GFile takes no views of arrays, which local files do
+
+    return RemoteFile(path, mode)
+
+
 def open_binary(path: str, mode: str = "rb"):
     """Opens a file for bytes.
 
@@ -102,7 +110,7 @@ def open_binary(path: str, mode: str = "rb"):
         if is_remote(path):
             if "r" in mode and not exists(path):
                 raise UserError(f"{path}: no such file")
-            return _gfile().GFile(path, mode)
+            return _open_remote(path, mode)
         return open(path, mode)
     except FileNotFoundError as error:
         path = environment.final_name(path)

@@ -117,7 +117,8 @@ def _tidy() -> None:
 def _fail(status: int, message: str) -> None:
     with contextlib.suppress(OSError):  # the terminal is gone, say
         progress.close_all()
-        print(f"{process.script_name()}: {console.loud('error:')} {message}", file=sys.stderr, flush=True)
+        line = "\\n".join(message.splitlines())  # the name of a file may hold a line end
+        print(f"{process.script_name()}: {console.loud('error:')} {line}", file=sys.stderr, flush=True)
     sys.exit(status)
 
 

@@ -204,6 +204,7 @@ WITH_VOCABULARY = ["run_classifier.py", "run_squad.py", "run_ner.py", "extract_f
 
 FILES_AT_FAULT = [
     ("build_vocab.py", "--input_file=gone.txt", r"gone\.txt: no such file"),
+    ("build_vocab.py", "--input_file=two\nlines", r"two\\nlines: no such file"),
     ("build_vocab.py", "--input_file=latin1.txt", r"latin1\.txt, line 2: not UTF-8"),
     ("run_pretraining.py", "--input_file=gone*", r"gone\*: no file matches"),
     ("run_pretraining.py", "--input_file=tables", "tables: is a folder"),

@@ -354,6 +354,16 @@ def test_the_oldest_are_deleted_and_the_state_file_lists_the_rest(tmp_path):
     assert checkpoint.latest_checkpoint(str(tmp_path)) == f"{tmp_path}/model.ckpt-20"
 
 
+def test_a_path_with_a_scheme(tmp_path):
+    """As gs:// and hdfs:// go: through TensorFlow's files."""
+    folder = f"file://{tmp_path}/out"
+    CheckpointFolder(folder, keep_checkpoint_max=1).save({"v": tf.Variable([1.0, 2.0])}, 4)
+    CheckpointFolder(folder, keep_checkpoint_max=1).save({"v": tf.Variable([3.0, 4.0])}, 5)
+    latest = checkpoint.latest_checkpoint(folder)
+    assert latest == f"{folder}/model.ckpt-5" and checkpoint.Checkpoint(latest).get("v").tolist() == [3.0, 4.0]
+    assert not (tmp_path / "out" / "model.ckpt-4.index").exists()
+
+
 def test_saving_a_step_again_lists_it_once(tmp_path):
     folder, variable = CheckpointFolder(str(tmp_path), keep_checkpoint_max=2), tf.Variable([1.0])
     folder.save({"v": variable}, 5)
