@@ -176,9 +176,9 @@ def read_text(path: str, *, drop_bom: bool = False) -> str:
       UserError: the file is missing, or is not UTF-8 text (names the line, and what the file is instead).
     """
     with open_binary(path) as stream:
-        data = stream.read()
-    head = data[: file_kinds.HEAD_BYTES]
-    _refuse_other_kinds(head, path)
+        head = stream.read(file_kinds.HEAD_BYTES)
+        _refuse_other_kinds(head, path)  # before all of it is read: it may be large, and /dev/zero has no end
+        data = head + stream.read()
     if drop_bom:
         data = data.removeprefix(codecs.BOM_UTF8)
     try:
@@ -203,6 +203,8 @@ def read_lines(path: str, *, drop_bom: bool = False) -> Iterator[str]:
       UserError: the file is missing, or a line is not UTF-8 (names file and line, and what the file is instead).
     """
     with open_binary(path) as stream:
+        if not is_remote(path):  # a line that does not end should not be read to find out what the file is
+            _refuse_other_kinds(stream.peek(file_kinds.HEAD_BYTES)[: file_kinds.HEAD_BYTES], path)
         yield from decode_lines(stream, path, drop_bom=drop_bom)
 
 

@@ -442,7 +442,16 @@ def load_tokenizer(vocab_file: str, do_lower_case: bool, vocab_size: int | None 
             f"{vocab_file}: {entries} entries, but the model's configuration says vocab_size {vocab_size};"
             " take the vocabulary that the model was trained with"
         )
+    if vocab_size is not None and vocab_size - entries >= _MOST_ROUNDED_UP + entries // 100:
+        logging.warning(
+            "%s: only %d entries, but the model has vocab_size %d; make sure that the file is complete and the model's"
+            " own, since words that are not in it become [UNK]",
+            vocab_file, entries, vocab_size,
+        )  # fmt: skip
     return tokenizer
+
+
+_MOST_ROUNDED_UP = 128  # by how much people round vocab_size up, for the sake of a device
 
 
 def convert_by_vocab(vocab: Mapping[Any, Any], items: Iterable[Any]) -> list[Any]:

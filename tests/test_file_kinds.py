@@ -250,3 +250,9 @@ def test_lines_that_seem_to_end_in_cr_are_told(data, told, tmp_path, log_lines):
     path.write_bytes(data)
     assert list(files.read_lines(str(path))) == [line for line in data.decode().replace("\r", "").split("\n") if line]
     assert any("a line ends at LF only" in line for line in log_lines) == told
+
+
+def test_a_file_without_an_end_is_not_read_to_its_end():
+    for read in (files.read_text, lambda path: list(files.read_lines(path))):
+        with pytest.raises(UserError, match="/dev/zero: is a file of zeros"):
+            read("/dev/zero")

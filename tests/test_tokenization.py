@@ -326,3 +326,14 @@ def test_case_of_the_released_models(model, fits):
 def test_case_of_other_checkpoints_is_not_judged(path):
     for do_lower_case in (True, False):
         tokenization.validate_case_matches_checkpoint(do_lower_case, path)
+
+
+def test_a_vocabulary_that_seems_cut_off_is_told(tmp_path, log_lines):
+    path = tmp_path / "vocab.txt"
+    path.write_text("".join(f"{entry}\n" for entry in [*tokenization.SPECIAL_TOKENS, *map(str, range(1000))]))
+    entries = 1000 + len(tokenization.SPECIAL_TOKENS)
+    for vocab_size in (entries, entries + 100):  # some round up
+        tokenization.load_tokenizer(str(path), True, vocab_size)
+    assert log_lines == []
+    tokenization.load_tokenizer(str(path), True, 2 * entries)
+    assert len(log_lines) == 1 and f"only {entries} entries, but the model has vocab_size {2 * entries}" in log_lines[0]
