@@ -2,6 +2,7 @@
 
 import ast
 import pathlib
+import re
 import subprocess
 import sys
 
@@ -84,6 +85,14 @@ def test_a_module_imports_only_from_above(module):
     assert module in LEVEL, f"bert_tf2/{module}.py is new: give it its line in LEVELS, and in docs/design.md"
     wrong = [name for name in project_imports(module) if LEVEL[name] >= LEVEL[module]]
     assert not wrong, f"{module} (line {LEVEL[module]}) imports {wrong}, which are on its line or below"
+
+
+def test_the_document_has_the_same_lines():
+    told = {}
+    for line in (ROOT / "docs" / "design.md").read_text(encoding="utf-8").splitlines():
+        if row := re.match(r"\| (\d+) \| (.*?) \|", line):
+            told |= dict.fromkeys(re.findall(r"`(\w+)`", row[2]), int(row[1]) - 1)
+    assert told == LEVEL
 
 
 def test_the_reader_of_imports_sees_them():
