@@ -35,6 +35,7 @@ _IN_TENSORFLOW = re.compile(rf"(?:^|\s)([^\s;][^;\n]*); ({_SENTENCES})")
 _IN_HDF5 = re.compile(r"(?:filename = '([^']*)'.*?)?errno = (\d+)", re.DOTALL)
 _IN_NUMPY = re.compile(r"\d+ requested and \d+ written")
 _OUT_OF_MEMORY = re.compile(r"OOM when allocating|[Oo]ut of memory|bad_alloc|could not create a memory object")
+_NOT_MAPPED = re.compile("failed to map segment|[Cc]annot allocate memory")
 _PARTIAL = re.compile(r"^\.(.+)\.[^./]+\.\d+\.partial$")
 
 
@@ -77,6 +78,8 @@ def explain(error: BaseException, path: str = "") -> str | None:
       error: any exception.
       path: the file, where the exception does not name it. Otherwise the name that counts is the exception's.
     """
+    if isinstance(error, ImportError) and _NOT_MAPPED.search(str(error)):
+        return f"{error}: there is too little memory to load this library; raise the limit (ulimit -v) or free memory"
     found = refusal(error)
     if found is None:
         return None

@@ -335,6 +335,7 @@ HUGE = "an array of 4194304 x 4194304 numbers"
 @pytest.mark.parametrize(
     ("does", "status", "message"),
     [
+        ("raise ImportError('libx.so: failed to map segment from shared object')", 1, "libx.so: failed to map segment"),
         (
             "np.zeros([2**22, 2**22])", 1,
             f"out of memory for {HUGE}; lower --train_batch_size=32, --max_seq_length=128",
