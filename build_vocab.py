@@ -10,7 +10,7 @@ The same --do_lower_case belongs in every later command that uses the vocabulary
 from __future__ import annotations
 
 if __name__ == "__main__":  # before the imports, so that from here on Ctrl-C gets one line
-    from bert_tf2 import process
+    from bert_tf2.support import process
 
     process.begin()
 
@@ -18,7 +18,8 @@ from collections.abc import Sequence
 
 from absl import flags as absl_flags
 
-from bert_tf2 import console, files, flags, progress, vocabulary
+from bert_tf2 import vocabulary
+from bert_tf2.support import console, files, flags, progress
 
 FLAGS = absl_flags.FLAGS
 

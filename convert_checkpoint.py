@@ -8,13 +8,14 @@ The kind of input is found out from what is there.
 """
 
 if __name__ == "__main__":  # before the imports, so that from here on Ctrl-C gets one line
-    from bert_tf2 import process
+    from bert_tf2.support import process
 
     process.begin()
 
 from absl import flags as absl_flags
 
-from bert_tf2 import conversion, flags
+from bert_tf2.support import flags
+from bert_tf2.weights import convert
 
 FLAGS = absl_flags.FLAGS
 
@@ -51,7 +52,7 @@ absl_flags.mark_flags_as_mutual_exclusive(["input", "list"])
 
 def main(argv) -> None:
     del argv  # only flags
-    lines = conversion.listing(FLAGS.list) if FLAGS.list else conversion.run(flags.fill(conversion.ConversionOptions))
+    lines = convert.listing(FLAGS.list) if FLAGS.list else convert.run(flags.fill(convert.ConversionOptions))
     for line in lines:
         print(line)
 

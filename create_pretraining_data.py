@@ -10,7 +10,7 @@ Example:
 from __future__ import annotations
 
 if __name__ == "__main__":  # before the imports, so that from here on Ctrl-C gets one line
-    from bert_tf2 import process
+    from bert_tf2.support import process
 
     process.begin()
 
@@ -19,7 +19,8 @@ from collections.abc import Sequence
 
 from absl import flags as absl_flags
 
-from bert_tf2 import flags, pretraining_data
+from bert_tf2.pretraining import examples as pretraining_data
+from bert_tf2.support import flags
 
 FLAGS = absl_flags.FLAGS
 

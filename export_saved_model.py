@@ -6,13 +6,13 @@ Example:
 """
 
 if __name__ == "__main__":  # before the imports, so that from here on Ctrl-C gets one line
-    from bert_tf2 import process
+    from bert_tf2.support import process
 
     process.begin()
 
 from absl import flags as absl_flags
 
-from bert_tf2 import flags
+from bert_tf2.support import flags
 
 FLAGS = absl_flags.FLAGS
 
@@ -59,7 +59,7 @@ flags.mark_required("task", "bert_config_file", "vocab_file", "init_checkpoint",
 def main(argv) -> None:
     del argv
     flags.load_tensorflow()
-    from bert_tf2 import export
+    from bert_tf2.export import run as export
 
     print(export.run(flags.fill(export.ExportOptions)))
 

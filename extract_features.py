@@ -7,13 +7,13 @@ Example:
 """
 
 if __name__ == "__main__":  # before the imports, so that from here on Ctrl-C gets one line
-    from bert_tf2 import process
+    from bert_tf2.support import process
 
     process.begin()
 
 from absl import flags as absl_flags
 
-from bert_tf2 import flags
+from bert_tf2.support import flags
 
 with flags.group("Data"):
     absl_flags.DEFINE_string("input_file", None, "Text, one example a line; ` ||| ` separates the two texts of a pair.")
@@ -44,9 +44,9 @@ flags.mark_required("input_file", "output_file", "bert_config_file", "init_check
 def main(argv) -> None:
     del argv
     flags.load_tensorflow()
-    from bert_tf2 import features
+    from bert_tf2.finetuning import extract_features
 
-    features.run(flags.fill(features.FeatureOptions))
+    extract_features.run(flags.fill(extract_features.FeatureOptions))
 
 
 if __name__ == "__main__":

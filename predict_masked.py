@@ -11,7 +11,7 @@ Without --sentence and --input_file the sentences are read from standard input, 
 from __future__ import annotations
 
 if __name__ == "__main__":  # before the imports, so that from here on Ctrl-C gets one line
-    from bert_tf2 import process
+    from bert_tf2.support import process
 
     process.begin()
 
@@ -20,7 +20,7 @@ from collections.abc import Sequence
 
 from absl import flags as absl_flags
 
-from bert_tf2 import flags
+from bert_tf2.support import flags
 
 FLAGS = absl_flags.FLAGS
 
@@ -49,9 +49,9 @@ def main(argv: Sequence[str]) -> None:
     del argv  # only flags
     sys.stdout.reconfigure(encoding="utf-8")  # like every file here, whatever the terminal's language
     flags.load_tensorflow()
-    from bert_tf2 import masked_lm
+    from bert_tf2.pretraining import predict_masked
 
-    masked_lm.run(flags.fill(masked_lm.MaskedLMOptions))
+    predict_masked.run(flags.fill(predict_masked.MaskedLMOptions))
 
 
 if __name__ == "__main__":

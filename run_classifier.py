@@ -7,13 +7,14 @@ Example:
 """
 
 if __name__ == "__main__":  # before the imports, so that from here on Ctrl-C gets one line
-    from bert_tf2 import process
+    from bert_tf2.support import process
 
     process.begin()
 
 from absl import flags as absl_flags
 
-from bert_tf2 import classification_tasks, flags
+from bert_tf2.finetuning.classification import tasks as classification_tasks
+from bert_tf2.support import flags
 
 FLAGS = absl_flags.FLAGS
 
@@ -60,7 +61,7 @@ def main(argv) -> None:
     if FLAGS.task_name.lower() != "tsv":
         classification_tasks.find_task(FLAGS.task_name)  # so that a wrong name is answered before TensorFlow starts
     flags.load_tensorflow()
-    from bert_tf2 import finetune_classifier
+    from bert_tf2.finetuning.classification import run as finetune_classifier
 
     finetune_classifier.run(flags.fill(finetune_classifier.ClassifierOptions))
 

@@ -7,13 +7,13 @@ Example:
 """
 
 if __name__ == "__main__":  # before the imports, so that from here on Ctrl-C gets one line
-    from bert_tf2 import process
+    from bert_tf2.support import process
 
     process.begin()
 
 from absl import flags as absl_flags
 
-from bert_tf2 import flags
+from bert_tf2.support import flags
 
 flags.define_model()
 flags.define_vocabulary()
@@ -54,7 +54,7 @@ flags.mark_any_of("do_train", "do_eval", "do_predict", "do_export")
 def main(argv) -> None:
     del argv
     flags.load_tensorflow()
-    from bert_tf2 import finetune_ner
+    from bert_tf2.finetuning.ner import run as finetune_ner
 
     finetune_ner.run(flags.fill(finetune_ner.NerOptions))
 

@@ -7,13 +7,13 @@ Example:
 """
 
 if __name__ == "__main__":  # before the imports, so that from here on Ctrl-C gets one line
-    from bert_tf2 import process
+    from bert_tf2.support import process
 
     process.begin()
 
 from absl import flags as absl_flags
 
-from bert_tf2 import flags
+from bert_tf2.support import flags
 
 with flags.group("Data"):
     absl_flags.DEFINE_string(
@@ -56,7 +56,7 @@ flags.mark_any_of("do_train", "do_eval", "do_export")
 def main(argv) -> None:
     del argv
     flags.load_tensorflow()
-    from bert_tf2 import pretraining
+    from bert_tf2.pretraining import run as pretraining
 
     pretraining.run(flags.fill(pretraining.PretrainingOptions))
 

@@ -8,13 +8,14 @@ Example:
 """
 
 if __name__ == "__main__":  # before the imports, so that from here on Ctrl-C gets one line
-    from bert_tf2 import process
+    from bert_tf2.support import process
 
     process.begin()
 
 from absl import flags as absl_flags
 
-from bert_tf2 import flags, squad
+from bert_tf2.finetuning.squad import data as squad
+from bert_tf2.support import flags
 
 FLAGS = absl_flags.FLAGS
 
@@ -62,7 +63,7 @@ def main(argv) -> None:
     del argv
     squad.check_lengths(FLAGS.max_seq_length, FLAGS.max_query_length, FLAGS.doc_stride)
     flags.load_tensorflow()
-    from bert_tf2 import finetune_squad
+    from bert_tf2.finetuning.squad import run as finetune_squad
 
     finetune_squad.run(flags.fill(finetune_squad.SquadOptions))
 

@@ -14,7 +14,7 @@ setuptools.setup(
     long_description=(ROOT / "README.md").read_text(encoding="utf-8"),
     long_description_content_type="text/markdown",
     license="Apache-2.0",
-    packages=["bert_tf2", "bert_tf2.demo"],
+    packages=setuptools.find_packages(include=["bert_tf2", "bert_tf2.*"]),
     package_data={"bert_tf2.demo": ["*.txt", "*.json"]},
     python_requires=">=3.10,<3.14",
     install_requires=[

@@ -19,7 +19,7 @@ from pathlib import Path
 import machine
 from absl import flags as absl_flags
 
-from bert_tf2 import flags
+from bert_tf2.support import flags
 
 FLAGS = absl_flags.FLAGS
 ROOT = Path(__file__).resolve().parents[1]
@@ -33,8 +33,8 @@ def make_checkpoint(folder: Path) -> int:
     """A folder like those that Google released, with random weights and a training's slots; returns the parameters."""
     import numpy as np
 
-    from bert_tf2 import bundle, names
     from bert_tf2.config import BertConfig
+    from bert_tf2.weights import bundle, names
 
     sizes = {"hidden_size": 768, "num_hidden_layers": 12, "num_attention_heads": 12, "intermediate_size": 3072}
     config = BertConfig(vocab_size=30522, type_vocab_size=2, **sizes)

@@ -23,8 +23,8 @@ from pathlib import Path
 
 from absl import flags as absl_flags
 
-from bert_tf2 import flags
-from bert_tf2.errors import UserError
+from bert_tf2.support import flags
+from bert_tf2.support.errors import UserError
 
 FLAGS = absl_flags.FLAGS
 ROOT = Path(__file__).resolve().parents[1]
@@ -43,12 +43,12 @@ TRAIN_ARTICLES, TEST_ARTICLES = 40, 8
 def model_flags() -> list[str]:
     folder = Path(FLAGS.work_dir) / "weights"
     if not (folder / "vocab.txt").exists():
-        from bert_tf2 import conversion
+        from bert_tf2.weights import convert
 
         # The tanh approximation, as in the released models; these weights were trained with the exact function, and
         # fine-tuning makes up for the difference.
         options = {"input": FLAGS.weights, "output": str(folder), "to": "tf1", "hidden_act": "gelu"}
-        conversion.run(conversion.ConversionOptions(**options))
+        convert.run(convert.ConversionOptions(**options))
     return [
         f"--bert_config_file={folder}/bert_config.json",
         f"--init_checkpoint={folder}/bert_model.ckpt",

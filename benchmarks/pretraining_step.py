@@ -14,7 +14,7 @@ import time
 
 from absl import flags as absl_flags
 
-from bert_tf2 import flags
+from bert_tf2.support import flags
 
 FLAGS = absl_flags.FLAGS
 
@@ -75,7 +75,9 @@ def step_seconds(config) -> list[float]:
     """The time of each of --steps training steps, dropout and optimizer included."""
     import tensorflow as tf
 
-    from bert_tf2 import heads, pretraining, training
+    from bert_tf2 import heads
+    from bert_tf2.pretraining import run as pretraining
+    from bert_tf2.training import loop as training
 
     strategy = tf.distribute.get_strategy()
     policy = pretraining.dtype_policy(FLAGS.precision)

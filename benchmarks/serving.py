@@ -3,7 +3,7 @@
     python benchmarks/serving.py --weights WEIGHTS_FOLDER
     python benchmarks/serving.py --weights WEIGHTS_FOLDER --threads 4 --rounds 20
 
-TensorFlow runs inference.Encoder as TensorFlow Serving does: a SavedModel, loaded into a session, which the C++ runtime
+TensorFlow runs fast_encoder.Encoder as TensorFlow Serving does: a SavedModel, loaded into a session, which C++ then
 executes (tf.saved_model.load would add some Python to each call). It has --threads threads within operations and as
 many between them. ONNX Runtime has --threads threads and all its graph optimisations; its model comes from transformers
 by torch.onnx.export, and "fused" is that model after onnxruntime.transformers' optimizer. Both sides return
@@ -35,7 +35,7 @@ from collections.abc import Callable
 
 from absl import flags as absl_flags
 
-from bert_tf2 import flags
+from bert_tf2.support import flags
 
 FLAGS = absl_flags.FLAGS
 Side = Callable[[list], Callable[[], list]]  # from a batch to what is timed, which returns OUTPUTS
@@ -65,11 +65,13 @@ def make_batch(lengths: list[int], vocab_size: int) -> list:
 def make_tensorflow(folder: str, precision: str) -> Side:
     import tensorflow as tf
 
-    from bert_tf2 import checkpoint, huggingface, inference, modeling
+    from bert_tf2 import checkpoint, modeling
+    from bert_tf2.export import fast_encoder
+    from bert_tf2.weights import huggingface
 
     model = modeling.BertModel(huggingface.read_config(FLAGS.weights))
     checkpoint.initialize(model, FLAGS.weights)
-    encoder = inference.Encoder(model, precision)
+    encoder = fast_encoder.Encoder(model, precision)
     encoder.serve = tf.function(lambda **inputs: dict(zip(OUTPUTS, encoder(**inputs), strict=True)), autograph=False)
     specs = {name: tf.TensorSpec([None, None], tf.int32, name=name) for name in INPUTS}
     signatures = {"serving_default": encoder.serve.get_concrete_function(**specs)}
@@ -186,7 +188,7 @@ def main(argv) -> None:
     flags.load_tensorflow()
     import machine
 
-    from bert_tf2 import huggingface
+    from bert_tf2.weights import huggingface
 
     found = [name for name in ("tensorflow", *OTHER_SIDE) if importlib.util.find_spec(name)]
     versions = ", ".join(f"{name} {importlib.metadata.version(name)}" for name in found)

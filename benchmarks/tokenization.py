@@ -17,8 +17,9 @@ from collections.abc import Callable
 import machine
 from absl import flags as absl_flags
 
-from bert_tf2 import files, flags, tokenization
-from bert_tf2.errors import UserError
+from bert_tf2 import tokenization
+from bert_tf2.support import files, flags
+from bert_tf2.support.errors import UserError
 
 FLAGS = absl_flags.FLAGS
 

@@ -32,7 +32,7 @@ _WITH_TENSORFLOW = ("BertModel", "load")
 def __getattr__(name: str) -> Any:
     """Imports a public name, or a module of the package, when it is first used (PEP 562)."""
     if name in _WITH_TENSORFLOW:
-        from bert_tf2.quiet import load_tensorflow
+        from bert_tf2.support.quiet import load_tensorflow
 
         load_tensorflow()  # without its messages about devices
     module = f"{__name__}.{_MODULES.get(name, name)}"

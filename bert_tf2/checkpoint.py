@@ -12,14 +12,16 @@ from collections.abc import Iterable, Mapping
 import tensorflow as tf
 from absl import logging
 
-from bert_tf2 import files, heads, modeling, names, provenance
-from bert_tf2.bundle import Checkpoint, CheckpointFolder, find_prefix, latest_checkpoint, save
-from bert_tf2.classification import TAGGING_TASK, LabelMap
+from bert_tf2 import heads, modeling
 from bert_tf2.config import BertConfig
-from bert_tf2.errors import UserError
-from bert_tf2.names import tf1_variables
-from bert_tf2.sources import open_weights
-from bert_tf2.weights import Weights, check_finite
+from bert_tf2.support import files
+from bert_tf2.support.errors import UserError, and_more
+from bert_tf2.weights import names, provenance
+from bert_tf2.weights.base import Weights, check_finite
+from bert_tf2.weights.bundle import Checkpoint, CheckpointFolder, find_prefix, latest_checkpoint, save
+from bert_tf2.weights.labels import TAGGING_TASK, LabelMap
+from bert_tf2.weights.names import tf1_variables
+from bert_tf2.weights.sources import open_weights
 
 __all__ = [
     "Checkpoint",
@@ -79,8 +81,7 @@ def _misfits(source: Weights, variables: Mapping[str, tf.Variable]) -> list[str]
 
 def _refuse(source: Weights, problems: list[str], advice: str) -> None:
     if problems:
-        more = f"; and {len(problems) - 8} more" if len(problems) > 8 else ""
-        raise UserError(f"{source.path}: does not fit the model: {'; '.join(problems[:8])}{more}. {advice}")
+        raise UserError(f"{source.path}: does not fit the model: {and_more(problems, 8, '; ')}. {advice}")
 
 
 def initialize(model, init_checkpoint: str) -> str:
@@ -192,8 +193,7 @@ def check_trained(model, source: Weights, may_lack: tuple[str, ...] = ()) -> Non
     """
     missing = [name for name in trained_variables(model) if name not in source.shapes and not name.startswith(may_lack)]
     if missing:
-        more = f" and {len(missing) - 4} more" if len(missing) > 4 else ""
         raise UserError(
-            f"{source.path}: has no {', '.join(missing[:4])}{more}, so the answers would come from random weights;"
+            f"{source.path}: has no {and_more(missing, 4)}, so the answers would come from random weights;"
             " train first (--do_train), or give the checkpoint of a model that was trained for this task"
         )

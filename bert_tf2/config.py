@@ -9,8 +9,9 @@ from typing import Any
 
 from absl import logging
 
-from bert_tf2 import files, huggingface_config
-from bert_tf2.errors import UserError
+from bert_tf2 import huggingface_config
+from bert_tf2.support import files
+from bert_tf2.support.errors import UserError
 
 # What modeling.get_activation can make. "gelu" is the tanh approximation, as in every model that Google released;
 # "gelu_erf" the exact function, which `transformers` calls "gelu". The reference does not know it.

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from bert_tf2.errors import UserError
+from bert_tf2.support.errors import UserError
 
 # Keys that `transformers` writes and no bert_config.json has.
 _MARKS = ("model_type", "architectures", "transformers_version", "torch_dtype", "id2label", "output_attentions")

@@ -18,23 +18,18 @@ import keras
 import numpy as np
 from absl import logging
 
-from bert_tf2 import (
-    checkpoint,
-    classification,
-    features,
-    files,
-    masked_lm,
-    modeling,
-    pretraining,
-    provenance,
-    sources,
-    tokenization,
-    training,
-)
+from bert_tf2 import checkpoint, modeling, tokenization
 from bert_tf2.config import BertConfig
-from bert_tf2.errors import UserError
-from bert_tf2.exported_model import INFO_FILE
-from bert_tf2.weights import Weights
+from bert_tf2.export.exported_model import INFO_FILE
+from bert_tf2.finetuning import extract_features
+from bert_tf2.pretraining import predict_masked
+from bert_tf2.pretraining import run as pretraining
+from bert_tf2.support import files
+from bert_tf2.support.errors import UserError
+from bert_tf2.training import loop as training
+from bert_tf2.weights import provenance, sources
+from bert_tf2.weights.base import Weights
+from bert_tf2.weights.labels import LabelMap
 
 
 class Bert:
@@ -54,7 +49,7 @@ class Bert:
         config: BertConfig,
         tokenizer: tokenization.FullTokenizer,
         model: keras.Model,
-        labels: classification.LabelMap | None,
+        labels: LabelMap | None,
     ):
         self.path = source.path
         self.config = config
@@ -77,7 +72,7 @@ class Bert:
 
     def embed(
         self,
-        texts: features.Text | Iterable[features.Text],
+        texts: extract_features.Text | Iterable[extract_features.Text],
         pooling: str = "mean",
         *,
         layers: int | Sequence[int] = -1,
@@ -106,7 +101,7 @@ class Bert:
           UserError: a setting is out of range, or one of the texts is neither a string nor a tuple of two.
         """
         alone = isinstance(texts, str | tuple)
-        vectors = features.embed(
+        vectors = extract_features.embed(
             self.encoder,
             self.tokenizer,
             [texts] if alone else texts,
@@ -124,7 +119,7 @@ class Bert:
         *,
         batch_size: int = 8,
         max_seq_length: int | None = None,
-    ) -> masked_lm.Answer | list[masked_lm.Answer]:
+    ) -> predict_masked.Answer | list[predict_masked.Answer]:
         """The most probable words for every `[MASK]`, as predict_masked.py finds them.
 
         Args:
@@ -142,11 +137,11 @@ class Bert:
           UserError: the weights have no masked-LM head, a sentence has no `[MASK]` or too many tokens, or top_k is out
             of range.
         """
-        masked_lm.check_head(self.path, self._variables)
+        predict_masked.check_head(self.path, self._variables)
         if batch_size < 1:
             raise UserError(f"batch_size={batch_size}: must be 1 or more")
         alone = isinstance(texts, str)
-        answers = masked_lm.predict(
+        answers = predict_masked.predict(
             self.model,
             self.tokenizer,
             [texts] if alone else texts,

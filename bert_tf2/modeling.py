@@ -28,7 +28,7 @@ import tensorflow as tf
 
 from bert_tf2 import shapes
 from bert_tf2.config import LAYER_NORM_EPSILON, BertConfig
-from bert_tf2.errors import UserError
+from bert_tf2.support.errors import UserError
 
 if keras.backend.backend() != "tensorflow":
     raise ImportError(

@@ -9,8 +9,8 @@ import dataclasses
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-from bert_tf2 import files
-from bert_tf2.errors import UserError
+from bert_tf2.support import files
+from bert_tf2.support.errors import UserError
 
 
 @dataclasses.dataclass(frozen=True)

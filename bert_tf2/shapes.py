@@ -22,7 +22,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import tensorflow as tf
 
-from bert_tf2.errors import UserError
+from bert_tf2.support.errors import UserError
 
 _ANY = "..."
 

@@ -32,8 +32,8 @@ from typing import Any
 
 from absl import logging
 
-from bert_tf2 import files
-from bert_tf2.errors import UserError
+from bert_tf2.support import files
+from bert_tf2.support.errors import UserError
 
 SPECIAL_TOKENS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 # Entries that no text produces: [CLS], and <S> of the Chinese vocabulary, which is uncased.

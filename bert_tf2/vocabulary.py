@@ -16,8 +16,8 @@ from collections.abc import Iterable
 from absl import logging
 
 from bert_tf2 import tokenization
-from bert_tf2.errors import UserError
-from bert_tf2.quiet import load_tensorflow
+from bert_tf2.support.errors import UserError
+from bert_tf2.support.quiet import load_tensorflow
 
 # The search for the right frequency ends when at most this share of the pieces is too much; the rarest of them are then
 # left out. Each step of it goes four times over all words.

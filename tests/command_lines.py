@@ -9,6 +9,7 @@ TensorFlow says of devices by itself comes at another time than usual and is lef
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import pathlib
@@ -21,6 +22,29 @@ import traceback
 from typing import NamedTuple
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
+SCRIPTS = sorted(path.name for path in ROOT.glob("*.py") if path.name != "setup.py")
+
+_DESCRIBE = """
+import importlib.util, json, sys
+from absl import flags
+spec = importlib.util.spec_from_file_location("script", sys.argv[1])
+sys.modules["script"] = importlib.util.module_from_spec(spec)  # where absl looks up who defines a flag
+spec.loader.exec_module(sys.modules["script"])
+by_module = flags.FLAGS.flags_by_module_dict()
+described = {
+    flag.name: {"type": flag.parser.flag_type(), "default": flag.default, "help": flag.help}
+    for module in ("script", "bert_tf2.support.flags")
+    for flag in by_module.get(module, [])
+}
+print(json.dumps({"flags": described, "tensorflow": "tensorflow" in sys.modules}))
+"""
+
+
+@functools.cache
+def described(script: str) -> dict:
+    command = [sys.executable, "-c", _DESCRIBE, str(ROOT / script)]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60, check=True)
+    return json.loads(done.stdout)
 
 
 class Done(NamedTuple):

@@ -8,7 +8,9 @@ from typing import Any, NamedTuple
 import small_models
 import toy_data
 
-from bert_tf2 import checkpoint, classification, export, heads
+from bert_tf2 import checkpoint, heads
+from bert_tf2.export import run as export
+from bert_tf2.weights.labels import LabelMap, save_label_map
 
 LABELS = {"classifier": ("no", "yes", "maybe"), "ner": ("O", "B-LOC", "I-LOC", "B-PER", "I-PER")}
 MAX_SEQ_LENGTH, POSITIONS = 32, 48
@@ -35,8 +37,8 @@ def export_small(task: str, folder: pathlib.Path, **options) -> Export:
     small_models.randomize(model, seed=len(task))
     checkpoint.save(str(folder / "model.ckpt"), checkpoint.tf1_variables(model), 1)
     if task in LABELS or task == "regression":
-        labels = classification.LabelMap("ner" if task == "ner" else "tsv", LABELS.get(task, ()), task == "regression")
-        classification.save_label_map(str(folder), labels)
+        labels = LabelMap("ner" if task == "ner" else "tsv", LABELS.get(task, ()), task == "regression")
+        save_label_map(str(folder), labels)
     settings = {
         "task": "classifier" if task == "regression" else task,
         "init_checkpoint": str(folder / "model.ckpt"),

@@ -12,10 +12,12 @@ import pytest
 import tensorflow as tf
 from small_models import GOLDEN, MAKERS, SHARED, needs_golden, randomize, small_config, values_of
 
-from bert_tf2 import checkpoint, files, heads, modeling, names, optimization
+from bert_tf2 import checkpoint, heads, modeling, optimization
 from bert_tf2.checkpoint import CheckpointFolder
 from bert_tf2.config import BertConfig
-from bert_tf2.errors import UserError
+from bert_tf2.support import files
+from bert_tf2.support.errors import UserError
+from bert_tf2.weights import names
 
 DATA = ".data-00000-of-00001"
 

@@ -7,7 +7,7 @@ from small_models import SHARED, small_config
 
 from bert_tf2 import huggingface_config
 from bert_tf2.config import BertConfig
-from bert_tf2.errors import UserError
+from bert_tf2.support.errors import UserError
 
 BASE = {
     "attention_probs_dropout_prob": 0.1,

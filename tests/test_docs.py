@@ -14,8 +14,7 @@ import unicodedata
 
 import pytest
 import toy_data
-from command_lines import ROOT, CommandLines
-from test_flags import SCRIPTS, described
+from command_lines import ROOT, SCRIPTS, CommandLines, described
 
 from bert_tf2 import checkpoint, heads
 from bert_tf2.config import BertConfig

@@ -16,13 +16,15 @@ import pytest
 import tensorflow as tf
 from small_models import LABELS, MAKERS, SHARED, randomize, small_batch, small_config
 
-from bert_tf2 import bundle, checkpoint, heads, huggingface, modeling, optimization, tokenization
+from bert_tf2 import checkpoint, heads, modeling, optimization, tokenization
 from bert_tf2.config import BertConfig
+from bert_tf2.weights import bundle, huggingface
+from bert_tf2.weights.labels import LabelMap
 
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
 
-TAGS = {"task": "ner", "labels": ("O", "B-PER", "I-PER"), "regression": False}
+TAGS = LabelMap("ner", ("O", "B-PER", "I-PER"), regression=False)
 # A class there and the model that has its heads here.
 CLASSES = {
     "BertModel": "encoder",

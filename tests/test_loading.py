@@ -14,8 +14,12 @@ import toy_data
 from small_models import randomize
 
 import bert_tf2
-from bert_tf2 import checkpoint, classification, conversion, features, heads, masked_lm, modeling
-from bert_tf2.errors import UserError
+from bert_tf2 import checkpoint, heads, modeling
+from bert_tf2.finetuning import extract_features
+from bert_tf2.pretraining import predict_masked
+from bert_tf2.support.errors import UserError
+from bert_tf2.weights import convert
+from bert_tf2.weights.labels import LabelMap, save_label_map
 
 TEXTS = ["the film was good .", "playing " * 12, "", "ann lives in Paris"]
 SENTENCES = ["the film was [MASK] .", "[MASK] lives in [MASK] ||| where ?"]
@@ -40,8 +44,8 @@ def bert(folder):
     return bert_tf2.load(folder)
 
 
-def convert(source: pathlib.Path, output: pathlib.Path, to: str, **options) -> str:
-    conversion.run(conversion.ConversionOptions(input=str(source), output=str(output), to=to, **options))
+def converted(source: pathlib.Path, output: pathlib.Path, to: str, **options) -> str:
+    convert.run(convert.ConversionOptions(input=str(source), output=str(output), to=to, **options))
     return str(output)
 
 
@@ -125,7 +129,7 @@ def test_every_kind_of_weights_gives_the_same(bert, folder, tmp_path, kind):
         path = shutil.copytree(folder, tmp_path / "renamed")
         (path / "bert_config.json").rename(path / "config.json")
     else:
-        path = convert(folder, tmp_path / "out", "keras" if kind == "keras" else "hf")
+        path = converted(folder, tmp_path / "out", "keras" if kind == "keras" else "hf")
     if kind == "tokenizer.json":
         (tmp_path / "out" / "vocab.txt").unlink()
         vocabulary = {word: index for index, word in enumerate(toy_data.VOCAB)}
@@ -142,8 +146,8 @@ def test_every_kind_of_weights_gives_the_same(bert, folder, tmp_path, kind):
     [
         (modeling.BertModel, None),
         (heads.SpanModel, None),
-        (lambda config: heads.ClassifierModel(config, 2), classification.LabelMap("tsv", ("no", "yes"), False)),
-        (lambda config: heads.TaggingModel(config, 3), classification.LabelMap("ner", ("O", "B-X", "I-X"), False)),
+        (lambda config: heads.ClassifierModel(config, 2), LabelMap("tsv", ("no", "yes"), False)),
+        (lambda config: heads.TaggingModel(config, 3), LabelMap("ner", ("O", "B-X", "I-X"), False)),
     ],
     ids=["encoder", "span", "classifier", "tagger"],
 )
@@ -151,7 +155,7 @@ def test_the_model_has_the_heads_of_the_weights(tmp_path, make, labels):
     model = make(toy_data.config())
     path = make_folder(tmp_path / "model", model)
     if labels:
-        classification.save_label_map(str(path), labels)
+        save_label_map(str(path), labels)
     found = bert_tf2.load(path)
     assert type(found.model) is type(model) and found.labels == labels
     assert type(found.encoder) is modeling.BertModel
@@ -166,7 +170,7 @@ def test_case(folder, tmp_path):
         (cased / f"model.ckpt-7.{ending}").rename(cased / f"bert_model.ckpt.{ending}")
     (cased / "checkpoint").unlink()
     assert "do_lower_case" in refusal(bert_tf2.load, cased, do_lower_case=True)
-    from_huggingface = convert(folder, tmp_path / "hf", "hf", do_lower_case=False)
+    from_huggingface = converted(folder, tmp_path / "hf", "hf", do_lower_case=False)
     assert bert_tf2.load(from_huggingface).tokenizer.tokenize("Good good") == ["[UNK]", "good"]
 
 
@@ -205,8 +209,8 @@ def test_what_cannot_be_loaded(folder, tmp_path):
 @pytest.mark.parametrize(("pooling", "layers"), [("mean", "-1"), ("max", "-1,0"), ("cls", "1")])
 def test_embed_gives_what_extract_features_writes(bert, folder, tmp_path, pooling, layers):
     (tmp_path / "texts.txt").write_text("\n".join([*TEXTS, "a film ||| the book"]) + "\n")
-    features.run(
-        features.FeatureOptions(
+    extract_features.run(
+        extract_features.FeatureOptions(
             input_file=str(tmp_path / "texts.txt"),
             output_file=str(tmp_path / "vectors.npy"),
             bert_config_file=str(folder / "bert_config.json"),
@@ -257,8 +261,8 @@ def test_what_embed_refuses(bert, settings, message):
 
 
 def test_fill_mask_gives_what_predict_masked_prints(bert, folder, capsys):
-    masked_lm.run(
-        masked_lm.MaskedLMOptions(
+    predict_masked.run(
+        predict_masked.MaskedLMOptions(
             bert_config_file=str(folder / "bert_config.json"),
             init_checkpoint=str(folder),
             vocab_file=str(folder / "vocab.txt"),
@@ -269,7 +273,7 @@ def test_fill_mask_gives_what_predict_masked_prints(bert, folder, capsys):
     )
     printed = capsys.readouterr().out.splitlines()
     answers = bert.fill_mask(SENTENCES, top_k=3)
-    assert [masked_lm.as_json(answer) for answer in answers] == printed
+    assert [predict_masked.as_json(answer) for answer in answers] == printed
     alone = bert.fill_mask(SENTENCES[0])
     assert len(alone.masks[0].predictions) == 5
     assert alone.filled == answers[0].filled

@@ -8,7 +8,7 @@ from small_models import GOLDEN, VOCAB, needs_golden, randomize, small_batch, sm
 
 from bert_tf2 import checkpoint, heads, modeling
 from bert_tf2.config import ACTIVATIONS, BertConfig
-from bert_tf2.errors import UserError
+from bert_tf2.support.errors import UserError
 
 SEED = tf.constant([3, 4])
 

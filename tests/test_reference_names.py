@@ -22,11 +22,11 @@ MODULES = {
     "tokenization": "tokenization",
     "modeling": "modeling",
     "optimization": "optimization",
-    "run_classifier": "classification",
-    "run_squad": "squad",
+    "run_classifier": "finetuning.classification.data",
+    "run_squad": "finetuning.squad.data",
     "run_pretraining": "heads",
-    "create_pretraining_data": "pretraining_data",
-    "extract_features": "features",
+    "create_pretraining_data": "pretraining.examples",
+    "extract_features": "finetuning.extract_features",
 }
 
 # How the reference's classes are made, which its table of names does not say; None: otherwise, which the guide tells.

@@ -10,7 +10,7 @@ import tensorflow as tf
 from small_models import LABELS, LENGTH, MAKERS, PREDICTIONS, VOCAB, batch_for, small_config
 
 from bert_tf2 import heads, modeling, shapes
-from bert_tf2.errors import UserError
+from bert_tf2.support.errors import UserError
 
 WIDTH = small_config().hidden_size
 B, F, P, D, V = 4, LENGTH, PREDICTIONS, WIDTH, VOCAB

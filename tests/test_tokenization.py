@@ -15,7 +15,7 @@ import unicodedata
 import pytest
 
 from bert_tf2 import tokenization
-from bert_tf2.errors import UserError
+from bert_tf2.support.errors import UserError
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 GOLDEN = ROOT.parent / "shared" / "golden" / "data"

@@ -10,7 +10,7 @@ import sys
 import pytest
 
 from bert_tf2 import tokenization, vocabulary
-from bert_tf2.errors import UserError
+from bert_tf2.support.errors import UserError
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 TEXTS = [

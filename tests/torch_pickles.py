@@ -6,7 +6,7 @@ import pickle
 import struct
 import zipfile
 
-from bert_tf2 import tensor_files
+from bert_tf2.weights import tensor_files
 
 Name = collections.namedtuple("Name", "module name")
 Call = collections.namedtuple("Call", "name arguments")

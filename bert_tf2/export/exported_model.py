@@ -1,0 +1,203 @@
+"""An exported model in this process, without a server: `load` gives a callable that takes texts."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+from absl import logging
+
+from bert_tf2.support import files
+from bert_tf2.support.errors import UserError
+
+INFO_FILE = "model_info.json"
+
+Text = str | tuple[str, str]
+
+# Of each task, the outputs for texts that are filled up in a batch -> all outputs that are as long.
+_FILLED = {
+    "features": {"tokens": ("tokens", "sequence_output")},
+    "ner": {
+        "starts": ("words", "labels", "probabilities", "starts", "ends"),
+        "entity_starts": ("entities", "entity_labels", "entity_starts", "entity_ends"),
+    },
+    "masked_lm": {"positions": ("positions", "tokens", "scores")},
+}
+
+
+@contextlib.contextmanager
+def log_level(level: int) -> Iterator[None]:
+    """Keeps to itself what is less serious; `level` is one of absl's."""
+    before = logging.get_verbosity()
+    logging.set_verbosity(level)
+    try:
+        yield
+    finally:
+        logging.set_verbosity(before)
+
+
+def load(path: str | os.PathLike[str]) -> ExportedModel:
+    """Reads an export for use in this process, without a server.
+
+    Example:
+      answer = export.load("export")
+      answer("a lovely film")                        # {"label": "yes", "probabilities": ...}
+      answer([("Where is it?", "It is in Oslo.")])   # [{"answer": "Oslo", ...}]
+
+    Args:
+      path: the folder with the versions, of which the newest is taken, or the folder of a version.
+
+    Raises:
+      UserError: there is no export, it has no text signatures, it is damaged, or tensorflow-text is missing.
+    """
+    folder = _find_version(os.fspath(path))
+    info = _read_info(os.path.join(folder, INFO_FILE))
+    if not info["text_signatures"]:
+        raise UserError(f"{folder}: was exported with --text_signatures=false and takes no texts; export it again")
+    try:
+        import tensorflow_text  # noqa: F401 (for its operations)
+
+        with log_level(logging.ERROR):  # it warns of gradients, which are left out on purpose
+            model = tf.saved_model.load(folder)
+    except ImportError as error:
+        raise UserError(f"{folder}: its text signatures need tensorflow-text ({error})") from error
+    except Exception as error:  # files that are cut or overwritten raise this and that, ValueError and IndexError too
+        reason = next(iter(str(error).strip().splitlines()), type(error).__name__)
+        raise UserError(
+            f"{folder}: cannot be loaded, it is damaged or incomplete ({reason}); export it again"
+        ) from error
+    return ExportedModel(model, info)
+
+
+def _find_version(path: str) -> str:
+    if files.exists(os.path.join(path, INFO_FILE)):
+        return path
+    versions = [name.strip("/") for name in files.list_directory(path)]
+    found = max((name for name in versions if name.isdecimal()), key=int, default=None)
+    folder = os.path.join(path, found or "")
+    if found is None or not files.exists(os.path.join(folder, INFO_FILE)):
+        raise UserError(
+            f"{folder}: is no export (there is no {INFO_FILE}); give a folder that export_saved_model.py wrote"
+        )
+    return folder
+
+
+def _read_info(path: str) -> dict[str, Any]:
+    info = files.read_json(path)
+    try:
+        if not info["text_signatures"] or info["signatures"]["serving_text"]["inputs"]:
+            return info
+    except (KeyError, TypeError):
+        pass
+    raise UserError(f"{path}: is damaged; export the model again")
+
+
+class ExportedModel:
+    """A callable for texts; `load` makes it.
+
+    Attributes:
+      info: the content of model_info.json.
+    """
+
+    def __init__(self, model: Any, info: Mapping[str, Any]):
+        self.info = info
+        self._model = model  # it owns the variables
+        self._signatures = model.signatures
+        self._names = list(info["signatures"]["serving_text"]["inputs"])
+
+    def __call__(
+        self, texts: Text | Iterable[Text], second: str | None = None, batch_size: int = 32
+    ) -> dict[str, Any] | list[dict[str, Any]]:
+        """Answers a text or a pair of them with a dictionary, a list of them with a list of dictionaries.
+
+        Args:
+          texts: str, or a tuple of two: text_a and text_b, or question and context.
+          second: of a single pair, the second; `texts` is then the first.
+          batch_size: how many are computed together.
+
+        Returns:
+          The outputs of the signature for each text (see `signatures`), without what fills up a batch; rows of numbers
+          as numpy arrays, everything else in Python's own types.
+
+        Raises:
+          UserError: what is given is neither, or a text is empty or too large (rows are counted from 0).
+          ValueError: batch_size is below 1.
+        """
+        if batch_size < 1:
+            raise ValueError(f"batch_size is {batch_size}; 1 is the least")
+        if second is not None:
+            texts = (texts, second)
+        if isinstance(texts, str | tuple):
+            return self([texts], batch_size=batch_size)[0]
+        if isinstance(texts, bytes | Mapping) or not isinstance(texts, Iterable):
+            raise UserError(f"{texts!r:.60} is given; {self._wanted}, or a list of such")
+        rows = [self._row(number, text) for number, text in enumerate(texts)]
+        answers: list[dict[str, Any]] = []
+        for begin in range(0, len(rows), batch_size):
+            answers += self._answer(rows[begin : begin + batch_size], begin)
+        return answers
+
+    def _row(self, number: int, text: Text) -> tuple[str, ...]:
+        row = tuple(text) if isinstance(text, tuple | list) else (text,)
+        most = 2 if self._needs_two or "serving_text_pair" in self._signatures else 1
+        if not all(isinstance(part, str) for part in row) or not 1 + self._needs_two <= len(row) <= most:
+            raise UserError(f"row {number} is {text!r:.60}; {self._wanted}")
+        return row
+
+    @property
+    def _wanted(self) -> str:
+        """Half of an error."""
+        text = "a text or a pair of texts" if "serving_text_pair" in self._signatures else "a text"
+        return (
+            f"a model of the task {self.info['task']} takes {'a pair (question, context)' if self._needs_two else text}"
+        )
+
+    @property
+    def _needs_two(self) -> bool:
+        return "question" in self._names
+
+    def _answer(self, rows: Sequence[tuple[str, ...]], begin: int) -> list[dict[str, Any]]:
+        if self._needs_two:
+            name, inputs = "serving_text", ("question", "context")
+        elif max(map(len, rows)) > 1:
+            name, inputs = "serving_text_pair", ("text_a", "text_b")
+        else:
+            name, inputs = "serving_text", ("text_a",)
+        columns = zip(*(row + ("",) * (len(inputs) - len(row)) for row in rows), strict=True)
+        found = self._ask(name, dict(zip(inputs, map(list, columns), strict=True)), begin)
+        filled = _FILLED.get(self.info["task"], {})
+        answers = []
+        for index in range(len(rows)):
+            answer = {output: _plain(values[index]) for output, values in found.items()}
+            for counted, outputs in filled.items():
+                length = sum(value not in ("", -1) for value in answer.get(counted, ()))
+                answer.update((output, answer[output][:length]) for output in outputs)
+            answers.append(answer)
+        return answers
+
+    def _ask(self, signature: str, inputs: Mapping[str, list[str]], begin: int) -> dict[str, np.ndarray]:
+        try:
+            tensors = {name: tf.constant([text.encode() for text in texts]) for name, texts in inputs.items()}
+            return {name: value.numpy() for name, value in self._signatures[signature](**tensors).items()}
+        except UnicodeEncodeError as error:
+            raise UserError(f"a text holds half a character, U+{ord(error.object[error.start]):X}; mend it") from error
+        except tf.errors.InvalidArgumentError as error:
+            sentence = re.search(r"assertion failed: \[(.*)\]", error.message)
+            if not sentence:
+                raise
+            counted = re.sub(r"^row (\d+)", lambda row: f"row {begin + int(row[1])}", sentence[1])
+            raise UserError(counted) from error
+
+
+def _plain(value: Any) -> Any:
+    """Texts and single numbers in Python's types, whole numbers too; rows of other numbers as they are."""
+    if isinstance(value, bytes):
+        return value.decode()
+    if isinstance(value, np.ndarray) and value.dtype == object:
+        return [_plain(part) for part in value]
+    return value if value.ndim and value.dtype.kind == "f" else value.tolist()

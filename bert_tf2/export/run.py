@@ -1,0 +1,420 @@
+"""Models for a server: what export_saved_model.py does once its flags are read, and the way back into Python.
+
+    EXPORT_DIR/VERSION/saved_model.pb       the graph; see `signatures`
+                       variables/
+                       assets/              vocab.txt, and label_map.json where there are labels
+                       assets.extra/        tf_serving_warmup_requests
+                       model_info.json      what it is and where it comes from, for people and for `load`
+
+A folder is written under another name and gets its number when it is complete, since TensorFlow Serving loads whatever
+has a number.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import hashlib
+import importlib.metadata
+import itertools
+import json
+import math
+import os
+import secrets
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+from absl import logging
+from tensorflow.core.protobuf import meta_graph_pb2
+
+from bert_tf2 import __version__, checkpoint, heads, modeling, tokenization
+from bert_tf2.config import BertConfig
+from bert_tf2.export import saved_model_files, signatures
+from bert_tf2.export.exported_model import INFO_FILE, log_level
+from bert_tf2.export.exported_model import load as load
+from bert_tf2.export.fast_encoder import Encoder
+from bert_tf2.export.graph_answers import SpanSettings
+from bert_tf2.export.graph_tokenization import GraphTokenizer
+from bert_tf2.export.request_checks import Limits, SpecialIds
+from bert_tf2.finetuning.squad import data as squad
+from bert_tf2.support import environment, files, outputs, progress
+from bert_tf2.support.errors import UserError
+from bert_tf2.weights import names, provenance, sources
+from bert_tf2.weights.base import Weights
+from bert_tf2.weights.labels import LABEL_MAP_FILE, TAGGING_TASK, LabelMap, read_label_map, save_label_map
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ExportOptions:
+    """The settings of one call; each is the flag of the same name of export_saved_model.py.
+
+    Attributes:
+      max_seq_length: to which texts are cut; ids may come in any length that the model can read. Where None, 384 for
+        squad and otherwise 128, or what the model can read if that is less.
+      label_map: a file like label_map.json; where None, the one beside the checkpoint.
+      null_score_diff_threshold: for models of SQuAD 2.0; None where every question has an answer.
+      text_signatures: without them no operation of tensorflow-text is in the graph, which a server that has none of
+        these could not load at all.
+      labels: takes the place of label_map for a caller who knows the labels; no flag.
+    """
+
+    task: str
+    bert_config_file: str
+    vocab_file: str
+    init_checkpoint: str
+    export_dir: str
+    do_lower_case: bool | None = None
+    max_seq_length: int | None = None
+    label_map: str | None = None
+    precision: str = "float32"
+    text_signatures: bool = True
+    top_k: int = 5
+    doc_stride: int = 128
+    max_query_length: int = 64
+    max_answer_length: int = 30
+    n_best_size: int = 20
+    null_score_diff_threshold: float | None = None
+    labels: LabelMap | None = None
+
+
+@dataclasses.dataclass(frozen=True)
+class _Kind:
+    """What is particular about a task.
+
+    Attributes:
+      needs: how the names of the variables begin without which there is no such model; the encoder's aside.
+      max_seq_length: the default.
+    """
+
+    needs: tuple[str, ...] = ()
+    max_seq_length: int = 128
+
+
+_KINDS = {
+    "features": _Kind(),
+    "classifier": _Kind(("bert/pooler/", "output_")),
+    "squad": _Kind(("cls/squad/",), max_seq_length=384),
+    "ner": _Kind(("output_",)),
+    "masked_lm": _Kind(("cls/predictions/",)),
+}
+TASKS = tuple(_KINDS)
+
+
+def run(options: ExportOptions) -> str:
+    """Writes the next version of an export; returns its folder.
+
+    Versions are counted from 1. The folder is there complete or not at all. On an object store (`gs://...`), which
+    cannot rename a folder in one step, a server that looks at that moment may find it in parts and try again.
+
+    Raises:
+      UserError: files that are missing or do not fit together, weights that the task needs and the checkpoint lacks,
+        labels that nobody names, an export_dir that cannot be written.
+    """
+    with progress.Progress("Exporting", 4, "stages") as stages:
+        call = _Call(options)
+        environment.check_space(options.export_dir, call.num_bytes, "the exported weights")
+        stages.advance()
+        with _next_version(options.export_dir) as folder:
+            call.write(folder.beside, stages)
+        stages.advance()
+    logging.info("Exported to %s", folder.path)
+    return folder.path
+
+
+class _Call:
+    """One export. The constructor checks what can be checked, reads the weights and makes the task's module."""
+
+    def __init__(self, options: ExportOptions):
+        self._options = options
+        self._config = BertConfig.from_json_file(options.bert_config_file)
+        self._max_seq_length = _max_seq_length(options, self._config)
+        self._source = checkpoint.open_weights(options.init_checkpoint)
+        self._tokenizer = _load_tokenizer(options, self._config, self._source)
+        self._labels = _find_labels(options, self._source) if options.task in ("classifier", "ner") else None
+        model = self._make_model()
+        self._check_weights(model)
+        logging.info(checkpoint.initialize(model, options.init_checkpoint))
+        self._weights_hash = _hash_of(model)
+        per_number = {"float32": 4, "bfloat16": 2}[options.precision]
+        self.num_bytes = sum(per_number * math.prod(weight.shape) for weight in model.weights)
+        self._task = self._make_task(model)
+
+    def _make_model(self):
+        config, labels = self._config, self._labels
+        # The head of masked words multiplies with the table of the encoder, and so in its precision; the other heads
+        # cost nothing in float32.
+        table_dtype = {"float32": "float32", "bfloat16": "mixed_bfloat16"}[self._options.precision]
+        makers = {
+            "features": lambda: modeling.BertModel(config),
+            "classifier": lambda: heads.ClassifierModel(config, len(labels.labels), labels.regression),
+            "squad": lambda: heads.SpanModel(config),
+            "ner": lambda: heads.TaggingModel(config, len(labels.labels)),
+            "masked_lm": lambda: heads.PretrainingModel(config, dtype=table_dtype),
+        }
+        return makers[self._options.task]()
+
+    def _check_weights(self, model) -> None:
+        """Raises UserError where the answers would come from weights that nobody trained."""
+        needs = _KINDS[self._options.task].needs
+        missing = [n for n in checkpoint.tf1_variables(model) if n.startswith(needs) and n not in self._source.shapes]
+        if needs and missing:
+            raise UserError(
+                f"{self._source.path}: cannot be exported for the task {self._options.task}, it has no"
+                f" {', '.join(missing)}; give the checkpoint of a model that was trained for it"
+            )
+
+    def _make_task(self, model) -> signatures.Task:
+        options, config = self._options, self._config
+        bert = model if options.task == "features" else model.bert
+        special = SpecialIds(*self._tokenizer.convert_tokens_to_ids(["[PAD]", "[CLS]", "[SEP]", "[MASK]"]))
+        keep = ["[MASK]"] if options.task == "masked_lm" else []
+        encoder = Encoder(bert, options.precision)
+        setting = signatures.Setting(
+            encoder,
+            Limits(config.vocab_size, config.type_vocab_size, config.max_position_embeddings),
+            special,
+            GraphTokenizer(self._tokenizer, keep) if options.text_signatures else None,
+            self._max_seq_length,
+        )
+        if options.task == "features":
+            return signatures.Features(setting, self._entries(), self._has_pooler)
+        if options.task == "classifier":
+            return signatures.Classifier(setting, model.output_layer, self._labels.labels)
+        if options.task == "ner":
+            return signatures.Tagger(setting, model.output_layer, self._labels.labels)
+        if options.task == "masked_lm":
+            words = encoder.word_embeddings
+            return signatures.MaskedLM(setting, model.masked_lm, words, self._entries(), options.top_k)
+        return signatures.Answerer(setting, model.output_layer, self._span_settings())
+
+    @property
+    def _has_pooler(self) -> bool:
+        found = all(row.reference in self._source.shapes for row in names.POOLER)
+        if not found:
+            logging.info("%s: has no pooler, so there will be no output pooled_output", self._source.path)
+        return found
+
+    def _entries(self) -> list[str]:
+        """The vocabulary by id, with "" for the ids that the model has beyond it."""
+        entries = [line.strip() for line in tokenization.read_entries(self._options.vocab_file)]
+        return entries + [""] * (self._config.vocab_size - len(entries))
+
+    def _span_settings(self) -> SpanSettings:
+        values = {name: getattr(self._options, name) for name in SpanSettings._fields}
+        return SpanSettings(**{**values, "max_seq_length": self._max_seq_length})
+
+    def write(self, folder: str, stages: progress.Progress) -> None:
+        """Writes everything into a folder. Raises UserError if it cannot be written, or the disk is full."""
+        try:
+            self._write_graph(folder)
+            stages.advance()
+            self._write_files(folder)
+            stages.advance()
+        except (tf.errors.OpError, OSError) as error:
+            line = environment.explain_writing(error, [self._options.export_dir], [folder])
+            if line is None:
+                raise
+            raise UserError(line) from error
+
+    def _write_graph(self, folder: str) -> None:
+        # Gradients of an exported model are of no use to a server.
+        save_options = tf.saved_model.SaveOptions(experimental_custom_gradients=False)
+        with log_level(logging.WARNING):  # it tells at length how it names each input of each function
+            tf.saved_model.save(self._task, folder, self._task.signatures(), save_options)
+
+    def _write_files(self, folder: str) -> None:
+        assets = os.path.join(folder, "assets")
+        files.write_text(os.path.join(assets, "vocab.txt"), files.read_text(self._options.vocab_file, drop_bom=True))
+        if self._labels:
+            save_label_map(assets, self._labels)
+        graph = saved_model_files.read_graph(folder)
+        saved_model_files.write_warmup(folder, self._warmup_requests(graph))
+        text = json.dumps(self._info(graph), indent=2, ensure_ascii=False)
+        files.write_text(os.path.join(folder, INFO_FILE), text + "\n")
+
+    def _info(self, graph: meta_graph_pb2.MetaGraphDef) -> dict[str, Any]:
+        options = self._options
+        info = {
+            "task": options.task,
+            "checkpoint": {
+                "name": os.path.basename(self._source.path.rstrip("/")),
+                "kind": self._source.kind,
+                "global_step": self._source.global_step,
+                "sha256": self._weights_hash,
+            },
+            "config": self._config.to_dict(),
+            "precision": options.precision,
+            "do_lower_case": self._tokenizer.basic_tokenizer.do_lower_case,
+            "max_seq_length": self._max_seq_length,
+            "text_signatures": options.text_signatures,
+        }
+        if self._labels:
+            info["labels"] = list(self._labels.labels)
+        if options.task == "masked_lm":
+            info["top_k"] = options.top_k
+        if options.task == "squad":
+            info |= self._span_settings()._asdict()
+        custom_ops = saved_model_files.custom_ops(graph)
+        return {
+            **info,
+            "signatures": saved_model_files.describe_signatures(graph),
+            "custom_ops": custom_ops,
+            "needs": _NEEDS_TEXT if custom_ops else _NEEDS_IDS,
+            "versions": _versions(custom_ops),
+        }
+
+    def _warmup_requests(self, graph: meta_graph_pb2.MetaGraphDef) -> Iterator[tuple[str, dict[str, tf.Tensor]]]:
+        """For every signature a short request, and a batch with a row as long as there are any."""
+        repeats = 1 + self._max_seq_length // len(self._tokenizer.tokenize(_SENTENCE))
+        batches = ([_SENTENCE], [_SENTENCE, " ".join([_SENTENCE] * repeats)])
+        for name, texts in itertools.product(saved_model_files.signature_names(graph), batches):
+            inputs = graph.signature_def[name].inputs
+            if tf.as_dtype(next(iter(inputs.values())).dtype) == tf.string:
+                first = {"text_a": [f"{text} [MASK]" for text in texts], "context": texts}
+                found = {"text_b": texts[::-1], "question": texts[:1] * len(texts), **first}
+            else:
+                found = self._rows([self._tokenizer.tokenize(text) for text in texts])
+            yield name, {key: tf.constant(found[key]) for key in sorted(inputs)}
+
+    def _rows(self, texts: Sequence[Sequence[str]]) -> dict[str, Any]:
+        """[CLS] [MASK] [SEP] text [SEP], which every task can do something with."""
+        room = self._max_seq_length - 4
+        rows = [["[CLS]", "[MASK]", "[SEP]", *text[: max(room, 0)], "[SEP]"] for text in texts]
+        rows = [row[: self._max_seq_length] for row in rows]
+        length = max(map(len, rows))
+        ids = [self._tokenizer.convert_tokens_to_ids([*row, *["[PAD]"] * (length - len(row))]) for row in rows]
+        return {
+            "input_ids": np.array(ids, np.int32),
+            "input_mask": np.array([[int(place < len(row)) for place in range(length)] for row in rows], np.int32),
+            "segment_ids": np.zeros([len(rows), length], np.int32),
+        }
+
+
+def _max_seq_length(options: ExportOptions, config: BertConfig) -> int:
+    """Raises UserError if the task, or a length, is none or the model cannot read it."""
+    if options.task not in _KINDS:
+        raise UserError(f"--task={options.task}: there is no such task; the tasks are {', '.join(TASKS)}")
+    positions = config.max_position_embeddings
+    if options.max_seq_length is not None and options.max_seq_length > positions:
+        raise UserError(
+            f"--max_seq_length={options.max_seq_length} is more than the model can read: its configuration says"
+            f" max_position_embeddings {positions}"
+        )
+    length = options.max_seq_length or min(_KINDS[options.task].max_seq_length, positions)
+    if length < 3:
+        raise UserError(f"--max_seq_length={length}: [CLS], a piece and [SEP] need 3 at least")
+    if options.task == "squad":
+        config.check_pairs("--task=squad")
+    if options.task == "squad" and options.text_signatures:
+        squad.check_lengths(length, options.max_query_length, options.doc_stride)
+    if options.task == "masked_lm" and not 1 <= options.top_k <= config.vocab_size:
+        raise UserError(f"--top_k={options.top_k}: must be from 1 to {config.vocab_size}, the size of the vocabulary")
+    return length
+
+
+def _load_tokenizer(options: ExportOptions, config: BertConfig, source: Weights) -> tokenization.FullTokenizer:
+    """Raises UserError if the vocabulary is missing, or is not the one of this model as far as can be seen."""
+    tokenizer = provenance.load_tokenizer(
+        options.vocab_file, options.do_lower_case, config.vocab_size, source, options.init_checkpoint
+    )
+    entries = max(tokenizer.vocab.values()) + 1
+    if options.task == "masked_lm" and entries != config.vocab_size:
+        raise UserError(
+            f"{options.vocab_file}: has {entries} entries, but the model's configuration says vocab_size"
+            f" {config.vocab_size}; use the vocabulary that the model was trained with"
+        )
+    return tokenizer
+
+
+def _find_labels(options: ExportOptions, source: Weights) -> LabelMap:
+    """What the outputs mean. Raises UserError if nobody says that, or there are other labels than outputs."""
+    beside = os.path.join(source.folder, LABEL_MAP_FILE)
+    if options.labels:
+        path, found = "the task", options.labels
+    elif options.label_map:
+        path, found = options.label_map, read_label_map(options.label_map)
+    else:
+        path, found = beside if files.exists(beside) else source.path, sources.labels_of(source)
+    if found is None:
+        raise UserError(
+            f"{source.path}: no {LABEL_MAP_FILE} lies beside it, so the meaning of its outputs is not"
+            " known; give --label_map, a file like"
+            ' {"task": "mrpc", "labels": ["0", "1"], "regression": false}, the labels in the order of the outputs'
+        )
+    if (found.task == TAGGING_TASK) != (options.task == "ner"):
+        raise UserError(f"{path}: is for the task {found.task}, which --task={options.task} does not fit")
+    outputs = source.shapes.get("output_weights", [found.num_labels])[0]
+    if outputs != found.num_labels:
+        raise UserError(
+            f"{path}: names {found.describe()}, but the checkpoint {source.path} has {outputs} outputs; give the"
+            " --label_map of this model"
+        )
+    return found
+
+
+def _hash_of(model) -> str:
+    """A checksum of the weights, whatever kind of file they came from."""
+    found = hashlib.sha256()
+    for name, variable in sorted(checkpoint.tf1_variables(model).items()):
+        found.update(name.encode())
+        found.update(np.ascontiguousarray(variable.numpy(), "<f4"))
+    return found.hexdigest()
+
+
+# The folder
+
+
+@dataclasses.dataclass
+class _Folder:
+    """Where a version is written, and where it goes."""
+
+    beside: str
+    path: str = ""
+
+
+@contextlib.contextmanager
+def _next_version(export_dir: str) -> Iterator[_Folder]:
+    """Yields a folder to write to, which gets the next number on a normal exit and is removed on an exception."""
+    files.make_directory(export_dir)
+    outputs.remove_leftovers(export_dir)
+    if left := [name.strip("/") for name in files.list_directory(export_dir) if name.strip("/").endswith(".partial")]:
+        logging.warning("%s: %s: of an export that still runs, or was killed: then delete it", export_dir, left[0])
+    # Not a number, so no server looks at it. Of a process on another machine, or in another container, we know nothing
+    # but that it has another name.
+    folder = _Folder(outputs.name_beside(os.path.join(export_dir, f"version-{secrets.token_hex(4)}")))
+    try:
+        files.make_directory(folder.beside)
+        yield folder
+        folder.path = _give_number(folder.beside, export_dir)
+    finally:
+        _remove(folder.beside)
+
+
+def _remove(folder: str) -> None:
+    with contextlib.suppress(tf.errors.OpError):  # it is not there
+        tf.io.gfile.rmtree(folder)
+
+
+def _give_number(folder: str, export_dir: str) -> str:
+    while True:
+        numbers = [int(name) for name in files.list_directory(export_dir) if name.strip("/").isdecimal()]
+        path = os.path.join(export_dir, str(max(numbers, default=0) + 1))
+        try:
+            tf.io.gfile.rename(folder, path) if files.is_remote(path) else os.rename(folder, path)
+            return path
+        except (tf.errors.OpError, OSError) as error:
+            if not files.exists(path):  # otherwise somebody else has taken the number meanwhile
+                raise UserError(f"{path}: cannot be written: {str(error).splitlines()[0]}") from error
+
+
+_SENTENCE = "The quick brown fox jumps over the lazy dog, and nobody in Berlin knows why."
+# What exports were run with: the libraries that TensorFlow Serving holds from this release on.
+_NEEDS_IDS = "TensorFlow Serving 2.12 or later"
+_NEEDS_TEXT = f"{_NEEDS_IDS}, which has the operations of tensorflow-text 2.12.1"
+
+
+def _versions(custom_ops: Sequence[str]) -> dict[str, str]:
+    packages = ["tensorflow", "keras", *(["tensorflow-text"] if custom_ops else [])]
+    return {"bert_tf2": __version__, **{name: importlib.metadata.version(name) for name in packages}}

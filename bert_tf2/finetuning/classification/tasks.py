@@ -1,0 +1,221 @@
+"""The table of classification tasks: for each its files, their columns, its labels and its measures.
+
+A new task is one more entry here; reading, features and scoring (classification.py, metrics.py) know no task by name.
+The reference's four tasks take their columns by number, as the reference does. The others take them by the names in
+the header of the official GLUE files (Wang et al., 2018), which also shows at once when a file is another task's.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+
+from bert_tf2.support.errors import UserError
+
+Column = int | str
+"""A column of a table: its number from 0 (negative: from the end), or its name in the header."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Table:
+    """One file of a task.
+
+    Attributes:
+      file: its name inside the data folder.
+      guid: how an example is named; `{}` becomes the cell of column `id`, or the line's number from 0 without one.
+      text_a, text_b, label, id: the columns to take; None: the table has no such column, or it is not to be used.
+      header: whether the first line is a header.
+      language, only: take the rows alone whose column `language` says `only` (XNLI mixes 15 languages in one file).
+      skip_broken_rows: leave out rows with too many or too few columns, with one warning, instead of stopping.
+      any_width: take rows that have more columns than are read, with one warning where not all rows have as many. For
+        the reference's tables, of which it takes the cells by their numbers from the left and never counts them.
+    """
+
+    file: str
+    guid: str
+    text_a: Column
+    text_b: Column | None = None
+    label: Column | None = None
+    id: Column | None = None
+    header: bool = True
+    language: Column | None = None
+    only: str = ""
+    skip_broken_rows: bool = False
+    any_width: bool = False
+
+
+@dataclasses.dataclass(frozen=True)
+class Task:
+    """A classification or regression task.
+
+    Attributes:
+      name: what `--task_name` says, in lower case.
+      train, dev, test: its tables. A test table has no label column: labels play no part in prediction.
+      labels: in the order of the classifier's outputs; None: they are found in the training file. A task without
+        labels, `()`, is a regression: its label is a number.
+      measures: which figures of metrics.py belong to the task, the main one first.
+      other_names_of_labels: spellings in the files -> label.
+    """
+
+    name: str
+    train: Table
+    dev: Table
+    test: Table
+    labels: tuple[str, ...] | None
+    measures: tuple[str, ...] = ("accuracy",)
+    other_names_of_labels: Mapping[str, str] = dataclasses.field(default_factory=dict)
+
+    @property
+    def regression(self) -> bool:
+        return self.labels == ()
+
+    @property
+    def main_measure(self) -> str:
+        """The measure that says which of two checkpoints is the better one; higher is better for all of them."""
+        return self.measures[0]
+
+
+_BINARY = ("0", "1")
+_INFERENCE = ("contradiction", "entailment", "neutral")
+_ENTAILED = ("entailment", "not_entailment")
+
+
+def _glue(
+    name: str,
+    labels: tuple[str, ...],
+    text_a: str,
+    text_b: str | None = None,
+    *,
+    label: str = "label",
+    train_id: str | None = None,
+    test_id: str = "index",
+    measures: tuple[str, ...] = ("accuracy",),
+    skip_broken_rows: bool = False,
+) -> Task:
+    """A task in the common GLUE layout: train.tsv and dev.tsv with the same header, test.tsv without labels."""
+    train = Table("train.tsv", "train-{}", text_a, text_b, label, train_id, skip_broken_rows=skip_broken_rows)
+    dev = dataclasses.replace(train, file="dev.tsv", guid="dev-{}")
+    return Task(name, train, dev, Table("test.tsv", "test-{}", text_a, text_b, id=test_id), labels, measures)
+
+
+def _cola() -> Task:
+    train = Table("train.tsv", "train-{}", text_a=3, label=1, header=False, any_width=True)
+    dev = dataclasses.replace(train, file="dev.tsv", guid="dev-{}")
+    test = Table("test.tsv", "test-{}", text_a=1, any_width=True)
+    return Task("cola", train, dev, test, _BINARY, ("matthews_correlation", "accuracy"))
+
+
+def _mnli() -> Task:
+    # The label is in the last column, wherever that is; so training rows must all have as many.
+    train = Table("train.tsv", "train-{}", text_a=8, text_b=9, label=-1, id=0)
+    dev = dataclasses.replace(train, file="dev_matched.tsv", guid="dev_matched-{}")
+    test = dataclasses.replace(train, file="test_matched.tsv", guid="test-{}", label=None, any_width=True)
+    return Task("mnli", train, dev, test, _INFERENCE)
+
+
+def _mrpc() -> Task:
+    train = Table("train.tsv", "train-{}", text_a=3, text_b=4, label=0, any_width=True)
+    dev = dataclasses.replace(train, file="dev.tsv", guid="dev-{}")
+    test = dataclasses.replace(train, file="test.tsv", guid="test-{}", label=None)
+    return Task("mrpc", train, dev, test, _BINARY, ("f1", "accuracy"))
+
+
+def _xnli(language: str) -> Task:
+    """XNLI (Conneau et al., 2018). The reference knows no test set for it; this one takes xnli.test.tsv."""
+    train = Table(f"multinli/multinli.train.{language}.tsv", "train-{}", text_a=0, text_b=1, label=2, any_width=True)
+    dev = Table("xnli.dev.tsv", "dev-{}", text_a=6, text_b=7, label=1, language=0, only=language, any_width=True)
+    test = dataclasses.replace(dev, file="xnli.test.tsv", guid="test-{}", label=None)
+    return Task("xnli", train, dev, test, _INFERENCE, other_names_of_labels={"contradictory": "contradiction"})
+
+
+TASKS: Mapping[str, Task] = {
+    task.name: task
+    for task in (
+        _cola(),
+        _mnli(),
+        _mrpc(),
+        _xnli("zh"),
+        _glue("sst-2", _BINARY, "sentence"),
+        # One release of QQP has questions with a line break inside, which tears a row into two broken ones.
+        _glue(
+            "qqp",
+            _BINARY,
+            "question1",
+            "question2",
+            label="is_duplicate",
+            train_id="id",
+            test_id="id",
+            measures=("f1", "accuracy"),
+            skip_broken_rows=True,
+        ),
+        _glue("qnli", _ENTAILED, "question", "sentence", train_id="index"),
+        _glue("rte", _ENTAILED, "sentence1", "sentence2", train_id="index"),
+        _glue("wnli", _BINARY, "sentence1", "sentence2", train_id="index"),
+        _glue("sts-b", (), "sentence1", "sentence2", label="score", train_id="index", measures=("spearman", "pearson")),
+    )
+}
+
+_OTHER_NAMES = {"sst2": "sst-2", "stsb": "sts-b"}
+
+
+@dataclasses.dataclass(frozen=True)
+class TsvLayout:
+    """Which columns one's own tables have (task `tsv`): train.tsv, dev.tsv and test.tsv.
+
+    A column is given by its name in the header or by its number, counted from 1. `label` may be left out where nothing
+    is trained or evaluated. An example is called by its cell in column `id`; without one it is `train-1` and so on, by
+    its line's number from 0, as the reference names examples.
+    """
+
+    text_a: str
+    text_b: str | None = None
+    label: str | None = None
+    id: str | None = None
+    header: bool = True
+
+    def task(self) -> Task:
+        """The task that reads these tables; its labels are those of the training file, sorted.
+
+        Raises:
+          UserError: a column is named 0, or by a name where the tables have no header.
+        """
+        columns = {name: self._column(name) for name in ("text_a", "text_b", "label", "id")}
+
+        def table(part: str, **changes: None) -> Table:
+            guid = "{}" if self.id else part + "-{}"
+            return Table(f"{part}.tsv", guid, header=self.header, **{**columns, **changes})
+
+        return Task("tsv", table("train"), table("dev"), table("test", label=None), labels=None)
+
+    def _column(self, name: str) -> Column | None:
+        value = getattr(self, name)
+        if value is None or value == "":
+            return None
+        if not str(value).isdecimal():
+            if not self.header:
+                raise UserError(f"the column {name} of the tsv task is {value!r}: without a header, give its number")
+            return value
+        if int(value) == 0:
+            raise UserError(f"the column {name} of the tsv task is 0: columns are counted from 1")
+        return int(value) - 1
+
+
+def find_task(task_name: str, language: str = "zh", tsv: TsvLayout | None = None) -> Task:
+    """The task of this name, in upper or lower case.
+
+    Args:
+      task_name: one of TASKS, or `tsv`.
+      language: of XNLI's rows; the reference has Chinese alone.
+      tsv: the columns of the task `tsv`.
+
+    Raises:
+      UserError: no such task, or `tsv` without its columns.
+    """
+    name = _OTHER_NAMES.get(task_name.lower(), task_name.lower())
+    if name == "tsv":
+        if tsv is None or tsv.text_a in (None, ""):
+            raise UserError("the task tsv needs to know which column holds the text (text_a), by number or name")
+        return tsv.task()
+    if name not in TASKS:
+        raise UserError(f"there is no task {task_name!r}; the known ones are {', '.join([*TASKS, 'tsv'])}")
+    return _xnli(language) if name == "xnli" else TASKS[name]

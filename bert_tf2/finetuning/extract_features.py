@@ -1,0 +1,368 @@
+"""Contextual embeddings as features: what extract_features.py does once its flags are read.
+
+The paper's section 5.3 uses BERT this way: the weights stay as they are, and another model reads the hidden states.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import json
+from collections.abc import Iterable, Iterator, Sequence
+
+import numpy as np
+import tensorflow as tf
+from absl import logging
+
+from bert_tf2 import checkpoint, modeling, tokenization
+from bert_tf2.config import BertConfig
+from bert_tf2.finetuning.classification.data import truncate_seq_pair
+from bert_tf2.pretraining import run as pretraining
+from bert_tf2.support import console, files, progress
+from bert_tf2.support.errors import UserError
+from bert_tf2.training import loop as training
+from bert_tf2.weights import provenance
+
+_LOGGED_EXAMPLES = 5
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class FeatureOptions:
+    """The settings of one call; each is the flag of the same name of extract_features.py."""
+
+    input_file: str
+    output_file: str
+    bert_config_file: str
+    init_checkpoint: str
+    vocab_file: str
+    layers: str = "-1,-2,-3,-4"
+    max_seq_length: int = 128
+    do_lower_case: bool | None = None
+    batch_size: int = 32
+    pooling: str = "none"
+    precision: str = "float32"
+    use_one_hot_embeddings: bool = False
+    devices: training.DeviceOptions = dataclasses.field(default_factory=training.DeviceOptions)
+
+
+Text = str | tuple[str, str]
+
+
+@dataclasses.dataclass(frozen=True)
+class InputExample:
+    """A line of the input: one text, or two around ` ||| `."""
+
+    unique_id: int
+    text_a: str
+    text_b: str | None
+
+
+@dataclasses.dataclass(frozen=True)
+class InputFeatures:
+    """A line as the model reads it.
+
+    Attributes:
+      unique_id: the number of the line.
+      tokens: without padding.
+      input_ids, input_mask, input_type_ids: padded with 0 to one length for all lines.
+    """
+
+    unique_id: int
+    tokens: list[str]
+    input_ids: list[int]
+    input_mask: list[int]
+    input_type_ids: list[int]
+
+
+def run(options: FeatureOptions) -> int:
+    """Writes one JSON line (or one vector) for each line of the input; returns how many.
+
+    Raises:
+      UserError: files that are missing or do not fit together, a layer that the model does not have.
+    """
+    as_array = options.output_file.endswith(".npy")
+    if as_array and options.pooling == "none":
+        raise UserError(f"--output_file={options.output_file}: .npy holds a vector a line, so --pooling is needed too")
+    config = BertConfig.from_json_file(options.bert_config_file)
+    layers = parse_layers(options.layers, config.num_hidden_layers)
+    pretraining.check_sequence_length(options.max_seq_length, config)
+    tokenizer = provenance.load_tokenizer(
+        options.vocab_file,
+        options.do_lower_case,
+        config.vocab_size,
+        checkpoint.open_weights(options.init_checkpoint),
+        options.init_checkpoint,
+    )
+    examples = _lines(options.input_file)
+    first = next(examples, None)
+    if first is None:
+        raise UserError(f"{options.input_file}: the file is empty; a line of text for each example is needed")
+    strategy = training.create_strategy(options.devices)
+    model = training.build_model(
+        strategy, lambda: modeling.BertModel(config, dtype=pretraining.dtype_policy(options.precision)), random_seed=0
+    )
+    logging.info(checkpoint.initialize(model, options.init_checkpoint))
+    examples = _checked(itertools.chain([first], examples), options.input_file, config)
+    features = (convert_example(example, options.max_seq_length, tokenizer) for example in examples)
+    features = progress.track(_logged(features), "Extracting", files.count_lines(options.input_file), "lines")
+    pad_to = options.max_seq_length if options.devices.use_tpu else None
+    states = extract(model, features, layers, options.batch_size, pad_to)
+    count = _write(options, layers, states)
+    console.summary([f"{options.output_file} ({count:,} lines)"])
+    return count
+
+
+def _write(options: FeatureOptions, layers: Sequence[int], states: Iterable[tuple[InputFeatures, np.ndarray]]) -> int:
+    if options.pooling == "none":
+        return _write_lines(options.output_file, (token_line(f, layers, values) for f, values in states))
+    vectors = (pool(values, options.pooling) for _, values in states)
+    if options.output_file.endswith(".npy"):
+        return _write_array(options.output_file, vectors)
+    lines = ({"linex_index": number, "values": _rounded(vector)} for number, vector in enumerate(vectors))
+    return _write_lines(options.output_file, lines)
+
+
+def _logged(features: Iterable[InputFeatures]) -> Iterator[InputFeatures]:
+    """Passes features on; logs the first in words, and with --verbose_logging several as the model gets them."""
+    for number, feature in enumerate(features):
+        if number < _LOGGED_EXAMPLES:
+            tokens = " ".join(map(tokenization.printable_text, feature.tokens))
+            if number == 0:
+                logging.info("%s", console.table("The first line:", {"tokens": tokens}))
+            logging.debug("*** Example ***")
+            logging.debug("tokens: %s", tokens)
+            logging.debug("input_ids: %s", " ".join(map(str, feature.input_ids)))
+            logging.debug("input_type_ids: %s", " ".join(map(str, feature.input_type_ids)))
+        yield feature
+
+
+def parse_layers(layers: str, num_hidden_layers: int) -> list[int]:
+    """Turns "-1,-2" into [-1, -2], the numbers as they were given.
+
+    Raises:
+      UserError: not numbers, or a layer that the model does not have.
+    """
+    try:
+        numbers = [int(number) for number in layers.split(",")]
+    except ValueError as error:
+        raise UserError(f"--layers={layers}: numbers with commas are needed, e.g. -1,-2 for the last two") from error
+    check_layers(numbers, num_hidden_layers, f"--layers={layers}")
+    return numbers
+
+
+def check_layers(layers: Sequence[int], num_hidden_layers: int, setting: str) -> None:
+    """Raises UserError for a layer that the model does not have, or if there is none; `setting` is what was given."""
+    for number in layers:
+        if not -num_hidden_layers <= number < num_hidden_layers:
+            raise UserError(
+                f"{setting}: the model has {num_hidden_layers} layers, 0 to {num_hidden_layers - 1} or"
+                f" -{num_hidden_layers} to -1; there is no layer {number}"
+            )
+    if not layers:
+        raise UserError(f"{setting}: at least one layer is needed")
+
+
+def read_examples(input_file: str) -> list[InputExample]:
+    """The lines of a file. ` ||| ` with a blank on both sides separates two texts; the last one in the line counts.
+
+    Raises:
+      UserError: the file is missing or is not UTF-8.
+    """
+    return list(_lines(input_file))
+
+
+def _lines(input_file: str) -> Iterator[InputExample]:
+    """The same, one at a time."""
+    for number, line in enumerate(files.read_lines(input_file)):
+        text_a, separator, text_b = line.strip().rpartition(" ||| ")
+        yield InputExample(number, text_a, text_b) if separator else InputExample(number, text_b, None)
+
+
+def convert_examples_to_features(
+    examples: Iterable[InputExample], seq_length: int, tokenizer: tokenization.FullTokenizer
+) -> list[InputFeatures]:
+    """The features of each line, in order."""
+    return [convert_example(example, seq_length, tokenizer) for example in examples]
+
+
+def _checked(examples: Iterable[InputExample], input_file: str, config: BertConfig) -> Iterator[InputExample]:
+    """Raises UserError at a line with two texts that the model cannot tell apart."""
+    for example in examples:
+        if example.text_b is not None:
+            config.check_pairs(f"{input_file}, line {example.unique_id + 1}")
+        yield example
+
+
+def convert_example(example: InputExample, seq_length: int, tokenizer: tokenization.FullTokenizer) -> InputFeatures:
+    """[CLS] text_a [SEP], and text_b [SEP] where there is one, cut or padded to seq_length."""
+    tokens_a = tokenizer.tokenize(example.text_a)
+    tokens_b = tokenizer.tokenize(example.text_b) if example.text_b else []
+    if tokens_b:
+        truncate_seq_pair(tokens_a, tokens_b, seq_length - 3)
+    first = ["[CLS]", *tokens_a[: seq_length - 2], "[SEP]"]
+    second = [*tokens_b, "[SEP]"] if tokens_b else []
+    tokens = first + second
+    padding = [0] * (seq_length - len(tokens))
+    return InputFeatures(
+        unique_id=example.unique_id,
+        tokens=tokens,
+        input_ids=tokenizer.convert_tokens_to_ids(tokens) + padding,
+        input_mask=[1] * len(tokens) + padding,
+        input_type_ids=[0] * len(first) + [1] * len(second) + padding,
+    )
+
+
+def embed(
+    model: modeling.BertModel,
+    tokenizer: tokenization.FullTokenizer,
+    texts: Iterable[Text],
+    *,
+    pooling: str = "mean",
+    layers: Sequence[int] = (-1,),
+    max_seq_length: int = 128,
+    batch_size: int = 32,
+) -> np.ndarray | list[np.ndarray]:
+    """Vectors for texts: what extract_features.py writes, as arrays.
+
+    Args:
+      model: the encoder, with trained weights.
+      tokenizer: with the vocabulary of the model.
+      texts: each a text, or a tuple of two.
+      pooling: see `pool`; "none" gives every token a vector.
+      layers: which of the model's layers, -1 being the last; their values stand one after the other.
+      max_seq_length: the most tokens of a text, [CLS] and [SEP] included; longer ones are cut.
+      batch_size: texts that the model reads together, padded to the longest of them.
+
+    Returns:
+      float32 [N, layers * D]; with "none" a list of N arrays [tokens, layers * D], [CLS] and [SEP] included.
+
+    Raises:
+      UserError: a setting is out of range, or one of the texts is neither a text nor a pair.
+    """
+    config = model.config
+    if pooling not in _POOLINGS:
+        raise UserError(f"pooling={pooling!r}: must be one of {', '.join(_POOLINGS)}")
+    if not 3 <= max_seq_length <= config.max_position_embeddings:
+        raise UserError(
+            f"max_seq_length={max_seq_length}: must be from 3 to {config.max_position_embeddings}, the most that the"
+            " model can read"
+        )
+    if batch_size < 1:
+        raise UserError(f"batch_size={batch_size}: must be 1 or more")
+    check_layers(layers, config.num_hidden_layers, f"layers={layers}")
+    examples = (_as_example(number, text) for number, text in enumerate(texts))
+    features = (convert_example(example, max_seq_length, tokenizer) for example in examples)
+    vectors = [pool(values, pooling) for _, values in extract(model, features, layers, batch_size)]
+    if pooling == "none":
+        return vectors
+    return np.stack(vectors) if vectors else np.zeros((0, len(layers) * config.hidden_size), np.float32)
+
+
+def _as_example(number: int, text: Text) -> InputExample:
+    parts = (text,) if isinstance(text, str) else text
+    if isinstance(parts, tuple | list) and 1 <= len(parts) <= 2 and all(isinstance(part, str) for part in parts):
+        return InputExample(number, parts[0], parts[1] if len(parts) == 2 else None)
+    raise UserError(f"text {number + 1}: {text!r:.60} is neither a text nor a pair of texts")
+
+
+@tf.function(reduce_retracing=True)
+def _states(
+    model: modeling.BertModel,
+    layers: tuple[int, ...],
+    input_ids: tf.Tensor,
+    input_mask: tf.Tensor,
+    segment_ids: tf.Tensor,
+) -> tf.Tensor:
+    """float32 [B, layers, F, D]. The graph is kept for later calls with the same model and layers."""
+    outputs = model(input_ids, input_mask, segment_ids).get_all_encoder_layers()
+    return tf.cast(tf.stack([outputs[layer] for layer in layers], axis=1), tf.float32)
+
+
+def extract(
+    model: modeling.BertModel,
+    features: Iterable[InputFeatures],
+    layers: Sequence[int],
+    batch_size: int,
+    pad_to: int | None = None,
+) -> Iterator[tuple[InputFeatures, np.ndarray]]:
+    """Runs the encoder over lines, in batches that are cut to their own longest line.
+
+    Args:
+      pad_to: a length for every batch instead.
+
+    Yields:
+      Each line's features and its hidden states, float32 [layers, tokens, D], in the order of the input.
+    """
+    features = iter(features)
+    while batch := list(itertools.islice(features, batch_size)):
+        length = pad_to or max(len(feature.tokens) for feature in batch)
+
+        def cut(rows: Iterable[Sequence[int]], length: int = length) -> tf.Tensor:
+            return tf.constant([row[:length] for row in rows], tf.int32)
+
+        values = _states(
+            model,
+            tuple(layers),
+            cut(feature.input_ids for feature in batch),
+            cut(feature.input_mask for feature in batch),
+            cut(feature.input_type_ids for feature in batch),
+        ).numpy()
+        for feature, rows in zip(batch, values, strict=True):
+            yield feature, rows[:, : len(feature.tokens)]
+
+
+def token_line(feature: InputFeatures, layers: Sequence[int], values: np.ndarray) -> dict:
+    """What the reference writes for a line: for every token the values of every layer, [layers, tokens, D]."""
+    return {
+        "linex_index": feature.unique_id,
+        "features": [
+            {
+                "token": token,
+                "layers": [
+                    {"index": layer, "values": _rounded(values[row, position])} for row, layer in enumerate(layers)
+                ],
+            }
+            for position, token in enumerate(feature.tokens)
+        ],
+    }
+
+
+def pool(values: np.ndarray, pooling: str) -> np.ndarray:
+    """One vector for a line: [layers, tokens, D] -> [layers * D], the layers one after the other.
+
+    Args:
+      pooling: "cls" takes the first token; "mean" and "max" go over all tokens, [CLS] and [SEP] included. "none" keeps
+        the tokens: -> [tokens, layers * D].
+    """
+    layers, tokens, width = values.shape
+    of_tokens = values.transpose(1, 0, 2).reshape(tokens, layers * width)
+    return _POOLINGS[pooling](of_tokens)
+
+
+_POOLINGS = {
+    "none": lambda of_tokens: of_tokens,
+    "cls": lambda of_tokens: of_tokens[0],
+    "mean": lambda of_tokens: of_tokens.mean(axis=0),
+    "max": lambda of_tokens: of_tokens.max(axis=0),
+}
+
+
+def _rounded(values: np.ndarray) -> list[float]:
+    return [round(float(value), 6) for value in values]
+
+
+def _write_lines(path: str, lines: Iterable[dict]) -> int:
+    count = 0
+    with files.complete_or_absent(path) as (beside,), files.open_binary(beside, "wb") as stream:
+        for line in lines:
+            stream.write(json.dumps(line).encode() + b"\n")
+            count += 1
+    return count
+
+
+def _write_array(path: str, vectors: Iterable[np.ndarray]) -> int:
+    """A float32 array [lines, values] that numpy.load reads."""
+    rows = np.stack(list(vectors))
+    with files.complete_or_absent(path) as (beside,), files.open_binary(beside, "wb") as stream:
+        np.save(stream, rows)
+    return len(rows)

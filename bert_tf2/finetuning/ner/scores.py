@@ -1,0 +1,125 @@
+"""Entities in tag sequences, and how many of them were found: what the CoNLL script `conlleval` counts.
+
+A tag is O, or one of B, I, E, S, a hyphen and a type. An entity is a run of words whose tags are of one type. A new one
+begins at a tag that is not O where
+
+    the tag is B or S,                          as in IOB2 and IOBES
+    or the tag before is O, or there is none,   so that I alone is an entity, as in IOB1
+    or the tag before is E or S,
+    or the tag before is of another type,
+
+and it ends at the last word before O, before the next entity, or of the sentence. These rules give every sequence a
+meaning: tags need not be well-formed, for those that a model predicts seldom are.
+"""
+
+from __future__ import annotations
+
+import collections
+import functools
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from bert_tf2.finetuning.ner.data import OUTSIDE, TAG
+
+
+class Entity(NamedTuple):
+    """`type`, and the words from `first` to `last`, counted from 0, both of which belong to it."""
+
+    type: str
+    first: int
+    last: int
+
+
+@functools.lru_cache(maxsize=1024)
+def split_tag(tag: str) -> tuple[str, str]:
+    """The letter and the type of a tag: ("B", "PER"), or ("O", "").
+
+    A label that is no tag, which other libraries' models may have, is taken for the type of an I: words with the same
+    one belong together.
+    """
+    if tag == OUTSIDE:
+        return OUTSIDE, ""
+    return (tag[0], tag[2:]) if TAG.fullmatch(tag) else ("I", tag)
+
+
+def begins(tag: str, before: str = OUTSIDE) -> bool:
+    """Whether an entity begins at a word with `tag`; `before` is the tag of the word before it."""
+    (letter, kind), (letter_before, kind_before) = split_tag(tag), split_tag(before)
+    return letter != "O" and (letter in "BS" or letter_before in "OES" or kind != kind_before)
+
+
+def entities(tags: Iterable[str]) -> list[Entity]:
+    """The entities of one sentence, in their order."""
+    found: list[Entity] = []
+    before = OUTSIDE
+    for index, tag in enumerate(tags):
+        if begins(tag, before):
+            found.append(Entity(split_tag(tag)[1], index, index))
+        elif tag != OUTSIDE:
+            found[-1] = found[-1]._replace(last=index)
+        before = tag
+    return found
+
+
+def score(true_tags: Sequence[Sequence[str]], predicted_tags: Sequence[Sequence[str]]) -> dict[str, Any]:
+    """Precision, recall and F1 of entities, as `conlleval` counts them (but in fractions of 1).
+
+    An entity counts as found when its first word, last word and type are all right. A measure with nothing to divide by
+    is 0.
+
+    Args:
+      true_tags, predicted_tags: for each sentence, the tags of its words.
+
+    Returns:
+      A dictionary for JSON: `precision`, `recall`, `f1`, `true_entities`, `predicted_entities`, `correct_entities`,
+      the same under `types` for each type, and over words `accuracy` and `words`.
+
+    Raises:
+      ValueError: the two differ in the number of sentences, or of words in one.
+    """
+    # of each type, and named in the order in which _measures takes them
+    counts = {name: collections.Counter() for name in ("true", "predicted", "correct")}
+    words = right = 0
+    for true, predicted in zip(true_tags, predicted_tags, strict=True):
+        right += sum(a == b for a, b in zip(true, predicted, strict=True))
+        words += len(true)
+        true_entities, predicted_entities = set(entities(true)), set(entities(predicted))
+        counts["true"].update(entity.type for entity in true_entities)
+        counts["predicted"].update(entity.type for entity in predicted_entities)
+        counts["correct"].update(entity.type for entity in true_entities & predicted_entities)
+    types = sorted(counts["true"] | counts["predicted"])
+    return {
+        **_measures(*(counter.total() for counter in counts.values())),
+        "accuracy": _ratio(right, words),
+        "words": words,
+        "types": {name: _measures(*(counter[name] for counter in counts.values())) for name in types},
+    }
+
+
+def _measures(true: int, predicted: int, correct: int) -> dict[str, float]:
+    return {
+        "precision": _ratio(correct, predicted),
+        "recall": _ratio(correct, true),
+        "f1": _ratio(2 * correct, true + predicted),
+        "true_entities": true,
+        "predicted_entities": predicted,
+        "correct_entities": correct,
+    }
+
+
+def _ratio(part: int, whole: int) -> float:
+    return part / whole if whole else 0.0
+
+
+def score_table(scores: Mapping[str, Any]) -> str:
+    """The result of `score` for people: a line for each type, one for all, one for the words."""
+    named = [*scores["types"].items(), ("all", scores)]
+    width = max(len("type"), *(len(name) for name, _ in named))
+    lines = [f"{'type':<{width}}  precision  recall      f1    true  predicted  correct"]
+    lines += [
+        f"{name:<{width}}  {row['precision']:9.4f}  {row['recall']:6.4f}  {row['f1']:6.4f}"
+        f"  {row['true_entities']:6d}  {row['predicted_entities']:9d}  {row['correct_entities']:7d}"
+        for name, row in named
+    ]
+    lines.append(f"{scores['accuracy']:.4f} of {scores['words']} words have the right tag")
+    return "\n".join(lines)

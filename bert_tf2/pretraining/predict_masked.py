@@ -1,0 +1,411 @@
+"""Filling in blanks with a pretrained model: what predict_masked.py does once its flags are read.
+
+    "Paris is the [MASK] of France."
+      -> [CLS] paris is the [MASK] of france . [SEP]     encode
+      -> for the [MASK], a probability of every word     heads.PretrainingModel
+      -> the k most probable words                       predict
+
+It is the task that the model was pretrained on (paper, section 3.1, task 1) and needs nothing trained on top: the
+quickest look at what a model has learned.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import re
+import sys
+from collections.abc import Container, Iterable, Iterator, Sequence
+
+import keras
+import tensorflow as tf
+from absl import logging
+
+from bert_tf2 import checkpoint, heads, tokenization
+from bert_tf2.config import BertConfig
+from bert_tf2.support import files
+from bert_tf2.support.errors import UserError
+from bert_tf2.training import loop as training
+from bert_tf2.weights import names, provenance
+
+MASK = "[MASK]"
+_SEGMENT_SEPARATOR = " ||| "
+_STANDARD_INPUT = "standard input"
+_FRESH_WEIGHTS_SEED = 12345  # for variables that the answers do not depend on
+
+
+@dataclasses.dataclass(frozen=True)
+class MaskedLMOptions:
+    """The settings of one call; each is the flag of the same name of predict_masked.py."""
+
+    bert_config_file: str
+    init_checkpoint: str
+    vocab_file: str
+    do_lower_case: bool | None = None
+    input_file: str | None = None
+    sentence: Sequence[str] | None = None
+    top_k: int = 5
+    output_format: str = "text"
+    max_seq_length: int = 128
+    batch_size: int = 8
+
+
+@dataclasses.dataclass(frozen=True)
+class Prediction:
+    """A piece of the vocabulary, as it stands there (`##ing` continues a word), and how probable it is."""
+
+    token: str
+    token_id: int
+    probability: float
+
+
+@dataclasses.dataclass(frozen=True)
+class Mask:
+    """One blank: its index among the tokens, [CLS] being 0, and the best pieces for it, the most probable first."""
+
+    position: int
+    predictions: list[Prediction]
+
+
+@dataclasses.dataclass(frozen=True)
+class Answer:
+    """One sentence, its blanks from left to right, and the sentence with the best piece in each.
+
+    The model judges every blank by itself, with the others still blank: the best pieces of two need not go together.
+    """
+
+    text: str
+    masks: list[Mask]
+    filled: str
+
+
+@dataclasses.dataclass(frozen=True)
+class Encoded:
+    """A sentence as the model reads it: F ids, their segments, and which of them are [MASK]."""
+
+    text: str
+    input_ids: list[int]
+    segment_ids: list[int]
+    positions: list[int]
+
+
+def run(options: MaskedLMOptions) -> None:
+    """Answers the sentences of a file, of the flags or of standard input, on standard output, in their order.
+
+    A sentence that cannot be answered ends the run, after the answers to all before it. Who types at a terminal is told
+    what is wrong and goes on. Blank lines are passed over.
+
+    Raises:
+      UserError: there is no sentence, one cannot be answered (says which and why), a file is missing or does not fit.
+    """
+    config = BertConfig.from_json_file(options.bert_config_file)
+    tokenizer = _load_tokenizer(options, config)
+    name, lines = _open(options)
+    model = load_model(config, options.init_checkpoint)
+    batch_size = options.batch_size
+    if at_terminal := name == _STANDARD_INPUT and sys.stdin.isatty():
+        print(f"Type a sentence with {MASK} and press Enter; Ctrl-D ends.", file=sys.stderr, flush=True)
+        batch_size = 1
+    sentences = _encode_each(_nonblank(lines, name), tokenizer, config, options.max_seq_length, forgive=at_terminal)
+    show = {"text": as_text, "json": as_json}[options.output_format]
+    for answer in _answer(model, tokenizer, sentences, options.top_k, batch_size):
+        print(show(answer), flush=True)  # at once: whoever reads may be waiting for it
+
+
+def _load_tokenizer(options: MaskedLMOptions, config: BertConfig) -> tokenization.FullTokenizer:
+    """Raises UserError if the vocabulary is missing, or is not the one of this model as far as can be seen."""
+    source = checkpoint.open_weights(options.init_checkpoint)
+    tokenizer = provenance.load_tokenizer(options.vocab_file, options.do_lower_case, source=source)
+    _check_size(tokenizer, config, options.vocab_file)
+    return tokenizer
+
+
+def _check_size(tokenizer: tokenization.FullTokenizer, config: BertConfig, name: str) -> None:
+    size = max(tokenizer.vocab.values(), default=-1) + 1  # lines of the file, of which some may repeat others
+    if size != config.vocab_size:
+        raise UserError(
+            f"{name}: has {size} entries, but the model's configuration says vocab_size {config.vocab_size}; use the"
+            f" vocabulary that the model was trained with"
+        )
+
+
+def load_model(config: BertConfig, init_checkpoint: str) -> heads.PretrainingModel:
+    """A model with the weights of a checkpoint, of any kind that sources.open_weights knows.
+
+    Raises:
+      UserError: there is no such checkpoint, it does not fit the configuration, or it has no masked-LM head. (A fresh
+        head would answer with noise that looks like an answer.)
+    """
+    source = checkpoint.open_weights(init_checkpoint)
+    check_head(source.path, source.shapes)
+    model = training.build_model(
+        training.create_strategy(), lambda: heads.PretrainingModel(config), _FRESH_WEIGHTS_SEED
+    )
+    logging.info(checkpoint.initialize(model, source.path))
+    return model
+
+
+def check_head(path: str, variables: Container[str]) -> None:
+    """Raises UserError if the weights at a path, which have these variables, cannot predict words."""
+    missing = [row.reference for row in names.MASKED_LM if row.reference not in variables]
+    if missing:
+        raise UserError(
+            f"{path}: has no masked-LM head ({', '.join(missing)} missing), so it cannot predict words; use a"
+            f" checkpoint from pretraining, not one that was fine-tuned or stripped"
+        )
+
+
+def _open(options: MaskedLMOptions) -> tuple[str, Iterator[str]]:
+    """The name of what is to be read, for errors, and its lines. Raises UserError where there is no such file."""
+    if options.sentence is not None:
+        raw = (os.fsencode(text) + b"\n" for text in options.sentence)  # the bytes that were typed, UTF-8 or not
+        return "--sentence", files.decode_lines(raw, "--sentence")
+    if options.input_file in (None, "-"):
+        return _STANDARD_INPUT, files.decode_lines(sys.stdin.buffer, _STANDARD_INPUT)
+    files.open_binary(options.input_file).close()  # a wrong name is told before the model is read
+    return options.input_file, files.read_lines(options.input_file)
+
+
+def _nonblank(lines: Iterable[str], name: str) -> Iterator[tuple[str, str]]:
+    """Yields (where, text) for each line that holds something, without the blanks around it.
+
+    Raises:
+      UserError: at the end, where there was none.
+    """
+    found = False
+    for number, line in enumerate(lines, 1):
+        if text := line.removeprefix("\ufeff").strip():  # some editors begin a file with U+FEFF
+            found = True
+            yield f"{name}, line {number}", text
+    if not found:
+        raise UserError(f"{name}: holds no sentence; give at least one, with {MASK} where a word is to be found")
+
+
+def _encode_each(
+    named_texts: Iterable[tuple[str, str]],
+    tokenizer: tokenization.FullTokenizer,
+    config: BertConfig,
+    max_seq_length: int,
+    forgive: bool = False,
+) -> Iterator[Encoded]:
+    """Encodes (where, text) pairs; with `forgive`, what cannot be encoded is reported and passed over."""
+    for where, text in named_texts:
+        try:
+            yield encode(text, tokenizer, config, max_seq_length, where)
+        except UserError as error:
+            if not forgive:
+                raise
+            print(error, file=sys.stderr, flush=True)
+
+
+def predict(
+    model: heads.PretrainingModel,
+    tokenizer: tokenization.FullTokenizer,
+    texts: Iterable[str],
+    top_k: int = 5,
+    *,
+    max_seq_length: int = 128,
+    batch_size: int = 8,
+) -> Iterator[Answer]:
+    """Finds the most probable words for every `[MASK]` of every text.
+
+    Example:
+      config = BertConfig.from_json_file("bert_config.json")
+      model = load_model(config, "bert_model.ckpt")
+      tokenizer = FullTokenizer("vocab.txt", do_lower_case=True)
+      for answer in predict(model, tokenizer, ["Paris is the [MASK] of France."]):
+          print(answer.filled, answer.masks[0].predictions[0].probability)
+
+    The first call compiles the model, and later calls with the same model and top_k are fast.
+
+    Args:
+      model: with trained weights, as load_model makes it.
+      tokenizer: with the vocabulary of the model.
+      texts: the sentences, each as `encode` takes it; may be a generator, of which only a batch is read ahead.
+      top_k: how many words to find for each `[MASK]`.
+      max_seq_length: the most tokens a text may have, [CLS] and [SEP] included.
+      batch_size: texts that the model reads together, padded to the longest of them.
+
+    Yields:
+      An Answer for each text, in order.
+
+    Raises:
+      UserError: a text cannot be answered (raised after the answers to all before it), or top_k or the vocabulary does
+        not fit the model.
+    """
+    _check_size(tokenizer, model.config, "the tokenizer's vocabulary")
+    named_texts = ((f"text {number}", text) for number, text in enumerate(texts, 1))
+    sentences = _encode_each(named_texts, tokenizer, model.config, max_seq_length)
+    yield from _answer(model, tokenizer, sentences, top_k, batch_size)
+
+
+def encode(
+    text: str, tokenizer: tokenization.FullTokenizer, config: BertConfig, max_seq_length: int, where: str
+) -> Encoded:
+    """Tokens and segments of a text with `[MASK]`; ` ||| ` stands between two segments, as for extract_features.py.
+
+    Only `[MASK]` is special; a `[SEP]` or `[CLS]` in the text is text, a bracket, a word and a bracket.
+
+    Args:
+      where: names the text in errors.
+
+    Raises:
+      UserError: there is no `[MASK]`, or one in other letters; or there are too many tokens. Nothing is cut off, which
+        could take a `[MASK]` along or what decides about it.
+    """
+    _check_masks(text, where)
+    first, *second = (_tokenize(segment, tokenizer) for segment in _segments(text))
+    parts = [first, *filter(None, second)]  # a second segment without tokens is none, as in the reference
+    tokens, segment_ids = ["[CLS]"], [0]
+    for index, part in enumerate(parts):
+        tokens += [*part, "[SEP]"]
+        segment_ids += [index] * (len(part) + 1)
+    _check_fits(len(tokens), len(parts), config, max_seq_length, where)
+    positions = [index for index, token in enumerate(tokens) if token == MASK]
+    return Encoded(text, tokenizer.convert_tokens_to_ids(tokens), segment_ids, positions)
+
+
+def _check_masks(text: str, where: str) -> None:
+    if not isinstance(text, str):
+        raise UserError(f"{where}: {text!r:.60} is no text")
+    # Read as text, "[mask]" would be three tokens of no use to anybody. Who means them can write "[ mask ]".
+    for found in re.findall(r"\[mask\]", text, re.IGNORECASE):
+        if found != MASK:
+            raise UserError(f"{where}: holds {found}; a blank is written {MASK}, in capitals")
+    if MASK not in text:
+        raise UserError(f"{where}: holds no {MASK}; write {MASK} where a word is to be found")
+
+
+def _check_fits(num_tokens: int, num_segments: int, config: BertConfig, max_seq_length: int, where: str) -> None:
+    positions = config.max_position_embeddings
+    if num_tokens > min(max_seq_length, positions):
+        if max_seq_length < positions:
+            limit = f"--max_seq_length is {max_seq_length}; raise it (the model can read {positions})"
+        else:
+            limit = f"the model can read {positions} (max_position_embeddings); shorten the sentence"
+        raise UserError(f"{where}: has {num_tokens} tokens with [CLS] and [SEP], but {limit} or split it")
+    if num_segments > config.type_vocab_size:
+        raise UserError(f"{where}: has two segments, but the model knows one (type_vocab_size 1); leave out the |||")
+
+
+def _segments(text: str) -> list[str]:
+    """One segment or two; the last separator is the one that counts, as in the reference."""
+    first, separator, second = text.rpartition(_SEGMENT_SEPARATOR)
+    return [first, second] if separator else [text]
+
+
+def _tokenize(segment: str, tokenizer: tokenization.FullTokenizer) -> list[str]:
+    """Pieces, [MASK] kept whole: the tokenizer would take it apart."""
+    first, *others = segment.split(MASK)
+    tokens = tokenizer.tokenize(first)
+    for part in others:
+        tokens += [MASK, *tokenizer.tokenize(part)]
+    return tokens
+
+
+def _answer(
+    model: heads.PretrainingModel,
+    tokenizer: tokenization.FullTokenizer,
+    sentences: Iterable[Encoded],
+    top_k: int,
+    batch_size: int,
+) -> Iterator[Answer]:
+    if not 1 <= top_k <= model.config.vocab_size:
+        raise UserError(f"--top_k={top_k}: must be from 1 to {model.config.vocab_size}, the size of the vocabulary")
+    # One graph for batches of all sizes, kept for later calls and dropped together with its model.
+    graph = _best_words.get_concrete_function(model, top_k, _ANY_SHAPE)
+    for batch in _batches(sentences, batch_size):
+        probabilities, token_ids = (array.numpy() for array in graph(model, top_k, _features(batch)))
+        for sentence, *rows in zip(batch, probabilities, token_ids, strict=True):
+            yield _describe(sentence, tokenizer, *rows)
+
+
+def _batches(sentences: Iterable[Encoded], batch_size: int) -> Iterator[list[Encoded]]:
+    batch: list[Encoded] = []
+    try:
+        for sentence in sentences:
+            batch.append(sentence)
+            if len(batch) == batch_size:
+                yield batch
+                batch = []
+    except UserError:
+        if batch:
+            yield batch  # the sentences before the faulty one get their answers, whatever the batch size
+        raise
+    if batch:
+        yield batch
+
+
+def _features(batch: Sequence[Encoded]) -> heads.Batch:
+    """int32 [B, F], F being the longest sentence of these, and the positions as [B, P]."""
+    rows = {
+        "input_ids": [sentence.input_ids for sentence in batch],
+        "input_mask": [[1] * len(sentence.input_ids) for sentence in batch],
+        "segment_ids": [sentence.segment_ids for sentence in batch],
+        "masked_lm_positions": [sentence.positions for sentence in batch],
+    }
+    return {name: tf.constant(keras.utils.pad_sequences(values, padding="post")) for name, values in rows.items()}
+
+
+_ANY_SHAPE = {
+    name: tf.TensorSpec([None, None], tf.int32)
+    for name in ("input_ids", "input_mask", "segment_ids", "masked_lm_positions")
+}
+
+
+@tf.function
+def _best_words(model: heads.PretrainingModel, top_k: int, features: heads.Batch) -> tuple[tf.Tensor, tf.Tensor]:
+    """Probabilities and token ids, each [B, P, top_k], the best first."""
+    logits = model(features)  # [B, P, V]
+    best_logits, token_ids = tf.math.top_k(logits, top_k)
+    # The softmax over all V words, worked out for the best ones only.
+    return tf.exp(best_logits - tf.reduce_logsumexp(logits, axis=-1, keepdims=True)), token_ids
+
+
+def _describe(sentence: Encoded, tokenizer: tokenization.FullTokenizer, probabilities, token_ids) -> Answer:
+    """From two arrays [P, top_k], whose rows beyond the sentence's own masks are padding."""
+    masks = []
+    rows = zip(sentence.positions, probabilities.tolist(), token_ids.tolist(), strict=False)
+    for position, best_probabilities, best_ids in rows:
+        words = tokenizer.convert_ids_to_tokens(best_ids)
+        masks.append(Mask(position, list(map(Prediction, words, best_ids, best_probabilities))))
+    return Answer(sentence.text, masks, fill(sentence.text, [mask.predictions[0].token for mask in masks]))
+
+
+def fill(text: str, words: Iterable[str]) -> str:
+    """The text with a word in the place of every `[MASK]`; a `##` piece joins the word before it.
+
+    fill("She is play [MASK] the [MASK].", ["##ing", "piano"]) is "She is playing the piano."
+    """
+    remaining = iter(words)
+    return _SEGMENT_SEPARATOR.join(_fill_segment(segment, remaining) for segment in _segments(text))
+
+
+def _fill_segment(segment: str, words: Iterator[str]) -> str:
+    filled, *others = segment.split(MASK)
+    for part in others:
+        word = next(words)
+        filled = filled.rstrip() + word.removeprefix("##") if word.startswith("##") else filled + word
+        filled += part
+    return filled
+
+
+def as_text(answer: Answer) -> str:
+    """For a person to read: the sentence, the words with their probabilities, the sentence filled in, an empty line."""
+    lines = [answer.text]
+    for number, mask in enumerate(answer.masks, 1):
+        if len(answer.masks) > 1:
+            lines.append(f"  {MASK} {number} of {len(answer.masks)}:")
+        width = max(len(prediction.token) for prediction in mask.predictions)
+        digits = len(str(len(mask.predictions)))
+        lines += (
+            f"  {rank:>{digits}}. {prediction.token:<{width}}  {prediction.probability:.4f}"
+            for rank, prediction in enumerate(mask.predictions, 1)
+        )
+    return "\n".join([*lines, f"  = {answer.filled}", ""])
+
+
+def as_json(answer: Answer) -> str:
+    """For a program to read: one line with the attributes of Answer, Mask and Prediction as keys."""
+    return json.dumps(dataclasses.asdict(answer), ensure_ascii=False)

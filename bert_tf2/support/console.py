@@ -1,0 +1,132 @@
+"""What a script shows of its work: the log's looks, tables in it, and the summary at the end.
+
+The log goes to standard error; results that someone may want to pipe go to standard output.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import logging as python_logging
+import os
+import shlex
+import shutil
+import sys
+import textwrap
+import time
+import warnings
+from collections.abc import Iterable, Mapping, Sequence
+
+from absl import logging
+
+from bert_tf2.support import help_screen, progress
+
+_YELLOW, _RED = "1;33", "1;31"
+_WIDTH_OF_FILES = 120
+_started: float | None = None
+
+
+def set_up_log() -> None:
+    """Makes the log one that people like to read; for scripts, before they log anything."""
+    global _started
+    _started = time.monotonic()
+    handler = logging.get_absl_handler().python_handler
+    handler.setFormatter(_Formatter())
+    # Of other libraries only what should worry someone.
+    handler.addFilter(lambda record: record.name == "absl" or record.levelno >= python_logging.WARNING)
+    emit = handler.emit
+
+    def emit_beside_progress(record: python_logging.LogRecord) -> None:
+        with progress.hidden():
+            emit(record)
+
+    handler.emit = emit_beside_progress
+    warnings.formatwarning = _one_line
+    python_logging.captureWarnings(True)
+
+
+class _Formatter(python_logging.Formatter):
+    """The time, a word for what is not just information, the message."""
+
+    def format(self, record: python_logging.LogRecord) -> str:
+        moment = time.strftime("%H:%M:%S", time.localtime(record.created))
+        text = super().format(record)
+        if record.levelno >= python_logging.ERROR:
+            return f"{moment} {loud('ERROR:', _RED)} {text}"
+        if record.levelno >= python_logging.WARNING:
+            return f"{moment} {loud('WARNING:', _YELLOW)} {text}"
+        return f"{moment} {text}"
+
+
+def _one_line(message, category, filename, lineno, line=None) -> str:
+    """How a warning of Python's `warnings` reads."""
+    return f"{' '.join(str(message).split())} ({category.__name__}, {os.path.basename(filename)} line {lineno})"
+
+
+def loud(text: str, colour: str = _RED) -> str:
+    """Text in colour, on a terminal; NO_COLOR turns it off (https://no-color.org)."""
+    if not progress.on_terminal() or os.environ.get("NO_COLOR"):
+        return text
+    return f"\033[{colour}m{text}\033[0m"
+
+
+def _width() -> int:
+    return min(shutil.get_terminal_size().columns, _WIDTH_OF_FILES) - 1 if progress.on_terminal() else _WIDTH_OF_FILES
+
+
+def table(title: str, rows: Mapping[str, object], most_lines: int = 6) -> str:
+    """A title, and below it a name and a text in each row, wrapped; text beyond `most_lines` lines is left out."""
+    column = max(map(len, rows), default=0) + 4
+    lines = [title]
+    for name, text in rows.items():
+        wrapped = textwrap.wrap(
+            str(text), max(_width() - column, 20), max_lines=most_lines, placeholder=" ...",
+            break_long_words=False, break_on_hyphens=False,
+        )  # fmt: skip
+        first, *rest = wrapped or [""]
+        lines += [f"  {name:<{column - 2}}{first}", *(" " * column + line for line in rest)]
+    return "\n".join(lines)
+
+
+def command(script: str, **flags) -> str:
+    """A command line as someone types it; a flag whose value is None is left out."""
+    beside = os.path.join(os.path.dirname(sys.argv[0]), script)  # where the script that is running lies
+    parts = [f"python {shlex.quote(beside if os.path.exists(beside) else script)}"]
+    for name, value in flags.items():
+        if value is True:
+            parts.append(f"--{name}")
+        elif value is not None:
+            parts.append(f"--{name}={shlex.quote(str(value))}")
+    return " ".join(parts)
+
+
+def changed(options, *, without: Iterable[str] = ()) -> dict[str, object]:
+    """The fields of an options object that differ from their defaults, as flags; `devices` gives its own fields."""
+    found = {}
+    for field in dataclasses.fields(options):
+        value = getattr(options, field.name)
+        if dataclasses.is_dataclass(value):
+            found |= changed(value)
+        elif field.name not in without and value != field.default:
+            found[field.name] = value
+    return found
+
+
+def summary(
+    written: Sequence[str], figures: Mapping[str, float] | None = None, next_command: str | None = None
+) -> None:
+    """Logs how a run ended.
+
+    Args:
+      written: the files and folders that it wrote, named as the user named them.
+      figures: the main results.
+      next_command: what to type next.
+    """
+    rows = {"wrote": ", ".join(written)} if written else {}
+    if figures:
+        rows["results"] = ", ".join(f"{name} {value:.4f}" for name, value in figures.items())
+    took = f" in {progress.duration(time.monotonic() - _started)}" if _started is not None else ""
+    text = table(f"Done{took}.", rows)
+    if next_command:
+        broken = help_screen.break_command(next_command, _width() - 4).replace("\n", "\n    ")
+        text += f"\n  next\n    {broken}"
+    logging.info("%s", text)

@@ -1,0 +1,438 @@
+"""Reading and writing files the way every script here does it.
+
+Local paths go through Python; anything with a scheme (`gs://...`, `hdfs://...`) goes through `tf.io.gfile`, which is
+imported only then, so that a script on local files can report a bad flag or a missing file before TensorFlow loads.
+"""
+
+from __future__ import annotations
+
+import codecs
+import contextlib
+import glob
+import json
+import os
+import re
+import shlex
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+from absl import logging
+
+from bert_tf2.support import environment, file_kinds, outputs
+from bert_tf2.support.environment import is_remote as is_remote
+from bert_tf2.support.errors import UserError
+from bert_tf2.support.quiet import load_tensorflow
+
+
+def _gfile():
+    return load_tensorflow().io.gfile  # late: 3 seconds that a local run should not pay here
+
+
+@contextlib.contextmanager
+def _answering(path: str) -> Iterator[None]:
+    """Turns the exceptions of a remote file system, such as that there is none of this name, into a UserError."""
+    try:
+        yield
+    except load_tensorflow().errors.OpError as error:
+        reason = " ".join(str(error.message).split())
+        raise UserError(f"{path}: cannot be reached: {reason}") from error
+
+
+def exists(path: str) -> bool:
+    """Raises UserError where a remote file system does not answer."""
+    if not is_remote(path):
+        return os.path.exists(path)
+    with _answering(path):
+        return _gfile().exists(path)
+
+
+def is_directory(path: str) -> bool:
+    """Raises UserError where a remote file system does not answer."""
+    if not is_remote(path):
+        return os.path.isdir(path)
+    with _answering(path):
+        return _gfile().isdir(path)
+
+
+def size(path: str) -> int:
+    """The bytes of a file."""
+    return _gfile().stat(path).length if is_remote(path) else os.path.getsize(path)
+
+
+def list_directory(path: str) -> list[str]:
+    """The names in a folder, sorted; an empty list where there is no such folder."""
+    if not is_directory(path):
+        return []
+    return sorted(_gfile().listdir(path) if is_remote(path) else os.listdir(path))
+
+
+def make_directory(path: str) -> None:
+    """Makes a folder and its parents; one that is there already is fine.
+
+    Raises:
+      UserError: a file is in the way, or the place cannot be written.
+    """
+    if not path:
+        return
+    if is_remote(path):
+        with _answering(path):
+            return _gfile().makedirs(path)
+    try:
+        os.makedirs(path, exist_ok=True)
+    except OSError as error:
+        raise UserError(environment.cannot_make(path, error)) from error
+
+
+def remove(path: str) -> None:
+    _gfile().remove(path) if is_remote(path) else os.remove(path)
+
+
+def rename(source: str, target: str) -> None:
+    """Puts `source` in the place of `target` in one step, as far as the file system can."""
+    _gfile().rename(source, target, overwrite=True) if is_remote(path=source) else os.replace(source, target)
+
+
+def _open_remote(path: str, mode: str):
+    class RemoteFile(_gfile().GFile):
+        def write(self, content) -> None:
+            super().write(bytes(content))  # a GFile takes no views of arrays, which local files do
+
+    return RemoteFile(path, mode)
+
+
+def open_binary(path: str, mode: str = "rb"):
+    """Opens a file for bytes.
+
+    Raises:
+      UserError: the file is not there or may not be opened.
+    """
+    try:
+        if is_remote(path):
+            if "r" in mode and not exists(path):
+                raise UserError(f"{path}: no such file")
+            return _open_remote(path, mode)
+        return open(path, mode)
+    except FileNotFoundError as error:
+        path = environment.final_name(path)
+        raise UserError(f"{path}: no such file{_hint(path)}") from error
+    except OSError as error:
+        line = environment.explain_writing(error, [path], [path]) if "r" not in mode else environment.explain(error)
+        raise UserError(line or f"{path}: {error}") from error
+
+
+def _hint(path: str) -> str:
+    """What is there instead: a missing file is most often a name with a typing error."""
+    folder = os.path.dirname(path) or "."
+    if not os.path.isdir(folder):
+        return f" (there is no folder {folder} either)"
+    names = [name for name in list_directory(folder) if not name.startswith(".")]
+    if not names:
+        return f" ({folder} is empty)"
+    shown = ", ".join(names[:8]) + (", ..." if len(names) > 8 else "")
+    return f" ({folder} holds: {shown})"
+
+
+def kind_of(path: str) -> file_kinds.Kind | None:
+    """What a file plainly is, by its first bytes; None where they do not tell, as those of a text in UTF-8."""
+    return file_kinds.recognise_page(_head(path), path)
+
+
+def is_text(path: str) -> bool:
+    """Whether the beginning of a file reads as text in UTF-8."""
+    return file_kinds.is_text(_head(path))
+
+
+def expect_kind(path: str, wanted: str, *kinds: str) -> None:
+    """Makes sure that a binary file is not plainly something else, which its reader would call damaged.
+
+    Args:
+      path: the file.
+      wanted: what it should be, for the message.
+      kinds: names of file_kinds.Kind that it may be, and "text".
+
+    Raises:
+      UserError: it is text, or of another kind.
+    """
+    kind = kind_of(path)
+    if kind and kind.name not in kinds:
+        raise UserError(f"{path}: {kind.sentence(wanted)}")
+    if not kind and "text" not in kinds and size(path) and is_text(path):
+        raise UserError(f"{path}: is text, not {wanted}; give another file")
+
+
+def _head(path: str) -> bytes:
+    with open_binary(path) as stream:
+        return stream.read(file_kinds.HEAD_BYTES)
+
+
+def read_text(path: str, *, drop_bom: bool = False) -> str:
+    """A whole UTF-8 file, line ends untouched.
+
+    Args:
+      path: the file.
+      drop_bom: whether to leave out a byte order mark, U+FEFF, at the beginning.
+
+    Raises:
+      UserError: the file is missing, or is not UTF-8 text (names the line, and what the file is instead).
+    """
+    with open_binary(path) as stream:
+        head = stream.read(file_kinds.HEAD_BYTES)
+        _refuse_other_kinds(head, path)  # before all of it is read: it may be large, and /dev/zero has no end
+        data = head + stream.read()
+    if drop_bom:
+        data = data.removeprefix(codecs.BOM_UTF8)
+    try:
+        return data.decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise _not_utf8(path, data.count(b"\n", 0, error.start) + 1, error, head[: error.start]) from error
+
+
+def read_lines(path: str, *, drop_bom: bool = False) -> Iterator[str]:
+    """Yields the lines of a UTF-8 text, split as the reference splits them, without their line end.
+
+    A line ends at LF only (not at U+2028, form feed and the like), and every CR is dropped wherever it stands: that
+    is how TensorFlow 1's GFile reads a line. The file is streamed, so it may be larger than memory. A warning at the
+    end tells of CRs that seem to end lines.
+
+    Args:
+      path: the file.
+      drop_bom: whether to leave out a byte order mark, U+FEFF, at the beginning. In running text the tokenizer drops
+        it, and a line that holds nothing else is no blank line to the reference; so it stays there.
+
+    Raises:
+      UserError: the file is missing, or a line is not UTF-8 (names file and line, and what the file is instead).
+    """
+    with open_binary(path) as stream:
+        if not is_remote(path):  # a line that does not end should not be read to find out what the file is
+            _refuse_other_kinds(stream.peek(file_kinds.HEAD_BYTES)[: file_kinds.HEAD_BYTES], path)
+        yield from decode_lines(stream, path, drop_bom=drop_bom)
+
+
+def count_lines(path: str) -> int | None:
+    """How many lines read_lines will yield, where that is cheap to know: for files on a disk. Otherwise None."""
+    if is_remote(path) or not os.path.isfile(path):
+        return None
+    count, block = 0, b""
+    with open_binary(path) as stream:
+        while found := stream.read(1 << 20):
+            block = found
+            count += block.count(b"\n")
+    return count + (not block.endswith(b"\n") if block else 0)
+
+
+def decode_lines(stream: Iterable[bytes], name: str, *, drop_bom: bool = False) -> Iterator[str]:
+    """`read_lines` for what is open already, such as standard input; `name` stands for it in errors."""
+    head, number, joins = b"", 0, 0
+    for number, line in enumerate(stream, 1):
+        if number == 1:
+            _refuse_other_kinds(line[: file_kinds.HEAD_BYTES], name)
+            line = line.removeprefix(codecs.BOM_UTF8) if drop_bom else line
+        try:
+            whole = line.decode("utf-8")
+        except UnicodeDecodeError as error:
+            raise _not_utf8(name, number, error, head + line[: error.start]) from error
+        if len(head) < file_kinds.HEAD_BYTES:
+            head += line[: file_kinds.HEAD_BYTES]
+        text = whole.replace("\r", "")
+        if len(text) != len(whole):
+            joins += whole.rstrip("\r\n").count("\r")
+        if text:  # nothing is left where a file ends in a CR without LF: not a line to the reference
+            yield text.removesuffix("\n")
+    if joins and joins >= number:
+        logging.warning(
+            "%s: %d CRs within %d lines: a line ends at LF only, as in the reference, so the words before and after"
+            " each CR are joined; if lines should end there, convert it first: tr '\\r' '\\n' < %s > %s.lf",
+            name, joins, number, shlex.quote(name), shlex.quote(name),
+        )  # fmt: skip
+
+
+def _refuse_other_kinds(head: bytes, path: str) -> None:
+    if kind := file_kinds.recognise(head, path):
+        raise UserError(f"{path}: {kind.sentence('text in UTF-8')}")
+
+
+_BYTES_AROUND = 60  # what is looked at to guess an encoding
+
+
+def _not_utf8(path: str, line: int, error: UnicodeDecodeError, head: bytes) -> UserError:
+    """`head`: the beginning of the file, as far as it comes before the byte at fault."""
+    if kind := file_kinds.recognise(head + error.object[error.start :][: file_kinds.HEAD_BYTES], path):
+        return UserError(f"{path}: {kind.sentence('text in UTF-8')}")
+    byte = error.object[error.start]
+    sample = error.object[max(error.start - _BYTES_AROUND, 0) : error.start + _BYTES_AROUND]
+    advice = file_kinds.advice_on_encoding(sample, head[: file_kinds.HEAD_BYTES], path)
+    return UserError(f"{path}, line {line}: not UTF-8 text (byte 0x{byte:02x}); {advice}")
+
+
+_JSON_NAMES = {dict: "an object {...}", list: "a list [...]", str: "text", bool: "true or false", type(None): "null"}
+
+
+def read_json(path: str, kind: type | None = dict) -> Any:
+    """The content of a JSON file.
+
+    Args:
+      path: the file.
+      kind: what it must be at the top, dict or list; None for anything.
+
+    Raises:
+      UserError: see parse_json; or the file is missing, or is not UTF-8.
+    """
+    return parse_json(read_text(path, drop_bom=True), path, kind)
+
+
+def parse_json(text: str, name: str, kind: type | None = dict) -> Any:
+    """The content of a JSON text, which `name` stands for in errors.
+
+    Raises:
+      UserError: it is empty, no JSON (names line and column), nested too deep, or has a number of too many digits; it
+        has one key twice with different values, of which one would be lost; it is no `kind` at the top.
+    """
+    if not text.strip():
+        raise UserError(f"{name}: the file is empty; a JSON file is needed")
+    try:
+        content = json.loads(text, object_pairs_hook=_without_doubles)
+        if len(text) < _MOST_TO_WALK and _is_deeper_than(_MOST_LEVELS, content):
+            raise RecursionError
+    except json.JSONDecodeError as error:
+        if page := file_kinds.recognise_page(text[: file_kinds.HEAD_BYTES].encode("utf-8", "replace"), name):
+            raise UserError(f"{name}: {page.sentence('JSON')}") from error
+        raise UserError(
+            f"{name}, line {error.lineno}, column {error.colno}: not valid JSON ({error.msg}); is the file complete?"
+        ) from error
+    except RecursionError as error:
+        raise UserError(f"{name}: its JSON is nested too deep; is it the right file?") from error
+    except _DoubleKey as error:
+        raise UserError(f"{name}: the key {error} is there twice with different values; remove one of them") from error
+    except ValueError as error:  # Python turns only so many digits into a number
+        found = re.search(r"\d{1000,}", text)
+        line = text.count("\n", 0, found.start()) + 1 if found else 1
+        raise UserError(f"{name}, line {line}: a number has too many digits; is it the right file?") from error
+    if kind is not None and not isinstance(content, kind):
+        found = _JSON_NAMES.get(type(content), "a number")
+        raise UserError(f"{name}: {_JSON_NAMES[kind]} is needed in this JSON file, not {found}")
+    return content
+
+
+# Python reads somewhat deeper JSON than it can write again. What is as long as a data set is not written again.
+_MOST_LEVELS = 100
+_MOST_TO_WALK = 1 << 20
+
+
+def _is_deeper_than(levels: int, content: Any) -> bool:
+    nodes = [content]
+    for _ in range(levels):
+        nodes = [
+            child
+            for node in nodes
+            if isinstance(node, (dict, list))
+            for child in (node.values() if isinstance(node, dict) else node)
+        ]
+        if not nodes:
+            return False
+    return True
+
+
+class _DoubleKey(Exception):
+    """A key that an object of JSON has twice."""
+
+
+def _without_doubles(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    content = dict(pairs)
+    if len(content) < len(pairs):
+        for key, value in pairs:
+            if content[key] != value:
+                raise _DoubleKey(repr(key)[:100])
+    return content
+
+
+def match_files(names: str, unmatched: list[str] | None = None) -> list[str]:
+    """The files that a comma-separated list of names and globs stands for.
+
+    The order is that of the list; the matches of one glob come sorted (the reference takes them as the operating system
+    lists them). A file named twice is there twice, as in the reference.
+
+    Args:
+      names: the list.
+      unmatched: where given, a name that matches nothing is left out and what is wrong with it is appended here.
+
+    Raises:
+      UserError: a name or a glob matches nothing (the reference drops it silently) and `unmatched` is not given, or no
+        name at all matches, or one is a folder.
+    """
+    found: list[str] = []
+    for name in filter(None, (part.strip() for part in names.split(","))):
+        if exists(name):
+            matches = [name]
+        else:
+            matches = sorted(_gfile().glob(name) if is_remote(name) else glob.glob(name))
+        if not matches:
+            what = "no file matches this pattern" if any(c in name for c in "*?[") else "no such file" + _hint(name)
+            if unmatched is None:
+                raise UserError(f"{name}: {what}")
+            unmatched.append(f"{name}: {what}")
+        directories = [match for match in matches if is_directory(match)]
+        if directories:
+            raise UserError(f"{directories[0]}: is a folder, a file is needed (try {directories[0].rstrip('/')}/*)")
+        found += matches
+    if not found:
+        raise UserError(unmatched[0] if unmatched else f"no file is named in {names!r}")
+    return found
+
+
+@contextlib.contextmanager
+def complete_or_absent(*paths: str) -> Iterator[list[str]]:
+    """Lets a caller write files that appear under their names only when all of them are complete.
+
+    Yields one name beside each of `paths`; write to those. On a normal exit they are renamed to `paths`, on an
+    exception they are removed and whatever stood under `paths` before is untouched. What processes that were killed
+    left in these folders is removed.
+
+    Example:
+      with complete_or_absent("out/predictions.json") as (beside,):
+          with open(beside, "w") as stream: ...
+
+    Raises:
+      UserError: one of `paths` is a folder or an input of this script, or its folder cannot be made, or the files
+        cannot be written: no space is left, say. Other exceptions of the caller pass.
+    """
+    for path in paths:
+        if is_directory(path):
+            raise UserError(f"{path}: is a folder; name a file to write")
+        make_directory(os.path.dirname(path))
+        outputs.remove_leftovers(os.path.dirname(path))
+    beside = [outputs.name_beside(path) for path in paths]
+    partial = [name for name, path in zip(beside, paths, strict=True) if name != path]
+    try:
+        yield beside
+        outputs.refuse_inputs(beside, paths)
+        for source, target in zip(beside, paths, strict=True):
+            if source in partial:
+                rename(source, target)
+    except Exception as error:
+        line = environment.explain_writing(error, paths, beside)
+        if line is None:
+            raise
+        raise UserError(line) from error
+    finally:
+        for name in partial:
+            with contextlib.suppress(Exception):  # already renamed, or never made
+                remove(name)
+
+
+def is_utf8(text: str) -> bool:
+    """Whether a text can be written in UTF-8: one from JSON may hold half of a pair that stands for a character."""
+    try:
+        text.encode("utf-8")
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def write_text(path: str, text: str) -> None:
+    """Writes a UTF-8 file, complete or not at all. Raises UserError as complete_or_absent, or if UTF-8 cannot be."""
+    if not is_utf8(text):
+        raise UserError(
+            f"{path}: cannot be written in UTF-8, the text holds half a character (one of a pair of \\u...)"
+        )
+    with complete_or_absent(path) as (beside,), open_binary(beside, "wb") as stream:
+        stream.write(text.encode("utf-8"))

@@ -1,0 +1,229 @@
+"""What is written: never over an input, and under another name until it is complete.
+
+An output that is an input would destroy what the user gave. Files are compared by identity, so symbolic and hard links
+and `./x` count. `check` finds it before the work. What it cannot foresee is found before a file gets its name: in
+`protecting`, no file that is written replaces an input by something else.
+
+A file that is not complete is called `.NAME.HOST.PID.partial`. A process that was killed leaves such files; the next
+one that writes into the folder removes them (`remove_leftovers`).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import filecmp
+import fnmatch
+import glob
+import math
+import os
+import re
+import shutil
+import socket
+from collections.abc import Iterable, Iterator, Sequence
+from typing import NamedTuple
+
+from absl import logging
+
+from bert_tf2.support import environment
+from bert_tf2.support.environment import is_remote
+from bert_tf2.support.errors import UserError
+
+_OF_CHECKPOINT = (".index", ".data-*")
+_OF_WEIGHTS = (*("*" + end for end in _OF_CHECKPOINT), "*.keras", "*.h5", "*.safetensors", "*.bin")
+
+
+class Input(NamedTuple):
+    """What a flag names to be read: a file, a list of names and globs, or weights (a prefix, a file or a folder)."""
+
+    flag: str
+    value: str
+    weights: bool = False
+
+    def files(self) -> set[str]:
+        """The local files, or the names of remote ones."""
+        names = {self.value, *(part.strip() for part in self.value.split(","))} - {""}
+        found = {name for name in names if is_remote(name)}
+        for name in names - found:
+            found |= {name} if os.path.exists(name) else {*glob.glob(name)}
+        if self.weights and not is_remote(self.value):
+            found |= {path for end in _OF_CHECKPOINT for path in glob.glob(glob.escape(self.value) + end)}
+            found |= {path for end in _OF_WEIGHTS for path in glob.glob(os.path.join(glob.escape(self.value), end))}
+        return {name for name in found if not os.path.isdir(name)}
+
+
+class Output(NamedTuple):
+    """What a flag names to be written.
+
+    Attributes:
+      flag: its name, with the dashes.
+      value: a file, or a folder.
+      names: the files in the folder, as patterns; None where `value` is a file.
+    """
+
+    flag: str
+    value: str
+    names: Sequence[str] | None = None
+
+    def files(self) -> list[str]:
+        """The files that are there already and would be replaced; a file also where it is not there."""
+        if self.names is None:
+            return [self.value]
+        if is_remote(self.value) or not os.path.isdir(self.value):
+            return []
+        there = os.listdir(self.value)
+        return [os.path.join(self.value, name) for name in there if any(fnmatch.fnmatch(name, p) for p in self.names)]
+
+
+_protected: dict[object, str] = {}
+
+
+def check(inputs: Iterable[Input], outputs: Iterable[Output]) -> None:
+    """Finds before the work what would spoil it at its end.
+
+    Raises:
+      UserError: an output is an input or another output, is a folder where a file is needed or has no name, or its
+        folder cannot be written to.
+    """
+    read = _by_identity(inputs)
+    written: set[object] = set()
+    for output in outputs:
+        what = f"{output.flag}={output.value}"
+        if not output.value:
+            raise UserError(f"{output.flag}: a name is empty; give names separated by single commas")
+        if output.names is None and not is_remote(output.value) and os.path.isdir(output.value):
+            raise UserError(f"{what}: is a folder, a file is needed")
+        for name in output.files():
+            if identity(name) in read:
+                inside = "" if output.names is None else f": {os.path.basename(name)} in this folder"
+                advice = "give it a name of its own" if output.names is None else "give another folder"
+                raise UserError(f"{what}{inside}: is also read from ({read[identity(name)]}); {advice}")
+        if identity(output.value) in written:
+            raise UserError(f"{what}: is named twice; give it a name of its own")
+        written.add(identity(output.value))
+        if not _is_device(output.value):
+            folder = output.value if output.names is not None else os.path.dirname(output.value) or "."
+            environment.check_writable(folder, what)
+
+
+def _by_identity(inputs: Iterable[Input]) -> dict[object, str]:
+    """The flag, with its value, by which each file is read."""
+    return {identity(name): f"{each.flag}={each.value}" for each in inputs if each.value for name in each.files()}
+
+
+@contextlib.contextmanager
+def protecting(inputs: Iterable[Input]) -> Iterator[None]:
+    """Lets no file that is written meanwhile (through files.complete_or_absent) replace one of these."""
+    global _protected
+    before = _protected
+    _protected = {**before, **_by_identity(inputs)}
+    try:
+        yield
+    finally:
+        _protected = before
+
+
+def identity(name: str) -> object:
+    """The same for all names of one file, those of its hard links too; by its place, where it is not there."""
+    if is_remote(name):
+        return name
+    try:
+        found = os.stat(name)
+    except OSError:
+        return os.path.realpath(name)
+    return found.st_dev, found.st_ino
+
+
+def refuse_inputs(beside: Sequence[str], paths: Sequence[str]) -> None:
+    """Raises UserError where files that are to get the names `paths` would replace an input by something else."""
+    for source, target in zip(beside, paths, strict=True):
+        flag = None if is_remote(target) else _protected.get(identity(target))
+        if flag and source != target and not filecmp.cmp(source, target, shallow=False):
+            raise UserError(f"{target}: is also read from ({flag}), so it is not written; choose another output")
+
+
+def _is_device(path: str) -> bool:
+    """Whether a path is there and neither a file nor a folder: /dev/null, a named pipe."""
+    return not is_remote(path) and os.path.exists(path) and not (os.path.isfile(path) or os.path.isdir(path))
+
+
+_HOST = re.sub(r"[^A-Za-z0-9-]", "-", socket.gethostname())[:32] or "host"
+_LEFT = re.compile(r"^\.(?P<name>.+)\.(?P<host>[^.]+)\.(?P<process>\d+)\.partial$")
+
+
+def name_beside(path: str) -> str:
+    """The name that a file or folder has until it is complete. A device or a pipe is written to directly."""
+    if _is_device(path):
+        return path
+    folder, name = os.path.split(path)
+    beside = os.path.join(folder, f".{name}.{_HOST}.{os.getpid()}.partial")
+    if not is_remote(beside):
+        _begun.add(os.path.abspath(beside))
+    return beside
+
+
+_begun: set[str] = set()
+
+
+def remove_partial() -> None:
+    """Removes what this process has begun to write and not completed, where it is ended by a signal."""
+    for path in _begun:
+        with contextlib.suppress(OSError):
+            shutil.rmtree(path) if os.path.isdir(path) else os.remove(path)
+
+
+_looked_at: set[tuple[int, str]] = set()
+
+
+def remove_leftovers(folder: str) -> None:
+    """Removes what processes of this machine that are dead left in a local folder; logs it. Looks once per process."""
+    here = os.getpid(), os.path.realpath(folder or ".")
+    if is_remote(folder) or here in _looked_at:
+        return
+    _looked_at.add(here)
+    for name in sorted(os.listdir(folder or ".")) if os.path.isdir(folder or ".") else ():
+        match = _LEFT.match(name)
+        path = os.path.join(folder, name)
+        if match and match["host"] == _HOST and not _may_be_written(path, int(match["process"])):
+            size = _size(path)
+            try:
+                shutil.rmtree(path) if os.path.isdir(path) else os.remove(path)
+            except OSError as error:
+                logging.warning("%s: left by a process that was killed, and cannot be removed: %s", path, error)
+            else:
+                logging.warning(
+                    "Removed %s (%s), a partial %s that a killed process left",
+                    path, environment.human(size), match["name"],
+                )  # fmt: skip
+
+
+def _may_be_written(path: str, process: int) -> bool:
+    """Whether the process that began to write this is alive. The number may be another process's by now."""
+    try:
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return False
+    except OSError:
+        pass  # it is there, and somebody else's
+    started = _started(process)
+    return started is None or started <= os.lstat(path).st_mtime + 1
+
+
+def _started(process: int) -> float | None:
+    """When a process started, in seconds as a file's time; None where the system does not tell (it is Linux's way).
+
+    Infinity for one that has ended, and whose parent has not asked for its exit status.
+    """
+    try:
+        with open(f"/proc/{process}/stat", encoding="utf-8", errors="replace") as stream:
+            state, *fields = stream.read().rpartition(")")[2].split()
+        with open("/proc/stat", encoding="utf-8") as stream:
+            booted = next(int(line.split()[1]) for line in stream if line.startswith("btime "))
+        return math.inf if state in "ZX" else booted + int(fields[18]) / os.sysconf("SC_CLK_TCK")
+    except (OSError, ValueError, IndexError, StopIteration):
+        return None
+
+
+def _size(path: str) -> int:
+    if not os.path.isdir(path):
+        return os.lstat(path).st_size
+    return sum(os.lstat(os.path.join(place, name)).st_size for place, _, names in os.walk(path) for name in names)

@@ -1,0 +1,422 @@
+"""TensorFlow's checkpoint files, `PREFIX.index` and `PREFIX.data-0000N-of-0000M`, and the folders they lie in.
+
+A data file is the bytes of all tensors, one after the other; the index is a table of where each of them is, of what
+shape, and with which checksum. Both are read and written here and not by TensorFlow, which can write only what is in
+memory as a whole, and whose start takes longer than converting BERT-Base.
+
+TensorFlow 1's and TensorFlow 2's checkpoints are the same container. In the reference's the keys are the names of the
+variables, which is what `Checkpoint` reads; in TensorFlow 2's they are paths through Python objects (`model_garden`).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import os
+import re
+import shlex
+import struct
+from collections.abc import Iterable, Iterator, Mapping
+from typing import TYPE_CHECKING, NamedTuple
+
+import google_crc32c
+import ml_dtypes
+import numpy as np
+from absl import logging
+
+from bert_tf2.support import files
+from bert_tf2.support.errors import UserError
+from bert_tf2.weights import names, sstable
+from bert_tf2.weights.base import Weights, as_float32
+
+if TYPE_CHECKING:
+    import tensorflow as tf
+
+OBJECT_GRAPH = "_CHECKPOINTABLE_OBJECT_GRAPH"
+"""The key by which a checkpoint of TensorFlow 2's objects is known."""
+
+_FILE = r"\.(index|meta|data-\d{5}-of-\d{5})$"
+_OF_TRAINING = re.compile(r"model\.ckpt-(\d+)\.index")  # as CheckpointFolder and the reference name them
+_STATE_FILE = "checkpoint"
+
+
+def find_prefix(path: str) -> str:
+    """The prefix that a checkpoint goes by, from the prefix itself, one of its files, or its folder.
+
+    Raises:
+      UserError: there is no checkpoint; says which ones lie there.
+    """
+    prefix = re.sub(_FILE, "", path)
+    if files.exists(prefix + ".index"):
+        return prefix
+    if files.is_directory(path):
+        has_state = files.exists(os.path.join(path, _STATE_FILE))
+        candidates = [latest_checkpoint(path)] if has_state else prefixes_in(path)
+        if len(candidates) == 1:
+            return candidates[0]
+        if candidates:
+            raise UserError(f"{path}: holds several checkpoints, name one of them: {', '.join(candidates)}")
+        raise UserError(f"{path}: holds no checkpoint (no file whose name ends in .index)")
+    nearby = prefixes_in(os.path.dirname(path) or ".")
+    hint = f"; there is {', '.join(nearby[:5])}" if nearby else ""
+    raise UserError(f"{path}: no such checkpoint ({os.path.basename(prefix)}.index does not exist{hint})")
+
+
+def prefixes_in(folder: str) -> list[str]:
+    """The checkpoints that lie in a folder."""
+    found = files.list_directory(folder)
+    return [os.path.join(folder, name.removesuffix(".index")) for name in found if name.endswith(".index")]
+
+
+def _files_of(prefix: str) -> list[str]:
+    """The names of a checkpoint's files, without the folder."""
+    stem = re.escape(os.path.basename(prefix))
+    return [name for name in files.list_directory(os.path.dirname(prefix) or ".") if re.fullmatch(stem + _FILE, name)]
+
+
+# Numbers and names of TensorFlow's types (DataType in its types.proto), as far as a checkpoint of weights has them.
+_DTYPES = {
+    1: "float32", 2: "float64", 3: "int32", 4: "uint8", 5: "int16", 6: "int8", 7: "string", 9: "int64", 10: "bool",
+    14: "bfloat16", 17: "uint16", 19: "float16", 22: "uint32", 23: "uint64",
+}  # fmt: skip
+_NUMBERS = {name: number for number, name in _DTYPES.items()}
+
+
+class _Entry(NamedTuple):
+    """What the index says of a tensor (BundleEntryProto in TensorFlow's tensor_bundle.proto)."""
+
+    dtype: str
+    shape: list[int]
+    shard: int
+    offset: int
+    size: int
+    checksum: int
+
+
+def fields_of(message: bytes) -> dict[int, list]:
+    """The fields of a protocol buffer: number -> values; what is nested stays bytes."""
+    fields: dict[int, list] = {}
+    place = 0
+    while place < len(message):
+        tag, place = sstable.read_varint(message, place)
+        if tag & 7 == 0:
+            value, place = sstable.read_varint(message, place)
+        elif tag & 7 in (1, 2, 5):
+            size, place = {1: (8, place), 5: (4, place)}.get(tag & 7) or sstable.read_varint(message, place)
+            value, place = message[place : place + size], place + size
+            if len(value) != size:
+                raise sstable.DamagedTable("an entry is cut off")
+        else:
+            raise sstable.DamagedTable("an entry makes no sense")
+        fields.setdefault(tag >> 3, []).append(value)
+    return fields
+
+
+def _parse_entry(message: bytes) -> _Entry:
+    fields = {number: values[-1] for number, values in fields_of(message).items()}
+    sizes = fields_of(fields.get(2, b"")).get(2, [])
+    shape = [fields_of(size).get(1, [0])[-1] for size in sizes]
+    dtype = _DTYPES.get(fields.get(1))
+    if dtype is None or 7 in fields:
+        raise sstable.DamagedTable("an entry is of a type that weights do not have, or in slices")
+    checksum = struct.unpack("<I", fields.get(6, bytes(4)))[0]
+    return _Entry(dtype, shape, fields.get(3, 0), fields.get(4, 0), fields.get(5, 0), checksum)
+
+
+def _encode_entry(entry: _Entry) -> bytes:
+    def number(field: int, value: int) -> bytes:
+        return sstable.varint(field << 3) + sstable.varint(value) if value else b""
+
+    def nested(field: int, message: bytes) -> bytes:
+        return sstable.varint(field << 3 | 2) + sstable.varint(len(message)) + message
+
+    shape = b"".join(nested(2, number(1, size)) for size in entry.shape)
+    return (
+        number(1, _NUMBERS[entry.dtype])
+        + nested(2, shape)
+        + number(3, entry.shard)
+        + number(4, entry.offset)
+        + number(5, entry.size)
+        + sstable.varint(6 << 3 | 5)
+        + struct.pack("<I", entry.checksum)
+    )
+
+
+def _numpy_dtype(name: str) -> np.dtype:
+    return np.dtype(ml_dtypes.bfloat16 if name == "bfloat16" else name)
+
+
+def _bytes_of(value: np.ndarray) -> np.ndarray:
+    """The bytes of an array as an array, without a copy."""
+    view = np.asarray(value, order="C").reshape(-1).view(np.uint8)
+    view.flags.writeable = False  # google_crc32c insists
+    return view
+
+
+class Checkpoint(Weights):
+    """A checkpoint that is open for reading, by the names that its variables have in it."""
+
+    kind = "TensorFlow 1 checkpoint"
+
+    def __init__(self, path: str, advise: bool = True):
+        """Opens a checkpoint.
+
+        Args:
+          path: its prefix, one of its files, or its folder.
+          advise: whether the message of a damaged checkpoint names an intact one beside it. To find that one, all
+            checkpoints beside it are read.
+
+        Raises:
+          UserError: there is no checkpoint or its index cannot be read.
+        """
+        super().__init__(find_prefix(path))
+        self._prefix = self.path
+        self._advise = advise
+        files.expect_kind(self._prefix + ".index", "the index of a checkpoint")
+        with self._explained():
+            with files.open_binary(self._prefix + ".index") as stream:
+                table = sstable.read(stream.read())
+            self._num_shards = fields_of(table.pop(b"", b"")).get(1, [1])[-1]
+            self._entries = {key.decode(): _parse_entry(value) for key, value in table.items()}
+        # Modules of TF-Hub's first format have the reference's names in a scope of their own.
+        self._keys = {key.removeprefix("module/"): key for key in self._entries}
+        self.shapes = {name: self._entries[key].shape for name, key in self._keys.items()}
+        self.dtypes = {name: self._entries[key].dtype for name, key in self._keys.items()}
+        for dtype in sorted({*self.dtypes.values()} & {"float16", "bfloat16", "float64"}):
+            self.remarks.append(f"Numbers that are {dtype} in the file are read as float32.")
+        self._check_sizes()
+
+    def _data_file(self, shard: int) -> str:
+        return f"{self._prefix}.data-{shard:05}-of-{self._num_shards:05}"
+
+    def _check_sizes(self) -> None:
+        """A damaged index may ask for more memory than there is; an incomplete copy has fewer bytes than it says."""
+        sizes = {shard: self._shard_size(shard) for shard in {entry.shard for entry in self._entries.values()}}
+        for name, entry in self._entries.items():
+            asked = entry.size
+            if entry.dtype != "string":
+                asked = math.prod(entry.shape) * _numpy_dtype(entry.dtype).itemsize
+            if asked != entry.size or entry.offset + entry.size > sizes[entry.shard]:
+                raise self._damaged(
+                    f"{self._data_file(entry.shard)}: the tensor {name} cannot be read: it should be {asked} bytes at"
+                    f" {entry.offset}, and the file has {sizes[entry.shard]}; the checkpoint is damaged or incomplete"
+                )
+
+    def _shard_size(self, shard: int) -> int:
+        if not files.exists(self._data_file(shard)):
+            raise self._damaged(f"{self._data_file(shard)}: no such file, so the checkpoint is damaged or incomplete")
+        return files.size(self._data_file(shard))
+
+    @contextlib.contextmanager
+    def _explained(self, name: str | None = None):
+        try:
+            yield
+        except (sstable.DamagedTable, OSError, ValueError, struct.error) as error:
+            what = f"the tensor {name} cannot be read" if name else "cannot be read"
+            raise self._damaged(f"{self.path}: {what}, the checkpoint is damaged or incomplete ({error})") from error
+
+    def _damaged(self, problem: str) -> UserError:
+        advice = _way_back(self.folder, but=os.path.basename(self._prefix)) if self._advise else ""
+        return UserError(f"{problem}; {advice or 'copy it again'}")
+
+    @property
+    def folder(self) -> str:
+        return os.path.dirname(self._prefix)
+
+    @property
+    def is_object_based(self) -> bool:
+        """Whether the keys are paths through objects and not names of variables."""
+        return OBJECT_GRAPH in self._entries
+
+    def get(self, name: str) -> np.ndarray:
+        """One variable; a string as an array of bytes objects.
+
+        Raises:
+          UserError: its bytes do not match their checksum.
+          KeyError: there is none of this name.
+        """
+        return as_float32(self._read(self._keys[name]))
+
+    def _read(self, key: str) -> np.ndarray:
+        """The tensor of a key as it is stored."""
+        entry = self._entries[key]
+        with self._explained(key):
+            with files.open_binary(self._data_file(entry.shard)) as stream:
+                stream.seek(entry.offset)
+                data = stream.read(entry.size)
+            if entry.dtype == "string":
+                return _decode_strings(data, entry)
+            if sstable.mask(google_crc32c.value(data)) != entry.checksum:
+                raise sstable.DamagedTable("its bytes do not match their checksum")
+            return np.frombuffer(data, _numpy_dtype(entry.dtype)).reshape(entry.shape)
+
+
+def _decode_strings(data: bytes, entry: _Entry) -> np.ndarray:
+    """Lengths, their checksum, then the strings one after the other; the entry's checksum is of all of it."""
+    lengths, place, checksum = [], 0, 0
+    for _ in range(math.prod(entry.shape)):
+        length, place = sstable.read_varint(data, place)
+        lengths.append(length)
+        checksum = google_crc32c.extend(checksum, struct.pack("<I" if length < 2**32 else "<Q", length))
+    checksum = google_crc32c.extend(checksum, struct.pack("<I", sstable.mask(checksum)))
+    place += 4
+    if sstable.mask(google_crc32c.extend(checksum, data[place:])) != entry.checksum:
+        raise sstable.DamagedTable("its bytes do not match their checksum")
+    strings = np.empty(len(lengths), object)
+    for index, length in enumerate(lengths):
+        strings[index], place = data[place : place + length], place + length
+    return strings.reshape(entry.shape)
+
+
+def _encode_array(value: np.ndarray) -> tuple[str, np.ndarray | bytes, int]:
+    """Type, bytes and checksum as a checkpoint has them; an array of bytes objects as _decode_strings reads it."""
+    if value.dtype != object:
+        data = _bytes_of(value)
+        return value.dtype.name, data, sstable.mask(google_crc32c.value(data))
+    strings = value.reshape(-1).tolist()
+    checksum = google_crc32c.value(struct.pack(f"<{len(strings)}I", *map(len, strings)))
+    middle, content = struct.pack("<I", sstable.mask(checksum)), b"".join(strings)
+    checksum = google_crc32c.extend(google_crc32c.extend(checksum, middle), content)
+    return "string", b"".join(sstable.varint(len(text)) for text in strings) + middle + content, sstable.mask(checksum)
+
+
+def save(prefix: str, variables: Mapping[str, tf.Variable], global_step: int | None = None) -> None:
+    """Writes the values of variables as a checkpoint that TensorFlow 1 and 2 can read; see `write`."""
+
+    def arrays() -> Iterator[tuple[str, np.ndarray]]:
+        for name, variable in variables.items():
+            yield name, variable.numpy()
+        if global_step is not None:
+            yield names.GLOBAL_STEP, np.array(global_step, np.int64)
+
+    write(prefix, arrays())
+
+
+def write(prefix: str, arrays: Iterable[tuple[str, np.ndarray]]) -> None:
+    """Writes `prefix.data-00000-of-00001` and `prefix.index`, which TensorFlow 1 and 2 can read.
+
+    The arrays are taken one after the other, so they need not be in memory all at once. The files are written beside
+    and renamed, the index last: a checkpoint whose index is there is complete.
+
+    Raises:
+      UserError: the files cannot be written.
+    """
+    data, index = f"{prefix}.data-00000-of-00001", f"{prefix}.index"
+    # Protocol buffers with num_shards = 1, little endian, and a producer version of 1.
+    entries = {b"": bytes([0x08, 0x01, 0x1A, 0x02, 0x08, 0x01])}
+    with files.complete_or_absent(data, index) as (beside_data, beside_index):
+        with files.open_binary(beside_data, "wb") as stream:
+            offset = 0
+            for name, value in arrays:
+                dtype, data_bytes, checksum = _encode_array(value)
+                entry = _Entry(dtype, list(value.shape), 0, offset, len(data_bytes), checksum)
+                entries[name.encode()] = _encode_entry(entry)
+                stream.write(memoryview(data_bytes))
+                offset += len(data_bytes)
+        with files.open_binary(beside_index, "wb") as stream:
+            stream.write(sstable.write(entries))
+    _remove_stale(prefix, data)
+
+
+def _remove_stale(prefix: str, data: str) -> None:
+    """Removes data files of an earlier checkpoint of the same name that had several."""
+    for name in _files_of(prefix):
+        if ".data-" in name and name != os.path.basename(data):
+            files.remove(os.path.join(os.path.dirname(prefix), name))
+
+
+def latest_checkpoint(output_dir: str) -> str | None:
+    """The prefix of the newest checkpoint in a folder, as its `checkpoint` file names it; None where there is none.
+
+    Raises:
+      UserError: the file `checkpoint` cannot be understood, or names a checkpoint that is gone, or there are
+        checkpoints of a training but no such file (the reference would start afresh and overwrite them). The message
+        names the newest checkpoint that is intact, and the command that makes a training continue from it.
+    """
+    path = os.path.join(output_dir, _STATE_FILE)
+    if not files.exists(path):
+        if advice := _way_back(output_dir):
+            raise UserError(f"{path}: no such file, although the folder holds the checkpoints of a training; {advice}")
+        return None
+    named = re.search(
+        r'^model_checkpoint_path: "(.*)"$', files.read_text(path, drop_bom=True).replace("\r", ""), re.MULTILINE
+    )
+    if not named:
+        raise _lost(output_dir, f"{path}: names no model_checkpoint_path")
+    # The folder may have been moved since an absolute path was written.
+    for name in (named[1], os.path.basename(named[1])):
+        prefix = os.path.join(output_dir, name)
+        if files.exists(prefix + ".index"):
+            return prefix
+    raise _lost(output_dir, f"{path}: names the checkpoint {named[1]}, but {prefix}.index is missing")
+
+
+def _lost(output_dir: str, problem: str) -> UserError:
+    """The error for a state file that leads to no checkpoint. Nobody is advised to remove what could be recovered."""
+    start_afresh = f"no intact checkpoint is left in {output_dir}: restore one, or give another folder to start afresh"
+    return UserError(f"{problem}; {_way_back(output_dir) or start_afresh}")
+
+
+def _way_back(folder: str, but: str = "") -> str:
+    """How to continue from the newest intact checkpoint `model.ckpt-STEP` in a folder; "" where there is none.
+
+    Args:
+      folder: of the checkpoints.
+      but: the name of a checkpoint that is known to be damaged.
+    """
+    steps = {int(found[1]) for name in files.list_directory(folder) if (found := _OF_TRAINING.fullmatch(name))}
+    for step in sorted(steps, reverse=True):
+        name = f"model.ckpt-{step}"
+        if name != but and _is_intact(os.path.join(folder, name)):
+            line, state = f'model_checkpoint_path: "{name}"', os.path.join(folder, _STATE_FILE)
+            write = f"put the line {line} into" if files.is_remote(state) else f"run echo '{line}' >"
+            return (
+                f"the newest intact checkpoint there is {os.path.join(folder, name)}. To continue from it, {write}"
+                f" {shlex.quote(state)} and give the same command again"
+            )
+    return ""
+
+
+def _is_intact(prefix: str) -> bool:
+    """Whether every tensor of a checkpoint can be read and matches its checksum."""
+    try:
+        Checkpoint(prefix, advise=False).verify()
+    except UserError:
+        return False
+    return True
+
+
+class CheckpointFolder:
+    """The checkpoints `model.ckpt-STEP` of one training run, the oldest of which are deleted as new ones come."""
+
+    def __init__(self, output_dir: str, keep_checkpoint_max: int = 5):
+        self._output_dir = output_dir
+        self._keep = keep_checkpoint_max
+
+    def save(self, variables: Mapping[str, tf.Variable], global_step: int) -> str:
+        """Writes a checkpoint, names it in the file `checkpoint` as the latest, and deletes what is too old."""
+        name = f"model.ckpt-{global_step}"
+        prefix = os.path.join(self._output_dir, name)
+        save(prefix, variables, global_step)
+        listed = [old for old in self._listed() if old != name] + [name]
+        kept, dropped = listed[-self._keep :], listed[: -self._keep]
+        lines = [f'model_checkpoint_path: "{name}"', *(f'all_model_checkpoint_paths: "{old}"' for old in kept)]
+        files.write_text(os.path.join(self._output_dir, _STATE_FILE), "\n".join(lines) + "\n")
+        for old in dropped:
+            self._delete(old)
+        logging.info("Saved %s", prefix)
+        return prefix
+
+    @property
+    def count(self) -> int:
+        """How many checkpoints there are already, of those that count."""
+        return len(self._listed())
+
+    def _listed(self) -> list[str]:
+        path = os.path.join(self._output_dir, _STATE_FILE)
+        text = files.read_text(path, drop_bom=True) if files.exists(path) else ""
+        return re.findall(r'^all_model_checkpoint_paths: "(.*)"$', text, re.MULTILINE)
+
+    def _delete(self, name: str) -> None:
+        for file in _files_of(os.path.join(self._output_dir, os.path.basename(name))):
+            files.remove(os.path.join(self._output_dir, file))

@@ -1,0 +1,389 @@
+"""Keras' own files of this project's models: NAME.keras (the model) and NAME.weights.h5 (its weights only).
+
+A .keras file is a zip of config.json, metadata.json and model.weights.h5; the weights are an HDF5 file. Keras itself
+loads them, into a model of ours that is as large as the arrays in the file, and `names.tf1_variables` says which is
+which. Nothing that a file says is executed: a class is only compared with the names of the five that there are.
+
+Before that the file is looked through here, because Keras believes what it is told of sizes: a few bytes could have it
+take all memory or fill the disk. That links to other files are refused does not depend on its version either.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import functools
+import io
+import math
+import os
+import re
+import shutil
+import tempfile
+import types
+import warnings
+import weakref
+import zipfile
+import zlib
+from collections.abc import Callable, Iterator, Mapping
+from typing import IO, Any, NamedTuple
+
+import h5py
+import numpy as np
+
+from bert_tf2.config import BertConfig
+from bert_tf2.support import environment, files, outputs
+from bert_tf2.support.errors import UserError, and_more
+from bert_tf2.support.quiet import load_tensorflow
+from bert_tf2.weights import names
+from bert_tf2.weights.base import Weights, as_float32
+from bert_tf2.weights.labels import TAGGING_TASK, LabelMap
+
+_MODEL, _WEIGHTS = ".keras", ".weights.h5"
+_CONFIG, _METADATA, _STORE = "config.json", "metadata.json", "model.weights.h5"
+_MOST_CONFIG_BYTES = 2**20
+# Weights hardly shrink; what grows more than this when it is unpacked is there to fill a disk.
+_MOST_UNPACKED = 100
+
+_DTYPES = ("float32", "bfloat16", "float16", "float64")
+_DAMAGED_ZIP = (zipfile.BadZipFile, zlib.error)
+
+# What is looked at before Keras loads a file: the groups with a model's weights, and which arrays tell its sizes.
+_GROUPS = ("bert", "embeddings", "blocks", "layers", "vars")
+_OUTPUT_BIAS = "layers/output_layer/vars/1"
+_MASKED_LM_BIAS = "layers/masked_lm_head/vars/0"
+# What no weight is: variables that still have it were not in the file.
+_NOT_LOADED = float(np.finfo(np.float32).min)
+
+
+def recognises_name(path: str) -> bool:
+    """Whether a file of this name is, or would be, one of Keras' files."""
+    return path.endswith((_MODEL, _WEIGHTS))
+
+
+def recognises(path: str) -> bool:
+    """Whether this is a file, and one of Keras' by its name."""
+    return recognises_name(path) and not files.is_directory(path)
+
+
+class _Array(NamedTuple):
+    """`stored` is how many bytes of the file it takes."""
+
+    shape: tuple[int, ...]
+    dtype: str
+    stored: int
+
+
+class KerasFile(Weights):
+    """A .keras or .weights.h5 file of one of this project's models that is open for reading.
+
+    Opening it finds out its sizes; the weights are loaded when the first of them is asked for, and then all are in
+    memory. Optimizer state is not in `shapes`. A .weights.h5 has no configuration, so `config` is None.
+
+    Attributes:
+      class_name: the model's class, one of modeling's or heads'; None where a .weights.h5 does not tell.
+      class_config: the arguments of its head (num_labels, regression) as far as the file holds them.
+    """
+
+    def __init__(self, path: str):
+        """Raises UserError if there is no such file, it cannot be read, is damaged, or is of another model."""
+        super().__init__(path)
+        self.kind = "Keras model file" if path.endswith(_MODEL) else "Keras weights file"
+        self.class_name: str | None = None
+        self.class_config: dict[str, Any] = {}
+        files.expect_kind(path, "one of Keras' files", "zip" if path.endswith(_MODEL) else "HDF5")
+        with self._explained():
+            self._store = self._local_store()
+            with h5py.File(self._store, "r") as store:
+                arrays = _arrays_in(store)
+                if not path.endswith(_MODEL):
+                    self.class_name = self._guess_class(store, arrays)
+            self._sizes, self._num_labels = self._measure(arrays)
+            rows = names.of_class(self._loaded_class, self._sizes.num_hidden_layers)
+            self.shapes = {row.reference: names.shape(row, self._sizes, self._num_labels) for row in rows}
+            dtypes = sorted({array.dtype for array in arrays.values()})
+            self.dtypes = dict.fromkeys(self.shapes, "/".join(dtypes))  # Keras gives a model's variables the same one
+            if len(arrays) < len(rows):
+                self._variables  # noqa: B018, says which are missing
+        if others := [dtype for dtype in dtypes if dtype != "float32"]:
+            self.remarks.append(f"Its weights are {', '.join(others)}; they are read as float32.")
+
+    @contextlib.contextmanager
+    def _explained(self, name: str | None = None) -> Iterator[None]:
+        try:
+            yield
+        # h5py has no exception of its own; it raises whatever is nearest to what the HDF5 library said.
+        except (OSError, RuntimeError, ValueError, LookupError, TypeError, EOFError, *_DAMAGED_ZIP) as error:
+            if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES):
+                raise  # it is not the file's fault, but the temporary folder's
+            what = f"the tensor {name} cannot be read" if name else "cannot be read"
+            reason = (str(error).strip() or type(error).__name__).splitlines()[0]
+            raise UserError(
+                f"{self.path}: {what}, the file is damaged or incomplete ({reason}); copy it again"
+            ) from error
+
+    def _local_store(self) -> str:
+        """The path of the weights as a file of this machine, by a name that Keras takes."""
+        if not self.path.endswith(_MODEL) and not files.is_remote(self.path):
+            return self.path
+        scratch = tempfile.mkdtemp(prefix="keras-")
+        weakref.finalize(self, shutil.rmtree, scratch, ignore_errors=True)
+        path = os.path.join(scratch, _STORE)
+        with open(path, "wb") as copy:
+            self._unpack(copy) if self.path.endswith(_MODEL) else _copy(files.open_binary(self.path), copy)
+        return path
+
+    def _unpack(self, copy: IO[bytes]) -> None:
+        """Reads the configuration, and copies the weights, whose checksum is compared on the way."""
+        with files.open_binary(self.path) as stream, zipfile.ZipFile(stream) as archive:
+            members = {member.filename: member for member in archive.infolist()}
+            missing = [name for name in (_CONFIG, _STORE) if name not in members]
+            if missing:
+                raise UserError(f"{self.path}: lacks {' and '.join(missing)}, so Keras did not write it")
+            if not self._is_safe(members[_CONFIG], members[_STORE]):
+                raise UserError(f"{self.path}: its parts are not such as Keras writes; it is not safe to unpack")
+            with archive.open(_CONFIG) as part:
+                self._read_config(part.read())
+            _copy(archive.open(_STORE), copy)
+
+    def _is_safe(self, config: zipfile.ZipInfo, store: zipfile.ZipInfo) -> bool:
+        """Whether they are as large as they may be, and packed in one of the usual ways."""
+        return (
+            config.file_size <= _MOST_CONFIG_BYTES
+            and store.file_size <= _MOST_UNPACKED * files.size(self.path)
+            and {config.compress_type, store.compress_type} <= {zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED}
+        )
+
+    def _read_config(self, text: bytes) -> None:
+        try:
+            said = files.parse_json(text.decode("utf-8"), _CONFIG)
+        except UserError as error:
+            raise ValueError(str(error)) from error
+        name, arguments = said.get("class_name"), said.get("config")
+        ours = str(said.get("module", "")).startswith("bert_tf2.") and name in names.ON_TOP
+        if not ours or not isinstance(arguments, dict) or not isinstance(arguments.get("config"), dict):
+            raise UserError(f"{self.path}: holds a {said.get('module')}.{name}, which is not a model of this project")
+        self.class_name = name
+        self.class_config = {key: arguments[key] for key in ("num_labels", "regression") if key in arguments}
+        try:
+            self.config = BertConfig.from_dict(arguments["config"])
+        except UserError as error:
+            raise UserError(f"{self.path}: {error}") from error
+
+    def _guess_class(self, store: h5py.File, arrays: Mapping[str, _Array]) -> str | None:
+        """The class whose weights these are: by its layers, and by the name that Keras gave the model."""
+        if not any(place.startswith("bert/") for place in arrays):
+            return "BertModel"
+        if _MASKED_LM_BIAS in arrays:
+            return "PretrainingModel"
+        said = store["vars"].attrs.get("name") if "vars" in store else None
+        named = re.match(r"(classifier|span|tagging)_model(_\d+)?$", str(said))
+        if named:
+            return f"{named[1].capitalize()}Model"
+        self.remarks.append("Nothing says which task its output layer is for; taken for one of labels.")
+        return None
+
+    def _measure(self, arrays: Mapping[str, _Array]) -> tuple[BertConfig, int | None]:
+        """The sizes of the model, and the number of its labels, from those of its arrays."""
+        root = "" if self.class_name == "BertModel" else "bert/"
+        blocks = {place.removeprefix(root).split("/")[1] for place in arrays if place.startswith(f"{root}blocks/")}
+        try:
+            words, types, positions = (arrays[f"{root}embeddings/vars/{number}"].shape for number in range(3))
+            inner = next(array.shape for place, array in arrays.items() if place.endswith("/intermediate/vars/1"))
+            sizes = BertConfig(
+                vocab_size=words[0],
+                hidden_size=words[1],
+                num_hidden_layers=len(blocks),
+                num_attention_heads=1,  # no size depends on it
+                intermediate_size=inner[0],
+                max_position_embeddings=positions[0],
+                type_vocab_size=types[0],
+            )
+        except (LookupError, StopIteration, UserError) as error:
+            held = ", ".join(sorted({place.split("/")[0] for place in arrays})) or "none"
+            raise UserError(f"{self.path}: holds no model of this project (in it are {held})") from error
+        if self.config and self.config.num_hidden_layers != len(blocks):
+            raise ValueError(f"it says {self.config.num_hidden_layers} layers and holds {len(blocks)}")
+        if root and _OUTPUT_BIAS not in arrays:
+            raise UserError(f"{self.path}: lacks the output layer; copy it again")
+        return sizes, arrays[_OUTPUT_BIAS].shape[0] if root else None
+
+    @functools.cached_property
+    def _variables(self) -> dict[str, Any]:
+        """Reference name -> variable of a model that Keras has loaded the weights into."""
+        with load_tensorflow().device("CPU"):
+            model = self._model()
+            variables = names.tf1_variables(model)
+            for variable in variables.values():
+                variable.assign(np.broadcast_to(np.float32(_NOT_LOADED), variable.shape))
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # Keras' way to say what it did not find
+                model.load_weights(self._store, skip_mismatch=True)
+        missing = [name for name, variable in variables.items() if (variable.numpy() == _NOT_LOADED).all()]
+        if missing:
+            raise UserError(f"{self.path}: lacks {and_more(missing, 5)}, or has them in another shape; copy it again")
+        return variables
+
+    @property
+    def _loaded_class(self) -> str:
+        return self.class_name or "ClassifierModel"
+
+    def _model(self):
+        from bert_tf2 import heads, modeling
+
+        made = getattr(modeling if self._loaded_class == "BertModel" else heads, self._loaded_class)
+        labels = [self._num_labels] if names.ON_TOP[self._loaded_class] == names.LABELS else []
+        return made(self._sizes, *labels, dtype="float32")
+
+    def labels(self) -> LabelMap | None:
+        """That the model is a tagger, or a regression, which no shape shows; nobody kept the names of its tags."""
+        if self.class_name == "TaggingModel":
+            count = self.shapes[names.LABELS[1].reference][0]  # a .weights.h5 has no class_config
+            return LabelMap(TAGGING_TASK, tuple(f"LABEL_{index}" for index in range(count)), regression=False)
+        if self.class_config.get("regression"):
+            return LabelMap("regression", (), regression=True)
+        return None
+
+    def get(self, name: str) -> np.ndarray:
+        """One variable. Raises UserError where it cannot be read.
+
+        A .keras file has a checksum, which was compared when it was opened; a .weights.h5 has none.
+        """
+        with self._explained(name):
+            return as_float32(self._variables[name].numpy())
+
+
+def _arrays_in(store: h5py.File) -> dict[str, _Array]:
+    """Place -> array, of all weights of a model. Raises ValueError for what Keras should not be given to load."""
+    found: dict[str, _Array] = {}
+    reached = set()
+
+    def visit(group: h5py.Group, name: str, place: str) -> None:
+        item = group[name] if isinstance(group.get(name, getlink=True), h5py.HardLink) else None
+        if item is None or item in reached:
+            raise ValueError(f"{place} refers to another place")
+        reached.add(item)
+        if isinstance(item, h5py.Group):
+            for part in item:
+                visit(item, part, f"{place}/{part}")
+        else:
+            found[place] = _checked(item, place)
+
+    for name in _GROUPS:
+        if name in store:
+            visit(store, name, name)
+    if sum(array.stored for array in found.values()) > store.id.get_filesize():
+        raise ValueError("several arrays lie in one place")
+    return found
+
+
+def _checked(dataset: h5py.Dataset, place: str) -> _Array:
+    """Raises ValueError where it is no array of numbers of which as much is in this file as it claims to hold."""
+    if not isinstance(dataset, h5py.Dataset) or dataset.external or dataset.is_virtual:
+        raise ValueError(f"{place} is not an array in this file")
+    # HDF5 does not know bfloat16, so Keras writes this attribute.
+    dtype = "bfloat16" if dataset.attrs.get("dtype") == "bfloat16" else str(dataset.dtype)
+    if dtype not in _DTYPES:
+        raise ValueError(f"{place} is of the type {dtype}")
+    stored = dataset.id.get_storage_size()
+    if dataset.nbytes > stored * (_MOST_UNPACKED if dataset.chunks else 1):
+        raise ValueError(f"{place} should have {dataset.nbytes} bytes and has {stored}")
+    return _Array(dataset.shape, dtype, stored)
+
+
+def _copy(source: IO[bytes], target: IO[bytes]) -> None:
+    with source:
+        shutil.copyfileobj(source, target, 2**20)
+
+
+def write(path: str, model) -> None:
+    """Writes a model, or its weights if the path says .weights.h5, as Keras does; complete or not at all.
+
+    Keras' own `save` would have all weights in memory twice more; here they pass through a folder beside `path`.
+
+    Args:
+      path: ends in .keras or .weights.h5.
+      model: a BertModel or one of heads'.
+
+    Raises:
+      UserError: the name has another ending, or the place cannot be written.
+    """
+    if not recognises_name(path):
+        raise UserError(f"{path}: the name of one of Keras' files ends in {_MODEL} or {_WEIGHTS}")
+    with files.complete_or_absent(path) as (beside,), _scratch_beside(path) as scratch:
+        size = sum(4 * math.prod(weight.shape) for weight in model.weights)
+        environment.check_space(path, 2 * size, "the weights, which are written twice,")
+        if path.endswith(_MODEL):
+            _save(functools.partial(model.save, zipped=False), os.path.join(scratch, "model"))
+            with files.open_binary(beside, "wb") as stream, zipfile.ZipFile(stream, "w") as archive:
+                for name in (_METADATA, _CONFIG, _STORE):
+                    archive.write(os.path.join(scratch, "model", name), name)
+        else:
+            weights = os.path.join(scratch, f"model{_WEIGHTS}")
+            _save(model.save_weights, weights)
+            with files.open_binary(beside, "wb") as stream, open(weights, "rb") as source:
+                shutil.copyfileobj(source, stream, 2**20)
+
+
+@contextlib.contextmanager
+def _scratch_beside(path: str) -> Iterator[str]:
+    """A folder for the time being, on the disk that `path` is on where that is a disk of this machine."""
+    if files.is_remote(path):
+        with tempfile.TemporaryDirectory() as scratch:
+            yield scratch
+        return
+    scratch = outputs.name_beside(f"{path}.scratch")  # should this process be killed, the next one removes it
+    try:
+        os.makedirs(scratch, exist_ok=True)
+        yield scratch
+    finally:
+        shutil.rmtree(scratch, ignore_errors=True)
+
+
+class _Store(io.FileIO):
+    """A file that HDF5 writes to and that never fails it: HDF5 crashes the process where it cannot end what it began.
+
+    Attributes:
+      error: the first failure; from then on nothing is written.
+    """
+
+    def __init__(self, path: str):
+        super().__init__(path, "w+b")
+        self.error: OSError | None = None
+
+    def write(self, data) -> int:
+        rest = memoryview(data)
+        while rest and self.error is None:
+            try:
+                rest = rest[super().write(rest) :]
+            except OSError as error:
+                self.error = error
+        return len(data)
+
+    def truncate(self, size: int | None = None) -> int:
+        try:
+            return super().truncate(size)
+        except OSError as error:
+            self.error = self.error or error
+            return size or 0
+
+
+def _save(save: Callable[[str], None], path: str) -> None:
+    """Calls one of Keras' functions that save. Raises OSError where the disk is full."""
+    from keras.src.saving import saving_lib  # nothing public lets one choose the file that HDF5 writes to
+
+    stores = []
+
+    def open_store(name, mode):
+        stores.append(_Store(os.fspath(name)))
+        return h5py.File(stores[-1], mode)
+
+    saving_lib.h5py = types.SimpleNamespace(**{**vars(h5py), "File": open_store})
+    try:
+        save(path)
+    finally:
+        saving_lib.h5py = h5py
+        for store in stores:
+            store.close()
+    for store in stores:
+        if store.error is not None:
+            raise store.error

@@ -1,0 +1,84 @@
+"""What the outputs of a classifier or a tagger mean: `label_map.json`, which lies beside the weights."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+
+from bert_tf2.support import files
+from bert_tf2.support.errors import UserError, and_more
+
+LABEL_MAP_FILE = "label_map.json"
+TAGGING_TASK = "ner"
+"""What label_map.json calls the task of run_ner.py."""
+
+
+@dataclasses.dataclass(frozen=True)
+class LabelMap:
+    """What a trained classifier's outputs mean.
+
+    Attributes:
+      task: the name of the task that it was trained for.
+      labels: in the order of the outputs; empty for a regression.
+      regression: whether the one output is a score.
+    """
+
+    task: str
+    labels: tuple[str, ...]
+    regression: bool
+
+    @property
+    def num_labels(self) -> int:
+        """How many outputs the model has."""
+        return 1 if self.regression else len(self.labels)
+
+    def describe(self) -> str:
+        return "a score" if self.regression else f"labels {and_more(self.labels)}"
+
+
+def save_label_map(output_dir: str, label_map: LabelMap) -> None:
+    """Writes label_map.json beside the checkpoints, so that prediction needs no training file."""
+    text = json.dumps(dataclasses.asdict(label_map), ensure_ascii=False, indent=2)
+    files.write_text(os.path.join(output_dir, LABEL_MAP_FILE), text + "\n")
+
+
+def load_label_map(output_dir: str) -> LabelMap | None:
+    """Reads label_map.json; None where there is none (the reference wrote none).
+
+    Raises:
+      UserError: as read_label_map.
+    """
+    path = os.path.join(output_dir, LABEL_MAP_FILE)
+    return read_label_map(path) if files.exists(path) else None
+
+
+def read_label_map(path: str) -> LabelMap:
+    """Reads a file like label_map.json, of any name.
+
+    Raises:
+      UserError: it is missing, or does not say what `save_label_map` writes.
+    """
+    content = files.read_json(path, kind=None)
+    if problem := _label_map_problem(content):
+        raise UserError(f"{path}: {problem}; put back the file that the training wrote, or train again")
+    return LabelMap(content["task"], tuple(content["labels"]), content["regression"])
+
+
+def _label_map_problem(content: object) -> str | None:
+    """What is wrong with the content of label_map.json, if anything."""
+    if not isinstance(content, dict):
+        return "is not an object with task, labels and regression"
+    for name, kind in (("task", str), ("labels", list), ("regression", bool)):
+        if not isinstance(content.get(name), kind):
+            return f"{name!r} is missing or of a wrong type"
+    labels = content["labels"]
+    if (
+        not all(isinstance(label, str) and files.is_utf8(label) for label in labels)
+        or len({*labels}) < len(labels)
+        or len(labels) == 1
+    ):
+        return "'labels' must be two or more different strings"
+    if content["regression"] != (not labels):
+        return "'labels' must be there, or 'regression' be true, and not both"
+    return None

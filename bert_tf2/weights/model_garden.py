@@ -1,0 +1,449 @@
+"""Checkpoints and SavedModels of the BERT encoder in TensorFlow's Model Garden (tf-models-official), and of TF-Hub.
+
+    PREFIX.index, PREFIX.data-*            what `tf.train.Checkpoint(model=...)` writes
+    FOLDER/saved_model.pb, variables/...   a SavedModel; TF-Hub's have assets/vocab.txt too
+
+The keys of both are paths through Python objects, which differ from release to release. Beside them lies a graph of
+those objects (the proto TrackableObjectGraph), and in it the name that each variable had when it was made. Those names
+have hardly changed, and variables are known by them here (`names`, column model_garden). Where they say nothing, the
+graph is followed from the encoder along its attributes.
+
+An attention kernel has an axis for the heads there: [D, N, H], and [N, H, D] where they come together again. N and H
+taken as one axis give the reference's [D, D].
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections import defaultdict
+from collections.abc import Container, Iterator, Mapping
+from typing import Any
+
+import numpy as np
+
+from bert_tf2.config import ACTIVATIONS, BertConfig
+from bert_tf2.support import files
+from bert_tf2.support.errors import UserError, and_more
+from bert_tf2.weights import bundle, names, sstable
+from bert_tf2.weights.base import Weights
+from bert_tf2.weights.bundle import fields_of as fields
+
+_SAVED_MODEL = "saved_model.pb"
+
+_ROWS = {row.model_garden: row for row in (*names.EMBEDDINGS, *names.BLOCK, *names.POOLER, *names.MASKED_LM)}
+
+# How names were spelt in 2019 and 2020, and how since.
+_OLD_NAMES = (
+    (r"\bbert_model/encoder/layer_", "bert_model/transformer/layer_"),
+    (r"\bself_attention_output/", "self_attention/attention_output/"),
+    (r"\bembedding_postprocessor/type_embeddings$", "type_embeddings/embeddings"),
+    (r"\bembedding_postprocessor/position_embeddings$", "position_embedding/embeddings"),
+    (r"\bembedding_postprocessor/layer_norm/", "embeddings/layer_norm/"),
+)
+
+# The attributes that lead from an encoder to the variables of these names.
+_ATTRIBUTES = (
+    (r"^word_embeddings/", "_embedding_layer/"),
+    (r"^type_embeddings/", "_type_embedding_layer/"),
+    (r"^position_embedding/", "_position_embedding_layer/"),
+    (r"^embeddings/layer_norm/", "_embedding_norm_layer/"),
+    (r"^pooler_transform/", "_pooler_layer/"),
+    (r"^transformer/layer_", "_transformer_layers/"),
+    (r"/(intermediate|output)/", r"/_\1_dense/"),
+    (r"/self_attention/(query|key|value)/", r"/_attention_layer/_\1_dense/"),
+    (r"/self_attention/attention_output/", "/_attention_layer/_output_dense/"),
+    (r"/self_attention_layer_norm/", "/_attention_layer_norm/"),
+    (r"/output_layer_norm/", "/_output_layer_norm/"),
+)
+
+# The last layer of a model with a task, by its scope or, where it has none, by the attribute that leads to it; and its
+# scope in the reference.
+_OUTPUT = re.compile(r"(?:^|/)(next_sentence|sentence_prediction|predictions/transform)/logits/(kernel|bias)$")
+_OUTPUT_SCOPES = {"next_sentence": "cls/seq_relationship/", "sentence_prediction": ""}
+_OUTPUT_ATTRIBUTES = {"classification": "cls/seq_relationship/", "span_labeling": "cls/squad/", "classifier": ""}
+_OUTPUT_VARIABLES = {"kernel": "output_weights", "bias": "output_bias"}
+# A head with a pooler of its own.
+_POOLER = re.compile(r"(?:^|/)(?:next_sentence|sentence_prediction)/pooler_dense/(kernel|bias)$")
+
+# Attributes that lead to an optimizer, and attributes that only an optimizer has.
+_TO_OPTIMIZER = {"optimizer", "_optimizer"}
+_OF_OPTIMIZER = {"iter", "iterations", "_iterations"}
+
+# As params.yaml spells them. Model Garden's own "gelu" is the tanh approximation.
+_ACTIVATIONS = {"gelu": "gelu", "relu": "relu", "tanh": "tanh", "linear": "linear", "identity": "linear"}
+
+
+def recognises(path: str) -> bool:
+    """Whether this is a SavedModel or a checkpoint of TensorFlow 2's objects, of whatever model."""
+    if _saved_model_folder(path):
+        return True
+    try:
+        return bundle.Checkpoint(path).is_object_based
+    except UserError:
+        return False
+
+
+def _saved_model_folder(path: str) -> str:
+    """The folder of a SavedModel, from itself or the file in it; empty where there is none."""
+    folder = os.path.dirname(path) if os.path.basename(path) == _SAVED_MODEL else path
+    return folder if files.exists(os.path.join(folder, _SAVED_MODEL)) else ""
+
+
+class ObjectCheckpoint(Weights):
+    """A BERT encoder of Model Garden, with or without a head, that is open for reading.
+
+    Optimizer state and the checkpoint's own counters are not in `shapes`. Variables that the reference has no place for
+    are there under their keys. Of heads are known: masked words, next sentence, one label per text or token, spans.
+    """
+
+    kind = "TensorFlow 2 checkpoint of Model Garden's BERT"
+
+    def __init__(self, path: str):
+        """Opens a checkpoint (prefix, folder or file) or a SavedModel (folder).
+
+        Raises:
+          UserError: there is none, it cannot be read, has no graph of objects, or is not one BERT encoder.
+        """
+        self._saved_model = _saved_model_folder(path)
+        prefix = os.path.join(self._saved_model, "variables", "variables") if self._saved_model else path
+        self._bundle = bundle.Checkpoint(prefix)
+        super().__init__(self._saved_model or self._bundle.path)
+        if self._saved_model:
+            self.kind = "SavedModel of Model Garden's BERT"
+        if not self._bundle.is_object_based:
+            advice = f"; if TensorFlow 1 wrote it, give {prefix} instead" if self._saved_model else ""
+            raise UserError(f"{self.path}: has no graph of objects ({bundle.OBJECT_GRAPH}){advice}")
+        self._graph = self._read_graph()
+        self._keys = self._find()
+        self._check()
+        self.dtypes = {name: self._bundle.dtypes[key] for name, key in self._keys.items()}
+        self.shapes = {name: self._shape(name) for name in self._keys}
+        self.config = self._read_config()
+        if others := {*self.dtypes.values()} & {"float16", "bfloat16", "float64"}:
+            self.remarks.append(f"Some weights are {' or '.join(sorted(others))}; they are read as float32.")
+
+    def _read_graph(self) -> _ObjectGraph:
+        try:
+            return _ObjectGraph(self._bundle.get(bundle.OBJECT_GRAPH).item(), self._bundle.shapes)
+        except (sstable.DamagedTable, ValueError, TypeError, AttributeError) as error:
+            raise UserError(
+                f"{self._bundle.path}: its graph of objects cannot be read, the checkpoint is damaged ({error}); copy"
+                " it again"
+            ) from error
+
+    def _find(self) -> dict[str, str]:
+        """Reference name -> key of all weights; what the reference has no name for goes by its key."""
+        found = _by_name(self._graph)
+        if not any(names.is_encoder(name) for name in found):
+            found = _by_attribute(self._graph)
+        heads = _of_heads(self._graph)
+        if names.POOLER[0].reference in heads:
+            self.remarks.append(
+                "The pooler is the head's pooler_dense, which was trained along with it; the encoder's pooler_transform"
+                " was not."
+            )
+        found |= heads
+        for name, keys in found.items():
+            if len(keys) > 1:
+                raise UserError(
+                    f"{self.path}: holds more than one BERT ({name} is there as {' and as '.join(sorted(keys)[:3])});"
+                    " save the encoder that you want by itself"
+                )
+        named = {name: key for name, keys in found.items() for key in keys}
+        if self._graph.global_step:
+            named[names.GLOBAL_STEP] = self._graph.global_step
+        return named | {key: key for key in self._graph.full_names if key not in {*named.values()}}
+
+    def _check(self) -> None:
+        """Raises UserError where this is no BERT, and says what it is instead."""
+        wanted = {row.reference: row.model_garden for row in names.encoder(max(1, self._num_layers), pooler=False)}
+        missing = [other for name, other in wanted.items() if name not in self._keys]
+        held = sorted(self._graph.full_names.values())
+        if len(missing) == len(wanted):
+            raise UserError(
+                f"{self.path}: is not Model Garden's BERT encoder: it holds {and_more(held, 5) or 'nothing'}"
+            )
+        if missing:
+            raise UserError(
+                f"{self.path}: is not a whole BERT encoder of Model Garden: it lacks {and_more(missing, 5)}"
+            )
+        if any("embedding_projection/" in name for name in held):
+            raise UserError(
+                f"{self.path}: its embeddings are narrower than its hidden states (embedding_projection), which BERT's"
+                " are not"
+            )
+
+    @property
+    def _num_layers(self) -> int:
+        found = (re.match(r"bert/encoder/layer_\d+/", name) for name in self._keys)
+        return len({match[0] for match in found if match})
+
+    def _shape(self, name: str) -> list[int]:
+        """The reference's shape of a variable."""
+        sizes = self._bundle.shapes[self._keys[name]]
+        if _is_transposed(name):
+            return sizes[::-1]
+        if not _has_heads(name):
+            return sizes
+        if len(sizes) != (3 if name.endswith("/kernel") else 2):
+            raise UserError(f"{self.path}: {name} is {sizes}; Model Garden's has an axis for the attention heads")
+        if name.endswith("/output/dense/kernel"):
+            return [sizes[0] * sizes[1], sizes[2]]
+        return [*sizes[:-2], sizes[-2] * sizes[-1]]
+
+    def get(self, name: str) -> np.ndarray:
+        """One variable, in the reference's shape. Raises UserError where its bytes do not match their checksum."""
+        value = self._bundle.get(self._keys[name])
+        return np.ascontiguousarray(value.T) if _is_transposed(name) else value.reshape(self.shapes[name])
+
+    def verify(self) -> None:
+        """Reads everything once, optimizer state too. Raises UserError if a part does not match its checksum."""
+        self._bundle.verify()
+
+    @property
+    def folder(self) -> str:
+        return self._saved_model or self._bundle.folder
+
+    def vocabulary_file(self) -> str | None:
+        """The one vocabulary among a SavedModel's assets, or the vocab.txt that lies beside."""
+        assets = os.path.join(self.folder, "assets")
+        found = [name for name in files.list_directory(assets) if re.search(r"vocab.*\.txt$", name)]
+        if self._saved_model and ("vocab.txt" in found or len(found) == 1):
+            name = "vocab.txt" if "vocab.txt" in found else found[0]
+            return os.path.join(assets, name)
+        return super().vocabulary_file()
+
+    def tokenizer_settings(self) -> Mapping[str, Any]:
+        """`do_lower_case`, which TF-Hub's SavedModels have as a variable."""
+        key = self._graph.do_lower_case
+        return {"do_lower_case": bool(self._bundle.get(key))} if key else {}
+
+    def _read_config(self) -> BertConfig:
+        """Sizes are those of the weights. What else there is comes from files beside them, or is the default there."""
+        sizes = self._sizes()
+        path = os.path.join(self.folder, "bert_config.json")
+        if not files.exists(path):
+            return BertConfig(**{**sizes, **self._settings()})
+        config = BertConfig.from_json_file(path)
+        self.config_file = path
+        for name, size in sizes.items():
+            if getattr(config, name) != size:
+                raise UserError(
+                    f"{path}: says {name} {getattr(config, name)}, where the weights in {self.path} have {size}; take"
+                    " the configuration that they were trained with"
+                )
+        return config
+
+    def _sizes(self) -> dict[str, int]:
+        for row in names.encoder(self._num_layers, pooler=False):
+            if len(self.shapes[row.reference]) != len(row.shape):
+                raise UserError(f"{self.path}: {row.model_garden} has the wrong shape {self.shapes[row.reference]}")
+        embeddings, block = "bert/embeddings/", "bert/encoder/layer_0/"
+        vocab_size, hidden_size = self.shapes[embeddings + "word_embeddings"]
+        heads, width = self._bundle.shapes[self._keys[block + "attention/self/query/bias"]]
+        if heads * width != hidden_size:
+            raise UserError(
+                f"{self.path}: has {heads} attention heads of width {width}, together {heads * width}; in BERT that is"
+                f" hidden_size, here {hidden_size}"
+            )
+        return {
+            "vocab_size": vocab_size,
+            "hidden_size": hidden_size,
+            "num_hidden_layers": self._num_layers,
+            "num_attention_heads": heads,
+            "intermediate_size": self.shapes[block + "intermediate/dense/bias"][0],
+            "max_position_embeddings": self.shapes[embeddings + "position_embeddings"][0],
+            "type_vocab_size": self.shapes[embeddings + "token_type_embeddings"][0],
+        }
+
+    def _settings(self) -> dict[str, Any]:
+        """What no size tells: from the SavedModel's graph, or from the params.yaml of Model Garden's trainer."""
+        path = os.path.join(self.folder, _SAVED_MODEL if self._saved_model else "params.yaml")
+        if not files.exists(path):
+            said = {}
+        else:
+            said = _settings_of_graph(path) if self._saved_model else _settings_of_trainer(path)
+        if "hidden_act" not in said:
+            self.uncertain = {"hidden_act": ACTIVATIONS}
+            self.remarks.append(
+                'Nothing says which activation it was trained with; taken for "gelu", the tanh approximation, which is'
+                " Model Garden's default."
+            )
+        return said
+
+
+def _has_heads(name: str) -> bool:
+    """Whether Model Garden has an axis for the heads in what the reference calls this."""
+    return "/attention/self/" in name or name.endswith("/attention/output/dense/kernel")
+
+
+def _is_transposed(name: str) -> bool:
+    """Whether it is a kernel, [inputs, outputs], in Model Garden only."""
+    return name.endswith("output_weights")
+
+
+class _ObjectGraph:
+    """The objects of a checkpoint.
+
+    Attributes:
+      full_names: key -> the name that the variable was made with, of all but optimizer state and counters.
+      global_step, do_lower_case: the keys of these variables; empty where there is none.
+    """
+
+    def __init__(self, graph: bytes, stored: Container[str]):
+        """Reads a TrackableObjectGraph, see TensorFlow's trackable_object_graph.proto. `stored` are the keys there are.
+
+        Raises:
+          DamagedTable, ValueError, TypeError, AttributeError: it is not one.
+        """
+        nodes = [fields(node) for node in fields(graph).get(1, [])]
+        self._children = [{name: number for number, name in _pairs(node.get(1, []))} for node in nodes]
+        if any(number >= len(nodes) for children in self._children for number in children.values()):
+            raise ValueError("it speaks of objects that are not in it")
+        slots = {fields(slot).get(3, [0])[0] for node in nodes for slot in node.get(3, [])}
+        self._variables = {}
+        for number, node in enumerate(nodes):
+            for attribute in map(fields, node.get(2, [])):
+                kind, full_name, key = (attribute.get(field, [b""])[0].decode() for field in (1, 2, 3))
+                key = key.removeprefix("module/")  # as `bundle` has it
+                if kind == "VARIABLE_VALUE" and key in stored and number not in slots:
+                    self._variables[number] = (key, full_name.removesuffix(":0"))
+        of_root = self._children[0] if self._children else {}
+        self.global_step, self.do_lower_case, counter = (
+            self._variables.get(of_root.get(name, -1), ("", ""))[0]
+            for name in ("global_step", "do_lower_case", "save_counter")
+        )
+        everything = self.variables_below(0) if self._children else {}
+        aside = {self.global_step, self.do_lower_case, counter}
+        self.full_names = {key: name for key, name in everything.items() if key not in aside}
+
+    def variables_below(self, node: int) -> dict[str, str]:
+        """Key -> full name of the variables that an object leads to other than through an optimizer."""
+        waiting, seen = [node], {node}
+        while waiting:
+            for attribute, child in self._children[waiting.pop()].items():
+                optimizer = attribute in _TO_OPTIMIZER or _OF_OPTIMIZER & self._children[child].keys()
+                if not optimizer and child not in seen:
+                    seen.add(child)
+                    waiting.append(child)
+        return dict(self._variables[number] for number in sorted(seen & self._variables.keys()))
+
+    def held_as(self, attribute: str) -> set[int]:
+        """The objects that some other has under this attribute."""
+        return {children[attribute] for children in self._children if attribute in children}
+
+    def holders(self, *attributes: str) -> list[int]:
+        """The objects that have all of these attributes."""
+        return [number for number, children in enumerate(self._children) if {*attributes} <= children.keys()]
+
+    def key_at(self, node: int, path: str) -> str | None:
+        """The key of the variable that a path of attributes leads to, if it leads to one."""
+        for attribute in path.split("/"):
+            if attribute not in self._children[node]:
+                return None
+            node = self._children[node][attribute]
+        return self._variables[node][0] if node in self._variables else None
+
+
+def _pairs(references: list[bytes]) -> Iterator[tuple[int, str]]:
+    """Number of an object and the attribute it hangs on, of ObjectReferences."""
+    for reference in map(fields, references):
+        yield reference.get(1, [0])[0], reference.get(2, [b""])[0].decode()
+
+
+def _by_name(graph: _ObjectGraph) -> dict[str, set[str]]:
+    """Reference name -> keys of the variables whose full names say so, whatever scopes they are in."""
+    found = defaultdict(set)
+    for key, name in graph.full_names.items():
+        for pattern, newer in _OLD_NAMES:
+            name = re.sub(pattern, newer, name)
+        for tail in _tails(name):
+            block = re.match(r"transformer/layer_(\d+)/", tail)
+            row = _ROWS.get(tail.replace(block[0], "transformer/layer_{i}/", 1) if block else tail)
+            if row:
+                found[row.reference.replace("{i}", block[1] if block else "")].add(key)
+                break
+    return dict(found)
+
+
+def _tails(name: str) -> Iterator[str]:
+    """a/b/c, b/c, c."""
+    parts = name.split("/")
+    yield from ("/".join(parts[start:]) for start in range(len(parts)))
+
+
+def _by_attribute(graph: _ObjectGraph) -> dict[str, set[str]]:
+    """Reference name -> keys of the variables that the attributes of an encoder lead to."""
+    found = defaultdict(set)
+    for encoder in graph.holders("_embedding_layer", "_transformer_layers"):
+        for row in names.encoder(len(graph.full_names) // len(names.BLOCK)):
+            path = row.model_garden
+            for pattern, attributes in _ATTRIBUTES:
+                path = re.sub(pattern, attributes, path)
+            if key := graph.key_at(encoder, path):
+                found[row.reference].add(key)
+    return dict(found)
+
+
+def _of_heads(graph: _ObjectGraph) -> dict[str, set[str]]:
+    """Reference name -> keys of output layers, and of a head's own pooler."""
+    found = defaultdict(set)
+    for key, name in graph.full_names.items():
+        if pooler := _POOLER.search(name):
+            found[f"bert/pooler/dense/{pooler[1]}"].add(key)
+        elif (output := _OUTPUT.search(name)) and output[1] in _OUTPUT_SCOPES:
+            found[_OUTPUT_SCOPES[output[1]] + _OUTPUT_VARIABLES[output[2]]].add(key)
+    for attribute, scope in _OUTPUT_ATTRIBUTES.items():
+        for node in graph.held_as(attribute):
+            for key, name in graph.variables_below(node).items():
+                if (output := _OUTPUT.search(name)) and output[1] not in _OUTPUT_SCOPES:
+                    found[scope + _OUTPUT_VARIABLES[output[2]]].add(key)
+    return dict(found)
+
+
+# A message NodeDef says its operation as field 2, a string. Model Garden's gelu raises x to the third power; the exact
+# one needs erf, or its complement in newer versions.
+_OPERATIONS = (
+    (rb"\x12(\x03Erf|\x04Erfc)[\x1a\x22\x2a]", "gelu_erf"),
+    (rb"\x12\x03Pow[\x1a\x22\x2a]", "gelu"),
+    (rb"\x12\x04Relu[\x1a\x22\x2a]", "relu"),
+)
+# What Keras noted of layers, as JSON.
+_NOTED = (
+    (rb'"output_dropout": (\d\.\d+)', "hidden_dropout_prob"),
+    (rb'"attention_dropout": (\d\.\d+)', "attention_probs_dropout_prob"),
+)
+
+
+def _settings_of_graph(path: str) -> dict[str, Any]:
+    """Reads them from a SavedModel: the activation from its operations, the rest from what Keras noted of layers."""
+    notes = os.path.join(os.path.dirname(path), "keras_metadata.pb")  # in saved_model.pb itself before TensorFlow 2.5
+    data = b""
+    for file in filter(files.exists, (path, notes)):
+        with files.open_binary(file) as stream:
+            data += stream.read()
+    _refuse_norm_first(path, bool(re.search(rb'"norm_first": true', data)))
+    activations = [activation for pattern, activation in _OPERATIONS if re.search(pattern, data)]
+    said: dict[str, Any] = {"hidden_act": activations[0]} if activations else {}
+    for pattern, field in _NOTED:
+        if number := re.search(pattern, data):
+            said[field] = float(number[1])
+    return said
+
+
+def _settings_of_trainer(path: str) -> dict[str, Any]:
+    """Reads them from a params.yaml, of which two plain lines are all that matters."""
+    text = files.read_text(path, drop_bom=True)
+    _refuse_norm_first(path, bool(re.search(r"\bnorm_first: *true", text, re.IGNORECASE)))
+    named = re.search(r"""\bhidden_activation: *['"]?(\w+)""", text)
+    if not named:
+        return {}
+    if named[1] not in _ACTIVATIONS:
+        raise UserError(f"{path}: its hidden_activation {named[1]} is not one of {', '.join(_ACTIVATIONS)}")
+    return {"hidden_act": _ACTIVATIONS[named[1]]}
+
+
+def _refuse_norm_first(path: str, said: bool) -> None:
+    if said:
+        raise UserError(f"{path}: says norm_first; a model that normalises before attention, not after, is not BERT")

@@ -1,0 +1,165 @@
+"""New entries for the vocabulary of a trained model, for text whose words it would take apart.
+
+A word that gets an entry of its own needs a row in the word embeddings and a bias in the masked-LM head. They begin as
+the mean of those of the pieces that stood for the word until now, so that the model reads it at first about as before,
+and pretraining on the new text goes on from there.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections.abc import Callable, Mapping, Sequence
+
+import numpy as np
+
+from bert_tf2 import tokenization
+from bert_tf2.config import BertConfig
+from bert_tf2.support import files
+from bert_tf2.support.errors import UserError
+from bert_tf2.weights import names
+from bert_tf2.weights.base import Weights
+
+_UNUSED = re.compile(r"\[unused\d+\]")
+_UNKNOWN = "[UNK]"
+_LONGEST_WORD = tokenization.WordpieceTokenizer(vocab=()).max_input_chars_per_word
+_ROWS_OF_WORDS = ("bert/embeddings/word_embeddings", "cls/predictions/output_bias")
+
+
+@dataclasses.dataclass(frozen=True)
+class Extension:
+    """What new words do to a vocabulary.
+
+    Attributes:
+      vocabulary: all entries, the new ones included.
+      pieces: id of each new entry -> the ids of its pieces in the old vocabulary.
+      known: words that were entries already.
+    """
+
+    vocabulary: list[str]
+    pieces: Mapping[int, list[int]]
+    known: list[str]
+
+    def describe(self, old_size: int) -> str:
+        """One sentence for the user."""
+        appended = len(self.vocabulary) - old_size
+        return (
+            f"Vocabulary: {len(self.pieces)} new entries, {len(self.pieces) - appended} of them in [unused] places,"
+            f" {appended} at the end; {len(self.known)} were there already"
+        )
+
+
+def extend(vocabulary: Sequence[str], new_words_file: str, do_lower_case: bool) -> Extension:
+    """Plans new entries: in the places of `[unused...]` entries first, then at the end.
+
+    Args:
+      vocabulary: the entries of vocab.txt.
+      new_words_file: one word a line, as the tokenizer splits text into words; `##` before one continues a word.
+      do_lower_case: as the model was trained.
+
+    Raises:
+      UserError: a line can never be found in a text, because the tokenizer would split or change it first; or the file
+        holds no word, or the vocabulary no [UNK].
+    """
+    ids = {token.strip(): index for index, token in enumerate(vocabulary)}  # blanks as tokenization.load_vocab has them
+    if _UNKNOWN not in ids:
+        raise UserError(f"the vocabulary has no {_UNKNOWN}, so it is not BERT's; give that of the model (--vocab_file)")
+    basic = tokenization.BasicTokenizer(do_lower_case=do_lower_case)
+    free = iter([index for index, token in enumerate(vocabulary) if _UNUSED.fullmatch(token.strip())])
+    split = _splitter(ids)
+    entries, pieces, known = list(vocabulary), {}, []
+    added: set[str] = set()
+    for number, line in enumerate(files.read_lines(new_words_file, drop_bom=True), 1):
+        word = line.strip()
+        if not word or word in added:
+            continue
+        if word in ids:
+            known.append(word)
+            continue
+        _check_word(word, basic, f"{new_words_file}, line {number}")
+        added.add(word)
+        index = next(free, len(entries))
+        entries[index : index + 1] = [word]
+        pieces[index] = [ids[piece] for piece in split(word)]
+    if not pieces and not known:
+        raise UserError(f"{new_words_file}: holds no word; one a line is needed")
+    return Extension(entries, pieces, known)
+
+
+def _splitter(ids: Mapping[str, int]) -> Callable[[str], list[str]]:
+    """What splits a word into pieces: a whole one as in text, and one after `##` into pieces that continue a word."""
+    continuing = {entry for entry in ids if entry.startswith("##")}
+    whole = tokenization.WordpieceTokenizer(vocab=ids, unk_token=_UNKNOWN)
+    tail = tokenization.WordpieceTokenizer(
+        vocab=continuing | {entry.removeprefix("##") for entry in continuing}, unk_token=_UNKNOWN
+    )
+
+    def split(word: str) -> list[str]:
+        if not word.startswith("##"):
+            return whole.tokenize(word)
+        first, *rest = tail.tokenize(word.removeprefix("##"))
+        return [first if first == _UNKNOWN else f"##{first}", *rest]
+
+    return split
+
+
+def _check_word(word: str, tokenizer: tokenization.BasicTokenizer, where: str) -> None:
+    text = word.removeprefix("##")
+    words = tokenizer.tokenize(text)
+    if words != [text]:
+        raise UserError(
+            f"{where}: {word!r} would never be found, because text is split into {' '.join(words) or 'nothing'!r}"
+            " before words are looked up; give each part a line of its own, or leave the line out"
+        )
+    if len(text) > _LONGEST_WORD:
+        raise UserError(
+            f"{where}: a word of {len(text)} characters would never be found, because one of more than {_LONGEST_WORD}"
+            f" becomes {_UNKNOWN} before words are looked up; leave the line out"
+        )
+
+
+class ExtendedWeights(Weights):
+    """Weights with rows for new entries."""
+
+    def __init__(self, source: Weights, config: BertConfig, extension: Extension):
+        """`config` is the one of `source`; the attribute `config` has the new size."""
+        super().__init__(source.path)
+        self.kind, self.remarks, self.dtypes = source.kind, source.remarks, source.dtypes
+        self._source = source
+        self._extension = extension
+        # A table may have more rows than the vocabulary has entries; these are taken first.
+        size = max(config.vocab_size, len(extension.vocabulary))
+        self.config = dataclasses.replace(config, vocab_size=size)
+        self.shapes = {name: [size, *shape[1:]] if _of_words(name) else shape for name, shape in source.shapes.items()}
+
+    @property
+    def folder(self) -> str:
+        return self._source.folder
+
+    def vocabulary(self) -> list[str]:
+        return self._extension.vocabulary
+
+    def tokenizer_settings(self):
+        return self._source.tokenizer_settings()
+
+    def labels(self):
+        return self._source.labels()
+
+    def get(self, name: str) -> np.ndarray:
+        """A variable; where it has a row for each entry of the vocabulary, with the new rows.
+
+        An optimizer has no memory of the new entries: the rows of its slots are 0.
+        """
+        old = self._source.get(name)
+        if not _of_words(name):
+            return old
+        new = np.zeros(self.shapes[name], old.dtype)
+        new[: len(old)] = old
+        for index, pieces in self._extension.pieces.items():
+            new[index] = 0 if names.is_optimizer_state(name) else old[pieces].mean(axis=0)
+        return new
+
+
+def _of_words(name: str) -> bool:
+    """Whether a variable, or a slot of it, has a row for each entry of the vocabulary."""
+    return name.startswith(_ROWS_OF_WORDS)

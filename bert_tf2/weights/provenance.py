@@ -1,0 +1,321 @@
+"""What is known of weights beside their numbers, and whether a call was given the same.
+
+No shape shows the number of attention heads, the activation function, the word that an id stands for, or whether text
+was lower-cased. With another one the weights compute something else, and nothing fails. Files beside them tell:
+
+    bert_config.json, config.json                       the configuration
+    vocab.txt                                           the vocabulary
+    tokenizer_config.json, tokenizer.json               do_lower_case, of Hugging Face's models
+    tokenization.json                                   do_lower_case and the vocabulary's hash, of this project's
+
+A training writes bert_config.json and tokenization.json beside its checkpoints (`write`). Whatever loads weights
+compares: `check_config` is called by `checkpoint`, `load_tokenizer` by every task that reads text.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+import os
+from collections.abc import Iterator, Sequence
+
+from absl import logging
+
+from bert_tf2 import tokenization
+from bert_tf2.config import BertConfig
+from bert_tf2.support import files
+from bert_tf2.support.errors import UserError
+from bert_tf2.weights import bundle, huggingface
+from bert_tf2.weights.base import Weights
+
+CONFIG_FILE = "bert_config.json"
+TOKENIZATION_FILE = "tokenization.json"
+
+# What decides on the function that weights compute: all but the dropout rates, the scale of fresh weights, and keys
+# that BERT does not use. A training may change those.
+_DECISIVE = tuple(
+    field.name
+    for field in dataclasses.fields(BertConfig)
+    if field.name not in ("hidden_dropout_prob", "attention_probs_dropout_prob", "initializer_range", "extra")
+)
+# These show in the shapes of the weights, and whoever loads them looks there.
+_SHOWN_BY_SHAPES = ("vocab_size", "hidden_size", "intermediate_size", "max_position_embeddings", "type_vocab_size")
+
+
+def _value(config: BertConfig, name: str):
+    value = getattr(config, name)
+    return value.lower() if isinstance(value, str) else value
+
+
+def _differences(stated: BertConfig, config: BertConfig) -> list[str]:
+    return [name for name in _DECISIVE if _value(stated, name) != _value(config, name)]
+
+
+def _listed(config: BertConfig, fields: Sequence[str]) -> str:
+    return " and ".join(f"{name} {_value(config, name)}" for name in fields)
+
+
+# The configuration
+
+
+def stated_config(source: Weights) -> tuple[BertConfig, str] | None:
+    """The configuration that weights hold or that lies beside them, and the file that states it.
+
+    Raises:
+      UserError: that file is broken.
+    """
+    if source.config is not None:
+        return source.config, source.config_file or source.path
+    path = os.path.join(source.folder, CONFIG_FILE)
+    return (BertConfig.from_json_file(path), path) if files.exists(path) else None
+
+
+def check_config(source: Weights, config: BertConfig) -> list[str]:
+    """Compares a configuration with the one that is stated for weights, in what their shapes do not show.
+
+    Returns:
+      Sentences for the user on what differs and may be meant: fewer layers than there are, which use the first of
+      them; an activation function where the source's own word is not certain (Weights.uncertain).
+
+    Raises:
+      UserError: with this configuration the weights would compute something else.
+    """
+    found = stated_config(source)
+    if found is None:
+        return []
+    stated, path = found
+    different = [name for name in _differences(stated, config) if name not in _SHOWN_BY_SHAPES]
+    meant = [name for name in different if _may_be_meant(source, stated, config, name)]
+    refused = [name for name in different if name not in meant]
+    if refused:
+        remedy = f"give --bert_config_file={path}" if path.endswith(".json") else "correct --bert_config_file"
+        raise UserError(
+            f"{path}: states {_listed(stated, refused)} for the weights {source.path}, but the configuration in use"
+            f" says {_listed(config, refused)}, with which they compute something else; {remedy}"
+        )
+    return [
+        f"{path}: states {_listed(stated, [name])} for the weights {source.path}, the configuration in use says"
+        f" {_listed(config, [name])}: {_consequence(name)}."
+        for name in meant
+    ]
+
+
+def _may_be_meant(source: Weights, stated: BertConfig, config: BertConfig, name: str) -> bool:
+    if name == "num_hidden_layers":
+        return config.num_hidden_layers < stated.num_hidden_layers  # more layers are missing weights
+    return _value(config, name) in source.uncertain.get(name, ())
+
+
+def _consequence(name: str) -> str:
+    if name == "num_hidden_layers":
+        return "only the first layers are used"
+    return "the outputs differ, and which is right is not certain"
+
+
+# The vocabulary, and the case of the text
+
+
+@dataclasses.dataclass(frozen=True)
+class _Record:
+    """What a tokenization.json says; None is what it does not say."""
+
+    path: str
+    do_lower_case: bool | None
+    vocab_sha256: str | None
+
+
+def _read_record(folder: str) -> _Record | None:
+    path = os.path.join(folder, TOKENIZATION_FILE)
+    if not files.exists(path):
+        return None
+    content = files.read_json(path)
+    lower, digest = content.get("do_lower_case"), content.get("vocab_sha256")
+    if not isinstance(lower, bool | None) or not isinstance(digest, str | None):
+        raise UserError(
+            f"{path}: do_lower_case must be true or false, vocab_sha256 a string; correct the file, or remove it"
+        )
+    return _Record(path, lower, digest)
+
+
+def stated_case(source: Weights | None, vocab_file: str | None = None) -> tuple[bool, str] | None:
+    """Whether text is lower-cased for some weights, and the file that states it: theirs, else one with the vocabulary.
+
+    Raises:
+      UserError: such a file is broken.
+    """
+    found = None
+    if source is not None:
+        said = source.tokenizer_settings().get("do_lower_case")
+        found = _case_stated_in(source.folder) or ((said, source.path) if isinstance(said, bool) else None)
+    if found is None and vocab_file is not None:
+        found = _case_stated_in(os.path.dirname(vocab_file))
+    return found
+
+
+def _case_stated_in(folder: str) -> tuple[bool, str] | None:
+    record = _read_record(folder)
+    if record and record.do_lower_case is not None:
+        return record.do_lower_case, record.path
+    return huggingface.stated_case(folder)
+
+
+def choose_case(
+    do_lower_case: bool | None, vocab_file: str, source: Weights | None = None, init_checkpoint: str | None = None
+) -> bool:
+    """Whether to lower-case text.
+
+    Args:
+      do_lower_case: what the user said; None for nothing, which stands for True.
+      vocab_file: the vocabulary in use.
+      source: the weights in use.
+      init_checkpoint: the flag's value, for the reference's check by the names of its releases.
+
+    Raises:
+      UserError: nothing was said, and a file beside the weights or the vocabulary says that text is not lower-cased; or
+        the flag does not fit the name of one of the reference's releases.
+    """
+    lower = True if do_lower_case is None else do_lower_case
+    for path in {init_checkpoint, source.path if source is not None else None}:
+        tokenization.validate_case_matches_checkpoint(lower, path)
+    found = stated_case(source, vocab_file)
+    if found is not None and found[0] != lower:
+        stated, path = found
+        if do_lower_case is None:
+            raise UserError(
+                f"{path}: says do_lower_case false, but text is lower-cased by default; give --do_lower_case=False (or"
+                " --do_lower_case=True, to lower-case it all the same)"
+            )
+        logging.warning("%s: says do_lower_case %s; --do_lower_case=%s counts", path, str(stated).lower(), lower)
+    return lower
+
+
+def load_tokenizer(
+    vocab_file: str,
+    do_lower_case: bool | None,
+    vocab_size: int | None = None,
+    source: Weights | None = None,
+    init_checkpoint: str | None = None,
+) -> tokenization.FullTokenizer:
+    """The tokenizer, once it is clear that it gives a model the ids that it was trained with.
+
+    Args:
+      vocab_file: the vocabulary.
+      do_lower_case: what the user said; None for nothing, which stands for True.
+      vocab_size: how many embeddings the model has; None where there is no model yet.
+      source: the weights in use; None where there are none.
+      init_checkpoint: see choose_case.
+
+    Raises:
+      UserError: see choose_case and check_vocabulary; or the vocabulary is missing, lacks a special token, or has more
+        entries than the model has embeddings.
+    """
+    lower = choose_case(do_lower_case, vocab_file, source, init_checkpoint)
+    tokenizer = tokenization.load_tokenizer(vocab_file, lower, vocab_size)
+    if stated_case(source, vocab_file) is None:
+        tokenization.check_case_of_vocabulary(tokenizer.vocab, vocab_file, do_lower_case)
+    if source is not None:
+        check_vocabulary(source, vocab_file)
+    return tokenizer
+
+
+def check_vocabulary(source: Weights, vocab_file: str) -> None:
+    """Compares a vocabulary with the one that weights were trained with, as far as it is known.
+
+    Where the vocabulary itself lies beside the weights, entries may be added at the end, be missing there, or take the
+    places of [unused] ones, as happens when someone adds words. Where only its hash is known all must be the same.
+
+    Raises:
+      UserError: an id stands for another word.
+    """
+    record, theirs = _read_record(source.folder), _vocabulary_of(source)
+    ours = _entries(vocab_file)
+    if record and record.vocab_sha256:
+        if record.vocab_sha256 == _hash(ours):
+            return
+        if theirs is None or record.vocab_sha256 != _hash(theirs):
+            raise UserError(
+                f"{vocab_file}: is not the vocabulary that the weights {source.path} were trained with, whose hash is"
+                f" in {record.path}: ids would stand for other words; give the same --vocab_file as then"
+            )
+    different = [*_different_entries(theirs or (), ours)]
+    if different:
+        number, there, here = different[0]
+        raise UserError(
+            f"{vocab_file}: is not the vocabulary that lies with the weights {source.path}: {len(different)} entries"
+            f" differ, the first on line {number + 1}, {here!r} here and {there!r} there; give that vocabulary as"
+            " --vocab_file, or remove it from there if it does not belong to them"
+        )
+
+
+def _vocabulary_of(source: Weights) -> list[str] | None:
+    try:
+        entries = source.vocabulary()
+    except UserError as error:  # the user has given another file, which cannot be compared
+        logging.warning("%s", error)
+        return None
+    return None if entries is None else [entry.strip() for entry in entries]
+
+
+def _different_entries(theirs: Sequence[str], ours: Sequence[str]) -> Iterator[tuple[int, str, str]]:
+    """Index, their entry and ours, where the same id stands for two words."""
+    for index, (there, here) in enumerate(zip(theirs, ours, strict=False)):
+        if there != here and not there.startswith("[unused") and not here.startswith("[unused"):
+            yield index, there, here
+
+
+def _entries(vocab_file: str) -> list[str]:
+    """As tokenization.load_vocab reads them, repeated ones included."""
+    return [entry.strip() for entry in tokenization.read_entries(vocab_file)]
+
+
+def _hash(entries: Sequence[str]) -> str:
+    """Of the entries, so that line ends do not matter."""
+    return hashlib.sha256("".join(f"{entry}\n" for entry in entries).encode()).hexdigest()
+
+
+# Writing
+
+
+def check_output_dir(output_dir: str, config: BertConfig) -> None:
+    """Makes sure, before a new training begins in a folder, that `write` would replace no other model's configuration.
+
+    Raises:
+      UserError: a bert_config.json is there that states another model.
+    """
+    path = os.path.join(output_dir, CONFIG_FILE)
+    if not files.exists(path) or bundle.latest_checkpoint(output_dir):  # that of a training is compared by check_config
+        return
+    stated = BertConfig.from_json_file(path)
+    if different := _differences(stated, config):
+        raise UserError(
+            f"{path}: states {_listed(stated, different)}, but --bert_config_file says {_listed(config, different)},"
+            " and would take its place there; give another --output_dir, or move the file away"
+        )
+
+
+def write(
+    folder: str, config: BertConfig, tokenizer: tokenization.FullTokenizer | None = None, vocab_file: str | None = None
+) -> None:
+    """Writes beside the checkpoints of a training what it is that is trained: bert_config.json, tokenization.json.
+
+    Args:
+      folder: where the checkpoints go.
+      config: the model's configuration. One that is there and states the same model stays as it is.
+      tokenizer, vocab_file: for the second file; without them it is not written.
+    """
+    path = os.path.join(folder, CONFIG_FILE)
+    if not files.exists(path) or _differences(BertConfig.from_json_file(path), config):
+        files.write_text(path, config.to_json_string())
+    if tokenizer is not None:
+        lower = tokenizer.basic_tokenizer.do_lower_case
+        files.write_text(os.path.join(folder, TOKENIZATION_FILE), record_of(lower, _entries(vocab_file)))
+
+
+def record_of(do_lower_case: bool, vocabulary: Sequence[str] | None) -> str:
+    """The text of a tokenization.json."""
+    content: dict = {"do_lower_case": do_lower_case}
+    if vocabulary is not None:
+        entries = [entry.strip() for entry in vocabulary]
+        content |= {"vocab_entries": len(entries), "vocab_sha256": _hash(entries)}
+    return json.dumps(content, indent=2) + "\n"

@@ -1,0 +1,68 @@
+"""Weights from wherever they are: finds out what a path holds, and opens it."""
+
+from __future__ import annotations
+
+import os
+
+from bert_tf2.support import files
+from bert_tf2.support.errors import UserError
+from bert_tf2.weights import bundle, huggingface, keras_files, model_garden
+from bert_tf2.weights.base import Weights
+from bert_tf2.weights.labels import LabelMap, load_label_map
+
+_KINDS = (
+    "a TensorFlow checkpoint (its prefix, its folder or one of its files), a Hugging Face folder (config.json with"
+    " model.safetensors or pytorch_model.bin), a SavedModel of a BERT encoder, a .keras or a .weights.h5 file"
+)
+
+
+def open_weights(path: str) -> Weights:
+    """Opens weights of any kind for reading.
+
+    Args:
+      path: the prefix, folder or a file of a TensorFlow 1 checkpoint; a folder in Hugging Face's layout, or its weights
+        file; a TensorFlow 2 checkpoint or SavedModel of Model Garden's encoder; a Keras file of this project's models,
+        or a folder with one of them.
+
+    Raises:
+      UserError: nothing of these is there, or more than one, or it cannot be read.
+    """
+    if keras_files.recognises(path):
+        return keras_files.KerasFile(path)
+    from_huggingface = huggingface.recognises(path)
+    if from_huggingface and files.is_directory(path) and bundle.prefixes_in(path):
+        raise UserError(
+            f"{path}: holds both a TensorFlow checkpoint and a Hugging Face model; name one file,"
+            f" {bundle.prefixes_in(path)[0]} say, or {huggingface.recognises(path)}"
+        )
+    if from_huggingface:
+        return huggingface.HuggingFaceFolder(path)
+    if model_garden.recognises(path):
+        return model_garden.ObjectCheckpoint(path)
+    if len(kept := _keras_files_in(path)) == 1 and not bundle.prefixes_in(path):
+        return keras_files.KerasFile(kept[0])
+    try:
+        prefix = bundle.find_prefix(path)
+    except UserError as error:
+        if kept:
+            raise UserError(f"{path}: holds several files of Keras, name one of them: {', '.join(kept)}") from error
+        if files.exists(path) and not files.is_directory(path):
+            files.expect_kind(path, f"weights; what can be read is {_KINDS}")
+        if files.is_directory(path) or files.exists(path):
+            raise UserError(f"{error}; what can be read is {_KINDS}") from error
+        raise UserError(f"{error}; nothing is fetched by the name of a model: give a file or folder") from error
+    return bundle.Checkpoint(prefix)
+
+
+def _keras_files_in(path: str) -> list[str]:
+    found = (os.path.join(path, name) for name in files.list_directory(path))
+    return [file for file in found if keras_files.recognises(file)]
+
+
+def labels_of(source: Weights) -> LabelMap | None:
+    """What a classifier's or tagger's outputs mean: label_map.json beside the weights, else what they say themselves.
+
+    None where nobody says it.
+    """
+    beside = load_label_map(source.folder)
+    return beside or source.labels()

@@ -1,0 +1,217 @@
+"""Files of named tensors as `transformers` keeps them: model.safetensors and pytorch_model.bin.
+
+A safetensors file is eight bytes with the length of a header, the header in JSON (name -> dtype, shape and place of
+each tensor), and the numbers, one tensor after the other. It is read and written here by a few lines and not by its own
+library, because that library writes only what is in memory all at once, and has no bfloat16 for numpy. The format has
+no checksums.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from bert_tf2.support import files
+from bert_tf2.support.errors import UserError
+from bert_tf2.weights import torch_files
+from bert_tf2.weights.base import as_float32
+from bert_tf2.weights.torch_files import Stored
+
+# The format's names of dtypes. It has more, for numbers of 8 bits and less, which no BERT is kept in.
+_DTYPES = {
+    "F64": "float64",
+    "F32": "float32",
+    "F16": "float16",
+    "BF16": "bfloat16",
+    "I64": "int64",
+    "I32": "int32",
+    "I16": "int16",
+    "I8": "int8",
+    "U8": "uint8",
+    "BOOL": "bool",
+}
+_LONGEST_HEADER = 100_000_000  # the format's own limit
+_METADATA = "__metadata__"
+# What `transformers` asks of a file before it reads it.
+_WRITTEN_METADATA = {"format": "pt"}
+
+
+class TensorFile:
+    """A file of named tensors that is read one tensor at a time.
+
+    Attributes:
+      path: of the file.
+      tensors: name -> what it is and where.
+    """
+
+    def __init__(self, path: str):
+        """Raises UserError if the file is not there or is not such a file, as far as its description tells."""
+        self.path = path
+        self.tensors: dict[str, Stored] = {}
+        self._verified = False
+
+    def read(self, name: str) -> np.ndarray:
+        """A tensor: float32 whatever float it is in the file, other dtypes as they are. It may be read-only.
+
+        The first call reads the whole file once if it has checksums.
+
+        Raises:
+          UserError: the file does not match them, or ends too early.
+        """
+        if not self._verified:
+            self.verify()
+            self._verified = True
+        stored = self.tensors[name]
+        with files.open_binary(self.path) as stream:
+            stream.seek(stored.offset)
+            data = stream.read(stored.num_bytes)
+        if len(data) != stored.num_bytes:
+            raise UserError(f"{self.path}: ends within {name}; copy it again")
+        return _as_array(data, stored)
+
+    def verify(self) -> None:
+        """Compares the file with its checksums, as far as it has any. Raises UserError if they differ."""
+
+
+def open_tensors(path: str) -> TensorFile:
+    """Opens a file by its name: .safetensors, or else what torch.save wrote. Raises UserError as TensorFile does."""
+    return SafetensorsFile(path) if path.endswith(".safetensors") else TorchFile(path)
+
+
+def _as_array(data: bytes, stored: Stored) -> np.ndarray:
+    numbers = np.frombuffer(data, torch_files.DTYPES[stored.dtype])
+    if stored.strides == torch_files.row_major(stored.shape):
+        array = numbers.reshape(stored.shape)
+    else:
+        steps = [stride * numbers.itemsize for stride in stored.strides]
+        array = np.lib.stride_tricks.as_strided(numbers, stored.shape, steps, writeable=False)
+    return np.ascontiguousarray(as_float32(array)).reshape(stored.shape)
+
+
+class TorchFile(TensorFile):
+    """What torch.save wrote, in either of its formats."""
+
+    def __init__(self, path: str):
+        super().__init__(path)
+        files.expect_kind(path, "weights that PyTorch saved", "zip", "pickle", "text")  # old pickles are text
+        with files.open_binary(path) as stream:
+            self._layout = torch_files.read_layout(stream, _size(stream), path)
+        self.tensors = self._layout.tensors
+
+    def verify(self) -> None:
+        with files.open_binary(self.path) as stream:
+            damaged = torch_files.damaged_part(stream, self._layout)
+        if damaged:
+            raise UserError(
+                f"{self.path}: damaged at {damaged}: the checksum of the archive does not match; copy it again"
+            )
+
+
+class SafetensorsFile(TensorFile):
+    """A safetensors file."""
+
+    def __init__(self, path: str):
+        super().__init__(path)
+        files.expect_kind(path, "a safetensors file", "safetensors")
+        with files.open_binary(path) as stream:
+            size = _size(stream)
+            stream.seek(0)
+            length = int.from_bytes(stream.read(8), "little")
+            if size < 8 or length > min(size - 8, _LONGEST_HEADER):
+                raise UserError(
+                    f"{path}: is cut off or no safetensors file (a header of {length} bytes in a file of {size});"
+                    " copy it again"
+                )
+            header = stream.read(length)
+        with _explained(path):
+            self._read_header(json.loads(header), 8 + length, size)
+
+    def _read_header(self, header: Mapping[str, Any], start: int, size: int) -> None:
+        """Takes over what the header says. Raises ValueError, LookupError or TypeError where that makes no sense."""
+        ends = []
+        for name, entry in header.items():
+            if name == _METADATA:
+                continue
+            shape, (begin, end) = tuple(entry["shape"]), entry["data_offsets"]
+            if len(shape) > torch_files.MOST_AXES or not all(
+                type(number) is int and number >= 0 for number in (*shape, begin, end)
+            ):
+                raise ValueError(f"the size or the place of {name} makes no sense")
+            if entry["dtype"] not in _DTYPES:
+                raise ValueError(f"{name} is of dtype {entry['dtype']}, which is none of {', '.join(_DTYPES)}")
+            stored = Stored(start + begin, _DTYPES[entry["dtype"]], shape, torch_files.row_major(shape))
+            if stored.num_bytes != end - begin:
+                raise ValueError(f"{name} of shape {list(shape)} does not fit in its {end - begin} bytes")
+            self.tensors[name] = stored
+            ends.append((begin, end, name))
+        self._check_places(sorted(ends), size - start)
+
+    def _check_places(self, places: Sequence[tuple[int, int, str]], size: int) -> None:
+        """The tensors must fill the rest of the file without gaps: what lay in a gap or twice in one place is wrong."""
+        reached = 0
+        for begin, end, name in places:
+            if begin != reached:
+                raise ValueError(f"{name} begins at byte {begin} and what is before it ends at byte {reached}")
+            reached = end
+        if reached != size:
+            raise ValueError(f"the tensors take {reached} bytes and the file has {size} of them")
+
+
+def _size(stream) -> int:
+    stream.seek(0, 2)
+    return stream.tell()
+
+
+@contextlib.contextmanager
+def _explained(path: str):
+    try:
+        yield
+    except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
+        reason = " ".join(str(error).split())[:200]
+        raise UserError(f"{path}: the header of the file is damaged ({reason}); copy it again") from error
+
+
+def write_safetensors(path: str, shapes: Mapping[str, Sequence[int]], arrays: Iterable[tuple[str, np.ndarray]]) -> None:
+    """Writes tensors of float32 to a local file, holding one of them in memory at a time.
+
+    Args:
+      path: to write, one that files.complete_or_absent gives.
+      shapes: name -> sizes, of every tensor that will come.
+      arrays: the tensors in any order.
+
+    Raises:
+      ValueError: they do not come as `shapes` says.
+      OSError: the file cannot be written; files.complete_or_absent makes a UserError of it.
+    """
+    head, places = _header(shapes)
+    missing = set(shapes)
+    with files.open_binary(path, "wb") as stream:
+        stream.write(head)
+        for name, array in arrays:
+            if name not in missing or list(array.shape) != list(shapes[name]):
+                raise ValueError(f"{name} of shape {array.shape} was not announced")
+            missing.remove(name)
+            stream.seek(places[name])
+            stream.write(np.ascontiguousarray(array, "<f4").data)
+    if missing:
+        raise ValueError(f"{', '.join(sorted(missing))} did not come")
+
+
+def _header(shapes: Mapping[str, Sequence[int]]) -> tuple[bytes, dict[str, int]]:
+    """The first bytes of a file, and where in it each tensor begins."""
+    entries: dict[str, Any] = {_METADATA: _WRITTEN_METADATA}
+    places: dict[str, int] = {}
+    end = 0
+    for name, shape in shapes.items():
+        places[name] = end
+        end += 4 * math.prod(shape)
+        entries[name] = {"dtype": "F32", "shape": list(shape), "data_offsets": [places[name], end]}
+    text = json.dumps(entries, separators=(",", ":")).encode()
+    text += b" " * (-len(text) % 8)  # so that the numbers begin where a processor likes to read them
+    head = len(text).to_bytes(8, "little") + text
+    return head, {name: len(head) + place for name, place in places.items()}

@@ -1,0 +1,171 @@
+"""Good files, bad ones, and command lines to try them with; what an answer to a mistake must look like."""
+
+from __future__ import annotations
+
+import json
+import pathlib
+import re
+
+import pytest
+import toy_data
+from command_lines import CommandLines, Done
+
+from bert_tf2 import checkpoint, heads, records
+from bert_tf2.weights.labels import LabelMap, save_label_map
+
+LENGTH, PREDICTIONS = 32, 4
+LABELS = LabelMap("tsv", ("maybe", "no", "yes"), regression=False)
+RESULTS = {
+    *("eval_results.txt", "eval_metrics.json", "test_results.tsv", "predictions.tsv", "predictions.json"),
+    *("nbest_predictions.json", "null_odds.json", "predictions.txt", "features.json", "features.npy", "new_vocab.txt"),
+}
+
+
+def save(model, folder: pathlib.Path, step: int = 7) -> None:
+    checkpoint.CheckpointFolder(str(folder)).save(checkpoint.tf1_variables(model), step)
+
+
+def write_records(path: pathlib.Path, **changes) -> None:
+    row = {
+        "input_ids": [2, 5, 3] + [0] * (LENGTH - 3),
+        "input_mask": [1] * 3 + [0] * (LENGTH - 3),
+        "segment_ids": [0] * LENGTH,
+        "masked_lm_positions": [1] + [0] * (PREDICTIONS - 1),
+        "masked_lm_ids": [7] + [0] * (PREDICTIONS - 1),
+        "masked_lm_weights": [1.0] + [0.0] * (PREDICTIONS - 1),
+        "next_sentence_labels": [0],
+    }
+    records.write_records(str(path), records.PRETRAINING, [row, {**row, **changes}])
+
+
+def write_checkpoints(folder: pathlib.Path) -> None:
+    config = toy_data.config(num_hidden_layers=1)
+    save(heads.PretrainingModel(config), folder / "pretrained")
+    save(heads.ClassifierModel(config, num_labels=3), folder / "classifier")
+    save_label_map(str(folder / "classifier"), LABELS)
+    save(heads.PretrainingModel(toy_data.config(num_hidden_layers=1, hidden_size=8)), folder / "narrow")
+    encoder = checkpoint.tf1_variables(heads.PretrainingModel(config))
+    encoder.pop("bert/encoder/layer_0/output/dense/kernel")
+    checkpoint.save(str(folder / "incomplete" / "model.ckpt"), encoder)
+    save(heads.PretrainingModel(config), folder / "corrupt")
+    data = folder / "corrupt" / "model.ckpt-7.data-00000-of-00001"
+    data.write_bytes(data.read_bytes()[:1000])
+    save(heads.PretrainingModel(config), folder / "cased_L-12_H-768_A-12")
+    release = folder / "cased_L-12_H-768_A-12"
+    for ending in ("index", "data-00000-of-00001"):
+        (release / f"model.ckpt-7.{ending}").rename(release / f"bert_model.ckpt.{ending}")
+
+
+def write_configurations(folder: pathlib.Path) -> None:
+    good = json.loads((folder / "bert_config.json").read_text())
+    (folder / "not.json").write_text('{"vocab_size": 30522,\n "hidden_size" 768}')
+    (folder / "lacking.json").write_text(json.dumps({"hidden_size": 16}))
+    (folder / "heads.json").write_text(json.dumps({**good, "num_attention_heads": 3}))
+    (folder / "few_words.json").write_text(json.dumps({**good, "vocab_size": 10}))
+    (folder / "few.txt").write_text("[PAD]\n[UNK]\n[CLS]\nfilm\n")
+
+
+def write_tables(folder: pathlib.Path) -> None:
+    toy_data.write_tsv_task(folder / "tables")
+    for name in ("torn", "unknown", "empty", "headed", "latin1", "lonely"):
+        toy_data.write_tsv_task(folder / name)
+    train = (folder / "torn" / "train.tsv").read_text()
+    (folder / "torn" / "train.tsv").write_text(train.replace("train2\t", "train2\tone\tmore\t"))
+    dev = (folder / "unknown" / "dev.tsv").read_text()
+    (folder / "unknown" / "dev.tsv").write_text(dev.replace("\tyes\n", "\tyess\n", 1))
+    (folder / "empty" / "train.tsv").write_text("")
+    (folder / "headed" / "train.tsv").write_text("name\ttext\tanswer\n")
+    (folder / "latin1" / "train.tsv").write_bytes(b"name\ttext\tanswer\n1\tcaf\xe9\tyes\n")
+    (folder / "lonely" / "dev.tsv").unlink()
+    (folder / "lonely" / "test.tsv").unlink()
+
+
+def write_questions(folder: pathlib.Path) -> None:
+    toy_data.write_squad(folder / "squad.json", 8, 1)
+    toy_data.write_squad(folder / "squad2.json", 8, 1, impossible=True)
+    text = (folder / "squad.json").read_text()
+    (folder / "broken.json").write_text(text[:200])
+    (folder / "outside.json").write_text(re.sub(r'"answer_start": \d+', '"answer_start": 9000', text))
+    (folder / "list.json").write_text("[]")
+    (folder / "empty.txt").write_text("")
+
+
+def write_words(folder: pathlib.Path) -> None:
+    toy_data.write_conll(folder / "words.txt", 8, 1)
+    text = (folder / "words.txt").read_text()
+    (folder / "torn.txt").write_text(text.replace("1.0 ", "1.0 x ", 1))
+    (folder / "new_tag.txt").write_text(text.replace("B-LOC", "B-NEW", 1))
+    (folder / "outside.txt").write_text(text.replace("B-LOC", "O").replace("B-PER", "O"))
+    (folder / "latin1.txt").write_bytes(b"a\ncaf\xe9\n")
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory) -> pathlib.Path:
+    """Good files and bad ones of every kind."""
+    path = tmp_path_factory.mktemp("files")
+    toy_data.write_model(path, num_hidden_layers=1)
+    write_configurations(path)
+    write_checkpoints(path)
+    write_tables(path)
+    write_questions(path)
+    write_words(path)
+    write_records(path / "records")
+    write_records(path / "bad_ids", input_ids=[2, 5000, 3] + [0] * (LENGTH - 3))
+    whole = (path / "records").read_bytes()
+    (path / "cut").write_bytes(whole[: len(whole) * 3 // 4])
+    (path / "flipped").write_bytes(whole[:40] + bytes([whole[40] ^ 255]) + whole[41:])
+    (path / "file").write_text("in the way")
+    return path
+
+
+@pytest.fixture(scope="module")
+def command_lines():
+    with CommandLines() as started:
+        yield started
+
+
+MODEL = ["--bert_config_file=bert_config.json", "--vocab_file=vocab.txt", "--output_dir=out"]
+BASE = {
+    "build_vocab.py": ["--input_file=words.txt", "--vocab_file=out/new_vocab.txt"],
+    "run_pretraining.py": [
+        *("--input_file=records", "--bert_config_file=bert_config.json", "--output_dir=out", "--train_batch_size=2"),
+        *("--do_train", f"--max_seq_length={LENGTH}", f"--max_predictions_per_seq={PREDICTIONS}"),
+        *("--num_train_steps=2", "--num_warmup_steps=1"),
+    ],
+    "run_classifier.py": [
+        *(*MODEL, "--data_dir=tables", "--task_name=tsv", "--do_train", f"--max_seq_length={LENGTH}"),
+        "--num_train_epochs=1",
+        *(f"--{name}={value}" for name, value in toy_data.TSV_COLUMNS.items()),
+    ],
+    "run_squad.py": [
+        *(*MODEL, "--do_train", "--train_file=squad.json", "--predict_file=squad.json", f"--max_seq_length={LENGTH}"),
+        *("--doc_stride=8", "--max_query_length=8", "--train_batch_size=8", "--num_train_epochs=1"),
+    ],
+    "run_ner.py": [
+        *(*MODEL, "--do_train", "--train_file=words.txt", "--eval_file=words.txt", "--predict_file=words.txt"),
+        *("--word_column=2", f"--max_seq_length={LENGTH}", "--train_batch_size=8", "--num_train_epochs=1"),
+    ],
+    "extract_features.py": [
+        *("--input_file=words.txt", "--output_file=out/features.json", "--bert_config_file=bert_config.json"),
+        *("--vocab_file=vocab.txt", "--init_checkpoint=pretrained", "--layers=-1", f"--max_seq_length={LENGTH}"),
+    ],
+}
+
+
+def arguments(script: str, change: str) -> list[str]:
+    """A later flag of the same name counts."""
+    return [*BASE[script], *change.split(" ")]
+
+
+def check(done: Done, script: str, message: str, folder: pathlib.Path) -> list[str]:
+    """Returns what was logged before the error."""
+    *logged, last = done.stderr.splitlines()
+    assert done.status not in (0, -9), done
+    assert done.stdout == ""
+    assert last.startswith(f"{script}: error: "), done.stderr
+    assert re.search(message, last), last
+    assert "Traceback" not in done.stderr and done.stderr.count("error: ") == 1
+    left = {path.name for path in folder.rglob("*")}
+    assert not left & RESULTS
+    assert not [name for name in left if name.endswith(".partial")]
+    return logged

@@ -1,0 +1,150 @@
+"""The inference graph against the model that it is made of."""
+
+import numpy as np
+import pytest
+import small_models
+import tensorflow as tf
+
+from bert_tf2 import modeling
+from bert_tf2.export import fast_encoder
+
+SPECS = [tf.TensorSpec([None, None], tf.int32, name=name) for name in ("input_ids", "input_mask", "segment_ids")]
+ONES = [1] * small_models.LENGTH
+
+MASKS = {
+    "one full row": [ONES],
+    "one short row": [[1, 1, 1] + [0] * 7],
+    "no padding": [ONES] * 3,
+    "all lengths": [[1] * length + [0] * (10 - length) for length in (7, 1, 10, 3, 9, 2, 5, 8, 4, 6, 10)],
+    "holes": [[1, 0, 1, 0, 0, 1, 1, 0, 0, 1], [1, 1, 0, 1] + [0] * 6, ONES],
+    "padding in front": [[0, 0, 1, 1, 1, 1, 1, 0, 0, 0], [0] * 9 + [1]],
+}
+
+
+def make_model(seed: int = 0, scale: float = 0.3, dtype: str = "float32", **changes) -> modeling.BertModel:
+    model = modeling.BertModel(small_models.small_config(**changes), dtype=dtype)
+    random = np.random.default_rng(seed)
+    for variable in model.variables:
+        centre = 1.0 if variable.name == "gamma" else 0.0
+        variable.assign(random.normal(centre, scale, variable.shape))
+    return model
+
+
+def make_inputs(mask, seed: int = 1) -> list[np.ndarray]:
+    mask = np.array(mask, np.int32)
+    random = np.random.default_rng(seed)
+    ids = random.integers(0, small_models.VOCAB, mask.shape).astype(np.int32)
+    return [ids, mask, random.integers(0, 2, mask.shape).astype(np.int32)]
+
+
+def check(outputs, model, inputs, tolerance: float = 1e-5) -> None:
+    sequence_output, pooled_output = (np.asarray(output) for output in outputs)
+    expected = model(*inputs)
+    real = inputs[1] > 0
+    np.testing.assert_allclose(sequence_output[real], expected.sequence_output.numpy()[real], atol=tolerance, rtol=0)
+    np.testing.assert_array_equal(sequence_output[~real], 0.0)
+    np.testing.assert_allclose(pooled_output, expected.pooled_output.numpy(), atol=tolerance, rtol=0)
+
+
+@pytest.fixture(scope="module")
+def model():
+    return make_model()
+
+
+@pytest.fixture(scope="module")
+def graph(model):
+    return tf.function(fast_encoder.Encoder(model), input_signature=SPECS)
+
+
+@pytest.mark.parametrize("mask", MASKS.values(), ids=MASKS)
+def test_any_mask_gives_the_models_numbers(model, graph, mask):
+    inputs = make_inputs(mask)
+    check(graph(*inputs), model, inputs)
+
+
+def test_one_trace_serves_all_shapes(model, graph):
+    for rows, length in ((1, 1), (5, 3), (2, 16)):
+        inputs = make_inputs(np.ones([rows, length]))
+        check(graph(*inputs), model, inputs)
+    assert graph.experimental_get_tracing_count() == 1
+
+
+def test_padding_is_not_read(graph):
+    ids, mask, segments = make_inputs(MASKS["holes"])
+    other = np.where(mask > 0, ids, (ids + 1) % small_models.VOCAB)
+    for before, after in zip(graph(ids, mask, segments), graph(other, mask, segments), strict=True):
+        np.testing.assert_array_equal(before, after)
+
+
+def test_an_empty_batch(graph):
+    sequence_output, pooled_output = graph(*[np.zeros([0, 4], np.int32)] * 3)
+    assert (sequence_output.shape, pooled_output.shape) == ((0, 4, 8), (0, 8))
+
+
+@pytest.mark.parametrize("hidden_act", ["gelu", "gelu_erf", "GELU", "relu", "tanh", "linear"])
+def test_activations(hidden_act):
+    model, inputs = make_model(hidden_act=hidden_act), make_inputs(MASKS["all lengths"])
+    check(tf.function(fast_encoder.Encoder(model))(*inputs), model, inputs)
+
+
+@pytest.mark.parametrize("epsilon", [1e-12, 0.5])
+def test_epsilon_of_layer_norm(epsilon):
+    """Weights so small that the epsilon is what decides."""
+    model, inputs = make_model(scale=0.01, layer_norm_eps=epsilon), make_inputs(MASKS["all lengths"])
+    check(tf.function(fast_encoder.Encoder(model))(*inputs), model, inputs)
+
+
+@pytest.mark.parametrize("mask", MASKS.values(), ids=MASKS)
+def test_pooled_output_alone(model, mask):
+    inputs = make_inputs(mask)
+    pooled_output = tf.function(fast_encoder.Encoder(model).pooled_output, input_signature=SPECS)(*inputs)
+    np.testing.assert_allclose(pooled_output, model(*inputs).pooled_output, atol=1e-5, rtol=0)
+
+
+def test_bfloat16(model):
+    """As near the numbers of float32 as the model itself comes in that precision, with weights of half the size."""
+    inputs = make_inputs(MASKS["all lengths"])
+    encoder = fast_encoder.Encoder(model, "bfloat16")
+    outputs = tf.function(encoder)(*inputs)
+    assert {output.dtype for output in outputs} == {tf.float32}
+    assert encoder.word_embeddings.dtype == encoder.blocks[1].query_key_value.kernel.dtype == tf.bfloat16
+    exact, own = model(*inputs), make_model(dtype="mixed_bfloat16")(*inputs)
+    real = inputs[1] > 0
+    pairs = [(outputs[0][real], own.sequence_output[real], exact.sequence_output[real])]
+    pairs += [(outputs[1], own.pooled_output, exact.pooled_output)]
+    for output, of_the_model, right in pairs:
+        error, allowed = (np.abs(np.float32(value) - right).max() for value in (output, of_the_model))
+        assert 1e-5 < error < 2 * allowed
+
+
+def test_the_weights_are_its_own(model):
+    inputs = make_inputs(MASKS["holes"])
+    other = make_model(seed=3)
+    encoder = fast_encoder.Encoder(other)
+    before = [output.numpy() for output in encoder(*inputs)]
+    for variable in other.variables:
+        variable.assign(tf.zeros(variable.shape))
+    for output, same in zip(encoder(*inputs), before, strict=True):
+        np.testing.assert_array_equal(output, same)
+    assert sum(int(tf.size(variable)) for variable in encoder.variables) == model.count_params()
+
+
+def test_saved_and_run_in_a_session(model, graph, tmp_path):
+    """As TensorFlow Serving runs it; the graph has no operation that belongs to Python or to XLA."""
+    module = fast_encoder.Encoder(model)
+    module.serve = tf.function(
+        lambda **inputs: dict(zip(("sequence", "pooled"), module(**inputs), strict=True)), autograph=False
+    )
+    signature = module.serve.get_concrete_function(**{spec.name: spec for spec in SPECS})
+    tf.saved_model.save(module, str(tmp_path), signatures={"serving_default": signature})
+    inputs = make_inputs(MASKS["holes"])
+    with tf.Graph().as_default(), tf.compat.v1.Session() as session:
+        loaded = tf.compat.v1.saved_model.load(session, ["serve"], str(tmp_path))
+        definition = loaded.signature_def["serving_default"]
+        feeds = {definition.inputs[spec.name].name: value for spec, value in zip(SPECS, inputs, strict=True)}
+        outputs = session.run([definition.outputs[name].name for name in ("sequence", "pooled")], feeds)
+    check(outputs, model, inputs)
+    functions = loaded.graph_def.library.function
+    operations = {node.op for function in functions for node in function.node_def}
+    assert "MatMul" in operations
+    assert not {name for name in operations if name.startswith(("PyFunc", "EagerPyFunc", "Xla", "_"))}

@@ -1,0 +1,502 @@
+"""The tokenizer in the graph against the one in Python, which has tests of its own, and places against the text."""
+
+from __future__ import annotations
+
+import copy
+import itertools
+import json
+import pathlib
+import random
+import re
+import sys
+import unicodedata
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from bert_tf2 import tokenization
+from bert_tf2.export import graph_tokenization
+from bert_tf2.finetuning.classification import data as classification
+from bert_tf2.support.errors import UserError
+
+pytest.importorskip("tensorflow_text")
+
+GOLDEN = pathlib.Path(__file__).resolve().parents[3] / "shared" / "golden" / "data"
+needs_golden = pytest.mark.skipif(not GOLDEN.is_dir(), reason="the reference's recorded answers are not here")
+
+SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+TEXTS = tf.TensorSpec([None], tf.string)
+
+# Marks that decomposing may move and lower-casing does not drop, and characters that become such marks.
+MOVABLE = [chr(code) for code in range(0x110000) if unicodedata.combining(chr(code))]
+MOVABLE = [char for char in MOVABLE if unicodedata.category(char) != "Mn"] + ["\U0001d15e", "\U0001d161", "\U0001d1c0"]
+# Characters that one of the steps treats in a way of its own.
+ODD = [
+    *"aZé\u00c5\u1e9b\u0301\u0327\u0345\u034f\ufe0f\u0e31ΣςΌİßﬀǅ\u03c3\u0391\u0131'\u2019.:\u00ad!$+^`~|-_\u3002\u1fef\u037e\u2260",
+    *" \t\n\r\x0b\x0c\x1c\x85\xa0\u1680\u2003\u2028\u2029\u202f\u3000\x00\x07\u200b\u200d\ufeff\ufffd\U000e0001",
+    *"北\u3400\u4dbf\u4dc0\u9fff\ua000\uf900\U00020000\U0002f81dかガｶ\u3099한국각\u1112\u1161🙂٣आिกำ\ue000\U0010ffff",
+]
+ANYWHERE = [*range(0xD800), *range(0xE000, 0x30000)]
+
+
+class Pair:
+    """A tokenizer and its graph."""
+
+    def __init__(self, path: pathlib.Path, do_lower_case: bool, entries: list[str] | None = None, keep=()):
+        if entries is not None:
+            path.write_text("".join(entry + "\n" for entry in entries), encoding="utf-8", newline="")
+        self.python = tokenization.FullTokenizer(str(path), do_lower_case)
+        self.graph = graph_tokenization.GraphTokenizer(self.python, keep)
+        self.tokenize = tf.function(self.graph.tokenize, input_signature=[TEXTS])
+
+    def ids(self, texts: list[str]) -> list[list[int]]:
+        return self.tokenize(encoded(texts)).ids.to_list()
+
+    def tokens(self, text: str) -> list[str]:
+        return self.python.convert_ids_to_tokens(self.ids([text])[0])
+
+    def assert_equal(self, texts: list[str]) -> None:
+        """The ids of all texts are those of the Python tokenizer; names the first text with others."""
+        for text, ids in zip(texts, self.ids(texts), strict=True):
+            expected = self.python.tokenize(text)
+            assert ids == self.python.convert_tokens_to_ids(expected), (ascii(text), list(map(ascii, expected)))
+
+
+def encoded(texts: list[str]) -> tf.Tensor:
+    return tf.constant([text.encode() for text in texts], tf.string)
+
+
+def is_assigned(code: int) -> bool:
+    return unicodedata.category(chr(code)) not in ("Cn", "Co", "Cs")
+
+
+def unicode_entries() -> list[str]:
+    """Most characters there are, as pieces that begin and that continue a word."""
+    codes = itertools.chain(range(0x21, 0x3400), range(0x3400, 0xF900, 8), range(0xF900, 0x20000))
+    characters = [chr(code) for code in codes if is_assigned(code) and not chr(code).isspace()]
+    return SPECIAL + characters + ["##" + char for char in characters]
+
+
+@pytest.fixture(scope="module")
+def lower_pair(tmp_path_factory) -> Pair:
+    return Pair(tmp_path_factory.mktemp("vocabulary") / "vocab.txt", True, unicode_entries())
+
+
+@pytest.fixture(scope="module")
+def cased_pair(tmp_path_factory) -> Pair:
+    return Pair(tmp_path_factory.mktemp("vocabulary") / "vocab.txt", False, unicode_entries())
+
+
+@pytest.fixture(params=["lower", "cased"])
+def unicode_pair(request) -> Pair:
+    return request.getfixturevalue(request.param + "_pair")
+
+
+@pytest.fixture(scope="module")
+def small(tmp_path_factory) -> Pair:
+    words = [
+        "the",
+        "cafe",
+        "'",
+        "s",
+        "em",
+        "##bed",
+        "##ding",
+        "##s",
+        ",",
+        "北",
+        "京",
+        "!",
+        "x",
+        "##x",
+        "mask",
+        "[",
+        "]",
+    ]
+    path = tmp_path_factory.mktemp("vocabulary") / "vocab.txt"
+    return Pair(path, True, SPECIAL + words, keep=["[MASK]"])
+
+
+# The same tokens
+
+
+def pages(codes: list[int], context: str) -> list[str]:
+    """Texts with a word, made by `context`, of each code point."""
+    words = [context.format(chr(code)) for code in codes if not 0xD800 <= code < 0xE000]
+    return [" ".join(words[first : first + 256]) for first in range(0, len(words), 256)]
+
+
+# Every code point but for the large blocks of like characters, of which there are some.
+VARIED = [*range(0x3400), *range(0x3400, 0xF900, 16), *range(0xF900, 0x17000), *range(0x17000, 0x1B000, 16)]
+VARIED += [*range(0x1B000, 0x20000), *range(0x20000, 0x110000, 97), *range(0xE0000, 0xE0200)]
+
+
+def test_every_code_point(lower_pair):
+    """Those of a page of 256 in which one is assigned, and every 31st of the others, each in a word of its own."""
+    by_page = [range(first, first + 256) for first in range(0, 0x110000, 256)]
+    codes = [code for page in by_page for code in (page if any(map(is_assigned, page)) else page[::31])]
+    assert len(codes) > 180_000
+    lower_pair.assert_equal(pages(codes, "a{0}b"))
+
+
+def test_every_code_point_in_cased_text(cased_pair):
+    cased_pair.assert_equal(pages(VARIED, "a{0}B"))
+
+
+@pytest.mark.parametrize("context", ["ΔΣ{0}Σ{0}", "{0}\u302e{0}\u1b44"], ids=["sigma", "marks"])
+def test_every_code_point_beside_what_looks_at_its_neighbours(lower_pair, context):
+    lower_pair.assert_equal(pages(VARIED, context))
+
+
+def random_text(source: random.Random) -> str:
+    anywhere = [chr(source.choice(ANYWHERE)) for _ in range(2)]
+    near = [chr(source.randrange(0x3100)) for _ in range(8)]
+    return "".join(source.choices([*ODD, *"abAB .ΣΣ", *anywhere, *near, *source.choices(MOVABLE, k=6)], k=25))
+
+
+@pytest.fixture(scope="module")
+def random_texts() -> list[str]:
+    source = random.Random(5)
+    return [random_text(source)[: source.randrange(26)] for _ in range(1500)]
+
+
+def test_random_unicode(unicode_pair, random_texts):
+    unicode_pair.assert_equal(random_texts)
+
+
+@needs_golden
+@pytest.mark.parametrize("path", sorted((GOLDEN / "A_tokenization").glob("rows_*.jsonl")), ids=lambda path: path.stem)
+def test_rows_of_the_reference(path):
+    rows = [json.loads(line) for line in path.read_text("ascii").split("\n") if line]
+    rows = [row for row in rows if not re.search("[\ud800-\udfff]", row["text"])]  # which UTF-8 cannot hold
+    pair = Pair(GOLDEN / "vocab" / (rows[0]["vocab"] + ".txt"), rows[0]["do_lower_case"])
+    assert len(rows) > 10
+    assert pair.ids([row["text"] for row in rows]) == [row["ids"] for row in rows]
+
+
+def test_final_sigma_by_hand(tmp_path):
+    a, o, s = "\u03b1", "\u03bf", "\u03c3"  # alpha, omicron, sigma
+    letters = [*"δφςι'.-北a", a, o, s]
+    pair = Pair(tmp_path / "vocab.txt", True, SPECIAL + letters + ["##" + letter for letter in letters])
+    for text, words in {
+        "ΟΔΟΣ ΣΟΦΙΑ ΟΔΟΣ-Σ": ["οδος", "σοφια", "οδος", "-", s],
+        "ΟΣ'": ["ος", "'"],  # sees past an apostrophe, to the end
+        "ΟΣ'Δ ΔΟ.Σ": [o + s, "'", "δ", "δο", ".", "ς"],
+        "ΟΣ\u200bΔ ΟΣ\u0301 ΟΣ\u00ad": ["οσδ", "ος", "ος"],  # what is dropped does not count
+        "Σ ΔΣ1 北Σ ΟΣ北": [s, "[UNK]", "北", s, "ος", "北"],
+        "ΟΣΣ": ["οσς"],
+    }.items():
+        pieces = pair.tokens(text)
+        found = " ".join(pieces).replace(" ##", "").split()
+        assert found == words, text
+
+
+def test_marks_in_another_order_by_hand(tmp_path):
+    high, low = "\u302e", "\u1b44"  # combining classes 224 and 9
+    barrier = "\u034f"  # an accent of class 0, which is dropped afterwards
+    pair = Pair(tmp_path / "vocab.txt", True, [*SPECIAL, "a", "##" + high, "##" + low])
+    assert pair.tokens("a" + high + low) == pair.tokens("a" + low + high) == ["a", "##" + low, "##" + high]
+    assert pair.tokens("a" + high + barrier + low) == ["a", "##" + high, "##" + low]
+    assert pair.tokens("a" + high + "\u200b" + low) == ["a", "##" + low, "##" + high]
+    cased = Pair(tmp_path / "vocab.txt", False)
+    assert cased.tokens("a" + high + low) == ["a", "##" + high, "##" + low]
+
+
+@pytest.mark.parametrize("letters", ["ab", "".join(map(chr, range(0x1000, 0x2000))) + "ab"], ids=["narrow", "wide"])
+def test_long_words(tmp_path, letters):
+    pair = Pair(tmp_path / "vocab.txt", True, [*SPECIAL, *letters, "##a", "##ab", "##b"])
+    pair.assert_equal(
+        ["a" * 200, "a" * 201, "ab" * 100, "ab" * 100 + "é", "a " + "b" * 5000 + "\u0301 a", "a" * 199 + "?"]
+    )
+    assert pair.tokens("a" * 201) == ["[UNK]"] != pair.tokens("a" * 200)
+
+
+def test_words_that_cannot_be_spelt_are_unknown_as_a_whole(small):
+    text = "the xxq, embeddings xxxxé embedding"
+    pieces = small.tokenize(encoded([text]))
+    tokens = ["the", "[UNK]", ",", "em", "##bed", "##ding", "##s", "[UNK]", "em", "##bed", "##ding"]
+    assert small.tokens(text) == small.python.tokenize(text) == tokens
+    starts, ends = pieces.starts.to_list()[0], pieces.ends.to_list()[0]
+    assert [text.encode()[start:end].decode() for start, end in zip(starts, ends, strict=True)] == [
+        *("the", "xxq", ",", "em", "bed", "ding", "s", "xxxxé", "em", "bed", "ding")
+    ]
+    assert pieces.words.to_list() == [[0, 1, 2, 3, 3, 3, 3, 4, 5, 5, 5]]
+
+
+@pytest.mark.parametrize("do_lower_case", [True, False])
+def test_vocabularies_with_oddities(tmp_path, do_lower_case):
+    entries = [
+        *SPECIAL,
+        "",
+        "##",
+        "###",
+        "#",
+        "##,",
+        "a",
+        "ab",
+        "a",
+        "##b",
+        "a b",
+        "##b",
+        "A",
+        "é",
+        "##É",
+        "b,",
+        "##[UNK]",
+    ]
+    pair = Pair(tmp_path / "vocab.txt", do_lower_case, [*entries, "", "ab\t"])
+    texts = ["ab abb b # ## ##b #b a,b a##b A AB É aÉ é aé [UNK] [PAD] b,", "", " ", "##", "a b"]
+    pair.assert_equal(texts)
+    assert pair.ids(["a"]) == [[entries.index("a") + 2]]  # the later of two
+
+
+def test_a_vocabulary_without_continuations(tmp_path):
+    pair = Pair(tmp_path / "vocab.txt", True, [*SPECIAL, "a", "b"])
+    pair.assert_equal(["a b ab ba \x11a a\x11"])
+
+
+def test_longest_entry(tmp_path):
+    pair = Pair(tmp_path / "vocab.txt", True, [*SPECIAL, "x" * 128, "##" + "y" * 128, "z" * 201, "=" * 150])
+    pair.assert_equal(["x" * 128 + " " + "y" * 128, "x" * 127, "x" * 129, "z" * 201, "=" * 150])
+    with pytest.raises(UserError, match=r"entry xxxxxxxxxxxxxxxxxxxx\.\.\. has 129 characters, .* 128 at most"):
+        Pair(tmp_path / "vocab.txt", True, [*SPECIAL, "x" * 129])
+
+
+# Tokens that are kept
+
+
+def split_around(tokenizer: tokenization.FullTokenizer, keep: list[str], text: str) -> list[str]:
+    parts = re.split("(" + "|".join(map(re.escape, keep)) + ")", text)
+    return [token for part in parts for token in ([part] if part in keep else tokenizer.tokenize(part))]
+
+
+def test_kept_tokens_are_whole_and_split_the_text(tmp_path):
+    keep = ["[MASK]", "ΔΣx", "Q"]
+    letters = [*"aδςxmkq[]s#,", "\u03c3"]
+    pair = Pair(
+        tmp_path / "vocab.txt", True, SPECIAL[:4] + keep + letters + ["##" + letter for letter in letters], keep
+    )
+    source = random.Random(3)
+    parts = ["[MASK]", "ΔΣx", "[mask]", "[MA", "SK]", "[", "a", "ΔΣ", "Σ", "q", "Q", " ", "\u0301", "\u200b", "\n", ","]
+    for text in [
+        "[MASK]",
+        "[MASK][MASK]",
+        "ΔΣ[MASK]Σ",
+        "[MA\u200bSK]",
+        *("".join(source.choices(parts, k=8)) for _ in range(300)),
+    ]:
+        pieces = pair.tokenize(encoded([text]))
+        expected = split_around(pair.python, keep, text)
+        assert pieces.ids.to_list() == [pair.python.convert_tokens_to_ids(expected)], ascii(text)
+        for token, start, end in zip(expected, pieces.starts.to_list()[0], pieces.ends.to_list()[0], strict=True):
+            if token in keep:
+                assert text.encode()[start:end].decode().rstrip("\u0301") == token
+
+
+def test_keep_is_checked(small):
+    for keep in (["[MASK]", "[MASK]"], ["aba"], ["ab", "bc"], ["abc", "b"], [""]):
+        with pytest.raises(ValueError, match="could overlap"):
+            graph_tokenization.GraphTokenizer(small.python, keep)
+    with pytest.raises(ValueError, match="256 tokens; the most are 255"):
+        graph_tokenization.GraphTokenizer(small.python, list(map(str, range(256))))
+    with pytest.raises(tokenization.NotInVocabularyError, match="CLS2"):
+        graph_tokenization.GraphTokenizer(small.python, ["[CLS2]"])
+
+
+def test_a_tokenizer_with_rules_of_its_own_is_refused(small):
+    class Own(tokenization.BasicTokenizer):
+        def _run_split_on_punc(self, text):
+            return [text]
+
+    tokenizer = copy.copy(small.python)
+    tokenizer.basic_tokenizer = Own()
+    with pytest.raises(ValueError, match="rules of its own"):
+        graph_tokenization.GraphTokenizer(tokenizer)
+
+
+def test_special_tokens_are_needed(tmp_path):
+    for missing in ("[UNK]", "[CLS]", "[SEP]"):
+        with pytest.raises(tokenization.NotInVocabularyError, match=re.escape(missing)):
+            Pair(tmp_path / "vocab.txt", True, ["a", *(token for token in SPECIAL if token != missing)])
+
+
+def test_tensorflow_text_is_needed(small, monkeypatch):
+    monkeypatch.setitem(sys.modules, "tensorflow_text", None)
+    with pytest.raises(UserError, match=r"needs tensorflow-text, .*pip install tensorflow-text") as caught:
+        graph_tokenization.GraphTokenizer(small.python)
+    assert "\n" not in str(caught.value)
+
+
+# Places
+
+
+def test_places_of_random_text(unicode_pair, random_texts):
+    """The bytes from a word's first piece to its last one, tokenized, are the word."""
+
+    def plain(word: str) -> str:
+        return word.replace("ς", "\u03c3")  # which of the two it is depends on what stands before the word
+
+    basic = unicode_pair.python.basic_tokenizer
+    pieces = unicode_pair.tokenize(encoded(random_texts))
+    checked = 0
+    for text, *rows in zip(random_texts, *(ragged.to_list() for ragged in pieces), strict=True):
+        data, before = text.encode(), 0
+        for number, group in itertools.groupby(zip(*rows, strict=True), key=lambda piece: piece[3]):
+            ids, starts, ends, _ = zip(*group, strict=True)
+            assert list(starts) == sorted(starts) and list(ends) == sorted(ends) and before <= starts[0]
+            assert all(start < end for start, end in zip(starts, ends, strict=True))
+            (word,) = basic.tokenize(data[starts[0] : ends[-1]].decode())
+            assert plain(word) == plain(basic.tokenize(text)[number]), ascii(text)
+            tokens = unicode_pair.python.convert_ids_to_tokens(ids)
+            if tokens != ["[UNK]"]:
+                spelt = "".join(token.removeprefix("##") for token in tokens)
+                assert plain(spelt) == plain(word), ascii(text)
+                checked += 1
+            before = ends[-1]
+        assert before <= len(data)
+    assert checked > 5000
+
+
+def test_places_by_hand(tmp_path):
+    pieces = ["the", "cafe", "'", "s", "北", "x", "##e", "##x", "\u1112", "##\u1161", "##\u11ab"]
+    pair = Pair(tmp_path / "vocab.txt", True, SPECIAL + pieces)
+    for text, tokens, parts in [
+        ("The Café's 北", ["the", "cafe", "'", "s", "北"], ["The", "Café", "'", "s", "北"]),
+        ("\u0301xe\u0301\u0327\u0301x\u0301", ["x", "##e", "##x"], ["x", "e\u0301\u0327\u0301", "x\u0301"]),
+        ("\u200bx\u200bE\u200b\x00 \ufeffthe\ufeff", ["x", "##e", "the"], ["x", "E", "the"]),
+        ("한", ["\u1112", "##\u1161", "##\u11ab"], ["한"] * 3),  # one character, three letters
+        ("xé", ["x", "##e"], ["x", "é"]),
+    ]:
+        found = pair.tokenize(encoded([text]))
+        data, starts, ends = text.encode(), found.starts.to_list()[0], found.ends.to_list()[0]
+        assert pair.tokens(text) == pair.python.tokenize(text) == tokens
+        assert [data[start:end].decode() for start, end in zip(starts, ends, strict=True)] == parts
+
+
+def test_rows_are_apart(small):
+    """Texts that end and begin in the middle of something, empty ones, and no text at all."""
+    texts = ["", "em", "bed", "\u0301", "the [MA", "SK]", "", "x\u1b44", "\u302ex", "[MASK]", ""]
+    pieces = small.tokenize(encoded(texts))
+    for text, ids, starts, words in zip(
+        texts, pieces.ids.to_list(), pieces.starts.to_list(), pieces.words.to_list(), strict=True
+    ):
+        assert ids == small.ids([text])[0]
+        assert (starts[:1], words[:1]) in (([0], [0]), ([], []))
+    assert [len(ids) for ids in small.ids([])] == []
+    assert all(ragged.shape.as_list() == [0, None] or ragged.nrows() == 0 for ragged in small.tokenize(encoded([])))
+
+
+def test_character_offsets(random_texts):
+    texts = [*random_texts[:200], ""]
+    offsets = [[len(text[:end].encode()) for end in range(len(text) + 1)] for text in texts]
+    expected = [list(range(len(text) + 1)) for text in texts]
+    ragged = tf.ragged.constant(offsets, tf.int32)
+    counted = tf.function(graph_tokenization.character_offsets)(encoded(texts), ragged)
+    assert counted.to_list() == expected and counted.dtype == tf.int32
+    dense = graph_tokenization.character_offsets(encoded(texts), ragged.to_tensor(-1))
+    np.testing.assert_array_equal(dense, tf.ragged.constant(expected).to_tensor(-1))
+    assert graph_tokenization.character_offsets(encoded([]), tf.zeros([0, 3], tf.int32)).shape == (0, 3)
+
+
+# Model inputs
+
+
+def test_kept_lengths_equal_the_truncation_of_pairs():
+    for first, second, longest in itertools.product(range(13), range(13), range(3, 16)):
+        tokens_a, tokens_b = [*range(first)], [*range(second)]
+        if second:
+            classification.truncate_seq_pair(tokens_a, tokens_b, longest - 3)
+        else:
+            del tokens_a[longest - 2 :]
+        kept = graph_tokenization.kept_lengths(tf.constant(first), tf.constant(second), longest)
+        assert tuple(map(int, kept)) == (len(tokens_a), len(tokens_b)), (first, second, longest)
+
+
+@pytest.mark.parametrize("longest", [3, 5, 64])
+def test_combine_equals_the_features_of_a_classifier(small, longest):
+    lengths = [*itertools.product((0, 1, 2, 5, 9), repeat=2)]
+    texts = [("x " * first, "the " * second) for first, second in lengths]
+    firsts, seconds = (encoded(list(column)) for column in zip(*texts, strict=True))
+    graph = tf.function(lambda a, b: small.graph.combine(small.graph.tokenize(a), small.graph.tokenize(b), longest))
+    inputs = graph(firsts, seconds)
+    width = inputs.input_ids.shape[1]
+    assert width == max(map(sum, inputs.input_mask.numpy().tolist())) <= longest
+    for row, (first, second) in enumerate(texts):
+        example = classification.InputExample("", first, second, "0")
+        features = classification.convert_single_example(5, example, ["0"], longest, small.python)
+        for name in ("input_ids", "input_mask", "segment_ids"):
+            expected = getattr(features, name)
+            assert getattr(inputs, name)[row].numpy().tolist() == expected[:width], (row, name)
+            assert not any(expected[width:])
+
+
+def test_combine_keeps_places(small):
+    pieces = small.tokenize(encoded(["x embeds", "the"])), small.tokenize(encoded(["", "é, x"]))
+    inputs = small.graph.combine(*pieces, 16)
+    tokens = [small.python.convert_ids_to_tokens(ids) for ids in inputs.input_ids.numpy().tolist()]
+    assert tokens[0] == ["[CLS]", "x", "em", "##bed", "##s", "[SEP]", "[PAD]"]
+    assert tokens[1] == ["[CLS]", "the", "[SEP]", "[UNK]", ",", "x", "[SEP]"]
+    assert inputs.starts.numpy().tolist() == [[-1, 0, 2, 4, 7, -1, -1], [-1, 0, -1, 0, 2, 4, -1]]
+    assert inputs.ends.numpy().tolist() == [[-1, 1, 4, 7, 8, -1, -1], [-1, 3, -1, 2, 3, 5, -1]]
+    assert inputs.words.numpy().tolist() == [[-1, 0, 1, 1, 1, -1, -1], [-1, 0, -1, 0, 1, 2, -1]]
+    assert inputs.segment_ids.numpy().tolist() == [[0] * 7, [0, 0, 0, 1, 1, 1, 1]]
+    single = small.graph.combine(pieces[0], None, 4)
+    assert single.input_mask.numpy().tolist() == [[1, 1, 1, 1], [1, 1, 1, 0]]
+    assert all(values.dtype == tf.int32 for values in inputs)
+    with pytest.raises(ValueError, match="max_seq_length is 2"):
+        small.graph.combine(*pieces, 2)
+
+
+# In a graph
+
+
+def test_wrong_utf8_is_refused_with_the_row(small):
+    named = tf.function(lambda texts: small.graph.tokenize(texts, "text_a").ids, input_signature=[TEXTS])
+    with pytest.raises(tf.errors.InvalidArgumentError, match="row 2 of text_a is not valid UTF-8"):
+        named(tf.constant(["", "\U0010ffff", b"x\xff", b"\xff"]))
+    with pytest.raises(tf.errors.InvalidArgumentError, match="row 0 of texts is not valid UTF-8"):
+        small.graph.tokenize(tf.constant([b"\xed\xa0\x80"]))  # half of a surrogate pair; not in a tf.function
+
+
+def test_valid_utf8_is_what_python_takes_for_it(small):
+    source = random.Random(1)
+    edges = [0x41, 0x7F, 0x80, 0x8F, 0x90, 0x9F, 0xA0, 0xBF, 0xC1, 0xC2, 0xDF, 0xE0, 0xED, 0xEF, 0xF0, 0xF4, 0xF5, 0xFF]
+    valid = 0
+    for _ in range(400):
+        data = "\U0010ffff".encode() * source.randrange(2) + bytes(source.choices(edges, k=source.randrange(1, 6)))
+        try:
+            data.decode()
+        except UnicodeDecodeError:
+            with pytest.raises(tf.errors.InvalidArgumentError, match="row 1 of texts"):
+                small.tokenize(tf.constant([b"", data]))
+        else:
+            small.tokenize(tf.constant([b"", data]))
+            valid += 1
+    assert valid > 10
+
+
+def test_a_saved_model_answers_the_same_with_one_graph(small, tmp_path):
+    class Saved(tf.Module):
+        def __init__(self):
+            super().__init__()
+            self.tokenizer = small.graph
+
+        @tf.function(input_signature=[TEXTS, TEXTS])
+        def serve(self, first, second):
+            pieces = self.tokenizer.tokenize(first), self.tokenizer.tokenize(second)
+            return self.tokenizer.combine(*pieces, 12)._asdict()
+
+    module = Saved()
+    tf.saved_model.save(module, str(tmp_path), signatures=module.serve)
+    serve = tf.saved_model.load(str(tmp_path)).signatures["serving_default"]
+    module.serve(encoded([]), encoded([]))  # TensorFlow traces once more at the first call
+    traced = module.serve.experimental_get_tracing_count()
+    for count in (1, 3, 0, 2):
+        first = encoded([f"the {'x' * number} [MASK] café ΔΣ" for number in range(count)])
+        second = encoded(["", "em", "xé 北京"][:count])
+        expected, found = module.serve(first, second), serve(first=first, second=second)
+        assert {*found} == {"input_ids", "input_mask", "segment_ids", "starts", "ends", "words"}
+        for name, values in found.items():
+            np.testing.assert_array_equal(values, expected[name])
+    assert module.serve.experimental_get_tracing_count() == traced

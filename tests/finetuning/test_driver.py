@@ -1,0 +1,328 @@
+"""What the fine-tuning tasks share: widths of batches, the best weights, patience, going on, labels that are kept."""
+
+from __future__ import annotations
+
+import json
+import pathlib
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import tensorflow as tf
+import toy_data
+from small_models import randomize
+from tensorboard.backend.event_processing import event_accumulator
+
+from bert_tf2 import checkpoint, heads, tokenization
+from bert_tf2.finetuning import driver as finetuning
+from bert_tf2.finetuning.classification import run as finetune_classifier
+from bert_tf2.finetuning.ner import data as ner
+from bert_tf2.finetuning.ner import run as finetune_ner
+from bert_tf2.finetuning.squad import run as finetune_squad
+from bert_tf2.support.errors import UserError
+from bert_tf2.weights.labels import LabelMap, save_label_map
+
+STEPS_PER_EPOCH = 4  # 64 rows in batches of 16
+
+
+@pytest.fixture(scope="module")
+def tables(tmp_path_factory) -> pathlib.Path:
+    folder = tmp_path_factory.mktemp("tables")
+    toy_data.write_tsv_task(folder)
+    return folder
+
+
+@pytest.fixture
+def options(tmp_path, tables):
+    def make(**changes) -> finetune_classifier.ClassifierOptions:
+        settings = {
+            **toy_data.write_model(tmp_path, num_hidden_layers=1),
+            **toy_data.TSV_COLUMNS,
+            "data_dir": str(tables),
+            "task_name": "tsv",
+            "output_dir": str(tmp_path / "out"),
+            "max_seq_length": 32,
+            "train_batch_size": 16,
+            "learning_rate": 5e-3,
+        }
+        return finetune_classifier.ClassifierOptions(**{**settings, **changes})
+
+    return make
+
+
+def save(model, folder: pathlib.Path, label_map: LabelMap | None = None) -> str:
+    checkpoint.CheckpointFolder(str(folder)).save(checkpoint.tf1_variables(model), 7)
+    if label_map:
+        save_label_map(str(folder), label_map)
+    return str(folder)
+
+
+def save_random(kind, folder: pathlib.Path, label_map: LabelMap) -> str:
+    """A model whose answers differ widely."""
+    model = kind(toy_data.config(num_hidden_layers=1), num_labels=len(label_map.labels))
+    randomize(model)
+    return save(model, folder, label_map)
+
+
+def steps_in(folder: pathlib.Path) -> set[int]:
+    return {int(path.stem.removeprefix("model.ckpt-")) for path in folder.glob("*.index")}
+
+
+# Answers do not depend on how the examples come
+
+
+TAGS = LabelMap("ner", ("O", "B-LOC", "B-PER"), regression=False)
+ANSWERS = LabelMap("tsv", ("no", "yes"), regression=False)
+WAYS = [{"predict_batch_size": 1}, {"predict_batch_size": 4}, {"predict_batch_size": 50}, {"pad_to_max_length": True}]
+
+
+def test_a_classifiers_answers_do_not_depend_on_the_batches(options, tmp_path):
+    start = save_random(heads.ClassifierModel, tmp_path / "start", ANSWERS)
+    found = []
+    for how in WAYS:
+        finetune_classifier.run(options(do_predict=True, init_checkpoint=start, **how))
+        found.append(np.loadtxt(tmp_path / "out" / "test_results.tsv"))
+    assert found[0].shape == (21, 2) and np.ptp(found[0][:, 0]) > 0.1  # there is something to compare
+    for other in found[1:]:
+        np.testing.assert_allclose(other, found[0], atol=2e-5)
+
+
+def test_a_classifiers_scores_do_not_depend_on_the_batches(options, tmp_path):
+    start = save_random(heads.ClassifierModel, tmp_path / "start", ANSWERS)
+    ways = [{"eval_batch_size": 1}, {"eval_batch_size": 4}, {"eval_batch_size": 50}, {"pad_to_max_length": True}]
+    found = [finetune_classifier.run(options(do_eval=True, init_checkpoint=start, **how)) for how in ways]
+    for results in found:
+        assert results["eval_loss"] == pytest.approx(found[0]["eval_loss"], rel=2e-5)
+        assert results["eval_accuracy"] == found[0]["eval_accuracy"]
+
+
+def predicted_ids(options: dict, monkeypatch, **how) -> list[np.ndarray]:
+    """For each window the label ids of its tokens."""
+    seen = []
+
+    def spy(sentences, features, predictions, labels):
+        seen.extend(np.asarray(row)[: len(f.input_ids)] for row, f in zip(predictions, features, strict=True))
+        return ner.assemble_tags(sentences, features, predictions, labels)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(finetune_ner, "ner", SimpleNamespace(**{**vars(ner), "assemble_tags": spy}))
+        finetune_ner.run(finetune_ner.NerOptions(**options, **how))
+    return seen
+
+
+def test_tags_do_not_depend_on_the_batches(tmp_path, monkeypatch):
+    start = save_random(heads.TaggingModel, tmp_path / "start", TAGS)
+    settings = {
+        **toy_data.write_model(tmp_path, num_hidden_layers=1),
+        "predict_file": toy_data.write_conll(tmp_path / "words.txt", 20, 2, tags=False),
+        "output_dir": str(tmp_path / "out"),
+        "init_checkpoint": start,
+        "word_column": 2,
+        "max_seq_length": 16,
+        "do_predict": True,
+    }
+    found = [predicted_ids(settings, monkeypatch, **how) for how in WAYS]
+    assert len({tag for row in found[0] for tag in row.tolist()}) == 3
+    for other in found[1:]:
+        for one, two in zip(found[0], other, strict=True):
+            np.testing.assert_array_equal(one, two)
+
+
+@pytest.mark.parametrize("kind", ["classifier", "tagging"])
+def test_padding_changes_no_output(kind):
+    """What the tests above rest on, in numbers: the model itself on padded rows and on rows cut to the longest."""
+    config = toy_data.config()
+    model = {"classifier": heads.ClassifierModel, "tagging": heads.TaggingModel}[kind](config, num_labels=3)
+    draw = np.random.default_rng(0)
+    lengths = np.array([3, 9, 17, 20])
+    mask = (np.arange(48) < lengths[:, None]).astype(np.int32)
+    labels = np.array([0, 1, 2, 0]) if kind == "classifier" else np.where(mask == 1, 1, -1)
+    batch = {"input_ids": draw.integers(1, 37, (4, 48)) * mask, "input_mask": mask, "segment_ids": mask * 0}
+    batch = {name: value.astype(np.int32) for name, value in {**batch, "label_ids": labels}.items()}
+    cut = {name: value[:, :20] if value.ndim == 2 else value for name, value in batch.items()}
+    whole, short = model(batch).numpy(), model(cut).numpy()
+    if kind == "tagging":
+        whole, short = whole[mask == 1], short[mask[:, :20] == 1]
+    np.testing.assert_allclose(short, whole, atol=2e-5)
+    assert np.ptp(whole) > 0.1
+
+
+# The best weights
+
+
+class Measures:
+    """Stands in for the task's measure: says these values, one at each evaluation."""
+
+    def __init__(self, monkeypatch, values):
+        self._values = iter(values)
+        monkeypatch.setattr(finetune_classifier._Call, "_main_measure", lambda call: ("accuracy", next(self._values)))
+
+    @property
+    def left(self) -> int:
+        return len(list(self._values))
+
+
+def seen(folder: pathlib.Path) -> dict:
+    return json.loads((folder / "best" / "measure.json").read_text())
+
+
+def test_the_best_weights_are_kept_and_used(options, tmp_path, monkeypatch, log_lines):
+    measures = Measures(monkeypatch, [0.5, 0.7, 0.6, 0.7, 0.2])
+    how = {"eval_steps": 2, "num_train_epochs": 2.5, "save_checkpoints_steps": 2}
+    results = finetune_classifier.run(options(do_train=True, do_eval=True, do_predict=True, **how))
+    assert measures.left == 0  # at steps 2, 4, 6, 8 and at the end, 10
+    assert results["global_step"] == 4
+    assert seen(tmp_path / "out") == {
+        "measure": "accuracy", "value": 0.7, "step": 4, "last_step": 10, "evaluations_since": 3,
+    }  # fmt: skip
+    assert steps_in(tmp_path / "out" / "best") == {4}
+    events = event_accumulator.EventAccumulator(str(tmp_path / "out" / "eval")).Reload()
+    shown = {point.step: float(tf.make_ndarray(point.tensor_proto)) for point in events.Tensors("accuracy")}
+    assert shown == pytest.approx({2: 0.5, 4: 0.7, 6: 0.6, 8: 0.7, 10: 0.2})
+    settings = event_accumulator.EventAccumulator(str(tmp_path / "out")).Reload().Tensors("hyperparameters")
+    assert b"| eval_steps | 2 |" in settings[0].tensor_proto.string_val[0]
+    best, then = (
+        checkpoint.Checkpoint(str(folder / "model.ckpt-4")) for folder in (tmp_path / "out" / "best", tmp_path / "out")
+    )
+    for name in best.shapes:
+        np.testing.assert_array_equal(best.get(name), then.get(name))
+    predictions = (tmp_path / "out" / "test_results.tsv").read_text()
+    for later in ({}, {"init_checkpoint": str(tmp_path / "out" / "best"), "output_dir": str(tmp_path / "other")}):
+        wanted = options(do_predict=True, do_eval=True, **later)
+        finetune_classifier.run(wanted)
+        assert (pathlib.Path(wanted.output_dir) / "test_results.tsv").read_text() == predictions
+    assert f"Using {tmp_path}/out/best/model.ckpt-4" in log_lines
+
+
+def test_patience_ends_the_training_and_the_same_command_does_not_go_on(options, tmp_path, monkeypatch, log_lines):
+    measures = Measures(monkeypatch, [0.5, 0.4, 0.4, 0.9])
+    how = options(do_train=True, eval_steps=2, patience=2, num_train_epochs=25.0)
+    finetune_classifier.run(how)
+    assert measures.left == 1
+    assert max(steps_in(tmp_path / "out")) == 6 and seen(tmp_path / "out")["step"] == 2
+    assert "No better accuracy in 2 evaluations: the training ends here" in log_lines
+    before = sorted(path.name for path in (tmp_path / "out").iterdir() if "tfevents" not in path.name)
+    finetune_classifier.run(how)
+    assert sorted(path.name for path in (tmp_path / "out").iterdir() if "tfevents" not in path.name) == before
+
+
+def test_training_on_without_evaluations_leaves_the_best_behind(options, tmp_path, monkeypatch):
+    Measures(monkeypatch, [0.9, 0.1])
+    finetune_classifier.run(options(do_train=True, eval_steps=2, num_train_epochs=1.0))
+    assert finetune_classifier.run(options(do_eval=True))["global_step"] == 2
+    finetune_classifier.run(options(do_train=True, num_train_epochs=2.0))
+    assert finetune_classifier.run(options(do_eval=True))["global_step"] == 8
+
+
+def test_the_best_of_a_deleted_training_does_not_count(options, tmp_path, monkeypatch):
+    Measures(monkeypatch, [0.9, 0.9, 0.1, 0.2])
+    finetune_classifier.run(options(do_train=True, eval_steps=2, num_train_epochs=1.0))
+    for path in (tmp_path / "out").glob("*"):
+        if path.is_file():
+            path.unlink()
+    results = finetune_classifier.run(options(do_train=True, do_eval=True, eval_steps=2, num_train_epochs=1.0))
+    assert results["global_step"] == 4 and seen(tmp_path / "out")["value"] == 0.2
+
+
+def test_a_training_that_is_at_its_end_may_be_asked_for_the_best(options):
+    """There is none, since nobody evaluated on the way."""
+    finetune_classifier.run(options(do_train=True, num_train_epochs=1.0))
+    again = options(do_train=True, do_eval=True, eval_steps=2, num_train_epochs=1.0)
+    assert finetune_classifier.run(again)["global_step"] == 4
+
+
+def test_questions_are_evaluated_on_the_way_without_being_asked_to_predict(tmp_path):
+    finetune_squad.run(
+        finetune_squad.SquadOptions(
+            **toy_data.write_model(tmp_path, num_hidden_layers=1),
+            train_file=toy_data.write_squad(tmp_path / "train.json", 16, 1),
+            predict_file=toy_data.write_squad(tmp_path / "dev.json", 6, 2),
+            output_dir=str(tmp_path / "out"),
+            do_train=True,
+            eval_steps=2,
+            max_seq_length=32,
+            max_query_length=8,
+            doc_stride=8,
+            train_batch_size=8,
+            num_train_epochs=2.0,
+        )
+    )
+    assert seen(tmp_path / "out")["measure"] == "f1" and seen(tmp_path / "out")["last_step"] == 4
+    assert not (tmp_path / "out" / "predictions.json").exists()
+
+
+# The rest
+
+
+def test_steps_are_counted_as_in_the_reference(options, tmp_path, log_lines):
+    """int(64 / 24 * 1.6) is 4; whole batches per epoch would make 3."""
+    finetune_classifier.run(options(do_train=True, train_batch_size=24, num_train_epochs=1.6, warmup_proportion=0.5))
+    assert "Training on 64 examples in batches of 24: 4 steps" in log_lines
+    assert checkpoint.Checkpoint(str(tmp_path / "out")).global_step == 4
+
+
+def test_tables_are_read_before_anything_is_trained(options, tmp_path, tables):
+    (tmp_path / "tables").mkdir()
+    (tmp_path / "tables" / "train.tsv").write_text((tables / "train.tsv").read_text())
+    for how, missing in (({"do_predict": True}, "test"), ({"eval_steps": 2}, "dev"), ({"do_eval": True}, "dev")):
+        with pytest.raises(UserError, match=rf"{missing}\.tsv: no such file .*holds: train\.tsv"):
+            finetune_classifier.run(options(do_train=True, data_dir=str(tmp_path / "tables"), **how))
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_checkpoint_that_does_not_fit_shows_before_anything_is_written(options, tmp_path):
+    start = save(heads.ClassifierModel(toy_data.config(num_hidden_layers=1), num_labels=3), tmp_path / "start")
+    with pytest.raises(UserError, match=r"output_bias is \[3\] in the checkpoint and \[2\] in the model"):
+        finetune_classifier.run(options(do_train=True, init_checkpoint=start))
+    assert list((tmp_path / "out").iterdir()) == []
+
+
+def test_labels_of_words_and_of_sentences_are_told_apart(options, tmp_path):
+    config = toy_data.config(num_hidden_layers=1)
+    tagger = save(heads.TaggingModel(config, num_labels=3), tmp_path / "tagger", TAGS)
+    classifier = save(heads.ClassifierModel(config, num_labels=2), tmp_path / "classifier", ANSWERS)
+    with pytest.raises(UserError, match=r"tagger/label_map\.json: .* task ner"):
+        finetune_classifier.run(options(do_predict=True, init_checkpoint=tagger))
+    with pytest.raises(UserError, match=r"classifier/label_map\.json: .* task tsv"):
+        finetuning.known_labels(options(init_checkpoint=classifier), tagging=True)
+    assert finetuning.known_labels(options(init_checkpoint=classifier)) == ANSWERS
+    assert finetuning.known_labels(options(init_checkpoint=classifier, do_train=True)) is None
+    assert finetuning.known_labels(options(output_dir=classifier, do_train=True)) == ANSWERS
+    assert finetuning.known_labels(options()) is None
+
+
+def test_going_on_with_other_tags_is_refused(tmp_path):
+    """The weights would fit: there are as many tags as before."""
+    out = save(heads.TaggingModel(toy_data.config(num_hidden_layers=1), num_labels=3), tmp_path / "out", TAGS)
+    words = toy_data.write_conll(tmp_path / "words.txt", 8, 1)
+    text = pathlib.Path(words).read_text().replace("B-LOC", "B-CITY")
+    pathlib.Path(words).write_text(text)
+    model = toy_data.write_model(tmp_path, num_hidden_layers=1)
+    with pytest.raises(UserError, match="tag 'B-CITY' was not seen in training"):
+        finetune_ner.run(
+            finetune_ner.NerOptions(
+                **model, output_dir=out, do_train=True, train_file=words, word_column=2, max_seq_length=32
+            )
+        )
+
+
+def test_a_vocabulary_may_be_smaller_than_the_model_and_not_larger(tmp_path):
+    model = toy_data.write_model(tmp_path)
+    words = len(toy_data.VOCAB)
+    tokenization.load_tokenizer(model["vocab_file"], True, words + 3)
+    with pytest.raises(UserError, match=rf"vocab\.txt: {words} entries, but .* vocab_size {words - 1}"):
+        tokenization.load_tokenizer(model["vocab_file"], True, words - 1)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({}, "nothing to do"),
+        ({"do_train": True, "patience": 3}, "--patience=3 .* --eval_steps"),
+        ({"do_train": True, "num_train_epochs": 0.0}, "64 examples, batches of 16 and 0.0 epochs make not a single"),
+        ({"do_train": True, "max_seq_length": 65}, "--max_seq_length=65"),
+    ],
+)
+def test_settings_that_make_no_sense(options, changes, message):
+    with pytest.raises(UserError, match=message):
+        finetune_classifier.run(options(**changes))

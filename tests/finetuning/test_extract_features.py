@@ -1,0 +1,196 @@
+"""Hidden states as features: the model's own, whatever the batch; the reference's lines; vectors by hand."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+import tensorflow as tf
+import toy_data
+
+from bert_tf2 import checkpoint, modeling
+from bert_tf2.finetuning import extract_features
+from bert_tf2.support.errors import UserError
+from bert_tf2.tokenization import FullTokenizer
+
+TEXTS = [
+    "the film was good .",
+    "ann lives in Paris ||| is the book awful ?",
+    "",
+    "playing " * 30,
+    "a ||| b ||| rome",
+    "good",
+]
+TOKENS = [
+    "[CLS] the film was good . [SEP]",
+    "[CLS] ann lives in paris [SEP] is the book awful ? [SEP]",
+    "[CLS] [SEP]",
+    "[CLS] " + "play ##ing " * 11 + "[SEP]",
+    "[CLS] a [UNK] [UNK] [UNK] [UNK] [SEP] rome [SEP]",
+    "[CLS] good [SEP]",
+]
+LENGTH = 24
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    path = tmp_path_factory.mktemp("features")
+    toy_data.write_model(path)
+    model = modeling.BertModel(toy_data.config())
+    checkpoint.save(str(path / "model.ckpt"), checkpoint.tf1_variables(model))
+    (path / "text.txt").write_text("\n".join(TEXTS) + "\n")
+    return path
+
+
+@pytest.fixture(scope="module")
+def model(folder) -> modeling.BertModel:
+    found = modeling.BertModel(toy_data.config())
+    checkpoint.initialize(found, str(folder / "model.ckpt"))
+    return found
+
+
+def run(folder, output_file, **changes) -> int:
+    settings = {
+        "input_file": str(folder / "text.txt"),
+        "bert_config_file": str(folder / "bert_config.json"),
+        "init_checkpoint": str(folder / "model.ckpt"),
+        "vocab_file": str(folder / "vocab.txt"),
+        "layers": "-1,0",
+        "max_seq_length": LENGTH,
+        "batch_size": 4,
+    }
+    return extract_features.run(
+        extract_features.FeatureOptions(output_file=str(output_file), **{**settings, **changes})
+    )
+
+
+@pytest.fixture(scope="module")
+def states(model) -> list[np.ndarray]:
+    """[2, tokens, D] of each text: both layers that are asked for, by the model itself, padded to LENGTH."""
+    found = []
+    for line in TOKENS:
+        tokens = line.split()
+        padding = [0] * (LENGTH - len(tokens))
+        ids = [toy_data.VOCAB.index(token) for token in tokens] + padding
+        second = tokens.index("[SEP]") + 1
+        segments = [0] * second + [1] * (len(tokens) - second) + padding
+        mask = [1] * len(tokens) + padding
+        output = model(*(tf.constant([row]) for row in (ids, mask, segments)))
+        layers = output.get_all_encoder_layers()
+        found.append(np.stack([layers[-1][0], layers[0][0]])[:, : len(tokens)])
+    return found
+
+
+def lines_of(path) -> list[dict]:
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+@pytest.mark.parametrize("batch_size", [1, 4, 32])
+def test_every_token_has_the_models_states_whatever_the_batch(folder, tmp_path, states, batch_size):
+    """Batches are cut to their longest line here; `states` are padded."""
+    assert run(folder, tmp_path / "out.json", batch_size=batch_size) == len(TEXTS)
+    found = lines_of(tmp_path / "out.json")
+    assert [line["linex_index"] for line in found] == list(range(len(TEXTS)))
+    for line, tokens, wanted in zip(found, TOKENS, states, strict=True):
+        assert [feature["token"] for feature in line["features"]] == tokens.split()
+        for position, feature in enumerate(line["features"]):
+            assert [layer["index"] for layer in feature["layers"]] == [-1, 0]
+            values = [layer["values"] for layer in feature["layers"]]
+            np.testing.assert_allclose(values, wanted[:, position], atol=2e-5)
+
+
+def test_lines_are_written_as_the_reference_writes_them(folder, tmp_path):
+    run(folder, tmp_path / "out.json", layers="1")
+    line = (tmp_path / "out.json").read_text().splitlines()[0]
+    assert line.startswith('{"linex_index": 0, "features": [{"token": "[CLS]", "layers": [{"index": 1, "values": [')
+    values = json.loads(line)["features"][0]["layers"][0]["values"]
+    assert all(round(value, 6) == value for value in values) and len(values) == 16
+
+
+@pytest.mark.parametrize("pooling", ["cls", "mean", "max"])
+def test_pooled_vectors(folder, tmp_path, states, pooling):
+    of_tokens = {"cls": lambda rows: rows[0], "mean": lambda rows: rows.mean(0), "max": lambda rows: rows.max(0)}[
+        pooling
+    ]
+    wanted = [np.concatenate([of_tokens(rows) for rows in layers]) for layers in states]
+    assert run(folder, tmp_path / "out.npy", pooling=pooling) == len(TEXTS)
+    vectors = np.load(tmp_path / "out.npy")
+    assert vectors.dtype == np.float32
+    np.testing.assert_allclose(vectors, wanted, atol=2e-5)
+    run(folder, tmp_path / "out.json", pooling=pooling)
+    found = lines_of(tmp_path / "out.json")
+    assert [line["linex_index"] for line in found] == list(range(len(TEXTS)))
+    np.testing.assert_allclose([line["values"] for line in found], vectors, atol=1e-6)
+
+
+def test_pool_by_hand():
+    values = np.array([[[1.0, 5.0], [3.0, 1.0]], [[0.0, 0.0], [2.0, -2.0]]])  # 2 layers, 2 tokens
+    assert extract_features.pool(values, "cls").tolist() == [1, 5, 0, 0]
+    assert extract_features.pool(values, "mean").tolist() == [2, 3, 1, -1]
+    assert extract_features.pool(values, "max").tolist() == [3, 5, 2, 0]
+
+
+def test_pairs_share_the_length(folder):
+    tokenizer = FullTokenizer(str(folder / "vocab.txt"))
+    example = extract_features.InputExample(3, "the film was good", "a book")
+    found = extract_features.convert_example(example, 8, tokenizer)
+    assert " ".join(found.tokens) == "[CLS] the film was [SEP] a book [SEP]"
+    assert found.input_type_ids == [0, 0, 0, 0, 0, 1, 1, 1]
+    assert found.unique_id == 3
+    assert extract_features.convert_example(example, 4, tokenizer).tokens == [
+        "[CLS]",
+        "the",
+        "[SEP]",
+    ]  # no room for a second
+
+
+def test_texts_are_as_many_as_lines(folder):
+    found = extract_features.read_examples(str(folder / "text.txt"))
+    assert [(e.unique_id, e.text_a, e.text_b) for e in found][1:5] == [
+        (1, "ann lives in Paris", "is the book awful ?"),
+        (2, "", None),
+        (3, ("playing " * 30).strip(), None),
+        (4, "a ||| b", "rome"),
+    ]
+
+
+def test_features_are_padded_as_the_reference_s(folder):
+    tokenizer = FullTokenizer(str(folder / "vocab.txt"))
+    examples = extract_features.read_examples(str(folder / "text.txt"))
+    found = extract_features.convert_examples_to_features(examples, 8, tokenizer)
+    assert [feature.unique_id for feature in found] == list(range(len(TEXTS)))
+    assert found[5].tokens == ["[CLS]", "good", "[SEP]"]
+    assert found[5].input_ids == [*tokenizer.convert_tokens_to_ids(found[5].tokens), 0, 0, 0, 0, 0]
+    assert (found[5].input_mask, found[5].input_type_ids) == ([1, 1, 1, 0, 0, 0, 0, 0], [0] * 8)
+
+
+def test_bfloat16_is_near(folder, tmp_path, states):
+    run(folder, tmp_path / "out.npy", pooling="mean", precision="bfloat16")
+    wanted = np.stack([layers.mean(axis=1).reshape(-1) for layers in states])
+    error = np.abs(np.load(tmp_path / "out.npy") - wanted).max()
+    assert 1e-5 < error < 0.1
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"layers": "-1,2"}, "--layers=-1,2: the model has 2 layers.* there is no layer 2"),
+        ({"layers": ""}, "--layers=: numbers with commas"),
+        ({"max_seq_length": 65}, "--max_seq_length=65"),
+        ({"output_file": "out.npy"}, r"--output_file=out\.npy: .* --pooling"),
+    ],
+)
+def test_settings_that_do_not_fit(folder, tmp_path, changes, message):
+    with pytest.raises(UserError, match=message):
+        run(folder, **{"output_file": tmp_path / "out.json", **changes})
+    assert not list(tmp_path.iterdir())
+
+
+def test_an_empty_file_and_a_file_that_breaks_off_leave_nothing(folder, tmp_path):
+    (tmp_path / "empty.txt").write_text("")
+    (tmp_path / "broken.txt").write_bytes(b"good\n" * 9 + b"caf\xe9\n")
+    for name, message in (("empty", "the file is empty"), ("broken", "line 10: not UTF-8")):
+        with pytest.raises(UserError, match=rf"{name}\.txt.*{message}"):
+            run(folder, tmp_path / "out" / "features.json", input_file=str(tmp_path / f"{name}.txt"))
+    assert [path.name for path in tmp_path.rglob("*.json*")] == []

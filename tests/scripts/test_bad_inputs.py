@@ -1,0 +1,211 @@
+"""Mistakes at the command line: each gets one line that says what, where and what to do, and leaves no result behind.
+
+create_pretraining_data.py and predict_masked.py have such tables in their own test files.
+"""
+
+from __future__ import annotations
+
+import itertools
+import re
+import subprocess
+import sys
+
+import pytest
+from bad_calls import BASE, arguments, check, command_lines, folder
+from command_lines import ROOT, Done
+
+__all__ = ["command_lines", "folder"]  # the fixtures
+
+# What is typed differently from the good command line above (a flag that is None is left out) and what the answer says.
+FLAGS_AT_FAULT = [
+    ("build_vocab.py", "--vocab_size=0", "--vocab_size"),
+    ("run_pretraining.py", "--do_train=false", "nothing to do: give at least one of --do_train, --do_eval"),
+    ("run_pretraining.py", "--max_seq_length=4", "--max_seq_length=4: .* >= 5"),
+    ("run_pretraining.py", "--train_batch_size=0", "--train_batch_size=0"),
+    ("run_pretraining.py", "--learning_rate=fast", "--learning_rate=fast"),
+    ("run_pretraining.py", "--learning_rate=-1", "--learning_rate=-1"),
+    ("run_pretraining.py", "--precision=float16", "--precision=float16.*bfloat16"),
+    ("run_pretraining.py", "--input_file= --output_dir=", "--input_file and --output_dir must be given"),
+    ("run_classifier.py", "--data_dir= --task_name=", "--data_dir and --task_name must be given"),
+    ("run_classifier.py", "--do_train=false", "nothing to do"),
+    ("run_classifier.py", "--do_train=perhaps", "--do_train=perhaps"),
+    ("run_classifier.py", "--max_seq_len=128", "max_seq_len"),
+    ("run_classifier.py", "--warmup_proportion=1.5", "--warmup_proportion=1.5"),
+    ("run_classifier.py", "do_eval", "unexpected argument 'do_eval'"),
+    ("run_classifier.py", "--task_name=mprc", "no task 'mprc'; the known ones are cola, mnli, mrpc, xnli, sst-2.*tsv"),
+    ("run_squad.py", "--do_train=false", "nothing to do"),
+    ("run_squad.py", "--doc_stride=0", "--doc_stride=0"),
+    ("run_squad.py", "--n_best_size=0", "--n_best_size=0"),
+    ("run_ner.py", "--do_train=false", "nothing to do"),
+    ("run_ner.py", "--num_train_epochs=-1", "--num_train_epochs=-1"),
+    ("extract_features.py", "--pooling=sum", "--pooling=sum"),
+    ("extract_features.py", "--batch_size=0", "--batch_size=0"),
+    ("extract_features.py", "--init_checkpoint=", "--init_checkpoint must be given"),
+]
+
+MODEL_AT_FAULT = [
+    ("--bert_config_file=gone.json", r"gone\.json: no such file"),
+    ("--bert_config_file=not.json", r"not\.json.*JSON"),
+    ("--bert_config_file=lacking.json", r"lacking\.json.*vocab_size"),
+    ("--bert_config_file=heads.json", r"heads\.json.*hidden_size.*num_attention_heads"),
+    ("--init_checkpoint=gone", r"gone: no such checkpoint"),
+    ("--init_checkpoint=corrupt", r"corrupt/model\.ckpt-7\.data-00000-of-00001: .*damaged"),
+    ("--init_checkpoint=narrow", r"narrow/model\.ckpt-7: does not fit the model: .*\[37, 8\] .*\[37, 16\]"),
+    ("--init_checkpoint=incomplete", r"incomplete/model\.ckpt: .*layer_0/output/dense/kernel is missing"),
+    ("--max_seq_length=65", "--max_seq_length=65 .* 64"),
+]
+VOCABULARY_AT_FAULT = [
+    ("--vocab_file=gone.txt", r"gone\.txt: no such file"),
+    ("--vocab_file=few.txt", r"few\.txt.*\[SEP\]"),
+    ("--bert_config_file=few_words.json", r"vocab\.txt: 37 entries, .* vocab_size 10"),
+    ("--init_checkpoint=cased_L-12_H-768_A-12/bert_model.ckpt", "--do_lower_case"),
+]
+WITH_VOCABULARY = ["run_classifier.py", "run_squad.py", "run_ner.py", "extract_features.py"]
+
+FILES_AT_FAULT = [
+    ("build_vocab.py", "--input_file=gone.txt", r"gone\.txt: no such file"),
+    ("build_vocab.py", "--input_file=two\nlines", r"two\\nlines: no such file"),
+    ("build_vocab.py", "--input_file=latin1.txt", r"latin1\.txt, line 2: not UTF-8"),
+    ("run_pretraining.py", "--input_file=gone*", r"gone\*: no file matches"),
+    ("run_pretraining.py", "--input_file=tables", "tables: is a folder"),
+    ("run_pretraining.py", "--max_seq_length=16", "records, record 1: was made for max_seq_length 32, .* is 16 here"),
+    (
+        "run_pretraining.py",
+        "--max_predictions_per_seq=3",
+        "record 1: was made for max_predictions_per_seq 4, .* 3 here",
+    ),
+    ("run_pretraining.py", "--input_file=cut", "cut, record 2: the file is truncated"),
+    ("run_pretraining.py", "--input_file=flipped", "flipped, record 1: the file is corrupted"),
+    ("run_pretraining.py", "--input_file=bad_ids", r"bad_ids, record 2: input_ids holds 5000, .* 0\.\.36"),
+    (
+        "run_pretraining.py",
+        "--input_file=words.txt",
+        r"words\.txt: is text, not TFRecord; create_pretraining_data\.py makes records of text",
+    ),
+    ("run_pretraining.py", "--output_dir=classifier", r"classifier/model\.ckpt-7: .*cls/predictions.* is missing"),
+    ("run_pretraining.py", "--output_dir=file", "folder file"),
+    ("run_classifier.py", "--data_dir=torn", r"torn/train\.tsv, row 4: has 5 columns where 3 are expected"),
+    ("run_classifier.py", "--data_dir=empty", r"empty/train\.tsv: is empty"),
+    ("run_classifier.py", "--data_dir=headed", r"headed/train\.tsv: has no row but the header"),
+    ("run_classifier.py", "--data_dir=latin1", r"latin1/train\.tsv, line 2: not UTF-8"),
+    ("run_classifier.py", "--data_dir=gone", r"gone/train\.tsv: no such file .*there is no folder"),
+    ("run_classifier.py", "--data_dir=lonely --do_eval", r"lonely/dev\.tsv: no such file .*train\.tsv"),
+    ("run_classifier.py", "--data_dir=lonely --do_predict", r"lonely/test\.tsv: no such file .*train\.tsv"),
+    ("run_classifier.py", "--data_dir=unknown --do_eval", r"dev\.tsv, row 2: unknown label 'yess'; .* no, yes"),
+    (
+        "run_classifier.py",
+        "--text_a_column=words",
+        r"train\.tsv: has no column 'words'; its header is name, text, answer",
+    ),
+    ("run_classifier.py", "--text_a_column=", "tsv needs to know which column holds the text"),
+    ("run_classifier.py", "--task_name=mrpc", r"train\.tsv, row 2: has 3 columns, but text_a is to come from column 4"),
+    (
+        "run_classifier.py",
+        "--init_checkpoint=classifier",
+        r"output_bias is \[3\] in the checkpoint and \[2\] in the model",
+    ),
+    ("run_classifier.py", "--task_name=cola --output_dir=classifier", "a model of the task tsv .*maybe, no, yes"),
+    (
+        "run_classifier.py",
+        "--do_train=false --do_predict --init_checkpoint=pretrained",
+        "labels of the task tsv are not known: train first",
+    ),
+    ("run_classifier.py", "--patience=2", "--patience needs --eval_steps"),
+    ("run_classifier.py", "--num_train_epochs=0.1", "64 examples, batches of 32 and 0.1 epochs make not a single"),
+    ("run_squad.py", "--train_file=gone.json", r"gone\.json: no such file"),
+    ("run_squad.py", "--train_file=broken.json", r"broken\.json, line 1, column \d+: not valid JSON"),
+    ("run_squad.py", "--train_file=empty.txt", r"empty\.txt: the file is empty"),
+    ("run_squad.py", "--train_file=list.json", r"list\.json: not in SQuAD's layout"),
+    ("run_squad.py", "--train_file=outside.json", "question q0: the answer lies outside of its context"),
+    ("run_squad.py", "--train_file=squad2.json", r"squad2\.json, .* question q2: .*--version_2_with_negative"),
+    ("run_squad.py", "--train_file=", "--do_train needs --train_file"),
+    ("run_squad.py", "--do_predict --predict_file=", "--predict_file"),
+    ("run_squad.py", "--do_predict --predict_file=broken.json", r"broken\.json, line 1"),
+    ("run_squad.py", "--doc_stride=29", "--doc_stride=29 is larger than the 28 pieces"),
+    ("run_squad.py", "--max_query_length=29", "--max_query_length=29"),
+    ("run_squad.py", "--output_dir=classifier", "cls/squad/output_weights is missing"),
+    ("run_ner.py", "--train_file=torn.txt", r"torn\.txt, line \d+: "),
+    ("run_ner.py", "--train_file=empty.txt", r"empty\.txt"),
+    ("run_ner.py", "--train_file=latin1.txt", r"latin1\.txt, line 2: not UTF-8"),
+    ("run_ner.py", "--train_file=outside.txt", "every word has the tag O"),
+    (
+        "run_ner.py",
+        "--do_eval --eval_file=new_tag.txt",
+        r"new_tag\.txt, line \d+: tag 'B-NEW' was not seen in training",
+    ),
+    ("run_ner.py", "--do_eval --eval_file=", "--do_eval needs --eval_file"),
+    ("run_ner.py", "--tag_column=2", r"words\.txt, line 3: .*"),
+    ("run_ner.py", "--word_column=7", r"words\.txt, line 3: .*"),
+    ("run_ner.py", "--word_column=0", "--word_column=0: columns are counted from 1"),
+    ("run_ner.py", "--doc_stride=31", "doc_stride is 31"),
+    ("run_ner.py", "--do_train=false --do_predict --init_checkpoint=pretrained", r"label_map\.json"),
+    ("run_ner.py", "--output_dir=classifier", r"classifier/label_map\.json: .* task tsv"),
+    ("extract_features.py", "--input_file=gone.txt", r"gone\.txt: no such file"),
+    ("extract_features.py", "--input_file=empty.txt", r"empty\.txt: the file is empty"),
+    ("extract_features.py", "--input_file=latin1.txt", r"latin1\.txt, line 2: not UTF-8"),
+    ("extract_features.py", "--layers=-3", "--layers=-3: the model has 1 layers"),
+    ("extract_features.py", "--layers=last", "--layers=last: numbers"),
+    ("extract_features.py", "--output_file=out/features.npy", "--pooling"),
+    ("extract_features.py", "--output_file=file/features.json", "folder file"),
+    ("extract_features.py", "--output_file=tables", "tables: is a folder"),
+    ("build_vocab.py", "--vocab_file=tables", "tables: is a folder"),
+    *(
+        (script, f"--do_train=false --{switch}", "holds no checkpoint, and no --init_checkpoint is given")
+        for script, switch in itertools.product(WITH_VOCABULARY[:3], ("do_predict", "do_eval"))
+    ),
+    ("run_pretraining.py", "--do_train=false --do_eval", "holds no checkpoint, and no --init_checkpoint is given"),
+    (
+        "run_squad.py",
+        "--do_train=false --do_predict --init_checkpoint=pretrained",
+        "pretrained/model.ckpt-7: has no cls/squad/output_weights, .* random weights",
+    ),
+    (
+        "run_pretraining.py",
+        "--do_train=false --do_eval --init_checkpoint=classifier",
+        "classifier/model.ckpt-7: has no cls/predictions/transform/dense/kernel, .* random weights",
+    ),
+    *(("run_pretraining.py", *case) for case in MODEL_AT_FAULT),
+    *((script, *case) for script in WITH_VOCABULARY for case in MODEL_AT_FAULT[4:6] + VOCABULARY_AT_FAULT),
+]
+
+
+@pytest.mark.parametrize(("script", "change", "message"), FLAGS_AT_FAULT)
+def test_a_wrong_flag(script, change, message, folder, command_lines):
+    done = command_lines.run(script, *arguments(script, change), cwd=folder)
+    assert check(done, script, message, folder) == []
+    assert not (folder / "out").exists()
+
+
+@pytest.mark.parametrize(("script", "change", "message"), FILES_AT_FAULT)
+def test_a_wrong_file(script, change, message, folder, command_lines, tmp_path):
+    out = (
+        "" if "output" in change or script in ("build_vocab.py", "extract_features.py") else f"--output_dir={tmp_path}"
+    )
+    done = command_lines.run(script, *arguments(script, change), *filter(None, [out]), cwd=folder)
+    logged = check(done, script, message, folder)
+    assert all(re.match(r"\d\d:\d\d:\d\d ", line) for line in logged if not line.startswith(" ")), logged
+
+
+@pytest.mark.parametrize("script", BASE)
+def test_the_command_lines_are_good_without_the_mistake(script, folder, command_lines, tmp_path):
+    """Otherwise the tests above would show little."""
+    flags = [flag.replace("=out", f"={tmp_path}") for flag in BASE[script]]
+    done = command_lines.run(script, *flags, cwd=folder)
+    assert done.status == 0, done.stderr
+    assert list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("script", "change", "message"),
+    [
+        ("run_squad.py", "--doc_stride=none", "--doc_stride=none"),
+        ("run_classifier.py", "--task_name=mprc", "no task 'mprc'"),
+        ("run_classifier.py", "--data_dir=gone", r"gone/train\.tsv: no such file"),
+    ],
+)
+def test_a_process_of_its_own_says_the_same(script, change, message, folder):
+    done = subprocess.run(
+        [sys.executable, str(ROOT / script), *arguments(script, change)],
+        cwd=folder, capture_output=True, text=True, timeout=120, check=False,
+    )  # fmt: skip
+    assert check(Done(done.returncode, done.stdout, done.stderr), script, message, folder) == []

@@ -1,0 +1,357 @@
+"""Whole ways through the project on data made here: text to filled blanks, tables and questions to answers."""
+
+from __future__ import annotations
+
+import json
+import pathlib
+import subprocess
+import sys
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import toy_data
+
+from bert_tf2.finetuning.classification import run as finetune_classifier
+from bert_tf2.finetuning.ner import run as finetune_ner
+from bert_tf2.finetuning.squad import run as finetune_squad
+from bert_tf2.finetuning.squad import scores as squad_scores
+from bert_tf2.pretraining import examples as pretraining_data
+from bert_tf2.pretraining import predict_masked
+from bert_tf2.pretraining import run as pretraining
+from bert_tf2.support.errors import UserError
+from bert_tf2.training import loop as training
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+LIVES_IN = dict(zip(toy_data.NAMES, toy_data.PLACES, strict=True))
+
+
+def classify(folder: pathlib.Path, out: pathlib.Path, **changes):
+    settings = {
+        **toy_data.write_model(folder, num_hidden_layers=1),
+        **toy_data.TSV_COLUMNS,
+        "data_dir": str(folder / "tables"),
+        "task_name": "tsv",
+        "output_dir": str(out),
+        "max_seq_length": 32,
+        "train_batch_size": 16,
+        "learning_rate": 5e-3,
+        "num_train_epochs": 25.0,
+    }
+    return finetune_classifier.run(finetune_classifier.ClassifierOptions(**{**settings, **changes}))
+
+
+def answer(folder: pathlib.Path, out: pathlib.Path, **changes):
+    settings = {
+        **toy_data.write_model(folder, num_hidden_layers=1),
+        "output_dir": str(out),
+        "max_seq_length": 32,
+        "max_query_length": 8,
+        "doc_stride": 8,
+        "train_batch_size": 16,
+        "learning_rate": 5e-3,
+        "num_train_epochs": 25.0,
+    }
+    return finetune_squad.run(finetune_squad.SquadOptions(**{**settings, **changes}))
+
+
+def tag(folder: pathlib.Path, out: pathlib.Path, **changes):
+    settings = {
+        **toy_data.write_model(folder, num_hidden_layers=1),
+        "output_dir": str(out),
+        "word_column": 2,
+        "max_seq_length": 16,
+        "train_batch_size": 16,
+        "learning_rate": 5e-3,
+        "num_train_epochs": 12.0,
+    }
+    return finetune_ner.run(finetune_ner.NerOptions(**{**settings, **changes}))
+
+
+def rows(path: pathlib.Path) -> list[list[str]]:
+    return [line.split("\t") for line in path.read_text().splitlines()]
+
+
+# Pretraining
+
+
+def lives(name: str) -> str:
+    return f"{name} lives in {LIVES_IN[name]} now ."
+
+
+def test_from_text_to_filled_blanks(tmp_path, log_lines, capsys):
+    """The place is to be told from the name: what every sentence of the text shows. Each is a document of its own."""
+    pytest.importorskip("tensorflow_text")
+    (tmp_path / "text.txt").write_text("\n\n".join([*map(lives, toy_data.NAMES)] * 8) + "\n")
+    vocab_file = str(tmp_path / "vocab.txt")
+    build_vocab = [str(ROOT / "build_vocab.py"), f"--input_file={tmp_path}/text.txt", f"--vocab_file={vocab_file}"]
+    subprocess.run(
+        [sys.executable, *build_vocab],
+        check=True, capture_output=True, timeout=120,
+    )  # fmt: skip
+    vocab = (tmp_path / "vocab.txt").read_text().split()
+    assert {*toy_data.NAMES, *toy_data.PLACES, "lives"} <= {*vocab}
+    config = toy_data.config(vocab_size=len(vocab), hidden_size=32, intermediate_size=64, initializer_range=0.1)
+    (tmp_path / "bert_config.json").write_text(config.to_json_string())
+    data = pretraining_data.PretrainingDataOptions(max_seq_length=32, max_predictions_per_seq=5, dupe_factor=10)
+    records = f"{tmp_path}/a.tfrecord,{tmp_path}/b.tfrecord"
+    pretraining_data.create_pretraining_data(str(tmp_path / "text.txt"), records, vocab_file, True, data)
+
+    def pretrain(steps: int) -> dict:
+        return pretraining.run(
+            pretraining.PretrainingOptions(
+                bert_config_file=str(tmp_path / "bert_config.json"),
+                input_file=str(tmp_path / "*.tfrecord"),
+                output_dir=str(tmp_path / "model"),
+                max_seq_length=32,
+                max_predictions_per_seq=5,
+                do_train=True,
+                do_eval=True,
+                learning_rate=5e-3,
+                num_train_steps=steps,
+                num_warmup_steps=10,
+                max_eval_steps=10,
+            )
+        )
+
+    first = pretrain(20)
+    assert first["global_step"] == 20
+    last = pretrain(400)
+    assert f"Continuing from {tmp_path}/model/model.ckpt-20 at step 20" in log_lines
+    assert last["masked_lm_loss"] < first["masked_lm_loss"] / 2
+    predict_masked.run(
+        predict_masked.MaskedLMOptions(
+            bert_config_file=str(tmp_path / "bert_config.json"),
+            init_checkpoint=str(tmp_path / "model"),
+            vocab_file=vocab_file,
+            sentence=[f"{lives(name).replace(place, '[MASK]')} ||| {lives('eve')}" for name, place in LIVES_IN.items()],
+            output_format="json",
+        )
+    )
+    filled = [json.loads(line)["filled"] for line in capsys.readouterr().out.splitlines()]
+    assert filled == [f"{lives(name)} ||| {lives('eve')}" for name in LIVES_IN]
+
+
+# Classification
+
+
+@pytest.fixture(scope="module")
+def classified(tmp_path_factory):
+    """A classifier that was trained, evaluated and used in one call."""
+    folder = tmp_path_factory.mktemp("classification")
+    toy_data.write_tsv_task(folder / "tables")
+    results = classify(folder, folder / "out", do_train=True, do_eval=True, do_predict=True)
+    return SimpleNamespace(folder=folder, out=folder / "out", results=results)
+
+
+def test_a_classifier_learns_what_is_easy(classified):
+    assert classified.results["eval_accuracy"] == 1.0
+    lines = (classified.out / "eval_results.txt").read_text().splitlines()
+    assert [line.split(" = ")[0] for line in lines] == ["eval_accuracy", "eval_loss", "global_step", "loss"]
+    assert lines[0] == "eval_accuracy = 1.0" and lines[2] == "global_step = 100"
+    measures = json.loads((classified.out / "eval_metrics.json").read_text())
+    assert measures["accuracy"] == 1.0 and measures["per_class"]["no"]["support"] == 10
+
+
+def test_its_predictions_have_the_files_own_names_and_order(classified):
+    header, *found = rows(classified.out / "predictions.tsv")
+    assert header == ["id", "label", "probability"]
+    wanted = toy_data.sentences(21, 2)
+    assert [(name, label) for name, label, _ in found] == [(f"t{n}", label) for n, (_, label) in enumerate(wanted)]
+    for (_, label, probability), both in zip(found, rows(classified.out / "test_results.tsv"), strict=True):
+        assert probability == both[["no", "yes"].index(label)] == max(both, key=float)
+
+
+def test_it_predicts_later_without_the_training_file(classified, tmp_path):
+    (tmp_path / "tables").mkdir()
+    (tmp_path / "tables" / "test.tsv").write_text((classified.folder / "tables" / "test.tsv").read_text())
+    wanted = (classified.out / "predictions.tsv").read_text()
+    for where in (
+        {"init_checkpoint": str(classified.out)},
+        {"init_checkpoint": str(classified.out / "model.ckpt-100")},
+        {"output_dir": str(classified.out)},
+    ):
+        out = pathlib.Path(where.get("output_dir", tmp_path / "out"))
+        (out / "predictions.tsv").unlink(missing_ok=True)
+        classify(tmp_path, out, do_predict=True, **where)
+        assert (out / "predictions.tsv").read_text() == wanted
+
+
+def test_a_label_unseen_in_training_is_named(classified, tmp_path):
+    (tmp_path / "tables").mkdir()
+    (tmp_path / "tables" / "dev.tsv").write_text("name\ttext\tanswer\nd0\tfine\tyes\nd1\ta film\tperhaps\n")
+    with pytest.raises(UserError, match=r"tables/dev\.tsv, row 3: unknown label 'perhaps'; the known ones are no, yes"):
+        classify(tmp_path, classified.out, do_eval=True)
+
+
+def test_the_script_does_what_the_library_does(classified, tmp_path):
+    """From the script's command line, in a process of its own."""
+    columns = [f"--{name}={value}" for name, value in toy_data.TSV_COLUMNS.items()]
+    model = [f"--{name}={value}" for name, value in toy_data.write_model(tmp_path, num_hidden_layers=1).items()]
+    data = [
+        f"--data_dir={classified.folder}/tables",
+        "--task_name=tsv",
+        "--max_seq_length=32",
+        f"--output_dir={tmp_path}",
+    ]
+    subprocess.run(
+        [
+            *(sys.executable, str(ROOT / "run_classifier.py"), *model, *data, *columns),
+            *("--do_eval", "--do_predict", f"--init_checkpoint={classified.out}"),
+        ],
+        check=True, capture_output=True, timeout=120,
+    )  # fmt: skip
+    assert (tmp_path / "predictions.tsv").read_text() == (classified.out / "predictions.tsv").read_text()
+    measures = [(folder / "eval_metrics.json").read_text() for folder in (tmp_path, classified.out)]
+    assert measures[0] == measures[1]
+
+
+def test_a_pair_task_of_glue_with_its_own_file_names_and_label_order(tmp_path):
+    """RTE: whether the second sentence holds the word that the first is about."""
+    (tmp_path / "tables").mkdir()
+    draw = np.random.default_rng(0)
+    pairs = []
+    for number in range(96):
+        one, two = draw.choice(toy_data.PLACES, 2, replace=False)
+        pairs.append((number, f"ann lives in {one} .", "good" if number % 3 else "bad", two, number % 3))
+    table = [(n, a, f"{b} {two}", ("entailment", "not_entailment")[not third]) for n, a, b, two, third in pairs]
+    for name in ("train", "dev"):
+        toy_data.write_table(tmp_path / "tables" / f"{name}.tsv", "index\tsentence1\tsentence2\tlabel", table)
+    toy_data.write_table(tmp_path / "tables" / "test.tsv", "index\tsentence1\tsentence2", [row[:3] for row in table])
+    results = classify(
+        tmp_path, tmp_path / "out", task_name="RTE", do_train=True, do_eval=True, do_predict=True, num_train_epochs=15.0
+    )
+    assert results["eval_accuracy"] == 1.0
+    found = rows(tmp_path / "out" / "predictions.tsv")[1:]
+    assert found[0][:2] == ["test-0", "not_entailment"] and found[1][:2] == ["test-1", "entailment"]
+
+
+def test_regression(tmp_path):
+    """STS-B in small: the score says how many good words there are."""
+    (tmp_path / "tables").mkdir()
+    draw = np.random.default_rng(0)
+    table = []
+    for number in range(96):
+        good = number % 4
+        words = draw.permutation([*draw.choice(toy_data.GOOD, good), *draw.choice(toy_data.BAD, 3 - good)])
+        table.append((number, "the film", " ".join(words), float(good)))
+    for name in ("train", "dev"):
+        toy_data.write_table(tmp_path / "tables" / f"{name}.tsv", "index\tsentence1\tsentence2\tscore", table)
+    toy_data.write_table(tmp_path / "tables" / "test.tsv", "index\tsentence1\tsentence2", [row[:3] for row in table])
+    results = classify(
+        tmp_path,
+        tmp_path / "out",
+        task_name="sts-b",
+        do_train=True,
+        do_eval=True,
+        do_predict=True,
+        num_train_epochs=30.0,
+    )
+    assert "eval_accuracy" not in results
+    measures = json.loads((tmp_path / "out" / "eval_metrics.json").read_text())
+    assert measures["spearman"] > 0.9 and measures["pearson"] > 0.9
+    header, *found = rows(tmp_path / "out" / "predictions.tsv")
+    assert header == ["id", "label"]
+    errors = [float(score) - row[3] for (_, score), row in zip(found, table, strict=True)]
+    assert np.abs(errors).mean() < 0.5
+
+
+# Questions
+
+
+def test_questions_with_an_answer_in_every_paragraph(tmp_path):
+    files = {
+        "train_file": toy_data.write_squad(tmp_path / "train.json", 64, 1),
+        "predict_file": toy_data.write_squad(tmp_path / "dev.json", 21, 2),
+    }
+    out = tmp_path / "out"
+    scores = answer(tmp_path, out, do_train=True, do_predict=True, do_eval=True, **files)
+    assert scores == {"exact_match": 100.0, "f1": 100.0}
+    assert json.loads((out / "eval_metrics.json").read_text()) == scores
+    predictions = json.loads((out / "predictions.json").read_text())
+    assert list(predictions) == [f"q{number}" for number in range(21)]
+    nbest = json.loads((out / "nbest_predictions.json").read_text())
+    assert all(nbest[name][0]["text"] == text for name, text in predictions.items())
+    assert not (out / "null_odds.json").exists()
+    (out / "predictions.json").unlink()
+    assert answer(tmp_path, out, do_predict=True, **files) is None  # later, without the training file
+    assert json.loads((out / "predictions.json").read_text()) == predictions
+
+
+def test_questions_some_of_which_have_no_answer(tmp_path):
+    files = {
+        "train_file": toy_data.write_squad(tmp_path / "train.json", 66, 1, impossible=True),
+        "predict_file": toy_data.write_squad(tmp_path / "dev.json", 21, 2, impossible=True),
+    }
+    out = tmp_path / "out"
+    scores = answer(tmp_path, out, do_train=True, do_eval=True, version_2_with_negative=True, **files)
+    assert scores["total"] == 21 and scores["HasAns_total"] == 14 and scores["NoAns_total"] == 7
+    assert scores["exact"] == scores["best_exact"] == 100.0
+    predictions, odds = (json.loads((out / f"{name}.json").read_text()) for name in ("predictions", "null_odds"))
+    assert [name for name, text in predictions.items() if not text] == [f"q{number}" for number in range(2, 21, 3)]
+    assert all((odds[name] > 0) == (not text) for name, text in predictions.items())
+    again = squad_scores.evaluate_predictions(files["predict_file"], predictions, odds, version_2_with_negative=True)
+    assert again == scores
+
+
+# Words
+
+
+@pytest.fixture(scope="module")
+def tagged(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("tagging")
+    files = {
+        "train_file": toy_data.write_conll(folder / "train.txt", 48, 1),
+        "eval_file": toy_data.write_conll(folder / "dev.txt", 12, 2),
+        "predict_file": toy_data.write_conll(folder / "test.txt", 12, 2, tags=False),
+    }
+    scores = tag(folder, folder / "out", do_train=True, do_eval=True, do_predict=True, **files)
+    return SimpleNamespace(folder=folder, out=folder / "out", scores=scores, files=files)
+
+
+def test_words_are_tagged_and_sentences_beyond_the_window_too(tagged):
+    """A window has 16 pieces; most of the sentences have more."""
+    assert tagged.scores["f1"] == 1.0 and tagged.scores["types"]["LOC"]["true_entities"] == 12
+    lines = (tagged.out / "eval_results.txt").read_text().splitlines()
+    assert [line.split(" = ")[0] for line in lines] == ["accuracy", "f1", "global_step", "precision", "recall"]
+    assert json.loads((tagged.out / "eval_metrics.json").read_text()) == tagged.scores
+
+
+def test_predicted_tags_stand_behind_the_columns_of_the_input(tagged):
+    given = (tagged.folder / "test.txt").read_text().splitlines()
+    found = (tagged.out / "predictions.txt").read_text().splitlines()
+    assert found == (tagged.folder / "dev.txt").read_text().replace("-X- O", "-X- O").splitlines()
+    assert [line.rsplit(" ", 1)[0] if line else "" for line in found] == given
+
+
+@pytest.mark.parametrize("document_context", [False, True])
+def test_words_are_tagged_later_without_the_training_file(tagged, tmp_path, document_context):
+    start = {"init_checkpoint": str(tagged.out), "predict_file": tagged.files["predict_file"]}
+    tag(tmp_path, tmp_path / "out", do_predict=True, document_context=document_context, **start)
+    text = (tmp_path / "out" / "predictions.txt").read_text()
+    assert text == (tagged.out / "predictions.txt").read_text()
+
+
+# The number of devices
+
+
+def test_two_replicas_answer_as_one(classified, tagged, tmp_path, monkeypatch):
+    import tensorflow as tf
+
+    two = tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"])
+    monkeypatch.setattr(training, "create_strategy", lambda options: two)
+    (tmp_path / "tables").symlink_to(classified.folder / "tables")
+    results = classify(
+        tmp_path,
+        tmp_path / "out",
+        do_eval=True,
+        do_predict=True,
+        init_checkpoint=str(classified.out),
+        predict_batch_size=4,
+    )
+    assert results["eval_loss"] == pytest.approx(classified.results["eval_loss"], rel=1e-5)
+    one, both = (np.loadtxt(folder / "test_results.tsv") for folder in (classified.out, tmp_path / "out"))
+    np.testing.assert_allclose(both, one, atol=2e-6)
+    start = {"init_checkpoint": str(tagged.out), "predict_file": tagged.files["predict_file"]}
+    tag(tmp_path, tmp_path / "tags", do_predict=True, **start)
+    assert (tmp_path / "tags" / "predictions.txt").read_text() == (tagged.out / "predictions.txt").read_text()

@@ -1,0 +1,73 @@
+"""The log's looks and the summary at the end."""
+
+import dataclasses
+import shlex
+import subprocess
+import sys
+
+from command_lines import ROOT
+
+from bert_tf2.support import console
+
+_LOGS = """
+import logging as python_logging, warnings
+from absl import logging
+from bert_tf2.support import flags
+import sys
+sys.argv = ["script.py"]
+def main(argv):
+    logging.info("some %s", "words")
+    logging.error("bad")
+    python_logging.getLogger("other").info("chatter")
+    python_logging.getLogger("other").warning("worry")
+    warnings.warn("two\\nlines")
+flags.run(main)
+"""
+
+
+def test_what_log_lines_look_like():
+    done = subprocess.run([sys.executable, "-c", _LOGS], cwd=ROOT, capture_output=True, text=True, check=True)
+    lines = [line.partition(" ")[2] for line in done.stderr.splitlines()]
+    assert lines == [
+        *("some words", "ERROR: bad", "WARNING: worry", "WARNING: two lines (UserWarning, <string> line 12)"),
+    ]
+
+
+def test_tables_are_wrapped_and_cut():
+    text = console.table("Title:", {"a": "word " * 100, "name": 3}, most_lines=2)
+    title, first, second, last = text.splitlines()
+    assert (title, last) == ("Title:", "  name  3")
+    assert first.startswith("  a     word word")
+    assert second.startswith("        word")
+    assert second.endswith(" ...")
+    assert max(map(len, text.splitlines())) <= 120
+
+
+@dataclasses.dataclass
+class _Inner:
+    use_tpu: bool = False
+
+
+@dataclasses.dataclass
+class _Options:
+    output_dir: str
+    do_lower_case: bool = True
+    max_seq_length: int = 128
+    learning_rate: float = 0.1
+    devices: _Inner = dataclasses.field(default_factory=_Inner)
+
+
+def test_commands_have_what_differs_from_the_defaults():
+    options = _Options("my folder", do_lower_case=False, learning_rate=0.2, devices=_Inner(True))
+    flags = console.changed(options, without=["learning_rate"])
+    line = console.command("run_x.py", do_eval=True, init_checkpoint=None, **flags)
+    assert shlex.split(line)[1:] == [
+        *("run_x.py", "--do_eval", "--output_dir=my folder", "--do_lower_case=False", "--use_tpu"),
+    ]
+
+
+def test_the_summary(log_lines):
+    console.summary(["out/a", "out/b"], {"f1": 0.5}, "python x.py --a=1")
+    assert log_lines[-1].splitlines()[1:] == [
+        *("  wrote    out/a, out/b", "  results  f1 0.5000", "  next", "    python x.py --a=1"),
+    ]

@@ -1,0 +1,263 @@
+"""Files of the wrong kind: every reader says what they are and which command makes the right one of them."""
+
+import bz2
+import gzip
+import io
+import json
+import lzma
+import pickle
+import re
+import tarfile
+import zipfile
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from bert_tf2 import records, tokenization
+from bert_tf2.config import BertConfig
+from bert_tf2.finetuning.ner import data as ner
+from bert_tf2.finetuning.squad import data as squad
+from bert_tf2.support import file_kinds, files
+from bert_tf2.support.errors import UserError
+from bert_tf2.weights import sources
+from bert_tf2.weights.labels import load_label_map, read_label_map
+
+TEXT = "".join(f"word{number} another\n" for number in range(50))
+
+
+def archive(opener) -> bytes:
+    stream = io.BytesIO()
+    opener(stream)
+    return stream.getvalue()
+
+
+def _zip(stream):
+    with zipfile.ZipFile(stream, "w") as packed:
+        packed.writestr("a.txt", TEXT)
+
+
+def _tar(stream):
+    with tarfile.open(fileobj=stream, mode="w") as packed:
+        member = tarfile.TarInfo("a.txt")
+        member.size = len(TEXT)
+        packed.addfile(member, io.BytesIO(TEXT.encode()))
+
+
+def tfrecord(path) -> bytes:
+    with tf.io.TFRecordWriter(str(path)) as writer:
+        writer.write(b"a record")
+    return path.read_bytes()
+
+
+GZIP = r"is a gzip archive, not .*; unpack it first: gunzip -c < (\S+) > \1\.unpacked"
+BARE = "is text in UTF-16 without a byte order mark, .*: iconv -f "
+KINDS = {
+    "gzip": (gzip.compress(TEXT.encode()), GZIP),
+    "bzip2": (bz2.compress(TEXT.encode()), "is a bzip2 archive, not .*: bunzip2 "),
+    "xz": (lzma.compress(TEXT.encode()), "is an xz archive, not .*: unxz "),
+    "zstd": (b"\x28\xb5\x2f\xfd\x24\x00", "is a zstd archive, not .*: unzstd "),
+    "zip": (archive(_zip), "is a zip archive .*, not .*: unzip "),
+    "tar": (archive(_tar), "is a tar archive, not .*: tar xf "),
+    "UTF-16": (TEXT.encode("utf-16"), r"is text in UTF-16, not .*: iconv -f UTF-16 -t UTF-8 (\S+) > \1\.utf8"),
+    "UTF-16 big": (b"\xfe\xff" + TEXT.encode("utf-16-be"), "is text in UTF-16, not .*: iconv -f UTF-16 "),
+    "UTF-16 bare": (TEXT.encode("utf-16-le"), BARE + "UTF-16LE "),
+    "UTF-16 bare, big": (TEXT.encode("utf-16-be"), BARE + "UTF-16BE "),
+    "UTF-32": (TEXT.encode("utf-32"), "is text in UTF-32, not .*: iconv -f UTF-32 "),
+    "PDF": (b"%PDF-1.7\n" + TEXT.encode(), "is a PDF document, not .*: pdftotext "),
+    "PNG": (b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR", "is a PNG picture, not .*; give another file"),
+    "SQLite": (b"SQLite format 3\0\x10\0", "is an SQLite database, not "),
+    "Parquet": (b"PAR1\x15\x04\x15", "is a Parquet table, not "),
+    "zeros": (bytes(100), "is a file of zeros, .*; copy it again"),
+    "pickle": (pickle.dumps({"a": 1}), "is a pickle of Python, not "),
+    "Git LFS": (b"version https://git-lfs.github.com/spec/v1\noid sha256:1\n", "is a pointer .*: git lfs pull"),
+}  # fmt: skip
+
+READERS = {
+    "text": files.read_text,
+    "lines": lambda path: list(files.read_lines(path)),
+    "vocabulary": tokenization.load_vocab,
+    "configuration": BertConfig.from_json_file,
+    "SQuAD": lambda path: squad.read_squad_examples(path, True),
+    "CoNLL": ner.read_conll,
+    "labels": read_label_map,
+    "weights": sources.open_weights,
+}
+
+
+def message_of(read, path) -> str:
+    with pytest.raises(UserError) as caught:
+        read(str(path))
+    assert "\n" not in str(caught.value)
+    return str(caught.value)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_file_of_another_kind_is_called_by_its_name(kind, tmp_path):
+    data, message = KINDS[kind]
+    path = tmp_path / "file"
+    path.write_bytes(data)
+    for read in READERS.values():
+        found = message_of(read, path)
+        assert found.startswith(f"{path}: is ") and re.search(message, found), found
+    found = str(records.find_fault([str(path)], records.CLASSIFICATION, {}))
+    assert found.startswith(f"{path}: is ") and re.search(message, found), found
+
+
+def test_records_that_are_given_as_text_and_text_as_records(tmp_path):
+    path = tmp_path / "records"
+    data = tfrecord(path)
+    assert file_kinds.recognise(data, "x").name == "TFRecord"
+    for read in READERS.values():
+        assert "is a TFRecord file, not " in message_of(read, path)
+    path.write_text(json.dumps({"data": []}))
+    found = str(records.find_fault([str(path)], records.PRETRAINING, {}))
+    assert found == f"{path}: is text, not TFRecord; create_pretraining_data.py makes records of text, to be given here"
+
+
+@pytest.mark.parametrize("name", ["model.safetensors", "pytorch_model.bin", "m.keras", "m.weights.h5", "x.ckpt.index"])
+@pytest.mark.parametrize(
+    ("data", "message"),
+    [
+        (KINDS["gzip"][0], "is a gzip archive"),
+        (KINDS["Git LFS"][0], "is a pointer of Git LFS"),
+        (TEXT.encode(), "is text, not "),
+        (b"<!DOCTYPE html><html>sign in</html>", "is an HTML page"),
+    ],
+)
+def test_weights_that_are_something_else(name, data, message, tmp_path):
+    (tmp_path / "config.json").write_text("{}")
+    path = tmp_path / name
+    path.write_bytes(data)
+    found = message_of(sources.open_weights, path)
+    if name == "pytorch_model.bin" and data[:4] == b"word":  # the first pickles were text as well
+        message = "not a file of torch.save"
+    if "configuration" not in found:  # which is looked at first
+        assert found.startswith(f"{path}: is ") and message in found
+
+
+def test_names_in_a_command_can_be_pasted(tmp_path):
+    path = tmp_path / "my file.gz"
+    path.write_bytes(KINDS["gzip"][0])
+    assert message_of(files.read_text, path).endswith(f"unpack it first: gunzip -k '{path}'")
+
+
+@pytest.mark.parametrize(
+    ("data", "advice"),
+    [
+        ("ein schöner Tag, Café\n".encode("latin-1"), "it looks like Latin-1: iconv -f LATIN1 -t UTF-8 "),
+        (
+            "it\u2019s \u201cquoted\u201d text\n".encode("cp1252"),
+            "it looks like Windows-1252: iconv -f CP1252 -t UTF-8 ",
+        ),
+        ("这是一个句子没有空格\n".encode("gb18030"), "it is text in another encoding "),
+        ("日本語の文章です\n".encode("shift_jis"), "it is text in another encoding "),
+        ("schöner Tag\n".encode() * 5 + b"caf\xe9 zu\n", "what is before it is UTF-8, so this place is damaged"),
+        (np.random.default_rng(1).bytes(3000), "it is a binary file of a kind unknown here"),
+    ],
+)
+def test_what_to_do_with_bytes_that_are_not_utf8(data, advice, tmp_path):
+    path = tmp_path / "file"
+    path.write_bytes(data)
+    for read in (files.read_text, lambda name: list(files.read_lines(name))):
+        assert advice in message_of(read, path)
+
+
+@pytest.mark.parametrize(
+    "data", [b"PK and BZh are letters\n", b"a\0b \0 c\n" * 20, b"", b"\n", b"{\\r}\n", "ä".encode()]
+)
+def test_text_is_left_alone(data, tmp_path):
+    path = tmp_path / "file"
+    path.write_bytes(data)
+    assert files.read_text(str(path)) == data.decode()
+    assert file_kinds.recognise(data, "x") is None
+
+
+# JSON.
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("", "the file is empty"),
+        (" \n", "the file is empty"),
+        ("{", "line 1, column 2: not valid JSON"),
+        ('{"a": 1,\n "b": }', "line 2, column 7: not valid JSON"),
+        ("[" * 100000, "nested too deep"),
+        ('{"a":' * 500 + "1" + "}" * 500, "nested too deep"),
+        ('{\n"vocab_size": ' + "1" * 5000 + "}", "line 2: a number has too many digits"),
+        ('{"vocab_size": 1, "vocab_size": 2}', "the key 'vocab_size' is there twice"),
+        ("[1]", "an object {...} is needed in this JSON file, not a list"),
+        ("3", "an object {...} is needed in this JSON file, not a number"),
+        ("null", "an object {...} is needed in this JSON file, not null"),
+        ("<html><body>404</body></html>", "is an HTML page"),
+        (json.dumps({"a": "b"}).replace("b", "\x01"), "not valid JSON"),
+    ],
+)
+def test_json_that_cannot_be_read(text, message, tmp_path):
+    path = tmp_path / "file.json"
+    path.write_text(text)
+    found = message_of(files.read_json, path)
+    assert found.startswith(str(path)) and message in found
+    for read in (
+        BertConfig.from_json_file,
+        read_label_map,
+        lambda name: squad.read_squad_examples(name, False),
+    ):
+        assert message_of(read, path).startswith(str(path))
+
+
+def test_json_with_one_key_twice_but_one_value(tmp_path):
+    path = tmp_path / "file.json"
+    path.write_text('\ufeff{"a": [1], "a": [1]}')
+    assert files.read_json(str(path)) == {"a": [1]}
+
+
+# Byte order marks.
+
+
+def test_a_byte_order_mark_goes_everywhere_but_in_running_text(tmp_path):
+    sizes = dict.fromkeys(("vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads"), 2)
+    texts = {
+        "vocab.txt": "[PAD]\n[UNK]\n",
+        "config.json": json.dumps({**sizes, "intermediate_size": 4}),
+        "squad.json": json.dumps({"data": [{"paragraphs": [{"context": "a", "qas": [{"id": 1, "question": "q"}]}]}]}),
+        "conll.txt": "EU B-ORG\n",
+        "label_map.json": json.dumps({"task": "tsv", "labels": ["a", "b"], "regression": False}),
+    }
+    for name, text in texts.items():
+        (tmp_path / name).write_text("\ufeff" + text, encoding="utf-8")
+    assert tokenization.load_vocab(str(tmp_path / "vocab.txt")) == {"[PAD]": 0, "[UNK]": 1}
+    assert BertConfig.from_json_file(str(tmp_path / "config.json")).vocab_size == 2
+    assert squad.read_squad_examples(str(tmp_path / "squad.json"), False)[0].qas_id == "1"
+    assert ner.read_conll(str(tmp_path / "conll.txt"))[0].words == ["EU"]
+    assert load_label_map(str(tmp_path)).labels == ("a", "b")
+    assert next(files.read_lines(str(tmp_path / "conll.txt"))) == "\ufeffEU B-ORG"
+
+
+# CRs.
+
+
+@pytest.mark.parametrize(
+    ("data", "told"),
+    [
+        (b"one\rtwo\rthree", True),
+        (b"one\rtwo\rthree\r", True),
+        (b"one\rtwo\rthree\n", True),
+        (b"one\r\ntwo\r\n", False),
+        (b"one\r\r\ntwo\r\r\n", False),
+        (b"a line\nan\rother\nand more\n", False),
+        (b"one\n", False),
+    ],
+)
+def test_lines_that_seem_to_end_in_cr_are_told(data, told, tmp_path, log_lines):
+    path = tmp_path / "file"
+    path.write_bytes(data)
+    assert list(files.read_lines(str(path))) == [line for line in data.decode().replace("\r", "").split("\n") if line]
+    assert any("a line ends at LF only" in line for line in log_lines) == told
+
+
+def test_a_file_without_an_end_is_not_read_to_its_end():
+    for read in (files.read_text, lambda path: list(files.read_lines(path))):
+        with pytest.raises(UserError, match="/dev/zero: is a file of zeros"):
+            read("/dev/zero")

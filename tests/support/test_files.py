@@ -1,0 +1,146 @@
+"""Reading as the reference reads, and files that are complete or absent."""
+
+import os
+
+import pytest
+
+from bert_tf2.support import files
+from bert_tf2.support.errors import UserError
+
+
+def write(path, data: bytes) -> str:
+    path.write_bytes(data)
+    return str(path)
+
+
+@pytest.mark.parametrize(
+    ("data", "lines"),
+    [
+        (b"", []),
+        (b"one\ntwo\n", ["one", "two"]),
+        (b"one\ntwo", ["one", "two"]),
+        (b"one\r\ntwo\r\n", ["one", "two"]),
+        (b"mid\rdle\n\n", ["middle", ""]),
+        ("a\u2028b\x0cc\x85d\x0be\n".encode(), ["a\u2028b\x0cc\x85d\x0be"]),
+        (b"end\n\r", ["end"]),
+        (b"\xef\xbb\xbfbom\n", ["\ufeffbom"]),
+    ],
+)
+def test_lines_end_at_lf_only_and_lose_every_cr(tmp_path, data, lines):
+    assert list(files.read_lines(write(tmp_path / "text", data))) == lines
+
+
+def test_bytes_that_are_not_utf8_name_file_and_line(tmp_path):
+    path = write(tmp_path / "text", b"good\nb\xe4d\n")
+    for read in (files.read_text, lambda p: list(files.read_lines(p))):
+        with pytest.raises(UserError) as caught:
+            read(path)
+        assert str(caught.value).startswith(f"{path}, line 2: not UTF-8 text (byte 0xe4)")
+
+
+def test_lines_before_a_bad_one_are_yielded(tmp_path):
+    lines = files.read_lines(write(tmp_path / "text", b"good\n\xff\n"))
+    assert next(lines) == "good"
+
+
+def test_read_text_leaves_line_ends_alone(tmp_path):
+    assert files.read_text(write(tmp_path / "text", "ä\r\nb".encode())) == "ä\r\nb"
+
+
+def test_matches_come_in_the_order_of_the_list_and_globs_sorted(tmp_path):
+    for name in ("c1", "a", "c0", "c10"):
+        write(tmp_path / name, b"")
+    names = f"{tmp_path}/c*, {tmp_path}/a,{tmp_path}/a"
+    assert files.match_files(names) == [str(tmp_path / name) for name in ("c0", "c1", "c10", "a", "a")]
+
+
+def test_a_name_with_the_characters_of_a_pattern_is_found_as_a_name(tmp_path):
+    path = write(tmp_path / "part[1].txt", b"")
+    assert files.match_files(path) == [path]
+
+
+@pytest.mark.parametrize(
+    ("names", "message"),
+    [
+        ("{}/b*", "no file matches this pattern"),
+        ("{0}/a,{0}/b", r"b: no such file \(.* holds: a"),
+        ("{}/gone/b", "there is no folder .*gone either"),
+        ("{}", "is a folder, a file is needed"),
+        (" , ", "no file is named in ' , '"),
+    ],
+)
+def test_names_that_match_nothing(tmp_path, names, message):
+    write(tmp_path / "a", b"")
+    with pytest.raises(UserError, match=message):
+        files.match_files(names.format(tmp_path))
+
+
+def test_unmatched_names_can_be_collected(tmp_path):
+    path = write(tmp_path / "a", b"")
+    unmatched = []
+    assert files.match_files(f"{path},{tmp_path}/b", unmatched) == [path]
+    assert len(unmatched) == 1
+    assert unmatched[0].startswith(f"{tmp_path}/b: no such file")
+    with pytest.raises(UserError, match="no such file"):  # nothing at all is left
+        files.match_files(f"{tmp_path}/b", [])
+
+
+def test_files_appear_together_and_nothing_is_left_beside(tmp_path):
+    one, two = tmp_path / "new" / "one", tmp_path / "new" / "two"
+    with files.complete_or_absent(str(one), str(two)) as beside:
+        for name in beside:
+            with open(name, "w") as stream:
+                stream.write("done")
+            assert not one.exists()
+            assert not two.exists()
+    assert sorted(os.listdir(tmp_path / "new")) == ["one", "two"]
+    assert one.read_text() == two.read_text() == "done"
+
+
+def test_a_failure_leaves_the_old_file_and_no_rest(tmp_path):
+    write(tmp_path / "one", b"old")
+    with pytest.raises(ZeroDivisionError), files.complete_or_absent(str(tmp_path / "one")) as (beside,):
+        with open(beside, "w") as stream:
+            stream.write("half")
+        raise ZeroDivisionError
+    assert os.listdir(tmp_path) == ["one"]
+    assert (tmp_path / "one").read_bytes() == b"old"
+
+
+def test_write_text_writes_utf8(tmp_path):
+    files.write_text(str(tmp_path / "text"), "ä\n")
+    assert (tmp_path / "text").read_bytes() == b"\xc3\xa4\n"
+
+
+def test_a_missing_file_shows_what_is_there(tmp_path):
+    write(tmp_path / "vocab.txt", b"")
+    write(tmp_path / ".hidden", b"")
+    with pytest.raises(UserError) as caught:
+        files.open_binary(str(tmp_path / "vocab.tx"))
+    assert str(caught.value) == f"{tmp_path}/vocab.tx: no such file ({tmp_path} holds: vocab.txt)"
+
+
+def test_a_folder_in_the_way_of_a_file_and_a_file_in_the_way_of_a_folder(tmp_path):
+    with pytest.raises(UserError, match="Is a directory"):
+        files.read_text(str(tmp_path))
+    write(tmp_path / "file", b"")
+    with pytest.raises(UserError, match=r"cannot make the folder .*file/below"):
+        files.make_directory(str(tmp_path / "file" / "below"))
+
+
+def test_list_directory_is_sorted_and_empty_where_there_is_none(tmp_path):
+    for name in "ba":
+        write(tmp_path / name, b"")
+    assert files.list_directory(str(tmp_path)) == ["a", "b"]
+    assert files.list_directory(str(tmp_path / "none")) == []
+
+
+def test_a_path_with_a_scheme_goes_through_tensorflow(tmp_path):
+    path = f"file://{tmp_path}/deep/text"
+    files.make_directory(f"file://{tmp_path}/deep")
+    files.write_text(path, "one\ntwo\n")
+    assert (tmp_path / "deep" / "text").read_text() == "one\ntwo\n"
+    assert list(files.read_lines(path)) == ["one", "two"]
+    assert files.match_files(f"file://{tmp_path}/deep/t*") == [path]
+    with pytest.raises(UserError, match="no such file"):
+        files.read_text(path + "s")

@@ -1,0 +1,154 @@
+"""Every script's flags against the reference's, and how a wrong command line is answered."""
+
+import functools
+import json
+import re
+import subprocess
+import sys
+
+import pytest
+from command_lines import ROOT, SCRIPTS, described
+from small_models import SHARED
+
+REFERENCE = SHARED / "reference" / "flags.json"
+
+_TYPES = {"string": "string", "int": "integer", "float": "float", "bool": "bool"}
+
+
+@functools.cache
+def answer(script: str, *arguments: str) -> tuple[int, str]:
+    """Exit status and standard error of a command line that must fail before any work: TensorFlow is out of reach."""
+    program = f"import runpy, sys; sys.modules['tensorflow'] = None; runpy.run_path({script!r}, run_name='__main__')"
+    command = [sys.executable, "-c", f"import sys; sys.argv = [{script!r}, *sys.argv[1:]]; {program}", *arguments]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60)
+    assert done.stdout == ""
+    return done.returncode, done.stderr
+
+
+def reference() -> dict[str, list[dict]]:
+    if not REFERENCE.exists():
+        pytest.skip("the reference's table of flags is not beside this checkout")
+    return json.loads(REFERENCE.read_text())
+
+
+@pytest.mark.parametrize("script", SCRIPTS)
+def test_flags_have_the_reference_s_names_types_and_defaults(script):
+    ours = described(script)["flags"]
+    wanted = reference().get(script)
+    if wanted is None:
+        pytest.skip("the reference has no such script")
+    for flag in wanted:
+        assert flag["name"] in ours, f"--{flag['name']} is missing"
+        found = ours[flag["name"]]
+        assert (_TYPES[found["type"]], found["default"]) == (flag["type"], flag["default"]), flag["name"]
+
+
+@pytest.mark.parametrize("script", SCRIPTS)
+def test_missing_flags_are_named_in_one_line(script):
+    status, text = answer(script)
+    assert status == 2
+    assert text.count("\n") == 1, text
+    assert text.startswith(f"{script}: error: ")
+    named = re.search(r"((--\w+( and )?)+) must be given|give at least one of (--\w+(, )?)+", text)
+    assert named, text
+    if REFERENCE.exists() and script in reference():
+        required = {f"--{flag['name']}" for flag in reference()[script] if flag["required"]}
+        assert {*named[1].split(" and ")} == required
+
+
+@pytest.mark.parametrize("script", SCRIPTS)
+def test_no_script_loads_tensorflow_to_read_its_flags_and_every_flag_is_explained(script):
+    found = described(script)
+    assert not found["tensorflow"]
+    assert found["flags"]
+    assert all(len(flag["help"]) > 10 for flag in found["flags"].values())
+
+
+def test_some_flags_of_run_pretraining():
+    """What test_flags_have_... checks in full where the table is at hand."""
+    ours = described("run_pretraining.py")["flags"]
+    expected = {
+        "bert_config_file": ("string", None),
+        "init_checkpoint": ("string", None),
+        "max_seq_length": ("int", 128),
+        "max_predictions_per_seq": ("int", 20),
+        "do_train": ("bool", False),
+        "train_batch_size": ("int", 32),
+        "eval_batch_size": ("int", 8),
+        "learning_rate": ("float", 5e-5),
+        "num_train_steps": ("int", 100000),
+        "num_warmup_steps": ("int", 10000),
+        "save_checkpoints_steps": ("int", 1000),
+        "max_eval_steps": ("int", 100),
+        "num_tpu_cores": ("int", 8),
+    }
+    for name, (kind, default) in expected.items():
+        assert (ours[name]["type"], ours[name]["default"]) == (kind, default), name
+
+
+NEEDED = ("--input_file=a", "--bert_config_file=b", "--output_dir=c")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ([*NEEDED, "--lerning_rate=1"], ["no flag --lerning_rate; did you mean --learning_rate?"]),
+        ([*NEEDED, "--do_lower=False"], ["no flag --do_lower; did you mean --do_lower_case?"]),
+        ([*NEEDED, "--nodo_lower"], ["no flag --nodo_lower; did you mean --nodo_lower_case?"]),
+        ([*NEEDED, "--batch_size=8"], ["did you mean --eval_batch_size or --train_batch_size?"]),
+        ([*NEEDED, "--train-batch-size=8"], ["did you mean --train_batch_size?"]),
+        ([*NEEDED, "--no_cuda"], ["there is no flag --no_cuda (--help"]),
+        ([*NEEDED, "--max_len=9"], ["did you mean --max_seq_length?"]),
+        ([*NEEDED, "--do_lower_case", "False"], ["an equals sign, --do_lower_case=False"]),
+        ([*NEEDED, "\u2013do_train=true"], ["unexpected argument", "did you mean --do_train=true?"]),
+        ([*NEEDED, "--train_batch_size=0"], ["train_batch_size", "0"]),
+        ([*NEEDED, "--train_batch_size=many"], ["train_batch_size", "many"]),
+        ([*NEEDED, "--learning_rate=-1"], ["learning_rate", "-1"]),
+        ([*NEEDED, "--max_seq_length=4"], ["max_seq_length", "4"]),
+        ([*NEEDED, "--precision=float16"], ["precision", "float16", "bfloat16"]),
+        ([*NEEDED, "--do_train=perhaps"], ["do_train", "perhaps"]),
+        ([*NEEDED, "--do_train", "train.tfrecord"], ["unexpected argument 'train.tfrecord'"]),
+        ([*NEEDED], ["nothing to do", "--do_train", "--do_eval"]),
+        ([*NEEDED[1:]], ["--input_file must be given"]),
+        ([*NEEDED[1:], "--input_file="], ["--input_file must be given"]),
+    ],
+)
+def test_a_wrong_command_line_is_answered_in_one_line(arguments, words):
+    status, text = answer("run_pretraining.py", *arguments)
+    assert status == 2
+    assert text.count("\n") == 1, text
+    assert text.startswith("run_pretraining.py: error: ")
+    assert all(word in text for word in words), text
+
+
+_RAISES = """
+import sys
+from absl import flags as absl_flags
+from bert_tf2.support import flags
+from bert_tf2.support.errors import UserError
+sys.argv = ["script.py"]
+def main(argv):
+    raise {}
+flags.run(main)
+"""
+
+
+@pytest.mark.parametrize(
+    ("error", "status", "text"),
+    [
+        ("UserError('text.txt, line 3: wrong')", 1, "script.py: error: text.txt, line 3: wrong\n"),
+        ("KeyboardInterrupt", 130, "script.py: error: interrupted\n"),
+        ("KeyboardInterrupt('stopped, and saved')", 130, "script.py: error: stopped, and saved\n"),
+        ("SystemExit(0)", 0, ""),
+    ],
+)
+def test_how_a_script_ends(error, status, text):
+    done = subprocess.run([sys.executable, "-c", _RAISES.format(error)], cwd=ROOT, capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (status, text)
+
+
+def test_our_own_bugs_keep_their_traceback():
+    program = _RAISES.format("ZeroDivisionError")
+    done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 1
+    assert "Traceback" in done.stderr

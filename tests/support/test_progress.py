@@ -1,0 +1,151 @@
+"""The progress of long work: what it says of time, and what a terminal shows."""
+
+import fcntl
+import os
+import pty
+import re
+import struct
+import subprocess
+import sys
+import termios
+
+import pytest
+from command_lines import ROOT
+
+from bert_tf2.support import progress
+
+
+@pytest.fixture
+def clock(monkeypatch):
+    """A clock that the test sets: a list with the seconds."""
+    now = [100.0]
+    monkeypatch.setattr(progress, "_clock", lambda: now[0])
+    return now
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [(0.4, "0 s"), (59.4, "59 s"), (59.6, "1 min 00 s"), (200, "3 min 20 s"), (18120, "5 h 02 min")],
+)
+def test_duration(seconds, text):
+    assert progress.duration(seconds) == text
+
+
+def test_the_first_two_steps_tell_nothing_of_the_time_left(clock, log_lines):
+    with progress.Progress("Training", 100, "steps", contents=(32, "examples")) as training:
+        for seconds in (60, 30):  # two graphs are made
+            clock[0] += seconds
+            training.advance(1, "loss 2.0")
+        for _ in range(38):
+            clock[0] += 10
+            training.advance(1, "loss 1.0")
+    assert log_lines[:2] == ["Training: 1 of 100 steps, loss 2.0", "Training: 2 of 100 steps, loss 2.0"]
+    assert log_lines[2] == "Training: 3 of 100 steps, loss 1.0, 3.2 examples/s, 16 min 10 s left"
+    assert log_lines[39] == "Training: 40 of 100 steps, loss 1.0, 3.2 examples/s, 10 min 00 s left"
+    assert log_lines[40] == "Training: 40 of 100 steps, loss 1.0, 3.2 examples/s, took 7 min 50 s"
+
+
+def test_a_line_every_ten_seconds(clock, log_lines):
+    for _ in progress.track(range(100), "Reading", unit="lines"):
+        clock[0] += 1
+    assert len(log_lines) == 11  # and the end
+    assert log_lines[0] == "Reading: 10 of 100 lines, 1.0 lines/s, 1 min 30 s left"
+    assert log_lines[-1] == "Reading: 100 of 100 lines, 1.0 lines/s, took 1 min 40 s"
+
+
+def test_short_work_needs_no_words(clock, log_lines):
+    assert list(progress.track("abc", "Reading")) == ["a", "b", "c"]
+    assert not log_lines
+
+
+def test_what_is_left_out_of_the_speed(clock, log_lines):
+    work = progress.Progress("Training", 10, "steps")
+    for _ in range(8):
+        clock[0] += 10
+        work.advance()
+        clock[0] += 1000
+        work.leave_out(1000)
+    assert work.per_second() == pytest.approx(0.1)
+    work.close()
+
+
+def test_work_of_unknown_length_has_no_end_to_tell(clock, log_lines):
+    for _ in progress.track(iter(range(30)), "Reading", unit="lines"):
+        clock[0] += 1
+    assert log_lines[1] == "Reading: 20 lines, 1.0 lines/s"
+
+
+def test_failing_work_says_no_more(clock, log_lines):
+    with pytest.raises(ValueError), progress.Progress("Reading", 3) as work:
+        work.advance()
+        clock[0] += 100
+        raise ValueError
+    assert not log_lines
+    assert not progress._shown
+
+
+_WORK = """
+import sys, time
+from absl import flags as absl_flags
+from absl import logging
+from bert_tf2.support import flags, progress
+from bert_tf2.support.errors import UserError
+progress._SECONDS_BETWEEN_DRAWINGS = 0
+sys.argv = ["script.py"]
+def main(argv):
+    for number in progress.track(range(5), "Reading", unit="lines"):
+        if number == 2:
+            logging.warning("a warning")
+        if number == 4:
+            raise UserError("text.txt, line 3: wrong")
+flags.run(main)
+"""
+
+
+def on_a_terminal(program: str, **environment: str) -> str:
+    """What a program writes to a terminal of 80 columns."""
+    ours, its = pty.openpty()
+    fcntl.ioctl(its, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 80, 0, 0))
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "TERM": "xterm", **environment}
+    process = subprocess.Popen([sys.executable, "-c", program], cwd=ROOT, env=environment, stdout=its, stderr=its)
+    os.close(its)
+    found = b""
+    try:
+        while part := os.read(ours, 10000):
+            found += part
+    except OSError:  # the other end is closed
+        pass
+    process.wait(timeout=60)
+    os.close(ours)
+    return found.decode()
+
+
+def screen(written: str) -> list[str]:
+    """The lines that stay, for text with carriage returns and without other commands but colours."""
+    lines = []
+    for line in re.sub(r"\x1b\[[0-9;]*[mA]", "", written).replace("\r\n", "\n").split("\n"):
+        cells: list[str] = []
+        for part in line.split("\r"):
+            cells[: len(part)] = part
+        lines.append("".join(cells).rstrip())
+    return [line for line in lines if line]
+
+
+def test_a_terminal_keeps_the_log_and_not_the_line():
+    written = on_a_terminal(_WORK)
+    assert "Reading: 3 of 5 lines" in written
+    assert "\x1b[1;33mWARNING:\x1b[0m" in written
+    warning, error = screen(written)
+    assert re.fullmatch(r"\d\d:\d\d:\d\d WARNING: a warning", warning)
+    assert error == "script.py: error: text.txt, line 3: wrong"
+
+
+def test_no_color():
+    assert "\x1b[1;3" not in on_a_terminal(_WORK, NO_COLOR="1")
+
+
+def test_a_file_gets_neither_the_line_nor_colours():
+    done = subprocess.run([sys.executable, "-c", _WORK], cwd=ROOT, capture_output=True, text=True)
+    assert re.fullmatch(
+        r"\d\d:\d\d:\d\d WARNING: a warning\nscript.py: error: text.txt, line 3: wrong\n", done.stderr
+    ), done.stderr

@@ -1,0 +1,593 @@
+"""The loop: the same updates on one replica and on two, resuming, stopping, checkpoints, what TensorBoard gets."""
+
+import itertools
+import json
+import os
+import pathlib
+import re
+import signal
+import subprocess
+import sys
+import time
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from small_models import (
+    GOLDEN,
+    LENGTH,
+    MAKERS,
+    PREDICTIONS,
+    batch_for,
+    needs_golden,
+    randomize,
+    small_batch,
+    small_config,
+    values_of,
+)
+from tensorboard.backend.event_processing import event_accumulator
+from tensorflow.core.util import event_pb2
+
+from bert_tf2 import checkpoint, heads, optimization, records
+from bert_tf2.config import BertConfig
+from bert_tf2.pretraining import run as pretraining
+from bert_tf2.support import environment, process
+from bert_tf2.support.errors import UserError
+from bert_tf2.training import loop as training
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+ONE = tf.distribute.get_strategy()
+
+
+@pytest.fixture(scope="module")
+def two() -> tf.distribute.Strategy:
+    return tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"])
+
+
+def endless(batch) -> tf.data.Dataset:
+    """The same batch again and again."""
+    return tf.data.Dataset.from_tensors(batch).repeat()
+
+
+def tiny_config(**changes) -> BertConfig:
+    """Few operations and few shapes: making the graphs, one for each shape in the optimizer, is what takes the time."""
+    sizes = {"num_hidden_layers": 1, "intermediate_size": 8, "max_position_embeddings": 23}
+    return small_config(**{**sizes, **changes})
+
+
+def saved_model(folder, kind="pretraining", seed=0) -> str:
+    """A checkpoint without slots of a random model."""
+    model = MAKERS[kind](tiny_config())
+    randomize(model, seed)
+    checkpoint.save(str(folder / "start"), checkpoint.tf1_variables(model))
+    return str(folder / "start")
+
+
+def train(folder, steps, kind="pretraining", init=None, batch=None, strategy=ONE, config=None, how=None, **options):
+    """Trains to step `steps` in `folder` and returns the model."""
+    settings = {"learning_rate": 1e-3, "num_train_steps": steps, "num_warmup_steps": 0, "train_batch_size": 4}
+    model = training.build_model(strategy, lambda: MAKERS[kind](tiny_config(**(config or {}))), 1)
+    trainer = training.Trainer(model, strategy, training.TrainOptions(str(folder), **{**settings, **options}))
+    trainer.start(init)
+    trainer.train(endless(batch_for(kind) if batch is None else batch), **(how or {}))
+    return model
+
+
+def final_state(folder) -> dict[str, np.ndarray]:
+    """Every variable and slot of the newest checkpoint."""
+    source = checkpoint.Checkpoint(str(folder))
+    return {name: source.get(name) for name in source.shapes}
+
+
+def largest_difference(one, two) -> float:
+    assert one.keys() == two.keys()
+    return max(np.abs(one[name] - two[name]).max() for name in one)
+
+
+# The reference's numbers.
+
+
+class WithoutDropout:
+    """A classifier as the golden steps trained it: not even the dropout on the pooled output."""
+
+    def __init__(self, model: heads.ClassifierModel):
+        self._model = model
+
+    def loss_terms(self, batch, dropout_seed):
+        losses = self._model.outputs(batch)["example_loss"]
+        return [heads.LossTerm("loss", tf.reduce_sum(losses), tf.cast(tf.size(losses), tf.float32))]
+
+
+@needs_golden
+def test_classifier_steps_equal_the_reference():
+    golden = np.load(GOLDEN / "unit" / "classifier_steps.npz")
+    model = heads.ClassifierModel(BertConfig.from_json_file(str(GOLDEN / "config" / "bert_config_nodropout.json")), 2)
+    checkpoint.initialize(model, str(GOLDEN / "ckpt" / "tasks" / "model.ckpt"))
+    variables = checkpoint.trained_variables(model)
+    initial = values_of(model)
+    optimizer = optimization.AdamWeightDecayOptimizer(variables)
+    batch = {name: tf.constant(golden[name]) for name in ("input_ids", "input_mask", "segment_ids", "label_ids")}
+    schedule = [golden["init_lr"].item(), golden["num_train_steps"].item(), golden["num_warmup_steps"].item()]
+
+    @tf.function
+    def step_of(step):
+        logits = model(batch)
+        losses, gradients = training.local_gradients(WithoutDropout(model), variables, batch, tf.constant([0, 0]))
+        lookups = [name for name, gradient in gradients.items() if isinstance(gradient, tf.IndexedSlices)]
+        assert lookups == [str(name) for name in golden["indexed_slices"]]
+        gradients, norm = training.reduce_gradients(gradients)
+        summed = tf.linalg.global_norm(list(gradients.values()))
+        rate = optimization.learning_rate_at(step, *schedule)
+        optimizer.apply_gradients(gradients, rate, step, optimization.clip_scale(norm))
+        return {
+            "loss": losses["loss"],
+            "logits": logits,
+            "norm_of_slices_not_summed": norm,
+            "norm_of_summed_gradient": summed,
+        }
+
+    for step in range(20):
+        for name, value in step_of(tf.constant(step, tf.int64)).items():
+            np.testing.assert_allclose(value, golden[name][step], rtol=1e-4, atol=2e-5, err_msg=f"{name} {step}")
+    for name, value in values_of(model).items():
+        wanted = golden[f"final|{name}"]
+        error = np.abs(value - wanted).max()
+        assert error <= 1e-4 * np.abs(wanted).max(), name
+        if not name.endswith("key/bias"):  # its true gradient is zero
+            assert error <= 1e-3 * np.abs(wanted - initial[name]).max(), name
+
+
+# The number of replicas.
+
+
+# Gradients that are exactly 0 but for rounding, since softmax does not see what they move; Adam makes it look large.
+ROUNDING_ONLY = "key/bias"
+
+
+@pytest.mark.parametrize("kind", ["pretraining", "classifier", "tagging"])
+def test_two_replicas_update_as_one(tmp_path, two, kind, monkeypatch):
+    monkeypatch.setattr(heads, "_CLASSIFIER_DROPOUT", 0.0)
+    init = saved_model(tmp_path, kind)
+    before = final_state(tmp_path)
+    for name, strategy in (("one", ONE), ("two", two)):
+        train(tmp_path / name, 10, kind, init, strategy=strategy, learning_rate=5e-4)
+    one, both = (
+        {key: value for key, value in final_state(tmp_path / name).items() if ROUNDING_ONLY not in key}
+        for name in ("one", "two")
+    )
+    assert largest_difference(one, both) < 1e-6
+    assert max(np.abs(one[name] - before[name]).max() for name in one.keys() & before.keys()) > 1e-3
+    words = one["bert/embeddings/word_embeddings/adam_m"]
+    assert np.abs(words[np.unique(batch_for(kind)["input_ids"])]).min(axis=1).max() > 0  # lookups had their gradient
+
+
+@pytest.mark.parametrize("kind", ["classifier", "tagging"])
+def test_groups_of_like_length_update_as_one_batch(tmp_path, two, kind, monkeypatch):
+    monkeypatch.setattr(heads, "_CLASSIFIER_DROPOUT", 0.0)
+    init = saved_model(tmp_path, kind)
+    batch = {name: values for name, values in batch_for(kind, 7).items() if not name.startswith("masked_lm")}
+    if kind == "tagging":
+        batch["label_ids"] = np.where(batch["input_mask"] > 0, batch["label_ids"], -1)
+    for groups, strategy in ((1, ONE), (3, ONE), (2, two)):
+        train(tmp_path / str(groups), 5, kind, init, batch, strategy, learning_rate=5e-4, length_groups=groups)
+    whole, *grouped = (
+        {key: value for key, value in final_state(tmp_path / name).items() if ROUNDING_ONLY not in key}
+        for name in ("1", "3", "2")
+    )
+    assert all(largest_difference(whole, other) < 1e-6 for other in grouped)
+
+
+def test_groups_hold_every_row_once_and_little_padding():
+    mask = np.array([[1, 1, 0, 0], [1, 1, 1, 1], [1, 0, 0, 0], [1, 0, 1, 0], [0, 0, 0, 0]])
+    batch = {"input_mask": tf.constant(mask), "label_ids": tf.range(5)}
+    parts = training.split_by_length(batch, 2)
+    assert [part["label_ids"].numpy().tolist() for part in parts] == [[4, 2], [0, 3, 1]]
+    assert [part["input_mask"].shape.as_list() for part in parts] == [[2, 1], [3, 4]]
+
+
+def test_the_replicas_shares_are_uneven_enough_to_tell():
+    """The test above could not fail if both halves of the batch had the same weights."""
+    assert small_batch()["masked_lm_weights"][:2].sum() != small_batch()["masked_lm_weights"][2:].sum()
+    labelled = batch_for("tagging")["label_ids"] >= 0
+    assert labelled[:2].sum() != labelled[2:].sum()
+
+
+def test_replicas_drop_different_values(tmp_path, two):
+    """Both halves of the batch are the same: two replicas that dropped the same values would act as one on a half."""
+    init = saved_model(tmp_path)
+    half = {name: values[2:] for name, values in small_batch().items()}
+    batch = {name: np.concatenate([values, values]) for name, values in half.items()}
+    config = {"hidden_dropout_prob": 0.3}
+    train(tmp_path / "two", 1, init=init, batch=batch, strategy=two, config=config, learning_rate=0.0)
+    train(tmp_path / "half", 1, init=init, batch=half, strategy=ONE, config=config, learning_rate=0.0)
+    name = "cls/seq_relationship/output_weights/adam_m"
+    assert np.abs(final_state(tmp_path / "two")[name] - final_state(tmp_path / "half")[name]).max() > 1e-4
+
+
+@pytest.mark.parametrize("replicas", [1, 2])
+@pytest.mark.parametrize(("examples", "batch_size"), [(8, 4), (7, 4), (5, 4), (3, 4), (1, 4), (7, 3), (4, 1)])
+def test_every_example_comes_once_and_in_order(two, replicas, examples, batch_size):
+    strategy = two if replicas == 2 else ONE
+    model = training.build_model(strategy, lambda: heads.SpanModel(tiny_config()), 1)
+    randomize(model)
+    batch = small_batch(examples)
+    data = tf.data.Dataset.from_tensor_slices({**batch, "unique_ids": np.arange(examples)}).batch(batch_size)
+    parts = list(training.Runner(model, strategy).run(data))
+    got = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
+    np.testing.assert_array_equal(got["unique_ids"], np.arange(examples))
+    np.testing.assert_array_equal(got["input_ids"], batch["input_ids"])
+    wanted = model.outputs({name: tf.constant(values) for name, values in batch.items()})
+    for name, value in wanted.items():
+        np.testing.assert_allclose(got[name], value, atol=1e-5)
+    assert [len(part["unique_ids"]) for part in parts] == [
+        min(batch_size, examples - first) for first in range(0, examples, batch_size)
+    ]
+
+
+# Going on.
+
+
+def test_resuming_gives_what_one_run_gives(tmp_path, log_lines):
+    """Dropout and all: the seeds follow from the step."""
+    dropout = {"config": {"hidden_dropout_prob": 0.2, "attention_probs_dropout_prob": 0.2}}
+    init = saved_model(tmp_path)
+    schedule = {"num_warmup_steps": 3}
+    whole = train(tmp_path / "whole", 9, init=init, **dropout, **schedule)
+    stop_at_4 = {"evaluate": lambda step: step == 4, "eval_steps": 2}
+    train(tmp_path / "parts", 9, init=init, how=stop_at_4, **dropout, **schedule)
+    assert final_state(tmp_path / "parts")["global_step"] == 4
+    del log_lines[:]
+    parts = train(tmp_path / "parts", 9, init="not looked at", **dropout, **schedule)
+    assert f"Continuing from {tmp_path}/parts/model.ckpt-4 at step 4" in log_lines
+    assert largest_difference(final_state(tmp_path / "whole"), final_state(tmp_path / "parts")) < 1e-7
+    assert largest_difference(values_of(whole), values_of(parts)) < 1e-7
+
+
+def test_every_step_drops_other_values_and_the_seed_decides(tmp_path):
+    init = saved_model(tmp_path)
+    bias = "cls/predictions/output_bias/adam_m"
+    slots = {}
+    for seed in (1, 2):
+        folder = tmp_path / str(seed)
+        settings = {"random_seed": seed, "learning_rate": 0.0, "save_checkpoints_steps": 1}
+        train(folder, 3, init=init, config={"hidden_dropout_prob": 0.2}, **settings)
+        slots[seed] = [checkpoint.Checkpoint(f"{folder}/model.ckpt-{step}").get(bias) for step in (1, 3)]
+    assert np.abs(slots[1][0] - slots[2][0]).max() > 1e-3
+    # The weights stand still, so were every step to drop the same, m would be the first gradient times 1 - 0.9^3.
+    assert np.abs(slots[1][0] / 0.1 - slots[1][1] / (1 - 0.9**3)).max() > 1e-3
+
+
+def test_a_run_that_is_at_its_end_says_so(tmp_path, log_lines):
+    train(tmp_path / "run", 2)
+    before = sorted(os.listdir(tmp_path / "run"))
+    del log_lines[:]
+    train(tmp_path / "run", 2)
+    assert f"{tmp_path}/run/model.ckpt-2 is already at step 2 of 2: nothing left to train" in log_lines
+    assert sorted(os.listdir(tmp_path / "run")) == before
+
+
+def test_an_output_dir_of_another_model(tmp_path):
+    train(tmp_path / "run", 1)
+    with pytest.raises(UserError, match=r"model\.ckpt-1: does not fit the model: .*\[23, 8\] in the checkpoint"):
+        train(tmp_path / "run", 2, config={"hidden_size": 4})
+    with pytest.raises(UserError, match="output_weights is missing"):
+        train(tmp_path / "run", 2, kind="classifier")
+
+
+def test_weights_for_evaluation(tmp_path, log_lines):
+    model = MAKERS["pretraining"](tiny_config())
+    with pytest.raises(UserError, match="none: there is no such folder, and no --init_checkpoint is given"):
+        training.start_from(model, str(tmp_path / "none"), None)
+    assert training.start_from(model, str(tmp_path / "none"), None, will_train=True) == 0
+    assert "the weights are random" in log_lines[-1]
+    init = saved_model(tmp_path, seed=3)
+    assert training.start_from(model, str(tmp_path / "none"), init) == 0
+    assert largest_difference(values_of(model), final_state(tmp_path)) == 0.0
+    trained = train(tmp_path / "run", 2)
+    assert training.start_from(model, str(tmp_path / "run"), init) == 2
+    assert largest_difference(values_of(model), values_of(trained)) == 0.0
+
+
+# Checkpoints and evaluation on the way.
+
+
+@pytest.mark.parametrize("iterations_per_loop", [2, 1000])
+def test_checkpoints_at_the_start_every_few_steps_and_at_the_end(tmp_path, iterations_per_loop):
+    train(tmp_path, 7, save_checkpoints_steps=3, iterations_per_loop=iterations_per_loop)
+    steps = {path.stem.removeprefix("model.ckpt-") for path in tmp_path.glob("*.index")}
+    assert steps == {"0", "3", "6", "7"}
+    assert final_state(tmp_path)["global_step"] == 7
+
+
+def test_no_checkpoint_but_the_last(tmp_path):
+    train(tmp_path, 7, save_checkpoints_steps=0)
+    assert [path.name for path in tmp_path.glob("*.index")] == ["model.ckpt-7.index"]
+    train(tmp_path, 9, save_checkpoints_steps=0)
+    assert final_state(tmp_path)["global_step"] == 9
+    assert sorted(path.name for path in tmp_path.glob("*.index")) == ["model.ckpt-7.index", "model.ckpt-9.index"]
+
+
+def test_only_the_last_few_checkpoints_stay(tmp_path):
+    train(tmp_path, 5, save_checkpoints_steps=1, keep_checkpoint_max=2)
+    assert sorted(path.name for path in tmp_path.glob("*.index")) == ["model.ckpt-4.index", "model.ckpt-5.index"]
+
+
+def test_evaluation_on_the_way_and_at_the_end(tmp_path):
+    seen = []
+    train(tmp_path, 7, how={"evaluate": lambda step: seen.append(step), "eval_steps": 3}, save_checkpoints_steps=4)
+    assert seen == [3, 6, 7]
+    assert {path.stem for path in tmp_path.glob("*.index")} == {f"model.ckpt-{step}" for step in (0, 3, 6, 7)}
+
+
+def test_evaluation_can_end_the_training(tmp_path):
+    train(tmp_path, 100, how={"evaluate": lambda step: step >= 6, "eval_steps": 3})
+    assert final_state(tmp_path)["global_step"] == 6
+
+
+def test_training_learns(tmp_path):
+    train(tmp_path / "run", 200, num_warmup_steps=10, learning_rate=1e-2, init=saved_model(tmp_path))
+    losses = {step: value for step, tag, value in events(tmp_path / "run") if tag == "loss"}
+    assert losses[200] < 0.4 * losses[1]
+
+
+# What the user sees.
+
+
+def events(folder) -> list[tuple[int, str, float]]:
+    (path,) = pathlib.Path(folder).glob("events.out.tfevents.*")
+    points = []
+    for record in tf.data.TFRecordDataset(str(path)):
+        event = event_pb2.Event.FromString(record.numpy())
+        values = [v for v in event.summary.value if v.tensor.dtype != tf.string.as_datatype_enum]
+        points += [(event.step, v.tag, float(tf.make_ndarray(v.tensor))) for v in values]
+    return points
+
+
+def test_tensorboard_gets_its_points(tmp_path):
+    init = saved_model(tmp_path)
+    train(tmp_path / "run", 7, init=init, num_warmup_steps=2, log_steps=3)
+    points = events(tmp_path / "run")
+    tags = {"loss", "masked_lm_loss", "next_sentence_loss", "learning_rate", "gradient_norm", "examples/sec"}
+    assert {(step, tag) for step, tag, _ in points} == {*itertools.product([1, 3, 6, 7], tags)}
+    at = {(step, tag): value for step, tag, value in points}
+    for step in (1, 3, 6, 7):
+        parts = at[step, "masked_lm_loss"] + at[step, "next_sentence_loss"]
+        assert at[step, "loss"] == pytest.approx(parts, rel=1e-5)
+        assert at[step, "gradient_norm"] > 0
+        assert at[step, "examples/sec"] > 0
+    rates = optimization.learning_rate_at(tf.range(7), 1e-3, 7, 2).numpy()
+    assert at[1, "learning_rate"] == 0.0
+    assert at[3, "learning_rate"] == pytest.approx(rates[1:3].mean(), rel=1e-5)
+    assert at[7, "learning_rate"] == pytest.approx(rates[6], rel=1e-5)
+
+
+def test_the_first_point_holds_the_loss_before_the_first_step(tmp_path):
+    init = saved_model(tmp_path)
+    model = MAKERS["pretraining"](tiny_config())
+    checkpoint.initialize(model, init)
+    batch = {name: tf.constant(values) for name, values in small_batch().items()}
+    terms = model.loss_terms(batch, dropout_seed=tf.constant([0, 0]))
+    train(tmp_path / "run", 1, init=init)
+    at = {tag: value for _, tag, value in events(tmp_path / "run")}
+    for term in terms:
+        assert at[term.name] == pytest.approx(float(term.mean()), rel=1e-5)
+
+
+def test_progress_has_step_speed_and_time_left(tmp_path, log_lines):
+    train(tmp_path, 3)
+    first, last = (line for line in log_lines if line.startswith("Training: "))
+    assert re.fullmatch(r"Training: 1 of 3 steps, loss \d\.\d{4}", first)  # nothing is known of the speed yet
+    assert re.fullmatch(r"Training: 3 of 3 steps, loss .*, took .*", last)
+
+
+def test_tensorboard_gets_the_configuration_and_the_settings(tmp_path):
+    init = saved_model(tmp_path)
+    texts = {"hyperparameters": "| batch |"}
+    train(tmp_path / "run", 1, init=init, texts=texts)
+    found = event_accumulator.EventAccumulator(str(tmp_path / "run"))
+    found.Reload()
+    shown = {
+        tag: found.Tensors(tag)[0].tensor_proto.string_val[0].decode() for tag in ("hyperparameters", "bert_config")
+    }
+    assert shown["hyperparameters"] == "| batch |"
+    assert json.loads(shown["bert_config"].strip("`\n")) == tiny_config().to_dict()
+
+
+def test_eval_results_are_sorted_lines(tmp_path):
+    results = {"loss": np.float32(0.1), "global_step": 5, "accuracy": np.float32(1 / 3)}
+    training.write_eval_results(str(tmp_path), results)
+    assert (tmp_path / "eval_results.txt").read_text() == "accuracy = 0.33333334\nglobal_step = 5\nloss = 0.1\n"
+    points = events(tmp_path / "eval")
+    assert [(step, tag) for step, tag, _ in points] == [(5, "loss"), (5, "accuracy")]
+
+
+# What can go wrong.
+
+
+def test_a_loss_that_is_no_number(tmp_path):
+    model = MAKERS["pretraining"](tiny_config())
+    values = randomize(model)
+    broken = values["cls/predictions/output_bias"]
+    broken[3] = 3e38  # a number still, but a sum of such losses is none
+    checkpoint.tf1_variables(model)["cls/predictions/output_bias"].assign(broken)
+    checkpoint.save(str(tmp_path / "start"), checkpoint.tf1_variables(model))
+    with pytest.raises(
+        UserError, match=r"the loss or its gradient is no longer a number .* before step 1; lower --learning_rate"
+    ):
+        train(tmp_path / "run", 5, init=str(tmp_path / "start"))
+    assert [path.name for path in (tmp_path / "run").glob("*.index")] == ["model.ckpt-0.index"]
+
+
+def record_rows(count):
+    batch = small_batch(count)
+    names = records.PRETRAINING.features
+    return [{name: np.ravel(batch[name][i]).tolist() for name in names} for i in range(count)]
+
+
+@pytest.fixture
+def files(tmp_path) -> pretraining.PretrainingOptions:
+    """A configuration and records on disk, and the options to pretrain with them."""
+    (tmp_path / "config.json").write_text(tiny_config(hidden_dropout_prob=0.1).to_json_string())
+    records.write_records(str(tmp_path / "train.tfrecord"), records.PRETRAINING, record_rows(6))
+    return pretraining.PretrainingOptions(
+        bert_config_file=str(tmp_path / "config.json"),
+        input_file=str(tmp_path / "train.tfrecord"),
+        output_dir=str(tmp_path / "run"),
+        max_seq_length=LENGTH,
+        max_predictions_per_seq=PREDICTIONS,
+        do_train=True,
+        do_eval=True,
+        train_batch_size=4,
+        eval_batch_size=4,
+        num_train_steps=3,
+        num_warmup_steps=1,
+        max_eval_steps=3,
+        save_checkpoints_steps=10,
+    )
+
+
+def changed(options, **changes) -> pretraining.PretrainingOptions:
+    return type(options)(**{**vars(options), **changes})
+
+
+def test_pretraining_trains_evaluates_and_says_what_the_reference_says(files, tmp_path):
+    results = pretraining.run(files)
+    lines = (tmp_path / "run" / "eval_results.txt").read_text().splitlines()
+    assert [line.split(" = ")[0] for line in lines] == [
+        *("global_step", "loss", "masked_lm_accuracy", "masked_lm_loss", "next_sentence_accuracy"),
+        "next_sentence_loss",
+    ]
+    assert lines[0] == "global_step = 3"
+    assert float(lines[1].split(" = ")[1]) == pytest.approx(results["loss"])
+    again = pretraining.run(changed(files, do_train=False))
+    assert again == pytest.approx(results, rel=1e-6)
+
+
+def test_records_that_do_not_fit_are_named_when_training_meets_them(files):
+    rows = record_rows(6)
+    rows[3]["input_ids"][0] = 1000
+    records.write_records(files.input_file, records.PRETRAINING, rows)
+    with pytest.raises(UserError, match=r"train\.tfrecord, record 4: input_ids holds 1000"):
+        pretraining.run(files)
+    with pytest.raises(UserError, match=r"train\.tfrecord, record 4: input_ids holds 1000"):
+        pretraining.run(changed(files, do_train=False))  # with the checkpoint of step 0
+    with pytest.raises(UserError, match="was made for max_seq_length 10, but max_seq_length is 8 here"):
+        pretraining.run(changed(files, max_seq_length=8))
+
+
+def test_records_that_are_no_examples_are_named(files):
+    with tf.io.TFRecordWriter(files.input_file) as writer:
+        writer.write(records.encode(records.PRETRAINING, record_rows(1)[0]))
+        writer.write(b"\xff\xff\xff")
+    with pytest.raises(UserError, match=r"train\.tfrecord, record 2: is no tf\.train\.Example"):
+        pretraining.run(files)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"do_train": False, "do_eval": False}, "nothing to do: give --do_train, --do_eval or both"),
+        ({"max_seq_length": 24}, "--max_seq_length=24 is more than the model can read: .* 23"),
+        ({"input_file": "gone*.tfrecord"}, r"gone\*\.tfrecord: no file matches this pattern"),
+        ({"bert_config_file": "gone.json"}, r"gone\.json: no such file"),
+        ({"init_checkpoint": "gone.ckpt"}, r"gone\.ckpt: no such checkpoint"),
+    ],
+)
+def test_pretraining_refuses(files, changes, message):
+    with pytest.raises(UserError, match=message):
+        pretraining.run(changed(files, **changes))
+
+
+def test_a_corpus_without_records_does_not_train_for_ever(files):
+    records.write_records(files.input_file, records.PRETRAINING, [])
+    with pytest.raises(UserError, match=r"train\.tfrecord: no records in there"):
+        pretraining.run(files)
+
+
+# Signals.
+
+
+def script(options) -> list[str]:
+    names = ("bert_config_file", "input_file", "output_dir", "max_seq_length", "max_predictions_per_seq")
+    flags = [f"--{name}={getattr(options, name)}" for name in (*names, "train_batch_size", "num_warmup_steps")]
+    return [sys.executable, str(ROOT / "run_pretraining.py"), "--do_train", "--num_train_steps=1000000", *flags]
+
+
+def start_and_stop(options, number) -> tuple[int, str]:
+    """Starts a run without end, waits for its first step, sends the signal; returns exit status and standard error."""
+    with subprocess.Popen(script(options), stderr=subprocess.PIPE, text=True, cwd=ROOT) as process:
+        try:
+            text = ""
+            for line in process.stderr:
+                text += line
+                if "Training: 1 of 1,000,000 steps" in line:
+                    time.sleep(0.2)
+                    process.send_signal(number)
+                    break
+            rest = process.communicate(timeout=60)[1]
+            return process.returncode, text + rest
+        finally:
+            process.kill()
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_saves_and_the_same_command_goes_on(files, tmp_path, number, log_lines):
+    status, text = start_and_stop(files, number)
+    assert status == 128 + number, text
+    assert "Traceback" not in text
+    step = int(final_state(tmp_path / "run")["global_step"])
+    assert step > 1
+    assert text.splitlines()[-1] == (
+        f"run_pretraining.py: error: stopped after step {step}, which is saved; the same command continues there"
+    )
+    pretraining.run(changed(files, num_train_steps=step + 2, do_eval=False))
+    assert f"Continuing from {tmp_path}/run/model.ckpt-{step} at step {step}" in log_lines
+    assert final_state(tmp_path / "run")["global_step"] == step + 2
+
+
+def test_the_handlers_are_put_back(tmp_path):
+    before = [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)]
+    train(tmp_path, 1)
+    assert [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)] == before
+
+
+def test_a_second_signal_stops_at_once_and_signals_that_come_together_are_one(monkeypatch):
+    """Ctrl-C in a shell, and `timeout`, send the same signal to a process twice."""
+    clock = [100.0]
+    monkeypatch.setattr(process.time, "monotonic", lambda: clock[0])
+    with training._StopRequest() as stop:
+        os.kill(os.getpid(), signal.SIGTERM)
+        os.kill(os.getpid(), signal.SIGTERM)
+        assert stop.requested and stop.stopped("saved").status == 143
+        clock[0] += 2
+        with pytest.raises(KeyboardInterrupt, match="stopped at once"):
+            os.kill(os.getpid(), signal.SIGINT)
+
+
+def test_a_disk_that_is_full_later_names_the_checkpoint_that_is_there(tmp_path, monkeypatch):
+    save = training.checkpoint.CheckpointFolder.save
+
+    def full(self, variables, step):
+        if step:
+            raise UserError("model.ckpt-2: cannot be written: No space left on device")
+        return save(self, variables, step)
+
+    monkeypatch.setattr(training.checkpoint.CheckpointFolder, "save", full)
+    with pytest.raises(UserError, match=r"No space left .*; .*/model\.ckpt-0 is there, the same command continues"):
+        train(tmp_path, 2)
+
+
+def test_room_for_the_checkpoints_is_looked_for_first(tmp_path, monkeypatch, log_lines):
+    def train_with(name: str, free: int) -> None:
+        with monkeypatch.context() as patch:
+            patch.setattr(environment, "free_bytes", lambda path: free)
+            train(tmp_path / name, 2)
+
+    train_with("much", 10**9)
+    assert not any("will need" in line for line in log_lines)
+    size = (tmp_path / "much" / "model.ckpt-2.data-00000-of-00001").stat().st_size
+    train_with("tight", size)
+    assert any("tight: the checkpoints will need" in line for line in log_lines)
+    with pytest.raises(UserError, match=r"none: the checkpoints need .*but 10 B are free"):
+        train_with("none", 10)
+    assert not list((tmp_path / "none").glob("model.ckpt-*"))

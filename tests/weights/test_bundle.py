@@ -1,0 +1,187 @@
+"""TensorFlow's checkpoint files: written tensor by tensor, in several data files, and checked when they are read."""
+
+import pathlib
+import random
+import shutil
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from bert_tf2.support.errors import UserError
+from bert_tf2.weights import bundle
+
+ARRAYS = {
+    "a/kernel": np.arange(6, dtype=np.float32).reshape(2, 3),
+    "b/bias": np.array([1.5, -2.5], np.float32),
+    "c/gamma": np.full([40], 0.25, np.float32),
+    "global_step": np.array(20, np.int64),
+}
+
+
+def names_in(folder: pathlib.Path) -> list[str]:
+    return sorted(path.name for path in folder.iterdir())
+
+
+def message_of(call, *arguments) -> str:
+    with pytest.raises(UserError) as caught:
+        call(*arguments)
+    assert "\n" not in str(caught.value)
+    return str(caught.value)
+
+
+def assert_tensorflow_reads(prefix: str, arrays: dict) -> None:
+    reader = tf.compat.v1.train.NewCheckpointReader(prefix)
+    assert {*reader.get_variable_to_shape_map()} == {*arrays}
+    for name, array in arrays.items():
+        assert reader.get_tensor(name).dtype == array.dtype
+        np.testing.assert_array_equal(reader.get_tensor(name), array)
+
+
+def test_tensorflow_reads_what_is_written(tmp_path):
+    prefix = str(tmp_path / "bert_model.ckpt")
+    bundle.write(prefix, iter(ARRAYS.items()))
+    assert names_in(tmp_path) == ["bert_model.ckpt.data-00000-of-00001", "bert_model.ckpt.index"]
+    assert_tensorflow_reads(prefix, ARRAYS)
+    source = bundle.Checkpoint(prefix)
+    for name, array in ARRAYS.items():
+        np.testing.assert_array_equal(source.get(name), array)
+    assert source.global_step == 20
+    assert source.dtypes["a/kernel"] == "float32"
+    for name in names_in(tmp_path):
+        assert bundle.find_prefix(str(tmp_path / name)) == prefix  # any of its files will do
+
+
+def test_an_index_of_many_blocks(tmp_path):
+    """A block of the index holds some eighty entries."""
+    arrays = {f"layer_{n}/{'long_' * (n % 7)}kernel": np.full([n % 5 + 1], n, np.float32) for n in range(1000)}
+    bundle.write(str(tmp_path / "model.ckpt"), arrays.items())
+    assert_tensorflow_reads(str(tmp_path / "model.ckpt"), arrays)
+    source = bundle.Checkpoint(str(tmp_path / "model.ckpt"))
+    assert source.shapes.keys() == arrays.keys()
+    assert all(source.get(name)[0] == array[0] for name, array in arrays.items())
+
+
+def by_tensorflow(prefix: str, tensors: dict) -> None:
+    tf.raw_ops.SaveV2(
+        prefix=prefix,
+        tensor_names=[*tensors],
+        shape_and_slices=[""] * len(tensors),
+        tensors=[tf.constant(value) for value in tensors.values()],
+    )
+
+
+def test_what_tensorflow_writes_is_read(tmp_path):
+    strings = np.array([b"", b"abc", b"\xff" * 300], object)
+    everything = {**ARRAYS, "strings": strings, "empty": np.zeros([0, 3], np.float32), "flag": np.array([True])}
+    everything |= {f"more/{n}": np.full([2, 2], n, np.int32) for n in range(300)}
+    by_tensorflow(str(tmp_path / "model.ckpt"), everything)
+    source = bundle.Checkpoint(str(tmp_path / "model.ckpt"))
+    assert source.shapes == {name: list(value.shape) for name, value in everything.items()}
+    for name, value in everything.items():
+        np.testing.assert_array_equal(source.get(name), value)
+
+
+def test_several_data_files(tmp_path):
+    for number, name in enumerate(ARRAYS):
+        by_tensorflow(f"{tmp_path}/part{number}", {name: ARRAYS[name]})
+    prefix = str(tmp_path / "model.ckpt")
+    tf.raw_ops.MergeV2Checkpoints(
+        checkpoint_prefixes=[f"{tmp_path}/part{number}" for number in range(4)], destination_prefix=prefix
+    )
+    assert "model.ckpt.data-00003-of-00004" in names_in(tmp_path)
+    source = bundle.Checkpoint(str(tmp_path))
+    for name, array in ARRAYS.items():
+        np.testing.assert_array_equal(source.get(name), array)
+    bundle.write(prefix, {"other": np.ones([3], np.float32)}.items())  # takes the place of all of them
+    assert names_in(tmp_path) == ["model.ckpt.data-00000-of-00001", "model.ckpt.index"]
+    assert bundle.Checkpoint(prefix).shapes == {"other": [3]}
+
+
+def test_nothing_is_left_of_a_checkpoint_whose_arrays_end_in_an_error(tmp_path):
+    def arrays():
+        yield from ARRAYS.items()
+        raise UserError("the source is damaged")
+
+    with pytest.raises(UserError, match="the source is damaged"):
+        bundle.write(str(tmp_path / "bert_model.ckpt"), arrays())
+    assert names_in(tmp_path) == []
+
+
+def test_hundred_damaged_bytes(tmp_path):
+    """No single damaged byte of a data file goes unseen, wherever it is."""
+    bundle.write(str(tmp_path / "good" / "bert_model.ckpt"), ARRAYS.items())
+    data = (tmp_path / "good" / "bert_model.ckpt.data-00000-of-00001").read_bytes()
+    draw = random.Random(0)
+    for trial in range(100):
+        place, change = draw.randrange(len(data)), draw.randrange(1, 256)
+        folder = tmp_path / "bad"
+        shutil.copytree(tmp_path / "good", folder)
+        damaged = bytearray(data)
+        damaged[place] ^= change
+        (folder / "bert_model.ckpt.data-00000-of-00001").write_bytes(damaged)
+        message = message_of(bundle.Checkpoint(str(folder)).verify)
+        assert any(f"the tensor {name} cannot be read" in message for name in ARRAYS), (trial, place)
+        shutil.rmtree(folder)
+
+
+def test_hundred_damaged_bytes_of_an_index(tmp_path):
+    """A damaged index is refused, or (where the damage is in what nobody reads) says the same as before."""
+    prefix = str(tmp_path / "bert_model.ckpt")
+    bundle.write(prefix, ARRAYS.items())
+    index = tmp_path / "bert_model.ckpt.index"
+    data = index.read_bytes()
+    draw = random.Random(0)
+    refused = 0
+    for _ in range(100):
+        damaged = bytearray(data)
+        damaged[draw.randrange(len(data))] ^= draw.randrange(1, 256)
+        index.write_bytes(damaged)
+        try:
+            source = bundle.Checkpoint(prefix)
+        except UserError as error:
+            assert "\n" not in str(error)
+            refused += 1
+            continue
+        for name, array in ARRAYS.items():
+            np.testing.assert_array_equal(source.get(name), array)
+    assert refused > 70
+
+
+def test_an_index_that_asks_for_more_than_there_is(tmp_path):
+    """The bytes of memory that an index speaks of are not believed."""
+    prefix = str(tmp_path / "bert_model.ckpt")
+    bundle.write(prefix, {"word_embeddings": np.ones([1000, 10], np.float32)}.items())
+    data = tmp_path / "bert_model.ckpt.data-00000-of-00001"
+    data.write_bytes(data.read_bytes()[:39_996])
+    assert "should be 40000 bytes at 0, and the file has 39996" in message_of(bundle.Checkpoint, prefix)
+    data.unlink()
+    assert "data-00000-of-00001: no such file" in message_of(bundle.Checkpoint, prefix)
+
+
+def test_a_shape_that_does_not_go_with_the_bytes(tmp_path, monkeypatch):
+    encode = bundle._encode_entry
+    monkeypatch.setattr(bundle, "_encode_entry", lambda entry: encode(entry._replace(shape=[10**12])))
+    bundle.write(str(tmp_path / "model.ckpt"), {"a": np.ones([3], np.float32)}.items())
+    assert "the tensor a cannot be read" in message_of(bundle.Checkpoint, str(tmp_path / "model.ckpt"))
+
+
+def test_half_precision_is_read_as_float32(tmp_path):
+    values = np.array([1.0, -0.5, 3.0])
+    tensors = {"half": tf.constant(values, tf.float16), "brain": tf.constant(values, tf.bfloat16)}
+    prefix = str(tmp_path / "model.ckpt")
+    tf.raw_ops.SaveV2(prefix=prefix, tensor_names=[*tensors], shape_and_slices=["", ""], tensors=[*tensors.values()])
+    source = bundle.Checkpoint(prefix)
+    assert source.dtypes == {"half": "float16", "brain": "bfloat16"}
+    for name in tensors:
+        assert source.get(name).dtype == np.float32
+        np.testing.assert_array_equal(source.get(name), values)
+
+
+def test_names_of_a_tensorflow_1_hub_module(tmp_path):
+    """They stand in a scope of their own there."""
+    prefix = str(tmp_path / "variables")
+    bundle.write(prefix, {"module/bert/pooler/dense/bias": np.ones([2], np.float32)}.items())
+    source = bundle.Checkpoint(prefix)
+    assert source.shapes == {"bert/pooler/dense/bias": [2]}
+    np.testing.assert_array_equal(source.get("bert/pooler/dense/bias"), [1, 1])

@@ -1,0 +1,501 @@
+"""convert_checkpoint.py: what goes in comes out, in another format, and what does not is said."""
+
+import json
+import pathlib
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+from command_lines import CommandLines
+from small_models import MAKERS, SHARED, VOCAB, randomize, small_batch, small_config, values_of
+
+from bert_tf2 import checkpoint, heads, modeling, optimization
+from bert_tf2.config import BertConfig
+from bert_tf2.support.errors import UserError
+from bert_tf2.weights import bundle, convert, keras_files, names
+from bert_tf2.weights.labels import TAGGING_TASK, LabelMap, load_label_map, save_label_map
+
+WORDS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "[unused0]", *(f"word{n}" for n in range(VOCAB - 6))]
+
+
+def google_folder(folder: pathlib.Path, kind: str = "pretraining", seed: int = 0, config: BertConfig | None = None):
+    """A folder as Google's releases are, with the slots of a training. Returns the values of the weights."""
+    config = config or small_config()
+    model = modeling.BertModel(config) if kind == "encoder" else MAKERS[kind](config)
+    values = randomize(model, seed)
+    slots = optimization.AdamWeightDecayOptimizer(checkpoint.trained_variables(model)).slots
+    for number, variable in enumerate(slots.values()):
+        variable.assign(variable + number)
+    checkpoint.save(str(folder / "bert_model.ckpt"), {**checkpoint.tf1_variables(model), **slots}, 20)
+    (folder / "bert_config.json").write_text(config.to_json_string())
+    (folder / "vocab.txt").write_text("".join(f"{word}\n" for word in WORDS))
+    return values
+
+
+def converted(**options) -> list[str]:
+    options = {name: str(value) if isinstance(value, pathlib.Path) else value for name, value in options.items()}
+    return convert.run(convert.ConversionOptions(**options))
+
+
+def message_of(**options) -> str:
+    with pytest.raises(UserError) as caught:
+        converted(**options)
+    assert "\n" not in str(caught.value)
+    return str(caught.value)
+
+
+def arrays(path) -> dict[str, np.ndarray]:
+    source = checkpoint.open_weights(str(path))
+    return {name: source.get(name) for name in source.shapes}
+
+
+def assert_same(ours: dict, theirs: dict) -> None:
+    assert ours.keys() == theirs.keys()
+    for name, value in theirs.items():
+        np.testing.assert_array_equal(ours[name], value, err_msg=name)
+
+
+# From TensorFlow 1 to TensorFlow 1.
+
+
+def test_everything_goes_along_and_weights_only_is_a_third(tmp_path):
+    values = google_folder(tmp_path / "in")
+    report = converted(input=tmp_path / "in", output=tmp_path / "all", to="tf1")
+    assert_same(arrays(tmp_path / "all"), arrays(tmp_path / "in"))
+    assert not any(line.startswith("Left out") for line in report)
+    report = converted(input=tmp_path / "in", output=tmp_path / "less", to="tf1", weights_only=True)
+    assert_same(arrays(tmp_path / "less"), values)
+    assert f"Left out: {2 * len(values)} variables of the optimizer." in report
+    assert "Left out: global_step." in report
+    sizes = [sum(p.stat().st_size for p in (tmp_path / name).glob("*.data-*")) for name in ("all", "less")]
+    assert 2.9 < sizes[0] / sizes[1] < 3.1
+    for name in ("bert_config.json", "vocab.txt"):
+        assert (tmp_path / "less" / name).read_bytes() == (tmp_path / "in" / name).read_bytes()
+
+
+@pytest.mark.skipif(not SHARED.is_dir(), reason="the data is not beside this checkout")
+def test_a_real_checkpoint_of_tensorflow_1(tmp_path):
+    folder = SHARED / "data" / "tf1_checkpoint"
+    converted(input=folder, output=tmp_path / "out", to="tf1")
+    assert_same(arrays(tmp_path / "out"), arrays(folder))
+    assert checkpoint.Checkpoint(str(tmp_path / "out")).global_step == 20
+
+
+# Around through the other formats.
+
+
+@pytest.mark.parametrize("kind", [*MAKERS, "encoder"])
+@pytest.mark.parametrize("to", ["hf", "keras"])
+def test_there_and_back_is_bit_equal(tmp_path, kind, to):
+    values = google_folder(tmp_path / "in", kind)
+    if kind in ("classifier", "tagging"):
+        task = TAGGING_TASK if kind == "tagging" else "tsv"
+        label_map = LabelMap(task, ("no", "maybe", "yes"), regression=False)
+        save_label_map(str(tmp_path / "in"), label_map)
+    there = tmp_path / "there"
+    converted(input=tmp_path / "in", output=there, to=to)
+    back = there / "bert_model.keras" if to == "keras" else there
+    report = converted(input=back, output=tmp_path / "back", to="tf1")
+    if to == "hf" and kind in ("span", "tagging"):  # these have no pooler there, nor any use for one
+        values = {name: value for name, value in values.items() if not name.startswith("bert/pooler/")}
+    assert_same(arrays(tmp_path / "back"), values)
+    config = BertConfig.from_json_file(str(tmp_path / "back" / "bert_config.json"))
+    assert config == small_config(), report
+    assert (tmp_path / "back" / "vocab.txt").read_text() == (tmp_path / "in" / "vocab.txt").read_text()
+    if kind in ("classifier", "tagging"):
+        back_map = load_label_map(str(tmp_path / "back"))
+        assert (back_map.labels, back_map.task == "ner") == (label_map.labels, kind == "tagging")
+
+
+def test_no_dropout_is_null_here_and_zero_in_transformers(tmp_path):
+    config = small_config(hidden_dropout_prob=None, attention_probs_dropout_prob=None, initializer_range=0)
+    google_folder(tmp_path / "in", config=config)
+    for to in ("tf1", "hf", "keras"):
+        converted(input=tmp_path / "in", output=tmp_path / to, to=to)
+    there = json.loads((tmp_path / "hf" / "config.json").read_text())
+    assert (there["hidden_dropout_prob"], there["attention_probs_dropout_prob"]) == (0.0, 0.0)
+    for folder in ("tf1", "keras"):
+        assert BertConfig.from_json_file(str(tmp_path / folder / "bert_config.json")) == config
+    assert keras.models.load_model(tmp_path / "keras" / "bert_model.keras").config == config
+    converted(input=tmp_path / "hf", output=tmp_path / "back", to="tf1")
+    assert BertConfig.from_json_file(str(tmp_path / "back" / "bert_config.json")) == small_config(initializer_range=0)
+
+
+@pytest.mark.parametrize("to", ["hf", "keras"])
+def test_init_checkpoint_takes_any_kind(tmp_path, to):
+    """The same line of what was loaded, and the same answers."""
+    google_folder(tmp_path / "in")
+    converted(input=tmp_path / "in", output=tmp_path / "there", to=to)
+    path = tmp_path / "there" / "bert_model.keras" if to == "keras" else tmp_path / "there"
+    wanted, got = heads.PretrainingModel(small_config()), heads.PretrainingModel(small_config())
+    checkpoint.initialize(wanted, str(tmp_path / "in"))
+    line = checkpoint.initialize(got, str(path))
+    assert line.startswith(f"Initialized from {path}: 46 of 46 variables loaded; starting fresh: none; not used: none")
+    assert_same(values_of(got), values_of(wanted))
+    np.testing.assert_array_equal(got(small_batch()), wanted(small_batch()))
+
+
+def test_an_encoder_into_a_classifier(tmp_path):
+    google_folder(tmp_path / "in")
+    converted(input=tmp_path / "in", output=tmp_path / "hf", to="hf")
+    line = checkpoint.initialize(MAKERS["classifier"](small_config()), str(tmp_path / "hf"))
+    assert "39 of 41 variables loaded; starting fresh: output_bias, output_weights; not used: cls/predictions/" in line
+
+
+def test_keras_files_by_name(tmp_path):
+    values = google_folder(tmp_path / "in")
+    report = converted(input=tmp_path / "in", output=tmp_path / "model.keras", to="keras")
+    assert any("model.keras: a PretrainingModel" in line for line in report)
+    converted(input=tmp_path / "in", output=tmp_path / "model.weights.h5", to="keras")
+    assert_same(arrays(tmp_path / "model.keras"), values)
+    assert_same(arrays(tmp_path / "model.weights.h5"), values)
+    assert "give --bert_config_file" in message_of(
+        input=tmp_path / "model.weights.h5", output=tmp_path / "out", to="tf1"
+    )
+
+
+def test_a_folder_with_one_file_of_keras_is_enough(tmp_path):
+    values = google_folder(tmp_path / "in")
+    converted(input=tmp_path / "in", output=tmp_path / "there", to="keras")
+    converted(input=tmp_path / "there", output=tmp_path / "back", to="tf1")
+    assert_same(arrays(tmp_path / "back"), values)
+    (tmp_path / "there" / "other.keras").write_bytes((tmp_path / "there" / "bert_model.keras").read_bytes())
+    message = message_of(input=tmp_path / "there", output=tmp_path / "out", to="tf1")
+    assert "holds several files of Keras, name one of them: " in message
+    assert "other.keras" in message
+
+
+def test_a_file_of_keras_has_no_room_for_vocabulary_and_labels(tmp_path):
+    google_folder(tmp_path / "in")
+    report = converted(input=tmp_path / "in", output=tmp_path / "model.keras", to="keras")
+    assert any("holds no vocabulary and no names of labels" in line for line in report)
+    report = converted(input=tmp_path / "in", output=tmp_path / "folder", to="keras")
+    assert not any("holds no vocabulary" in line for line in report)
+
+
+@pytest.mark.parametrize(
+    ("to", "name", "message"),
+    [
+        ("tf1", "model.keras", "--to=tf1 writes a folder"),
+        ("hf", "model.safetensors", "--to=hf writes a folder"),
+        ("keras", "model.h5", "ends in .keras or .weights.h5"),
+    ],
+)
+def test_no_folder_gets_the_name_of_a_file(tmp_path, to, name, message):
+    google_folder(tmp_path / "in")
+    assert message in message_of(input=tmp_path / "in", output=tmp_path / name, to=to)
+    assert not (tmp_path / name).exists()
+
+
+def test_what_lay_in_the_folder_before_is_said(tmp_path):
+    google_folder(tmp_path / "in")
+    config = tmp_path / "in" / "bert_config.json"
+    (tmp_path / "in" / "vocab.txt").unlink()
+    (tmp_path / "out").mkdir()
+    for name in ("vocab.txt", "label_map.json"):
+        (tmp_path / "out" / name).write_text("of another model")
+    report = converted(input=tmp_path / "in", output=tmp_path / "out", to="tf1", bert_config_file=config)
+    assert f"vocab.txt, label_map.json in {tmp_path / 'out'} is from before and may not belong to it." in report
+    report = converted(input=tmp_path / "in", output=tmp_path / "new", to="tf1", bert_config_file=config)
+    assert not any("from before" in line for line in report)
+
+
+def test_strings_and_wider_floats_among_the_variables(tmp_path):
+    values = google_folder(tmp_path / "in")
+    others = {"words": np.array([[b"abc", b""], [b"d" * 300, b"\0"]], object), "double": np.array([0.5])}
+    bundle.write(str(tmp_path / "in" / "bert_model.ckpt"), {**values, **others}.items())
+    report = converted(input=tmp_path / "in", output=tmp_path / "out", to="tf1")
+    assert "Numbers that are float64 in the file are read as float32." in report
+    reader = tf.train.load_checkpoint(str(tmp_path / "out" / "bert_model.ckpt"))
+    assert reader.get_tensor("words").tolist() == others["words"].tolist()
+    assert arrays(tmp_path / "out")["words"].tolist() == others["words"].tolist()
+
+
+@pytest.mark.parametrize("slot", ["lamb_m", "Momentum", "of_an_optimizer_that_nobody_knows"])
+def test_slots_of_other_optimizers(tmp_path, slot):
+    values = google_folder(tmp_path / "in")
+    slots = {f"{name}/{slot}": value for name, value in values.items()}
+    bundle.write(str(tmp_path / "in" / "bert_model.ckpt"), {**values, **slots}.items())
+    converted(input=tmp_path / "in", output=tmp_path / "all", to="tf1")
+    assert_same(arrays(tmp_path / "all"), {**values, **slots})
+    report = converted(input=tmp_path / "in", output=tmp_path / "less", to="tf1", weights_only=True)
+    assert_same(arrays(tmp_path / "less"), values)
+    assert any(line.startswith("Left out: ") for line in report)
+
+
+def test_a_layer_too_many_in_a_hugging_face_folder(tmp_path):
+    google_folder(tmp_path / "in")
+    converted(input=tmp_path / "in", output=tmp_path / "hf", to="hf")
+    config = tmp_path / "hf" / "config.json"
+    config.write_text(config.read_text().replace('"num_hidden_layers": 2', '"num_hidden_layers": 1'))
+    message = message_of(input=tmp_path / "hf", output=tmp_path / "out", to="tf1")
+    assert "bert.encoder.layer.1.attention.output.dense.bias has no place in 1 layers" in message
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_data_file_that_is_gone(tmp_path):
+    google_folder(tmp_path / "in")
+    (tmp_path / "in" / "bert_model.ckpt.data-00000-of-00001").unlink()
+    assert message_of(input=tmp_path / "in", output=tmp_path / "out", to="tf1").endswith("incomplete; copy it again")
+
+
+# Cased or not.
+
+
+@pytest.mark.parametrize(
+    ("entries", "lower"), [(["<S>", "<T>"], True), (["[XYZ]"], True), (["##A"], False), (["["], True), (["É"], False)]
+)
+def test_the_vocabulary_tells_cased_models(tmp_path, entries, lower):
+    google_folder(tmp_path / "in")
+    words = [*WORDS[: VOCAB - len(entries)], *entries]
+    (tmp_path / "in" / "vocab.txt").write_text("".join(f"{word}\n" for word in words), encoding="utf-8")
+    report = converted(input=tmp_path / "in", output=tmp_path / "out", to="hf")
+    assert any(line.startswith(f"Taken for {'an uncased' if lower else 'a cased'} model") for line in report)
+    assert json.loads((tmp_path / "out" / "tokenizer_config.json").read_text())["do_lower_case"] is lower
+
+
+@pytest.mark.skipif(not SHARED.is_dir(), reason="the data is not beside this checkout")
+@pytest.mark.parametrize(("name", "lower"), [("chinese", True), ("uncased", True), ("cased", False)])
+def test_released_vocabularies(tmp_path, name, lower):
+    """With all their odd entries, a line separator among the Chinese ones, they come out as they went in."""
+    path = SHARED / "data" / "vocab" / f"bert-base-{name}-vocab.txt"
+    google_folder(tmp_path / "in", "encoder", config=small_config(vocab_size=len(path.read_bytes().split(b"\n")) - 1))
+    converted(input=tmp_path / "in", output=tmp_path / "out", to="hf", vocab_file=path)
+    assert (tmp_path / "out" / "vocab.txt").read_bytes() == path.read_bytes()
+    assert json.loads((tmp_path / "out" / "tokenizer_config.json").read_text())["do_lower_case"] is lower
+
+
+# The two meanings of gelu.
+
+
+def test_a_conversion_keeps_the_function(tmp_path):
+    google_folder(tmp_path / "in")
+    converted(input=tmp_path / "in", output=tmp_path / "hf", to="hf")
+    content = json.loads((tmp_path / "hf" / "config.json").read_text())
+    assert content["hidden_act"] == "gelu_pytorch_tanh"
+    content["hidden_act"] = "gelu"
+    (tmp_path / "hf" / "config.json").write_text(json.dumps(content))
+    report = converted(input=tmp_path / "hf", output=tmp_path / "back", to="tf1")
+    assert json.loads((tmp_path / "back" / "bert_config.json").read_text())["hidden_act"] == "gelu_erf"
+    assert any("--hidden_act=gelu" in line for line in report)
+    converted(input=tmp_path / "hf", output=tmp_path / "other", to="tf1", hidden_act="gelu")
+    assert json.loads((tmp_path / "other" / "bert_config.json").read_text())["hidden_act"] == "gelu"
+
+
+def test_another_activation_or_number_of_heads_in_use(tmp_path):
+    google_folder(tmp_path / "in")
+    converted(input=tmp_path / "in", output=tmp_path / "hf", to="hf")
+    for other in ({"hidden_act": "gelu_erf"}, {"num_attention_heads": 4}):
+        with pytest.raises(UserError, match=r"config\.json: states (hidden_act gelu|num_attention_heads 2) for "):
+            checkpoint.initialize(modeling.BertModel(small_config(**other)), str(tmp_path / "hf"))
+
+
+def test_a_configuration_that_contradicts_the_input_s_own(tmp_path):
+    google_folder(tmp_path / "in")
+    converted(input=tmp_path / "in", output=tmp_path / "hf", to="hf")
+    other = tmp_path / "other.json"
+    how = {"input": tmp_path / "hf", "output": tmp_path / "out", "to": "tf1", "bert_config_file": other}
+    for name, value in (("num_attention_heads", 4), ("hidden_act", "gelu_erf"), ("layer_norm_eps", 1e-5)):
+        other.write_text(small_config(**{name: value}).to_json_string())
+        assert f"says {name} {value}" in message_of(**how)
+    content = json.loads((tmp_path / "hf" / "config.json").read_text())
+    (tmp_path / "hf" / "config.json").write_text(json.dumps({**content, "hidden_act": "gelu"}))
+    other.write_text(small_config().to_json_string())
+    report = converted(**how)  # "gelu" is what Google's models on the hub are called, whose it is not
+    assert any("states hidden_act gelu_erf" in line and "says hidden_act gelu: the outputs" in line for line in report)
+
+
+def test_what_is_not_as_it_seems_is_logged_where_training_starts(tmp_path, log_lines):
+    google_folder(tmp_path / "in", config=small_config(hidden_act="gelu_erf"))
+    converted(input=tmp_path / "in", output=tmp_path / "hf", to="hf")
+    checkpoint.initialize(modeling.BertModel(small_config(hidden_act="gelu_erf")), str(tmp_path / "hf"))
+    assert any('"hidden_act": "gelu" of transformers is the exact function' in line for line in log_lines)
+    assert not any("will differ" in line for line in log_lines)
+
+
+# New words.
+
+
+@pytest.mark.parametrize("vocab_size", [VOCAB - 1, VOCAB + 1])
+def test_extend_vocab_checks_what_there_was(tmp_path, vocab_size):
+    google_folder(tmp_path / "in")
+    (tmp_path / "new.txt").write_text("fresh\nand\nmore\n")
+    (tmp_path / "other.json").write_text(small_config(vocab_size=vocab_size).to_json_string())
+    options = {"input": tmp_path / "in", "output": tmp_path / "out", "to": "tf1", "extend_vocab": tmp_path / "new.txt"}
+    assert f"word_embeddings is [{VOCAB}, 8], not [{vocab_size}, 8]" in message_of(
+        **options, bert_config_file=tmp_path / "other.json"
+    )
+    (tmp_path / "vocab.txt").write_text("".join(f"{word}\n" for word in [*WORDS, "one", "two"]))
+    message = message_of(**options, vocab_file=tmp_path / "vocab.txt")
+    assert f"the vocabulary has {VOCAB + 2} entries and the word embeddings {VOCAB} rows" in message
+
+
+def test_extend_vocab_changes_everything_together(tmp_path):
+    values = google_folder(tmp_path / "in")
+    (tmp_path / "new.txt").write_text("word0word1\nfresh\n")
+    report = converted(input=tmp_path / "in", output=tmp_path / "out", to="tf1", extend_vocab=tmp_path / "new.txt")
+    assert any(line.startswith("Vocabulary: 2 new entries, 1 of them in [unused] places, 1 at") for line in report)
+    vocabulary = (tmp_path / "out" / "vocab.txt").read_text().splitlines()
+    assert (vocabulary[5], vocabulary[VOCAB], len(vocabulary)) == ("word0word1", "fresh", VOCAB + 1)
+    config = BertConfig.from_json_file(str(tmp_path / "out" / "bert_config.json"))
+    assert config == small_config(vocab_size=VOCAB + 1)
+    model = heads.PretrainingModel(config)
+    checkpoint.initialize(model, str(tmp_path / "out"))
+    unknown = values["cls/predictions/output_bias"][1]
+    np.testing.assert_array_equal(values_of(model)["cls/predictions/output_bias"][[5, VOCAB]], [unknown, unknown])
+
+
+# What is refused.
+
+
+def test_weights_that_are_not_numbers(tmp_path):
+    google_folder(tmp_path / "in")
+    damaged = arrays(tmp_path / "in")
+    damaged["bert/pooler/dense/bias"] = np.array([1, np.nan, np.inf, 0, 0, 0, 0, 0], np.float32)
+    bundle.write(str(tmp_path / "in" / "bert_model.ckpt"), damaged.items())
+    for to in ("tf1", "hf", "keras"):
+        message = message_of(input=tmp_path / "in", output=tmp_path / "out", to=to)
+        assert "2 of the 8 numbers of bert/pooler/dense/bias are NaN or infinite" in message
+    assert not [path for path in (tmp_path / "out").rglob("*") if path.is_file()]
+    with pytest.raises(UserError, match="NaN or infinite"):
+        checkpoint.initialize(modeling.BertModel(small_config()), str(tmp_path / "in"))
+    converted(input=tmp_path / "in", output=tmp_path / "out", to="tf1", allow_nonfinite=True)
+    np.testing.assert_array_equal(arrays(tmp_path / "out")["bert/pooler/dense/bias"], damaged["bert/pooler/dense/bias"])
+
+
+def test_what_does_not_fit_the_configuration(tmp_path):
+    values = google_folder(tmp_path / "in", "encoder")
+    folder = tmp_path / "in"
+    (folder / "bert_config.json").write_text(small_config(num_hidden_layers=3).to_json_string())
+    assert "bert/encoder/layer_2/attention/self/query/kernel is missing" in message_of(
+        input=folder, output=tmp_path / "out", to="hf"
+    )
+    (folder / "bert_config.json").write_text(small_config(num_hidden_layers=1).to_json_string())
+    assert "layer_1/attention/output/LayerNorm/beta has no place in 1 layers" in message_of(
+        input=folder, output=tmp_path / "out", to="hf"
+    )
+    (folder / "bert_config.json").write_text(small_config(intermediate_size=16).to_json_string())
+    assert "intermediate/dense/kernel is [8, 12], not [8, 16]" in message_of(
+        input=folder, output=tmp_path / "out", to="hf"
+    )
+    (folder / "bert_config.json").unlink()
+    assert "give --bert_config_file" in message_of(input=folder, output=tmp_path / "out", to="hf")
+    (folder / "bert_config.json").write_text(small_config().to_json_string())
+    half_a_head = {**values, "cls/predictions/output_bias": np.ones([VOCAB], np.float32)}
+    bundle.write(str(folder / "bert_model.ckpt"), half_a_head.items())
+    assert "cls/predictions/output_bias without cls/predictions/transform/dense/kernel" in message_of(
+        input=folder, output=tmp_path / "out", to="hf"
+    )
+    (folder / "vocab.txt").write_text("word\n" * (VOCAB + 1))
+    bundle.write(str(folder / "bert_model.ckpt"), values.items())
+    assert f"the vocabulary has {VOCAB + 1} entries and the word embeddings {VOCAB} rows" in message_of(
+        input=folder, output=tmp_path / "out", to="hf"
+    )
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("name", ["bert_config.json", "vocab.txt"])
+@pytest.mark.parametrize("to", ["tf1", "keras"])
+def test_nothing_is_written_if_a_part_cannot_be(tmp_path, to, name):
+    google_folder(tmp_path / "in")
+    (tmp_path / "out" / name).mkdir(parents=True)
+    assert "is a folder" in message_of(input=tmp_path / "in", output=tmp_path / "out", to=to)
+    assert [path.name for path in (tmp_path / "out").iterdir()] == [name]
+
+
+@pytest.mark.parametrize("path", ["nosuchscheme://somewhere/model", "https://example.invalid/bert"])
+def test_a_file_system_that_is_not_there(tmp_path, path):
+    with pytest.raises(UserError, match="cannot be reached"):
+        checkpoint.open_weights(path)
+    google_folder(tmp_path / "in")
+    assert "cannot be reached" in message_of(input=tmp_path / "in", output=path, to="tf1")
+
+
+def test_damage_in_what_is_left_out_is_seen_too(tmp_path):
+    google_folder(tmp_path / "in")
+    source = bundle.Checkpoint(str(tmp_path / "in"))
+    slot = np.ascontiguousarray(source.get("cls/predictions/output_bias/adam_v"))
+    data = tmp_path / "in" / "bert_model.ckpt.data-00000-of-00001"
+    place = data.read_bytes().index(slot.tobytes())
+    content = bytearray(data.read_bytes())
+    content[place + 2] ^= 1
+    data.write_bytes(content)
+    message = message_of(input=tmp_path / "in", output=tmp_path / "out", to="tf1", weights_only=True)
+    assert "the tensor cls/predictions/output_bias/adam_v cannot be read" in message
+    with pytest.raises(UserError, match="output_bias/adam_v cannot be read"):
+        checkpoint.initialize(heads.PretrainingModel(small_config()), str(tmp_path / "in"))
+
+
+def test_a_folder_with_two_kinds_of_weights(tmp_path):
+    google_folder(tmp_path / "both")
+    converted(input=tmp_path / "both", output=tmp_path / "both", to="hf")
+    assert "holds both a TensorFlow checkpoint and a Hugging Face model; name one file" in message_of(
+        input=tmp_path / "both", output=tmp_path / "out", to="keras"
+    )
+    for name in ("bert_model.ckpt", "model.safetensors"):
+        assert names.is_encoder([*arrays(tmp_path / "both" / name)][-1]) or arrays(tmp_path / "both" / name)
+
+
+# The command line.
+
+
+@pytest.fixture(scope="module")
+def command_lines():
+    with CommandLines() as lines:
+        yield lines
+
+
+def test_the_script(tmp_path, command_lines):
+    google_folder(tmp_path / "in")
+    done = command_lines.run("convert_checkpoint.py", "--input=in", "--output=out", "--to=hf", cwd=tmp_path)
+    assert done.status == 0, done.stderr
+    assert done.stdout.startswith("Read in/bert_model.ckpt (TensorFlow 1 checkpoint, 139 variables).")
+    done = command_lines.run("convert_checkpoint.py", "--list=out", cwd=tmp_path)
+    assert done.status == 0, done.stderr
+    lines = [line.split() for line in done.stdout.splitlines()]
+    row = next(line for line in lines if line[0] == "bert/encoder/layer_1/attention/self/key/bias")
+    assert row[1] == "bert.encoder.layer.1.attention.self.key.bias"
+    value = arrays(tmp_path / "in")["bert/encoder/layer_1/attention/self/key/bias"]
+    assert row[2:4] == ["[8]", "float32"]
+    assert float(row[4]) == pytest.approx(np.sqrt((value.astype(float) ** 2).sum()), rel=1e-5)
+    assert lines[-1] == [str(sum(array.size for array in arrays(tmp_path / "out").values())), "numbers"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "status", "message"),
+    [
+        ([], 2, "give at least one of --input, --list"),
+        (["--input=in", "--to=hf"], 2, "--input needs --output"),
+        (["--input=in", "--output=out", "--to=pt"], 2, "--to=pt: value should be one of <tf1|hf|keras>"),
+        (["--list=nowhere"], 1, "nowhere: no such checkpoint"),
+        (["--list=bert-base-cased"], 1, "nothing is fetched by the name of a model"),
+        (["--list=."], 1, "what can be read is a TensorFlow checkpoint"),
+        (["--input=nowhere.keras", "--output=out", "--to=hf"], 1, "nowhere.keras: no such file"),
+    ],
+)
+def test_nonsense(tmp_path, command_lines, arguments, status, message):
+    done = command_lines.run("convert_checkpoint.py", *arguments, cwd=tmp_path)
+    assert done.status == status
+    assert message in done.stderr
+    assert len(done.stderr.strip().splitlines()) == 1
+
+
+@pytest.mark.parametrize("name", ["model.keras", "model.weights.h5"])
+@pytest.mark.parametrize("kind", ["tagging", "regression"])
+def test_a_keras_file_of_a_tagger_or_a_regression_stays_one(tmp_path, kind, name):
+    """No shape shows it."""
+    if kind == "tagging":
+        model = MAKERS["tagging"](small_config())
+    else:
+        model = heads.ClassifierModel(small_config(), 1, regression=True)
+    randomize(model)
+    keras_files.write(str(tmp_path / name), model)
+    config = tmp_path / "bert_config.json"  # a .weights.h5 holds none
+    config.write_text(small_config().to_json_string())
+    converted(input=tmp_path / name, output=tmp_path / "hf", to="hf", bert_config_file=config)
+    content = json.loads((tmp_path / "hf" / "config.json").read_text())
+    if kind == "tagging":
+        assert content["architectures"] == ["BertForTokenClassification"]
+    else:
+        assert (content["architectures"], content["problem_type"]) == (["BertForSequenceClassification"], "regression")

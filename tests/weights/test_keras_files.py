@@ -1,0 +1,447 @@
+"""Keras' own files: what Keras writes is read here, what is written here Keras loads; damaged and foreign ones."""
+
+import json
+import os
+import zipfile
+
+import h5py
+import keras
+import numpy as np
+import pytest
+from small_models import MAKERS, randomize, small_batch, small_config, values_of
+
+from bert_tf2 import modeling
+from bert_tf2.support.errors import UserError
+from bert_tf2.weights import keras_files
+from bert_tf2.weights.keras_files import KerasFile
+
+ALL = {**MAKERS, "encoder": modeling.BertModel}
+CLASSES = {
+    "pretraining": "PretrainingModel",
+    "classifier": "ClassifierModel",
+    "span": "SpanModel",
+    "tagging": "TaggingModel",
+    "encoder": "BertModel",
+}
+
+
+def make(kind="classifier", seed=0, **changes):
+    model = ALL[kind](small_config(**changes))
+    randomize(model, seed)
+    return model
+
+
+def arrays(source: KerasFile) -> dict[str, np.ndarray]:
+    return {name: source.get(name) for name in source.shapes}
+
+
+def assert_equal(found, expected):
+    assert found.keys() == expected.keys()
+    for name, value in expected.items():
+        np.testing.assert_array_equal(found[name], value, err_msg=name)
+
+
+def message_of(call, *arguments) -> str:
+    with pytest.raises(UserError) as caught:
+        call(*arguments)
+    assert "\n" not in str(caught.value)
+    return str(caught.value)
+
+
+def rewrite(path, **members):
+    """Replaces members of a .keras file; None drops one."""
+    with zipfile.ZipFile(path) as archive:
+        held = {name: archive.read(name) for name in archive.namelist()}
+    held.update({name.replace("_", "."): value for name, value in members.items()})
+    with zipfile.ZipFile(path, "w") as archive:
+        for name, value in held.items():
+            if value is not None:
+                archive.writestr(name, value)
+
+
+def config_of(path) -> dict:
+    with zipfile.ZipFile(path) as archive:
+        return json.loads(archive.read("config.json"))
+
+
+# There and back.
+
+
+@pytest.mark.parametrize("kind", ALL)
+@pytest.mark.parametrize("ending", [".keras", ".weights.h5"])
+def test_what_keras_wrote_is_read(tmp_path, kind, ending):
+    model = make(kind)
+    path = str(tmp_path / f"model{ending}")
+    model.save(path) if ending == ".keras" else model.save_weights(path)
+    assert keras_files.recognises(path)
+    source = KerasFile(path)
+    assert_equal(arrays(source), values_of(model))
+    assert source.shapes == {name: list(value.shape) for name, value in values_of(model).items()}
+    assert {*source.dtypes.values()} == {"float32"}
+    assert source.class_name == CLASSES[kind]
+    assert source.config == (model.config if ending == ".keras" else None)
+    assert source.remarks == []
+
+
+@pytest.mark.parametrize("kind", ALL)
+def test_keras_loads_what_was_written(tmp_path, kind):
+    model = make(kind, hidden_act="relu", layer_norm_eps=1e-6)
+    whole, weights = str(tmp_path / "out" / "model.keras"), str(tmp_path / "out" / "model.weights.h5")
+    keras_files.write(whole, model)
+    keras_files.write(weights, model)
+    assert sorted(os.listdir(tmp_path / "out")) == ["model.keras", "model.weights.h5"]
+    loaded = keras.models.load_model(whole)  # nobody tells it of classes
+    assert type(loaded) is type(model) and loaded.config == model.config
+    assert_equal(values_of(loaded), values_of(model))
+    other = make(kind, seed=1, hidden_act="relu", layer_norm_eps=1e-6)
+    other.load_weights(weights)
+    assert_equal(values_of(other), values_of(model))
+    assert_equal(arrays(KerasFile(whole)), values_of(model))
+    assert_equal(arrays(KerasFile(weights)), values_of(model))
+
+
+def test_a_loaded_model_answers_as_the_one_that_was_written(tmp_path):
+    model = make("classifier")
+    keras_files.write(str(tmp_path / "model.keras"), model)
+    batch = small_batch()
+    loaded = keras.models.load_model(tmp_path / "model.keras")
+    np.testing.assert_array_equal(loaded(batch), model(batch))
+
+
+def test_members_are_those_that_keras_writes(tmp_path):
+    model = make("span")
+    keras_files.write(str(tmp_path / "ours.keras"), model)
+    model.save(tmp_path / "theirs.keras")
+    with zipfile.ZipFile(tmp_path / "ours.keras") as ours, zipfile.ZipFile(tmp_path / "theirs.keras") as theirs:
+        assert {*ours.namelist()} == {*theirs.namelist()}
+        assert json.loads(ours.read("config.json")) == json.loads(theirs.read("config.json"))
+
+
+def test_heads_keep_their_arguments(tmp_path):
+    path = str(tmp_path / "model.keras")
+    keras_files.write(path, make("tagging"))
+    assert KerasFile(path).class_config == {"num_labels": 3}
+    keras_files.write(path, make("classifier"))
+    assert KerasFile(path).class_config == {"num_labels": 3, "regression": False}
+
+
+def test_optimizer_state_is_left_aside(tmp_path):
+    model = make("classifier")
+    model.compile(optimizer="adam")
+    model.optimizer.build(model.trainable_variables)
+    model.save(tmp_path / "model.keras")
+    with zipfile.ZipFile(tmp_path / "model.keras") as archive, archive.open("model.weights.h5") as store:
+        assert "optimizer" in h5py.File(store)
+    assert_equal(arrays(KerasFile(str(tmp_path / "model.keras"))), values_of(model))
+
+
+def test_bfloat16_is_read_as_float32(tmp_path):
+    model = MAKERS["span"](small_config(), dtype="bfloat16")
+    path = str(tmp_path / "model.keras")
+    keras_files.write(path, model)
+    source = KerasFile(path)
+    name = "bert/encoder/layer_1/output/dense/kernel"
+    assert source.dtypes[name] == "bfloat16" and source.get(name).dtype == np.float32
+    np.testing.assert_array_equal(source.get(name), values_of(model)[name].astype(np.float32))
+    assert len(source.remarks) == 1 and "bfloat16" in source.remarks[0]
+
+
+def test_a_packed_zip_is_read(tmp_path):
+    model = make("span")
+    path = str(tmp_path / "model.keras")
+    keras_files.write(path, model)
+    with zipfile.ZipFile(path) as archive:
+        held = {name: archive.read(name) for name in archive.namelist()}
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
+        for name, value in held.items():
+            archive.writestr(name, value)
+    assert_equal(arrays(KerasFile(path)), values_of(model))
+
+
+def test_opening_loads_nothing(tmp_path, monkeypatch):
+    """Scripts open weights several times, for labels say, before they read them."""
+    path = str(tmp_path / "model.keras")
+    keras_files.write(path, make("tagging"))
+    monkeypatch.setattr(keras.Model, "load_weights", lambda *_, **__: pytest.fail("loaded"))
+    source = KerasFile(path)
+    assert source.labels().labels == ("LABEL_0", "LABEL_1", "LABEL_2")
+    assert source.shapes["bert/embeddings/word_embeddings"] == [23, 8]
+
+
+def test_weights_are_float32_whatever_policy_is_in_use(tmp_path):
+    model = make("span")
+    path = str(tmp_path / "model.weights.h5")
+    model.save_weights(path)
+    keras.config.set_dtype_policy("bfloat16")
+    try:
+        assert_equal(arrays(KerasFile(path)), values_of(model))
+    finally:
+        keras.config.set_dtype_policy("float32")
+
+
+def test_weights_of_a_model_with_a_name_of_its_own(tmp_path):
+    model = MAKERS["classifier"](small_config(), name="mine")
+    path = str(tmp_path / "model.weights.h5")
+    model.save_weights(path)
+    source = KerasFile(path)
+    assert source.class_name is None and source.shapes["output_weights"] == [3, 8]
+    assert "taken for one of labels" in source.remarks[0]
+
+
+def test_only_these_names_are_recognised(tmp_path):
+    for name in ("model.keras", "model.weights.h5"):
+        (tmp_path / name).touch()
+        assert keras_files.recognises(str(tmp_path / name))
+    (tmp_path / "folder.keras").mkdir()
+    assert not keras_files.recognises(str(tmp_path / "folder.keras"))
+    assert not keras_files.recognises(str(tmp_path / "model.h5"))
+
+
+# What is not there, damaged, or something else.
+
+
+def test_a_missing_file(tmp_path):
+    assert "no such file" in message_of(KerasFile, str(tmp_path / "model.keras"))
+    assert "no such file" in message_of(KerasFile, str(tmp_path / "model.weights.h5"))
+
+
+@pytest.mark.parametrize("ending", [".keras", ".weights.h5"])
+@pytest.mark.parametrize("content", [b"", b"no such thing", None])
+def test_a_file_that_is_cut_off_or_no_such_file(tmp_path, ending, content):
+    path = tmp_path / f"model{ending}"
+    keras_files.write(str(path), make())
+    path.write_bytes(path.read_bytes()[:-3000] if content is None else content)
+    message = message_of(KerasFile, str(path))
+    assert str(path) in message and ("damaged" in message or "is text, not one of Keras' files" in message)
+
+
+def test_no_changed_byte_of_the_weights_goes_unseen(tmp_path):
+    path = tmp_path / "model.keras"
+    keras_files.write(str(path), make())
+    whole = path.read_bytes()
+    with zipfile.ZipFile(path) as archive:
+        member = archive.getinfo("model.weights.h5")
+    start = member.header_offset + 30 + len(member.filename)
+    for place in np.random.default_rng(0).integers(start, start + member.file_size, 50):
+        path.write_bytes(whole[:place] + bytes([whole[place] ^ 0x10]) + whole[place + 1 :])
+        assert "damaged" in message_of(KerasFile, str(path))
+
+
+def test_parts_that_are_missing(tmp_path):
+    path = str(tmp_path / "model.keras")
+    keras_files.write(path, make())
+    rewrite(path, config_json=None)
+    assert "lacks config.json" in message_of(KerasFile, path)
+
+
+@pytest.mark.parametrize(
+    ("change", "part"),
+    [
+        ({"module": "os", "class_name": "system"}, "os.system"),
+        ({"module": "keras", "class_name": "Sequential"}, "keras.Sequential"),
+        ({"class_name": "OutputLayer"}, "OutputLayer"),
+        ({"config": None}, "not a model of this project"),
+        ({"config": {"config": {"vocab_size": 23}}}, "missing hidden_size"),
+    ],
+)
+def test_another_model(tmp_path, change, part):
+    path = str(tmp_path / "model.keras")
+    keras_files.write(path, make())
+    rewrite(path, config_json=json.dumps({**config_of(path), **change}))
+    message = message_of(KerasFile, path)
+    assert part in message and path in message
+
+
+def test_configuration_and_weights_that_do_not_belong_together(tmp_path):
+    path = str(tmp_path / "model.keras")
+    keras_files.write(path, make())
+    said = config_of(path)
+    said["config"]["config"]["num_hidden_layers"] = 900
+    rewrite(path, config_json=json.dumps(said))
+    assert "says 900 layers and holds 2" in message_of(KerasFile, path)
+
+
+def test_no_more_memory_than_the_weights_take(tmp_path):
+    """The model that Keras loads them into is as large as the arrays in the file, whatever the configuration says."""
+    path, model = str(tmp_path / "model.keras"), make()
+    keras_files.write(path, model)
+    said = config_of(path)
+    said["config"]["config"]["vocab_size"] = said["config"]["num_labels"] = 10**7
+    rewrite(path, config_json=json.dumps(said))
+    source = KerasFile(path)
+    assert source.config.vocab_size == 10**7 and source.shapes["output_bias"] == [3]
+    assert_equal(arrays(source), values_of(model))
+
+
+def test_nothing_else_of_a_configuration_is_used(tmp_path):
+    """Keras would make objects of all of it."""
+    path, model = str(tmp_path / "model.keras"), make()
+    keras_files.write(path, model)
+    called = {"module": "os", "class_name": "function", "config": "abort", "registered_name": "abort"}
+    code = {"class_name": "__lambda__", "config": {"value": "not even code"}}
+    said = {**config_of(path), "compile_config": {"optimizer": called, "loss": code}, "build_config": code}
+    said["registered_name"] = "bert_tf2>SpanModel"
+    said["config"] |= {"name": called, "dtype": code, "trainable": called}
+    rewrite(path, config_json=json.dumps(said))
+    assert_equal(arrays(KerasFile(path)), values_of(model))
+
+
+def test_configuration_that_is_no_object(tmp_path):
+    path = str(tmp_path / "model.keras")
+    keras_files.write(path, make())
+    for text in ("[]", "{", b"\xff", "[" * 100_000):
+        rewrite(path, config_json=text)
+        assert "damaged" in message_of(KerasFile, path)
+
+
+def test_weights_of_another_model(tmp_path):
+    path = str(tmp_path / "model.weights.h5")
+    model = keras.Sequential([keras.layers.Dense(3)])
+    model.build([None, 4])
+    model.save_weights(path)
+    assert "holds no model of this project" in message_of(KerasFile, path)
+
+
+def changed(tmp_path, change) -> str:
+    """The message of reading a .weights.h5 after `change` was made to the open file."""
+    path = str(tmp_path / "model.weights.h5")
+    keras_files.write(path, make())
+    with h5py.File(path, "r+") as store:
+        change(store)
+    return message_of(KerasFile, path)
+
+
+QUERY = "bert/blocks/transformer_block_1/attention/query/vars/0"
+
+
+def test_a_missing_tensor(tmp_path):
+    message = changed(tmp_path, lambda store: store.pop(QUERY))
+    assert "lacks bert/encoder/layer_1/attention/self/query/kernel" in message
+
+
+def test_a_missing_output_layer(tmp_path):
+    assert "lacks the output layer" in changed(tmp_path, lambda store: store.pop("layers"))
+
+
+def test_a_tensor_of_another_shape(tmp_path):
+    def change(store):
+        del store[QUERY]
+        store[QUERY] = np.zeros([8, 7], np.float32)
+
+    path = tmp_path / "model.weights.h5"
+    with pytest.raises(pytest.fail.Exception):  # it can be opened, for no array is missing
+        changed(tmp_path, change)
+    message = message_of(KerasFile(str(path)).get, "output_bias")
+    assert "layer_1/attention/self/query/kernel" in message and "another shape" in message
+
+
+def test_a_class_that_the_file_is_not_of(tmp_path):
+    path = str(tmp_path / "model.keras")
+    keras_files.write(path, make("classifier"))
+    rewrite(path, config_json=json.dumps({**config_of(path), "class_name": "PretrainingModel"}))
+    assert "lacks cls/predictions/transform/dense/kernel" in message_of(KerasFile, path)
+    rewrite(path, config_json=json.dumps({**config_of(path), "class_name": "BertModel"}))
+    assert "holds no model of this project" in message_of(KerasFile, path)
+
+
+@pytest.mark.parametrize("link", [h5py.ExternalLink("/etc/passwd", "/x"), h5py.SoftLink("/bert/embeddings/vars/0")])
+def test_links_are_not_followed(tmp_path, link):
+    def change(store):
+        del store[QUERY]
+        store[QUERY] = link
+
+    assert "refers to another place" in changed(tmp_path, change)
+
+
+def test_one_array_in_two_places(tmp_path):
+    def change(store):
+        del store[QUERY]
+        store[QUERY] = store["bert/blocks/transformer_block/attention/query/vars/0"]
+
+    assert "refers to another place" in changed(tmp_path, change)
+
+
+def test_groups_that_hold_each_other(tmp_path):
+    def change(store):
+        store["bert/blocks/again"] = store["bert"]
+
+    assert "refers to another place" in changed(tmp_path, change)
+
+
+def test_groups_without_end(tmp_path):
+    def change(store):
+        group = store["bert"]
+        for _ in range(2000):
+            group = group.create_group("a")
+
+    assert "damaged" in changed(tmp_path, change)
+
+
+def test_what_lies_in_another_file_is_not_read(tmp_path):
+    (tmp_path / "secret").write_bytes(bytes(8 * 8 * 4))
+
+    def change(store):
+        del store[QUERY]
+        store.create_dataset(QUERY, (8, 8), "f4", external=[(str(tmp_path / "secret"), 0, 256)])
+
+    assert "is not an array in this file" in changed(tmp_path, change)
+
+
+@pytest.mark.parametrize("options", [{}, {"chunks": (1024, 1024)}])
+@pytest.mark.parametrize("size", [10**6, 30_000])  # Keras, too, refuses the first, and sets memory aside for the second
+def test_an_array_that_says_it_is_huge(tmp_path, options, size):
+    def change(store):
+        del store[QUERY]
+        store.create_dataset(QUERY, (size, size), "f4", **options)
+
+    assert f"should have {4 * size * size} bytes and has 0" in changed(tmp_path, change)
+
+
+def test_an_array_of_something_else(tmp_path):
+    def change(store):
+        del store[QUERY]
+        store[QUERY] = np.zeros([8, 8], np.int64)
+
+    assert "int64" in changed(tmp_path, change)
+
+
+def test_parts_that_grow(tmp_path):
+    path = str(tmp_path / "model.keras")
+    keras_files.write(path, make())
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("config.json", "{}")
+        archive.writestr("model.weights.h5", bytes(50_000_000))
+    assert "not safe to unpack" in message_of(KerasFile, path)
+    rewrite(path, config_json=" " * 2_000_000, model_weights_h5=b"")
+    assert "not safe to unpack" in message_of(KerasFile, path)
+
+
+def test_other_members_are_not_unpacked(tmp_path):
+    path = str(tmp_path / "in" / "model.keras")
+    keras_files.write(path, make())
+    with zipfile.ZipFile(path, "a") as archive:
+        archive.writestr("../outside", "x")
+    assert KerasFile(path).class_name == "ClassifierModel"
+    assert os.listdir(tmp_path) == ["in"] and os.listdir(tmp_path / "in") == ["model.keras"]
+
+
+# Writing.
+
+
+def test_another_ending(tmp_path):
+    assert "ends in .keras or .weights.h5" in message_of(keras_files.write, str(tmp_path / "model.h5"), make())
+    assert os.listdir(tmp_path) == []
+
+
+@pytest.mark.parametrize("ending", [".keras", ".weights.h5"])
+def test_complete_or_not_at_all(tmp_path, monkeypatch, ending):
+    def full(*_arguments, **_keywords):
+        raise OSError(28, "No space left on device")
+
+    path, model = tmp_path / f"model{ending}", make()
+    keras_files.write(str(path), model)
+    before = path.read_bytes()
+    monkeypatch.setattr(model, "save", full)
+    monkeypatch.setattr(model, "save_weights", full)
+    assert "No space left" in message_of(keras_files.write, str(path), model)
+    assert path.read_bytes() == before and os.listdir(tmp_path) == [path.name]

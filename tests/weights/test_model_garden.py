@@ -1,0 +1,617 @@
+"""Checkpoints and SavedModels in the layout of TensorFlow's Model Garden, made by hand with TensorFlow alone.
+
+The names, attributes and shapes are those that tf-models-official 2.20.0 writes for its BertEncoder (V1),
+BertEncoderV2, their pretrainers and classifiers, and those of its older releases.
+"""
+
+import json
+import os
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from small_models import small_batch, small_config
+
+from bert_tf2 import checkpoint, heads, modeling
+from bert_tf2.support.errors import UserError
+from bert_tf2.weights import bundle, model_garden
+from bert_tf2.weights.model_garden import ObjectCheckpoint
+
+V, D, LAYERS, N, H, INNER, P, S = 23, 8, 2, 2, 4, 12, 16, 2
+
+EMBEDDINGS = {
+    "word_embeddings/embeddings": [V, D],
+    "position_embedding/embeddings": [P, D],
+    "type_embeddings/embeddings": [S, D],
+    "embeddings/layer_norm/gamma": [D],
+    "embeddings/layer_norm/beta": [D],
+}
+BLOCK = {
+    "self_attention/query/kernel": [D, N, H],
+    "self_attention/query/bias": [N, H],
+    "self_attention/key/kernel": [D, N, H],
+    "self_attention/key/bias": [N, H],
+    "self_attention/value/kernel": [D, N, H],
+    "self_attention/value/bias": [N, H],
+    "self_attention/attention_output/kernel": [N, H, D],
+    "self_attention/attention_output/bias": [D],
+    "self_attention_layer_norm/gamma": [D],
+    "self_attention_layer_norm/beta": [D],
+    "intermediate/kernel": [D, INNER],
+    "intermediate/bias": [INNER],
+    "output/kernel": [INNER, D],
+    "output/bias": [D],
+    "output_layer_norm/gamma": [D],
+    "output_layer_norm/beta": [D],
+}
+POOLER = {"pooler_transform/kernel": [D, D], "pooler_transform/bias": [D]}
+ENCODER = {
+    **EMBEDDINGS,
+    **{f"transformer/layer_{i}/{name}": shape for i in range(LAYERS) for name, shape in BLOCK.items()},
+    **POOLER,
+}
+MASKED_LM = {
+    "cls/predictions/transform/dense/kernel": [D, D],
+    "cls/predictions/transform/dense/bias": [D],
+    "cls/predictions/transform/LayerNorm/gamma": [D],
+    "cls/predictions/transform/LayerNorm/beta": [D],
+    "cls/predictions/output_bias/bias": [V],
+}
+
+
+def random_arrays(shapes, seed=0) -> dict[str, np.ndarray]:
+    random = np.random.default_rng(seed)
+    return {
+        name: random.normal(1.0 if name.endswith("gamma") else 0.0, 0.3, shape).astype(np.float32)
+        for name, shape in shapes.items()
+    }
+
+
+# Where each variable goes in the reference, written out by hand.
+REFERENCE = {
+    "word_embeddings/embeddings": "bert/embeddings/word_embeddings",
+    "position_embedding/embeddings": "bert/embeddings/position_embeddings",
+    "type_embeddings/embeddings": "bert/embeddings/token_type_embeddings",
+    "embeddings/layer_norm": "bert/embeddings/LayerNorm",
+    "self_attention/query": "attention/self/query",
+    "self_attention/key": "attention/self/key",
+    "self_attention/value": "attention/self/value",
+    "self_attention/attention_output": "attention/output/dense",
+    "self_attention_layer_norm": "attention/output/LayerNorm",
+    "intermediate": "intermediate/dense",
+    "output": "output/dense",
+    "output_layer_norm": "output/LayerNorm",
+    "pooler_transform": "bert/pooler/dense",
+    "cls/predictions/output_bias/bias": "cls/predictions/output_bias",
+}
+
+
+def reference_name(name: str) -> str:
+    block = ""
+    if name.startswith("transformer/layer_"):
+        number, name = name.removeprefix("transformer/layer_").split("/", 1)
+        block = f"bert/encoder/layer_{number}/"
+    if name in REFERENCE:
+        return block + REFERENCE[name]
+    layer, variable = name.rsplit("/", 1)
+    return f"{block}{REFERENCE.get(layer, layer)}/{variable}"
+
+
+def as_reference(arrays) -> dict[str, np.ndarray]:
+    """The reference's names and shapes, head after head."""
+    found = {}
+    for name, value in arrays.items():
+        if value.ndim == 3 and value.shape[1:] == (N, H):
+            value = np.concatenate([value[:, head] for head in range(N)], axis=1)
+        elif value.ndim == 3:
+            value = np.concatenate([value[head] for head in range(N)], axis=0)
+        elif value.shape == (N, H):
+            value = np.concatenate([value[head] for head in range(N)])
+        found[reference_name(name)] = value
+    return found
+
+
+# Objects as Model Garden has them.
+
+
+def old_name(name: str) -> str:
+    """As in TF-Hub's first release of BERT in TensorFlow 2."""
+    name = name.replace("transformer/layer_", "encoder/layer_").replace(
+        "self_attention/attention_output", "self_attention_output"
+    )
+    for new, old in (
+        ("type_embeddings/embeddings", "embedding_postprocessor/type_embeddings"),
+        ("position_embedding/embeddings", "embedding_postprocessor/position_embeddings"),
+        ("embeddings/layer_norm", "embedding_postprocessor/layer_norm"),
+    ):
+        name = name.replace(new, old)
+    return f"bert_model/{name}"
+
+
+def v1_path(name: str) -> str:
+    """The attributes of a functional model of Keras: layers by number."""
+    order = ["word_embeddings", "position_embedding", "type_embeddings", "embeddings"]
+    first, *rest = name.split("/")
+    if first in order:
+        return f"layer_with_weights-{order.index(first)}/{rest[-1]}"
+    if first == "pooler_transform":
+        return f"layer_with_weights-{4 + LAYERS}/{rest[-1]}"
+    number, rest = int(rest[0].removeprefix("layer_")), "/".join(rest[1:])
+    return f"layer_with_weights-{4 + number}/{block_path(rest)}"
+
+
+def block_path(name: str) -> str:
+    for layer in ("query", "key", "value"):
+        name = name.replace(f"self_attention/{layer}/", f"_attention_layer/_{layer}_dense/")
+    name = name.replace("self_attention/attention_output/", "_attention_layer/_output_dense/")
+    layer, variable = name.rsplit("/", 1)
+    plain = {
+        "self_attention_layer_norm": "_attention_layer_norm",
+        "intermediate": "_intermediate_dense",
+        "output": "_output_dense",
+        "output_layer_norm": "_output_layer_norm",
+    }
+    return f"{plain.get(layer, layer)}/{variable}"
+
+
+def v2_path(name: str) -> str:
+    """The attributes of BertEncoderV2."""
+    first, *rest = name.split("/")
+    if first == "transformer":
+        return f"_transformer_layers/{rest[0].removeprefix('layer_')}/{block_path('/'.join(rest[1:]))}"
+    layer = {
+        "word_embeddings": "_embedding_layer",
+        "position_embedding": "_position_embedding_layer",
+        "type_embeddings": "_type_embedding_layer",
+        "embeddings": "_embedding_norm_layer",
+        "pooler_transform": "_pooler_layer",
+    }[first]
+    return f"{layer}/{rest[-1]}"
+
+
+def objects(variables: dict[str, tf.Variable]) -> tf.Module:
+    """A tree of objects whose attributes are the parts of these paths."""
+    root = tf.Module()
+    for path, variable in variables.items():
+        *parents, last = path.split("/")
+        place = root
+        for parent in parents:
+            if not hasattr(place, parent):
+                setattr(place, parent, tf.Module())
+            place = getattr(place, parent)
+        setattr(place, last, variable)
+    return root
+
+
+def encoder(arrays, path=v2_path, name=lambda name: name) -> tf.Module:
+    return objects({path(key): tf.Variable(value, name=name(key)) for key, value in arrays.items()})
+
+
+LAYOUTS = {
+    "v1": (v1_path, lambda name: name, "model"),
+    "v2": (v2_path, lambda name: f"bert_encoder_v2_1/{name}", "encoder"),
+    "v2 in a pretrainer": (v2_path, lambda name: f"bert/bert_encoder/{name}", "pretrainer"),
+    "names of 2019": (v1_path, old_name, "model"),
+    "names that say nothing": (v2_path, lambda name: "Variable", "encoder"),
+    "the scope of modules": (v2_path, lambda name: name, "module"),
+}
+
+
+def save(folder, arrays, layout="v1") -> str:
+    path, name, root = LAYOUTS[layout]
+    return tf.train.Checkpoint(**{root: encoder(arrays, path, name)}).save(str(folder / "ckpt"))
+
+
+def message_of(call, *arguments) -> str:
+    with pytest.raises(UserError) as caught:
+        call(*arguments)
+    assert "\n" not in str(caught.value)
+    return str(caught.value)
+
+
+def assert_holds(source: ObjectCheckpoint, expected: dict[str, np.ndarray]):
+    assert source.shapes == {name: list(value.shape) for name, value in expected.items()}
+    for name, value in expected.items():
+        np.testing.assert_array_equal(source.get(name), value, err_msg=name)
+
+
+# Encoders.
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_arrays(tmp_path, layout):
+    arrays = random_arrays(ENCODER)
+    prefix = save(tmp_path, arrays, layout)
+    assert model_garden.recognises(prefix)
+    source = ObjectCheckpoint(prefix)
+    assert_holds(source, as_reference(arrays))
+    assert {*source.dtypes.values()} == {"float32"}
+    assert source.global_step == 0 and source.tokenizer_settings() == {} and source.vocabulary() is None
+
+
+def test_every_variable_of_a_model_is_there(tmp_path):
+    source = ObjectCheckpoint(save(tmp_path, random_arrays(ENCODER)))
+    assert source.shapes.keys() == checkpoint.tf1_variables(modeling.BertModel(source.config)).keys()
+
+
+def garden_math(weights, ids, mask, types):
+    """The encoder as Model Garden computes it, with the axis of heads, in float64."""
+    w = {name: np.float64(value) for name, value in weights.items()}
+
+    def norm(x, name):
+        x = x - x.mean(-1, keepdims=True)
+        x = x / np.sqrt((x**2).mean(-1, keepdims=True) + 1e-12)
+        return x * w[f"{name}/gamma"] + w[f"{name}/beta"]
+
+    x = w["word_embeddings/embeddings"][ids] + w["type_embeddings/embeddings"][types]
+    x = norm(x + w["position_embedding/embeddings"][: ids.shape[1]], "embeddings/layer_norm")
+    for i in range(LAYERS):
+        at = f"transformer/layer_{i}"
+        query, key, value = (
+            np.einsum("bfd,dnh->bfnh", x, w[f"{at}/self_attention/{part}/kernel"])
+            + w[f"{at}/self_attention/{part}/bias"]
+            for part in ("query", "key", "value")
+        )
+        scores = np.einsum("bfnh,btnh->bnft", query, key) / np.sqrt(H) - 1e9 * (1 - mask[:, None, None, :])
+        scores = np.exp(scores - scores.max(-1, keepdims=True))
+        context = np.einsum("bnft,btnh->bfnh", scores / scores.sum(-1, keepdims=True), value)
+        attended = np.einsum("bfnh,nhd->bfd", context, w[f"{at}/self_attention/attention_output/kernel"])
+        attended = attended + w[f"{at}/self_attention/attention_output/bias"]
+        x = norm(x + attended, f"{at}/self_attention_layer_norm")
+        inner = x @ w[f"{at}/intermediate/kernel"] + w[f"{at}/intermediate/bias"]
+        inner = inner / 2 * (1 + np.tanh(np.sqrt(2 / np.pi) * (inner + 0.044715 * inner**3)))
+        x = norm(x + inner @ w[f"{at}/output/kernel"] + w[f"{at}/output/bias"], f"{at}/output_layer_norm")
+    return x, np.tanh(x[:, 0] @ w["pooler_transform/kernel"] + w["pooler_transform/bias"])
+
+
+def loaded(model, source):
+    for name, variable in checkpoint.tf1_variables(model).items():
+        variable.assign(source.get(name))
+    return model
+
+
+def test_outputs_are_those_of_model_garden(tmp_path):
+    arrays = random_arrays(ENCODER)
+    source = ObjectCheckpoint(save(tmp_path, arrays))
+    batch = small_batch()
+    inputs = [batch[name] for name in ("input_ids", "input_mask", "segment_ids")]
+    output = loaded(modeling.BertModel(source.config), source)(*inputs)
+    sequence, pooled = garden_math(arrays, *inputs)
+    np.testing.assert_allclose(output.sequence_output, sequence, atol=1e-5)
+    np.testing.assert_allclose(output.pooled_output, pooled, atol=1e-5)
+
+
+def test_half_precision_is_read_as_float32(tmp_path):
+    arrays = {name: value.astype(np.float16) for name, value in random_arrays(ENCODER).items()}
+    source = ObjectCheckpoint(save(tmp_path, arrays))
+    assert source.dtypes["bert/pooler/dense/kernel"] == "float16"
+    assert source.get("bert/pooler/dense/kernel").dtype == np.float32
+    assert_holds(source, {name: value.astype(np.float32) for name, value in as_reference(arrays).items()})
+    assert any("float16" in remark for remark in source.remarks)
+
+
+# Heads, and what is beside the weights.
+
+
+def save_with(folder, arrays, root="model", **others) -> str:
+    """A checkpoint of an encoder, and of other variables by path -> (full name, array)."""
+    variables = {f"{root}/{v1_path(name)}": tf.Variable(value, name=name) for name, value in arrays.items()}
+    variables |= {path: tf.Variable(value, name=name) for path, (name, value) in others.items()}
+    return tf.train.Checkpoint(root=objects(variables)).save(str(folder / "ckpt"))
+
+
+def test_pretrainer(tmp_path):
+    """BertPretrainerV2: the head of next sentences has a pooler of its own, which is the one that was trained."""
+    arrays, head = random_arrays(ENCODER), random_arrays(MASKED_LM, 1)
+    more = random_arrays({"pooler_dense/kernel": [D, D], "pooler_dense/bias": [D], "kernel": [D, 2], "bias": [2]}, 2)
+    others = {f"masked_lm/{number}": (f"bert/{name}", value) for number, (name, value) in enumerate(head.items())}
+    for name in ("kernel", "bias"):
+        pooler = f"pooler_dense/{name}"
+        others[f"next_sentence.pooler_dense/{name}"] = (f"bert/next_sentence/{pooler}", more[pooler])
+        others[f"model/classification_heads/0/out_proj/{name}"] = (f"bert/next_sentence/logits/{name}", more[name])
+    source = ObjectCheckpoint(save_with(tmp_path, arrays, **others))
+    expected = as_reference({**arrays, **head})
+    own = [f"model/layer_with_weights-{4 + LAYERS}/{name}/.ATTRIBUTES/VARIABLE_VALUE" for name in ("kernel", "bias")]
+    expected |= {
+        own[0]: arrays["pooler_transform/kernel"],
+        own[1]: arrays["pooler_transform/bias"],
+        "bert/pooler/dense/kernel": more["pooler_dense/kernel"],
+        "bert/pooler/dense/bias": more["pooler_dense/bias"],
+        "cls/seq_relationship/output_weights": more["kernel"].T,
+        "cls/seq_relationship/output_bias": more["bias"],
+    }
+    assert_holds(source, expected)
+    assert any("pooler_dense" in remark for remark in source.remarks)
+    loaded(heads.PretrainingModel(source.config), source)
+
+
+@pytest.mark.parametrize(
+    ("path", "name", "reference"),
+    [
+        ("model/classification/layer-1", "predictions/transform/logits", "cls/seq_relationship/"),
+        ("model/span_labeling/layer-1", "predictions/transform/logits", "cls/squad/"),
+        ("model/classifier", "predictions/transform/logits", ""),
+        ("model/classifier/out_proj", "sentence_prediction/logits", ""),
+    ],
+)
+def test_output_layers(tmp_path, path, name, reference):
+    arrays, output = random_arrays(ENCODER), random_arrays({"kernel": [D, 2], "bias": [2]}, 1)
+    others = {f"{path}/{variable}": (f"{name}/{variable}", value) for variable, value in output.items()}
+    source = ObjectCheckpoint(save_with(tmp_path, arrays, **others))
+    expected = as_reference(arrays)
+    expected |= {f"{reference}output_weights": output["kernel"].T, f"{reference}output_bias": output["bias"]}
+    assert_holds(source, expected)
+
+
+def test_an_output_layer_of_nobody_knows_what_keeps_its_key(tmp_path):
+    others = {"model/something/kernel": ("predictions/transform/logits/kernel", np.zeros([D, 2], np.float32))}
+    source = ObjectCheckpoint(save_with(tmp_path, random_arrays(ENCODER), **others))
+    assert [name for name in source.shapes if not name.startswith("bert/")] == [
+        "model/something/kernel/.ATTRIBUTES/VARIABLE_VALUE"
+    ]
+
+
+def test_step_and_counters(tmp_path):
+    arrays = random_arrays(ENCODER)
+    root = tf.train.Checkpoint(model=encoder(arrays), global_step=tf.Variable(70, dtype=tf.int64))
+    source = ObjectCheckpoint(root.save(str(tmp_path / "ckpt")))
+    assert source.global_step == 70
+    assert source.shapes.keys() == {*as_reference(arrays), "global_step"}
+
+
+def test_optimizer_of_keras(tmp_path):
+    """Its variables are called after those that they belong to: Adam/m/bert_encoder/word_embeddings/embeddings."""
+    arrays = random_arrays(ENCODER)
+    optimizer = tf.Module()
+    optimizer._iterations = tf.Variable(3, dtype=tf.int64)
+    optimizer._variables = [tf.Variable(value * 0, name=f"Adam/m/{name}") for name, value in arrays.items()]
+    for attribute in ("optimizer", "something"):
+        prefix = tf.train.Checkpoint(model=encoder(arrays), **{attribute: optimizer}).save(str(tmp_path / attribute))
+        assert_holds(ObjectCheckpoint(prefix), as_reference(arrays))
+
+
+def test_slots_of_an_optimizer(tmp_path):
+    """Older optimizers hang their variables on those that they belong to."""
+    arrays = random_arrays(ENCODER)
+    model = encoder(arrays, v1_path)
+    optimizer = tf.compat.v1.train.AdamOptimizer(0.0)
+    optimizer.apply_gradients([(tf.ones_like(variable), variable) for variable in model.trainable_variables])
+    prefix = tf.train.Checkpoint(model=model, optimizer=optimizer).save(str(tmp_path / "ckpt"))
+    assert sum("OPTIMIZER_SLOT" in name for name, _ in tf.train.list_variables(prefix)) == 2 * len(arrays)
+    source = ObjectCheckpoint(prefix)
+    assert {name for name in source.shapes if name.startswith(("bert/", "cls/"))} == as_reference(arrays).keys()
+    assert not any("OPTIMIZER_SLOT" in name for name in source.shapes)
+
+
+# Where it lies.
+
+
+def test_prefix_file_and_folder(tmp_path):
+    arrays = random_arrays(ENCODER)
+    prefix = save(tmp_path, arrays)
+    (tmp_path / "vocab.txt").write_text("[PAD]\nthe\n")
+    for path in (prefix, f"{prefix}.index", f"{prefix}.data-00000-of-00001", str(tmp_path)):
+        assert model_garden.recognises(path)
+        source = ObjectCheckpoint(path)
+        assert source.path == prefix and source.folder == str(tmp_path)
+        assert source.vocabulary() == ["[PAD]", "the"]
+        assert "Model Garden" in source.kind and "checkpoint" in source.kind
+
+
+def test_a_folder_of_several(tmp_path):
+    """The state file `checkpoint` names the latest."""
+    saver = tf.train.Checkpoint(model=encoder(random_arrays(ENCODER)))
+    manager = tf.train.CheckpointManager(saver, str(tmp_path), 3)
+    manager.save()
+    arrays = random_arrays(ENCODER, 1)
+    saver.model = encoder(arrays)
+    manager.save()
+    assert_holds(ObjectCheckpoint(str(tmp_path)), as_reference(arrays))
+
+
+def test_what_is_not_recognised(tmp_path):
+    assert not model_garden.recognises(str(tmp_path))
+    assert not model_garden.recognises(str(tmp_path / "none"))
+    bundle.save(str(tmp_path / "bert_model.ckpt"), {"bert/embeddings/word_embeddings": tf.Variable([[1.0]])})
+    assert not model_garden.recognises(str(tmp_path / "bert_model.ckpt"))
+    assert "has no graph of objects" in message_of(ObjectCheckpoint, str(tmp_path / "bert_model.ckpt"))
+
+
+# SavedModels.
+
+
+def saved_model(folder, arrays, activation=None, assets=("vocab.txt",), **attributes):
+    """As export_tfhub writes it."""
+    model = encoder(arrays, v1_path)
+    for name, value in attributes.items():
+        setattr(model, name, value)
+    for number, name in enumerate(assets):
+        path = folder.parent / name
+        path.write_text(f"[PAD]\n{name}\n")
+        setattr(model, f"asset_{number}", tf.saved_model.Asset(str(path)))
+    if activation:
+        model.call = tf.function(activation, input_signature=[tf.TensorSpec([None])])
+    tf.saved_model.save(model, str(folder))
+    return str(folder)
+
+
+def test_saved_model(tmp_path):
+    arrays = random_arrays(ENCODER)
+    path = saved_model(tmp_path / "hub", arrays, do_lower_case=tf.Variable(True, trainable=False))
+    for given in (path, os.path.join(path, "saved_model.pb")):
+        assert model_garden.recognises(given)
+        source = ObjectCheckpoint(given)
+        assert_holds(source, as_reference(arrays))
+        assert source.path == source.folder == path and "SavedModel" in source.kind
+        assert source.tokenizer_settings() == {"do_lower_case": True}
+        assert source.vocabulary() == ["[PAD]", "vocab.txt"]
+
+
+def test_cased_saved_model_whose_vocabulary_has_another_name(tmp_path):
+    attributes = {"do_lower_case": tf.Variable(False, trainable=False)}
+    path = saved_model(tmp_path / "hub", random_arrays(ENCODER), assets=("vocab_cased.txt", "x.txt"), **attributes)
+    source = ObjectCheckpoint(path)
+    assert source.tokenizer_settings() == {"do_lower_case": False}
+    assert source.vocabulary() == ["[PAD]", "vocab_cased.txt"]
+
+
+@pytest.mark.parametrize(
+    ("activation", "expected"),
+    [
+        (lambda x: tf.nn.gelu(x, approximate=True), "gelu"),
+        (lambda x: tf.nn.gelu(x, approximate=False), "gelu_erf"),
+        (lambda x: x * tf.math.erf(x), "gelu_erf"),
+        (tf.nn.relu, "relu"),
+        (None, "gelu"),
+    ],
+)
+def test_activation_of_a_saved_model(tmp_path, activation, expected):
+    source = ObjectCheckpoint(saved_model(tmp_path / "hub", random_arrays(ENCODER), activation))
+    assert source.config.hidden_act == expected
+    assert any("activation" in remark for remark in source.remarks) == (activation is None)
+
+
+def test_what_keras_noted_of_a_saved_model(tmp_path):
+    path = saved_model(tmp_path / "hub", random_arrays(ENCODER))
+    noted = {"name": "x", "output_dropout": 0.25, "attention_dropout": 0.0, "norm_first": False}
+    notes = tmp_path / "hub" / "keras_metadata.pb"
+    notes.write_bytes(b"\n\x80\x01" + json.dumps(noted).encode() + b"\x12")
+    config = ObjectCheckpoint(path).config
+    assert (config.hidden_dropout_prob, config.attention_probs_dropout_prob) == (0.25, 0.0)
+    notes.write_bytes(json.dumps({**noted, "norm_first": True}).encode())
+    assert "norm_first" in message_of(ObjectCheckpoint, path)
+
+
+def test_saved_model_of_something_else(tmp_path):
+    module = tf.Module()
+    module.kernel = tf.Variable([1.0], name="dense/kernel")
+    tf.saved_model.save(module, str(tmp_path))
+    message = message_of(ObjectCheckpoint, str(tmp_path))
+    assert "is not Model Garden's BERT encoder" in message and "dense/kernel" in message
+
+
+def test_saved_model_of_tensorflow_1(tmp_path):
+    """TF-Hub's modules of 2019 hold a checkpoint with the reference's names."""
+    (tmp_path / "saved_model.pb").touch()
+    bundle.save(str(tmp_path / "variables" / "variables"), {"module/bert/pooler/dense/bias": tf.Variable([1.0])})
+    message = message_of(ObjectCheckpoint, str(tmp_path))
+    assert "has no graph of objects" in message and str(tmp_path / "variables" / "variables") in message
+
+
+# The configuration.
+
+
+def test_sizes(tmp_path):
+    source = ObjectCheckpoint(save(tmp_path, random_arrays(ENCODER)))
+    assert source.config == small_config(hidden_dropout_prob=0.1, attention_probs_dropout_prob=0.1)
+    assert any("tanh approximation" in remark for remark in source.remarks)
+
+
+def test_bert_config_beside_it(tmp_path):
+    prefix = save(tmp_path, random_arrays(ENCODER))
+    config = small_config(hidden_act="relu", hidden_dropout_prob=0.3)
+    (tmp_path / "bert_config.json").write_text(config.to_json_string())
+    source = ObjectCheckpoint(prefix)
+    assert source.config == config and source.remarks == []
+    other = small_config(num_attention_heads=4)
+    (tmp_path / "bert_config.json").write_text(other.to_json_string())
+    message = message_of(ObjectCheckpoint, prefix)
+    assert "bert_config.json: says num_attention_heads 4" in message and "have 2" in message
+
+
+@pytest.mark.parametrize(("said", "expected"), [("gelu", "gelu"), ('"relu"', "relu"), ("identity", "linear")])
+def test_params_of_the_trainer_beside_it(tmp_path, said, expected):
+    prefix = save(tmp_path, random_arrays(ENCODER))
+    lines = ["task:", "  model:", "    encoder:", "      bert:", f"        hidden_activation: {said}"]
+    (tmp_path / "params.yaml").write_text("\n".join([*lines, "        norm_first: false", ""]))
+    source = ObjectCheckpoint(prefix)
+    assert source.config.hidden_act == expected and source.remarks == []
+
+
+@pytest.mark.parametrize(("line", "part"), [("hidden_activation: mish", "mish"), ("norm_first: true", "norm_first")])
+def test_params_of_what_is_no_bert(tmp_path, line, part):
+    prefix = save(tmp_path, random_arrays(ENCODER))
+    (tmp_path / "params.yaml").write_text(f"model:\n  {line}\n")
+    message = message_of(ObjectCheckpoint, prefix)
+    assert part in message and "params.yaml" in message
+
+
+# What is no BERT, or damaged.
+
+
+def without(arrays, *names):
+    return {name: value for name, value in arrays.items() if name not in names}
+
+
+def test_a_whole_encoder_is_needed(tmp_path):
+    arrays = without(random_arrays(ENCODER), "transformer/layer_1/output/kernel", "embeddings/layer_norm/beta")
+    message = message_of(ObjectCheckpoint, save(tmp_path, arrays))
+    assert message.endswith("it lacks embeddings/layer_norm/beta, transformer/layer_1/output/kernel")
+
+
+def test_a_layer_is_left_out(tmp_path):
+    arrays = {name.replace("layer_1/", "layer_7/"): value for name, value in random_arrays(ENCODER).items()}
+    assert "it lacks transformer/layer_1/" in message_of(ObjectCheckpoint, save(tmp_path, arrays))
+
+
+def test_the_pooler_may_be_missing(tmp_path):
+    arrays = without(random_arrays(ENCODER), *POOLER)
+    assert_holds(ObjectCheckpoint(save(tmp_path, arrays)), as_reference(arrays))
+
+
+def test_two_encoders(tmp_path):
+    root = tf.train.Checkpoint(teacher=encoder(random_arrays(ENCODER)), student=encoder(random_arrays(ENCODER, 1)))
+    message = message_of(ObjectCheckpoint, root.save(str(tmp_path / "ckpt")))
+    assert "holds more than one BERT" in message and "teacher" in message and "student" in message
+
+
+def test_narrow_embeddings(tmp_path):
+    others = {"model/projection/kernel": ("embedding_projection/kernel", np.zeros([4, D], np.float32))}
+    assert "embedding_projection" in message_of(ObjectCheckpoint, save_with(tmp_path, random_arrays(ENCODER), **others))
+
+
+@pytest.mark.parametrize(
+    ("name", "shape", "part"),
+    [
+        ("transformer/layer_0/self_attention/query/kernel", [D, D], "has an axis for the attention heads"),
+        ("transformer/layer_0/self_attention/query/bias", [N, 3], "2 attention heads of width 3, together 6"),
+        ("word_embeddings/embeddings", [V], "wrong shape [23]"),
+    ],
+)
+def test_wrong_shapes(tmp_path, name, shape, part):
+    arrays = {**random_arrays(ENCODER), name: np.zeros(shape, np.float32)}
+    assert part in message_of(ObjectCheckpoint, save(tmp_path, arrays))
+
+
+def test_a_damaged_tensor_is_named(tmp_path):
+    arrays = random_arrays(ENCODER)
+    prefix = save(tmp_path, arrays)
+    data = tmp_path / f"{os.path.basename(prefix)}.data-00000-of-00001"
+    whole = data.read_bytes()
+    name = "transformer/layer_1/intermediate/kernel"
+    place = whole.index(arrays[name].tobytes())
+    data.write_bytes(whole[:place] + bytes([whole[place] ^ 1]) + whole[place + 1 :])
+    source = ObjectCheckpoint(prefix)
+    source.get("bert/encoder/layer_0/intermediate/dense/kernel")
+    message = message_of(source.get, reference_name(name))
+    assert prefix in message and "layer_with_weights-5/_intermediate_dense/kernel" in message
+    assert "damaged" in message_of(source.verify)
+
+
+@pytest.mark.parametrize("graph", [b"", b"\x0a\x05", b"\x0a\x02\x0a\x00\x0a\x04\x0a\x02\x08\x09", b"\xff" * 20])
+def test_graphs_that_are_none(tmp_path, graph):
+    prefix = str(tmp_path / "ckpt")
+    tf.raw_ops.SaveV2(
+        prefix=prefix, tensor_names=[bundle.OBJECT_GRAPH, "x"], shape_and_slices=["", ""], tensors=[graph, [1.0]]
+    )
+    assert model_garden.recognises(prefix)
+    message = message_of(ObjectCheckpoint, prefix)
+    assert ("graph of objects cannot be read" in message) == bool(graph)
+
+
+def test_an_index_cut_off(tmp_path):
+    prefix = save(tmp_path, random_arrays(ENCODER))
+    index = tmp_path / f"{os.path.basename(prefix)}.index"
+    index.write_bytes(index.read_bytes()[:-40])
+    assert not model_garden.recognises(prefix)
+    assert "damaged" in message_of(ObjectCheckpoint, prefix)

@@ -1,0 +1,111 @@
+"""New entries for a vocabulary, and the rows that they get."""
+
+import numpy as np
+import pytest
+from small_models import small_config
+
+from bert_tf2.support.errors import UserError
+from bert_tf2.weights import bundle
+from bert_tf2.weights.new_words import ExtendedWeights, extend
+
+VOCABULARY = ["[PAD]", "[unused0]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "[unused1]", "vi", "##rus", "##es", "the"]
+
+
+def words_file(tmp_path, *lines: str) -> str:
+    path = tmp_path / "new_words.txt"
+    path.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+    return str(path)
+
+
+def test_unused_places_first_then_the_end(tmp_path):
+    extension = extend(VOCABULARY, words_file(tmp_path, "virus", "", "the", "viruses", "virus", "vi", "##ruses"), True)
+    assert extension.vocabulary == [
+        *("[PAD]", "virus", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "viruses", "vi", "##rus", "##es", "the", "##ruses"),
+    ]
+    assert extension.pieces == {1: [7, 8], 6: [7, 8, 9], 11: [8, 9]}
+    assert extension.known == ["the", "vi"]
+    assert extension.describe(len(VOCABULARY)) == (
+        "Vocabulary: 3 new entries, 2 of them in [unused] places, 1 at the end; 2 were there already"
+    )
+
+
+@pytest.mark.parametrize(
+    ("word", "lower", "parts"),
+    [("covid-19", True, "covid - 19"), ("Virus", True, "virus"), ("two words", False, "two words"), ("é", True, "e")],
+)
+def test_words_that_no_text_would_ever_hold(tmp_path, word, lower, parts):
+    with pytest.raises(UserError) as caught:
+        extend(VOCABULARY, words_file(tmp_path, "virus", word), lower)
+    assert f"new_words.txt, line 2: {word!r} would never be found" in str(caught.value)
+    assert repr(parts) in str(caught.value)
+
+
+def test_what_cannot_be_spelt_begins_as_unknown(tmp_path):
+    """Also what can be spelt at the beginning of a word but not within one, and the other way round."""
+    extension = extend(VOCABULARY, words_file(tmp_path, "xyz", "##vi", "rus"), True)
+    assert extension.pieces == {1: [2], 6: [2], 11: [2]}
+
+
+def test_a_word_longer_than_words_are_looked_up(tmp_path):
+    assert len(extend(VOCABULARY, words_file(tmp_path, "v" * 200), True).pieces) == 1
+    with pytest.raises(UserError, match="line 1: a word of 201 characters would never be found"):
+        extend(VOCABULARY, words_file(tmp_path, "v" * 201), True)
+
+
+def test_entries_with_blanks_around_them_are_known(tmp_path):
+    vocabulary = [f"{entry} " for entry in VOCABULARY]
+    extension = extend(vocabulary, words_file(tmp_path, "the", "virus"), True)
+    assert (extension.known, extension.pieces) == (["the"], {1: [7, 8]})
+
+
+def test_a_vocabulary_without_unknown_words(tmp_path):
+    with pytest.raises(UserError, match=r"has no \[UNK\]"):
+        extend(["a", "b"], words_file(tmp_path, "virus"), True)
+
+
+def test_a_cased_vocabulary_takes_capitals(tmp_path):
+    assert extend(VOCABULARY, words_file(tmp_path, "Virus"), False).vocabulary[1] == "Virus"
+
+
+def test_a_file_without_a_word(tmp_path):
+    with pytest.raises(UserError, match="holds no word"):
+        extend(VOCABULARY, words_file(tmp_path, "", " "), True)
+
+
+def source(tmp_path, rows: int):
+    random = np.random.default_rng(0)
+    arrays = {
+        "bert/embeddings/word_embeddings": random.normal(size=[rows, 8]).astype(np.float32),
+        "bert/embeddings/word_embeddings/adam_m": random.normal(size=[rows, 8]).astype(np.float32),
+        "cls/predictions/output_bias": random.normal(size=[rows]).astype(np.float32),
+        "bert/pooler/dense/bias": random.normal(size=[8]).astype(np.float32),
+    }
+    bundle.write(str(tmp_path / "model.ckpt"), arrays.items())
+    return bundle.Checkpoint(str(tmp_path / "model.ckpt")), arrays
+
+
+def test_new_rows_are_the_mean_of_their_pieces(tmp_path):
+    old, arrays = source(tmp_path, len(VOCABULARY))
+    extension = extend(VOCABULARY, words_file(tmp_path, "virus", "viruses", "thees"), True)
+    new = ExtendedWeights(old, small_config(vocab_size=len(VOCABULARY)), extension)
+    assert new.config.vocab_size == 12
+    for name in ("bert/embeddings/word_embeddings", "cls/predictions/output_bias"):
+        before, after = arrays[name], new.get(name)
+        assert new.shapes[name] == list(after.shape) == [12, *before.shape[1:]]
+        for index, pieces in {1: [7, 8], 6: [7, 8, 9], 11: [10, 9]}.items():
+            np.testing.assert_allclose(after[index], sum(before[piece] for piece in pieces) / len(pieces), rtol=1e-6)
+        kept = [index for index in range(11) if index not in (1, 6)]
+        np.testing.assert_array_equal(after[kept], before[kept])
+    slots = new.get("bert/embeddings/word_embeddings/adam_m")
+    assert not slots[[1, 6, 11]].any()
+    np.testing.assert_array_equal(slots[7:11], arrays["bert/embeddings/word_embeddings/adam_m"][7:])
+    np.testing.assert_array_equal(new.get("bert/pooler/dense/bias"), arrays["bert/pooler/dense/bias"])
+
+
+def test_rows_without_an_entry_are_taken_first(tmp_path):
+    """Some tables are larger than their vocabulary, for the sake of a round number."""
+    old, _ = source(tmp_path, 16)
+    extension = extend(VOCABULARY, words_file(tmp_path, "virus", "viruses", "thees"), True)
+    new = ExtendedWeights(old, small_config(vocab_size=16), extension)
+    assert new.config.vocab_size == 16
+    assert new.get("bert/embeddings/word_embeddings").shape == (16, 8)
