@@ -16,6 +16,7 @@ setuptools.setup(
     license="Apache-2.0",
     packages=setuptools.find_packages(include=["bert_tf2", "bert_tf2.*"]),
     package_data={"bert_tf2.demo": ["*.txt", "*.json"]},
+    entry_points={"console_scripts": ["bert_tf2 = bert_tf2.commands:main"]},
     python_requires=">=3.10,<3.14",
     install_requires=[
         "tensorflow>=2.20,<2.22",

@@ -20,13 +20,20 @@ import machine
 from absl import flags as absl_flags
 
 from bert_tf2.support import flags
+from bert_tf2.support.settings import DATA, MODEL, Options, options, setting
 
 FLAGS = absl_flags.FLAGS
-ROOT = Path(__file__).resolve().parents[1]
 
-absl_flags.DEFINE_string("work_dir", None, "Folder for the checkpoints, some 3 GB; what is in there may be replaced.")
-absl_flags.DEFINE_string("bert_config_file", None, "Configuration of the model; BERT-Base without it.")
-flags.mark_required("work_dir")
+
+@options
+class BenchmarkOptions(Options):
+    """Times convert_checkpoint.py on a checkpoint of BERT-Base with random weights; prints the memory it needs."""
+
+    work_dir: str = setting("Folder for the checkpoints, some 3 GB; what is in it may be replaced.", group=DATA)
+    bert_config_file: str | None = setting("Configuration of the model; BERT-Base without it.", None, group=MODEL)
+
+
+ROOT = Path(__file__).resolve().parents[1]
 
 
 def make_checkpoint(folder: Path) -> int:
@@ -83,8 +90,7 @@ def folder_size(path: Path) -> float:
     return sum(p.stat().st_size for p in found) / 1e6
 
 
-def main(argv) -> None:
-    del argv
+def main(_: BenchmarkOptions) -> None:
     flags.load_tensorflow()
     import tensorflow as tf
 
@@ -116,4 +122,4 @@ def main(argv) -> None:
 
 if __name__ == "__main__":
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
-    flags.run(main)
+    flags.run(BenchmarkOptions, main)

@@ -25,15 +25,23 @@ from absl import flags as absl_flags
 
 from bert_tf2.support import flags
 from bert_tf2.support.errors import UserError
+from bert_tf2.support.settings import DATA, MODEL, TO_DO, Options, options, setting
 
 FLAGS = absl_flags.FLAGS
+
+
+@options
+class BenchmarkOptions(Options):
+    """Fine-tunes a real encoder on real data and prints what it reaches, and how long it took."""
+
+    weights: str = setting("Folder with config.json, model.safetensors and vocab.txt of a BERT encoder.", group=MODEL)
+    data_dir: str = setting("Folder with MRPC/, CoLA/, SST-2/ (GLUE layout) and squad/dev-v1.1.json.", group=DATA)
+    work_dir: str = setting("Folder for what the runs write, and for results.jsonl.", group=DATA)
+    runs: str = setting("Which of them to do, separated by commas.", "mrpc,padding,cola,sst-2,squad", group=TO_DO)
+
+
 ROOT = Path(__file__).resolve().parents[1]
 
-absl_flags.DEFINE_string("weights", None, "Folder with config.json, model.safetensors and vocab.txt of a BERT encoder.")
-absl_flags.DEFINE_string("data_dir", None, "Folder with MRPC/, CoLA/, SST-2/ (GLUE layout) and squad/dev-v1.1.json.")
-absl_flags.DEFINE_string("work_dir", None, "Folder for what the runs write, and for results.jsonl.")
-absl_flags.DEFINE_list("runs", ["mrpc", "padding", "cola", "sst-2", "squad"], "Which of them to do.")
-flags.mark_required("weights", "data_dir", "work_dir")
 
 SEEDS = (1, 2, 3)
 LEARNING_RATES = ("5e-5", "1e-4", "2e-4")
@@ -44,11 +52,12 @@ def model_flags() -> list[str]:
     folder = Path(FLAGS.work_dir) / "weights"
     if not (folder / "vocab.txt").exists():
         from bert_tf2.weights import convert
+        from bert_tf2.weights.options import ConversionOptions
 
         # The tanh approximation, as in the released models; these weights were trained with the exact function, and
         # fine-tuning makes up for the difference.
         options = {"input": FLAGS.weights, "output": str(folder), "to": "tf1", "hidden_act": "gelu"}
-        convert.run(convert.ConversionOptions(**options))
+        convert.run(ConversionOptions(**options))
     return [
         f"--bert_config_file={folder}/bert_config.json",
         f"--init_checkpoint={folder}/bert_model.ckpt",
@@ -174,17 +183,16 @@ def squad() -> Iterator[str]:
 RUNS = {"mrpc": mrpc, "padding": padding, "cola": cola, "sst-2": sst2, "squad": squad}
 
 
-def main(argv) -> None:
-    del argv
+def main(_: BenchmarkOptions) -> None:
     flags.load_tensorflow()
     import machine
 
     os.makedirs(FLAGS.work_dir, exist_ok=True)
     print(machine.describe(), flush=True)
-    for name in FLAGS.runs:
+    for name in FLAGS.runs.split(","):
         for line in RUNS[name]():
             print(line, flush=True)
 
 
 if __name__ == "__main__":
-    flags.run(main)
+    flags.run(BenchmarkOptions, main)

@@ -26,21 +26,24 @@ from absl import logging
 
 from bert_tf2 import tokenization
 from bert_tf2.pretraining import examples as pretraining_data
+from bert_tf2.pretraining.options import PretrainingDataOptions
 from bert_tf2.support import files, flags
 from bert_tf2.support.errors import UserError
+from bert_tf2.support.settings import DATA, options, setting
 
 FLAGS = absl_flags.FLAGS
 
-_SCRIPT = pathlib.Path(__file__).resolve().parents[1] / "create_pretraining_data.py"
-_DEFAULT = pretraining_data.PretrainingDataOptions()
 
-absl_flags.DEFINE_string("input_file", machine.CORPUS, "Text, one sentence a line; commas and patterns.")
-absl_flags.DEFINE_string("vocab_file", machine.VOCAB, "The vocabulary.")
-absl_flags.DEFINE_bool("do_lower_case", True, "Whether the vocabulary is of lower-cased text.")
-absl_flags.DEFINE_bool("do_whole_word_mask", _DEFAULT.do_whole_word_mask, "Mask whole words.")
-absl_flags.DEFINE_integer("max_seq_length", _DEFAULT.max_seq_length, "Tokens in an example.")
-absl_flags.DEFINE_integer("max_predictions_per_seq", _DEFAULT.max_predictions_per_seq, "Masked tokens in an example.")
-absl_flags.DEFINE_integer("dupe_factor", _DEFAULT.dupe_factor, "How many times to go through the text.")
+@options
+class BenchmarkOptions(PretrainingDataOptions):
+    """How fast is create_pretraining_data.py, and how much memory does it take?"""
+
+    input_file: str = setting("Text, one sentence a line; commas and patterns.", machine.CORPUS, group=DATA)
+    vocab_file: str = setting("The vocabulary.", machine.VOCAB, group=DATA)
+    do_lower_case: bool = setting("Whether the vocabulary is of lower-cased text.", True, group=DATA)
+
+
+_SCRIPT = pathlib.Path(__file__).resolve().parents[1] / "create_pretraining_data.py"
 
 
 @dataclasses.dataclass
@@ -51,14 +54,12 @@ class Run:
     peak: float
 
 
-def run_script(input_file: str, options: pretraining_data.PretrainingDataOptions, folder: str) -> Run:
+def run_script(input_file: str, options: PretrainingDataOptions, folder: str) -> Run:
     """Runs the script in a process of its own; the operating system says how much memory that one took at most."""
     settings = {
+        **dataclasses.asdict(options),
         "input_file": input_file,
         "output_file": os.path.join(folder, "examples.tfrecord"),
-        "vocab_file": FLAGS.vocab_file,
-        "do_lower_case": FLAGS.do_lower_case,
-        **dataclasses.asdict(options),
     }
     command = [sys.executable, str(_SCRIPT), *(f"--{name}={value}" for name, value in settings.items())]
     with open(os.path.join(folder, "log"), "wb") as log:
@@ -79,7 +80,7 @@ def timed(seconds: dict[str, float], stage: str) -> Iterator[None]:
     seconds[stage] = time.perf_counter() - start
 
 
-def time_stages(input_files: list[str], options: pretraining_data.PretrainingDataOptions, folder: str) -> dict:
+def time_stages(input_files: list[str], options: PretrainingDataOptions, folder: str) -> dict:
     """Seconds of each stage of the work, done in this process."""
     import tensorflow as tf  # not to be timed with the first stage that needs it
 
@@ -128,7 +129,7 @@ def shuffle_speedup(num_items: int) -> float:
     return best(pythons) / best(ours)
 
 
-def report(input_files: list[str], options: pretraining_data.PretrainingDataOptions, folder: str) -> None:
+def report(input_files: list[str], options: PretrainingDataOptions, folder: str) -> None:
     one_word = os.path.join(folder, "one_word.txt")
     files.write_text(one_word, "a\n")
     idle, whole = (run_script(name, options, folder) for name in (one_word, ",".join(input_files)))
@@ -157,18 +158,12 @@ def count_records(path: str) -> int:
     return sum(1 for _ in tf.data.TFRecordDataset(path))
 
 
-def main(_: list[str]) -> None:
+def main(options: BenchmarkOptions) -> None:
     logging.set_verbosity(logging.WARNING)
     input_files = files.match_files(FLAGS.input_file)
-    options = pretraining_data.PretrainingDataOptions(
-        max_seq_length=FLAGS.max_seq_length,
-        max_predictions_per_seq=FLAGS.max_predictions_per_seq,
-        dupe_factor=FLAGS.dupe_factor,
-        do_whole_word_mask=FLAGS.do_whole_word_mask,
-    )
     with tempfile.TemporaryDirectory() as folder:
         report(input_files, options, folder)
 
 
 if __name__ == "__main__":
-    flags.run(main)
+    flags.run(BenchmarkOptions, main)

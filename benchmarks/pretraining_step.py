@@ -15,16 +15,22 @@ import time
 from absl import flags as absl_flags
 
 from bert_tf2.support import flags
+from bert_tf2.support.settings import MODEL, TRAINING, options, setting
+from bert_tf2.training.options import PrecisionOptions
 
 FLAGS = absl_flags.FLAGS
 
-absl_flags.DEFINE_string("bert_config_file", None, "Configuration of the model; BERT-Base without it.")
-absl_flags.DEFINE_integer("batch_size", 8, "Examples per step.", lower_bound=1)
-absl_flags.DEFINE_integer("max_seq_length", 128, "Tokens per example.", lower_bound=5)
-absl_flags.DEFINE_integer("max_predictions_per_seq", 20, "Masked words per example.", lower_bound=1)
-absl_flags.DEFINE_enum("precision", "float32", ["float32", "bfloat16"], "What to compute in.")
-absl_flags.DEFINE_integer("steps", 10, "Steps to time.", lower_bound=1)
-absl_flags.DEFINE_string("profile_dir", None, "Folder for a profile of the steps that TensorBoard shows.")
+
+@options
+class BenchmarkOptions(PrecisionOptions):
+    """Times the pretraining step: examples/s, and the share of the machine's matrix-product rate that it reaches."""
+
+    bert_config_file: str | None = setting("Configuration of the model; BERT-Base without it.", None, group=MODEL)
+    batch_size: int = setting("Examples per step.", 8, group=TRAINING, low=1)
+    max_seq_length: int = setting("Tokens per example.", 128, group=TRAINING, low=5)
+    max_predictions_per_seq: int = setting("Masked words per example.", 20, group=TRAINING, low=1)
+    steps: int = setting("Steps to time.", 10, group=TRAINING, low=1)
+    profile_dir: str | None = setting("Folder for a profile of the steps that TensorBoard shows.", None, group=TRAINING)
 
 
 def step_flops(config, batch: int, length: int, predictions: int) -> float:
@@ -76,16 +82,17 @@ def step_seconds(config) -> list[float]:
     import tensorflow as tf
 
     from bert_tf2 import heads
-    from bert_tf2.pretraining import run as pretraining
-    from bert_tf2.training import loop as training
+    from bert_tf2.training.devices import build_model
+    from bert_tf2.training.loop import Trainer
+    from bert_tf2.training.options import POLICIES, TrainOptions
 
     strategy = tf.distribute.get_strategy()
-    policy = pretraining.dtype_policy(FLAGS.precision)
-    model = training.build_model(strategy, lambda: heads.PretrainingModel(config, dtype=policy), 1)
-    options = training.TrainOptions(
+    policy = POLICIES[FLAGS.precision]
+    model = build_model(strategy, lambda: heads.PretrainingModel(config, dtype=policy), 1)
+    options = TrainOptions(
         output_dir="", learning_rate=1e-4, num_train_steps=1000, num_warmup_steps=10, train_batch_size=FLAGS.batch_size
     )
-    step = training.Trainer(model, strategy, options).compiled_step()
+    step = Trainer(model, strategy, options).compiled_step()
     batch = random_batch(config, FLAGS.batch_size, FLAGS.max_seq_length, FLAGS.max_predictions_per_seq)
     seconds = []
     for number in range(FLAGS.steps + 2):
@@ -99,8 +106,7 @@ def step_seconds(config) -> list[float]:
     return seconds[2:]  # the first makes the graph, the second still allocates
 
 
-def main(argv) -> None:
-    del argv
+def main(_: BenchmarkOptions) -> None:
     flags.load_tensorflow()
     import machine
 
@@ -132,4 +138,4 @@ def main(argv) -> None:
 
 
 if __name__ == "__main__":
-    flags.run(main)
+    flags.run(BenchmarkOptions, main)

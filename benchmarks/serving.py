@@ -36,14 +36,22 @@ from collections.abc import Callable
 from absl import flags as absl_flags
 
 from bert_tf2.support import flags
+from bert_tf2.support.settings import DEVICES, MODEL, TO_DO, Options, options, setting
 
 FLAGS = absl_flags.FLAGS
+
+
+@options
+class BenchmarkOptions(Options):
+    """Times the exported encoder against ONNX Runtime, on the same weights, in the same run."""
+
+    weights: str = setting("Folder with config.json and model.safetensors of a BERT encoder.", group=MODEL)
+    threads: int = setting("Threads for each side.", 2, group=DEVICES, low=1)
+    rounds: int = setting("How often the sides take turns in each case.", 10, group=TO_DO, low=1)
+
+
 Side = Callable[[list], Callable[[], list]]  # from a batch to what is timed, which returns OUTPUTS
 
-absl_flags.DEFINE_string("weights", None, "Folder with config.json and model.safetensors of a BERT encoder.")
-absl_flags.DEFINE_integer("threads", 2, "Threads for each side.", lower_bound=1)
-absl_flags.DEFINE_integer("rounds", 10, "How often the sides take turns in each case.", lower_bound=1)
-flags.mark_required("weights")
 
 OTHER_SIDE = ("onnxruntime", "onnx", "torch", "transformers")
 INPUTS, OUTPUTS = ("input_ids", "input_mask", "segment_ids"), ("sequence_output", "pooled_output")
@@ -182,8 +190,7 @@ def run_cases(sides: dict[str, Side], vocab_size: int) -> None:
         print(f"{case:10}" + "".join(shown), flush=True)
 
 
-def main(argv) -> None:
-    del argv
+def main(_: BenchmarkOptions) -> None:
     logging.disable(logging.WARNING)
     flags.load_tensorflow()
     import machine
@@ -199,4 +206,4 @@ def main(argv) -> None:
 
 
 if __name__ == "__main__":
-    flags.run(main)
+    flags.run(BenchmarkOptions, main)

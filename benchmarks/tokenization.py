@@ -20,8 +20,19 @@ from absl import flags as absl_flags
 from bert_tf2 import tokenization
 from bert_tf2.support import files, flags
 from bert_tf2.support.errors import UserError
+from bert_tf2.support.settings import DATA, TO_DO, Options, options, setting
 
 FLAGS = absl_flags.FLAGS
+
+
+@options
+class BenchmarkOptions(Options):
+    """How fast is the tokenizer? Lines per second, beside the reference's algorithm on the same text."""
+
+    input_file: str = setting("Text, one sentence a line; commas and globs.", machine.CORPUS, group=DATA)
+    vocab_file: str = setting("The vocabulary.", machine.VOCAB, group=DATA)
+    do_lower_case: bool = setting("Whether the vocabulary is of lower-cased text.", True, group=DATA)
+    rounds: int = setting("How often each side is timed; the median counts.", 3, group=TO_DO, low=1)
 
 
 def _is_blank(char: str) -> bool:
@@ -117,21 +128,13 @@ def naive_tokenize(text: str, vocab: dict[str, int], do_lower_case: bool) -> lis
     return [piece for word in naive_words(text, do_lower_case) for piece in naive_pieces(word, vocab)]
 
 
-def define_flags() -> None:
-    absl_flags.DEFINE_string("input_file", machine.CORPUS, "Text, one sentence a line; commas and globs.")
-    absl_flags.DEFINE_string("vocab_file", machine.VOCAB, "The vocabulary.")
-    absl_flags.DEFINE_bool("do_lower_case", True, "Whether the vocabulary is of lower-cased text.")
-    absl_flags.DEFINE_integer("rounds", 3, "How often each side is timed; the median counts.", lower_bound=1)
-
-
 def _time(tokenize: Callable[[str], list[str]], lines: list[str]) -> tuple[float, list[list[str]]]:
     started = time.perf_counter()
     pieces = [tokenize(line) for line in lines]
     return time.perf_counter() - started, pieces
 
 
-def main(argv) -> None:
-    del argv
+def main(_: BenchmarkOptions) -> None:
     lines = [line for name in files.match_files(FLAGS.input_file) for line in files.read_lines(name)]
     if not lines:
         raise UserError(f"--input_file={FLAGS.input_file}: no line to tokenize")
@@ -154,5 +157,4 @@ def main(argv) -> None:
 
 
 if __name__ == "__main__":
-    define_flags()  # here, so that a test can import the naive tokenizer without them
-    flags.run(main)
+    flags.run(BenchmarkOptions, main)

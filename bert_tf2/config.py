@@ -149,6 +149,14 @@ class BertConfig:
         except UserError as error:
             raise UserError(f"{json_file}: {error}") from error
 
+    def check_sequence_length(self, max_seq_length: int) -> None:
+        """Raises UserError if the model has too few positions."""
+        if max_seq_length > self.max_position_embeddings:
+            raise UserError(
+                f"--max_seq_length={max_seq_length} is more than the model can read: its configuration says"
+                f" max_position_embeddings {self.max_position_embeddings}"
+            )
+
     def check_pairs(self, what: str) -> None:
         """Makes sure that the model tells two texts apart.
 

@@ -23,10 +23,10 @@ from bert_tf2.config import BertConfig
 from bert_tf2.export.exported_model import INFO_FILE
 from bert_tf2.finetuning import extract_features
 from bert_tf2.pretraining import predict_masked
-from bert_tf2.pretraining import run as pretraining
 from bert_tf2.support import files
 from bert_tf2.support.errors import UserError
-from bert_tf2.training import loop as training
+from bert_tf2.training.devices import build_model, create_strategy
+from bert_tf2.training.options import POLICIES
 from bert_tf2.weights import provenance, sources
 from bert_tf2.weights.base import Weights
 from bert_tf2.weights.labels import LabelMap
@@ -191,9 +191,9 @@ def load(
     config = _config(source, bert_config_file)
     tokenizer = _tokenizer(source, config, vocab_file, do_lower_case)
     labels = sources.labels_of(source)
-    dtype = pretraining.dtype_policy(precision)
-    model = training.build_model(
-        training.create_strategy(),
+    dtype = POLICIES[precision]
+    model = build_model(
+        create_strategy(),
         lambda: checkpoint.make_model(source, config, labels, dtype=dtype),
         random_seed=0,  # for what the weights lack, such as a pooler
     )

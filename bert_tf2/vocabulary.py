@@ -16,8 +16,10 @@ from collections.abc import Iterable
 from absl import logging
 
 from bert_tf2 import tokenization
+from bert_tf2.support import console, files, progress
 from bert_tf2.support.errors import UserError
 from bert_tf2.support.quiet import load_tensorflow
+from bert_tf2.support.settings import DATA, VOCABULARY, Options, options, setting
 
 # The search for the right frequency ends when at most this share of the pieces is too much; the rarest of them are then
 # left out. Each step of it goes four times over all words.
@@ -25,6 +27,56 @@ _SLACK = 0.05
 _MOST_WORDS = 1_000_000  # the most frequent ones; the learner holds all their substrings in memory
 _MOST_RESERVED = 1_000_000
 _LONGEST_PIECE = 50  # in characters; longer words are not learned from
+
+
+@options
+class BuildVocabOptions(Options):
+    """Learns a WordPiece vocabulary from plain text, for pretraining on a language or a subject of one's own.
+
+    Example:
+      python build_vocab.py --input_file='corpus/*.txt' --vocab_file=vocab.txt --vocab_size=8000
+
+    Give the same --do_lower_case to every later command that uses the vocabulary, and write the number of entries into
+    the "vocab_size" of bert_config.json.
+    """
+
+    input_file: str = setting(
+        "Text files in UTF-8, any lines; names and globs, separated by commas.", group=DATA, reads=True
+    )
+    vocab_file: str = setting("The vocabulary to write, one entry a line.", group=DATA, writes_file=True)
+    vocab_size: int = setting("The most entries there may be.", 30522, group=VOCABULARY, low=1, memory=())
+    do_lower_case: bool = setting(
+        "Lower-case the text and remove accents; as the model will be used.", True, group=VOCABULARY
+    )
+    num_unused: int = setting("How many [unusedN] entries to keep free for later.", 99, group=VOCABULARY, low=0)
+    min_count: int = setting("How often a piece must occur to become an entry.", 2, group=VOCABULARY, low=1)
+
+
+def run(options: BuildVocabOptions) -> list[str]:
+    """Learns a vocabulary from files and writes it; returns its entries.
+
+    Raises:
+      UserError: see build_vocab; or a file is missing or not UTF-8.
+    """
+    names = files.match_files(options.input_file)
+    counts = [files.count_lines(name) for name in names]
+    total = None if None in counts else sum(counts)
+    lines = progress.track((line for name in names for line in files.read_lines(name)), "Reading", total, "lines")
+    entries = build_vocab(
+        lines, options.vocab_size, options.do_lower_case, num_unused=options.num_unused, min_count=options.min_count
+    )
+    files.write_text(options.vocab_file, "".join(f"{entry}\n" for entry in entries))
+    console.summary(
+        [f"{options.vocab_file} ({len(entries):,} entries)"],
+        next_command=console.command(
+            "create_pretraining_data.py",
+            input_file=options.input_file,
+            output_file="tf_examples.tfrecord",
+            vocab_file=options.vocab_file,
+            do_lower_case=None if options.do_lower_case else False,
+        ),
+    )
+    return entries
 
 
 def build_vocab(

@@ -25,16 +25,14 @@ ROOT = pathlib.Path(__file__).resolve().parents[1]
 SCRIPTS = sorted(path.name for path in ROOT.glob("*.py") if path.name != "setup.py")
 
 _DESCRIBE = """
-import importlib.util, json, sys
-from absl import flags
-spec = importlib.util.spec_from_file_location("script", sys.argv[1])
-sys.modules["script"] = importlib.util.module_from_spec(spec)  # where absl looks up who defines a flag
-spec.loader.exec_module(sys.modules["script"])
-by_module = flags.FLAGS.flags_by_module_dict()
+import json, sys
+from absl import flags as absl_flags
+from bert_tf2 import commands
+from bert_tf2.support import flags
+flags.define(commands.find(commands.COMMANDS[sys.argv[1]].options))
 described = {
     flag.name: {"type": flag.parser.flag_type(), "default": flag.default, "help": flag.help}
-    for module in ("script", "bert_tf2.support.flags")
-    for flag in by_module.get(module, [])
+    for flag in absl_flags.FLAGS.flags_by_module_dict()[flags.__name__]
 }
 print(json.dumps({"flags": described, "tensorflow": "tensorflow" in sys.modules}))
 """
@@ -42,7 +40,7 @@ print(json.dumps({"flags": described, "tensorflow": "tensorflow" in sys.modules}
 
 @functools.cache
 def described(script: str) -> dict:
-    command = [sys.executable, "-c", _DESCRIBE, str(ROOT / script)]
+    command = [sys.executable, "-c", _DESCRIBE, script.removesuffix(".py")]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60, check=True)
     return json.loads(done.stdout)
 

@@ -10,6 +10,7 @@ import toy_data
 
 from bert_tf2 import checkpoint, heads
 from bert_tf2.export import run as export
+from bert_tf2.export.options import ExportOptions
 from bert_tf2.weights.labels import LabelMap, save_label_map
 
 LABELS = {"classifier": ("no", "yes", "maybe"), "ner": ("O", "B-LOC", "I-LOC", "B-PER", "I-PER")}
@@ -50,4 +51,4 @@ def export_small(task: str, folder: pathlib.Path, **options) -> Export:
         **flags,
         **options,
     }
-    return Export(export.run(export.ExportOptions(**settings)), model)
+    return Export(export.run(ExportOptions(**settings)), model)

@@ -16,10 +16,13 @@ from small_models import randomize
 import bert_tf2
 from bert_tf2 import checkpoint, heads, modeling
 from bert_tf2.finetuning import extract_features
+from bert_tf2.finetuning.options import FeatureOptions
 from bert_tf2.pretraining import predict_masked
+from bert_tf2.pretraining.options import MaskedLMOptions
 from bert_tf2.support.errors import UserError
 from bert_tf2.weights import convert
 from bert_tf2.weights.labels import LabelMap, save_label_map
+from bert_tf2.weights.options import ConversionOptions
 
 TEXTS = ["the film was good .", "playing " * 12, "", "ann lives in Paris"]
 SENTENCES = ["the film was [MASK] .", "[MASK] lives in [MASK] ||| where ?"]
@@ -45,7 +48,7 @@ def bert(folder):
 
 
 def converted(source: pathlib.Path, output: pathlib.Path, to: str, **options) -> str:
-    convert.run(convert.ConversionOptions(input=str(source), output=str(output), to=to, **options))
+    convert.run(ConversionOptions(input=str(source), output=str(output), to=to, **options))
     return str(output)
 
 
@@ -210,7 +213,7 @@ def test_what_cannot_be_loaded(folder, tmp_path):
 def test_embed_gives_what_extract_features_writes(bert, folder, tmp_path, pooling, layers):
     (tmp_path / "texts.txt").write_text("\n".join([*TEXTS, "a film ||| the book"]) + "\n")
     extract_features.run(
-        extract_features.FeatureOptions(
+        FeatureOptions(
             input_file=str(tmp_path / "texts.txt"),
             output_file=str(tmp_path / "vectors.npy"),
             bert_config_file=str(folder / "bert_config.json"),
@@ -262,7 +265,7 @@ def test_what_embed_refuses(bert, settings, message):
 
 def test_fill_mask_gives_what_predict_masked_prints(bert, folder, capsys):
     predict_masked.run(
-        predict_masked.MaskedLMOptions(
+        MaskedLMOptions(
             bert_config_file=str(folder / "bert_config.json"),
             init_checkpoint=str(folder),
             vocab_file=str(folder / "vocab.txt"),

@@ -1,6 +1,6 @@
 """Pretrains a small BERT on the built-in corpus with the project's own scripts, and fills in blanks with it.
 
-    make demo        or, in a checkout with the package installed,        python -m bert_tf2.demo [OUTPUT_DIR]
+    make demo        or, wherever the package is installed,        python -m bert_tf2.demo [OUTPUT_DIR]
 
 Every command is shown as one would type it.
 """
@@ -33,10 +33,12 @@ TRAINING = (
 
 
 def run(script: str, *arguments: str) -> str:
-    """Runs one of the checkout's scripts; its log goes to the terminal, its standard output comes back."""
-    command = [sys.executable, str(CHECKOUT / script), *arguments]
-    print(f"\n$ python {script} {shlex.join(arguments)}", flush=True)
-    done = subprocess.run(command, stdout=subprocess.PIPE, encoding="utf-8", check=False)
+    """Runs one of the scripts; its log goes to the terminal, its standard output comes back."""
+    in_checkout = (CHECKOUT / script).exists()
+    shown = f"python {script}" if in_checkout else f"bert_tf2 {script.removesuffix('.py')}"
+    print(f"\n$ {shown} {shlex.join(arguments)}", flush=True)
+    start = [str(CHECKOUT / script)] if in_checkout else ["-m", "bert_tf2", script]
+    done = subprocess.run([sys.executable, *start, *arguments], stdout=subprocess.PIPE, encoding="utf-8", check=False)
     if done.returncode:
         sys.exit(done.returncode)
     return done.stdout

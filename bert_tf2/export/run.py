@@ -37,6 +37,7 @@ from bert_tf2.export.exported_model import load as load
 from bert_tf2.export.fast_encoder import Encoder
 from bert_tf2.export.graph_answers import SpanSettings
 from bert_tf2.export.graph_tokenization import GraphTokenizer
+from bert_tf2.export.options import ExportOptions
 from bert_tf2.export.request_checks import Limits, SpecialIds
 from bert_tf2.finetuning.squad import data as squad
 from bert_tf2.support import environment, files, outputs, progress
@@ -44,39 +45,6 @@ from bert_tf2.support.errors import UserError
 from bert_tf2.weights import names, provenance, sources
 from bert_tf2.weights.base import Weights
 from bert_tf2.weights.labels import LABEL_MAP_FILE, TAGGING_TASK, LabelMap, read_label_map, save_label_map
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class ExportOptions:
-    """The settings of one call; each is the flag of the same name of export_saved_model.py.
-
-    Attributes:
-      max_seq_length: to which texts are cut; ids may come in any length that the model can read. Where None, 384 for
-        squad and otherwise 128, or what the model can read if that is less.
-      label_map: a file like label_map.json; where None, the one beside the checkpoint.
-      null_score_diff_threshold: for models of SQuAD 2.0; None where every question has an answer.
-      text_signatures: without them no operation of tensorflow-text is in the graph, which a server that has none of
-        these could not load at all.
-      labels: takes the place of label_map for a caller who knows the labels; no flag.
-    """
-
-    task: str
-    bert_config_file: str
-    vocab_file: str
-    init_checkpoint: str
-    export_dir: str
-    do_lower_case: bool | None = None
-    max_seq_length: int | None = None
-    label_map: str | None = None
-    precision: str = "float32"
-    text_signatures: bool = True
-    top_k: int = 5
-    doc_stride: int = 128
-    max_query_length: int = 64
-    max_answer_length: int = 30
-    n_best_size: int = 20
-    null_score_diff_threshold: float | None = None
-    labels: LabelMap | None = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -99,7 +67,6 @@ _KINDS = {
     "ner": _Kind(("output_",)),
     "masked_lm": _Kind(("cls/predictions/",)),
 }
-TASKS = tuple(_KINDS)
 
 
 def run(options: ExportOptions) -> str:
@@ -121,6 +88,11 @@ def run(options: ExportOptions) -> str:
         stages.advance()
     logging.info("Exported to %s", folder.path)
     return folder.path
+
+
+def export_model(**settings: Any) -> str:
+    """The function that the tasks call after a training: `run`, with the fields of ExportOptions as arguments."""
+    return run(ExportOptions(**settings))
 
 
 class _Call:
@@ -294,8 +266,6 @@ class _Call:
 
 def _max_seq_length(options: ExportOptions, config: BertConfig) -> int:
     """Raises UserError if the task, or a length, is none or the model cannot read it."""
-    if options.task not in _KINDS:
-        raise UserError(f"--task={options.task}: there is no such task; the tasks are {', '.join(TASKS)}")
     positions = config.max_position_embeddings
     if options.max_seq_length is not None and options.max_seq_length > positions:
         raise UserError(

@@ -1,349 +1,310 @@
-"""What the fine-tuning tasks have in common: setting up, training with an eye on a measure, running over a data set.
+"""Fine-tuning, written once: read, train with an eye on a measure, evaluate, predict, export.
 
-finetune_classifier, finetune_squad and finetune_ner add what is their own: reading, features, scores and answers.
+What a task adds is an object with a few methods (`Task`); the idea is ELECTRA's (finetune/task.py there).
 """
 
 from __future__ import annotations
 
-import contextlib
+import abc
 import dataclasses
-import json
+import functools
 import os
 import re
-import tempfile
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 from absl import logging
 
 from bert_tf2 import checkpoint, records
 from bert_tf2.config import BertConfig
-from bert_tf2.pretraining import run as pretraining
-from bert_tf2.support import console, files, output_lock, progress
+from bert_tf2.finetuning.best import best_folder, folder_of_weights
+from bert_tf2.finetuning.options import FineTuneOptions
+from bert_tf2.finetuning.tuner import FineTuner
+from bert_tf2.support import console, files
 from bert_tf2.support.errors import UserError
-from bert_tf2.training import loop as training
-from bert_tf2.weights import provenance, sources
-from bert_tf2.weights.labels import LABEL_MAP_FILE, TAGGING_TASK, LabelMap, load_label_map, save_label_map
+from bert_tf2.tokenization import FullTokenizer
+from bert_tf2.training.monitor import write_eval_results
+from bert_tf2.training.options import OptimizerOptions
+from bert_tf2.weights import sources
+from bert_tf2.weights.labels import LABEL_MAP_FILE, TAGGING_TASK, LabelMap, load_label_map
 
-# Into how many groups of like length a training batch is divided. More would leave less padding, but make the matrix
-# products so small that they get slower. The graph takes seconds longer to make, which a short training cannot regain.
-_LENGTH_GROUPS = 4
-_STEPS_WORTH_GROUPS = 100
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class FineTuneOptions:
-    """The settings that all tasks share; each is the flag of the same name.
-
-    Attributes:
-      do_lower_case: None stands for True, and is an error where a file says that the model is cased.
-      pad_to_max_length: whether every batch is as wide as max_seq_length. Otherwise it is as wide as its longest row,
-        which changes no answer and, on MRPC, halves the work. Always so on a TPU, which compiles for each width anew.
-      eval_steps: steps between two evaluations during training; 0 for none. The best weights are then kept in
-        output_dir/best, and are what evaluation and prediction use, in the same call and in later ones.
-      patience: how many evaluations without a better measure end the training; 0 for never.
-      do_export: whether to write a SavedModel of the weights that evaluation and prediction use; see export.run.
-      export_dir: where; output_dir/export if None.
-    """
-
-    bert_config_file: str
-    vocab_file: str
-    output_dir: str
-    init_checkpoint: str | None = None
-    do_train: bool = False
-    do_lower_case: bool | None = None
-    max_seq_length: int = 128
-    train_batch_size: int = 32
-    learning_rate: float = 5e-5
-    num_train_epochs: float = 3.0
-    warmup_proportion: float = 0.1
-    save_checkpoints_steps: int = 1000
-    iterations_per_loop: int = 1000
-    random_seed: int = 12345
-    adam_bias_correction: bool = False
-    precision: str = "float32"
-    pad_to_max_length: bool = False
-    eval_steps: int = 0
-    patience: int = 0
-    do_export: bool = False
-    export_dir: str | None = None
-    devices: training.DeviceOptions = dataclasses.field(default_factory=training.DeviceOptions)
+Batches = Iterator[Mapping[str, np.ndarray]]
+Export = Callable[..., str]
 
 
-class FineTuner:
-    """One call of a fine-tuning script: the configuration, the tokenizer, the devices, and the model once it is made.
+class Scores(NamedTuple):
+    """How good the answers of one part are.
 
     Attributes:
-      config: the model's configuration.
-      tokenizer: for its vocabulary.
-      model: None until `make_model`.
-      global_step: of the model's weights, from then on.
+      metrics: everything, for `eval_metrics.json`.
+      main: the name of the measure, among `metrics`, by which --eval_steps chooses the best weights; higher is better.
+      figures: the names of the measures that the last lines of a run show.
+      results: for `eval_results.txt`, which the reference writes for some tasks; None for the others.
+      screen: a table for the log, or "".
     """
+
+    metrics: dict[str, Any]
+    main: str
+    figures: Sequence[str]
+    results: dict[str, float] | None = None
+    screen: str = ""
+
+
+class Task(abc.ABC):
+    """What one task is. The driver calls `begin` first, then the other methods.
+
+    The examples of a call come in parts: "train", "eval" and "predict", or with a name that begins so
+    ("eval_mismatched" is a second table to evaluate on). A part's records are written to PART.tf_record.
+
+    Attributes:
+      script: the script of the task, for the command to type next.
+      export_as: what export_saved_model.py calls the task.
+      unit: what a record holds: examples, or windows over longer texts.
+      eval_parts, predict_parts: the parts to evaluate on and to predict.
+      options: the settings.
+      config, tokenizer: the model's, from `begin` on.
+      examples: those of each part that the call needs.
+      label_map: the meaning of the outputs; None for a task without labels.
+    """
+
+    script: str
+    export_as: str
+    unit = "examples"
+    eval_parts: Sequence[str] = ("eval",)
+    predict_parts: Sequence[str] = ("predict",)
 
     def __init__(self, options: FineTuneOptions):
-        """Reads configuration and vocabulary, and what is known of the weights that the call begins with.
-
-        Raises:
-          UserError: files that are missing or disagree, or settings that do; or there are no weights, and none will be
-            trained.
-        """
-        if options.patience and not options.eval_steps:
-            raise UserError(f"--patience={options.patience} counts evaluations during training: give --eval_steps too")
         self.options = options
-        self.config = BertConfig.from_json_file(options.bert_config_file)
-        pretraining.check_sequence_length(options.max_seq_length, self.config)
-        source = checkpoint.weights_in_use(options.output_dir, options.init_checkpoint, options.do_train)
-        self.tokenizer = provenance.load_tokenizer(
-            options.vocab_file, options.do_lower_case, self.config.vocab_size, source, options.init_checkpoint
+        self.config: BertConfig
+        self.tokenizer: FullTokenizer
+        self.examples: dict[str, Sequence] = {}
+        self.label_map: LabelMap | None = None
+
+    def begin(self, config: BertConfig, tokenizer: FullTokenizer) -> None:
+        """Reads all parts: an error in the last one must not show after hours of training."""
+        self.config, self.tokenizer = config, tokenizer
+        self.examples = {part: self.read(part) for part in self._parts()}
+        self.label_map = self.find_labels()
+
+    def _parts(self) -> dict[str, None]:
+        return dict.fromkeys(
+            [
+                *(["train"] if self.options.do_train else []),
+                *(self.eval_parts if self.options.do_eval or self.watching else []),
+                *(self.predict_parts if self.predicting else []),
+            ]
         )
-        if options.do_train:
-            provenance.check_output_dir(options.output_dir, self.config)
-        self.model = None
-        self.global_step: int | None = None
-        self._strategy = training.create_strategy(options.devices)
-        self._runner: training.Runner | None = None
-        self._held = contextlib.ExitStack()
-
-    def __enter__(self) -> FineTuner:
-        return self
-
-    def __exit__(self, *exception) -> None:
-        self._held.close()
-
-    def make_model(self, make: Callable[[BertConfig, str], object]) -> None:
-        """Builds the model by `make(config, dtype policy)` and loads its weights, so that a misfit shows at once.
-
-        They are the newest in output_dir, or the best there where nothing is to be trained; else init_checkpoint's.
-        From here on output_dir belongs to this call, if it trains.
-
-        Raises:
-          UserError: a checkpoint that cannot be read or is another model's, or another training runs in output_dir.
-        """
-        options = self.options
-        files.make_directory(options.output_dir)
-        if options.do_train:
-            self._held.enter_context(output_lock.training_in(options.output_dir))
-        policy = pretraining.dtype_policy(options.precision)
-        self.model = training.build_model(self._strategy, lambda: make(self.config, policy), options.random_seed)
-        self._runner = training.Runner(self.model, self._strategy)
-        folder = options.output_dir if options.do_train else _folder_of_weights(options)
-        self.global_step = training.start_from(self.model, folder, options.init_checkpoint, will_train=options.do_train)
 
     @property
-    def do_lower_case(self) -> bool:
-        """Whether the tokenizer lower-cases text."""
-        return self.tokenizer.basic_tokenizer.do_lower_case
-
-    def output_file(self, name: str) -> str:
-        return os.path.join(self.options.output_dir, name)
-
-    def record_file(self, name: str) -> str:
-        """Where to write examples for the model: into output_dir, as the reference does.
-
-        Beside a running training they go to a temporary folder, since that training evaluates on the records that are
-        in output_dir.
-        """
-        if self.options.do_train or not output_lock.is_training_elsewhere(self.options.output_dir):
-            return self.output_file(name)
-        return os.path.join(self._held.enter_context(tempfile.TemporaryDirectory()), name)
-
-    def save_labels(self, label_map: LabelMap) -> None:
-        """Writes label_map.json beside all the weights that the training will write."""
-        save_label_map(self.options.output_dir, label_map)
-        if self.options.eval_steps:
-            save_label_map(_best_folder(self.options), label_map)
-
-    def _sizes(self, num_labels: int) -> dict[str, int]:
-        return {
-            "max_seq_length": self.options.max_seq_length,
-            "vocab_size": self.config.vocab_size,
-            "type_vocab_size": self.config.type_vocab_size,
-            "num_labels": num_labels,
-        }
-
-    def _read(self, path: str, kind: records.RecordKind, sizes: records.Sizes, batch_size: int, **how):
-        return records.read_records([path], kind, sizes, batch_size, pad_to_max_length=self._padded, **how)
-
-    def _length_groups(self, steps: int) -> int:
-        if self._padded or steps < _STEPS_WORTH_GROUPS:
-            return 1
-        return min(_LENGTH_GROUPS, self.options.train_batch_size)
+    def watching(self) -> bool:
+        """Whether to evaluate during training."""
+        return self.options.do_train and self.options.eval_steps > 0
 
     @property
-    def _padded(self) -> bool:
-        return self.options.pad_to_max_length or self.options.devices.use_tpu
+    def predicting(self) -> bool:
+        """Whether to write answers."""
+        return self.options.do_predict
 
-    def train(
-        self,
-        path: str,
-        kind: records.RecordKind,
-        num_examples: int,
-        num_labels: int = 0,
-        measure: Callable[[], tuple[str, float]] | None = None,
-    ) -> None:
-        """Trains on a record file.
+    @abc.abstractmethod
+    def read(self, part: str) -> Sequence:
+        """The examples of a part. Raises UserError if its file is missing or malformed."""
 
-        Args:
-          path: the records.
-          kind: what they are.
-          num_examples: how many examples an epoch counts (for SQuAD questions, not windows, as in the reference).
-          num_labels: the limit for label ids, where there are such.
-          measure: evaluates the model as it stands: the measure's name and value, higher is better.
+    def find_labels(self) -> LabelMap | None:
+        """The labels, after all parts have been read. Raises UserError if nothing states them."""
+        return None
 
-        Raises:
-          UserError: too few examples for a single step.
-        """
-        options = self.options
-        trainer = self._trainer(num_examples)
-        begun = checkpoint.latest_checkpoint(options.output_dir) is not None
-        if begun:
-            trainer.start()  # loads the weights once more, with the optimizer's slots
-        best = _Best(options, begun) if measure and options.eval_steps else None
-        for folder in [options.output_dir, *([best.folder] if best else [])]:
-            provenance.write(folder, self.config, self.tokenizer, options.vocab_file)
-        if best is None or not best.given_up:
-            sizes = self._sizes(num_labels)
-            data = self._read(
-                path, kind, sizes, options.train_batch_size,
-                shuffle_seed=options.random_seed + trainer.global_step, repeat=True, drop_remainder=True,
-            )  # fmt: skip
-            trainer.train(
-                data,
-                explain=lambda: records.find_fault([path], kind, sizes),
-                evaluate=(lambda step: best.look(self.model, step, *measure())) if best else None,
-                eval_steps=options.eval_steps,
-            )
-        self.global_step = trainer.global_step
-        if best and best.found:
-            self.global_step = training.start_from(self.model, best.folder, None)
+    @abc.abstractmethod
+    def make_model(self, dtype: str):
+        """The model of `heads`; `dtype` is a Keras dtype policy."""
 
-    def num_train_steps(self, num_examples: int) -> int:
-        """The steps of a training, as the reference counts them.
+    def size(self, part: str) -> int:
+        """The number of examples that an epoch counts."""
+        return len(self.examples[part])
 
-        Raises:
-          UserError: not a single one, or more than can be counted.
-        """
-        options = self.options
-        steps = num_examples / options.train_batch_size * options.num_train_epochs
-        if not 1 <= steps < training.MOST_STEPS:
-            few = steps < 1
-            raise UserError(
-                f"{num_examples} examples, batches of {options.train_batch_size} and {options.num_train_epochs} epochs"
-                f" make {'not a single' if few else f'{steps:.3g}'} training step{'' if few else 's'};"
-                + (" lower --train_batch_size or raise --num_train_epochs" if few else " lower --num_train_epochs")
-            )
-        return int(steps)
+    @abc.abstractmethod
+    def kind(self, part: str) -> records.RecordKind:
+        """The kind of its records."""
 
-    def _trainer(self, num_examples: int) -> training.Trainer:
-        options = self.options
-        steps = self.num_train_steps(num_examples)
-        logging.info(
-            "Training on %d examples in batches of %d: %d steps", num_examples, options.train_batch_size, steps
+    @abc.abstractmethod
+    def rows(self, part: str) -> Iterable[Mapping[str, Sequence]]:
+        """The examples as the model reads them. Called once for each part."""
+
+    @abc.abstractmethod
+    def answers(self, part: str, batches: Batches) -> Any:
+        """Makes answers of the model's outputs: for each batch the record's features and `model.outputs`."""
+
+    @abc.abstractmethod
+    def score(self, part: str, answers: Any) -> Scores:
+        """Compares the answers of a part with the right ones."""
+
+    @abc.abstractmethod
+    def write(self, part: str, answers: Any) -> Sequence[str]:
+        """Writes the answers of a part into output_dir; returns the names of the files."""
+
+    def export_settings(self) -> dict[str, Any]:
+        """Fields of export.options.ExportOptions that the task adds."""
+        return {"labels": self.label_map}
+
+    def next_switches(self) -> Iterable[str]:
+        """The switches that would make sense after a training, in this order."""
+        return ("do_eval", "do_predict", "do_export")
+
+
+def run(task: Task, export: Export | None = None) -> dict[str, Any] | None:
+    """Trains, evaluates, predicts and exports, as the switches of the options say.
+
+    Args:
+      task: the task, with its options.
+      export: writes a SavedModel; `bert_tf2.export.run.export_model`. Needed with do_export. (An export may hold any
+        task, so the tasks do not know it.)
+
+    Returns:
+      The results of the evaluation: what `eval_results.txt` holds, or else the metrics. None without an evaluation.
+
+    Raises:
+      UserError: files that are missing, malformed or do not fit together.
+      ValueError: do_export without `export`.
+    """
+    if task.options.do_export and export is None:
+        raise ValueError("do_export needs the function that exports: run(..., export=bert_tf2.export.run.export_model)")
+    with FineTuner(task.options) as tuner:
+        return _Call(task, tuner).run(export)
+
+
+class _Call:
+    """One run of the driver. The constructor finds what is wrong before anything is computed."""
+
+    def __init__(self, task: Task, tuner: FineTuner):
+        self._task = task
+        self._tuner = tuner
+        self._options = task.options
+        self._counts: dict[str, int] = {}
+        task.begin(tuner.config, tuner.tokenizer)
+        if self._options.do_train:
+            tuner.num_train_steps(task.size("train"))
+        tuner.make_model(task.make_model)
+
+    def run(self, export: Export | None) -> dict[str, Any] | None:
+        task, options = self._task, self._options
+        written: list[str] = []
+        if options.do_train:
+            self._train()
+        scores = {part: self._score(part) for part in task.eval_parts} if options.do_eval else {}
+        results = self._report(scores, written) if scores else None
+        if task.predicting:
+            for part in task.predict_parts:
+                written += task.write(part, self._answers(part))
+        exported = self._export(export) if options.do_export else None
+        self._tell_summary(scores, written, exported)
+        return results
+
+    @property
+    def _num_labels(self) -> int:
+        return self._task.label_map.num_labels if self._task.label_map else 0
+
+    @functools.cache  # noqa: B019 (this object lives as long as the call)
+    def _records(self, part: str) -> str:
+        """The path of a part's records, which are written at the first use."""
+        path = self._tuner.record_file(f"{part}.tf_record")
+        self._counts[part] = records.write_records(path, self._task.kind(part), self._task.rows(part))
+        return path
+
+    def _train(self) -> None:
+        task = self._task
+        path = self._records("train")
+        if task.label_map:
+            self._tuner.save_labels(task.label_map)
+        measure = self._main_measure if task.watching else None
+        self._tuner.train(path, task.kind("train"), task.size("train"), self._num_labels, measure)
+
+    def _main_measure(self) -> tuple[str, float]:
+        part = self._task.eval_parts[0]
+        scores = self._task.score(part, self._compute(part))
+        return scores.main, scores.metrics[scores.main]
+
+    def _compute(self, part: str) -> Any:
+        path, evaluating = self._records(part), part in self._task.eval_parts
+        batch_size = (evaluating and getattr(self._options, "eval_batch_size", 0)) or self._options.predict_batch_size
+        batches = self._tuner.run(
+            path, self._task.kind(part), batch_size, self._num_labels,
+            what="Evaluating" if evaluating else "Predicting", total=self._counts[part], unit=self._task.unit,
+        )  # fmt: skip
+        return self._task.answers(part, batches)
+
+    @functools.cache  # noqa: B019
+    def _answers(self, part: str) -> Any:
+        """By the final weights."""
+        return self._compute(part)
+
+    def _score(self, part: str) -> Scores:
+        return self._task.score(part, self._answers(part))
+
+    def _report(self, scores: Mapping[str, Scores], written: list[str]) -> dict[str, Any]:
+        """Writes and logs what an evaluation found; of a further table under the second part of its name."""
+        metrics: dict[str, Any] = {}
+        results: dict[str, float] = {}
+        for part, found in scores.items():
+            further = part.partition("_")[2]
+            metrics |= {further: found.metrics} if further else found.metrics
+            prefix = f"{further}_" if further else ""
+            results |= {f"{prefix}{name}": value for name, value in (found.results or {}).items()}
+        if results:
+            results["global_step"] = self._tuner.global_step
+            write_eval_results(self._options.output_dir, results)
+            written.append("eval_results.txt")
+        files.write_json(self._tuner.output_file("eval_metrics.json"), metrics)
+        written.append("eval_metrics.json")
+        for found in scores.values():
+            if found.screen:
+                logging.info("%s", found.screen)
+        return results or metrics
+
+    def _export(self, export: Export) -> str:
+        """Exports the weights that evaluation and prediction use."""
+        options = self._options
+        from_folder = folder_of_weights(options)
+        return export(
+            task=self._task.export_as,
+            init_checkpoint=checkpoint.weights_in_use(from_folder, options.init_checkpoint).path,
+            export_dir=options.export_dir or self._tuner.output_file("export"),
+            do_lower_case=self._task.tokenizer.basic_tokenizer.do_lower_case,
+            **{name: getattr(options, name) for name in _ALSO_OF_EXPORT},
+            **self._task.export_settings(),
         )
-        train_options = training.TrainOptions(
-            output_dir=options.output_dir,
-            learning_rate=options.learning_rate,
-            num_train_steps=steps,
-            num_warmup_steps=int(steps * options.warmup_proportion),
-            train_batch_size=options.train_batch_size,
-            save_checkpoints_steps=options.save_checkpoints_steps,
-            iterations_per_loop=options.iterations_per_loop,
-            random_seed=options.random_seed,
-            adam_bias_correction=options.adam_bias_correction,
-            length_groups=self._length_groups(steps),
-            texts=training.hyperparameters(options),
-        )
-        return training.Trainer(self.model, self._strategy, train_options)
 
-    def run(
-        self,
-        path: str,
-        kind: records.RecordKind,
-        batch_size: int,
-        num_labels: int = 0,
-        *,
-        what: str = "Evaluating",
-        total: int | None = None,
-        unit: str = "examples",
-    ) -> Iterator[Mapping[str, np.ndarray]]:
-        """Runs the model over a record file; see training.Runner.run.
-
-        Args:
-          what, total, unit: how the progress is shown; see progress.track.
-        """
-        sizes = self._sizes(num_labels)
-        data = self._read(path, kind, sizes, batch_size)
-        batches = self._runner.run(data, explain=lambda: records.find_fault([path], kind, sizes))
-        return progress.track(batches, what, total, unit, size=lambda batch: len(batch["input_ids"]))
-
-    def export(self, task: str, **settings) -> str:
-        """Writes the weights in use as a SavedModel; returns its folder.
-
-        Args:
-          task, settings: fields of export.ExportOptions that are not among the options here.
-
-        Raises:
-          UserError: see export.run.
-        """
-        from bert_tf2.export import run as export  # late: few calls need it
-
-        options = self.options
-        shared = {name: getattr(options, name) for name in ("max_seq_length", "precision")}
-        return export.run(
-            export.ExportOptions(
-                task=task,
-                bert_config_file=options.bert_config_file,
-                vocab_file=options.vocab_file,
-                init_checkpoint=checkpoint.weights_in_use(_folder_of_weights(options), options.init_checkpoint).path,
-                do_lower_case=self.do_lower_case,
-                export_dir=options.export_dir or self.output_file("export"),
-                **shared,
-                **settings,
-            )
-        )
+    def _tell_summary(self, scores: Mapping[str, Scores], written: Sequence[str], exported: str | None) -> None:
+        """Logs what was written and found, and the command that comes next: the first switch that was off."""
+        options = self._options
+        trained = checkpoint.latest_checkpoint(options.output_dir) if options.do_train else None
+        paths = [trained] if trained else []
+        if trained and options.eval_steps and files.exists(os.path.join(best_folder(options), "checkpoint")):
+            paths.append(best_folder(options))
+        paths += [os.path.join(options.output_dir, name) for name in written]
+        paths += [exported] if exported else []
+        first = next(iter(scores.values()), None)
+        figures = {name: first.metrics[name] for name in first.figures if name in first.metrics} if first else None
+        left = [switch for switch in self._task.next_switches() if not getattr(options, switch)]
+        flags = {left[0]: True, **console.changed(options, without=_OF_TRAINING)} if left else None
+        console.summary(paths, figures, console.command(self._task.script, **flags) if flags else None)
 
 
-# Flags of a training, which mean nothing to what comes after it.
+_ALSO_OF_EXPORT = ("bert_config_file", "vocab_file", "max_seq_length", "precision")
+
+# Settings of a training, which mean nothing to what comes after it.
 _OF_TRAINING = {
-    *("do_train", "do_eval", "do_predict", "do_export", "train_file", "init_checkpoint", "train_batch_size"),
-    *("learning_rate", "num_train_epochs", "warmup_proportion", "save_checkpoints_steps", "iterations_per_loop"),
-    *("random_seed", "adam_bias_correction", "eval_steps", "patience", "verbose_logging"),
+    *(field.name for field in dataclasses.fields(OptimizerOptions)),
+    *("do_train", "do_eval", "do_predict", "do_export", "train_file", "init_checkpoint", "num_train_epochs"),
+    *("warmup_proportion", "eval_steps", "patience", "class_weights", "verbose_logging"),
 }
 
 
-def tell_summary(
-    options: FineTuneOptions,
-    script: str,
-    written: Iterable[str],
-    figures: Mapping[str, float] | None,
-    possible: Iterable[str],
-    exported: str | None = None,
-) -> None:
-    """Logs what a call wrote and found, and the command that comes next.
-
-    Args:
-      script: the name of the script that was called.
-      written: names of files in output_dir; the checkpoints of a training are named in any case.
-      figures: the main results.
-      possible: the switches that would make sense after a training, in this order; the first that was off comes next.
-      exported: the folder of an export.
-    """
-    trained = checkpoint.latest_checkpoint(options.output_dir) if options.do_train else None
-    paths = [trained] if trained else []
-    if trained and options.eval_steps and files.exists(os.path.join(_best_folder(options), "checkpoint")):
-        paths.append(_best_folder(options))
-    paths += [os.path.join(options.output_dir, name) for name in written]
-    paths += [exported] if exported else []
-    left = [switch for switch in possible if not getattr(options, switch)]
-    flags = {left[0]: True, **console.changed(options, without=_OF_TRAINING)} if left else None
-    console.summary(paths, figures, console.command(script, **flags) if flags else None)
-
-
 def known_labels(options: FineTuneOptions, tagging: bool = False) -> LabelMap | None:
-    """What label_map.json beside the weights in use says, if it is there. A training that starts afresh finds its own.
+    """The labels in label_map.json beside the weights in use, if there is one. A new training finds its own.
 
     Args:
-      tagging: whether the weights should be for tagging words, not for classification.
+      options: the settings of the call.
+      tagging: whether the weights must be for tagging words, and not for classification.
 
     Raises:
       UserError: they are for the other, or label_map.json is broken.
@@ -367,119 +328,5 @@ def known_labels(options: FineTuneOptions, tagging: bool = False) -> LabelMap | 
 
 
 def _are_numbered(label_map: LabelMap | None) -> bool:
-    """Whether the labels are LABEL_0 and so on, which Hugging Face's models have where nobody named them."""
+    """Whether the labels are LABEL_0 and so on: Hugging Face's names where nobody gave any."""
     return bool(label_map and label_map.labels) and all(re.fullmatch(r"LABEL_\d+", name) for name in label_map.labels)
-
-
-def _best_folder(options: FineTuneOptions) -> str:
-    return os.path.join(options.output_dir, "best")
-
-
-def _folder_of_weights(options: FineTuneOptions) -> str:
-    """Where to take trained weights from: the best ones, unless the training went on without an evaluation."""
-    newest = checkpoint.latest_checkpoint(options.output_dir)
-    best = _Best(options, begun=newest is not None)
-    up_to_date = best.found and best.last_step >= checkpoint.Checkpoint(newest).global_step
-    return best.folder if up_to_date else options.output_dir
-
-
-def _is_count(value: object) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < training.MOST_STEPS
-
-
-_LARGEST_MEASURE = 1e9  # all measures are shares or percentages
-
-
-def _is_measure(value: object) -> bool:
-    """Whether it is the value of a measure, or the sign that there is none yet."""
-    if value is None or value == -np.inf:
-        return True
-    return isinstance(value, (int, float)) and not isinstance(value, bool) and abs(value) < _LARGEST_MEASURE
-
-
-# What measure.json holds, and how it is recognised.
-_SEEN: Mapping[str, Callable[[object], bool]] = {
-    "measure": lambda value: value is None or isinstance(value, str),
-    "value": _is_measure,
-    **dict.fromkeys(("step", "last_step", "evaluations_since"), _is_count),
-}
-
-
-class _Best:
-    """The best weights so far, in a folder of their own, and when to give up hope for better ones.
-
-    What was seen is in `measure.json` beside them, for a training that is continued and for later calls.
-    """
-
-    def __init__(self, options: FineTuneOptions, begun: bool):
-        """`begun`: whether output_dir holds a training. If not, weights in the folder are those of a deleted one."""
-        self.folder = _best_folder(options)
-        self._patience = options.patience
-        self._file = os.path.join(self.folder, "measure.json")
-        self._seen = {"measure": None, "value": -np.inf, "step": 0, "last_step": 0, "evaluations_since": 0}
-        self._events = os.path.join(options.output_dir, "eval")
-        if begun and files.exists(self._file):
-            self._seen = self._read()
-
-    def _read(self) -> dict:
-        """What was seen until now.
-
-        Raises:
-          UserError: the file is damaged, or the weights that it tells of are gone.
-        """
-        try:
-            seen = files.read_json(self._file)
-        except UserError as error:
-            raise self._unusable(str(error).removeprefix(f"{self._file}: ")) from error
-        for name, is_good in _SEEN.items():
-            if name not in seen or not is_good(seen[name]):
-                raise self._unusable(f"its {name} is missing or makes no sense")
-        if seen["measure"] is not None and checkpoint.latest_checkpoint(self.folder) is None:
-            raise self._unusable(f"it tells of weights of step {seen['step']}, which are not in {self.folder}")
-        return {**seen, "value": -np.inf if seen["value"] is None else seen["value"]}
-
-    def _unusable(self, reason: str) -> UserError:
-        aside = f"{self.folder}.old"
-        return UserError(
-            f"{self._file}: tells which weights were the best, and cannot be used: {reason}. Put back a copy of the"
-            f" file, or go on without it: mv {self.folder} {aside} (nothing is lost: the training itself is in"
-            f" {os.path.dirname(self.folder)}, and goes on from its newest checkpoint)"
-        )
-
-    @property
-    def found(self) -> bool:
-        return self._seen["measure"] is not None
-
-    @property
-    def last_step(self) -> int:
-        """The step of the last evaluation."""
-        return self._seen["last_step"]
-
-    @property
-    def given_up(self) -> bool:
-        """Whether the training should end, which is logged."""
-        if not 0 < self._patience <= self._seen["evaluations_since"]:
-            return False
-        since, name = self._seen["evaluations_since"], self._seen["measure"]
-        logging.info("No better %s in %d evaluations: the training ends here", name, since)
-        return True
-
-    def look(self, model, step: int, name: str, value: float) -> bool:
-        """Takes in an evaluation; whether to stop."""
-        if value > self._seen["value"]:
-            self._seen = {"measure": name, "value": value, "step": step, "last_step": step, "evaluations_since": 0}
-            folder = checkpoint.CheckpointFolder(self.folder, keep_checkpoint_max=1)
-            folder.save(checkpoint.tf1_variables(model), step)
-        else:
-            self._seen["last_step"] = step
-            self._seen["evaluations_since"] += 1
-        # JSON has no infinity, which stands for "no evaluation gave a number".
-        write_json(self._file, {**self._seen, "value": self._seen["value"] if self.found else None})
-        training.write_scalars(self._events, step, {name: value})
-        logging.info("step %d: %s %.4f (best so far %.4f)", step, name, value, self._seen["value"])
-        return self.given_up
-
-
-def write_json(path: str, content: Mapping) -> None:
-    """Writes a JSON file as a person wants to read it, complete or not at all."""
-    files.write_text(path, json.dumps(content, indent=2, ensure_ascii=False) + "\n")

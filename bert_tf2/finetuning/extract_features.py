@@ -17,32 +17,14 @@ from absl import logging
 from bert_tf2 import checkpoint, modeling, tokenization
 from bert_tf2.config import BertConfig
 from bert_tf2.finetuning.classification.data import truncate_seq_pair
-from bert_tf2.pretraining import run as pretraining
+from bert_tf2.finetuning.options import FeatureOptions
 from bert_tf2.support import console, files, progress
 from bert_tf2.support.errors import UserError
-from bert_tf2.training import loop as training
+from bert_tf2.training.devices import build_model, create_strategy
+from bert_tf2.training.options import POLICIES
 from bert_tf2.weights import provenance
 
 _LOGGED_EXAMPLES = 5
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class FeatureOptions:
-    """The settings of one call; each is the flag of the same name of extract_features.py."""
-
-    input_file: str
-    output_file: str
-    bert_config_file: str
-    init_checkpoint: str
-    vocab_file: str
-    layers: str = "-1,-2,-3,-4"
-    max_seq_length: int = 128
-    do_lower_case: bool | None = None
-    batch_size: int = 32
-    pooling: str = "none"
-    precision: str = "float32"
-    use_one_hot_embeddings: bool = False
-    devices: training.DeviceOptions = dataclasses.field(default_factory=training.DeviceOptions)
 
 
 Text = str | tuple[str, str]
@@ -80,12 +62,9 @@ def run(options: FeatureOptions) -> int:
     Raises:
       UserError: files that are missing or do not fit together, a layer that the model does not have.
     """
-    as_array = options.output_file.endswith(".npy")
-    if as_array and options.pooling == "none":
-        raise UserError(f"--output_file={options.output_file}: .npy holds a vector a line, so --pooling is needed too")
     config = BertConfig.from_json_file(options.bert_config_file)
     layers = parse_layers(options.layers, config.num_hidden_layers)
-    pretraining.check_sequence_length(options.max_seq_length, config)
+    config.check_sequence_length(options.max_seq_length)
     tokenizer = provenance.load_tokenizer(
         options.vocab_file,
         options.do_lower_case,
@@ -97,15 +76,13 @@ def run(options: FeatureOptions) -> int:
     first = next(examples, None)
     if first is None:
         raise UserError(f"{options.input_file}: the file is empty; a line of text for each example is needed")
-    strategy = training.create_strategy(options.devices)
-    model = training.build_model(
-        strategy, lambda: modeling.BertModel(config, dtype=pretraining.dtype_policy(options.precision)), random_seed=0
-    )
+    policy = POLICIES[options.precision]
+    model = build_model(create_strategy(options), lambda: modeling.BertModel(config, dtype=policy), random_seed=0)
     logging.info(checkpoint.initialize(model, options.init_checkpoint))
     examples = _checked(itertools.chain([first], examples), options.input_file, config)
     features = (convert_example(example, options.max_seq_length, tokenizer) for example in examples)
     features = progress.track(_logged(features), "Extracting", files.count_lines(options.input_file), "lines")
-    pad_to = options.max_seq_length if options.devices.use_tpu else None
+    pad_to = options.max_seq_length if options.use_tpu else None
     states = extract(model, features, layers, options.batch_size, pad_to)
     count = _write(options, layers, states)
     console.summary([f"{options.output_file} ({count:,} lines)"])

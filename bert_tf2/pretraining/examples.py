@@ -37,23 +37,12 @@ from typing import NamedTuple, Protocol
 from absl import logging
 
 from bert_tf2 import records, tokenization
+from bert_tf2.pretraining.options import CreatePretrainingDataOptions, PretrainingDataOptions
 from bert_tf2.support import console, environment, files, outputs, progress
-from bert_tf2.support.errors import UserError
 from bert_tf2.support.quiet import load_tensorflow
 
 _LOGGED_EXAMPLES = 20
 _NUM_DELIMITERS = 3  # [CLS], [SEP], [SEP]
-
-_LONGEST = 1_000_000  # every example is filled up to its length, in memory
-
-# Smallest and largest value of each option; None is "no limit". The shortest sequence has one token in either stretch.
-LIMITS: dict[str, tuple[float | None, float | None]] = {
-    "max_seq_length": (_NUM_DELIMITERS + 2, _LONGEST),
-    "max_predictions_per_seq": (1, _LONGEST),
-    "dupe_factor": (1, None),
-    "masked_lm_prob": (0.0, 1.0),
-    "short_seq_prob": (0.0, 1.0),
-}
 
 
 class Tokenizer(Protocol):
@@ -64,44 +53,6 @@ class Tokenizer(Protocol):
     def tokenize(self, text: str) -> list[str]: ...
 
     def convert_tokens_to_ids(self, tokens: Iterable[str]) -> list[int]: ...
-
-
-@dataclasses.dataclass(frozen=True)
-class PretrainingDataOptions:
-    """What examples are made; names and defaults are those of the reference's flags.
-
-    Attributes:
-      max_seq_length: tokens of an example, with [CLS] and both [SEP]; shorter ones are padded.
-      max_predictions_per_seq: masked positions of an example at most; fewer are padded.
-      dupe_factor: how often each document is gone through.
-      masked_lm_prob: share of the tokens to be predicted.
-      short_seq_prob: how often a document is cut into shorter examples than would fit (see `_target_length`).
-      do_whole_word_mask: mask all pieces of a word or none.
-      random_seed: where the random numbers start.
-
-    Raises:
-      UserError: a value is outside of LIMITS.
-    """
-
-    max_seq_length: int = 128
-    max_predictions_per_seq: int = 20
-    dupe_factor: int = 10
-    masked_lm_prob: float = 0.15
-    short_seq_prob: float = 0.1
-    do_whole_word_mask: bool = False
-    random_seed: int = 12345
-
-    def __post_init__(self):
-        for name, (low, high) in LIMITS.items():
-            value = getattr(self, name)
-            if low is not None and not value >= low:  # "not >=" rather than "<", which lets nan pass
-                raise UserError(f"--{name}={value}: must be at least {low:.7g}")
-            if high is not None and not value <= high:
-                raise UserError(f"--{name}={value}: must be at most {high:.7g}")
-
-    def num_to_predict(self, num_tokens: int) -> int:
-        """How many of `num_tokens` tokens, delimiters counted, are to be predicted; at least one."""
-        return min(self.max_predictions_per_seq, max(1, round(num_tokens * self.masked_lm_prob)))
 
 
 class Document:
@@ -498,19 +449,10 @@ def _in_words(instance: TrainingInstance) -> dict[str, str]:
     }
 
 
-def create_pretraining_data(
-    input_file: str, output_file: str, vocab_file: str, do_lower_case: bool | None, options: PretrainingDataOptions
-) -> None:
-    """Text files in, TFRecord files out: everything that create_pretraining_data.py does.
+def run(options: CreatePretrainingDataOptions) -> None:
+    """Text files in, TFRecord files out: what create_pretraining_data.py does.
 
-    Args:
-      input_file: names and globs, separated by commas. One that matches nothing is left out with a warning, unless none
-        matches.
-      output_file: names, separated by commas.
-      vocab_file: the vocabulary.
-      do_lower_case: whether to lower the case of the text and drop accents; None stands for True, and is an error where
-        a file beside the vocabulary says otherwise.
-      options: what examples to make.
+    A name or a pattern in input_file that matches nothing is left out with a warning, unless none matches.
 
     Raises:
       UserError: an input is missing or not UTF-8, the vocabulary lacks a special token, an output cannot be written or
@@ -518,26 +460,26 @@ def create_pretraining_data(
     """
     from bert_tf2.weights import provenance  # late: it knows many formats, and a wrong flag should be answered at once
 
-    input_files = _find_inputs(input_file)
-    output_files = [name.strip() for name in output_file.split(",")]
+    input_files = _find_inputs(options.input_file)
+    output_files = [name.strip() for name in options.output_file.split(",")]
     outputs.check(
-        [outputs.Input("--input_file", input_file), outputs.Input("--vocab_file", vocab_file)],
+        [outputs.Input(f"--{name}", getattr(options, name)) for name in ("input_file", "vocab_file")],
         [outputs.Output("--output_file", name) for name in output_files],
     )
-    tokenizer = provenance.load_tokenizer(vocab_file, do_lower_case)
+    tokenizer = provenance.load_tokenizer(options.vocab_file, options.do_lower_case)
     _warn_of_few_predictions(options)
     logging.info("Reading %s", ", ".join(input_files))
     instances = make_instances(input_files, tokenizer, options, random.Random(options.random_seed))
     if not instances:
-        logging.warning("%s: not a single token; the output will have no records", input_file)
+        logging.warning("%s: not a single token; the output will have no records", options.input_file)
     write_instance_to_example_files(
         instances, tokenizer, options.max_seq_length, options.max_predictions_per_seq, output_files
     )
-    console.summary(output_files, next_command=_next_command(output_files, vocab_file, options))
+    console.summary(output_files, next_command=_next_command(output_files, options))
 
 
-def _next_command(output_files: Sequence[str], vocab_file: str, options: PretrainingDataOptions) -> str:
-    beside = os.path.join(os.path.dirname(vocab_file), "bert_config.json")
+def _next_command(output_files: Sequence[str], options: CreatePretrainingDataOptions) -> str:
+    beside = os.path.join(os.path.dirname(options.vocab_file), "bert_config.json")
     return console.command(
         "run_pretraining.py",
         do_train=True,

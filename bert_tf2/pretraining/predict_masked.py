@@ -24,31 +24,16 @@ from absl import logging
 
 from bert_tf2 import checkpoint, heads, tokenization
 from bert_tf2.config import BertConfig
+from bert_tf2.pretraining.options import MaskedLMOptions
 from bert_tf2.support import files
 from bert_tf2.support.errors import UserError
-from bert_tf2.training import loop as training
+from bert_tf2.training.devices import build_model, create_strategy
 from bert_tf2.weights import names, provenance
 
 MASK = "[MASK]"
 _SEGMENT_SEPARATOR = " ||| "
 _STANDARD_INPUT = "standard input"
 _FRESH_WEIGHTS_SEED = 12345  # for variables that the answers do not depend on
-
-
-@dataclasses.dataclass(frozen=True)
-class MaskedLMOptions:
-    """The settings of one call; each is the flag of the same name of predict_masked.py."""
-
-    bert_config_file: str
-    init_checkpoint: str
-    vocab_file: str
-    do_lower_case: bool | None = None
-    input_file: str | None = None
-    sentence: Sequence[str] | None = None
-    top_k: int = 5
-    output_format: str = "text"
-    max_seq_length: int = 128
-    batch_size: int = 8
 
 
 @dataclasses.dataclass(frozen=True)
@@ -99,6 +84,7 @@ def run(options: MaskedLMOptions) -> None:
     Raises:
       UserError: there is no sentence, one cannot be answered (says which and why), a file is missing or does not fit.
     """
+    sys.stdout.reconfigure(encoding="utf-8")  # like every file here, whatever the terminal's language
     config = BertConfig.from_json_file(options.bert_config_file)
     tokenizer = _load_tokenizer(options, config)
     name, lines = _open(options)
@@ -139,9 +125,7 @@ def load_model(config: BertConfig, init_checkpoint: str) -> heads.PretrainingMod
     """
     source = checkpoint.open_weights(init_checkpoint)
     check_head(source.path, source.shapes)
-    model = training.build_model(
-        training.create_strategy(), lambda: heads.PretrainingModel(config), _FRESH_WEIGHTS_SEED
-    )
+    model = build_model(create_strategy(), lambda: heads.PretrainingModel(config), _FRESH_WEIGHTS_SEED)
     logging.info(checkpoint.initialize(model, source.path))
     return model
 

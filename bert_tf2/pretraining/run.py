@@ -1,21 +1,25 @@
-"""Pretraining as a whole: what run_pretraining.py does once its flags are read."""
+"""Pretraining: what run_pretraining.py does."""
 
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import itertools
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import numpy as np
 from absl import logging
 
 from bert_tf2 import checkpoint, heads, records, tokenization
 from bert_tf2.config import BertConfig
-from bert_tf2.support import console, files, output_lock, progress
+from bert_tf2.pretraining.options import PretrainingOptions
+from bert_tf2.support import console, files, output_lock, progress, settings
 from bert_tf2.support.errors import UserError
-from bert_tf2.training import loop as training
+from bert_tf2.training.devices import build_model, create_strategy
+from bert_tf2.training.loop import Trainer, start_from
+from bert_tf2.training.monitor import hyperparameters, write_eval_results
+from bert_tf2.training.options import POLICIES, TrainOptions
+from bert_tf2.training.runner import Runner
 from bert_tf2.weights import names, provenance
 from bert_tf2.weights.base import Weights
 
@@ -23,55 +27,23 @@ from bert_tf2.weights.base import Weights
 _OF_NEXT_SENTENCE = (*names.POOLER, *names.NEXT_SENTENCE)
 
 
-@dataclasses.dataclass(frozen=True)
-class PretrainingOptions:
-    """The settings of one call; each is the flag of the same name of run_pretraining.py.
-
-    Attributes:
-      vocab_file, do_lower_case: what the records were made with; needed for do_export, and kept beside the checkpoints
-        where they are given.
-    """
-
-    bert_config_file: str
-    input_file: str
-    output_dir: str
-    init_checkpoint: str | None = None
-    max_seq_length: int = 128
-    max_predictions_per_seq: int = 20
-    do_train: bool = False
-    do_eval: bool = False
-    train_batch_size: int = 32
-    eval_batch_size: int = 8
-    learning_rate: float = 5e-5
-    num_train_steps: int = 100000
-    num_warmup_steps: int = 10000
-    save_checkpoints_steps: int = 1000
-    iterations_per_loop: int = 1000
-    max_eval_steps: int = 100
-    random_seed: int = 12345
-    adam_bias_correction: bool = False
-    precision: str = "float32"
-    do_export: bool = False
-    export_dir: str | None = None
-    vocab_file: str | None = None
-    do_lower_case: bool | None = None
-    devices: training.DeviceOptions = dataclasses.field(default_factory=training.DeviceOptions)
-
-
-def run(options: PretrainingOptions) -> dict[str, float] | None:
+def run(options: PretrainingOptions, export: Callable[..., str] | None = None) -> dict[str, float] | None:
     """Trains, evaluates, exports; returns the evaluation's results if there is one.
+
+    Args:
+      options: the settings.
+      export: writes a SavedModel; `bert_tf2.export.run.export_model`. Needed with do_export.
 
     Writes into output_dir: checkpoints `model.ckpt-STEP`, TensorBoard events, `eval_results.txt`.
 
     Raises:
-      UserError: neither do_train nor do_eval, files that are missing or do not fit, ...
+      UserError: files that are missing, malformed or do not fit together.
+      ValueError: do_export without `export`.
     """
-    if not (options.do_train or options.do_eval or options.do_export):
-        raise UserError("nothing to do: give --do_train, --do_eval or both, or --do_export")
-    if options.do_export and not options.vocab_file:
-        raise UserError("--do_export needs --vocab_file, the vocabulary that the records were made with")
+    if options.do_export and export is None:
+        raise ValueError("do_export needs the function that exports: run(..., export=bert_tf2.export.run.export_model)")
     results = _train_and_evaluate(options) if options.do_train or options.do_eval else None
-    exported = [_export(options)] if options.do_export else []
+    exported = [_export(options, export)] if options.do_export else []
     _tell_summary(options, results, exported)
     return results
 
@@ -96,23 +68,19 @@ def _tell_summary(options: PretrainingOptions, results: Mapping[str, float] | No
     )
 
 
-def _export(options: PretrainingOptions) -> str:
-    from bert_tf2.export import run as export  # late: few calls need it
-
+def _export(options: PretrainingOptions, export: Callable[..., str]) -> str:
     shared = ("bert_config_file", "vocab_file", "do_lower_case", "max_seq_length", "precision")
-    return export.run(
-        export.ExportOptions(
-            task="masked_lm",
-            init_checkpoint=checkpoint.weights_in_use(options.output_dir, options.init_checkpoint).path,
-            export_dir=options.export_dir or os.path.join(options.output_dir, "export"),
-            **{name: getattr(options, name) for name in shared},
-        )
+    return export(
+        task="masked_lm",
+        init_checkpoint=checkpoint.weights_in_use(options.output_dir, options.init_checkpoint).path,
+        export_dir=options.export_dir or os.path.join(options.output_dir, "export"),
+        **{name: getattr(options, name) for name in shared},
     )
 
 
 def _train_and_evaluate(options: PretrainingOptions) -> dict[str, float] | None:
     config = BertConfig.from_json_file(options.bert_config_file)
-    check_sequence_length(options.max_seq_length, config)
+    config.check_sequence_length(options.max_seq_length)
     weights = checkpoint.weights_in_use(options.output_dir, options.init_checkpoint, options.do_train)
     tokenizer = _load_tokenizer(options, config, weights)
     if options.do_train:
@@ -141,44 +109,29 @@ def _compute(
     weights: Weights | None,
     tokenizer: tokenization.FullTokenizer | None,
 ) -> dict[str, float] | None:
-    strategy = training.create_strategy(options.devices)
-    model = training.build_model(
-        strategy, lambda: heads.PretrainingModel(config, dtype=dtype_policy(options.precision)), options.random_seed
-    )
+    strategy = create_strategy(options)
+    policy = POLICIES[options.precision]
+    model = build_model(strategy, lambda: heads.PretrainingModel(config, dtype=policy), options.random_seed)
     global_step = _train(model, strategy, source, options, tokenizer) if options.do_train else None
     if not options.do_eval:
         return None
     masked_words_only = False
     if global_step is None:
         masked_words_only = any(row.reference not in weights.shapes for row in _OF_NEXT_SENTENCE)
-        global_step = training.start_from(
+        global_step = start_from(
             model,
             options.output_dir,
             options.init_checkpoint,
             may_lack=tuple(row.reference for row in _OF_NEXT_SENTENCE),
         )
-    batches = training.Runner(model, strategy).run(source.for_evaluation(), explain=source.find_fault)
+    batches = Runner(model, strategy).run(source.for_evaluation(), explain=source.find_fault)
     results = evaluation_results(_counted(batches, options.max_eval_steps))
     if masked_words_only:
         logging.warning("%s: has no head for next sentences: the results are of masked words only", weights.path)
         results = {name: value for name, value in results.items() if name.startswith("masked_lm_")}
     results["global_step"] = global_step
-    training.write_eval_results(options.output_dir, results)
+    write_eval_results(options.output_dir, results)
     return results
-
-
-def check_sequence_length(max_seq_length: int, config: BertConfig) -> None:
-    """Raises UserError if the model has too few positions."""
-    if max_seq_length > config.max_position_embeddings:
-        raise UserError(
-            f"--max_seq_length={max_seq_length} is more than the model can read: its configuration says"
-            f" max_position_embeddings {config.max_position_embeddings}"
-        )
-
-
-def dtype_policy(precision: str) -> str:
-    """The Keras dtype policy for a --precision: variables are float32 in any case."""
-    return {"float32": "float32", "bfloat16": "mixed_bfloat16"}[precision]
 
 
 class _Source:
@@ -225,19 +178,8 @@ def _train(
     options: PretrainingOptions,
     tokenizer: tokenization.FullTokenizer | None,
 ) -> int:
-    train_options = training.TrainOptions(
-        output_dir=options.output_dir,
-        learning_rate=options.learning_rate,
-        num_train_steps=options.num_train_steps,
-        num_warmup_steps=options.num_warmup_steps,
-        train_batch_size=options.train_batch_size,
-        save_checkpoints_steps=options.save_checkpoints_steps,
-        iterations_per_loop=options.iterations_per_loop,
-        random_seed=options.random_seed,
-        adam_bias_correction=options.adam_bias_correction,
-        texts=training.hyperparameters(options),
-    )
-    trainer = training.Trainer(model, strategy, train_options)
+    train_options = TrainOptions(**settings.shared(options, TrainOptions), texts=hyperparameters(options))
+    trainer = Trainer(model, strategy, train_options)
     logging.info("Training in batches of %d examples: %d steps", options.train_batch_size, options.num_train_steps)
     global_step = trainer.start(options.init_checkpoint)
     provenance.write(options.output_dir, model.config, tokenizer, options.vocab_file)

@@ -90,7 +90,8 @@ def table(title: str, rows: Mapping[str, object], most_lines: int = 6) -> str:
 def command(script: str, **flags) -> str:
     """A command line as someone types it; a flag whose value is None is left out."""
     beside = os.path.join(os.path.dirname(sys.argv[0]), script)  # where the script that is running lies
-    parts = [f"python {shlex.quote(beside if os.path.exists(beside) else script)}"]
+    start = f"python {shlex.quote(beside)}" if os.path.exists(beside) else f"bert_tf2 {script.removesuffix('.py')}"
+    parts = [start]
     for name, value in flags.items():
         if value is True:
             parts.append(f"--{name}")
@@ -100,15 +101,10 @@ def command(script: str, **flags) -> str:
 
 
 def changed(options, *, without: Iterable[str] = ()) -> dict[str, object]:
-    """The fields of an options object that differ from their defaults, as flags; `devices` gives its own fields."""
-    found = {}
-    for field in dataclasses.fields(options):
-        value = getattr(options, field.name)
-        if dataclasses.is_dataclass(value):
-            found |= changed(value)
-        elif field.name not in without and value != field.default:
-            found[field.name] = value
-    return found
+    """The fields of an options object that differ from their defaults, as flags."""
+    values = {field.name: getattr(options, field.name) for field in dataclasses.fields(options)}
+    defaults = {field.name: field.default for field in dataclasses.fields(options)}
+    return {name: value for name, value in values.items() if name not in without and value != defaults[name]}
 
 
 def summary(

@@ -267,6 +267,11 @@ def _not_utf8(path: str, line: int, error: UnicodeDecodeError, head: bytes) -> U
 _JSON_NAMES = {dict: "an object {...}", list: "a list [...]", str: "text", bool: "true or false", type(None): "null"}
 
 
+def write_json(path: str, content: object) -> None:
+    """Writes a JSON file as a person wants to read it, complete or not at all."""
+    write_text(path, json.dumps(content, indent=2, ensure_ascii=False) + "\n")
+
+
 def read_json(path: str, kind: type | None = dict) -> Any:
     """The content of a JSON file.
 

@@ -29,26 +29,11 @@ from bert_tf2.weights import bundle, huggingface, keras_files, names, provenance
 from bert_tf2.weights.base import Weights, check_finite
 from bert_tf2.weights.labels import LABEL_MAP_FILE, LabelMap, save_label_map
 from bert_tf2.weights.new_words import ExtendedWeights, extend
+from bert_tf2.weights.options import ConversionOptions
 from bert_tf2.weights.sources import labels_of, open_weights
 
 # What no row of `names` is for keeps the name that it has in its file, and in Hugging Face's there are dots.
 _OF_ENCODER = re.compile(r"bert/(embeddings|encoder)/|(module\.)?(bert\.)?(embeddings|encoder)\.")
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class ConversionOptions:
-    """The settings of one call; each is the flag of the same name of convert_checkpoint.py."""
-
-    input: str
-    output: str
-    to: str
-    bert_config_file: str | None = None
-    vocab_file: str | None = None
-    weights_only: bool = False
-    do_lower_case: bool | None = None
-    hidden_act: str | None = None
-    extend_vocab: str | None = None
-    allow_nonfinite: bool = False
 
 
 def run(options: ConversionOptions) -> list[str]:
@@ -63,6 +48,8 @@ def run(options: ConversionOptions) -> list[str]:
       UserError: the input is no BERT, lacks a part, does not fit the configuration, is damaged, or holds NaN or
         infinity and `allow_nonfinite` is off; or a file that is needed is missing.
     """
+    if options.list:
+        return listing(options.list)
     _check_output(options)
     _check_files(options)
     source = open_weights(options.input)

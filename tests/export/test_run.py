@@ -27,13 +27,17 @@ from small_models import randomize
 from bert_tf2 import checkpoint, heads, modeling, tokenization
 from bert_tf2.export import run as export
 from bert_tf2.export import saved_model_files, signatures
+from bert_tf2.export.options import ExportOptions
 from bert_tf2.finetuning.classification import data as classification
 from bert_tf2.finetuning.ner import data as ner
 from bert_tf2.finetuning.ner import run as finetune_ner
 from bert_tf2.finetuning.ner import scores as ner_scores
+from bert_tf2.finetuning.ner.options import NerOptions
 from bert_tf2.finetuning.squad import data as squad
 from bert_tf2.finetuning.squad import run as finetune_squad
+from bert_tf2.finetuning.squad.options import SquadOptions
 from bert_tf2.pretraining import run as pretraining
+from bert_tf2.pretraining.options import PretrainingOptions
 from bert_tf2.support import outputs
 from bert_tf2.support.errors import UserError
 from bert_tf2.weights.labels import TAGGING_TASK, LabelMap, load_label_map, save_label_map
@@ -70,7 +74,7 @@ class Exported:
     weights: pathlib.Path
     model: object
     tokenizer: tokenization.FullTokenizer
-    options: export.ExportOptions
+    options: ExportOptions
 
     @functools.cached_property
     def saved(self):
@@ -97,10 +101,10 @@ def save_weights(folder: pathlib.Path, task: str, model) -> pathlib.Path:
     return folder / "model.ckpt-7"
 
 
-def make_options(folder: pathlib.Path, task: str, weights: pathlib.Path, **changes) -> export.ExportOptions:
+def make_options(folder: pathlib.Path, task: str, weights: pathlib.Path, **changes) -> ExportOptions:
     files = toy_data.write_model(folder, num_hidden_layers=1)
     settings = {**files, **SETTINGS[task], "init_checkpoint": str(weights), "export_dir": str(folder / "export")}
-    return export.ExportOptions(task=task, **{**settings, **changes})
+    return ExportOptions(task=task, **{**settings, **changes})
 
 
 @pytest.fixture(scope="module")
@@ -978,7 +982,7 @@ def test_load_says_nothing_on_success(exported, log_lines):
 
 def test_do_export_without_weights(tmp_path):
     files = toy_data.write_model(tmp_path)
-    options = finetune_squad.SquadOptions(**files, **SETTINGS["squad"], output_dir=str(tmp_path), do_export=True)
+    options = SquadOptions(**files, **SETTINGS["squad"], output_dir=str(tmp_path), do_export=True)
     with pytest.raises(UserError, match="holds no checkpoint, and no --init_checkpoint is given"):
         finetune_squad.run(options)
 
@@ -990,12 +994,12 @@ def test_do_export_alone(exported, tmp_path, task):
     files = toy_data.write_model(tmp_path, num_hidden_layers=1)
     shared = {**files, "output_dir": str(tmp_path / "out"), "init_checkpoint": str(made.weights), "do_export": True}
     if task == "squad":
-        options = finetune_squad.SquadOptions(**shared, **SETTINGS[task], version_2_with_negative=True)
+        options = SquadOptions(**shared, **SETTINGS[task], version_2_with_negative=True)
         finetune_squad.run(options)
     elif task == "ner":
-        finetune_ner.run(finetune_ner.NerOptions(**shared, **SETTINGS[task], export_dir=str(tmp_path / "out/export")))
+        finetune_ner.run(NerOptions(**shared, **SETTINGS[task], export_dir=str(tmp_path / "out/export")))
     else:
-        pretraining.run(pretraining.PretrainingOptions(**shared, input_file="not read", max_seq_length=24))
+        pretraining.run(PretrainingOptions(**shared, input_file="not read", max_seq_length=24))
     info = json.loads((tmp_path / "out/export/1/model_info.json").read_text())
     expected = {"squad": {"null_score_diff_threshold": 0.0}, "ner": {}, "masked_lm": {"top_k": 5}}[task]
     wanted = {**made.info, **expected}

@@ -11,6 +11,7 @@ import toy_data
 
 from bert_tf2 import checkpoint, modeling
 from bert_tf2.finetuning import extract_features
+from bert_tf2.finetuning.options import FeatureOptions
 from bert_tf2.support.errors import UserError
 from bert_tf2.tokenization import FullTokenizer
 
@@ -60,9 +61,7 @@ def run(folder, output_file, **changes) -> int:
         "max_seq_length": LENGTH,
         "batch_size": 4,
     }
-    return extract_features.run(
-        extract_features.FeatureOptions(output_file=str(output_file), **{**settings, **changes})
-    )
+    return extract_features.run(FeatureOptions(output_file=str(output_file), **{**settings, **changes}))
 
 
 @pytest.fixture(scope="module")

@@ -18,9 +18,10 @@ import tensorflow as tf
 from bert_tf2 import checkpoint, heads
 from bert_tf2.config import BertConfig
 from bert_tf2.pretraining import predict_masked
+from bert_tf2.pretraining.options import MaskedLMOptions
 from bert_tf2.support.errors import UserError
 from bert_tf2.tokenization import FullTokenizer
-from bert_tf2.training import loop as training
+from bert_tf2.training.devices import build_model, create_strategy
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 WORDS = ["paris", "berlin", "is", "the", "capital", "of", "play", "##ing", "she", "piano", ".", "[", "]", "sep", "北"]
@@ -45,7 +46,7 @@ TEXTS = [
 
 
 def new_model(config: BertConfig = CONFIG, seed: int = 3) -> heads.PretrainingModel:
-    return training.build_model(training.create_strategy(), lambda: heads.PretrainingModel(config), seed)
+    return build_model(create_strategy(), lambda: heads.PretrainingModel(config), seed)
 
 
 @pytest.fixture(scope="module")
@@ -70,13 +71,13 @@ def tokenizer(folder):
 
 @pytest.fixture
 def options(folder):
-    def make(**values) -> predict_masked.MaskedLMOptions:
+    def make(**values) -> MaskedLMOptions:
         paths = {
             "bert_config_file": str(folder / "bert_config.json"),
             "init_checkpoint": str(folder),
             "vocab_file": str(folder / "vocab.txt"),
         }
-        return predict_masked.MaskedLMOptions(**{**paths, **values})
+        return MaskedLMOptions(**{**paths, **values})
 
     return make
 

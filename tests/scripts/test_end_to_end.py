@@ -12,15 +12,19 @@ import numpy as np
 import pytest
 import toy_data
 
+from bert_tf2.finetuning import tuner
 from bert_tf2.finetuning.classification import run as finetune_classifier
+from bert_tf2.finetuning.classification.options import ClassifierOptions
 from bert_tf2.finetuning.ner import run as finetune_ner
+from bert_tf2.finetuning.ner.options import NerOptions
 from bert_tf2.finetuning.squad import run as finetune_squad
 from bert_tf2.finetuning.squad import scores as squad_scores
+from bert_tf2.finetuning.squad.options import SquadOptions
 from bert_tf2.pretraining import examples as pretraining_data
 from bert_tf2.pretraining import predict_masked
 from bert_tf2.pretraining import run as pretraining
+from bert_tf2.pretraining.options import CreatePretrainingDataOptions, MaskedLMOptions, PretrainingOptions
 from bert_tf2.support.errors import UserError
-from bert_tf2.training import loop as training
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 LIVES_IN = dict(zip(toy_data.NAMES, toy_data.PLACES, strict=True))
@@ -38,7 +42,7 @@ def classify(folder: pathlib.Path, out: pathlib.Path, **changes):
         "learning_rate": 5e-3,
         "num_train_epochs": 25.0,
     }
-    return finetune_classifier.run(finetune_classifier.ClassifierOptions(**{**settings, **changes}))
+    return finetune_classifier.run(ClassifierOptions(**{**settings, **changes}))
 
 
 def answer(folder: pathlib.Path, out: pathlib.Path, **changes):
@@ -52,7 +56,7 @@ def answer(folder: pathlib.Path, out: pathlib.Path, **changes):
         "learning_rate": 5e-3,
         "num_train_epochs": 25.0,
     }
-    return finetune_squad.run(finetune_squad.SquadOptions(**{**settings, **changes}))
+    return finetune_squad.run(SquadOptions(**{**settings, **changes}))
 
 
 def tag(folder: pathlib.Path, out: pathlib.Path, **changes):
@@ -65,7 +69,7 @@ def tag(folder: pathlib.Path, out: pathlib.Path, **changes):
         "learning_rate": 5e-3,
         "num_train_epochs": 12.0,
     }
-    return finetune_ner.run(finetune_ner.NerOptions(**{**settings, **changes}))
+    return finetune_ner.run(NerOptions(**{**settings, **changes}))
 
 
 def rows(path: pathlib.Path) -> list[list[str]]:
@@ -93,13 +97,21 @@ def test_from_text_to_filled_blanks(tmp_path, log_lines, capsys):
     assert {*toy_data.NAMES, *toy_data.PLACES, "lives"} <= {*vocab}
     config = toy_data.config(vocab_size=len(vocab), hidden_size=32, intermediate_size=64, initializer_range=0.1)
     (tmp_path / "bert_config.json").write_text(config.to_json_string())
-    data = pretraining_data.PretrainingDataOptions(max_seq_length=32, max_predictions_per_seq=5, dupe_factor=10)
-    records = f"{tmp_path}/a.tfrecord,{tmp_path}/b.tfrecord"
-    pretraining_data.create_pretraining_data(str(tmp_path / "text.txt"), records, vocab_file, True, data)
+    pretraining_data.run(
+        CreatePretrainingDataOptions(
+            input_file=str(tmp_path / "text.txt"),
+            output_file=f"{tmp_path}/a.tfrecord,{tmp_path}/b.tfrecord",
+            vocab_file=vocab_file,
+            do_lower_case=True,
+            max_seq_length=32,
+            max_predictions_per_seq=5,
+            dupe_factor=10,
+        )
+    )
 
     def pretrain(steps: int) -> dict:
         return pretraining.run(
-            pretraining.PretrainingOptions(
+            PretrainingOptions(
                 bert_config_file=str(tmp_path / "bert_config.json"),
                 input_file=str(tmp_path / "*.tfrecord"),
                 output_dir=str(tmp_path / "model"),
@@ -120,7 +132,7 @@ def test_from_text_to_filled_blanks(tmp_path, log_lines, capsys):
     assert f"Continuing from {tmp_path}/model/model.ckpt-20 at step 20" in log_lines
     assert last["masked_lm_loss"] < first["masked_lm_loss"] / 2
     predict_masked.run(
-        predict_masked.MaskedLMOptions(
+        MaskedLMOptions(
             bert_config_file=str(tmp_path / "bert_config.json"),
             init_checkpoint=str(tmp_path / "model"),
             vocab_file=vocab_file,
@@ -339,7 +351,7 @@ def test_two_replicas_answer_as_one(classified, tagged, tmp_path, monkeypatch):
     import tensorflow as tf
 
     two = tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"])
-    monkeypatch.setattr(training, "create_strategy", lambda options: two)
+    monkeypatch.setattr(tuner, "create_strategy", lambda options: two)
     (tmp_path / "tables").symlink_to(classified.folder / "tables")
     results = classify(
         tmp_path,

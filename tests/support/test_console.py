@@ -13,6 +13,7 @@ _LOGS = """
 import logging as python_logging, warnings
 from absl import logging
 from bert_tf2.support import flags
+from bert_tf2.support.settings import Options
 import sys
 sys.argv = ["script.py"]
 def main(argv):
@@ -21,7 +22,7 @@ def main(argv):
     python_logging.getLogger("other").info("chatter")
     python_logging.getLogger("other").warning("worry")
     warnings.warn("two\\nlines")
-flags.run(main)
+flags.run(Options, main)
 """
 
 
@@ -29,7 +30,7 @@ def test_what_log_lines_look_like():
     done = subprocess.run([sys.executable, "-c", _LOGS], cwd=ROOT, capture_output=True, text=True, check=True)
     lines = [line.partition(" ")[2] for line in done.stderr.splitlines()]
     assert lines == [
-        *("some words", "ERROR: bad", "WARNING: worry", "WARNING: two lines (UserWarning, <string> line 12)"),
+        *("some words", "ERROR: bad", "WARNING: worry", "WARNING: two lines (UserWarning, <string> line 13)"),
     ]
 
 
@@ -44,25 +45,20 @@ def test_tables_are_wrapped_and_cut():
 
 
 @dataclasses.dataclass
-class _Inner:
-    use_tpu: bool = False
-
-
-@dataclasses.dataclass
 class _Options:
     output_dir: str
     do_lower_case: bool = True
     max_seq_length: int = 128
     learning_rate: float = 0.1
-    devices: _Inner = dataclasses.field(default_factory=_Inner)
+    use_tpu: bool = False
 
 
 def test_commands_have_what_differs_from_the_defaults():
-    options = _Options("my folder", do_lower_case=False, learning_rate=0.2, devices=_Inner(True))
+    options = _Options("my folder", do_lower_case=False, learning_rate=0.2, use_tpu=True)
     flags = console.changed(options, without=["learning_rate"])
     line = console.command("run_x.py", do_eval=True, init_checkpoint=None, **flags)
     assert shlex.split(line)[1:] == [
-        *("run_x.py", "--do_eval", "--output_dir=my folder", "--do_lower_case=False", "--use_tpu"),
+        *("run_x", "--do_eval", "--output_dir=my folder", "--do_lower_case=False", "--use_tpu"),
     ]
 
 

@@ -123,13 +123,13 @@ def test_a_wrong_command_line_is_answered_in_one_line(arguments, words):
 
 _RAISES = """
 import sys
-from absl import flags as absl_flags
 from bert_tf2.support import flags
+from bert_tf2.support.settings import Options
 from bert_tf2.support.errors import UserError
 sys.argv = ["script.py"]
 def main(argv):
     raise {}
-flags.run(main)
+flags.run(Options, main)
 """
 
 

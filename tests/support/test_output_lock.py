@@ -8,7 +8,9 @@ import pytest
 import toy_data
 
 from bert_tf2.finetuning.classification import run as finetune_classifier
+from bert_tf2.finetuning.classification.options import ClassifierOptions
 from bert_tf2.pretraining import run as pretraining
+from bert_tf2.pretraining.options import PretrainingOptions
 from bert_tf2.support import output_lock
 from bert_tf2.support.errors import UserError
 
@@ -69,7 +71,7 @@ def test_evaluation_beside_a_training_leaves_its_records_alone(tmp_path):
     def run(**how):
         options = {"data_dir": str(tmp_path / "tables"), "output_dir": str(tmp_path / "out"), "max_seq_length": 16}
         columns = {**toy_data.TSV_COLUMNS, "task_name": "tsv"}
-        return finetune_classifier.run(finetune_classifier.ClassifierOptions(**model, **options, **columns, **how))
+        return finetune_classifier.run(ClassifierOptions(**model, **options, **columns, **how))
 
     run(do_train=True, num_train_epochs=0.5)
     (tmp_path / "out" / "eval.tf_record").write_text("of the training")
@@ -88,7 +90,7 @@ def test_evaluation_beside_a_training_leaves_its_records_alone(tmp_path):
 def test_pretraining_takes_the_same_lock(tmp_path, holder):
     model = toy_data.write_model(tmp_path, num_hidden_layers=1)
     settings = {"input_file": model["vocab_file"], "output_dir": str(tmp_path / "out"), "max_seq_length": 16}
-    options = pretraining.PretrainingOptions(bert_config_file=model["bert_config_file"], do_train=True, **settings)
+    options = PretrainingOptions(bert_config_file=model["bert_config_file"], do_train=True, **settings)
     with pytest.raises(UserError, match="another training is running"):
         pretraining.run(options)
 

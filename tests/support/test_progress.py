@@ -89,6 +89,7 @@ import sys, time
 from absl import flags as absl_flags
 from absl import logging
 from bert_tf2.support import flags, progress
+from bert_tf2.support.settings import Options
 from bert_tf2.support.errors import UserError
 progress._SECONDS_BETWEEN_DRAWINGS = 0
 sys.argv = ["script.py"]
@@ -98,7 +99,7 @@ def main(argv):
             logging.warning("a warning")
         if number == 4:
             raise UserError("text.txt, line 3: wrong")
-flags.run(main)
+flags.run(Options, main)
 """
 
 

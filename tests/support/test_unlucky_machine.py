@@ -318,16 +318,18 @@ RAISES = """
 import sys, os, signal, time
 import numpy as np
 from bert_tf2.support import flags, environment
-from absl import flags as absl_flags
-absl_flags.DEFINE_integer("train_batch_size", 32, "")
-absl_flags.DEFINE_integer("max_seq_length", 128, "")
-absl_flags.DEFINE_bool("do_train", True, "")
-absl_flags.DEFINE_integer("predict_batch_size", 8, "")
-absl_flags.DEFINE_bool("do_predict", False, "")
+from bert_tf2.support.settings import TRAINING, Options, options, setting
+@options
+class Settings(Options):
+    train_batch_size: int = setting("", 32, group=TRAINING, memory=("do_train",))
+    max_seq_length: int = setting("", 128, group=TRAINING, memory=())
+    do_train: bool = setting("", True, group=TRAINING)
+    predict_batch_size: int = setting("", 8, group=TRAINING, memory=("do_predict",))
+    do_predict: bool = setting("", False, group=TRAINING)
 sys.argv = ["script.py"]
-def main(argv):
+def main(given):
     {}
-flags.run(main)
+flags.run(Settings, main)
 """
 
 
@@ -367,7 +369,7 @@ def test_signals_that_are_ignored_stay_ignored():
 
 
 def test_importing_the_package_changes_no_signal_handler():
-    names = ", ".join(f"bert_tf2.{path.stem}" for path in (ROOT / "bert_tf2").glob("*.py") if path.stem != "__init__")
+    names = ", ".join(f"bert_tf2.{path.stem}" for path in (ROOT / "bert_tf2").glob("*.py") if "__" not in path.stem)
     program = f"import signal; before = [signal.getsignal(n) for n in (2, 15)]; import {names}\n"
     program += "assert before == [signal.getsignal(n) for n in (2, 15)]"
     subprocess.run([sys.executable, "-c", program], cwd=ROOT, check=True, capture_output=True)
@@ -414,6 +416,7 @@ def test_a_signal_in_a_destructor_is_not_lost():
     code = """
 import os, signal, sys, time
 from bert_tf2.support import flags
+from bert_tf2.support.settings import Options
 
 class Late:
     def __del__(self):
@@ -424,7 +427,7 @@ def main(argv):
     Late()
     time.sleep(20)
 
-flags.run(main)
+flags.run(Options, main)
 """
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=15)
     assert done.returncode == 143 and done.stderr == "-c: error: stopped by SIGTERM\n"

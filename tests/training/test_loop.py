@@ -31,9 +31,15 @@ from tensorflow.core.util import event_pb2
 from bert_tf2 import checkpoint, heads, optimization, records
 from bert_tf2.config import BertConfig
 from bert_tf2.pretraining import run as pretraining
+from bert_tf2.pretraining.options import PretrainingOptions
 from bert_tf2.support import environment, process
 from bert_tf2.support.errors import UserError
-from bert_tf2.training import loop as training
+from bert_tf2.training.devices import build_model
+from bert_tf2.training.loop import Trainer, _StopRequest, start_from
+from bert_tf2.training.monitor import write_eval_results
+from bert_tf2.training.options import TrainOptions
+from bert_tf2.training.runner import Runner
+from bert_tf2.training.step import local_gradients, reduce_gradients, split_by_length
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 ONE = tf.distribute.get_strategy()
@@ -66,8 +72,8 @@ def saved_model(folder, kind="pretraining", seed=0) -> str:
 def train(folder, steps, kind="pretraining", init=None, batch=None, strategy=ONE, config=None, how=None, **options):
     """Trains to step `steps` in `folder` and returns the model."""
     settings = {"learning_rate": 1e-3, "num_train_steps": steps, "num_warmup_steps": 0, "train_batch_size": 4}
-    model = training.build_model(strategy, lambda: MAKERS[kind](tiny_config(**(config or {}))), 1)
-    trainer = training.Trainer(model, strategy, training.TrainOptions(str(folder), **{**settings, **options}))
+    model = build_model(strategy, lambda: MAKERS[kind](tiny_config(**(config or {}))), 1)
+    trainer = Trainer(model, strategy, TrainOptions(output_dir=str(folder), **{**settings, **options}))
     trainer.start(init)
     trainer.train(endless(batch_for(kind) if batch is None else batch), **(how or {}))
     return model
@@ -112,10 +118,10 @@ def test_classifier_steps_equal_the_reference():
     @tf.function
     def step_of(step):
         logits = model(batch)
-        losses, gradients = training.local_gradients(WithoutDropout(model), variables, batch, tf.constant([0, 0]))
+        losses, gradients = local_gradients(WithoutDropout(model), variables, batch, tf.constant([0, 0]))
         lookups = [name for name, gradient in gradients.items() if isinstance(gradient, tf.IndexedSlices)]
         assert lookups == [str(name) for name in golden["indexed_slices"]]
-        gradients, norm = training.reduce_gradients(gradients)
+        gradients, norm = reduce_gradients(gradients)
         summed = tf.linalg.global_norm(list(gradients.values()))
         rate = optimization.learning_rate_at(step, *schedule)
         optimizer.apply_gradients(gradients, rate, step, optimization.clip_scale(norm))
@@ -180,7 +186,7 @@ def test_groups_of_like_length_update_as_one_batch(tmp_path, two, kind, monkeypa
 def test_groups_hold_every_row_once_and_little_padding():
     mask = np.array([[1, 1, 0, 0], [1, 1, 1, 1], [1, 0, 0, 0], [1, 0, 1, 0], [0, 0, 0, 0]])
     batch = {"input_mask": tf.constant(mask), "label_ids": tf.range(5)}
-    parts = training.split_by_length(batch, 2)
+    parts = split_by_length(batch, 2)
     assert [part["label_ids"].numpy().tolist() for part in parts] == [[4, 2], [0, 3, 1]]
     assert [part["input_mask"].shape.as_list() for part in parts] == [[2, 1], [3, 4]]
 
@@ -208,11 +214,11 @@ def test_replicas_drop_different_values(tmp_path, two):
 @pytest.mark.parametrize(("examples", "batch_size"), [(8, 4), (7, 4), (5, 4), (3, 4), (1, 4), (7, 3), (4, 1)])
 def test_every_example_comes_once_and_in_order(two, replicas, examples, batch_size):
     strategy = two if replicas == 2 else ONE
-    model = training.build_model(strategy, lambda: heads.SpanModel(tiny_config()), 1)
+    model = build_model(strategy, lambda: heads.SpanModel(tiny_config()), 1)
     randomize(model)
     batch = small_batch(examples)
     data = tf.data.Dataset.from_tensor_slices({**batch, "unique_ids": np.arange(examples)}).batch(batch_size)
-    parts = list(training.Runner(model, strategy).run(data))
+    parts = list(Runner(model, strategy).run(data))
     got = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
     np.testing.assert_array_equal(got["unique_ids"], np.arange(examples))
     np.testing.assert_array_equal(got["input_ids"], batch["input_ids"])
@@ -277,14 +283,14 @@ def test_an_output_dir_of_another_model(tmp_path):
 def test_weights_for_evaluation(tmp_path, log_lines):
     model = MAKERS["pretraining"](tiny_config())
     with pytest.raises(UserError, match="none: there is no such folder, and no --init_checkpoint is given"):
-        training.start_from(model, str(tmp_path / "none"), None)
-    assert training.start_from(model, str(tmp_path / "none"), None, will_train=True) == 0
+        start_from(model, str(tmp_path / "none"), None)
+    assert start_from(model, str(tmp_path / "none"), None, will_train=True) == 0
     assert "the weights are random" in log_lines[-1]
     init = saved_model(tmp_path, seed=3)
-    assert training.start_from(model, str(tmp_path / "none"), init) == 0
+    assert start_from(model, str(tmp_path / "none"), init) == 0
     assert largest_difference(values_of(model), final_state(tmp_path)) == 0.0
     trained = train(tmp_path / "run", 2)
-    assert training.start_from(model, str(tmp_path / "run"), init) == 2
+    assert start_from(model, str(tmp_path / "run"), init) == 2
     assert largest_difference(values_of(model), values_of(trained)) == 0.0
 
 
@@ -395,7 +401,7 @@ def test_tensorboard_gets_the_configuration_and_the_settings(tmp_path):
 
 def test_eval_results_are_sorted_lines(tmp_path):
     results = {"loss": np.float32(0.1), "global_step": 5, "accuracy": np.float32(1 / 3)}
-    training.write_eval_results(str(tmp_path), results)
+    write_eval_results(str(tmp_path), results)
     assert (tmp_path / "eval_results.txt").read_text() == "accuracy = 0.33333334\nglobal_step = 5\nloss = 0.1\n"
     points = events(tmp_path / "eval")
     assert [(step, tag) for step, tag, _ in points] == [(5, "loss"), (5, "accuracy")]
@@ -425,11 +431,11 @@ def record_rows(count):
 
 
 @pytest.fixture
-def files(tmp_path) -> pretraining.PretrainingOptions:
+def files(tmp_path) -> PretrainingOptions:
     """A configuration and records on disk, and the options to pretrain with them."""
     (tmp_path / "config.json").write_text(tiny_config(hidden_dropout_prob=0.1).to_json_string())
     records.write_records(str(tmp_path / "train.tfrecord"), records.PRETRAINING, record_rows(6))
-    return pretraining.PretrainingOptions(
+    return PretrainingOptions(
         bert_config_file=str(tmp_path / "config.json"),
         input_file=str(tmp_path / "train.tfrecord"),
         output_dir=str(tmp_path / "run"),
@@ -446,7 +452,7 @@ def files(tmp_path) -> pretraining.PretrainingOptions:
     )
 
 
-def changed(options, **changes) -> pretraining.PretrainingOptions:
+def changed(options, **changes) -> PretrainingOptions:
     return type(options)(**{**vars(options), **changes})
 
 
@@ -486,7 +492,7 @@ def test_records_that_are_no_examples_are_named(files):
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"do_train": False, "do_eval": False}, "nothing to do: give --do_train, --do_eval or both"),
+        ({"do_train": False, "do_eval": False}, "nothing to do: give at least one of --do_train"),
         ({"max_seq_length": 24}, "--max_seq_length=24 is more than the model can read: .* 23"),
         ({"input_file": "gone*.tfrecord"}, r"gone\*\.tfrecord: no file matches this pattern"),
         ({"bert_config_file": "gone.json"}, r"gone\.json: no such file"),
@@ -555,7 +561,7 @@ def test_a_second_signal_stops_at_once_and_signals_that_come_together_are_one(mo
     """Ctrl-C in a shell, and `timeout`, send the same signal to a process twice."""
     clock = [100.0]
     monkeypatch.setattr(process.time, "monotonic", lambda: clock[0])
-    with training._StopRequest() as stop:
+    with _StopRequest() as stop:
         os.kill(os.getpid(), signal.SIGTERM)
         os.kill(os.getpid(), signal.SIGTERM)
         assert stop.requested and stop.stopped("saved").status == 143
@@ -565,14 +571,14 @@ def test_a_second_signal_stops_at_once_and_signals_that_come_together_are_one(mo
 
 
 def test_a_disk_that_is_full_later_names_the_checkpoint_that_is_there(tmp_path, monkeypatch):
-    save = training.checkpoint.CheckpointFolder.save
+    save = checkpoint.CheckpointFolder.save
 
     def full(self, variables, step):
         if step:
             raise UserError("model.ckpt-2: cannot be written: No space left on device")
         return save(self, variables, step)
 
-    monkeypatch.setattr(training.checkpoint.CheckpointFolder, "save", full)
+    monkeypatch.setattr(checkpoint.CheckpointFolder, "save", full)
     with pytest.raises(UserError, match=r"No space left .*; .*/model\.ckpt-0 is there, the same command continues"):
         train(tmp_path, 2)
 

@@ -15,6 +15,7 @@ from bert_tf2.config import BertConfig
 from bert_tf2.support.errors import UserError
 from bert_tf2.weights import bundle, convert, keras_files, names
 from bert_tf2.weights.labels import TAGGING_TASK, LabelMap, load_label_map, save_label_map
+from bert_tf2.weights.options import ConversionOptions
 
 WORDS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "[unused0]", *(f"word{n}" for n in range(VOCAB - 6))]
 
@@ -35,7 +36,7 @@ def google_folder(folder: pathlib.Path, kind: str = "pretraining", seed: int = 0
 
 def converted(**options) -> list[str]:
     options = {name: str(value) if isinstance(value, pathlib.Path) else value for name, value in options.items()}
-    return convert.run(convert.ConversionOptions(**options))
+    return convert.run(ConversionOptions(**options))
 
 
 def message_of(**options) -> str:

@@ -14,14 +14,19 @@ from small_models import randomize, small_config
 from bert_tf2 import checkpoint, heads, modeling, records, tokenization
 from bert_tf2.finetuning import extract_features
 from bert_tf2.finetuning.classification import run as finetune_classifier
+from bert_tf2.finetuning.classification.options import ClassifierOptions
+from bert_tf2.finetuning.options import FeatureOptions
 from bert_tf2.finetuning.squad import run as finetune_squad
+from bert_tf2.finetuning.squad.options import SquadOptions
 from bert_tf2.pretraining import examples as pretraining_data
 from bert_tf2.pretraining import predict_masked
 from bert_tf2.pretraining import run as pretraining
+from bert_tf2.pretraining.options import MaskedLMOptions, PretrainingDataOptions, PretrainingOptions
 from bert_tf2.support.errors import UserError
-from bert_tf2.training import loop as training
+from bert_tf2.training.loop import start_from
 from bert_tf2.weights import convert, huggingface, provenance
 from bert_tf2.weights.base import Weights
+from bert_tf2.weights.options import ConversionOptions
 
 CASED = [word.title() if word.isalpha() else word for word in toy_data.VOCAB]
 
@@ -121,7 +126,7 @@ def test_a_broken_configuration_beside_weights_is_named(encoder):
 @pytest.fixture
 def from_transformers(encoder, tmp_path) -> str:
     """The same in Hugging Face's layout, of which "gelu" says nothing certain."""
-    convert.run(convert.ConversionOptions(input=str(encoder), output=str(tmp_path / "hf"), to="hf"))
+    convert.run(ConversionOptions(input=str(encoder), output=str(tmp_path / "hf"), to="hf"))
     content = json.loads((tmp_path / "hf" / "config.json").read_text())
     write_json(tmp_path / "hf" / "config.json", {**content, "hidden_act": "gelu"})
     return str(tmp_path / "hf")
@@ -142,14 +147,12 @@ def test_a_conversion_asks_for_the_same(encoder, tmp_path):
     """TensorFlow 1's weights with the --bert_config_file of another number of heads."""
     (tmp_path / "other.json").write_text(small_config(num_attention_heads=4).to_json_string())
     options = {"input": str(encoder), "output": str(tmp_path / "out"), "to": "hf"}
-    message = message_of(
-        convert.run, convert.ConversionOptions(**options, bert_config_file=str(tmp_path / "other.json"))
-    )
+    message = message_of(convert.run, ConversionOptions(**options, bert_config_file=str(tmp_path / "other.json")))
     assert "states num_attention_heads 2" in message and not (tmp_path / "out").exists()
 
 
 def test_a_keras_model_knows_its_own_configuration(encoder, tmp_path):
-    convert.run(convert.ConversionOptions(input=str(encoder), output=str(tmp_path / "m.keras"), to="keras"))
+    convert.run(ConversionOptions(input=str(encoder), output=str(tmp_path / "m.keras"), to="keras"))
     message = message_of(
         checkpoint.initialize, modeling.BertModel(small_config(hidden_act="relu")), str(tmp_path / "m.keras")
     )
@@ -290,15 +293,11 @@ def test_a_few_added_words_do_not_make_a_vocabulary_cased():
 
 CASED_FOLDER_CALLS = {
     "extract_features": lambda flags: extract_features.run(
-        extract_features.FeatureOptions(
-            input_file="text.txt", output_file="out.json", layers="-1", max_seq_length=32, **flags
-        )
+        FeatureOptions(input_file="text.txt", output_file="out.json", layers="-1", max_seq_length=32, **flags)
     ),
-    "predict_masked": lambda flags: predict_masked.run(
-        predict_masked.MaskedLMOptions(sentence=["The [MASK] ."], **flags)
-    ),
+    "predict_masked": lambda flags: predict_masked.run(MaskedLMOptions(sentence=["The [MASK] ."], **flags)),
     "run_squad": lambda flags: finetune_squad.run(
-        finetune_squad.SquadOptions(
+        SquadOptions(
             output_dir="out",
             do_train=True,
             train_file="gone.json",
@@ -309,10 +308,10 @@ CASED_FOLDER_CALLS = {
         )
     ),
     "run_pretraining": lambda flags: pretraining.run(
-        pretraining.PretrainingOptions(input_file="gone", output_dir="out", do_train=True, max_seq_length=32, **flags)
+        PretrainingOptions(input_file="gone", output_dir="out", do_train=True, max_seq_length=32, **flags)
     ),
     "create_pretraining_data": lambda flags: pretraining_data.create_pretraining_data(
-        "text.txt", "out.tfrecord", flags["vocab_file"], None, pretraining_data.PretrainingDataOptions()
+        "text.txt", "out.tfrecord", flags["vocab_file"], None, PretrainingDataOptions()
     ),
 }
 
@@ -322,7 +321,7 @@ def cased_folder(tmp_path_factory) -> pathlib.Path:
     """A cased model in Hugging Face's layout."""
     folder = tmp_path_factory.mktemp("cased")
     google_folder(folder / "google", vocabulary=CASED)
-    convert.run(convert.ConversionOptions(input=str(folder / "google"), output=str(folder / "hf"), to="hf"))
+    convert.run(ConversionOptions(input=str(folder / "google"), output=str(folder / "hf"), to="hf"))
     assert huggingface.stated_case(str(folder / "hf"))[0] is False
     return folder / "hf"
 
@@ -343,10 +342,10 @@ def test_a_cased_model_with_the_default_flag_is_refused_everywhere(call, cased_f
 
 def test_a_conversion_takes_the_stated_case_along(cased_folder, tmp_path):
     options = {"output": str(tmp_path / "tf1"), "to": "tf1"}
-    convert.run(convert.ConversionOptions(input=str(cased_folder), **options))
+    convert.run(ConversionOptions(input=str(cased_folder), **options))
     record = json.loads((tmp_path / "tf1" / "tokenization.json").read_text())
     assert record == json.loads(provenance.record_of(False, CASED))
-    report = convert.run(convert.ConversionOptions(input=str(tmp_path / "tf1"), output=str(tmp_path / "hf"), to="hf"))
+    report = convert.run(ConversionOptions(input=str(tmp_path / "tf1"), output=str(tmp_path / "hf"), to="hf"))
     assert not any("Taken for" in line for line in report)
     assert huggingface.stated_case(str(tmp_path / "hf"))[0] is False
 
@@ -375,14 +374,12 @@ def trained(tmp_path_factory, tables) -> dict:
         "train_batch_size": 32,
         "num_train_epochs": 1.0,
     }
-    finetune_classifier.run(
-        finetune_classifier.ClassifierOptions(**options, do_train=True, eval_steps=1, do_lower_case=False)
-    )
+    finetune_classifier.run(ClassifierOptions(**options, do_train=True, eval_steps=1, do_lower_case=False))
     return options
 
 
 def run_again(trained: dict, **changes) -> None:
-    finetune_classifier.run(finetune_classifier.ClassifierOptions(**{**trained, "do_lower_case": False, **changes}))
+    finetune_classifier.run(ClassifierOptions(**{**trained, "do_lower_case": False, **changes}))
 
 
 @pytest.mark.parametrize("folder", ["out", "out/best"])
@@ -433,7 +430,7 @@ def test_fewer_layers_are_no_way_to_go_on(tmp_path):
     folder = checkpoint.CheckpointFolder(str(tmp_path / "out"))
     folder.save(checkpoint.tf1_variables(heads.SpanModel(small_config())), 3)
     model = heads.SpanModel(small_config(num_hidden_layers=1))
-    message = message_of(training.start_from, model, str(tmp_path / "out"), None)
+    message = message_of(start_from, model, str(tmp_path / "out"), None)
     assert "bert/encoder/layer_1/attention/self/query/kernel is not in the model" in message
 
 
@@ -480,7 +477,7 @@ def test_a_head_that_nobody_trained(trained, pretrained, tmp_path, how):
 
 
 def test_spans_that_nobody_trained(pretrained, tmp_path):
-    options = finetune_squad.SquadOptions(
+    options = SquadOptions(
         bert_config_file=f"{pretrained}/bert_config.json",
         vocab_file=f"{pretrained}/vocab.txt",
         init_checkpoint=pretrained,
@@ -511,7 +508,7 @@ def write_pretraining_records(path: pathlib.Path) -> str:
 
 @pytest.fixture
 def pretraining_options(pretrained, tmp_path):
-    def make(**changes) -> pretraining.PretrainingOptions:
+    def make(**changes) -> PretrainingOptions:
         settings = {
             "bert_config_file": f"{pretrained}/bert_config.json",
             "input_file": write_pretraining_records(tmp_path / "records"),
@@ -521,7 +518,7 @@ def pretraining_options(pretrained, tmp_path):
             "eval_batch_size": 2,
             "max_eval_steps": 2,
         }
-        return pretraining.PretrainingOptions(**{**settings, **changes})
+        return PretrainingOptions(**{**settings, **changes})
 
     return make
 
@@ -562,6 +559,6 @@ def test_evaluating_a_model_of_masked_words_only(pretraining_options, tmp_path, 
 
 def test_a_model_to_be_trained_may_begin_at_random(tmp_path):
     model = heads.SpanModel(small_config())
-    assert training.start_from(model, str(tmp_path), None, will_train=True) == 0
+    assert start_from(model, str(tmp_path), None, will_train=True) == 0
     with pytest.raises(UserError, match="holds no checkpoint"):
-        training.start_from(model, str(tmp_path), None)
+        start_from(model, str(tmp_path), None)

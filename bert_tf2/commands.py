@@ -1,0 +1,93 @@
+"""The scripts, as functions of the installed package: `bert_tf2 run_pretraining --do_train ...` runs one of them.
+
+A script in a checkout is two lines that call `run` with its name. The settings of a script, and what --help shows of
+them, are stated in its options class.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+from typing import Any, NamedTuple
+
+from bert_tf2.support import process
+
+
+class Command(NamedTuple):
+    """A script.
+
+    Attributes:
+      options: its options class, as "module:class" within the package.
+      run: the function that is called with an object of that class, as "module:function".
+      tensorflow: whether TensorFlow is needed; it is loaded once the flags have been checked.
+      exports: whether the function takes `export`, the function that writes a SavedModel of what was trained. The tasks
+        do not know that function: an export may hold any of them.
+      prints: whether to print what the function returns, a line or several.
+    """
+
+    options: str
+    run: str
+    tensorflow: bool = True
+    exports: bool = False
+    prints: bool = False
+
+
+COMMANDS = {
+    "build_vocab": Command("vocabulary:BuildVocabOptions", "vocabulary:run", tensorflow=False),
+    "create_pretraining_data": Command(
+        "pretraining.options:CreatePretrainingDataOptions", "pretraining.examples:run", tensorflow=False
+    ),
+    "run_pretraining": Command("pretraining.options:PretrainingOptions", "pretraining.run:run", exports=True),
+    "predict_masked": Command("pretraining.options:MaskedLMOptions", "pretraining.predict_masked:run"),
+    "run_classifier": Command(
+        "finetuning.classification.options:ClassifierOptions", "finetuning.classification.run:run", exports=True
+    ),
+    "run_squad": Command("finetuning.squad.options:SquadOptions", "finetuning.squad.run:run", exports=True),
+    "run_ner": Command("finetuning.ner.options:NerOptions", "finetuning.ner.run:run", exports=True),
+    "extract_features": Command("finetuning.options:FeatureOptions", "finetuning.extract_features:run"),
+    "convert_checkpoint": Command(
+        "weights.options:ConversionOptions", "weights.convert:run", tensorflow=False, prints=True
+    ),
+    "export_saved_model": Command("export.options:ExportOptions", "export.run:run", prints=True),
+}
+
+
+def run(name: str) -> None:
+    """Runs a script on the command line of this process; see flags.run for the exit status."""
+    process.begin()  # before the imports, so that from here on Ctrl-C gets one line
+    from bert_tf2.support import flags
+
+    command = COMMANDS[name]
+
+    def call(options: Any) -> None:
+        if command.tensorflow:
+            flags.load_tensorflow()
+        more = {"export": find("export.run:export_model")} if command.exports else {}
+        result = find(command.run)(options, **more)
+        if command.prints:
+            print(result if isinstance(result, str) else "\n".join(result))
+
+    flags.run(find(command.options), call)
+
+
+def find(path: str) -> Any:
+    """What "module:name" names within the package."""
+    module, _, name = path.partition(":")
+    return getattr(importlib.import_module(f"bert_tf2.{module}"), name)
+
+
+def main() -> None:
+    """The command `bert_tf2`: the name of a script, then its flags."""
+    name = sys.argv[1].removesuffix(".py") if len(sys.argv) > 1 else ""
+    if name not in COMMANDS:
+        listed = "\n".join(f"  {command}" for command in COMMANDS)
+        print(f"usage: bert_tf2 SCRIPT --flag=value ...   (bert_tf2 SCRIPT --help lists the flags)\n\n{listed}")
+        sys.exit(0 if name in ("--help", "-h", "help") else 2)
+    # Messages begin with the name of the script, and it is looked for beside the file of that name.
+    sys.argv[:2] = [os.path.join(os.path.dirname(sys.argv[0]), f"{name}.py")]
+    run(name)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,125 @@
+"""The best weights of a training that evaluates: a folder of their own, and when to give up on better ones."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+
+import numpy as np
+from absl import logging
+
+from bert_tf2 import checkpoint
+from bert_tf2.finetuning.options import FineTuneOptions
+from bert_tf2.support import files
+from bert_tf2.support.errors import UserError
+from bert_tf2.training.monitor import write_scalars
+from bert_tf2.training.options import MOST_STEPS
+
+
+def best_folder(options: FineTuneOptions) -> str:
+    return os.path.join(options.output_dir, "best")
+
+
+def folder_of_weights(options: FineTuneOptions) -> str:
+    """Where to take trained weights from: the best ones, unless the training went on without an evaluation."""
+    newest = checkpoint.latest_checkpoint(options.output_dir)
+    best = Best(options, begun=newest is not None)
+    up_to_date = best.found and best.last_step >= checkpoint.Checkpoint(newest).global_step
+    return best.folder if up_to_date else options.output_dir
+
+
+def _is_count(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < MOST_STEPS
+
+
+_LARGEST_MEASURE = 1e9  # all measures are shares or percentages
+
+
+def _is_measure(value: object) -> bool:
+    """Whether it is the value of a measure, or the sign that there is none yet."""
+    if value is None or value == -np.inf:
+        return True
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and abs(value) < _LARGEST_MEASURE
+
+
+# What measure.json holds, and how it is recognised.
+_SEEN: Mapping[str, Callable[[object], bool]] = {
+    "measure": lambda value: value is None or isinstance(value, str),
+    "value": _is_measure,
+    **dict.fromkeys(("step", "last_step", "evaluations_since"), _is_count),
+}
+
+
+class Best:
+    """The best weights so far, in a folder of their own, and when to give up hope for better ones.
+
+    What was seen is in `measure.json` beside them, for a training that is continued and for later calls.
+    """
+
+    def __init__(self, options: FineTuneOptions, begun: bool):
+        """`begun`: whether output_dir holds a training. If not, weights in the folder are those of a deleted one."""
+        self.folder = best_folder(options)
+        self._patience = options.patience
+        self._file = os.path.join(self.folder, "measure.json")
+        self._seen = {"measure": None, "value": -np.inf, "step": 0, "last_step": 0, "evaluations_since": 0}
+        self._events = os.path.join(options.output_dir, "eval")
+        if begun and files.exists(self._file):
+            self._seen = self._read()
+
+    def _read(self) -> dict:
+        """What was seen until now.
+
+        Raises:
+          UserError: the file is damaged, or the weights that it tells of are gone.
+        """
+        try:
+            seen = files.read_json(self._file)
+        except UserError as error:
+            raise self._unusable(str(error).removeprefix(f"{self._file}: ")) from error
+        for name, is_good in _SEEN.items():
+            if name not in seen or not is_good(seen[name]):
+                raise self._unusable(f"its {name} is missing or makes no sense")
+        if seen["measure"] is not None and checkpoint.latest_checkpoint(self.folder) is None:
+            raise self._unusable(f"it tells of weights of step {seen['step']}, which are not in {self.folder}")
+        return {**seen, "value": -np.inf if seen["value"] is None else seen["value"]}
+
+    def _unusable(self, reason: str) -> UserError:
+        aside = f"{self.folder}.old"
+        return UserError(
+            f"{self._file}: tells which weights were the best, and cannot be used: {reason}. Put back a copy of the"
+            f" file, or go on without it: mv {self.folder} {aside} (nothing is lost: the training itself is in"
+            f" {os.path.dirname(self.folder)}, and goes on from its newest checkpoint)"
+        )
+
+    @property
+    def found(self) -> bool:
+        return self._seen["measure"] is not None
+
+    @property
+    def last_step(self) -> int:
+        """The step of the last evaluation."""
+        return self._seen["last_step"]
+
+    @property
+    def given_up(self) -> bool:
+        """Whether the training should end, which is logged."""
+        if not 0 < self._patience <= self._seen["evaluations_since"]:
+            return False
+        since, name = self._seen["evaluations_since"], self._seen["measure"]
+        logging.info("No better %s in %d evaluations: the training ends here", name, since)
+        return True
+
+    def look(self, model, step: int, name: str, value: float) -> bool:
+        """Takes in an evaluation; whether to stop."""
+        if value > self._seen["value"]:
+            self._seen = {"measure": name, "value": value, "step": step, "last_step": step, "evaluations_since": 0}
+            folder = checkpoint.CheckpointFolder(self.folder, keep_checkpoint_max=1)
+            folder.save(checkpoint.tf1_variables(model), step)
+        else:
+            self._seen["last_step"] = step
+            self._seen["evaluations_since"] += 1
+        # JSON has no infinity, which stands for "no evaluation gave a number".
+        files.write_json(self._file, {**self._seen, "value": self._seen["value"] if self.found else None})
+        write_scalars(self._events, step, {name: value})
+        logging.info("step %d: %s %.4f (best so far %.4f)", step, name, value, self._seen["value"])
+        return self.given_up

@@ -1,0 +1,86 @@
+"""The settings that all fine-tuning tasks share, and those of extract_features.py."""
+
+from __future__ import annotations
+
+from bert_tf2.support.settings import (
+    DATA,
+    DEVICES,
+    EVALUATION,
+    FEATURES,
+    MODEL,
+    TRAINING,
+    WrongSetting,
+    options,
+    setting,
+)
+from bert_tf2.training.options import (
+    DeviceOptions,
+    LogOptions,
+    ModelOptions,
+    PrecisionOptions,
+    TrainingOptions,
+    VocabularyOptions,
+    sequence_length,
+)
+
+
+@options
+class FineTuneOptions(LogOptions, VocabularyOptions, TrainingOptions):
+    """The settings that all tasks share.
+
+    pad_to_max_length: without it a batch is as wide as its longest row, which changes no answer and, on MRPC, halves
+    the work. A TPU compiles for each width anew, so there every batch is padded.
+
+    eval_steps: the best weights are kept in output_dir/best. Evaluation and prediction use them, in the same call and
+    in later ones.
+    """
+
+    needs = (("patience", "eval_steps"),)
+
+    max_seq_length: int = sequence_length("Tokens of an example, special ones included; longer texts are cut.")
+    num_train_epochs: float = setting("How many times to go through the training data.", 3.0, group=TRAINING, low=0.0)
+    warmup_proportion: float = setting(
+        "Share of the training in which the learning rate rises.", 0.1, group=TRAINING, low=0.0, high=1.0
+    )
+    pad_to_max_length: bool = setting(
+        "Pad every batch to max_seq_length, not to its own longest row.", False, group=TRAINING
+    )
+    eval_steps: int = setting(
+        "Evaluate every so many steps during training and keep the best weights; 0: never.", 0, group=EVALUATION, low=0
+    )
+    patience: int = setting(
+        "End the training after so many evaluations without a better one; 0: never.", 0, group=EVALUATION, low=0
+    )
+
+
+@options
+class FeatureOptions(LogOptions, PrecisionOptions, VocabularyOptions, DeviceOptions, ModelOptions):
+    """Writes BERT's hidden states for the lines of a text: for every token, or pooled into one vector a line.
+
+    Example:
+      python extract_features.py --input_file=/tmp/input.txt --output_file=/tmp/output.jsonl --layers=-1,-2,-3,-4 \\
+          --bert_config_file=$BERT_BASE_DIR/bert_config.json --vocab_file=$BERT_BASE_DIR/vocab.txt \\
+          --init_checkpoint=$BERT_BASE_DIR/bert_model.ckpt --max_seq_length=128 --batch_size=8
+    """
+
+    input_file: str = setting(
+        "Text, one example a line; ` ||| ` separates the two texts of a pair.", group=DATA, reads=True
+    )
+    output_file: str = setting("JSON lines; with pooling also .npy.", group=DATA, writes_file=True)
+    init_checkpoint: str = setting("The weights of a BERT, of any kind.", group=MODEL, reads="weights")
+    max_seq_length: int = sequence_length("Tokens of a line, special ones included; longer lines are cut.")
+    layers: str = setting("Which layers, separated by commas; -1 is the last.", "-1,-2,-3,-4", group=FEATURES)
+    pooling: str = setting(
+        "One vector a line instead: the first token, or all of them.",
+        "none",
+        group=FEATURES,
+        choices=("none", "cls", "mean", "max"),
+    )
+    batch_size: int = setting("Lines per batch.", 32, group=DEVICES, low=1, memory=())
+    use_one_hot_embeddings: bool = setting(
+        "Accepted and ignored: the way to look up embeddings is chosen for the device.", False, group=DEVICES
+    )
+
+    def check(self) -> None:
+        if self.output_file.endswith(".npy") and self.pooling == "none":
+            raise WrongSetting(f"--output_file={self.output_file}: .npy holds a vector a line, which needs --pooling")

@@ -1,0 +1,223 @@
+"""One call of a fine-tuning task: the model, its weights, the training and the runs over record files."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import tempfile
+from collections.abc import Callable, Iterator, Mapping
+
+import numpy as np
+from absl import logging
+
+from bert_tf2 import checkpoint, records
+from bert_tf2.config import BertConfig
+from bert_tf2.finetuning.best import Best, best_folder, folder_of_weights
+from bert_tf2.finetuning.options import FineTuneOptions
+from bert_tf2.support import files, output_lock, progress, settings
+from bert_tf2.support.errors import UserError
+from bert_tf2.training.devices import build_model, create_strategy
+from bert_tf2.training.loop import Trainer, start_from
+from bert_tf2.training.monitor import hyperparameters
+from bert_tf2.training.options import MOST_STEPS, POLICIES, TrainOptions
+from bert_tf2.training.runner import Runner
+from bert_tf2.weights import provenance
+from bert_tf2.weights.labels import LabelMap, save_label_map
+
+# Into how many groups of like length a training batch is divided. More would leave less padding, but make the matrix
+# products so small that they get slower. The graph takes seconds longer to make, which a short training cannot regain.
+_LENGTH_GROUPS = 4
+_STEPS_WORTH_GROUPS = 100
+
+
+class FineTuner:
+    """One call of a fine-tuning script: the configuration, the tokenizer, the devices, and the model once it is made.
+
+    Attributes:
+      config: the model's configuration.
+      tokenizer: for its vocabulary.
+      model: None until `make_model`.
+      global_step: of the model's weights, from then on.
+    """
+
+    def __init__(self, options: FineTuneOptions):
+        """Reads configuration and vocabulary, and what is known of the weights that the call begins with.
+
+        Raises:
+          UserError: files that are missing or disagree, or settings that do; or there are no weights, and none will be
+            trained.
+        """
+        self.options = options
+        self.config = BertConfig.from_json_file(options.bert_config_file)
+        self.config.check_sequence_length(options.max_seq_length)
+        source = checkpoint.weights_in_use(options.output_dir, options.init_checkpoint, options.do_train)
+        self.tokenizer = provenance.load_tokenizer(
+            options.vocab_file, options.do_lower_case, self.config.vocab_size, source, options.init_checkpoint
+        )
+        if options.do_train:
+            provenance.check_output_dir(options.output_dir, self.config)
+        self.model = None
+        self.global_step: int | None = None
+        self._strategy = create_strategy(options)
+        self._runner: Runner | None = None
+        self._held = contextlib.ExitStack()
+
+    def __enter__(self) -> FineTuner:
+        return self
+
+    def __exit__(self, *exception) -> None:
+        self._held.close()
+
+    def make_model(self, make: Callable[[str], object]) -> None:
+        """Builds the model by `make(dtype policy)` and loads its weights, so that a misfit shows at once.
+
+        The weights are the newest in output_dir, or the best there if nothing is trained, else those of
+        init_checkpoint. If this call trains, output_dir belongs to it from here on.
+
+        Raises:
+          UserError: a checkpoint that cannot be read or is another model's, or another training runs in output_dir.
+        """
+        options = self.options
+        files.make_directory(options.output_dir)
+        if options.do_train:
+            self._held.enter_context(output_lock.training_in(options.output_dir))
+        self.model = build_model(self._strategy, lambda: make(POLICIES[options.precision]), options.random_seed)
+        self._runner = Runner(self.model, self._strategy)
+        folder = options.output_dir if options.do_train else folder_of_weights(options)
+        self.global_step = start_from(self.model, folder, options.init_checkpoint, will_train=options.do_train)
+
+    def output_file(self, name: str) -> str:
+        return os.path.join(self.options.output_dir, name)
+
+    def record_file(self, name: str) -> str:
+        """Where to write examples for the model: into output_dir, as the reference does.
+
+        Beside a running training they go to a temporary folder, since that training evaluates on the records that are
+        in output_dir.
+        """
+        if self.options.do_train or not output_lock.is_training_elsewhere(self.options.output_dir):
+            return self.output_file(name)
+        return os.path.join(self._held.enter_context(tempfile.TemporaryDirectory()), name)
+
+    def save_labels(self, label_map: LabelMap) -> None:
+        """Writes label_map.json beside all the weights that the training will write."""
+        save_label_map(self.options.output_dir, label_map)
+        if self.options.eval_steps:
+            save_label_map(best_folder(self.options), label_map)
+
+    def _sizes(self, num_labels: int) -> dict[str, int]:
+        return {
+            "max_seq_length": self.options.max_seq_length,
+            "vocab_size": self.config.vocab_size,
+            "type_vocab_size": self.config.type_vocab_size,
+            "num_labels": num_labels,
+        }
+
+    def _read(self, path: str, kind: records.RecordKind, sizes: records.Sizes, batch_size: int, **how):
+        return records.read_records([path], kind, sizes, batch_size, pad_to_max_length=self._padded, **how)
+
+    def _length_groups(self, steps: int) -> int:
+        if self._padded or steps < _STEPS_WORTH_GROUPS:
+            return 1
+        return min(_LENGTH_GROUPS, self.options.train_batch_size)
+
+    @property
+    def _padded(self) -> bool:
+        return self.options.pad_to_max_length or self.options.use_tpu
+
+    def train(
+        self,
+        path: str,
+        kind: records.RecordKind,
+        num_examples: int,
+        num_labels: int = 0,
+        measure: Callable[[], tuple[str, float]] | None = None,
+    ) -> None:
+        """Trains on a record file.
+
+        Args:
+          path: the records.
+          kind: what they are.
+          num_examples: how many examples an epoch counts (for SQuAD questions, not windows, as in the reference).
+          num_labels: the limit for label ids, where there are such.
+          measure: evaluates the model as it stands: the measure's name and value, higher is better.
+
+        Raises:
+          UserError: too few examples for a single step.
+        """
+        options = self.options
+        trainer = self._trainer(num_examples)
+        begun = checkpoint.latest_checkpoint(options.output_dir) is not None
+        if begun:
+            trainer.start()  # loads the weights once more, with the optimizer's slots
+        best = Best(options, begun) if measure and options.eval_steps else None
+        for folder in [options.output_dir, *([best.folder] if best else [])]:
+            provenance.write(folder, self.config, self.tokenizer, options.vocab_file)
+        if best is None or not best.given_up:
+            sizes = self._sizes(num_labels)
+            data = self._read(
+                path, kind, sizes, options.train_batch_size,
+                shuffle_seed=options.random_seed + trainer.global_step, repeat=True, drop_remainder=True,
+            )  # fmt: skip
+            trainer.train(
+                data,
+                explain=lambda: records.find_fault([path], kind, sizes),
+                evaluate=(lambda step: best.look(self.model, step, *measure())) if best else None,
+                eval_steps=options.eval_steps,
+            )
+        self.global_step = trainer.global_step
+        if best and best.found:
+            self.global_step = start_from(self.model, best.folder, None)
+
+    def num_train_steps(self, num_examples: int) -> int:
+        """The steps of a training, as the reference counts them.
+
+        Raises:
+          UserError: not a single one, or more than can be counted.
+        """
+        options = self.options
+        steps = num_examples / options.train_batch_size * options.num_train_epochs
+        if not 1 <= steps < MOST_STEPS:
+            few = steps < 1
+            raise UserError(
+                f"{num_examples} examples, batches of {options.train_batch_size} and {options.num_train_epochs} epochs"
+                f" make {'not a single' if few else f'{steps:.3g}'} training step{'' if few else 's'};"
+                + (" lower --train_batch_size or raise --num_train_epochs" if few else " lower --num_train_epochs")
+            )
+        return int(steps)
+
+    def _trainer(self, num_examples: int) -> Trainer:
+        options = self.options
+        steps = self.num_train_steps(num_examples)
+        logging.info(
+            "Training on %d examples in batches of %d: %d steps", num_examples, options.train_batch_size, steps
+        )
+        train_options = TrainOptions(
+            **settings.shared(options, TrainOptions),
+            num_train_steps=steps,
+            num_warmup_steps=int(steps * options.warmup_proportion),
+            length_groups=self._length_groups(steps),
+            texts=hyperparameters(options),
+        )
+        return Trainer(self.model, self._strategy, train_options)
+
+    def run(
+        self,
+        path: str,
+        kind: records.RecordKind,
+        batch_size: int,
+        num_labels: int = 0,
+        *,
+        what: str = "Evaluating",
+        total: int | None = None,
+        unit: str = "examples",
+    ) -> Iterator[Mapping[str, np.ndarray]]:
+        """Runs the model over a record file; see Runner.run.
+
+        Args:
+          what, total, unit: how the progress is shown; see progress.track.
+        """
+        sizes = self._sizes(num_labels)
+        data = self._read(path, kind, sizes, batch_size)
+        batches = self._runner.run(data, explain=lambda: records.find_fault([path], kind, sizes))
+        return progress.track(batches, what, total, unit, size=lambda batch: len(batch["input_ids"]))

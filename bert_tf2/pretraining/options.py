@@ -1,0 +1,149 @@
+"""The settings of the scripts for pretraining: making its examples, training on them, and filling in blanks."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from bert_tf2.support.settings import (
+    ANSWERS,
+    DATA,
+    EVALUATION,
+    EXAMPLES,
+    MODEL,
+    TO_DO,
+    TRAINING,
+    Options,
+    options,
+    setting,
+)
+from bert_tf2.training.options import (
+    CaseOptions,
+    EvaluationOptions,
+    LogOptions,
+    ModelOptions,
+    TrainingOptions,
+    VocabularyOptions,
+    sequence_length,
+)
+
+_LONGEST = 1_000_000  # every example is padded to its length, in memory
+
+
+@options
+class PretrainingDataOptions(Options):
+    """Which examples to make of the documents; names and defaults are those of the reference's flags."""
+
+    max_seq_length: int = setting("Tokens of an example, padding included.", 128, group=EXAMPLES, low=5, high=_LONGEST)
+    max_predictions_per_seq: int = setting(
+        "Masked tokens of an example at most; give run_pretraining.py the same number.",
+        20,
+        group=EXAMPLES,
+        low=1,
+        high=_LONGEST,
+    )
+    do_whole_word_mask: bool = setting(
+        "Mask all the pieces of a word or none, not each by itself.", False, group=EXAMPLES
+    )
+    dupe_factor: int = setting(
+        "How many times to go through the text, with other pairs and masks each time.",
+        10,
+        group=EXAMPLES,
+        low=1,
+        memory=(),
+    )
+    masked_lm_prob: float = setting("Share of the tokens to predict.", 0.15, group=EXAMPLES, low=0.0, high=1.0)
+    short_seq_prob: float = setting(
+        "Share of the documents to cut into examples shorter than max_seq_length.",
+        0.1,
+        group=EXAMPLES,
+        low=0.0,
+        high=1.0,
+    )
+    random_seed: int = setting("The same seed gives the same examples.", 12345, group=EXAMPLES)
+
+    def num_to_predict(self, num_tokens: int) -> int:
+        """How many of `num_tokens` tokens, delimiters included, to predict; at least one."""
+        return min(self.max_predictions_per_seq, max(1, round(num_tokens * self.masked_lm_prob)))
+
+
+@options
+class CreatePretrainingDataOptions(LogOptions, PretrainingDataOptions, CaseOptions):
+    """Makes masked-LM and next-sentence examples for pretraining BERT out of plain text.
+
+    The text has one sentence a line and a blank line between documents.
+
+    Example:
+      python create_pretraining_data.py --input_file=sample_text.txt --output_file=/tmp/tf_examples.tfrecord \\
+          --vocab_file=$BERT_BASE_DIR/vocab.txt --max_seq_length=128 --max_predictions_per_seq=20
+    """
+
+    input_file: str = setting(
+        "Text files to read: names and patterns (*, ?), separated by commas.", group=DATA, reads=True
+    )
+    output_file: str = setting("TFRecord files to write in turn: names, separated by commas.", group=DATA)
+    vocab_file: str = setting("The vocabulary of the model to train, one entry a line.", group=MODEL, reads=True)
+
+
+@options
+class PretrainingOptions(EvaluationOptions, CaseOptions, TrainingOptions):
+    """Pretrains BERT on the records that create_pretraining_data.py wrote, evaluates it, or both.
+
+    Example:
+      python run_pretraining.py --input_file=/tmp/tf_examples.tfrecord --output_dir=/tmp/pretraining_output \\
+          --do_train --do_eval --bert_config_file=$BERT_BASE_DIR/bert_config.json --train_batch_size=32 \\
+          --max_seq_length=128 --max_predictions_per_seq=20 --num_train_steps=20 --num_warmup_steps=10
+    """
+
+    any_of = ("do_train", "do_eval", "do_export")
+    needs = (("do_export", "vocab_file"),)
+
+    input_file: str = setting(
+        "TFRecord files of pretraining examples: names and globs, separated by commas.", group=DATA, reads=True
+    )
+    max_seq_length: int = sequence_length("Tokens of an example; as many as the records were made with.", low=5)
+    max_predictions_per_seq: int = setting(
+        "Masked words of an example; as many as the records were made with.", 20, group=MODEL, low=1
+    )
+    vocab_file: str | None = setting(
+        "The vocabulary that the records were made with; it is kept beside the checkpoints.",
+        None,
+        group=MODEL,
+        reads=True,
+    )
+    do_eval: bool = setting("Evaluate on the same records, after training if there is any.", False, group=TO_DO)
+    num_train_steps: int = setting("The step at which training ends.", 100000, group=TRAINING, low=1)
+    num_warmup_steps: int = setting("Steps in which the learning rate rises from 0.", 10000, group=TRAINING, low=0)
+    max_eval_steps: int = setting(
+        "Batches to evaluate; the records start again at their end.", 100, group=EVALUATION, low=1
+    )
+
+
+@options
+class MaskedLMOptions(VocabularyOptions, ModelOptions):
+    """Fills in blanks: the most probable words for every [MASK] in sentences, by a pretrained BERT.
+
+    Example:
+      python predict_masked.py --sentence='The capital of France is [MASK].' \\
+          --bert_config_file=$BERT_BASE_DIR/bert_config.json --vocab_file=$BERT_BASE_DIR/vocab.txt \\
+          --init_checkpoint=$BERT_BASE_DIR/bert_model.ckpt
+
+    Without --sentence and --input_file the sentences are read from standard input, one a line.
+    """
+
+    not_both = (("input_file", "sentence"),)
+
+    init_checkpoint: str = setting("The weights of a pretrained BERT, of any kind.", group=MODEL, reads="weights")
+    input_file: str | None = setting(
+        "A file with one sentence a line; - is standard input.", None, group=DATA, reads=True
+    )
+    sentence: Sequence[str] | None = setting(
+        "A sentence with [MASK] for each blank, or two with ' ||| ' between them; may be repeated.", None, group=DATA
+    )
+    max_seq_length: int = sequence_length("Tokens that a sentence may have, [CLS] and [SEP] included.")
+    batch_size: int = setting(
+        "Sentences to answer together; 1 answers a line as soon as it is read.", 8, group=MODEL, low=1, memory=()
+    )
+    top_k: int = setting("How many words to show for each blank.", 5, group=ANSWERS, low=1)
+    output_format: str = setting(
+        "To be read by people, or a JSON object a line.", "text", group=ANSWERS, choices=("text", "json")
+    )

@@ -1,0 +1,123 @@
+"""What a training and an evaluation show: progress on the log, points for TensorBoard, eval_results.txt."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import os
+import time
+from collections.abc import Mapping
+
+import tensorflow as tf
+from absl import logging
+
+from bert_tf2.config import BertConfig
+from bert_tf2.support import console, files, progress
+from bert_tf2.support.errors import UserError
+from bert_tf2.training.options import TrainOptions
+
+
+class Watch:
+    """Decides when to look at the running steps, and tells what it sees: on the log, and points for TensorBoard."""
+
+    _SECONDS_BETWEEN_LOOKS = 5.0
+
+    def __init__(self, options: TrainOptions, step: int, config: BertConfig):
+        self._options = options
+        self._first = step
+        self._writer = tf.summary.create_file_writer(options.output_dir)
+        self._look_at = time.monotonic()
+        self._seconds_per_step: float | None = None
+        self._sums: dict[str, float] = {}
+        self._summed = 0
+        self._point_at, self._point_step = self._look_at, step
+        self._progress = progress.Progress(
+            "Training", options.num_train_steps, "steps", done=step,
+            contents=(options.train_batch_size, "examples"), note="the first step takes the longest", tell_ends=True,
+        )  # fmt: skip
+        self._write_texts(config)
+
+    def __enter__(self) -> Watch:
+        return self
+
+    def __exit__(self, kind, error, traceback) -> None:
+        self._progress.close(complete=kind is None)
+        self._writer.close()
+
+    def _write_texts(self, config: BertConfig) -> None:
+        texts = {**self._options.texts, "bert_config": f"```\n{config.to_json_string()}```"}
+        with self._writer.as_default(step=self._first):
+            for name, text in texts.items():
+                tf.summary.text(name, text)
+
+    def steps_until_next_look(self, step: int, next_stop: float) -> int:
+        """How many steps to run now: up to the next stop, point or end, and for no more than some seconds."""
+        options = self._options
+        next_point = step + 1 if step == self._first else (step // options.log_steps + 1) * options.log_steps
+        count = int(min(options.num_train_steps, next_stop, next_point)) - step
+        if self._seconds_per_step is None:  # nothing is known of the speed yet: one step at a time
+            return 1
+        seconds = 0.5 if progress.on_terminal() else self._SECONDS_BETWEEN_LOOKS
+        count = min(count, max(1, int(seconds / self._seconds_per_step)))
+        return min(count, options.iterations_per_loop)
+
+    def report(self, step: int, count: int, sums: Mapping[str, float]) -> None:
+        """Takes in the sums over `count` steps that end at `step`."""
+        now = time.monotonic()
+        if not (math.isfinite(sums["loss"]) and math.isfinite(sums["gradient_norm"])):
+            raise UserError(
+                f"the loss or its gradient is no longer a number within the {count} steps before step {step}; lower"
+                " --learning_rate, or"
+                f" look at the last checkpoint in {self._options.output_dir}"
+            )
+        if step - count > self._first:  # the very first step includes the making of the graph
+            self._seconds_per_step = (now - self._look_at) / count
+        self._look_at = now
+        self._summed += count
+        self._sums = {name: self._sums.get(name, 0.0) + value for name, value in sums.items()}
+        is_point = step % self._options.log_steps == 0 or step - count == self._first
+        if is_point or step == self._options.num_train_steps:
+            self._point(step, now)
+        self._progress.advance(count, f"loss {sums['loss'] / count:.4f}")
+
+    def resume(self) -> None:
+        """Leaves out of the rates what was done since the last report: saving and evaluating."""
+        away = time.monotonic() - self._look_at
+        self._look_at += away
+        self._point_at += away
+        self._progress.leave_out(away)
+
+    def _point(self, step: int, now: float) -> None:
+        """TensorBoard: means over the steps since the last point."""
+        speed = (step - self._point_step) * self._options.train_batch_size / max(now - self._point_at, 1e-9)
+        with self._writer.as_default(step=step):
+            for name, value in self._sums.items():
+                tf.summary.scalar(name, value / self._summed)
+            tf.summary.scalar("examples/sec", speed)
+        self._writer.flush()
+        self._sums, self._summed = {}, 0
+        self._point_at, self._point_step = now, step
+
+
+def hyperparameters(options) -> dict[str, str]:
+    """The settings of a call (a dataclass) as TrainOptions.texts takes them: a table in Markdown."""
+    rows = [f"| {name} | {value} |" for name, value in sorted(dataclasses.asdict(options).items())]
+    return {"hyperparameters": "\n".join(["| setting | value |", "|-|-|", *rows])}
+
+
+def write_eval_results(output_dir: str, results: Mapping[str, float]) -> None:
+    """Writes `eval_results.txt` as the reference does: a line `key = value` for each key, sorted; and logs it."""
+    lines = [f"{key} = {results[key]!s}" for key in sorted(results)]
+    logging.info("%s", console.table("Evaluated:", {key: results[key] for key in sorted(results)}))
+    files.write_text(os.path.join(output_dir, "eval_results.txt"), "".join(line + "\n" for line in lines))
+    measured = {key: value for key, value in results.items() if key != "global_step"}
+    write_scalars(os.path.join(output_dir, "eval"), int(results.get("global_step", 0)), measured)
+
+
+def write_scalars(folder: str, step: int, values: Mapping[str, float]) -> None:
+    """Adds points of one step to TensorBoard's events in a folder."""
+    writer = tf.summary.create_file_writer(folder)
+    with writer.as_default(step=step):
+        for name, value in values.items():
+            tf.summary.scalar(name, value)
+    writer.close()

@@ -1,0 +1,183 @@
+"""The settings that several tasks share, in parts: the model, its vocabulary, the devices, a training, an export."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+
+from bert_tf2.support.settings import (
+    DATA,
+    DEVICES,
+    EVALUATION,
+    EXPORT,
+    LOG,
+    MODEL,
+    TO_DO,
+    TRAINING,
+    Options,
+    options,
+    setting,
+)
+
+# The values of --precision, and the dtype policy of Keras that each stands for. Variables are float32 in any case.
+POLICIES = {"float32": "float32", "bfloat16": "mixed_bfloat16"}
+
+MOST_STEPS = 2**31
+"""No training has as many steps; more is a typing error."""
+
+
+@options
+class ModelOptions(Options):
+    """The model."""
+
+    bert_config_file: str = setting("The JSON file that states the model's sizes.", group=MODEL, reads=True)
+    init_checkpoint: str | None = setting(
+        "Weights to start from, usually of a pretrained BERT: a checkpoint of TensorFlow 1 or Model Garden, a Hugging"
+        " Face folder, a Keras file.",
+        None,
+        group=MODEL,
+        reads="weights",
+    )
+
+
+@options
+class CaseOptions(Options):
+    """Whether the text is lower-cased: None stands for True, and is an error where a file states a cased model."""
+
+    do_lower_case: bool | None = setting(
+        "Lower-case the text and remove accents: for uncased models, not for cased ones.",
+        None,
+        group=MODEL,
+        flag_default=True,
+    )
+
+
+@options
+class VocabularyOptions(CaseOptions):
+    """The vocabulary of a model."""
+
+    vocab_file: str = setting("The vocabulary that the model was trained with.", group=MODEL, reads=True)
+
+
+@options
+class DeviceOptions(Options):
+    """Where to compute: a TPU with use_tpu, by the reference's flags; otherwise all visible GPUs, or the CPU."""
+
+    use_tpu: bool = setting("Run on a TPU; otherwise on all visible GPUs, or the CPU.", False, group=DEVICES)
+    tpu_name: str | None = setting("Name or gRPC address of the Cloud TPU.", None, group=DEVICES)
+    tpu_zone: str | None = setting("Zone of the Cloud TPU, if it cannot be detected.", None, group=DEVICES)
+    gcp_project: str | None = setting("Project of the Cloud TPU, if it cannot be detected.", None, group=DEVICES)
+    master: str | None = setting("Address of the TPU's master, if it has no tpu_name.", None, group=DEVICES)
+    num_tpu_cores: int = setting("Cores of the TPU; used with use_tpu only.", 8, group=DEVICES, low=1)
+
+
+@options
+class PrecisionOptions(Options):
+    """What to compute in."""
+
+    precision: str = setting(
+        "What to compute in; variables stay float32.", "float32", group=TRAINING, choices=tuple(POLICIES)
+    )
+
+
+@options
+class OptimizerOptions(Options):
+    """How to train, whatever the task and however long."""
+
+    train_batch_size: int = setting(
+        "Examples per training step, over all devices.", 32, group=TRAINING, low=1, memory=("do_train",)
+    )
+    learning_rate: float = setting("The highest learning rate of the schedule.", 5e-5, group=TRAINING, low=0.0)
+    save_checkpoints_steps: int = setting(
+        "Steps between two checkpoints; 0: only one at the end.", 1000, group=TRAINING, low=0
+    )
+    iterations_per_loop: int = setting(
+        "The most steps to run without a look at the clock.", 1000, group=TRAINING, low=1
+    )
+    random_seed: int = setting(
+        "Seed of new weights, dropout and the order of examples.", 12345, group=TRAINING, low=0, high=2**31 - 1
+    )
+    adam_bias_correction: bool = setting(
+        "Correct Adam's first steps, as papers after BERT's do.", False, group=TRAINING
+    )
+
+
+def output_folder(*results: str) -> str:
+    """The setting output_dir of a task that writes files of these names (or patterns) into it, beside checkpoints."""
+    return setting(
+        "Folder for checkpoints and results. Training continues from the newest checkpoint there.",
+        group=DATA,
+        writes=("checkpoint", "eval_results.txt", *results),
+    )
+
+
+@options
+class TrainingOptions(OptimizerOptions, PrecisionOptions, DeviceOptions, ModelOptions):
+    """What the scripts that train have in common."""
+
+    output_dir: str = output_folder()
+    do_train: bool = setting("Train, up to the last step of the schedule.", False, group=TO_DO)
+    do_export: bool = setting(
+        "Write a SavedModel for TensorFlow Serving, as export_saved_model.py does.", False, group=TO_DO
+    )
+    export_dir: str | None = setting(
+        "Folder for the exported versions 1, 2, ...; defaults to output_dir/export.", None, group=EXPORT, writes=()
+    )
+
+
+@options
+class EvaluationOptions(Options):
+    """The batches of an evaluation."""
+
+    eval_batch_size: int = setting(
+        "Examples per evaluation batch, over all devices.", 8, group=EVALUATION, low=1, memory=("do_eval", "eval_steps")
+    )
+
+
+@options
+class PredictionOptions(Options):
+    """The batches of a prediction."""
+
+    predict_batch_size: int = setting(
+        "Examples per prediction batch, over all devices.",
+        8,
+        group=EVALUATION,
+        low=1,
+        memory=("do_predict", "do_eval", "eval_steps"),
+    )
+
+
+def sequence_length(help: str, default: int | None = 128, low: int = 3) -> int:
+    """The setting max_seq_length; `low` is the number of tokens that the shortest example has."""
+    return setting(help, default, group=MODEL, low=low, memory=())
+
+
+@options
+class LogOptions(Options):
+    """What to log."""
+
+    verbose_logging: bool = setting(
+        "Log several examples in the form that the model reads, not one in words.", False, group=LOG
+    )
+
+
+@options
+class TrainOptions(OptimizerOptions):
+    """One run of the training loop: `OptimizerOptions`, and what the task computes.
+
+    Attributes:
+      output_dir: where checkpoints and TensorBoard's events go.
+      num_train_steps, num_warmup_steps: the schedule; see optimization.learning_rate_at.
+      length_groups: into how many groups of similar length to divide each batch; see step.split_by_length.
+      keep_checkpoint_max: how many checkpoints to keep.
+      log_steps: steps between TensorBoard points; the first step has one too.
+      texts: what TensorBoard shows as text, by its name, in Markdown. The model's configuration is always shown.
+    """
+
+    output_dir: str
+    num_train_steps: int
+    num_warmup_steps: int
+    length_groups: int = 1
+    keep_checkpoint_max: int = 5
+    log_steps: int = 100
+    texts: Mapping[str, str] = dataclasses.field(default_factory=dict)

@@ -1,0 +1,88 @@
+"""One training step: losses, their gradients, and the sum of these over all replicas."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import tensorflow as tf
+
+from bert_tf2 import optimization
+from bert_tf2.heads import Batch, LossTerm
+
+
+def split_by_length(batch: Batch, groups: int) -> list[Batch]:
+    """Divides the rows of a batch into groups of like length, each only as wide as its own longest row.
+
+    A batch is as wide as its longest row, and most rows are much shorter. In groups there is little padding left to
+    compute, and the sum over the groups is the sum over the batch: the update is the same.
+
+    Args:
+      batch: its features of two dimensions have a column for each token, as those of the fine-tuning tasks have.
+      groups: how many; they have equally many rows, but for the rounding.
+    """
+    mask = batch["input_mask"]  # [B, F]
+    columns = tf.range(1, tf.shape(mask)[1] + 1)
+    lengths = tf.reduce_max(tf.cast(mask > 0, tf.int32) * columns, axis=1)  # [B]: the last column with a token
+    order = tf.argsort(lengths, stable=True)
+    rows = tf.shape(order)[0]
+    parts = []
+    for group in range(groups):
+        chosen = order[rows * group // groups : rows * (group + 1) // groups]
+        width = tf.maximum(tf.reduce_max(tf.gather(lengths, chosen)), 1)
+        picked = {name: tf.gather(values, chosen) for name, values in batch.items()}
+        parts.append({name: v[:, :width] if v.shape.rank == 2 else v for name, v in picked.items()})
+    return parts
+
+
+def _loss_terms(model, batch: Batch, dropout_seed: tf.Tensor, length_groups: int) -> list[LossTerm]:
+    """The model's loss terms for a batch, computed group by group if there are several."""
+    if length_groups == 1:
+        return model.loss_terms(batch, dropout_seed=dropout_seed)
+    of_groups = [
+        model.loss_terms(part, dropout_seed=tf.random.experimental.stateless_fold_in(dropout_seed, group))
+        for group, part in enumerate(split_by_length(batch, length_groups))
+    ]
+    return [
+        terms[0]._replace(total=tf.add_n([t.total for t in terms]), weight=tf.add_n([t.weight for t in terms]))
+        for terms in zip(*of_groups, strict=True)
+    ]
+
+
+def local_gradients(
+    model, variables: Mapping[str, tf.Variable], batch: Batch, dropout_seed: tf.Tensor, length_groups: int = 1
+):
+    """This replica's part of the losses and of their gradients; the parts of all replicas add up to the whole.
+
+    Returns:
+      Losses by name (`loss` is their sum) and gradients by variable name, tf.Tensor or tf.IndexedSlices.
+    """
+    context = tf.distribute.get_replica_context()
+    with tf.GradientTape(watch_accessed_variables=False) as tape:
+        tape.watch(list(variables.values()))
+        values = {}
+        for term in _loss_terms(model, batch, dropout_seed, length_groups):
+            weight = context.all_reduce("SUM", tf.stop_gradient(term.weight))
+            values[term.name] = term._replace(weight=weight).mean()
+        loss = tf.add_n(list(values.values()))
+    gradients = tape.gradient(loss, list(variables.values()))
+    return {**values, "loss": loss}, dict(zip(variables, gradients, strict=True))
+
+
+def reduce_gradients(gradients: Mapping[str, optimization.Gradient]) -> tuple[dict[str, tf.Tensor], tf.Tensor]:
+    """Adds the gradients up over the replicas.
+
+    Returns:
+      Dense gradients by name, and their global norm as optimization.square_norm counts it.
+    """
+    context = tf.distribute.get_replica_context()
+    names = list(gradients)
+    lookups = [g for g in gradients.values() if isinstance(g, tf.IndexedSlices)]
+    square_of_lookups = tf.add_n([optimization.square_norm(g) for g in lookups]) if lookups else tf.constant(0.0)
+    dense = [tf.convert_to_tensor(gradients[name]) for name in names]
+    *dense, square = context.all_reduce("SUM", [*dense, square_of_lookups])
+    squares = [
+        optimization.square_norm(g)
+        for name, g in zip(names, dense, strict=True)
+        if not isinstance(gradients[name], tf.IndexedSlices)
+    ]
+    return dict(zip(names, dense, strict=True)), tf.sqrt(tf.add_n([square, *squares]))

@@ -1,0 +1,91 @@
+"""The installed package, away from a checkout: a wheel, the command `bert_tf2`, the demonstration."""
+
+import os
+import pathlib
+import subprocess
+import sys
+
+import pytest
+from command_lines import ROOT, SCRIPTS
+
+from bert_tf2 import commands
+
+
+def test_there_is_a_command_for_every_script():
+    assert sorted(f"{name}.py" for name in commands.COMMANDS) == SCRIPTS
+
+
+def test_the_command_without_a_script_lists_them(capsys, monkeypatch):
+    monkeypatch.setattr(sys, "argv", ["bert_tf2"])
+    with pytest.raises(SystemExit) as ended:
+        commands.main()
+    assert ended.value.code == 2
+    shown = capsys.readouterr().out
+    assert all(f"  {name}\n" in shown for name in commands.COMMANDS)
+
+
+@pytest.fixture(scope="module")
+def installed(tmp_path_factory) -> pathlib.Path:
+    """The folder of a wheel's files, as pip puts them into an environment."""
+    folder = tmp_path_factory.mktemp("wheel")
+    build = "import setuptools.build_meta as backend, sys; backend.build_wheel(sys.argv[1])"
+    source = folder / "source"
+    source.mkdir()
+    for name in ("bert_tf2", "setup.py", "README.md", "pyproject.toml"):
+        (source / name).symlink_to(ROOT / name)
+    subprocess.run([sys.executable, "-c", build, str(folder)], cwd=source, check=True, capture_output=True)
+    (wheel,) = folder.glob("*.whl")
+    target = folder / "site"
+    pip = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--no-index", "--no-compile"]
+    subprocess.run([*pip, f"--target={target}", str(wheel)], check=True, capture_output=True)
+    return target
+
+
+def run(
+    installed: pathlib.Path, folder: pathlib.Path, *command: str, timeout: float = 60
+) -> subprocess.CompletedProcess:
+    """A command in which bert_tf2 is the installed one; the other packages are those of this environment."""
+    environment = {**os.environ, "PYTHONPATH": str(installed)}
+    return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=timeout)
+
+
+def test_a_wheel_holds_all_modules_and_data(installed):
+    ours = {
+        path.relative_to(ROOT) for path in (ROOT / "bert_tf2").rglob("*") if path.suffix in (".py", ".txt", ".json")
+    }
+    assert ours == {path.relative_to(installed) for path in (installed / "bert_tf2").rglob("*") if path.is_file()} - {
+        pathlib.Path("bert_tf2/demo/README.md")
+    }
+
+
+def test_the_command_answers_away_from_the_checkout(installed, tmp_path):
+    script = str(installed / "bin" / "bert_tf2")
+    where = run(installed, tmp_path, sys.executable, "-c", "import bert_tf2; print(bert_tf2.__file__)")
+    assert where.stdout.startswith(str(installed))
+    done = run(installed, tmp_path, sys.executable, script, "run_squad", "--do_trai")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert (
+        done.stderr
+        == "run_squad.py: error: there is no flag --do_trai; did you mean --do_train? (--help lists the flags)\n"
+    )
+    done = run(installed, tmp_path, sys.executable, "-m", "bert_tf2", "run_ner.py", "--help")
+    assert done.returncode == 0 and "--tag_column=N" in done.stdout
+
+
+def test_the_demonstration_starts_away_from_the_checkout(installed, tmp_path):
+    """Its first minute: the examples are made and the training begins."""
+    environment = {**os.environ, "PYTHONPATH": str(installed)}
+    process = subprocess.Popen(
+        [sys.executable, "-m", "bert_tf2.demo", "out"],
+        cwd=tmp_path, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+    )  # fmt: skip
+    seen = ""
+    for line in process.stdout:
+        seen += line
+        if "Training 1/4000" in line.replace(",", "") or ("steps" in line and "loss" in line):
+            break
+    process.terminate()
+    process.wait(timeout=60)
+    process.stdout.close()
+    assert "$ bert_tf2 create_pretraining_data" in seen and "$ bert_tf2 run_pretraining" in seen
+    assert "loss" in seen, seen
