@@ -19,19 +19,19 @@ from collections.abc import Sequence
 
 from absl import flags as absl_flags
 
-from bert_tf2.pretraining import examples as pretraining_data
+from bert_tf2.pretraining import data_options, example_files
 from bert_tf2.support import flags
 
 FLAGS = absl_flags.FLAGS
 
-_DEFAULT = pretraining_data.PretrainingDataOptions()
+_DEFAULT = data_options.PretrainingDataOptions()
 
 
 def _define(name: str, explanation: str) -> None:
     """A flag with the default and the limits that the options have."""
     default = getattr(_DEFAULT, name)
     define = absl_flags.DEFINE_float if isinstance(default, float) else absl_flags.DEFINE_integer
-    low, high = pretraining_data.LIMITS[name]
+    low, high = data_options.LIMITS[name]
     define(name, default, explanation, lower_bound=low, upper_bound=high)
 
 
@@ -58,9 +58,9 @@ flags.mark_required("input_file", "output_file", "vocab_file")
 
 
 def main(_: Sequence[str]) -> None:
-    names = [field.name for field in dataclasses.fields(pretraining_data.PretrainingDataOptions)]
-    options = pretraining_data.PretrainingDataOptions(**{name: FLAGS[name].value for name in names})
-    pretraining_data.create_pretraining_data(
+    names = [field.name for field in dataclasses.fields(data_options.PretrainingDataOptions)]
+    options = data_options.PretrainingDataOptions(**{name: FLAGS[name].value for name in names})
+    example_files.create_pretraining_data(
         FLAGS.input_file, FLAGS.output_file, FLAGS.vocab_file, flags.given("do_lower_case"), options
     )
 

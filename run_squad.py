@@ -14,7 +14,7 @@ if __name__ == "__main__":  # before the imports, so that from here on Ctrl-C ge
 
 from absl import flags as absl_flags
 
-from bert_tf2.finetuning.squad import data as squad
+from bert_tf2.finetuning import squad
 from bert_tf2.support import flags
 
 FLAGS = absl_flags.FLAGS

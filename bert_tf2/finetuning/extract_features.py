@@ -16,7 +16,7 @@ from absl import logging
 
 from bert_tf2 import checkpoint, modeling, tokenization
 from bert_tf2.config import BertConfig
-from bert_tf2.finetuning.classification.data import truncate_seq_pair
+from bert_tf2.finetuning.classification.features import truncate_seq_pair
 from bert_tf2.pretraining import run as pretraining
 from bert_tf2.support import console, files, progress
 from bert_tf2.support.errors import UserError

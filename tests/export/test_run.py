@@ -27,11 +27,9 @@ from small_models import randomize
 from bert_tf2 import checkpoint, heads, modeling, tokenization
 from bert_tf2.export import run as export
 from bert_tf2.export import saved_model_files, signatures
-from bert_tf2.finetuning.classification import data as classification
-from bert_tf2.finetuning.ner import data as ner
+from bert_tf2.finetuning import classification, ner, squad
 from bert_tf2.finetuning.ner import run as finetune_ner
 from bert_tf2.finetuning.ner import scores as ner_scores
-from bert_tf2.finetuning.squad import data as squad
 from bert_tf2.finetuning.squad import run as finetune_squad
 from bert_tf2.pretraining import run as pretraining
 from bert_tf2.support import outputs

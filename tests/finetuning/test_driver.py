@@ -15,8 +15,8 @@ from tensorboard.backend.event_processing import event_accumulator
 
 from bert_tf2 import checkpoint, heads, tokenization
 from bert_tf2.finetuning import driver as finetuning
+from bert_tf2.finetuning import ner
 from bert_tf2.finetuning.classification import run as finetune_classifier
-from bert_tf2.finetuning.ner import data as ner
 from bert_tf2.finetuning.ner import run as finetune_ner
 from bert_tf2.finetuning.squad import run as finetune_squad
 from bert_tf2.support.errors import UserError

@@ -15,7 +15,7 @@ import types
 import pytest
 from absl import logging
 
-from bert_tf2.pretraining import examples as pretraining_data
+from bert_tf2 import pretraining as pretraining_data
 from bert_tf2.pretraining.examples import Document, PretrainingDataOptions
 from bert_tf2.support import progress
 from bert_tf2.support.errors import UserError

@@ -12,10 +12,10 @@ import toy_data
 from small_models import randomize, small_config
 
 from bert_tf2 import checkpoint, heads, modeling, records, tokenization
+from bert_tf2 import pretraining as pretraining_data
 from bert_tf2.finetuning import extract_features
 from bert_tf2.finetuning.classification import run as finetune_classifier
 from bert_tf2.finetuning.squad import run as finetune_squad
-from bert_tf2.pretraining import examples as pretraining_data
 from bert_tf2.pretraining import predict_masked
 from bert_tf2.pretraining import run as pretraining
 from bert_tf2.support.errors import UserError

@@ -10,7 +10,7 @@ import numpy as np
 from absl import logging
 
 from bert_tf2 import heads
-from bert_tf2.finetuning.classification import data as classification
+from bert_tf2.finetuning import classification
 from bert_tf2.finetuning.classification import scores as metrics
 from bert_tf2.finetuning.classification.tasks import TsvLayout
 from bert_tf2.finetuning.driver import FineTuneOptions, FineTuner, known_labels, tell_summary, write_json

@@ -15,8 +15,8 @@ import numpy as np
 from absl import logging
 
 from bert_tf2 import heads, records
+from bert_tf2.finetuning import ner
 from bert_tf2.finetuning.driver import FineTuneOptions, FineTuner, known_labels, tell_summary, write_json
-from bert_tf2.finetuning.ner import data as ner
 from bert_tf2.finetuning.ner import scores as ner_scores
 from bert_tf2.support import console, progress
 from bert_tf2.support.errors import UserError

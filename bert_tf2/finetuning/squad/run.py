@@ -8,8 +8,8 @@ from collections.abc import Mapping, Sequence
 from absl import logging
 
 from bert_tf2 import heads, records
+from bert_tf2.finetuning import squad
 from bert_tf2.finetuning.driver import FineTuneOptions, FineTuner, tell_summary, write_json
-from bert_tf2.finetuning.squad import data as squad
 from bert_tf2.finetuning.squad import scores as squad_scores
 from bert_tf2.support import console, progress
 from bert_tf2.support.errors import UserError

@@ -10,7 +10,7 @@ import sys
 import pytest
 
 from bert_tf2 import records
-from bert_tf2.finetuning.ner import data as ner
+from bert_tf2.finetuning import ner
 from bert_tf2.support.errors import UserError
 from bert_tf2.tokenization import FullTokenizer
 

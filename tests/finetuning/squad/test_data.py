@@ -11,7 +11,7 @@ import pytest
 from absl import logging
 
 from bert_tf2 import records, tokenization
-from bert_tf2.finetuning.squad import data as squad
+from bert_tf2.finetuning import squad
 from bert_tf2.finetuning.squad import scores as squad_scores
 from bert_tf2.support.errors import UserError
 
