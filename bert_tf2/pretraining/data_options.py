@@ -22,19 +22,19 @@ LIMITS: dict[str, tuple[float | None, float | None]] = {
 
 @dataclasses.dataclass(frozen=True)
 class PretrainingDataOptions:
-    """What examples are made; names and defaults are those of the reference's flags.
+    """Which examples are created; names and defaults are those of the flags of the reference.
 
     Attributes:
-      max_seq_length: tokens of an example, with [CLS] and both [SEP]; shorter ones are padded.
-      max_predictions_per_seq: masked positions of an example at most; fewer are padded.
-      dupe_factor: how often each document is gone through.
-      masked_lm_prob: share of the tokens to be predicted.
-      short_seq_prob: how often a document is cut into shorter examples than would fit (see `_target_length`).
-      do_whole_word_mask: mask all pieces of a word or none.
-      random_seed: where the random numbers start.
+      max_seq_length: number of tokens of an example with [CLS] and both [SEP]; shorter examples are padded.
+      max_predictions_per_seq: largest number of masked positions of an example; the lists are padded to this length.
+      dupe_factor: how many times each document is used, with other pairs and masks each time.
+      masked_lm_prob: fraction of the tokens that are predicted.
+      short_seq_prob: probability that a document gives examples shorter than `max_seq_length`.
+      do_whole_word_mask: whether all pieces of a word are masked together.
+      random_seed: seed of the random numbers.
 
     Raises:
-      UserError: a value is outside of LIMITS.
+      UserError: a value is outside LIMITS.
     """
 
     max_seq_length: int = 128
@@ -48,11 +48,11 @@ class PretrainingDataOptions:
     def __post_init__(self):
         for name, (low, high) in LIMITS.items():
             value = getattr(self, name)
-            if low is not None and not value >= low:  # "not >=" rather than "<", which lets nan pass
+            if low is not None and not value >= low:  # "not >=" because NaN would pass "<"
                 raise UserError(f"--{name}={value}: must be at least {low:.7g}")
             if high is not None and not value <= high:
                 raise UserError(f"--{name}={value}: must be at most {high:.7g}")
 
     def num_to_predict(self, num_tokens: int) -> int:
-        """How many of `num_tokens` tokens, delimiters counted, are to be predicted; at least one."""
+        """The number of predictions for `num_tokens` tokens (delimiters included); at least 1."""
         return min(self.max_predictions_per_seq, max(1, round(num_tokens * self.masked_lm_prob)))

@@ -17,7 +17,7 @@ from bert_tf2.support import files, progress
 
 
 class Tokenizer(Protocol):
-    """What is needed of `tokenization.FullTokenizer`."""
+    """The part of `tokenization.FullTokenizer` that is used here."""
 
     vocab: dict[str, int]
 
@@ -27,7 +27,7 @@ class Tokenizer(Protocol):
 
 
 class Document:
-    """The tokens of a document in one list, and where each sentence ends in it."""
+    """The tokens of a document in one list, and the position at which each sentence ends."""
 
     __slots__ = ("_bounds", "tokens")
 
@@ -38,9 +38,9 @@ class Document:
             self.append(sentence)
 
     def append(self, sentence: Sequence[str]) -> None:
-        """Adds a sentence; one without tokens is left out."""
+        """Adds a sentence. A sentence without tokens is ignored."""
         if sentence:
-            # One str object for each vocabulary entry, however often it comes: 8 bytes a token instead of some 60.
+            # Equal tokens share one str object, which takes 8 bytes per token instead of about 60.
             self.tokens.extend(map(sys.intern, sentence))
             self._bounds.append(len(self.tokens))
 
@@ -49,7 +49,7 @@ class Document:
         return len(self._bounds) - 1
 
     def stop_for(self, first: int, num_tokens: int) -> int:
-        """The smallest `stop` so that sentences `first` to `stop - 1` have `num_tokens` tokens; at most the last."""
+        """The smallest `stop` such that sentences `first` to `stop - 1` have `num_tokens` tokens, or `len(self)`."""
         return min(len(self), bisect.bisect_left(self._bounds, self._bounds[first] + num_tokens, first + 1))
 
     def segment(self, first: int, stop: int) -> Segment:
@@ -59,7 +59,7 @@ class Document:
 
 @dataclasses.dataclass
 class Segment:
-    """A stretch of a document: `document.tokens[start:stop]`."""
+    """Consecutive tokens of a document: `document.tokens[start:stop]`."""
 
     __slots__ = ("document", "start", "stop")
 
@@ -75,7 +75,7 @@ class Segment:
         return self.document.tokens[self.start : self.stop]
 
     def pop(self, index: int = -1) -> None:
-        """Shortens it by its last token, or with `index` 0 by its first."""
+        """Removes the last token, or the first one if `index` is 0."""
         if index:
             self.stop -= 1
         else:
@@ -83,13 +83,13 @@ class Segment:
 
 
 def read_documents(input_files: Iterable[str], tokenizer: Tokenizer) -> Iterator[Document]:
-    """Yields the documents of some files: a sentence on each line, documents separated by blank lines.
+    """Yields the documents of text files.
 
-    As in the reference a document does not end where a file does, and a line without tokens (a control character, say)
-    is neither a sentence nor a blank line.
+    As in the reference, the end of a file does not end a document, and a line without tokens (for example a control
+    character) is neither a sentence nor a blank line.
 
     Raises:
-      UserError: a file is missing, or a line is not UTF-8 (names the line).
+      UserError: a file is missing, or a line is not UTF-8 (the message has the line number).
     """
     document = Document()
     for input_file in input_files:

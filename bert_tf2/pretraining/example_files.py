@@ -28,20 +28,20 @@ def write_instance_to_example_files(
 ) -> None:
     """Writes examples to TFRecord files in turn: the first to the first file, the second to the second, and so on.
 
-    The files appear when all of them are complete. Logs the first example in words.
+    The files appear under their names when all of them are complete. Logs the first example as text.
 
     Args:
-      instances: TrainingInstance, or anything with its `tokens`, `segment_ids`, `masked_lm_positions`,
-        `masked_lm_labels` and `is_random_next`.
-      tokenizer: makes the tokens ids.
-      max_seq_length, max_predictions_per_seq: the lengths to pad to.
-      output_files: where to.
+      instances: objects with the attributes `tokens`, `segment_ids`, `masked_lm_positions`, `masked_lm_labels` and
+        `is_random_next`, such as TrainingInstance.
+      tokenizer: converts the tokens to ids.
+      max_seq_length, max_predictions_per_seq: the lengths to which the features are padded.
+      output_files: the names of the files.
 
     Raises:
       UserError: a file cannot be written.
-      ValueError: an instance is longer than the lengths to pad to.
+      ValueError: an instance is longer than `max_seq_length` or `max_predictions_per_seq`.
     """
-    tf = load_tensorflow()  # late: reading, pairing and masking do without it
+    tf = load_tensorflow()  # late: reading, pairing and masking do not need it
 
     if instances:  # all records are padded to the same lengths
         first = _features(next(iter(instances)), tokenizer, max_seq_length, max_predictions_per_seq)
@@ -62,7 +62,7 @@ def write_instance_to_example_files(
 def _features(
     instance: TrainingInstance, tokenizer: Tokenizer, max_seq_length: int, max_predictions_per_seq: int
 ) -> dict[str, list]:
-    """The row of one record, padded with zeros."""
+    """The features of one record, padded with zeros."""
     input_ids = tokenizer.convert_tokens_to_ids(instance.tokens)
     masked_lm_ids = tokenizer.convert_tokens_to_ids(instance.masked_lm_labels)
     if len(input_ids) > max_seq_length or len(masked_lm_ids) > max_predictions_per_seq:
@@ -84,7 +84,7 @@ def _features(
 
 
 def _log_example(instance: TrainingInstance, number: int, total: int, row: dict[str, list]) -> None:
-    """The first example in words; with --verbose_logging several as they are written."""
+    """Logs the first example as text, and several examples as numbers if --verbose_logging is set."""
     if number == 0:
         logging.info("%s", console.table(f"The first of {total:,} examples:", _in_words(instance)))
     logging.debug("*** Example ***")
@@ -109,22 +109,22 @@ def _in_words(instance: TrainingInstance) -> dict[str, str]:
 def create_pretraining_data(
     input_file: str, output_file: str, vocab_file: str, do_lower_case: bool | None, options: PretrainingDataOptions
 ) -> None:
-    """Text files in, TFRecord files out: everything that create_pretraining_data.py does.
+    """Reads text files and writes TFRecord files of examples.
 
     Args:
-      input_file: names and globs, separated by commas. One that matches nothing is left out with a warning, unless none
-        matches.
-      output_file: names, separated by commas.
+      input_file: file names and glob patterns, separated by commas. One that matches nothing is ignored with a warning,
+        unless none matches.
+      output_file: file names, separated by commas.
       vocab_file: the vocabulary.
-      do_lower_case: whether to lower the case of the text and drop accents; None stands for True, and is an error where
-        a file beside the vocabulary says otherwise.
-      options: what examples to make.
+      do_lower_case: whether to lower-case the text and strip accents. None stands for True, and raises an error if a
+        file beside the vocabulary shows that the model is cased.
+      options: which examples to create.
 
     Raises:
-      UserError: an input is missing or not UTF-8, the vocabulary lacks a special token, an output cannot be written or
-        would overwrite an input or another output.
+      UserError: an input is missing or not UTF-8, the vocabulary lacks a special token, or an output cannot be written
+        or is also an input or another output.
     """
-    from bert_tf2.weights import provenance  # late: it knows many formats, and a wrong flag should be answered at once
+    from bert_tf2.weights import provenance  # late: importing its formats would delay the error for a wrong flag
 
     input_files = _find_inputs(input_file)
     output_files = [name.strip() for name in output_file.split(",")]
@@ -159,7 +159,7 @@ def _next_command(output_files: Sequence[str], vocab_file: str, options: Pretrai
 
 
 def _find_inputs(input_file: str) -> list[str]:
-    """The reference leaves out what matches nothing, and says nothing."""
+    """The input files. A pattern that matches nothing is ignored, as in the reference, but with a warning."""
     unmatched: list[str] = []
     input_files = files.match_files(input_file, unmatched)
     for complaint in unmatched:

@@ -1,25 +1,24 @@
-"""From plain text to masked sentence pairs: the examples that BERT is pretrained on (paper, section 3.1).
+"""Examples for pretraining (paper, section 3.1): masked pairs of segments of plain text.
 
-The text has one sentence a line and a blank line between documents. An example is made of two stretches of it,
+An example consists of two segments of documents,
 
-    [CLS]  the first stretch, A  [SEP]  the second stretch, B  [SEP]
+    [CLS]  segment A  [SEP]  segment B  [SEP]
 
-and asks two questions at once:
+for two tasks:
 
-* Next sentence prediction: does B follow A in the document, or is it from somewhere else? Half of the time it is from a
-  random document (`is_random_next`, label 1). Both stretches consist of whole sentences, so that the model cannot tell
-  by where a sentence was cut.
-* Masked language model: which tokens stood at some 15 % of the positions? Of these, 80 % now hold [MASK], 10 % a random
-  word and 10 % are left as they were, because [MASK] never comes in a task that the model is used for later: it has to
-  have an opinion about each token, whatever it reads there.
+* Next sentence prediction: does B follow A in the document? In half of the examples B is from a random document
+  (`is_random_next`, label 1). Both segments consist of whole sentences, so that the model cannot use the position at
+  which a sentence was cut.
+* Masked language model: which tokens were at about 15 % of the positions? 80 % of these positions have [MASK], 10 % a
+  random word, and 10 % the original token. [MASK] never occurs in fine-tuning, so the model must learn to represent
+  every token, masked or not.
 
-Every document is gone through `dupe_factor` times, with other pairs and other masks each time.
+Every document is used `dupe_factor` times, with other pairs and masks each time.
 
 For the same files, options and seed the examples are those of google-research/bert's create_pretraining_data.py, in the
-same order: **the order in which random numbers are drawn is part of the interface**, so no draw below may be moved,
-added or saved. They are kept another way. The reference copies the tokens of each example many times over; here a
-document is one list of tokens, an example remembers where its stretches start and stop, and the tokens are put together
-when they are asked for.
+same order: **the order in which random numbers are drawn is part of the interface**, so no draw may be moved, added or
+removed. Only the memory differs: the reference copies the tokens of every example, and here an example refers to
+segments of documents and its tokens are assembled on access.
 """
 
 from __future__ import annotations
@@ -36,13 +35,13 @@ from bert_tf2.support import progress
 
 @dataclasses.dataclass
 class TrainingInstance:
-    """One example: two stretches of text and what was masked in them.
+    """One example: two segments and their masked positions.
 
     Attributes:
-      segment_a, segment_b: the stretches.
-      is_random_next: whether B was taken from a random place.
-      masked_lm_positions: rising indexes into `tokens`.
-      replacements: what stands at these positions now.
+      segment_a, segment_b: the segments.
+      is_random_next: whether B is from a random place.
+      masked_lm_positions: sorted indexes into `tokens`.
+      replacements: the tokens that replace the original ones at these positions.
     """
 
     __slots__ = ("is_random_next", "masked_lm_positions", "replacements", "segment_a", "segment_b")
@@ -55,7 +54,7 @@ class TrainingInstance:
 
     @property
     def tokens(self) -> list[str]:
-        """[CLS] A [SEP] B [SEP], masked."""
+        """[CLS] A [SEP] B [SEP], with the replacements."""
         tokens = _join(self.segment_a, self.segment_b)
         for position, replacement in zip(self.masked_lm_positions, self.replacements, strict=True):
             tokens[position] = replacement
@@ -68,7 +67,7 @@ class TrainingInstance:
 
     @property
     def masked_lm_labels(self) -> list[str]:
-        """What stood at `masked_lm_positions`."""
+        """The original tokens at `masked_lm_positions`."""
         tokens = _join(self.segment_a, self.segment_b)
         return [tokens[position] for position in self.masked_lm_positions]
 
@@ -80,12 +79,10 @@ def _join(segment_a: Segment, segment_b: Segment) -> list[str]:
 def make_instances(
     input_files: Iterable[str], tokenizer: Tokenizer, options: PretrainingDataOptions, rng: random.Random
 ) -> list[TrainingInstance]:
-    """All examples of some files, shuffled.
-
-    Documents are shuffled too, since the random stretches are taken from them by number.
+    """All examples of text files, shuffled. The documents are shuffled first, as in the reference.
 
     Raises:
-      UserError: a file is missing, or a line is not UTF-8 (names the line).
+      UserError: a file is missing, or a line is not UTF-8 (the message has the line number).
     """
     documents = list(read_documents(input_files, tokenizer))
     shuffle(documents, rng)
@@ -106,11 +103,11 @@ def instances_of_document(
     options: PretrainingDataOptions,
     rng: random.Random,
 ) -> Iterator[TrainingInstance]:
-    """Goes through one document and yields its examples.
+    """Yields the examples of one document.
 
-    Sentences are taken until they fill an example, and divided between A and B after a random one of them. Where B is
-    drawn from elsewhere, the sentences meant for it are not lost: the next example starts with them. A single sentence
-    (the last one left, or a long one) has no continuation to show, so its B is always a random one.
+    Sentences are collected until they fill an example, and divided between A and B at a random sentence. If B is from a
+    random place, the sentences that would have been B are used for the next example. A single sentence (the last one,
+    or a long one) has no continuation, so its B is always random.
     """
     document = all_documents[document_index]
     max_num_tokens = options.max_seq_length - NUM_DELIMITERS
@@ -138,10 +135,10 @@ def instances_of_document(
 
 
 def _target_length(max_num_tokens: int, short_seq_prob: float, rng: random.Random) -> int:
-    """How many tokens the examples of a document aim at (paper, appendix A.2).
+    """The number of tokens that the examples of a document should have (paper, appendix A.2).
 
-    Most often all that fit, since padding is wasted work; now and then fewer, since the texts that the model meets
-    later are short as well.
+    Usually the maximum, because padding is wasted computation, and sometimes fewer, because texts in fine-tuning are
+    short as well.
     """
     if rng.random() < short_seq_prob:
         return rng.randint(2, max_num_tokens)
@@ -151,10 +148,10 @@ def _target_length(max_num_tokens: int, short_seq_prob: float, rng: random.Rando
 def _random_segment(
     all_documents: Sequence[Document], document_index: int, num_tokens: int, rng: random.Random
 ) -> Segment:
-    """Sentences from a random place, at least one, until they have `num_tokens` tokens or their document ends.
+    """Sentences from a random place: at least one, until they have `num_tokens` tokens or the document ends.
 
-    Ten draws at most look for another document than the own one. In a corpus of few documents, or one, they may all
-    fail; B then comes from the own document and may even be the true continuation, yet it is labelled random.
+    Another document is drawn at most ten times. In a corpus of few documents all draws may give the same document; B is
+    then from this document and may even be the true continuation, but the label is "random", as in the reference.
     """
     for _ in range(10):
         random_index = rng.randint(0, len(all_documents) - 1)
@@ -168,18 +165,17 @@ def _random_segment(
 def truncate_seq_pair(
     tokens_a: Segment | list[str], tokens_b: Segment | list[str], max_num_tokens: int, rng: random.Random
 ) -> None:
-    """Shortens two stretches, in place, until together they have `max_num_tokens` tokens.
+    """Truncates two segments in place so that they have at most `max_num_tokens` tokens together.
 
-    Token by token the longer one (B if neither is) loses its first or its last, as a coin falls, so that the examples
-    neither always start nor always end with a sentence.
+    Tokens are removed one by one from the longer segment (from B if both have the same length), at random from its
+    start or its end, so that examples neither always start nor always end at the boundary of a sentence.
     """
     for _ in range(len(tokens_a) + len(tokens_b) - max_num_tokens):
         longer = tokens_a if len(tokens_a) > len(tokens_b) else tokens_b
         longer.pop(0 if rng.random() < 0.5 else -1)
 
 
-# For code that calls the functions of the reference's create_pretraining_data.py: its names and arguments. The last
-# argument is a flag there.
+# The functions of the reference's create_pretraining_data.py, with its arguments. The last argument is a flag there.
 
 
 def create_training_instances(
@@ -193,7 +189,7 @@ def create_training_instances(
     rng: random.Random,
     do_whole_word_mask: bool = False,
 ) -> list[TrainingInstance]:
-    """`make_instances`; see PretrainingDataOptions for the settings."""
+    """Like `make_instances`; see PretrainingDataOptions for the arguments."""
     options = PretrainingDataOptions(
         max_seq_length=max_seq_length,
         max_predictions_per_seq=max_predictions_per_seq,
@@ -216,7 +212,7 @@ def create_instances_from_document(
     rng: random.Random,
     do_whole_word_mask: bool = False,
 ) -> list[TrainingInstance]:
-    """`instances_of_document`, where a document may also be a list of sentences, each a list of tokens."""
+    """Like `instances_of_document`; a document may also be a list of sentences, each a list of tokens."""
     options = PretrainingDataOptions(
         max_seq_length=max_seq_length,
         max_predictions_per_seq=max_predictions_per_seq,
@@ -228,7 +224,7 @@ def create_instances_from_document(
 
 
 class _Documents(Sequence):
-    """Documents, some of which may be lists of sentences; only those that are asked for are copied."""
+    """Converts documents that are lists of sentences on access, so that only the needed ones are copied."""
 
     def __init__(self, documents: Sequence[Document | Sequence[Sequence[str]]]):
         self._documents = documents

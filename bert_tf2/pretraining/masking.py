@@ -13,7 +13,7 @@ from bert_tf2.pretraining.data_options import PretrainingDataOptions
 
 
 class MaskedLmInstance(NamedTuple):
-    """One position that the model is asked about: what stood there, and what stands there now."""
+    """A position that is predicted: its index, the original token, and the token that replaces it."""
 
     index: int
     label: str
@@ -23,16 +23,16 @@ class MaskedLmInstance(NamedTuple):
 def choose_predictions(
     tokens: Sequence[str], vocab_words: Sequence[str], options: PretrainingDataOptions, rng: random.Random
 ) -> list[MaskedLmInstance]:
-    """Chooses the positions of an example to be predicted and what to put there, in rising order of position.
+    """Chooses the positions of an example to predict and their replacements, sorted by position.
 
-    Words are taken in random order until there are enough positions; a word that would give too many is passed over, so
-    with `do_whole_word_mask` there may be fewer positions than wanted, down to none.
+    Words are taken in random order until there are enough positions. A word that would give too many is skipped, so
+    with `do_whole_word_mask` there may be fewer positions than requested, or none.
 
     Args:
-      tokens: [CLS] A [SEP] B [SEP]; not changed.
-      vocab_words: the words to draw random ones from.
-      options: says how many positions, and whether to keep words together.
-      rng: the random numbers.
+      tokens: [CLS] A [SEP] B [SEP]; not modified.
+      vocab_words: the words from which random replacements are drawn.
+      options: the number of positions, and whether the pieces of a word are masked together.
+      rng: the random number generator.
     """
     units = _maskable_units(tokens, options.do_whole_word_mask)
     shuffle(units, rng)
@@ -50,10 +50,10 @@ def choose_predictions(
 
 
 def _maskable_units(tokens: Sequence[str], whole_words: bool) -> list[tuple[int, ...]]:
-    """The positions that are masked together: each by itself, or those of a word's pieces.
+    """The groups of positions that are masked together: single positions, or the pieces of each word.
 
-    Words are told by the `##` of their later pieces alone, as in the reference. So a B that was cut within a word
-    starts with pieces that count as part of A's last word, and each Chinese character is a word.
+    As in the reference, only the prefix `##` shows that a piece continues a word. If B starts inside a word because it
+    was truncated, its first pieces belong to the last word of A, and each Chinese character is a word.
     """
     maskable = [index for index, token in enumerate(tokens) if token not in {"[CLS]", "[SEP]"}]
     if not whole_words:
@@ -68,7 +68,7 @@ def _maskable_units(tokens: Sequence[str], whole_words: bool) -> list[tuple[int,
 
 
 def _replacement(token: str, vocab_words: Sequence[str], rng: random.Random) -> str:
-    """80 % [MASK], 10 % the token itself, 10 % a random word (which may be any entry, [PAD] and "##s" included)."""
+    """80 % [MASK], 10 % the token itself, 10 % a random entry of the vocabulary ([PAD] and "##s" included)."""
     if rng.random() < 0.8:
         return "[MASK]"
     if rng.random() < 0.5:
@@ -77,17 +77,17 @@ def _replacement(token: str, vocab_words: Sequence[str], rng: random.Random) -> 
 
 
 def shuffle(items: MutableSequence, rng: random.Random) -> None:
-    """`rng.shuffle(items)`: the same draws and the same result, about twice as fast.
+    """Equivalent of `rng.shuffle(items)`: draws the same numbers, with the same result, about twice as fast.
 
-    Shuffling the positions of each example is where most random numbers go, and `random.Random.shuffle` calls a Python
-    function for each item. This is its algorithm in one loop: swap each item, from the last on, with one at or before
-    it, whose index is drawn with just the bits that it needs, and drawn again where it is too large.
+    Most random numbers are used to shuffle the positions of each example, and `random.Random.shuffle` calls a Python
+    function for each item. This is its algorithm in one loop: each item, from the last to the second, is swapped with
+    an item at or before it, whose index is drawn with as many bits as it needs, and drawn again if it is too large.
     """
     getrandbits = rng.getrandbits
     last = len(items) - 1
     while last > 0:
         bits = (last + 1).bit_length()
-        first = max(1, (1 << (bits - 1)) - 1)  # down to here an index takes as many bits
+        first = max(1, (1 << (bits - 1)) - 1)  # the smallest index with this number of bits
         for index in range(last, first - 1, -1):
             other = getrandbits(bits)
             while other > index:
@@ -104,7 +104,7 @@ def create_masked_lm_predictions(
     rng: random.Random,
     do_whole_word_mask: bool = False,
 ) -> tuple[list[str], list[int], list[str]]:
-    """Masks an example, see `choose_predictions`: the tokens as they are now, the positions, and what stood there."""
+    """Masks an example like `choose_predictions`; returns the masked tokens, the positions and the original tokens."""
     options = PretrainingDataOptions(
         max_predictions_per_seq=max_predictions_per_seq,
         masked_lm_prob=masked_lm_prob,

@@ -17,17 +17,17 @@ def assemble_tags(
     predicted_label_ids: Iterable[Sequence[int]],
     label_list: Sequence[str],
 ) -> list[list[str]]:
-    """Puts the windows' predictions together again: one tag for each word, in the order of the file.
+    """Merges the predictions of all windows: one tag for each word, in the order of the file.
 
     Args:
-      sentences: the sentences that `features` were made from.
+      sentences: the sentences.
       features: all of their windows.
-      predicted_label_ids: for each window, in the same order, the best label of each position ([max_seq_length], or
-        as long as the window's `input_ids`).
+      predicted_label_ids: for each window, in the same order, the label id of each position ([max_seq_length], or as
+        long as `input_ids`).
       label_list: the labels, by id.
 
     Raises:
-      ValueError: not as many predictions as windows, or windows of other sentences.
+      ValueError: the number of predictions is not that of the windows, or the windows are of other sentences.
     """
     tags: list[dict[int, str]] = [{} for _ in sentences]
     for window, label_ids in zip(features, predicted_label_ids, strict=True):
@@ -42,24 +42,24 @@ def assemble_tags(
 def write_predictions(
     input_file: str, output_file: str, sentences: Sequence[NerSentence], tags: Sequence[Sequence[str]]
 ) -> None:
-    """Writes the input again with the predicted tag as one more column, complete or not at all.
+    """Writes a copy of the input with the predicted tag as an additional last column; complete or not at all.
 
-    Comments, blank lines, line ends and the columns' separators stay. A `-DOCSTART-` line with the words' columns gets
-    an O, so that every line of columns is equally wide, which `conlleval` insists on.
+    Comments, blank lines, line ends and the separators of the columns are kept. A `-DOCSTART-` line with as many
+    columns as the words gets an O, because `conlleval` needs the same number of columns in all lines.
 
     Args:
-      input_file: the file that `sentences` were read from.
+      input_file: the file from which `sentences` were read.
       output_file: may be the same file.
-      sentences: what `read_conll` gave for `input_file`.
-      tags: one list for each sentence, one tag for each word.
+      sentences: the result of `read_conll`.
+      tags: one list for each sentence, with one tag for each word.
 
     Raises:
-      UserError: `input_file` is no longer there, or has other words now; the output cannot be written.
-      ValueError: `tags` has another shape than `sentences`.
+      UserError: `input_file` is missing or has other words now, or the output cannot be written.
+      ValueError: the shape of `tags` is not that of `sentences`.
     """
     text = files.read_text(input_file)
     lines = text.split("\n")
-    read = text.removeprefix("\ufeff").replace("\r", "").split("\n")  # as read_conll sees them
+    read = text.removeprefix("\ufeff").replace("\r", "").split("\n")  # as read_conll reads them
     rows = list(itertools.starmap(parse_row, enumerate(read, 1)))
     added: dict[int, str] = {}
     for sentence, predicted in zip(sentences, tags, strict=True):

@@ -22,14 +22,14 @@ _DOCUMENT_MARK = "-DOCSTART-"
 
 @dataclasses.dataclass(frozen=True)
 class NerSentence:
-    """One sentence of a CoNLL file, already cut into words.
+    """One sentence of a CoNLL file.
 
     Attributes:
       words: the words.
-      tags: one tag for each word, as the file has them; None where the file has none.
-      rows: the line of each word in the file, for messages and for writing predictions back.
-      document: how many `-DOCSTART-` lines came before it.
-      file: where it was read, for messages.
+      tags: one tag for each word, or None if the file has no tags.
+      rows: the line number of each word, for messages and for writing predictions.
+      document: the number of `-DOCSTART-` lines before the sentence.
+      file: the name of the file, for messages.
     """
 
     words: list[str]
@@ -41,7 +41,7 @@ class NerSentence:
 
 @dataclasses.dataclass(frozen=True)
 class _Row:
-    """A line cut into columns; none where the line is blank."""
+    """A line split into columns; a blank line has none."""
 
     number: int
     columns: list[str]
@@ -49,7 +49,7 @@ class _Row:
 
 @dataclasses.dataclass(frozen=True)
 class _Layout:
-    """What every word's line of a file must look like; `model_row` is the line this was learnt from."""
+    """The columns that every line of a word must have; `model_row` is the line that defines them."""
 
     file: str
     model_row: _Row
@@ -61,11 +61,11 @@ class _Layout:
         return len(self.model_row.columns)
 
     def has_tag(self, row: _Row) -> bool:
-        """Whether a line of the right width has a tag where one is needed."""
+        """Whether a line with the right number of columns has a tag, if tags are read."""
         return self.tag_column is None or TAG.fullmatch(row.columns[self.tag_column]) is not None
 
     def is_comment(self, row: _Row) -> bool:
-        """Whether a line before a sentence is a comment; the sign itself and hashtags may be words too."""
+        """Whether a line before a sentence is a comment; `#` and hashtags may also be words."""
         if len(row.columns) != self.width:
             return row.columns[0].startswith("#")
         return row.columns[0] == "#" and not self.has_tag(row)
@@ -74,22 +74,22 @@ class _Layout:
 def read_conll(
     input_file: str, word_column: int = 0, tag_column: int = -1, has_labels: bool | None = None
 ) -> list[NerSentence]:
-    """Reads a file of one word a line, columns separated by tabs (where a line has one) or else by spaces.
+    """Reads a file of one word per line, with columns separated by tabs (if the line has a tab) or spaces.
 
-    Blank lines end sentences and `-DOCSTART-` lines begin documents; a file without the latter is one document. A line
-    before a sentence is a comment when it begins with `#` and has another number of columns than the words, or is `#`
-    and something that ends in no tag: `# id 7` is one, but `#nlp O` and `# O` are words.
+    A blank line ends a sentence and a `-DOCSTART-` line starts a document; a file without these is one document. A line
+    before a sentence is a comment if it starts with `#` and has another number of columns than the words, or if its
+    first column is `#` and it does not end with a tag: `# id 7` is a comment, but `#nlp O` and `# O` are words.
 
     Args:
       input_file: a UTF-8 file, local or remote.
-      word_column: the words' column, from 0; negative numbers count from the end. (Messages count from 1, as the
-        flags of run_ner.py do.)
-      tag_column: the tags' column, in the same way.
-      has_labels: whether there are tags to read; None reads them unless the file has a single column.
+      word_column: the column of the words, from 0; negative numbers count from the end. (Messages count from 1, like
+        the flags of run_ner.py.)
+      tag_column: the column of the tags, in the same way.
+      has_labels: whether to read tags. None reads them unless the file has a single column.
 
     Raises:
-      UserError: the file is missing, is not UTF-8 or has no words; a line has another number of columns than the first,
-        an empty word, or a tag that is not O or B-, I-, E- or S- and a type; a column asked for is not there.
+      UserError: the file is missing, is not UTF-8 or has no words; a line has another number of columns than the first
+        word, an empty word, or a tag that is not O or B-, I-, E- or S- with a type; or a column does not exist.
     """
     rows = list(_rows(input_file))
     layout = _layout(input_file, rows, word_column, tag_column, has_labels)
@@ -100,7 +100,7 @@ def read_conll(
 
 
 def labels_of(sentences: Iterable[NerSentence]) -> list[str]:
-    """The label list of a training set: O, whether used or not, then the other tags in sorted order."""
+    """The labels of a training set: O, even if it does not occur, and the other tags, sorted."""
     tags = {tag for sentence in sentences for tag in sentence.tags or ()}
     return [OUTSIDE, *sorted(tags - {OUTSIDE})]
 
@@ -121,7 +121,7 @@ def starts_document(row: _Row) -> bool:
 def _layout(
     input_file: str, rows: Sequence[_Row], word_column: int, tag_column: int, has_labels: bool | None
 ) -> _Layout:
-    """Takes the shape from the first line that must be a word's; from the first that may be, where none must."""
+    """The columns of the first line that does not start with `#`, or of the first line if all start with it."""
     candidates = [row for row in rows if row.columns and not starts_document(row)]
     if not candidates:
         raise _no_words(input_file)
@@ -157,7 +157,7 @@ def _counted(width: int) -> str:
 
 
 def _sentence_rows(rows: Iterable[_Row], layout: _Layout) -> Iterator[tuple[int, list[_Row]]]:
-    """Yields (document, lines of the words) for each sentence."""
+    """Yields (number of the document, lines of the words) for each sentence."""
     document = 0
     group: list[_Row] = []
     for row in rows:

@@ -25,15 +25,15 @@ IGNORED_LABEL_ID = -1  # the label of positions that the loss and the scores ign
 
 @dataclasses.dataclass(frozen=True)
 class InputFeatures:
-    """One window over a sentence; `as_record` gives it the shape the model takes.
+    """One window of a sentence; `as_record` pads it for the model.
 
     Attributes:
       input_ids: [CLS], the pieces, [SEP]; not padded.
-      label_ids: as long as `input_ids`; IGNORED_LABEL_ID everywhere but at the positions of `answers`.
-      max_seq_length: the length `as_record` pads to.
-      sentence: the index of the sentence that the window belongs to.
-      answers: (word of that sentence, position of its first piece in `input_ids`) for the words whose label and whose
-        prediction belong to this window. Over all windows each word is there exactly once.
+      label_ids: as long as `input_ids`; IGNORED_LABEL_ID except at the positions of `answers`.
+      max_seq_length: the length to which `as_record` pads.
+      sentence: the index of the sentence of the window.
+      answers: (word of the sentence, position of its first piece in `input_ids`) for the words that are labelled and
+        predicted in this window. Each word of a sentence is in exactly one window.
     """
 
     input_ids: list[int]
@@ -51,26 +51,26 @@ def convert_sentences_to_features(
     doc_stride: int | None = None,
     document_context: bool = False,
 ) -> list[InputFeatures]:
-    """Makes the windows of all sentences, in their order.
+    """Creates the windows of all sentences, in order.
 
-    A sentence of at most C pieces is one window. A longer one gets windows that overlap and never cut a word; each word
-    belongs to the one in which it has the most context on its poorer side, and carries its label only there: it is
-    learnt once, in the very surroundings in which it is predicted. A single word of more than C pieces keeps its
-    first C. A word without any piece (a control character, say) becomes [UNK], since it too must get a tag.
+    A sentence of at most C pieces is one window. A longer sentence has overlapping windows of whole words. Each word is
+    labelled only in the window where it has the most context on its shorter side, so that it is trained once, in the
+    same context in which it is predicted. A word of more than C pieces keeps its first C pieces. A word without pieces
+    (for example a control character) becomes [UNK], because it needs a tag as well.
 
     Args:
-      sentences: what `read_conll` gives.
+      sentences: the result of `read_conll`.
       label_list: the labels of the training set, by id.
-      max_seq_length: pieces in a window, with [CLS] and [SEP].
-      tokenizer: cuts a word into pieces.
-      doc_stride: pieces by which a window starts after the one before it; half of C where None, which leaves every
-        word about a quarter of C on both sides (less only where the text itself ends, or beside very long words).
-      document_context: fill windows with the words around the sentence in its document, half on each side or more on
-        one where the other has no more ("the maximal document context provided by the data"); they carry no labels.
-        A sentence that needs several windows gets as many neighbouring pieces as two windows share.
+      max_seq_length: the number of pieces of a window, with [CLS] and [SEP].
+      tokenizer: splits words into pieces.
+      doc_stride: the number of pieces between the starts of two windows. Defaults to half of C, which leaves every word
+        about a quarter of C on both sides (less only at the ends of the text or next to very long words).
+      document_context: whether to fill windows with the words around the sentence in its document, half on each side,
+        or more on one side if the other has fewer (the paper's "maximal document context"). These words have no
+        labels. A sentence that needs several windows gets as many of these pieces as two windows share.
 
     Raises:
-      UserError: a tag is not in `label_list`; there is no room for words; doc_stride would leave words out.
+      UserError: a tag is not in `label_list`, there is no room for words, or doc_stride would skip words.
     """
     capacity = max_seq_length - 2
     stride = _checked_stride(capacity, max(1, capacity // 2) if doc_stride is None else doc_stride)
@@ -91,7 +91,7 @@ def convert_sentences_to_features(
 
 
 def as_record(features: InputFeatures) -> dict[str, list[int]]:
-    """The row of a `records.TOKEN_TAGGING` record: four lists of max_seq_length numbers."""
+    """A row for `records.TOKEN_TAGGING`: four lists of max_seq_length numbers."""
     padding = features.max_seq_length - len(features.input_ids)
     return {
         "input_ids": features.input_ids + [0] * padding,
@@ -103,7 +103,7 @@ def as_record(features: InputFeatures) -> dict[str, list[int]]:
 
 @dataclasses.dataclass(frozen=True)
 class _Text:
-    """The words of a document as piece ids; `offsets[w]` counts the pieces before word w, and strictly rises."""
+    """The words of a document as ids of pieces; `offsets[w]` is the number of pieces before word w."""
 
     pieces: list[list[int]]
     offsets: list[int]
@@ -121,7 +121,7 @@ class _Text:
         return [self.first_id, *itertools.chain.from_iterable(self.pieces[window.start : window.stop]), self.last_id]
 
     def position(self, word: int, window: range) -> int:
-        """Where the word's first piece stands in `ids(window)`."""
+        """The position of the first piece of the word in `ids(window)`."""
         return 1 + self.offsets[word] - self.offsets[window.start]
 
 
@@ -137,14 +137,14 @@ def _checked_stride(capacity: int, stride: int) -> int:
 
 
 def _documents(sentences: Sequence[NerSentence]) -> Iterator[list[int]]:
-    """Yields the sentence indexes of each document."""
+    """Yields the indexes of the sentences of each document."""
     keys = ((sentence.file, sentence.document) for sentence in sentences)
     for _, group in itertools.groupby(enumerate(keys), key=lambda pair: pair[1]):
         yield [index for index, _ in group]
 
 
 def _label_ids(sentence: NerSentence, label_map: Mapping[str, int]) -> list[int]:
-    """The label id of each word; IGNORED_LABEL_ID for all where the sentence has no tags."""
+    """The label id of each word; IGNORED_LABEL_ID for all words if the sentence has no tags."""
     if sentence.tags is None:
         return [IGNORED_LABEL_ID] * len(sentence.words)
     for number, tag in enumerate(sentence.tags):
@@ -169,17 +169,17 @@ def _features(
 def _windows(
     offsets: Sequence[int], own: range, reach: range, capacity: int, stride: int
 ) -> list[tuple[range, list[int]]]:
-    """Covers a sentence with windows.
+    """The windows of a sentence.
 
     Args:
-      offsets: pieces before each word, and after the last.
+      offsets: the number of pieces before each word, and of all words.
       own: the words of the sentence.
-      reach: the words that windows may show, `own` among them.
+      reach: the words that windows may contain, a superset of `own`.
       capacity: C.
-      stride: pieces from the start of a window to that of the next.
+      stride: the number of pieces between the starts of two windows.
 
     Returns:
-      (words of a window, those of `own` that it answers for); a window that answers for none is left out.
+      (words of the window, words of `own` that are labelled in it) for each window that labels a word.
     """
     length = offsets[own.stop] - offsets[own.start]
     spare = capacity - length if length <= capacity else capacity - stride
@@ -191,7 +191,7 @@ def _windows(
 
 
 def _widen(offsets: Sequence[int], own: range, reach: range, spare: int) -> range:
-    """Adds whole words of `reach` around `own`, `spare` pieces at the most."""
+    """Adds whole words of `reach` around `own`, at most `spare` pieces."""
     left = max(spare // 2, spare - (offsets[reach.stop] - offsets[own.stop]))
     start = bisect.bisect_left(offsets, offsets[own.start] - left, reach.start, own.start)
     right = spare - (offsets[own.start] - offsets[start])
@@ -200,7 +200,7 @@ def _widen(offsets: Sequence[int], own: range, reach: range, spare: int) -> rang
 
 
 def _slide(offsets: Sequence[int], words: range, capacity: int, stride: int) -> Iterator[range]:
-    """Yields overlapping windows of whole words, each as full as they allow; the last reaches back to be full too."""
+    """Yields overlapping windows of whole words, as long as possible; the last one starts earlier to be full."""
     start = words.start
     while True:
         stop = bisect.bisect_right(offsets, offsets[start] + capacity, start, words.stop + 1) - 1
@@ -208,14 +208,14 @@ def _slide(offsets: Sequence[int], words: range, capacity: int, stride: int) -> 
             yield range(bisect.bisect_left(offsets, offsets[stop] - capacity, words.start, start), stop)
             return
         yield range(start, stop)
-        # at most `stop`: beside a long word the stride may point past a window that could not take the word in
+        # at most `stop`: next to a long word, which did not fit, the stride may point past the window
         start = bisect.bisect_left(offsets, offsets[start] + stride, start + 1, stop)
 
 
 def _most_context(offsets: Sequence[int], own: range, windows: Sequence[range]) -> dict[int, int]:
-    """Word -> the window that shows most on the word's poorer side, then most in all, then the first.
+    """Word -> the window with the most context on the shorter side of the word, then in total, then the first.
 
-    The reference's SQuAD code decides by the same idea which window an answer may come from.
+    The reference uses the same idea for SQuAD.
     """
     best: dict[int, tuple[tuple[int, int], int]] = {}
     for number, window in enumerate(windows):

@@ -29,7 +29,7 @@ NO_SPAN_ODDS = 1e6
 
 
 class RawResult(NamedTuple):
-    """What the model says about one window: two logits for each position."""
+    """The output of the model for one window: two logits for each position."""
 
     unique_id: int
     start_logits: Sequence[float]
@@ -37,12 +37,12 @@ class RawResult(NamedTuple):
 
 
 class Answers(NamedTuple):
-    """The answers to all questions; question ids are in the order of the examples.
+    """The answers to all questions, by the id of the question, in the order of the examples.
 
     Attributes:
-      predictions: question id -> text, "" for "no answer".
-      nbest: question id -> the best answers, best first: text, probability, start_logit, end_logit.
-      null_odds: question id -> by how much "no answer" scores higher than the best answer; None for version 1.
+      predictions: id -> text, "" for "no answer".
+      nbest: id -> the best answers, sorted: text, probability, start_logit, end_logit.
+      null_odds: id -> score of "no answer" minus score of the best answer; None for version 1.
     """
 
     predictions: dict[str, str]
@@ -50,7 +50,7 @@ class Answers(NamedTuple):
     null_odds: dict[str, float] | None
 
 
-# A span of the model's input: `feature` counts the windows of the question.
+# A span of the input of the model; `feature` is the index of the window of the question.
 _SPAN = np.dtype(
     [("feature", np.int32), ("start", np.int32), ("end", np.int32), ("start_logit", "f8"), ("end_logit", "f8")]
 )
@@ -77,19 +77,19 @@ def compute_predictions(
     null_score_diff_threshold: float = 0.0,
     verbose_logging: bool = False,
 ) -> Answers:
-    """Finds the answer to each question (the computing half of `write_predictions`).
+    """Finds the answer to each question; `write_predictions` also writes the files.
 
-    In each window the `n_best_size` best first and last positions are combined to spans of at most `max_answer_length`
-    pieces within the paragraph. The best spans of all windows with different texts are the n-best list. Where there is
-    none, version 1 answers "empty". In version 2 the span from [CLS] to [CLS] means "no answer" and is in the list
-    too; the answer is "" if it beats the best other one by more than the threshold. Without any other one the reference
-    fails, and here the answer is "" with null odds of `NO_SPAN_ODDS`.
+    In each window, the `n_best_size` best first and last positions are combined to spans of at most `max_answer_length`
+    pieces within the paragraph. The best spans of all windows with distinct texts are the n-best list. If the list is
+    empty, the answer of version 1 is "empty". In version 2 the list also contains the span from [CLS] to [CLS], which
+    means "no answer"; the answer is "" if its score exceeds that of the best other span by more than the threshold. If
+    there is no other span, the reference fails, and here the answer is "" with null odds of `NO_SPAN_ODDS`.
 
     Args:
-      results: one for each feature, in any order; logits [L], or any length that covers the feature's tokens.
+      results: one for each feature, in any order; logits [L], or of any length that covers the tokens of the feature.
 
     Raises:
-      UserError: a logit is NaN or infinite (names the question).
+      UserError: a logit is NaN or infinite (the message has the id of the question).
       KeyError: a feature has no result.
     """
     windows: dict[int, list[InputFeatures]] = {}
@@ -113,7 +113,7 @@ def compute_predictions(
 
 
 def _logits(result: RawResult, example: SquadExample) -> np.ndarray:
-    """Start and end logits in double precision, in which the reference adds them: [2, L]."""
+    """Start and end logits, float64 [2, L]; the reference adds them in this precision."""
     logits = np.array([result.start_logits, result.end_logits], np.float64)
     if not np.isfinite(logits).all():
         raise UserError(
@@ -124,7 +124,7 @@ def _logits(result: RawResult, example: SquadExample) -> np.ndarray:
 
 
 def _best_text(candidates: Iterable[_Candidate]) -> _Candidate | None:
-    """The best candidate that is an answer, if there is one."""
+    """The best candidate that has a text, or None."""
     return next((candidate for candidate in candidates if candidate.text), None)
 
 
@@ -132,13 +132,13 @@ def _null_odds(candidates: Iterable[_Candidate], null_score: float) -> float | N
     best = _best_text(candidates)
     if best is None:
         return None
-    # One subtraction after the other, as in the reference: the sum of both logits would round differently.
+    # Two subtractions as in the reference, because subtracting the sum of the logits is rounded differently.
     return null_score - best.start_logit - best.end_logit
 
 
 @dataclasses.dataclass(frozen=True)
 class _AnswerFinder:
-    """The rules by which spans are chosen; see `compute_predictions`."""
+    """Chooses spans; see `compute_predictions`."""
 
     n_best_size: int
     max_answer_length: int
@@ -149,7 +149,7 @@ class _AnswerFinder:
     def candidates(
         self, example: SquadExample, features: Sequence[InputFeatures], logits: Sequence[np.ndarray]
     ) -> tuple[list[_Candidate], float]:
-        """The n-best list, and in version 2 the score of "no answer", lowest over the windows."""
+        """The n-best list, and the score of "no answer" in version 2, which is the lowest of all windows."""
         spans = [self._spans(*item) for item in zip(range(len(features)), features, logits, strict=True)]
         null = _null_span(logits)
         if self.version_2_with_negative:
@@ -164,7 +164,7 @@ class _AnswerFinder:
         return found or [_Candidate("empty", 0.0, 0.0)], null_candidate.score
 
     def _spans(self, index: int, feature: InputFeatures, logits: np.ndarray) -> np.ndarray:
-        """The spans of one window that may be answers, as an array of _SPAN."""
+        """The possible answers in one window, as an array of _SPAN."""
         start_logits, end_logits = logits
         starts = self._best_in_paragraph(start_logits, feature)
         starts = starts[feature.max_context[starts - feature.doc_start]]
@@ -177,14 +177,14 @@ class _AnswerFinder:
         return spans
 
     def _best_in_paragraph(self, logits: np.ndarray, feature: InputFeatures) -> np.ndarray:
-        """Those of the best positions of the whole input that are in the paragraph, best first."""
+        """The best positions of the whole input that are in the paragraph, sorted."""
         best = np.argsort(-logits, kind="stable")[: self.n_best_size]
         return best[(best >= feature.doc_start) & (best < feature.doc_start + len(feature.word_indexes))]
 
     def _distinct(
         self, example: SquadExample, features: Sequence[InputFeatures], ranked: np.ndarray
     ) -> list[_Candidate]:
-        """The best spans, each text once."""
+        """The best spans with distinct texts."""
         found: list[_Candidate] = []
         seen: set[str] = set()
         for index, start, end, start_logit, end_logit in ranked.tolist():
@@ -210,16 +210,16 @@ class _AnswerFinder:
 
 
 def _null_span(logits: Sequence[np.ndarray]) -> np.ndarray:
-    """The span [CLS] to [CLS] of the window in which it scores lowest, the first of equals: an array of one _SPAN."""
+    """The span [CLS] to [CLS] with the lowest score of all windows, the first of equals: an array of one _SPAN."""
     at_cls = [(start_logits[0], end_logits[0]) for start_logits, end_logits in logits] or [(0.0, 0.0)]
     return np.array([(0, 0, 0, *min(at_cls, key=sum))], _SPAN)
 
 
 def _with_probabilities(candidates: Sequence[_Candidate]) -> list[dict[str, Any]]:
-    """The n-best list as it is written: softmax over the scores of the candidates that are in it."""
+    """The n-best list for the file; the probabilities are a softmax over the scores of its candidates."""
     best = max(candidate.score for candidate in candidates)
     weights = [math.exp(candidate.score - best) for candidate in candidates]
-    # Added up one by one: sum() of Python 3.12 rounds better than that, and the last digit would differ.
+    # Not sum(), which is more exact from Python 3.12 on, so that the last digit would differ.
     total = functools.reduce(float.__add__, weights)
     return [
         {"text": c.text, "probability": weight / total, "start_logit": c.start_logit, "end_logit": c.end_logit}
@@ -229,16 +229,16 @@ def _with_probabilities(candidates: Sequence[_Candidate]) -> list[dict[str, Any]
 
 @functools.cache
 def _basic_tokenizer(do_lower_case: bool) -> tokenization.BasicTokenizer:
-    return tokenization.BasicTokenizer(do_lower_case=do_lower_case)  # kept, since it remembers words
+    return tokenization.BasicTokenizer(do_lower_case=do_lower_case)  # kept because it caches words
 
 
 def get_final_text(pred_text: str, orig_text: str, do_lower_case: bool, verbose_logging: bool = False) -> str:
-    """The part of `orig_text` that `pred_text` stands for (the reference's function of this name).
+    """The part of `orig_text` that corresponds to `pred_text` (the function of this name of the reference).
 
-    `pred_text` is a span in words of the tokenizer ("jose ' s"), `orig_text` the whole words of the paragraph that it
-    touches ("(José's"). Tokenizing `orig_text` changes letters and adds blanks. If that has neither added nor removed
-    another character, the n-th character that is no blank is the same one in both, and the answer is cut out of
-    `orig_text` with its own spelling ("José's"). Otherwise it is all of `orig_text`.
+    `pred_text` is a span in the tokens of the basic tokenizer ("jose ' s"), and `orig_text` has the words of the
+    paragraph that it touches ("(José's"). Tokenization changes letters and adds blanks. If it neither adds nor removes
+    other characters, the n-th non-blank character is the same in both, and the result is a part of `orig_text` with its
+    own spelling ("José's"). Otherwise it is all of `orig_text`.
     """
     tok_text = " ".join(_basic_tokenizer(do_lower_case).tokenize(orig_text))
     start = tok_text.find(pred_text)
@@ -260,7 +260,7 @@ def get_final_text(pred_text: str, orig_text: str, do_lower_case: bool, verbose_
 
 
 def write_answers(output_dir: str, answers: Answers) -> None:
-    """Writes predictions.json, nbest_predictions.json and, for version 2, null_odds.json: all complete, or none."""
+    """Writes predictions.json, nbest_predictions.json and, for version 2, null_odds.json; all of them or none."""
     names = ("predictions.json", "nbest_predictions.json", "null_odds.json")
     _write_answers([os.path.join(output_dir, name) for name in names], answers)
 
@@ -287,7 +287,7 @@ def write_predictions(
     null_score_diff_threshold: float = 0.0,
     verbose_logging: bool = False,
 ) -> None:
-    """`compute_predictions`, written to these files: the reference's function. Its last three settings are flags there.
+    """Writes the result of `compute_predictions` to files; the last three arguments are flags in the reference.
 
     Raises:
       UserError: a logit is NaN or infinite, or a file cannot be written.

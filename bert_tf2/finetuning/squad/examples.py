@@ -30,12 +30,12 @@ class SquadExample:
     """One question about one paragraph.
 
     Attributes:
-      qas_id: the question's id in the file.
+      qas_id: the id of the question in the file.
       question_text: the question.
-      doc_tokens: the words of the paragraph; the questions of one paragraph share the list.
-      orig_answer_text: for training, the annotated answer; "" where there is none.
-      start_position, end_position: for training, its first and last word; -1 where there is no answer.
-      is_impossible: for training on version 2, whether the paragraph has no answer.
+      doc_tokens: the words of the paragraph; the questions of a paragraph share the list.
+      orig_answer_text: for training, the annotated answer, or "".
+      start_position, end_position: for training, the first and the last word of the answer, or -1.
+      is_impossible: for training on version 2, whether the paragraph does not contain an answer.
     """
 
     qas_id: str
@@ -51,7 +51,7 @@ def read_dataset(input_file: str) -> Any:
     """Parses a JSON file.
 
     Raises:
-      UserError: the file is missing, empty, not UTF-8 or not JSON (names line and column).
+      UserError: the file is missing, empty, not UTF-8 or not JSON (the message has line and column).
     """
     return files.read_json(input_file, kind=None)
 
@@ -60,10 +60,10 @@ _JSON_NAMES = {list: "a list", str: "text", int: "a whole number", (str, int): "
 
 
 def field(node: Any, key: str, kind: type | tuple[type, ...], where: str) -> Any:
-    """`node[key]`, where `node` is a piece of a parsed SQuAD file that stands at the place `where`.
+    """`node[key]`, where `node` is a part of a parsed SQuAD file; `where` is its place in the file, for messages.
 
     Raises:
-      UserError: `node` is no object, has no such key, or something else than a `kind` stands there.
+      UserError: `node` is not an object, does not have the key, or the value is not of type `kind`.
     """
     if not isinstance(node, dict):
         raise UserError(f"{where}: not in SQuAD's layout: an object with the key {key!r} is needed here")
@@ -75,22 +75,22 @@ def field(node: Any, key: str, kind: type | tuple[type, ...], where: str) -> Any
 
 
 def paragraphs(dataset: Any, name: str) -> Iterator[tuple[dict, str]]:
-    """Yields each paragraph of a parsed SQuAD file, and its place, for messages. `name` is the file's."""
+    """Yields each paragraph of a parsed SQuAD file and its place in the file `name`, for messages."""
     for i, article in enumerate(field(dataset, "data", list, name)):
         for j, paragraph in enumerate(field(article, "paragraphs", list, f"{name}, data[{i}]")):
             yield paragraph, f"{name}, data[{i}].paragraphs[{j}]"
 
 
 def questions(paragraph: dict, where: str) -> Iterator[tuple[str, dict, str]]:
-    """Yields id, JSON object and place of each question of a paragraph."""
+    """Yields the id, the JSON object and the place of each question of a paragraph."""
     for k, question in enumerate(field(paragraph, "qas", list, where)):
-        # Some data sets number their questions; in the files that the reference writes such an id is text as well.
+        # In some data sets the ids are numbers; in the files that the reference writes they are strings.
         qas_id = str(field(question, "id", (str, int), f"{where}.qas[{k}]"))
         yield qas_id, question, f"{where}, question {qas_id}"
 
 
 class _Document:
-    """A context cut into words, which knows the word at each character."""
+    """A context split into words, with the word at each character."""
 
     def __init__(self, context: str):
         found = list(_WORD.finditer(context))
@@ -99,22 +99,22 @@ class _Document:
         self._starts = [match.start() for match in found]
 
     def word_at(self, offset: int) -> int:
-        """The word that holds this character, or the one before it; -1 in blanks at the beginning."""
+        """The index of the word that contains this character or precedes it; -1 in blanks at the start."""
         return bisect.bisect_right(self._starts, offset) - 1
 
 
 def read_squad_examples(
     input_file: str, is_training: bool, version_2_with_negative: bool = False
 ) -> list[SquadExample]:
-    """Reads the questions of a SQuAD file (the reference's function of this name).
+    """Reads the questions of a SQuAD file (the function of this name of the reference).
 
-    Answers are read only for training. A question whose answer does not stand in the words at its place (odd blanks in
-    the answer, for the most part) is left out, as in the reference; one line says how many these are. So is an answer
-    without a word, for which the reference trains on whatever stands at its place.
+    Answers are read only for training. A question is skipped, as in the reference, if its answer is not found in the
+    words at its position, mostly because of unusual blanks in the answer; one warning reports their number. An answer
+    without a word is skipped as well, whereas the reference trains on the words at its position.
 
     Raises:
-      UserError: no SQuAD file; no question in it; and for training, a question with no answer or several, or an answer
-        outside of its context (names the question), or no usable question.
+      UserError: the file is not a SQuAD file or has no question; or for training, a question does not have exactly one
+        answer, an answer is outside its context (the message has the id of the question), or no question is usable.
     """
     examples: list[SquadExample] = []
     unaligned: list[str] = []
@@ -152,7 +152,7 @@ def _report_unaligned(input_file: str, unaligned: Sequence[str], usable: int) ->
 
 
 def _add_answer(example: SquadExample, question: dict, document: _Document, version_2: bool, where: str) -> bool:
-    """Fills in the answer that training needs; False where it does not stand in the context's words."""
+    """Sets the answer of an example for training; returns whether it is found in the words of the context."""
     if version_2 and field(question, "is_impossible", (bool, int), where):
         example.orig_answer_text, example.start_position, example.end_position = "", -1, -1
         example.is_impossible = True

@@ -29,23 +29,23 @@ _LOGGED_EXAMPLES = 20
 
 @dataclasses.dataclass
 class InputFeatures:
-    """One window of a paragraph together with its question, as the model gets it. L is max_seq_length.
+    """One window of a paragraph with its question, the input of the model. L is max_seq_length.
 
-    What follows from other attributes is a property, so that the windows of a whole test set fit into memory: the
-    reference keeps two dictionaries and two more lists of length L for each.
+    Attributes that follow from others are properties, so that the windows of a whole test set fit into memory: the
+    reference keeps two dictionaries and two more lists of length L for each window.
 
     Attributes:
-      unique_id: identifies the window; the model's results carry it.
-      example_index: the place of the question in the list of examples.
-      doc_span_index: which window of its paragraph.
-      tokens: the pieces, special ones included, padding not.
+      unique_id: identifies the window in the results of the model.
+      example_index: the index of the question in the list of examples.
+      doc_span_index: the index of the window in its paragraph.
+      tokens: the pieces with the special tokens, without padding.
       input_ids: L ids.
-      doc_start: the position of the window's first paragraph piece; the paragraph ends before the last of `tokens`.
-      word_indexes: for each paragraph piece of the window, its word in the example's `doc_tokens`.
-      max_context: for each paragraph piece of the window, whether this window is the one to score it in.
-      start_position, end_position: for training, the answer's first and last position, or 0 ([CLS]) where the window
-        does not hold all of it.
-      is_impossible: the example's.
+      doc_start: the position of the first piece of the paragraph; the paragraph ends before the last of `tokens`.
+      word_indexes: for each piece of the paragraph, the index of its word in `doc_tokens` of the example.
+      max_context: for each piece of the paragraph, whether it is scored in this window.
+      start_position, end_position: for training, the first and the last position of the answer, or 0 ([CLS]) if the
+        window does not contain the whole answer.
+      is_impossible: the same as in the example.
     """
 
     unique_id: int
@@ -62,35 +62,35 @@ class InputFeatures:
 
     @property
     def input_mask(self) -> list[int]:
-        """L numbers: 1 for a piece, 0 for padding."""
+        """L numbers: 1 for tokens, 0 for padding."""
         return [1] * len(self.tokens) + [0] * (len(self.input_ids) - len(self.tokens))
 
     @property
     def segment_ids(self) -> list[int]:
-        """L numbers: 1 for the paragraph and its [SEP], otherwise 0."""
+        """L numbers: 1 for the paragraph and its [SEP], 0 for the rest."""
         paragraph = len(self.tokens) - self.doc_start
         return [0] * self.doc_start + [1] * paragraph + [0] * (len(self.input_ids) - len(self.tokens))
 
     @property
     def token_to_orig_map(self) -> dict[int, int]:
-        """Position of each paragraph piece -> its word."""
+        """Position of each piece of the paragraph -> the index of its word."""
         return dict(enumerate(self.word_indexes.tolist(), self.doc_start))
 
     @property
     def token_is_max_context(self) -> dict[int, bool]:
-        """Position of each paragraph piece -> whether it is scored in this window."""
+        """Position of each piece of the paragraph -> whether it is scored in this window."""
         return dict(enumerate(self.max_context.tolist(), self.doc_start))
 
 
 def check_lengths(max_seq_length: int, max_query_length: int, doc_stride: int) -> None:
-    """Makes sure that windows can advance beside a question of any length, and warns where they will not overlap.
+    """Checks that windows can advance next to a question of any length, and warns if they will not overlap.
 
-    The reference checks only that the longest question leaves room (in `validate_flags_or_throw`). With a doc_stride
-    below 1 it never ends; one larger than the room beside a question sets its windows side by side, so that none holds
-    an answer across a border. That is refused where it befalls every question.
+    The reference checks only that the longest question leaves room (in `validate_flags_or_throw`). It never terminates
+    if doc_stride is below 1. If doc_stride is larger than the room next to a question, its windows do not overlap, so
+    that no window contains an answer across their boundary. This raises an error if it holds for every question.
 
     Raises:
-      UserError: the lengths do not fit together (names the flags).
+      UserError: the lengths do not fit together (the message has the flags).
     """
     for name, value in (("max_query_length", max_query_length), ("doc_stride", doc_stride)):
         if value < 1:
@@ -101,7 +101,7 @@ def check_lengths(max_seq_length: int, max_query_length: int, doc_stride: int) -
             f"--max_seq_length={max_seq_length} must be greater than --max_query_length={max_query_length}"
             f" + {_SPECIAL_PIECES}, or a long question leaves no room for the paragraph; lower --max_query_length"
         )
-    most = max_seq_length - 1 - _SPECIAL_PIECES  # beside the shortest question, of one piece
+    most = max_seq_length - 1 - _SPECIAL_PIECES  # next to the shortest question, which has one piece
     if doc_stride > most:
         raise UserError(
             f"--doc_stride={doc_stride} is larger than the {most} pieces that fit beside any question with"
@@ -117,12 +117,12 @@ def check_lengths(max_seq_length: int, max_query_length: int, doc_stride: int) -
 
 @dataclasses.dataclass
 class _Pieces:
-    """A document in pieces.
+    """The word pieces of a document.
 
     Attributes:
-      tokens, ids: the pieces of all words, one after the other.
-      word_indexes: the word of each piece.
-      first_piece: for each word, the place of its first piece (a word may have none).
+      tokens, ids: the pieces of all words.
+      word_indexes: the index of the word of each piece.
+      first_piece: for each word, the index of its first piece (a word may have no piece).
     """
 
     tokens: list[str]
@@ -153,13 +153,13 @@ def convert_examples_to_features(
     *,
     log_level: int = logging.INFO,
 ) -> Iterator[InputFeatures] | None:
-    """Makes the windows of each example, in order; returns an iterator that yields them.
+    """Creates the windows of all examples, in order; returns an iterator over them.
 
-    With `output_fn` it calls this function with each window, like the reference's function of this name, and returns
+    If `output_fn` is given, calls it with each window, like the function of this name of the reference, and returns
     None.
 
-    A paragraph without pieces yields nothing. The first window is logged in words at `log_level`; those of the first 20
-    examples as the model gets them, at the level DEBUG.
+    A paragraph without pieces has no window. The first window is logged as text at `log_level`; the windows of the
+    first 20 examples are logged as numbers at level DEBUG.
 
     Raises:
       ValueError: a question leaves no room for its paragraph, or doc_stride is below 1; see `check_lengths`.
@@ -185,7 +185,7 @@ def _convert_examples(
     unique_id = FIRST_UNIQUE_ID
     words, document = None, None
     for example_index, example in enumerate(examples):
-        if example.doc_tokens is not words:  # a file has a paragraph's questions one after the other
+        if example.doc_tokens is not words:  # the questions of a paragraph follow each other
             words, document = example.doc_tokens, _pieces(example.doc_tokens, tokenizer)
         query = tokenizer.tokenize(example.question_text)[:max_query_length]
         answer = _answer_pieces(example, document, tokenizer) if is_training else None
@@ -213,7 +213,7 @@ def _convert_examples(
 def _model_inputs(
     query: list[str], document: _Pieces, window: range, max_seq_length: int, tokenizer: tokenization.FullTokenizer
 ) -> dict[str, Any]:
-    """The attributes of InputFeatures that describe what the model sees of one window."""
+    """The attributes of InputFeatures for the input of the model."""
     inside = slice(window.start, window.stop)
     head = ["[CLS]", *query, "[SEP]"]
     head_ids = tokenizer.convert_tokens_to_ids(head)
@@ -229,7 +229,7 @@ def _model_inputs(
 def _windows(total: int, room: int, doc_stride: int) -> list[range]:
     """Ranges of at most `room` pieces that cover `total` pieces, `doc_stride` apart.
 
-    A stride beyond the room would leave gaps; like the reference this then takes the room as the stride.
+    A stride larger than the room would leave gaps, so the room is then the stride, as in the reference.
     """
     step = min(room, doc_stride)
     if step < 1:
@@ -243,10 +243,10 @@ def _windows(total: int, room: int, doc_stride: int) -> list[range]:
 
 
 def _max_context_windows(windows: Sequence[range], total: int) -> np.ndarray:
-    """For each of `total` pieces, the index of the window in which it counts.
+    """For each of `total` pieces, the index of the window in which it is scored.
 
-    That is the window with the most pieces on the poorer side of the piece, where a hundred pieces of window length are
-    worth as much as one piece of context. The first of equals wins; equality is that of doubles, as in the reference.
+    This is the window with the most pieces on the shorter side of the piece, where 100 pieces of window length count as
+    much as one piece of context. The first of equal windows is chosen; scores are doubles, as in the reference.
     """
     best = np.zeros(total, np.int32)
     best_score = np.full(total, -1.0)
@@ -262,7 +262,7 @@ def _max_context_windows(windows: Sequence[range], total: int) -> np.ndarray:
 def _answer_pieces(
     example: SquadExample, document: _Pieces, tokenizer: tokenization.FullTokenizer
 ) -> tuple[int, int] | None:
-    """First and last piece of the answer in the document, or None where the question is impossible."""
+    """First and last piece of the answer in the document, or None if the question is impossible."""
     if example.is_impossible:
         return None
     start = document.first_piece[example.start_position]
@@ -272,10 +272,10 @@ def _answer_pieces(
 
 
 def _improve_answer_span(doc_tokens: Sequence[str], start: int, end: int, answer: Sequence[str]) -> tuple[int, int]:
-    """Narrows a span made of whole words to the pieces of the answer itself, where these stand in it.
+    """Narrows a span of whole words to the pieces of the answer, if the span contains them.
 
-    The answer "1895" is one of the six pieces of "(1895-1943)."; "Japan" is no piece of "Japanese", which then stays
-    whole. The reference tries every pair of ends; for each start only one end gives the answer's length.
+    The answer "1895" is one of the six pieces of "(1895-1943)."; "Japan" is not a piece of "Japanese", so the span
+    stays the whole word. The reference tries every pair of ends; for each start only one end gives the right length.
     """
     for new_start in range(start, end + 2 - len(answer)):
         if answer and doc_tokens[new_start : new_start + len(answer)] == answer:
@@ -284,7 +284,7 @@ def _improve_answer_span(doc_tokens: Sequence[str], start: int, end: int, answer
 
 
 def _positions(answer: tuple[int, int] | None, window: range, doc_start: int) -> tuple[int, int]:
-    """Where the answer stands in the model's input; (0, 0), which is [CLS], if it is not wholly in the window."""
+    """First and last position of the answer in the input; (0, 0), which is [CLS], if the window does not contain it."""
     if answer is None or answer[0] < window.start or answer[1] >= window.stop:
         return 0, 0
     shift = doc_start - window.start
