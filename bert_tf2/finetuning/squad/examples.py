@@ -47,15 +47,6 @@ class SquadExample:
     is_impossible: bool = False
 
 
-def read_dataset(input_file: str) -> Any:
-    """Parses a JSON file.
-
-    Raises:
-      UserError: the file is missing, empty, not UTF-8 or not JSON (the message has line and column).
-    """
-    return files.read_json(input_file, kind=None)
-
-
 _JSON_NAMES = {list: "a list", str: "text", int: "a whole number", (str, int): "text", (bool, int): "true or false"}
 
 
@@ -119,7 +110,7 @@ def read_squad_examples(
     examples: list[SquadExample] = []
     unaligned: list[str] = []
     places: dict[str, str] = {}
-    for paragraph, where in paragraphs(read_dataset(input_file), input_file):
+    for paragraph, where in paragraphs(files.read_json(input_file, kind=None), input_file):
         document = _Document(field(paragraph, "context", str, where))
         for qas_id, question, place in questions(paragraph, where):
             if places.setdefault(qas_id, place) is not place and not is_training:
