@@ -44,6 +44,23 @@ def truncate_seq_pair(tokens_a: list[str], tokens_b: list[str], max_length: int)
     del tokens_a[max_length - keep_b :]
 
 
+def join_texts(
+    text_a: str, text_b: str | None, max_seq_length: int, tokenizer: tokenization.FullTokenizer
+) -> tuple[list[str], int]:
+    """The tokens `[CLS] a [SEP]` or `[CLS] a [SEP] b [SEP]`, and the number of tokens up to the first [SEP].
+
+    There are at most `max_seq_length` tokens. A second text that has no tokens, or none after truncation, is ignored.
+    """
+    tokens_a = tokenizer.tokenize(text_a)
+    tokens_b = tokenizer.tokenize(text_b) if text_b else []
+    if tokens_b:
+        truncate_seq_pair(tokens_a, tokens_b, max_seq_length - 3)
+    else:
+        del tokens_a[max_seq_length - 2 :]
+    first = ["[CLS]", *tokens_a, "[SEP]"]
+    return ([*first, *tokens_b, "[SEP]"] if tokens_b else first), len(first)
+
+
 def convert_single_example(
     ex_index: int,
     example: InputExample,
@@ -52,9 +69,7 @@ def convert_single_example(
     tokenizer: tokenization.FullTokenizer,
     log_level: int = logging.INFO,
 ) -> InputFeatures:
-    """Makes the features of one example: `[CLS] a [SEP]` or `[CLS] a [SEP] b [SEP]`, padded with 0.
-
-    A second text that has no tokens, or none after truncation, is ignored, as in the reference.
+    """Makes the features of one example: the tokens of `join_texts`, padded with 0.
 
     Args:
       ex_index: example 0 is logged as text at `log_level`; examples 0 to 4 are logged as numbers at level DEBUG.
@@ -67,7 +82,7 @@ def convert_single_example(
         raise UserError(f"--max_seq_length is {max_seq_length}: [CLS], [SEP] and [SEP] alone need 3")
     if problem := label_problem(example.label, label_list):
         raise UserError(f"example {example.guid}: {problem}")
-    tokens, first_length = _join(example, max_seq_length, tokenizer)
+    tokens, first_length = join_texts(example.text_a, example.text_b, max_seq_length, tokenizer)
     padding = [0] * (max_seq_length - len(tokens))
     features = InputFeatures(
         input_ids=tokenizer.convert_tokens_to_ids(tokens) + padding,
@@ -78,18 +93,6 @@ def convert_single_example(
     if ex_index < 5:
         _log_example(ex_index, example, tokens, features, log_level)
     return features
-
-
-def _join(example: InputExample, max_seq_length: int, tokenizer: tokenization.FullTokenizer) -> tuple[list[str], int]:
-    """The tokens of an example without padding, and the number of tokens of the first text with [CLS] and [SEP]."""
-    tokens_a = tokenizer.tokenize(example.text_a)
-    tokens_b = tokenizer.tokenize(example.text_b) if example.text_b else []
-    if tokens_b:
-        truncate_seq_pair(tokens_a, tokens_b, max_seq_length - 3)
-    else:
-        del tokens_a[max_seq_length - 2 :]
-    first = ["[CLS]", *tokens_a, "[SEP]"]
-    return ([*first, *tokens_b, "[SEP]"] if tokens_b else first), len(first)
 
 
 def _log_example(
