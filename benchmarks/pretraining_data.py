@@ -24,8 +24,8 @@ import machine
 from absl import flags as absl_flags
 from absl import logging
 
+from bert_tf2 import pretraining as pretraining_data
 from bert_tf2 import tokenization
-from bert_tf2.pretraining import examples as pretraining_data
 from bert_tf2.pretraining.options import PretrainingDataOptions
 from bert_tf2.support import files, flags
 from bert_tf2.support.errors import UserError

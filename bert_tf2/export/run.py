@@ -39,7 +39,7 @@ from bert_tf2.export.graph_answers import SpanSettings
 from bert_tf2.export.graph_tokenization import GraphTokenizer
 from bert_tf2.export.options import ExportOptions
 from bert_tf2.export.request_checks import Limits, SpecialIds
-from bert_tf2.finetuning.squad import data as squad
+from bert_tf2.finetuning import squad
 from bert_tf2.support import environment, files, outputs, progress
 from bert_tf2.support.errors import UserError
 from bert_tf2.weights import names, provenance, sources

@@ -25,9 +25,8 @@ from bert_tf2.export import graph_answers
 from bert_tf2.export.graph_answers import SpanSettings
 from bert_tf2.export.graph_tokenization import GraphTokenizer, Inputs, Pieces, character_offsets
 from bert_tf2.export.request_checks import Limits, Rows, SpecialIds, checked_rows, checked_texts, require_words
-from bert_tf2.finetuning.ner import data as ner
+from bert_tf2.finetuning import ner, squad
 from bert_tf2.finetuning.ner import scores as ner_scores
-from bert_tf2.finetuning.squad import data as squad
 
 IDS = ("input_ids", "input_mask", "segment_ids")
 

@@ -16,7 +16,7 @@ from absl import logging
 
 from bert_tf2 import checkpoint, modeling, tokenization
 from bert_tf2.config import BertConfig
-from bert_tf2.finetuning.classification.data import truncate_seq_pair
+from bert_tf2.finetuning.classification.features import join_texts
 from bert_tf2.finetuning.options import FeatureOptions
 from bert_tf2.support import console, files, progress
 from bert_tf2.support.errors import UserError
@@ -172,20 +172,14 @@ def _checked(examples: Iterable[InputExample], input_file: str, config: BertConf
 
 def convert_example(example: InputExample, seq_length: int, tokenizer: tokenization.FullTokenizer) -> InputFeatures:
     """[CLS] text_a [SEP], and text_b [SEP] where there is one, cut or padded to seq_length."""
-    tokens_a = tokenizer.tokenize(example.text_a)
-    tokens_b = tokenizer.tokenize(example.text_b) if example.text_b else []
-    if tokens_b:
-        truncate_seq_pair(tokens_a, tokens_b, seq_length - 3)
-    first = ["[CLS]", *tokens_a[: seq_length - 2], "[SEP]"]
-    second = [*tokens_b, "[SEP]"] if tokens_b else []
-    tokens = first + second
+    tokens, first_length = join_texts(example.text_a, example.text_b, seq_length, tokenizer)
     padding = [0] * (seq_length - len(tokens))
     return InputFeatures(
         unique_id=example.unique_id,
         tokens=tokens,
         input_ids=tokenizer.convert_tokens_to_ids(tokens) + padding,
         input_mask=[1] * len(tokens) + padding,
-        input_type_ids=[0] * len(first) + [1] * len(second) + padding,
+        input_type_ids=[0] * first_length + [1] * (len(tokens) - first_length) + padding,
     )
 
 

@@ -26,6 +26,7 @@ from bert_tf2.training.options import (
     sequence_length,
 )
 
+NUM_DELIMITERS = 3  # [CLS], [SEP], [SEP]
 _LONGEST = 1_000_000  # every example is padded to its length, in memory
 
 
@@ -33,7 +34,9 @@ _LONGEST = 1_000_000  # every example is padded to its length, in memory
 class PretrainingDataOptions(Options):
     """Which examples to make of the documents; names and defaults are those of the reference's flags."""
 
-    max_seq_length: int = setting("Tokens of an example, padding included.", 128, group=EXAMPLES, low=5, high=_LONGEST)
+    max_seq_length: int = setting(
+        "Tokens of an example, padding included.", 128, group=EXAMPLES, low=NUM_DELIMITERS + 2, high=_LONGEST
+    )
     max_predictions_per_seq: int = setting(
         "Masked tokens of an example at most; give run_pretraining.py the same number.",
         20,

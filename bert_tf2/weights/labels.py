@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 import os
 
 from bert_tf2.support import files
@@ -39,8 +38,7 @@ class LabelMap:
 
 def save_label_map(output_dir: str, label_map: LabelMap) -> None:
     """Writes label_map.json beside the checkpoints, so that prediction needs no training file."""
-    text = json.dumps(dataclasses.asdict(label_map), ensure_ascii=False, indent=2)
-    files.write_text(os.path.join(output_dir, LABEL_MAP_FILE), text + "\n")
+    files.write_json(os.path.join(output_dir, LABEL_MAP_FILE), dataclasses.asdict(label_map))
 
 
 def load_label_map(output_dir: str) -> LabelMap | None:

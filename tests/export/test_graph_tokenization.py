@@ -17,7 +17,7 @@ import tensorflow as tf
 
 from bert_tf2 import tokenization
 from bert_tf2.export import graph_tokenization
-from bert_tf2.finetuning.classification import data as classification
+from bert_tf2.finetuning import classification
 from bert_tf2.support.errors import UserError
 
 pytest.importorskip("tensorflow_text")

@@ -28,12 +28,10 @@ from bert_tf2 import checkpoint, heads, modeling, tokenization
 from bert_tf2.export import run as export
 from bert_tf2.export import saved_model_files, signatures
 from bert_tf2.export.options import ExportOptions
-from bert_tf2.finetuning.classification import data as classification
-from bert_tf2.finetuning.ner import data as ner
+from bert_tf2.finetuning import classification, ner, squad
 from bert_tf2.finetuning.ner import run as finetune_ner
 from bert_tf2.finetuning.ner import scores as ner_scores
 from bert_tf2.finetuning.ner.options import NerOptions
-from bert_tf2.finetuning.squad import data as squad
 from bert_tf2.finetuning.squad import run as finetune_squad
 from bert_tf2.finetuning.squad.options import SquadOptions
 from bert_tf2.pretraining import run as pretraining

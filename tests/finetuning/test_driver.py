@@ -14,11 +14,10 @@ from small_models import randomize
 from tensorboard.backend.event_processing import event_accumulator
 
 from bert_tf2 import checkpoint, heads, tokenization
-from bert_tf2.finetuning import driver
+from bert_tf2.finetuning import driver, ner
 from bert_tf2.finetuning.classification import run as finetune_classifier
 from bert_tf2.finetuning.classification.options import ClassifierOptions
 from bert_tf2.finetuning.driver import known_labels
-from bert_tf2.finetuning.ner import data as ner
 from bert_tf2.finetuning.ner import run as finetune_ner
 from bert_tf2.finetuning.ner.options import NerOptions
 from bert_tf2.finetuning.squad import run as finetune_squad

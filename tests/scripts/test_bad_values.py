@@ -16,11 +16,9 @@ from bad_calls import arguments, check, command_lines, folder, write_records
 
 from bert_tf2 import records
 from bert_tf2.config import BertConfig
-from bert_tf2.finetuning import extract_features
+from bert_tf2.finetuning import classification, extract_features, squad
 from bert_tf2.finetuning.best import Best
-from bert_tf2.finetuning.classification import data as classification
 from bert_tf2.finetuning.classification import tasks as classification_tasks
-from bert_tf2.finetuning.squad import data as squad
 from bert_tf2.support.errors import UserError
 from bert_tf2.training import tpu
 

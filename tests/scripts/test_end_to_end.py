@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 import toy_data
 
+from bert_tf2 import pretraining as pretraining_data
 from bert_tf2.finetuning import tuner
 from bert_tf2.finetuning.classification import run as finetune_classifier
 from bert_tf2.finetuning.classification.options import ClassifierOptions
@@ -20,7 +21,6 @@ from bert_tf2.finetuning.ner.options import NerOptions
 from bert_tf2.finetuning.squad import run as finetune_squad
 from bert_tf2.finetuning.squad import scores as squad_scores
 from bert_tf2.finetuning.squad.options import SquadOptions
-from bert_tf2.pretraining import examples as pretraining_data
 from bert_tf2.pretraining import predict_masked
 from bert_tf2.pretraining import run as pretraining
 from bert_tf2.pretraining.options import CreatePretrainingDataOptions, MaskedLMOptions, PretrainingOptions

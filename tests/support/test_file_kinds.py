@@ -16,8 +16,7 @@ import tensorflow as tf
 
 from bert_tf2 import records, tokenization
 from bert_tf2.config import BertConfig
-from bert_tf2.finetuning.ner import data as ner
-from bert_tf2.finetuning.squad import data as squad
+from bert_tf2.finetuning import ner, squad
 from bert_tf2.support import file_kinds, files
 from bert_tf2.support.errors import UserError
 from bert_tf2.weights import sources

@@ -12,16 +12,16 @@ import toy_data
 from small_models import randomize, small_config
 
 from bert_tf2 import checkpoint, heads, modeling, records, tokenization
+from bert_tf2 import pretraining as pretraining_data
 from bert_tf2.finetuning import extract_features
 from bert_tf2.finetuning.classification import run as finetune_classifier
 from bert_tf2.finetuning.classification.options import ClassifierOptions
 from bert_tf2.finetuning.options import FeatureOptions
 from bert_tf2.finetuning.squad import run as finetune_squad
 from bert_tf2.finetuning.squad.options import SquadOptions
-from bert_tf2.pretraining import examples as pretraining_data
 from bert_tf2.pretraining import predict_masked
 from bert_tf2.pretraining import run as pretraining
-from bert_tf2.pretraining.options import MaskedLMOptions, PretrainingDataOptions, PretrainingOptions
+from bert_tf2.pretraining.options import CreatePretrainingDataOptions, MaskedLMOptions, PretrainingOptions
 from bert_tf2.support.errors import UserError
 from bert_tf2.training.loop import start_from
 from bert_tf2.weights import convert, huggingface, provenance
@@ -310,8 +310,10 @@ CASED_FOLDER_CALLS = {
     "run_pretraining": lambda flags: pretraining.run(
         PretrainingOptions(input_file="gone", output_dir="out", do_train=True, max_seq_length=32, **flags)
     ),
-    "create_pretraining_data": lambda flags: pretraining_data.create_pretraining_data(
-        "text.txt", "out.tfrecord", flags["vocab_file"], None, PretrainingDataOptions()
+    "create_pretraining_data": lambda flags: pretraining_data.run(
+        CreatePretrainingDataOptions(
+            input_file="text.txt", output_file="out.tfrecord", vocab_file=flags["vocab_file"], do_lower_case=None
+        )
     ),
 }
 

@@ -1,0 +1,18 @@
+"""Classification of sentences and pairs of sentences; has the names of run_classifier.py of google-research/bert.
+
+from bert_tf2.finetuning import classification as run_classifier
+"""
+
+from bert_tf2.support import lazy
+
+__getattr__, __dir__ = lazy.names(
+    __name__,
+    {
+        "tasks": "TASKS Table Task TsvLayout find_task",
+        "examples": "InputExample DataProcessor TaskProcessor ColaProcessor MnliProcessor MrpcProcessor XnliProcessor"
+        " get_processor",
+        "features": "InputFeatures truncate_seq_pair convert_single_example convert_examples_to_features record_kind"
+        " as_record file_based_convert_examples_to_features",
+        "answers": "write_test_results write_predictions write_glue_submission",
+    },
+)

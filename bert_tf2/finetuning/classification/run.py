@@ -9,9 +9,9 @@ import numpy as np
 from absl import logging
 
 from bert_tf2 import heads, records
-from bert_tf2.finetuning import driver
-from bert_tf2.finetuning.classification import data as classification
+from bert_tf2.finetuning import classification, driver
 from bert_tf2.finetuning.classification import scores as metrics
+from bert_tf2.finetuning.classification.features import convert_examples
 from bert_tf2.finetuning.classification.options import ClassifierOptions
 from bert_tf2.finetuning.driver import Batches, Export, Scores, known_labels
 from bert_tf2.weights.labels import LabelMap
@@ -63,7 +63,7 @@ class ClassifierTask(driver.Task):
         return classification.record_kind(self.label_map.labels)
 
     def rows(self, part: str) -> Iterable[Mapping[str, Sequence]]:
-        features = classification._convert_examples(
+        features = convert_examples(
             self.examples[part],
             self.label_map.labels,
             self.options.max_seq_length,

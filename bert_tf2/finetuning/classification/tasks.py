@@ -1,8 +1,8 @@
-"""The table of classification tasks: for each its files, their columns, its labels and its measures.
+"""The table of classification tasks: for each task its files, their columns, its labels and its measures.
 
-A new task is one more entry here; reading, features and scoring (classification.py, metrics.py) know no task by name.
-The reference's four tasks take their columns by number, as the reference does. The others take them by the names in
-the header of the official GLUE files (Wang et al., 2018), which also shows at once when a file is another task's.
+A new task is one more entry here: no other module (examples, features, answers, scores) knows a task by name. The four
+tasks of the reference take their columns by number, as the reference does. The others take them by the names in the
+header of the official GLUE files (Wang et al., 2018), which also detects the files of another task.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from bert_tf2.support.errors import UserError
 
 Column = int | str
-"""A column of a table: its number from 0 (negative: from the end), or its name in the header."""
+"""A column of a table: its index from 0 (negative: from the end), or its name in the header."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -22,13 +22,15 @@ class Table:
 
     Attributes:
       file: its name inside the data folder.
-      guid: how an example is named; `{}` becomes the cell of column `id`, or the line's number from 0 without one.
-      text_a, text_b, label, id: the columns to take; None: the table has no such column, or it is not to be used.
+      guid: the names of the examples; `{}` stands for the cell of column `id`, or for the index of the line from 0 if
+        there is no such column.
+      text_a, text_b, label, id: the columns to read; None if the table does not have the column, or it is not used.
       header: whether the first line is a header.
-      language, only: take the rows alone whose column `language` says `only` (XNLI mixes 15 languages in one file).
-      skip_broken_rows: leave out rows with too many or too few columns, with one warning, instead of stopping.
-      any_width: take rows that have more columns than are read, with one warning where not all rows have as many. For
-        the reference's tables, of which it takes the cells by their numbers from the left and never counts them.
+      language, only: read only the rows whose column `language` is `only` (XNLI has 15 languages in one file).
+      skip_broken_rows: skip rows with too many or too few columns, with one warning, instead of raising an error.
+      any_width: accept rows with more columns than are read, with one warning if the rows differ. For the tables of the
+        reference, which indexes the cells from the left and never counts them.
+      submission: for the test set of a GLUE task, the name of the file that gluebenchmark.com accepts.
     """
 
     file: str
@@ -42,6 +44,15 @@ class Table:
     only: str = ""
     skip_broken_rows: bool = False
     any_width: bool = False
+    submission: str | None = None
+
+
+@dataclasses.dataclass(frozen=True)
+class FurtherSet:
+    """A second evaluation set and a second test set of a task, from another domain than the training set."""
+
+    dev: Table
+    test: Table
 
 
 @dataclasses.dataclass(frozen=True)
@@ -49,12 +60,13 @@ class Task:
     """A classification or regression task.
 
     Attributes:
-      name: what `--task_name` says, in lower case.
-      train, dev, test: its tables. A test table has no label column: labels play no part in prediction.
-      labels: in the order of the classifier's outputs; None: they are found in the training file. A task without
-        labels, `()`, is a regression: its label is a number.
-      measures: which figures of metrics.py belong to the task, the main one first.
-      other_names_of_labels: spellings in the files -> label.
+      name: the value of `--task_name`, in lower case.
+      train, dev, test: the tables. A test table has no label column, since labels are not used for prediction.
+      labels: in the order of the outputs of the classifier; None if they are collected from the training file. An empty
+        tuple means regression: the label is a number.
+      measures: the scores (see `scores`) that belong to the task, the main one first.
+      other_names_of_labels: spelling in the files -> label.
+      further: name -> tables that are evaluated and predicted in addition, if their files exist.
     """
 
     name: str
@@ -64,6 +76,7 @@ class Task:
     labels: tuple[str, ...] | None
     measures: tuple[str, ...] = ("accuracy",)
     other_names_of_labels: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    further: Mapping[str, FurtherSet] = dataclasses.field(default_factory=dict)
 
     @property
     def regression(self) -> bool:
@@ -71,7 +84,7 @@ class Task:
 
     @property
     def main_measure(self) -> str:
-        """The measure that says which of two checkpoints is the better one; higher is better for all of them."""
+        """The measure by which checkpoints are compared; for every measure higher is better."""
         return self.measures[0]
 
 
@@ -95,33 +108,39 @@ def _glue(
     """A task in the common GLUE layout: train.tsv and dev.tsv with the same header, test.tsv without labels."""
     train = Table("train.tsv", "train-{}", text_a, text_b, label, train_id, skip_broken_rows=skip_broken_rows)
     dev = dataclasses.replace(train, file="dev.tsv", guid="dev-{}")
-    return Task(name, train, dev, Table("test.tsv", "test-{}", text_a, text_b, id=test_id), labels, measures)
+    test = Table("test.tsv", "test-{}", text_a, text_b, id=test_id, submission=f"{name.upper()}.tsv")
+    return Task(name, train, dev, test, labels, measures)
 
 
 def _cola() -> Task:
     train = Table("train.tsv", "train-{}", text_a=3, label=1, header=False, any_width=True)
     dev = dataclasses.replace(train, file="dev.tsv", guid="dev-{}")
-    test = Table("test.tsv", "test-{}", text_a=1, any_width=True)
+    test = Table("test.tsv", "test-{}", text_a=1, any_width=True, submission="CoLA.tsv")
     return Task("cola", train, dev, test, _BINARY, ("matthews_correlation", "accuracy"))
 
 
 def _mnli() -> Task:
-    # The label is in the last column, wherever that is; so training rows must all have as many.
+    # The label is in the last column, whose index differs between the files, so all rows must have as many columns.
     train = Table("train.tsv", "train-{}", text_a=8, text_b=9, label=-1, id=0)
     dev = dataclasses.replace(train, file="dev_matched.tsv", guid="dev_matched-{}")
     test = dataclasses.replace(train, file="test_matched.tsv", guid="test-{}", label=None, any_width=True)
-    return Task("mnli", train, dev, test, _INFERENCE)
+    mismatched = FurtherSet(
+        dev=dataclasses.replace(dev, file="dev_mismatched.tsv", guid="dev_mismatched-{}"),
+        test=dataclasses.replace(test, file="test_mismatched.tsv", guid="test_mismatched-{}", submission="MNLI-mm.tsv"),
+    )
+    test = dataclasses.replace(test, submission="MNLI-m.tsv")
+    return Task("mnli", train, dev, test, _INFERENCE, further={"mismatched": mismatched})
 
 
 def _mrpc() -> Task:
     train = Table("train.tsv", "train-{}", text_a=3, text_b=4, label=0, any_width=True)
     dev = dataclasses.replace(train, file="dev.tsv", guid="dev-{}")
-    test = dataclasses.replace(train, file="test.tsv", guid="test-{}", label=None)
+    test = dataclasses.replace(train, file="test.tsv", guid="test-{}", label=None, submission="MRPC.tsv")
     return Task("mrpc", train, dev, test, _BINARY, ("f1", "accuracy"))
 
 
 def _xnli(language: str) -> Task:
-    """XNLI (Conneau et al., 2018). The reference knows no test set for it; this one takes xnli.test.tsv."""
+    """XNLI (Conneau et al., 2018). The reference does not read a test set; here it is xnli.test.tsv."""
     train = Table(f"multinli/multinli.train.{language}.tsv", "train-{}", text_a=0, text_b=1, label=2, any_width=True)
     dev = Table("xnli.dev.tsv", "dev-{}", text_a=6, text_b=7, label=1, language=0, only=language, any_width=True)
     test = dataclasses.replace(dev, file="xnli.test.tsv", guid="test-{}", label=None)
@@ -136,7 +155,7 @@ TASKS: Mapping[str, Task] = {
         _mrpc(),
         _xnli("zh"),
         _glue("sst-2", _BINARY, "sentence"),
-        # One release of QQP has questions with a line break inside, which tears a row into two broken ones.
+        # One release of QQP has questions that contain a line break, which splits a row into two broken rows.
         _glue(
             "qqp",
             _BINARY,
@@ -160,11 +179,11 @@ _OTHER_NAMES = {"sst2": "sst-2", "stsb": "sts-b"}
 
 @dataclasses.dataclass(frozen=True)
 class TsvLayout:
-    """Which columns one's own tables have (task `tsv`): train.tsv, dev.tsv and test.tsv.
+    """The columns of user-defined tables (task `tsv`): train.tsv, dev.tsv and test.tsv.
 
-    A column is given by its name in the header or by its number, counted from 1. `label` may be left out where nothing
-    is trained or evaluated. An example is called by its cell in column `id`; without one it is `train-1` and so on, by
-    its line's number from 0, as the reference names examples.
+    A column is given by its name in the header or by its number, counted from 1. `label` is not needed for prediction.
+    Examples are named by their cell in column `id`; without this column they are named `train-1` and so on, by the
+    index of the line from 0, as in the reference.
     """
 
     text_a: str
@@ -174,10 +193,10 @@ class TsvLayout:
     header: bool = True
 
     def task(self) -> Task:
-        """The task that reads these tables; its labels are those of the training file, sorted.
+        """The task that reads these tables; its labels are the labels of the training file, sorted.
 
         Raises:
-          UserError: a column is named 0, or by a name where the tables have no header.
+          UserError: a column is 0, or a column is given by a name and the tables have no header.
         """
         columns = {name: self._column(name) for name in ("text_a", "text_b", "label", "id")}
 
@@ -205,7 +224,7 @@ def find_task(task_name: str, language: str = "zh", tsv: TsvLayout | None = None
 
     Args:
       task_name: one of TASKS, or `tsv`.
-      language: of XNLI's rows; the reference has Chinese alone.
+      language: the language of XNLI; the reference supports only Chinese.
       tsv: the columns of the task `tsv`.
 
     Raises:

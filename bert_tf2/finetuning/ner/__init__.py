@@ -1,0 +1,12 @@
+"""Token classification, which finds named entities; the reference has no such task."""
+
+from bert_tf2.support import lazy
+
+__getattr__, __dir__ = lazy.names(
+    __name__,
+    {
+        "examples": "OUTSIDE TAG NerSentence read_conll labels_of",
+        "features": "IGNORED_LABEL_ID InputFeatures convert_sentences_to_features as_record",
+        "answers": "assemble_tags write_predictions",
+    },
+)

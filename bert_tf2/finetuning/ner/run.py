@@ -15,9 +15,8 @@ import numpy as np
 from absl import logging
 
 from bert_tf2 import heads, records
-from bert_tf2.finetuning import driver
+from bert_tf2.finetuning import driver, ner
 from bert_tf2.finetuning.driver import Batches, Export, Scores, known_labels
-from bert_tf2.finetuning.ner import data as ner
 from bert_tf2.finetuning.ner import scores as ner_scores
 from bert_tf2.finetuning.ner.options import NerOptions
 from bert_tf2.support import console, progress

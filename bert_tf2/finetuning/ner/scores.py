@@ -19,7 +19,7 @@ import functools
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from bert_tf2.finetuning.ner.data import OUTSIDE, TAG
+from bert_tf2.finetuning.ner.examples import OUTSIDE, TAG
 
 
 class Entity(NamedTuple):

@@ -1,0 +1,16 @@
+"""Question answering on SQuAD; has the names of run_squad.py of google-research/bert.
+
+from bert_tf2.finetuning import squad as run_squad
+"""
+
+from bert_tf2.support import lazy
+
+__getattr__, __dir__ = lazy.names(
+    __name__,
+    {
+        "examples": "SquadExample read_squad_examples shuffled_for_training",
+        "features": "InputFeatures check_lengths convert_examples_to_features as_record",
+        "answers": "NO_SPAN_ODDS RawResult Answers compute_predictions get_final_text write_answers write_predictions",
+        "scores": "evaluate_predictions",
+    },
+)

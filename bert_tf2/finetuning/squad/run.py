@@ -8,9 +8,8 @@ from typing import Any
 from absl import logging
 
 from bert_tf2 import heads, records
-from bert_tf2.finetuning import driver
+from bert_tf2.finetuning import driver, squad
 from bert_tf2.finetuning.driver import Batches, Export, Scores
-from bert_tf2.finetuning.squad import data as squad
 from bert_tf2.finetuning.squad import scores as squad_scores
 from bert_tf2.finetuning.squad.options import SquadOptions
 from bert_tf2.support import console, progress

@@ -15,7 +15,8 @@ from typing import Any
 
 from absl import logging
 
-from bert_tf2.finetuning.squad import data as squad
+from bert_tf2.finetuning.squad import examples
+from bert_tf2.support import files
 from bert_tf2.support.errors import UserError
 
 _ARTICLE = re.compile(r"\b(?:an?|the)\b")
@@ -52,7 +53,7 @@ def evaluate_predictions(
         answer (version 1) or has no prediction or null odds (version 2; the official script fails there).
     """
     name = dataset if isinstance(dataset, str) else "the data set"
-    dataset = squad.read_dataset(dataset) if isinstance(dataset, str) else dataset
+    dataset = files.read_json(dataset, kind=None) if isinstance(dataset, str) else dataset
     predictions = _by_question(predictions, "the predictions", str)
     gold = list(_annotated_answers(dataset, name))
     if not gold:
@@ -69,14 +70,14 @@ def check_answers(input_file: str, version_2_with_negative: bool) -> None:
     Raises:
       UserError: a question has no annotated answer (version 1; in version 2 that means "no answer").
     """
-    for qas_id, answers in _annotated_answers(squad.read_dataset(input_file), input_file):
+    for qas_id, answers in _annotated_answers(files.read_json(input_file, kind=None), input_file):
         if not answers and not version_2_with_negative:
             raise UserError(f"{input_file}: question {qas_id} has no answer to score against; use --do_predict")
 
 
 def _by_question(given: str | Mapping[str, Any], name: str, kind: type | tuple[type, ...]) -> Mapping[str, Any]:
     if isinstance(given, str):
-        name, given = given, squad.read_dataset(given)
+        name, given = given, files.read_json(given, kind=None)
     if not isinstance(given, Mapping) or not all(isinstance(value, kind) for value in given.values()):
         what = "answers" if kind is str else "numbers"
         raise UserError(f"{name}: must map question ids to {what}, as run_squad.py writes it")
@@ -85,10 +86,10 @@ def _by_question(given: str | Mapping[str, Any], name: str, kind: type | tuple[t
 
 def _annotated_answers(dataset: Any, name: str) -> Iterator[tuple[str, list[str]]]:
     """Yields each question's id and annotated answers."""
-    for paragraph, where in squad.paragraphs(dataset, name):
-        for qas_id, question, place in squad.questions(paragraph, where):
-            answers = squad.field(question, "answers", list, place)
-            yield qas_id, [squad.field(answer, "text", str, place) for answer in answers]
+    for paragraph, where in examples.paragraphs(dataset, name):
+        for qas_id, question, place in examples.questions(paragraph, where):
+            answers = examples.field(question, "answers", list, place)
+            yield qas_id, [examples.field(answer, "text", str, place) for answer in answers]
 
 
 def normalize_answer(text: str) -> str:

@@ -1,156 +1,30 @@
-"""Token classification: columns, windows, documents, putting back together, scores, predictions."""
+"""Windows of sentences: by hand, and of random sentences."""
 
 from __future__ import annotations
 
 import itertools
 import random
-import subprocess
-import sys
 
 import pytest
+from ner_data import make_tokenizer, random_sentences, sentence, write_to
 
 from bert_tf2 import records
-from bert_tf2.finetuning.ner import data as ner
+from bert_tf2.finetuning import ner
 from bert_tf2.support.errors import UserError
-from bert_tf2.tokenization import FullTokenizer
-
-CONLL_2003 = """\
--DOCSTART- -X- -X- O
-
-EU NNP B-NP B-ORG
-rejects VBZ B-VP O
-German JJ B-NP B-MISC
-
-Peter NNP B-NP B-PER
-Blackburn NNP I-NP I-PER
-
--DOCSTART- -X- -X- O
-
-London NNP B-NP B-LOC
-"""
 
 
 @pytest.fixture(scope="module")
 def tokenizer(tmp_path_factory):
-    """Every word of the letters a to f becomes one piece a letter, so that a test can count pieces by eye."""
-    vocab = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *"abcdef", *(f"##{letter}" for letter in "abcdef")]
-    path = tmp_path_factory.mktemp("vocab") / "vocab.txt"
-    path.write_text("\n".join(vocab) + "\n")
-    return FullTokenizer(vocab_file=str(path), do_lower_case=True)
+    return make_tokenizer(tmp_path_factory.mktemp("vocab"))
 
 
 @pytest.fixture
 def write(tmp_path):
-    def write_file(text: str | bytes) -> str:
-        path = tmp_path / "data.txt"
-        path.write_bytes(text if isinstance(text, bytes) else text.encode())
-        return str(path)
-
-    return write_file
-
-
-def sentence(*words, tags=None, document=0):
-    return ner.NerSentence(words=list(words), tags=tags, document=document)
+    return lambda text: write_to(tmp_path, text)
 
 
 def pieces_of(tokenizer, features):
     return tokenizer.convert_ids_to_tokens(features.input_ids)
-
-
-# Reading
-
-
-def test_reads_conll_2003(write):
-    path = write(CONLL_2003)
-    assert ner.read_conll(path) == [
-        ner.NerSentence(["EU", "rejects", "German"], ["B-ORG", "O", "B-MISC"], [3, 4, 5], 1, path),
-        ner.NerSentence(["Peter", "Blackburn"], ["B-PER", "I-PER"], [7, 8], 1, path),
-        ner.NerSentence(["London"], ["B-LOC"], [12], 2, path),
-    ]
-
-
-def test_other_columns(write):
-    path = write("1\tNew York\tx\tS-LOC\t_\n2\tis\tx\tO\t_\n")
-    (found,) = ner.read_conll(path, word_column=1, tag_column=-2)
-    assert (found.words, found.tags) == (["New York", "is"], ["S-LOC", "O"])
-    assert ner.read_conll(path, word_column=1, tag_column=3) == [found]
-
-
-def test_spaces_line_ends_and_byte_order_mark(write):
-    (found,) = ner.read_conll(write("\ufeffEU   B-ORG \r\nsays\tO\t\r\n"))
-    assert (found.words, found.tags) == (["EU", "says"], ["B-ORG", "O"])
-
-
-def test_unicode_blanks_belong_to_words(write):
-    (found,) = ner.read_conll(write("10\u00a0000 O\n\u00a0 O\na\u2028b O\n"))
-    assert found.words == ["10\u00a0000", "\u00a0", "a\u2028b"]
-    (found,) = ner.read_conll(write("a\n\u00a0\nb\n"))
-    assert found.words == ["a", "\u00a0", "b"]
-
-
-def test_document_mark_needs_no_blank_line(write):
-    sentences = ner.read_conll(write("-DOCSTART-\na O\n-DOCSTART-\nb O\n"))
-    assert [(s.words, s.document) for s in sentences] == [(["a"], 1), (["b"], 2)]
-
-
-def test_comments_are_told_from_words(write):
-    sentences = ner.read_conll(write("# id 7 x\n#nlp O\n# B-X\nrocks O\n\n# id 8 y\n# text\nyes O\n"))
-    assert [s.words for s in sentences] == [["#nlp", "#", "rocks"], ["yes"]]
-    assert sentences[0].rows == [2, 3, 4]
-
-
-def test_tags_may_be_missing(write):
-    assert [s.tags for s in ner.read_conll(write("EU\nsays\n\nLondon\n"))] == [None, None]
-    (found,) = ner.read_conll(write("EU NNP\nsays VBZ\n"), has_labels=False)
-    assert (found.words, found.tags) == (["EU", "says"], None)
-
-
-def test_labels_of(write):
-    assert ner.labels_of(ner.read_conll(write(CONLL_2003))) == ["O", "B-LOC", "B-MISC", "B-ORG", "B-PER", "I-PER"]
-    assert ner.labels_of([sentence("x", tags=["S-A"]), sentence("y")]) == ["O", "S-A"]
-
-
-@pytest.mark.parametrize(
-    ("text", "options", "expected"),
-    [
-        ("", {}, "there is no word"),
-        ("\n-DOCSTART- O\n \t\n", {}, "there is no word"),
-        ("# only comments\n", {}, "there is no word"),
-        ("a O\nb x O\n", {}, "line 2: 3 columns, but line 1 has 2"),
-        ("a x O\n\nb\n", {}, "line 3: 1 column, but line 1 has 3"),
-        ("a O\n# c d\n", {}, "line 2: 3 columns"),
-        ("#text PER\na O\n", {}, "line 1: 'PER' in column 2 is not a tag"),
-        ("a O\n# text\n", {}, "line 2: 'text' in column 2 is not a tag"),
-        ("a\tO\n\tO\n", {}, "line 2: no word in column 1"),
-        ("a O\nb PER\n", {}, "line 2: 'PER' in column 2 is not a tag"),
-        ("a B-\n", {}, "line 1: 'B-' in"),
-        ("a L-PER\n", {}, "line 1: 'L-PER' in"),
-        (
-            "a O\n",
-            {"tag_column": 2},
-            "line 1: there is no column 3 among 2 columns (the first is 1, the last is 2 or -1)",
-        ),
-        ("a O\n", {"word_column": -3}, "line 1: there is no column -3 among 2 columns"),
-        ("a\n", {"has_labels": True}, "line 1: column 1 would be word and tag at once"),
-        (b"a O\n\xe4 O\n", {}, "line 2: not UTF-8"),
-    ],
-)
-def test_bad_files(write, text, options, expected):
-    path = write(text)
-    with pytest.raises(UserError) as error:
-        ner.read_conll(path, **options)
-    assert expected in str(error.value)
-    assert str(error.value).startswith(path)
-    assert "\n" not in str(error.value)
-
-
-def test_missing_file_lists_what_is_there(write, tmp_path):
-    write("a O\n")
-    with pytest.raises(UserError, match=r"train\.txt: no such file .*data\.txt"):
-        ner.read_conll(str(tmp_path / "train.txt"))
-
-
-# Features
 
 
 def test_first_pieces_carry_the_labels(tokenizer):
@@ -236,15 +110,6 @@ def test_no_document_context_unless_asked(tokenizer):
     given = [sentence("a"), sentence("b")]
     windows = ner.convert_sentences_to_features(given, ["O"], 8, tokenizer)
     assert [pieces_of(tokenizer, window)[1:-1] for window in windows] == [["a"], ["b"]]
-
-
-def random_sentences(rng):
-    labels = ["O", "B-X", "I-X"]
-    given = []
-    for number in range(rng.randint(1, 12)):
-        words = ["".join(rng.choices("abcdef", k=rng.choice([1, 1, 2, 3, 7, 12]))) for _ in range(rng.randint(1, 25))]
-        given.append(sentence(*words, tags=rng.choices(labels, k=len(words)), document=number // 4))
-    return given, labels
 
 
 @pytest.mark.parametrize("document_context", [False, True])
@@ -336,74 +201,3 @@ def test_unseen_tag_names_the_line_and_the_known(tokenizer, write):
     with pytest.raises(UserError) as error:
         ner.convert_sentences_to_features(ner.read_conll(path), ["O", "B-X"], 8, tokenizer)
     assert str(error.value).startswith(f"{path}, line 3: tag 'B-Y' was not seen in training (known: O, B-X)")
-
-
-# Putting back together
-
-
-@pytest.mark.parametrize("document_context", [False, True])
-def test_right_labels_come_back_as_the_tags(tokenizer, document_context):
-    """Labels as predictions give the tags, whatever stands at the other positions."""
-    for seed in range(20):
-        rng = random.Random(seed)
-        given, labels = random_sentences(rng)
-        windows = ner.convert_sentences_to_features(
-            given, labels, 12, tokenizer, document_context=document_context, doc_stride=rng.randint(1, 10)
-        )
-        predictions = [
-            [rng.randrange(len(labels)) if label == -1 else label for label in ner.as_record(window)["label_ids"]]
-            for window in windows
-        ]
-        assert ner.assemble_tags(given, windows, predictions, labels) == [s.tags for s in given]
-
-
-def test_predictions_must_fit_the_windows(tokenizer):
-    given = [sentence("a"), sentence("b")]
-    windows = ner.convert_sentences_to_features(given, ["O"], 8, tokenizer)
-    with pytest.raises(ValueError):
-        ner.assemble_tags(given, windows, [[0] * 8], ["O"])
-    with pytest.raises(ValueError, match="sentence 1: 1 words, but the windows answer for 0"):
-        ner.assemble_tags(given, windows[:1], [[0] * 8], ["O"])
-
-
-# Writing
-
-
-def test_predictions_stand_in_the_inputs_own_columns(write, tmp_path):
-    text = "\ufeff-DOCSTART- -X- O\r\n\r\n# id 7\r\nEU  NNP B-ORG \r\nsays VBZ O\r\n\r\n\r\nLondon NNP B-LOC"
-    path, output = write(text), tmp_path / "new" / "predictions.txt"
-    ner.write_predictions(path, str(output), ner.read_conll(path), [["B-X", "O"], ["O"]])
-    assert output.read_bytes().decode() == (
-        "\ufeff-DOCSTART- -X- O O\r\n\r\n# id 7\r\nEU  NNP B-ORG B-X\r\nsays VBZ O O\r\n\r\n\r\nLondon NNP B-LOC O"
-    )
-
-
-@pytest.mark.parametrize("text", [CONLL_2003, CONLL_2003.replace(" ", "\t"), "a\nb\n\nc\n", "\n\n#a\n\nb"])
-def test_written_file_reads_back(write, tmp_path, text):
-    path, output = write(text), str(tmp_path / "predictions.txt")
-    given = ner.read_conll(path)
-    tags = [["B-X"] * len(s.words) for s in given]
-    ner.write_predictions(path, output, given, tags)
-    again = ner.read_conll(output)
-    assert [(s.words, s.rows, s.document, s.tags) for s in again] == [
-        (s.words, s.rows, s.document, tag) for s, tag in zip(given, tags, strict=True)
-    ]
-    if given[0].tags is not None:
-        assert [s.tags for s in ner.read_conll(output, tag_column=-2)] == [s.tags for s in given]
-
-
-def test_predictions_complete_or_absent(write, tmp_path):
-    path = write(CONLL_2003)
-    given = ner.read_conll(path)
-    output = tmp_path / "predictions.txt"
-    with pytest.raises(ValueError):
-        ner.write_predictions(path, str(output), given, [["O"] * 3, ["O"], ["O"]])
-    write(CONLL_2003.replace("London", "Paris"))
-    with pytest.raises(UserError, match="line 12: the word 'London' is gone"):
-        ner.write_predictions(path, str(output), given, [["O"] * 3, ["O"] * 2, ["O"]])
-    assert [name.name for name in tmp_path.iterdir()] == ["data.txt"]
-
-
-def test_no_tensorflow_needed():
-    code = "import sys, bert_tf2.ner; sys.exit('tensorflow' in sys.modules)"
-    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

@@ -1,0 +1,171 @@
+"""Features for classification: examples as padded ids, and as TFRecord files with the reference's names and numbers.
+
+An empty list of labels means regression: the label is a number and the model has one output.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator, Sequence
+
+from absl import logging
+
+from bert_tf2 import records, tokenization
+from bert_tf2.finetuning.classification.examples import InputExample, label_problem
+from bert_tf2.support import console, progress
+from bert_tf2.support.errors import UserError
+
+
+@dataclasses.dataclass
+class InputFeatures:
+    """The input of the model for one example.
+
+    Attributes:
+      input_ids, input_mask, segment_ids: max_seq_length numbers each.
+      label_id: the label's index, or the score of a regression.
+    """
+
+    input_ids: list[int]
+    input_mask: list[int]
+    segment_ids: list[int]
+    label_id: int | float
+
+
+def truncate_seq_pair(tokens_a: list[str], tokens_b: list[str], max_length: int) -> None:
+    """Truncates two lists of tokens in place so that they have at most `max_length` tokens together.
+
+    Tokens are removed from the end of the longer list, or of the second list if both have the same length. The result
+    is that of the reference's `_truncate_seq_pair`, computed at once instead of token by token.
+    """
+    if len(tokens_a) + len(tokens_b) <= max_length:
+        return
+    keep_b = min(len(tokens_b), max(max_length // 2, max_length - len(tokens_a)))
+    del tokens_b[keep_b:]
+    del tokens_a[max_length - keep_b :]
+
+
+def join_texts(
+    text_a: str, text_b: str | None, max_seq_length: int, tokenizer: tokenization.FullTokenizer
+) -> tuple[list[str], int]:
+    """The tokens `[CLS] a [SEP]` or `[CLS] a [SEP] b [SEP]`, and the number of tokens up to the first [SEP].
+
+    There are at most `max_seq_length` tokens. A second text that has no tokens, or none after truncation, is ignored.
+    """
+    tokens_a = tokenizer.tokenize(text_a)
+    tokens_b = tokenizer.tokenize(text_b) if text_b else []
+    if tokens_b:
+        truncate_seq_pair(tokens_a, tokens_b, max_seq_length - 3)
+    else:
+        del tokens_a[max_seq_length - 2 :]
+    first = ["[CLS]", *tokens_a, "[SEP]"]
+    return ([*first, *tokens_b, "[SEP]"] if tokens_b else first), len(first)
+
+
+def convert_single_example(
+    ex_index: int,
+    example: InputExample,
+    label_list: Sequence[str],
+    max_seq_length: int,
+    tokenizer: tokenization.FullTokenizer,
+    log_level: int = logging.INFO,
+) -> InputFeatures:
+    """Makes the features of one example: the tokens of `join_texts`, padded with 0.
+
+    Args:
+      ex_index: example 0 is logged as text at `log_level`; examples 0 to 4 are logged as numbers at level DEBUG.
+      label_list: the labels in order; empty if the label is a number.
+
+    Raises:
+      UserError: `max_seq_length` is below 3, or the label is not in the list or not a number.
+    """
+    if max_seq_length < 3:
+        raise UserError(f"--max_seq_length is {max_seq_length}: [CLS], [SEP] and [SEP] alone need 3")
+    if problem := label_problem(example.label, label_list):
+        raise UserError(f"example {example.guid}: {problem}")
+    tokens, first_length = join_texts(example.text_a, example.text_b, max_seq_length, tokenizer)
+    padding = [0] * (max_seq_length - len(tokens))
+    features = InputFeatures(
+        input_ids=tokenizer.convert_tokens_to_ids(tokens) + padding,
+        input_mask=[1] * len(tokens) + padding,
+        segment_ids=[0] * first_length + [1] * (len(tokens) - first_length) + padding,
+        label_id=label_list.index(example.label) if label_list else float(example.label),
+    )
+    if ex_index < 5:
+        _log_example(ex_index, example, tokens, features, log_level)
+    return features
+
+
+def _log_example(
+    ex_index: int, example: InputExample, tokens: Sequence[str], features: InputFeatures, log_level: int
+) -> None:
+    """Logs the first example as text, and several examples as numbers if --verbose_logging is set."""
+    printable = " ".join(map(tokenization.printable_text, tokens))
+    if ex_index == 0:
+        rows = {"id": example.guid, "tokens": printable, "label": example.label}
+        logging.log(log_level, "%s", console.table("The first example:", rows))
+    logging.debug("*** Example ***")
+    logging.debug("guid: %s", example.guid)
+    logging.debug("tokens: %s", printable)
+    for name in ("input_ids", "input_mask", "segment_ids"):
+        logging.debug("%s: %s", name, " ".join(map(str, getattr(features, name))))
+    logging.debug("label: %s (id = %s)", example.label, features.label_id)
+
+
+def convert_examples_to_features(
+    examples: Sequence[InputExample],
+    label_list: Sequence[str],
+    max_seq_length: int,
+    tokenizer: tokenization.FullTokenizer,
+    log_level: int = logging.INFO,
+) -> list[InputFeatures]:
+    """The features of all examples, in order; shows the progress.
+
+    Raises:
+      UserError: see `convert_single_example`.
+    """
+    return list(convert_examples(examples, label_list, max_seq_length, tokenizer, log_level))
+
+
+def convert_examples(
+    examples: Sequence[InputExample],
+    label_list: Sequence[str],
+    max_seq_length: int,
+    tokenizer: tokenization.FullTokenizer,
+    log_level: int,
+) -> Iterator[InputFeatures]:
+    """Yields what `convert_examples_to_features` returns, one at a time."""
+    for index, example in enumerate(progress.track(examples, "Writing features", unit="examples")):
+        yield convert_single_example(index, example, label_list, max_seq_length, tokenizer, log_level)
+
+
+def record_kind(label_list: Sequence[str]) -> records.RecordKind:
+    """The kind of record for features that were made with this label list."""
+    return records.CLASSIFICATION if label_list else records.REGRESSION
+
+
+def as_record(features: InputFeatures) -> dict[str, Sequence[float]]:
+    """A row for `records.write_records`."""
+    return {
+        "input_ids": features.input_ids,
+        "input_mask": features.input_mask,
+        "segment_ids": features.segment_ids,
+        "label_ids": [features.label_id],
+        "is_real_example": [1],  # read by the reference, whose padding examples do not exist here
+    }
+
+
+def file_based_convert_examples_to_features(
+    examples: Sequence[InputExample],
+    label_list: Sequence[str],
+    max_seq_length: int,
+    tokenizer: tokenization.FullTokenizer,
+    output_file: str,
+    log_level: int = logging.INFO,
+) -> int:
+    """Writes the features of all examples to a TFRecord file, which is complete or absent; returns their number.
+
+    Raises:
+      UserError: see `convert_single_example`.
+    """
+    features = convert_examples(examples, label_list, max_seq_length, tokenizer, log_level)
+    return records.write_records(output_file, record_kind(label_list), map(as_record, features))

@@ -1,0 +1,200 @@
+"""Sentences for token classification (named entities): files of one word per line, in CoNLL columns.
+
+The reference has no such task. Columns are counted from 0 and lines from 1.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import re
+from collections.abc import Iterable, Iterator, Sequence
+
+from bert_tf2.support import files
+from bert_tf2.support.errors import UserError
+
+OUTSIDE = "O"
+TAG = re.compile(r"O|[BIES]-\S+")
+
+BLANKS = " \t"  # not str.split's: real corpora have words that are or contain a no-break space or U+2028
+_DOCUMENT_MARK = "-DOCSTART-"
+
+
+@dataclasses.dataclass(frozen=True)
+class NerSentence:
+    """One sentence of a CoNLL file.
+
+    Attributes:
+      words: the words.
+      tags: one tag for each word, or None if the file has no tags.
+      rows: the line number of each word, for messages and for writing predictions.
+      document: the number of `-DOCSTART-` lines before the sentence.
+      file: the name of the file, for messages.
+    """
+
+    words: list[str]
+    tags: list[str] | None = None
+    rows: list[int] = dataclasses.field(default_factory=list)
+    document: int = 0
+    file: str = ""
+
+
+@dataclasses.dataclass(frozen=True)
+class _Row:
+    """A line split into columns; a blank line has none."""
+
+    number: int
+    columns: list[str]
+
+
+@dataclasses.dataclass(frozen=True)
+class _Layout:
+    """The columns that every line of a word must have; `model_row` is the line that defines them."""
+
+    file: str
+    model_row: _Row
+    word_column: int
+    tag_column: int | None
+
+    @property
+    def width(self) -> int:
+        return len(self.model_row.columns)
+
+    def has_tag(self, row: _Row) -> bool:
+        """Whether a line with the right number of columns has a tag, if tags are read."""
+        return self.tag_column is None or TAG.fullmatch(row.columns[self.tag_column]) is not None
+
+    def is_comment(self, row: _Row) -> bool:
+        """Whether a line before a sentence is a comment; `#` and hashtags may also be words."""
+        if len(row.columns) != self.width:
+            return row.columns[0].startswith("#")
+        return row.columns[0] == "#" and not self.has_tag(row)
+
+
+def read_conll(
+    input_file: str, word_column: int = 0, tag_column: int = -1, has_labels: bool | None = None
+) -> list[NerSentence]:
+    """Reads a file of one word per line, with columns separated by tabs (if the line has a tab) or spaces.
+
+    A blank line ends a sentence and a `-DOCSTART-` line starts a document; a file without these is one document. A line
+    before a sentence is a comment if it starts with `#` and has another number of columns than the words, or if its
+    first column is `#` and it does not end with a tag: `# id 7` is a comment, but `#nlp O` and `# O` are words.
+
+    Args:
+      input_file: a UTF-8 file, local or remote.
+      word_column: the column of the words, from 0; negative numbers count from the end. (Messages count from 1, like
+        the flags of run_ner.py.)
+      tag_column: the column of the tags, in the same way.
+      has_labels: whether to read tags. None reads them unless the file has a single column.
+
+    Raises:
+      UserError: the file is missing, is not UTF-8 or has no words; a line has another number of columns than the first
+        word, an empty word, or a tag that is not O or B-, I-, E- or S- with a type; or a column does not exist.
+    """
+    rows = list(_rows(input_file))
+    layout = _layout(input_file, rows, word_column, tag_column, has_labels)
+    sentences = [_sentence(layout, document, group) for document, group in _sentence_rows(rows, layout)]
+    if not sentences:  # comments only
+        raise _no_words(input_file)
+    return sentences
+
+
+def labels_of(sentences: Iterable[NerSentence]) -> list[str]:
+    """The labels of a training set: O, even if it does not occur, and the other tags, sorted."""
+    tags = {tag for sentence in sentences for tag in sentence.tags or ()}
+    return [OUTSIDE, *sorted(tags - {OUTSIDE})]
+
+
+def _rows(input_file: str) -> Iterator[_Row]:
+    return itertools.starmap(parse_row, enumerate(files.read_lines(input_file, drop_bom=True), 1))
+
+
+def parse_row(number: int, line: str) -> _Row:
+    line = line.rstrip(BLANKS)
+    return _Row(number, line.split("\t") if "\t" in line else [part for part in line.split(" ") if part])
+
+
+def starts_document(row: _Row) -> bool:
+    return bool(row.columns) and row.columns[0].startswith(_DOCUMENT_MARK)
+
+
+def _layout(
+    input_file: str, rows: Sequence[_Row], word_column: int, tag_column: int, has_labels: bool | None
+) -> _Layout:
+    """The columns of the first line that does not start with `#`, or of the first line if all start with it."""
+    candidates = [row for row in rows if row.columns and not starts_document(row)]
+    if not candidates:
+        raise _no_words(input_file)
+    row = next((row for row in candidates if not row.columns[0].startswith("#")), candidates[0])
+    word = _column_index(input_file, row, word_column)
+    if has_labels is False or (has_labels is None and len(row.columns) == 1):
+        return _Layout(input_file, row, word, None)
+    tag = _column_index(input_file, row, tag_column)
+    if tag == word:
+        raise UserError(
+            f"{input_file}, line {row.number}: column {word + 1} would be word and tag at once;"
+            f" the file needs a column of tags beside the words"
+        )
+    return _Layout(input_file, row, word, tag)
+
+
+def _no_words(input_file: str) -> UserError:
+    return UserError(f"{input_file}: there is no word in this file; give one word a line, with its tag behind it")
+
+
+def _column_index(input_file: str, row: _Row, column: int) -> int:
+    width = len(row.columns)
+    if not -width <= column < width:
+        raise UserError(
+            f"{input_file}, line {row.number}: there is no column {column + 1 if column >= 0 else column} among"
+            f" {_counted(width)} (the first is 1, the last is {width} or -1)"
+        )
+    return column % width
+
+
+def _counted(width: int) -> str:
+    return "1 column" if width == 1 else f"{width} columns"
+
+
+def _sentence_rows(rows: Iterable[_Row], layout: _Layout) -> Iterator[tuple[int, list[_Row]]]:
+    """Yields (number of the document, lines of the words) for each sentence."""
+    document = 0
+    group: list[_Row] = []
+    for row in rows:
+        if not row.columns or starts_document(row):
+            if group:
+                yield document, group
+            group = []
+            document += starts_document(row)
+        elif group or not layout.is_comment(row):
+            group.append(row)
+    if group:
+        yield document, group
+
+
+def _sentence(layout: _Layout, document: int, rows: Sequence[_Row]) -> NerSentence:
+    for row in rows:
+        _check_row(layout, row)
+    return NerSentence(
+        words=[row.columns[layout.word_column] for row in rows],
+        tags=None if layout.tag_column is None else [row.columns[layout.tag_column] for row in rows],
+        rows=[row.number for row in rows],
+        document=document,
+        file=layout.file,
+    )
+
+
+def _check_row(layout: _Layout, row: _Row) -> None:
+    where = f"{layout.file}, line {row.number}"
+    if len(row.columns) != layout.width:
+        raise UserError(
+            f"{where}: {_counted(len(row.columns))}, but line {layout.model_row.number} has {layout.width};"
+            f" give every word the same columns and put a blank line between sentences"
+        )
+    if not row.columns[layout.word_column]:
+        raise UserError(f"{where}: no word in column {layout.word_column + 1}")
+    if not layout.has_tag(row):
+        raise UserError(
+            f"{where}: {row.columns[layout.tag_column]!r} in column {layout.tag_column + 1} is not a tag;"
+            f" a tag is O, or B-, I-, E- or S- and a type, for example B-PER"
+        )

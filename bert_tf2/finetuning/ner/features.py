@@ -1,0 +1,228 @@
+"""Features for token classification: sentences as windows for the model.
+
+The design follows section 5.3 of the paper. The first piece of a word carries the label of the word and gives its
+prediction, there is no CRF, and the model may see as much of the document as fits.
+
+Letters: C = max_seq_length - 2, the pieces that fit between [CLS] and [SEP]. Words are counted from 0.
+"""
+
+from __future__ import annotations
+
+import bisect
+import dataclasses
+import itertools
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from bert_tf2.finetuning.ner.examples import NerSentence
+from bert_tf2.support.errors import UserError
+
+if TYPE_CHECKING:
+    from bert_tf2 import tokenization
+
+IGNORED_LABEL_ID = -1  # the label of positions that the loss and the scores ignore
+
+
+@dataclasses.dataclass(frozen=True)
+class InputFeatures:
+    """One window of a sentence; `as_record` pads it for the model.
+
+    Attributes:
+      input_ids: [CLS], the pieces, [SEP]; not padded.
+      label_ids: as long as `input_ids`; IGNORED_LABEL_ID except at the positions of `answers`.
+      max_seq_length: the length to which `as_record` pads.
+      sentence: the index of the sentence of the window.
+      answers: (word of the sentence, position of its first piece in `input_ids`) for the words that are labelled and
+        predicted in this window. Each word of a sentence is in exactly one window.
+    """
+
+    input_ids: list[int]
+    label_ids: list[int]
+    max_seq_length: int
+    sentence: int
+    answers: list[tuple[int, int]]
+
+
+def convert_sentences_to_features(
+    sentences: Sequence[NerSentence],
+    label_list: Sequence[str],
+    max_seq_length: int,
+    tokenizer: tokenization.FullTokenizer,
+    doc_stride: int | None = None,
+    document_context: bool = False,
+) -> list[InputFeatures]:
+    """Creates the windows of all sentences, in order.
+
+    A sentence of at most C pieces is one window. A longer sentence has overlapping windows of whole words. Each word is
+    labelled only in the window where it has the most context on its shorter side, so that it is trained once, in the
+    same context in which it is predicted. A word of more than C pieces keeps its first C pieces. A word without pieces
+    (for example a control character) becomes [UNK], because it needs a tag as well.
+
+    Args:
+      sentences: the result of `read_conll`.
+      label_list: the labels of the training set, by id.
+      max_seq_length: the number of pieces of a window, with [CLS] and [SEP].
+      tokenizer: splits words into pieces.
+      doc_stride: the number of pieces between the starts of two windows. Defaults to half of C, which leaves every word
+        about a quarter of C on both sides (less only at the ends of the text or next to very long words).
+      document_context: whether to fill windows with the words around the sentence in its document, half on each side,
+        or more on one side if the other has fewer (the paper's "maximal document context"). These words have no
+        labels. A sentence that needs several windows gets as many of these pieces as two windows share.
+
+    Raises:
+      UserError: a tag is not in `label_list`, there is no room for words, or doc_stride would skip words.
+    """
+    capacity = max_seq_length - 2
+    stride = _checked_stride(capacity, max(1, capacity // 2) if doc_stride is None else doc_stride)
+    label_map = {label: index for index, label in enumerate(label_list)}
+    features: list[InputFeatures] = []
+    for document in _documents(sentences):
+        text = _Text.of([word for index in document for word in sentences[index].words], tokenizer, capacity)
+        start = 0
+        for index in document:
+            own = range(start, start + len(sentences[index].words))
+            reach = range(len(text.pieces)) if document_context else own
+            labels = _label_ids(sentences[index], label_map)
+            for window, answered in _windows(text.offsets, own, reach, capacity, stride):
+                answers = [(word - start, text.position(word, window)) for word in answered]
+                features.append(_features(text.ids(window), labels, max_seq_length, index, answers))
+            start = own.stop
+    return features
+
+
+def as_record(features: InputFeatures) -> dict[str, list[int]]:
+    """A row for `records.TOKEN_TAGGING`: four lists of max_seq_length numbers."""
+    padding = features.max_seq_length - len(features.input_ids)
+    return {
+        "input_ids": features.input_ids + [0] * padding,
+        "input_mask": [1] * len(features.input_ids) + [0] * padding,
+        "segment_ids": [0] * features.max_seq_length,
+        "label_ids": features.label_ids + [IGNORED_LABEL_ID] * padding,
+    }
+
+
+@dataclasses.dataclass(frozen=True)
+class _Text:
+    """The words of a document as ids of pieces; `offsets[w]` is the number of pieces before word w."""
+
+    pieces: list[list[int]]
+    offsets: list[int]
+    first_id: int
+    last_id: int
+
+    @classmethod
+    def of(cls, words: Iterable[str], tokenizer: tokenization.FullTokenizer, capacity: int) -> _Text:
+        convert = tokenizer.convert_tokens_to_ids
+        pieces = [convert((tokenizer.tokenize(word) or ["[UNK]"])[:capacity]) for word in words]
+        offsets = list(itertools.accumulate(map(len, pieces), initial=0))
+        return cls(pieces, offsets, *convert(["[CLS]", "[SEP]"]))
+
+    def ids(self, window: range) -> list[int]:
+        return [self.first_id, *itertools.chain.from_iterable(self.pieces[window.start : window.stop]), self.last_id]
+
+    def position(self, word: int, window: range) -> int:
+        """The position of the first piece of the word in `ids(window)`."""
+        return 1 + self.offsets[word] - self.offsets[window.start]
+
+
+def _checked_stride(capacity: int, stride: int) -> int:
+    if capacity < 1:
+        raise UserError(f"max_seq_length is {capacity + 2}; it must be at least 3 to hold [CLS], one piece and [SEP]")
+    if not 1 <= stride <= capacity:
+        raise UserError(
+            f"doc_stride is {stride}; it must be between 1 and {capacity}, the pieces that fit a window of"
+            f" max_seq_length {capacity + 2}, or words between two windows would be left out"
+        )
+    return stride
+
+
+def _documents(sentences: Sequence[NerSentence]) -> Iterator[list[int]]:
+    """Yields the indexes of the sentences of each document."""
+    keys = ((sentence.file, sentence.document) for sentence in sentences)
+    for _, group in itertools.groupby(enumerate(keys), key=lambda pair: pair[1]):
+        yield [index for index, _ in group]
+
+
+def _label_ids(sentence: NerSentence, label_map: Mapping[str, int]) -> list[int]:
+    """The label id of each word; IGNORED_LABEL_ID for all words if the sentence has no tags."""
+    if sentence.tags is None:
+        return [IGNORED_LABEL_ID] * len(sentence.words)
+    for number, tag in enumerate(sentence.tags):
+        if tag not in label_map:
+            where = f"{sentence.file}, line {sentence.rows[number]}" if sentence.rows else f"word {number}"
+            raise UserError(
+                f"{where}: tag {tag!r} was not seen in training (known: {', '.join(label_map)});"
+                f" correct it, or train on data that has it"
+            )
+    return [label_map[tag] for tag in sentence.tags]
+
+
+def _features(
+    input_ids: list[int], labels: Sequence[int], max_seq_length: int, sentence: int, answers: list[tuple[int, int]]
+) -> InputFeatures:
+    label_ids = [IGNORED_LABEL_ID] * len(input_ids)
+    for word, position in answers:
+        label_ids[position] = labels[word]
+    return InputFeatures(input_ids, label_ids, max_seq_length, sentence, answers)
+
+
+def _windows(
+    offsets: Sequence[int], own: range, reach: range, capacity: int, stride: int
+) -> list[tuple[range, list[int]]]:
+    """The windows of a sentence.
+
+    Args:
+      offsets: the number of pieces before each word, and of all words.
+      own: the words of the sentence.
+      reach: the words that windows may contain, a superset of `own`.
+      capacity: C.
+      stride: the number of pieces between the starts of two windows.
+
+    Returns:
+      (words of the window, words of `own` that are labelled in it) for each window that labels a word.
+    """
+    length = offsets[own.stop] - offsets[own.start]
+    spare = capacity - length if length <= capacity else capacity - stride
+    windows = list(_slide(offsets, _widen(offsets, own, reach, spare), capacity, stride))
+    answered: list[list[int]] = [[] for _ in windows]
+    for word, window in sorted(_most_context(offsets, own, windows).items()):
+        answered[window].append(word)
+    return [(window, words) for window, words in zip(windows, answered, strict=True) if words]
+
+
+def _widen(offsets: Sequence[int], own: range, reach: range, spare: int) -> range:
+    """Adds whole words of `reach` around `own`, at most `spare` pieces."""
+    left = max(spare // 2, spare - (offsets[reach.stop] - offsets[own.stop]))
+    start = bisect.bisect_left(offsets, offsets[own.start] - left, reach.start, own.start)
+    right = spare - (offsets[own.start] - offsets[start])
+    stop = bisect.bisect_right(offsets, offsets[own.stop] + right, own.stop, reach.stop + 1) - 1
+    return range(start, stop)
+
+
+def _slide(offsets: Sequence[int], words: range, capacity: int, stride: int) -> Iterator[range]:
+    """Yields overlapping windows of whole words, as long as possible; the last one starts earlier to be full."""
+    start = words.start
+    while True:
+        stop = bisect.bisect_right(offsets, offsets[start] + capacity, start, words.stop + 1) - 1
+        if stop == words.stop:
+            yield range(bisect.bisect_left(offsets, offsets[stop] - capacity, words.start, start), stop)
+            return
+        yield range(start, stop)
+        # at most `stop`: next to a long word, which did not fit, the stride may point past the window
+        start = bisect.bisect_left(offsets, offsets[start] + stride, start + 1, stop)
+
+
+def _most_context(offsets: Sequence[int], own: range, windows: Sequence[range]) -> dict[int, int]:
+    """Word -> the window with the most context on the shorter side of the word, then in total, then the first.
+
+    The reference uses the same idea for SQuAD.
+    """
+    best: dict[int, tuple[tuple[int, int], int]] = {}
+    for number, window in enumerate(windows):
+        for word in range(max(own.start, window.start), min(own.stop, window.stop)):
+            left = offsets[word] - offsets[window.start]
+            right = offsets[window.stop] - offsets[word + 1]
+            context = (min(left, right), left + right)
+            if word not in best or context > best[word][0]:
+                best[word] = (context, number)
+    return {word: number for word, (_, number) in best.items()}

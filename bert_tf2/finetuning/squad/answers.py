@@ -1,0 +1,306 @@
+"""SQuAD answers: from the logits of all windows of a question to the text of the paragraph, and to the answer files.
+
+The model gives each position a score for being the first piece of the answer and one for being the last. Answers, their
+order, their probabilities and the files are those of google-research/bert's run_squad.py.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import json
+import math
+import os
+from collections.abc import Iterable, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+from absl import logging
+
+from bert_tf2 import tokenization
+from bert_tf2.finetuning.squad.examples import SquadExample
+from bert_tf2.finetuning.squad.features import InputFeatures
+from bert_tf2.support import files
+from bert_tf2.support.errors import UserError
+
+# The value in null_odds.json for a question without any possible span: "no answer" at every threshold. It is finite
+# because JSON has no infinity.
+NO_SPAN_ODDS = 1e6
+
+
+class RawResult(NamedTuple):
+    """The output of the model for one window: two logits for each position."""
+
+    unique_id: int
+    start_logits: Sequence[float]
+    end_logits: Sequence[float]
+
+
+class Answers(NamedTuple):
+    """The answers to all questions, by the id of the question, in the order of the examples.
+
+    Attributes:
+      predictions: id -> text, "" for "no answer".
+      nbest: id -> the best answers, sorted: text, probability, start_logit, end_logit.
+      null_odds: id -> score of "no answer" minus score of the best answer; None for version 1.
+    """
+
+    predictions: dict[str, str]
+    nbest: dict[str, list[dict[str, Any]]]
+    null_odds: dict[str, float] | None
+
+
+# A span of the input of the model; `feature` is the index of the window of the question.
+_SPAN = np.dtype(
+    [("feature", np.int32), ("start", np.int32), ("end", np.int32), ("start_logit", "f8"), ("end_logit", "f8")]
+)
+
+
+class _Candidate(NamedTuple):
+    text: str
+    start_logit: float
+    end_logit: float
+
+    @property
+    def score(self) -> float:
+        return self.start_logit + self.end_logit
+
+
+def compute_predictions(
+    examples: Sequence[SquadExample],
+    features: Iterable[InputFeatures],
+    results: Iterable[RawResult],
+    n_best_size: int,
+    max_answer_length: int,
+    do_lower_case: bool,
+    version_2_with_negative: bool = False,
+    null_score_diff_threshold: float = 0.0,
+    verbose_logging: bool = False,
+) -> Answers:
+    """Finds the answer to each question; `write_predictions` also writes the files.
+
+    In each window, the `n_best_size` best first and last positions are combined to spans of at most `max_answer_length`
+    pieces within the paragraph. The best spans of all windows with distinct texts are the n-best list. If the list is
+    empty, the answer of version 1 is "empty". In version 2 the list also contains the span from [CLS] to [CLS], which
+    means "no answer"; the answer is "" if its score exceeds that of the best other span by more than the threshold. If
+    there is no other span, the reference fails, and here the answer is "" with null odds of `NO_SPAN_ODDS`.
+
+    Args:
+      results: one for each feature, in any order; logits [L], or of any length that covers the tokens of the feature.
+
+    Raises:
+      UserError: a logit is NaN or infinite (the message has the id of the question).
+      KeyError: a feature has no result.
+    """
+    windows: dict[int, list[InputFeatures]] = {}
+    for feature in features:
+        windows.setdefault(feature.example_index, []).append(feature)
+    result_of = {result.unique_id: result for result in results}
+    finder = _AnswerFinder(n_best_size, max_answer_length, do_lower_case, version_2_with_negative, verbose_logging)
+    answers = Answers({}, {}, {} if version_2_with_negative else None)
+    for index, example in enumerate(examples):
+        mine = windows.get(index, [])
+        logits = [_logits(result_of[feature.unique_id], example) for feature in mine]
+        candidates, null_score = finder.candidates(example, mine, logits)
+        answers.nbest[example.qas_id] = _with_probabilities(candidates)
+        text = candidates[0].text
+        if answers.null_odds is not None:
+            odds = _null_odds(candidates, null_score)
+            text = "" if odds is None or odds > null_score_diff_threshold else _best_text(candidates).text
+            answers.null_odds[example.qas_id] = NO_SPAN_ODDS if odds is None else odds
+        answers.predictions[example.qas_id] = text
+    return answers
+
+
+def _logits(result: RawResult, example: SquadExample) -> np.ndarray:
+    """Start and end logits, float64 [2, L]; the reference adds them in this precision."""
+    logits = np.array([result.start_logits, result.end_logits], np.float64)
+    if not np.isfinite(logits).all():
+        raise UserError(
+            f"question {example.qas_id}: the model's logits are not finite numbers; its training has diverged (try a"
+            f" lower --learning_rate)"
+        )
+    return logits
+
+
+def _best_text(candidates: Iterable[_Candidate]) -> _Candidate | None:
+    """The best candidate that has a text, or None."""
+    return next((candidate for candidate in candidates if candidate.text), None)
+
+
+def _null_odds(candidates: Iterable[_Candidate], null_score: float) -> float | None:
+    best = _best_text(candidates)
+    if best is None:
+        return None
+    # Two subtractions as in the reference, because subtracting the sum of the logits is rounded differently.
+    return null_score - best.start_logit - best.end_logit
+
+
+@dataclasses.dataclass(frozen=True)
+class _AnswerFinder:
+    """Chooses spans; see `compute_predictions`."""
+
+    n_best_size: int
+    max_answer_length: int
+    do_lower_case: bool
+    version_2_with_negative: bool
+    verbose_logging: bool
+
+    def candidates(
+        self, example: SquadExample, features: Sequence[InputFeatures], logits: Sequence[np.ndarray]
+    ) -> tuple[list[_Candidate], float]:
+        """The n-best list, and the score of "no answer" in version 2, which is the lowest of all windows."""
+        spans = [self._spans(*item) for item in zip(range(len(features)), features, logits, strict=True)]
+        null = _null_span(logits)
+        if self.version_2_with_negative:
+            spans.append(null)
+        ranked = np.concatenate(spans) if spans else null[:0]
+        # Equal scores keep their order: windows, then starts, then ends from better to worse, "no answer" last.
+        ranked = ranked[np.argsort(-(ranked["start_logit"] + ranked["end_logit"]), kind="stable")]
+        found = self._distinct(example, features, ranked)
+        null_candidate = _Candidate("", null["start_logit"].item(), null["end_logit"].item())
+        if self.version_2_with_negative and all(candidate.text for candidate in found):
+            found.append(null_candidate)
+        return found or [_Candidate("empty", 0.0, 0.0)], null_candidate.score
+
+    def _spans(self, index: int, feature: InputFeatures, logits: np.ndarray) -> np.ndarray:
+        """The possible answers in one window, as an array of _SPAN."""
+        start_logits, end_logits = logits
+        starts = self._best_in_paragraph(start_logits, feature)
+        starts = starts[feature.max_context[starts - feature.doc_start]]
+        ends = self._best_in_paragraph(end_logits, feature)
+        lengths = ends[np.newaxis, :] - starts[:, np.newaxis] + 1
+        rows, columns = np.nonzero((lengths >= 1) & (lengths <= self.max_answer_length))
+        spans = np.empty(len(rows), _SPAN)
+        spans["feature"], spans["start"], spans["end"] = index, starts[rows], ends[columns]
+        spans["start_logit"], spans["end_logit"] = start_logits[spans["start"]], end_logits[spans["end"]]
+        return spans
+
+    def _best_in_paragraph(self, logits: np.ndarray, feature: InputFeatures) -> np.ndarray:
+        """The best positions of the whole input that are in the paragraph, sorted."""
+        best = np.argsort(-logits, kind="stable")[: self.n_best_size]
+        return best[(best >= feature.doc_start) & (best < feature.doc_start + len(feature.word_indexes))]
+
+    def _distinct(
+        self, example: SquadExample, features: Sequence[InputFeatures], ranked: np.ndarray
+    ) -> list[_Candidate]:
+        """The best spans with distinct texts."""
+        found: list[_Candidate] = []
+        seen: set[str] = set()
+        for index, start, end, start_logit, end_logit in ranked.tolist():
+            if len(found) >= self.n_best_size:
+                break
+            is_null = start == 0
+            text = "" if is_null else self._text(example, features[index], start, end)
+            if is_null or text not in seen:
+                seen.add(text)
+                found.append(_Candidate(text, start_logit, end_logit))
+        return found
+
+    def _text(self, example: SquadExample, feature: InputFeatures, start: int, end: int) -> str:
+        """The text of the paragraph for a span of its pieces."""
+        pieces = " ".join(feature.tokens[start : end + 1]).replace(" ##", "").replace("##", "")
+        first, last = (feature.word_indexes[position - feature.doc_start] for position in (start, end))
+        return get_final_text(
+            " ".join(pieces.split()),
+            " ".join(example.doc_tokens[first : last + 1]),
+            self.do_lower_case,
+            self.verbose_logging,
+        )
+
+
+def _null_span(logits: Sequence[np.ndarray]) -> np.ndarray:
+    """The span [CLS] to [CLS] with the lowest score of all windows, the first of equals: an array of one _SPAN."""
+    at_cls = [(start_logits[0], end_logits[0]) for start_logits, end_logits in logits] or [(0.0, 0.0)]
+    return np.array([(0, 0, 0, *min(at_cls, key=sum))], _SPAN)
+
+
+def _with_probabilities(candidates: Sequence[_Candidate]) -> list[dict[str, Any]]:
+    """The n-best list for the file; the probabilities are a softmax over the scores of its candidates."""
+    best = max(candidate.score for candidate in candidates)
+    weights = [math.exp(candidate.score - best) for candidate in candidates]
+    # Not sum(), which is more exact from Python 3.12 on, so that the last digit would differ.
+    total = functools.reduce(float.__add__, weights)
+    return [
+        {"text": c.text, "probability": weight / total, "start_logit": c.start_logit, "end_logit": c.end_logit}
+        for c, weight in zip(candidates, weights, strict=True)
+    ]
+
+
+@functools.cache
+def _basic_tokenizer(do_lower_case: bool) -> tokenization.BasicTokenizer:
+    return tokenization.BasicTokenizer(do_lower_case=do_lower_case)  # kept because it caches words
+
+
+def get_final_text(pred_text: str, orig_text: str, do_lower_case: bool, verbose_logging: bool = False) -> str:
+    """The part of `orig_text` that corresponds to `pred_text` (the function of this name of the reference).
+
+    `pred_text` is a span in the tokens of the basic tokenizer ("jose ' s"), and `orig_text` has the words of the
+    paragraph that it touches ("(José's"). Tokenization changes letters and adds blanks. If it neither adds nor removes
+    other characters, the n-th non-blank character is the same in both, and the result is a part of `orig_text` with its
+    own spelling ("José's"). Otherwise it is all of `orig_text`.
+    """
+    tok_text = " ".join(_basic_tokenizer(do_lower_case).tokenize(orig_text))
+    start = tok_text.find(pred_text)
+    end = start + len(pred_text)
+    if start < 0:
+        problem = "Unable to find text"
+    elif len(tok_text) - tok_text.count(" ") != len(orig_text) - orig_text.count(" "):
+        problem = "Length not equal after stripping spaces"
+    elif not pred_text or " " in (pred_text[0], pred_text[-1]):
+        problem = "Couldn't map the ends"
+    else:
+        places = [place for place, char in enumerate(orig_text) if char != " "]
+        first = start - tok_text.count(" ", 0, start)
+        last = end - 1 - tok_text.count(" ", 0, end)
+        return orig_text[places[first] : places[last] + 1]
+    if verbose_logging:
+        logging.info("%s: '%s' in '%s'", problem, pred_text, orig_text)
+    return orig_text
+
+
+def write_answers(output_dir: str, answers: Answers) -> None:
+    """Writes predictions.json, nbest_predictions.json and, for version 2, null_odds.json; all of them or none."""
+    names = ("predictions.json", "nbest_predictions.json", "null_odds.json")
+    _write_answers([os.path.join(output_dir, name) for name in names], answers)
+
+
+def _write_answers(paths: Sequence[str], answers: Answers) -> None:
+    contents = {path: content for path, content in zip(paths, answers, strict=True) if content is not None}
+    with files.complete_or_absent(*contents) as beside:
+        for name, content in zip(beside, contents.values(), strict=True):
+            with files.open_binary(name, "wb") as stream:
+                stream.write((json.dumps(content, indent=4) + "\n").encode())
+
+
+def write_predictions(
+    all_examples: Sequence[SquadExample],
+    all_features: Iterable[InputFeatures],
+    all_results: Iterable[RawResult],
+    n_best_size: int,
+    max_answer_length: int,
+    do_lower_case: bool,
+    output_prediction_file: str,
+    output_nbest_file: str,
+    output_null_log_odds_file: str,
+    version_2_with_negative: bool = False,
+    null_score_diff_threshold: float = 0.0,
+    verbose_logging: bool = False,
+) -> None:
+    """Writes the result of `compute_predictions` to files; the last three arguments are flags in the reference.
+
+    Raises:
+      UserError: a logit is NaN or infinite, or a file cannot be written.
+    """
+    answers = compute_predictions(
+        all_examples,
+        all_features,
+        all_results,
+        n_best_size,
+        max_answer_length,
+        do_lower_case,
+        version_2_with_negative,
+        null_score_diff_threshold,
+        verbose_logging,
+    )
+    _write_answers([output_prediction_file, output_nbest_file, output_null_log_odds_file], answers)

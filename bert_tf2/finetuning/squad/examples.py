@@ -1,0 +1,174 @@
+"""SQuAD questions and paragraphs (paper, sections 4.2 and 4.3): from the JSON file to words and ranges of words.
+
+A context is split into words at blanks, and an answer becomes a range of words, as run_squad.py of
+google-research/bert does it.
+"""
+
+from __future__ import annotations
+
+import bisect
+import dataclasses
+import random
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
+
+from absl import logging
+
+from bert_tf2 import tokenization
+from bert_tf2.support import files
+from bert_tf2.support.errors import UserError
+
+_SHUFFLE_SEED = 12345
+
+# A word ends at one of five blanks. Other blanks, such as a no-break space, stay inside it for the tokenizer.
+_WORD = re.compile("[^ \t\r\n\u202f]+")
+
+
+@dataclasses.dataclass
+class SquadExample:
+    """One question about one paragraph.
+
+    Attributes:
+      qas_id: the id of the question in the file.
+      question_text: the question.
+      doc_tokens: the words of the paragraph; the questions of a paragraph share the list.
+      orig_answer_text: for training, the annotated answer, or "".
+      start_position, end_position: for training, the first and the last word of the answer, or -1.
+      is_impossible: for training on version 2, whether the paragraph does not contain an answer.
+    """
+
+    qas_id: str
+    question_text: str
+    doc_tokens: list[str]
+    orig_answer_text: str | None = None
+    start_position: int | None = None
+    end_position: int | None = None
+    is_impossible: bool = False
+
+
+_JSON_NAMES = {list: "a list", str: "text", int: "a whole number", (str, int): "text", (bool, int): "true or false"}
+
+
+def field(node: Any, key: str, kind: type | tuple[type, ...], where: str) -> Any:
+    """`node[key]`, where `node` is a part of a parsed SQuAD file; `where` is its place in the file, for messages.
+
+    Raises:
+      UserError: `node` is not an object, does not have the key, or the value is not of type `kind`.
+    """
+    if not isinstance(node, dict):
+        raise UserError(f"{where}: not in SQuAD's layout: an object with the key {key!r} is needed here")
+    if key not in node:
+        raise UserError(f"{where}: not in SQuAD's layout: the key {key!r} is missing")
+    if not isinstance(node[key], kind):
+        raise UserError(f"{where}: not in SQuAD's layout: {key!r} must be {_JSON_NAMES[kind]}")
+    return node[key]
+
+
+def paragraphs(dataset: Any, name: str) -> Iterator[tuple[dict, str]]:
+    """Yields each paragraph of a parsed SQuAD file and its place in the file `name`, for messages."""
+    for i, article in enumerate(field(dataset, "data", list, name)):
+        for j, paragraph in enumerate(field(article, "paragraphs", list, f"{name}, data[{i}]")):
+            yield paragraph, f"{name}, data[{i}].paragraphs[{j}]"
+
+
+def questions(paragraph: dict, where: str) -> Iterator[tuple[str, dict, str]]:
+    """Yields the id, the JSON object and the place of each question of a paragraph."""
+    for k, question in enumerate(field(paragraph, "qas", list, where)):
+        # In some data sets the ids are numbers; in the files that the reference writes they are strings.
+        qas_id = str(field(question, "id", (str, int), f"{where}.qas[{k}]"))
+        yield qas_id, question, f"{where}, question {qas_id}"
+
+
+class _Document:
+    """A context split into words, with the word at each character."""
+
+    def __init__(self, context: str):
+        found = list(_WORD.finditer(context))
+        self.length = len(context)
+        self.words = [match.group() for match in found]
+        self._starts = [match.start() for match in found]
+
+    def word_at(self, offset: int) -> int:
+        """The index of the word that contains this character or precedes it; -1 in blanks at the start."""
+        return bisect.bisect_right(self._starts, offset) - 1
+
+
+def read_squad_examples(
+    input_file: str, is_training: bool, version_2_with_negative: bool = False
+) -> list[SquadExample]:
+    """Reads the questions of a SQuAD file (the function of this name of the reference).
+
+    Answers are read only for training. A question is skipped, as in the reference, if its answer is not found in the
+    words at its position, mostly because of unusual blanks in the answer; one warning reports their number. An answer
+    without a word is skipped as well, whereas the reference trains on the words at its position.
+
+    Raises:
+      UserError: the file is not a SQuAD file or has no question; or for training, a question does not have exactly one
+        answer, an answer is outside its context (the message has the id of the question), or no question is usable.
+    """
+    examples: list[SquadExample] = []
+    unaligned: list[str] = []
+    places: dict[str, str] = {}
+    for paragraph, where in paragraphs(files.read_json(input_file, kind=None), input_file):
+        document = _Document(field(paragraph, "context", str, where))
+        for qas_id, question, place in questions(paragraph, where):
+            if places.setdefault(qas_id, place) is not place and not is_training:
+                raise UserError(
+                    f"{place}: the id {qas_id} was there before, at {places[qas_id].removeprefix(f'{input_file}, ')};"
+                    " predictions are kept by id, so give each question one of its own"
+                )
+            example = SquadExample(qas_id, field(question, "question", str, place), document.words)
+            if is_training and not _add_answer(example, question, document, version_2_with_negative, place):
+                unaligned.append(qas_id)
+            else:
+                examples.append(example)
+    _report_unaligned(input_file, unaligned, len(examples))
+    if not examples:
+        raise UserError(f"{input_file}: there is no question in this file")
+    return examples
+
+
+def _report_unaligned(input_file: str, unaligned: Sequence[str], usable: int) -> None:
+    if not unaligned:
+        return
+    total = len(unaligned) + usable
+    what = (
+        f"{input_file}: {len(unaligned)} of {total} answers do not stand in the words of their context, the first is"
+        f" that of question {unaligned[0]}"
+    )
+    if not usable:
+        raise UserError(f"{what}; nothing is left to train on (is answer_start right?)")
+    logging.warning("%s; these questions are left out of training", what)
+
+
+def _add_answer(example: SquadExample, question: dict, document: _Document, version_2: bool, where: str) -> bool:
+    """Sets the answer of an example for training; returns whether it is found in the words of the context."""
+    if version_2 and field(question, "is_impossible", (bool, int), where):
+        example.orig_answer_text, example.start_position, example.end_position = "", -1, -1
+        example.is_impossible = True
+        return True
+    answers = field(question, "answers", list, where)
+    if len(answers) != 1:
+        hint = " (is --version_2_with_negative=true missing?)" if not answers and not version_2 else ""
+        raise UserError(f"{where}: training needs exactly 1 answer to each question, here are {len(answers)}{hint}")
+    text = field(answers[0], "text", str, where)
+    start = field(answers[0], "answer_start", int, where)
+    if start < 0 or start + len(text) > document.length:
+        raise UserError(
+            f"{where}: the answer lies outside of its context: characters {start} to {start + len(text)} of"
+            f" {document.length}; correct its answer_start"
+        )
+    example.orig_answer_text = text
+    example.start_position = document.word_at(start)
+    example.end_position = document.word_at(start + len(text) - 1)
+    words = " ".join(document.words[example.start_position : example.end_position + 1])
+    wanted = " ".join(tokenization.whitespace_tokenize(text))
+    return bool(wanted) and wanted in words
+
+
+def shuffled_for_training(examples: Iterable[SquadExample]) -> list[SquadExample]:
+    """The examples in the order in which the reference writes them to train.tf_record."""
+    shuffled = list(examples)
+    random.Random(_SHUFFLE_SEED).shuffle(shuffled)
+    return shuffled

@@ -1,0 +1,336 @@
+"""SQuAD features: windows of a paragraph, each with the question in front, as the model reads them.
+
+The input of the model is `[CLS] question [SEP] window [SEP]`. Words become word pieces. A paragraph that is too long
+becomes several windows, each `doc_stride` pieces after the previous one. A piece in several windows is scored only in
+the window where it has the most context on its shorter side. The features are those of google-research/bert's
+run_squad.py.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any
+
+import numpy as np
+from absl import logging
+
+from bert_tf2 import tokenization
+from bert_tf2.finetuning.squad.examples import SquadExample
+from bert_tf2.support import console
+from bert_tf2.support.errors import UserError
+
+FIRST_UNIQUE_ID = 1000000000
+
+# [CLS], and a [SEP] after the question and after the paragraph.
+_SPECIAL_PIECES = 3
+_LOGGED_EXAMPLES = 20
+
+
+@dataclasses.dataclass
+class InputFeatures:
+    """One window of a paragraph with its question, the input of the model. L is max_seq_length.
+
+    Attributes that follow from others are properties, so that the windows of a whole test set fit into memory: the
+    reference keeps two dictionaries and two more lists of length L for each window.
+
+    Attributes:
+      unique_id: identifies the window in the results of the model.
+      example_index: the index of the question in the list of examples.
+      doc_span_index: the index of the window in its paragraph.
+      tokens: the pieces with the special tokens, without padding.
+      input_ids: L ids.
+      doc_start: the position of the first piece of the paragraph; the paragraph ends before the last of `tokens`.
+      word_indexes: for each piece of the paragraph, the index of its word in `doc_tokens` of the example.
+      max_context: for each piece of the paragraph, whether it is scored in this window.
+      start_position, end_position: for training, the first and the last position of the answer, or 0 ([CLS]) if the
+        window does not contain the whole answer.
+      is_impossible: the same as in the example.
+    """
+
+    unique_id: int
+    example_index: int
+    doc_span_index: int
+    tokens: list[str]
+    input_ids: list[int]
+    doc_start: int
+    word_indexes: np.ndarray
+    max_context: np.ndarray
+    start_position: int | None = None
+    end_position: int | None = None
+    is_impossible: bool = False
+
+    @property
+    def input_mask(self) -> list[int]:
+        """L numbers: 1 for tokens, 0 for padding."""
+        return [1] * len(self.tokens) + [0] * (len(self.input_ids) - len(self.tokens))
+
+    @property
+    def segment_ids(self) -> list[int]:
+        """L numbers: 1 for the paragraph and its [SEP], 0 for the rest."""
+        paragraph = len(self.tokens) - self.doc_start
+        return [0] * self.doc_start + [1] * paragraph + [0] * (len(self.input_ids) - len(self.tokens))
+
+    @property
+    def token_to_orig_map(self) -> dict[int, int]:
+        """Position of each piece of the paragraph -> the index of its word."""
+        return dict(enumerate(self.word_indexes.tolist(), self.doc_start))
+
+    @property
+    def token_is_max_context(self) -> dict[int, bool]:
+        """Position of each piece of the paragraph -> whether it is scored in this window."""
+        return dict(enumerate(self.max_context.tolist(), self.doc_start))
+
+
+def check_lengths(max_seq_length: int, max_query_length: int, doc_stride: int) -> None:
+    """Checks that windows can advance next to a question of any length, and warns if they will not overlap.
+
+    The reference checks only that the longest question leaves room (in `validate_flags_or_throw`). It never terminates
+    if doc_stride is below 1. If doc_stride is larger than the room next to a question, its windows do not overlap, so
+    that no window contains an answer across their boundary. This raises an error if it holds for every question.
+
+    Raises:
+      UserError: the lengths do not fit together (the message has the flags).
+    """
+    for name, value in (("max_query_length", max_query_length), ("doc_stride", doc_stride)):
+        if value < 1:
+            raise UserError(f"--{name}={value}: must be at least 1")
+    room = max_seq_length - max_query_length - _SPECIAL_PIECES
+    if room < 1:
+        raise UserError(
+            f"--max_seq_length={max_seq_length} must be greater than --max_query_length={max_query_length}"
+            f" + {_SPECIAL_PIECES}, or a long question leaves no room for the paragraph; lower --max_query_length"
+        )
+    most = max_seq_length - 1 - _SPECIAL_PIECES  # next to the shortest question, which has one piece
+    if doc_stride > most:
+        raise UserError(
+            f"--doc_stride={doc_stride} is larger than the {most} pieces that fit beside any question with"
+            f" --max_seq_length={max_seq_length}; give at most {room}, better half of it"
+        )
+    if doc_stride > room:
+        logging.warning(
+            "--doc_stride=%d is larger than the %d pieces that fit beside a question of --max_query_length=%d: the"
+            " windows of long questions lie side by side without overlap",
+            doc_stride, room, max_query_length,
+        )  # fmt: skip
+
+
+@dataclasses.dataclass
+class _Pieces:
+    """The word pieces of a document.
+
+    Attributes:
+      tokens, ids: the pieces of all words.
+      word_indexes: the index of the word of each piece.
+      first_piece: for each word, the index of its first piece (a word may have no piece).
+    """
+
+    tokens: list[str]
+    ids: list[int]
+    word_indexes: np.ndarray
+    first_piece: list[int]
+
+
+def _pieces(words: Sequence[str], tokenizer: tokenization.FullTokenizer) -> _Pieces:
+    tokens: list[str] = []
+    word_indexes: list[int] = []
+    first_piece: list[int] = []
+    for index, word in enumerate(words):
+        first_piece.append(len(tokens))
+        tokens += tokenizer.tokenize(word)
+        word_indexes += [index] * (len(tokens) - len(word_indexes))
+    return _Pieces(tokens, tokenizer.convert_tokens_to_ids(tokens), np.array(word_indexes, np.int32), first_piece)
+
+
+def convert_examples_to_features(
+    examples: Iterable[SquadExample],
+    tokenizer: tokenization.FullTokenizer,
+    max_seq_length: int,
+    doc_stride: int,
+    max_query_length: int,
+    is_training: bool,
+    output_fn: Callable[[InputFeatures], Any] | None = None,
+    *,
+    log_level: int = logging.INFO,
+) -> Iterator[InputFeatures] | None:
+    """Creates the windows of all examples, in order; returns an iterator over them.
+
+    If `output_fn` is given, calls it with each window, like the function of this name of the reference, and returns
+    None.
+
+    A paragraph without pieces has no window. The first window is logged as text at `log_level`; the windows of the
+    first 20 examples are logged as numbers at level DEBUG.
+
+    Raises:
+      ValueError: a question leaves no room for its paragraph, or doc_stride is below 1; see `check_lengths`.
+    """
+    lengths = (max_seq_length, doc_stride, max_query_length)
+    features = _convert_examples(examples, tokenizer, *lengths, is_training, log_level)
+    if output_fn is None:
+        return features
+    for feature in features:
+        output_fn(feature)
+    return None
+
+
+def _convert_examples(
+    examples: Iterable[SquadExample],
+    tokenizer: tokenization.FullTokenizer,
+    max_seq_length: int,
+    doc_stride: int,
+    max_query_length: int,
+    is_training: bool,
+    log_level: int,
+) -> Iterator[InputFeatures]:
+    unique_id = FIRST_UNIQUE_ID
+    words, document = None, None
+    for example_index, example in enumerate(examples):
+        if example.doc_tokens is not words:  # the questions of a paragraph follow each other
+            words, document = example.doc_tokens, _pieces(example.doc_tokens, tokenizer)
+        query = tokenizer.tokenize(example.question_text)[:max_query_length]
+        answer = _answer_pieces(example, document, tokenizer) if is_training else None
+        windows = _windows(len(document.tokens), max_seq_length - len(query) - _SPECIAL_PIECES, doc_stride)
+        best_windows = _max_context_windows(windows, len(document.tokens))
+        for doc_span_index, window in enumerate(windows):
+            feature = InputFeatures(
+                unique_id,
+                example_index,
+                doc_span_index,
+                **_model_inputs(query, document, window, max_seq_length, tokenizer),
+                max_context=best_windows[window.start : window.stop] == doc_span_index,
+                is_impossible=example.is_impossible,
+            )
+            if is_training:
+                feature.start_position, feature.end_position = _positions(answer, window, feature.doc_start)
+            if unique_id == FIRST_UNIQUE_ID:
+                logging.log(log_level, "%s", console.table("The first window:", _in_words(example, feature)))
+            if example_index < _LOGGED_EXAMPLES:
+                _log_feature(feature, is_training)
+            yield feature
+            unique_id += 1
+
+
+def _model_inputs(
+    query: list[str], document: _Pieces, window: range, max_seq_length: int, tokenizer: tokenization.FullTokenizer
+) -> dict[str, Any]:
+    """The attributes of InputFeatures for the input of the model."""
+    inside = slice(window.start, window.stop)
+    head = ["[CLS]", *query, "[SEP]"]
+    head_ids = tokenizer.convert_tokens_to_ids(head)
+    ids = [*head_ids, *document.ids[inside], head_ids[-1]]  # the last of the head is [SEP]
+    return {
+        "tokens": [*head, *document.tokens[inside], "[SEP]"],
+        "input_ids": ids + [0] * (max_seq_length - len(ids)),
+        "doc_start": len(head),
+        "word_indexes": document.word_indexes[inside],
+    }
+
+
+def _windows(total: int, room: int, doc_stride: int) -> list[range]:
+    """Ranges of at most `room` pieces that cover `total` pieces, `doc_stride` apart.
+
+    A stride larger than the room would leave gaps, so the room is then the stride, as in the reference.
+    """
+    step = min(room, doc_stride)
+    if step < 1:
+        raise ValueError(f"no window can advance: {room} pieces fit beside the question and doc_stride is {doc_stride}")
+    windows: list[range] = []
+    for start in range(0, total, step):
+        windows.append(range(start, min(start + room, total)))
+        if windows[-1].stop == total:
+            break
+    return windows
+
+
+def _max_context_windows(windows: Sequence[range], total: int) -> np.ndarray:
+    """For each of `total` pieces, the index of the window in which it is scored.
+
+    This is the window with the most pieces on the shorter side of the piece, where 100 pieces of window length count as
+    much as one piece of context. The first of equal windows is chosen; scores are doubles, as in the reference.
+    """
+    best = np.zeros(total, np.int32)
+    best_score = np.full(total, -1.0)
+    for index, window in enumerate(windows):
+        left = np.arange(len(window))
+        score = np.minimum(left, left[::-1]) + 0.01 * len(window)
+        better = window.start + np.flatnonzero(score > best_score[window.start : window.stop])
+        best[better] = index
+        best_score[better] = score[better - window.start]
+    return best
+
+
+def _answer_pieces(
+    example: SquadExample, document: _Pieces, tokenizer: tokenization.FullTokenizer
+) -> tuple[int, int] | None:
+    """First and last piece of the answer in the document, or None if the question is impossible."""
+    if example.is_impossible:
+        return None
+    start = document.first_piece[example.start_position]
+    following = example.end_position + 1
+    end = (document.first_piece[following] if following < len(document.first_piece) else len(document.tokens)) - 1
+    return _improve_answer_span(document.tokens, start, end, tokenizer.tokenize(example.orig_answer_text))
+
+
+def _improve_answer_span(doc_tokens: Sequence[str], start: int, end: int, answer: Sequence[str]) -> tuple[int, int]:
+    """Narrows a span of whole words to the pieces of the answer, if the span contains them.
+
+    The answer "1895" is one of the six pieces of "(1895-1943)."; "Japan" is not a piece of "Japanese", so the span
+    stays the whole word. The reference tries every pair of ends; for each start only one end gives the right length.
+    """
+    for new_start in range(start, end + 2 - len(answer)):
+        if answer and doc_tokens[new_start : new_start + len(answer)] == answer:
+            return new_start, new_start + len(answer) - 1
+    return start, end
+
+
+def _positions(answer: tuple[int, int] | None, window: range, doc_start: int) -> tuple[int, int]:
+    """First and last position of the answer in the input; (0, 0), which is [CLS], if the window does not contain it."""
+    if answer is None or answer[0] < window.start or answer[1] >= window.stop:
+        return 0, 0
+    shift = doc_start - window.start
+    return answer[0] + shift, answer[1] + shift
+
+
+def _in_words(example: SquadExample, feature: InputFeatures) -> dict[str, str]:
+    rows = {"question": example.question_text, "tokens": " ".join(feature.tokens)}
+    if feature.start_position:
+        rows["answer"] = " ".join(feature.tokens[feature.start_position : feature.end_position + 1])
+    elif feature.start_position is not None:
+        rows["answer"] = "none" if feature.is_impossible else "not in this window"
+    return rows
+
+
+def _log_feature(feature: InputFeatures, is_training: bool) -> None:
+    lines = {
+        "unique_id": feature.unique_id,
+        "example_index": feature.example_index,
+        "doc_span_index": feature.doc_span_index,
+        "tokens": " ".join(feature.tokens),
+        "token_to_orig_map": " ".join(f"{k}:{v}" for k, v in feature.token_to_orig_map.items()),
+        "token_is_max_context": " ".join(f"{k}:{v}" for k, v in feature.token_is_max_context.items()),
+    }
+    for name in ("input_ids", "input_mask", "segment_ids"):
+        lines[name] = " ".join(map(str, getattr(feature, name)))
+    if is_training and not feature.is_impossible:
+        lines["start_position"], lines["end_position"] = feature.start_position, feature.end_position
+        lines["answer"] = " ".join(feature.tokens[feature.start_position : feature.end_position + 1])
+    logging.debug("*** Example ***")
+    for name, value in lines.items():
+        logging.debug("%s: %s", name, value)
+    if is_training and feature.is_impossible:
+        logging.debug("impossible example")
+
+
+def as_record(feature: InputFeatures, is_training: bool) -> dict[str, list[int]]:
+    """A row for `records.SQUAD_TRAIN` or `records.SQUAD_PREDICT`."""
+    row = {
+        "unique_ids": [feature.unique_id],
+        "input_ids": feature.input_ids,
+        "input_mask": feature.input_mask,
+        "segment_ids": feature.segment_ids,
+    }
+    if is_training:
+        row["start_positions"] = [feature.start_position]
+        row["end_positions"] = [feature.end_position]
+        row["is_impossible"] = [int(feature.is_impossible)]
+    return row

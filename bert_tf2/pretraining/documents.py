@@ -1,0 +1,105 @@
+"""Documents of plain text as tokens: one sentence per line, a blank line between documents.
+
+A document is one list of tokens with the ends of its sentences, and a segment of it is a pair of positions. Examples
+refer to segments instead of copying tokens, so that a corpus that is used `dupe_factor` times is in memory once.
+"""
+
+from __future__ import annotations
+
+import bisect
+import dataclasses
+import sys
+from array import array
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Protocol
+
+from bert_tf2.support import files, progress
+
+
+class Tokenizer(Protocol):
+    """The part of `tokenization.FullTokenizer` that is used here."""
+
+    vocab: dict[str, int]
+
+    def tokenize(self, text: str) -> list[str]: ...
+
+    def convert_tokens_to_ids(self, tokens: Iterable[str]) -> list[int]: ...
+
+
+class Document:
+    """The tokens of a document in one list, and the position at which each sentence ends."""
+
+    __slots__ = ("_bounds", "tokens")
+
+    def __init__(self, sentences: Iterable[Sequence[str]] = ()):
+        self.tokens: list[str] = []
+        self._bounds = array("q", [0])  # sentence i is tokens[_bounds[i]:_bounds[i + 1]]
+        for sentence in sentences:
+            self.append(sentence)
+
+    def append(self, sentence: Sequence[str]) -> None:
+        """Adds a sentence. A sentence without tokens is ignored."""
+        if sentence:
+            # Equal tokens share one str object, which takes 8 bytes per token instead of about 60.
+            self.tokens.extend(map(sys.intern, sentence))
+            self._bounds.append(len(self.tokens))
+
+    def __len__(self) -> int:
+        """The number of sentences."""
+        return len(self._bounds) - 1
+
+    def stop_for(self, first: int, num_tokens: int) -> int:
+        """The smallest `stop` such that sentences `first` to `stop - 1` have `num_tokens` tokens, or `len(self)`."""
+        return min(len(self), bisect.bisect_left(self._bounds, self._bounds[first] + num_tokens, first + 1))
+
+    def segment(self, first: int, stop: int) -> Segment:
+        """Sentences `first` to `stop - 1`."""
+        return Segment(self, self._bounds[first], self._bounds[stop])
+
+
+@dataclasses.dataclass
+class Segment:
+    """Consecutive tokens of a document: `document.tokens[start:stop]`."""
+
+    __slots__ = ("document", "start", "stop")
+
+    document: Document
+    start: int
+    stop: int
+
+    def __len__(self) -> int:
+        return self.stop - self.start
+
+    @property
+    def tokens(self) -> list[str]:
+        return self.document.tokens[self.start : self.stop]
+
+    def pop(self, index: int = -1) -> None:
+        """Removes the last token, or the first one if `index` is 0."""
+        if index:
+            self.stop -= 1
+        else:
+            self.start += 1
+
+
+def read_documents(input_files: Iterable[str], tokenizer: Tokenizer) -> Iterator[Document]:
+    """Yields the documents of text files.
+
+    As in the reference, the end of a file does not end a document, and a line without tokens (for example a control
+    character) is neither a sentence nor a blank line.
+
+    Raises:
+      UserError: a file is missing, or a line is not UTF-8 (the message has the line number).
+    """
+    document = Document()
+    for input_file in input_files:
+        total = files.count_lines(input_file)
+        for line in progress.track(files.read_lines(input_file), f"Reading {input_file}", total, "lines"):
+            text = line.strip()
+            if text:
+                document.append(tokenizer.tokenize(text))
+            elif document:
+                yield document
+                document = Document()
+    if document:
+        yield document

@@ -1,0 +1,167 @@
+"""Pretraining examples as TFRecord files: what create_pretraining_data.py does once its flags are read."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import random
+from collections.abc import Collection, Sequence
+
+from absl import logging
+
+from bert_tf2 import records, tokenization
+from bert_tf2.pretraining.documents import Tokenizer
+from bert_tf2.pretraining.examples import TrainingInstance, make_instances
+from bert_tf2.pretraining.options import CreatePretrainingDataOptions, PretrainingDataOptions
+from bert_tf2.support import console, environment, files, outputs, progress
+from bert_tf2.support.quiet import load_tensorflow
+
+_LOGGED_EXAMPLES = 20
+
+
+def write_instance_to_example_files(
+    instances: Collection[TrainingInstance],
+    tokenizer: Tokenizer,
+    max_seq_length: int,
+    max_predictions_per_seq: int,
+    output_files: Sequence[str],
+) -> None:
+    """Writes examples to TFRecord files in turn: the first to the first file, the second to the second, and so on.
+
+    The files appear under their names when all of them are complete. Logs the first example as text.
+
+    Args:
+      instances: objects with the attributes `tokens`, `segment_ids`, `masked_lm_positions`, `masked_lm_labels` and
+        `is_random_next`, such as TrainingInstance.
+      tokenizer: converts the tokens to ids.
+      max_seq_length, max_predictions_per_seq: the lengths to which the features are padded.
+      output_files: the names of the files.
+
+    Raises:
+      UserError: a file cannot be written.
+      ValueError: an instance is longer than `max_seq_length` or `max_predictions_per_seq`.
+    """
+    tf = load_tensorflow()  # late: reading, pairing and masking do not need it
+
+    if instances:  # all records are padded to the same lengths
+        first = _features(next(iter(instances)), tokenizer, max_seq_length, max_predictions_per_seq)
+        share = len(instances) * len(records.encode(records.PRETRAINING, first)) * 9 // 10 // len(output_files)
+        folders = [os.path.dirname(name) or "." for name in output_files]
+        for folder in dict.fromkeys(folders):
+            environment.check_space(folder, share * folders.count(folder), "the records")
+    with files.complete_or_absent(*output_files) as beside, contextlib.ExitStack() as stack:
+        writers = [stack.enter_context(tf.io.TFRecordWriter(name)) for name in beside]
+        for number, instance in enumerate(progress.track(instances, "Writing", unit="examples")):
+            row = _features(instance, tokenizer, max_seq_length, max_predictions_per_seq)
+            writers[number % len(writers)].write(records.encode(records.PRETRAINING, row))
+            if number < _LOGGED_EXAMPLES:
+                _log_example(instance, number, len(instances), row)
+    logging.info("Wrote %d examples", len(instances))
+
+
+def _features(
+    instance: TrainingInstance, tokenizer: Tokenizer, max_seq_length: int, max_predictions_per_seq: int
+) -> dict[str, list]:
+    """The features of one record, padded with zeros."""
+    input_ids = tokenizer.convert_tokens_to_ids(instance.tokens)
+    masked_lm_ids = tokenizer.convert_tokens_to_ids(instance.masked_lm_labels)
+    if len(input_ids) > max_seq_length or len(masked_lm_ids) > max_predictions_per_seq:
+        raise ValueError(
+            f"an instance of {len(input_ids)} tokens and {len(masked_lm_ids)} predictions does not fit"
+            f" max_seq_length {max_seq_length} and max_predictions_per_seq {max_predictions_per_seq}"
+        )
+    padding = [0] * (max_seq_length - len(input_ids))
+    no_predictions = [0] * (max_predictions_per_seq - len(masked_lm_ids))
+    return {
+        "input_ids": input_ids + padding,
+        "input_mask": [1] * len(input_ids) + padding,
+        "segment_ids": [*instance.segment_ids, *padding],
+        "masked_lm_positions": [*instance.masked_lm_positions, *no_predictions],
+        "masked_lm_ids": masked_lm_ids + no_predictions,
+        "masked_lm_weights": [1.0] * len(masked_lm_ids) + [0.0] * len(no_predictions),
+        "next_sentence_labels": [int(instance.is_random_next)],
+    }
+
+
+def _log_example(instance: TrainingInstance, number: int, total: int, row: dict[str, list]) -> None:
+    """Logs the first example as text, and several examples as numbers if --verbose_logging is set."""
+    if number == 0:
+        logging.info("%s", console.table(f"The first of {total:,} examples:", _in_words(instance)))
+    logging.debug("*** Example ***")
+    logging.debug("tokens: %s", " ".join(map(tokenization.printable_text, instance.tokens)))
+    for name, values in row.items():
+        logging.debug("%s: %s", name, " ".join(map(str, values)))
+
+
+def _in_words(instance: TrainingInstance) -> dict[str, str]:
+    found = []
+    for label, position in zip(instance.masked_lm_labels, instance.masked_lm_positions, strict=True):
+        replacement = instance.tokens[position]
+        how = {"[MASK]": "", label: " (kept)"}.get(replacement, " (a random word)")
+        found.append(f"{label} -> {replacement}{how}")
+    return {
+        "tokens": " ".join(map(tokenization.printable_text, instance.tokens)),
+        "to predict": ", ".join(found),
+        "next": "the second text is a random one" if instance.is_random_next else "the second text follows the first",
+    }
+
+
+def run(options: CreatePretrainingDataOptions) -> None:
+    """Creates TFRecord files from text files: everything that create_pretraining_data.py does.
+
+    A name or a pattern in input_file that matches nothing is left out with a warning, unless none matches.
+
+    Raises:
+      UserError: an input is missing or not UTF-8, the vocabulary lacks a special token, an output cannot be written or
+        would overwrite an input or another output.
+    """
+    from bert_tf2.weights import provenance  # late: it knows many formats, and a wrong flag should be answered at once
+
+    input_files = _find_inputs(options.input_file)
+    output_files = [name.strip() for name in options.output_file.split(",")]
+    outputs.check(
+        [outputs.Input(f"--{name}", getattr(options, name)) for name in ("input_file", "vocab_file")],
+        [outputs.Output("--output_file", name) for name in output_files],
+    )
+    tokenizer = provenance.load_tokenizer(options.vocab_file, options.do_lower_case)
+    _warn_of_few_predictions(options)
+    logging.info("Reading %s", ", ".join(input_files))
+    instances = make_instances(input_files, tokenizer, options, random.Random(options.random_seed))
+    if not instances:
+        logging.warning("%s: not a single token; the output will have no records", options.input_file)
+    write_instance_to_example_files(
+        instances, tokenizer, options.max_seq_length, options.max_predictions_per_seq, output_files
+    )
+    console.summary(output_files, next_command=_next_command(output_files, options))
+
+
+def _next_command(output_files: Sequence[str], options: CreatePretrainingDataOptions) -> str:
+    beside = os.path.join(os.path.dirname(options.vocab_file), "bert_config.json")
+    return console.command(
+        "run_pretraining.py",
+        do_train=True,
+        do_eval=True,
+        input_file=",".join(output_files),
+        bert_config_file=beside if files.exists(beside) else "bert_config.json",
+        output_dir=os.path.join(os.path.dirname(output_files[0]), "pretraining_output"),
+        max_seq_length=options.max_seq_length,
+        max_predictions_per_seq=options.max_predictions_per_seq,
+    )
+
+
+def _find_inputs(input_file: str) -> list[str]:
+    """The input files. A pattern that matches nothing is ignored, as in the reference, but with a warning."""
+    unmatched: list[str] = []
+    input_files = files.match_files(input_file, unmatched)
+    for complaint in unmatched:
+        logging.warning("--input_file: left out %s", complaint)
+    return input_files
+
+
+def _warn_of_few_predictions(options: PretrainingDataOptions) -> None:
+    wanted = round(options.max_seq_length * options.masked_lm_prob)
+    if options.max_predictions_per_seq < wanted:
+        logging.warning(
+            "--max_predictions_per_seq=%d: a full sequence of %d tokens would have %d at --masked_lm_prob=%g",
+            options.max_predictions_per_seq, options.max_seq_length, wanted, options.masked_lm_prob,
+        )  # fmt: skip

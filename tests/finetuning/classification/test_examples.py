@@ -1,0 +1,402 @@
+"""Examples for classification: the tables of the tasks, small ones made here and real ones."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+from absl import logging
+from small_models import SHARED
+
+from bert_tf2.finetuning import classification
+from bert_tf2.finetuning.classification.examples import InputExample, get_processor
+from bert_tf2.finetuning.classification.tasks import TASKS, TsvLayout
+from bert_tf2.support.errors import UserError
+from bert_tf2.weights.labels import LabelMap, load_label_map, save_label_map
+
+
+def write(folder, name, *rows):
+    """Writes a table; each row is a string in which | stands for TAB."""
+    path = folder / name
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes("".join(row.replace("|", "\t") + "\n" for row in rows).encode("utf-8"))
+    return str(path)
+
+
+def fail(function, *arguments):
+    """The message of the UserError, which is one line."""
+    with pytest.raises(UserError) as caught:
+        function(*arguments)
+    message = str(caught.value)
+    assert "\n" not in message
+    return message
+
+
+@pytest.mark.parametrize(
+    ("task", "folder", "counts"),
+    [("mrpc", "MRPC", (3668, 408, 1725)), ("cola", "CoLA", (8551, 1043, 1063)), ("sst-2", "SST-2", (67349, 872, 1821))],
+)
+def test_real_tables(task, folder, counts):
+    path = SHARED / "data" / folder
+    if not path.exists():
+        pytest.skip(f"no data in {path}")
+    processor = get_processor(task)
+    read = (processor.get_train_examples, processor.get_dev_examples, processor.get_test_examples)
+    assert tuple(len(function(str(path))) for function in read) == counts
+
+
+MNLI_HEADER = "index|promptID|pairID|genre|s1b|s2b|s1p|s2p|sentence1|sentence2"
+XNLI_HEADER = "language|gold_label|b1|b2|p1|p2|sentence1|sentence2|promptID"
+STS_B_HEADER = "index|genre|filename|year|old_index|source1|source2|sentence1|sentence2"
+
+# task: (file of each set, its lines, the first example that should come of it)
+TABLES = {
+    "cola": [
+        ("train.tsv", ["gj04|1||One.", "gj04|0|*|Two."], InputExample("train-0", "One.", None, "1")),
+        ("dev.tsv", ["gj04|0|*|Dev."], InputExample("dev-0", "Dev.", None, "0")),
+        ("test.tsv", ["index|sentence", "0|Test."], InputExample("test-1", "Test.", None, "0")),
+    ],
+    "mnli": [
+        (
+            "train.tsv",
+            [MNLI_HEADER + "|label1|gold_label", "7|p|q|g|x|x|x|x|A a|B b|neutral|entailment"],
+            InputExample("train-7", "A a", "B b", "entailment"),
+        ),
+        (
+            "dev_matched.tsv",
+            [MNLI_HEADER + "|l1|l2|gold_label", "8|p|q|g|x|x|x|x|A|B|neutral|neutral|contradiction"],
+            InputExample("dev_matched-8", "A", "B", "contradiction"),
+        ),
+        (
+            "test_matched.tsv",
+            [MNLI_HEADER, "9|p|q|g|x|x|x|x|A|B"],
+            InputExample("test-9", "A", "B", "contradiction"),
+        ),
+    ],
+    "mrpc": [
+        (
+            "train.tsv",
+            ["\ufeffQuality|#1 ID|#2 ID|#1 String|#2 String", '1|5|6|He " said|She said'],
+            InputExample("train-1", 'He " said', "She said", "1"),
+        ),
+        ("dev.tsv", ["Quality|1|2|s|s", "0|5|6|A|B"], InputExample("dev-1", "A", "B", "0")),
+        ("test.tsv", ["index|1|2|s|s", "1|5|6|A|B"], InputExample("test-1", "A", "B", "0")),
+    ],
+    "xnli": [
+        (
+            "multinli/multinli.train.zh.tsv",
+            ["premise|hypo|label", "A|B|contradictory", "A|B|neutral"],
+            InputExample("train-1", "A", "B", "contradiction"),
+        ),
+        (
+            "xnli.dev.tsv",
+            [XNLI_HEADER, "ar|neutral|||||X|Y|1", "ZH|neutral|||||X|Y|1", "zh|entailment|||||A|B|1"],
+            InputExample("dev-3", "A", "B", "entailment"),
+        ),
+        (
+            "xnli.test.tsv",
+            [XNLI_HEADER, "zh|entailment|||||A|B|1"],
+            InputExample("test-1", "A", "B", "contradiction"),
+        ),
+    ],
+    "sst-2": [
+        ("train.tsv", ["sentence|label", "good |1"], InputExample("train-1", "good ", None, "1")),
+        ("dev.tsv", ["sentence|label", "bad|0"], InputExample("dev-1", "bad", None, "0")),
+        ("test.tsv", ["index|sentence", "5|good"], InputExample("test-5", "good", None, "0")),
+    ],
+    "qqp": [
+        (
+            "train.tsv",
+            ["id|qid1|qid2|question1|question2|is_duplicate", "3|1|2|A?|B?|1"],
+            InputExample("train-3", "A?", "B?", "1"),
+        ),
+        (
+            "dev.tsv",
+            ["id|qid1|qid2|question1|question2|is_duplicate", "4|1|2|A?|B?|0"],
+            InputExample("dev-4", "A?", "B?", "0"),
+        ),
+        ("test.tsv", ["id|question1|question2", "5|A?|B?"], InputExample("test-5", "A?", "B?", "0")),
+    ],
+    "qnli": [
+        (
+            "train.tsv",
+            ["index|question|sentence|label", "0|A?|B.|not_entailment"],
+            InputExample("train-0", "A?", "B.", "not_entailment"),
+        ),
+        (
+            "dev.tsv",
+            ["index|question|sentence|label", "1|A?|B.|entailment"],
+            InputExample("dev-1", "A?", "B.", "entailment"),
+        ),
+        ("test.tsv", ["index|question|sentence", "2|A?|B."], InputExample("test-2", "A?", "B.", "entailment")),
+    ],
+    "rte": [
+        (
+            "train.tsv",
+            ["index|sentence1|sentence2|label", "0|A|B|not_entailment"],
+            InputExample("train-0", "A", "B", "not_entailment"),
+        ),
+        (
+            "dev.tsv",
+            ["index|sentence1|sentence2|label", "1|A|B|entailment"],
+            InputExample("dev-1", "A", "B", "entailment"),
+        ),
+        ("test.tsv", ["index|sentence1|sentence2", "2|A|B"], InputExample("test-2", "A", "B", "entailment")),
+    ],
+    "wnli": [
+        ("train.tsv", ["index|sentence1|sentence2|label", "0|A|B|1"], InputExample("train-0", "A", "B", "1")),
+        ("dev.tsv", ["index|sentence1|sentence2|label", "1|A|B|0"], InputExample("dev-1", "A", "B", "0")),
+        ("test.tsv", ["index|sentence1|sentence2", "2|A|B"], InputExample("test-2", "A", "B", "0")),
+    ],
+    "sts-b": [
+        (
+            "train.tsv",
+            [STS_B_HEADER + "|score", "0|g|f|y|o|s|s|A|B|3.800"],
+            InputExample("train-0", "A", "B", "3.800"),
+        ),
+        ("dev.tsv", [STS_B_HEADER + "|score", "1|g|f|y|o|s|s|A|B|0"], InputExample("dev-1", "A", "B", "0")),
+        ("test.tsv", [STS_B_HEADER, "2|g|f|y|o|s|s|A|B"], InputExample("test-2", "A", "B", "0")),
+    ],
+}
+
+
+def test_every_task_has_its_columns_tested():
+    assert set(TABLES) == set(TASKS)
+
+
+@pytest.mark.parametrize("name", TABLES)
+def test_columns(name, tmp_path):
+    for file, lines, _ in TABLES[name]:
+        write(tmp_path, file, *lines)
+    processor = get_processor(name)
+    read = (processor.get_train_examples, processor.get_dev_examples, processor.get_test_examples)
+    for function, (_, _, expected) in zip(read, TABLES[name], strict=True):
+        assert function(str(tmp_path))[0] == expected
+
+
+@pytest.mark.parametrize(("name", "known"), [("MRPC", "mrpc"), ("CoLA", "cola"), ("SST2", "sst-2"), ("stsb", "sts-b")])
+def test_names_in_any_case(name, known):
+    assert get_processor(name).task.name == known
+
+
+def test_label_orders_of_the_reference():
+    orders = {name: get_processor(name).get_labels() for name in ("cola", "mnli", "mrpc", "xnli")}
+    inference = ["contradiction", "entailment", "neutral"]
+    assert orders == {"cola": ["0", "1"], "mnli": inference, "mrpc": ["0", "1"], "xnli": inference}
+
+
+def test_xnli_in_another_language(tmp_path):
+    write(tmp_path, "multinli/multinli.train.de.tsv", "premise|hypo|label", "Ja|Nein|contradictory")
+    write(tmp_path, "xnli.dev.tsv", XNLI_HEADER, "zh|neutral|||||X|Y|1", "de|neutral|||||A|B|1")
+    processor = get_processor("xnli", language="de")
+    assert processor.get_train_examples(str(tmp_path))[0].label == "contradiction"
+    assert [example.guid for example in processor.get_dev_examples(str(tmp_path))] == ["dev-2"]
+    other = get_processor("xnli", language="sw")
+    assert "has no usable row in the language 'sw'" in fail(other.get_dev_examples, str(tmp_path))
+
+
+def test_lines_end_at_lf_and_cr_is_dropped(tmp_path):
+    (tmp_path / "dev.tsv").write_bytes("a\t1\t\tone\u2028line\r\nb\t0\t\tlo\rne".encode())
+    found = get_processor("cola").get_dev_examples(str(tmp_path))
+    assert [example.text_a for example in found] == ["one\u2028line", "lone"]
+
+
+def test_torn_rows_of_qqp_are_left_out_with_one_warning(tmp_path, monkeypatch):
+    warnings = []
+    monkeypatch.setattr(logging, "warning", lambda message, *values: warnings.append(message % values))
+    header = "id|qid1|qid2|question1|question2|is_duplicate"
+    path = write(tmp_path, "train.tsv", header, "1|1|2|A?|B?|1", "2|1|2|torn", "here?|B?|0", "3|1|2|C?|D?|0")
+    found = get_processor("qqp").get_train_examples(str(tmp_path))
+    assert [example.guid for example in found] == ["train-1", "train-3"]
+    assert warnings == [f"{path}: left out 2 rows of a wrong width, the first is row 3"]
+
+
+@pytest.mark.parametrize(
+    ("name", "rows", "texts", "complaint"),
+    [
+        ("mrpc", ["h", "1|1|2|A|B", "1|1|2|C|D|", "1|1|2|E|F|x|y"], "ACE", "2 of 3 rows do not have 5 .* row 3 with 6"),
+        ("mrpc", ["h", "1|1|2|A|B|", "1|1|2|C|D", "1|1|2|E|F"], "ACE", "1 of 3 rows do not have 5 .* row 2 with 6"),
+        (
+            "cola",
+            ["s|1||A|", "s|0||B", "s|0||C"],
+            "ABC",
+            "1 of 3 rows do not have 4 columns, the first is row 1 with 5",
+        ),
+        ("mrpc", ["h", "1|1|2|A|B|x", "1|1|2|C|D|y"], "AC", None),
+    ],
+)
+def test_cells_too_many_at_the_end_are_read_as_the_reference_reads_them(
+    tmp_path, log_lines, name, rows, texts, complaint
+):
+    path = write(tmp_path, "dev.tsv", *rows)
+    found = get_processor(name).get_dev_examples(str(tmp_path))
+    assert [example.text_a for example in found] == [*texts]
+    assert len(log_lines) == (complaint is not None)
+    if complaint:
+        assert re.match(f"{re.escape(path)}: {complaint}", log_lines[0])
+
+
+def test_mismatched_sets_of_mnli_are_read_if_they_exist(tmp_path):
+    processor = get_processor("mnli")
+    assert processor.get_further_examples(str(tmp_path), "dev") == {}
+    header = MNLI_HEADER + "|label1|gold_label"
+    write(tmp_path, "dev_mismatched.tsv", header, "3|p|q|g|x|x|x|x|A|B|neutral|entailment")
+    write(tmp_path, "test_mismatched.tsv", MNLI_HEADER, "0|p|q|g|x|x|x|x|C|D")
+    expected = {
+        "dev": InputExample("dev_mismatched-3", "A", "B", "entailment"),
+        "test": InputExample("test_mismatched-0", "C", "D", "contradiction"),
+    }
+    for part, example in expected.items():
+        assert processor.get_further_examples(str(tmp_path), part) == {"mismatched": [example]}
+    write(tmp_path, "dev_mismatched.tsv", header)
+    with pytest.raises(UserError, match=r"dev_mismatched\.tsv: has no row but the header"):
+        processor.get_further_examples(str(tmp_path), "dev")
+    assert get_processor("mrpc").get_further_examples(str(tmp_path), "test") == {}
+
+
+def test_where_a_cell_too_many_would_move_the_label_it_is_an_error(tmp_path):
+    row = "7|p|q|g|x|x|x|x|A|B|neutral|entailment"
+    path = write(tmp_path, "train.tsv", MNLI_HEADER + "|label1|gold_label", row, row + "|")
+    message = fail(get_processor("mnli").get_train_examples, str(tmp_path))
+    assert message == f"{path}, row 3: has 13 columns where 12 are expected"
+    path = write(tmp_path, "dev.tsv", "A|1", "B|0|")
+    layout = TsvLayout(text_a="1", label="2", header=False)
+    processor = get_processor("tsv", tsv=layout, label_map=LabelMap("tsv", ("0", "1"), False))
+    assert fail(processor.get_dev_examples, str(tmp_path)) == f"{path}, row 2: has 3 columns where 2 are expected"
+
+
+def test_the_reference_s_processors_need_no_arguments(tmp_path):
+    write(tmp_path, "dev.tsv", "a|1||One.")
+    assert classification.ColaProcessor().get_dev_examples(str(tmp_path)) == [InputExample("dev-0", "One.", None, "1")]
+    for name in ("mnli", "mrpc", "xnli"):
+        processor = getattr(classification, f"{name.title()}Processor")()
+        assert processor.task == get_processor(name).task
+        assert processor.get_labels() == get_processor(name).get_labels()
+
+
+def test_tsv_by_name_finds_its_labels(tmp_path):
+    write(tmp_path, "train.tsv", "\ufeffkey|class|text|more", "k1|ham|A|B", "k2|spam|C|", "k3|eggs|D|E")
+    write(tmp_path, "dev.tsv", "text|more|key|class", "A|B|k4|spam")
+    write(tmp_path, "test.tsv", "more|text", "B|A")
+    layout = TsvLayout(text_a="text", text_b="more", label="class")
+    processor = get_processor("tsv", tsv=layout)
+    assert processor.get_train_examples(str(tmp_path))[1] == InputExample("train-2", "C", "", "spam")
+    assert processor.get_labels() == ["eggs", "ham", "spam"]
+    assert processor.get_dev_examples(str(tmp_path)) == [InputExample("dev-1", "A", "B", "spam")]
+    assert processor.get_test_examples(str(tmp_path)) == [InputExample("test-1", "A", "B", "eggs")]
+    with_key = TsvLayout(text_a="text", label="class", id="key")
+    assert get_processor("tsv", tsv=with_key).get_train_examples(str(tmp_path))[0].guid == "k1"
+
+
+def test_tsv_by_number_without_header(tmp_path):
+    write(tmp_path, "train.tsv", "A|x|1", "|y|0")
+    write(tmp_path, "test.tsv", "only text")
+    processor = get_processor("tsv", tsv=TsvLayout(text_a="1", label="3", header=False))
+    assert processor.get_train_examples(str(tmp_path)) == [
+        InputExample("train-0", "A", None, "1"),
+        InputExample("train-1", "", None, "0"),
+    ]
+    assert processor.get_test_examples(str(tmp_path)) == [InputExample("test-0", "only text", None, "0")]
+
+
+def test_tsv_predicts_with_kept_labels_and_no_training_file(tmp_path):
+    write(tmp_path, "test.tsv", "text", "A")
+    save_label_map(str(tmp_path / "out"), LabelMap("tsv", ("ü", "x"), False))
+    kept = load_label_map(str(tmp_path / "out"))
+    processor = get_processor("tsv", tsv=TsvLayout(text_a="text"), label_map=kept)
+    assert processor.get_labels() == ["ü", "x"]
+    assert processor.get_test_examples(str(tmp_path)) == [InputExample("test-1", "A", None, "ü")]
+
+
+def test_label_unseen_in_training(tmp_path):
+    write(tmp_path, "train.tsv", "text|label", "A|yes", "B|no")
+    path = write(tmp_path, "dev.tsv", "text|label", "A|yes", "B|maybe")
+    processor = get_processor("tsv", tsv=TsvLayout(text_a="text", label="label"))
+    processor.get_train_examples(str(tmp_path))
+    message = fail(processor.get_dev_examples, str(tmp_path))
+    assert message == f"{path}, row 3: unknown label 'maybe'; the known ones are no, yes"
+
+
+@pytest.mark.parametrize(
+    ("name", "lines", "message"),
+    [
+        ("mrpc", ["h|h|h|h|h", "1|1|2|A|B", "1|1|2|A"], ", row 3: has 4 columns where 5 are expected"),
+        ("mrpc", ["h|h|h|h|h", "1|1|2|A|B", ""], ", row 3: has 1 column where 5 are expected"),
+        ("mrpc", ["h", "1|1|2|A"], ", row 2: has 4 columns, but text_b is to come from column 5"),
+        ("mrpc", ["h|h|h|h|h"], ": has no row but the header"),
+        ("mrpc", ["h|h|h|h|h", "2|1|2|A|B"], ", row 2: unknown label '2'; the known ones are 0, 1"),
+        ("cola", [], ": is empty"),
+        ("cola", ["s|yes||A"], ", row 1: unknown label 'yes'; the known ones are 0, 1"),
+        (
+            "rte",
+            ["index|a|b|label", "0|A|B|entailment"],
+            ": has no column 'sentence1'; its header is index, a, b, label",
+        ),
+        ("rte", ["index|sentence1|sentence2|label", "0|A|B"], ", row 2: has 3 columns where 4 are expected"),
+        ("sst-2", ["sentence|label", "A|1", "B|"], ", row 3: unknown label ''; the known ones are 0, 1"),
+        ("sts-b", [STS_B_HEADER + "|score", "0|g|f|y|o|s|s|A|B|high"], ", row 2: the score 'high' is not a number"),
+        ("sts-b", [STS_B_HEADER + "|score", "0|g|f|y|o|s|s|A|B|nan"], ", row 2: the score 'nan' is not a number"),
+    ],
+)
+def test_bad_tables(name, lines, message, tmp_path):
+    path = write(tmp_path, "dev.tsv", *lines)
+    assert fail(get_processor(name).get_dev_examples, str(tmp_path)) == path + message
+
+
+def test_missing_file_lists_what_is_there(tmp_path):
+    write(tmp_path, "dev_matched.tsv", "x")
+    message = fail(get_processor("mrpc").get_dev_examples, str(tmp_path))
+    assert "dev.tsv: no such file" in message
+    assert "dev_matched.tsv" in message.split("no such file")[1]
+
+
+def test_unknown_task_lists_the_known_ones():
+    message = fail(get_processor, "mprc")
+    assert "'mprc'" in message
+    assert all(name in message for name in [*TASKS, "tsv"])
+
+
+@pytest.mark.parametrize(
+    ("layout", "message"),
+    [
+        (None, "which column holds the text"),
+        (TsvLayout(text_a=""), "which column holds the text"),
+        (TsvLayout(text_a="0"), "counted from 1"),
+        (TsvLayout(text_a="1", label="class", header=False), "without a header, give its number"),
+    ],
+)
+def test_bad_columns_of_tsv(layout, message):
+    with pytest.raises(UserError, match=message):
+        get_processor("tsv", tsv=layout)
+
+
+@pytest.mark.parametrize(
+    ("rows", "message"),
+    [
+        (["text|label", "A|x", "B|x"], ": every row has the label 'x'; a classifier needs two labels or more"),
+        (["text|label", "A|x", "B|"], ", row 3: the label is empty"),
+        (["text", "A"], ": has no column 'label'; its header is text"),
+    ],
+)
+def test_bad_training_tables_of_tsv(rows, message, tmp_path):
+    path = write(tmp_path, "train.tsv", *rows)
+    processor = get_processor("tsv", tsv=TsvLayout(text_a="text", label="label"))
+    assert fail(processor.get_train_examples, str(tmp_path)) == path + message
+
+
+def test_tsv_without_labels_cannot_be_trained_or_predicted(tmp_path):
+    processor = get_processor("tsv", tsv=TsvLayout(text_a="text"))
+    assert "no label column" in fail(processor.get_train_examples, str(tmp_path))
+    assert "labels of the task tsv are not known" in fail(processor.get_test_examples, str(tmp_path))
+
+
+@pytest.mark.parametrize("name", ["mnli", "sts-b"])
+def test_label_map_of_another_task(name):
+    label_map = get_processor("mrpc").label_map()
+    with pytest.raises(UserError, match=f"of the task mrpc \\(labels 0, 1\\); it does not fit the task {name}"):
+        get_processor(name, label_map=label_map)
+
+
+def test_model_of_mnli_may_answer_xnli():
+    label_map = get_processor("mnli").label_map()
+    assert get_processor("xnli", label_map=label_map).get_labels() == list(label_map.labels)

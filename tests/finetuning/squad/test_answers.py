@@ -1,0 +1,213 @@
+"""Answers to SQuAD questions: the files of the reference, and small cases by hand."""
+
+import gzip
+import json
+import pathlib
+
+import numpy as np
+import pytest
+from golden_data import GOLDEN, cases
+from squad_data import features_of, golden_features, make_tokenizer
+
+from bert_tf2.finetuning import squad
+from bert_tf2.finetuning.squad import scores as squad_scores
+from bert_tf2.support.errors import UserError
+
+
+@pytest.fixture(scope="module")
+def tokenizer(tmp_path_factory):
+    return make_tokenizer(tmp_path_factory.mktemp("vocab"))
+
+
+@pytest.mark.parametrize("case", cases("squad-predictions"))
+def test_answer_files_and_scores_are_those_of_the_reference(case, tmp_path):
+    flags, expected = case["flags"], case["expected"]
+    examples, features = golden_features(case, is_training=False)
+    with np.load(GOLDEN / case["logits"]) as stored:
+        columns = [stored[name] for name in ("unique_ids", "start_logits", "end_logits")]
+    results = [squad.RawResult(int(unique_id), start, end) for unique_id, start, end in zip(*columns, strict=True)]
+    for threshold, predictions in expected["predictions"].items():
+        answers = squad.compute_predictions(
+            examples,
+            features,
+            results,
+            **{name: flags[name] for name in ("n_best_size", "max_answer_length", "do_lower_case")},
+            version_2_with_negative=flags["version_2_with_negative"],
+            null_score_diff_threshold=float(threshold),
+        )
+        output = tmp_path / threshold
+        squad.write_answers(str(output), answers)
+        wanted = {
+            "predictions.json": (GOLDEN / predictions).read_bytes(),
+            "nbest_predictions.json": gzip.decompress((GOLDEN / expected["nbest"]).read_bytes()),
+        }
+        if "null_odds" in expected:
+            wanted["null_odds.json"] = (GOLDEN / expected["null_odds"]).read_bytes()
+        assert {path.name: path.read_bytes() for path in output.iterdir()} == wanted
+        check_scores(case, output, case["scores"][threshold])
+
+
+def check_scores(case, output, wanted):
+    for command, scores in wanted.items():
+        found = squad_scores.evaluate_predictions(
+            str(GOLDEN / case["input"]),
+            str(output / "predictions.json"),
+            str(output / "null_odds.json") if "null_odds.json" in command else None,
+            version_2_with_negative="v2.0" in command,
+        )
+        assert found == scores
+
+
+def answers_of(tokenizer, words, start, end, n_best=3, longest=4, question="who", **settings):
+    """Answers to one question from {position: logit}; other positions have -9."""
+    features = features_of(tokenizer, words, question=question, length=24)
+    results = []
+    for feature in features:
+        logits = np.full((2, 24), -9.0, np.float32)
+        for row, given in zip(logits, (start, end), strict=True):
+            for position, value in given.items():
+                row[position] = value
+        results.append(squad.RawResult(feature.unique_id, *logits))
+    example = squad.SquadExample("q", question, words.split())
+    return squad.compute_predictions([example], features, results, n_best, longest, True, **settings)
+
+
+# [CLS] who [SEP] | the fox was born in 1895 . : positions 3 to 9
+FOX = "The fox was born in 1895."
+
+
+def test_best_spans_by_hand(tokenizer):
+    answers = answers_of(tokenizer, FOX, {4: 5, 8: 3, 1: 9}, {5: 4, 8: 4.5, 1: 9, 3: 4.4}, n_best=4)
+    # "fox was" has 5 + 4 and "1895" 3 + 4.5. Better or between would be spans in the question, an end before its start,
+    # and "fox ... 1895", which is longer than 4 pieces.
+    texts = [entry["text"] for entry in answers.nbest["q"]]
+    assert texts == ["fox was", "1895"]
+    assert answers.predictions == {"q": "fox was"}
+    assert answers.null_odds is None
+    first, second = (entry["probability"] for entry in answers.nbest["q"])
+    assert first == pytest.approx(1 / (1 + np.exp(-1.5))) and first + second == pytest.approx(1)
+    assert (answers.nbest["q"][0]["start_logit"], answers.nbest["q"][0]["end_logit"]) == (5.0, 4.0)
+
+
+def test_equal_scores_keep_the_order_of_position(tokenizer):
+    answers = answers_of(tokenizer, FOX, {4: 1, 6: 1}, {4: 1, 6: 1}, n_best=2)
+    assert [entry["text"] for entry in answers.nbest["q"]] == ["fox", "fox was born"]
+
+
+def test_the_same_text_is_listed_once(tokenizer):
+    answers = answers_of(tokenizer, "fox , fox", {3: 2, 5: 1}, {3: 2, 5: 1}, longest=1)
+    assert [entry["text"] for entry in answers.nbest["q"]] == ["fox"]
+
+
+def test_no_span_at_all_is_called_empty_in_version_1(tokenizer):
+    answers = answers_of(tokenizer, FOX, {0: 1, 1: 2}, {0: 1, 1: 2}, n_best=2)
+    assert answers.nbest["q"] == [{"text": "empty", "probability": 1.0, "start_logit": 0.0, "end_logit": 0.0}]
+
+
+def test_a_span_is_taken_from_its_window_of_most_context(tokenizer):
+    words = " ".join(f"w{i}" for i in range(14))
+    features = features_of(tokenizer, words, length=12, stride=3)
+    results = []
+    for feature in features:  # w7 is at 10, 7, 4 of the three windows; only the second may use it
+        logits = np.zeros((2, 12))
+        logits[:, feature.tokens.index("w7")] = (9, 1, 9)[feature.doc_span_index]
+        results.append(squad.RawResult(feature.unique_id, *logits))
+    example = squad.SquadExample("q", "who", words.split())
+    answers = squad.compute_predictions([example], features, reversed(results), 1, 1, True)
+    assert answers.nbest["q"] == [{"text": "w7", "probability": 1.0, "start_logit": 1.0, "end_logit": 1.0}]
+
+
+@pytest.mark.parametrize(("threshold", "wanted"), [(-1.5, ""), (-1.0, "fox"), (0.0, "fox")])
+def test_null_threshold(tokenizer, threshold, wanted):
+    settings = {"version_2_with_negative": True, "null_score_diff_threshold": threshold}
+    answers = answers_of(tokenizer, FOX, {4: 3, 0: 2}, {4: 3, 0: 3}, n_best=2, **settings)
+    assert answers.null_odds == {"q": -1.0}
+    assert answers.predictions == {"q": wanted}
+    assert [entry["text"] for entry in answers.nbest["q"]] == ["fox", ""]
+
+
+def test_no_answer_is_added_behind_a_full_list(tokenizer):
+    answers = answers_of(tokenizer, FOX, {4: 3}, {4: 3, 5: 2}, n_best=1, version_2_with_negative=True)
+    assert [entry["text"] for entry in answers.nbest["q"]] == ["fox", ""]
+
+
+def test_no_answer_counts_in_the_window_where_it_is_least_likely(tokenizer):
+    features = features_of(tokenizer, " ".join(f"w{i}" for i in range(14)), length=12, stride=3)
+    results = []
+    for feature, null in zip(features, (3.0, -1.0, 2.0), strict=True):
+        logits = np.full((2, 12), -50.0)
+        logits[:, 0], logits[:, 3] = null, 1.0
+        results.append(squad.RawResult(feature.unique_id, *logits))
+    example = squad.SquadExample("q", "who", [f"w{i}" for i in range(14)])
+    answers = squad.compute_predictions([example], features, results, 5, 4, True, version_2_with_negative=True)
+    assert answers.null_odds == {"q": -2.0 - 2.0}
+
+
+@pytest.mark.parametrize("words", [FOX, "\u200b"])
+def test_without_any_span_version_2_says_no_answer(tokenizer, words, tmp_path):
+    settings = {"version_2_with_negative": True, "null_score_diff_threshold": 1e9}
+    answers = answers_of(tokenizer, words, {0: 1, 1: 2}, {0: 1, 1: 2}, n_best=2, **settings)
+    assert answers.predictions == {"q": ""}
+    assert [entry["text"] for entry in answers.nbest["q"]] == [""]
+    squad.write_answers(str(tmp_path), answers)
+    assert json.loads((tmp_path / "null_odds.json").read_text()) == {"q": squad.NO_SPAN_ODDS}
+
+
+def test_logits_that_are_not_numbers_name_the_question(tokenizer):
+    with pytest.raises(UserError, match=r"question q: .*diverged"):
+        answers_of(tokenizer, FOX, {4: float("nan")}, {4: 1})
+
+
+@pytest.mark.parametrize(
+    ("pred_text", "orig_text", "do_lower_case", "wanted"),
+    [
+        ("steve smith", "Steve Smith's", True, "Steve Smith"),
+        ("jose ' s", "(José's", True, "José's"),
+        ("1895", "(1895-1943).", True, "1895"),
+        ("##x", "fox", True, "fox"),  # not found
+        ("fox", "fox\u200b jumped", True, "fox\u200b jumped"),  # a character went, so they cannot be counted off
+        ("", "fox", True, "fox"),
+        ("Fox", "(Fox)", False, "Fox"),
+        ("fox", "(Fox)", False, "(Fox)"),
+    ],
+)
+def test_get_final_text(pred_text, orig_text, do_lower_case, wanted):
+    assert squad.get_final_text(pred_text, orig_text, do_lower_case) == wanted
+
+
+def test_verbose_logging_says_why_a_text_stays_whole(caplog):
+    with caplog.at_level("INFO", logger="absl"):
+        squad.get_final_text("dog", "fox", True)
+        assert not caplog.records
+        squad.get_final_text("dog", "fox", True, verbose_logging=True)
+    assert "'dog' in 'fox'" in caplog.text
+
+
+def test_answer_files(tmp_path):
+    nbest = {"b": [{"text": "é", "probability": 1.0, "start_logit": 1.5, "end_logit": -2.0}]}
+    squad.write_answers(str(tmp_path / "new"), squad.Answers({"b": "é"}, nbest, None))
+    assert (tmp_path / "new" / "predictions.json").read_bytes() == b'{\n    "b": "\\u00e9"\n}\n'
+    assert sorted(path.name for path in (tmp_path / "new").iterdir()) == ["nbest_predictions.json", "predictions.json"]
+
+
+def test_the_reference_s_way_from_examples_to_files(tokenizer, tmp_path):
+    """convert_examples_to_features calls back, write_predictions computes and writes."""
+    example = squad.SquadExample("q", "who", FOX.split())
+    features = []
+    assert squad.convert_examples_to_features([example], tokenizer, 24, 8, 4, False, features.append) is None
+    again = squad.convert_examples_to_features([example], tokenizer, 24, 8, 4, False)
+    assert list(map(str, features)) == list(map(str, again))
+    logits = np.arange(48.0).reshape(2, 24) % 7
+    results = [squad.RawResult(feature.unique_id, *logits) for feature in features]
+    for version_2 in (False, True):
+        paths = [str(tmp_path / f"{name}{version_2}") for name in ("answers", "nbest", "odds")]
+        squad.write_predictions([example], features, results, 5, 4, True, *paths, version_2_with_negative=version_2)
+        wanted = squad.compute_predictions([example], features, results, 5, 4, True, version_2)
+        written = [json.loads(path.read_text()) for path in map(pathlib.Path, paths) if path.exists()]
+        assert written == [content for content in wanted if content is not None]
+
+
+def test_answer_files_appear_together_or_not_at_all(tmp_path):
+    with pytest.raises(TypeError):
+        squad.write_answers(str(tmp_path), squad.Answers({"q": "fox"}, {"q": [{"text": object()}]}, None))
+    assert list(tmp_path.iterdir()) == []

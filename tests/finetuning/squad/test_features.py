@@ -1,0 +1,145 @@
+"""Windows of SQuAD: the record files of the reference, and small windows by hand."""
+
+import numpy as np
+import pytest
+from absl import logging
+from golden_data import cases, digest
+from squad_data import VOCAB, features_of, golden_features, make_tokenizer
+
+from bert_tf2 import records
+from bert_tf2.finetuning import squad
+from bert_tf2.finetuning.squad import features as squad_features
+from bert_tf2.support.errors import UserError
+
+
+@pytest.fixture(scope="module")
+def tokenizer(tmp_path_factory):
+    return make_tokenizer(tmp_path_factory.mktemp("vocab"))
+
+
+@pytest.mark.parametrize("case", cases("squad-features"))
+def test_feature_file_is_that_of_the_reference(case, tmp_path):
+    is_training = case["is_training"]
+    examples, features = golden_features(case, is_training)
+    path = str(tmp_path / "features.tf_record")
+    kind = records.SQUAD_TRAIN if is_training else records.SQUAD_PREDICT
+    records.write_records(path, kind, (squad.as_record(feature, is_training) for feature in features))
+    assert len(examples) == case["examples"]
+    assert digest(path) == {name: case["outputs"][0][name] for name in ("digest", "count")}
+
+
+def test_one_window_by_hand(tokenizer):
+    (feature,) = features_of(tokenizer, "The foxs jumped.", question="who was john", length=16, query=2)
+    assert " ".join(feature.tokens) == "[CLS] who was [SEP] the fox ##s jumped . [SEP]"
+    assert feature.input_ids == [VOCAB.index(token) for token in feature.tokens] + [0] * 6
+    assert feature.input_mask == [1] * 10 + [0] * 6
+    assert feature.segment_ids == [0] * 4 + [1] * 6 + [0] * 6
+    assert feature.token_to_orig_map == {4: 0, 5: 1, 6: 1, 7: 2, 8: 2}
+    assert feature.token_is_max_context == dict.fromkeys(range(4, 9), True)
+    assert (feature.unique_id, feature.example_index, feature.doc_span_index) == (1000000000, 0, 0)
+    assert squad.as_record(feature, is_training=False) == {
+        "unique_ids": [1000000000],
+        "input_ids": feature.input_ids,
+        "input_mask": feature.input_mask,
+        "segment_ids": feature.segment_ids,
+    }
+
+
+def test_windows_by_hand(tokenizer):
+    # 14 pieces beside a question of one piece, room for 12 - 1 - 3 = 8, stride 3: [0, 8), [3, 11), [6, 14).
+    words = " ".join(f"w{i}" for i in range(14))
+    features = features_of(tokenizer, words, length=12, stride=3)
+    assert [feature.tokens[3:-1] for feature in features] == [words.split()[start : start + 8] for start in (0, 3, 6)]
+    assert [feature.unique_id for feature in features] == [1000000000, 1000000001, 1000000002]
+    # The smaller context of w5 is 2 in both windows that hold it, so the first has it; w6 has 1, 3, 0.
+    scored = [(3 * i + np.flatnonzero(feature.max_context)).tolist() for i, feature in enumerate(features)]
+    assert scored == [[0, 1, 2, 3, 4, 5], [6, 7, 8], [9, 10, 11, 12, 13]]
+
+
+def test_a_stride_beyond_the_room_sets_windows_side_by_side(tokenizer):
+    features = features_of(tokenizer, " ".join(f"w{i}" for i in range(10)), length=8, stride=100)
+    assert [len(feature.word_indexes) for feature in features] == [4, 4, 2]
+
+
+@pytest.mark.parametrize("total", [1, 7, 30, 97, 240])
+@pytest.mark.parametrize(("room", "stride"), [(30, 7), (10, 10), (9, 1), (96, 13), (200, 150)])
+def test_every_piece_is_scored_once_where_it_has_most_context(total, room, stride):
+    windows = squad_features._windows(total, room, stride)
+    best = squad_features._max_context_windows(windows, total)
+    for piece in range(total):
+        context = {
+            i: min(piece - w.start, w.stop - 1 - piece) + 0.01 * len(w) for i, w in enumerate(windows) if piece in w
+        }
+        assert best[piece] == max(context, key=context.get)
+
+
+@pytest.mark.parametrize("year", ["(1895-1943).", "(1895", "1895."])
+def test_answer_is_narrowed_to_its_pieces(tokenizer, year):
+    answer = {"orig_answer_text": "1895", "start_position": 3, "end_position": 3}
+    (feature,) = features_of(tokenizer, f"john smith was {year}", length=20, training=True, **answer)
+    place = [feature.tokens.index("1895")]
+    record = squad.as_record(feature, is_training=True)
+    assert (record["start_positions"], record["end_positions"], record["is_impossible"]) == (place, place, [0])
+
+
+def test_answer_inside_a_piece_takes_the_word(tokenizer):
+    answer = {"orig_answer_text": "Japan", "start_position": 1, "end_position": 1}
+    (feature,) = features_of(tokenizer, "the Japanese fox", training=True, **answer)
+    assert (feature.start_position, feature.end_position) == (4, 4)
+
+
+def test_answer_that_a_window_does_not_hold_is_at_cls(tokenizer):
+    answer = {"orig_answer_text": "w7 w8", "start_position": 7, "end_position": 8}
+    words = " ".join(f"w{i}" for i in range(14))
+    features = features_of(tokenizer, words, length=12, stride=3, training=True, **answer)
+    assert [(f.start_position, f.end_position) for f in features] == [(0, 0), (7, 8), (4, 5)]
+
+
+def test_impossible_question_is_at_cls(tokenizer):
+    answer = {"orig_answer_text": "", "start_position": -1, "end_position": -1, "is_impossible": True}
+    (feature,) = features_of(tokenizer, "the fox", training=True, **answer)
+    assert squad.as_record(feature, is_training=True)["is_impossible"] == [1]
+    assert (feature.start_position, feature.end_position) == (0, 0)
+
+
+def test_a_paragraph_without_pieces_has_no_window(tokenizer):
+    assert features_of(tokenizer, "\u200b") == []
+
+
+def test_one_window_is_logged_in_words_and_more_at_debug(tokenizer, caplog):
+    examples = [squad.SquadExample(f"q{i}", "who", ["fox"]) for i in range(25)]
+    with caplog.at_level("INFO", logger="absl"):
+        list(squad.convert_examples_to_features(examples, tokenizer, 12, 4, 4, False, log_level=logging.DEBUG))
+        assert not caplog.records
+        list(squad.convert_examples_to_features(examples, tokenizer, 12, 4, 4, False))
+        (message,) = (record.getMessage() for record in caplog.records)
+        assert message == "The first window:\n  question  who\n  tokens    [CLS] who [SEP] fox [SEP]"
+    with caplog.at_level("DEBUG", logger="absl"):
+        list(squad.convert_examples_to_features(examples, tokenizer, 12, 4, 4, False))
+    messages = [record.getMessage() for record in caplog.records]
+    assert messages.count("*** Example ***") == 20
+    assert "tokens: [CLS] who [SEP] fox [SEP]" in messages
+
+
+def test_lengths(caplog):
+    squad.check_lengths(384, 64, 128)
+    squad.check_lengths(128, 64, 61)
+    assert not caplog.records
+    for stride in (62, 124):  # beyond the room for the longest question, and all that fits beside the shortest
+        squad.check_lengths(128, 64, stride)
+        (warning,) = caplog.records
+        assert f"--doc_stride={stride} is larger than the 61 pieces" in warning.getMessage()
+        caplog.clear()
+    for lengths, wanted in (
+        ((67, 64, 1), "--max_query_length=64"),
+        ((128, 64, 125), "--doc_stride=125 is larger than the 124 pieces .* at most 61"),
+        ((128, 64, 0), "--doc_stride=0"),
+        ((128, -1, 8), "--max_query_length=-1"),
+    ):
+        with pytest.raises(UserError, match=wanted):
+            squad.check_lengths(*lengths)
+
+
+def test_windows_that_cannot_advance_are_refused(tokenizer):
+    with pytest.raises(ValueError, match="advance"):
+        features_of(tokenizer, "the fox", length=4)

@@ -1,0 +1,53 @@
+"""What the tests of pretraining share: a small corpus, its vocabulary, and random numbers that are written down."""
+
+from bert_tf2.pretraining.documents import Document
+from bert_tf2.tokenization import SPECIAL_TOKENS
+
+LETTERS = "abcdefghijklmnopqrstuvwxyz"
+VOCABULARY = [*SPECIAL_TOKENS, ".", *LETTERS, *(f"##{letter}" for letter in LETTERS)]
+
+# Three documents of one-piece words, and one whose words have three pieces each.
+CORPUS = """\
+a b c d e f .
+g h i .
+j k l m n .
+
+o p q r .
+s t u v w x y z .
+
+a c e .
+g i k m o q s u w y .
+b d f .
+h j l n p r t v x z .
+
+abc def ghi .
+jkl mno .
+pqr stu vwx yza .
+"""
+
+
+class Script:
+    """Stands in for random.Random and hands out the numbers that a test wrote down."""
+
+    def __init__(self, randoms=(), integers=()):
+        self._randoms, self._integers = list(randoms), list(integers)
+
+    def random(self):
+        return self._randoms.pop(0)
+
+    def randint(self, low, high):
+        value = self._integers.pop(0)
+        assert low <= value <= high
+        return value
+
+    @property
+    def used_up(self):
+        return not self._randoms and not self._integers
+
+
+def document(*sentences):
+    return Document(sentence.split() for sentence in sentences)
+
+
+def sentences_of(doc):
+    return [" ".join(doc.segment(i, i + 1).tokens) for i in range(len(doc))]

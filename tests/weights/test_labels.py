@@ -1,0 +1,56 @@
+"""label_map.json: written, read again, and refused when damaged."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from bert_tf2.support.errors import UserError
+from bert_tf2.weights.labels import LabelMap, load_label_map, save_label_map
+
+MAPS = {
+    "xnli": LabelMap("xnli", ("contradiction", "entailment", "neutral"), False),
+    "sts-b": LabelMap("sts-b", (), True),
+}
+
+
+@pytest.mark.parametrize("name", MAPS)
+def test_label_map_comes_back_as_it_was(name, tmp_path):
+    label_map = MAPS[name]
+    save_label_map(str(tmp_path), label_map)
+    assert load_label_map(str(tmp_path)) == label_map
+    assert label_map.num_labels == {"xnli": 3, "sts-b": 1}[name]
+
+
+def test_label_map_in_the_file(tmp_path):
+    save_label_map(str(tmp_path), LabelMap("mrpc", ("0", "1"), False))
+    content = json.loads((tmp_path / "label_map.json").read_text(encoding="utf-8"))
+    assert content == {"task": "mrpc", "labels": ["0", "1"], "regression": False}
+
+
+def test_no_label_map(tmp_path):
+    assert load_label_map(str(tmp_path)) is None
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ('{"task": "x",\n', "line 2, column 1: not valid JSON"),
+        ('["0", "1"]', "is not an object"),
+        ('{"task": "x", "regression": false}', "'labels' is missing"),
+        ('{"task": "x", "labels": "01", "regression": false}', "'labels' is missing or of a wrong type"),
+        ('{"task": "x", "labels": [0, 1], "regression": false}', "different strings"),
+        ('{"task": "x", "labels": [["0"], "1"], "regression": false}', "different strings"),
+        ('{"task": "x", "labels": ["0", "0"], "regression": false}', "different strings"),
+        ('{"task": "x", "labels": [], "regression": false}', "'regression' be true"),
+        ('{"task": "x", "labels": ["0"], "regression": false}', "two or more"),
+        ('{"task": "x", "labels": ["0", "1"], "regression": true}', "'regression' be true"),
+    ],
+)
+def test_broken_label_map(text, message, tmp_path):
+    path = tmp_path / "label_map.json"
+    path.write_text(text, encoding="utf-8")
+    with pytest.raises(UserError) as error:
+        load_label_map(str(tmp_path))
+    assert str(error.value).startswith(str(path)) and message in str(error.value)
