@@ -10,10 +10,19 @@ ROOT = pathlib.Path(__file__).parent
 setuptools.setup(
     name="bert_tf2",
     version=re.search(r'^__version__ = "(.+)"$', (ROOT / "bert_tf2/__init__.py").read_text(), re.MULTILINE)[1],
-    description="BERT for TensorFlow 2 and Keras 3: google-research/bert's scripts, flags, files and numbers",
+    description="BERT for TensorFlow 2 and Keras 3 with the scripts, flags, files and numbers of google-research/bert",
     long_description=(ROOT / "README.md").read_text(encoding="utf-8"),
     long_description_content_type="text/markdown",
     license="Apache-2.0",
+    keywords="bert tensorflow keras nlp transformer pretraining fine-tuning",
+    classifiers=[
+        "Development Status :: 4 - Beta",
+        "Intended Audience :: Developers",
+        "Intended Audience :: Science/Research",
+        "Operating System :: POSIX :: Linux",
+        *(f"Programming Language :: Python :: 3.{minor}" for minor in range(10, 14)),
+        "Topic :: Scientific/Engineering :: Artificial Intelligence",
+    ],
     packages=setuptools.find_packages(include=["bert_tf2", "bert_tf2.*"]),
     package_data={"bert_tf2.demo": ["*.txt", "*.json"]},
     entry_points={"console_scripts": ["bert_tf2 = bert_tf2.commands:main"]},
@@ -21,24 +30,24 @@ setuptools.setup(
     install_requires=[
         "tensorflow>=2.20,<2.22",
         "keras>=3.12,<4",
-        # No wheel for Windows: there, everything works but build_vocab.py and exports that take text.
+        # There is no wheel for Windows, where build_vocab.py and exports with text inputs do not work.
         "tensorflow-text>=2.20,<2.22; platform_system != 'Windows'",
         "numpy",
         "absl-py",
-        "tensorboard",  # tf.summary writes nothing without it, and TensorFlow no longer brings it
+        "tensorboard",  # tf.summary requires it, and TensorFlow no longer installs it
         "tqdm",  # progress on a terminal
-        "scikit-learn",  # the measures of classification and regression tasks
+        "scikit-learn",  # metrics of classification and regression tasks
         "scipy",
         "h5py",  # Keras' files
         "filelock>=4",  # one training at a time in an output folder
         "google-crc32c",  # the checksums of TensorFlow's checkpoints
-        "ml-dtypes",  # bfloat16 for numpy; TensorFlow brings it too
+        "ml-dtypes",  # bfloat16 for numpy; TensorFlow installs it too
     ],
     extras_require={
         "test": ["pytest", "pytest-xdist", "ruff", "grpcio", "tensorflow-serving-api", "pyyaml", "safetensors"],
-        # What tests/test_interop.py compares with; the CPU build of torch is enough.
+        # For the comparisons in tests/test_interop.py; the CPU build of torch is enough.
         "interop": ["torch==2.13.0", "transformers"],
-        # What benchmarks/serving.py compares with.
+        # For the comparison in benchmarks/serving.py.
         "bench": ["torch==2.13.0", "transformers", "onnx", "onnxscript", "onnxruntime"],
     },
 )

@@ -1,11 +1,11 @@
-"""The front door for Python: weights of any kind, with their configuration and vocabulary, ready for use.
+"""The main entry point in Python: loads weights of any kind with their configuration and vocabulary.
 
     bert = bert_tf2.load("uncased_L-12_H-768_A-12")
     bert.embed(["a text", "another"])                    # numpy, float32 [2, D]
     bert.fill_mask("Paris is the [MASK] of France.")     # an Answer
     bert.model, bert.tokenizer, bert.config              # for everything else
 
-`embed` computes what extract_features.py writes (`features`), `fill_mask` what predict_masked.py prints (`masked_lm`).
+`embed` computes what extract_features.py writes, `fill_mask` what predict_masked.py prints.
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ from bert_tf2.weights.labels import LabelMap
 
 
 class Bert:
-    """A model with its tokenizer; `load` makes it.
+    """A model with its tokenizer, returned by `load`.
 
     Attributes:
-      path: the weights.
+      path: the path of the weights.
       config: the model's configuration.
       tokenizer: a FullTokenizer with the model's vocabulary.
-      model: the encoder with the heads that the weights have: a modeling.BertModel, or one of the models of `heads`.
-      labels: what the outputs of a classifier or a tagger mean; None where there are none, or nothing states it.
+      model: the encoder with the heads that the weights contain: a modeling.BertModel, or a model of `heads`.
+      labels: the labels of a classifier or a tagger; None if there are none, or no file states them.
     """
 
     def __init__(
@@ -85,20 +85,20 @@ class Bert:
 
         Args:
           texts: N texts, each a string or a tuple of two strings (text_a, text_b); or one text or tuple alone.
-          pooling: "mean" or "max" over all tokens, [CLS] and [SEP] included; "cls" for the first token; "none" for all
+          pooling: "mean" or "max" over all tokens, including [CLS] and [SEP]; "cls" for the first token; "none" for all
             tokens.
-          layers: a layer, 0 to num_hidden_layers - 1 or counted from the end, -1 being the last; of several, the values
-            stand one after the other.
-          batch_size: texts that the model reads together.
-          max_seq_length: the number of tokens to which texts are cut, [CLS] and [SEP] included; defaults to what the
-            model can read.
+          layers: a layer, 0 to num_hidden_layers - 1, or negative to count from the end (-1 is the last); the values of
+            several layers are concatenated.
+          batch_size: number of texts per batch.
+          max_seq_length: texts are cut to this number of tokens, including [CLS] and [SEP]; defaults to
+            max_position_embeddings.
 
         Returns:
-          float32 [N, D] (D is hidden_size, times the number of layers). With pooling "none" a list of N arrays
-          [tokens, D]. For one text alone its [D] or [tokens, D].
+          float32 [N, D] (D is hidden_size times the number of layers). With pooling "none", a list of N arrays
+          [tokens, D]. For a single text, its [D] or [tokens, D].
 
         Raises:
-          UserError: a setting is out of range, or one of the texts is neither a string nor a tuple of two.
+          UserError: a setting is out of range, or a text is neither a string nor a tuple of two strings.
         """
         alone = isinstance(texts, str | tuple)
         vectors = extract_features.embed(
@@ -120,18 +120,18 @@ class Bert:
         batch_size: int = 8,
         max_seq_length: int | None = None,
     ) -> predict_masked.Answer | list[predict_masked.Answer]:
-        """The most probable words for every `[MASK]`, as predict_masked.py finds them.
+        """Returns the most probable words for every `[MASK]`, as predict_masked.py does.
 
         Args:
-          texts: sentences with `[MASK]` where a word is to be found, or one sentence alone; ` ||| ` separates two
-            segments.
-          top_k: how many words to find for each `[MASK]`.
-          batch_size: sentences that the model reads together.
-          max_seq_length: the most tokens a sentence may have; defaults to what the model can read. Nothing is cut.
+          texts: sentences with `[MASK]`, or a single sentence; ` ||| ` separates two segments.
+          top_k: the number of words for each `[MASK]`.
+          batch_size: number of sentences per batch.
+          max_seq_length: the maximum number of tokens of a sentence; defaults to max_position_embeddings. Sentences are
+            not cut.
 
         Returns:
           An Answer for each sentence: `.filled` is the sentence with the best words, `.masks[0].predictions[0]` has
-          `.token` and `.probability` of the best word for the first `[MASK]`. For one sentence alone its Answer.
+          `.token` and `.probability` of the best word for the first `[MASK]`. For a single sentence, its Answer.
 
         Raises:
           UserError: the weights have no masked-LM head, a sentence has no `[MASK]` or too many tokens, or top_k is out
@@ -163,25 +163,25 @@ def load(
     do_lower_case: bool | None = None,
     precision: str = "float32",
 ) -> Bert:
-    """Loads weights of any kind, with the configuration and the vocabulary that lie beside them.
+    """Loads weights of any kind, with the configuration and the vocabulary beside them.
 
     Example:
       bert = bert_tf2.load("uncased_L-12_H-768_A-12")
       vectors = bert.embed(["a text", "another"])         # [2, 768]
 
     Args:
-      path: a folder or a file with weights: a checkpoint of TensorFlow 1 (its prefix, folder or one of its files), a
+      path: a folder or a file with weights: a TensorFlow 1 checkpoint (its prefix, folder or one of its files), a
         Hugging Face folder, a checkpoint or SavedModel of Model Garden's encoder, a .keras or .weights.h5 file.
-      bert_config_file: the configuration; defaults to the one that is in the weights or beside them
-        (bert_config.json, config.json).
-      vocab_file: the vocabulary; defaults to the one that is in the weights or beside them (vocab.txt).
-      do_lower_case: whether to lower-case text; defaults to what files beside the weights state, else to False where
-        the vocabulary has entries with capital letters.
-      precision: what to compute in, "float32" or "bfloat16".
+      bert_config_file: the configuration; defaults to the one in the weights or beside them (bert_config.json,
+        config.json).
+      vocab_file: the vocabulary; defaults to the one in the weights or beside them (vocab.txt).
+      do_lower_case: whether to lower-case text; defaults to the value in the files beside the weights, otherwise to
+        False if the vocabulary has entries with capital letters.
+      precision: the type of the computations, "float32" or "bfloat16".
 
     Raises:
-      UserError: there are no such weights; no configuration or vocabulary is found, or they do not fit the weights; or
-        a file is damaged.
+      UserError: the weights do not exist; the configuration or the vocabulary is missing or does not fit the weights;
+        or a file is damaged.
     """
     path = os.fspath(path)
     _refuse_export(path)
@@ -195,7 +195,7 @@ def load(
     model = build_model(
         create_strategy(),
         lambda: checkpoint.make_model(source, config, labels, dtype=dtype),
-        random_seed=0,  # for what the weights lack, such as a pooler
+        random_seed=0,  # for variables that the weights lack, for example a pooler
     )
     logging.info(checkpoint.initialize(model, source.path))
     return Bert(source, config, tokenizer, model, labels)
@@ -235,7 +235,7 @@ def _tokenizer(
     entries = source.vocabulary()
     if entries is None:
         raise UserError(f"{source.path}: no vocabulary is found beside the weights (vocab.txt); give vocab_file=")
-    with tempfile.TemporaryDirectory() as folder:  # it stands in another file, such as Hugging Face's tokenizer.json
+    with tempfile.TemporaryDirectory() as folder:  # it is in another file, for example Hugging Face's tokenizer.json
         path = os.path.join(folder, "vocab.txt")
         files.write_text(path, "".join(f"{entry}\n" for entry in entries))
         return _load_tokenizer(source, config, path, do_lower_case)

@@ -1,6 +1,6 @@
 """TFRecord files: one table of features per kind of record, used for writing, reading and checking.
 
-A record is a `tf.train.Example`. The tables below are the only place that knows its feature names, types and lengths.
+A record is a `tf.train.Example`. Only the tables below define its feature names, types and lengths.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ class Feature:
 
     Attributes:
       dtype: "int64" or "float32".
-      length: how many values, as a number or as the name of a size.
-      least: the smallest value allowed.
-      below: every value must be smaller than this number or size, which NaN never is; None for no limit.
+      length: the number of values, as a number or as the name of a size.
+      least: the smallest allowed value.
+      below: every value must be smaller than this number or size, so NaN is not allowed; None for no limit.
     """
 
     dtype: str
@@ -32,21 +32,21 @@ class Feature:
 
 @dataclasses.dataclass(frozen=True)
 class RecordKind:
-    """What one kind of record holds.
+    """One kind of record.
 
     Attributes:
       name: for messages.
-      features: feature name -> Feature. The sizes that a Feature names ("max_seq_length", "vocab_size") are given when
-        a file is read.
+      features: feature name -> Feature. The values of the sizes that a Feature names ("max_seq_length", "vocab_size")
+        are passed when a file is read.
     """
 
     name: str
     features: Mapping[str, Feature]
 
 
-# A weight is 0 or 1, or a share of one. With very large ones the sums over a batch would no longer be numbers.
+# A weight is 0, 1, or a fraction. Very large weights would overflow the sums over a batch.
 _LARGEST_WEIGHT = 1e6
-# The square of an error must be a number in float32.
+# The square of an error must be finite in float32.
 LARGEST_SCORE = 1e15
 
 _TOKENS = {
@@ -92,7 +92,7 @@ SQUAD_TRAIN = RecordKind(
     },
 )
 
-# A label id of -1 means: no label here (a later piece of a word, [CLS], padding).
+# A label id of -1 means no label (a later piece of a word, [CLS], padding).
 TOKEN_TAGGING = RecordKind(
     "token tagging",
     {**_TOKENS, "label_ids": Feature("int64", "max_seq_length", least=-1, below="num_labels")},
@@ -100,9 +100,9 @@ TOKEN_TAGGING = RecordKind(
 
 
 def encode(kind: RecordKind, row: Mapping[str, Sequence]) -> bytes:
-    """One record's bytes; the same row gives the same bytes in every run.
+    """Serializes a row; the same row gives the same bytes in every run.
 
-    Today's protobuf writes a map in any order it likes, hence `deterministic`.
+    protobuf may write a map in any order, hence `deterministic`.
     """
     import tensorflow as tf
 
@@ -115,7 +115,7 @@ def encode(kind: RecordKind, row: Mapping[str, Sequence]) -> bytes:
 
 
 def write_records(path: str, kind: RecordKind, rows: Iterable[Mapping[str, Sequence]]) -> int:
-    """Writes rows (feature name -> values) to a TFRecord file, complete or not at all; returns how many."""
+    """Writes rows (feature name -> values) to a TFRecord file, complete or absent; returns their number."""
     import tensorflow as tf
 
     count = 0
@@ -144,33 +144,33 @@ def read_records(
     drop_remainder: bool = False,
     pad_to_max_length: bool = True,
 ):
-    """A tf.data pipeline over TFRecord files.
+    """Creates a tf.data pipeline over TFRecord files.
 
-    Without `shuffle_seed` the records come in the order of the files. With it, files are shuffled, several are read in
-    turns, and records are drawn from a buffer of 100, as in the reference; the same seed gives the same order.
+    Without `shuffle_seed`, records are read in the order of the files. With it, files are shuffled and interleaved, and
+    records are drawn from a buffer of 100, as in the reference; the same seed gives the same order.
 
     Args:
       paths: the files.
-      kind: what they hold.
-      sizes: the number for every size that `kind` names, e.g. {"max_seq_length": 128, "vocab_size": 30522, ...}.
+      kind: the kind of their records.
+      sizes: the value of every size that `kind` names, e.g. {"max_seq_length": 128, "vocab_size": 30522, ...}.
       batch_size: examples per batch, over all replicas.
       shuffle_seed: see above.
-      repeat: whether to begin again at the end, without end. Batches then run across the end of the files.
-      drop_remainder: whether to leave out a last batch that is smaller.
+      repeat: whether to repeat the records endlessly. A batch may then contain the last and the first records.
+      drop_remainder: whether to drop a last batch that is smaller.
       pad_to_max_length: False cuts each batch to its longest row.
 
     Returns:
-      A dataset of dicts: features of length 1 as [B], the others as [B, length]; int32 or float32. A record that does
-      not fit stops the iteration with a TensorFlow error; `find_fault` then tells which one it was.
+      A dataset of dicts: features of length 1 as [B], the others as [B, length]; int32 or float32. An invalid record
+      stops the iteration with a TensorFlow error; `find_fault` then finds the record.
 
     Raises:
-      UserError: the first record of a file does not fit; `repeat`, and there is no record at all, or a batch is larger
-        than the memory.
+      UserError: the first record of a file is invalid; or, with `repeat`, there is no record, or a batch is larger than
+        the memory.
     """
     import tensorflow as tf
 
     _check_first_records(paths, kind, sizes, must_have_some=repeat)
-    if repeat:  # otherwise a batch is no larger than the files
+    if repeat:  # otherwise, a batch is not larger than the files
         _check_batch(batch_size, kind, sizes)
     files_in_order = tf.data.Dataset.from_tensor_slices(list(paths))
     if shuffle_seed is None:
@@ -186,26 +186,26 @@ def read_records(
     if not pad_to_max_length:
         data = data.map(lambda batch: _cut_to_longest(batch, kind))
     options = tf.data.Options()
-    options.autotune.enabled = False  # nothing here is left to it, and its thread can hold up the end by a minute
+    options.autotune.enabled = False  # not needed, and its thread can delay the end of the program by a minute
     return data.prefetch(2).with_options(options)
 
 
 def _check_first_records(paths: Sequence[str], kind: RecordKind, sizes: Sizes, must_have_some: bool) -> None:
-    """A wrong length shows in the first record, before anything is computed or written."""
+    """Finds wrong lengths in the first record of each file, before anything is computed or written."""
     some = False
     for path in paths[:_FILES_TO_CHECK]:
         first = next(_raw_records(path), None)
-        if first is None and files.size(path):  # TensorFlow passes over a file of less than 12 bytes
+        if first is None and files.size(path):  # TensorFlow ignores a file of less than 12 bytes
             raise _no_records([path])
         if first and (fault := _fault(path, *first, kind, sizes)):
             raise fault
         some = some or first is not None
     if must_have_some and not some and not any(next(_raw_records(path), None) for path in paths[_FILES_TO_CHECK:]):
-        raise _no_records(paths)  # tf.data would look for a first record for ever
+        raise _no_records(paths)  # tf.data would search forever for a first record
 
 
 def _fault(path: str, number: int, data: bytes | str, kind: RecordKind, sizes: Sizes) -> UserError | None:
-    """What is wrong with what _raw_records yields; `number` counts from 1."""
+    """Returns what is wrong with an item of _raw_records; `number` counts from 1."""
     if isinstance(data, bytes):
         problem = _record_problem(data, kind, sizes)
     elif number == 1 and (found := _kind_problem(path)):
@@ -216,7 +216,7 @@ def _fault(path: str, number: int, data: bytes | str, kind: RecordKind, sizes: S
 
 
 def _check_batch(batch_size: int, kind: RecordKind, sizes: Sizes) -> None:
-    """Raises UserError if the features of a single batch would be more than the machine's memory."""
+    """Raises UserError if the features of a batch would exceed the machine's memory."""
     numbers = sum(_size(feature.length, sizes) for feature in kind.features.values())
     wanted, there = batch_size * numbers * 8, os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     if wanted > there:
@@ -226,13 +226,13 @@ def _check_batch(batch_size: int, kind: RecordKind, sizes: Sizes) -> None:
         )
 
 
-_FILES_TO_CHECK = 100  # a corpus may be in thousands, far away
+_FILES_TO_CHECK = 100  # a corpus may consist of thousands of remote files
 _FILES_AT_A_TIME = 4
 _SHUFFLE_BUFFER = 100
 
 
 def _parse(serialized, kind: RecordKind, sizes: Sizes) -> dict:
-    """Serialized Examples [B] -> batch, every value checked against its limits."""
+    """Parses serialized Examples [B] into a batch, and checks every value against its limits."""
     import tensorflow as tf
 
     spec = {
@@ -242,8 +242,8 @@ def _parse(serialized, kind: RecordKind, sizes: Sizes) -> dict:
     batch = tf.io.parse_example(serialized, spec)
     checks = []
     for name, feature in kind.features.items():
-        if feature.below is not None:  # on a GPU, an index out of range would read as zeros, not fail
-            # NaN is no smaller than anything, and does not fit either.
+        if feature.below is not None:  # on a GPU, an index out of range would return zeros, not fail
+            # A comparison with NaN is false, so NaN is out of range.
             fits = (batch[name] >= feature.least) & (batch[name] < _size(feature.below, sizes))
             checks.append(tf.debugging.Assert(tf.reduce_all(fits), [f"{name} out of range"]))
     with tf.control_dependencies(checks):
@@ -258,10 +258,10 @@ def _narrow(values, feature: Feature):
 
 
 def _cut_to_longest(batch: dict, kind: RecordKind) -> dict:
-    """Drops the columns that are padding in every row. Attention gives padding no weight, so no answer changes."""
+    """Drops columns that are padding in every row. Attention gives padding no weight, so outputs do not change."""
     import tensorflow as tf
 
-    used = tf.where(tf.reduce_any(batch["input_mask"] > 0, axis=0))  # the columns in which any row has a token
+    used = tf.where(tf.reduce_any(batch["input_mask"] > 0, axis=0))  # columns with a token in any row
     length = tf.maximum(tf.reduce_max(tf.concat([used, [[0]]], 0)) + 1, 1)
     return {
         name: values[:, :length] if kind.features[name].length == "max_seq_length" else values
@@ -270,9 +270,9 @@ def _cut_to_longest(batch: dict, kind: RecordKind) -> dict:
 
 
 def find_fault(paths: Sequence[str], kind: RecordKind, sizes: Sizes) -> UserError | None:
-    """Looks for the first record that cannot be used and says which it is and why; None if there is no such record.
+    """Finds the first invalid record; returns an error that names it and the reason, or None if all are valid.
 
-    For after a failure: it reads record by record, in Python.
+    Used after a failure, because it reads the records one by one in Python.
     """
     total = 0
     for path in paths:
@@ -286,14 +286,14 @@ def find_fault(paths: Sequence[str], kind: RecordKind, sizes: Sizes) -> UserErro
 
 
 def _no_records(paths: Sequence[str]) -> UserError:
-    for path in paths:  # TensorFlow takes a file of less than 12 bytes for one without records
+    for path in paths:  # TensorFlow treats a file of less than 12 bytes as empty
         if files.exists(path) and files.size(path):
             return UserError(f"{path}: {_kind_problem(path) or 'is no TFRecord file, or is cut off; copy it again'}")
     return UserError(f"{', '.join(paths)}: no records in there; was the corpus empty?")
 
 
 def _raw_records(path: str) -> Iterator[tuple[int, bytes | str]]:
-    """Numbers the records of a file from 1; a text in place of the bytes says why the rest cannot be read."""
+    """Yields the records of a file, numbered from 1; a string instead of bytes is the reason why reading failed."""
     import tensorflow as tf
 
     number = 0
@@ -308,7 +308,7 @@ def _raw_records(path: str) -> Iterator[tuple[int, bytes | str]]:
 
 
 def _kind_problem(path: str) -> str | None:
-    """What is said of a file without a single record."""
+    """Returns what is wrong with a file without a readable record."""
     if not files.exists(path):
         return None
     kind = files.kind_of(path)

@@ -1,10 +1,10 @@
-"""Learning a WordPiece vocabulary from a text, for those who pretrain on a language or a subject of their own.
+"""Learns a WordPiece vocabulary from a text, to pretrain on another language or domain.
 
-The reference has no such program. The learning is done by tensorflow-text: count the substrings of all words, keep as
-entries those that are frequent enough without the cases that a longer entry explains, split the words at these entries,
-count again, four times over. This module gives it exactly the words that our tokenizer makes of the text, looks for the
-frequency at which the vocabulary is just full, and puts the entries in the order of the released vocabularies: `[PAD]`,
-spare entries, `[UNK]`, `[CLS]`, `[SEP]`, `[MASK]`, single characters, then pieces from frequent to rare.
+The reference has no program for this. tensorflow-text implements the learning in four iterations: it counts the
+substrings of all words, keeps those as entries that are frequent enough without the occurrences inside longer entries,
+and splits the words at these entries. This module passes it exactly the words that the tokenizer produces, searches for
+the frequency threshold at which the vocabulary is just full, and orders the entries as in the released vocabularies:
+`[PAD]`, unused entries, `[UNK]`, `[CLS]`, `[SEP]`, `[MASK]`, single characters, then pieces from frequent to rare.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from bert_tf2.support.errors import UserError
 from bert_tf2.support.quiet import load_tensorflow
 from bert_tf2.support.settings import DATA, VOCABULARY, Options, options, setting
 
-# The search for the right frequency ends when at most this share of the pieces is too much; the rarest of them are then
-# left out. Each step of it goes four times over all words.
+# The search for the threshold ends when at most this fraction of the pieces is too much; the rarest are then dropped.
+# Each of its steps iterates four times over all words.
 _SLACK = 0.05
-_MOST_WORDS = 1_000_000  # the most frequent ones; the learner holds all their substrings in memory
+_MOST_WORDS = 1_000_000  # the most frequent ones; the learner keeps all their substrings in memory
 _MOST_RESERVED = 1_000_000
-_LONGEST_PIECE = 50  # in characters; longer words are not learned from
+_LONGEST_PIECE = 50  # in characters; longer words are ignored
 
 
 @options
@@ -84,19 +84,19 @@ def build_vocab(
 ) -> list[str]:
     """Learns a vocabulary; the same texts and arguments give the same entries in every run.
 
-    Every character of the texts is an entry, so that no word of theirs becomes [UNK], as long as there is room for them
-    all; else the rarest are left out, with a warning.
+    Every character of the texts becomes an entry, so that none of their words becomes [UNK]. If there is no room for
+    all characters, the rarest are dropped with a warning.
 
     Args:
-      texts: the text in parts of any size; no word goes on from one part to the next.
-      vocab_size: how many entries there may be at most. A small text gives fewer.
-      do_lower_case: as the tokenizer will be used.
-      num_unused: how many `[unusedN]` entries stand behind [PAD], which someone can later turn into words. With the
-        default [UNK] gets id 100, [CLS] 101, [SEP] 102 and [MASK] 103, as in the reference's models.
-      min_count: how often a piece of several characters must occur at least.
+      texts: the text in parts of any size; a word must not extend across parts.
+      vocab_size: the maximum number of entries. A small text gives fewer.
+      do_lower_case: the tokenizer's setting.
+      num_unused: the number of `[unusedN]` entries after [PAD], which can later be replaced by words. With the default,
+        [UNK] gets id 100, [CLS] 101, [SEP] 102 and [MASK] 103, as in the reference's models.
+      min_count: the minimum number of occurrences of a piece of several characters.
 
     Raises:
-      UserError: no room for a single character, no words in the texts, or tensorflow-text is missing.
+      UserError: there is no room for a single character, the texts have no words, or tensorflow-text is missing.
     """
     num_reserved = len(reserved_entries(0)) + num_unused
     if vocab_size <= num_reserved:
@@ -117,12 +117,12 @@ def build_vocab(
 
 
 def reserved_entries(num_unused: int) -> list[str]:
-    """The entries that no text produces, at the places they have in the reference's vocabularies."""
+    """Returns the special and unused entries, in the order of the reference's vocabularies."""
     return ["[PAD]", *(f"[unused{i}]" for i in range(num_unused)), "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
 
 
 def count_words(texts: Iterable[str], do_lower_case: bool = True) -> collections.Counter[str]:
-    """How often each word occurs, a word being what WordpieceTokenizer will be given."""
+    """Counts the words, as BasicTokenizer passes them to WordpieceTokenizer."""
     tokenizer = tokenization.BasicTokenizer(do_lower_case)
     counts: collections.Counter[str] = collections.Counter()
     for text in texts:
@@ -131,16 +131,15 @@ def count_words(texts: Iterable[str], do_lower_case: bool = True) -> collections
 
 
 def _character_entries(word_counts: collections.Counter[str], room: int) -> list[str]:
-    """The characters of the words, sorted, then those among them that can continue a word, with `##`.
+    """Returns the characters of the words, sorted, then those that can continue a word, with `##`.
 
-    Where they need more than `room` entries the rarest characters are left out, both forms of one together.
+    If they need more than `room` entries, the rarest characters are dropped, in both forms together.
     """
     counts: collections.Counter[str] = collections.Counter()
     for word, count in word_counts.items():
         for char in word:
             counts[char] += count
-    # Of punctuation and Chinese characters the tokenizer makes words of one character: `##` before them would be a
-    # wasted entry.
+    # The tokenizer makes punctuation and Chinese characters words of one character: an entry with `##` would be wasted.
     inside = {char for word in word_counts if len(word) > 1 for char in word}
     kept: list[str] = []
     for char in sorted(counts, key=lambda char: (-counts[char], char)):
@@ -156,11 +155,11 @@ def _character_entries(word_counts: collections.Counter[str], room: int) -> list
 
 
 def _learn_pieces(word_counts: collections.Counter[str], room: int, min_count: int) -> list[str]:
-    """At most `room` entries of more than one character, the most frequent first.
+    """Returns at most `room` entries of more than one character, the most frequent first.
 
-    Asks the learner for all pieces above some frequency and looks for the frequency that gives just enough. The search
-    halves the ratio of its bounds, not their difference, because the number of pieces falls about as 1 / frequency.
-    (The learner's own search may stop at a list that is too long, or far too short.)
+    The learner returns all pieces above a frequency threshold; this function searches for the threshold that gives just
+    enough. The search bisects the ratio of its bounds, not their difference, because the number of pieces is roughly
+    proportional to 1 / frequency. (The learner's own search may stop at a list that is too long, or far too short.)
     """
     learner = _learner()
     words = [item for item in word_counts.most_common(_MOST_WORDS) if len(item[0]) <= _LONGEST_PIECE]
@@ -184,9 +183,9 @@ def _learn_pieces(word_counts: collections.Counter[str], room: int, min_count: i
 
 
 def _settings(learner):
-    """The learner's settings; those that only its own search reads are None."""
+    """Returns the learner's settings; those that only its own search uses are None."""
     used = {
-        "num_iterations": 4,  # its default, as are the joiner and _LONGEST_PIECE
+        "num_iterations": 4,  # the default, as for the joiner and _LONGEST_PIECE
         "max_token_length": _LONGEST_PIECE,
         "include_joiner_token": True,
         "joiner": "##",
@@ -198,7 +197,7 @@ def _settings(learner):
 def _learner():
     try:
         load_tensorflow()
-        from tensorflow_text.tools.wordpiece_vocab import wordpiece_tokenizer_learner_lib  # late: loads TensorFlow
+        from tensorflow_text.tools.wordpiece_vocab import wordpiece_tokenizer_learner_lib  # loads TensorFlow
     except ImportError as error:
         raise UserError(
             f"learning a vocabulary needs tensorflow-text, which cannot be imported here ({error}); install it with"

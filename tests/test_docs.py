@@ -19,7 +19,12 @@ from command_lines import ROOT, SCRIPTS, CommandLines, described
 from bert_tf2 import checkpoint, heads
 from bert_tf2.config import BertConfig
 
-DOCUMENTS = ["README.md", *(f"docs/{path.name}" for path in sorted((ROOT / "docs").glob("*.md")))]
+DOCUMENTS = [
+    "README.md",
+    "CONTRIBUTING.md",
+    "CHANGELOG.md",
+    *(f"docs/{path.name}" for path in sorted((ROOT / "docs").glob("*.md"))),
+]
 DEMO = ROOT / "bert_tf2" / "demo"
 
 

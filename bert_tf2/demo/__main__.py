@@ -1,8 +1,8 @@
-"""Pretrains a small BERT on the built-in corpus with the project's own scripts, and fills in blanks with it.
+"""Pretrains a small BERT on the built-in corpus with the project's scripts, and fills in blanks with it.
 
     make demo        or, wherever the package is installed,        python -m bert_tf2.demo [OUTPUT_DIR]
 
-Every command is shown as one would type it.
+Every command is printed before it runs.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ CHECKOUT = HERE.parents[1]
 MAX_SEQ_LENGTH = 32
 MAX_PREDICTIONS = 5
 
-# Chosen for a short demonstration. With a small batch the weights are updated often; Adam's bias correction and larger
-# initial weights (initializer_range in bert_config.json) let so small a model learn in a quarter of the time that the
+# Chosen for a short demonstration. A small batch updates the weights often; with Adam's bias correction and larger
+# initial weights (initializer_range in bert_config.json), this small model learns in a quarter of the time that the
 # defaults need.
 TRAINING = (
     "--train_batch_size=16",
@@ -45,7 +45,7 @@ def run(script: str, *arguments: str) -> str:
 
 
 def pretrain(output: pathlib.Path) -> float:
-    """Text -> records -> weights; returns the accuracy on the masked words of the corpus."""
+    """Creates records, pretrains, and returns the accuracy on the masked words of the corpus."""
     model = [f"--bert_config_file={HERE / 'bert_config.json'}"]
     records = output / "corpus.tfrecord"
     sizes = [f"--max_seq_length={MAX_SEQ_LENGTH}", f"--max_predictions_per_seq={MAX_PREDICTIONS}"]
@@ -74,7 +74,7 @@ def pretrain(output: pathlib.Path) -> float:
 
 
 def fill_in_blanks(output: pathlib.Path) -> tuple[int, int]:
-    """Shows the best words for each blank; returns how many are right, and how many there are."""
+    """Prints the best words for each blank; returns the number of correct ones, and of all blanks."""
     answers = run(
         "predict_masked.py",
         f"--bert_config_file={HERE / 'bert_config.json'}",

@@ -1,6 +1,6 @@
-"""What a script shows of its work: the log's looks, tables in it, and the summary at the end.
+"""The log of a script: its format, tables in it, and the summary at the end.
 
-The log goes to standard error; results that someone may want to pipe go to standard output.
+The log is written to standard error; results that can be piped are written to standard output.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ _started: float | None = None
 
 
 def set_up_log() -> None:
-    """Makes the log one that people like to read; for scripts, before they log anything."""
+    """Sets the format of the log. Scripts call this before they log anything."""
     global _started
     _started = time.monotonic()
     handler = logging.get_absl_handler().python_handler
     handler.setFormatter(_Formatter())
-    # Of other libraries only what should worry someone.
+    # Other libraries log only warnings and errors.
     handler.addFilter(lambda record: record.name == "absl" or record.levelno >= python_logging.WARNING)
     emit = handler.emit
 
@@ -45,7 +45,7 @@ def set_up_log() -> None:
 
 
 class _Formatter(python_logging.Formatter):
-    """The time, a word for what is not just information, the message."""
+    """The time, the level of warnings and errors, the message."""
 
     def format(self, record: python_logging.LogRecord) -> str:
         moment = time.strftime("%H:%M:%S", time.localtime(record.created))
@@ -58,12 +58,12 @@ class _Formatter(python_logging.Formatter):
 
 
 def _one_line(message, category, filename, lineno, line=None) -> str:
-    """How a warning of Python's `warnings` reads."""
+    """Formats a warning of Python's `warnings`."""
     return f"{' '.join(str(message).split())} ({category.__name__}, {os.path.basename(filename)} line {lineno})"
 
 
 def loud(text: str, colour: str = _RED) -> str:
-    """Text in colour, on a terminal; NO_COLOR turns it off (https://no-color.org)."""
+    """Colors text on a terminal; NO_COLOR disables this (https://no-color.org)."""
     if not progress.on_terminal() or os.environ.get("NO_COLOR"):
         return text
     return f"\033[{colour}m{text}\033[0m"
@@ -74,7 +74,7 @@ def _width() -> int:
 
 
 def table(title: str, rows: Mapping[str, object], most_lines: int = 6) -> str:
-    """A title, and below it a name and a text in each row, wrapped; text beyond `most_lines` lines is left out."""
+    """Formats a title and rows of a name and a wrapped text; text beyond `most_lines` lines is omitted."""
     column = max(map(len, rows), default=0) + 4
     lines = [title]
     for name, text in rows.items():
@@ -110,12 +110,12 @@ def changed(options, *, without: Iterable[str] = ()) -> dict[str, object]:
 def summary(
     written: Sequence[str], figures: Mapping[str, float] | None = None, next_command: str | None = None
 ) -> None:
-    """Logs how a run ended.
+    """Logs the results of a run.
 
     Args:
-      written: the files and folders that it wrote, named as the user named them.
+      written: the files and folders that it wrote, under the names that the user gave.
       figures: the main results.
-      next_command: what to type next.
+      next_command: a command to continue with.
     """
     rows = {"wrote": ", ".join(written)} if written else {}
     if figures:

@@ -1,4 +1,4 @@
-"""How a script ends: whatever is not a bug of ours, in one line."""
+"""The end of a script: every error that is not a bug is reported in one line."""
 
 from __future__ import annotations
 
@@ -15,23 +15,23 @@ from bert_tf2.support.errors import UserError
 def in_one_line(
     fail: Callable[[int, str], None], memory_settings: Callable[[], Iterable[str]], tidy: Callable[[], None]
 ) -> Iterator[None]:
-    """Turns what ends a script into one line: a user's mistake, a signal, a full disk, memory that is used up.
+    """Reports errors that are not bugs in one line: a user's mistake, a signal, a full disk, lack of memory.
 
-    The exit status is 1 for a mistake and for what the machine refuses, 130 after Ctrl-C, 143 after SIGTERM. A reader
-    of standard output who has seen enough, `head` say, is no error. Every other exception is a bug and passes; the
-    traceback of what is reported in one line is logged with --verbosity=1.
+    The exit status is 1 for a mistake and for errors of the machine, 130 after Ctrl-C, 143 after SIGTERM. If the reader
+    of standard output stops reading, for example `head`, this is no error. Every other exception is a bug and
+    propagates. With --verbosity=1, the traceback of a one-line error is logged.
 
     Args:
       fail: called with an exit status and the line; does not return.
-      memory_settings: the flags that decide how much memory is needed, with their values.
-      tidy: what a signal leaves to do; see process.end_on_signals.
+      memory_settings: the flags that determine how much memory is needed, with their values.
+      tidy: called after a signal; see process.end_on_signals.
     """
     process.end_on_signals(tidy)
     try:
         try:
             yield
-        except SystemExit:  # how a script ends that succeeds, too
-            lost = process.flush_streams()  # now, not at Python's end, where nobody can answer for it
+        except SystemExit:  # scripts that succeed also end with it
+            lost = process.flush_streams()  # now, because an error at Python's exit could not be handled
             if lost is None:
                 raise
             raise lost from None
@@ -48,7 +48,7 @@ def in_one_line(
 
 
 def _answer(error: BaseException, memory_settings: Callable[[], Iterable[str]]) -> tuple[int, str | None]:
-    """Exit status and line; None where the exception is a bug, "" where there is nothing to say.
+    """Returns the exit status and the line; None if the exception is a bug, "" if there is nothing to report.
 
     Args:
       error: the exception.

@@ -1,6 +1,6 @@
-"""What the operating system refuses, in one sentence: full disks, read-only folders, memory that is used up.
+"""Errors of the operating system in one sentence: full disks, read-only folders, lack of memory.
 
-TensorFlow and HDF5 have exceptions of their own for these; here they are all the same.
+TensorFlow and HDF5 raise their own exceptions for these; this module treats them alike.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from absl import logging
 
 from bert_tf2.support.errors import UserError
 
-# What to do about an error, by its number. {free} is replaced.
+# Error number -> advice. {free} is replaced by the free space.
 _ADVICE = {
     errno.ENOSPC: "{free}; make room on this disk, or write to another one",
     errno.EDQUOT: "delete files of yours on this disk, or write to another one",
@@ -44,15 +44,15 @@ def is_remote(path: str) -> bool:
 
 
 def final_name(path: str) -> str:
-    """The name that a file will get, where `path` is the one that it has while it is written."""
+    """The final name of a file whose name is `path` while it is written."""
     parts = [match[1] if (match := _PARTIAL.match(part)) else part for part in path.split("/")]
     return "/".join(parts)
 
 
 def refusal(error: BaseException) -> tuple[int, str] | None:
-    """The number of the operating system's error behind an exception, and the file that it names ("" for none).
+    """Returns the number of the operating system's error behind an exception and the file that it names ("" for none).
 
-    None where `error` is no refusal of the operating system.
+    Returns None if `error` is not an error of the operating system.
     """
     text = str(error)
     if isinstance(error, OSError) and error.errno is not None:
@@ -67,16 +67,16 @@ def refusal(error: BaseException) -> tuple[int, str] | None:
 
 
 def _is_of(error: BaseException, library: str, name: str) -> bool:
-    """Whether an exception is of a class of a library, which need not be loaded to find that out."""
+    """Whether an exception has a class of a library, without importing the library."""
     return any(kind.__name__ == name and kind.__module__.startswith(library) for kind in type(error).__mro__)
 
 
 def explain(error: BaseException, path: str = "") -> str | None:
-    """One sentence: the file, what the operating system says, and what to do; None where `error` is something else.
+    """Returns one sentence with the file, the system's error and advice; None if `error` is another kind of error.
 
     Args:
       error: any exception.
-      path: the file, where the exception does not name it. Otherwise the name that counts is the exception's.
+      path: the file, used if the exception does not name it.
     """
     if isinstance(error, ImportError) and _NOT_MAPPED.search(str(error)):
         return f"{error}: there is too little memory to load this library; raise the limit (ulimit -v) or free memory"
@@ -94,15 +94,15 @@ def _sentence(number: int, name: str) -> str:
 
 
 def explain_writing(error: BaseException, targets: Iterable[str], beside: Iterable[str]) -> str | None:
-    """As `explain`, for an exception while files are written.
+    """Like `explain`, for an exception while files are written.
 
     Args:
       error: the exception.
-      targets: the files, by the names that they will get.
-      beside: by the names that they have while they are written.
+      targets: the final names of the files.
+      beside: their names while they are written.
 
     Returns:
-      None also where the exception is about another file, one that was being read.
+      None also if the exception names another file, for example one that was being read.
     """
     found, targets = refusal(error), [*targets]
     if found is None:
@@ -117,7 +117,7 @@ def explain_writing(error: BaseException, targets: Iterable[str], beside: Iterab
 
 
 def cannot_make(folder: str, error: OSError) -> str:
-    """One sentence on a folder that cannot be made."""
+    """Returns one sentence about a folder that cannot be created."""
     return f"cannot make the folder {final_name(folder)}: {_sentence(error.errno or 0, folder)}"
 
 
@@ -128,11 +128,11 @@ def is_out_of_memory(error: BaseException) -> bool:
 
 
 def out_of_memory(error: BaseException, settings: Iterable[str]) -> str:
-    """One sentence on memory that is used up.
+    """Returns one sentence about lack of memory.
 
     Args:
       error: the exception.
-      settings: the flags that decide how much is needed, with their values ("--train_batch_size=32").
+      settings: the flags that determine how much is needed, with their values ("--train_batch_size=32").
     """
     shape = re.search(r"shape\s*[\[(]([\d, ]+)[\])]", str(error))
     what = f" for an array of {' x '.join(re.findall(r'[0-9]+', shape[1]))} numbers" if shape else ""
@@ -141,7 +141,7 @@ def out_of_memory(error: BaseException, settings: Iterable[str]) -> str:
 
 
 def human(number_of_bytes: float) -> str:
-    """A number of bytes as a person would say it: "512 B", "1.3 GB"."""
+    """Formats a number of bytes: "512 B", "1.3 GB"."""
     for unit in ("B", "kB", "MB", "GB"):
         if number_of_bytes < 999.5:
             return f"{number_of_bytes:.{0 if number_of_bytes >= 10 or unit == 'B' else 1}f} {unit}"
@@ -150,7 +150,7 @@ def human(number_of_bytes: float) -> str:
 
 
 def nearest_folder(path: str) -> str:
-    """The folder that is there already, of those that lead to a local path (or the path itself)."""
+    """Returns a local path if it exists, otherwise its nearest parent folder that exists."""
     folder = os.path.abspath(path)
     while not os.path.exists(folder):
         folder = os.path.dirname(folder)
@@ -158,7 +158,7 @@ def nearest_folder(path: str) -> str:
 
 
 def free_bytes(path: str) -> int | None:
-    """What can still be written on the disk that a local path is, or would be, on; None where nobody knows."""
+    """Returns the free space on the disk of a local path, which need not exist; None if it is unknown."""
     try:
         return shutil.disk_usage(nearest_folder(path)).free
     except OSError:
@@ -171,17 +171,17 @@ def _free(path: str) -> str:
 
 
 def check_writable(folder: str, what: str) -> None:
-    """Tries whether files can be made in a local folder, or in the one that is there of those that lead to it.
+    """Checks that files can be created in a local folder, or in its nearest parent that exists.
 
     Args:
       folder: where files will be written.
-      what: how the message begins, "--output_dir=out" say.
+      what: the beginning of the message, for example "--output_dir=out".
 
     Raises:
-      UserError: they cannot, and why.
+      UserError: files cannot be created; the message gives the reason.
     """
     if is_remote(folder):
-        return  # that would load TensorFlow; the first file that is written will tell
+        return  # a check would load TensorFlow; writing the first file reports the error
     place = nearest_folder(folder)
     if not os.path.isdir(place):
         raise UserError(f"{what}: cannot be written: cannot make the folder {folder}: {place} is a file")
@@ -194,13 +194,13 @@ def check_writable(folder: str, what: str) -> None:
 
 
 def check_space(path: str, least: int, what: str, wanted: int = 0) -> None:
-    """Compares what is going to be written with what is free on the disk.
+    """Compares the space that the work needs with the free space on the disk.
 
     Args:
-      path: a file or folder on that disk; nothing is known of remote ones.
-      least: the bytes without which the work cannot end, or not begin.
-      what: what they are for.
-      wanted: the bytes that will be needed in the end, if they are more; a warning where they are not there.
+      path: a file or folder on that disk; remote ones are not checked.
+      least: the bytes without which the work cannot finish, or not start.
+      what: their purpose, for the message.
+      wanted: the bytes needed in the end, if more than `least`; a warning is logged if they are not free.
 
     Raises:
       UserError: fewer than `least` bytes are free.

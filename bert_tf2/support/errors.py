@@ -1,23 +1,23 @@
-"""The one exception that means: the user can put this right; and how its texts list things."""
+"""The exception for errors that the user can fix, and a helper for lists in messages."""
 
 from collections.abc import Sequence
 
 
 class UserError(Exception):
-    """Something the user gave is wrong.
+    """The user's input is wrong, and the user can fix it.
 
-    Its text is the single line that a script prints before it exits with status 1, so it says what is wrong, in which
-    file and row (or with which flag), and what to do about it. Scripts show no traceback for it; every other exception
-    is a bug of ours and keeps its traceback.
+    The message is the single line that a script prints before it exits with status 1. It states what is wrong, in which
+    file and row (or with which flag), and what to do. Scripts show no traceback for it; every other exception is a bug
+    and keeps its traceback.
     """
 
-    # Keras adds the arguments of the call to the text of what a layer raises, and tf.function the source lines. With
-    # these attributes they leave the exception as it is; a version that does not know them would lengthen it again.
+    # Keras appends the arguments of the call to the message of an exception from a layer, and tf.function the source
+    # lines. With these attributes, they leave the exception unchanged.
     _keras_call_info_injected = True
     ag_pass_through = True
 
 
 def and_more(items: Sequence[object], most: int = 20, separator: str = ", ") -> str:
-    """The items in words, for a message: the first `most` of them, and how many there are beyond these."""
+    """Formats items for a message: the first `most` of them, and the number of the others."""
     shown = separator.join(str(item) for item in items[:most])
     return f"{shown}{separator.rstrip(' ,')} and {len(items) - most} more" if len(items) > most else shown

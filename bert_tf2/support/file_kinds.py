@@ -1,8 +1,8 @@
-"""What a file is, by its first bytes, for messages that name the right remedy.
+"""Recognizes kinds of files by their first bytes, for error messages that name the right remedy.
 
-A gzip archive that is given as a vocabulary is "not UTF-8", and as a TFRecord file "corrupted". Both are true and lead
-nowhere. `recognise` says what the file is instead, and which command makes of it what is needed. Names of files are not
-looked at, since it is wrong names that this is for.
+A gzip archive passed as a vocabulary is "not UTF-8", and as a TFRecord file "corrupted". Both are true but do not help.
+`recognise` returns what the file is and which command converts it. It ignores the name, because wrong names are one of
+the causes.
 """
 
 from __future__ import annotations
@@ -17,18 +17,18 @@ from typing import NamedTuple
 import google_crc32c
 
 HEAD_BYTES = 4096
-"""How many bytes from the beginning of a file `recognise` looks at."""
+"""The number of bytes from the beginning of a file that `recognise` needs."""
 
 _CONVERT = "convert it first: iconv -f {encoding} -t UTF-8 {path} > {path}.utf8"
 
 
 class Kind(NamedTuple):
-    """What a file is.
+    """A kind of file.
 
     Attributes:
-      name: a short name to compare with: "gzip", "UTF-16", "TFRecord".
-      what: with an article, for a sentence: "a gzip archive".
-      remedy: what to do; "" where there is nothing better than to give another file.
+      name: a short name for comparisons: "gzip", "UTF-16", "TFRecord".
+      what: a phrase with an article for messages: "a gzip archive".
+      remedy: what to do; "" if the only remedy is another file.
     """
 
     name: str
@@ -36,16 +36,16 @@ class Kind(NamedTuple):
     remedy: str = ""
 
     def sentence(self, wanted: str) -> str:
-        """Half of an error: "is a gzip archive, not UTF-8 text; unpack it first: gunzip -k x.gz"."""
+        """Part of a message: "is a gzip archive, not UTF-8 text; unpack it first: gunzip -k x.gz"."""
         return f"is {self.what}, not {wanted}; {self.remedy or 'give another file'}"
 
 
 def _unpack(command: str, ending: str) -> str:
-    """Unpacks beside the archive where its name allows that, and into a file that is named otherwise."""
+    """A remedy that unpacks beside the archive if its name has this ending, otherwise to a file with another name."""
     return f"unpack it first: {command}|{ending}"
 
 
-# What the file begins with -> the kind. Each beginning is one that no text in UTF-8 has by accident.
+# First bytes -> kind. No text in UTF-8 has one of these beginnings by accident.
 _BEGINNINGS: tuple[tuple[bytes, Kind], ...] = (
     (b"\xff\xfe\0\0", Kind("UTF-32", "text in UTF-32", _CONVERT)),
     (b"\0\0\xfe\xff", Kind("UTF-32", "text in UTF-32", _CONVERT)),
@@ -90,10 +90,10 @@ _BINARY = "a binary file of a kind unknown here"
 
 
 def recognise(head: bytes, path: str) -> Kind | None:
-    """What a file plainly is; None for text in UTF-8, in another encoding of bytes, or anything else.
+    """Returns the kind of a file; None for text in UTF-8 or another 8-bit encoding, and for anything unknown.
 
     Args:
-      head: the first HEAD_BYTES bytes of it, or fewer.
+      head: its first HEAD_BYTES bytes, or fewer.
       path: its name, for the commands in `remedy`.
     """
     for beginning, kind in _BEGINNINGS:
@@ -106,7 +106,7 @@ def recognise(head: bytes, path: str) -> Kind | None:
 
 
 def recognise_page(head: bytes, path: str) -> Kind | None:
-    """As `recognise`, and a page of HTML too, which is no mistake in a corpus but is one elsewhere."""
+    """Like `recognise`, but also recognizes HTML, which may be intended in a corpus but not elsewhere."""
     is_page = re.match(rb"(\xef\xbb\xbf)?\s*<(!DOCTYPE html|html|head|\?xml)\b", head, re.IGNORECASE)
     return _HTML if is_page else recognise(head, path)
 
@@ -124,12 +124,12 @@ def _is_bzip2(head: bytes) -> bool:
 
 
 def _is_pickle(head: bytes) -> bool:
-    """PROTO of protocols 2 to 5, followed by an instruction that one begins with."""
+    """PROTO of protocols 2 to 5, followed by an instruction that a pickle begins with."""
     return len(head) > 2 and head[0] == 0x80 and 2 <= head[1] <= 5 and head[2:3] in b"\x95}]()cX\x8a\x8cCKMJGN"
 
 
 def _is_tfrecord(head: bytes) -> bool:
-    """Whether the length that a record begins with matches its checksum."""
+    """Whether the length at the beginning of a record matches its checksum."""
     if len(head) < 12:
         return False
     checksum = google_crc32c.value(head[:8])
@@ -138,12 +138,12 @@ def _is_tfrecord(head: bytes) -> bool:
 
 
 def _is_safetensors(head: bytes) -> bool:
-    """The length of a header, and the brace that it begins with."""
+    """The length of a header, followed by its first brace."""
     return head[6:8] == b"\0\0" and head[8:10] == b'{"'
 
 
 def _is_utf16_without_mark(head: bytes) -> bool:
-    """Whether every second byte of a text is 0, or nearly: the upper or the lower bytes of letters from ASCII."""
+    """Whether nearly every second byte of a text is 0: the upper or the lower bytes of ASCII letters."""
     pairs = len(head) // 2
     if pairs < 4:
         return False
@@ -168,9 +168,9 @@ _TESTS: tuple[tuple[Kind, Callable[[bytes], bool]], ...] = (
 
 
 def _for_path(kind: Kind, head: bytes, path: str) -> Kind:
-    """The kind with this file's name in its remedy."""
+    """Returns the kind with the file's name in its remedy."""
     name, remedy = shlex.quote(path), kind.remedy
-    if kind is _UTF16_WITHOUT_MARK:  # iconv would take the order of bytes of the machine
+    if kind is _UTF16_WITHOUT_MARK:  # iconv would use the machine's byte order
         encoding = "UTF-16LE" if head[1:2] == b"\0" else "UTF-16BE"
         return kind._replace(remedy=remedy.format(encoding=encoding, path=name))
     if "|" in remedy:
@@ -182,7 +182,7 @@ def _for_path(kind: Kind, head: bytes, path: str) -> Kind:
 
 
 def is_text(head: bytes) -> bool:
-    """Whether the beginning of a file reads as text in UTF-8."""
+    """Whether the beginning of a file is text in UTF-8."""
     try:
         # The last character may be cut off.
         codecs.getincrementaldecoder("utf-8")().decode(head)
@@ -192,10 +192,10 @@ def is_text(head: bytes) -> bool:
 
 
 def advice_on_encoding(sample: bytes, head: bytes, path: str) -> str:
-    """What to do with text that is not UTF-8.
+    """Returns what to do with text that is not UTF-8.
 
     Args:
-      sample: the bytes around the first that is not.
+      sample: the bytes around the first invalid one.
       head: the beginning of the file.
       path: its name.
     """
@@ -205,7 +205,7 @@ def advice_on_encoding(sample: bytes, head: bytes, path: str) -> str:
     if is_text(head) and max(head, default=0) >= 0x80:
         return "what is before it is UTF-8, so this place is damaged: correct it, or copy the file again"
     beyond = [byte for byte in sample if byte >= 0x80]
-    # Western text has a letter with an accent here and there; in other encodings such bytes come in rows.
+    # Western text has single accented letters; in other encodings, bytes of this range form sequences.
     if len(beyond) * 4 <= len(sample) and not re.search(rb"[\x80-\xff]{3}", sample):
         encoding = "CP1252" if any(byte < 0xA0 for byte in beyond) else "LATIN1"
         likely = "Windows-1252" if encoding == "CP1252" else "Latin-1"

@@ -1,6 +1,6 @@
-"""What `--help` prints: a script's description, then all of its flags in groups, as wide as the terminal.
+"""The output of `--help`: a script's description, then all of its flags in groups, as wide as the terminal.
 
-`flags` says which flags there are and in which group each is; here is what they look like.
+`flags` defines the flags and their groups; this module formats them.
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ import textwrap
 from collections.abc import Iterable, Mapping, Sequence
 
 _WIDEST = 120
-_COLUMN = 30  # where the explanations start; a flag that reaches further gets a line of its own
-_LONGEST_CHOICES = 24  # in letters; longer lists of choices stand in the explanation
+_COLUMN = 30  # where the explanations start; a longer flag gets its own line
+_LONGEST_CHOICES = 24  # in characters; longer lists of choices are part of the explanation
 
 
 def render(
@@ -22,14 +22,14 @@ def render(
     closing: str,
     width: int | None = None,
 ) -> str:
-    """The help screen of a script.
+    """Returns the help screen of a script.
 
     Args:
-      description: the script's docstring; paragraphs are wrapped, indented lines are kept as they are.
-      groups: title of each group -> its flags (objects of absl), in the order to show; an empty group is left out.
-      needed_with: name of a flag -> the switches that make it obligatory.
+      description: the script's docstring; paragraphs are wrapped, indented lines are kept.
+      groups: title -> flags (objects of absl), in the order to show; an empty group is omitted.
+      needed_with: name of a flag -> the switches that require it.
       closing: a last sentence.
-      width: in characters; None for the terminal's.
+      width: in characters; defaults to the terminal's.
     """
     width = min(width or shutil.get_terminal_size().columns, _WIDEST) - 1
     parts = [_paragraphs(description, width)]
@@ -46,7 +46,7 @@ def _paragraphs(text: str, width: int) -> str:
 
 
 def _wrapped(lines: Sequence[str], width: int) -> str:
-    """A paragraph; indented lines are commands, each broken before a flag where it does not fit."""
+    """Wraps a paragraph; indented lines are commands, which are broken before a flag if they do not fit."""
     if not any(line.startswith(" ") for line in lines):
         return textwrap.fill(" ".join(lines), width)
     whole = re.sub(r" *\\\n *", " ", "\n".join(lines))
@@ -54,11 +54,11 @@ def _wrapped(lines: Sequence[str], width: int) -> str:
 
 
 def break_command(line: str, width: int) -> str:
-    """A command in several lines, as one can type it, where it is longer than `width`."""
+    """Breaks a command that is longer than `width` into lines that can be typed."""
     first, *flags = line.split(" --")
     broken = [first]
     for flag in flags:
-        if len(broken[-1]) + len(flag) + 5 > width:  # with the blank, the dashes and " \\"
+        if len(broken[-1]) + len(flag) + 5 > width:  # with the space, the dashes and " \\"
             broken[-1] += " \\"
             broken.append(f"      --{flag}")
         else:
@@ -67,9 +67,11 @@ def break_command(line: str, width: int) -> str:
 
 
 def _entry(flag, switches: Sequence[str], width: int) -> str:
-    """One flag: its name and kind of value on the left, what it does and its default on the right."""
+    """Formats one flag: its name and kind of value on the left, its help and default on the right."""
     left = f"  --{flag.name}{_value(flag)}"
-    own = re.sub(r"^<.*?>: |;\s+repeat this option.*", "", flag.help, flags=re.DOTALL)  # without what absl adds
+    own = re.sub(
+        r"^<.*?>: |;\s+repeat this option.*", "", flag.help, flags=re.DOTALL
+    )  # without the text that absl adds
     text = " ".join([own, *_remarks(flag, switches)])
     explanation = textwrap.wrap(text, max(width - _COLUMN, 20), break_on_hyphens=False)
     explanation = [part.replace("\u00a0", " ") for part in explanation]
@@ -81,7 +83,7 @@ def _entry(flag, switches: Sequence[str], width: int) -> str:
 
 
 def _value(flag) -> str:
-    """What stands behind the name: nothing for a switch."""
+    """Returns the text after the name: nothing for a switch."""
     kind = flag.flag_type()
     if "bool" in kind:
         return "=True|False" if flag.default is None else ""
@@ -108,5 +110,5 @@ def _remarks(flag, switches: Sequence[str]) -> list[str]:
     if flag.default is True:
         facts.append(f"default:\u00a0True; --{flag.name}=False turns it off")
     elif flag.default is not None:
-        facts.append(f"default:\u00a0{flag.default}")  # a line does not end here
+        facts.append(f"default:\u00a0{flag.default}")  # no line break here
     return [*remarks, f"({'; '.join(facts)})"] if facts else remarks

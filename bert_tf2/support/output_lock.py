@@ -1,4 +1,4 @@
-"""One training at a time in an output folder."""
+"""A lock that allows one training at a time in an output folder."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ _FILE = ".training.lock"
 
 @contextlib.contextmanager
 def training_in(output_dir: str) -> Iterator[None]:
-    """Holds an existing folder for one training; a second one would overwrite its checkpoints and delete others.
+    """Locks an existing folder for one training; a second one would overwrite and delete its checkpoints.
 
-    The operating system keeps the lock and releases it when the process ends, however it ends, so a killed training
-    leaves nothing that must be cleared away. Evaluation and prediction need no lock and may run at the same time.
-    Remote file systems (`gs://`) have no locks; there, nothing is checked.
+    The operating system releases the lock when the process ends for any reason, so a killed training leaves nothing to
+    clean up. Evaluation and prediction need no lock and may run at the same time. Remote file systems (`gs://`) have no
+    locks and are not checked.
 
     Raises:
-      UserError: another training is running here (says which).
+      UserError: another training is running in the folder; the message names it.
     """
     if files.is_remote(output_dir):
         yield
@@ -48,12 +48,12 @@ def training_in(output_dir: str) -> Iterator[None]:
         yield
     finally:
         with contextlib.suppress(OSError):
-            os.remove(lock.lock_file)  # while it is held, so that nobody else's is removed
+            os.remove(lock.lock_file)  # while the lock is held, so that no other process's file is removed
         lock.release()
 
 
 def is_training_elsewhere(output_dir: str) -> bool:
-    """Whether another process trains in a folder at this moment."""
+    """Whether another process is training in a folder."""
     if not files.exists(os.path.join(output_dir, _FILE)) or files.is_remote(output_dir):
         return False
     try:

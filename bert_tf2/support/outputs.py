@@ -1,11 +1,11 @@
-"""What is written: never over an input, and under another name until it is complete.
+"""Protects inputs from being overwritten, and names and removes partial files.
 
-An output that is an input would destroy what the user gave. Files are compared by identity, so symbolic and hard links
-and `./x` count. `check` finds it before the work. What it cannot foresee is found before a file gets its name: in
-`protecting`, no file that is written replaces an input by something else.
+An output that is also an input would destroy the user's data. Files are compared by identity, which covers symbolic
+links, hard links and `./x`. `check` finds the conflict before the work. Conflicts that it cannot foresee are found
+before a file gets its final name: within `protecting`, no written file replaces an input with other content.
 
-A file that is not complete is called `.NAME.HOST.PID.partial`. A process that was killed leaves such files; the next
-one that writes into the folder removes them (`remove_leftovers`).
+An incomplete file is called `.NAME.HOST.PID.partial`. A killed process leaves these files; the next process that writes
+to the folder removes them (`remove_leftovers`).
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ _OF_WEIGHTS = (*("*" + end for end in _OF_CHECKPOINT), "*.keras", "*.h5", "*.saf
 
 
 class Input(NamedTuple):
-    """What a flag names to be read: a file, a list of names and globs, or weights (a prefix, a file or a folder)."""
+    """The value of a flag for input: a file, a list of names and globs, or weights (a prefix, a file or a folder)."""
 
     flag: str
     value: str
     weights: bool = False
 
     def files(self) -> set[str]:
-        """The local files, or the names of remote ones."""
+        """Returns the local files, and the names of remote ones."""
         names = {self.value, *(part.strip() for part in self.value.split(","))} - {""}
         found = {name for name in names if is_remote(name)}
         for name in names - found:
@@ -52,12 +52,12 @@ class Input(NamedTuple):
 
 
 class Output(NamedTuple):
-    """What a flag names to be written.
+    """The value of a flag for output.
 
     Attributes:
       flag: its name, with the dashes.
       value: a file, or a folder.
-      names: the files in the folder, as patterns; None where `value` is a file.
+      names: patterns of the files that are written to the folder; None if `value` is a file.
     """
 
     flag: str
@@ -65,7 +65,7 @@ class Output(NamedTuple):
     names: Sequence[str] | None = None
 
     def files(self) -> list[str]:
-        """The files that are there already and would be replaced; a file also where it is not there."""
+        """Returns the existing files of the folder that would be replaced; or the file, which need not exist."""
         if self.names is None:
             return [self.value]
         if is_remote(self.value) or not os.path.isdir(self.value):
@@ -78,7 +78,7 @@ _protected: dict[object, str] = {}
 
 
 def check(inputs: Iterable[Input], outputs: Iterable[Output]) -> None:
-    """Finds before the work what would spoil it at its end.
+    """Checks outputs before the work starts.
 
     Raises:
       UserError: an output is an input or another output, is a folder where a file is needed or has no name, or its
@@ -106,13 +106,13 @@ def check(inputs: Iterable[Input], outputs: Iterable[Output]) -> None:
 
 
 def _by_identity(inputs: Iterable[Input]) -> dict[object, str]:
-    """The flag, with its value, by which each file is read."""
+    """Returns the flag with its value for the identity of each input file."""
     return {identity(name): f"{each.flag}={each.value}" for each in inputs if each.value for name in each.files()}
 
 
 @contextlib.contextmanager
 def protecting(inputs: Iterable[Input]) -> Iterator[None]:
-    """Lets no file that is written meanwhile (through files.complete_or_absent) replace one of these."""
+    """Within this context, files.complete_or_absent does not replace any of these inputs with other content."""
     global _protected
     before = _protected
     _protected = {**before, **_by_identity(inputs)}
@@ -123,7 +123,7 @@ def protecting(inputs: Iterable[Input]) -> Iterator[None]:
 
 
 def identity(name: str) -> object:
-    """The same for all names of one file, those of its hard links too; by its place, where it is not there."""
+    """Returns the same value for all names of a file, including hard links; a path that does not exist is resolved."""
     if is_remote(name):
         return name
     try:
@@ -134,7 +134,7 @@ def identity(name: str) -> object:
 
 
 def refuse_inputs(beside: Sequence[str], paths: Sequence[str]) -> None:
-    """Raises UserError where files that are to get the names `paths` would replace an input by something else."""
+    """Raises UserError if renaming files to `paths` would replace an input with other content."""
     for source, target in zip(beside, paths, strict=True):
         flag = None if is_remote(target) else _protected.get(identity(target))
         if flag and source != target and not filecmp.cmp(source, target, shallow=False):
@@ -142,7 +142,7 @@ def refuse_inputs(beside: Sequence[str], paths: Sequence[str]) -> None:
 
 
 def _is_device(path: str) -> bool:
-    """Whether a path is there and neither a file nor a folder: /dev/null, a named pipe."""
+    """Whether a path exists and is neither a file nor a folder: /dev/null, a named pipe."""
     return not is_remote(path) and os.path.exists(path) and not (os.path.isfile(path) or os.path.isdir(path))
 
 
@@ -151,7 +151,7 @@ _LEFT = re.compile(r"^\.(?P<name>.+)\.(?P<host>[^.]+)\.(?P<process>\d+)\.partial
 
 
 def name_beside(path: str) -> str:
-    """The name that a file or folder has until it is complete. A device or a pipe is written to directly."""
+    """Returns the name of a file or folder until it is complete. A device or a pipe is written to directly."""
     if _is_device(path):
         return path
     folder, name = os.path.split(path)
@@ -165,7 +165,7 @@ _begun: set[str] = set()
 
 
 def remove_partial() -> None:
-    """Removes what this process has begun to write and not completed, where it is ended by a signal."""
+    """Removes the partial files of this process, when a signal ends it."""
     for path in _begun:
         with contextlib.suppress(OSError):
             shutil.rmtree(path) if os.path.isdir(path) else os.remove(path)
@@ -175,7 +175,7 @@ _looked_at: set[tuple[int, str]] = set()
 
 
 def remove_leftovers(folder: str) -> None:
-    """Removes what processes of this machine that are dead left in a local folder; logs it. Looks once per process."""
+    """Removes and logs partial files of dead processes of this machine in a local folder, once per process."""
     here = os.getpid(), os.path.realpath(folder or ".")
     if is_remote(folder) or here in _looked_at:
         return
@@ -197,21 +197,21 @@ def remove_leftovers(folder: str) -> None:
 
 
 def _may_be_written(path: str, process: int) -> bool:
-    """Whether the process that began to write this is alive. The number may be another process's by now."""
+    """Whether the process that started to write this is alive. Its number may belong to another process by now."""
     try:
         os.kill(process, 0)
     except ProcessLookupError:
         return False
     except OSError:
-        pass  # it is there, and somebody else's
+        pass  # it exists and belongs to another user
     started = _started(process)
     return started is None or started <= os.lstat(path).st_mtime + 1
 
 
 def _started(process: int) -> float | None:
-    """When a process started, in seconds as a file's time; None where the system does not tell (it is Linux's way).
+    """Returns when a process started, as a timestamp like a file's; None if this is unknown (only Linux provides it).
 
-    Infinity for one that has ended, and whose parent has not asked for its exit status.
+    Returns infinity for a process that has ended, but whose parent has not read its exit status.
     """
     try:
         with open(f"/proc/{process}/stat", encoding="utf-8", errors="replace") as stream:

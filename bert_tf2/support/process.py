@@ -1,10 +1,10 @@
-"""A script as a process: its standard streams, and the signals that stop it.
+"""Standard streams and signals of a script.
 
-    begin()            the first thing that a script does: a signal ends it at once, in one line
-    end_on_signals()   once the work begins: the same, after partial files have been removed
+    begin()            called first in a script: a signal ends it at once, with one line
+    end_on_signals()   called before the work: the same, after partial files have been removed
 
-Only scripts call these. Importing this package changes no signal handler, and this module imports nothing that takes
-time.
+Only scripts call these functions: importing this package changes no signal handler. This module imports only fast
+modules.
 """
 
 from __future__ import annotations
@@ -18,20 +18,20 @@ import time
 from collections.abc import Callable
 
 STANDARD_OUTPUT = "standard output"
-"""The name of the file in the exceptions of standard output."""
+"""The file name in exceptions of standard output."""
 
 _WORDS = {"SIGINT": "interrupted", "SIGTERM": "stopped by SIGTERM", "SIGHUP": "stopped, the terminal was closed"}
 _STOPPING = {getattr(signal, name): words for name, words in _WORDS.items() if hasattr(signal, name)}
 
-# Ctrl-C in a shell and `timeout` send the same signal twice within milliseconds. That is one request, not two.
+# Ctrl-C in a shell and `timeout` send the same signal twice within milliseconds, which counts as one request.
 _SECONDS_OF_ONE_REQUEST = 1.0
 
 
 class Stopped(KeyboardInterrupt):
-    """A signal told this process to stop.
+    """A signal requested that this process stop.
 
     Attributes:
-      number: the signal's.
+      number: the number of the signal.
       status: the exit status that shells and schedulers expect, 128 + number.
     """
 
@@ -42,10 +42,10 @@ class Stopped(KeyboardInterrupt):
 
 
 class StopRequest:
-    """Tells the first signal from a later one, where a request to stop may come as several signals.
+    """Distinguishes a first request to stop from a later one; one request may consist of several signals.
 
     Attributes:
-      stopped: the first signal; None where there was none.
+      stopped: the first signal; None if there was none.
     """
 
     def __init__(self):
@@ -53,7 +53,7 @@ class StopRequest:
         self._at = 0.0
 
     def is_new(self, number: int) -> bool | None:
-        """Takes in a signal: True for the first one, None for one that belongs to it, False for one that insists."""
+        """Registers a signal: True for the first, None if it belongs to the first, False for a second request."""
         if self.stopped is None:
             self.stopped, self._at = Stopped(number), time.monotonic()
             return True
@@ -61,10 +61,10 @@ class StopRequest:
 
 
 def handle_signals(handler: Callable | signal.Handlers) -> dict[int, object]:
-    """Sets a handler for the signals that stop a process; returns the handlers before, for `restore_signals`.
+    """Sets a handler for the signals that stop a process; returns the previous handlers for `restore_signals`.
 
-    A signal that is ignored stays ignored: `nohup` and `command &` rely on that. Only the main thread may set handlers;
-    elsewhere nothing changes.
+    A signal that is ignored stays ignored, because `nohup` and `command &` rely on it. Only the main thread can set
+    handlers; in other threads nothing changes.
     """
     before: dict[int, object] = {}
     for number in _STOPPING:
@@ -82,16 +82,16 @@ def restore_signals(before: dict[int, object]) -> None:
 
 
 def begin() -> None:
-    """Answers signals at once from here on, and opens the standard streams that the caller has closed.
+    """Ends the process at once on a signal from here on, and opens the standard streams that the caller has closed.
 
-    Without these streams the next file that is opened would become standard output.
+    Without these streams, the next file that is opened would become standard output.
     """
     handle_signals(lambda number, frame: leave(128 + number, _STOPPING[number]))
     for descriptor in range(3):
         try:
             os.fstat(descriptor)
         except OSError:
-            os.open(os.devnull, os.O_RDWR)  # takes the lowest free number, this one
+            os.open(os.devnull, os.O_RDWR)  # gets the lowest free number, which is this one
     if sys.stderr is None:
         sys.stderr = open(2, "w", encoding="utf-8", closefd=False)  # noqa: SIM115
     given = sys.stdout
@@ -104,7 +104,7 @@ def begin() -> None:
 
 
 class _StandardOutput(io.FileIO):
-    """Standard output, whose errors say that they are its. After one, Python drops what could not be written."""
+    """Standard output with its name in errors. After an error, Python drops the data that could not be written."""
 
     def write(self, data) -> int | None:
         try:
@@ -115,7 +115,7 @@ class _StandardOutput(io.FileIO):
 
 
 def leave(status: int, message: str) -> None:
-    """Ends the process now: nothing is unwound, nothing flushed."""
+    """Ends the process without unwinding the stack or flushing streams."""
     try:
         os.write(2, f"{script_name()}: error: {message}\n".encode())
     finally:
@@ -127,13 +127,13 @@ def script_name() -> str:
 
 
 def end_on_signals(tidy: Callable[[], None]) -> None:
-    """Lets a signal end the process from here on: first `tidy`, then one line, and the exit status 128 + number.
+    """On a signal from here on, calls `tidy`, prints one line, and ends the process with status 128 + number.
 
-    Nothing is raised. An exception that a signal handler raises can be lost: Python drops it in a destructor,
-    TensorFlow prints it where one of its functions calls back, and the script would go on to its end.
+    The handler raises nothing, because an exception from a signal handler can be lost: Python drops it in a destructor,
+    TensorFlow prints it in a callback, and the script would continue to its end.
 
     Args:
-      tidy: removes partial files and the like. It runs at any place of the program, so it must not wait for anything.
+      tidy: removes partial files. It can run at any point of the program, so it must not wait for anything.
     """
 
     def end(number: int, frame) -> None:
@@ -146,15 +146,15 @@ def end_on_signals(tidy: Callable[[], None]) -> None:
 
 
 def flush_streams() -> OSError | None:
-    """Writes what is left in the buffers of the standard streams; the error of standard output if it has one.
+    """Flushes the standard streams; returns the error of standard output, if any.
 
-    What cannot be written is dropped, or Python would complain at its end.
+    Data that cannot be written is dropped; otherwise Python would report an error at exit.
     """
     problem = None
     for stream in (sys.stdout, sys.stderr):
         try:
             stream.flush()
-        except (OSError, ValueError) as error:  # a ValueError: somebody has closed it
+        except (OSError, ValueError) as error:  # ValueError: the stream is closed
             if stream is sys.stdout and isinstance(error, OSError):
                 problem = error
             _discard(stream)

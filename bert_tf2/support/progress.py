@@ -1,4 +1,4 @@
-"""How far long work has come: one line that renews itself on a terminal, a line on the log every ten seconds elsewhere.
+"""Progress of long work: one line that is redrawn on a terminal, otherwise a log line every ten seconds.
 
     for line in progress.track(lines, "Reading", total=count, unit="lines"):
         ...
@@ -7,8 +7,8 @@
         for batch in batches:
             evaluation.advance(len(batch))
 
-One line is shown at a time: work within other work takes its place until it is done. What is written to the terminal
-meanwhile goes through `hidden`, so that it does not get into that line.
+One line is shown at a time: nested work replaces the line of the outer work until it is done. Other output to the
+terminal goes through `hidden`, so that it does not mix with the line.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _clock = time.monotonic
 
 
 def duration(seconds: float) -> str:
-    """A time span as a person would say it: "42 s", "3 min 20 s", "5 h 02 min"."""
+    """Formats a time span: "42 s", "3 min 20 s", "5 h 02 min"."""
     seconds = round(seconds)
     if seconds < 60:
         return f"{seconds} s"
@@ -42,15 +42,15 @@ def duration(seconds: float) -> str:
 
 
 def on_terminal() -> bool:
-    """Whether what is logged appears on a terminal that can redraw a line."""
+    """Whether the log is shown on a terminal that can redraw a line."""
     return sys.stderr.isatty() and os.environ.get("TERM") != "dumb"
 
 
 class _Rate:
     """The speed of work, measured over its later half.
 
-    The first steps of a model include the making of its graph, and a second shape of batches may make another one. So
-    nothing is known before the third mark, and from then on no rate contains the first two.
+    The first steps of a model include building its graph, and a second batch shape may build another one. So no rate
+    is known before the third mark, and no later rate includes the first two.
     """
 
     def __init__(self, done: float):
@@ -62,7 +62,7 @@ class _Rate:
             self._marks = self._marks[::2]
 
     def per_second(self) -> float | None:
-        """None as long as it is not known."""
+        """The rate; None while it is unknown."""
         if len(self._marks) < 4:
             return None
         (first, before), (last, done) = self._marks[len(self._marks) // 2], self._marks[-1]
@@ -87,19 +87,19 @@ class Progress:
 
         Args:
           what: the work, e.g. "Evaluating".
-          total: how much there is to do, where that is known.
-          unit: what is counted, e.g. "examples".
-          done: how much of it has been done already, by an earlier call.
-          contents: what to state the speed in, if not in units: how many there are in a unit, and their name.
-          note: shown beside, until `advance` is given another one.
-          tell_ends: whether the log gets a line after the first step and after the last one, however short the work is.
+          total: the total amount of work, if known.
+          unit: the name of the units, e.g. "examples".
+          done: the amount that an earlier run has already done.
+          contents: how many items a unit contains and their name, to show the speed in items; defaults to units.
+          note: text shown with the progress, until `advance` gets another one.
+          tell_ends: whether to log a line after the first and after the last step even if the work is short.
         """
         self._what, self._total, self._unit = what, total, unit
         self._contents = contents or (1, unit)
         self._tell_ends = tell_ends
         self._done, self._note = done, note
         self._started = self._line_at = self._look_at = _clock()
-        self._away = 0.0  # seconds that were not spent on this work
+        self._away = 0.0  # seconds spent on other work
         self._first = done
         self._rate = _Rate(done)
         self._drawn = on_terminal() and logging.level_info()
@@ -113,7 +113,7 @@ class Progress:
         self.close(complete=kind is None)
 
     def advance(self, count: float = 1, note: str = "") -> None:
-        """Adds what was done since the last call; `note` is shown beside, until there is another one."""
+        """Adds the work since the last call; `note` is shown with the progress until it is replaced."""
         first = self._done == self._first
         self._done += count
         self._note = note or self._note
@@ -128,15 +128,15 @@ class Progress:
             self._log()
 
     def leave_out(self, seconds: float) -> None:
-        """Leaves seconds that went by out of the speed: they were spent on something else, such as a checkpoint."""
+        """Excludes seconds from the speed that were spent on other work, for example on a checkpoint."""
         self._away += seconds
 
     def per_second(self) -> float | None:
-        """Units per second; None as long as it is not known."""
+        """Units per second; None while unknown."""
         return self._rate.per_second()
 
     def close(self, complete: bool = True) -> None:
-        """Removes the line from a terminal; tells on the log how long the work took, if it was long."""
+        """Removes the line from a terminal; logs how long the work took, if it was long."""
         if self not in _shown:
             return
         _shown.remove(self)
@@ -177,17 +177,17 @@ def _amount(done: float, total: float | None, unit: str) -> str:
     return f"{done:,.0f} of {total:,.0f} {unit}" if total else f"{done:,.0f} {unit}"
 
 
-_shown: list[Progress] = []  # innermost last; only that one is on the terminal
+_shown: list[Progress] = []  # innermost last; only this one is shown on the terminal
 
 
 def track(
     items: Iterable[T], what: str, total: float | None = None, unit: str = "items", size=lambda item: 1
 ) -> Iterator[T]:
-    """Passes items on and shows how many there were.
+    """Yields the items and shows how many there were.
 
     Args:
-      what, total, unit: see Progress; `total` is counted where the items have a length and `size` is not given.
-      size: how many units an item is.
+      what, total, unit: see Progress; `total` defaults to the number of items, if they have a length.
+      size: returns the number of units of an item.
     """
     if total is None and isinstance(items, Sized):
         total = len(items)
@@ -199,7 +199,7 @@ def track(
 
 @contextlib.contextmanager
 def hidden() -> Iterator[None]:
-    """Takes the line off the terminal while something else is written there."""
+    """Removes the line from the terminal while other output is written."""
     _line.clear()
     yield
     if _shown:
@@ -207,23 +207,23 @@ def hidden() -> Iterator[None]:
 
 
 def close_all() -> None:
-    """Removes the line for good: what it told of has failed."""
+    """Removes all lines, when the work has failed."""
     while _shown:
         _shown[-1].close(complete=False)
 
 
 class _Line:
-    """The line on the terminal that is drawn again in its place."""
+    """The line on the terminal that is redrawn in place."""
 
     def __init__(self):
         self._bar = None
 
     def draw(self, text: str, share: float | None) -> None:
-        """`share` of the work is done; None where that is not known."""
+        """Draws the line; `share` is the fraction of the work that is done, or None if unknown."""
         if self._bar is None:
-            from tqdm import tqdm  # late: only terminals need it
+            from tqdm import tqdm  # imported here because only terminals need it
 
-            tqdm.monitor_interval = 0  # no thread: this line is drawn when there is something new
+            tqdm.monitor_interval = 0  # no thread: the line is redrawn when the progress changes
             tqdm.set_lock(threading.RLock())
             self._bar = tqdm(total=1, file=sys.stderr, leave=False, dynamic_ncols=True, bar_format="", delay=1e9)
         text = text.replace("{", "{{").replace("}", "}}")
@@ -232,12 +232,12 @@ class _Line:
         self._bar.refresh()
 
     def clear(self) -> None:
-        """Empties the line until it is drawn the next time."""
+        """Clears the line until it is drawn again."""
         if self._bar is not None:
             self._bar.clear()
 
     def close(self) -> None:
-        """Empties the line for good."""
+        """Clears the line and closes the bar."""
         if self._bar is not None:
             self._bar.clear()
             self._bar.close()

@@ -1,4 +1,4 @@
-"""TensorFlow without its chatter."""
+"""Imports TensorFlow without its messages about devices."""
 
 from __future__ import annotations
 
@@ -8,10 +8,9 @@ import tempfile
 
 
 def load_tensorflow():
-    """Imports TensorFlow and returns it, without what it writes to standard error while it looks for devices.
+    """Imports TensorFlow and returns it, without its messages on standard error about missing devices.
 
-    It reports at length that a machine without a GPU has none. Set TF_CPP_MIN_LOG_LEVEL=0 to see all of it; where the
-    import fails it is shown in any case.
+    Set TF_CPP_MIN_LOG_LEVEL=0 to see them; if the import fails, they are always shown.
     """
     if "tensorflow" in sys.modules or os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2") == "0":
         import tensorflow as tf
