@@ -75,12 +75,11 @@ def step_seconds(config) -> list[float]:
     """The time of each of --steps training steps, dropout and optimizer included."""
     import tensorflow as tf
 
-    from bert_tf2 import heads
-    from bert_tf2.pretraining import run as pretraining
+    from bert_tf2 import heads, modeling
     from bert_tf2.training import loop as training
 
     strategy = tf.distribute.get_strategy()
-    policy = pretraining.dtype_policy(FLAGS.precision)
+    policy = modeling.dtype_policy(FLAGS.precision)
     model = training.build_model(strategy, lambda: heads.PretrainingModel(config, dtype=policy), 1)
     options = training.TrainOptions(
         output_dir="", learning_rate=1e-4, num_train_steps=1000, num_warmup_steps=10, train_batch_size=FLAGS.batch_size

@@ -19,7 +19,7 @@ from bert_tf2.support.errors import UserError, and_more
 from bert_tf2.weights import names, provenance
 from bert_tf2.weights.base import Weights, check_finite
 from bert_tf2.weights.bundle import Checkpoint, CheckpointFolder, find_prefix, latest_checkpoint, save
-from bert_tf2.weights.labels import TAGGING_TASK, LabelMap
+from bert_tf2.weights.labels import LabelMap
 from bert_tf2.weights.names import tf1_variables
 from bert_tf2.weights.sources import open_weights
 
@@ -41,33 +41,33 @@ __all__ = [
 
 
 def make_model(source: Weights, config: BertConfig, labels: LabelMap | None = None, **kwargs):
-    """The model that has the heads that some weights have, a BertModel where they have none; its variables are fresh.
+    """Makes the model whose heads some weights have, a BertModel if they have none; its variables are fresh.
 
     Args:
       source: the weights.
       config: their configuration.
-      labels: what the outputs of a classifier or a tagger mean, as sources.labels_of finds it. Without it they are
-        taken for those of a classifier, since the variables of both have the same names.
+      labels: what the outputs of a classifier or a tagger mean, as sources.labels_of finds it. Defaults to those of a
+        classifier, since the variables of both have the same names.
       **kwargs: for the model's constructor.
     """
-    if names.MASKED_LM[0].reference in source.shapes or names.NEXT_SENTENCE[0].reference in source.shapes:
-        return heads.PretrainingModel(config, **kwargs)
-    if names.SPAN[0].reference in source.shapes:
-        return heads.SpanModel(config, **kwargs)
-    if names.LABELS[0].reference not in source.shapes:
+    present = {head for head, rows in names.HEADS.items() if rows[0].reference in source.shapes}
+    labels_of = labels.labels_of if labels else "texts"
+    for model in heads.MODELS:
+        if present & {*model.heads} and model.labels_of in (None, labels_of):
+            break
+    else:
         return modeling.BertModel(config, **kwargs)
-    num_labels = source.shapes["output_bias"][0]
-    if labels and labels.task == TAGGING_TASK:
-        return heads.TaggingModel(config, num_labels, **kwargs)
-    return heads.ClassifierModel(config, num_labels, regression=bool(labels and labels.regression), **kwargs)
+    if model.labels_of:
+        kwargs["num_labels"] = source.num_labels
+        if labels and labels.regression:
+            kwargs["regression"] = True
+    return model(config, **kwargs)
 
 
 def trained_variables(model) -> dict[str, tf.Variable]:
     """Those of tf1_variables that the model's loss depends on, and which therefore get gradients and slots."""
-    variables = tf1_variables(model)
-    if isinstance(model, heads.SpanModel | heads.TaggingModel):  # they look at tokens and never at the pooled state
-        variables = {name: value for name, value in variables.items() if not name.startswith("bert/pooler/")}
-    return variables
+    unused = () if model.uses_pooler else {row.reference for row in names.POOLER}
+    return {name: variable for name, variable in tf1_variables(model).items() if name not in unused}
 
 
 def _misfits(source: Weights, variables: Mapping[str, tf.Variable]) -> list[str]:

@@ -23,7 +23,6 @@ from bert_tf2.config import BertConfig
 from bert_tf2.export.exported_model import INFO_FILE
 from bert_tf2.finetuning import extract_features
 from bert_tf2.pretraining import predict_masked
-from bert_tf2.pretraining import run as pretraining
 from bert_tf2.support import files
 from bert_tf2.support.errors import UserError
 from bert_tf2.training import loop as training
@@ -191,7 +190,7 @@ def load(
     config = _config(source, bert_config_file)
     tokenizer = _tokenizer(source, config, vocab_file, do_lower_case)
     labels = sources.labels_of(source)
-    dtype = pretraining.dtype_policy(precision)
+    dtype = modeling.dtype_policy(precision)
     model = training.build_model(
         training.create_strategy(),
         lambda: checkpoint.make_model(source, config, labels, dtype=dtype),

@@ -6,17 +6,17 @@
 
     input_mask: shape [8, 64], wanted [B, F] = [8, 128] like input_ids
 
-The letters are those of modeling.py, P is masked positions and L labels. A letter stands for the size that it has where
-it first comes; a digit for itself; `...` for any dimensions.
+The letters are those of modeling.py, P is masked positions and L labels. A letter stands for the size that it has when
+it is first met, a digit for itself, `...` for any number of dimensions.
 
-Only static shapes are compared. In eager execution they are complete. While `tf.function` traces a graph some sizes may
-be unknown, and an unknown size fits anything: to compare it the graph would need operations that run in every step. So
-the checks cost microseconds per trace, and nothing in a training step.
+Only static shapes are compared. In eager execution they are complete. While `tf.function` traces a graph, some sizes
+may be unknown, and an unknown size fits anything: to compare it, the graph would need operations that run in every
+step. So the checks cost microseconds per trace, and nothing in a training step.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -154,3 +154,47 @@ def _static_shape(name: str, value: Any) -> list[int | None] | None:
 
 def _listed(sizes: Sequence[Any]) -> str:
     return f"[{', '.join(map(str, sizes))}]"
+
+
+# The reference's helpers, which `modeling` has too. Only the first one is used in this package.
+
+
+def get_shape_list(
+    tensor: tf.Tensor, expected_rank: int | Collection[int] | None = None, name: str | None = None
+) -> list[int | tf.Tensor]:
+    """The shape of a tensor: Python numbers if they are known statically, else scalar tensors.
+
+    Raises:
+      ValueError: `expected_rank` is given, and `assert_rank` fails.
+    """
+    if expected_rank is not None:
+        assert_rank(tensor, expected_rank, name)
+    dynamic = tf.shape(tensor)
+    return [dynamic[axis] if size is None else size for axis, size in enumerate(tensor.shape.as_list())]
+
+
+def assert_rank(tensor: tf.Tensor, expected_rank: int | Collection[int], name: str | None = None) -> None:
+    """Raises ValueError if the rank is not `expected_rank`, or none of several; `name` is for the message."""
+    allowed = [expected_rank] if isinstance(expected_rank, int) else list(expected_rank)
+    if tensor.shape.rank not in allowed:
+        raise ValueError(
+            f"{name or 'the tensor'} has rank {tensor.shape.rank} (shape {tensor.shape}); expected:"
+            f" {' or '.join(map(str, allowed))}"
+        )
+
+
+def reshape_to_matrix(input_tensor: tf.Tensor) -> tf.Tensor:
+    """[..., D] -> [rows, D]. Raises ValueError for a tensor of fewer than two dimensions."""
+    if input_tensor.shape.rank < 2:
+        raise ValueError(f"a tensor of shape {input_tensor.shape} has no rows: two dimensions or more are needed")
+    return tf.reshape(input_tensor, [-1, get_shape_list(input_tensor)[-1]])
+
+
+def reshape_from_matrix(output_tensor: tf.Tensor, orig_shape_list: Sequence[int | tf.Tensor]) -> tf.Tensor:
+    """[rows, D] -> [..., D]: undoes `reshape_to_matrix`, keeping the present width of the matrix.
+
+    Args:
+      output_tensor: [rows, D].
+      orig_shape_list: `get_shape_list` of the tensor before it was reshaped.
+    """
+    return tf.reshape(output_tensor, [*orig_shape_list[:-1], get_shape_list(output_tensor)[-1]])

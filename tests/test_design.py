@@ -17,7 +17,18 @@ PACKAGE = ROOT / "bert_tf2"
 MODULES = house.modules()
 
 # BERT itself: the modules at the root of the package, which know each other and `support`, and nothing of the folders.
-BERT = {"config", "tokenization", "vocabulary", "records", "shapes", "modeling", "heads", "optimization"}
+BERT = {
+    "config",
+    "tokenization",
+    "vocabulary",
+    "records",
+    "shapes",
+    "layers",
+    "modeling",
+    "losses",
+    "heads",
+    "optimization",
+}
 # The rule of each folder, as docs/design.md states it: what its modules may import beside those of the folder itself.
 RULES = {
     "support": set(),

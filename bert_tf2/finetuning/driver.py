@@ -16,9 +16,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 import numpy as np
 from absl import logging
 
-from bert_tf2 import checkpoint, records
+from bert_tf2 import checkpoint, modeling, records
 from bert_tf2.config import BertConfig
-from bert_tf2.pretraining import run as pretraining
 from bert_tf2.support import console, files, output_lock, progress
 from bert_tf2.support.errors import UserError
 from bert_tf2.training import loop as training
@@ -91,7 +90,7 @@ class FineTuner:
             raise UserError(f"--patience={options.patience} counts evaluations during training: give --eval_steps too")
         self.options = options
         self.config = BertConfig.from_json_file(options.bert_config_file)
-        pretraining.check_sequence_length(options.max_seq_length, self.config)
+        self.config.check_sequence_length(options.max_seq_length)
         source = checkpoint.weights_in_use(options.output_dir, options.init_checkpoint, options.do_train)
         self.tokenizer = provenance.load_tokenizer(
             options.vocab_file, options.do_lower_case, self.config.vocab_size, source, options.init_checkpoint
@@ -123,7 +122,7 @@ class FineTuner:
         files.make_directory(options.output_dir)
         if options.do_train:
             self._held.enter_context(output_lock.training_in(options.output_dir))
-        policy = pretraining.dtype_policy(options.precision)
+        policy = modeling.dtype_policy(options.precision)
         self.model = training.build_model(self._strategy, lambda: make(self.config, policy), options.random_seed)
         self._runner = training.Runner(self.model, self._strategy)
         folder = options.output_dir if options.do_train else _folder_of_weights(options)

@@ -17,7 +17,6 @@ from absl import logging
 from bert_tf2 import checkpoint, modeling, tokenization
 from bert_tf2.config import BertConfig
 from bert_tf2.finetuning.classification.data import truncate_seq_pair
-from bert_tf2.pretraining import run as pretraining
 from bert_tf2.support import console, files, progress
 from bert_tf2.support.errors import UserError
 from bert_tf2.training import loop as training
@@ -85,7 +84,7 @@ def run(options: FeatureOptions) -> int:
         raise UserError(f"--output_file={options.output_file}: .npy holds a vector a line, so --pooling is needed too")
     config = BertConfig.from_json_file(options.bert_config_file)
     layers = parse_layers(options.layers, config.num_hidden_layers)
-    pretraining.check_sequence_length(options.max_seq_length, config)
+    config.check_sequence_length(options.max_seq_length)
     tokenizer = provenance.load_tokenizer(
         options.vocab_file,
         options.do_lower_case,
@@ -99,7 +98,7 @@ def run(options: FeatureOptions) -> int:
         raise UserError(f"{options.input_file}: the file is empty; a line of text for each example is needed")
     strategy = training.create_strategy(options.devices)
     model = training.build_model(
-        strategy, lambda: modeling.BertModel(config, dtype=pretraining.dtype_policy(options.precision)), random_seed=0
+        strategy, lambda: modeling.BertModel(config, dtype=modeling.dtype_policy(options.precision)), random_seed=0
     )
     logging.info(checkpoint.initialize(model, options.init_checkpoint))
     examples = _checked(itertools.chain([first], examples), options.input_file, config)

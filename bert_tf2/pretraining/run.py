@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 import numpy as np
 from absl import logging
 
-from bert_tf2 import checkpoint, heads, records, tokenization
+from bert_tf2 import checkpoint, heads, modeling, records, tokenization
 from bert_tf2.config import BertConfig
 from bert_tf2.support import console, files, output_lock, progress
 from bert_tf2.support.errors import UserError
@@ -112,7 +112,7 @@ def _export(options: PretrainingOptions) -> str:
 
 def _train_and_evaluate(options: PretrainingOptions) -> dict[str, float] | None:
     config = BertConfig.from_json_file(options.bert_config_file)
-    check_sequence_length(options.max_seq_length, config)
+    config.check_sequence_length(options.max_seq_length)
     weights = checkpoint.weights_in_use(options.output_dir, options.init_checkpoint, options.do_train)
     tokenizer = _load_tokenizer(options, config, weights)
     if options.do_train:
@@ -143,7 +143,9 @@ def _compute(
 ) -> dict[str, float] | None:
     strategy = training.create_strategy(options.devices)
     model = training.build_model(
-        strategy, lambda: heads.PretrainingModel(config, dtype=dtype_policy(options.precision)), options.random_seed
+        strategy,
+        lambda: heads.PretrainingModel(config, dtype=modeling.dtype_policy(options.precision)),
+        options.random_seed,
     )
     global_step = _train(model, strategy, source, options, tokenizer) if options.do_train else None
     if not options.do_eval:
@@ -165,20 +167,6 @@ def _compute(
     results["global_step"] = global_step
     training.write_eval_results(options.output_dir, results)
     return results
-
-
-def check_sequence_length(max_seq_length: int, config: BertConfig) -> None:
-    """Raises UserError if the model has too few positions."""
-    if max_seq_length > config.max_position_embeddings:
-        raise UserError(
-            f"--max_seq_length={max_seq_length} is more than the model can read: its configuration says"
-            f" max_position_embeddings {config.max_position_embeddings}"
-        )
-
-
-def dtype_policy(precision: str) -> str:
-    """The Keras dtype policy for a --precision: variables are float32 in any case."""
-    return {"float32": "float32", "bfloat16": "mixed_bfloat16"}[precision]
 
 
 class _Source:

@@ -74,6 +74,11 @@ class Weights:
         return None
 
     @property
+    def num_labels(self) -> int | None:
+        """The number of outputs of a classifier or tagger, None if there is no such head."""
+        return next(iter(self.shapes.get(names.LABELS[0].reference, [])), None)
+
+    @property
     def global_step(self) -> int:
         """The number of steps it was trained for; 0 where it does not say."""
         return int(self.get(names.GLOBAL_STEP)) if names.GLOBAL_STEP in self.shapes else 0

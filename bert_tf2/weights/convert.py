@@ -21,11 +21,11 @@ from collections.abc import Iterable, Iterator
 import numpy as np
 
 from bert_tf2 import tokenization
-from bert_tf2.config import BertConfig
+from bert_tf2.config import BertConfig, check_vocab_size
 from bert_tf2.support import environment, files, outputs, progress
 from bert_tf2.support.errors import UserError, and_more
 from bert_tf2.support.quiet import load_tensorflow
-from bert_tf2.weights import bundle, huggingface, keras_files, names, provenance
+from bert_tf2.weights import bundle, huggingface_writing, keras_files, names, provenance
 from bert_tf2.weights.base import Weights, check_finite
 from bert_tf2.weights.labels import LABEL_MAP_FILE, LabelMap, save_label_map
 from bert_tf2.weights.new_words import ExtendedWeights, extend
@@ -193,19 +193,15 @@ def _check(source: Weights, config: BertConfig, vocabulary: list[str] | None) ->
             f"{source.path}: does not fit the configuration: {and_more(problems, 8, '; ')}. Is it a BERT, and the"
             " configuration its own?"
         )
-    if vocabulary is not None and len(vocabulary) > config.vocab_size:
-        raise UserError(
-            f"the vocabulary has {len(vocabulary)} entries and the word embeddings {config.vocab_size} rows; give the"
-            " vocabulary that the model was trained with (--vocab_file)"
-        )
+    if vocabulary is not None:
+        check_vocab_size("the vocabulary", len(vocabulary), config.vocab_size)
 
 
 def _problems(source: Weights, config: BertConfig) -> Iterator[str]:
-    rows = [*names.encoder(config.num_hidden_layers), *names.HEADS]
-    num_labels = next(iter(source.shapes.get("output_bias", [])), None)
+    rows = names.known(config.num_hidden_layers)
     for row in rows:
         shape = source.shapes.get(row.reference)
-        wanted = names.shape(row, config, num_labels)
+        wanted = names.shape(row, config, source.num_labels)
         if shape is None and names.is_encoder(row.reference):
             yield f"{row.reference} is missing"
         elif shape is not None and shape != wanted:
@@ -215,7 +211,7 @@ def _problems(source: Weights, config: BertConfig) -> Iterator[str]:
         slot = names.is_optimizer_state(name) or name.rpartition("/")[0] in known
         if _OF_ENCODER.match(name) and name not in known and not slot:
             yield f"{name} has no place in {config.num_hidden_layers} layers"
-    for head in (names.POOLER, names.MASKED_LM, names.NEXT_SENTENCE, names.SPAN, names.LABELS):
+    for head in (names.POOLER, *names.HEADS.values()):
         found = [row.reference for row in head if row.reference in source.shapes]
         if 0 < len(found) < len(head):
             absent = [row.reference for row in head if row.reference not in found]
@@ -242,7 +238,7 @@ class _Target:
         self._case_is_stated = case_is_stated
         self._labels = labels
         self._options = options
-        rows = [*names.encoder(config.num_hidden_layers), *names.HEADS]
+        rows = names.known(config.num_hidden_layers)
         self._weights = [row.reference for row in rows if row.reference in source.shapes]
 
     def write(self) -> list[str]:
@@ -335,7 +331,7 @@ class _Target:
             save_label_map(folder, self._labels)
 
     def _write_huggingface(self) -> list[str]:
-        report = huggingface.write_folder(
+        report = huggingface_writing.write_folder(
             self._options.output,
             self._source.shapes,
             self._arrays(self._weights),
@@ -379,7 +375,7 @@ def listing(path: str) -> Iterator[str]:
     source = open_weights(path)
     step = f", step {source.global_step}" if source.global_step else ""
     yield f"{source.path}: {source.kind}, {len(source.shapes)} variables{step}"
-    there = {row.reference: row.huggingface for row in (*names.encoder(_num_layers(source)), *names.HEADS)}
+    there = {row.reference: row.huggingface for row in names.known(_num_layers(source))}
     columns = [max(map(len, column), default=0) for column in (source.shapes, there.values())]
     total = 0
     for name in sorted(source.shapes):
