@@ -18,7 +18,7 @@ from bert_tf2.support import files
 from bert_tf2.support.errors import UserError, and_more
 from bert_tf2.weights import names, provenance
 from bert_tf2.weights.base import Weights, check_finite
-from bert_tf2.weights.bundle import Checkpoint, CheckpointFolder, find_prefix, latest_checkpoint, save
+from bert_tf2.weights.bundle import Checkpoint, CheckpointFolder, latest_checkpoint, save
 from bert_tf2.weights.labels import LabelMap
 from bert_tf2.weights.names import tf1_variables
 from bert_tf2.weights.sources import open_weights
@@ -27,7 +27,6 @@ __all__ = [
     "Checkpoint",
     "CheckpointFolder",
     "check_trained",
-    "find_prefix",
     "initialize",
     "latest_checkpoint",
     "make_model",

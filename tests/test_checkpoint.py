@@ -18,7 +18,7 @@ from bert_tf2.checkpoint import CheckpointFolder
 from bert_tf2.config import BertConfig
 from bert_tf2.support import files
 from bert_tf2.support.errors import UserError
-from bert_tf2.weights import names
+from bert_tf2.weights import bundle, names
 
 DATA = ".data-00000-of-00001"
 
@@ -200,16 +200,16 @@ def test_a_real_tensorflow_1_checkpoint():
 def test_every_name_that_a_user_may_give_leads_to_the_prefix(tmp_path):
     prefix = save_model(tmp_path, small_model())
     for given in (prefix, f"{prefix}.index", f"{prefix}{DATA}", f"{prefix}.meta", str(tmp_path)):
-        assert checkpoint.find_prefix(given) == prefix
+        assert bundle.find_prefix(given) == prefix
 
 
 def test_a_folder_with_several_checkpoints_needs_a_choice(tmp_path):
     for step in (1, 2):
         save_model(tmp_path, small_model(), step)
-    message = message_of(checkpoint.find_prefix, str(tmp_path))
+    message = message_of(bundle.find_prefix, str(tmp_path))
     assert message.endswith(f"name one of them: {tmp_path}/model.ckpt-1, {tmp_path}/model.ckpt-2")
     (tmp_path / "checkpoint").write_text('model_checkpoint_path: "model.ckpt-1"\n')
-    assert checkpoint.find_prefix(str(tmp_path)) == f"{tmp_path}/model.ckpt-1"
+    assert bundle.find_prefix(str(tmp_path)) == f"{tmp_path}/model.ckpt-1"
 
 
 # Starting from another model's weights.

@@ -83,11 +83,6 @@ class Weights:
         """The number of steps it was trained for; 0 where it does not say."""
         return int(self.get(names.GLOBAL_STEP)) if names.GLOBAL_STEP in self.shapes else 0
 
-    def verify(self) -> None:
-        """Reads everything once. Raises UserError if a part does not match its checksum, as far as there are such."""
-        for name in self.shapes:
-            self.get(name)
-
 
 def as_float32(value: np.ndarray) -> np.ndarray:
     """Weights in the precision that models compute in; whole numbers and strings as they are.

@@ -84,16 +84,6 @@ def recognises(path: str) -> str | None:
     return path if is_one and files.exists(path) else None
 
 
-def read_config(path: str) -> BertConfig:
-    """Reads a config.json, given the file or its folder.
-
-    Raises:
-      UserError: there is no such file, it is not JSON, or the model is not BERT.
-    """
-    path = _config_path(path)
-    return _config_of(files.read_json(path), path)
-
-
 def _config_of(values: Mapping[str, Any], path: str) -> BertConfig:
     try:
         return BertConfig.from_dict(from_huggingface(values))

@@ -193,10 +193,6 @@ class ObjectCheckpoint(Weights):
         value = self._bundle.get(self._keys[name])
         return np.ascontiguousarray(value.T) if _is_transposed(name) else value.reshape(self.shapes[name])
 
-    def verify(self) -> None:
-        """Reads everything once, optimizer state too. Raises UserError if a part does not match its checksum."""
-        self._bundle.verify()
-
     @property
     def folder(self) -> str:
         return self._saved_model or self._bundle.folder

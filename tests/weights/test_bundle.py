@@ -114,7 +114,8 @@ def test_hundred_damaged_bytes(tmp_path):
         damaged = bytearray(data)
         damaged[place] ^= change
         (folder / "bert_model.ckpt.data-00000-of-00001").write_bytes(damaged)
-        message = message_of(bundle.Checkpoint(str(folder)).verify)
+        source = bundle.Checkpoint(str(folder))
+        message = message_of(lambda source: [source.get(name) for name in ARRAYS], source)
         assert any(f"the tensor {name} cannot be read" in message for name in ARRAYS), (trial, place)
         shutil.rmtree(folder)
 

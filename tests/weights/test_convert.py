@@ -6,6 +6,7 @@ import pathlib
 import keras
 import numpy as np
 import pytest
+import refused
 import tensorflow as tf
 from command_lines import CommandLines
 from small_models import MAKERS, SHARED, VOCAB, randomize, small_batch, small_config, values_of
@@ -39,10 +40,7 @@ def converted(**options) -> list[str]:
 
 
 def message_of(**options) -> str:
-    with pytest.raises(UserError) as caught:
-        converted(**options)
-    assert "\n" not in str(caught.value)
-    return str(caught.value)
+    return refused.message_of(converted, **options)
 
 
 def arrays(path) -> dict[str, np.ndarray]:

@@ -323,7 +323,6 @@ def test_a_damaged_tensor_is_named(tmp_path):
     source.get("bert/encoder/layer_0/intermediate/dense/kernel")
     message = message_of(source.get, reference_name(name))
     assert prefix in message and "layer_with_weights-5/_intermediate_dense/kernel" in message
-    assert "damaged" in message_of(source.verify)
 
 
 @pytest.mark.parametrize("graph", [b"", b"\x0a\x05", b"\x0a\x02\x0a\x00\x0a\x04\x0a\x02\x08\x09", b"\xff" * 20])
