@@ -64,7 +64,7 @@ def make_model(source: Weights, config: BertConfig, labels: LabelMap | None = No
 
 
 def trained_variables(model) -> dict[str, tf.Variable]:
-    """Those of tf1_variables that the model's loss depends on, and which therefore get gradients and slots."""
+    """The variables of tf1_variables that the model's loss depends on, and that therefore get gradients and slots."""
     unused = () if model.uses_pooler else {row.reference for row in names.POOLER}
     return {name: variable for name, variable in tf1_variables(model).items() if name not in unused}
 
@@ -88,16 +88,16 @@ def initialize(model, init_checkpoint: str) -> str:
 
     Args:
       model: a BertModel or one of heads'.
-      init_checkpoint: anything that sources.open_weights knows.
+      init_checkpoint: anything that sources.open_weights opens.
 
     Returns:
-      One line that says what was loaded, what starts fresh and what was left unused.
+      One line that names what was loaded, what starts fresh and what was not used.
 
     Raises:
       UserError: an encoder variable is missing, or any variable has another shape; the message lists them. (The
-        reference leaves a missing one at its random value without a word.) Or a file beside the checkpoint states
-        another model (provenance.check_config), or a number is NaN or infinite, or a part of the checkpoint, used or
-        not, does not match its checksum.
+        reference silently leaves a missing one at its random value.) Or a file beside the checkpoint states another
+        model (provenance.check_config), or a number is NaN or infinite, or a part of the checkpoint, used or not, does
+        not match its checksum.
     """
     source = open_weights(init_checkpoint)
     variables = tf1_variables(model)
@@ -111,7 +111,7 @@ def initialize(model, init_checkpoint: str) -> str:
     for remark in source.remarks:
         logging.info("%s: %s", source.path, remark)
     for name in source.shapes:
-        value = source.get(name)  # what nobody uses too: damage there tells of damage elsewhere
+        value = source.get(name)  # unused ones too: damage there suggests damage elsewhere
         if name in variables:
             check_finite(source.path, name, value)
             variables[name].assign(value)
@@ -132,7 +132,7 @@ def restore(path: str, variables: Mapping[str, tf.Variable], config: BertConfig 
     Args:
       path: the checkpoint.
       variables: by the reference's names.
-      config: of the model that they belong to, to compare it with the bert_config.json beside the checkpoint.
+      config: the model's configuration, to be compared with the bert_config.json beside the checkpoint.
 
     Raises:
       UserError: the checkpoint lacks one of them or has it in another shape, or has encoder variables beside them, or
@@ -141,7 +141,7 @@ def restore(path: str, variables: Mapping[str, tf.Variable], config: BertConfig 
     source = Checkpoint(path)
     problems = [f"{name} is missing" for name in variables if name not in source.shapes]
     problems += _misfits(source, variables)
-    # A training that continued without them would lose them with its next checkpoint.
+    # If training continued without them, its next checkpoint would lack them.
     problems += [f"{name} is not in the model" for name in _layers_beyond(source, variables)]
     advice = "It belongs to another model or task: use another output_dir, or the configuration it was made with"
     _refuse(source, problems, advice)
@@ -180,12 +180,12 @@ def weights_in_use(output_dir: str, init_checkpoint: str | None, will_train: boo
 
 
 def check_trained(model, source: Weights, may_lack: tuple[str, ...] = ()) -> None:
-    """Makes sure that what a model says comes from weights that somebody trained.
+    """Makes sure that a model's outputs come from trained weights.
 
     Args:
       model: the model.
       source: its weights.
-      may_lack: how the names of variables begin that may be missing all the same.
+      may_lack: prefixes of the names of variables that may be missing.
 
     Raises:
       UserError: the weights lack a variable that the outputs depend on, usually the task's head.

@@ -1,11 +1,11 @@
 """TensorFlow's checkpoint files, `PREFIX.index` and `PREFIX.data-0000N-of-0000M`, and the folders they lie in.
 
-A data file is the bytes of all tensors, one after the other; the index is a table of where each of them is, of what
-shape, and with which checksum. Both are read and written here and not by TensorFlow, which can write only what is in
-memory as a whole, and whose start takes longer than converting BERT-Base.
+A data file has the bytes of all tensors, one after the other; the index is a table of their places, shapes and
+checksums (`sstable`, `bundle_entries`). Both are read and written here and not by TensorFlow, which can only write
+tensors that are all in memory, and whose import takes longer than converting BERT-Base.
 
-TensorFlow 1's and TensorFlow 2's checkpoints are the same container. In the reference's the keys are the names of the
-variables, which is what `Checkpoint` reads; in TensorFlow 2's they are paths through Python objects (`model_garden`).
+TensorFlow 1 and TensorFlow 2 use the same container. In the reference's checkpoints the keys are the names of the
+variables, which `Checkpoint` reads; in TensorFlow 2's they are paths through Python objects (`model_garden`).
 """
 
 from __future__ import annotations
@@ -49,10 +49,10 @@ _STATE_FILE = "checkpoint"
 
 
 def find_prefix(path: str) -> str:
-    """The prefix that a checkpoint goes by, from the prefix itself, one of its files, or its folder.
+    """The prefix of a checkpoint, given the prefix itself, one of its files, or its folder.
 
     Raises:
-      UserError: there is no checkpoint; says which ones lie there.
+      UserError: there is no checkpoint, or a folder has several; the message lists those that exist.
     """
     prefix = re.sub(_FILE, "", path)
     if files.exists(prefix + ".index"):
@@ -71,7 +71,7 @@ def find_prefix(path: str) -> str:
 
 
 def prefixes_in(folder: str) -> list[str]:
-    """The checkpoints that lie in a folder."""
+    """The prefixes of the checkpoints in a folder."""
     found = files.list_directory(folder)
     return [os.path.join(folder, name.removesuffix(".index")) for name in found if name.endswith(".index")]
 
@@ -92,7 +92,7 @@ class Checkpoint(Weights):
 
         Args:
           path: its prefix, one of its files, or its folder.
-          advise: whether the message of a damaged checkpoint names an intact one beside it. To find that one, all
+          advise: whether the message about a damaged checkpoint names an intact one beside it, for which all
             checkpoints beside it are read.
 
         Raises:
@@ -119,7 +119,7 @@ class Checkpoint(Weights):
         return f"{self._prefix}.data-{shard:05}-of-{self._num_shards:05}"
 
     def _check_sizes(self) -> None:
-        """A damaged index may ask for more memory than there is; an incomplete copy has fewer bytes than it says."""
+        """A damaged index may ask for too much memory; an incomplete copy has fewer bytes than the index states."""
         sizes = {shard: self._shard_size(shard) for shard in {entry.shard for entry in self._entries.values()}}
         for name, entry in self._entries.items():
             asked = entry.size
@@ -195,8 +195,8 @@ def save(prefix: str, variables: Mapping[str, tf.Variable], global_step: int | N
 def write(prefix: str, arrays: Iterable[tuple[str, np.ndarray]]) -> None:
     """Writes `prefix.data-00000-of-00001` and `prefix.index`, which TensorFlow 1 and 2 can read.
 
-    The arrays are taken one after the other, so they need not be in memory all at once. The files are written beside
-    and renamed, the index last: a checkpoint whose index is there is complete.
+    The arrays are taken one after the other, so that they need not be in memory together. The files are written under
+    other names and renamed, the index last: a checkpoint that has an index is complete.
 
     Raises:
       UserError: the files cannot be written.
@@ -226,12 +226,12 @@ def _remove_stale(prefix: str, data: str) -> None:
 
 
 def latest_checkpoint(output_dir: str) -> str | None:
-    """The prefix of the newest checkpoint in a folder, as its `checkpoint` file names it; None where there is none.
+    """The prefix of the newest checkpoint in a folder, which its file `checkpoint` names; None if there is none.
 
     Raises:
-      UserError: the file `checkpoint` cannot be understood, or names a checkpoint that is gone, or there are
-        checkpoints of a training but no such file (the reference would start afresh and overwrite them). The message
-        names the newest checkpoint that is intact, and the command that makes a training continue from it.
+      UserError: the file `checkpoint` is invalid or names a checkpoint that does not exist, or there are checkpoints of
+        a training but no such file (the reference would start afresh and overwrite them). The message names the newest
+        intact checkpoint, and the command that makes a training continue from it.
     """
     path = os.path.join(output_dir, _STATE_FILE)
     if not files.exists(path):
@@ -252,16 +252,16 @@ def latest_checkpoint(output_dir: str) -> str | None:
 
 
 def _lost(output_dir: str, problem: str) -> UserError:
-    """The error for a state file that leads to no checkpoint. Nobody is advised to remove what could be recovered."""
+    """The error for a state file that leads to no checkpoint. It never advises to remove what could be recovered."""
     start_afresh = f"no intact checkpoint is left in {output_dir}: restore one, or give another folder to start afresh"
     return UserError(f"{problem}; {_way_back(output_dir) or start_afresh}")
 
 
 def _way_back(folder: str, but: str = "") -> str:
-    """How to continue from the newest intact checkpoint `model.ckpt-STEP` in a folder; "" where there is none.
+    """How to continue from the newest intact checkpoint `model.ckpt-STEP` in a folder; "" if there is none.
 
     Args:
-      folder: of the checkpoints.
+      folder: the folder of the checkpoints.
       but: the name of a checkpoint that is known to be damaged.
     """
     steps = {int(found[1]) for name in files.list_directory(folder) if (found := _OF_TRAINING.fullmatch(name))}
@@ -289,14 +289,14 @@ def _is_intact(prefix: str) -> bool:
 
 
 class CheckpointFolder:
-    """The checkpoints `model.ckpt-STEP` of one training run, the oldest of which are deleted as new ones come."""
+    """The checkpoints `model.ckpt-STEP` of one training run. As new ones are written, the oldest are deleted."""
 
     def __init__(self, output_dir: str, keep_checkpoint_max: int = 5):
         self._output_dir = output_dir
         self._keep = keep_checkpoint_max
 
     def save(self, variables: Mapping[str, tf.Variable], global_step: int) -> str:
-        """Writes a checkpoint, names it in the file `checkpoint` as the latest, and deletes what is too old."""
+        """Writes a checkpoint, names it in the file `checkpoint` as the latest, and deletes the oldest ones."""
         name = f"model.ckpt-{global_step}"
         prefix = os.path.join(self._output_dir, name)
         save(prefix, variables, global_step)
@@ -311,7 +311,7 @@ class CheckpointFolder:
 
     @property
     def count(self) -> int:
-        """How many checkpoints there are already, of those that count."""
+        """The number of checkpoints that the file `checkpoint` lists."""
         return len(self._listed())
 
     def _listed(self) -> list[str]:

@@ -25,7 +25,7 @@ _NUMBERS = {name: number for number, name in _DTYPES.items()}
 
 
 class Entry(NamedTuple):
-    """What the index says of a tensor (BundleEntryProto in TensorFlow's tensor_bundle.proto)."""
+    """An entry of the index (BundleEntryProto in TensorFlow's tensor_bundle.proto)."""
 
     dtype: str
     shape: list[int]
@@ -36,7 +36,7 @@ class Entry(NamedTuple):
 
 
 def fields_of(message: bytes) -> dict[int, list]:
-    """The fields of a protocol buffer: number -> values; what is nested stays bytes."""
+    """The fields of a protocol buffer: number -> values; nested messages stay bytes."""
     fields: dict[int, list] = {}
     place = 0
     while place < len(message):

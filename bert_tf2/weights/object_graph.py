@@ -19,15 +19,15 @@ class ObjectGraph:
     """The objects of a checkpoint.
 
     Attributes:
-      full_names: key -> the name that the variable was made with, of all but optimizer state and counters.
-      global_step, do_lower_case: the keys of these variables; empty where there is none.
+      full_names: key -> the name that the variable was created with, of all but optimizer state and counters.
+      global_step, do_lower_case: the keys of these variables; empty if there are none.
     """
 
     def __init__(self, graph: bytes, stored: Container[str]):
-        """Reads a TrackableObjectGraph, see TensorFlow's trackable_object_graph.proto. `stored` are the keys there are.
+        """Parses a TrackableObjectGraph; `stored` are the keys of the checkpoint.
 
         Raises:
-          DamagedTable, ValueError, TypeError, AttributeError: it is not one.
+          DamagedTable, ValueError, TypeError, AttributeError: `graph` is invalid.
         """
         nodes = [fields(node) for node in fields(graph).get(1, [])]
         self._children = [{name: number for number, name in _pairs(node.get(1, []))} for node in nodes]
@@ -70,7 +70,7 @@ class ObjectGraph:
         return [number for number, children in enumerate(self._children) if {*attributes} <= children.keys()]
 
     def key_at(self, node: int, path: str) -> str | None:
-        """The key of the variable that a path of attributes leads to, if it leads to one."""
+        """The key of the variable at a path of attributes, None if there is none."""
         for attribute in path.split("/"):
             if attribute not in self._children[node]:
                 return None
