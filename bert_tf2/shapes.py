@@ -32,17 +32,17 @@ class ShapeError(UserError, ValueError):
 
 
 class _Size(NamedTuple):
-    """What a letter stands for, and which argument said so."""
+    """The size that a letter stands for, and the argument that it comes from."""
 
     size: int
-    said_by: str
+    source: str
 
 
 class Contract:
     """Shapes in letters, where the same letter is the same size in every argument."""
 
     def __init__(self, owner: str = "the model", **sizes: int):
-        """`sizes` are letters whose sizes are known already; `owner` is what has them, for messages."""
+        """`sizes` are letters whose sizes are known already; `owner` is their source, for messages."""
         self._sizes = {letter: _Size(size, owner) for letter, size in sizes.items()}
 
     @tf.autograph.experimental.do_not_convert
@@ -50,8 +50,8 @@ class Contract:
         """Compares arguments with the shape that each of them must have.
 
         Args:
-          *wanted: the shape, a letter or digit for each dimension; several where any of them will do.
-          **arguments: name -> tensor, array or nested lists. None is passed over.
+          *wanted: the shape, a letter or digit for each dimension; several if any of them is accepted.
+          **arguments: name -> tensor, array or nested lists. None is ignored.
 
         Raises:
           ShapeError: an argument has another shape; names it, its shape and the wanted one.
@@ -74,7 +74,7 @@ class Contract:
 
         Args:
           batch: name -> tensor.
-          wanted: the features that are looked at, each with the shapes that will do.
+          wanted: the features to be checked, each with the shapes that are accepted.
           optional: those of them that may be missing.
 
         Raises:
@@ -112,21 +112,21 @@ class Contract:
         return found
 
     def _describe(self, letters: str, shape: Sequence[int | None] | None = None) -> str:
-        """A wanted shape in letters, in numbers where some are known, and who says so."""
+        """A wanted shape in letters, in numbers if some are known, and the source of these."""
         tail = letters.removeprefix(_ANY)
         start = [_ANY] if tail != letters else []
         text = _listed([*start, *tail])
         if known := [letter for letter in tail if letter in self._sizes]:
             numbers = [letter if (size := self._size_of(letter)) is None else size for letter in tail]
             at_fault = self._at_fault(tail, shape) if shape is not None else []
-            who = dict.fromkeys(self._sizes[letter].said_by for letter in at_fault or known)
+            who = dict.fromkeys(self._sizes[letter].source for letter in at_fault or known)
             text += f" = {_listed([*start, *numbers])} like {' and '.join(who)}"
         elif shape is not None and len(shape) != len(tail):
             text += f": {len(tail)} dimension{'s' * (len(tail) > 1)}, not {len(shape)}"
         return text
 
     def _at_fault(self, tail: str, shape: Sequence[int | None]) -> list[str]:
-        """The letters whose known size is another one in a shape; none where the number of dimensions is wrong."""
+        """The letters whose known size differs from that in a shape; none if the number of dimensions is wrong."""
         if len(shape) < len(tail):
             return []
         pairs = zip(tail, shape[len(shape) - len(tail) :], strict=True)
@@ -134,7 +134,7 @@ class Contract:
 
 
 def _static_shape(name: str, value: Any) -> list[int | None] | None:
-    """The sizes that are known of an argument, None for those that are not; None alone where not even their number is.
+    """The static shape of an argument, with None for unknown sizes; None if not even the rank is known.
 
     Raises:
       ShapeError: nested lists of unequal lengths.
