@@ -32,7 +32,7 @@ from bert_tf2.weights.base import Weights
 CONFIG_FILE = "bert_config.json"
 TOKENIZATION_FILE = "tokenization.json"
 
-# The fields that determine the function that weights compute: all but the dropout rates, the scale of fresh weights, and
+# The fields that determine the function that weights compute: all but the dropout rates, the scale of fresh weights and
 # keys that BERT does not use. A training may change those.
 _DECISIVE = tuple(
     field.name
