@@ -77,7 +77,7 @@ def make_tensorflow(folder: str, precision: str) -> Side:
     from bert_tf2.export import fast_encoder
     from bert_tf2.weights import huggingface
 
-    model = modeling.BertModel(huggingface.read_config(FLAGS.weights))
+    model = modeling.BertModel(huggingface.HuggingFaceFolder(FLAGS.weights).config)
     checkpoint.initialize(model, FLAGS.weights)
     encoder = fast_encoder.Encoder(model, precision)
     encoder.serve = tf.function(lambda **inputs: dict(zip(OUTPUTS, encoder(**inputs), strict=True)), autograph=False)
@@ -202,7 +202,7 @@ def main(_: BenchmarkOptions) -> None:
     print(f"{machine.describe()}\n{versions}; {FLAGS.threads} threads, load {os.getloadavg()[0]:.1f}", flush=True)
     with tempfile.TemporaryDirectory() as folder:
         sides = {name: make_tensorflow(f"{folder}/{name}", name) for name in ("float32", "bfloat16")}
-        run_cases(sides | make_onnx(folder), huggingface.read_config(FLAGS.weights).vocab_size)
+        run_cases(sides | make_onnx(folder), huggingface.HuggingFaceFolder(FLAGS.weights).config.vocab_size)
 
 
 if __name__ == "__main__":

@@ -18,8 +18,8 @@ from bert_tf2.support import files
 from bert_tf2.support.errors import UserError, and_more
 from bert_tf2.weights import names, provenance
 from bert_tf2.weights.base import Weights, check_finite
-from bert_tf2.weights.bundle import Checkpoint, CheckpointFolder, find_prefix, latest_checkpoint, save
-from bert_tf2.weights.labels import TAGGING_TASK, LabelMap
+from bert_tf2.weights.bundle import Checkpoint, CheckpointFolder, latest_checkpoint, save
+from bert_tf2.weights.labels import LabelMap
 from bert_tf2.weights.names import tf1_variables
 from bert_tf2.weights.sources import open_weights
 
@@ -27,7 +27,6 @@ __all__ = [
     "Checkpoint",
     "CheckpointFolder",
     "check_trained",
-    "find_prefix",
     "initialize",
     "latest_checkpoint",
     "make_model",
@@ -41,33 +40,33 @@ __all__ = [
 
 
 def make_model(source: Weights, config: BertConfig, labels: LabelMap | None = None, **kwargs):
-    """The model that has the heads that some weights have, a BertModel where they have none; its variables are fresh.
+    """Makes the model whose heads some weights have, a BertModel if they have none; its variables are fresh.
 
     Args:
       source: the weights.
       config: their configuration.
-      labels: what the outputs of a classifier or a tagger mean, as sources.labels_of finds it. Without it they are
-        taken for those of a classifier, since the variables of both have the same names.
+      labels: what the outputs of a classifier or a tagger mean, as sources.labels_of finds it. Defaults to those of a
+        classifier, since the variables of both have the same names.
       **kwargs: for the model's constructor.
     """
-    if names.MASKED_LM[0].reference in source.shapes or names.NEXT_SENTENCE[0].reference in source.shapes:
-        return heads.PretrainingModel(config, **kwargs)
-    if names.SPAN[0].reference in source.shapes:
-        return heads.SpanModel(config, **kwargs)
-    if names.LABELS[0].reference not in source.shapes:
+    present = {head for head, rows in names.HEADS.items() if rows[0].reference in source.shapes}
+    labels_of = labels.labels_of if labels else "texts"
+    for model in heads.MODELS:
+        if present & {*model.heads} and model.labels_of in (None, labels_of):
+            break
+    else:
         return modeling.BertModel(config, **kwargs)
-    num_labels = source.shapes["output_bias"][0]
-    if labels and labels.task == TAGGING_TASK:
-        return heads.TaggingModel(config, num_labels, **kwargs)
-    return heads.ClassifierModel(config, num_labels, regression=bool(labels and labels.regression), **kwargs)
+    if model.labels_of:
+        kwargs["num_labels"] = source.num_labels
+        if labels and labels.regression:
+            kwargs["regression"] = True
+    return model(config, **kwargs)
 
 
 def trained_variables(model) -> dict[str, tf.Variable]:
-    """Those of tf1_variables that the model's loss depends on, and which therefore get gradients and slots."""
-    variables = tf1_variables(model)
-    if isinstance(model, heads.SpanModel | heads.TaggingModel):  # they look at tokens and never at the pooled state
-        variables = {name: value for name, value in variables.items() if not name.startswith("bert/pooler/")}
-    return variables
+    """The variables of tf1_variables that the model's loss depends on, and that therefore get gradients and slots."""
+    unused = () if model.uses_pooler else {row.reference for row in names.POOLER}
+    return {name: variable for name, variable in tf1_variables(model).items() if name not in unused}
 
 
 def _misfits(source: Weights, variables: Mapping[str, tf.Variable]) -> list[str]:
@@ -89,16 +88,16 @@ def initialize(model, init_checkpoint: str) -> str:
 
     Args:
       model: a BertModel or one of heads'.
-      init_checkpoint: anything that sources.open_weights knows.
+      init_checkpoint: anything that sources.open_weights opens.
 
     Returns:
-      One line that says what was loaded, what starts fresh and what was left unused.
+      One line that names what was loaded, what starts fresh and what was not used.
 
     Raises:
       UserError: an encoder variable is missing, or any variable has another shape; the message lists them. (The
-        reference leaves a missing one at its random value without a word.) Or a file beside the checkpoint states
-        another model (provenance.check_config), or a number is NaN or infinite, or a part of the checkpoint, used or
-        not, does not match its checksum.
+        reference silently leaves a missing one at its random value.) Or a file beside the checkpoint states another
+        model (provenance.check_config), or a number is NaN or infinite, or a part of the checkpoint, used or not, does
+        not match its checksum.
     """
     source = open_weights(init_checkpoint)
     variables = tf1_variables(model)
@@ -112,7 +111,7 @@ def initialize(model, init_checkpoint: str) -> str:
     for remark in source.remarks:
         logging.info("%s: %s", source.path, remark)
     for name in source.shapes:
-        value = source.get(name)  # what nobody uses too: damage there tells of damage elsewhere
+        value = source.get(name)  # unused ones too: damage there suggests damage elsewhere
         if name in variables:
             check_finite(source.path, name, value)
             variables[name].assign(value)
@@ -133,7 +132,7 @@ def restore(path: str, variables: Mapping[str, tf.Variable], config: BertConfig 
     Args:
       path: the checkpoint.
       variables: by the reference's names.
-      config: of the model that they belong to, to compare it with the bert_config.json beside the checkpoint.
+      config: the model's configuration, to be compared with the bert_config.json beside the checkpoint.
 
     Raises:
       UserError: the checkpoint lacks one of them or has it in another shape, or has encoder variables beside them, or
@@ -142,7 +141,7 @@ def restore(path: str, variables: Mapping[str, tf.Variable], config: BertConfig 
     source = Checkpoint(path)
     problems = [f"{name} is missing" for name in variables if name not in source.shapes]
     problems += _misfits(source, variables)
-    # A training that continued without them would lose them with its next checkpoint.
+    # If training continued without them, its next checkpoint would lack them.
     problems += [f"{name} is not in the model" for name in _layers_beyond(source, variables)]
     advice = "It belongs to another model or task: use another output_dir, or the configuration it was made with"
     _refuse(source, problems, advice)
@@ -181,12 +180,12 @@ def weights_in_use(output_dir: str, init_checkpoint: str | None, will_train: boo
 
 
 def check_trained(model, source: Weights, may_lack: tuple[str, ...] = ()) -> None:
-    """Makes sure that what a model says comes from weights that somebody trained.
+    """Makes sure that a model's outputs come from trained weights.
 
     Args:
       model: the model.
       source: its weights.
-      may_lack: how the names of variables begin that may be missing all the same.
+      may_lack: prefixes of the names of variables that may be missing.
 
     Raises:
       UserError: the weights lack a variable that the outputs depend on, usually the task's head.

@@ -1,31 +1,35 @@
-"""BertConfig: the shape of a BERT model, as `bert_config.json` files state it."""
+"""BertConfig: the shape of a BERT model, as `bert_config.json` states it, or the `config.json` of `transformers`.
+
+The two files mostly agree, and differ where it matters: Hugging Face's `"hidden_act": "gelu"` is the exact function,
+computed with erf, and the reference's is the approximation with tanh; and keys that a file omits have other defaults
+(2 segments there, 16 in the reference). Both directions keep the function that the weights were trained with.
+"""
 
 from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from absl import logging
 
-from bert_tf2 import huggingface_config
 from bert_tf2.support import files
 from bert_tf2.support.errors import UserError
 
-# What modeling.get_activation can make. "gelu" is the tanh approximation, as in every model that Google released;
-# "gelu_erf" the exact function, which `transformers` calls "gelu". The reference does not know it.
+# What modeling.get_activation accepts. "gelu" is the tanh approximation, as in every model that Google released;
+# "gelu_erf" is the exact function, which `transformers` calls "gelu" and the reference does not have.
 ACTIVATIONS = ("gelu", "gelu_erf", "relu", "tanh", "linear")
 
 LAYER_NORM_EPSILON = 1e-12
 
-# Without these nobody can know which model is meant. The reference asks for vocab_size only and takes BERT-Base's
-# numbers for the rest, which surfaces much later as a checkpoint that does not fit.
+# Required keys. The reference requires vocab_size only and defaults to BERT-Base's numbers for the rest, which surfaces
+# much later as a checkpoint that does not fit.
 _REQUIRED = ("vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size")
 _SIZES = (*_REQUIRED, "max_position_embeddings", "type_vocab_size")
 _PROBABILITIES = ("hidden_dropout_prob", "attention_probs_dropout_prob")
 
-# No encoder is as large. What asks for more is a typing error, which would be noticed after minutes, by the memory.
+# No encoder is larger. Larger numbers are typing errors, which would otherwise show after minutes, as exhausted memory.
 _MOST_LAYERS = 1000
 _LARGEST_SIZE = 10**7
 _MOST_PARAMETERS = 10**11
@@ -53,9 +57,9 @@ class BertConfig:
       type_vocab_size: rows of the segment table.
       initializer_range: standard deviation of the truncated normal that fresh weights are drawn from; 0 makes them all
         zero.
-      layer_norm_eps: what LayerNorm adds to the variance. The reference has 1e-12 and no key for it; a model from
-        elsewhere may have another. Written only where it is another.
-      extra: keys of the file that BERT does not use (the multilingual and Chinese releases carry some), kept so that
+      layer_norm_eps: what LayerNorm adds to the variance. Always 1e-12 in the reference, which has no key for it, so
+        it is written only if it differs.
+      extra: keys of the file that BERT does not use (the multilingual and Chinese releases have some), kept so that
         writing the file again loses nothing.
     """
 
@@ -105,7 +109,7 @@ class BertConfig:
             yield f"hidden_act {_shown(self.hidden_act)} is not one of {', '.join(ACTIVATIONS)}"
 
     def _num_parameters(self) -> int:
-        """About how many numbers the encoder has; biases and the like are left out."""
+        """The approximate number of parameters of the encoder, without biases and the like."""
         rows = self.vocab_size + self.max_position_embeddings + self.type_vocab_size
         block = self.hidden_size * (4 * self.hidden_size + 2 * self.intermediate_size)
         return self.hidden_size * rows + self.num_hidden_layers * block
@@ -116,10 +120,10 @@ class BertConfig:
 
     @classmethod
     def from_dict(cls, json_object: Mapping[str, Any]) -> BertConfig:
-        """Makes a configuration from what a `bert_config.json` holds.
+        """Makes a configuration from the content of a `bert_config.json`.
 
         Raises:
-          UserError: a key that decides the model's shape is missing, or a value makes no sense.
+          UserError: a key that decides the model's shape is missing, or a value is invalid.
         """
         missing = [name for name in _REQUIRED if name not in json_object]
         if missing:
@@ -137,41 +141,42 @@ class BertConfig:
         """Reads a `bert_config.json`, or a `config.json` of Hugging Face's `transformers`.
 
         Raises:
-          UserError: no such file, not JSON (names the line), not an object, or not a possible model.
+          UserError: the file does not exist, is not JSON (names the line), is not an object, or describes no possible
+            model.
         """
         values = files.read_json(json_file)
         try:
-            if huggingface_config.is_huggingface_config(values):
-                if remark := huggingface_config.remark(values):
+            if is_huggingface_config(values):
+                if remark := activation_remark(values):
                     logging.info("%s: %s", json_file, remark)
-                values = huggingface_config.from_huggingface(values)
+                values = from_huggingface(values)
             return cls.from_dict(values)
         except UserError as error:
             raise UserError(f"{json_file}: {error}") from error
 
-    def check_sequence_length(self, max_seq_length: int) -> None:
-        """Raises UserError if the model has too few positions."""
-        if max_seq_length > self.max_position_embeddings:
-            raise UserError(
-                f"--max_seq_length={max_seq_length} is more than the model can read: its configuration says"
-                f" max_position_embeddings {self.max_position_embeddings}"
-            )
-
     def check_pairs(self, what: str) -> None:
-        """Makes sure that the model tells two texts apart.
+        """Makes sure that the model can tell two texts apart.
 
         Otherwise the second text would get no segment embedding at all, as it does in the reference.
 
         Args:
-          what: where there are two texts: "the task mrpc", "data.txt, line 3".
+          what: what has two texts: "the task mrpc", "data.txt, line 3".
 
         Raises:
-          UserError: it has a single segment.
+          UserError: the model has a single segment.
         """
         if self.type_vocab_size < 2:
             raise UserError(
                 f"{what}: has two texts (segments), but the model's configuration says type_vocab_size"
                 f" {self.type_vocab_size}, so the model cannot tell them apart; take one with type_vocab_size 2"
+            )
+
+    def check_sequence_length(self, max_seq_length: int) -> None:
+        """Raises UserError if the model has fewer positions than `max_seq_length`."""
+        if max_seq_length > self.max_position_embeddings:
+            raise UserError(
+                f"--max_seq_length={max_seq_length} is more than the model can read: its configuration says"
+                f" max_position_embeddings {self.max_position_embeddings}"
             )
 
     def to_dict(self) -> dict[str, Any]:
@@ -187,7 +192,133 @@ class BertConfig:
         return json.dumps(self.to_dict(), indent=2, sort_keys=True) + "\n"
 
 
+def check_vocab_size(name: str, num_entries: int, vocab_size: int, exact: bool = False) -> None:
+    """Makes sure that the ids of a vocabulary are those of a model.
+
+    Args:
+      name: the vocabulary, for the message.
+      num_entries: the number of its entries.
+      vocab_size: of the model's configuration.
+      exact: whether every id of the model needs an entry. Otherwise vocab_size may be larger, as some models round up.
+
+    Raises:
+      UserError: there are more entries than the model has embeddings, or with `exact` fewer.
+    """
+    if num_entries > vocab_size or (exact and num_entries < vocab_size):
+        raise UserError(
+            f"{name}: {num_entries} entries, but the model's configuration says vocab_size {vocab_size}; take the"
+            " vocabulary that the model was trained with"
+        )
+
+
 def _shown(value: object) -> str:
-    """A value as a file has it, cut where that is long."""
+    """A value as it stands in a file, cut if it is long."""
     text = repr(value)
     return text if len(text) <= 60 else f"{text[:60]}..."
+
+
+# Hugging Face's spelling.
+
+# Keys that `transformers` writes and no bert_config.json has.
+_MARKS = ("model_type", "architectures", "transformers_version", "torch_dtype", "id2label", "output_attentions")
+
+# The defaults of `transformers`: the reference's but for one, and vocab_size, which has none in the reference.
+_DEFAULTS = {
+    **{field.name: field.default for field in dataclasses.fields(BertConfig) if field.name != "extra"},
+    "vocab_size": 30522,
+    "type_vocab_size": 2,
+}
+
+# Their name of each activation function -> ours; five of their names stand for one approximation.
+_FROM_THEIRS = {
+    **dict.fromkeys(("gelu", "gelu_python"), "gelu_erf"),
+    **dict.fromkeys(("gelu_pytorch_tanh", "gelu_new", "gelu_fast", "gelu_python_tanh", "gelu_accurate"), "gelu"),
+    **{name: name for name in ("relu", "tanh", "linear")},
+}
+_MEANINGS = {"gelu_erf": "the exact function, with erf", "gelu": "the approximation with tanh"}
+
+
+def is_huggingface_config(values: Mapping[str, Any]) -> bool:
+    """Whether an object read from JSON is a configuration of `transformers` and not a bert_config.json."""
+    return any(mark in values for mark in _MARKS)
+
+
+def architecture_of(values: Mapping[str, Any]) -> str | None:
+    """The class of `transformers` that the weights were saved from, for example "BertForMaskedLM"; None if unknown."""
+    named = values.get("architectures")
+    return str(named[0]) if isinstance(named, list) and named else None
+
+
+def from_huggingface(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Translates the content of a config.json into the keys of a bert_config.json; other keys are dropped.
+
+    Raises:
+      UserError: the model is not a BERT encoder, or has a part that the models of this package do not have.
+    """
+    for problem in _foreign_parts(values):
+        raise UserError(f"this configuration of transformers {problem}")
+    known = {**_DEFAULTS, **{name: values[name] for name in _DEFAULTS if name in values}}
+    hidden_act = values.get("hidden_act", "gelu")
+    if not isinstance(hidden_act, str) or hidden_act not in _FROM_THEIRS:
+        raise UserError(
+            f"this configuration of transformers has hidden_act {hidden_act!r}, which is not one of"
+            f" {', '.join(_FROM_THEIRS)}"
+        )
+    return {**known, "hidden_act": _FROM_THEIRS[hidden_act]}
+
+
+def _foreign_parts(values: Mapping[str, Any]):
+    kind = values.get("model_type", "bert")
+    if kind != "bert":
+        yield f"is one of model_type {kind!r}; only 'bert' has this project's layers"
+    architecture = architecture_of(values)
+    if architecture and not architecture.startswith("Bert") and "model_type" not in values:
+        yield f"is one of {architecture}, which is no BERT"
+    if values.get("is_decoder") or values.get("add_cross_attention"):
+        yield "is one of a decoder (is_decoder or add_cross_attention), whose tokens see only what is before them"
+    position = values.get("position_embedding_type", "absolute")
+    if position not in ("absolute", None):
+        yield f"has position_embedding_type {position!r}; BERT's are 'absolute'"
+    if values.get("quantization_config"):
+        yield "is one of quantized weights (quantization_config); save the model without quantization first"
+
+
+def activation_remark(values: Mapping[str, Any]) -> str | None:
+    """A sentence about the activation function of a config.json if it has another name here, else None."""
+    theirs = values.get("hidden_act", "gelu")
+    ours = _FROM_THEIRS.get(theirs) if isinstance(theirs, str) else None
+    if ours in (theirs, None):
+        return None
+    return f'"hidden_act": "{theirs}" of transformers is {_MEANINGS[ours]}; it is called "{ours}" here.'
+
+
+def to_huggingface(
+    config: BertConfig, architecture: str, labels: Sequence[str], regression: bool, pad_token_id: int
+) -> dict[str, Any]:
+    """The content of a config.json.
+
+    Args:
+      config: the model's configuration.
+      architecture: the class of `transformers`, for example "BertForPreTraining".
+      labels: the names of a classifier's outputs, in their order; empty if there is no classifier.
+      regression: whether a classifier's one output is a score.
+      pad_token_id: the id of the padding token.
+    """
+    hidden_act = config.hidden_act.lower()
+    content = {
+        **{name: getattr(config, name) for name in _DEFAULTS},
+        **{name: getattr(config, name) or 0.0 for name in _PROBABILITIES},  # null is not allowed there
+        "hidden_act": {"gelu": "gelu_pytorch_tanh", "gelu_erf": "gelu"}.get(hidden_act, hidden_act),
+        "architectures": [architecture],
+        "model_type": "bert",
+        "pad_token_id": pad_token_id,
+        "position_embedding_type": "absolute",
+        "torch_dtype": "float32",
+        "use_cache": True,
+    }
+    if labels:
+        content["id2label"] = {str(index): label for index, label in enumerate(labels)}
+        content["label2id"] = {label: index for index, label in enumerate(labels)}
+    if regression:
+        content["problem_type"] = "regression"
+    return content

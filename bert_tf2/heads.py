@@ -1,14 +1,17 @@
-"""What stands on top of the encoder: one model per task, with its logits and its loss.
+"""The encoder with heads on top: one model per task, with its logits and its loss.
 
     PretrainingModel   masked words from sequence_output, next sentence from pooled_output
     ClassifierModel    one label (or number) per example from pooled_output
     SpanModel          where an answer starts and ends, from sequence_output
     TaggingModel       one label per token from sequence_output
 
-Each model has the same three methods, and the training loop knows nothing else of it:
+Each model has the same three methods; the training loop uses only these and `loss_names`:
     call          features -> logits
     loss_terms    features and labels -> what training minimises
-    outputs       features (and labels) -> what evaluation and prediction look at, one row per example
+    outputs       features (and labels) -> what evaluation and prediction need, one row per example
+
+A model's class states the facts about it, and nothing else in the package does: see the attributes of `_Model`. A new
+head is a class here, its place in MODELS, and the names of its variables in `weights.names`.
 
 The letters in the shape comments are those of modeling.py; P is max_predictions_per_seq, L the number of labels, M any
 number of states.
@@ -17,102 +20,52 @@ number of states.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import NamedTuple
 
 import keras
 import tensorflow as tf
 
 from bert_tf2 import modeling, records, shapes
 from bert_tf2.config import BertConfig
+from bert_tf2.layers import Dense, DropoutSeeds, LayerNorm, OutputLayer, dropout
+from bert_tf2.losses import (
+    NO_PREDICTIONS,
+    LossTerm,
+    classification_loss,
+    gather_indexes,
+    get_masked_lm_output,
+    get_next_sentence_output,
+    masked_lm_loss_term,
+    mean_term,
+)
+from bert_tf2.shapes import get_shape_list
 
 Batch = Mapping[str, tf.Tensor]
-
-# Keeps a batch without a single prediction at loss 0 instead of 0 / 0 (reference: get_masked_lm_output).
-_NO_PREDICTIONS = 1e-5
-
-
-class LossTerm(NamedTuple):
-    """A weighted mean that is still in two parts: its value is `total / (weight + epsilon)`.
-
-    On several replicas the weights are summed over all of them before the division. Were each replica to divide by its
-    own weight, an example on a replica with few predictions would count for more than the same example elsewhere.
-    """
-
-    name: str
-    total: tf.Tensor
-    weight: tf.Tensor
-    epsilon: float = 0.0
-
-    def mean(self) -> tf.Tensor:
-        return self.total / (self.weight + self.epsilon)
-
-
-def gather_indexes(sequence_tensor: tf.Tensor, positions: tf.Tensor) -> tf.Tensor:
-    """Picks the states at the given positions of each example.
-
-    Args:
-      sequence_tensor: [B, F, D].
-      positions: int [B, P], each below F.
-
-    Returns:
-      [B * P, D], example after example. Reference: the function of the same name.
-
-    Raises:
-      shapes.ShapeError: an argument has another shape.
-    """
-    contract = shapes.Contract()
-    contract.check("BFD", sequence_tensor=sequence_tensor)
-    contract.check("BP", positions=positions)
-    width = modeling.get_shape_list(sequence_tensor)[2]
-    return tf.reshape(tf.gather(sequence_tensor, positions, batch_dims=1), [-1, width])
-
-
-class OutputLayer(keras.layers.Layer):
-    """Scores L classes: x @ output_weights^T + output_bias, in float32.
-
-    The variables have the reference's shapes, [L, D] and [L].
-    """
-
-    def __init__(self, num_labels: int, width: int, initializer_range: float, **kwargs):
-        super().__init__(**kwargs)
-        initializer = modeling.create_initializer(initializer_range)
-        self.output_weights = self.add_weight(shape=[num_labels, width], initializer=initializer, name="output_weights")
-        self.output_bias = self.add_weight(shape=[num_labels], initializer="zeros", autocast=False, name="output_bias")
-        self.built = True
-
-    def call(self, x: tf.Tensor) -> tf.Tensor:
-        """[..., D] -> float32 [..., L]. Raises shapes.ShapeError for another width."""
-        shapes.Contract(D=self.output_weights.shape[1]).check("...D", x=x)
-        rows = tf.reshape(x, [-1, self.output_weights.shape[1]])
-        logits = tf.cast(tf.matmul(rows, self.output_weights, transpose_b=True), tf.float32) + self.output_bias
-        return tf.reshape(logits, [*modeling.get_shape_list(x)[:-1], self.output_weights.shape[0]])
 
 
 class MaskedLMHead(keras.layers.Layer):
     """Turns a hidden state back into a word (paper, section 3.1, task 1).
 
-    The state first passes a small network of its own, `transform`: the encoder's last layer can then be good for
-    other uses too. What comes out lives in the same space as the word embeddings, so the score of a word is the dot
-    product of the state with that word's embedding: the embedding table, transposed, IS the output layer. A word is
-    probable where the state points the way its embedding points, and what training learns of a word as an answer
-    moves the same numbers that stand for it as an input. Only the bias, one number a word that learns how frequent it
-    is, belongs to the output alone.
+    The state first passes a small network of its own, `transform`, so that the encoder's last layer need not
+    specialise in words. The result lies in the same space as the word embeddings, and the score of a word is the dot
+    product of the state with that word's embedding: the embedding table, transposed, is the output layer. What training
+    learns about a word as an answer changes the same numbers that represent it as an input. Only the bias, one number
+    per word that learns how frequent it is, belongs to the output alone.
     """
 
     def __init__(self, config: BertConfig, **kwargs):
         super().__init__(**kwargs)
         width = config.hidden_size
-        self.transform = modeling.Dense(
+        self.transform = Dense(
             width, width, config.initializer_range, config.hidden_act, name="transform", dtype=self.dtype_policy
         )
-        self.layer_norm = modeling.LayerNorm(width, config.layer_norm_eps, name="LayerNorm", dtype=self.dtype_policy)
+        self.layer_norm = LayerNorm(width, config.layer_norm_eps, name="LayerNorm", dtype=self.dtype_policy)
         self.output_bias = self.add_weight(
             shape=[config.vocab_size], initializer="zeros", autocast=False, name="output_bias"
         )
         self.built = True
 
     def contract(self) -> shapes.Contract:
-        """D and V as this head has them."""
+        """A contract with the D and V of this head."""
         return shapes.Contract(D=self.transform.kernel.shape[0], V=self.output_bias.shape[0])
 
     def call(self, states: tf.Tensor, output_weights: tf.Tensor) -> tf.Tensor:
@@ -125,100 +78,29 @@ class MaskedLMHead(keras.layers.Layer):
         return tf.cast(logits, tf.float32) + self.output_bias
 
 
-def get_masked_lm_output(
-    head: MaskedLMHead,
-    input_tensor: tf.Tensor,
-    output_weights: tf.Tensor,
-    positions: tf.Tensor,
-    label_ids: tf.Tensor,
-    label_weights: tf.Tensor,
-) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
-    """Predicts the masked words and scores the predictions.
-
-    Only the P masked positions are looked at, not all F: they are gathered first, since the product with the whole
-    vocabulary is what costs. The reference's function of the same name, except that the variables come with `head`
-    where that function makes them from a bert_config.
-
-    Args:
-      head: the transform and the output bias.
-      input_tensor: sequence_output, [B, F, D].
-      output_weights: the word embedding table [V, D], the variable itself.
-      positions: int [B, P], masked_lm_positions.
-      label_ids: int [B, P], the words that stood there.
-      label_weights: float [B, P], 1 for a prediction and 0 for the filling of the table.
-
-    Returns:
-      loss: scalar, mean over the predictions by weight.
-      per_example_loss: [B * P], unweighted.
-      log_probs: [B * P, V].
-
-    Raises:
-      shapes.ShapeError: an argument has another shape.
-    """
-    contract = head.contract()
-    contract.check("BFD", input_tensor=input_tensor)
-    contract.check("VD", output_weights=output_weights)
-    contract.check("BP", positions=positions, label_ids=label_ids, label_weights=label_weights)
-    logits = head(gather_indexes(input_tensor, positions), output_weights)  # [B * P, V]
-    label_ids = tf.reshape(label_ids, [-1])
-    label_weights = tf.reshape(tf.cast(label_weights, tf.float32), [-1])
-    per_example_loss = tf.nn.sparse_softmax_cross_entropy_with_logits(labels=label_ids, logits=logits)
-    loss = masked_lm_loss_term(per_example_loss, label_weights).mean()
-    return loss, per_example_loss, tf.nn.log_softmax(logits)
-
-
-def masked_lm_loss_term(per_example_loss: tf.Tensor, label_weights: tf.Tensor) -> LossTerm:
-    """Losses [B * P] and their weights (any shape of that size) -> the term that training minimises."""
-    weights = tf.reshape(tf.cast(label_weights, tf.float32), [-1])
-    total = tf.reduce_sum(weights * per_example_loss)
-    return LossTerm("masked_lm_loss", total, tf.reduce_sum(weights), _NO_PREDICTIONS)
-
-
-def get_next_sentence_output(
-    head: OutputLayer, input_tensor: tf.Tensor, labels: tf.Tensor
-) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
-    """Decides whether segment B followed segment A in the text (paper, section 3.1, task 2).
-
-    Args:
-      head: two classes, 0 "is next" and 1 "is random".
-      input_tensor: pooled_output, [B, D].
-      labels: int [B] or [B, 1].
-
-    Returns:
-      loss (scalar), per_example_loss [B], log_probs [B, 2]. Reference: the function of the same name.
-
-    Raises:
-      shapes.ShapeError: an argument has another shape.
-    """
-    contract = shapes.Contract(D=head.output_weights.shape[1])
-    contract.check("BD", input_tensor=input_tensor)
-    contract.check("B", "B1", labels=labels)
-    logits = head(input_tensor)
-    per_example_loss = _classification_loss(logits, labels)
-    return tf.reduce_mean(per_example_loss), per_example_loss, tf.nn.log_softmax(logits)
-
-
-def _classification_loss(logits: tf.Tensor, labels: tf.Tensor) -> tf.Tensor:
-    """[B, L] and int [B] or [B, 1] -> [B]."""
-    return tf.nn.sparse_softmax_cross_entropy_with_logits(labels=tf.reshape(labels, [-1]), logits=logits)
-
-
-def _mean_term(name: str, values: tf.Tensor) -> LossTerm:
-    return LossTerm(name, tf.reduce_sum(values), tf.cast(tf.size(values), tf.float32))
-
-
-# The shapes of a feature by its length in the table of records; where that is 1, models take a column too.
+# The shapes of a feature by its length in the table of records. For length 1, models accept a column too.
 _FEATURE_SHAPES = {"max_seq_length": ("BF",), "max_predictions_per_seq": ("BP",), 1: ("B", "B1")}
+
+# The dropout before an output layer is 10 % whatever the config says (reference: create_model of run_classifier).
+_CLASSIFIER_DROPOUT = 0.1
+# So is the deviation of the fresh output weights in the fine-tuning tasks.
+_OUTPUT_INITIALIZER_RANGE = 0.02
 
 
 class _Model(keras.Model):
     """An encoder with something on top; what the models below share.
 
     Attributes:
-      loss_names: the names of what loss_terms returns, in that order.
-      record_kind: the table of its features; here for their shapes.
+      heads: the heads it has, keys of `weights.names.HEADS`, which names their variables.
+      labels_of: what its labels are given to, "texts" or "tokens", if its constructor takes num_labels; else None.
+      uses_pooler: whether its loss depends on pooled_output. If not, the pooler gets no gradient and is not trained.
+      loss_names: the names of the terms of loss_terms, in their order.
+      record_kind: the table of its features, here for their shapes.
     """
 
+    heads: tuple[str, ...]
+    labels_of: str | None = None
+    uses_pooler: bool
     loss_names: tuple[str, ...] = ("loss",)
     record_kind: records.RecordKind
 
@@ -226,6 +108,10 @@ class _Model(keras.Model):
         super().__init__(**kwargs)
         self.config = config
         self.bert = modeling.BertModel(config, dtype=self.dtype_policy)
+
+    def _make_output_layer(self, num_labels: int) -> OutputLayer:
+        width, deviation = self.config.hidden_size, _OUTPUT_INITIALIZER_RANGE
+        return OutputLayer(num_labels, width, deviation, name="output", dtype=self.dtype_policy)
 
     def get_config(self) -> dict:
         return {**super().get_config(), "config": self.config.to_dict()}
@@ -235,10 +121,10 @@ class _Model(keras.Model):
         return cls(**{**config, "config": BertConfig.from_dict(config["config"])})
 
     def check(self, batch: Batch, *features: str) -> None:
-        """Compares the inputs of a batch and some more of its features with their shapes in `record_kind`.
+        """Compares the inputs of a batch and `features` with their shapes in `record_kind`.
 
         Raises:
-          shapes.ShapeError: `input_ids` or one of `features` is missing, or one that is there has another shape.
+          shapes.ShapeError: `input_ids` or one of `features` is missing, or a feature has another shape.
         """
         inputs = ("input_ids", "input_mask", "segment_ids")
         table = self.record_kind.features
@@ -262,11 +148,21 @@ class _Model(keras.Model):
             dropout_seed=dropout_seed,
         )
 
+    def _drop(self, states: tf.Tensor, training: bool, dropout_seed: tf.Tensor | None) -> tf.Tensor:
+        """Applies the dropout before an output layer."""
+        if not training:
+            return states
+        # A stream of its own: the encoder's dropouts count theirs from the step's seed itself.
+        own = None if dropout_seed is None else tf.random.experimental.stateless_fold_in(dropout_seed, -1)
+        return dropout(states, _CLASSIFIER_DROPOUT, DropoutSeeds(own))
+
 
 @keras.saving.register_keras_serializable(package="bert_tf2")
 class PretrainingModel(_Model):
     """Masked words and next sentences, from records.PRETRAINING."""
 
+    heads = ("masked_lm", "next_sentence")
+    uses_pooler = True
     loss_names = ("masked_lm_loss", "next_sentence_loss")
     record_kind = records.PRETRAINING
 
@@ -284,7 +180,7 @@ class PretrainingModel(_Model):
         output = self.encode(batch, training, dropout_seed)
         states = gather_indexes(output.sequence_output, batch["masked_lm_positions"])  # [B * P, D]
         logits = self.masked_lm(states, self.bert.get_embedding_table())
-        return tf.reshape(logits, [*modeling.get_shape_list(batch["masked_lm_positions"]), self.config.vocab_size])
+        return tf.reshape(logits, [*get_shape_list(batch["masked_lm_positions"]), self.config.vocab_size])
 
     def _predictions(self, batch: Batch, training: bool, dropout_seed: tf.Tensor | None):
         self.check(batch, "masked_lm_positions", "masked_lm_ids", "masked_lm_weights", "next_sentence_labels")
@@ -307,13 +203,13 @@ class PretrainingModel(_Model):
         (_, word_loss, _), (_, sentence_loss, _) = self._predictions(batch, True, dropout_seed)
         return [
             masked_lm_loss_term(word_loss, batch["masked_lm_weights"]),
-            _mean_term("next_sentence_loss", sentence_loss),
+            mean_term("next_sentence_loss", sentence_loss),
         ]
 
     def outputs(self, batch: Batch) -> dict[str, tf.Tensor]:
-        """What metrics need: per prediction [B, P] `masked_lm_*`, per example [B] `next_sentence_*`."""
+        """For the metrics: per prediction [B, P] `masked_lm_*`, per example [B] `next_sentence_*`."""
         (_, word_loss, word_log_probs), (_, sentence_loss, sentence_log_probs) = self._predictions(batch, False, None)
-        shape = modeling.get_shape_list(batch["masked_lm_ids"])
+        shape = get_shape_list(batch["masked_lm_ids"])
         guesses = tf.argmax(word_log_probs, axis=-1, output_type=tf.int32)
         return {
             "masked_lm_example_loss": tf.reshape(word_loss, shape),
@@ -323,29 +219,20 @@ class PretrainingModel(_Model):
         }
 
 
-# The dropout on what the classifier reads is 10 % whatever the config says (reference: create_model of run_classifier).
-_CLASSIFIER_DROPOUT = 0.1
-# So is the deviation of the fresh output weights in the fine-tuning tasks.
-_OUTPUT_INITIALIZER_RANGE = 0.02
-
-
 @keras.saving.register_keras_serializable(package="bert_tf2")
 class ClassifierModel(_Model):
     """One label per example; with `regression` one number, trained on squared error."""
 
+    heads = ("labels",)
+    labels_of = "texts"
+    uses_pooler = True
     record_kind = records.CLASSIFICATION
 
     def __init__(self, config: BertConfig, num_labels: int, regression: bool = False, **kwargs):
         super().__init__(config, **kwargs)
         self.num_labels = num_labels
         self.regression = regression
-        self.output_layer = OutputLayer(
-            1 if regression else num_labels,
-            config.hidden_size,
-            _OUTPUT_INITIALIZER_RANGE,
-            name="output",
-            dtype=self.dtype_policy,
-        )
+        self.output_layer = self._make_output_layer(1 if regression else num_labels)
         self.built = True
 
     def get_config(self) -> dict:
@@ -354,21 +241,17 @@ class ClassifierModel(_Model):
     def call(self, batch: Batch, training: bool = False, dropout_seed: tf.Tensor | None = None) -> tf.Tensor:
         """-> float32 logits [B, L]."""
         pooled = self.encode(batch, training, dropout_seed).pooled_output
-        if training:
-            # A stream of its own: the encoder's dropouts count theirs from the step's seed itself.
-            own = None if dropout_seed is None else tf.random.experimental.stateless_fold_in(dropout_seed, -1)
-            pooled = modeling.dropout(pooled, _CLASSIFIER_DROPOUT, modeling.DropoutSeeds(own))
-        return self.output_layer(pooled)
+        return self.output_layer(self._drop(pooled, training, dropout_seed))
 
     def _example_loss(self, logits: tf.Tensor, labels: tf.Tensor) -> tf.Tensor:
         if self.regression:
             return tf.square(logits[:, 0] - tf.reshape(tf.cast(labels, tf.float32), [-1]))
-        return _classification_loss(logits, labels)
+        return classification_loss(logits, labels)
 
     def loss_terms(self, batch: Batch, dropout_seed: tf.Tensor) -> list[LossTerm]:
         self.check(batch, "label_ids")
         logits = self(batch, training=True, dropout_seed=dropout_seed)
-        return [_mean_term("loss", self._example_loss(logits, batch["label_ids"]))]
+        return [mean_term("loss", self._example_loss(logits, batch["label_ids"]))]
 
     def outputs(self, batch: Batch) -> dict[str, tf.Tensor]:
         """`probabilities` [B, L] (for a regression the number itself, [B, 1]) and `example_loss` [B]."""
@@ -382,13 +265,13 @@ class ClassifierModel(_Model):
 class SpanModel(_Model):
     """Where the answer starts and where it ends (paper, section 4.2)."""
 
+    heads = ("span",)
+    uses_pooler = False
     record_kind = records.SQUAD_TRAIN
 
     def __init__(self, config: BertConfig, **kwargs):
         super().__init__(config, **kwargs)
-        self.output_layer = OutputLayer(
-            2, config.hidden_size, _OUTPUT_INITIALIZER_RANGE, name="output", dtype=self.dtype_policy
-        )
+        self.output_layer = self._make_output_layer(2)
         self.built = True
 
     def call(self, batch: Batch, training: bool = False, dropout_seed: tf.Tensor | None = None):
@@ -400,9 +283,9 @@ class SpanModel(_Model):
         """The mean of two classifications, each among all F positions. Position 0, [CLS], means: no answer."""
         self.check(batch, "start_positions", "end_positions")
         start_logits, end_logits = self(batch, training=True, dropout_seed=dropout_seed)
-        start_loss = _classification_loss(start_logits, batch["start_positions"])
-        end_loss = _classification_loss(end_logits, batch["end_positions"])
-        return [_mean_term("loss", (start_loss + end_loss) / 2.0)]
+        start_loss = classification_loss(start_logits, batch["start_positions"])
+        end_loss = classification_loss(end_logits, batch["end_positions"])
+        return [mean_term("loss", (start_loss + end_loss) / 2.0)]
 
     def outputs(self, batch: Batch) -> dict[str, tf.Tensor]:
         start_logits, end_logits = self(batch)
@@ -413,14 +296,15 @@ class SpanModel(_Model):
 class TaggingModel(_Model):
     """One label per token (paper, section 5.3). Positions whose label id is negative do not count."""
 
+    heads = ("labels",)
+    labels_of = "tokens"
+    uses_pooler = False
     record_kind = records.TOKEN_TAGGING
 
     def __init__(self, config: BertConfig, num_labels: int, **kwargs):
         super().__init__(config, **kwargs)
         self.num_labels = num_labels
-        self.output_layer = OutputLayer(
-            num_labels, config.hidden_size, _OUTPUT_INITIALIZER_RANGE, name="output", dtype=self.dtype_policy
-        )
+        self.output_layer = self._make_output_layer(num_labels)
         self.built = True
 
     def get_config(self) -> dict:
@@ -429,10 +313,7 @@ class TaggingModel(_Model):
     def call(self, batch: Batch, training: bool = False, dropout_seed: tf.Tensor | None = None) -> tf.Tensor:
         """-> float32 logits [B, F, L]."""
         states = self.encode(batch, training, dropout_seed).sequence_output
-        if training:
-            own = None if dropout_seed is None else tf.random.experimental.stateless_fold_in(dropout_seed, -1)
-            states = modeling.dropout(states, _CLASSIFIER_DROPOUT, modeling.DropoutSeeds(own))
-        return self.output_layer(states)
+        return self.output_layer(self._drop(states, training, dropout_seed))
 
     def loss_terms(self, batch: Batch, dropout_seed: tf.Tensor) -> list[LossTerm]:
         self.check(batch, "label_ids")
@@ -440,8 +321,12 @@ class TaggingModel(_Model):
         labels = tf.cast(batch["label_ids"], tf.int32)
         counts = tf.cast(labels >= 0, tf.float32)  # [B, F]
         losses = tf.nn.sparse_softmax_cross_entropy_with_logits(labels=tf.maximum(labels, 0), logits=logits)
-        return [LossTerm("loss", tf.reduce_sum(counts * losses), tf.reduce_sum(counts), _NO_PREDICTIONS)]
+        return [LossTerm("loss", tf.reduce_sum(counts * losses), tf.reduce_sum(counts), NO_PREDICTIONS)]
 
     def outputs(self, batch: Batch) -> dict[str, tf.Tensor]:
         """`predictions`, int [B, F]: the label ids with the highest scores."""
         return {"predictions": tf.argmax(self(batch), axis=-1, output_type=tf.int32)}
+
+
+MODELS = (PretrainingModel, SpanModel, ClassifierModel, TaggingModel)
+"""All of them; checkpoint.make_model takes the first one that fits."""

@@ -14,192 +14,34 @@ Letters, the same in every comment below:
 
 After Devlin et al., "BERT: Pre-training of Deep Bidirectional Transformers for Language Understanding" (2018),
 section 3, and Vaswani et al., "Attention Is All You Need" (2017); the numbers are those of google-research/bert's
-modeling.py. Every variable has that code's shape: kernels are 2-D, [inputs, outputs].
+modeling.py. Every variable has that code's shape: kernels are 2-D, [inputs, outputs]. `layers` has the parts that are
+not particular to BERT: Dense, LayerNorm, dropout and the activation functions.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import keras
 import tensorflow as tf
 
 from bert_tf2 import shapes
-from bert_tf2.config import LAYER_NORM_EPSILON, BertConfig
-from bert_tf2.support.errors import UserError
+from bert_tf2.config import BertConfig
 
-if keras.backend.backend() != "tensorflow":
-    raise ImportError(
-        f"bert_tf2 needs Keras on TensorFlow, but Keras runs on {keras.backend.backend()}: set KERAS_BACKEND=tensorflow"
-    )
+# Those that are not used below are here under the names that the reference's modeling.py gives them.
+from bert_tf2.layers import Dense, DropoutSeeds, LayerNorm, create_initializer, dropout
+from bert_tf2.layers import gelu as gelu
+from bert_tf2.layers import get_activation as get_activation
+from bert_tf2.shapes import assert_rank as assert_rank
+from bert_tf2.shapes import get_shape_list
+from bert_tf2.shapes import reshape_from_matrix as reshape_from_matrix
+from bert_tf2.shapes import reshape_to_matrix as reshape_to_matrix
+from bert_tf2.support.errors import UserError
 
 # What is added to the attention score of a padding position: e^-10000 is 0 in float32. A finite number, so that a row
 # which is all padding gives some answer instead of NaN.
 MASKED_SCORE = -10000.0
-
-
-_GELU_SCALE = math.sqrt(2.0 / math.pi)
-_GELU_CUBIC = 0.044715
-
-
-@tf.custom_gradient
-def gelu(x: tf.Tensor) -> tf.Tensor:
-    """Gaussian Error Linear Unit (Hendrycks & Gimpel, 2016), tanh approximation, any shape.
-
-    x * P(Z <= x) for a standard normal Z. The released models were trained with this approximation, not with the exact
-    form that uses erf; the two differ by up to 5e-4. The gradient is written out: derived automatically it would keep
-    five more tensors of the widest shape in the model from the forward to the backward pass.
-    """
-    half = 0.5 * (1.0 + tf.tanh(_GELU_SCALE * x * (1.0 + _GELU_CUBIC * x * x)))
-
-    def gradient(upstream: tf.Tensor) -> tf.Tensor:
-        square = x * x
-        tanh = tf.tanh(_GELU_SCALE * x * (1.0 + _GELU_CUBIC * square))
-        slope = _GELU_SCALE * (1.0 + 3.0 * _GELU_CUBIC * square)
-        return upstream * 0.5 * (1.0 + tanh + x * (1.0 - tanh * tanh) * slope)
-
-    return x * half, gradient
-
-
-def gelu_erf(x: tf.Tensor) -> tf.Tensor:
-    """The same function without the approximation, as models have it that were trained in PyTorch."""
-    return tf.nn.gelu(x, approximate=False)
-
-
-def get_activation(activation_string: str | Any) -> Callable[[tf.Tensor], tf.Tensor] | Any:
-    """The function that a config's `hidden_act` names (one of config.ACTIVATIONS; case does not matter).
-
-    What is not a string, a function for example, is returned as it is.
-
-    Raises:
-      ValueError: there is no function of this name.
-    """
-    if not isinstance(activation_string, str):
-        return activation_string
-    functions = {"gelu": gelu, "gelu_erf": gelu_erf, "relu": tf.nn.relu, "tanh": tf.tanh, "linear": tf.identity}
-    if activation_string.lower() not in functions:
-        raise ValueError(f"no activation function {activation_string!r}; there are {', '.join(functions)}")
-    return functions[activation_string.lower()]
-
-
-def create_initializer(initializer_range: float = 0.02) -> keras.initializers.Initializer:
-    """Fresh weights: a normal of this deviation, values beyond two deviations drawn again."""
-    return keras.initializers.TruncatedNormal(stddev=initializer_range)
-
-
-class DropoutSeeds:
-    """Hands out one random seed per dropout in a model, all of them following from the seed of the step.
-
-    The masks of a step are then a function of that step's seed alone: the same on every run, whatever was computed
-    before, which is what lets training that was interrupted go on exactly.
-    """
-
-    def __init__(self, seed: tf.Tensor | None = None):
-        """`seed` is an int32 [2] tensor; None draws one from TensorFlow's global generator."""
-        self._seed = tf.random.uniform([2], maxval=tf.int32.max, dtype=tf.int32) if seed is None else seed
-        self._given = 0
-
-    def __call__(self) -> tf.Tensor:
-        self._given += 1
-        return tf.random.experimental.stateless_fold_in(self._seed, self._given)
-
-
-def dropout(x: tf.Tensor, rate: float | None, seeds: DropoutSeeds | None) -> tf.Tensor:
-    """Sets a share `rate` of the values to 0 and scales the others by 1 / (1 - rate); any shape.
-
-    Without `seeds`, that is outside of training, and with a rate of 0 or None it does nothing.
-    """
-    if seeds is None or not rate:
-        return x
-    return tf.nn.experimental.stateless_dropout(x, rate, seed=seeds())
-
-
-def get_shape_list(
-    tensor: tf.Tensor, expected_rank: int | Collection[int] | None = None, name: str | None = None
-) -> list[int | tf.Tensor]:
-    """The shape of a tensor: numbers where they are known beforehand, scalar tensors where they are not.
-
-    Raises:
-      ValueError: `expected_rank` is given, and `assert_rank` fails.
-    """
-    if expected_rank is not None:
-        assert_rank(tensor, expected_rank, name)
-    dynamic = tf.shape(tensor)
-    return [dynamic[axis] if size is None else size for axis, size in enumerate(tensor.shape.as_list())]
-
-
-# The next three are for code that was written for the reference; nothing here needs them.
-
-
-def assert_rank(tensor: tf.Tensor, expected_rank: int | Collection[int], name: str | None = None) -> None:
-    """Raises ValueError if the number of dimensions is not `expected_rank`, or none of several; `name` is for it."""
-    allowed = [expected_rank] if isinstance(expected_rank, int) else list(expected_rank)
-    if tensor.shape.rank not in allowed:
-        raise ValueError(
-            f"{name or 'the tensor'} has rank {tensor.shape.rank} (shape {tensor.shape}); expected:"
-            f" {' or '.join(map(str, allowed))}"
-        )
-
-
-def reshape_to_matrix(input_tensor: tf.Tensor) -> tf.Tensor:
-    """[..., D] -> [rows, D]. Raises ValueError for a tensor of fewer than two dimensions."""
-    if input_tensor.shape.rank < 2:
-        raise ValueError(f"a tensor of shape {input_tensor.shape} has no rows: two dimensions or more are needed")
-    return tf.reshape(input_tensor, [-1, get_shape_list(input_tensor)[-1]])
-
-
-def reshape_from_matrix(output_tensor: tf.Tensor, orig_shape_list: Sequence[int | tf.Tensor]) -> tf.Tensor:
-    """[rows, D] -> [..., D]: undoes `reshape_to_matrix`, with the width that the matrix has now.
-
-    Args:
-      output_tensor: [rows, D].
-      orig_shape_list: `get_shape_list` of the tensor before it was reshaped.
-    """
-    return tf.reshape(output_tensor, [*orig_shape_list[:-1], get_shape_list(output_tensor)[-1]])
-
-
-class Dense(keras.layers.Layer):
-    """y = activation(x @ kernel + bias), over the last axis.
-
-    Like keras.layers.Dense, but its variables exist as soon as the layer does, so that a checkpoint can be read into a
-    model that has seen no data yet.
-    """
-
-    def __init__(self, inputs: int, outputs: int, initializer_range: float, activation: str = "linear", **kwargs):
-        super().__init__(**kwargs)
-        self.kernel = self.add_weight(
-            shape=[inputs, outputs], initializer=create_initializer(initializer_range), name="kernel"
-        )
-        self.bias = self.add_weight(shape=[outputs], initializer="zeros", name="bias")
-        self.activation = get_activation(activation)
-        self.built = True
-
-    def call(self, x: tf.Tensor) -> tf.Tensor:
-        rows = tf.reshape(x, [-1, self.kernel.shape[0]])  # one large 2-D product is faster than a batch of small ones
-        y = self.activation(tf.nn.bias_add(tf.matmul(rows, self.kernel), self.bias))
-        return tf.reshape(y, [*get_shape_list(x)[:-1], self.kernel.shape[1]])
-
-
-class LayerNorm(keras.layers.Layer):
-    """Brings every hidden state to mean 0 and variance 1, then applies the learned gamma and beta (Ba et al., 2016).
-
-    [..., D] -> [..., D]. The statistics are taken in float32 whatever the precision around.
-    """
-
-    def __init__(self, width: int, epsilon: float = LAYER_NORM_EPSILON, **kwargs):
-        super().__init__(**kwargs)
-        self.epsilon = epsilon
-        self.gamma = self.add_weight(shape=[width], initializer="ones", autocast=False, name="gamma")
-        self.beta = self.add_weight(shape=[width], initializer="zeros", autocast=False, name="beta")
-        self.built = True
-
-    def call(self, x: tf.Tensor) -> tf.Tensor:
-        wide = tf.cast(x, tf.float32)
-        mean, variance = tf.nn.moments(wide, axes=[-1], keepdims=True)
-        normal = tf.nn.batch_normalization(wide, mean, variance, self.beta, self.gamma, self.epsilon)
-        return tf.cast(normal, x.dtype)
 
 
 class Embeddings(keras.layers.Layer):
@@ -349,7 +191,14 @@ class BertModel(keras.Model):
       model.get_embedding_table()       # the variable [V, D]
 
     `dtype="mixed_bfloat16"` computes in bfloat16; variables, LayerNorm and softmax stay float32.
+
+    Attributes:
+      heads, labels_of, uses_pooler: the facts about the class that the models of `heads` have too.
     """
+
+    heads: tuple[str, ...] = ()
+    labels_of: str | None = None
+    uses_pooler = True
 
     def __init__(self, config: BertConfig, *, name: str = "bert", **kwargs):
         super().__init__(name=name, **kwargs)

@@ -6,17 +6,17 @@
 
     input_mask: shape [8, 64], wanted [B, F] = [8, 128] like input_ids
 
-The letters are those of modeling.py, P is masked positions and L labels. A letter stands for the size that it has where
-it first comes; a digit for itself; `...` for any dimensions.
+The letters are those of modeling.py, P is masked positions and L labels. A letter stands for the size that it has when
+it is first met, a digit for itself, `...` for any number of dimensions.
 
-Only static shapes are compared. In eager execution they are complete. While `tf.function` traces a graph some sizes may
-be unknown, and an unknown size fits anything: to compare it the graph would need operations that run in every step. So
-the checks cost microseconds per trace, and nothing in a training step.
+Only static shapes are compared. In eager execution they are complete. While `tf.function` traces a graph, some sizes
+may be unknown, and an unknown size fits anything: to compare it, the graph would need operations that run in every
+step. So the checks cost microseconds per trace, and nothing in a training step.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -32,17 +32,17 @@ class ShapeError(UserError, ValueError):
 
 
 class _Size(NamedTuple):
-    """What a letter stands for, and which argument said so."""
+    """The size that a letter stands for, and the argument that it comes from."""
 
     size: int
-    said_by: str
+    source: str
 
 
 class Contract:
     """Shapes in letters, where the same letter is the same size in every argument."""
 
     def __init__(self, owner: str = "the model", **sizes: int):
-        """`sizes` are letters whose sizes are known already; `owner` is what has them, for messages."""
+        """`sizes` are letters whose sizes are known already; `owner` is their source, for messages."""
         self._sizes = {letter: _Size(size, owner) for letter, size in sizes.items()}
 
     @tf.autograph.experimental.do_not_convert
@@ -50,8 +50,8 @@ class Contract:
         """Compares arguments with the shape that each of them must have.
 
         Args:
-          *wanted: the shape, a letter or digit for each dimension; several where any of them will do.
-          **arguments: name -> tensor, array or nested lists. None is passed over.
+          *wanted: the shape, a letter or digit for each dimension; several if any of them is accepted.
+          **arguments: name -> tensor, array or nested lists. None is ignored.
 
         Raises:
           ShapeError: an argument has another shape; names it, its shape and the wanted one.
@@ -74,7 +74,7 @@ class Contract:
 
         Args:
           batch: name -> tensor.
-          wanted: the features that are looked at, each with the shapes that will do.
+          wanted: the features to be checked, each with the shapes that are accepted.
           optional: those of them that may be missing.
 
         Raises:
@@ -112,21 +112,21 @@ class Contract:
         return found
 
     def _describe(self, letters: str, shape: Sequence[int | None] | None = None) -> str:
-        """A wanted shape in letters, in numbers where some are known, and who says so."""
+        """A wanted shape in letters, in numbers if some are known, and the source of these."""
         tail = letters.removeprefix(_ANY)
         start = [_ANY] if tail != letters else []
         text = _listed([*start, *tail])
         if known := [letter for letter in tail if letter in self._sizes]:
             numbers = [letter if (size := self._size_of(letter)) is None else size for letter in tail]
             at_fault = self._at_fault(tail, shape) if shape is not None else []
-            who = dict.fromkeys(self._sizes[letter].said_by for letter in at_fault or known)
+            who = dict.fromkeys(self._sizes[letter].source for letter in at_fault or known)
             text += f" = {_listed([*start, *numbers])} like {' and '.join(who)}"
         elif shape is not None and len(shape) != len(tail):
             text += f": {len(tail)} dimension{'s' * (len(tail) > 1)}, not {len(shape)}"
         return text
 
     def _at_fault(self, tail: str, shape: Sequence[int | None]) -> list[str]:
-        """The letters whose known size is another one in a shape; none where the number of dimensions is wrong."""
+        """The letters whose known size differs from that in a shape; none if the number of dimensions is wrong."""
         if len(shape) < len(tail):
             return []
         pairs = zip(tail, shape[len(shape) - len(tail) :], strict=True)
@@ -134,7 +134,7 @@ class Contract:
 
 
 def _static_shape(name: str, value: Any) -> list[int | None] | None:
-    """The sizes that are known of an argument, None for those that are not; None alone where not even their number is.
+    """The static shape of an argument, with None for unknown sizes; None if not even the rank is known.
 
     Raises:
       ShapeError: nested lists of unequal lengths.
@@ -154,3 +154,47 @@ def _static_shape(name: str, value: Any) -> list[int | None] | None:
 
 def _listed(sizes: Sequence[Any]) -> str:
     return f"[{', '.join(map(str, sizes))}]"
+
+
+# The reference's helpers, which `modeling` has too. Only the first one is used in this package.
+
+
+def get_shape_list(
+    tensor: tf.Tensor, expected_rank: int | Collection[int] | None = None, name: str | None = None
+) -> list[int | tf.Tensor]:
+    """The shape of a tensor: Python numbers if they are known statically, else scalar tensors.
+
+    Raises:
+      ValueError: `expected_rank` is given, and `assert_rank` fails.
+    """
+    if expected_rank is not None:
+        assert_rank(tensor, expected_rank, name)
+    dynamic = tf.shape(tensor)
+    return [dynamic[axis] if size is None else size for axis, size in enumerate(tensor.shape.as_list())]
+
+
+def assert_rank(tensor: tf.Tensor, expected_rank: int | Collection[int], name: str | None = None) -> None:
+    """Raises ValueError if the rank is not `expected_rank`, or none of several; `name` is for the message."""
+    allowed = [expected_rank] if isinstance(expected_rank, int) else list(expected_rank)
+    if tensor.shape.rank not in allowed:
+        raise ValueError(
+            f"{name or 'the tensor'} has rank {tensor.shape.rank} (shape {tensor.shape}); expected:"
+            f" {' or '.join(map(str, allowed))}"
+        )
+
+
+def reshape_to_matrix(input_tensor: tf.Tensor) -> tf.Tensor:
+    """[..., D] -> [rows, D]. Raises ValueError for a tensor of fewer than two dimensions."""
+    if input_tensor.shape.rank < 2:
+        raise ValueError(f"a tensor of shape {input_tensor.shape} has no rows: two dimensions or more are needed")
+    return tf.reshape(input_tensor, [-1, get_shape_list(input_tensor)[-1]])
+
+
+def reshape_from_matrix(output_tensor: tf.Tensor, orig_shape_list: Sequence[int | tf.Tensor]) -> tf.Tensor:
+    """[rows, D] -> [..., D]: undoes `reshape_to_matrix`, keeping the present width of the matrix.
+
+    Args:
+      output_tensor: [rows, D].
+      orig_shape_list: `get_shape_list` of the tensor before it was reshaped.
+    """
+    return tf.reshape(output_tensor, [*orig_shape_list[:-1], get_shape_list(output_tensor)[-1]])

@@ -32,6 +32,7 @@ from typing import Any
 
 from absl import logging
 
+from bert_tf2.config import check_vocab_size
 from bert_tf2.support import files
 from bert_tf2.support.errors import UserError
 
@@ -437,11 +438,8 @@ def load_tokenizer(vocab_file: str, do_lower_case: bool, vocab_size: int | None 
     tokenizer = FullTokenizer(vocab_file=vocab_file, do_lower_case=do_lower_case)
     check_special_tokens(tokenizer.vocab, vocab_file)
     entries = max(tokenizer.vocab.values()) + 1
-    if vocab_size is not None and entries > vocab_size:
-        raise UserError(
-            f"{vocab_file}: {entries} entries, but the model's configuration says vocab_size {vocab_size};"
-            " take the vocabulary that the model was trained with"
-        )
+    if vocab_size is not None:
+        check_vocab_size(vocab_file, entries, vocab_size)
     if vocab_size is not None and vocab_size - entries >= _MOST_ROUNDED_UP + entries // 100:
         logging.warning(
             "%s: only %d entries, but the model has vocab_size %d; make sure that the file is complete and the model's"

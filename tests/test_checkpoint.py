@@ -10,6 +10,7 @@ import subprocess
 import numpy as np
 import pytest
 import tensorflow as tf
+from refused import message_of
 from small_models import GOLDEN, MAKERS, SHARED, needs_golden, randomize, small_config, values_of
 
 from bert_tf2 import checkpoint, heads, modeling, optimization
@@ -17,7 +18,7 @@ from bert_tf2.checkpoint import CheckpointFolder
 from bert_tf2.config import BertConfig
 from bert_tf2.support import files
 from bert_tf2.support.errors import UserError
-from bert_tf2.weights import names
+from bert_tf2.weights import bundle, names
 
 DATA = ".data-00000-of-00001"
 
@@ -37,13 +38,6 @@ def save_model(folder, model, step=7) -> str:
     prefix = str(folder / f"model.ckpt-{step}")
     checkpoint.save(prefix, state_of(model), step)
     return prefix
-
-
-def message_of(call, *arguments) -> str:
-    with pytest.raises(UserError) as caught:
-        call(*arguments)
-    assert "\n" not in str(caught.value)
-    return str(caught.value)
 
 
 # Names, shapes and types.
@@ -104,7 +98,7 @@ def test_names_of_a_model_with_one_layer(kind):
 @pytest.mark.parametrize("kind", MAKERS)
 def test_the_table_of_names_knows_every_shape(kind):
     model = small_model(kind)
-    rows = {row.reference: row for row in (*names.encoder(2), *names.HEADS)}
+    rows = {row.reference: row for row in names.known(2)}
     for name, variable in checkpoint.tf1_variables(model).items():
         assert names.shape(rows[name], model.config, num_labels=3) == variable.shape.as_list(), name
 
@@ -206,16 +200,16 @@ def test_a_real_tensorflow_1_checkpoint():
 def test_every_name_that_a_user_may_give_leads_to_the_prefix(tmp_path):
     prefix = save_model(tmp_path, small_model())
     for given in (prefix, f"{prefix}.index", f"{prefix}{DATA}", f"{prefix}.meta", str(tmp_path)):
-        assert checkpoint.find_prefix(given) == prefix
+        assert bundle.find_prefix(given) == prefix
 
 
 def test_a_folder_with_several_checkpoints_needs_a_choice(tmp_path):
     for step in (1, 2):
         save_model(tmp_path, small_model(), step)
-    message = message_of(checkpoint.find_prefix, str(tmp_path))
+    message = message_of(bundle.find_prefix, str(tmp_path))
     assert message.endswith(f"name one of them: {tmp_path}/model.ckpt-1, {tmp_path}/model.ckpt-2")
     (tmp_path / "checkpoint").write_text('model_checkpoint_path: "model.ckpt-1"\n')
-    assert checkpoint.find_prefix(str(tmp_path)) == f"{tmp_path}/model.ckpt-1"
+    assert bundle.find_prefix(str(tmp_path)) == f"{tmp_path}/model.ckpt-1"
 
 
 # Starting from another model's weights.

@@ -5,8 +5,7 @@ import json
 import pytest
 from small_models import SHARED, small_config
 
-from bert_tf2 import huggingface_config
-from bert_tf2.config import BertConfig
+from bert_tf2.config import BertConfig, from_huggingface, is_huggingface_config, to_huggingface
 from bert_tf2.support.errors import UserError
 
 BASE = {
@@ -71,9 +70,9 @@ def test_no_dropout_and_weights_of_zero_as_the_reference_takes_them(tmp_path):
     config = BertConfig.from_json_file(write(tmp_path, NO_DROPOUT))
     assert config.to_dict() == NO_DROPOUT
     assert BertConfig.from_json_file(write(tmp_path, config.to_json_string())) == config
-    there = huggingface_config.to_huggingface(config.to_dict() | {"layer_norm_eps": 1e-12}, "BertModel", (), False, 0)
+    there = to_huggingface(config, "BertModel", (), False, 0)
     assert there["hidden_dropout_prob"] == there["attention_probs_dropout_prob"] == 0.0
-    assert BertConfig.from_dict(huggingface_config.from_huggingface(there)).hidden_dropout_prob == 0.0
+    assert BertConfig.from_dict(from_huggingface(there)).hidden_dropout_prob == 0.0
 
 
 def test_keys_that_are_left_out_are_named(log_lines):
@@ -159,3 +158,8 @@ def test_a_config_of_transformers(tmp_path, log_lines):
     path = write(tmp_path, json.dumps({"model_type": "roberta", **BASE}))
     with pytest.raises(UserError, match="model_type 'roberta'"):
         BertConfig.from_json_file(path)
+
+
+def test_whose_file_it_is():
+    assert is_huggingface_config({**BASE, "model_type": "bert"}) and is_huggingface_config({"architectures": []})
+    assert not is_huggingface_config(small_config(layer_norm_eps=1e-5).to_dict())

@@ -18,7 +18,7 @@ from small_models import LABELS, MAKERS, SHARED, randomize, small_batch, small_c
 
 from bert_tf2 import checkpoint, heads, modeling, optimization, tokenization
 from bert_tf2.config import BertConfig
-from bert_tf2.weights import bundle, huggingface
+from bert_tf2.weights import bundle, huggingface, huggingface_writing
 from bert_tf2.weights.labels import LabelMap
 
 torch = pytest.importorskip("torch")
@@ -172,7 +172,7 @@ def test_what_is_written_here(tmp_path, architecture, hidden_act):
     shapes = {name: value.shape for name, value in values.items()}
     labels = TAGS if architecture == "BertForTokenClassification" else None
     wanted = architecture if CLASSES[architecture] == "pretraining" else None
-    huggingface.write_folder(str(tmp_path), shapes, values.items(), config, labels=labels, architecture=wanted)
+    huggingface_writing.write_folder(str(tmp_path), shapes, values.items(), config, labels=labels, architecture=wanted)
     there, report = getattr(transformers, architecture).from_pretrained(tmp_path, output_loading_info=True)
     assert {name: [*found] for name, found in report.items() if found} == {}
     assert_same_answers(architecture, model, there, small_batch(), 1e-4)
@@ -204,7 +204,7 @@ def test_their_tokenizer_reads_what_is_written_here(tmp_path, cased):
     config = small_config(vocab_size=len(tokenizer.vocab), num_hidden_layers=1)
     model = modeling.BertModel(config)
     values = randomize(model)
-    huggingface.write_folder(
+    huggingface_writing.write_folder(
         str(tmp_path),
         {name: value.shape for name, value in values.items()},
         values.items(),
@@ -277,7 +277,7 @@ def test_a_trained_encoder_comes_back_bit_equal(tmp_path, trained):
     bundle.write(str(tmp_path / "bert_model.ckpt"), ((name, source.get(name)) for name in source.shapes))
     between = checkpoint.Checkpoint(str(tmp_path / "bert_model.ckpt"))
     arrays = ((name, between.get(name)) for name in between.shapes)
-    huggingface.write_folder(
+    huggingface_writing.write_folder(
         str(tmp_path / "back"), between.shapes, arrays, source.config, vocabulary=source.vocabulary()
     )
     state, wanted = (

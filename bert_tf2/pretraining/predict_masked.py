@@ -23,7 +23,7 @@ import tensorflow as tf
 from absl import logging
 
 from bert_tf2 import checkpoint, heads, tokenization
-from bert_tf2.config import BertConfig
+from bert_tf2.config import BertConfig, check_vocab_size
 from bert_tf2.pretraining.options import MaskedLMOptions
 from bert_tf2.support import files
 from bert_tf2.support.errors import UserError
@@ -109,11 +109,7 @@ def _load_tokenizer(options: MaskedLMOptions, config: BertConfig) -> tokenizatio
 
 def _check_size(tokenizer: tokenization.FullTokenizer, config: BertConfig, name: str) -> None:
     size = max(tokenizer.vocab.values(), default=-1) + 1  # lines of the file, of which some may repeat others
-    if size != config.vocab_size:
-        raise UserError(
-            f"{name}: has {size} entries, but the model's configuration says vocab_size {config.vocab_size}; use the"
-            f" vocabulary that the model was trained with"
-        )
+    check_vocab_size(name, size, config.vocab_size, exact=True)
 
 
 def load_model(config: BertConfig, init_checkpoint: str) -> heads.PretrainingModel:

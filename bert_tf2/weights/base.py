@@ -1,8 +1,8 @@
-"""What every kind of checkpoint is to the rest of the program: named arrays, under the reference's names and shapes.
+"""The interface of every kind of checkpoint: named arrays, under the reference's names and shapes.
 
 TensorFlow 1 checkpoints (`bundle`), Hugging Face folders (`huggingface`), Model Garden's checkpoints and SavedModels
-(`model_garden`) and Keras files (`keras_files`) each have a reader with this interface. `sources.open_weights` finds
-out which one a path needs.
+(`model_garden`) and Keras files (`keras_files`) each have a reader with this interface. `sources.open_weights` chooses
+the reader for a path.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ class Weights:
     """Named arrays that are read one at a time.
 
     Attributes:
-      path: what was opened, for messages: the prefix, file or folder.
-      kind: what it is, in words.
-      shapes: reference name -> list of sizes, of every variable in it. What has no such name keeps its own.
+      path: the prefix, file or folder, for messages.
+      kind: the kind of checkpoint, in words.
+      shapes: reference name -> list of sizes of each variable. A variable without a reference name keeps its own.
       dtypes: the same names -> the dtype in the file, in numpy's spelling ("float32", "bfloat16").
-      config: the model's configuration, where the source itself holds it.
-      config_file: the file beside the weights that `config` was read from, where there is one.
-      uncertain: field of `config` -> other values that may be right too, where the source's word is not certain.
-      remarks: sentences for the user about what is not as it seems.
+      config: the model's configuration, if the source itself has it.
+      config_file: the file beside the weights that `config` was read from, if any.
+      uncertain: field of `config` -> other values that may be right too, if the source's value is not certain.
+      remarks: sentences that the user should read about the weights.
     """
 
     kind = ""
@@ -47,47 +47,47 @@ class Weights:
         self.remarks: list[str] = []
 
     def get(self, name: str) -> np.ndarray:
-        """One variable, in the reference's shape. Raises UserError where it cannot be read or is damaged."""
+        """One variable, in the reference's shape. Raises UserError if it cannot be read or is damaged."""
         raise NotImplementedError
 
     @property
     def folder(self) -> str:
-        """Where the files lie, and with them perhaps vocab.txt and label_map.json."""
+        """The folder of the files, which may hold vocab.txt and label_map.json too."""
         return self.path if files.is_directory(self.path) else os.path.dirname(self.path)
 
     def vocabulary_file(self) -> str | None:
-        """The vocab.txt that lies with the weights, None where there is none."""
+        """The vocab.txt beside the weights, None if there is none."""
         path = os.path.join(self.folder, "vocab.txt")
         return path if files.exists(path) else None
 
     def vocabulary(self) -> list[str] | None:
-        """The entries of the vocabulary that lies with the weights, None where there is none."""
+        """The entries of the vocabulary beside or in the weights, None if there is none."""
         path = self.vocabulary_file()
         return None if path is None else tokenization.read_entries(path)
 
     def tokenizer_settings(self) -> Mapping[str, Any]:
-        """What the source says of its tokenizer, such as `do_lower_case`; nothing where it says nothing."""
+        """The settings of the tokenizer that the source states, for example `do_lower_case`."""
         return {}
 
     def labels(self) -> LabelMap | None:
-        """What the outputs mean as far as the source itself says it, None where it names no labels."""
+        """What the outputs mean, if the source itself states it, else None."""
         return None
 
     @property
-    def global_step(self) -> int:
-        """The number of steps it was trained for; 0 where it does not say."""
-        return int(self.get(names.GLOBAL_STEP)) if names.GLOBAL_STEP in self.shapes else 0
+    def num_labels(self) -> int | None:
+        """The number of outputs of a classifier or tagger, None if there is no such head."""
+        return next(iter(self.shapes.get(names.LABELS[0].reference, [])), None)
 
-    def verify(self) -> None:
-        """Reads everything once. Raises UserError if a part does not match its checksum, as far as there are such."""
-        for name in self.shapes:
-            self.get(name)
+    @property
+    def global_step(self) -> int:
+        """The number of training steps, 0 if it is not stated."""
+        return int(self.get(names.GLOBAL_STEP)) if names.GLOBAL_STEP in self.shapes else 0
 
 
 def as_float32(value: np.ndarray) -> np.ndarray:
-    """Weights in the precision that models compute in; whole numbers and strings as they are.
+    """Casts floats to float32; integers and strings are returned as they are.
 
-    bfloat16, which numpy does not know by itself, has the kind "V".
+    bfloat16, which numpy does not have by itself, is of kind "V".
     """
     return value.astype(np.float32) if value.dtype.kind in "fV" and value.dtype != np.float32 else value
 

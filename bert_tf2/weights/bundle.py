@@ -1,11 +1,11 @@
 """TensorFlow's checkpoint files, `PREFIX.index` and `PREFIX.data-0000N-of-0000M`, and the folders they lie in.
 
-A data file is the bytes of all tensors, one after the other; the index is a table of where each of them is, of what
-shape, and with which checksum. Both are read and written here and not by TensorFlow, which can write only what is in
-memory as a whole, and whose start takes longer than converting BERT-Base.
+A data file has the bytes of all tensors, one after the other; the index is a table of their places, shapes and
+checksums (`sstable`, `bundle_entries`). Both are read and written here and not by TensorFlow, which can only write
+tensors that are all in memory, and whose import takes longer than converting BERT-Base.
 
-TensorFlow 1's and TensorFlow 2's checkpoints are the same container. In the reference's the keys are the names of the
-variables, which is what `Checkpoint` reads; in TensorFlow 2's they are paths through Python objects (`model_garden`).
+TensorFlow 1 and TensorFlow 2 use the same container. In the reference's checkpoints the keys are the names of the
+variables, which `Checkpoint` reads; in TensorFlow 2's they are paths through Python objects (`model_garden`).
 """
 
 from __future__ import annotations
@@ -17,10 +17,9 @@ import re
 import shlex
 import struct
 from collections.abc import Iterable, Iterator, Mapping
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 import google_crc32c
-import ml_dtypes
 import numpy as np
 from absl import logging
 
@@ -28,6 +27,15 @@ from bert_tf2.support import files
 from bert_tf2.support.errors import UserError
 from bert_tf2.weights import names, sstable
 from bert_tf2.weights.base import Weights, as_float32
+from bert_tf2.weights.bundle_entries import (
+    Entry,
+    decode_strings,
+    encode_array,
+    encode_entry,
+    fields_of,
+    numpy_dtype,
+    parse_entry,
+)
 
 if TYPE_CHECKING:
     import tensorflow as tf
@@ -41,10 +49,10 @@ _STATE_FILE = "checkpoint"
 
 
 def find_prefix(path: str) -> str:
-    """The prefix that a checkpoint goes by, from the prefix itself, one of its files, or its folder.
+    """The prefix of a checkpoint, given the prefix itself, one of its files, or its folder.
 
     Raises:
-      UserError: there is no checkpoint; says which ones lie there.
+      UserError: there is no checkpoint, or a folder has several; the message lists those that exist.
     """
     prefix = re.sub(_FILE, "", path)
     if files.exists(prefix + ".index"):
@@ -63,7 +71,7 @@ def find_prefix(path: str) -> str:
 
 
 def prefixes_in(folder: str) -> list[str]:
-    """The checkpoints that lie in a folder."""
+    """The prefixes of the checkpoints in a folder."""
     found = files.list_directory(folder)
     return [os.path.join(folder, name.removesuffix(".index")) for name in found if name.endswith(".index")]
 
@@ -72,85 +80,6 @@ def _files_of(prefix: str) -> list[str]:
     """The names of a checkpoint's files, without the folder."""
     stem = re.escape(os.path.basename(prefix))
     return [name for name in files.list_directory(os.path.dirname(prefix) or ".") if re.fullmatch(stem + _FILE, name)]
-
-
-# Numbers and names of TensorFlow's types (DataType in its types.proto), as far as a checkpoint of weights has them.
-_DTYPES = {
-    1: "float32", 2: "float64", 3: "int32", 4: "uint8", 5: "int16", 6: "int8", 7: "string", 9: "int64", 10: "bool",
-    14: "bfloat16", 17: "uint16", 19: "float16", 22: "uint32", 23: "uint64",
-}  # fmt: skip
-_NUMBERS = {name: number for number, name in _DTYPES.items()}
-
-
-class _Entry(NamedTuple):
-    """What the index says of a tensor (BundleEntryProto in TensorFlow's tensor_bundle.proto)."""
-
-    dtype: str
-    shape: list[int]
-    shard: int
-    offset: int
-    size: int
-    checksum: int
-
-
-def fields_of(message: bytes) -> dict[int, list]:
-    """The fields of a protocol buffer: number -> values; what is nested stays bytes."""
-    fields: dict[int, list] = {}
-    place = 0
-    while place < len(message):
-        tag, place = sstable.read_varint(message, place)
-        if tag & 7 == 0:
-            value, place = sstable.read_varint(message, place)
-        elif tag & 7 in (1, 2, 5):
-            size, place = {1: (8, place), 5: (4, place)}.get(tag & 7) or sstable.read_varint(message, place)
-            value, place = message[place : place + size], place + size
-            if len(value) != size:
-                raise sstable.DamagedTable("an entry is cut off")
-        else:
-            raise sstable.DamagedTable("an entry makes no sense")
-        fields.setdefault(tag >> 3, []).append(value)
-    return fields
-
-
-def _parse_entry(message: bytes) -> _Entry:
-    fields = {number: values[-1] for number, values in fields_of(message).items()}
-    sizes = fields_of(fields.get(2, b"")).get(2, [])
-    shape = [fields_of(size).get(1, [0])[-1] for size in sizes]
-    dtype = _DTYPES.get(fields.get(1))
-    if dtype is None or 7 in fields:
-        raise sstable.DamagedTable("an entry is of a type that weights do not have, or in slices")
-    checksum = struct.unpack("<I", fields.get(6, bytes(4)))[0]
-    return _Entry(dtype, shape, fields.get(3, 0), fields.get(4, 0), fields.get(5, 0), checksum)
-
-
-def _encode_entry(entry: _Entry) -> bytes:
-    def number(field: int, value: int) -> bytes:
-        return sstable.varint(field << 3) + sstable.varint(value) if value else b""
-
-    def nested(field: int, message: bytes) -> bytes:
-        return sstable.varint(field << 3 | 2) + sstable.varint(len(message)) + message
-
-    shape = b"".join(nested(2, number(1, size)) for size in entry.shape)
-    return (
-        number(1, _NUMBERS[entry.dtype])
-        + nested(2, shape)
-        + number(3, entry.shard)
-        + number(4, entry.offset)
-        + number(5, entry.size)
-        + sstable.varint(6 << 3 | 5)
-        + struct.pack("<I", entry.checksum)
-    )
-
-
-def _numpy_dtype(name: str) -> np.dtype:
-    return np.dtype(ml_dtypes.bfloat16 if name == "bfloat16" else name)
-
-
-def _bytes_of(value: np.ndarray) -> np.ndarray:
-    """The bytes of an array as an array, without a copy."""
-    view = np.asarray(value, order="C").reshape(-1).view(np.uint8)
-    view.flags.writeable = False  # google_crc32c insists
-    return view
 
 
 class Checkpoint(Weights):
@@ -163,7 +92,7 @@ class Checkpoint(Weights):
 
         Args:
           path: its prefix, one of its files, or its folder.
-          advise: whether the message of a damaged checkpoint names an intact one beside it. To find that one, all
+          advise: whether the message about a damaged checkpoint names an intact one beside it, for which all
             checkpoints beside it are read.
 
         Raises:
@@ -177,7 +106,7 @@ class Checkpoint(Weights):
             with files.open_binary(self._prefix + ".index") as stream:
                 table = sstable.read(stream.read())
             self._num_shards = fields_of(table.pop(b"", b"")).get(1, [1])[-1]
-            self._entries = {key.decode(): _parse_entry(value) for key, value in table.items()}
+            self._entries = {key.decode(): parse_entry(value) for key, value in table.items()}
         # Modules of TF-Hub's first format have the reference's names in a scope of their own.
         self._keys = {key.removeprefix("module/"): key for key in self._entries}
         self.shapes = {name: self._entries[key].shape for name, key in self._keys.items()}
@@ -190,12 +119,12 @@ class Checkpoint(Weights):
         return f"{self._prefix}.data-{shard:05}-of-{self._num_shards:05}"
 
     def _check_sizes(self) -> None:
-        """A damaged index may ask for more memory than there is; an incomplete copy has fewer bytes than it says."""
+        """A damaged index may ask for too much memory; an incomplete copy has fewer bytes than the index states."""
         sizes = {shard: self._shard_size(shard) for shard in {entry.shard for entry in self._entries.values()}}
         for name, entry in self._entries.items():
             asked = entry.size
             if entry.dtype != "string":
-                asked = math.prod(entry.shape) * _numpy_dtype(entry.dtype).itemsize
+                asked = math.prod(entry.shape) * numpy_dtype(entry.dtype).itemsize
             if asked != entry.size or entry.offset + entry.size > sizes[entry.shard]:
                 raise self._damaged(
                     f"{self._data_file(entry.shard)}: the tensor {name} cannot be read: it should be {asked} bytes at"
@@ -245,39 +174,10 @@ class Checkpoint(Weights):
                 stream.seek(entry.offset)
                 data = stream.read(entry.size)
             if entry.dtype == "string":
-                return _decode_strings(data, entry)
+                return decode_strings(data, entry)
             if sstable.mask(google_crc32c.value(data)) != entry.checksum:
                 raise sstable.DamagedTable("its bytes do not match their checksum")
-            return np.frombuffer(data, _numpy_dtype(entry.dtype)).reshape(entry.shape)
-
-
-def _decode_strings(data: bytes, entry: _Entry) -> np.ndarray:
-    """Lengths, their checksum, then the strings one after the other; the entry's checksum is of all of it."""
-    lengths, place, checksum = [], 0, 0
-    for _ in range(math.prod(entry.shape)):
-        length, place = sstable.read_varint(data, place)
-        lengths.append(length)
-        checksum = google_crc32c.extend(checksum, struct.pack("<I" if length < 2**32 else "<Q", length))
-    checksum = google_crc32c.extend(checksum, struct.pack("<I", sstable.mask(checksum)))
-    place += 4
-    if sstable.mask(google_crc32c.extend(checksum, data[place:])) != entry.checksum:
-        raise sstable.DamagedTable("its bytes do not match their checksum")
-    strings = np.empty(len(lengths), object)
-    for index, length in enumerate(lengths):
-        strings[index], place = data[place : place + length], place + length
-    return strings.reshape(entry.shape)
-
-
-def _encode_array(value: np.ndarray) -> tuple[str, np.ndarray | bytes, int]:
-    """Type, bytes and checksum as a checkpoint has them; an array of bytes objects as _decode_strings reads it."""
-    if value.dtype != object:
-        data = _bytes_of(value)
-        return value.dtype.name, data, sstable.mask(google_crc32c.value(data))
-    strings = value.reshape(-1).tolist()
-    checksum = google_crc32c.value(struct.pack(f"<{len(strings)}I", *map(len, strings)))
-    middle, content = struct.pack("<I", sstable.mask(checksum)), b"".join(strings)
-    checksum = google_crc32c.extend(google_crc32c.extend(checksum, middle), content)
-    return "string", b"".join(sstable.varint(len(text)) for text in strings) + middle + content, sstable.mask(checksum)
+            return np.frombuffer(data, numpy_dtype(entry.dtype)).reshape(entry.shape)
 
 
 def save(prefix: str, variables: Mapping[str, tf.Variable], global_step: int | None = None) -> None:
@@ -295,8 +195,8 @@ def save(prefix: str, variables: Mapping[str, tf.Variable], global_step: int | N
 def write(prefix: str, arrays: Iterable[tuple[str, np.ndarray]]) -> None:
     """Writes `prefix.data-00000-of-00001` and `prefix.index`, which TensorFlow 1 and 2 can read.
 
-    The arrays are taken one after the other, so they need not be in memory all at once. The files are written beside
-    and renamed, the index last: a checkpoint whose index is there is complete.
+    The arrays are taken one after the other, so that they need not be in memory together. The files are written under
+    other names and renamed, the index last: a checkpoint that has an index is complete.
 
     Raises:
       UserError: the files cannot be written.
@@ -308,9 +208,9 @@ def write(prefix: str, arrays: Iterable[tuple[str, np.ndarray]]) -> None:
         with files.open_binary(beside_data, "wb") as stream:
             offset = 0
             for name, value in arrays:
-                dtype, data_bytes, checksum = _encode_array(value)
-                entry = _Entry(dtype, list(value.shape), 0, offset, len(data_bytes), checksum)
-                entries[name.encode()] = _encode_entry(entry)
+                dtype, data_bytes, checksum = encode_array(value)
+                entry = Entry(dtype, list(value.shape), 0, offset, len(data_bytes), checksum)
+                entries[name.encode()] = encode_entry(entry)
                 stream.write(memoryview(data_bytes))
                 offset += len(data_bytes)
         with files.open_binary(beside_index, "wb") as stream:
@@ -326,12 +226,12 @@ def _remove_stale(prefix: str, data: str) -> None:
 
 
 def latest_checkpoint(output_dir: str) -> str | None:
-    """The prefix of the newest checkpoint in a folder, as its `checkpoint` file names it; None where there is none.
+    """The prefix of the newest checkpoint in a folder, which its file `checkpoint` names; None if there is none.
 
     Raises:
-      UserError: the file `checkpoint` cannot be understood, or names a checkpoint that is gone, or there are
-        checkpoints of a training but no such file (the reference would start afresh and overwrite them). The message
-        names the newest checkpoint that is intact, and the command that makes a training continue from it.
+      UserError: the file `checkpoint` is invalid or names a checkpoint that does not exist, or there are checkpoints of
+        a training but no such file (the reference would start afresh and overwrite them). The message names the newest
+        intact checkpoint, and the command that makes a training continue from it.
     """
     path = os.path.join(output_dir, _STATE_FILE)
     if not files.exists(path):
@@ -352,16 +252,16 @@ def latest_checkpoint(output_dir: str) -> str | None:
 
 
 def _lost(output_dir: str, problem: str) -> UserError:
-    """The error for a state file that leads to no checkpoint. Nobody is advised to remove what could be recovered."""
+    """The error for a state file that leads to no checkpoint. It never advises to remove what could be recovered."""
     start_afresh = f"no intact checkpoint is left in {output_dir}: restore one, or give another folder to start afresh"
     return UserError(f"{problem}; {_way_back(output_dir) or start_afresh}")
 
 
 def _way_back(folder: str, but: str = "") -> str:
-    """How to continue from the newest intact checkpoint `model.ckpt-STEP` in a folder; "" where there is none.
+    """How to continue from the newest intact checkpoint `model.ckpt-STEP` in a folder; "" if there is none.
 
     Args:
-      folder: of the checkpoints.
+      folder: the folder of the checkpoints.
       but: the name of a checkpoint that is known to be damaged.
     """
     steps = {int(found[1]) for name in files.list_directory(folder) if (found := _OF_TRAINING.fullmatch(name))}
@@ -380,21 +280,23 @@ def _way_back(folder: str, but: str = "") -> str:
 def _is_intact(prefix: str) -> bool:
     """Whether every tensor of a checkpoint can be read and matches its checksum."""
     try:
-        Checkpoint(prefix, advise=False).verify()
+        source = Checkpoint(prefix, advise=False)
+        for name in source.shapes:
+            source.get(name)
     except UserError:
         return False
     return True
 
 
 class CheckpointFolder:
-    """The checkpoints `model.ckpt-STEP` of one training run, the oldest of which are deleted as new ones come."""
+    """The checkpoints `model.ckpt-STEP` of one training run. As new ones are written, the oldest are deleted."""
 
     def __init__(self, output_dir: str, keep_checkpoint_max: int = 5):
         self._output_dir = output_dir
         self._keep = keep_checkpoint_max
 
     def save(self, variables: Mapping[str, tf.Variable], global_step: int) -> str:
-        """Writes a checkpoint, names it in the file `checkpoint` as the latest, and deletes what is too old."""
+        """Writes a checkpoint, names it in the file `checkpoint` as the latest, and deletes the oldest ones."""
         name = f"model.ckpt-{global_step}"
         prefix = os.path.join(self._output_dir, name)
         save(prefix, variables, global_step)
@@ -409,7 +311,7 @@ class CheckpointFolder:
 
     @property
     def count(self) -> int:
-        """How many checkpoints there are already, of those that count."""
+        """The number of checkpoints that the file `checkpoint` lists."""
         return len(self._listed())
 
     def _listed(self) -> list[str]:

@@ -1,52 +1,50 @@
-"""Weights from one format to another: what convert_checkpoint.py does once its flags are read.
+"""Converts weights from one format to another: what convert_checkpoint.py does once its flags are read.
 
     sources.open_weights        any format -> names and shapes of the reference, one array at a time
     ExtendedWeights             new entries of the vocabulary, if there are any
     _check                      is it all of a BERT?
-    _Target.write               the arrays, one at a time, to a format
+    Target.write                the arrays, one at a time, to a format (`convert_writing`)
 
-Nothing is left out silently: what was not taken along is in the sentences that `run` returns.
+Nothing is left out silently: the sentences that `run` returns name what was not converted.
 """
 
 from __future__ import annotations
 
 import collections
-import contextlib
 import dataclasses
-import math
 import os
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 
 import numpy as np
 
 from bert_tf2 import tokenization
-from bert_tf2.config import BertConfig
-from bert_tf2.support import environment, files, outputs, progress
+from bert_tf2.config import BertConfig, check_vocab_size
+from bert_tf2.support import files, outputs
 from bert_tf2.support.errors import UserError, and_more
-from bert_tf2.support.quiet import load_tensorflow
-from bert_tf2.weights import bundle, huggingface, keras_files, names, provenance
-from bert_tf2.weights.base import Weights, check_finite
-from bert_tf2.weights.labels import LABEL_MAP_FILE, LabelMap, save_label_map
+from bert_tf2.weights import keras_files, names, provenance
+from bert_tf2.weights.base import Weights
+from bert_tf2.weights.convert_writing import Target
+from bert_tf2.weights.labels import LABEL_MAP_FILE
 from bert_tf2.weights.new_words import ExtendedWeights, extend
 from bert_tf2.weights.options import ConversionOptions
 from bert_tf2.weights.sources import labels_of, open_weights
 
-# What no row of `names` is for keeps the name that it has in its file, and in Hugging Face's there are dots.
+# A variable without a row in `names` keeps the name that it has in its file; Hugging Face's names have dots.
 _OF_ENCODER = re.compile(r"bert/(embeddings|encoder)/|(module\.)?(bert\.)?(embeddings|encoder)\.")
 
 
 def run(options: ConversionOptions) -> list[str]:
-    """Converts weights; returns sentences on what was read, written, changed and left out.
+    """Converts weights; returns sentences about what was read, written, changed and left out.
 
     `to` is "tf1" (writes `output/bert_model.ckpt.*`, `bert_config.json`, `vocab.txt`), "hf" (`config.json`,
     `model.safetensors`, `vocab.txt` and the tokenizer's settings) or "keras" (`output` itself, if it ends in `.keras`
     or `.weights.h5`, else `output/bert_model.keras` with `bert_config.json` and `vocab.txt`). Labels go along:
-    `label_map.json` here, `id2label` there. Each file is complete or not there.
+    `label_map.json` here, `id2label` there. No file is left incomplete.
 
     Raises:
-      UserError: the input is no BERT, lacks a part, does not fit the configuration, is damaged, or holds NaN or
-        infinity and `allow_nonfinite` is off; or a file that is needed is missing.
+      UserError: the input is no BERT, lacks a part, does not fit the configuration, is damaged, or has NaN or infinity
+        and `allow_nonfinite` is off; or a file that is needed does not exist.
     """
     if options.list:
         return listing(options.list)
@@ -67,13 +65,13 @@ def run(options: ConversionOptions) -> list[str]:
         report.append(extension.describe(len(vocabulary)) + ".")
         source = ExtendedWeights(source, config, extension)
         config, vocabulary = source.config, extension.vocabulary
-    target = _Target(source, config, vocabulary, lower, is_stated, labels_of(source), options)
+    target = Target(source, config, vocabulary, lower, is_stated, labels_of(source), options)
     with outputs.protecting([*_inputs(options), *_companions_of_input(options)]):
         return report + target.write()
 
 
 def _config(source: Weights, options: ConversionOptions) -> tuple[BertConfig, list[str]]:
-    """The flag's file, else what is stated for the source; and sentences on how these differ."""
+    """The flag's file, else what is stated for the source; and sentences about how the two differ."""
     sentences = []
     if options.bert_config_file:
         config = BertConfig.from_json_file(options.bert_config_file)
@@ -89,10 +87,10 @@ def _config(source: Weights, options: ConversionOptions) -> tuple[BertConfig, li
 
 
 def _vocabulary(source: Weights, options: ConversionOptions) -> tuple[list[str] | None, list[str]]:
-    """The entries, and sentences on what is odd about them.
+    """The entries, and sentences about oddities.
 
     Raises:
-      UserError: there are none in the file; or it is the flag's, and not the vocabulary of a BERT, or not this one's.
+      UserError: the file has no entries; or it was given by flag and is not the vocabulary of a BERT, or of another.
     """
     if options.vocab_file:
         provenance.check_vocabulary(source, options.vocab_file)
@@ -118,7 +116,7 @@ def _vocabulary(source: Weights, options: ConversionOptions) -> tuple[list[str] 
 def _do_lower_case(
     source: Weights, options: ConversionOptions, vocabulary: list[str] | None
 ) -> tuple[bool, bool, list[str]]:
-    """Whether the model is uncased, whether somebody said so, and a sentence where that is a guess or contradicted."""
+    """Whether the model is uncased, whether that is stated, and a sentence if it is a guess or contradicted."""
     stated = provenance.stated_case(source, options.vocab_file)
     lower = options.do_lower_case
     if lower is not None:
@@ -159,7 +157,7 @@ def _inputs(options: ConversionOptions) -> list[outputs.Input]:
 
 
 def _companions_of_input(options: ConversionOptions) -> list[outputs.Input]:
-    """What lies with the weights and is read too. It may be written again as it is, but not be changed."""
+    """The files beside the weights that are read too. They may be written again as they are, but not changed."""
     folder = options.input if files.is_directory(options.input) else os.path.dirname(options.input)
     return [outputs.Input("--input", os.path.join(folder, name)) for name in _COMPANIONS]
 
@@ -180,19 +178,15 @@ def _check(source: Weights, config: BertConfig, vocabulary: list[str] | None) ->
             f"{source.path}: does not fit the configuration: {and_more(problems, 8, '; ')}. Is it a BERT, and the"
             " configuration its own?"
         )
-    if vocabulary is not None and len(vocabulary) > config.vocab_size:
-        raise UserError(
-            f"the vocabulary has {len(vocabulary)} entries and the word embeddings {config.vocab_size} rows; give the"
-            " vocabulary that the model was trained with (--vocab_file)"
-        )
+    if vocabulary is not None:
+        check_vocab_size("the vocabulary", len(vocabulary), config.vocab_size)
 
 
 def _problems(source: Weights, config: BertConfig) -> Iterator[str]:
-    rows = [*names.encoder(config.num_hidden_layers), *names.HEADS]
-    num_labels = next(iter(source.shapes.get("output_bias", [])), None)
+    rows = names.known(config.num_hidden_layers)
     for row in rows:
         shape = source.shapes.get(row.reference)
-        wanted = names.shape(row, config, num_labels)
+        wanted = names.shape(row, config, source.num_labels)
         if shape is None and names.is_encoder(row.reference):
             yield f"{row.reference} is missing"
         elif shape is not None and shape != wanted:
@@ -202,159 +196,11 @@ def _problems(source: Weights, config: BertConfig) -> Iterator[str]:
         slot = names.is_optimizer_state(name) or name.rpartition("/")[0] in known
         if _OF_ENCODER.match(name) and name not in known and not slot:
             yield f"{name} has no place in {config.num_hidden_layers} layers"
-    for head in (names.POOLER, names.MASKED_LM, names.NEXT_SENTENCE, names.SPAN, names.LABELS):
+    for head in (names.POOLER, *names.HEADS.values()):
         found = [row.reference for row in head if row.reference in source.shapes]
         if 0 < len(found) < len(head):
             absent = [row.reference for row in head if row.reference not in found]
             yield f"{', '.join(found)} without {', '.join(absent)}"
-
-
-class _Target:
-    """One conversion, ready to be written."""
-
-    def __init__(
-        self,
-        source: Weights,
-        config: BertConfig,
-        vocabulary: list[str] | None,
-        do_lower_case: bool,
-        case_is_stated: bool,
-        labels: LabelMap | None,
-        options: ConversionOptions,
-    ):
-        self._source = source
-        self._config = config
-        self._vocabulary = vocabulary
-        self._do_lower_case = do_lower_case
-        self._case_is_stated = case_is_stated
-        self._labels = labels
-        self._options = options
-        rows = [*names.encoder(config.num_hidden_layers), *names.HEADS]
-        self._weights = [row.reference for row in rows if row.reference in source.shapes]
-
-    def write(self) -> list[str]:
-        """Writes the files; returns sentences on what was written and what was left out."""
-        files.make_directory(os.path.dirname(self._options.output) or ".")
-        environment.check_space(self._options.output, self._num_bytes(), "the converted weights")
-        report = {"tf1": self._write_tf1, "hf": self._write_huggingface, "keras": self._write_keras}[self._options.to]()
-        if self._vocabulary is None:
-            report.append("No vocabulary was found, and none written (--vocab_file).")
-        return report + self._left_from_before()
-
-    def _num_bytes(self) -> int:
-        """How much will be written, at least. Keras writes the weights twice before it removes one of them."""
-        shapes = self._source.shapes
-        chosen = shapes if self._options.to == "tf1" and not self._options.weights_only else self._weights
-        return sum(4 * math.prod(shapes[name]) for name in chosen) * (2 if self._options.to == "keras" else 1)
-
-    def _left_from_before(self) -> list[str]:
-        """A sentence where the folder holds what this conversion would have replaced if it had one."""
-        unwritten = {
-            "vocab.txt": self._vocabulary is None,
-            LABEL_MAP_FILE: not self._labels,
-            provenance.TOKENIZATION_FILE: not self._case_is_stated or self._options.to == "hf",
-        }
-        there = files.list_directory(self._options.output)
-        old = [name for name, absent in unwritten.items() if absent and name in there]
-        return [f"{', '.join(old)} in {self._options.output} is from before and may not belong to it."] if old else []
-
-    def _arrays(self, chosen: Iterable[str]) -> Iterator[tuple[str, np.ndarray]]:
-        """Names and arrays of these variables. All others are read too, for damage there tells of damage elsewhere."""
-        chosen = dict.fromkeys(chosen)
-        every = [*chosen, *(name for name in self._source.shapes if name not in chosen)]
-        sizes = {name: math.prod(self._source.shapes[name]) / 1e6 for name in every}
-        for name in progress.track(every, "Converting", sum(sizes.values()), "million numbers", size=sizes.get):
-            value = self._source.get(name)
-            if name in chosen:
-                if not self._options.allow_nonfinite:
-                    check_finite(self._source.path, name, value)
-                yield name, value
-
-    def _write_tf1(self) -> list[str]:
-        folder = self._options.output
-        prefix = os.path.join(folder, "bert_model.ckpt")
-        chosen = self._weights if self._options.weights_only else [*self._weights, *self._others()]
-        with self._companions(folder):
-            bundle.write(prefix, self._arrays(chosen))
-        report = [f"Wrote {prefix}: {len(chosen)} variables."]
-        if self._options.weights_only:
-            report += self._left_out(self._others())
-        if self._config.hidden_act == "gelu_erf":
-            report.append(
-                'Its bert_config.json says "gelu_erf", the exact function, which google-research/bert does not'
-                " know; --hidden_act=gelu writes the approximation it has (the two"
-                " differ by less than 5e-4)."
-            )
-        if "layer_norm_eps" in self._config.to_dict():
-            report.append(
-                f"Its bert_config.json says layer_norm_eps {self._config.layer_norm_eps}; google-research/bert always"
-                " takes 1e-12."
-            )
-        return report
-
-    def _others(self) -> list[str]:
-        """What is in the source beside the weights of a BERT: slots, the step, what nobody knows."""
-        return [name for name in self._source.shapes if name not in self._weights]
-
-    def _left_out(self, left_out: list[str]) -> list[str]:
-        """Sentences; the many slots of an optimizer are counted, everything else is named."""
-        state = [name for name in left_out if names.is_optimizer_state(name)]
-        others = [name for name in left_out if name not in state]
-        report = [f"Left out: {len(state)} variables of the optimizer."] if state else []
-        return report + ([f"Left out: {', '.join(others)}."] if others else [])
-
-    @contextlib.contextmanager
-    def _companions(self, folder: str) -> Iterator[None]:
-        """Writes what lies beside weights, which the caller writes meanwhile; nothing of it if these cannot be."""
-        texts = {provenance.CONFIG_FILE: self._config.to_json_string()}
-        if self._vocabulary is not None:
-            texts["vocab.txt"] = "".join(f"{entry}\n" for entry in self._vocabulary)
-        if self._case_is_stated:  # a guess would be taken for a fact later
-            texts[provenance.TOKENIZATION_FILE] = provenance.record_of(self._do_lower_case, self._vocabulary)
-        paths = [os.path.join(folder, name) for name in texts]
-        with files.complete_or_absent(*paths) as beside:
-            for path, text in zip(beside, texts.values(), strict=True):
-                with files.open_binary(path, "wb") as stream:
-                    stream.write(text.encode("utf-8"))
-            outputs.refuse_inputs(beside, paths)  # before the weights are written
-            yield
-        if self._labels:
-            save_label_map(folder, self._labels)
-
-    def _write_huggingface(self) -> list[str]:
-        report = huggingface.write_folder(
-            self._options.output,
-            self._source.shapes,
-            self._arrays(self._weights),
-            self._config,
-            vocabulary=self._vocabulary,
-            do_lower_case=self._do_lower_case,
-            labels=self._labels,
-        )
-        return report + self._left_out(self._others())
-
-    def _write_keras(self) -> list[str]:
-        load_tensorflow()  # this is the only target that needs it
-        from bert_tf2 import checkpoint
-
-        model = checkpoint.make_model(self._source, self._config, self._labels)
-        output = self._options.output
-        path = output if keras_files.recognises_name(output) else os.path.join(output, "bert_model.keras")
-        variables = checkpoint.tf1_variables(model)
-        for name, value in self._arrays(self._weights):
-            if name in variables:
-                variables[name].assign(value)
-        with self._companions(output) if path != output else contextlib.nullcontext():
-            keras_files.write(path, model)
-        fresh = [name for name in variables if name not in self._source.shapes]
-        report = [f"Wrote {path}: a {type(model).__name__}."]
-        if path == output and (self._vocabulary is not None or self._labels):
-            report.append(
-                "Such a file holds no vocabulary and no names of labels; give a folder as --output to have them beside"
-                " it."
-            )
-        report += [f"Not in the input, and random now: {', '.join(fresh)}."] if fresh else []
-        return report + self._left_out([name for name in self._source.shapes if name not in variables])
 
 
 def listing(path: str) -> Iterator[str]:
@@ -366,7 +212,7 @@ def listing(path: str) -> Iterator[str]:
     source = open_weights(path)
     step = f", step {source.global_step}" if source.global_step else ""
     yield f"{source.path}: {source.kind}, {len(source.shapes)} variables{step}"
-    there = {row.reference: row.huggingface for row in (*names.encoder(_num_layers(source)), *names.HEADS)}
+    there = {row.reference: row.huggingface for row in names.known(_num_layers(source))}
     columns = [max(map(len, column), default=0) for column in (source.shapes, there.values())]
     total = 0
     for name in sorted(source.shapes):

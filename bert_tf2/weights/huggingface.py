@@ -1,14 +1,12 @@
-"""Weights in Hugging Face's layout: a folder with config.json, model.safetensors or pytorch_model.bin, and vocab.txt.
+"""Reads Hugging Face's folders: config.json, model.safetensors or pytorch_model.bin, and vocab.txt.
 
-The two sides hold the same numbers under other names (`names` has both), and their kernels are each other's transpose:
-[inputs, outputs] here, [outputs, inputs] there.
+The numbers are those of the reference under other names (`names` has both), and kernels are transposed: [inputs,
+outputs] here, [outputs, inputs] there. `huggingface_writing` writes these folders.
 """
 
 from __future__ import annotations
 
-import dataclasses
 import hashlib
-import json
 import os
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -16,9 +14,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from bert_tf2 import huggingface_config
-from bert_tf2.config import BertConfig
-from bert_tf2.huggingface_config import is_huggingface_config as is_huggingface_config
+from bert_tf2.config import BertConfig, activation_remark, architecture_of, from_huggingface
 from bert_tf2.support import files
 from bert_tf2.support.errors import UserError, and_more
 from bert_tf2.weights import names, tensor_files
@@ -27,7 +23,7 @@ from bert_tf2.weights.labels import TAGGING_TASK, LabelMap
 from bert_tf2.weights.tensor_files import TensorFile
 
 _CONFIGS = ("config.json", "bert_config.json")  # the second in the first years
-_WEIGHTS = (
+WEIGHTS = (
     "model.safetensors",
     "model.safetensors.index.json",
     "pytorch_model.bin",
@@ -36,31 +32,38 @@ _WEIGHTS = (
 """In the order in which transformers looks for them."""
 
 
-class _Architecture(NamedTuple):
-    """One of the classes of transformers: what it has beside the encoder.
+class Architecture(NamedTuple):
+    """What a class of transformers has beside the encoder.
 
     Attributes:
-      heads: the variables of its heads.
+      heads: keys of names.HEADS.
       pooler: whether it has one.
+      labels_of: what its labels are given to, as in the models of `heads`.
     """
 
-    heads: tuple[names.Variable, ...]
+    heads: tuple[str, ...]
     pooler: bool
+    labels_of: str | None = None
+
+    @property
+    def variables(self) -> list[names.Variable]:
+        """The variables of its heads."""
+        return names.of_heads(self.heads)
 
 
-_ARCHITECTURES = {
-    "BertForPreTraining": _Architecture((*names.MASKED_LM, *names.NEXT_SENTENCE), True),
-    "BertForMaskedLM": _Architecture(names.MASKED_LM, False),
-    "BertForNextSentencePrediction": _Architecture(names.NEXT_SENTENCE, True),
-    "BertForQuestionAnswering": _Architecture(names.SPAN, False),
-    "BertForTokenClassification": _Architecture(names.LABELS, False),
-    "BertForSequenceClassification": _Architecture(names.LABELS, True),
-    "BertModel": _Architecture((), True),
+ARCHITECTURES = {
+    "BertForQuestionAnswering": Architecture(("span",), False),
+    "BertForTokenClassification": Architecture(("labels",), False, "tokens"),
+    "BertForSequenceClassification": Architecture(("labels",), True, "texts"),
+    "BertForPreTraining": Architecture(("masked_lm", "next_sentence"), True),
+    "BertForMaskedLM": Architecture(("masked_lm",), False),
+    "BertForNextSentencePrediction": Architecture(("next_sentence",), True),
+    "BertModel": Architecture((), True),
 }
+"""What can be written. Of several that fit some weights, the first one is: fine-tuning counts for more than
+pretraining, and more heads for more than fewer."""
 
-_WITH_LABELS = ("BertForTokenClassification", "BertForSequenceClassification")
-
-# Numbers that stand for nothing, or a second time: 0, 1, 2, ..., zeros, and the table and bias of the masked words.
+# Tensors without information: 0, 1, 2, ..., zeros, and copies of the table and bias of the masked words.
 _BUFFERS = re.compile(r"embeddings\.(position_ids|token_type_ids)$")
 _TIED = {
     "cls.predictions.decoder.weight": "bert.embeddings.word_embeddings.weight",
@@ -69,31 +72,23 @@ _TIED = {
 
 
 def recognises(path: str) -> str | None:
-    """The file of weights, or the index of several, that a folder in this layout holds, or that `path` itself is.
+    """The file of weights, or the index of several, in a folder of this layout, or `path` itself if it is one.
 
-    None where it is neither. Only names are looked at.
+    None if it is neither. Only names are looked at.
     """
     if files.is_directory(path):
         present = files.list_directory(path)
-        return next((os.path.join(path, name) for name in _WEIGHTS if name in present), None)
+        return next((os.path.join(path, name) for name in WEIGHTS if name in present), None)
     name = os.path.basename(path)
-    is_one = name in _WEIGHTS or name.endswith(".safetensors") or re.fullmatch(r"pytorch_model.*\.bin", name)
+    is_one = name in WEIGHTS or name.endswith(".safetensors") or re.fullmatch(r"pytorch_model.*\.bin", name)
     return path if is_one and files.exists(path) else None
 
 
-def read_config(path: str | Mapping[str, Any]) -> BertConfig:
-    """The configuration that a config.json states, from the file, its folder, or its content.
-
-    Raises:
-      UserError: no such file, no JSON, or a model that is not BERT.
-    """
-    values = path if isinstance(path, Mapping) else files.read_json(_config_path(path))
+def _config_of(values: Mapping[str, Any], path: str) -> BertConfig:
     try:
-        return BertConfig.from_dict(huggingface_config.from_huggingface(values))
+        return BertConfig.from_dict(from_huggingface(values))
     except UserError as error:
-        if isinstance(path, Mapping):
-            raise
-        raise UserError(f"{_config_path(path)}: {error}") from error
+        raise UserError(f"{path}: {error}") from error
 
 
 def _config_path(path: str) -> str:
@@ -104,7 +99,7 @@ def _config_path(path: str) -> str:
 
 
 def _usual_name(name: str) -> str:
-    """A tensor's name as today's BertForPreTraining calls it: older files, and those of a bare encoder, differ."""
+    """A tensor's name as in today's BertForPreTraining; older files, and those of a bare encoder, have others."""
     name = name.removeprefix("module.")  # from training on several GPUs
     name = name.replace("LayerNorm.gamma", "LayerNorm.weight").replace("LayerNorm.beta", "LayerNorm.bias")
     return f"bert.{name}" if name.startswith(("embeddings.", "encoder.", "pooler.")) else name
@@ -140,13 +135,13 @@ def _digest(array: np.ndarray) -> bytes:
 
 
 class HuggingFaceFolder(Weights):
-    """The weights of a model that `transformers` saved, or this project in that layout.
+    """The weights of a model that `transformers`, or this project in that layout, has saved.
 
-    Read are BertModel and what _ARCHITECTURES lists, with today's names and those of the first years, in one file or
-    several. What has no name in the reference keeps its own in `shapes`.
+    The classes in ARCHITECTURES can be read, with today's names and those of the first years, in one file or several.
+    A variable that has no name in the reference keeps its own in `shapes`.
 
     Attributes:
-      architecture: the class there that it was saved from, as far as config.json says it.
+      architecture: the class of `transformers` that it was saved from, if config.json states it.
     """
 
     kind = "Hugging Face model"
@@ -155,24 +150,24 @@ class HuggingFaceFolder(Weights):
         """Opens a folder, or one file of weights in it.
 
         Raises:
-          UserError: the configuration or the weights are missing, damaged, or would need code to be run; they are not
-            of a BERT, or do not belong together; or the table that scores masked words is not the table of embeddings,
-            which it is in BERT.
+          UserError: the configuration or the weights are missing, damaged, or need code to be run; they are not of a
+            BERT, or do not belong together; or the table that scores masked words is not the table of embeddings, as
+            it is in BERT.
         """
         super().__init__(path)
         weights = recognises(path)
         if not weights:
-            raise UserError(f"{path}: holds none of {', '.join(_WEIGHTS)}")
+            raise UserError(f"{path}: holds none of {', '.join(WEIGHTS)}")
         if re.search(r"-\d{5}-of-\d{5}\.\w+$", weights):
             raise UserError(f"{path}: is a part of the weights only; name the folder")
         self.config_file = _config_path(self.folder or ".")
         self._values = files.read_json(self.config_file)
-        self.config = read_config(self.config_file)
+        self.config = _config_of(self._values, self.config_file)
         if self.config.hidden_act == "gelu_erf":
             # Google's own models lie on the hub as "gelu", though they were trained with the approximation.
             self.uncertain = {"hidden_act": ("gelu",)}
-        self.architecture = huggingface_config.architecture_of(self._values)
-        rows = {row.huggingface: row for row in (*names.encoder(self.config.num_hidden_layers), *names.HEADS)}
+        self.architecture = architecture_of(self._values)
+        rows = {row.huggingface: row for row in names.known(self.config.num_hidden_layers)}
         self._places: dict[str, _Place] = {}
         for name, place in _without_copies(path, _usual_places(path, weights)).items():
             self._take(rows.get(name), place)
@@ -190,7 +185,7 @@ class HuggingFaceFolder(Weights):
         problems = []
         for row in rows:
             shape = self.shapes.get(row.reference)
-            wanted = names.shape(row, self.config, self._num_outputs())
+            wanted = names.shape(row, self.config, self.num_labels)
             if shape is not None and shape != wanted:
                 place = self._places[row.reference]
                 wanted = wanted[::-1] if place.transposed else wanted
@@ -198,19 +193,15 @@ class HuggingFaceFolder(Weights):
         if problems:
             raise UserError(
                 f"{self.path}: the weights are not those of {_config_path(self.folder or '.')}:"
-                f" {'; '.join(problems[:5])}{'; ...' if len(problems) > 5 else ''}. Take both from one place"
+                f" {and_more(problems, 5, '; ')}. Take both from one place"
             )
 
-    def _num_outputs(self) -> int | None:
-        """The labels of a classifier or tagger, None where there is no such head."""
-        return next(iter(self.shapes.get(names.LABELS[0].reference, [])), None)
-
     def _remarks(self) -> Iterator[str]:
-        if remark := huggingface_config.remark(self._values):
+        if remark := activation_remark(self._values):
             yield remark
         for dtype in sorted({*self.dtypes.values()} & {"float16", "bfloat16", "float64"}):
             yield f"Numbers that are {dtype} in the file are read as float32."
-        if self.architecture and self.architecture not in _ARCHITECTURES:
+        if self.architecture and self.architecture not in ARCHITECTURES:
             yield f"There is no {self.architecture} here: its encoder is what can be used."
         if self._values.get("problem_type") == "multi_label_classification":
             yield "It was trained to give several labels at once, and run_classifier.py takes the most probable one."
@@ -231,22 +222,28 @@ class HuggingFaceFolder(Weights):
         return {"do_lower_case": found[0]} if found else {}
 
     def labels(self) -> LabelMap | None:
-        """What a classifier's or tagger's outputs mean; where nobody named them LABEL_0, LABEL_1, ...
+        """What a classifier's or tagger's outputs mean. Labels without names are LABEL_0, LABEL_1, ...
 
         Raises:
           UserError: config.json names another number of labels than there are outputs, or two alike.
         """
-        count = self._num_outputs()
-        if count is None or self.architecture not in (None, *_WITH_LABELS):
+        count, labels_of = self.num_labels, self._labels_of()
+        if count is None or labels_of is None:
             return None
-        if self._is_tagger():
+        if labels_of == "tokens":
             return LabelMap(TAGGING_TASK, self._label_names(count), regression=False)
         task = str(self._values.get("finetuning_task") or "BertForSequenceClassification")
         if count == 1:
             return LabelMap(task, (), regression=True)
-        if self._values.get("problem_type") == "regression":  # several scores at once, which nothing here gives
+        if self._values.get("problem_type") == "regression":  # several scores at once, which no model here has
             return None
         return LabelMap(task, self._label_names(count), regression=False)
+
+    def _labels_of(self) -> str | None:
+        """What labels are given to. If config.json states no class, the lack of a pooler shows a tagger."""
+        if self.architecture:
+            return ARCHITECTURES[self.architecture].labels_of if self.architecture in ARCHITECTURES else None
+        return "texts" if names.POOLER[0].reference in self.shapes else "tokens"
 
     def _label_names(self, count: int) -> tuple[str, ...]:
         named = self._values.get("id2label") or {str(index): f"LABEL_{index}" for index in range(count)}
@@ -257,12 +254,6 @@ class HuggingFaceFolder(Weights):
                 ' own; put it right, as in {"0": "no", "1": "yes"}'
             )
         return tuple(labels)
-
-    def _is_tagger(self) -> bool:
-        """Whether labels are those of tokens; where config.json does not say it, the pooler does."""
-        if self.architecture:
-            return self.architecture == "BertForTokenClassification"
-        return names.POOLER[0].reference not in self.shapes
 
 
 def _files_of(weights: str) -> dict[str, TensorFile]:
@@ -305,7 +296,7 @@ def _usual_places(path: str, weights: str) -> dict[str, _Place]:
 
 
 def _without_copies(path: str, places: dict[str, _Place]) -> dict[str, _Place]:
-    """Leaves out what is there twice. Raises UserError if the two differ."""
+    """Leaves out the copies of other tensors. Raises UserError if a copy differs from its original."""
     for copy, original in _TIED.items():
         if copy not in places:
             continue
@@ -339,7 +330,7 @@ def _wordpiece_entries(path: str) -> list[str]:
 
 
 def stated_case(folder: str) -> tuple[bool, str] | None:
-    """`do_lower_case` as the tokenizer's files in a folder state it, and the file that does; None where none does."""
+    """`do_lower_case` as the tokenizer's files in a folder state it, and the file; None if none states it."""
     for path, content in _tokenizer_files(folder).items():
         if "do_lower_case" in content:
             return (content["do_lower_case"], path) if isinstance(content["do_lower_case"], bool) else None
@@ -361,7 +352,7 @@ def _tokenizer_files(folder: str) -> dict[str, dict[str, Any]]:
 
 
 def _tokenizer_remarks(settings: Sequence[Mapping[str, Any]]) -> Iterator[str]:
-    """What its tokenizer does otherwise than this project's."""
+    """Yields a sentence for each difference between its tokenizer and this project's."""
     for content in settings[:1]:
         accents, lower = content.get("strip_accents"), content.get("do_lower_case", True)
         if isinstance(accents, bool) and accents != lower:
@@ -369,171 +360,3 @@ def _tokenizer_remarks(settings: Sequence[Mapping[str, Any]]) -> Iterator[str]:
             yield f"Its tokenizer {kept} accents (strip_accents), which this project's does not with this case."
         if content.get("tokenize_chinese_chars") is False:
             yield "Its tokenizer does not set Chinese characters apart (tokenize_chinese_chars); this project's does."
-
-
-# Writing.
-
-
-def write_folder(
-    folder: str,
-    shapes: Mapping[str, Sequence[int]],
-    arrays: Iterable[tuple[str, np.ndarray]],
-    config: BertConfig,
-    *,
-    vocabulary: Sequence[str] | None = None,
-    do_lower_case: bool = True,
-    labels: LabelMap | None = None,
-    architecture: str | None = None,
-) -> list[str]:
-    """Writes a folder that `transformers` loads with no missing and no unexpected weight.
-
-    All files are there when it returns, and none of them was there half before. The activation function keeps its
-    meaning: this project's "gelu" is "gelu_pytorch_tanh" there.
-
-    Args:
-      folder: where to; is made. Files of these names in it are replaced.
-      shapes: reference name -> sizes, of the variables that there are. What BERT does not know is passed over.
-      arrays: reference name and array of each of them, in any order. One is in memory at a time.
-      config: the model's.
-      vocabulary: the entries for vocab.txt.
-      do_lower_case: whether the tokenizer is that of an uncased model.
-      labels: what the outputs mean, where the model is a classifier or tagger.
-      architecture: the class there; without it the one that has the heads that `shapes` has.
-
-    Returns:
-      Sentences on what was written, and which parts of a BERT have no place there.
-
-    Raises:
-      UserError: a variable of that architecture is missing or has another shape than the configuration says; the folder
-        has a tokenizer of another kind, or cannot be written.
-    """
-    architecture = architecture or _architecture_for(shapes, labels)
-    written = _written_variables(architecture, shapes, config)
-    _check_target(folder, vocabulary is not None)
-    contents = {"config.json": _json(_config_content(architecture, config, vocabulary, labels, shapes))}
-    if vocabulary is not None:
-        contents["vocab.txt"] = "".join(f"{entry}\n" for entry in vocabulary)
-        contents["tokenizer_config.json"] = _json(_tokenizer_content(config, do_lower_case))
-    # The weights come last: where they are, the rest is too.
-    paths = [os.path.join(folder, name) for name in (*contents, _WEIGHTS[0])]
-    with files.complete_or_absent(*paths) as beside:
-        _write_weights(beside[-1], architecture, written, shapes, arrays)
-        for path, text in zip(beside, contents.values(), strict=False):
-            with files.open_binary(path, "wb") as stream:
-                stream.write(text.encode("utf-8"))
-    return [*_report(folder, architecture, written, shapes, config)]
-
-
-def _architecture_for(shapes: Mapping[str, Any], labels: LabelMap | None) -> str:
-    """The class whose heads there are. What was fine-tuned counts for more than what pretraining left."""
-    has = {
-        name: all(row.reference in shapes for row in architecture.heads)
-        for name, architecture in _ARCHITECTURES.items()
-    }
-    if has["BertForQuestionAnswering"]:
-        return "BertForQuestionAnswering"
-    if has["BertForTokenClassification"]:
-        return _WITH_LABELS[0 if labels and labels.task == TAGGING_TASK else 1]
-    return next(name for name in has if has[name])
-
-
-def _written_variables(
-    architecture: str, shapes: Mapping[str, Sequence[int]], config: BertConfig
-) -> list[names.Variable]:
-    """The variables of a class of transformers. Raises UserError if there is not each of them as it should be."""
-    if architecture not in _ARCHITECTURES:
-        raise UserError(f"{architecture} is none of {', '.join(_ARCHITECTURES)}")
-    rows = [*names.encoder(config.num_hidden_layers, _ARCHITECTURES[architecture].pooler)]
-    if architecture == "BertModel" and names.POOLER[0].reference not in shapes:
-        rows = [*names.encoder(config.num_hidden_layers, pooler=False)]
-    rows += _ARCHITECTURES[architecture].heads
-    num_labels = next(iter(shapes.get(names.LABELS[0].reference, [])), None)
-    problems = []
-    for row in rows:
-        shape, wanted = shapes.get(row.reference), names.shape(row, config, num_labels)
-        if shape is None:
-            problems.append(f"{row.reference} is missing")
-        elif [*shape] != wanted:
-            problems.append(f"{row.reference} is {[*shape]}, not {wanted}")
-    if problems:
-        raise UserError(f"these weights do not make a {architecture}: {and_more(problems, 8, '; ')}")
-    return rows
-
-
-def _check_target(folder: str, vocabulary: bool) -> None:
-    if files.is_remote(folder):
-        raise UserError(f"{folder}: this layout is written to local folders only; write it there and copy it")
-    others = {"tokenizer.json", "added_tokens.json"} & {*files.list_directory(folder)}
-    if vocabulary and others:
-        raise UserError(
-            f"{folder}: has {', '.join(sorted(others))} of another tokenizer, which transformers would read in place of"
-            " vocab.txt; remove it or give another folder"
-        )
-
-
-def _config_content(
-    architecture: str,
-    config: BertConfig,
-    vocabulary: Sequence[str] | None,
-    labels: LabelMap | None,
-    shapes: Mapping[str, Sequence[int]],
-) -> dict[str, Any]:
-    outputs, regression = [], False
-    if architecture in _WITH_LABELS:
-        count = shapes[names.LABELS[0].reference][0]
-        outputs = [*(labels.labels if labels else ())] or [f"LABEL_{index}" for index in range(count)]
-        regression = labels.regression if labels else count == 1
-        if len(outputs) != count:
-            raise UserError(f"the labels {', '.join(outputs)} are not those of a model with {count} outputs")
-    pad = [*vocabulary].index("[PAD]") if vocabulary is not None and "[PAD]" in vocabulary else 0
-    return huggingface_config.to_huggingface(dataclasses.asdict(config), architecture, outputs, regression, pad)
-
-
-def _tokenizer_content(config: BertConfig, do_lower_case: bool) -> dict[str, Any]:
-    special = {f"{name}_token": f"[{name.upper()}]" for name in ("cls", "mask", "pad", "sep", "unk")}
-    return {
-        **special,
-        "do_lower_case": do_lower_case,
-        "model_max_length": config.max_position_embeddings,
-        "strip_accents": None,
-        "tokenize_chinese_chars": True,
-        "tokenizer_class": "BertTokenizer",
-    }
-
-
-def _json(content: Mapping[str, Any]) -> str:
-    return json.dumps(content, indent=2, sort_keys=True, ensure_ascii=False) + "\n"
-
-
-def _write_weights(
-    path: str,
-    architecture: str,
-    rows: Iterable[names.Variable],
-    shapes: Mapping[str, Sequence[int]],
-    arrays: Iterable[tuple[str, np.ndarray]],
-) -> None:
-    prefix = "bert." if architecture == "BertModel" else ""
-    theirs = {row.reference: row.huggingface.removeprefix(prefix) for row in rows}
-    sizes = {
-        other: [*shapes[name]][::-1] if names.is_transposed(name) else [*shapes[name]] for name, other in theirs.items()
-    }
-    chosen = (
-        (theirs[name], value.T if names.is_transposed(name) else value) for name, value in arrays if name in theirs
-    )
-    tensor_files.write_safetensors(path, sizes, chosen)
-
-
-def _report(
-    folder: str, architecture: str, written: Sequence[names.Variable], shapes: Mapping[str, Any], config: BertConfig
-) -> Iterator[str]:
-    yield f"Wrote {folder}: a {architecture} with {len(written)} weights."
-    hidden_act = huggingface_config.activation_there(config.hidden_act)
-    if remark := huggingface_config.remark({"hidden_act": hidden_act}):
-        yield remark
-    left_out = [
-        row.reference for row in (*names.POOLER, *names.HEADS) if row.reference in shapes and row not in written
-    ]
-    if left_out:
-        yield f"Left out, since a {architecture} has no place for it: {', '.join(left_out)}."
-    if architecture == "BertModel" and names.POOLER[0].reference not in shapes:
-        yield "There is no pooler: load it with BertModel.from_pretrained(folder, add_pooling_layer=False)."

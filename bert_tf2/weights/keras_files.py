@@ -2,10 +2,10 @@
 
 A .keras file is a zip of config.json, metadata.json and model.weights.h5; the weights are an HDF5 file. Keras itself
 loads them, into a model of ours that is as large as the arrays in the file, and `names.tf1_variables` says which is
-which. Nothing that a file says is executed: a class is only compared with the names of the five that there are.
+which. Nothing in a file is executed: the name of a class is only compared with those of this project's models.
 
-Before that the file is looked through here, because Keras believes what it is told of sizes: a few bytes could have it
-take all memory or fill the disk. That links to other files are refused does not depend on its version either.
+Before that the file is checked here, because Keras trusts the sizes in it: a few bytes could make it take all memory or
+fill the disk. That links to other files are refused does not depend on its version either.
 """
 
 from __future__ import annotations
@@ -97,9 +97,9 @@ class KerasFile(Weights):
                 arrays = _arrays_in(store)
                 if not path.endswith(_MODEL):
                     self.class_name = self._guess_class(store, arrays)
-            self._sizes, self._num_labels = self._measure(arrays)
-            rows = names.of_class(self._loaded_class, self._sizes.num_hidden_layers)
-            self.shapes = {row.reference: names.shape(row, self._sizes, self._num_labels) for row in rows}
+            self._sizes, num_labels = self._measure(arrays)
+            rows = names.of_model(self._model_class, self._sizes.num_hidden_layers)
+            self.shapes = {row.reference: names.shape(row, self._sizes, num_labels) for row in rows}
             dtypes = sorted({array.dtype for array in arrays.values()})
             self.dtypes = dict.fromkeys(self.shapes, "/".join(dtypes))  # Keras gives a model's variables the same one
             if len(arrays) < len(rows):
@@ -159,7 +159,7 @@ class KerasFile(Weights):
         except UserError as error:
             raise ValueError(str(error)) from error
         name, arguments = said.get("class_name"), said.get("config")
-        ours = str(said.get("module", "")).startswith("bert_tf2.") and name in names.ON_TOP
+        ours = str(said.get("module", "")).startswith("bert_tf2.") and name in _model_classes()
         if not ours or not isinstance(arguments, dict) or not isinstance(arguments.get("config"), dict):
             raise UserError(f"{self.path}: holds a {said.get('module')}.{name}, which is not a model of this project")
         self.class_name = name
@@ -176,9 +176,9 @@ class KerasFile(Weights):
         if _MASKED_LM_BIAS in arrays:
             return "PretrainingModel"
         said = store["vars"].attrs.get("name") if "vars" in store else None
-        named = re.match(r"(classifier|span|tagging)_model(_\d+)?$", str(said))
-        if named:
-            return f"{named[1].capitalize()}Model"
+        name = re.sub(r"_\d+$", "", str(said)).title().replace("_", "")  # "span_model_1" of a SpanModel
+        if name in _model_classes():
+            return name
         self.remarks.append("Nothing says which task its output layer is for; taken for one of labels.")
         return None
 
@@ -211,7 +211,8 @@ class KerasFile(Weights):
     def _variables(self) -> dict[str, Any]:
         """Reference name -> variable of a model that Keras has loaded the weights into."""
         with load_tensorflow().device("CPU"):
-            model = self._model()
+            labels = [self.num_labels] if self._model_class.labels_of else []
+            model = self._model_class(self._sizes, *labels, dtype="float32")
             variables = names.tf1_variables(model)
             for variable in variables.values():
                 variable.assign(np.broadcast_to(np.float32(_NOT_LOADED), variable.shape))
@@ -224,21 +225,13 @@ class KerasFile(Weights):
         return variables
 
     @property
-    def _loaded_class(self) -> str:
-        return self.class_name or "ClassifierModel"
-
-    def _model(self):
-        from bert_tf2 import heads, modeling
-
-        made = getattr(modeling if self._loaded_class == "BertModel" else heads, self._loaded_class)
-        labels = [self._num_labels] if names.ON_TOP[self._loaded_class] == names.LABELS else []
-        return made(self._sizes, *labels, dtype="float32")
+    def _model_class(self):
+        return _model_classes()[self.class_name or "ClassifierModel"]
 
     def labels(self) -> LabelMap | None:
-        """That the model is a tagger, or a regression, which no shape shows; nobody kept the names of its tags."""
-        if self.class_name == "TaggingModel":
-            count = self.shapes[names.LABELS[1].reference][0]  # a .weights.h5 has no class_config
-            return LabelMap(TAGGING_TASK, tuple(f"LABEL_{index}" for index in range(count)), regression=False)
+        """That the model is a tagger, or a regression, which no shape shows; the file has no names of the tags."""
+        if self._model_class.labels_of == "tokens":
+            return LabelMap(TAGGING_TASK, tuple(f"LABEL_{index}" for index in range(self.num_labels)), regression=False)
         if self.class_config.get("regression"):
             return LabelMap("regression", (), regression=True)
         return None
@@ -250,6 +243,15 @@ class KerasFile(Weights):
         """
         with self._explained(name):
             return as_float32(self._variables[name].numpy())
+
+
+@functools.cache
+def _model_classes() -> dict[str, type]:
+    """Name -> class of all of this project's models."""
+    load_tensorflow()
+    from bert_tf2 import heads, modeling
+
+    return {made.__name__: made for made in (modeling.BertModel, *heads.MODELS)}
 
 
 def _arrays_in(store: h5py.File) -> dict[str, _Array]:

@@ -32,6 +32,11 @@ class LabelMap:
         """How many outputs the model has."""
         return 1 if self.regression else len(self.labels)
 
+    @property
+    def labels_of(self) -> str:
+        """What the labels are given to, "tokens" or "texts"; see `heads`, whose models have the same attribute."""
+        return "tokens" if self.task == TAGGING_TASK else "texts"
+
     def describe(self) -> str:
         return "a score" if self.regression else f"labels {and_more(self.labels)}"
 

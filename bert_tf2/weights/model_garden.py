@@ -17,7 +17,7 @@ from __future__ import annotations
 import os
 import re
 from collections import defaultdict
-from collections.abc import Container, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -27,7 +27,7 @@ from bert_tf2.support import files
 from bert_tf2.support.errors import UserError, and_more
 from bert_tf2.weights import bundle, names, sstable
 from bert_tf2.weights.base import Weights
-from bert_tf2.weights.bundle import fields_of as fields
+from bert_tf2.weights.object_graph import ObjectGraph
 
 _SAVED_MODEL = "saved_model.pb"
 
@@ -65,10 +65,6 @@ _OUTPUT_ATTRIBUTES = {"classification": "cls/seq_relationship/", "span_labeling"
 _OUTPUT_VARIABLES = {"kernel": "output_weights", "bias": "output_bias"}
 # A head with a pooler of its own.
 _POOLER = re.compile(r"(?:^|/)(?:next_sentence|sentence_prediction)/pooler_dense/(kernel|bias)$")
-
-# Attributes that lead to an optimizer, and attributes that only an optimizer has.
-_TO_OPTIMIZER = {"optimizer", "_optimizer"}
-_OF_OPTIMIZER = {"iter", "iterations", "_iterations"}
 
 # As params.yaml spells them. Model Garden's own "gelu" is the tanh approximation.
 _ACTIVATIONS = {"gelu": "gelu", "relu": "relu", "tanh": "tanh", "linear": "linear", "identity": "linear"}
@@ -123,9 +119,9 @@ class ObjectCheckpoint(Weights):
         if others := {*self.dtypes.values()} & {"float16", "bfloat16", "float64"}:
             self.remarks.append(f"Some weights are {' or '.join(sorted(others))}; they are read as float32.")
 
-    def _read_graph(self) -> _ObjectGraph:
+    def _read_graph(self) -> ObjectGraph:
         try:
-            return _ObjectGraph(self._bundle.get(bundle.OBJECT_GRAPH).item(), self._bundle.shapes)
+            return ObjectGraph(self._bundle.get(bundle.OBJECT_GRAPH).item(), self._bundle.shapes)
         except (sstable.DamagedTable, ValueError, TypeError, AttributeError) as error:
             raise UserError(
                 f"{self._bundle.path}: its graph of objects cannot be read, the checkpoint is damaged ({error}); copy"
@@ -196,10 +192,6 @@ class ObjectCheckpoint(Weights):
         """One variable, in the reference's shape. Raises UserError where its bytes do not match their checksum."""
         value = self._bundle.get(self._keys[name])
         return np.ascontiguousarray(value.T) if _is_transposed(name) else value.reshape(self.shapes[name])
-
-    def verify(self) -> None:
-        """Reads everything once, optimizer state too. Raises UserError if a part does not match its checksum."""
-        self._bundle.verify()
 
     @property
     def folder(self) -> str:
@@ -283,76 +275,7 @@ def _is_transposed(name: str) -> bool:
     return name.endswith("output_weights")
 
 
-class _ObjectGraph:
-    """The objects of a checkpoint.
-
-    Attributes:
-      full_names: key -> the name that the variable was made with, of all but optimizer state and counters.
-      global_step, do_lower_case: the keys of these variables; empty where there is none.
-    """
-
-    def __init__(self, graph: bytes, stored: Container[str]):
-        """Reads a TrackableObjectGraph, see TensorFlow's trackable_object_graph.proto. `stored` are the keys there are.
-
-        Raises:
-          DamagedTable, ValueError, TypeError, AttributeError: it is not one.
-        """
-        nodes = [fields(node) for node in fields(graph).get(1, [])]
-        self._children = [{name: number for number, name in _pairs(node.get(1, []))} for node in nodes]
-        if any(number >= len(nodes) for children in self._children for number in children.values()):
-            raise ValueError("it speaks of objects that are not in it")
-        slots = {fields(slot).get(3, [0])[0] for node in nodes for slot in node.get(3, [])}
-        self._variables = {}
-        for number, node in enumerate(nodes):
-            for attribute in map(fields, node.get(2, [])):
-                kind, full_name, key = (attribute.get(field, [b""])[0].decode() for field in (1, 2, 3))
-                key = key.removeprefix("module/")  # as `bundle` has it
-                if kind == "VARIABLE_VALUE" and key in stored and number not in slots:
-                    self._variables[number] = (key, full_name.removesuffix(":0"))
-        of_root = self._children[0] if self._children else {}
-        self.global_step, self.do_lower_case, counter = (
-            self._variables.get(of_root.get(name, -1), ("", ""))[0]
-            for name in ("global_step", "do_lower_case", "save_counter")
-        )
-        everything = self.variables_below(0) if self._children else {}
-        aside = {self.global_step, self.do_lower_case, counter}
-        self.full_names = {key: name for key, name in everything.items() if key not in aside}
-
-    def variables_below(self, node: int) -> dict[str, str]:
-        """Key -> full name of the variables that an object leads to other than through an optimizer."""
-        waiting, seen = [node], {node}
-        while waiting:
-            for attribute, child in self._children[waiting.pop()].items():
-                optimizer = attribute in _TO_OPTIMIZER or _OF_OPTIMIZER & self._children[child].keys()
-                if not optimizer and child not in seen:
-                    seen.add(child)
-                    waiting.append(child)
-        return dict(self._variables[number] for number in sorted(seen & self._variables.keys()))
-
-    def held_as(self, attribute: str) -> set[int]:
-        """The objects that some other has under this attribute."""
-        return {children[attribute] for children in self._children if attribute in children}
-
-    def holders(self, *attributes: str) -> list[int]:
-        """The objects that have all of these attributes."""
-        return [number for number, children in enumerate(self._children) if {*attributes} <= children.keys()]
-
-    def key_at(self, node: int, path: str) -> str | None:
-        """The key of the variable that a path of attributes leads to, if it leads to one."""
-        for attribute in path.split("/"):
-            if attribute not in self._children[node]:
-                return None
-            node = self._children[node][attribute]
-        return self._variables[node][0] if node in self._variables else None
-
-
-def _pairs(references: list[bytes]) -> Iterator[tuple[int, str]]:
-    """Number of an object and the attribute it hangs on, of ObjectReferences."""
-    for reference in map(fields, references):
-        yield reference.get(1, [0])[0], reference.get(2, [b""])[0].decode()
-
-
-def _by_name(graph: _ObjectGraph) -> dict[str, set[str]]:
+def _by_name(graph: ObjectGraph) -> dict[str, set[str]]:
     """Reference name -> keys of the variables whose full names say so, whatever scopes they are in."""
     found = defaultdict(set)
     for key, name in graph.full_names.items():
@@ -373,7 +296,7 @@ def _tails(name: str) -> Iterator[str]:
     yield from ("/".join(parts[start:]) for start in range(len(parts)))
 
 
-def _by_attribute(graph: _ObjectGraph) -> dict[str, set[str]]:
+def _by_attribute(graph: ObjectGraph) -> dict[str, set[str]]:
     """Reference name -> keys of the variables that the attributes of an encoder lead to."""
     found = defaultdict(set)
     for encoder in graph.holders("_embedding_layer", "_transformer_layers"):
@@ -386,7 +309,7 @@ def _by_attribute(graph: _ObjectGraph) -> dict[str, set[str]]:
     return dict(found)
 
 
-def _of_heads(graph: _ObjectGraph) -> dict[str, set[str]]:
+def _of_heads(graph: ObjectGraph) -> dict[str, set[str]]:
     """Reference name -> keys of output layers, and of a head's own pooler."""
     found = defaultdict(set)
     for key, name in graph.full_names.items():

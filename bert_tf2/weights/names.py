@@ -1,10 +1,12 @@
-"""What each variable of BERT is called: in the reference, in this project's models, and in other libraries.
+"""The name of each variable of BERT: in the reference, in this project's models, and in other libraries.
 
 One table, read in every direction. The reference's name is the key everywhere in this project; shapes are the
-reference's too. `{i}` stands for the number of a block, from 0. The letters of the shapes:
+reference's too. `{i}` stands for the number of a block, from 0. The letters of the shapes (a digit stands for itself):
 
     V  vocab_size               D  hidden_size         I  intermediate_size
     X  max_position_embeddings  S  type_vocab_size     L  labels of the head
+
+Which heads a model has stands in its class (`heads`), by their keys in HEADS.
 """
 
 from __future__ import annotations
@@ -22,11 +24,11 @@ class Variable(NamedTuple):
 
     Attributes:
       reference: the name in TensorFlow 1 checkpoints.
-      shape: a letter for each axis.
-      attribute: where a model of `heads` keeps it.
-      huggingface: the name in the state dict of `transformers`. What ends in `/kernel` here is transposed there.
+      shape: a letter or digit for each axis.
+      attribute: the path of attributes to it in a model of `heads`.
+      huggingface: the name in the state dict of `transformers`. A `/kernel` of the reference is transposed there.
       model_garden: the name in Model Garden's BertEncoder, whose attention kernels have a third axis for the heads;
-        empty where it has no such variable.
+        empty if it has no such variable.
     """
 
     reference: str
@@ -54,11 +56,13 @@ def _layer_norm(*names: str) -> tuple[Variable, Variable]:
     )
 
 
-def _output(*names: str) -> tuple[Variable, Variable]:
+def _output(outputs: str, *names: str) -> tuple[Variable, Variable]:
     reference, attribute, huggingface = names
     return (
-        Variable(f"{reference}output_weights", "LD", f"{attribute}.output_weights", f"{huggingface}.weight", ""),
-        Variable(f"{reference}output_bias", "L", f"{attribute}.output_bias", f"{huggingface}.bias", ""),
+        Variable(
+            f"{reference}output_weights", f"{outputs}D", f"{attribute}.output_weights", f"{huggingface}.weight", ""
+        ),
+        Variable(f"{reference}output_bias", outputs, f"{attribute}.output_bias", f"{huggingface}.bias", ""),
     )
 
 
@@ -155,21 +159,12 @@ MASKED_LM = (
         "cls/predictions/output_bias/bias",
     ),
 )
-NEXT_SENTENCE = _output("cls/seq_relationship/", "next_sentence", "cls.seq_relationship")
-SPAN = _output("cls/squad/", "output_layer", "qa_outputs")
+NEXT_SENTENCE = _output("2", "cls/seq_relationship/", "next_sentence", "cls.seq_relationship")
+SPAN = _output("2", "cls/squad/", "output_layer", "qa_outputs")
 # Of a classifier, and of a tagger: the reference's run_classifier has no scope here.
-LABELS = _output("", "output_layer", "classifier")
+LABELS = _output("L", "", "output_layer", "classifier")
 
-HEADS = (*MASKED_LM, *NEXT_SENTENCE, *SPAN, *LABELS)
-
-ON_TOP = {
-    "BertModel": (),
-    "PretrainingModel": (*MASKED_LM, *NEXT_SENTENCE),
-    "ClassifierModel": LABELS,
-    "SpanModel": SPAN,
-    "TaggingModel": LABELS,
-}
-"""Class of modeling or heads -> what its models have on top of the encoder."""
+HEADS = {"masked_lm": MASKED_LM, "next_sentence": NEXT_SENTENCE, "span": SPAN, "labels": LABELS}
 
 GLOBAL_STEP = "global_step"
 _OPTIMIZER_STATE = re.compile(
@@ -187,9 +182,19 @@ def encoder(num_hidden_layers: int, pooler: bool = True) -> Iterator[Variable]:
         yield from POOLER
 
 
-def of_class(class_name: str, num_hidden_layers: int) -> list[Variable]:
-    """Every variable of a model of one of the classes in ON_TOP."""
-    return [*encoder(num_hidden_layers), *ON_TOP[class_name]]
+def of_heads(heads: Iterable[str]) -> list[Variable]:
+    """The variables of some heads, which are keys of HEADS."""
+    return [row for head in heads for row in HEADS[head]]
+
+
+def known(num_hidden_layers: int) -> list[Variable]:
+    """Every variable that this table has for an encoder and all heads."""
+    return [*encoder(num_hidden_layers), *of_heads(HEADS)]
+
+
+def of_model(model, num_hidden_layers: int) -> list[Variable]:
+    """Every variable of a model: a BertModel or one of heads', or the class of one."""
+    return [*encoder(num_hidden_layers), *of_heads(model.heads)]
 
 
 def tf1_variables(model) -> dict[str, Any]:
@@ -198,12 +203,11 @@ def tf1_variables(model) -> dict[str, Any]:
     Args:
       model: a BertModel or one of heads'.
     """
-    known = [base.__name__ for base in type(model).__mro__ if base.__name__ in ON_TOP]
-    if not known:
+    if not hasattr(model, "heads"):
         raise TypeError(f"no names are known for the variables of {type(model).__name__}")
-    skipped = "bert." if known[0] == "BertModel" else ""
-    rows = of_class(known[0], model.config.num_hidden_layers)
-    return {row.reference: _attribute(model, row.attribute.removeprefix(skipped)) for row in rows}
+    own = "" if hasattr(model, "bert") else "bert."  # a BertModel is itself what the other models have as `bert`
+    rows = of_model(model, model.config.num_hidden_layers)
+    return {row.reference: _attribute(model, row.attribute.removeprefix(own)) for row in rows}
 
 
 def _attribute(model, path: str):
@@ -216,20 +220,20 @@ def _attribute(model, path: str):
 
 
 def shape(row: Variable, config: BertConfig, num_labels: int | None = None) -> list[int]:
-    """The sizes that a configuration gives a variable. `num_labels` is needed for outputs of labels only."""
+    """The shape of a variable under a configuration. `num_labels` is needed for the head "labels" only."""
     sizes = {
         "V": config.vocab_size,
         "D": config.hidden_size,
         "I": config.intermediate_size,
         "X": config.max_position_embeddings,
         "S": config.type_vocab_size,
-        "L": 2 if row in (*NEXT_SENTENCE, *SPAN) else num_labels,
+        "L": num_labels,
     }
-    return [sizes[letter] for letter in row.shape]
+    return [int(letter) if letter.isdigit() else sizes[letter] for letter in row.shape]
 
 
 def is_encoder(name: str) -> bool:
-    """Whether this is the reference's name of what no BERT can do without: all of the encoder but the pooler."""
+    """Whether this is the reference's name of a variable of the encoder other than the pooler, which may be missing."""
     return name.startswith(("bert/embeddings/", "bert/encoder/"))
 
 
@@ -239,7 +243,7 @@ def is_transposed(name: str) -> bool:
 
 
 def is_optimizer_state(name: str) -> bool:
-    """Whether this is an optimizer's (the reference's slots `/adam_m` and `/adam_v`, or those of TensorFlow's own)."""
+    """Whether this is a variable of an optimizer: of the reference's (`/adam_m`, `/adam_v`) or of TensorFlow's own."""
     return bool(_OPTIMIZER_STATE.search(name))
 
 

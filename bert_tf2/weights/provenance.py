@@ -1,15 +1,15 @@
-"""What is known of weights beside their numbers, and whether a call was given the same.
+"""What is known about weights beside their numbers, and whether a call was given the same.
 
-No shape shows the number of attention heads, the activation function, the word that an id stands for, or whether text
-was lower-cased. With another one the weights compute something else, and nothing fails. Files beside them tell:
+No shape shows the number of attention heads, the activation function, the word of an id, or whether text was
+lower-cased. With another one the weights silently compute something else. Files beside them state it:
 
     bert_config.json, config.json                       the configuration
     vocab.txt                                           the vocabulary
     tokenizer_config.json, tokenizer.json               do_lower_case, of Hugging Face's models
     tokenization.json                                   do_lower_case and the vocabulary's hash, of this project's
 
-A training writes bert_config.json and tokenization.json beside its checkpoints (`write`). Whatever loads weights
-compares: `check_config` is called by `checkpoint`, `load_tokenizer` by every task that reads text.
+A training writes bert_config.json and tokenization.json beside its checkpoints (`write`). Everything that loads weights
+compares with these files: `checkpoint` calls `check_config`, and every task that reads text calls `load_tokenizer`.
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ from bert_tf2.weights.base import Weights
 CONFIG_FILE = "bert_config.json"
 TOKENIZATION_FILE = "tokenization.json"
 
-# What decides on the function that weights compute: all but the dropout rates, the scale of fresh weights, and keys
-# that BERT does not use. A training may change those.
+# The fields that determine the function that weights compute: all but the dropout rates, the scale of fresh weights and
+# keys that BERT does not use. A training may change those.
 _DECISIVE = tuple(
     field.name
     for field in dataclasses.fields(BertConfig)
     if field.name not in ("hidden_dropout_prob", "attention_probs_dropout_prob", "initializer_range", "extra")
 )
-# These show in the shapes of the weights, and whoever loads them looks there.
+# These show in the shapes of the weights, which are compared when weights are loaded.
 _SHOWN_BY_SHAPES = ("vocab_size", "hidden_size", "intermediate_size", "max_position_embeddings", "type_vocab_size")
 
 
@@ -72,11 +72,11 @@ def stated_config(source: Weights) -> tuple[BertConfig, str] | None:
 
 
 def check_config(source: Weights, config: BertConfig) -> list[str]:
-    """Compares a configuration with the one that is stated for weights, in what their shapes do not show.
+    """Compares a configuration with the one that is stated for weights, in the fields that no shape shows.
 
     Returns:
-      Sentences for the user on what differs and may be meant: fewer layers than there are, which use the first of
-      them; an activation function where the source's own word is not certain (Weights.uncertain).
+      Sentences for the user about differences that may be intended: fewer layers than the weights have, so that only
+      the first ones are used; another activation function, if the stated one is not certain (Weights.uncertain).
 
     Raises:
       UserError: with this configuration the weights would compute something else.
@@ -118,7 +118,7 @@ def _consequence(name: str) -> str:
 
 @dataclasses.dataclass(frozen=True)
 class _Record:
-    """What a tokenization.json says; None is what it does not say."""
+    """The content of a tokenization.json; None for what it does not state."""
 
     path: str
     do_lower_case: bool | None
@@ -166,14 +166,14 @@ def choose_case(
     """Whether to lower-case text.
 
     Args:
-      do_lower_case: what the user said; None for nothing, which stands for True.
+      do_lower_case: the flag; None if it was not given, which means True.
       vocab_file: the vocabulary in use.
       source: the weights in use.
       init_checkpoint: the flag's value, for the reference's check by the names of its releases.
 
     Raises:
-      UserError: nothing was said, and a file beside the weights or the vocabulary says that text is not lower-cased; or
-        the flag does not fit the name of one of the reference's releases.
+      UserError: the flag was not given, and a file beside the weights or the vocabulary states that text is not
+        lower-cased; or the flag contradicts the name of one of the reference's releases.
     """
     lower = True if do_lower_case is None else do_lower_case
     for path in {init_checkpoint, source.path if source is not None else None}:
@@ -197,13 +197,13 @@ def load_tokenizer(
     source: Weights | None = None,
     init_checkpoint: str | None = None,
 ) -> tokenization.FullTokenizer:
-    """The tokenizer, once it is clear that it gives a model the ids that it was trained with.
+    """Makes the tokenizer after checking that its ids are those that the model was trained with.
 
     Args:
       vocab_file: the vocabulary.
-      do_lower_case: what the user said; None for nothing, which stands for True.
-      vocab_size: how many embeddings the model has; None where there is no model yet.
-      source: the weights in use; None where there are none.
+      do_lower_case: the flag; None if it was not given, which means True.
+      vocab_size: the number of embeddings of the model; None if there is no model yet.
+      source: the weights in use; None if there are none.
       init_checkpoint: see choose_case.
 
     Raises:
@@ -297,12 +297,12 @@ def check_output_dir(output_dir: str, config: BertConfig) -> None:
 def write(
     folder: str, config: BertConfig, tokenizer: tokenization.FullTokenizer | None = None, vocab_file: str | None = None
 ) -> None:
-    """Writes beside the checkpoints of a training what it is that is trained: bert_config.json, tokenization.json.
+    """Writes bert_config.json and tokenization.json beside the checkpoints of a training.
 
     Args:
-      folder: where the checkpoints go.
-      config: the model's configuration. One that is there and states the same model stays as it is.
-      tokenizer, vocab_file: for the second file; without them it is not written.
+      folder: the folder of the checkpoints.
+      config: the model's configuration. An existing file that states the same model is kept.
+      tokenizer, vocab_file: for tokenization.json, which is not written without them.
     """
     path = os.path.join(folder, CONFIG_FILE)
     if not files.exists(path) or _differences(BertConfig.from_json_file(path), config):

@@ -1,4 +1,4 @@
-"""Weights from wherever they are: finds out what a path holds, and opens it."""
+"""Opens weights of any kind: finds out what a path is, and chooses the reader for it."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def open_weights(path: str) -> Weights:
         or a folder with one of them.
 
     Raises:
-      UserError: nothing of these is there, or more than one, or it cannot be read.
+      UserError: the path has none of these, or more than one, or it cannot be read.
     """
     if keras_files.recognises(path):
         return keras_files.KerasFile(path)
@@ -60,9 +60,9 @@ def _keras_files_in(path: str) -> list[str]:
 
 
 def labels_of(source: Weights) -> LabelMap | None:
-    """What a classifier's or tagger's outputs mean: label_map.json beside the weights, else what they say themselves.
+    """What a classifier's or tagger's outputs mean: from label_map.json beside the weights, else from the weights.
 
-    None where nobody says it.
+    None if neither states it.
     """
     beside = load_label_map(source.folder)
     return beside or source.labels()

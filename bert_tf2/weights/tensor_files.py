@@ -18,7 +18,7 @@ import numpy as np
 
 from bert_tf2.support import files
 from bert_tf2.support.errors import UserError
-from bert_tf2.weights import torch_files
+from bert_tf2.weights import torch_files, torch_unpickler
 from bert_tf2.weights.base import as_float32
 from bert_tf2.weights.torch_files import Stored
 
@@ -138,7 +138,7 @@ class SafetensorsFile(TensorFile):
             if name == _METADATA:
                 continue
             shape, (begin, end) = tuple(entry["shape"]), entry["data_offsets"]
-            if len(shape) > torch_files.MOST_AXES or not all(
+            if len(shape) > torch_unpickler.MOST_AXES or not all(
                 type(number) is int and number >= 0 for number in (*shape, begin, end)
             ):
                 raise ValueError(f"the size or the place of {name} makes no sense")

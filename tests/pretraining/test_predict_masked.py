@@ -236,7 +236,7 @@ def test_top_k_and_vocabulary_must_fit_the_model(model, tokenizer, tmp_path):
     with pytest.raises(UserError, match=r"^--top_k=21: must be from 1 to 20"):
         next(predict_masked.predict(model, tokenizer, TEXTS, top_k=21))
     (tmp_path / "short.txt").write_text("\n".join(VOCAB[:10]))
-    with pytest.raises(UserError, match=r"has 10 entries, but .* vocab_size 20"):
+    with pytest.raises(UserError, match=r"10 entries, but .* vocab_size 20"):
         next(predict_masked.predict(model, FullTokenizer(str(tmp_path / "short.txt")), TEXTS))
 
 
@@ -330,7 +330,7 @@ def test_faults_are_named(options, tmp_path, monkeypatch, folder):
     assert "gone.json: no such file" in fault(bert_config_file=str(folder / "gone.json"))
     assert "no such checkpoint" in fault(init_checkpoint=str(folder / "gone.ckpt"))
     (tmp_path / "long.txt").write_text("\n".join([*VOCAB, "more"]))
-    assert fault(vocab_file=str(tmp_path / "long.txt")).startswith(f"{tmp_path}/long.txt: has 21 entries, but")
+    assert fault(vocab_file=str(tmp_path / "long.txt")).startswith(f"{tmp_path}/long.txt: 21 entries, but")
     (tmp_path / "bare.txt").write_text("\n".join(word for word in VOCAB if word != "[MASK]"))
     assert fault(vocab_file=str(tmp_path / "bare.txt")).startswith(f"{tmp_path}/bare.txt: has no [MASK]")
 

@@ -6,6 +6,7 @@ import pathlib
 import keras
 import numpy as np
 import pytest
+import refused
 import tensorflow as tf
 from command_lines import CommandLines
 from small_models import MAKERS, SHARED, VOCAB, randomize, small_batch, small_config, values_of
@@ -40,10 +41,7 @@ def converted(**options) -> list[str]:
 
 
 def message_of(**options) -> str:
-    with pytest.raises(UserError) as caught:
-        converted(**options)
-    assert "\n" not in str(caught.value)
-    return str(caught.value)
+    return refused.message_of(converted, **options)
 
 
 def arrays(path) -> dict[str, np.ndarray]:
@@ -329,7 +327,7 @@ def test_extend_vocab_checks_what_there_was(tmp_path, vocab_size):
     )
     (tmp_path / "vocab.txt").write_text("".join(f"{word}\n" for word in [*WORDS, "one", "two"]))
     message = message_of(**options, vocab_file=tmp_path / "vocab.txt")
-    assert f"the vocabulary has {VOCAB + 2} entries and the word embeddings {VOCAB} rows" in message
+    assert f"the vocabulary: {VOCAB + 2} entries, but the model's configuration says vocab_size {VOCAB};" in message
 
 
 def test_extend_vocab_changes_everything_together(tmp_path):
@@ -390,7 +388,7 @@ def test_what_does_not_fit_the_configuration(tmp_path):
     )
     (folder / "vocab.txt").write_text("word\n" * (VOCAB + 1))
     bundle.write(str(folder / "bert_model.ckpt"), values.items())
-    assert f"the vocabulary has {VOCAB + 1} entries and the word embeddings {VOCAB} rows" in message_of(
+    assert f"the vocabulary: {VOCAB + 1} entries, but the model's configuration says vocab_size {VOCAB};" in message_of(
         input=folder, output=tmp_path / "out", to="hf"
     )
     assert not (tmp_path / "out").exists()

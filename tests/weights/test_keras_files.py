@@ -8,10 +8,10 @@ import h5py
 import keras
 import numpy as np
 import pytest
+from refused import message_of
 from small_models import MAKERS, randomize, small_batch, small_config, values_of
 
 from bert_tf2 import modeling
-from bert_tf2.support.errors import UserError
 from bert_tf2.weights import keras_files
 from bert_tf2.weights.keras_files import KerasFile
 
@@ -39,13 +39,6 @@ def assert_equal(found, expected):
     assert found.keys() == expected.keys()
     for name, value in expected.items():
         np.testing.assert_array_equal(found[name], value, err_msg=name)
-
-
-def message_of(call, *arguments) -> str:
-    with pytest.raises(UserError) as caught:
-        call(*arguments)
-    assert "\n" not in str(caught.value)
-    return str(caught.value)
 
 
 def rewrite(path, **members):

@@ -1,295 +1,34 @@
-"""What files beside weights state, against what a call was given: configuration, vocabulary, case, trained or not."""
+"""Whole tasks whose flags contradict what files beside the weights state, or whose weights nobody trained."""
 
 from __future__ import annotations
 
 import json
 import pathlib
-import re
 
 import numpy as np
 import pytest
 import toy_data
+from google_folders import CASED, google_folder, save, write_vocab
+from refused import message_of
 from small_models import randomize, small_config
 
-from bert_tf2 import checkpoint, heads, modeling, records, tokenization
-from bert_tf2 import pretraining as pretraining_data
+from bert_tf2 import checkpoint, heads, records
 from bert_tf2.finetuning import extract_features
 from bert_tf2.finetuning.classification import run as finetune_classifier
 from bert_tf2.finetuning.classification.options import ClassifierOptions
 from bert_tf2.finetuning.options import FeatureOptions
 from bert_tf2.finetuning.squad import run as finetune_squad
 from bert_tf2.finetuning.squad.options import SquadOptions
+from bert_tf2.pretraining import examples as pretraining_data
 from bert_tf2.pretraining import predict_masked
 from bert_tf2.pretraining import run as pretraining
-from bert_tf2.pretraining.options import CreatePretrainingDataOptions, MaskedLMOptions, PretrainingOptions
+from bert_tf2.pretraining.options import MaskedLMOptions, PretrainingDataOptions, PretrainingOptions
 from bert_tf2.support.errors import UserError
 from bert_tf2.training.loop import start_from
 from bert_tf2.weights import convert, huggingface, provenance
-from bert_tf2.weights.base import Weights
 from bert_tf2.weights.options import ConversionOptions
 
-CASED = [word.title() if word.isalpha() else word for word in toy_data.VOCAB]
-
-
-def write_vocab(path: pathlib.Path, entries: list[str]) -> str:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text("".join(f"{entry}\n" for entry in entries), encoding="utf-8")
-    return str(path)
-
-
-def write_json(path: pathlib.Path, content: dict) -> None:
-    path.write_text(json.dumps(content))
-
-
-def save(model, folder: pathlib.Path) -> str:
-    """A checkpoint as Google releases them, without anything beside it."""
-    folder.mkdir(parents=True, exist_ok=True)
-    checkpoint.save(str(folder / "bert_model.ckpt"), checkpoint.tf1_variables(model))
-    return str(folder)
-
-
-def google_folder(folder: pathlib.Path, model=None, vocabulary=None, **changes) -> str:
-    """The same with bert_config.json and vocab.txt."""
-    config = toy_data.config(num_hidden_layers=1, **changes)
-    save(model or heads.PretrainingModel(config), folder)
-    (folder / "bert_config.json").write_text(config.to_json_string())
-    write_vocab(folder / "vocab.txt", vocabulary or toy_data.VOCAB)
-    return str(folder)
-
-
-def message_of(function, *arguments, **named) -> str:
-    with pytest.raises(UserError) as caught:
-        function(*arguments, **named)
-    assert "\n" not in str(caught.value)
-    return str(caught.value)
-
-
-# The configuration
-
-
-@pytest.fixture
-def encoder(tmp_path) -> pathlib.Path:
-    """The folder of an encoder of small_config, with its bert_config.json."""
-    save(modeling.BertModel(small_config()), tmp_path / "in")
-    (tmp_path / "in" / "bert_config.json").write_text(small_config().to_json_string())
-    return tmp_path / "in"
-
-
-@pytest.mark.parametrize(
-    ("changes", "words"),
-    [
-        ({"num_attention_heads": 4}, "num_attention_heads 2 .* says num_attention_heads 4"),
-        ({"hidden_act": "relu"}, "hidden_act gelu .* says hidden_act relu"),
-        ({"hidden_act": "gelu_erf"}, "hidden_act gelu .* says hidden_act gelu_erf"),
-        ({"layer_norm_eps": 1e-5}, "layer_norm_eps 1e-12 .* says layer_norm_eps 1e-05"),
-        (
-            {"num_attention_heads": 1, "layer_norm_eps": 1e-6},
-            "num_attention_heads 2 and layer_norm_eps 1e-12 .* num_attention_heads 1 and layer_norm_eps 1e-06",
-        ),
-    ],
-)
-def test_what_changes_the_function_is_refused(encoder, changes, words):
-    """All kinds of weights go through this; TensorFlow 1's have the configuration beside them only."""
-    with pytest.raises(UserError, match=rf"in/bert_config\.json: states {words}.*--bert_config_file=.*in/bert_config"):
-        checkpoint.initialize(modeling.BertModel(small_config(**changes)), str(encoder))
-
-
-def test_what_does_not_change_the_function_may_differ(encoder, log_lines):
-    changes = {"hidden_dropout_prob": 0.5, "attention_probs_dropout_prob": 0.4, "initializer_range": 0.7}
-    config = small_config(**changes, hidden_act="GELU", extra={"pooler_type": "first_token_transform"})
-    checkpoint.initialize(modeling.BertModel(config), str(encoder))
-    assert not [line for line in log_lines if "bert_config.json" in line]
-
-
-def test_the_first_layers_of_a_model_may_be_used_and_it_is_said(encoder, log_lines):
-    checkpoint.initialize(modeling.BertModel(small_config(num_hidden_layers=1)), str(encoder))
-    assert [line for line in log_lines if "says num_hidden_layers 1: only the first layers are used" in line]
-
-
-def test_more_layers_than_there_are(encoder):
-    message = message_of(checkpoint.initialize, modeling.BertModel(small_config(num_hidden_layers=3)), str(encoder))
-    assert "bert/encoder/layer_2" in message and "is missing" in message
-
-
-def test_weights_without_a_configuration_are_taken_as_before(encoder):
-    (encoder / "bert_config.json").unlink()
-    checkpoint.initialize(modeling.BertModel(small_config(num_attention_heads=4)), str(encoder))
-
-
-def test_a_broken_configuration_beside_weights_is_named(encoder):
-    (encoder / "bert_config.json").write_text("{")
-    assert "bert_config.json, line 1, column 2: not valid JSON" in message_of(
-        checkpoint.initialize, modeling.BertModel(small_config()), str(encoder)
-    )
-
-
-@pytest.fixture
-def from_transformers(encoder, tmp_path) -> str:
-    """The same in Hugging Face's layout, of which "gelu" says nothing certain."""
-    convert.run(ConversionOptions(input=str(encoder), output=str(tmp_path / "hf"), to="hf"))
-    content = json.loads((tmp_path / "hf" / "config.json").read_text())
-    write_json(tmp_path / "hf" / "config.json", {**content, "hidden_act": "gelu"})
-    return str(tmp_path / "hf")
-
-
-def test_gelu_of_transformers_may_be_either_with_a_warning(from_transformers, log_lines):
-    checkpoint.initialize(modeling.BertModel(small_config()), from_transformers)
-    assert any("config.json: states hidden_act gelu_erf" in line and "not certain" in line for line in log_lines)
-
-
-@pytest.mark.parametrize("changes", [{"hidden_act": "relu"}, {"num_attention_heads": 1}, {"layer_norm_eps": 1e-5}])
-def test_anything_else_of_transformers_is_refused(from_transformers, changes):
-    with pytest.raises(UserError, match=r"hf/config\.json: states .*give --bert_config_file=.*hf/config\.json"):
-        checkpoint.initialize(modeling.BertModel(small_config(**changes)), from_transformers)
-
-
-def test_a_conversion_asks_for_the_same(encoder, tmp_path):
-    """TensorFlow 1's weights with the --bert_config_file of another number of heads."""
-    (tmp_path / "other.json").write_text(small_config(num_attention_heads=4).to_json_string())
-    options = {"input": str(encoder), "output": str(tmp_path / "out"), "to": "hf"}
-    message = message_of(convert.run, ConversionOptions(**options, bert_config_file=str(tmp_path / "other.json")))
-    assert "states num_attention_heads 2" in message and not (tmp_path / "out").exists()
-
-
-def test_a_keras_model_knows_its_own_configuration(encoder, tmp_path):
-    convert.run(ConversionOptions(input=str(encoder), output=str(tmp_path / "m.keras"), to="keras"))
-    message = message_of(
-        checkpoint.initialize, modeling.BertModel(small_config(hidden_act="relu")), str(tmp_path / "m.keras")
-    )
-    assert "m.keras: states hidden_act gelu" in message and message.endswith("correct --bert_config_file")
-
-
-# The vocabulary
-
-
-def source_with(folder: pathlib.Path, vocabulary: list[str] | None = None, **record) -> Weights:
-    folder.mkdir()
-    if vocabulary:
-        write_vocab(folder / "vocab.txt", vocabulary)
-    if record:
-        write_json(folder / "tokenization.json", record)
-    return Weights(str(folder))
-
-
-THEIRS = ["[PAD]", "[unused1]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "film", "book"]
-
-
-@pytest.mark.parametrize(
-    "ours",
-    [
-        THEIRS,
-        [entry + " " for entry in THEIRS],
-        [*THEIRS, "more", "words"],
-        THEIRS[:-1],
-        ["[PAD]", "corona", *THEIRS[2:]],
-        [*THEIRS[:-1], "[unused2]"],
-    ],
-)
-def test_vocabularies_that_agree_on_every_word(tmp_path, ours):
-    provenance.check_vocabulary(source_with(tmp_path / "in", THEIRS), write_vocab(tmp_path / "vocab.txt", ours))
-
-
-def test_a_vocabulary_of_equal_length_and_other_content(tmp_path):
-    source = source_with(tmp_path / "in", THEIRS)
-    ours = write_vocab(tmp_path / "vocab.txt", [*THEIRS[:6], "book", "film"])
-    message = message_of(provenance.check_vocabulary, source, ours)
-    assert "2 entries differ, the first on line 7, 'book' here and 'film' there; give that vocabulary" in message
-
-
-def test_only_the_hash_is_known(tmp_path):
-    record = json.loads(provenance.record_of(True, THEIRS))
-    assert record["vocab_entries"] == 8
-    source = source_with(tmp_path / "in", **record)
-    same = write_vocab(tmp_path / "same.txt", THEIRS)
-    provenance.check_vocabulary(source, same)
-    pathlib.Path(same).write_bytes(pathlib.Path(same).read_bytes().replace(b"\n", b"\r\n"))
-    provenance.check_vocabulary(source, same)
-    other = write_vocab(tmp_path / "other.txt", [*THEIRS, "more"])
-    assert "tokenization.json: ids would stand for other words" in message_of(
-        provenance.check_vocabulary, source, other
-    )
-    write_vocab(tmp_path / "in" / "vocab.txt", THEIRS)  # now it can be seen that no id has changed
-    provenance.check_vocabulary(source, other)
-    write_vocab(tmp_path / "in" / "vocab.txt", [*THEIRS, "new"])  # which is another one than the hash's
-    message_of(provenance.check_vocabulary, source, other)
-
-
-@pytest.mark.parametrize("content", ["", "[]", '{"do_lower_case": "no"}', '{"vocab_sha256": 7}'])
-def test_a_broken_record_is_named(tmp_path, content):
-    source = source_with(tmp_path / "in", THEIRS)
-    (tmp_path / "in" / "tokenization.json").write_text(content)
-    vocab = write_vocab(tmp_path / "vocab.txt", THEIRS)
-    for function in (provenance.check_vocabulary, lambda s, v: provenance.choose_case(None, v, s)):
-        assert "in/tokenization.json" in message_of(function, source, vocab)
-
-
 # The case of the text
-
-
-@pytest.mark.parametrize(
-    "statement",
-    [
-        ("tokenizer_config.json", {"do_lower_case": False}),
-        ("tokenizer.json", {"normalizer": {"lowercase": False}}),
-        ("tokenization.json", {"do_lower_case": False}),
-    ],
-    ids=lambda statement: statement[0],
-)
-@pytest.mark.parametrize("place", ["weights", "vocabulary"])
-def test_a_folder_that_states_the_case_and_the_default_flag(tmp_path, statement, place, log_lines):
-    name, content = statement
-    (tmp_path / "vocab").mkdir()
-    source = source_with(tmp_path / "in")
-    vocab_file = write_vocab(tmp_path / "vocab" / "vocab.txt", toy_data.VOCAB)
-    write_json(tmp_path / {"weights": "in", "vocabulary": "vocab"}[place] / name, content)
-    message = message_of(provenance.choose_case, None, vocab_file, source)
-    assert f"{name}: says do_lower_case false" in message and "; give --do_lower_case=False" in message
-    assert provenance.choose_case(False, vocab_file, source) is False
-    assert not log_lines
-    assert provenance.choose_case(True, vocab_file, source) is True
-    assert [line for line in log_lines if f"{name}: says do_lower_case false; --do_lower_case=True counts" in line]
-
-
-def test_the_weights_word_comes_before_that_of_the_vocabulary_s_folder(tmp_path):
-    source = source_with(tmp_path / "in", do_lower_case=True)
-    vocab_file = write_vocab(tmp_path / "vocab.txt", toy_data.VOCAB)
-    write_json(tmp_path / "tokenizer_config.json", {"do_lower_case": False})
-    assert provenance.choose_case(None, vocab_file, source) is True
-    with pytest.raises(UserError, match="give --do_lower_case=False"):
-        provenance.choose_case(None, vocab_file)
-
-
-@pytest.mark.parametrize(
-    ("entries", "given", "warning"),
-    [
-        (toy_data.VOCAB, None, None),
-        (toy_data.VOCAB, True, None),
-        (toy_data.VOCAB, False, "no entry has a capital letter"),
-        (CASED, None, "29 of 37 entries have capitals or accents .*'Good', line 6.* --do_lower_case=False"),
-        (CASED, True, None),
-        (CASED, False, None),
-        ([*toy_data.VOCAB[:-1], "café"], None, "1 of 37 entries .*'café', line 37"),
-        ([*toy_data.VOCAB[:-2], "[XYZ]", "<S>"], None, None),
-    ],
-)
-def test_the_vocabulary_warns_where_nobody_states_the_case(tmp_path, entries, given, warning, log_lines):
-    vocab_file = write_vocab(tmp_path / "vocab.txt", entries)
-    tokenizer = provenance.load_tokenizer(vocab_file, given)
-    assert tokenizer.basic_tokenizer.do_lower_case is (given is not False)
-    assert bool(log_lines) == bool(warning)
-    if warning:
-        assert re.search(warning, log_lines[0]), log_lines
-    log_lines.clear()
-    write_json(tmp_path / "tokenizer_config.json", {"do_lower_case": given is not False})
-    provenance.load_tokenizer(vocab_file, given)
-    assert not log_lines  # now it is stated
-
-
-def test_a_few_added_words_do_not_make_a_vocabulary_cased():
-    entries = [f"word{number}" for number in range(2000)]
-    assert not tokenization.is_cased([*entries, "COVID", "naïve"])
-    assert tokenization.is_cased([*entries, "A", "B", "C"])
-
 
 CASED_FOLDER_CALLS = {
     "extract_features": lambda flags: extract_features.run(
@@ -310,10 +49,8 @@ CASED_FOLDER_CALLS = {
     "run_pretraining": lambda flags: pretraining.run(
         PretrainingOptions(input_file="gone", output_dir="out", do_train=True, max_seq_length=32, **flags)
     ),
-    "create_pretraining_data": lambda flags: pretraining_data.run(
-        CreatePretrainingDataOptions(
-            input_file="text.txt", output_file="out.tfrecord", vocab_file=flags["vocab_file"], do_lower_case=None
-        )
+    "create_pretraining_data": lambda flags: pretraining_data.create_pretraining_data(
+        "text.txt", "out.tfrecord", flags["vocab_file"], None, PretrainingDataOptions()
     ),
 }
 

@@ -9,6 +9,7 @@ import zipfile
 
 import numpy as np
 import pytest
+from refused import message_of
 from torch_pickles import (
     FACTS,
     FORMATS,
@@ -28,13 +29,6 @@ from torch_pickles import (
 )
 
 from bert_tf2.support.errors import UserError
-
-
-def message_of(call, *arguments) -> str:
-    with pytest.raises(UserError) as caught:
-        call(*arguments)
-    assert "\n" not in str(caught.value)
-    return str(caught.value)
 
 
 @pytest.mark.parametrize("kind", FORMATS)

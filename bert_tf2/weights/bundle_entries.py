@@ -1,0 +1,124 @@
+"""The entries of a TensorFlow checkpoint's index, and tensors as bytes: protocol buffers, dtypes, checksums.
+
+A checkpoint stores the bytes of each tensor, little endian, and BundleEntryProto messages (TensorFlow's
+tensor_bundle.proto) with their places. Strings have a layout of their own.
+"""
+
+from __future__ import annotations
+
+import math
+import struct
+from typing import NamedTuple
+
+import google_crc32c
+import ml_dtypes
+import numpy as np
+
+from bert_tf2.weights import sstable
+
+# Numbers and names of TensorFlow's types (DataType in its types.proto), as far as a checkpoint of weights has them.
+_DTYPES = {
+    1: "float32", 2: "float64", 3: "int32", 4: "uint8", 5: "int16", 6: "int8", 7: "string", 9: "int64", 10: "bool",
+    14: "bfloat16", 17: "uint16", 19: "float16", 22: "uint32", 23: "uint64",
+}  # fmt: skip
+_NUMBERS = {name: number for number, name in _DTYPES.items()}
+
+
+class Entry(NamedTuple):
+    """An entry of the index (BundleEntryProto in TensorFlow's tensor_bundle.proto)."""
+
+    dtype: str
+    shape: list[int]
+    shard: int
+    offset: int
+    size: int
+    checksum: int
+
+
+def fields_of(message: bytes) -> dict[int, list]:
+    """The fields of a protocol buffer: number -> values; nested messages stay bytes."""
+    fields: dict[int, list] = {}
+    place = 0
+    while place < len(message):
+        tag, place = sstable.read_varint(message, place)
+        if tag & 7 == 0:
+            value, place = sstable.read_varint(message, place)
+        elif tag & 7 in (1, 2, 5):
+            size, place = {1: (8, place), 5: (4, place)}.get(tag & 7) or sstable.read_varint(message, place)
+            value, place = message[place : place + size], place + size
+            if len(value) != size:
+                raise sstable.DamagedTable("an entry is cut off")
+        else:
+            raise sstable.DamagedTable("an entry makes no sense")
+        fields.setdefault(tag >> 3, []).append(value)
+    return fields
+
+
+def parse_entry(message: bytes) -> Entry:
+    fields = {number: values[-1] for number, values in fields_of(message).items()}
+    sizes = fields_of(fields.get(2, b"")).get(2, [])
+    shape = [fields_of(size).get(1, [0])[-1] for size in sizes]
+    dtype = _DTYPES.get(fields.get(1))
+    if dtype is None or 7 in fields:
+        raise sstable.DamagedTable("an entry is of a type that weights do not have, or in slices")
+    checksum = struct.unpack("<I", fields.get(6, bytes(4)))[0]
+    return Entry(dtype, shape, fields.get(3, 0), fields.get(4, 0), fields.get(5, 0), checksum)
+
+
+def encode_entry(entry: Entry) -> bytes:
+    def number(field: int, value: int) -> bytes:
+        return sstable.varint(field << 3) + sstable.varint(value) if value else b""
+
+    def nested(field: int, message: bytes) -> bytes:
+        return sstable.varint(field << 3 | 2) + sstable.varint(len(message)) + message
+
+    shape = b"".join(nested(2, number(1, size)) for size in entry.shape)
+    return (
+        number(1, _NUMBERS[entry.dtype])
+        + nested(2, shape)
+        + number(3, entry.shard)
+        + number(4, entry.offset)
+        + number(5, entry.size)
+        + sstable.varint(6 << 3 | 5)
+        + struct.pack("<I", entry.checksum)
+    )
+
+
+def numpy_dtype(name: str) -> np.dtype:
+    return np.dtype(ml_dtypes.bfloat16 if name == "bfloat16" else name)
+
+
+def _bytes_of(value: np.ndarray) -> np.ndarray:
+    """The bytes of an array as an array, without a copy."""
+    view = np.asarray(value, order="C").reshape(-1).view(np.uint8)
+    view.flags.writeable = False  # google_crc32c insists
+    return view
+
+
+def decode_strings(data: bytes, entry: Entry) -> np.ndarray:
+    """Lengths, their checksum, then the strings one after the other; the entry's checksum is of all of it."""
+    lengths, place, checksum = [], 0, 0
+    for _ in range(math.prod(entry.shape)):
+        length, place = sstable.read_varint(data, place)
+        lengths.append(length)
+        checksum = google_crc32c.extend(checksum, struct.pack("<I" if length < 2**32 else "<Q", length))
+    checksum = google_crc32c.extend(checksum, struct.pack("<I", sstable.mask(checksum)))
+    place += 4
+    if sstable.mask(google_crc32c.extend(checksum, data[place:])) != entry.checksum:
+        raise sstable.DamagedTable("its bytes do not match their checksum")
+    strings = np.empty(len(lengths), object)
+    for index, length in enumerate(lengths):
+        strings[index], place = data[place : place + length], place + length
+    return strings.reshape(entry.shape)
+
+
+def encode_array(value: np.ndarray) -> tuple[str, np.ndarray | bytes, int]:
+    """Type, bytes and checksum as a checkpoint has them; an array of bytes objects as decode_strings reads it."""
+    if value.dtype != object:
+        data = _bytes_of(value)
+        return value.dtype.name, data, sstable.mask(google_crc32c.value(data))
+    strings = value.reshape(-1).tolist()
+    checksum = google_crc32c.value(struct.pack(f"<{len(strings)}I", *map(len, strings)))
+    middle, content = struct.pack("<I", sstable.mask(checksum)), b"".join(strings)
+    checksum = google_crc32c.extend(google_crc32c.extend(checksum, middle), content)
+    return "string", b"".join(sstable.varint(len(text)) for text in strings) + middle + content, sstable.mask(checksum)

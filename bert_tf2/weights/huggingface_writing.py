@@ -1,0 +1,176 @@
+"""Writes folders in Hugging Face's layout, for `transformers` to load."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from bert_tf2.config import BertConfig, activation_remark, to_huggingface
+from bert_tf2.support import files
+from bert_tf2.support.errors import UserError, and_more
+from bert_tf2.weights import names, tensor_files
+from bert_tf2.weights.huggingface import ARCHITECTURES, WEIGHTS
+from bert_tf2.weights.labels import LabelMap
+
+
+def write_folder(
+    folder: str,
+    shapes: Mapping[str, Sequence[int]],
+    arrays: Iterable[tuple[str, np.ndarray]],
+    config: BertConfig,
+    *,
+    vocabulary: Sequence[str] | None = None,
+    do_lower_case: bool = True,
+    labels: LabelMap | None = None,
+    architecture: str | None = None,
+) -> list[str]:
+    """Writes a folder that `transformers` loads with no missing and no unexpected weight.
+
+    No file is ever there incompletely. The activation function keeps its meaning: this project's "gelu" is
+    "gelu_pytorch_tanh" there.
+
+    Args:
+      folder: created if it does not exist. Files of these names in it are replaced.
+      shapes: reference name -> sizes of each variable. Variables that are not BERT's are ignored.
+      arrays: reference name and array of each of them, in any order. One is in memory at a time.
+      config: the model's configuration.
+      vocabulary: the entries for vocab.txt.
+      do_lower_case: whether the tokenizer is that of an uncased model.
+      labels: what the outputs of a classifier or tagger mean.
+      architecture: the class of `transformers`; defaults to the one that has the heads in `shapes`.
+
+    Returns:
+      Sentences on what was written, and which parts of a BERT that class does not have.
+
+    Raises:
+      UserError: a variable of that architecture is missing or has another shape than the configuration says; the folder
+        has a tokenizer of another kind, or cannot be written.
+    """
+    architecture = architecture or _architecture_for(shapes, labels)
+    written = _written_variables(architecture, shapes, config)
+    _check_target(folder, vocabulary is not None)
+    contents = {"config.json": _json(_config_content(architecture, config, vocabulary, labels, shapes))}
+    if vocabulary is not None:
+        contents["vocab.txt"] = "".join(f"{entry}\n" for entry in vocabulary)
+        contents["tokenizer_config.json"] = _json(_tokenizer_content(config, do_lower_case))
+    # The weights come last: where they are, the rest is too.
+    paths = [os.path.join(folder, name) for name in (*contents, WEIGHTS[0])]
+    with files.complete_or_absent(*paths) as beside:
+        _write_weights(beside[-1], architecture, written, shapes, arrays)
+        for path, text in zip(beside, contents.values(), strict=False):
+            with files.open_binary(path, "wb") as stream:
+                stream.write(text.encode("utf-8"))
+    return [*_report(folder, architecture, written, shapes, config)]
+
+
+def _architecture_for(shapes: Mapping[str, Any], labels: LabelMap | None) -> str:
+    """The first class that has all of its heads in `shapes`."""
+    labels_of = labels.labels_of if labels else "texts"
+    return next(
+        name
+        for name, there in ARCHITECTURES.items()
+        if there.labels_of in (None, labels_of) and all(row.reference in shapes for row in there.variables)
+    )
+
+
+def _written_variables(
+    architecture: str, shapes: Mapping[str, Sequence[int]], config: BertConfig
+) -> list[names.Variable]:
+    """The variables of a class of transformers. Raises UserError if one is missing or has another shape."""
+    if architecture not in ARCHITECTURES:
+        raise UserError(f"{architecture} is none of {', '.join(ARCHITECTURES)}")
+    there = ARCHITECTURES[architecture]
+    pooler = there.pooler and (architecture != "BertModel" or names.POOLER[0].reference in shapes)
+    rows = [*names.encoder(config.num_hidden_layers, pooler), *there.variables]
+    num_labels = next(iter(shapes.get(names.LABELS[0].reference, [])), None)
+    problems = []
+    for row in rows:
+        shape, wanted = shapes.get(row.reference), names.shape(row, config, num_labels)
+        if shape is None:
+            problems.append(f"{row.reference} is missing")
+        elif [*shape] != wanted:
+            problems.append(f"{row.reference} is {[*shape]}, not {wanted}")
+    if problems:
+        raise UserError(f"these weights do not make a {architecture}: {and_more(problems, 8, '; ')}")
+    return rows
+
+
+def _check_target(folder: str, vocabulary: bool) -> None:
+    if files.is_remote(folder):
+        raise UserError(f"{folder}: this layout is written to local folders only; write it there and copy it")
+    others = {"tokenizer.json", "added_tokens.json"} & {*files.list_directory(folder)}
+    if vocabulary and others:
+        raise UserError(
+            f"{folder}: has {', '.join(sorted(others))} of another tokenizer, which transformers would read in place of"
+            " vocab.txt; remove it or give another folder"
+        )
+
+
+def _config_content(
+    architecture: str,
+    config: BertConfig,
+    vocabulary: Sequence[str] | None,
+    labels: LabelMap | None,
+    shapes: Mapping[str, Sequence[int]],
+) -> dict[str, Any]:
+    outputs, regression = [], False
+    if ARCHITECTURES[architecture].labels_of:
+        count = shapes[names.LABELS[0].reference][0]
+        outputs = [*(labels.labels if labels else ())] or [f"LABEL_{index}" for index in range(count)]
+        regression = labels.regression if labels else count == 1
+        if len(outputs) != count:
+            raise UserError(f"the labels {', '.join(outputs)} are not those of a model with {count} outputs")
+    pad = [*vocabulary].index("[PAD]") if vocabulary is not None and "[PAD]" in vocabulary else 0
+    return to_huggingface(config, architecture, outputs, regression, pad)
+
+
+def _tokenizer_content(config: BertConfig, do_lower_case: bool) -> dict[str, Any]:
+    special = {f"{name}_token": f"[{name.upper()}]" for name in ("cls", "mask", "pad", "sep", "unk")}
+    return {
+        **special,
+        "do_lower_case": do_lower_case,
+        "model_max_length": config.max_position_embeddings,
+        "strip_accents": None,
+        "tokenize_chinese_chars": True,
+        "tokenizer_class": "BertTokenizer",
+    }
+
+
+def _json(content: Mapping[str, Any]) -> str:
+    return json.dumps(content, indent=2, sort_keys=True, ensure_ascii=False) + "\n"
+
+
+def _write_weights(
+    path: str,
+    architecture: str,
+    rows: Iterable[names.Variable],
+    shapes: Mapping[str, Sequence[int]],
+    arrays: Iterable[tuple[str, np.ndarray]],
+) -> None:
+    prefix = "bert." if architecture == "BertModel" else ""
+    theirs = {row.reference: row.huggingface.removeprefix(prefix) for row in rows}
+    sizes = {
+        other: [*shapes[name]][::-1] if names.is_transposed(name) else [*shapes[name]] for name, other in theirs.items()
+    }
+    chosen = (
+        (theirs[name], value.T if names.is_transposed(name) else value) for name, value in arrays if name in theirs
+    )
+    tensor_files.write_safetensors(path, sizes, chosen)
+
+
+def _report(
+    folder: str, architecture: str, written: Sequence[names.Variable], shapes: Mapping[str, Any], config: BertConfig
+) -> Iterator[str]:
+    yield f"Wrote {folder}: a {architecture} with {len(written)} weights."
+    if remark := activation_remark(to_huggingface(config, architecture, (), False, 0)):
+        yield remark
+    others = [row for row in (*names.POOLER, *names.of_heads(names.HEADS)) if row not in written]
+    left_out = [row.reference for row in others if row.reference in shapes]
+    if left_out:
+        yield f"Left out, since a {architecture} has no place for it: {', '.join(left_out)}."
+    if architecture == "BertModel" and names.POOLER[0].reference not in shapes:
+        yield "There is no pooler: load it with BertModel.from_pretrained(folder, add_pooling_layer=False)."

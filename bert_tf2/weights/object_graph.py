@@ -1,0 +1,84 @@
+"""The graph of Python objects in a TensorFlow 2 checkpoint, which leads to its variables.
+
+The proto TrackableObjectGraph (TensorFlow's trackable_object_graph.proto) lists objects, the attributes that lead from
+one to another, and the keys of their variables.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Container, Iterator
+
+from bert_tf2.weights.bundle_entries import fields_of as fields
+
+# Attributes that lead to an optimizer, and attributes that only an optimizer has.
+_TO_OPTIMIZER = {"optimizer", "_optimizer"}
+_OF_OPTIMIZER = {"iter", "iterations", "_iterations"}
+
+
+class ObjectGraph:
+    """The objects of a checkpoint.
+
+    Attributes:
+      full_names: key -> the name that the variable was created with, of all but optimizer state and counters.
+      global_step, do_lower_case: the keys of these variables; empty if there are none.
+    """
+
+    def __init__(self, graph: bytes, stored: Container[str]):
+        """Parses a TrackableObjectGraph; `stored` are the keys of the checkpoint.
+
+        Raises:
+          DamagedTable, ValueError, TypeError, AttributeError: `graph` is invalid.
+        """
+        nodes = [fields(node) for node in fields(graph).get(1, [])]
+        self._children = [{name: number for number, name in _pairs(node.get(1, []))} for node in nodes]
+        if any(number >= len(nodes) for children in self._children for number in children.values()):
+            raise ValueError("it speaks of objects that are not in it")
+        slots = {fields(slot).get(3, [0])[0] for node in nodes for slot in node.get(3, [])}
+        self._variables = {}
+        for number, node in enumerate(nodes):
+            for attribute in map(fields, node.get(2, [])):
+                kind, full_name, key = (attribute.get(field, [b""])[0].decode() for field in (1, 2, 3))
+                key = key.removeprefix("module/")  # as `bundle` has it
+                if kind == "VARIABLE_VALUE" and key in stored and number not in slots:
+                    self._variables[number] = (key, full_name.removesuffix(":0"))
+        of_root = self._children[0] if self._children else {}
+        self.global_step, self.do_lower_case, counter = (
+            self._variables.get(of_root.get(name, -1), ("", ""))[0]
+            for name in ("global_step", "do_lower_case", "save_counter")
+        )
+        everything = self.variables_below(0) if self._children else {}
+        aside = {self.global_step, self.do_lower_case, counter}
+        self.full_names = {key: name for key, name in everything.items() if key not in aside}
+
+    def variables_below(self, node: int) -> dict[str, str]:
+        """Key -> full name of the variables that an object leads to other than through an optimizer."""
+        waiting, seen = [node], {node}
+        while waiting:
+            for attribute, child in self._children[waiting.pop()].items():
+                optimizer = attribute in _TO_OPTIMIZER or _OF_OPTIMIZER & self._children[child].keys()
+                if not optimizer and child not in seen:
+                    seen.add(child)
+                    waiting.append(child)
+        return dict(self._variables[number] for number in sorted(seen & self._variables.keys()))
+
+    def held_as(self, attribute: str) -> set[int]:
+        """The objects that some other has under this attribute."""
+        return {children[attribute] for children in self._children if attribute in children}
+
+    def holders(self, *attributes: str) -> list[int]:
+        """The objects that have all of these attributes."""
+        return [number for number, children in enumerate(self._children) if {*attributes} <= children.keys()]
+
+    def key_at(self, node: int, path: str) -> str | None:
+        """The key of the variable at a path of attributes, None if there is none."""
+        for attribute in path.split("/"):
+            if attribute not in self._children[node]:
+                return None
+            node = self._children[node][attribute]
+        return self._variables[node][0] if node in self._variables else None
+
+
+def _pairs(references: list[bytes]) -> Iterator[tuple[int, str]]:
+    """Number of an object and the attribute it hangs on, of ObjectReferences."""
+    for reference in map(fields, references):
+        yield reference.get(1, [0])[0], reference.get(2, [b""])[0].decode()

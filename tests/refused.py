@@ -1,0 +1,15 @@
+"""The message that a call is refused with."""
+
+from __future__ import annotations
+
+import pytest
+
+from bert_tf2.support.errors import UserError
+
+
+def message_of(call, *arguments, **named) -> str:
+    """The text of the UserError that a call raises, which must be a single line."""
+    with pytest.raises(UserError) as caught:
+        call(*arguments, **named)
+    assert "\n" not in str(caught.value)
+    return str(caught.value)

@@ -1,0 +1,104 @@
+"""Safetensors files: what is read and written, and damaged ones, which the format's own library must refuse too."""
+
+import json
+import struct
+import tracemalloc
+
+import numpy as np
+import pytest
+import safetensors
+import safetensors.numpy
+from refused import message_of
+
+from bert_tf2.weights import tensor_files
+
+
+def entry(shape, begin, end, dtype="F32"):
+    return {"dtype": dtype, "shape": shape, "data_offsets": [begin, end]}
+
+
+def safetensors_bytes(header, size=8, length=None) -> bytes:
+    text = header if isinstance(header, bytes) else json.dumps(header).encode()
+    return struct.pack("<Q", len(text) if length is None else length) + text + bytes(size)
+
+
+BROKEN = {
+    "empty": b"",
+    "a header of an exabyte": safetensors_bytes({}, length=1 << 60),
+    "no JSON": safetensors_bytes(b'{"a":'),
+    "no object": safetensors_bytes(b"[1]"),
+    "no text": safetensors_bytes(b"\xff\xfe{}"),
+    "deep": safetensors_bytes(b"[" * 100_000),
+    "cut off": safetensors_bytes({"a": entry([2], 0, 8)}, 4),
+    "too long": safetensors_bytes({"a": entry([2], 0, 8)}, 12),
+    "two in one place": safetensors_bytes({"a": entry([2], 0, 8), "b": entry([2], 4, 12)}, 12),
+    "a gap": safetensors_bytes({"a": entry([2], 4, 12)}, 12),
+    "not its size": safetensors_bytes({"a": entry([3], 0, 8)}),
+    "of absurd size": safetensors_bytes({"a": entry([1 << 40, 1 << 40], 0, 8)}),
+    "of negative size": safetensors_bytes({"a": entry([-2, -1], 0, 8)}),
+    "of no dtype": safetensors_bytes({"a": entry([2], 0, 8, "X32")}),
+    "no place": safetensors_bytes({"a": {"dtype": "F32", "shape": [2]}}),
+    "no shape": safetensors_bytes({"a": entry(3, 0, 8)}),
+}
+
+
+@pytest.mark.parametrize("what", BROKEN)
+def test_damaged_safetensors(tmp_path, what):
+    path = tmp_path / "model.safetensors"
+    path.write_bytes(BROKEN[what])
+    with pytest.raises(safetensors.SafetensorError), safetensors.safe_open(path, "np"):
+        pass
+    assert message_of(tensor_files.SafetensorsFile, str(path)).startswith(str(path))
+
+
+def test_a_tensor_of_very_many_axes(tmp_path):
+    """The library takes it; numpy could not."""
+    path = tmp_path / "model.safetensors"
+    path.write_bytes(safetensors_bytes({"a": entry([1] * 1_000_000, 0, 4)}, 4))
+    assert "makes no sense" in message_of(tensor_files.SafetensorsFile, str(path))
+
+
+def test_bfloat16(tmp_path):
+    """The first half of a float32: sign, exponent and 7 bits."""
+    path = tmp_path / "model.safetensors"
+    numbers = np.float32([1.0, -2.5, 3.140625, 1e-30, np.inf]).view(np.uint32) >> 16
+    data = numbers.astype("<u2").tobytes()
+    path.write_bytes(safetensors_bytes({"a": entry([5], 0, 10, "BF16")}, 0) + data)
+    file = tensor_files.SafetensorsFile(str(path))
+    assert file.tensors["a"].dtype == "bfloat16"
+    np.testing.assert_array_equal(file.read("a")[[0, 1, 2, 4]], np.float32([1.0, -2.5, 3.140625, np.inf]))
+    np.testing.assert_allclose(file.read("a")[3], 1e-30, rtol=2**-7)
+
+
+def test_a_dtype_that_is_not_read(tmp_path):
+    (tmp_path / "model.safetensors").write_bytes(safetensors_bytes({"a": entry([8], 0, 8, "F8_E4M3")}))
+    assert "F8_E4M3" in message_of(tensor_files.SafetensorsFile, str(tmp_path / "model.safetensors"))
+
+
+def test_what_is_written_is_the_format_and_nothing_private(tmp_path):
+    """Another program that changes a number and keeps the metadata writes a good file."""
+    path = str(tmp_path / "model.safetensors")
+    values = {"a": np.arange(64, dtype=np.float32), "b": np.ones([3, 5], np.float32)}
+    tensor_files.write_safetensors(path, {name: value.shape for name, value in values.items()}, values.items())
+    with safetensors.safe_open(path, "np") as file:
+        metadata = file.metadata()
+    assert metadata == {"format": "pt"}
+    values["a"][3] = 7
+    for kept in (metadata, {**metadata, "sha256": "0" * 64, "written_by": "bert_tf2"}):  # as this project once wrote
+        safetensors.numpy.save_file(values, path, kept)
+        np.testing.assert_array_equal(tensor_files.SafetensorsFile(path).read("a"), values["a"])
+
+
+def test_writing_and_reading_hold_one_tensor_in_memory(tmp_path):
+    count, shape = 12, (500, 1000)
+    shapes = {str(index): shape for index in range(count)}
+    arrays = ((name, np.full(shape, 7, np.float32)) for name in shapes)
+    path = str(tmp_path / "model.safetensors")
+    tracemalloc.start()
+    try:
+        tensor_files.write_safetensors(path, shapes, arrays)
+        file = tensor_files.SafetensorsFile(path)
+        assert all(file.read(name)[3, 3] == 7 for name in shapes)
+        assert tracemalloc.get_traced_memory()[1] < 3.5 * 2_000_000
+    finally:
+        tracemalloc.stop()
