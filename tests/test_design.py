@@ -17,7 +17,10 @@ PACKAGE = ROOT / "bert_tf2"
 MODULES = house.modules()
 
 # BERT itself: the modules at the root of the package, which know each other and `support`, and nothing of the folders.
-BERT = {"config", "tokenization", "vocabulary", "records", "shapes", "modeling", "heads", "optimization"}
+BERT = {
+    *("config", "tokenization", "vocabulary", "vocabulary_checks", "records", "shapes", "modeling", "heads"),
+    "optimization",
+}
 # The rule of each folder, as docs/design.md states it: what its modules may import beside those of the folder itself.
 RULES = {
     "support": set(),
@@ -35,7 +38,7 @@ WHOLE_TASKS = {"weights.convert": {"checkpoint"}}
 
 WITHOUT_TENSORFLOW = [
     *(name for name in MODULES if name.startswith("support.")),
-    *("config", "tokenization", "records", "vocabulary"),
+    *("config", "tokenization", "records", "vocabulary", "vocabulary_checks"),
     *(name for name in MODULES if name.startswith("weights.")),
     *("pretraining.examples",),
     *(f"finetuning.classification.{name}" for name in ("tasks", "data", "scores")),

@@ -11,14 +11,13 @@ import contextlib
 import glob
 import json
 import os
-import re
 import shlex
 from collections.abc import Iterable, Iterator
 from typing import Any
 
 from absl import logging
 
-from bert_tf2.support import environment, file_kinds, outputs
+from bert_tf2.support import environment, file_kinds, json_text, outputs
 from bert_tf2.support.environment import is_remote as is_remote
 from bert_tf2.support.errors import UserError
 from bert_tf2.support.quiet import load_tensorflow
@@ -264,9 +263,6 @@ def _not_utf8(path: str, line: int, error: UnicodeDecodeError, head: bytes) -> U
     return UserError(f"{path}, line {line}: not UTF-8 text (byte 0x{byte:02x}); {advice}")
 
 
-_JSON_NAMES = {dict: "an object {...}", list: "a list [...]", str: "text", bool: "true or false", type(None): "null"}
-
-
 def read_json(path: str, kind: type | None = dict) -> Any:
     """The content of a JSON file.
 
@@ -275,74 +271,9 @@ def read_json(path: str, kind: type | None = dict) -> Any:
       kind: what it must be at the top, dict or list; None for anything.
 
     Raises:
-      UserError: see parse_json; or the file is missing, or is not UTF-8.
+      UserError: see json_text.parse; or the file is missing, or is not UTF-8.
     """
-    return parse_json(read_text(path, drop_bom=True), path, kind)
-
-
-def parse_json(text: str, name: str, kind: type | None = dict) -> Any:
-    """The content of a JSON text, which `name` stands for in errors.
-
-    Raises:
-      UserError: it is empty, no JSON (names line and column), nested too deep, or has a number of too many digits; it
-        has one key twice with different values, of which one would be lost; it is no `kind` at the top.
-    """
-    if not text.strip():
-        raise UserError(f"{name}: the file is empty; a JSON file is needed")
-    try:
-        content = json.loads(text, object_pairs_hook=_without_doubles)
-        if len(text) < _MOST_TO_WALK and _is_deeper_than(_MOST_LEVELS, content):
-            raise RecursionError
-    except json.JSONDecodeError as error:
-        if page := file_kinds.recognise_page(text[: file_kinds.HEAD_BYTES].encode("utf-8", "replace"), name):
-            raise UserError(f"{name}: {page.sentence('JSON')}") from error
-        raise UserError(
-            f"{name}, line {error.lineno}, column {error.colno}: not valid JSON ({error.msg}); is the file complete?"
-        ) from error
-    except RecursionError as error:
-        raise UserError(f"{name}: its JSON is nested too deep; is it the right file?") from error
-    except _DoubleKey as error:
-        raise UserError(f"{name}: the key {error} is there twice with different values; remove one of them") from error
-    except ValueError as error:  # Python turns only so many digits into a number
-        found = re.search(r"\d{1000,}", text)
-        line = text.count("\n", 0, found.start()) + 1 if found else 1
-        raise UserError(f"{name}, line {line}: a number has too many digits; is it the right file?") from error
-    if kind is not None and not isinstance(content, kind):
-        found = _JSON_NAMES.get(type(content), "a number")
-        raise UserError(f"{name}: {_JSON_NAMES[kind]} is needed in this JSON file, not {found}")
-    return content
-
-
-# Python reads somewhat deeper JSON than it can write again. What is as long as a data set is not written again.
-_MOST_LEVELS = 100
-_MOST_TO_WALK = 1 << 20
-
-
-def _is_deeper_than(levels: int, content: Any) -> bool:
-    nodes = [content]
-    for _ in range(levels):
-        nodes = [
-            child
-            for node in nodes
-            if isinstance(node, (dict, list))
-            for child in (node.values() if isinstance(node, dict) else node)
-        ]
-        if not nodes:
-            return False
-    return True
-
-
-class _DoubleKey(Exception):
-    """A key that an object of JSON has twice."""
-
-
-def _without_doubles(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    content = dict(pairs)
-    if len(content) < len(pairs):
-        for key, value in pairs:
-            if content[key] != value:
-                raise _DoubleKey(repr(key)[:100])
-    return content
+    return json_text.parse(read_text(path, drop_bom=True), path, kind)
 
 
 def match_files(names: str, unmatched: list[str] | None = None) -> list[str]:
@@ -436,3 +367,8 @@ def write_text(path: str, text: str) -> None:
         )
     with complete_or_absent(path) as (beside,), open_binary(beside, "wb") as stream:
         stream.write(text.encode("utf-8"))
+
+
+def write_json(path: str, content: Any) -> None:
+    """Writes a JSON file, indented for readers. Raises UserError as write_text."""
+    write_text(path, json.dumps(content, indent=2, ensure_ascii=False) + "\n")

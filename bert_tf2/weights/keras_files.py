@@ -31,7 +31,7 @@ import h5py
 import numpy as np
 
 from bert_tf2.config import BertConfig
-from bert_tf2.support import environment, files, outputs
+from bert_tf2.support import environment, files, json_text, outputs
 from bert_tf2.support.errors import UserError, and_more
 from bert_tf2.support.quiet import load_tensorflow
 from bert_tf2.weights import names
@@ -155,7 +155,7 @@ class KerasFile(Weights):
 
     def _read_config(self, text: bytes) -> None:
         try:
-            said = files.parse_json(text.decode("utf-8"), _CONFIG)
+            said = json_text.parse(text.decode("utf-8"), _CONFIG)
         except UserError as error:
             raise ValueError(str(error)) from error
         name, arguments = said.get("class_name"), said.get("config")

@@ -95,25 +95,7 @@ def unicode_pair(request) -> Pair:
 
 @pytest.fixture(scope="module")
 def small(tmp_path_factory) -> Pair:
-    words = [
-        "the",
-        "cafe",
-        "'",
-        "s",
-        "em",
-        "##bed",
-        "##ding",
-        "##s",
-        ",",
-        "北",
-        "京",
-        "!",
-        "x",
-        "##x",
-        "mask",
-        "[",
-        "]",
-    ]
+    words = "the cafe ' s em ##bed ##ding ##s , 北 京 ! x ##x mask [ ]".split()
     path = tmp_path_factory.mktemp("vocabulary") / "vocab.txt"
     return Pair(path, True, SPECIAL + words, keep=["[MASK]"])
 

@@ -11,7 +11,7 @@ import pytest
 import toy_data
 from small_models import randomize, small_config
 
-from bert_tf2 import checkpoint, heads, modeling, records, tokenization
+from bert_tf2 import checkpoint, heads, modeling, records, vocabulary_checks
 from bert_tf2.finetuning import extract_features
 from bert_tf2.finetuning.classification import run as finetune_classifier
 from bert_tf2.finetuning.squad import run as finetune_squad
@@ -284,8 +284,8 @@ def test_the_vocabulary_warns_where_nobody_states_the_case(tmp_path, entries, gi
 
 def test_a_few_added_words_do_not_make_a_vocabulary_cased():
     entries = [f"word{number}" for number in range(2000)]
-    assert not tokenization.is_cased([*entries, "COVID", "naïve"])
-    assert tokenization.is_cased([*entries, "A", "B", "C"])
+    assert not vocabulary_checks.is_cased([*entries, "COVID", "naïve"])
+    assert vocabulary_checks.is_cased([*entries, "A", "B", "C"])
 
 
 CASED_FOLDER_CALLS = {
