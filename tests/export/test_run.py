@@ -16,7 +16,6 @@ import numpy as np
 import pytest
 import tensorflow as tf
 import toy_data
-from command_lines import CommandLines
 from export_cases import CLOSE, CONFIG, LABELS, POSITIONS, SETTINGS, TAGS, expected_outputs, make_options, rows
 
 from bert_tf2 import checkpoint
@@ -114,6 +113,7 @@ def test_warmup_requests_run(exported, task):
     assert sorted(asked) == sorted([*made.saved.signatures] * 2)
 
 
+@pytest.mark.slow
 def test_saved_model_cli_runs_it(exported, tmp_path):
     """As a user would, in another process. It cannot load the operations of tensorflow-text, so without these."""
     made, inputs = exported("classifier"), rows((4, 3))
@@ -254,7 +254,8 @@ def test_do_export_alone(exported, tmp_path, task):
     assert info == wanted
 
 
-def test_do_export_and_export_saved_model(tmp_path):
+@pytest.mark.slow
+def test_do_export_and_export_saved_model(command_lines, tmp_path):
     """A classifier is trained, evaluated and exported in one call; the export predicts what the script predicted."""
     toy_data.write_tsv_task(tmp_path / "tables")
     files = toy_data.write_model(tmp_path, num_hidden_layers=1)
@@ -267,15 +268,12 @@ def test_do_export_and_export_saved_model(tmp_path):
         **toy_data.TSV_COLUMNS,
     }
     flags |= {"train_batch_size": 16, "learning_rate": 5e-3, "num_train_epochs": 5.0}
-    with CommandLines() as command_lines:
-        arguments = [*shared, *(f"--{name}={value}" for name, value in flags.items())]
-        done = command_lines.run(
-            "run_classifier.py", *arguments, "--do_train", "--do_predict", "--do_export", cwd=tmp_path
-        )
-        assert done.status == 0, done.stderr
-        arguments = ["--task=classifier", "--init_checkpoint=out", "--export_dir=out/export", "--max_seq_length=32"]
-        again = command_lines.run("export_saved_model.py", *shared, *arguments, cwd=tmp_path)
-        assert (again.status, again.stdout) == (0, "out/export/2\n"), again.stderr
+    arguments = [*shared, *(f"--{name}={value}" for name, value in flags.items())]
+    done = command_lines.run("run_classifier.py", *arguments, "--do_train", "--do_predict", "--do_export", cwd=tmp_path)
+    assert done.status == 0, done.stderr
+    arguments = ["--task=classifier", "--init_checkpoint=out", "--export_dir=out/export", "--max_seq_length=32"]
+    again = command_lines.run("export_saved_model.py", *shared, *arguments, cwd=tmp_path)
+    assert (again.status, again.stdout) == (0, "out/export/2\n"), again.stderr
     predictions = [line.split("\t") for line in (tmp_path / "out/predictions.tsv").read_text().splitlines()[1:]]
     texts = [line.split("\t")[1] for line in (tmp_path / "tables/test.tsv").read_text().splitlines()[1:]]
     for version in ("1", "2"):
