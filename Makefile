@@ -1,10 +1,10 @@
-# On a machine with python3, make and a package index: `make demo`, `make test`, `make bench`.
+# On a machine with python3, make and a package index: `make demo`, `make test`, `make test-pythons`, `make bench`.
 
 PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo test interop lint bench clean
+.PHONY: demo test test-all test-pythons interop lint bench clean
 
 # Made anew when setup.py changes. --no-compile: Python compiles a module when it is first imported. To compile
 # all that is installed takes 24 s, to compile what the demo imports 9 s.
@@ -22,8 +22,22 @@ $(VENV)/tests-installed: $(VENV)/installed
 demo: $(VENV)/installed
 	$(BIN)/python -m bert_tf2.demo
 
+PYTEST := $(BIN)/python -m pytest --numprocesses=auto --dist=worksteal
+
 test: $(VENV)/tests-installed
-	$(BIN)/python -m pytest --numprocesses=auto --dist=worksteal
+	$(PYTEST) -m "not slow"
+
+# Those too that are long and rarely break.
+test-all: $(VENV)/tests-installed
+	$(PYTEST)
+
+# On every Python that setup.py allows and that is found, each with an environment of its own.
+test-pythons:
+	@for version in 3.10 3.11 3.12 3.13; do \
+	  if python$$version -c "" 2> /dev/null; then \
+	    echo "Python $$version"; $(MAKE) test PYTHON=python$$version VENV=.venv-$$version || exit 1; \
+	  else echo "Python $$version: not found"; fi; \
+	done
 
 # Against PyTorch and transformers, which are large, and with the trained weights of a small encoder.
 interop: $(VENV)/tests-installed
@@ -43,4 +57,4 @@ bench: $(VENV)/installed
 	$(BIN)/python benchmarks/pretraining_step.py
 
 clean:
-	rm -rf $(VENV) demo_output *.egg-info
+	rm -rf $(VENV) .venv-3.* demo_output *.egg-info

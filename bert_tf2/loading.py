@@ -18,7 +18,7 @@ import keras
 import numpy as np
 from absl import logging
 
-from bert_tf2 import checkpoint, modeling, tokenization
+from bert_tf2 import checkpoint, modeling, tokenization, vocabulary_checks
 from bert_tf2.config import BertConfig
 from bert_tf2.export.exported_model import INFO_FILE
 from bert_tf2.finetuning import extract_features
@@ -247,5 +247,5 @@ def _load_tokenizer(
     if do_lower_case is None:
         stated = provenance.stated_case(source, vocab_file)
         entries = (entry.strip() for entry in files.read_lines(vocab_file))
-        do_lower_case = stated[0] if stated else not tokenization.is_cased([*entries])
+        do_lower_case = stated[0] if stated else not vocabulary_checks.is_cased([*entries])
     return provenance.load_tokenizer(vocab_file, do_lower_case, config.vocab_size, source)

@@ -1,25 +1,23 @@
 """From text to words to word pieces to ids, the way BERT was trained (paper section 3, "Input/Output Representations").
 
-A model with a vocabulary of 30,000 entries must read every word there is. So a rare word is spelt with several of them:
-"embeddings" is not in the vocabulary, but "em", "##bed", "##ding" and "##s" are. The mark `##` means that the piece
-goes on with the word instead of beginning one. Three steps lead there; with `do_lower_case` and the vocabulary of the
-uncased models the line
+A vocabulary of 30,000 entries has to cover every word, so a rare word is split into several entries: "embeddings" is
+not in the vocabulary, but "em", "##bed", "##ding" and "##s" are. The prefix `##` marks a piece that continues a word.
+Tokenization has three steps. With `do_lower_case` and the vocabulary of the uncased models, the line
 
     "The Café's\\tembeddings, 北京!"
 
 becomes
 
 1. words, by `BasicTokenizer`:  the | cafe | ' | s | embeddings | , | 北 | 京 | !
-   Control characters go and every kind of blank becomes a space. Each Chinese character is a word of its own, because
-   Chinese puts no blanks between words. Then come lower case, no accents, and each punctuation mark by itself.
+   Control characters are removed and all whitespace becomes spaces. Each Chinese character is a word, because Chinese
+   does not separate words by spaces. Then the text is lower-cased, accents are removed and punctuation is separated.
 2. pieces, by `WordpieceTokenizer`:  the | cafe | ' | s | em | ##bed | ##ding | ##s | , | 北 | 京 | !
-   Each word is read from left to right, always taking the longest entry that fits. Where none fits the whole word
+   Each word is split from left to right, greedily by the longest entry that matches. If none matches, the whole word
    becomes `[UNK]`.
 3. ids, by `convert_tokens_to_ids`: the line number, counted from 0, of each piece in the vocabulary file.
 
-`FullTokenizer` does steps 1 and 2. The answers are those of google-research/bert on every code point; they are reached
-another way, because text holds few distinct characters and few distinct words: what a character or a word becomes is
-worked out once and remembered (see `_Remembered`).
+`FullTokenizer` does steps 1 and 2. The results equal those of google-research/bert for every code point. They are
+computed differently: text has few distinct characters and words, so each result is cached (see `_Remembered`).
 """
 
 from __future__ import annotations
@@ -27,19 +25,15 @@ from __future__ import annotations
 import itertools
 import re
 import unicodedata
-from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping
 from typing import Any
 
 from absl import logging
 
-from bert_tf2.config import check_vocab_size
 from bert_tf2.support import files
 from bert_tf2.support.errors import UserError
 
 SPECIAL_TOKENS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
-# Entries that no text produces: [CLS], and <S> of the Chinese vocabulary, which is uncased.
-_SPECIAL = re.compile(r"\[.+\]|<.+>")
-
 # The names of the folders in which the reference's models were released, by what their vocabulary holds.
 _LOWER_CASED_MODELS = (
     "uncased_L-12_H-768_A-12",
@@ -70,12 +64,11 @@ class NotInVocabularyError(UserError, KeyError):
 
 
 class _Remembered(dict):
-    """The answers of `compute`, each worked out once: `remembered[key]` is `compute(key)`.
+    """A cache: `remembered[key]` is `compute(key)`.
 
-    Memory is bounded in two ways. After `limit` answers it forgets them all and starts again: the frequent words are
-    back within a page of text, and a look-up needs no bookkeeping, as it would to forget only the oldest. The default
-    holds the words of a long book. And a key longer than `longest` is never kept: words of that length hardly come
-    twice.
+    Memory is bounded in two ways. After `limit` results the cache is cleared: the frequent words are back within a page
+    of text, and look-ups need no bookkeeping, as evicting the oldest would. A key longer than `longest` is never kept,
+    because words of that length rarely repeat.
     """
 
     def __init__(self, compute: Callable[[Any], Any], limit: int = 1 << 15, longest: int = 64):
@@ -91,7 +84,7 @@ class _Remembered(dict):
         return answer
 
     def __reduce__(self):
-        # A tokenizer sent to another process or saved takes its rules along, not its memory.
+        # A pickled tokenizer carries its rules, not its cache.
         return type(self), (self._compute, self._limit, self._longest)
 
 
@@ -147,7 +140,7 @@ _SET_APART_WITHOUT_ACCENTS = _Remembered(_set_apart_without_accents)
 class BasicTokenizer:
     """Text -> words: cleans, separates Chinese characters and punctuation, lowers case and drops accents if wanted.
 
-    It remembers what it did with a word, so `do_lower_case` is for the constructor only.
+    It caches words, so `do_lower_case` must not be changed after construction.
 
     A subclass may override the steps that the reference has as methods: `_clean_text`, `_tokenize_chinese_chars`,
     `_is_chinese_char`, `_run_strip_accents`, `_run_split_on_punc`. Texts then go through these methods one by one,
@@ -223,7 +216,7 @@ class BasicTokenizer:
 class WordpieceTokenizer:
     """Words -> pieces, by the longest entry first.
 
-    It remembers the pieces of a word, so the vocabulary and the settings are not to be changed after construction.
+    It caches the pieces of words, so the vocabulary and the settings must not be changed after construction.
 
     Args:
       vocab: the entries; a piece that continues a word is in there with `##` before it.
@@ -306,7 +299,7 @@ class FullTokenizer:
 
 
 def read_entries(vocab_file: str) -> list[str]:
-    """The lines of a vocabulary as they stand there, without a byte order mark at the beginning.
+    """The unchanged lines of a vocabulary, without a byte order mark at the beginning.
 
     Raises:
       UserError: the file is missing, or a line is not UTF-8 (names the line).
@@ -317,8 +310,8 @@ def read_entries(vocab_file: str) -> list[str]:
 def load_vocab(vocab_file: str) -> dict[str, int]:
     """Reads a vocabulary: one entry a line, blanks around it stripped; its id is its line number, counted from 0.
 
-    As in the reference an empty line is an entry, and where an entry comes twice the later line wins. Here one warning
-    tells of that, since no text can then produce the earlier ids.
+    As in the reference, an empty line is an entry, and the later of two equal entries wins. That is logged as a
+    warning, because no text can then produce the earlier ids.
 
     Raises:
       UserError: the file is missing, or a line is not UTF-8 (names the line).
@@ -337,119 +330,6 @@ def load_vocab(vocab_file: str) -> dict[str, int]:
             vocab_file, len(repeated), token, earlier + 1, later + 1,
         )  # fmt: skip
     return vocab
-
-
-def check_special_tokens(vocab: Mapping[str, int], vocab_file: str, tokens: Sequence[str] = SPECIAL_TOKENS) -> None:
-    """Makes sure that a vocabulary can be used by a script that needs these tokens.
-
-    `load_vocab` lets such a vocabulary pass, as the reference does, where the first missing token is a KeyError later.
-
-    Args:
-      vocab: entry -> id, as load_vocab gives it.
-      vocab_file: where they were read, for messages.
-      tokens: the tokens that are needed.
-
-    Raises:
-      UserError: some are missing (names them all, and the line that should perhaps be one of them).
-    """
-    missing = [token for token in tokens if token not in vocab]
-    if not missing:
-        return
-    if not any(vocab):
-        raise UserError(f"{vocab_file}: holds no entries; give the vocab.txt that lies with the model's weights")
-    raise UserError(
-        f"{vocab_file}: has no {', '.join(missing)}, so it is not the vocabulary of a BERT model{_look_alike(vocab)};"
-        " give the vocab.txt that lies with the model's weights (entries must not be added to it: each line is a row"
-        " of the weights), and for a model of your own one that build_vocab.py made"
-    )
-
-
-def _look_alike(vocab: Mapping[str, int]) -> str:
-    """The entry that shows what else the file may be."""
-    first = next(iter(vocab))
-    if first[:1] == "{":
-        return " but JSON, a tokenizer.json perhaps"
-    for entry, index in vocab.items():
-        word = re.match(r"\W+(pad|unk|cls|sep|mask)\b", entry, re.IGNORECASE)
-        if word and entry not in SPECIAL_TOKENS:
-            return f" (line {index + 1} is {entry[:20]!r}, not {f'[{word[1].upper()}]'!r})"
-    return "" if first in SPECIAL_TOKENS else f" (line {vocab[first] + 1} is {first[:20]!r})"
-
-
-def unreachable_in_lower_case(vocab: Iterable[str]) -> list[str]:
-    """The entries that no lower-cased text gives, because they have capitals or accents.
-
-    A vocabulary that was learned from lower-cased text has none. Special tokens such as [CLS] do not count.
-    """
-    return [
-        entry
-        for entry in vocab
-        if not (entry.isascii() and entry == entry.lower())  # for speed: most entries
-        and entry != _without_accents(entry.lower())
-        and not _SPECIAL.fullmatch(entry)
-    ]
-
-
-def _without_accents(text: str) -> str:
-    return "".join(char for char in unicodedata.normalize("NFD", text) if unicodedata.category(char) != "Mn")
-
-
-def is_cased(vocab: Collection[str]) -> bool:
-    """Whether a vocabulary is that of a cased model, as far as it shows that.
-
-    A few entries prove nothing: someone may have added words to the vocabulary of an uncased model.
-    """
-    return len(unreachable_in_lower_case(vocab)) > len(vocab) / 1000
-
-
-def check_case_of_vocabulary(vocab: Mapping[str, int], vocab_file: str, do_lower_case: bool | None) -> None:
-    """Warns where text would be lower-cased, or not, otherwise than the text that the vocabulary was learned from.
-
-    Args:
-      do_lower_case: None if the user did not say it, which stands for True. Who says True is not warned.
-    """
-    if do_lower_case is None and (found := unreachable_in_lower_case(vocab)):
-        logging.warning(
-            "%s: %d of %d entries have capitals or accents (such as %r, line %d), and lower-cased text never gives"
-            " them. If the model is cased, give --do_lower_case=False; --do_lower_case=True confirms the default",
-            vocab_file, len(found), len(vocab), found[0], vocab[found[0]] + 1,
-        )  # fmt: skip
-    elif do_lower_case is False and not any(_has_capitals(entry) for entry in vocab):
-        logging.warning(
-            "%s: no entry has a capital letter, so with --do_lower_case=False every word that has one becomes [UNK]."
-            " If the model is uncased, leave the flag out",
-            vocab_file,
-        )
-
-
-def _has_capitals(entry: str) -> bool:
-    return entry != entry.lower() and not _SPECIAL.fullmatch(entry)
-
-
-def load_tokenizer(vocab_file: str, do_lower_case: bool, vocab_size: int | None = None) -> FullTokenizer:
-    """The tokenizer, once it is clear that vocabulary and model belong together.
-
-    Args:
-      vocab_size: how many embeddings the model has; None where there is no model yet.
-
-    Raises:
-      UserError: the vocabulary is missing, lacks a special token, or has more entries than the model has embeddings.
-    """
-    tokenizer = FullTokenizer(vocab_file=vocab_file, do_lower_case=do_lower_case)
-    check_special_tokens(tokenizer.vocab, vocab_file)
-    entries = max(tokenizer.vocab.values()) + 1
-    if vocab_size is not None:
-        check_vocab_size(vocab_file, entries, vocab_size)
-    if vocab_size is not None and vocab_size - entries >= _MOST_ROUNDED_UP + entries // 100:
-        logging.warning(
-            "%s: only %d entries, but the model has vocab_size %d; make sure that the file is complete and the model's"
-            " own, since words that are not in it become [UNK]",
-            vocab_file, entries, vocab_size,
-        )  # fmt: skip
-    return tokenizer
-
-
-_MOST_ROUNDED_UP = 128  # by how much people round vocab_size up, for the sake of a device
 
 
 def convert_by_vocab(vocab: Mapping[Any, Any], items: Iterable[Any]) -> list[Any]:

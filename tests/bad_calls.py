@@ -8,7 +8,7 @@ import re
 
 import pytest
 import toy_data
-from command_lines import CommandLines, Done
+from command_lines import Done
 
 from bert_tf2 import checkpoint, heads, records
 from bert_tf2.weights.labels import LabelMap, save_label_map
@@ -116,12 +116,6 @@ def folder(tmp_path_factory) -> pathlib.Path:
     (path / "flipped").write_bytes(whole[:40] + bytes([whole[40] ^ 255]) + whole[41:])
     (path / "file").write_text("in the way")
     return path
-
-
-@pytest.fixture(scope="module")
-def command_lines():
-    with CommandLines() as started:
-        yield started
 
 
 MODEL = ["--bert_config_file=bert_config.json", "--vocab_file=vocab.txt", "--output_dir=out"]

@@ -1,7 +1,7 @@
-"""Runs command lines of the scripts in forks of one process that has TensorFlow loaded, which saves each its start.
+"""Runs command lines of the scripts in forks of one process that has TensorFlow loaded, which saves its start.
 
-    with CommandLines() as command_lines:
-        done = command_lines.run("run_squad.py", "--do_train", cwd=folder)
+    def test_x(command_lines, tmp_path):  # the fixture of conftest.py
+        done = command_lines.run("run_squad.py", "--do_train", cwd=tmp_path)
 
 The forks are real ones of a process that has parsed no flag and used no device, so a script hardly notices. Only what
 TensorFlow says of devices by itself comes at another time than usual and is left out of the standard error.
@@ -72,7 +72,8 @@ class CommandLines:
 
 
 def _serve() -> None:
-    import tensorflow  # noqa: F401 (for the forks)
+    # What the scripts import late and what takes long, so that the forks need not.
+    import keras, scipy.stats, sklearn.metrics, tensorflow  # noqa: E401, F401, I001
 
     for line in sys.stdin:
         script, arguments, cwd = json.loads(line)

@@ -8,11 +8,19 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 
 import pytest
 import tensorflow as tf
+from command_lines import CommandLines
 
 # Two CPUs where there is one, so that a test can train on two replicas. It cannot be asked for later.
 tf.config.set_logical_device_configuration(
     tf.config.list_physical_devices("CPU")[0], [tf.config.LogicalDeviceConfiguration()] * 2
 )
+
+
+@pytest.fixture(scope="session")
+def command_lines():
+    """Runs the scripts; started once, because it imports TensorFlow in a process of its own."""
+    with CommandLines() as started:
+        yield started
 
 
 class _Messages(logging.Handler):

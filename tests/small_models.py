@@ -39,6 +39,12 @@ def small_config(**changes) -> BertConfig:
     return BertConfig(**{**sizes, **changes})
 
 
+def tiny_config(**changes) -> BertConfig:
+    """Few operations and few shapes: making the graphs, one for each shape in the optimizer, is what takes the time."""
+    sizes = {"num_hidden_layers": 1, "intermediate_size": 8, "max_position_embeddings": 23}
+    return small_config(**{**sizes, **changes})
+
+
 def randomize(model, seed: int = 0, scale: float = 0.3) -> dict[str, np.ndarray]:
     """Gives every variable of a model random values; returns them by TensorFlow 1 name."""
     random = np.random.default_rng(seed)

@@ -21,6 +21,7 @@ BERT = {
     "config",
     "tokenization",
     "vocabulary",
+    "vocabulary_checks",
     "records",
     "shapes",
     "layers",
@@ -46,7 +47,7 @@ WHOLE_TASKS = {"weights.convert_writing": {"checkpoint"}}
 
 WITHOUT_TENSORFLOW = [
     *(name for name in MODULES if name.startswith("support.")),
-    *("config", "tokenization", "records", "vocabulary"),
+    *("config", "tokenization", "records", "vocabulary", "vocabulary_checks"),
     *(name for name in MODULES if name.startswith("weights.")),
     *(f"pretraining.{name}" for name in ("data_options", "documents", "examples", "masking", "example_files")),
     "finetuning.classification.tasks",

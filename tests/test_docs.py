@@ -14,7 +14,7 @@ import unicodedata
 
 import pytest
 import toy_data
-from command_lines import ROOT, SCRIPTS, CommandLines, described
+from command_lines import ROOT, SCRIPTS, described
 
 from bert_tf2 import checkpoint, heads
 from bert_tf2.config import BertConfig
@@ -120,7 +120,7 @@ SHORTER = {
     "run_ner.py": ["--num_train_epochs=1"],
     "create_pretraining_data.py": ["--dupe_factor=2"],
 }
-# export_saved_model.py takes its time, and tests/test_export.py runs it; the others need another machine.
+# export_saved_model.py is slow, and tests/export runs it; the others need another machine.
 NOT_RUN = ("export_saved_model.py", "--use_tpu=True", "gs://", "serving/", "benchmarks/")
 
 
@@ -171,8 +171,9 @@ def write_tables(folder: pathlib.Path) -> None:
     toy_data.write_table(folder / "xnli" / "xnli.dev.tsv", "\t".join("language gold_label a b c d e f".split()), rows)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("document", ["README.md", "docs/guide.md"])
-def test_command_lines_work_as_typed(document, user):
+def test_command_lines_work_as_typed(document, user, command_lines):
     """In the order of the document, since later ones use what earlier ones wrote; on small data of the same layout."""
     places = {
         **dict.fromkeys(("$BERT_BASE_DIR", "$BERT_LARGE_DIR", "$BERT_CASED_DIR"), f"{user}/model"),
@@ -183,23 +184,22 @@ def test_command_lines_work_as_typed(document, user):
     (user / "tmp").rename(user / f"before_{document.replace('/', '_')}")
     (user / "tmp").mkdir()
     ran = 0
-    with CommandLines() as command_lines:
-        for words in shell_lines(document):
-            if any(mark in word for mark in NOT_RUN for word in words):
-                continue
-            words = [pattern.sub(lambda found: places[found[0]], word) for word in words]
-            if words[0] == "echo":
-                pathlib.Path(words[3]).write_text(words[1] + "\n")
-                continue
-            script, *arguments = words[1:]
-            done = command_lines.run(script, *arguments, *SHORTER.get(script, []), cwd=user)
-            assert done.status == 0, f"{script} {' '.join(arguments)}\n{done.stderr}"
-            assert "Traceback" not in done.stderr
-            ran += 1
+    for words in shell_lines(document):
+        if any(mark in word for mark in NOT_RUN for word in words):
+            continue
+        words = [pattern.sub(lambda found: places[found[0]], word) for word in words]
+        if words[0] == "echo":
+            pathlib.Path(words[3]).write_text(words[1] + "\n")
+            continue
+        script, *arguments = words[1:]
+        done = command_lines.run(script, *arguments, *SHORTER.get(script, []), cwd=user)
+        assert done.status == 0, f"{script} {' '.join(arguments)}\n{done.stderr}"
+        assert "Traceback" not in done.stderr
+        ran += 1
     assert ran > 8
 
 
-def test_the_reference_s_first_command_works_on_the_sample_text(tmp_path):
+def test_the_reference_s_first_command_works_on_the_sample_text(command_lines, tmp_path):
     """As its README prints it, with the demo's vocabulary in the place of a released one."""
     from bert_tf2 import records
 
@@ -208,8 +208,7 @@ def test_the_reference_s_first_command_works_on_the_sample_text(tmp_path):
         " --masked_lm_prob=0.15 --random_seed=12345 --dupe_factor=5"
     )
     output = [f"--output_file={tmp_path}/tf_examples.tfrecord", f"--vocab_file={DEMO}/vocab.txt"]
-    with CommandLines() as command_lines:
-        done = command_lines.run("create_pretraining_data.py", *command.split(), *output, cwd=ROOT)
+    done = command_lines.run("create_pretraining_data.py", *command.split(), *output, cwd=ROOT)
     assert done.status == 0, done.stderr
     sizes = {"max_seq_length": 128, "max_predictions_per_seq": 20, "vocab_size": 888, "type_vocab_size": 2}
     batch = next(iter(records.read_records([f"{tmp_path}/tf_examples.tfrecord"], records.PRETRAINING, sizes, 8)))

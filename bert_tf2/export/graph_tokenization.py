@@ -4,7 +4,7 @@ A server that takes raw text has to split it exactly as it was split in training
 valid UTF-8 text, the ids of `tokenization.FullTokenizer`, and with each the bytes of the text that it stands for, so
 that an answer or an entity can be shown as it was written.
 
-What becomes of a character is asked of `tokenization.py` when the graph is made, and goes into the graph as a table.
+`character_tables` applies `tokenization.py` to every character when the graph is built; the graph holds the tables.
 The graph works on the code points of the whole batch, laid end to end, each row closed by a line break:
 
     code points   T h e   C a f é ' s \\n     é: one code point, or e and an accent
@@ -16,49 +16,25 @@ The graph works on the code points of the whole batch, laid end to end, each row
 Two things depend on more than one character. They have steps of their own, which run only on text that needs them: a
 capital sigma at the end of a word (`_lower_sigmas`), and marks in an order that is not Unicode's (`_reorder`).
 
-Letters are those of an alphabet of our own (`_Alphabet`): one for each character that occurs in the vocabulary, one for
-all others, one for each token that is kept whole. All take the same number of bytes in UTF-8, so that the tokenizer's
-bytes are counted back into letters by one division.
+Letters belong to an alphabet of our own (`character_tables.Alphabet`): one letter for each character that occurs in the
+vocabulary, one for all others, one for each token that is kept whole. All have the same number of bytes in UTF-8, so
+that one division converts the tokenizer's byte offsets to letters.
 """
 
 from __future__ import annotations
 
-import functools
 import itertools
 import types
-import unicodedata
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 
-import numpy as np
 import tensorflow as tf
 
 from bert_tf2 import tokenization
+from bert_tf2.export import character_tables as tables
 from bert_tf2.support.errors import UserError
 
-_PAGE = 256  # code points; a table holds pages that are equal only once
-# Behind Unicode comes a page of our own: a token that is kept whole is one code point of it, then the filler.
-_KEPT = 0x110000
-_MOST_KEPT = _PAGE - 1
-_FILLER = _KEPT + _MOST_KEPT
-_CODES = _KEPT + _PAGE
-
-# A letter in the table: its code point above its combining class (8 bits) and whether it stands alone (1 bit).
-_ALONE = 1
-_CLASS_SHIFT, _CLASS_MASK = 1, 0xFF
-_LETTER_SHIFT = 9
-_BLANK = _ALONE  # no letter, alone
-_NOTHING, _MARK = -1, -2  # no letter either; a mark belongs to the character before it
-
-# What a code point is to its neighbours: bits, and its combining class above them.
-_CASED, _TRANSPARENT, _STARTER = 1, 2, 4  # before a sigma: ends its word; looked past; no mark moves across it
-_CONTEXT_SHIFT = 3
-
 _CAPITAL_SIGMA, _FINAL_SIGMA = 0x3A3, 0x3C2
-
-# Bytes in UTF-8, first and last code point.
-_WIDTHS = ((2, 0x80, 0x7FF), (3, 0x800, 0xD7FF), (4, 0x10000, 0x10FFFF))
-_LONGEST_ENTRY = 256  # bytes, of the FastWordpieceTokenizer
 
 # Stands for bytes that are not UTF-8 when a text is decoded. As a character it takes four bytes, and no wrong sequence
 # is replaced by fours: at the latest the fourth byte is what makes it wrong.
@@ -127,17 +103,17 @@ class GraphTokenizer(tf.Module):
         self._cls, self._sep = tokenizer.convert_tokens_to_ids(["[CLS]", "[SEP]"])
         self._lower = tokenizer.basic_tokenizer.do_lower_case
         self._keep = [[*map(ord, token)] for token in keep]
-        characters = _describe_characters(self._lower)
-        alphabet = _Alphabet(tokenizer, keep, characters.alone)
-        self._letters_of = _Table(_letters(characters, alphabet))
-        self._context_of = _Table(characters.context)
+        characters = tables.describe_characters(self._lower)
+        alphabet = tables.Alphabet(tokenizer, keep, characters.alone)
+        self._letters_of = tables.Table(tables.letters_table(characters, alphabet))
+        self._context_of = tables.Table(characters.context)
         self._width = alphabet.width
         self._ids = tf.constant([*alphabet.entries.values()], tf.int32)
         self._wordpiece = _tensorflow_text().FastWordpieceTokenizer(
             [*alphabet.entries],
             max_bytes_per_word=alphabet.longest_word * alphabet.width,
             token_out_type=tf.int32,
-            unknown_token=_UNKNOWN_ENTRY,
+            unknown_token=tables.UNKNOWN_ENTRY,
             no_pretokenization=True,
         )
 
@@ -153,11 +129,11 @@ class GraphTokenizer(tf.Module):
         """
         codes, places, row_splits = _decode(tf.convert_to_tensor(texts, tf.string), name)
         for number, token in enumerate(self._keep):
-            codes = _replace_token(codes, token, _KEPT + number)
+            codes = _replace_token(codes, token, tables.KEPT + number)
         if self._lower:
             codes = self._lower_sigmas(codes)
         table = self._letters_of(codes)  # [codes, letters of each]
-        visible = _where(table[:, 0] != _MARK)
+        visible = _where(table[:, 0] != tables.MARK)
         letters, sources = self._spell(codes, table)
         letters, sources, word_splits = _cut(letters, sources)
         numbers, words, begins, ends = self._wordpieces(letters, word_splits)
@@ -210,9 +186,9 @@ class GraphTokenizer(tf.Module):
 
         def replace() -> tf.Tensor:
             context = self._context_of(codes)
-            opaque = context & _TRANSPARENT == 0
+            opaque = context & tables.TRANSPARENT == 0
             # Of the code points that count, [0] standing before them all: whether each is cased.
-            cased = tf.concat([[False], tf.boolean_mask(context & _CASED > 0, opaque)], 0)
+            cased = tf.concat([[False], tf.boolean_mask(context & tables.CASED > 0, opaque)], 0)
             sigmas = _where(codes == _CAPITAL_SIGMA)
             number = tf.gather(tf.cumsum(tf.cast(opaque, tf.int32)), sigmas)
             final = tf.gather(cased, number - 1) & ~tf.gather(cased, number + 1)
@@ -224,7 +200,7 @@ class GraphTokenizer(tf.Module):
     def _spell(self, codes: tf.Tensor, table: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
         """The letters (and blanks) of all code points in a row, and which code point each comes from."""
         flat = tf.reshape(table, [-1])
-        used = _where(flat > _NOTHING)
+        used = _where(flat > tables.NOTHING)
         letters, sources = tf.gather(flat, used), used // table.shape[1]
         return (self._reorder(letters, sources, codes) if self._lower else letters), sources
 
@@ -236,12 +212,12 @@ class GraphTokenizer(tf.Module):
         """
 
         def sort() -> tf.Tensor:
-            starters = self._context_of(codes) & _STARTER > 0
+            starters = self._context_of(codes) & tables.STARTER > 0
             groups = tf.gather(tf.cumsum(tf.cast(starters, tf.int64)), sources)
-            order = tf.argsort(groups * (_CLASS_MASK + 1) + tf.cast(classes, tf.int64), stable=True)
+            order = tf.argsort(groups * (tables.CLASS_MASK + 1) + tf.cast(classes, tf.int64), stable=True)
             return tf.gather(letters, order)
 
-        classes = tf.bitwise.right_shift(letters, _CLASS_SHIFT) & _CLASS_MASK
+        classes = tf.bitwise.right_shift(letters, tables.CLASS_SHIFT) & tables.CLASS_MASK
         return tf.cond(tf.reduce_any(classes > 0), sort, lambda: letters)
 
     def _wordpieces(self, letters: tf.Tensor, word_splits: tf.Tensor) -> tuple[tf.Tensor, ...]:
@@ -325,18 +301,18 @@ def _replace_token(codes: tf.Tensor, token: Sequence[int], by: int) -> tf.Tensor
     candidates = _where(codes == token[0])
     window = tf.minimum(candidates[:, None] + tf.range(len(token), dtype=tf.int64), tf.size(codes, tf.int64) - 1)
     found = tf.boolean_mask(window, tf.reduce_all(tf.gather(codes, window) == token, 1))  # [found, len(token)]
-    updates = tf.broadcast_to(tf.constant([by, *[_FILLER] * (len(token) - 1)]), tf.shape(found))
+    updates = tf.broadcast_to(tf.constant([by, *[tables.FILLER] * (len(token) - 1)]), tf.shape(found))
     return tf.tensor_scatter_nd_update(codes, found[:, :, None], updates)
 
 
 def _cut(letters: tf.Tensor, sources: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
     """Letters and blanks -> the letters that words are made of, their sources, and where the words are."""
-    alone = letters & _ALONE > 0
+    alone = letters & tables.ALONE > 0
     begins = alone | tf.concat([[True], alone[:-1]], 0)
-    kept = _where(letters != _BLANK)
+    kept = _where(letters != tables.BLANK)
     letters, sources, begins = (tf.gather(values, kept) for values in (letters, sources, begins))
     word_splits = tf.concat([_where(begins), [tf.size(letters, tf.int64)]], 0)
-    return tf.bitwise.right_shift(letters, _LETTER_SHIFT), sources, word_splits
+    return tf.bitwise.right_shift(letters, tables.LETTER_SHIFT), sources, word_splits
 
 
 def _as_pieces(values: Sequence[tf.Tensor], row_splits: tf.Tensor) -> Pieces:
@@ -348,159 +324,13 @@ def _as_pieces(values: Sequence[tf.Tensor], row_splits: tf.Tensor) -> Pieces:
     return Pieces(ids, starts, ends, words.with_values(words.values - tf.gather(words.values, first_piece)))
 
 
-# What goes into the graph
-
-
-class _Table:
-    """An array [_CODES, ...] to be looked up by code point in a graph."""
-
-    def __init__(self, rows: np.ndarray):
-        pages = rows.reshape(-1, _PAGE, *rows.shape[1:])
-        distinct: dict[bytes, int] = {}
-        starts = [_PAGE * distinct.setdefault(page.tobytes(), len(distinct)) for page in pages]
-        _, firsts = np.unique(starts, return_index=True)
-        self._starts = tf.constant(starts, tf.int32)
-        self._rows = tf.constant(pages[firsts].reshape(-1, *rows.shape[1:]), tf.int32)
-
-    def __call__(self, codes: tf.Tensor) -> tf.Tensor:
-        page, within = tf.bitwise.right_shift(codes, 8), codes & (_PAGE - 1)
-        return tf.gather(self._rows, tf.gather(self._starts, page) + within)
-
-
-class _Characters(NamedTuple):
-    """What the tokenizer makes of each character by itself.
-
-    Attributes:
-      becomes: the characters that another character becomes; "" for none, " " for a blank. The others stay.
-      alone: bool [_CODES], whether what it becomes is a word of its own.
-      context: int32 [_CODES], the bits of what it is to its neighbours, and its combining class.
-    """
-
-    becomes: Mapping[int, str]
-    alone: np.ndarray
-    context: np.ndarray
-
-
-@functools.lru_cache
-def _describe_characters(do_lower_case: bool) -> _Characters:
-    """Asks the tokenizer about every character; whole pages where it does the same to all of them."""
-    tokenizer = tokenization.BasicTokenizer(do_lower_case)
-    becomes: dict[int, str] = {}
-    alone = np.zeros(_CODES, bool)
-    context = np.full(_CODES, _STARTER, np.int32)
-    for first in range(0, _KEPT, _PAGE):
-        page = [*map(chr, range(first, first + _PAGE))]
-        if all(unicodedata.category(char) in ("Cn", "Co", "Cs") for char in page):
-            page = [page[0], page[-1]]  # not assigned, or not to characters: nothing happens, or they count as Chinese
-        if tokenizer.tokenize("".join(page)) == page:
-            alone[first : first + _PAGE] = True
-        elif len(page) == _PAGE:
-            for code, char in enumerate(page, first):
-                result = " ".join(tokenizer.tokenize(f"a{char}a"))[1:-1]
-                alone[code] = len(result) > 1 and result[0] == " "
-                stripped = result.strip(" ") or result
-                if stripped != char or stripped == " ":
-                    becomes[code] = stripped
-                if do_lower_case:
-                    context[code] = _describe_context(char, stripped, tokenizer)
-    return _Characters(becomes, alone, context)
-
-
-def _describe_context(char: str, result: str, tokenizer: tokenization.BasicTokenizer) -> int:
-    if tokenizer.tokenize(f"{char}Σ")[-1].endswith("ς"):
-        bits = _CASED
-    elif tokenizer.tokenize(f"A{char}Σ")[-1].endswith("ς"):
-        bits = _TRANSPARENT
-    else:
-        bits = 0
-    decomposed = unicodedata.normalize("NFD", char.lower())
-    is_removed = not result and unicodedata.category(char) != "Mn"  # before anything is decomposed
-    if not is_removed and any(unicodedata.combining(part) == 0 for part in decomposed):
-        bits |= _STARTER
-    return bits | unicodedata.combining(char) << _CONTEXT_SHIFT
-
-
-_UNKNOWN_ENTRY = "[UNK]"  # in ASCII, where the alphabet has no letters
-
-
-class _Alphabet:
-    """The letters that words are written in, and the vocabulary spelt with them.
-
-    Attributes:
-      letters: character -> code point of its letter.
-      kept: code points of the tokens that are kept whole.
-      unknown: code point for all other characters.
-      entries: spelling -> id.
-      width: bytes of a letter.
-      longest_word: in letters; a longer one is unknown.
-    """
-
-    def __init__(self, tokenizer: tokenization.FullTokenizer, keep: Sequence[str], alone: np.ndarray):
-        wordpiece = tokenizer.wordpiece_tokenizer
-        self.longest_word = wordpiece.max_input_chars_per_word
-        usable = [entry for entry in tokenizer.vocab if _can_match(entry, alone, self.longest_word)]
-        characters = sorted({char for entry in usable for char in entry.removeprefix("##")})
-        self.width, codes = _code_points(1 + len(keep) + len(characters))
-        self.unknown, *self.kept = itertools.islice(codes, 1 + len(keep))
-        self.letters = dict(zip(characters, codes, strict=False))
-        _check_lengths(usable, _LONGEST_ENTRY // self.width)
-        spelling = str.maketrans(self.letters)
-        self.entries = {_UNKNOWN_ENTRY: tokenizer.convert_tokens_to_ids([wordpiece.unk_token])[0]}
-        for entry in usable:
-            text = entry.removeprefix("##")
-            self.entries[entry[: -len(text)] + text.translate(spelling)] = tokenizer.vocab[entry]
-        self.entries.update(zip(map(chr, self.kept), tokenizer.convert_tokens_to_ids(keep), strict=True))
-
-
-def _can_match(entry: str, alone: np.ndarray, longest: int) -> bool:
-    """Whether a word can hold this piece: not if it has several characters, one of which would stand alone."""
-    text = entry.removeprefix("##")
-    return 0 < len(text) <= longest and (len(entry) == 1 or not any(alone[ord(char)] for char in text))
-
-
-def _code_points(count: int) -> tuple[int, Iterator[int]]:
-    """At least so many code points of one width: the bytes that each takes in UTF-8, and an iterator over them."""
-    return next((width, iter(range(first, last + 1))) for width, first, last in _WIDTHS if count <= last + 1 - first)
-
-
-def _check_lengths(entries: Iterable[str], longest: int) -> None:
-    for entry in entries:
-        if len(text := entry.removeprefix("##")) > longest:
-            raise UserError(
-                f"the vocabulary's entry {entry[:20]}... has {len(text)} characters, but a graph that takes text can"
-                f" hold {longest} at most; shorten it, or do without such a graph"
-            )
-
-
 def _check_keep(keep: Sequence[str]) -> None:
-    if len(keep) > _MOST_KEPT:
-        raise ValueError(f"keep has {len(keep)} tokens; the most are {_MOST_KEPT}")
+    if len(keep) > tables.MOST_KEPT:
+        raise ValueError(f"keep has {len(keep)} tokens; the most are {tables.MOST_KEPT}")
     for (i, one), (j, other) in itertools.product(enumerate(keep), repeat=2):
         overlap = any(one[-length:] == other[:length] for length in range(1, min(len(one), len(other))))
         if not one or overlap or (i != j and one in other):
             raise ValueError(f"keep: {one!r} and {other!r} could overlap in a text")
-
-
-def _letters(characters: _Characters, alphabet: _Alphabet) -> np.ndarray:
-    """What each code point becomes: int32 [_CODES, n], letters with their bits, then _NOTHING."""
-    letter = np.full(_CODES, alphabet.unknown, np.int32)
-    letter[[*map(ord, alphabet.letters)]] = [*alphabet.letters.values()]
-    classes = characters.context >> _CONTEXT_SHIFT
-    packed = letter << _LETTER_SHIFT | classes << _CLASS_SHIFT  # of a character that is written as it is
-    table = np.full((_CODES, max(map(len, characters.becomes.values()))), _NOTHING, np.int32)
-    table[:, 0] = packed | characters.alone * _ALONE
-    for code, result in characters.becomes.items():
-        table[code] = _NOTHING
-        if result == " ":
-            table[code, 0] = _BLANK
-        elif result:
-            table[code, : len(result)] = packed[[*map(ord, result)]] | characters.alone[code] * _ALONE
-        elif unicodedata.category(chr(code)) == "Mn":
-            table[code, 0] = _MARK
-    table[_KEPT:] = _NOTHING
-    table[_KEPT : _KEPT + len(alphabet.kept), 0] = [kept << _LETTER_SHIFT | _ALONE for kept in alphabet.kept]
-    table[_FILLER, 0] = _MARK
-    return table
 
 
 def _tensorflow_text() -> types.ModuleType:

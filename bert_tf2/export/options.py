@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from bert_tf2.config import BertConfig
+from bert_tf2.support.errors import UserError
 from bert_tf2.support.settings import ANSWERS, EXPORT, MODEL, TO_DO, options, setting
 from bert_tf2.training.options import ModelOptions, PrecisionOptions, VocabularyOptions, sequence_length
 from bert_tf2.weights.labels import LabelMap
@@ -50,3 +52,25 @@ class ExportOptions(PrecisionOptions, VocabularyOptions, ModelOptions):
     )
     # For callers that know the labels, in place of label_map; no flag.
     labels: LabelMap | None = None
+
+    def length_for(self, config: BertConfig) -> int:
+        """Returns max_seq_length, or its default, for a model with this configuration.
+
+        Raises:
+          UserError: the model cannot be exported with these lengths or top_k.
+        """
+        positions = config.max_position_embeddings
+        if self.max_seq_length is not None:
+            config.check_sequence_length(self.max_seq_length)
+        length = self.max_seq_length or min(384 if self.task == "squad" else 128, positions)
+        if length < 3:
+            raise UserError(f"--max_seq_length={length}: [CLS], a piece and [SEP] need 3 at least")
+        if self.task == "squad":
+            from bert_tf2.finetuning.squad.features import check_lengths  # late: it needs numpy
+
+            config.check_pairs("--task=squad")
+            if self.text_signatures:
+                check_lengths(length, self.max_query_length, self.doc_stride)
+        if self.task == "masked_lm" and not 1 <= self.top_k <= config.vocab_size:
+            raise UserError(f"--top_k={self.top_k}: must be from 1 to {config.vocab_size}, the size of the vocabulary")
+        return length

@@ -1,26 +1,21 @@
-"""Models for a server: what export_saved_model.py does once its flags are read, and the way back into Python.
+"""Exports a model for TensorFlow Serving: the work of export_saved_model.py after its flags are parsed.
 
-    EXPORT_DIR/VERSION/saved_model.pb       the graph; see `signatures`
+    EXPORT_DIR/VERSION/saved_model.pb       the graph; see `signatures`, `entities`, `answers`
                        variables/
                        assets/              vocab.txt, and label_map.json where there are labels
                        assets.extra/        tf_serving_warmup_requests
                        model_info.json      what it is and where it comes from, for people and for `load`
 
-A folder is written under another name and gets its number when it is complete, since TensorFlow Serving loads whatever
-has a number.
+`versions` numbers the folders, `exported_model.load` loads one of them in Python.
 """
 
 from __future__ import annotations
 
-import contextlib
-import dataclasses
 import hashlib
 import importlib.metadata
 import itertools
-import json
 import math
 import os
-import secrets
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -31,41 +26,25 @@ from tensorflow.core.protobuf import meta_graph_pb2
 
 from bert_tf2 import __version__, checkpoint, heads, modeling, tokenization
 from bert_tf2.config import BertConfig
-from bert_tf2.export import saved_model_files, signatures
+from bert_tf2.export import answers, entities, saved_model_files, signatures, versions
 from bert_tf2.export.exported_model import INFO_FILE, log_level
-from bert_tf2.export.exported_model import load as load
 from bert_tf2.export.fast_encoder import Encoder
-from bert_tf2.export.graph_answers import SpanSettings
 from bert_tf2.export.graph_tokenization import GraphTokenizer
 from bert_tf2.export.options import ExportOptions
 from bert_tf2.export.request_checks import Limits, SpecialIds
-from bert_tf2.finetuning import squad
-from bert_tf2.support import environment, files, outputs, progress
+from bert_tf2.support import environment, files, progress
 from bert_tf2.support.errors import UserError
 from bert_tf2.weights import names, provenance, sources
 from bert_tf2.weights.base import Weights
 from bert_tf2.weights.labels import LABEL_MAP_FILE, TAGGING_TASK, LabelMap, read_label_map, save_label_map
 
-
-@dataclasses.dataclass(frozen=True)
-class _Kind:
-    """What is particular about a task.
-
-    Attributes:
-      needs: how the names of the variables begin without which there is no such model; the encoder's aside.
-      max_seq_length: the default.
-    """
-
-    needs: tuple[str, ...] = ()
-    max_seq_length: int = 128
-
-
-_KINDS = {
-    "features": _Kind(),
-    "classifier": _Kind(("bert/pooler/", "output_")),
-    "squad": _Kind(("cls/squad/",), max_seq_length=384),
-    "ner": _Kind(("output_",)),
-    "masked_lm": _Kind(("cls/predictions/",)),
+# How the names of the variables begin that a task needs in addition to the encoder's.
+_NEEDED_VARIABLES = {
+    "features": (),
+    "classifier": ("bert/pooler/", "output_"),
+    "squad": ("cls/squad/",),
+    "ner": ("output_",),
+    "masked_lm": ("cls/predictions/",),
 }
 
 
@@ -83,7 +62,7 @@ def run(options: ExportOptions) -> str:
         call = _Call(options)
         environment.check_space(options.export_dir, call.num_bytes, "the exported weights")
         stages.advance()
-        with _next_version(options.export_dir) as folder:
+        with versions.next_version(options.export_dir) as folder:
             call.write(folder.beside, stages)
         stages.advance()
     logging.info("Exported to %s", folder.path)
@@ -101,7 +80,7 @@ class _Call:
     def __init__(self, options: ExportOptions):
         self._options = options
         self._config = BertConfig.from_json_file(options.bert_config_file)
-        self._max_seq_length = _max_seq_length(options, self._config)
+        self._max_seq_length = options.length_for(self._config)
         self._source = checkpoint.open_weights(options.init_checkpoint)
         self._tokenizer = _load_tokenizer(options, self._config, self._source)
         self._labels = _find_labels(options, self._source) if options.task in ("classifier", "ner") else None
@@ -129,7 +108,7 @@ class _Call:
 
     def _check_weights(self, model) -> None:
         """Raises UserError where the answers would come from weights that nobody trained."""
-        needs = _KINDS[self._options.task].needs
+        needs = _NEEDED_VARIABLES[self._options.task]
         missing = [n for n in checkpoint.tf1_variables(model) if n.startswith(needs) and n not in self._source.shapes]
         if needs and missing:
             raise UserError(
@@ -155,11 +134,11 @@ class _Call:
         if options.task == "classifier":
             return signatures.Classifier(setting, model.output_layer, self._labels.labels)
         if options.task == "ner":
-            return signatures.Tagger(setting, model.output_layer, self._labels.labels)
+            return entities.Tagger(setting, model.output_layer, self._labels.labels)
         if options.task == "masked_lm":
             words = encoder.word_embeddings
             return signatures.MaskedLM(setting, model.masked_lm, words, self._entries(), options.top_k)
-        return signatures.Answerer(setting, model.output_layer, self._span_settings())
+        return answers.Answerer(setting, model.output_layer, self._span_settings())
 
     @property
     def _has_pooler(self) -> bool:
@@ -173,9 +152,9 @@ class _Call:
         entries = [line.strip() for line in tokenization.read_entries(self._options.vocab_file)]
         return entries + [""] * (self._config.vocab_size - len(entries))
 
-    def _span_settings(self) -> SpanSettings:
-        values = {name: getattr(self._options, name) for name in SpanSettings._fields}
-        return SpanSettings(**{**values, "max_seq_length": self._max_seq_length})
+    def _span_settings(self) -> answers.SpanSettings:
+        values = {name: getattr(self._options, name) for name in answers.SpanSettings._fields}
+        return answers.SpanSettings(**{**values, "max_seq_length": self._max_seq_length})
 
     def write(self, folder: str, stages: progress.Progress) -> None:
         """Writes everything into a folder. Raises UserError if it cannot be written, or the disk is full."""
@@ -203,8 +182,7 @@ class _Call:
             save_label_map(assets, self._labels)
         graph = saved_model_files.read_graph(folder)
         saved_model_files.write_warmup(folder, self._warmup_requests(graph))
-        text = json.dumps(self._info(graph), indent=2, ensure_ascii=False)
-        files.write_text(os.path.join(folder, INFO_FILE), text + "\n")
+        files.write_json(os.path.join(folder, INFO_FILE), self._info(graph))
 
     def _info(self, graph: meta_graph_pb2.MetaGraphDef) -> dict[str, Any]:
         options = self._options
@@ -264,26 +242,6 @@ class _Call:
         }
 
 
-def _max_seq_length(options: ExportOptions, config: BertConfig) -> int:
-    """Raises UserError if the task, or a length, is none or the model cannot read it."""
-    positions = config.max_position_embeddings
-    if options.max_seq_length is not None and options.max_seq_length > positions:
-        raise UserError(
-            f"--max_seq_length={options.max_seq_length} is more than the model can read: its configuration says"
-            f" max_position_embeddings {positions}"
-        )
-    length = options.max_seq_length or min(_KINDS[options.task].max_seq_length, positions)
-    if length < 3:
-        raise UserError(f"--max_seq_length={length}: [CLS], a piece and [SEP] need 3 at least")
-    if options.task == "squad":
-        config.check_pairs("--task=squad")
-    if options.task == "squad" and options.text_signatures:
-        squad.check_lengths(length, options.max_query_length, options.doc_stride)
-    if options.task == "masked_lm" and not 1 <= options.top_k <= config.vocab_size:
-        raise UserError(f"--top_k={options.top_k}: must be from 1 to {config.vocab_size}, the size of the vocabulary")
-    return length
-
-
 def _load_tokenizer(options: ExportOptions, config: BertConfig, source: Weights) -> tokenization.FullTokenizer:
     """Raises UserError if the vocabulary is missing, or is not the one of this model as far as can be seen."""
     tokenizer = provenance.load_tokenizer(
@@ -331,52 +289,6 @@ def _hash_of(model) -> str:
         found.update(name.encode())
         found.update(np.ascontiguousarray(variable.numpy(), "<f4"))
     return found.hexdigest()
-
-
-# The folder
-
-
-@dataclasses.dataclass
-class _Folder:
-    """Where a version is written, and where it goes."""
-
-    beside: str
-    path: str = ""
-
-
-@contextlib.contextmanager
-def _next_version(export_dir: str) -> Iterator[_Folder]:
-    """Yields a folder to write to, which gets the next number on a normal exit and is removed on an exception."""
-    files.make_directory(export_dir)
-    outputs.remove_leftovers(export_dir)
-    if left := [name.strip("/") for name in files.list_directory(export_dir) if name.strip("/").endswith(".partial")]:
-        logging.warning("%s: %s: of an export that still runs, or was killed: then delete it", export_dir, left[0])
-    # Not a number, so no server looks at it. Of a process on another machine, or in another container, we know nothing
-    # but that it has another name.
-    folder = _Folder(outputs.name_beside(os.path.join(export_dir, f"version-{secrets.token_hex(4)}")))
-    try:
-        files.make_directory(folder.beside)
-        yield folder
-        folder.path = _give_number(folder.beside, export_dir)
-    finally:
-        _remove(folder.beside)
-
-
-def _remove(folder: str) -> None:
-    with contextlib.suppress(tf.errors.OpError):  # it is not there
-        tf.io.gfile.rmtree(folder)
-
-
-def _give_number(folder: str, export_dir: str) -> str:
-    while True:
-        numbers = [int(name) for name in files.list_directory(export_dir) if name.strip("/").isdecimal()]
-        path = os.path.join(export_dir, str(max(numbers, default=0) + 1))
-        try:
-            tf.io.gfile.rename(folder, path) if files.is_remote(path) else os.rename(folder, path)
-            return path
-        except (tf.errors.OpError, OSError) as error:
-            if not files.exists(path):  # otherwise somebody else has taken the number meanwhile
-                raise UserError(f"{path}: cannot be written: {str(error).splitlines()[0]}") from error
 
 
 _SENTENCE = "The quick brown fox jumps over the lazy dog, and nobody in Berlin knows why."

@@ -18,7 +18,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from bert_tf2 import tokenization
+from bert_tf2 import tokenization, vocabulary_checks
 from bert_tf2.config import BertConfig, check_vocab_size
 from bert_tf2.support import files, outputs
 from bert_tf2.support.errors import UserError, and_more
@@ -101,7 +101,7 @@ def _vocabulary(source: Weights, options: ConversionOptions) -> tuple[list[str] 
     counts = collections.Counter(entry.strip() for entry in entries)
     doubled = [entry for entry, count in counts.items() if count > 1]
     try:
-        tokenization.check_special_tokens({entry: index for index, entry in enumerate(counts)}, name)
+        vocabulary_checks.check_special_tokens({entry: index for index, entry in enumerate(counts)}, name)
         if special := [entry for entry in doubled if entry in tokenization.SPECIAL_TOKENS]:
             raise UserError(f"{name}: has {', '.join(special)} more than once, so it is not the vocabulary of a BERT")
     except UserError as error:
@@ -126,7 +126,7 @@ def _do_lower_case(
         return stated[0], True, []
     if vocabulary is None:
         return True, False, []
-    lower = not tokenization.is_cased([entry.strip() for entry in vocabulary])
+    lower = not vocabulary_checks.is_cased([entry.strip() for entry in vocabulary])
     what = "almost no entry of the vocabulary has" if lower else "the vocabulary has entries with"
     return (
         lower,

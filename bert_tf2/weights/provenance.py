@@ -22,7 +22,7 @@ from collections.abc import Iterator, Sequence
 
 from absl import logging
 
-from bert_tf2 import tokenization
+from bert_tf2 import tokenization, vocabulary_checks
 from bert_tf2.config import BertConfig
 from bert_tf2.support import files
 from bert_tf2.support.errors import UserError
@@ -211,9 +211,9 @@ def load_tokenizer(
         entries than the model has embeddings.
     """
     lower = choose_case(do_lower_case, vocab_file, source, init_checkpoint)
-    tokenizer = tokenization.load_tokenizer(vocab_file, lower, vocab_size)
+    tokenizer = vocabulary_checks.load_tokenizer(vocab_file, lower, vocab_size)
     if stated_case(source, vocab_file) is None:
-        tokenization.check_case_of_vocabulary(tokenizer.vocab, vocab_file, do_lower_case)
+        vocabulary_checks.check_case_of_vocabulary(tokenizer.vocab, vocab_file, do_lower_case)
     if source is not None:
         check_vocabulary(source, vocab_file)
     return tokenizer

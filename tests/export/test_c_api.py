@@ -16,7 +16,10 @@ from c_client import Answer, Request
 
 from bert_tf2 import tokenization
 
-pytestmark = pytest.mark.skipif(not c_client.text_libraries(), reason="tensorflow-text is not installed")
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(not c_client.text_libraries(), reason="tensorflow-text is not installed"),
+]
 
 TASKS = ["features", "classifier", "squad", "ner", "masked_lm"]
 INVALID_ARGUMENT = tf.errors.INVALID_ARGUMENT

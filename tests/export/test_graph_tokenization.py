@@ -95,25 +95,7 @@ def unicode_pair(request) -> Pair:
 
 @pytest.fixture(scope="module")
 def small(tmp_path_factory) -> Pair:
-    words = [
-        "the",
-        "cafe",
-        "'",
-        "s",
-        "em",
-        "##bed",
-        "##ding",
-        "##s",
-        ",",
-        "北",
-        "京",
-        "!",
-        "x",
-        "##x",
-        "mask",
-        "[",
-        "]",
-    ]
+    words = "the cafe ' s em ##bed ##ding ##s , 北 京 ! x ##x mask [ ]".split()
     path = tmp_path_factory.mktemp("vocabulary") / "vocab.txt"
     return Pair(path, True, SPECIAL + words, keep=["[MASK]"])
 
@@ -132,6 +114,7 @@ VARIED = [*range(0x3400), *range(0x3400, 0xF900, 16), *range(0xF900, 0x17000), *
 VARIED += [*range(0x1B000, 0x20000), *range(0x20000, 0x110000, 97), *range(0xE0000, 0xE0200)]
 
 
+@pytest.mark.slow
 def test_every_code_point(lower_pair):
     """Those of a page of 256 in which one is assigned, and every 31st of the others, each in a word of its own."""
     by_page = [range(first, first + 256) for first in range(0, 0x110000, 256)]
@@ -140,11 +123,13 @@ def test_every_code_point(lower_pair):
     lower_pair.assert_equal(pages(codes, "a{0}b"))
 
 
+@pytest.mark.slow
 def test_every_code_point_in_cased_text(cased_pair):
     cased_pair.assert_equal(pages(VARIED, "a{0}B"))
 
 
 @pytest.mark.parametrize("context", ["ΔΣ{0}Σ{0}", "{0}\u302e{0}\u1b44"], ids=["sigma", "marks"])
+@pytest.mark.slow
 def test_every_code_point_beside_what_looks_at_its_neighbours(lower_pair, context):
     lower_pair.assert_equal(pages(VARIED, context))
 

@@ -13,7 +13,7 @@ import toy_data
 from small_models import randomize
 from tensorboard.backend.event_processing import event_accumulator
 
-from bert_tf2 import checkpoint, heads, tokenization
+from bert_tf2 import checkpoint, heads, vocabulary_checks
 from bert_tf2.finetuning import driver, ner
 from bert_tf2.finetuning.classification import run as finetune_classifier
 from bert_tf2.finetuning.classification.options import ClassifierOptions
@@ -310,9 +310,9 @@ def test_going_on_with_other_tags_is_refused(tmp_path):
 def test_a_vocabulary_may_be_smaller_than_the_model_and_not_larger(tmp_path):
     model = toy_data.write_model(tmp_path)
     words = len(toy_data.VOCAB)
-    tokenization.load_tokenizer(model["vocab_file"], True, words + 3)
+    vocabulary_checks.load_tokenizer(model["vocab_file"], True, words + 3)
     with pytest.raises(UserError, match=rf"vocab\.txt: {words} entries, but .* vocab_size {words - 1}"):
-        tokenization.load_tokenizer(model["vocab_file"], True, words - 1)
+        vocabulary_checks.load_tokenizer(model["vocab_file"], True, words - 1)
 
 
 @pytest.mark.parametrize(

@@ -6,25 +6,23 @@ import json
 
 import pytest
 import toy_data
-from command_lines import CommandLines
 
 
 @pytest.fixture(scope="module")
-def done(tmp_path_factory):
+def done(command_lines, tmp_path_factory):
     """run_classifier.py on CoLA: no dropout, weights of zero, no checkpoint but the last, a cell too many in a row."""
     folder = tmp_path_factory.mktemp("accepted")
     toy_data.write_model(folder, hidden_dropout_prob=None, attention_probs_dropout_prob=None, initializer_range=0)
     rows = [("s", label, "", text) for text, label in (("good film", 1), ("bad film", 0)) * 8]
     toy_data.write_table(folder / "train.tsv", "", rows)
     toy_data.write_table(folder / "dev.tsv", "", [*rows[:3], (*rows[3], "")])
-    with CommandLines() as command_lines:
-        result = command_lines.run(
-            "run_classifier.py",
-            *("--task_name=CoLA", "--do_train", "--do_eval", "--do_export", f"--data_dir={folder}"),
-            *("--bert_config_file=bert_config.json", "--vocab_file=vocab.txt", "--output_dir=out"),
-            *("--max_seq_length=8", "--train_batch_size=8", "--save_checkpoints_steps=0"),
-            cwd=folder,
-        )
+    result = command_lines.run(
+        "run_classifier.py",
+        *("--task_name=CoLA", "--do_train", "--do_eval", "--do_export", f"--data_dir={folder}"),
+        *("--bert_config_file=bert_config.json", "--vocab_file=vocab.txt", "--output_dir=out"),
+        *("--max_seq_length=8", "--train_batch_size=8", "--save_checkpoints_steps=0"),
+        cwd=folder,
+    )
     assert result.status == 0, result.stderr
     return folder, result.stderr
 

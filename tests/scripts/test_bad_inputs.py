@@ -11,10 +11,10 @@ import subprocess
 import sys
 
 import pytest
-from bad_calls import BASE, arguments, check, command_lines, folder
+from bad_calls import BASE, arguments, check, folder
 from command_lines import ROOT, Done
 
-__all__ = ["command_lines", "folder"]  # the fixtures
+__all__ = ["folder"]  # the fixture
 
 # What is typed differently from the good command line above (a flag that is None is left out) and what the answer says.
 FLAGS_AT_FAULT = [
@@ -187,6 +187,7 @@ def test_a_wrong_file(script, change, message, folder, command_lines, tmp_path):
 
 
 @pytest.mark.parametrize("script", BASE)
+@pytest.mark.slow
 def test_the_command_lines_are_good_without_the_mistake(script, folder, command_lines, tmp_path):
     """Otherwise the tests above would show little."""
     flags = [flag.replace("=out", f"={tmp_path}") for flag in BASE[script]]
@@ -203,6 +204,7 @@ def test_the_command_lines_are_good_without_the_mistake(script, folder, command_
         ("run_classifier.py", "--data_dir=gone", r"gone/train\.tsv: no such file"),
     ],
 )
+@pytest.mark.slow
 def test_a_process_of_its_own_says_the_same(script, change, message, folder):
     done = subprocess.run(
         [sys.executable, str(ROOT / script), *arguments(script, change)],

@@ -12,7 +12,7 @@ import types
 import pytest
 import tensorflow as tf
 import toy_data
-from bad_calls import arguments, check, command_lines, folder, write_records
+from bad_calls import arguments, check, folder, write_records
 
 from bert_tf2 import records
 from bert_tf2.config import BertConfig
@@ -22,7 +22,7 @@ from bert_tf2.finetuning.classification import tasks as classification_tasks
 from bert_tf2.support.errors import UserError
 from bert_tf2.training import tpu
 
-__all__ = ["command_lines", "folder"]  # the fixtures
+__all__ = ["folder"]  # the fixture
 
 
 @pytest.fixture(scope="module")
@@ -110,6 +110,7 @@ def test_numbers_that_no_computer_counts_with(flag, more, command_lines):
     assert check(done, "run_classifier.py", rf"--{flag}={10**20}: is too large; at most 2147483647", more) == []
 
 
+@pytest.mark.slow
 def test_large_batches_are_no_mistake(more, command_lines, tmp_path):
     change = f"--do_eval --eval_batch_size={2**31 - 1} --output_dir={tmp_path}"
     done = command_lines.run("run_classifier.py", *arguments("run_classifier.py", change), cwd=more)

@@ -83,6 +83,7 @@ def lives(name: str) -> str:
     return f"{name} lives in {LIVES_IN[name]} now ."
 
 
+@pytest.mark.slow
 def test_from_text_to_filled_blanks(tmp_path, log_lines, capsys):
     """The place is to be told from the name: what every sentence of the text shows. Each is a document of its own."""
     pytest.importorskip("tensorflow_text")

@@ -64,6 +64,7 @@ def test_a_killed_process_keeps_no_lock(tmp_path, holder):
     assert list((tmp_path / "out").iterdir()) == []
 
 
+@pytest.mark.slow
 def test_evaluation_beside_a_training_leaves_its_records_alone(tmp_path):
     toy_data.write_tsv_task(tmp_path / "tables")
     model = toy_data.write_model(tmp_path, num_hidden_layers=1)

@@ -17,7 +17,7 @@ import time
 import pytest
 import tensorflow as tf
 import toy_data
-from command_lines import ROOT, CommandLines, Done
+from command_lines import ROOT, Done
 
 from bert_tf2 import checkpoint, heads, records
 from bert_tf2.support import environment, files, outputs
@@ -66,12 +66,6 @@ def folder(tmp_path_factory) -> pathlib.Path:
     toy_data.write_tsv_task(path / "tables")
     (path / "new.txt").write_text("new\n")
     return path
-
-
-@pytest.fixture(scope="module")
-def command_lines():
-    with CommandLines() as started:
-        yield started
 
 
 def one_line(done: Done, script: str) -> str:
@@ -234,6 +228,7 @@ def test_a_read_only_disk_is_told_at_once(script, change, folder, command_lines,
 
 
 @pytest.mark.parametrize("name", ["x.keras", "x.weights.h5"])
+@pytest.mark.slow
 def test_a_disk_that_is_full_while_keras_writes(name, tmp_path, monkeypatch):
     """Although there was room beforehand. HDF5 would crash the process."""
     monkeypatch.setattr(environment, "free_bytes", lambda path: 10**9)
@@ -252,6 +247,7 @@ def test_a_disk_that_is_full_while_keras_writes(name, tmp_path, monkeypatch):
         ("build_vocab.py", "--help"),
     ],
 )
+@pytest.mark.slow
 def test_standard_output_that_is_full(script, change, folder):
     with open("/dev/full", "wb") as full:
         done = subprocess.run(
@@ -262,6 +258,7 @@ def test_standard_output_that_is_full(script, change, folder):
     assert "standard output: No space left on device" in message
 
 
+@pytest.mark.slow
 def test_standard_streams_that_are_closed(folder):
     command = (
         f"exec {sys.executable} {ROOT}/predict_masked.py {' '.join(BASE['predict_masked.py'])} --input_file=text.txt"
@@ -294,6 +291,7 @@ def test_other_exceptions_of_the_same(tmp_path):
     assert os.listdir(tmp_path) == ["folder"]
 
 
+@pytest.mark.slow
 def test_an_error_in_an_input_is_not_blamed_on_the_output(tmp_path):
     with pytest.raises(FileNotFoundError), files.complete_or_absent(str(tmp_path / "x")):
         (tmp_path / "gone").read_text()
@@ -344,7 +342,10 @@ HUGE = "an array of 4194304 x 4194304 numbers"
             "np.zeros([2**22, 2**22])", 1,
             f"out of memory for {HUGE}; lower --train_batch_size=32, --max_seq_length=128",
         ),
-        ("import tensorflow as tf; tf.zeros([2**22, 2**22])", 1, f"out of memory for {HUGE}; lower --train_batch"),
+        pytest.param(
+            "import tensorflow as tf; tf.zeros([2**22, 2**22])", 1, f"out of memory for {HUGE}; lower --train_batch",
+            marks=pytest.mark.slow,
+        ),
         ("raise MemoryError", 1, "out of memory; lower --train_batch_size=32, --max_seq_length=128"),
         ("open('/gone/gone', 'w')", 1, "/gone/gone: No such file or directory"),
         ("raise OSError(5, 'x', 'd/.f.json.host.12.partial')", 1, "d/f.json: Input/output error (the disk or the"),
@@ -391,6 +392,7 @@ def test_a_signal_while_a_script_starts_gets_one_line(script):
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.slow
 def test_a_signal_while_a_file_is_written_leaves_nothing(number, folder, tmp_path):
     (tmp_path / "text.txt").write_text((folder / "text.txt").read_text() * 5000)
     flags = [*BASE["extract_features.py"], f"--input_file={tmp_path}/text.txt", f"--output_file={tmp_path}/out/x.json"]
@@ -464,6 +466,7 @@ def test_a_number_that_another_process_has_by_now(tmp_path):
     assert os.listdir(tmp_path) == (["y"] if pathlib.Path("/proc/self/stat").exists() else [left.name, "y"])
 
 
+@pytest.mark.slow
 def test_a_killed_script_and_the_next(folder, tmp_path):
     (tmp_path / "text.txt").write_text((folder / "text.txt").read_text() * 5000)
     flags = [*BASE["extract_features.py"], f"--output_file={tmp_path}/out/x.json"]

@@ -6,32 +6,25 @@ import os
 import pathlib
 import re
 import signal
-import subprocess
-import sys
-import time
 
 import numpy as np
 import pytest
 import tensorflow as tf
 from small_models import (
     GOLDEN,
-    LENGTH,
     MAKERS,
-    PREDICTIONS,
     batch_for,
     needs_golden,
     randomize,
     small_batch,
-    small_config,
+    tiny_config,
     values_of,
 )
 from tensorboard.backend.event_processing import event_accumulator
 from tensorflow.core.util import event_pb2
 
-from bert_tf2 import checkpoint, heads, optimization, records
+from bert_tf2 import checkpoint, heads, optimization
 from bert_tf2.config import BertConfig
-from bert_tf2.pretraining import run as pretraining
-from bert_tf2.pretraining.options import PretrainingOptions
 from bert_tf2.support import environment, process
 from bert_tf2.support.errors import UserError
 from bert_tf2.training.devices import build_model
@@ -53,12 +46,6 @@ def two() -> tf.distribute.Strategy:
 def endless(batch) -> tf.data.Dataset:
     """The same batch again and again."""
     return tf.data.Dataset.from_tensors(batch).repeat()
-
-
-def tiny_config(**changes) -> BertConfig:
-    """Few operations and few shapes: making the graphs, one for each shape in the optimizer, is what takes the time."""
-    sizes = {"num_hidden_layers": 1, "intermediate_size": 8, "max_position_embeddings": 23}
-    return small_config(**{**sizes, **changes})
 
 
 def saved_model(folder, kind="pretraining", seed=0) -> str:
@@ -424,131 +411,7 @@ def test_a_loss_that_is_no_number(tmp_path):
     assert [path.name for path in (tmp_path / "run").glob("*.index")] == ["model.ckpt-0.index"]
 
 
-def record_rows(count):
-    batch = small_batch(count)
-    names = records.PRETRAINING.features
-    return [{name: np.ravel(batch[name][i]).tolist() for name in names} for i in range(count)]
-
-
-@pytest.fixture
-def files(tmp_path) -> PretrainingOptions:
-    """A configuration and records on disk, and the options to pretrain with them."""
-    (tmp_path / "config.json").write_text(tiny_config(hidden_dropout_prob=0.1).to_json_string())
-    records.write_records(str(tmp_path / "train.tfrecord"), records.PRETRAINING, record_rows(6))
-    return PretrainingOptions(
-        bert_config_file=str(tmp_path / "config.json"),
-        input_file=str(tmp_path / "train.tfrecord"),
-        output_dir=str(tmp_path / "run"),
-        max_seq_length=LENGTH,
-        max_predictions_per_seq=PREDICTIONS,
-        do_train=True,
-        do_eval=True,
-        train_batch_size=4,
-        eval_batch_size=4,
-        num_train_steps=3,
-        num_warmup_steps=1,
-        max_eval_steps=3,
-        save_checkpoints_steps=10,
-    )
-
-
-def changed(options, **changes) -> PretrainingOptions:
-    return type(options)(**{**vars(options), **changes})
-
-
-def test_pretraining_trains_evaluates_and_says_what_the_reference_says(files, tmp_path):
-    results = pretraining.run(files)
-    lines = (tmp_path / "run" / "eval_results.txt").read_text().splitlines()
-    assert [line.split(" = ")[0] for line in lines] == [
-        *("global_step", "loss", "masked_lm_accuracy", "masked_lm_loss", "next_sentence_accuracy"),
-        "next_sentence_loss",
-    ]
-    assert lines[0] == "global_step = 3"
-    assert float(lines[1].split(" = ")[1]) == pytest.approx(results["loss"])
-    again = pretraining.run(changed(files, do_train=False))
-    assert again == pytest.approx(results, rel=1e-6)
-
-
-def test_records_that_do_not_fit_are_named_when_training_meets_them(files):
-    rows = record_rows(6)
-    rows[3]["input_ids"][0] = 1000
-    records.write_records(files.input_file, records.PRETRAINING, rows)
-    with pytest.raises(UserError, match=r"train\.tfrecord, record 4: input_ids holds 1000"):
-        pretraining.run(files)
-    with pytest.raises(UserError, match=r"train\.tfrecord, record 4: input_ids holds 1000"):
-        pretraining.run(changed(files, do_train=False))  # with the checkpoint of step 0
-    with pytest.raises(UserError, match="was made for max_seq_length 10, but max_seq_length is 8 here"):
-        pretraining.run(changed(files, max_seq_length=8))
-
-
-def test_records_that_are_no_examples_are_named(files):
-    with tf.io.TFRecordWriter(files.input_file) as writer:
-        writer.write(records.encode(records.PRETRAINING, record_rows(1)[0]))
-        writer.write(b"\xff\xff\xff")
-    with pytest.raises(UserError, match=r"train\.tfrecord, record 2: is no tf\.train\.Example"):
-        pretraining.run(files)
-
-
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"do_train": False, "do_eval": False}, "nothing to do: give at least one of --do_train"),
-        ({"max_seq_length": 24}, "--max_seq_length=24 is more than the model can read: .* 23"),
-        ({"input_file": "gone*.tfrecord"}, r"gone\*\.tfrecord: no file matches this pattern"),
-        ({"bert_config_file": "gone.json"}, r"gone\.json: no such file"),
-        ({"init_checkpoint": "gone.ckpt"}, r"gone\.ckpt: no such checkpoint"),
-    ],
-)
-def test_pretraining_refuses(files, changes, message):
-    with pytest.raises(UserError, match=message):
-        pretraining.run(changed(files, **changes))
-
-
-def test_a_corpus_without_records_does_not_train_for_ever(files):
-    records.write_records(files.input_file, records.PRETRAINING, [])
-    with pytest.raises(UserError, match=r"train\.tfrecord: no records in there"):
-        pretraining.run(files)
-
-
-# Signals.
-
-
-def script(options) -> list[str]:
-    names = ("bert_config_file", "input_file", "output_dir", "max_seq_length", "max_predictions_per_seq")
-    flags = [f"--{name}={getattr(options, name)}" for name in (*names, "train_batch_size", "num_warmup_steps")]
-    return [sys.executable, str(ROOT / "run_pretraining.py"), "--do_train", "--num_train_steps=1000000", *flags]
-
-
-def start_and_stop(options, number) -> tuple[int, str]:
-    """Starts a run without end, waits for its first step, sends the signal; returns exit status and standard error."""
-    with subprocess.Popen(script(options), stderr=subprocess.PIPE, text=True, cwd=ROOT) as process:
-        try:
-            text = ""
-            for line in process.stderr:
-                text += line
-                if "Training: 1 of 1,000,000 steps" in line:
-                    time.sleep(0.2)
-                    process.send_signal(number)
-                    break
-            rest = process.communicate(timeout=60)[1]
-            return process.returncode, text + rest
-        finally:
-            process.kill()
-
-
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_a_signal_saves_and_the_same_command_goes_on(files, tmp_path, number, log_lines):
-    status, text = start_and_stop(files, number)
-    assert status == 128 + number, text
-    assert "Traceback" not in text
-    step = int(final_state(tmp_path / "run")["global_step"])
-    assert step > 1
-    assert text.splitlines()[-1] == (
-        f"run_pretraining.py: error: stopped after step {step}, which is saved; the same command continues there"
-    )
-    pretraining.run(changed(files, num_train_steps=step + 2, do_eval=False))
-    assert f"Continuing from {tmp_path}/run/model.ckpt-{step} at step {step}" in log_lines
-    assert final_state(tmp_path / "run")["global_step"] == step + 2
+# Signals and disks.
 
 
 def test_the_handlers_are_put_back(tmp_path):

@@ -12,7 +12,7 @@ from google_folders import CASED, save, write_json, write_vocab
 from refused import message_of
 from small_models import small_config
 
-from bert_tf2 import checkpoint, modeling, tokenization
+from bert_tf2 import checkpoint, modeling, vocabulary_checks
 from bert_tf2.support.errors import UserError
 from bert_tf2.weights import convert, provenance
 from bert_tf2.weights.base import Weights
@@ -241,5 +241,5 @@ def test_the_vocabulary_warns_where_nobody_states_the_case(tmp_path, entries, gi
 
 def test_a_few_added_words_do_not_make_a_vocabulary_cased():
     entries = [f"word{number}" for number in range(2000)]
-    assert not tokenization.is_cased([*entries, "COVID", "naïve"])
-    assert tokenization.is_cased([*entries, "A", "B", "C"])
+    assert not vocabulary_checks.is_cased([*entries, "COVID", "naïve"])
+    assert vocabulary_checks.is_cased([*entries, "A", "B", "C"])

@@ -1,6 +1,9 @@
-"""Windows over long paragraphs and the best spans in them: the rules of `squad.py` inside of a TensorFlow graph.
+"""The signatures of a question answering model (task squad), with the rules of run_squad.py as graph operations.
 
-Letters: B questions, W windows of all of them, F positions, N pieces of all paragraphs.
+A long paragraph is divided into windows, the model scores the spans of each window, and the best span of all windows
+is the answer.
+
+Dimensions: B questions, W windows of all questions, F positions, N pieces of all paragraphs.
 """
 
 from __future__ import annotations
@@ -9,7 +12,11 @@ from typing import NamedTuple
 
 import tensorflow as tf
 
-from bert_tf2.export.request_checks import SpecialIds, require_none
+from bert_tf2 import heads, modeling
+from bert_tf2.export.graph_tokenization import character_offsets
+from bert_tf2.export.request_checks import Rows, SpecialIds, checked_texts, require_none
+from bert_tf2.export.signatures import Outputs, Setting, WithHead
+from bert_tf2.finetuning.squad import data as squad
 
 # Windows of one paragraph. More would keep a server busy for minutes, with a request of a megabyte or so.
 MAX_WINDOWS = 64
@@ -113,7 +120,7 @@ def _divide(total: tf.Tensor, room: tf.Tensor, doc_stride: int) -> tuple[tf.Tens
 
 
 def _pick(ragged: tf.RaggedTensor, where: tf.Tensor, indexes: tf.Tensor) -> tf.Tensor:
-    """The flat values at the indexes, where these are good for anything."""
+    """The flat values at the indexes where `where` is true, 0 elsewhere."""
     return tf.gather(tf.concat([ragged.values, [0]], 0), tf.where(where, indexes, tf.size(ragged.values)))
 
 
@@ -170,3 +177,84 @@ def best_windows(scores: tf.Tensor, rows: tf.Tensor) -> tf.Tensor:
     best = tf.gather(tf.math.segment_max(scores, rows), rows)
     count = tf.size(scores)
     return tf.math.segment_min(tf.where(tf.equal(scores, best), tf.range(count), count), rows)
+
+
+# Windows that are in the encoder at a time; a long paragraph has many more than a batch usually has rows.
+_WINDOWS_AT_A_TIME = 32
+
+
+class Answerer(WithHead):
+    """For ids start_logits, end_logits [B, F], and the best span: start, end (positions of its pieces), score [B].
+
+    A span lies behind the first [SEP] of its row; where no span can be, start and end are 0. At padding the logits are
+    modeling.MASKED_SCORE.
+
+    For texts answer, string [B], which is the part of the context from the character start to end (exclusive), score
+    [B], and null_odds [B]: by how much "no answer" scores higher. Where there is no answer it is "", from -1 to -1.
+    """
+
+    texts = ("question", "context")
+
+    def __init__(self, setting: Setting, head: heads.OutputLayer, settings: SpanSettings):
+        super().__init__(setting, head)
+        self._settings = settings
+
+    def _logits(self, rows: Rows) -> tuple[tf.Tensor, tf.Tensor]:
+        logits = tf.where(rows.input_mask[..., tf.newaxis] > 0, self.head(self.encode(rows)[0]), modeling.MASKED_SCORE)
+        return logits[..., 0], logits[..., 1]
+
+    def from_rows(self, rows: Rows) -> Outputs:
+        start_logits, end_logits = self._logits(rows)
+        is_sep = tf.equal(rows.input_ids, self.setting.special.sep)
+        in_context = (tf.cumsum(tf.cast(is_sep, tf.int32), axis=1) > 0) & ~is_sep & (rows.input_mask > 0)
+        spans = best_spans(start_logits, end_logits, in_context, in_context, self._settings)
+        is_there = tf.math.is_finite(spans.scores)
+        score = tf.where(is_there, tf.cast(spans.scores, tf.float32), start_logits[:, 0] + end_logits[:, 0])
+        start, end = (tf.where(is_there, places, 0) for places in spans[:2])
+        return {"start_logits": start_logits, "end_logits": end_logits, "start": start, "end": end, "score": score}
+
+    def from_texts(self, **texts: tf.Tensor) -> Outputs:
+        texts = checked_texts(texts)
+        pieces = self.tokenize(texts)
+        context, paragraph = texts["context"], pieces["context"]
+        windows = make_windows(pieces["question"].ids, paragraph.ids, self.setting.special, self._settings)
+        start_logits, end_logits = self._logits_of_all(Rows(*windows[1:4]))
+        spans = best_spans(start_logits, end_logits, windows.max_context, windows.pieces >= 0, self._settings)
+        best = best_windows(spans.scores, windows.rows)  # [B]
+        score = tf.gather(spans.scores, best)
+        is_there = tf.math.is_finite(score)
+        at_cls = tf.cast(start_logits[:, 0], tf.float64) + tf.cast(end_logits[:, 0], tf.float64)
+        null_odds = tf.where(is_there, tf.math.segment_min(at_cls, windows.rows) - score, squad.NO_SPAN_ODDS)
+        threshold = self._settings.null_score_diff_threshold
+        is_answer = is_there if threshold is None else is_there & (null_odds <= threshold)
+        first, last = (
+            tf.gather_nd(windows.pieces, tf.stack([best, tf.gather(places, best)], axis=1)) for places in spans[:2]
+        )
+        start = tf.where(is_answer, tf.gather(paragraph.starts.values, tf.maximum(first, 0)), -1)
+        end = tf.where(is_answer, tf.gather(paragraph.ends.values, tf.maximum(last, 0)), -1)
+        return {
+            "answer": tf.strings.substr(context, tf.maximum(start, 0), end - start),
+            "start": character_offsets(context, start[:, tf.newaxis])[:, 0],
+            "end": character_offsets(context, end[:, tf.newaxis])[:, 0],
+            "score": tf.cast(tf.where(is_there, score, -squad.NO_SPAN_ODDS), tf.float32),
+            "null_odds": tf.cast(null_odds, tf.float32),
+        }
+
+    def _logits_of_all(self, rows: Rows) -> tuple[tf.Tensor, tf.Tensor]:
+        """Start and end logits of any number of windows, computed a few at a time to bound memory."""
+
+        def add(begin: tf.Tensor, *found: tf.Tensor) -> tuple[tf.Tensor, ...]:
+            part = Rows(*(values[begin : begin + _WINDOWS_AT_A_TIME] for values in rows))
+            logits = self._logits(part)
+            return begin + _WINDOWS_AT_A_TIME, *(tf.concat(pair, 0) for pair in zip(found, logits, strict=True))
+
+        shape = tf.TensorShape([None, None])
+        empty = tf.zeros([0, tf.shape(rows.input_ids)[1]])
+        _, start_logits, end_logits = tf.while_loop(
+            lambda begin, *_: begin < tf.shape(rows.input_ids)[0],
+            add,
+            (0, empty, empty),
+            shape_invariants=(tf.TensorShape([]), shape, shape),
+            parallel_iterations=1,
+        )
+        return start_logits, end_logits

@@ -1,0 +1,183 @@
+"""The tables that `graph_tokenization` puts into a graph: what happens to each character, and the vocabulary.
+
+The tables are made by calling `tokenization` on every character, so its rules are stated there only.
+"""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import unicodedata
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import NamedTuple
+
+import numpy as np
+import tensorflow as tf
+
+from bert_tf2 import tokenization
+from bert_tf2.support.errors import UserError
+
+PAGE = 256  # code points; a table holds pages that are equal only once
+# Behind Unicode comes a page of our own: a token that is kept whole is one code point of it, then the filler.
+KEPT = 0x110000
+MOST_KEPT = PAGE - 1
+FILLER = KEPT + MOST_KEPT
+CODES = KEPT + PAGE
+
+# A letter in the table: its code point above its combining class (8 bits) and whether it stands alone (1 bit).
+ALONE = 1
+CLASS_SHIFT, CLASS_MASK = 1, 0xFF
+LETTER_SHIFT = 9
+BLANK = ALONE  # no letter, alone
+NOTHING, MARK = -1, -2  # no letter either; a mark belongs to the character before it
+
+# What a code point is to its neighbours: bits, and its combining class above them.
+CASED, TRANSPARENT, STARTER = 1, 2, 4  # before a sigma: ends its word; looked past; no mark moves across it
+CONTEXT_SHIFT = 3
+
+# Bytes in UTF-8, first and last code point.
+_WIDTHS = ((2, 0x80, 0x7FF), (3, 0x800, 0xD7FF), (4, 0x10000, 0x10FFFF))
+_LONGEST_ENTRY = 256  # bytes, of the FastWordpieceTokenizer
+
+
+class Table:
+    """An array [CODES, ...] to be looked up by code point in a graph."""
+
+    def __init__(self, rows: np.ndarray):
+        pages = rows.reshape(-1, PAGE, *rows.shape[1:])
+        distinct: dict[bytes, int] = {}
+        starts = [PAGE * distinct.setdefault(page.tobytes(), len(distinct)) for page in pages]
+        _, firsts = np.unique(starts, return_index=True)
+        self._starts = tf.constant(starts, tf.int32)
+        self._rows = tf.constant(pages[firsts].reshape(-1, *rows.shape[1:]), tf.int32)
+
+    def __call__(self, codes: tf.Tensor) -> tf.Tensor:
+        page, within = tf.bitwise.right_shift(codes, 8), codes & (PAGE - 1)
+        return tf.gather(self._rows, tf.gather(self._starts, page) + within)
+
+
+class Characters(NamedTuple):
+    """What the tokenizer makes of each character by itself.
+
+    Attributes:
+      becomes: the characters that another character becomes; "" for none, " " for a blank. The others stay.
+      alone: bool [CODES], whether what it becomes is a word of its own.
+      context: int32 [CODES], the bits of what it is to its neighbours, and its combining class.
+    """
+
+    becomes: Mapping[int, str]
+    alone: np.ndarray
+    context: np.ndarray
+
+
+@functools.lru_cache
+def describe_characters(do_lower_case: bool) -> Characters:
+    """Asks the tokenizer about every character; whole pages where it does the same to all of them."""
+    tokenizer = tokenization.BasicTokenizer(do_lower_case)
+    becomes: dict[int, str] = {}
+    alone = np.zeros(CODES, bool)
+    context = np.full(CODES, STARTER, np.int32)
+    for first in range(0, KEPT, PAGE):
+        page = [*map(chr, range(first, first + PAGE))]
+        if all(unicodedata.category(char) in ("Cn", "Co", "Cs") for char in page):
+            page = [page[0], page[-1]]  # not assigned, or not to characters: nothing happens, or they count as Chinese
+        if tokenizer.tokenize("".join(page)) == page:
+            alone[first : first + PAGE] = True
+        elif len(page) == PAGE:
+            for code, char in enumerate(page, first):
+                result = " ".join(tokenizer.tokenize(f"a{char}a"))[1:-1]
+                alone[code] = len(result) > 1 and result[0] == " "
+                stripped = result.strip(" ") or result
+                if stripped != char or stripped == " ":
+                    becomes[code] = stripped
+                if do_lower_case:
+                    context[code] = _describe_context(char, stripped, tokenizer)
+    return Characters(becomes, alone, context)
+
+
+def _describe_context(char: str, result: str, tokenizer: tokenization.BasicTokenizer) -> int:
+    if tokenizer.tokenize(f"{char}Σ")[-1].endswith("ς"):
+        bits = CASED
+    elif tokenizer.tokenize(f"A{char}Σ")[-1].endswith("ς"):
+        bits = TRANSPARENT
+    else:
+        bits = 0
+    decomposed = unicodedata.normalize("NFD", char.lower())
+    is_removed = not result and unicodedata.category(char) != "Mn"  # before anything is decomposed
+    if not is_removed and any(unicodedata.combining(part) == 0 for part in decomposed):
+        bits |= STARTER
+    return bits | unicodedata.combining(char) << CONTEXT_SHIFT
+
+
+UNKNOWN_ENTRY = "[UNK]"  # in ASCII, where the alphabet has no letters
+
+
+class Alphabet:
+    """The letters that words are written in, and the vocabulary spelt with them.
+
+    Attributes:
+      letters: character -> code point of its letter.
+      kept: code points of the tokens that are kept whole.
+      unknown: code point for all other characters.
+      entries: spelling -> id.
+      width: bytes of a letter.
+      longest_word: in letters; a longer one is unknown.
+    """
+
+    def __init__(self, tokenizer: tokenization.FullTokenizer, keep: Sequence[str], alone: np.ndarray):
+        wordpiece = tokenizer.wordpiece_tokenizer
+        self.longest_word = wordpiece.max_input_chars_per_word
+        usable = [entry for entry in tokenizer.vocab if _can_match(entry, alone, self.longest_word)]
+        characters = sorted({char for entry in usable for char in entry.removeprefix("##")})
+        self.width, codes = _code_points(1 + len(keep) + len(characters))
+        self.unknown, *self.kept = itertools.islice(codes, 1 + len(keep))
+        self.letters = dict(zip(characters, codes, strict=False))
+        _check_lengths(usable, _LONGEST_ENTRY // self.width)
+        spelling = str.maketrans(self.letters)
+        self.entries = {UNKNOWN_ENTRY: tokenizer.convert_tokens_to_ids([wordpiece.unk_token])[0]}
+        for entry in usable:
+            text = entry.removeprefix("##")
+            self.entries[entry[: -len(text)] + text.translate(spelling)] = tokenizer.vocab[entry]
+        self.entries.update(zip(map(chr, self.kept), tokenizer.convert_tokens_to_ids(keep), strict=True))
+
+
+def _can_match(entry: str, alone: np.ndarray, longest: int) -> bool:
+    """Whether a word can hold this piece: not if it has several characters, one of which would stand alone."""
+    text = entry.removeprefix("##")
+    return 0 < len(text) <= longest and (len(entry) == 1 or not any(alone[ord(char)] for char in text))
+
+
+def _code_points(count: int) -> tuple[int, Iterator[int]]:
+    """At least so many code points of one width: the bytes that each takes in UTF-8, and an iterator over them."""
+    return next((width, iter(range(first, last + 1))) for width, first, last in _WIDTHS if count <= last + 1 - first)
+
+
+def _check_lengths(entries: Iterable[str], longest: int) -> None:
+    for entry in entries:
+        if len(text := entry.removeprefix("##")) > longest:
+            raise UserError(
+                f"the vocabulary's entry {entry[:20]}... has {len(text)} characters, but a graph that takes text can"
+                f" hold {longest} at most; shorten it, or do without such a graph"
+            )
+
+
+def letters_table(characters: Characters, alphabet: Alphabet) -> np.ndarray:
+    """What each code point becomes: int32 [CODES, n], letters with their bits, then NOTHING."""
+    letter = np.full(CODES, alphabet.unknown, np.int32)
+    letter[[*map(ord, alphabet.letters)]] = [*alphabet.letters.values()]
+    classes = characters.context >> CONTEXT_SHIFT
+    packed = letter << LETTER_SHIFT | classes << CLASS_SHIFT  # of a character that is written as it is
+    table = np.full((CODES, max(map(len, characters.becomes.values()))), NOTHING, np.int32)
+    table[:, 0] = packed | characters.alone * ALONE
+    for code, result in characters.becomes.items():
+        table[code] = NOTHING
+        if result == " ":
+            table[code, 0] = BLANK
+        elif result:
+            table[code, : len(result)] = packed[[*map(ord, result)]] | characters.alone[code] * ALONE
+        elif unicodedata.category(chr(code)) == "Mn":
+            table[code, 0] = MARK
+    table[KEPT:] = NOTHING
+    table[KEPT : KEPT + len(alphabet.kept), 0] = [kept << LETTER_SHIFT | ALONE for kept in alphabet.kept]
+    table[FILLER, 0] = MARK
+    return table

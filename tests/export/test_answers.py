@@ -1,0 +1,129 @@
+"""Answers of an exported model of questions, against run_squad.py."""
+
+from __future__ import annotations
+
+import dataclasses
+import random
+import re
+
+import numpy as np
+import pytest
+import tensorflow as tf
+import toy_data
+from export_cases import SEP, Exported, make_options, raw, rows
+
+from bert_tf2.export.run import run
+from bert_tf2.finetuning.squad import data as squad
+
+pytest.importorskip("tensorflow_text")
+
+
+def questions(count: int, seed: int = 11, others: tuple[str, ...] = ()) -> list[tuple[str, str]]:
+    """Of one window and of many; with capitals, punctuation, pieces of words, accents and several blanks."""
+    draw = random.Random(seed)
+    words = [
+        *toy_data.PLACES,
+        *toy_data.NAMES,
+        *toy_data.GOOD,
+        *toy_data.OTHERS[:14],
+        "playing",
+        "Lima?",
+        "Ève",
+        *others,
+    ]
+    found = []
+    for _ in range(count):
+        context = draw.choice([" ", "  ", "\t"]).join(draw.choices(words, k=draw.randrange(1, 60)))
+        found.append((" ".join(draw.choices(words, k=draw.randrange(1, 12))), context.title()))
+    return found
+
+
+def expected_answers(made: Exported, asked: list[tuple[str, str]], version_2: bool = False, **changes) -> squad.Answers:
+    """By squad.compute_predictions, from logits that the model gave for each window by itself."""
+    options = dataclasses.replace(made.options, **changes)
+    examples = [
+        squad.SquadExample(str(number), question, re.findall("[^ \t\r\n]+", context))
+        for number, (question, context) in enumerate(asked)
+    ]
+    features = list(
+        squad.convert_examples_to_features(
+            examples, made.tokenizer, options.max_seq_length, options.doc_stride, options.max_query_length, False
+        )
+    )
+    names = ("input_ids", "input_mask", "segment_ids")
+    inputs = {name: np.array([getattr(feature, name) for feature in features], np.int32) for name in names}
+    logits = np.stack([part.numpy() for part in made.model(inputs)], 1)
+    results = [
+        squad.RawResult(feature.unique_id, *row[:, : len(feature.tokens)])
+        for feature, row in zip(features, logits, strict=True)
+    ]
+    threshold = options.null_score_diff_threshold or 0.0
+    size, length = options.n_best_size, options.max_answer_length
+    return squad.compute_predictions(examples, features, results, size, length, True, version_2, threshold)
+
+
+def test_answers_are_those_of_run_squad(exported):
+    made, asked = exported("squad"), questions(200)
+    wanted = expected_answers(made, asked, version_2=True, null_score_diff_threshold=1e9)
+    found = made.ask("serving_text", question=[q for q, _ in asked], context=[c for _, c in asked])
+    answers = [answer.decode() for answer in found["answer"]]
+    assert sum("\t" in answer or "  " in answer for answer in answers) > 5  # where answers are of several words
+    squeezed = [" ".join(answer.split()) for answer in answers]
+    assert squeezed == list(wanted.predictions.values())
+    np.testing.assert_allclose(found["null_odds"], list(wanted.null_odds.values()), atol=2e-5)
+    best = [
+        next(entry for entry in entries if entry["text"]) for entries in wanted.nbest.values() if entries[0]["text"]
+    ]
+    scores = [score for score, entries in zip(found["score"], wanted.nbest.values(), strict=True) if entries[0]["text"]]
+    np.testing.assert_allclose(scores, [entry["start_logit"] + entry["end_logit"] for entry in best], atol=2e-5)
+    for (_, context), answer, start, end in zip(asked, answers, found["start"], found["end"], strict=True):
+        assert context[start:end] == answer
+
+
+def test_no_answer_may_be_the_answer(exported, tmp_path):
+    made, asked = exported("squad"), questions(60, seed=12)
+    odds = list(expected_answers(made, asked, version_2=True).null_odds.values())
+    threshold = float(np.median(odds))
+    options = make_options(tmp_path, "squad", made.weights, null_score_diff_threshold=threshold)
+    saved = tf.saved_model.load(run(options))
+    inputs = {"question": [q for q, _ in asked], "context": [c for _, c in asked]}
+    found = saved.signatures["serving_text"](**{name: tf.constant(value) for name, value in inputs.items()})
+    wanted = expected_answers(made, asked, version_2=True, null_score_diff_threshold=threshold).predictions
+    assert [" ".join(answer.decode().split()) for answer in found["answer"].numpy()] == list(wanted.values())
+    none = np.array([not text for text in wanted.values()])
+    assert 20 < none.sum() < 40
+    assert (found["start"].numpy()[none] == -1).all() and (found["end"].numpy()[none] == -1).all()
+
+
+def test_words_that_run_squad_cannot_find_again(exported):
+    """Where an answer holds [UNK], run_squad.py gives the whole words it touches. The graph knows the very place."""
+    made, asked = exported("squad"), questions(100, seed=13, others=("(Oslo)", "x.y", "Rome,"))
+    found = made.ask("serving_text", question=[q for q, _ in asked], context=[c for _, c in asked])
+    answers = [" ".join(answer.decode().split()) for answer in found["answer"]]
+    # "empty" is what run_squad.py answers where no span can be an answer.
+    wanted = [text if text != "empty" else "" for text in expected_answers(made, asked).predictions.values()]
+    assert 1 < sum(a != b for a, b in zip(answers, wanted, strict=True)) < 40
+    for answer, whole in zip(answers, wanted, strict=True):
+        assert answer == whole or (answer in whole and "[UNK]" in made.tokenizer.tokenize(answer))
+
+
+def test_the_best_span_of_ids(exported):
+    """All pairs are tried in Python, with as many best ends as there are positions."""
+    made, inputs = exported("squad"), rows((3, 17, 9, 24, 4, 8), seed=8)
+    inputs["input_ids"][4, 2] = 7  # a row with one [SEP] only, at its end: no context
+    found = made.ask("serving_default", **inputs)
+    for row, length in enumerate(inputs["input_mask"].sum(1)):
+        ids = list(inputs["input_ids"][row, :length])
+        context = range(ids.index(SEP) + 1, length - 1)
+        logits = [found[name][row].astype(np.float64) for name in ("start_logits", "end_logits")]
+        best = [np.argsort(-part, kind="stable")[:8] for part in logits]
+        spans = [(s, e) for s in best[0] for e in best[1] if s in context and e in context and 0 <= e - s < 4]
+        start, end = max(spans, key=lambda span: logits[0][span[0]] + logits[1][span[1]], default=(0, 0))
+        assert (found["start"][row], found["end"][row]) == (start, end)
+        assert found["score"][row] == pytest.approx(logits[0][start] + logits[1][end], abs=1e-5)
+    assert found["end"][4] == 0 < found["end"][3]
+
+
+def test_a_context_can_be_too_long(exported):
+    message = raw(exported("squad"), "serving_text", question=["where ?"] * 2, context=["film", "film " * 2000])
+    assert re.search(r"row 1 of context takes \d+ windows of the model; 64 are allowed", message)

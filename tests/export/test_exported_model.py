@@ -1,0 +1,122 @@
+"""`bert_tf2.export.load`: an exported folder as a callable in this process."""
+
+from __future__ import annotations
+
+import pathlib
+import shutil
+
+import numpy as np
+import pytest
+from export_cases import CLOSE, SECONDS, TEXTS
+
+from bert_tf2.export import load
+from bert_tf2.support.errors import UserError
+
+pytest.importorskip("tensorflow_text")
+
+
+def test_load_answers_texts(exported):
+    made = exported("classifier")
+    for path in (made.folder, str(pathlib.Path(made.folder).parent)):
+        model = load(path)
+    found = made.ask("serving_text_pair", text_a=TEXTS, text_b=SECONDS)
+    answers = model(list(zip(TEXTS, SECONDS, strict=True)), batch_size=2)
+    assert [answer["label"] for answer in answers] == [label.decode() for label in found["label"]]
+    np.testing.assert_allclose([answer["probabilities"] for answer in answers], found["probabilities"], **CLOSE)
+    single = model(TEXTS[0])
+    np.testing.assert_allclose(
+        single["probabilities"], made.ask("serving_text", text_a=TEXTS[:1])["probabilities"][0], **CLOSE
+    )
+    mixed = model([TEXTS[0], (TEXTS[1], "bad")])
+    np.testing.assert_allclose(mixed[0]["probabilities"], single["probabilities"], **CLOSE)
+    pair = model(TEXTS[1], "bad")
+    np.testing.assert_allclose(mixed[1]["probabilities"], pair["probabilities"], **CLOSE)
+    np.testing.assert_allclose(model((TEXTS[1], "bad"))["probabilities"], pair["probabilities"], **CLOSE)
+    assert model([]) == []
+
+
+def test_load_leaves_filling_out(exported):
+    features = load(exported("features").folder)(["film", "the film was good"])
+    assert [answer["tokens"] for answer in features] == [
+        ["[CLS]", "film", "[SEP]"],
+        ["[CLS]", *"the film was good".split(), "[SEP]"],
+    ]
+    assert [answer["sequence_output"].shape for answer in features] == [(3, 16), (6, 16)]
+    words = load(exported("masked_lm").folder)(["a [MASK]", "[MASK] is [MASK]", "none"])
+    assert [answer["positions"] for answer in words] == [[2], [1, 3], []]
+    assert [len(answer["tokens"]) for answer in words] == [1, 2, 0]
+    assert all(
+        len(row) == 3 and abs(scores.sum()) <= 1
+        for answer in words
+        for row, scores in zip(answer["tokens"], answer["scores"], strict=True)
+    )
+    answer = load(exported("squad").folder)("where ?", "Bob is in Oslo")
+    assert "Bob is in Oslo"[answer["start"] : answer["end"]] == answer["answer"]
+
+
+@pytest.mark.parametrize(
+    ("task", "texts", "message"),
+    [
+        ("classifier", ["a", ""], "row 1 of text_a is empty"),
+        ("classifier", ["a"] * 40 + [" "], "row 40 of text_a is empty"),
+        ("classifier", [("a", "b", "c")], r"row 0 is \('a', 'b', 'c'\); .*classifier takes a text or a pair of texts"),
+        ("classifier", ["a", 7], "row 1 is 7"),
+        ("classifier", b"a film", "^b'a film' is given; a model of the task classifier takes a text or a pair"),
+        ("classifier", {"text_a": "a film"}, "^{'text_a': 'a film'} is given; "),
+        ("classifier", None, "^None is given; "),
+        ("classifier", "\ud800", "half a character, U\\+D800"),
+        ("ner", ("a", "b"), "a model of the task ner takes a text$"),
+        ("squad", "a", r"squad takes a pair \(question, context\)"),
+        ("squad", ("a", ""), "row 0 of context is empty"),
+    ],
+)
+def test_load_explains_bad_texts(exported, task, texts, message):
+    with pytest.raises(UserError, match=message):
+        load(exported(task).folder)(texts)
+
+
+def test_load_knows_an_export(exported, tmp_path):
+    for path in (tmp_path, tmp_path / "gone", exported("ner").weights.parent):
+        with pytest.raises(UserError, match=r"is no export \(there is no model_info.json\)"):
+            load(str(path))
+    shutil.copytree(exported("ner").folder, tmp_path / "export/1")
+    assert load(tmp_path / "export")("Bob")["words"] == ["Bob"]
+    (tmp_path / "export/2").mkdir()
+    with pytest.raises(UserError, match=r"export/2: is no export"):  # and a server would take that one too
+        load(tmp_path / "export")
+    with pytest.raises(ValueError, match="batch_size is -1"):
+        load(tmp_path / "export/1")(["Bob"], batch_size=-1)
+
+
+def shorten(path: pathlib.Path) -> None:
+    path.write_bytes(path.read_bytes()[:100])
+
+
+@pytest.mark.parametrize(
+    ("file", "damage"),
+    [
+        ("model_info.json", shorten),
+        ("model_info.json", lambda path: path.write_text("[1]")),
+        ("model_info.json", lambda path: path.write_text("{}")),
+        ("model_info.json", lambda path: path.write_text('{"text_signatures": true}')),
+        ("saved_model.pb", shorten),
+        ("saved_model.pb", lambda path: path.write_bytes(b"")),
+        ("saved_model.pb", pathlib.Path.unlink),
+        ("variables/variables.index", shorten),
+        ("variables/variables.data-00000-of-00001", shorten),
+        ("variables/variables.data-00000-of-00001", pathlib.Path.unlink),
+    ],
+)
+def test_load_says_that_an_export_is_damaged(exported, tmp_path, file, damage):
+    shutil.copytree(exported("ner").folder, tmp_path / "1")
+    damage(tmp_path / "1" / file)
+    with pytest.raises(UserError, match=r"is damaged|is the file complete\?|is needed in this JSON file") as raised:
+        load(tmp_path)
+    assert "\n" not in str(raised.value)
+
+
+def test_load_says_nothing_on_success(exported, log_lines):
+    folder = exported("masked_lm").folder
+    log_lines.clear()  # of what the export itself said, if it was made just now
+    load(folder)
+    assert log_lines == []

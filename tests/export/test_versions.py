@@ -1,0 +1,117 @@
+"""The numbered folders of an export: complete or absent, and never the same number twice."""
+
+from __future__ import annotations
+
+import errno
+import os
+import pathlib
+import subprocess
+import sys
+
+import pytest
+import tensorflow as tf
+from export_cases import make_options
+
+from bert_tf2.export import saved_model_files, versions
+from bert_tf2.export.run import run
+from bert_tf2.support import outputs
+from bert_tf2.support.errors import UserError
+
+pytest.importorskip("tensorflow_text")
+
+
+def test_versions_are_counted(exported, tmp_path):
+    made = exported("classifier")
+    for name in ("2", "9", "x", ".12.partial"):
+        (tmp_path / "export" / name).mkdir(parents=True)
+    options = make_options(tmp_path, "classifier", made.weights, text_signatures=False)
+    assert run(options) == str(tmp_path / "export" / "10")
+    assert run(options) == str(tmp_path / "export" / "11")
+
+
+def test_a_version_appears_when_it_is_complete(exported, tmp_path, monkeypatch):
+    made = exported("classifier")
+    target = tmp_path / "export"
+    seen = []
+
+    def look(*arguments):
+        seen.append(sorted(path.name for path in target.iterdir()))
+        if len(seen) == 1:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(saved_model_files, "write_warmup", look)
+    options = make_options(tmp_path, "classifier", made.weights, text_signatures=False)
+    with pytest.raises(KeyboardInterrupt):
+        run(options)
+    assert list(target.iterdir()) == []
+    run(options)
+    assert [path.name for path in target.iterdir()] == ["1"]
+    assert [[name.isdecimal() for name in names] for names in seen] == [[False], [False]]
+
+
+def test_a_number_that_is_taken_meanwhile_is_passed_over(tmp_path):
+    with versions.next_version(str(tmp_path)) as folder:
+        (tmp_path / "1").mkdir()
+        (tmp_path / "1" / "saved_model.pb").touch()
+        pathlib.Path(folder.beside, "mine").touch()
+    assert folder.path == str(tmp_path / "2")
+    assert (tmp_path / "2" / "mine").exists() and sorted(os.listdir(tmp_path)) == ["1", "2"]
+
+
+def test_what_a_killed_export_left_is_left_alone_and_named(exported, tmp_path, log_lines):
+    """It may be the work of another machine or container, which can have the same process number."""
+    for name in (f".{os.getpid()}.partial", "README"):
+        (tmp_path / "export" / name).mkdir(parents=True)
+    options = make_options(tmp_path, "classifier", exported("classifier").weights, text_signatures=False)
+    assert run(options) == str(tmp_path / "export" / "1")
+    assert sorted(os.listdir(tmp_path / "export")) == [f".{os.getpid()}.partial", "1", "README"]
+    assert any(f"export: .{os.getpid()}.partial: of an export that still runs, or was killed" in x for x in log_lines)
+
+
+def test_what_a_killed_export_of_this_machine_left_is_removed(tmp_path, log_lines):
+    killed = subprocess.run([sys.executable, "-c", "import os; print(os.getpid())"], capture_output=True, text=True)
+    alive = outputs.name_beside(str(tmp_path / "version-12"))
+    left = pathlib.Path(alive.replace(str(os.getpid()), killed.stdout.strip()))
+    left.mkdir()
+    (left / "saved_model.pb").write_bytes(bytes(5000))
+    with versions.next_version(str(tmp_path)) as folder:
+        pass
+    assert os.listdir(tmp_path) == [os.path.basename(folder.path)]
+    assert any(f"Removed {left} (5.0 kB)" in line for line in log_lines)
+
+
+def test_two_exports_write_to_different_folders(tmp_path):
+    with versions.next_version(str(tmp_path)) as one, versions.next_version(str(tmp_path)) as other:
+        assert one.beside != other.beside
+        pathlib.Path(one.beside, "one").touch()
+    assert (sorted(os.listdir(tmp_path)), os.listdir(one.path)) == (["1", "2"], ["one"])
+
+
+def test_a_number_that_is_taken_meanwhile_on_a_remote_file_system(monkeypatch):
+    """Such a file system raises TensorFlow's exceptions, not Python's; `ram://`, which is its own, would overwrite."""
+    there = f"ram://{os.getpid()}/export"
+    rename = tf.io.gfile.rename
+
+    def refuse(source, target):
+        if tf.io.gfile.exists(target):
+            raise tf.errors.AlreadyExistsError(None, None, target)
+        rename(source, target)
+
+    monkeypatch.setattr(tf.io.gfile, "rename", refuse)
+    with versions.next_version(there) as folder:
+        tf.io.gfile.GFile(f"{folder.beside}/mine", "w").close()
+        tf.io.gfile.makedirs(f"{there}/1")
+        names = [[], ["1"]]
+        monkeypatch.setattr(versions.files, "list_directory", lambda path: names.pop(0))
+    assert folder.path == f"{there}/2"
+
+
+def test_a_full_disk(exported, tmp_path, monkeypatch):
+    def fail(*arguments):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(saved_model_files, "write_warmup", fail)
+    options = make_options(tmp_path, "classifier", exported("classifier").weights, text_signatures=False)
+    with pytest.raises(UserError, match=r"export: cannot be written: No space left on device"):
+        run(options)
+    assert os.listdir(tmp_path / "export") == []

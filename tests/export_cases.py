@@ -1,0 +1,154 @@
+"""Small exported models of every task, and what the models in Python answer to the same inputs."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import json
+import pathlib
+
+import numpy as np
+import pytest
+import tensorflow as tf
+import toy_data
+from small_models import randomize
+
+from bert_tf2 import checkpoint, heads, modeling, tokenization
+from bert_tf2.export import signatures
+from bert_tf2.export.options import ExportOptions
+from bert_tf2.weights.labels import TAGGING_TASK, LabelMap, save_label_map
+
+CONFIG = toy_data.config(num_hidden_layers=1)
+POSITIONS = CONFIG.max_position_embeddings
+LABELS = ("bad", "fair", "good")
+TAGS = ("O", "B-LOC", "B-PER", "I-LOC", "I-PER")
+MAKERS = {
+    "features": lambda: modeling.BertModel(CONFIG),
+    "classifier": lambda: heads.ClassifierModel(CONFIG, len(LABELS)),
+    "squad": lambda: heads.SpanModel(CONFIG),
+    "ner": lambda: heads.TaggingModel(CONFIG, len(TAGS)),
+    "masked_lm": lambda: heads.PretrainingModel(CONFIG),
+}
+SETTINGS = {
+    "features": {"max_seq_length": 24},
+    "classifier": {"max_seq_length": 24},
+    "squad": {"max_seq_length": 24, "max_query_length": 6, "doc_stride": 5, "max_answer_length": 4, "n_best_size": 8},
+    "ner": {"max_seq_length": 24},
+    "masked_lm": {"max_seq_length": 24, "top_k": 3},
+}
+CLS, SEP, MASK = 2, 3, 4  # in toy_data.VOCAB
+CLOSE = {"atol": 1e-5, "rtol": 0}
+
+
+@dataclasses.dataclass
+class Exported:
+    """An export and the model it was made of."""
+
+    folder: str
+    weights: pathlib.Path
+    model: object
+    tokenizer: tokenization.FullTokenizer
+    options: ExportOptions
+
+    @functools.cached_property
+    def saved(self):
+        return tf.saved_model.load(self.folder)
+
+    def ask(self, signature: str, **inputs) -> dict[str, np.ndarray]:
+        found = self.saved.signatures[signature](**{name: tf.constant(value) for name, value in inputs.items()})
+        return {name: value.numpy() for name, value in found.items()}
+
+    @property
+    def info(self) -> dict:
+        return json.loads(pathlib.Path(self.folder, "model_info.json").read_text())
+
+
+def save_weights(folder: pathlib.Path, task: str, model) -> pathlib.Path:
+    """A checkpoint of random weights with its labels."""
+    randomize(model, seed=5)
+    checkpoint.save(str(folder / "model.ckpt-7"), checkpoint.tf1_variables(model), 7)
+    if task == "classifier":
+        labels = LabelMap("stars", LABELS, False)
+        save_label_map(str(folder), labels)
+    if task == "ner":
+        save_label_map(str(folder), LabelMap(TAGGING_TASK, TAGS, False))
+    return folder / "model.ckpt-7"
+
+
+def make_options(folder: pathlib.Path, task: str, weights: pathlib.Path, **changes) -> ExportOptions:
+    files = toy_data.write_model(folder, num_hidden_layers=1)
+    settings = {**files, **SETTINGS[task], "init_checkpoint": str(weights), "export_dir": str(folder / "export")}
+    return ExportOptions(task=task, **{**settings, **changes})
+
+
+def rows(lengths=(3, 17, 9, 24), seed: int = 3) -> dict[str, np.ndarray]:
+    """[CLS] tokens [SEP] tokens [SEP] of several lengths, some of the tokens [MASK], with segments and padding."""
+    draw = np.random.default_rng(seed)
+    inputs = {name: np.zeros([len(lengths), max(lengths)], np.int32) for name in signatures.IDS}
+    for row, length in enumerate(lengths):
+        ids = draw.integers(MASK, len(toy_data.VOCAB), length)
+        middle = length // 2
+        ids[[0, middle, length - 1]] = CLS, SEP, SEP
+        inputs["input_ids"][row, :length] = ids
+        inputs["input_mask"][row, :length] = 1
+        inputs["segment_ids"][row, middle + 1 : length] = 1
+    return inputs
+
+
+def expected_outputs(made: Exported, inputs: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """What the model says in Python, under the names of the signatures; at padding nothing is said of it."""
+    task, model = made.options.task, made.model
+    mask = inputs["input_mask"][..., None]
+    if task == "features":
+        output = model(inputs["input_ids"], inputs["input_mask"], inputs["segment_ids"])
+        sequence = output.sequence_output.numpy() * mask
+        pooled = {"pooled_output": output.pooled_output.numpy(), "mean_pooled": sequence.sum(1) / mask.sum(1)}
+        return {"sequence_output": sequence, **pooled}
+    if task == "classifier":
+        probabilities = tf.nn.softmax(model(inputs)).numpy()
+        return {"probabilities": probabilities, "label": np.array(LABELS)[probabilities.argmax(-1)].astype("S")}
+    if task == "squad":
+        start, end = (np.where(mask[..., 0], logits.numpy(), modeling.MASKED_SCORE) for logits in model(inputs))
+        return {"start_logits": start, "end_logits": end}
+    if task == "ner":
+        probabilities = tf.nn.softmax(model(inputs)).numpy()
+        labels = np.where(mask[..., 0], np.array(TAGS)[probabilities.argmax(-1)].astype("S"), b"")
+        return {"label": labels, "probability": probabilities.max(-1) * mask[..., 0]}
+    return expected_words(model, inputs)
+
+
+def expected_words(model, inputs) -> dict[str, np.ndarray]:
+    places = [np.flatnonzero(row == MASK) for row in inputs["input_ids"]]
+    count = max(map(len, places))
+    positions = np.array([[*row, *[-1] * (count - len(row))] for row in places], np.int32)
+    logits = model({**inputs, "masked_lm_positions": np.maximum(positions, 0)})
+    scores, ids = (part.numpy() for part in tf.math.top_k(tf.nn.softmax(logits), 3))
+    there = (positions >= 0)[..., None]
+    words = np.where(there, np.array(toy_data.VOCAB)[ids].astype("S"), b"")
+    return {"positions": positions, "tokens": words, "scores": np.where(there, scores, 0.0)}
+
+
+def assert_outputs(found: dict[str, np.ndarray], wanted: dict[str, np.ndarray]) -> None:
+    for name, value in wanted.items():
+        if value.dtype.kind == "f":
+            np.testing.assert_allclose(found[name], value, err_msg=name, **CLOSE)
+        else:
+            np.testing.assert_array_equal(found[name], value, err_msg=name)
+
+
+TEXTS = ["Ann lives in Paris.", "film?", "the GOOD film was played, and Bob is in Oslo now", "a book " * 30, "Zoë: sad"]
+SECONDS = ["where is it ?", "", "playing", "Eve is bad " * 20, "\t \n"]
+
+
+def raw(made: Exported, signature: str, **inputs) -> str:
+    """Runs a signature's function on tensors of any shape, as a C client can; returns the message of its error."""
+    function = made.saved.signatures[signature]
+    names = [argument.name.partition(":")[0] for argument in function.inputs[: len(inputs)]]
+    arguments = [tf.constant(inputs[name]) for name in names]
+    with pytest.raises(tf.errors.InvalidArgumentError) as raised:
+        tf.raw_ops.StatefulPartitionedCall(
+            args=[*arguments, *function.captured_inputs],
+            Tout=[tensor.dtype for tensor in function.outputs],
+            f=function.function_def.signature.name,
+        )
+    return raised.value.message
