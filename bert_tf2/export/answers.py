@@ -16,7 +16,7 @@ from bert_tf2 import heads, modeling
 from bert_tf2.export.graph_tokenization import character_offsets
 from bert_tf2.export.request_checks import Rows, SpecialIds, checked_texts, require_none
 from bert_tf2.export.signatures import Outputs, Setting, WithHead
-from bert_tf2.finetuning.squad import data as squad
+from bert_tf2.finetuning import squad
 
 # Windows of one paragraph. More would keep a server busy for minutes, with a request of a megabyte or so.
 MAX_WINDOWS = 64

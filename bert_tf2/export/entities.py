@@ -12,7 +12,7 @@ from bert_tf2 import heads
 from bert_tf2.export.graph_tokenization import Inputs, Pieces, character_offsets
 from bert_tf2.export.request_checks import Rows, checked_texts
 from bert_tf2.export.signatures import Outputs, Setting, WithHead, fill_rows
-from bert_tf2.finetuning.ner import data as ner
+from bert_tf2.finetuning import ner
 from bert_tf2.finetuning.ner import scores as ner_scores
 
 

@@ -13,7 +13,7 @@ import toy_data
 from export_cases import SEP, Exported, make_options, raw, rows
 
 from bert_tf2.export.run import run
-from bert_tf2.finetuning.squad import data as squad
+from bert_tf2.finetuning import squad
 
 pytest.importorskip("tensorflow_text")
 

@@ -11,7 +11,7 @@ import toy_data
 from export_cases import TAGS, Exported
 
 from bert_tf2.export import entities, load, signatures
-from bert_tf2.finetuning.ner import data as ner
+from bert_tf2.finetuning import ner
 from bert_tf2.finetuning.ner import scores as ner_scores
 
 pytest.importorskip("tensorflow_text")

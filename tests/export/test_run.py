@@ -21,7 +21,7 @@ from export_cases import CLOSE, CONFIG, LABELS, POSITIONS, SETTINGS, TAGS, expec
 from bert_tf2 import checkpoint
 from bert_tf2.export import load, saved_model_files
 from bert_tf2.export.options import TASKS
-from bert_tf2.export.run import run
+from bert_tf2.export.run import export_model, run
 from bert_tf2.finetuning.ner import run as finetune_ner
 from bert_tf2.finetuning.ner.options import NerOptions
 from bert_tf2.finetuning.squad import run as finetune_squad
@@ -234,7 +234,7 @@ def test_do_export_without_weights(tmp_path):
     files = toy_data.write_model(tmp_path)
     options = SquadOptions(**files, **SETTINGS["squad"], output_dir=str(tmp_path), do_export=True)
     with pytest.raises(UserError, match="holds no checkpoint, and no --init_checkpoint is given"):
-        finetune_squad.run(options, export.export_model)
+        finetune_squad.run(options, export_model)
 
 
 @pytest.mark.parametrize("task", ["squad", "ner", "masked_lm"])
@@ -245,13 +245,11 @@ def test_do_export_alone(exported, tmp_path, task):
     shared = {**files, "output_dir": str(tmp_path / "out"), "init_checkpoint": str(made.weights), "do_export": True}
     if task == "squad":
         options = SquadOptions(**shared, **SETTINGS[task], version_2_with_negative=True)
-        finetune_squad.run(options, export.export_model)
+        finetune_squad.run(options, export_model)
     elif task == "ner":
-        finetune_ner.run(
-            NerOptions(**shared, **SETTINGS[task], export_dir=str(tmp_path / "out/export")), export.export_model
-        )
+        finetune_ner.run(NerOptions(**shared, **SETTINGS[task], export_dir=str(tmp_path / "out/export")), export_model)
     else:
-        pretraining.run(PretrainingOptions(**shared, input_file="not read", max_seq_length=24), export.export_model)
+        pretraining.run(PretrainingOptions(**shared, input_file="not read", max_seq_length=24), export_model)
     info = json.loads((tmp_path / "out/export/1/model_info.json").read_text())
     expected = {"squad": {"null_score_diff_threshold": 0.0}, "ner": {}, "masked_lm": {"top_k": 5}}[task]
     wanted = {**made.info, **expected}

@@ -27,7 +27,7 @@ from bert_tf2 import heads, tokenization
 from bert_tf2.export import load, signatures
 from bert_tf2.export.options import TASKS
 from bert_tf2.export.run import run
-from bert_tf2.finetuning.classification import data as classification
+from bert_tf2.finetuning import classification
 from bert_tf2.weights.labels import LabelMap, save_label_map
 
 pytest.importorskip("tensorflow_text")
