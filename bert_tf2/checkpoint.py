@@ -12,14 +12,12 @@ from collections.abc import Iterable, Mapping
 import tensorflow as tf
 from absl import logging
 
-from bert_tf2 import heads, modeling
 from bert_tf2.config import BertConfig
 from bert_tf2.support import files
 from bert_tf2.support.errors import UserError, and_more
 from bert_tf2.weights import names, provenance
 from bert_tf2.weights.base import Weights, check_finite
 from bert_tf2.weights.bundle import Checkpoint, CheckpointFolder, latest_checkpoint, save
-from bert_tf2.weights.labels import LabelMap
 from bert_tf2.weights.names import tf1_variables
 from bert_tf2.weights.sources import open_weights
 
@@ -29,7 +27,6 @@ __all__ = [
     "check_trained",
     "initialize",
     "latest_checkpoint",
-    "make_model",
     "open_weights",
     "restore",
     "save",
@@ -37,30 +34,6 @@ __all__ = [
     "trained_variables",
     "weights_in_use",
 ]
-
-
-def make_model(source: Weights, config: BertConfig, labels: LabelMap | None = None, **kwargs):
-    """Makes the model whose heads some weights have, a BertModel if they have none; its variables are fresh.
-
-    Args:
-      source: the weights.
-      config: their configuration.
-      labels: what the outputs of a classifier or a tagger mean, as sources.labels_of finds it. Defaults to those of a
-        classifier, since the variables of both have the same names.
-      **kwargs: for the model's constructor.
-    """
-    present = {head for head, rows in names.HEADS.items() if rows[0].reference in source.shapes}
-    labels_of = labels.labels_of if labels else "texts"
-    for model in heads.MODELS:
-        if present & {*model.heads} and model.labels_of in (None, labels_of):
-            break
-    else:
-        return modeling.BertModel(config, **kwargs)
-    if model.labels_of:
-        kwargs["num_labels"] = source.num_labels
-        if labels and labels.regression:
-            kwargs["regression"] = True
-    return model(config, **kwargs)
 
 
 def trained_variables(model) -> dict[str, tf.Variable]:

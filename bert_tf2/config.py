@@ -293,7 +293,7 @@ def activation_remark(values: Mapping[str, Any]) -> str | None:
 
 
 def to_huggingface(
-    config: BertConfig, architecture: str, labels: Sequence[str], regression: bool, pad_token_id: int
+    config: BertConfig, architecture: str, labels: Sequence[str], problem_type: str | None, pad_token_id: int
 ) -> dict[str, Any]:
     """The content of a config.json.
 
@@ -301,7 +301,7 @@ def to_huggingface(
       config: the model's configuration.
       architecture: the class of `transformers`, for example "BertForPreTraining".
       labels: the names of a classifier's outputs, in their order; empty if there is no classifier.
-      regression: whether a classifier's one output is a score.
+      problem_type: "regression" or "multi_label_classification" if the classifier is one.
       pad_token_id: the id of the padding token.
     """
     hidden_act = config.hidden_act.lower()
@@ -319,6 +319,6 @@ def to_huggingface(
     if labels:
         content["id2label"] = {str(index): label for index, label in enumerate(labels)}
         content["label2id"] = {label: index for index, label in enumerate(labels)}
-    if regression:
-        content["problem_type"] = "regression"
+    if problem_type:
+        content["problem_type"] = problem_type
     return content

@@ -36,6 +36,7 @@ from bert_tf2.losses import (
     get_next_sentence_output,
     masked_lm_loss_term,
     mean_term,
+    multi_label_loss,
 )
 from bert_tf2.shapes import get_shape_list
 
@@ -79,7 +80,7 @@ class MaskedLMHead(keras.layers.Layer):
 
 
 # The shapes of a feature by its length in the table of records. For length 1, models accept a column too.
-_FEATURE_SHAPES = {"max_seq_length": ("BF",), "max_predictions_per_seq": ("BP",), 1: ("B", "B1")}
+_FEATURE_SHAPES = {"max_seq_length": ("BF",), "max_predictions_per_seq": ("BP",), "num_labels": ("BL",), 1: ("B", "B1")}
 
 # The dropout before an output layer is 10 % whatever the config says (reference: create_model of run_classifier).
 _CLASSIFIER_DROPOUT = 0.1
@@ -221,22 +222,37 @@ class PretrainingModel(_Model):
 
 @keras.saving.register_keras_serializable(package="bert_tf2")
 class ClassifierModel(_Model):
-    """One label per example; with `regression` one number, trained on squared error."""
+    """One label per example; with `regression` one number, trained on squared error.
+
+    With `multi_label` an example has any number of labels: each output is the logit of a yes or no of its own, trained
+    on the cross-entropy of both.
+
+    Attributes:
+      class_weights: L numbers, how much the examples of each class (with `multi_label`: each label that is there)
+        count in the training loss; None if all count the same. Set it before the training. It is not saved.
+    """
 
     heads = ("labels",)
     labels_of = "texts"
     uses_pooler = True
     record_kind = records.CLASSIFICATION
 
-    def __init__(self, config: BertConfig, num_labels: int, regression: bool = False, **kwargs):
+    def __init__(
+        self, config: BertConfig, num_labels: int, regression: bool = False, multi_label: bool = False, **kwargs
+    ):
         super().__init__(config, **kwargs)
         self.num_labels = num_labels
         self.regression = regression
+        self.multi_label = multi_label
+        if multi_label:
+            self.record_kind = records.MULTI_LABEL
+        self.class_weights: tuple[float, ...] | None = None
         self.output_layer = self._make_output_layer(1 if regression else num_labels)
         self.built = True
 
     def get_config(self) -> dict:
-        return {**super().get_config(), "num_labels": self.num_labels, "regression": self.regression}
+        own = {"num_labels": self.num_labels, "regression": self.regression}
+        return {**super().get_config(), **own, **({"multi_label": True} if self.multi_label else {})}
 
     def call(self, batch: Batch, training: bool = False, dropout_seed: tf.Tensor | None = None) -> tf.Tensor:
         """-> float32 logits [B, L]."""
@@ -246,18 +262,29 @@ class ClassifierModel(_Model):
     def _example_loss(self, logits: tf.Tensor, labels: tf.Tensor) -> tf.Tensor:
         if self.regression:
             return tf.square(logits[:, 0] - tf.reshape(tf.cast(labels, tf.float32), [-1]))
-        return classification_loss(logits, labels)
+        return multi_label_loss(logits, labels) if self.multi_label else classification_loss(logits, labels)
 
     def loss_terms(self, batch: Batch, dropout_seed: tf.Tensor) -> list[LossTerm]:
+        """The mean over the examples; with `class_weights` each counts as much as its class."""
         self.check(batch, "label_ids")
-        logits = self(batch, training=True, dropout_seed=dropout_seed)
-        return [mean_term("loss", self._example_loss(logits, batch["label_ids"]))]
+        logits, labels = self(batch, training=True, dropout_seed=dropout_seed), batch["label_ids"]
+        if self.class_weights is None:
+            return [mean_term("loss", self._example_loss(logits, labels))]
+        class_weights = tf.constant(self.class_weights, tf.float32)  # [L]
+        if self.multi_label:
+            return [mean_term("loss", multi_label_loss(logits, labels, class_weights))]
+        weights = tf.gather(class_weights, tf.reshape(labels, [-1]))  # [B]
+        total = tf.reduce_sum(weights * self._example_loss(logits, labels))
+        return [LossTerm("loss", total, tf.reduce_sum(weights))]
 
     def outputs(self, batch: Batch) -> dict[str, tf.Tensor]:
-        """`probabilities` [B, L] (for a regression the number itself, [B, 1]) and `example_loss` [B]."""
+        """`probabilities` [B, L] (for a regression the number itself, [B, 1]) and `example_loss` [B], unweighted."""
         self.check(batch, "label_ids")
         logits = self(batch)
-        probabilities = logits if self.regression else tf.nn.softmax(logits)
+        if self.regression:
+            probabilities = logits
+        else:
+            probabilities = tf.sigmoid(logits) if self.multi_label else tf.nn.softmax(logits)
         return {"probabilities": probabilities, "example_loss": self._example_loss(logits, batch["label_ids"])}
 
 
@@ -329,4 +356,4 @@ class TaggingModel(_Model):
 
 
 MODELS = (PretrainingModel, SpanModel, ClassifierModel, TaggingModel)
-"""All of them; checkpoint.make_model takes the first one that fits."""
+"""All of them; weights.models.make_model takes the first one that fits."""

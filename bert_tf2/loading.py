@@ -30,6 +30,7 @@ from bert_tf2.training.options import POLICIES
 from bert_tf2.weights import provenance, sources
 from bert_tf2.weights.base import Weights
 from bert_tf2.weights.labels import LabelMap
+from bert_tf2.weights.models import make_model
 
 
 class Bert:
@@ -194,7 +195,7 @@ def load(
     dtype = POLICIES[precision]
     model = build_model(
         create_strategy(),
-        lambda: checkpoint.make_model(source, config, labels, dtype=dtype),
+        lambda: make_model(source, config, labels, dtype=dtype),
         random_seed=0,  # for variables that the weights lack, for example a pooler
     )
     logging.info(checkpoint.initialize(model, source.path))

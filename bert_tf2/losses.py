@@ -135,3 +135,15 @@ def classification_loss(logits: tf.Tensor, labels: tf.Tensor) -> tf.Tensor:
 
 def mean_term(name: str, values: tf.Tensor) -> LossTerm:
     return LossTerm(name, tf.reduce_sum(values), tf.cast(tf.size(values), tf.float32))
+
+
+def multi_label_loss(logits: tf.Tensor, labels: tf.Tensor, positive_weights: tf.Tensor | float = 1.0) -> tf.Tensor:
+    """[B, L] and int [B, L], 1 for each label of the text -> [B], the mean over the labels.
+
+    Args:
+      logits: [B, L].
+      labels: [B, L].
+      positive_weights: [L], how much a label that is there counts, against one that is not.
+    """
+    targets = tf.cast(labels, logits.dtype)
+    return tf.reduce_mean(tf.nn.weighted_cross_entropy_with_logits(targets, logits, positive_weights), axis=-1)

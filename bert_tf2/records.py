@@ -71,6 +71,11 @@ CLASSIFICATION = RecordKind(
     {**_TOKENS, "label_ids": Feature("int64", 1, below="num_labels"), "is_real_example": Feature("int64", 1)},
 )
 
+MULTI_LABEL = RecordKind(
+    "multi-label classification",
+    {**_TOKENS, "label_ids": Feature("int64", "num_labels", below=2), "is_real_example": Feature("int64", 1)},
+)
+
 REGRESSION = RecordKind(
     "regression",
     {

@@ -70,7 +70,7 @@ def test_no_dropout_and_weights_of_zero_as_the_reference_takes_them(tmp_path):
     config = BertConfig.from_json_file(write(tmp_path, NO_DROPOUT))
     assert config.to_dict() == NO_DROPOUT
     assert BertConfig.from_json_file(write(tmp_path, config.to_json_string())) == config
-    there = to_huggingface(config, "BertModel", (), False, 0)
+    there = to_huggingface(config, "BertModel", (), None, 0)
     assert there["hidden_dropout_prob"] == there["attention_probs_dropout_prob"] == 0.0
     assert BertConfig.from_dict(from_huggingface(there)).hidden_dropout_prob == 0.0
 

@@ -21,6 +21,7 @@ Text = str | tuple[str, str]
 
 # Of each task, the outputs for texts that are filled up in a batch -> all outputs that are as long.
 _FILLED = {
+    "classifier": {"labels": ("labels",)},  # if a text may have several
     "features": {"tokens": ("tokens", "sequence_output")},
     "ner": {
         "starts": ("words", "labels", "probabilities", "starts", "ends"),
@@ -176,7 +177,7 @@ class ExportedModel:
             answer = {output: _plain(values[index]) for output, values in found.items()}
             for counted, outputs in filled.items():
                 length = sum(value not in ("", -1) for value in answer.get(counted, ()))
-                answer.update((output, answer[output][:length]) for output in outputs)
+                answer.update((output, answer[output][:length]) for output in outputs if output in answer)
             answers.append(answer)
         return answers
 

@@ -34,6 +34,7 @@ from bert_tf2.export.options import ExportOptions
 from bert_tf2.export.request_checks import Limits, SpecialIds
 from bert_tf2.support import environment, files, progress
 from bert_tf2.support.errors import UserError
+from bert_tf2.training.options import POLICIES
 from bert_tf2.weights import names, provenance, sources
 from bert_tf2.weights.base import Weights
 from bert_tf2.weights.labels import LABEL_MAP_FILE, TAGGING_TASK, LabelMap, read_label_map, save_label_map
@@ -96,10 +97,12 @@ class _Call:
         config, labels = self._config, self._labels
         # The head of masked words multiplies with the table of the encoder, and so in its precision; the other heads
         # cost nothing in float32.
-        table_dtype = {"float32": "float32", "bfloat16": "mixed_bfloat16"}[self._options.precision]
+        table_dtype = POLICIES[self._options.precision]
         makers = {
             "features": lambda: modeling.BertModel(config),
-            "classifier": lambda: heads.ClassifierModel(config, len(labels.labels), labels.regression),
+            "classifier": lambda: heads.ClassifierModel(
+                config, len(labels.labels), labels.regression, labels.multi_label
+            ),
             "squad": lambda: heads.SpanModel(config),
             "ner": lambda: heads.TaggingModel(config, len(labels.labels)),
             "masked_lm": lambda: heads.PretrainingModel(config, dtype=table_dtype),
@@ -132,7 +135,7 @@ class _Call:
         if options.task == "features":
             return signatures.Features(setting, self._entries(), self._has_pooler)
         if options.task == "classifier":
-            return signatures.Classifier(setting, model.output_layer, self._labels.labels)
+            return signatures.Classifier(setting, model.output_layer, self._labels)
         if options.task == "ner":
             return entities.Tagger(setting, model.output_layer, self._labels.labels)
         if options.task == "masked_lm":
@@ -202,6 +205,7 @@ class _Call:
         }
         if self._labels:
             info["labels"] = list(self._labels.labels)
+            info |= {"multi_label": True} if self._labels.multi_label else {}
         if options.task == "masked_lm":
             info["top_k"] = options.top_k
         if options.task == "squad":

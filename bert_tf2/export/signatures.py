@@ -22,6 +22,7 @@ import tensorflow as tf
 from bert_tf2 import heads
 from bert_tf2.export.graph_tokenization import GraphTokenizer, Inputs, Pieces
 from bert_tf2.export.request_checks import Limits, Rows, SpecialIds, checked_rows, checked_texts, require_words
+from bert_tf2.weights.labels import THRESHOLD, LabelMap
 
 IDS = ("input_ids", "input_mask", "segment_ids")
 
@@ -155,20 +156,33 @@ class WithHead(Task):
 
 
 class Classifier(WithHead):
-    """probabilities [B, L] and label, string [B]; of a regression (without labels) value [B]."""
+    """probabilities [B, L] and label, string [B]; of a regression (without labels) value [B].
+
+    If a text may have several labels: probabilities [B, L] and labels, string [B, L], those that the text has and then
+    "" up to L.
+    """
 
     pairs = True
 
-    def __init__(self, setting: Setting, head: heads.OutputLayer, labels: Sequence[str]):
+    def __init__(self, setting: Setting, head: heads.OutputLayer, label_map: LabelMap):
         super().__init__(setting, head)
-        self._labels = tf.constant([*labels]) if labels else None
+        self._labels = None if label_map.regression else tf.constant([*label_map.labels])
+        self._several = label_map.multi_label
         self._pool = self._shared(setting.encoder.pooled_output)  # less work than the whole sequence
 
     def from_rows(self, rows: Rows | Inputs) -> Outputs:
         logits = self.head(self._pool(rows.input_ids, rows.input_mask, rows.segment_ids))
         if self._labels is None:
             return {"value": logits[:, 0]}
+        if self._several:
+            return self._each_by_itself(tf.sigmoid(logits))
         return {"probabilities": tf.nn.softmax(logits), "label": tf.gather(self._labels, tf.argmax(logits, axis=-1))}
+
+    def _each_by_itself(self, probabilities: tf.Tensor) -> Outputs:
+        given = probabilities >= THRESHOLD  # [B, L]
+        order = tf.argsort(tf.cast(given, tf.int32), direction="DESCENDING", stable=True)
+        labels = tf.where(tf.gather(given, order, batch_dims=1), tf.gather(self._labels, order), "")
+        return {"probabilities": probabilities, "labels": labels}
 
     def from_texts(self, **texts: tf.Tensor) -> Outputs:
         return self.from_rows(self.read(texts))

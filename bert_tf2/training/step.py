@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 import tensorflow as tf
 
@@ -10,15 +10,16 @@ from bert_tf2 import optimization
 from bert_tf2.heads import Batch, LossTerm
 
 
-def split_by_length(batch: Batch, groups: int) -> list[Batch]:
+def split_by_length(batch: Batch, groups: int, per_token: Collection[str]) -> list[Batch]:
     """Divides the rows of a batch into groups of like length, each only as wide as its own longest row.
 
     A batch is as wide as its longest row, and most rows are much shorter. In groups there is little padding left to
     compute, and the sum over the groups is the sum over the batch: the update is the same.
 
     Args:
-      batch: its features of two dimensions have a column for each token, as those of the fine-tuning tasks have.
+      batch: features by name.
       groups: how many; they have equally many rows, but for the rounding.
+      per_token: the features that have a column for each token.
     """
     mask = batch["input_mask"]  # [B, F]
     columns = tf.range(1, tf.shape(mask)[1] + 1)
@@ -30,7 +31,7 @@ def split_by_length(batch: Batch, groups: int) -> list[Batch]:
         chosen = order[rows * group // groups : rows * (group + 1) // groups]
         width = tf.maximum(tf.reduce_max(tf.gather(lengths, chosen)), 1)
         picked = {name: tf.gather(values, chosen) for name, values in batch.items()}
-        parts.append({name: v[:, :width] if v.shape.rank == 2 else v for name, v in picked.items()})
+        parts.append({name: v[:, :width] if name in per_token else v for name, v in picked.items()})
     return parts
 
 
@@ -38,9 +39,11 @@ def _loss_terms(model, batch: Batch, dropout_seed: tf.Tensor, length_groups: int
     """The model's loss terms for a batch, computed group by group if there are several."""
     if length_groups == 1:
         return model.loss_terms(batch, dropout_seed=dropout_seed)
+    features = model.record_kind.features
+    per_token = [name for name in batch if features[name].length == "max_seq_length"]
     of_groups = [
         model.loss_terms(part, dropout_seed=tf.random.experimental.stateless_fold_in(dropout_seed, group))
-        for group, part in enumerate(split_by_length(batch, length_groups))
+        for group, part in enumerate(split_by_length(batch, length_groups, per_token))
     ]
     return [
         terms[0]._replace(total=tf.add_n([t.total for t in terms]), weight=tf.add_n([t.weight for t in terms]))

@@ -147,12 +147,12 @@ class Target:
 
     def _write_keras(self) -> list[str]:
         load_tensorflow()  # this is the only target that needs it
-        from bert_tf2 import checkpoint
+        from bert_tf2.weights import models
 
-        model = checkpoint.make_model(self._source, self._config, self._labels)
+        model = models.make_model(self._source, self._config, self._labels)
         output = self._options.output
         path = output if keras_files.recognises_name(output) else os.path.join(output, "bert_model.keras")
-        variables = checkpoint.tf1_variables(model)
+        variables = names.tf1_variables(model)
         for name, value in self._arrays(self._weights):
             if name in variables:
                 variables[name].assign(value)

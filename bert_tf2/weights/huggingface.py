@@ -203,8 +203,6 @@ class HuggingFaceFolder(Weights):
             yield f"Numbers that are {dtype} in the file are read as float32."
         if self.architecture and self.architecture not in ARCHITECTURES:
             yield f"There is no {self.architecture} here: its encoder is what can be used."
-        if self._values.get("problem_type") == "multi_label_classification":
-            yield "It was trained to give several labels at once, and run_classifier.py takes the most probable one."
         yield from _tokenizer_remarks([*_tokenizer_files(self.folder).values()])
 
     def get(self, name: str) -> np.ndarray:
@@ -237,7 +235,8 @@ class HuggingFaceFolder(Weights):
             return LabelMap(task, (), regression=True)
         if self._values.get("problem_type") == "regression":  # several scores at once, which no model here has
             return None
-        return LabelMap(task, self._label_names(count), regression=False)
+        multi_label = self._values.get("problem_type") == "multi_label_classification"
+        return LabelMap(task, self._label_names(count), regression=False, multi_label=multi_label)
 
     def _labels_of(self) -> str | None:
         """What labels are given to. If config.json states no class, the lack of a pooler shows a tagger."""

@@ -117,15 +117,18 @@ def _config_content(
     labels: LabelMap | None,
     shapes: Mapping[str, Sequence[int]],
 ) -> dict[str, Any]:
-    outputs, regression = [], False
+    outputs, problem_type = [], None
     if ARCHITECTURES[architecture].labels_of:
         count = shapes[names.LABELS[0].reference][0]
         outputs = [*(labels.labels if labels else ())] or [f"LABEL_{index}" for index in range(count)]
-        regression = labels.regression if labels else count == 1
+        if labels.regression if labels else count == 1:
+            problem_type = "regression"
+        elif labels and labels.multi_label:
+            problem_type = "multi_label_classification"
         if len(outputs) != count:
             raise UserError(f"the labels {', '.join(outputs)} are not those of a model with {count} outputs")
     pad = [*vocabulary].index("[PAD]") if vocabulary is not None and "[PAD]" in vocabulary else 0
-    return to_huggingface(config, architecture, outputs, regression, pad)
+    return to_huggingface(config, architecture, outputs, problem_type, pad)
 
 
 def _tokenizer_content(config: BertConfig, do_lower_case: bool) -> dict[str, Any]:
@@ -166,7 +169,7 @@ def _report(
     folder: str, architecture: str, written: Sequence[names.Variable], shapes: Mapping[str, Any], config: BertConfig
 ) -> Iterator[str]:
     yield f"Wrote {folder}: a {architecture} with {len(written)} weights."
-    if remark := activation_remark(to_huggingface(config, architecture, (), False, 0)):
+    if remark := activation_remark(to_huggingface(config, architecture, (), None, 0)):
         yield remark
     others = [row for row in (*names.POOLER, *names.of_heads(names.HEADS)) if row not in written]
     left_out = [row.reference for row in others if row.reference in shapes]

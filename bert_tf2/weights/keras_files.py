@@ -229,11 +229,14 @@ class KerasFile(Weights):
         return _model_classes()[self.class_name or "ClassifierModel"]
 
     def labels(self) -> LabelMap | None:
-        """That the model is a tagger, or a regression, which no shape shows; the file has no names of the tags."""
+        """That the model is a tagger, a regression or multi-label, which no shape shows; the names are not known."""
         if self._model_class.labels_of == "tokens":
             return LabelMap(TAGGING_TASK, tuple(f"LABEL_{index}" for index in range(self.num_labels)), regression=False)
         if self.class_config.get("regression"):
             return LabelMap("regression", (), regression=True)
+        if self.class_config.get("multi_label"):
+            numbered = tuple(f"LABEL_{index}" for index in range(self.num_labels))
+            return LabelMap("multi_label", numbered, regression=False, multi_label=True)
         return None
 
     def get(self, name: str) -> np.ndarray:

@@ -9,6 +9,8 @@ from bert_tf2.support import files
 from bert_tf2.support.errors import UserError, and_more
 
 LABEL_MAP_FILE = "label_map.json"
+THRESHOLD = 0.5
+"""A model that may give several labels gives those whose probability is at least this."""
 TAGGING_TASK = "ner"
 """What label_map.json calls the task of run_ner.py."""
 
@@ -21,11 +23,13 @@ class LabelMap:
       task: the name of the task that it was trained for.
       labels: in the order of the outputs; empty for a regression.
       regression: whether the one output is a score.
+      multi_label: whether a text may have several labels, or none; each output is then a probability of its own.
     """
 
     task: str
     labels: tuple[str, ...]
     regression: bool
+    multi_label: bool = False
 
     @property
     def num_labels(self) -> int:
@@ -38,12 +42,17 @@ class LabelMap:
         return "tokens" if self.task == TAGGING_TASK else "texts"
 
     def describe(self) -> str:
-        return "a score" if self.regression else f"labels {and_more(self.labels)}"
+        if self.regression:
+            return "a score"
+        return f"{'any of the' if self.multi_label else 'one of the'} labels {and_more(self.labels)}"
 
 
 def save_label_map(output_dir: str, label_map: LabelMap) -> None:
     """Writes label_map.json beside the checkpoints, so that prediction needs no training file."""
-    files.write_json(os.path.join(output_dir, LABEL_MAP_FILE), dataclasses.asdict(label_map))
+    content = dataclasses.asdict(label_map)
+    if not label_map.multi_label:
+        del content["multi_label"]
+    files.write_json(os.path.join(output_dir, LABEL_MAP_FILE), content)
 
 
 def load_label_map(output_dir: str) -> LabelMap | None:
@@ -65,7 +74,8 @@ def read_label_map(path: str) -> LabelMap:
     content = files.read_json(path, kind=None)
     if problem := _label_map_problem(content):
         raise UserError(f"{path}: {problem}; put back the file that the training wrote, or train again")
-    return LabelMap(content["task"], tuple(content["labels"]), content["regression"])
+    multi_label = content.get("multi_label", False)
+    return LabelMap(content["task"], tuple(content["labels"]), content["regression"], multi_label)
 
 
 def _label_map_problem(content: object) -> str | None:
@@ -76,6 +86,8 @@ def _label_map_problem(content: object) -> str | None:
         if not isinstance(content.get(name), kind):
             return f"{name!r} is missing or of a wrong type"
     labels = content["labels"]
+    if not isinstance(content.get("multi_label", False), bool):
+        return "'multi_label' must be true or false"
     if (
         not all(isinstance(label, str) and files.is_utf8(label) for label in labels)
         or len({*labels}) < len(labels)

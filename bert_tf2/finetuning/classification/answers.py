@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator, Sequence
 import numpy as np
 
 from bert_tf2.support import files
+from bert_tf2.weights.labels import THRESHOLD
 
 
 def write_test_results(path: str, probabilities: Iterable[Sequence[float]]) -> None:
@@ -42,6 +43,27 @@ def write_predictions(
             best = int(np.argmax(row))
             value = str(np.float32(row[best]))
             yield f"{name}\t{label_list[best]}\t{value}" if label_list else f"{name}\t{value}"
+
+    _write_lines(path, rows())
+
+
+def write_multi_label_predictions(
+    path: str, ids: Iterable[str], label_list: Sequence[str], probabilities: Iterable[Sequence[float]], separator: str
+) -> None:
+    """Writes predictions.tsv with the columns `id` and `labels`: those of at least `labels.THRESHOLD`, or none.
+
+    Args:
+      ids: the names of the examples.
+      label_list: the labels in the order of the outputs.
+      probabilities: [n, labels].
+      separator: what separates the labels in a cell.
+    """
+
+    def rows() -> Iterator[str]:
+        yield "id\tlabels"
+        for name, row in zip(ids, probabilities, strict=True):
+            given = (label for label, value in zip(label_list, row, strict=True) if value >= THRESHOLD)
+            yield f"{name}\t{separator.join(given)}"
 
     _write_lines(path, rows())
 

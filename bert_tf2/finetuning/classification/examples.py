@@ -25,12 +25,12 @@ from bert_tf2.weights.labels import LABEL_MAP_FILE, LabelMap
 
 @dataclasses.dataclass
 class InputExample:
-    """One row of a task: its name, one or two texts, and its label as a string."""
+    """One row of a task: its name, one or two texts, and its label; a tuple if it may have several."""
 
     guid: str
     text_a: str
     text_b: str | None = None
-    label: str | None = None
+    label: str | tuple[str, ...] | None = None
 
 
 class DataProcessor:
@@ -81,10 +81,10 @@ class TaskProcessor(DataProcessor):
         """
         examples = list(_read_examples(data_dir, self.task, self.task.train, self._labels))
         if self._labels is None:
-            found = sorted({example.label for example in examples})
+            found = sorted({label for example in examples for label in labels_of(example)})
             if len(found) < 2:
-                path = os.path.join(data_dir, self.task.train.file)
-                raise UserError(f"{path}: every row has the label {found[0]!r}; a classifier needs two labels or more")
+                path, what = os.path.join(data_dir, self.task.train.file), repr(found[0]) if found else "of none"
+                raise UserError(f"{path}: every row has the label {what}; a classifier needs two labels or more")
             self._labels = found
         return examples
 
@@ -104,22 +104,19 @@ class TaskProcessor(DataProcessor):
         """
         return list(_read_examples(data_dir, self.task, self.task.test, self.get_labels(), needs_label=False))
 
-    def get_further_examples(self, data_dir: str, part: str) -> dict[str, list[InputExample]]:
-        """The further evaluation or test sets of the task whose files exist, by name; MNLI has "mismatched".
+    def further_sets(self, data_dir: str, part: str) -> list[str]:
+        """The names of the task's further sets whose files exist; MNLI has "mismatched". `part` is "dev" or "test"."""
+        tables = {name: getattr(further, part) for name, further in self.task.further.items()}
+        return [name for name, table in tables.items() if files.exists(os.path.join(data_dir, table.file))]
 
-        Args:
-          data_dir: the folder of the tables.
-          part: "dev" or "test".
+    def get_further_examples(self, data_dir: str, part: str, name: str) -> list[InputExample]:
+        """A further evaluation set ("dev") or test set ("test").
 
         Raises:
           UserError: see `_read_examples`; or the labels are not known.
         """
-        tables = {name: getattr(further, part) for name, further in self.task.further.items()}
-        return {
-            name: list(_read_examples(data_dir, self.task, table, self.get_labels(), needs_label=part == "dev"))
-            for name, table in tables.items()
-            if files.exists(os.path.join(data_dir, table.file))
-        }
+        table = getattr(self.task.further[name], part)
+        return list(_read_examples(data_dir, self.task, table, self.get_labels(), needs_label=part == "dev"))
 
     def get_labels(self) -> list[str]:
         """The labels in the order of the outputs of the model; an empty list for a regression.
@@ -136,7 +133,7 @@ class TaskProcessor(DataProcessor):
 
     def label_map(self) -> LabelMap:
         """The labels as they are saved with the checkpoint."""
-        return LabelMap(self.task.name, tuple(self.get_labels()), self.task.regression)
+        return LabelMap(self.task.name, tuple(self.get_labels()), self.task.regression, self.task.multi_label)
 
 
 class ColaProcessor(TaskProcessor):
@@ -184,7 +181,8 @@ def get_processor(
     task = find_task(task_name, language, tsv)
     if label_map is None:
         return TaskProcessor(task)
-    if label_map.regression != task.regression or task.labels not in (None, label_map.labels):
+    same_kind = (label_map.regression, label_map.multi_label) == (task.regression, task.multi_label)
+    if not same_kind or task.labels not in (None, label_map.labels):
         raise UserError(
             f"the output folder holds a model of the task {label_map.task} ({label_map.describe()});"
             f" it does not fit the task {task.name}: use another --output_dir"
@@ -210,7 +208,10 @@ def _read_examples(
         if cells.get("language", table.only) != table.only:
             continue
         label = cells.get("label", labels[0] if labels else "0")
-        label = task.other_names_of_labels.get(label, label)
+        if task.multi_label:
+            label = tuple(filter(None, (part.strip() for part in label.split(task.separator))))
+        else:
+            label = task.other_names_of_labels.get(label, label)
         if problem := label_problem(label, labels):
             raise UserError(f"{path}, row {index + 1}: {problem}")
         yield InputExample(table.guid.format(cells.get("id", index)), cells["text_a"], cells.get("text_b"), label)
@@ -219,8 +220,16 @@ def _read_examples(
         raise UserError(f"{path}: has no usable row" + (f" in the language {table.only!r}" if table.only else ""))
 
 
-def label_problem(label: str, labels: Sequence[str] | None) -> str | None:
+def labels_of(example: InputExample) -> tuple[str, ...]:
+    """The labels of an example, whether it has one or may have several."""
+    return example.label if isinstance(example.label, tuple) else (example.label,)
+
+
+def label_problem(label: str | tuple[str, ...], labels: Sequence[str] | None) -> str | None:
     """What is wrong with a label, or None; `labels` is that of a TaskProcessor, None while the labels are collected."""
+    if isinstance(label, tuple):
+        problems = (label_problem(part, labels) for part in label)
+        return next(filter(None, problems), None)
     if labels is None:
         return None if label else "the label is empty"
     if not labels:

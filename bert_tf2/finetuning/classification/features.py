@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from absl import logging
 
 from bert_tf2 import records, tokenization
-from bert_tf2.finetuning.classification.examples import InputExample, label_problem
+from bert_tf2.finetuning.classification.examples import InputExample, label_problem, labels_of
 from bert_tf2.support import console, progress
 from bert_tf2.support.errors import UserError
 
@@ -22,13 +22,14 @@ class InputFeatures:
 
     Attributes:
       input_ids, input_mask, segment_ids: max_seq_length numbers each.
-      label_id: the label's index, or the score of a regression.
+      label_id: the label's index, or the score of a regression; if an example may have several labels, 1 or 0 for
+        each of the labels.
     """
 
     input_ids: list[int]
     input_mask: list[int]
     segment_ids: list[int]
-    label_id: int | float
+    label_id: int | float | list[int]
 
 
 def truncate_seq_pair(tokens_a: list[str], tokens_b: list[str], max_length: int) -> None:
@@ -88,11 +89,17 @@ def convert_single_example(
         input_ids=tokenizer.convert_tokens_to_ids(tokens) + padding,
         input_mask=[1] * len(tokens) + padding,
         segment_ids=[0] * first_length + [1] * (len(tokens) - first_length) + padding,
-        label_id=label_list.index(example.label) if label_list else float(example.label),
+        label_id=_label_id(example.label, label_list),
     )
     if ex_index < 5:
         _log_example(ex_index, example, tokens, features, log_level)
     return features
+
+
+def _label_id(label: str | tuple[str, ...], label_list: Sequence[str]) -> int | float | list[int]:
+    if isinstance(label, tuple):
+        return [int(name in label) for name in label_list]
+    return label_list.index(label) if label_list else float(label)
 
 
 def _log_example(
@@ -101,7 +108,7 @@ def _log_example(
     """Logs the first example as text, and several examples as numbers if --verbose_logging is set."""
     printable = " ".join(map(tokenization.printable_text, tokens))
     if ex_index == 0:
-        rows = {"id": example.guid, "tokens": printable, "label": example.label}
+        rows = {"id": example.guid, "tokens": printable, "label": ", ".join(labels_of(example)) or "none"}
         logging.log(log_level, "%s", console.table("The first example:", rows))
     logging.debug("*** Example ***")
     logging.debug("guid: %s", example.guid)
@@ -138,8 +145,10 @@ def convert_examples(
         yield convert_single_example(index, example, label_list, max_seq_length, tokenizer, log_level)
 
 
-def record_kind(label_list: Sequence[str]) -> records.RecordKind:
+def record_kind(label_list: Sequence[str], multi_label: bool = False) -> records.RecordKind:
     """The kind of record for features that were made with this label list."""
+    if multi_label:
+        return records.MULTI_LABEL
     return records.CLASSIFICATION if label_list else records.REGRESSION
 
 
@@ -149,7 +158,7 @@ def as_record(features: InputFeatures) -> dict[str, Sequence[float]]:
         "input_ids": features.input_ids,
         "input_mask": features.input_mask,
         "segment_ids": features.segment_ids,
-        "label_ids": [features.label_id],
+        "label_ids": features.label_id if isinstance(features.label_id, list) else [features.label_id],
         "is_real_example": [1],  # read by the reference, whose padding examples do not exist here
     }
 

@@ -19,6 +19,7 @@ class ClassifierOptions(PredictionOptions, EvaluationOptions, FineTuneOptions):
     """
 
     any_of = ("do_train", "do_eval", "do_predict", "do_export")
+    needs = (("glue_submission", "do_predict"), ("class_weights", "do_train"))
 
     data_dir: str = setting("Folder with the task's tables (train.tsv, dev.tsv, test.tsv or similar).", group=DATA)
     task_name: str = setting(
@@ -56,8 +57,11 @@ class ClassifierOptions(PredictionOptions, EvaluationOptions, FineTuneOptions):
 
     def check(self) -> None:
         own_tables = self.task_name.lower() == "tsv"
-        if not own_tables:
-            find_task(self.task_name)
+        task = None if own_tables else find_task(self.task_name)
+        if self.glue_submission and not (task and task.test.submission):
+            raise WrongSetting(f"--glue_submission: {self.task_name} is not a task of gluebenchmark.com")
+        if self.class_weights and task and task.regression:
+            raise WrongSetting(f"--class_weights: {self.task_name} has no classes")
         if self.multi_label and not own_tables:
             raise WrongSetting("--multi_label is for tables of your own: it needs --task_name=tsv")
         if self.multi_label and not self.label_separator:
@@ -72,4 +76,5 @@ class ClassifierOptions(PredictionOptions, EvaluationOptions, FineTuneOptions):
             label=self.label_column,
             id=self.id_column,
             header=self.header,
+            separator=self.label_separator if self.multi_label else None,
         )

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import os
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -11,6 +13,7 @@ from absl import logging
 from bert_tf2 import heads, records
 from bert_tf2.finetuning import classification, driver
 from bert_tf2.finetuning.classification import scores as metrics
+from bert_tf2.finetuning.classification.class_weights import class_weights
 from bert_tf2.finetuning.classification.features import convert_examples
 from bert_tf2.finetuning.classification.options import ClassifierOptions
 from bert_tf2.finetuning.driver import Batches, Export, Scores, known_labels
@@ -39,13 +42,24 @@ class ClassifierTask(driver.Task):
             options.task_name, tsv=options.columns, label_map=known_labels(options)
         )
 
+    @functools.cached_property
+    def eval_parts(self) -> Sequence[str]:
+        return ("eval", *(f"eval_{name}" for name in self._processor.further_sets(self.options.data_dir, "dev")))
+
+    @functools.cached_property
+    def predict_parts(self) -> Sequence[str]:
+        return ("predict", *(f"predict_{name}" for name in self._processor.further_sets(self.options.data_dir, "test")))
+
     def read(self, part: str) -> Sequence[classification.InputExample]:
-        read = {
-            "train": self._processor.get_train_examples,
-            "eval": self._processor.get_dev_examples,
-            "predict": self._processor.get_test_examples,
-        }
-        examples = read[part](self.options.data_dir)
+        folder, (kind, _, further) = self.options.data_dir, part.partition("_")
+        if further:
+            table = {"eval": "dev", "predict": "test"}[kind]
+            examples = self._processor.get_further_examples(folder, table, further)
+        elif kind == "train":
+            examples = self._processor.get_train_examples(folder)
+        else:
+            read = {"eval": self._processor.get_dev_examples, "predict": self._processor.get_test_examples}
+            examples = read[kind](folder)
         if any(example.text_b is not None for example in examples):
             self.config.check_pairs(f"the task {self._processor.task.name}")
         return examples
@@ -54,13 +68,20 @@ class ClassifierTask(driver.Task):
         return self._processor.label_map()
 
     def make_model(self, dtype: str) -> heads.ClassifierModel:
-        regression = self._processor.task.regression
-        return heads.ClassifierModel(
-            self.config, num_labels=len(self.label_map.labels), regression=regression, dtype=dtype
+        label_map = self.label_map
+        model = heads.ClassifierModel(
+            self.config,
+            num_labels=len(label_map.labels),
+            regression=label_map.regression,
+            multi_label=label_map.multi_label,
+            dtype=dtype,
         )
+        if self.options.do_train and self.options.class_weights:
+            model.class_weights = class_weights(self.options.class_weights, self.examples["train"], label_map)
+        return model
 
     def kind(self, part: str) -> records.RecordKind:
-        return classification.record_kind(self.label_map.labels)
+        return classification.record_kind(self.label_map.labels, self.label_map.multi_label)
 
     def rows(self, part: str) -> Iterable[Mapping[str, Sequence]]:
         features = convert_examples(
@@ -85,18 +106,32 @@ class ClassifierTask(driver.Task):
             # The mean of the batches' means: a smaller last batch counts in full, as in the reference.
             "loss": np.float32(np.mean([batch["example_loss"].mean() for batch in answers])),
         }
-        if not task.regression:
+        if not (task.regression or task.multi_label):
             results["eval_accuracy"] = np.float32(np.mean(outputs.argmax(axis=-1) == labels))
         measures = metrics.compute_metrics(task, labels, outputs, self.label_map.labels)
-        return Scores(measures, task.main_measure, task.measures, results)
+        if task.multi_label:
+            results |= {name: np.float32(measures[name]) for name in task.measures}
+        return Scores(measures, task.main_measure, task.measures, results, metrics.screen(measures))
 
     def write(self, part: str, answers: list[Mapping[str, np.ndarray]]) -> Sequence[str]:
-        probabilities = _column(answers, "probabilities")
+        """The names of the files of a further table end in its name, as in predictions_mismatched.tsv."""
+        probabilities, labels = _column(answers, "probabilities"), self.label_map.labels
         guids = [example.guid for example in self.examples[part]]
-        folder, labels = self.options.output_dir, self.label_map.labels
-        classification.write_test_results(f"{folder}/test_results.tsv", probabilities)
-        classification.write_predictions(f"{folder}/predictions.tsv", guids, labels, probabilities)
-        return ["test_results.tsv", "predictions.tsv"]
+        further, task = part.partition("_")[2], self._processor.task
+        ending = f"_{further}.tsv" if further else ".tsv"
+        written = [f"test_results{ending}", f"predictions{ending}"]
+        results, predictions = (os.path.join(self.options.output_dir, name) for name in written)
+        classification.write_test_results(results, probabilities)
+        if task.multi_label:
+            classification.write_multi_label_predictions(predictions, guids, labels, probabilities, task.separator)
+        else:
+            classification.write_predictions(predictions, guids, labels, probabilities)
+        if self.options.glue_submission:
+            table = task.further[further].test if further else task.test
+            written.append(os.path.join("glue", table.submission))
+            path = os.path.join(self.options.output_dir, written[-1])
+            classification.write_glue_submission(path, labels, probabilities)
+        return written
 
 
 def _column(batches: Sequence[Mapping[str, np.ndarray]], name: str) -> np.ndarray:

@@ -14,6 +14,7 @@ import numpy as np
 
 from bert_tf2.finetuning.classification.tasks import Task
 from bert_tf2.support.errors import UserError
+from bert_tf2.weights.labels import THRESHOLD
 
 
 def compute_metrics(
@@ -23,13 +24,16 @@ def compute_metrics(
 
     Args:
       task: says which measures there are.
-      labels: [n]; the index of the right class in `label_list`, or the right score of a regression.
-      outputs: [n, classes] probabilities or logits, or [n] indexes of classes; regression: [n] or [n, 1] scores.
+      labels: [n]; the index of the right class in `label_list`, or the right score of a regression. If a text may have
+        several labels, [n, labels]: 1 for those that it has, and 0.
+      outputs: [n, classes] probabilities or logits, or [n] indexes of classes; regression: [n] or [n, 1] scores. If a
+        text may have several labels, [n, labels] probabilities.
       label_list: the names of the classes; not needed where the task itself lists them.
 
     Returns:
       `examples` (how many), one entry for each of `task.measures`, and for a classification `per_class`: label ->
-      `precision`, `recall`, `f1`, `support`.
+      `precision`, `recall`, `f1`, `support`. If each text has one label, also `confusion_matrix`: `labels` and `rows`,
+      a row for each right label with the counts of the predicted ones.
 
     Raises:
       UserError: an output is not a finite number.
@@ -42,32 +46,100 @@ def compute_metrics(
         raise UserError("the model's outputs are not finite numbers: its training diverged, try a lower learning rate")
     if task.regression:
         scores = _correlations(np.asarray(labels, np.float64), outputs.reshape(-1).astype(np.float64))
+    elif task.multi_label:
+        scores = _several_labels(np.asarray(labels, np.int64), outputs >= THRESHOLD, label_list)
     else:
         predictions = outputs.argmax(axis=-1) if outputs.ndim == 2 else outputs.astype(np.int64)
         scores = _class_scores(np.asarray(labels, np.int64), predictions, label_list or task.labels)
-    wanted = [*task.measures] if task.regression else [*task.measures, "per_class"]
-    return {"examples": len(labels), **{name: scores[name] for name in wanted}}
+    wanted = (*task.measures, "per_class", "confusion_matrix")
+    return {"examples": len(labels), **{name: scores[name] for name in wanted if name in scores}}
 
 
 def _class_scores(labels: np.ndarray, predictions: np.ndarray, label_list: Sequence[str]) -> Mapping[str, Any]:
     """Both arrays: [n] indexes into `label_list`. `f1` is that of the second class, "1", as GLUE has it."""
     from sklearn import metrics
 
-    columns = metrics.precision_recall_fscore_support(
-        labels, predictions, labels=range(len(label_list)), zero_division=0.0
-    )
-    names = ("precision", "recall", "f1", "support")
-    kinds = (float, float, float, int)
-    per_class = {
-        label: {name: kind(value) for name, kind, value in zip(names, kinds, row, strict=True)}
-        for label, row in zip(label_list, zip(*columns, strict=True), strict=True)
-    }
+    per_class = _per_class(labels, predictions, range(len(label_list)), label_list)
+    matrix = metrics.confusion_matrix(labels, predictions, labels=range(len(label_list)))
     return {
         "accuracy": float(metrics.accuracy_score(labels, predictions)),
         "matthews_correlation": float(metrics.matthews_corrcoef(labels, predictions)),
         "f1": per_class[label_list[1]]["f1"],
         "per_class": per_class,
+        "confusion_matrix": {"labels": [*label_list], "rows": matrix.tolist()},
     }
+
+
+def _several_labels(labels: np.ndarray, predictions: np.ndarray, label_list: Sequence[str]) -> Mapping[str, Any]:
+    """Both arrays: [n, labels], whether the text has the label. `exact_match`: the share of texts without error."""
+    from sklearn import metrics
+
+    f1 = {
+        f"{kind}_f1": float(metrics.f1_score(labels, predictions, average=kind, zero_division=0.0))
+        for kind in ("micro", "macro")
+    }
+    exact_match = float(metrics.accuracy_score(labels, predictions))
+    return {**f1, "exact_match": exact_match, "per_class": _per_class(labels, predictions, None, label_list)}
+
+
+def _per_class(labels: np.ndarray, predictions: np.ndarray, indexes: Sequence[int] | None, names: Sequence[str]):
+    from sklearn import metrics
+
+    columns = metrics.precision_recall_fscore_support(labels, predictions, labels=indexes, zero_division=0.0)
+    kinds = {"precision": float, "recall": float, "f1": float, "support": int}
+    return {
+        name: {measure: kind(value) for (measure, kind), value in zip(kinds.items(), row, strict=True)}
+        for name, row in zip(names, zip(*columns, strict=True), strict=True)
+    }
+
+
+_MOST_COLUMNS = 12  # of a confusion matrix that a terminal can show
+_WIDEST = 20
+
+
+def screen(scores: Mapping[str, Any]) -> str:
+    """What a person wants to see of a classification: the classes, and which are taken for which; "" for a regression.
+
+    With more than 12 classes the most frequent errors stand in place of the matrix.
+    """
+    if "per_class" not in scores:
+        return ""
+    measures = ("precision", "recall", "f1")
+    rows = [
+        (name, *(f"{row[measure]:.4f}" for measure in measures), str(row["support"]))
+        for name, row in scores["per_class"].items()
+    ]
+    parts = ["Scores by label:", _aligned([("label", *measures, "support"), *rows])]
+    if matrix := scores.get("confusion_matrix"):
+        parts += _matrix(**matrix) if len(matrix["labels"]) <= _MOST_COLUMNS else _most_frequent_errors(**matrix)
+    return "\n".join(parts)
+
+
+def _matrix(labels: Sequence[str], rows: Sequence[Sequence[int]]) -> list[str]:
+    lines = [(name, *map(str, row)) for name, row in zip(labels, rows, strict=True)]
+    return ["Confusion matrix:", _aligned([("right \\ predicted", *labels), *lines])]
+
+
+def _most_frequent_errors(labels: Sequence[str], rows: Sequence[Sequence[int]]) -> list[str]:
+    errors = [
+        (count, right, predicted)
+        for right, row in zip(labels, rows, strict=True)
+        for predicted, count in zip(labels, row, strict=True)
+        if right != predicted and count
+    ]
+    worst = sorted(errors, key=lambda error: -error[0])[:_MOST_COLUMNS]
+    lines = [(right, predicted, str(count)) for count, right, predicted in worst]
+    return ["The most frequent errors:", _aligned([("right", "predicted", "count"), *lines])]
+
+
+def _aligned(rows: Sequence[Sequence[str]]) -> str:
+    """A table: the first column to the left, the others to the right."""
+    rows = [[cell if len(cell) <= _WIDEST else f"{cell[: _WIDEST - 3]}..." for cell in row] for row in rows]
+    first, *others = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return "\n".join(
+        f"  {name:<{first}}" + "".join(f"  {cell:>{width}}" for cell, width in zip(cells, others, strict=True))
+        for name, *cells in rows
+    )
 
 
 def _correlations(labels: np.ndarray, predictions: np.ndarray) -> Mapping[str, float]:

@@ -67,6 +67,7 @@ class Task:
       measures: the scores (see `scores`) that belong to the task, the main one first.
       other_names_of_labels: spelling in the files -> label.
       further: name -> tables that are evaluated and predicted in addition, if their files exist.
+      separator: what separates the labels of a cell if a text may have several of them, or none; else None.
     """
 
     name: str
@@ -77,6 +78,11 @@ class Task:
     measures: tuple[str, ...] = ("accuracy",)
     other_names_of_labels: Mapping[str, str] = dataclasses.field(default_factory=dict)
     further: Mapping[str, FurtherSet] = dataclasses.field(default_factory=dict)
+    separator: str | None = None
+
+    @property
+    def multi_label(self) -> bool:
+        return self.separator is not None
 
     @property
     def regression(self) -> bool:
@@ -183,7 +189,7 @@ class TsvLayout:
 
     A column is given by its name in the header or by its number, counted from 1. `label` is not needed for prediction.
     Examples are named by their cell in column `id`; without this column they are named `train-1` and so on, by the
-    index of the line from 0, as in the reference.
+    index of the line from 0, as in the reference. With `separator` a cell may hold several labels, or none.
     """
 
     text_a: str
@@ -191,6 +197,7 @@ class TsvLayout:
     label: str | None = None
     id: str | None = None
     header: bool = True
+    separator: str | None = None
 
     def task(self) -> Task:
         """The task that reads these tables; its labels are the labels of the training file, sorted.
@@ -204,7 +211,9 @@ class TsvLayout:
             guid = "{}" if self.id else part + "-{}"
             return Table(f"{part}.tsv", guid, header=self.header, **{**columns, **changes})
 
-        return Task("tsv", table("train"), table("dev"), table("test", label=None), labels=None)
+        measures = ("accuracy",) if self.separator is None else ("micro_f1", "macro_f1", "exact_match")
+        tables = (table("train"), table("dev"), table("test", label=None))
+        return Task("tsv", *tables, labels=None, measures=measures, separator=self.separator)
 
     def _column(self, name: str) -> Column | None:
         value = getattr(self, name)
