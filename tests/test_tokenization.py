@@ -43,6 +43,7 @@ def naive():
     module = importlib.util.module_from_spec(spec)
     with pytest.MonkeyPatch.context() as patch:
         patch.syspath_prepend(str(ROOT / "benchmarks"))  # where it stands when it is run
+        patch.setitem(sys.modules, spec.name, module)  # where its dataclasses look up their annotations
         spec.loader.exec_module(module)
     return module
 

@@ -160,7 +160,7 @@ def run(task: Task, export: Export | None = None) -> dict[str, Any] | None:
         task, so the tasks do not know it.)
 
     Returns:
-      The results of the evaluation: what `eval_results.txt` holds, or else the metrics. None without an evaluation.
+      What the evaluation found, as in `eval_metrics.json` and `eval_results.txt`. None without an evaluation.
 
     Raises:
       UserError: files that are missing, malformed or do not fit together.
@@ -258,7 +258,7 @@ class _Call:
         for found in scores.values():
             if found.screen:
                 logging.info("%s", found.screen)
-        return results or metrics
+        return {**metrics, **results}
 
     def _export(self, export: Export) -> str:
         """Exports the weights that evaluation and prediction use."""

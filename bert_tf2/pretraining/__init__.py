@@ -13,6 +13,6 @@ __getattr__, __dir__ = lazy.names(
         "examples": "TrainingInstance make_instances instances_of_document truncate_seq_pair create_training_instances"
         " create_instances_from_document",
         "masking": "MaskedLmInstance choose_predictions shuffle create_masked_lm_predictions",
-        "example_files": "write_instance_to_example_files run",
+        "example_files": "write_instance_to_example_files",
     },
 )

@@ -202,15 +202,14 @@ def test_labels_must_be_known_and_as_many_as_outputs(exported, tmp_path):
         ("classifier", {"max_seq_length": 2}, "--max_seq_length=2: "),
         ("squad", {"max_query_length": 22}, "--max_seq_length=24 must be greater than --max_query_length=22"),
         ("masked_lm", {"top_k": CONFIG.vocab_size + 1}, "--top_k=38: must be from 1 to 37"),
-        ("sentiment", {}, "--task=sentiment: there is no such task; the tasks are features, classifier, squad"),
+        ("sentiment", {}, "--task=sentiment: must be one of features, classifier, squad"),
         ("features", {"init_checkpoint": "gone"}, "gone: no such checkpoint"),
     ],
 )
 def test_settings_that_do_not_fit(exported, tmp_path, task, change, message):
     known = task if task in TASKS else "features"
-    options = make_options(tmp_path, known, exported(known).weights, **change)
     with pytest.raises(UserError, match=message):
-        run(dataclasses.replace(options, task=task))
+        run(dataclasses.replace(make_options(tmp_path, known, exported(known).weights, **change), task=task))
     assert not (tmp_path / "export").exists()
 
 

@@ -108,7 +108,11 @@ def predicted_ids(options: dict, monkeypatch, **how) -> list[np.ndarray]:
         return ner.assemble_tags(sentences, features, predictions, labels)
 
     with monkeypatch.context() as patch:
-        patch.setattr(finetune_ner, "ner", SimpleNamespace(**{**vars(ner), "assemble_tags": spy}))
+        patch.setattr(
+            finetune_ner,
+            "ner",
+            SimpleNamespace(**{**{name: getattr(ner, name) for name in dir(ner)}, "assemble_tags": spy}),
+        )
         finetune_ner.run(NerOptions(**options, **how))
     return seen
 

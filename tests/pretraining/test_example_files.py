@@ -15,7 +15,7 @@ from golden_data import GOLDEN, cases, digest
 from pretraining_text import CORPUS, VOCABULARY
 
 from bert_tf2 import pretraining
-from bert_tf2.pretraining import CreatePretrainingDataOptions, PretrainingDataOptions
+from bert_tf2.pretraining import CreatePretrainingDataOptions, PretrainingDataOptions, example_files
 from bert_tf2.support import progress
 from bert_tf2.support.errors import UserError
 
@@ -45,7 +45,7 @@ def read_records(path):
 
 def make(corpus, vocab_file, output, **options):
     settings = {"max_seq_length": 24, "max_predictions_per_seq": 4, "do_lower_case": True, **options}
-    pretraining.run(
+    example_files.run(
         CreatePretrainingDataOptions(input_file=corpus, output_file=output, vocab_file=vocab_file, **settings)
     )
 
@@ -223,7 +223,7 @@ def test_examples_are_the_references(case, tmp_path):
     settings = dict(case["flags"])
     do_lower_case = settings.pop("do_lower_case", True)
     outputs = [f"{tmp_path}/{number}" for number in range(case["num_output_files"])]
-    pretraining.run(
+    example_files.run(
         CreatePretrainingDataOptions(
             input_file=",".join(str(GOLDEN / path) for path in case["input_file"]),
             output_file=",".join(outputs),

@@ -402,7 +402,7 @@ def test_the_script_takes_sentences_from_flags_and_writes_json(folder):
         ([], "--init_checkpoint must be given"),
         (["--init_checkpoint=x", "--top_k=0"], "--top_k"),
         (["--init_checkpoint=x", "--output_format=xml"], "--output_format"),
-        (["--init_checkpoint=x", "--input_file=a", "--sentence=b"], "input_file, sentence"),
+        (["--init_checkpoint=x", "--input_file=a", "--sentence=b"], "--input_file and --sentence exclude"),
     ],
 )
 def test_wrong_flags_are_answered_in_one_line(folder, flags, message):

@@ -12,7 +12,6 @@ import numpy as np
 import pytest
 import toy_data
 
-from bert_tf2 import pretraining as pretraining_data
 from bert_tf2.finetuning import tuner
 from bert_tf2.finetuning.classification import run as finetune_classifier
 from bert_tf2.finetuning.classification.options import ClassifierOptions
@@ -21,7 +20,7 @@ from bert_tf2.finetuning.ner.options import NerOptions
 from bert_tf2.finetuning.squad import run as finetune_squad
 from bert_tf2.finetuning.squad import scores as squad_scores
 from bert_tf2.finetuning.squad.options import SquadOptions
-from bert_tf2.pretraining import predict_masked
+from bert_tf2.pretraining import example_files, predict_masked
 from bert_tf2.pretraining import run as pretraining
 from bert_tf2.pretraining.options import CreatePretrainingDataOptions, MaskedLMOptions, PretrainingOptions
 from bert_tf2.support.errors import UserError
@@ -98,7 +97,7 @@ def test_from_text_to_filled_blanks(tmp_path, log_lines, capsys):
     assert {*toy_data.NAMES, *toy_data.PLACES, "lives"} <= {*vocab}
     config = toy_data.config(vocab_size=len(vocab), hidden_size=32, intermediate_size=64, initializer_range=0.1)
     (tmp_path / "bert_config.json").write_text(config.to_json_string())
-    pretraining_data.run(
+    example_files.run(
         CreatePretrainingDataOptions(
             input_file=str(tmp_path / "text.txt"),
             output_file=f"{tmp_path}/a.tfrecord,{tmp_path}/b.tfrecord",

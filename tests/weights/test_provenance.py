@@ -13,16 +13,16 @@ from refused import message_of
 from small_models import randomize, small_config
 
 from bert_tf2 import checkpoint, heads, records
+from bert_tf2.export.run import export_model
 from bert_tf2.finetuning import extract_features
 from bert_tf2.finetuning.classification import run as finetune_classifier
 from bert_tf2.finetuning.classification.options import ClassifierOptions
 from bert_tf2.finetuning.options import FeatureOptions
 from bert_tf2.finetuning.squad import run as finetune_squad
 from bert_tf2.finetuning.squad.options import SquadOptions
-from bert_tf2.pretraining import examples as pretraining_data
-from bert_tf2.pretraining import predict_masked
+from bert_tf2.pretraining import example_files, predict_masked
 from bert_tf2.pretraining import run as pretraining
-from bert_tf2.pretraining.options import MaskedLMOptions, PretrainingDataOptions, PretrainingOptions
+from bert_tf2.pretraining.options import CreatePretrainingDataOptions, MaskedLMOptions, PretrainingOptions
 from bert_tf2.support.errors import UserError
 from bert_tf2.training.loop import start_from
 from bert_tf2.weights import convert, huggingface, provenance
@@ -49,8 +49,10 @@ CASED_FOLDER_CALLS = {
     "run_pretraining": lambda flags: pretraining.run(
         PretrainingOptions(input_file="gone", output_dir="out", do_train=True, max_seq_length=32, **flags)
     ),
-    "create_pretraining_data": lambda flags: pretraining_data.create_pretraining_data(
-        "text.txt", "out.tfrecord", flags["vocab_file"], None, PretrainingDataOptions()
+    "create_pretraining_data": lambda flags: example_files.run(
+        CreatePretrainingDataOptions(
+            input_file="text.txt", output_file="out.tfrecord", vocab_file=flags["vocab_file"], do_lower_case=None
+        )
     ),
 }
 
@@ -118,7 +120,7 @@ def trained(tmp_path_factory, tables) -> dict:
 
 
 def run_again(trained: dict, **changes) -> None:
-    finetune_classifier.run(ClassifierOptions(**{**trained, "do_lower_case": False, **changes}))
+    finetune_classifier.run(ClassifierOptions(**{**trained, "do_lower_case": False, **changes}), export_model)
 
 
 @pytest.mark.parametrize("folder", ["out", "out/best"])
