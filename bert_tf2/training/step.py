@@ -40,7 +40,7 @@ def _loss_terms(model, batch: Batch, dropout_seed: tf.Tensor, length_groups: int
     if length_groups == 1:
         return model.loss_terms(batch, dropout_seed=dropout_seed)
     features = model.record_kind.features
-    per_token = [name for name in batch if features[name].length == "max_seq_length"]
+    per_token = {name for name, feature in features.items() if feature.length == "max_seq_length"}
     of_groups = [
         model.loss_terms(part, dropout_seed=tf.random.experimental.stateless_fold_in(dropout_seed, group))
         for group, part in enumerate(split_by_length(batch, length_groups, per_token))

@@ -1,0 +1,300 @@
+"""Texts with several labels, class weights, further tables: the rules by hand, and whole calls."""
+
+from __future__ import annotations
+
+import json
+import math
+import pathlib
+
+import numpy as np
+import pytest
+import toy_data
+from refused import message_of
+from small_models import LABELS, randomize, small_batch, small_config
+
+from bert_tf2 import export as exports
+from bert_tf2 import heads, records
+from bert_tf2.export.run import export_model
+from bert_tf2.finetuning import classification
+from bert_tf2.finetuning.classification.class_weights import class_weights
+from bert_tf2.finetuning.classification.examples import InputExample
+from bert_tf2.finetuning.classification.options import ClassifierOptions
+from bert_tf2.finetuning.classification.run import run
+from bert_tf2.finetuning.classification.scores import compute_metrics, screen
+from bert_tf2.tokenization import FullTokenizer
+from bert_tf2.training.step import split_by_length
+from bert_tf2.weights import convert, sources
+from bert_tf2.weights.labels import LabelMap, load_label_map, read_label_map, save_label_map
+from bert_tf2.weights.options import ConversionOptions
+
+MAP = LabelMap("tsv", ("fun", "long", "sad"), regression=False, multi_label=True)
+LAYOUT = classification.TsvLayout("text", label="tags", id="name", separator=",")
+
+
+def write_tables(folder: pathlib.Path, train: list[str], test: int = 3) -> str:
+    folder.mkdir(exist_ok=True)
+    for part in ("train", "dev"):
+        rows = [(f"{part}{number}", "a film", labels) for number, labels in enumerate(train)]
+        toy_data.write_table(folder / f"{part}.tsv", "name\ttext\ttags", rows)
+    toy_data.write_table(folder / "test.tsv", "name\ttext", [(f"t{number}", "a book") for number in range(test)])
+    return str(folder)
+
+
+# Tables
+
+
+def test_labels_are_separated_and_collected(tmp_path):
+    folder = write_tables(tmp_path / "d", ["sad,fun", "", " long , fun", "fun,"])
+    processor = classification.get_processor("tsv", tsv=LAYOUT)
+    examples = processor.get_train_examples(folder)
+    assert [example.label for example in examples] == [("sad", "fun"), (), ("long", "fun"), ("fun",)]
+    assert processor.get_labels() == ["fun", "long", "sad"]
+    assert processor.label_map() == MAP
+
+
+def test_an_unknown_label_among_several_is_named(tmp_path):
+    folder = write_tables(tmp_path / "d", ["sad", "sad,funny"])
+    processor = classification.get_processor("tsv", tsv=LAYOUT, label_map=MAP)
+    assert "dev.tsv, row 3: unknown label 'funny'" in message_of(processor.get_dev_examples, folder)
+
+
+def test_a_model_of_one_label_is_not_one_of_several():
+    one = LabelMap("tsv", MAP.labels, regression=False)
+    assert "one of the labels fun, long, sad" in message_of(
+        classification.get_processor, "tsv", tsv=LAYOUT, label_map=one
+    )
+
+
+def test_features_hold_a_number_for_each_label(tmp_path):
+    tokenizer = FullTokenizer(toy_data.write_model(tmp_path)["vocab_file"])
+    features = classification.convert_single_example(
+        0, InputExample("a", "a film", None, ("sad", "fun")), ["fun", "long", "sad"], 8, tokenizer
+    )
+    assert classification.as_record(features)["label_ids"] == [1, 0, 1]
+    assert classification.record_kind(MAP.labels, multi_label=True) is records.MULTI_LABEL
+
+
+def test_label_map_keeps_it_and_says_nothing_where_there_is_one_label(tmp_path):
+    save_label_map(str(tmp_path), MAP)
+    assert load_label_map(str(tmp_path)) == MAP
+    save_label_map(str(tmp_path), LabelMap("tsv", MAP.labels, regression=False))
+    assert json.loads((tmp_path / "label_map.json").read_text()).keys() == {"task", "labels", "regression"}
+    (tmp_path / "label_map.json").write_text(
+        '{"task": "t", "labels": ["a", "b"], "regression": false, "multi_label": 1}'
+    )
+    assert "'multi_label' must be true or false" in message_of(read_label_map, str(tmp_path / "label_map.json"))
+
+
+# The loss
+
+
+def logits_and_batch(**kwargs):
+    model = heads.ClassifierModel(small_config(), LABELS, **kwargs)
+    randomize(model)
+    batch = small_batch()
+    if model.multi_label:
+        batch["label_ids"] = (np.arange(4 * LABELS).reshape(4, LABELS) % 3 == 0).astype(np.int32)
+    model.call = lambda batch, training=False, dropout_seed=None, call=model.call: call(batch)  # without dropout
+    return model, np.asarray(model.call(batch), np.float64), batch
+
+
+def test_the_loss_of_several_labels_by_hand():
+    model, logits, batch = logits_and_batch(multi_label=True)
+    y = batch["label_ids"]
+    losses = np.log1p(np.exp(-np.where(y == 1, logits, -logits)))
+    (term,) = model.loss_terms(batch, dropout_seed=None)
+    np.testing.assert_allclose(term.mean(), losses.mean(), rtol=1e-5)
+    outputs = model.outputs(batch)
+    np.testing.assert_allclose(outputs["probabilities"], 1 / (1 + np.exp(-logits)), rtol=1e-5)
+    np.testing.assert_allclose(outputs["example_loss"], losses.mean(axis=1), rtol=1e-5)
+
+
+def test_class_weights_by_hand():
+    model, logits, batch = logits_and_batch()
+    y = batch["label_ids"]
+    losses = np.log(np.exp(logits).sum(axis=1)) - logits[np.arange(len(y)), y]
+    model.class_weights = tuple(float(number + 1) for number in range(LABELS))
+    (term,) = model.loss_terms(batch, dropout_seed=None)
+    np.testing.assert_allclose(term.mean(), np.average(losses, weights=y + 1.0), rtol=1e-5)
+    np.testing.assert_allclose(model.outputs(batch)["example_loss"], losses, rtol=1e-5)  # as the reference's
+
+
+def test_weights_of_several_labels_by_hand():
+    model, logits, batch = logits_and_batch(multi_label=True)
+    y, weights = batch["label_ids"], np.arange(1.0, LABELS + 1)
+    losses = np.where(y == 1, weights, 1.0) * np.log1p(np.exp(-np.where(y == 1, logits, -logits)))
+    model.class_weights = tuple(weights)
+    (term,) = model.loss_terms(batch, dropout_seed=None)
+    np.testing.assert_allclose(term.mean(), losses.mean(), rtol=1e-5)
+
+
+def test_groups_of_like_length_leave_the_labels_whole():
+    _, _, batch = logits_and_batch(multi_label=True)
+    parts = split_by_length(batch, 2, {"input_ids", "input_mask", "segment_ids"})
+    assert all(part["label_ids"].shape[1] == LABELS for part in parts)
+
+
+EXAMPLES = [InputExample("", "", None, label) for label in ("a", "a", "a", "b")]
+PAIR = LabelMap("tsv", ("a", "b"), regression=False)
+
+
+def test_balanced_weights():
+    assert class_weights("balanced", EXAMPLES, PAIR) == pytest.approx((4 / 6, 4 / 2))
+    several = [InputExample("", "", None, labels) for labels in (("fun",), ("fun", "sad"), (), ("fun",))]
+    assert class_weights("balanced", several, MAP) == pytest.approx((1 / 3, 4.0, 3.0))
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ({"a": 1}, "has no weight for 'b'"),
+        ({"a": 1, "b": 2, "c": 3}, "there is no label 'c'"),
+        ({"a": 1, "b": 0}, "the weight of 'b' is 0; a positive number is needed"),
+        ({"a": 1, "b": "2"}, "the weight of 'b' is '2'"),
+        ({"a": 1, "b": math.inf}, "the weight of 'b' is inf"),
+    ],
+)
+def test_weights_of_a_file(tmp_path, content, message):
+    path = tmp_path / "weights.json"
+    path.write_text(json.dumps(content))
+    assert message in message_of(class_weights, str(path), EXAMPLES, PAIR)
+    path.write_text('{"b": 2.5, "a": 1}')
+    assert class_weights(str(path), EXAMPLES, PAIR) == (1.0, 2.5)
+
+
+# Scores
+
+
+def test_scores_of_several_labels_by_hand():
+    right = np.array([[1, 0, 0], [1, 1, 0], [0, 0, 0], [0, 1, 0]])
+    outputs = np.array([[0.9, 0.1, 0.2], [0.5, 0.4, 0.1], [0.1, 0.1, 0.1], [0.7, 0.8, 0.49]])
+    scores = compute_metrics(LAYOUT.task(), right, outputs, MAP.labels)
+    # fun: 2 of 3 given ones are right, none is missed; long: 1 of 2 found; sad: never there and never given.
+    assert scores["per_class"]["fun"] == {"precision": 2 / 3, "recall": 1.0, "f1": 0.8, "support": 2}
+    assert scores["per_class"]["long"] == {"precision": 1.0, "recall": 0.5, "f1": pytest.approx(2 / 3), "support": 2}
+    assert scores["micro_f1"] == pytest.approx(2 * 3 / (4 + 4))  # 3 right ones of 4 given ones and of 4 that there are
+    assert scores["macro_f1"] == pytest.approx((0.8 + 2 / 3 + 0.0) / 3)
+    assert scores["exact_match"] == 0.5
+    assert "confusion_matrix" not in scores
+
+
+def test_the_confusion_matrix_and_the_screen():
+    task = classification.TASKS["mnli"]
+    outputs = np.eye(3)[[0, 1, 1, 2, 0]]
+    scores = compute_metrics(task, [0, 1, 2, 2, 0], outputs)
+    assert scores["confusion_matrix"] == {"labels": [*task.labels], "rows": [[2, 0, 0], [0, 1, 0], [0, 1, 1]]}
+    assert screen(scores).splitlines() == [
+        "Scores by label:",
+        "  label          precision  recall      f1  support",
+        "  contradiction     1.0000  1.0000  1.0000        2",
+        "  entailment        0.5000  1.0000  0.6667        1",
+        "  neutral           1.0000  0.5000  0.6667        2",
+        "Confusion matrix:",
+        "  right \\ predicted  contradiction  entailment  neutral",
+        "  contradiction                  2           0        0",
+        "  entailment                     0           1        0",
+        "  neutral                        0           1        1",
+    ]
+
+
+def test_of_many_classes_the_worst_errors_are_shown():
+    task = classification.TsvLayout("text", label="tags").task()
+    names = [f"class{number}" for number in range(20)]
+    labels = [*range(20), 3, 3, 4]
+    predictions = np.array([*range(20), 5, 5, 6])
+    text = screen(compute_metrics(task, labels, predictions, names))
+    assert text.splitlines()[-3:] == [
+        "  right   predicted  count",
+        "  class3     class5      2",
+        "  class4     class6      1",
+    ]
+    assert "Confusion matrix" not in text
+
+
+# Whole calls
+
+
+def options(folder: pathlib.Path, **changes) -> ClassifierOptions:
+    settings = {
+        **toy_data.write_model(folder, num_hidden_layers=1),
+        **{"text_a_column": "text", "label_column": "tags", "id_column": "name", "task_name": "tsv"},
+        **{"data_dir": str(folder / "d"), "output_dir": str(folder / "out"), "max_seq_length": 12},
+        **{"train_batch_size": 8, "multi_label": True},
+    }
+    return ClassifierOptions(**{**settings, **changes})
+
+
+def test_training_prediction_conversion_and_export(tmp_path, log_lines):
+    """ "good" and "in" are labels of their own; a tiny model learns them."""
+    rows = [" ".join(words) for words in (("film", "a"), ("good", "a"), ("in", "a"), ("good", "in"))] * 16
+    named = {"good": "fun", "in": "sad"}
+    cells = [",".join(named[word] for word in row.split() if word in named) for row in rows]
+    (tmp_path / "d").mkdir()
+    for part in ("train", "dev"):
+        table = [(f"{part}{number}", *row) for number, row in enumerate(zip(rows, cells, strict=True))]
+        toy_data.write_table(tmp_path / "d" / f"{part}.tsv", "name\ttext\ttags", table)
+    toy_data.write_table(tmp_path / "d" / "test.tsv", "name\ttext", [(f"t{n}", row) for n, row in enumerate(rows[:4])])
+    switches = dict.fromkeys(("do_train", "do_eval", "do_predict", "do_export"), True)
+    results = run(
+        options(tmp_path, **switches, learning_rate=1e-2, num_train_epochs=12, class_weights="balanced"), export_model
+    )
+    assert results["micro_f1"] == results["macro_f1"] == results["exact_match"] == 1.0
+    text = (tmp_path / "out" / "eval_results.txt").read_text()
+    assert "micro_f1 = 1.0" in text and "eval_accuracy" not in text
+    assert (tmp_path / "out" / "predictions.tsv").read_text() == "id\tlabels\nt0\t\nt1\tfun\nt2\tsad\nt3\tfun,sad\n"
+    answer = exports.load(str(tmp_path / "out" / "export"))
+    assert [found["labels"] for found in answer(rows[:4])] == [[], ["fun"], ["sad"], ["fun", "sad"]]
+    convert.run(ConversionOptions(input=str(tmp_path / "out"), output=str(tmp_path / "hf"), to="hf"))
+    assert json.loads((tmp_path / "hf" / "config.json").read_text())["problem_type"] == "multi_label_classification"
+    assert sources.open_weights(str(tmp_path / "hf")).labels().multi_label
+    again = run(options(tmp_path, do_eval=True, init_checkpoint=str(tmp_path / "hf"), output_dir=str(tmp_path / "new")))
+    assert again["micro_f1"] == 1.0
+
+
+def test_mismatched_tables_and_the_files_for_glue(tmp_path):
+    """The second tables are evaluated and predicted too, beside the first ones."""
+    folder = tmp_path / "d"
+    folder.mkdir()
+    names = ["index", "promptID", "pairID", "genre", *(f"x{n}" for n in range(4)), "sentence1", "sentence2"]
+
+    def write(name: str, count: int, *labels: str) -> None:
+        header = "\t".join([*names, *(["label1", "gold_label"] if labels else [])])
+        more = [[label, label] for label in labels] * count if labels else [[]] * count
+        rows = [[n, *"abcdefg", "a film", "a book", *more[n]] for n in range(count)]
+        toy_data.write_table(folder / name, header, rows)
+
+    write("train.tsv", 24, "neutral", "entailment", "contradiction")
+    write("dev_matched.tsv", 2, "neutral")
+    write("dev_mismatched.tsv", 3, "entailment")
+    write("test_matched.tsv", 2)
+    write("test_mismatched.tsv", 4)
+    task = {"task_name": "mnli", "multi_label": False, "text_a_column": None, "label_column": None, "id_column": None}
+    switches = dict.fromkeys(("do_train", "do_eval", "do_predict", "glue_submission"), True)
+    results = run(options(tmp_path, **switches, **task, num_train_epochs=0.5))
+    metrics = json.loads((tmp_path / "out" / "eval_metrics.json").read_text())
+    assert (metrics["examples"], metrics["mismatched"]["examples"]) == (2, 3)
+    assert results["mismatched_eval_accuracy"] == np.float32(metrics["mismatched"]["accuracy"])
+    out = tmp_path / "out"
+    lines = {path: len((out / path).read_text().splitlines()) for path in (
+        *("test_results.tsv", "test_results_mismatched.tsv", "predictions_mismatched.tsv"),
+        *("glue/MNLI-m.tsv", "glue/MNLI-mm.tsv"),
+    )}  # fmt: skip
+    assert [*lines.values()] == [2, 4, 5, 3, 5]
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"task_name": "cola"}, "--multi_label is for tables of your own"),
+        ({"label_separator": ""}, "--multi_label needs --label_separator"),
+        ({"glue_submission": True, "do_predict": True}, "--glue_submission: tsv is not a task of gluebenchmark.com"),
+        ({"glue_submission": True}, "--glue_submission needs --do_predict"),
+        ({"class_weights": "balanced"}, "--class_weights needs --do_train"),
+        (
+            {"task_name": "sts-b", "multi_label": False, "do_train": True, "class_weights": "balanced"},
+            "--class_weights: sts-b has no classes",
+        ),
+    ],
+)
+def test_settings_that_do_not_fit(tmp_path, changes, message):
+    assert message in message_of(options, tmp_path, **{"do_eval": True, **changes})
