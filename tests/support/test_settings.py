@@ -69,7 +69,7 @@ def test_all_missing_settings_are_named():
         first: str = setting("One.", group=DATA)
         second: str = setting("Two.", group=DATA)
 
-    with pytest.raises(WrongSetting, match="^--first and --second must be given$"):
+    with pytest.raises(WrongSetting, match=r"^--first and --second must be given$"):
         Two(first=None, second="")
 
 

@@ -7,6 +7,7 @@ is 0.0: whoever chooses between checkpoints must be able to compare, and such a 
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -61,9 +62,12 @@ def _class_scores(labels: np.ndarray, predictions: np.ndarray, label_list: Seque
 
     per_class = _per_class(labels, predictions, range(len(label_list)), label_list)
     matrix = metrics.confusion_matrix(labels, predictions, labels=range(len(label_list)))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of a data set with one class, which is no news to the user
+        matthews_correlation = float(metrics.matthews_corrcoef(labels, predictions))
     return {
         "accuracy": float(metrics.accuracy_score(labels, predictions)),
-        "matthews_correlation": float(metrics.matthews_corrcoef(labels, predictions)),
+        "matthews_correlation": matthews_correlation,
         "f1": per_class[label_list[1]]["f1"],
         "per_class": per_class,
         "confusion_matrix": {"labels": [*label_list], "rows": matrix.tolist()},

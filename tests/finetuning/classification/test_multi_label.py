@@ -79,9 +79,8 @@ def test_label_map_keeps_it_and_says_nothing_where_there_is_one_label(tmp_path):
     assert load_label_map(str(tmp_path)) == MAP
     save_label_map(str(tmp_path), LabelMap("tsv", MAP.labels, regression=False))
     assert json.loads((tmp_path / "label_map.json").read_text()).keys() == {"task", "labels", "regression"}
-    (tmp_path / "label_map.json").write_text(
-        '{"task": "t", "labels": ["a", "b"], "regression": false, "multi_label": 1}'
-    )
+    content = {"task": "t", "labels": ["a", "b"], "regression": False, "multi_label": 1}
+    (tmp_path / "label_map.json").write_text(json.dumps(content))
     assert "'multi_label' must be true or false" in message_of(read_label_map, str(tmp_path / "label_map.json"))
 
 
@@ -148,7 +147,7 @@ def test_balanced_weights():
     ("content", "message"),
     [
         ({"a": 1}, "has no weight for 'b'"),
-        ({"a": 1, "b": 2, "c": 3}, "there is no label 'c'"),
+        ({"a": 1, "b": 2, "c": 3}, "has a weight for 'c', which no text has"),
         ({"a": 1, "b": 0}, "the weight of 'b' is 0; a positive number is needed"),
         ({"a": 1, "b": "2"}, "the weight of 'b' is '2'"),
         ({"a": 1, "b": math.inf}, "the weight of 'b' is inf"),
@@ -225,7 +224,7 @@ def options(folder: pathlib.Path, **changes) -> ClassifierOptions:
 
 
 def test_training_prediction_conversion_and_export(tmp_path, log_lines):
-    """ "good" and "in" are labels of their own; a tiny model learns them."""
+    """Two words are labels of their own; a tiny model learns them."""
     rows = [" ".join(words) for words in (("film", "a"), ("good", "a"), ("in", "a"), ("good", "in"))] * 16
     named = {"good": "fun", "in": "sad"}
     cells = [",".join(named[word] for word in row.split() if word in named) for row in rows]
@@ -236,7 +235,7 @@ def test_training_prediction_conversion_and_export(tmp_path, log_lines):
     toy_data.write_table(tmp_path / "d" / "test.tsv", "name\ttext", [(f"t{n}", row) for n, row in enumerate(rows[:4])])
     switches = dict.fromkeys(("do_train", "do_eval", "do_predict", "do_export"), True)
     results = run(
-        options(tmp_path, **switches, learning_rate=1e-2, num_train_epochs=12, class_weights="balanced"), export_model
+        options(tmp_path, **switches, learning_rate=1e-2, num_train_epochs=30, class_weights="balanced"), export_model
     )
     assert results["micro_f1"] == results["macro_f1"] == results["exact_match"] == 1.0
     text = (tmp_path / "out" / "eval_results.txt").read_text()
