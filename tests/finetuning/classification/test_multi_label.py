@@ -215,7 +215,7 @@ def test_of_many_classes_the_worst_errors_are_shown():
 
 def options(folder: pathlib.Path, **changes) -> ClassifierOptions:
     settings = {
-        **toy_data.write_model(folder, num_hidden_layers=1),
+        **toy_data.write_model(folder, num_hidden_layers=1, hidden_size=32, num_attention_heads=4),
         **{"text_a_column": "text", "label_column": "tags", "id_column": "name", "task_name": "tsv"},
         **{"data_dir": str(folder / "d"), "output_dir": str(folder / "out"), "max_seq_length": 12},
         **{"train_batch_size": 8, "multi_label": True},
@@ -235,7 +235,7 @@ def test_training_prediction_conversion_and_export(tmp_path, log_lines):
     toy_data.write_table(tmp_path / "d" / "test.tsv", "name\ttext", [(f"t{n}", row) for n, row in enumerate(rows[:4])])
     switches = dict.fromkeys(("do_train", "do_eval", "do_predict", "do_export"), True)
     results = run(
-        options(tmp_path, **switches, learning_rate=1e-2, num_train_epochs=30, class_weights="balanced"), export_model
+        options(tmp_path, **switches, learning_rate=5e-3, num_train_epochs=30, class_weights="balanced"), export_model
     )
     assert results["micro_f1"] == results["macro_f1"] == results["exact_match"] == 1.0
     text = (tmp_path / "out" / "eval_results.txt").read_text()
