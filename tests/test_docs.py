@@ -99,7 +99,7 @@ def test_every_flag_in_a_sentence_is_one_of_some_script(document):
     names = {name for code in re.findall(r"`([^`]+)`", prose) for name in re.findall(r"(?<![\w-])--(\w+)", code)}
     known = {name for script in SCRIPTS for name in described(script)["flags"]}
     benchmarks = "".join(path.read_text() for path in (ROOT / "benchmarks").glob("*.py"))
-    known |= {f"no{name}" for name in known} | {*re.findall(r'DEFINE_\w+\(\s*"(\w+)"', benchmarks)} | {"logdir"}
+    known |= {f"no{name}" for name in known} | {*re.findall(r"(?m)^    (\w+): .* = setting\(", benchmarks)} | {"logdir"}
     assert names - known == set()
     assert len(names) > 10
 
@@ -164,6 +164,12 @@ def write_tables(folder: pathlib.Path) -> None:
     (folder / "reviews").mkdir()
     for part in ("train", "dev", "test"):
         toy_data.write_table(folder / "reviews" / f"{part}.tsv", "review\tstars", [row[:2] for row in pairs])
+    (folder / "questions").mkdir()
+    for part in ("train", "dev", "test"):
+        rows = [
+            (text, ("places", "people", "places,people", "")[number % 4]) for number, (text, *_) in enumerate(pairs)
+        ]
+        toy_data.write_table(folder / "questions" / f"{part}.tsv", "question\ttopics", rows)
     rows = [(text, text, ("neutral", "entailment", "contradictory")[number % 3]) for number, (text, *_) in
             enumerate(pairs)]  # fmt: skip
     toy_data.write_table(folder / "xnli" / "multinli" / "multinli.train.zh.tsv", "premise\thypo\tlabel", rows)
