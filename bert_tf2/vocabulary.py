@@ -40,16 +40,14 @@ class BuildVocabOptions(Options):
     the "vocab_size" of bert_config.json.
     """
 
-    input_file: str = setting(
-        "Text files in UTF-8, any lines; names and globs, separated by commas.", group=DATA, reads=True
-    )
-    vocab_file: str = setting("The vocabulary to write, one entry a line.", group=DATA, writes_file=True)
-    vocab_size: int = setting("The most entries there may be.", 30522, group=VOCABULARY, low=1, memory=())
+    input_file: str = setting("Text files in UTF-8: names and globs, separated by commas.", group=DATA, reads=True)
+    vocab_file: str = setting("Vocabulary to write, one entry per line.", group=DATA, writes_file=True)
+    vocab_size: int = setting("Maximum number of entries.", 30522, group=VOCABULARY, low=1, memory=())
     do_lower_case: bool = setting(
-        "Lower-case the text and remove accents; as the model will be used.", True, group=VOCABULARY
+        "Whether to lower-case and strip accents; must match the model's setting.", True, group=VOCABULARY
     )
-    num_unused: int = setting("How many [unusedN] entries to keep free for later.", 99, group=VOCABULARY, low=0)
-    min_count: int = setting("How often a piece must occur to become an entry.", 2, group=VOCABULARY, low=1)
+    num_unused: int = setting("Number of [unusedN] entries to reserve.", 99, group=VOCABULARY, low=0)
+    min_count: int = setting("Minimum number of occurrences of a piece.", 2, group=VOCABULARY, low=1)
 
 
 def run(options: BuildVocabOptions) -> list[str]:

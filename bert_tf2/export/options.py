@@ -20,35 +20,35 @@ class ExportOptions(PrecisionOptions, VocabularyOptions, ModelOptions):
           --bert_config_file=$BERT_BASE_DIR/bert_config.json --vocab_file=$BERT_BASE_DIR/vocab.txt
     """
 
-    task: str = setting("What the model is to answer.", group=TO_DO, choices=TASKS)
-    init_checkpoint: str = setting(
-        "The trained weights: a checkpoint, or the folder that holds it.", group=MODEL, reads="weights"
+    task: str = setting("Task of the exported model.", group=TO_DO, choices=TASKS)
+    init_checkpoint: str = setting("Trained weights: a checkpoint or its folder.", group=MODEL, reads="weights")
+    export_dir: str = setting(
+        "Folder for the versions 1, 2, ...; the export becomes the next one.", group=EXPORT, writes=()
     )
-    export_dir: str = setting("Folder for the versions 1, 2, ...; the next one is written.", group=EXPORT, writes=())
     max_seq_length: int | None = sequence_length(
-        "To how many tokens texts are cut; defaults to 128, for squad to 384.", default=None
+        "Maximum number of tokens per text; defaults to 128, for squad to 384.", default=None
     )
     label_map: str | None = setting(
-        "The meaning of the outputs, if no label_map.json lies beside the checkpoint: a file of that format.",
+        "File with the labels, if there is no label_map.json beside the checkpoint.",
         None,
         group=MODEL,
         reads=True,
     )
     precision: str = setting(
-        "What to store the weights and compute in.", "float32", group=EXPORT, choices=("float32", "bfloat16")
+        "Type of the stored weights and the computations.", "float32", group=EXPORT, choices=("float32", "bfloat16")
     )
     text_signatures: bool = setting(
-        "Take raw text too, for which the server needs tensorflow-text.", True, group=EXPORT
+        "Also accept raw text, which requires tensorflow-text in the server.", True, group=EXPORT
     )
-    top_k: int = setting("masked_lm: how many words to find for each [MASK].", 5, group=ANSWERS, low=1)
+    top_k: int = setting("masked_lm: number of words for each [MASK].", 5, group=ANSWERS, low=1)
     doc_stride: int = setting(
         "squad: tokens from the start of a window to the start of the next.", 128, group=ANSWERS, low=1
     )
     max_query_length: int = setting("squad: tokens of a question; longer ones are cut.", 64, group=ANSWERS, low=1)
-    max_answer_length: int = setting("squad: tokens of the longest answer.", 30, group=ANSWERS, low=1)
-    n_best_size: int = setting("squad: among how many best ends to look for an answer.", 20, group=ANSWERS, low=1)
+    max_answer_length: int = setting("squad: maximum number of tokens of an answer.", 30, group=ANSWERS, low=1)
+    n_best_size: int = setting("squad: number of best end positions to consider.", 20, group=ANSWERS, low=1)
     null_score_diff_threshold: float | None = setting(
-        "squad 2.0: no answer if its score exceeds that of the best answer by more than this.", None, group=ANSWERS
+        "SQuAD 2.0: predict no answer if its score exceeds the best answer's by more than this.", None, group=ANSWERS
     )
     # For callers that know the labels, in place of label_map; no flag.
     labels: LabelMap | None = None

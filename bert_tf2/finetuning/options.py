@@ -37,19 +37,19 @@ class FineTuneOptions(LogOptions, VocabularyOptions, TrainingOptions):
 
     needs = (("patience", "eval_steps"),)
 
-    max_seq_length: int = sequence_length("Tokens of an example, special ones included; longer texts are cut.")
-    num_train_epochs: float = setting("How many times to go through the training data.", 3.0, group=TRAINING, low=0.0)
+    max_seq_length: int = sequence_length("Tokens per example, including special tokens; longer texts are cut.")
+    num_train_epochs: float = setting("Number of passes over the training data.", 3.0, group=TRAINING, low=0.0)
     warmup_proportion: float = setting(
-        "Share of the training in which the learning rate rises.", 0.1, group=TRAINING, low=0.0, high=1.0
+        "Fraction of the training in which the learning rate rises.", 0.1, group=TRAINING, low=0.0, high=1.0
     )
     pad_to_max_length: bool = setting(
-        "Pad every batch to max_seq_length, not to its own longest row.", False, group=TRAINING
+        "Pad every batch to max_seq_length instead of to its longest row.", False, group=TRAINING
     )
     eval_steps: int = setting(
-        "Evaluate every so many steps during training and keep the best weights; 0: never.", 0, group=EVALUATION, low=0
+        "Evaluate every N steps and keep the best weights; 0 disables this.", 0, group=EVALUATION, low=0
     )
     patience: int = setting(
-        "End the training after so many evaluations without a better one; 0: never.", 0, group=EVALUATION, low=0
+        "Stop after N evaluations without improvement; 0 disables this.", 0, group=EVALUATION, low=0
     )
 
 
@@ -64,22 +64,22 @@ class FeatureOptions(LogOptions, PrecisionOptions, VocabularyOptions, DeviceOpti
     """
 
     input_file: str = setting(
-        "Text, one example a line; ` ||| ` separates the two texts of a pair.", group=DATA, reads=True
+        "Text, one example per line; ` ||| ` separates the two texts of a pair.", group=DATA, reads=True
     )
-    output_file: str = setting("JSON lines; with pooling also .npy.", group=DATA, writes_file=True)
+    output_file: str = setting(
+        "JSON lines; with pooling, a name that ends in .npy writes an array.", group=DATA, writes_file=True
+    )
     init_checkpoint: str = setting("The weights of a BERT, of any kind.", group=MODEL, reads="weights")
-    max_seq_length: int = sequence_length("Tokens of a line, special ones included; longer lines are cut.")
-    layers: str = setting("Which layers, separated by commas; -1 is the last.", "-1,-2,-3,-4", group=FEATURES)
+    max_seq_length: int = sequence_length("Tokens per line, including special tokens; longer lines are cut.")
+    layers: str = setting("Layers, separated by commas; -1 is the last.", "-1,-2,-3,-4", group=FEATURES)
     pooling: str = setting(
-        "One vector a line instead: the first token, or all of them.",
+        "Write one vector per line: the first token (cls), or the mean or maximum over all tokens.",
         "none",
         group=FEATURES,
         choices=("none", "cls", "mean", "max"),
     )
     batch_size: int = setting("Lines per batch.", 32, group=DEVICES, low=1, memory=())
-    use_one_hot_embeddings: bool = setting(
-        "Accepted and ignored: the way to look up embeddings is chosen for the device.", False, group=DEVICES
-    )
+    use_one_hot_embeddings: bool = setting("Accepted and ignored.", False, group=DEVICES)
 
     def check(self) -> None:
         if self.output_file.endswith(".npy") and self.pooling == "none":

@@ -35,28 +35,26 @@ class PretrainingDataOptions(Options):
     """Which examples to make of the documents; names and defaults are those of the reference's flags."""
 
     max_seq_length: int = setting(
-        "Tokens of an example, padding included.", 128, group=EXAMPLES, low=NUM_DELIMITERS + 2, high=_LONGEST
+        "Tokens per example, including padding.", 128, group=EXAMPLES, low=NUM_DELIMITERS + 2, high=_LONGEST
     )
     max_predictions_per_seq: int = setting(
-        "Masked tokens of an example at most; give run_pretraining.py the same number.",
+        "Maximum number of masked tokens per example; pass the same number to run_pretraining.py.",
         20,
         group=EXAMPLES,
         low=1,
         high=_LONGEST,
     )
-    do_whole_word_mask: bool = setting(
-        "Mask all the pieces of a word or none, not each by itself.", False, group=EXAMPLES
-    )
+    do_whole_word_mask: bool = setting("Mask either all pieces of a word or none.", False, group=EXAMPLES)
     dupe_factor: int = setting(
-        "How many times to go through the text, with other pairs and masks each time.",
+        "Number of passes over the text, each with different pairs and masks.",
         10,
         group=EXAMPLES,
         low=1,
         memory=(),
     )
-    masked_lm_prob: float = setting("Share of the tokens to predict.", 0.15, group=EXAMPLES, low=0.0, high=1.0)
+    masked_lm_prob: float = setting("Fraction of the tokens to predict.", 0.15, group=EXAMPLES, low=0.0, high=1.0)
     short_seq_prob: float = setting(
-        "Share of the documents to cut into examples shorter than max_seq_length.",
+        "Fraction of the documents that are cut into examples shorter than max_seq_length.",
         0.1,
         group=EXAMPLES,
         low=0.0,
@@ -83,8 +81,8 @@ class CreatePretrainingDataOptions(LogOptions, PretrainingDataOptions, CaseOptio
     input_file: str = setting(
         "Text files to read: names and patterns (*, ?), separated by commas.", group=DATA, reads=True
     )
-    output_file: str = setting("TFRecord files to write in turn: names, separated by commas.", group=DATA)
-    vocab_file: str = setting("The vocabulary of the model to train, one entry a line.", group=MODEL, reads=True)
+    output_file: str = setting("TFRecord files to write, examples in turn: names, separated by commas.", group=DATA)
+    vocab_file: str = setting("Vocabulary of the model to train, one entry per line.", group=MODEL, reads=True)
 
 
 @options
@@ -103,9 +101,9 @@ class PretrainingOptions(EvaluationOptions, CaseOptions, TrainingOptions):
     input_file: str = setting(
         "TFRecord files of pretraining examples: names and globs, separated by commas.", group=DATA, reads=True
     )
-    max_seq_length: int = sequence_length("Tokens of an example; as many as the records were made with.", low=5)
+    max_seq_length: int = sequence_length("Tokens per example; must equal the records' value.", low=5)
     max_predictions_per_seq: int = setting(
-        "Masked words of an example; as many as the records were made with.", 20, group=MODEL, low=1
+        "Masked words per example; must equal the records' value.", 20, group=MODEL, low=1
     )
     vocab_file: str | None = setting(
         "The vocabulary that the records were made with; it is kept beside the checkpoints.",
@@ -113,11 +111,13 @@ class PretrainingOptions(EvaluationOptions, CaseOptions, TrainingOptions):
         group=MODEL,
         reads=True,
     )
-    do_eval: bool = setting("Evaluate on the same records, after training if there is any.", False, group=TO_DO)
-    num_train_steps: int = setting("The step at which training ends.", 100000, group=TRAINING, low=1)
-    num_warmup_steps: int = setting("Steps in which the learning rate rises from 0.", 10000, group=TRAINING, low=0)
+    do_eval: bool = setting("Evaluate on the same records, after training if do_train is set.", False, group=TO_DO)
+    num_train_steps: int = setting("Total number of training steps.", 100000, group=TRAINING, low=1)
+    num_warmup_steps: int = setting(
+        "Number of steps in which the learning rate rises from 0.", 10000, group=TRAINING, low=0
+    )
     max_eval_steps: int = setting(
-        "Batches to evaluate; the records start again at their end.", 100, group=EVALUATION, low=1
+        "Number of batches to evaluate; the records repeat if there are fewer.", 100, group=EVALUATION, low=1
     )
 
 
@@ -137,16 +137,16 @@ class MaskedLMOptions(VocabularyOptions, ModelOptions):
 
     init_checkpoint: str = setting("The weights of a pretrained BERT, of any kind.", group=MODEL, reads="weights")
     input_file: str | None = setting(
-        "A file with one sentence a line; - is standard input.", None, group=DATA, reads=True
+        "File with one sentence per line; - is standard input.", None, group=DATA, reads=True
     )
     sentence: Sequence[str] | None = setting(
         "A sentence with [MASK] for each blank, or two with ' ||| ' between them; may be repeated.", None, group=DATA
     )
-    max_seq_length: int = sequence_length("Tokens that a sentence may have, [CLS] and [SEP] included.")
+    max_seq_length: int = sequence_length("Maximum number of tokens of a sentence, including [CLS] and [SEP].")
     batch_size: int = setting(
-        "Sentences to answer together; 1 answers a line as soon as it is read.", 8, group=MODEL, low=1, memory=()
+        "Sentences per batch; 1 answers each line as soon as it is read.", 8, group=MODEL, low=1, memory=()
     )
-    top_k: int = setting("How many words to show for each blank.", 5, group=ANSWERS, low=1)
+    top_k: int = setting("Number of words to show for each blank.", 5, group=ANSWERS, low=1)
     output_format: str = setting(
-        "To be read by people, or a JSON object a line.", "text", group=ANSWERS, choices=("text", "json")
+        "text for people, or json for one JSON object per line.", "text", group=ANSWERS, choices=("text", "json")
     )

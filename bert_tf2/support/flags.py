@@ -37,7 +37,7 @@ def run(options_class: type[Options], main: Callable[[Any], None]) -> None:
     """
     define(options_class)
     FLAGS.set_default("verbosity", logging.INFO)  # the reference logs its progress at this level
-    FLAGS["verbosity"].help = "What to log: -1 only warnings, 0 progress too, 1 everything."
+    FLAGS["verbosity"].help = "What to log: -1 only warnings, 0 also progress, 1 everything."
     console.set_up_log()
     script = _Script(options_class, main)
     with ending.in_one_line(_fail, script.memory_settings, _tidy):
@@ -140,7 +140,7 @@ class _Script:
             inspect.cleandoc(self._class.__doc__ or ""),
             shown,
             needed_with,
-            "Flags of the library that reads the command line: --helpfull.",
+            "To see the flags of absl: --helpfull.",
         )
 
 

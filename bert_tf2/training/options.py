@@ -30,10 +30,10 @@ MOST_STEPS = 2**31
 class ModelOptions(Options):
     """The model."""
 
-    bert_config_file: str = setting("The JSON file that states the model's sizes.", group=MODEL, reads=True)
+    bert_config_file: str = setting("JSON file with the model's sizes.", group=MODEL, reads=True)
     init_checkpoint: str | None = setting(
-        "Weights to start from, usually of a pretrained BERT: a checkpoint of TensorFlow 1 or Model Garden, a Hugging"
-        " Face folder, a Keras file.",
+        "Weights to start from, usually of a pretrained BERT: a TensorFlow 1 or Model Garden checkpoint,"
+        " a Hugging Face folder, or a Keras file.",
         None,
         group=MODEL,
         reads="weights",
@@ -45,7 +45,7 @@ class CaseOptions(Options):
     """Whether the text is lower-cased: None stands for True, and is an error where a file states a cased model."""
 
     do_lower_case: bool | None = setting(
-        "Lower-case the text and remove accents: for uncased models, not for cased ones.",
+        "Lower-case the text and strip accents: True for uncased models, False for cased models.",
         None,
         group=MODEL,
         flag_default=True,
@@ -63,12 +63,12 @@ class VocabularyOptions(CaseOptions):
 class DeviceOptions(Options):
     """Where to compute: a TPU with use_tpu, by the reference's flags; otherwise all visible GPUs, or the CPU."""
 
-    use_tpu: bool = setting("Run on a TPU; otherwise on all visible GPUs, or the CPU.", False, group=DEVICES)
+    use_tpu: bool = setting("Run on a TPU; otherwise on all visible GPUs or the CPU.", False, group=DEVICES)
     tpu_name: str | None = setting("Name or gRPC address of the Cloud TPU.", None, group=DEVICES)
     tpu_zone: str | None = setting("Zone of the Cloud TPU, if it cannot be detected.", None, group=DEVICES)
     gcp_project: str | None = setting("Project of the Cloud TPU, if it cannot be detected.", None, group=DEVICES)
     master: str | None = setting("Address of the TPU's master, if it has no tpu_name.", None, group=DEVICES)
-    num_tpu_cores: int = setting("Cores of the TPU; used with use_tpu only.", 8, group=DEVICES, low=1)
+    num_tpu_cores: int = setting("Number of TPU cores; only used with use_tpu.", 8, group=DEVICES, low=1)
 
 
 @options
@@ -76,7 +76,7 @@ class PrecisionOptions(Options):
     """What to compute in."""
 
     precision: str = setting(
-        "What to compute in; variables stay float32.", "float32", group=TRAINING, choices=tuple(POLICIES)
+        "The type of computations; variables stay float32.", "float32", group=TRAINING, choices=tuple(POLICIES)
     )
 
 
@@ -89,23 +89,23 @@ class OptimizerOptions(Options):
     )
     learning_rate: float = setting("The highest learning rate of the schedule.", 5e-5, group=TRAINING, low=0.0)
     save_checkpoints_steps: int = setting(
-        "Steps between two checkpoints; 0: only one at the end.", 1000, group=TRAINING, low=0
+        "Steps between two checkpoints; 0 saves only at the end.", 1000, group=TRAINING, low=0
     )
     iterations_per_loop: int = setting(
-        "The most steps to run without a look at the clock.", 1000, group=TRAINING, low=1
+        "The maximum number of steps between two checks of the clock.", 1000, group=TRAINING, low=1
     )
     random_seed: int = setting(
-        "Seed of new weights, dropout and the order of examples.", 12345, group=TRAINING, low=0, high=2**31 - 1
+        "Determines new weights, dropout and the order of examples.", 12345, group=TRAINING, low=0, high=2**31 - 1
     )
     adam_bias_correction: bool = setting(
-        "Correct Adam's first steps, as papers after BERT's do.", False, group=TRAINING
+        "Use Adam's bias correction, which the reference does not.", False, group=TRAINING
     )
 
 
 def output_folder(*results: str) -> str:
     """The setting output_dir of a task that writes files of these names (or patterns) into it, beside checkpoints."""
     return setting(
-        "Folder for checkpoints and results. Training continues from the newest checkpoint there.",
+        "Folder for checkpoints and results. Training resumes from the newest checkpoint in it.",
         group=DATA,
         writes=("checkpoint", "eval_results.txt", *results),
     )
@@ -157,7 +157,7 @@ class LogOptions(Options):
     """What to log."""
 
     verbose_logging: bool = setting(
-        "Log several examples in the form that the model reads, not one in words.", False, group=LOG
+        "Log several examples as the model reads them, instead of one in words.", False, group=LOG
     )
 
 

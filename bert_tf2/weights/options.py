@@ -27,26 +27,24 @@ class ConversionOptions(Options):
         None,
         group=TO_DO,
     )
-    list: str | None = setting("Weights to list instead, variable by variable.", None, group=TO_DO)
+    list: str | None = setting("Weights whose variables to list instead.", None, group=TO_DO)
     bert_config_file: str | None = setting(
-        "The model's configuration, if the input does not hold it.", None, group=MODEL, reads=True
+        "The model's configuration, if the input does not contain it.", None, group=MODEL, reads=True
     )
-    vocab_file: str | None = setting(
-        "The vocabulary, if it does not lie with the input.", None, group=MODEL, reads=True
-    )
+    vocab_file: str | None = setting("The vocabulary, if it is not with the input.", None, group=MODEL, reads=True)
     do_lower_case: bool | None = setting(
-        "Whether the model is uncased; detected from the input if not given.", None, group=MODEL
+        "Whether the model is uncased; detected from the input by default.", None, group=MODEL
     )
     hidden_act: str | None = setting(
-        "State another activation than the one that the weights were trained with.",
+        "Write another activation than the one that the input states.",
         None,
         group=MODEL,
         choices=ACTIVATIONS,
     )
-    extend_vocab: str | None = setting("A file with new entries for the vocabulary, one a line.", None, group=MODEL)
-    output: str | None = setting("The folder to write; with --to=keras also a file.", None, group=CONVERSION)
+    extend_vocab: str | None = setting("File with new vocabulary entries, one per line.", None, group=MODEL)
+    output: str | None = setting("Folder to write; with --to=keras also a file.", None, group=CONVERSION)
     to: str | None = setting("The format to write.", None, group=CONVERSION, choices=("tf1", "hf", "keras"))
     weights_only: bool = setting(
-        "Leave out the optimizer's slots and the step: a third of the size.", False, group=CONVERSION
+        "Omit the optimizer's slots and the step, two thirds of the size.", False, group=CONVERSION
     )
-    allow_nonfinite: bool = setting("Convert weights with NaN or infinity in them too.", False, group=CONVERSION)
+    allow_nonfinite: bool = setting("Also convert weights that contain NaN or infinity.", False, group=CONVERSION)

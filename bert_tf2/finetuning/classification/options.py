@@ -21,7 +21,9 @@ class ClassifierOptions(PredictionOptions, EvaluationOptions, FineTuneOptions):
     any_of = ("do_train", "do_eval", "do_predict", "do_export")
     needs = (("glue_submission", "do_predict"), ("class_weights", "do_train"))
 
-    data_dir: str = setting("Folder with the task's tables (train.tsv, dev.tsv, test.tsv or similar).", group=DATA)
+    data_dir: str = setting(
+        "Folder with the task's tables (train.tsv, dev.tsv, test.tsv, or the task's own names).", group=DATA
+    )
     task_name: str = setting(
         "cola, mnli, mrpc, xnli, sst-2, qqp, qnli, rte, wnli, sts-b, or tsv for tables of your own.", group=DATA
     )
@@ -31,26 +33,23 @@ class ClassifierOptions(PredictionOptions, EvaluationOptions, FineTuneOptions):
     do_eval: bool = setting("Evaluate on the development table.", False, group=TO_DO)
     do_predict: bool = setting("Predict the rows of the test table.", False, group=TO_DO)
     glue_submission: bool = setting(
-        "With do_predict: also write the file that gluebenchmark.com takes, into output_dir/glue.",
+        "With do_predict: also write the files that gluebenchmark.com accepts, into output_dir/glue.",
         False,
         group=EVALUATION,
     )
     text_a_column: str | None = setting(
-        "Task tsv: the text's column, by its name or its number from 1.", None, group=DATA
+        "Task tsv: column of the text, by its name or its number from 1.", None, group=DATA
     )
-    text_b_column: str | None = setting("Task tsv: the second text's column, if there is one.", None, group=DATA)
+    text_b_column: str | None = setting("Task tsv: column of the second text, if there is one.", None, group=DATA)
     label_column: str | None = setting(
-        "Task tsv: the label's column; the labels come from the training table.", None, group=DATA
+        "Task tsv: column of the label; the set of labels is that of the training table.", None, group=DATA
     )
-    id_column: str | None = setting("Task tsv: the column to name the rows by in predictions.tsv.", None, group=DATA)
+    id_column: str | None = setting("Task tsv: column that identifies rows in predictions.tsv.", None, group=DATA)
     header: bool = setting("Task tsv: whether the first line of a table is a header.", True, group=DATA)
-    multi_label: bool = setting(
-        "Task tsv: a text may have several labels, or none; each is decided by itself.", False, group=DATA
-    )
+    multi_label: bool = setting("Task tsv: a text may have several labels, or none.", False, group=DATA)
     label_separator: str = setting("With multi_label: what separates the labels in a cell.", ",", group=DATA)
     class_weights: str | None = setting(
-        "How much each class counts in the training loss: balanced (rare classes count more), or a JSON file with a"
-        " number for each label.",
+        "How much each class counts in the training loss: balanced, or a JSON file with a number for each label.",
         None,
         group=TRAINING,
     )

@@ -26,22 +26,29 @@ class NerOptions(PredictionOptions, EvaluationOptions, FineTuneOptions):
     )
 
     train_file: str | None = setting(
-        "CoNLL columns to train on: a word a line, a blank line after a sentence.", None, group=DATA, reads=True
+        "Training data in CoNLL columns: one word per line, a blank line after each sentence.",
+        None,
+        group=DATA,
+        reads=True,
     )
-    eval_file: str | None = setting("The same, to evaluate on.", None, group=DATA, reads=True)
+    eval_file: str | None = setting("Evaluation data in the same format.", None, group=DATA, reads=True)
     predict_file: str | None = setting(
-        "Words to tag; a tag column is not needed and not read.", None, group=DATA, reads=True
+        "Words to tag; a tag column is optional and ignored.", None, group=DATA, reads=True
     )
-    word_column: int = setting("The column of the word, from 1; negative: from the end.", 1, group=DATA)
-    tag_column: int = setting("The column of the tag, from 1; negative: from the end.", -1, group=DATA)
+    word_column: int = setting(
+        "Column of the word, starting from 1; negative numbers count from the end.", 1, group=DATA
+    )
+    tag_column: int = setting(
+        "Column of the tag, starting from 1; negative numbers count from the end.", -1, group=DATA
+    )
     doc_stride: int = setting(
         "Tokens from the start of a window to the start of the next; 0: half a window.", 0, group=DATA, low=0
     )
     document_context: bool = setting(
-        "Fill each window with the sentences around, as the paper does.", False, group=DATA
+        "Fill each window with the surrounding sentences, as in the paper.", False, group=DATA
     )
     output_dir: str = output_folder("*.tf_record", "eval_metrics.json", "label_map.json", "predictions.txt")
-    max_seq_length: int = sequence_length("Tokens of a window; longer sentences are split.", low=5)
+    max_seq_length: int = sequence_length("Tokens per window; longer sentences are split.", low=5)
     do_eval: bool = setting("Evaluate on eval_file.", False, group=TO_DO)
     do_predict: bool = setting("Tag the words of predict_file.", False, group=TO_DO)
 

@@ -31,24 +31,24 @@ class SquadOptions(PredictionOptions, FineTuneOptions):
 
     train_file: str | None = setting("SQuAD JSON to train on, e.g. train-v1.1.json.", None, group=DATA, reads=True)
     predict_file: str | None = setting(
-        "SQuAD JSON whose questions to answer, e.g. dev-v1.1.json.", None, group=DATA, reads=True
+        "SQuAD JSON with the questions to answer, e.g. dev-v1.1.json.", None, group=DATA, reads=True
     )
     version_2_with_negative: bool = setting("SQuAD 2.0: some questions have no answer.", False, group=DATA)
     output_dir: str = output_folder("*.tf_record", "eval_metrics.json", "*predictions.json", "null_odds.json")
     max_seq_length: int = sequence_length(
-        "Tokens of a window: question, paragraph and 3 special ones.", default=384, low=5
+        "Tokens per window: question, paragraph and 3 special tokens.", default=384, low=5
     )
     doc_stride: int = setting("Tokens from the start of a window to the start of the next.", 128, group=MODEL, low=1)
     max_query_length: int = setting("Tokens of a question; longer ones are cut.", 64, group=MODEL, low=1)
     pad_to_max_length: bool = setting(
-        "Pad every batch to max_seq_length, not to its own longest row.", True, group=TRAINING
+        "Pad every batch to max_seq_length instead of to its longest row.", True, group=TRAINING
     )
     do_predict: bool = setting("Answer the questions of predict_file.", False, group=TO_DO)
-    do_eval: bool = setting("Answer them and score the answers: exact match and F1.", False, group=TO_DO)
+    do_eval: bool = setting("Answer the questions and compute exact match and F1.", False, group=TO_DO)
     n_best_size: int = setting("Answers per question in nbest_predictions.json.", 20, group=EVALUATION, low=1)
-    max_answer_length: int = setting("Tokens of the longest answer.", 30, group=EVALUATION, low=1)
+    max_answer_length: int = setting("Maximum number of tokens of an answer.", 30, group=EVALUATION, low=1)
     null_score_diff_threshold: float = setting(
-        "SQuAD 2.0: no answer if its score exceeds that of the best answer by more.", 0.0, group=EVALUATION
+        "SQuAD 2.0: predict no answer if its score exceeds the best answer's by more than this.", 0.0, group=EVALUATION
     )
 
     def check(self) -> None:
