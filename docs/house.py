@@ -7,6 +7,7 @@ python docs/house.py --write    # puts it into docs/design.md
 from __future__ import annotations
 
 import ast
+import functools
 import pathlib
 import re
 import sys
@@ -41,6 +42,7 @@ def imported(nodes) -> set[str]:
     return names
 
 
+@functools.cache
 def all_imports(path: pathlib.Path) -> set[str]:
     """What a file imports, wherever in it, but for what only type checkers read."""
     tree = ast.parse(path.read_text(encoding="utf-8"), str(path))
@@ -55,7 +57,7 @@ def all_imports(path: pathlib.Path) -> set[str]:
 
 def project_imports(path: pathlib.Path, known: dict[str, pathlib.Path]) -> set[str]:
     """The modules of the package that a file imports; of a package and a module in it, the module."""
-    found = {name.removeprefix("bert_tf2.") for name in all_imports(path)} & {*known}
+    found = {name.removeprefix("bert_tf2.") for name in all_imports(path)} & known.keys()
     return {name for name in found if not any(other.startswith(f"{name}.") for other in found)}
 
 
@@ -83,17 +85,17 @@ def arrows() -> dict[str, set[str]]:
 
 def draw() -> str:
     """The picture, in the language of https://mermaid.js.org, which GitHub shows as a drawing."""
-    known = modules()
+    told = arrows()
     rooms: dict[str, list[str]] = {}
-    for module in known:
-        if module not in arrows():  # a folder's own __init__
+    for module in modules():
+        if module not in told:  # a folder's own __init__
             rooms.setdefault(folder(module), []).append(module.partition(".")[2] if "." in module else module)
     boxes = []
     for name, inside in rooms.items():
         inner = sorted({entry.split(".")[0] for entry in inside})
         lines = [" ".join(inner[start : start + 4]) for start in range(0, len(inner), 4)]
         boxes.append(f'  {name.replace(" ", "_")}["<b>{name}</b><br>{"<br>".join(lines)}"]')
-    told = direct(arrows())
+    told = direct(told)
     lines = [f"  {a.replace(' ', '_')} --> {b.replace(' ', '_')}" for a in sorted(told) for b in sorted(told[a])]
     return "\n".join(["```mermaid", "flowchart TD", *boxes, *lines, "```"])
 

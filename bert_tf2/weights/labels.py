@@ -44,7 +44,7 @@ class LabelMap:
     def describe(self) -> str:
         if self.regression:
             return "a score"
-        return f"{'any of the' if self.multi_label else 'one of the'} labels {and_more(self.labels)}"
+        return f"{'any of the ' if self.multi_label else ''}labels {and_more(self.labels)}"
 
 
 def save_label_map(output_dir: str, label_map: LabelMap) -> None:

@@ -96,7 +96,7 @@ def test_records_that_are_no_examples_are_named(files):
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"do_train": False, "do_eval": False}, "nothing to do: give --do_train, --do_eval or both"),
+        ({"do_train": False, "do_eval": False}, "nothing to do: give at least one of --do_train"),
         ({"max_seq_length": 24}, "--max_seq_length=24 is more than the model can read: .* 23"),
         ({"input_file": "gone*.tfrecord"}, r"gone\*\.tfrecord: no file matches this pattern"),
         ({"bert_config_file": "gone.json"}, r"gone\.json: no such file"),
