@@ -4,7 +4,7 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo test test-all test-pythons interop lint bench clean
+.PHONY: demo test test-slow test-pythons interop lint bench clean
 
 # Made anew when setup.py changes. --no-compile: Python compiles a module when it is first imported. To compile
 # all that is installed takes 24 s, to compile what the demo imports 9 s.
@@ -27,9 +27,9 @@ PYTEST := $(BIN)/python -m pytest --numprocesses=auto --dist=worksteal
 test: $(VENV)/tests-installed
 	$(PYTEST) -m "not slow"
 
-# Those too that are long and rarely break.
-test-all: $(VENV)/tests-installed
-	$(PYTEST)
+# Those that are long and rarely break.
+test-slow: $(VENV)/tests-installed
+	$(PYTEST) -m slow
 
 # On every Python that setup.py allows and that is found, each with an environment of its own.
 test-pythons:
