@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import abc
 import dataclasses
-import functools
 import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -179,7 +178,8 @@ class _Call:
         self._task = task
         self._tuner = tuner
         self._options = task.options
-        self._counts: dict[str, int] = {}
+        self._written: dict[str, tuple[str, int]] = {}
+        self._answered: dict[str, Any] = {}
         task.begin(tuner.config, tuner.tokenizer)
         if self._options.do_train:
             tuner.num_train_steps(task.size("train"))
@@ -203,16 +203,16 @@ class _Call:
     def _num_labels(self) -> int:
         return self._task.label_map.num_labels if self._task.label_map else 0
 
-    @functools.cache  # noqa: B019 (this object lives as long as the call)
-    def _records(self, part: str) -> str:
-        """The path of a part's records, which are written at the first use."""
-        path = self._tuner.record_file(f"{part}.tf_record")
-        self._counts[part] = records.write_records(path, self._task.kind(part), self._task.rows(part))
-        return path
+    def _records(self, part: str) -> tuple[str, int]:
+        """The path of a part's records, which are written at the first use, and their number."""
+        if part not in self._written:
+            path = self._tuner.record_file(f"{part}.tf_record")
+            self._written[part] = path, records.write_records(path, self._task.kind(part), self._task.rows(part))
+        return self._written[part]
 
     def _train(self) -> None:
         task = self._task
-        path = self._records("train")
+        path, _ = self._records("train")
         if task.label_map:
             self._tuner.save_labels(task.label_map)
         measure = self._main_measure if task.watching else None
@@ -224,18 +224,19 @@ class _Call:
         return scores.main, scores.metrics[scores.main]
 
     def _compute(self, part: str) -> Any:
-        path, evaluating = self._records(part), part in self._task.eval_parts
+        (path, count), evaluating = self._records(part), part in self._task.eval_parts
         batch_size = (evaluating and getattr(self._options, "eval_batch_size", 0)) or self._options.predict_batch_size
         batches = self._tuner.run(
             path, self._task.kind(part), batch_size, self._num_labels,
-            what="Evaluating" if evaluating else "Predicting", total=self._counts[part], unit=self._task.unit,
+            what="Evaluating" if evaluating else "Predicting", total=count, unit=self._task.unit,
         )  # fmt: skip
         return self._task.answers(part, batches)
 
-    @functools.cache  # noqa: B019
     def _answers(self, part: str) -> Any:
         """By the final weights."""
-        return self._compute(part)
+        if part not in self._answered:
+            self._answered[part] = self._compute(part)
+        return self._answered[part]
 
     def _score(self, part: str) -> Scores:
         return self._task.score(part, self._answers(part))

@@ -6,7 +6,6 @@ optionally as much of the document around a sentence as fits.
 
 from __future__ import annotations
 
-import functools
 import textwrap
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
@@ -44,6 +43,10 @@ class NerTask(driver.Task):
     unit = "windows"
     options: NerOptions
 
+    def __init__(self, options: NerOptions):
+        super().__init__(options)
+        self._features: dict[str, Sequence[ner.InputFeatures]] = {}
+
     def read(self, part: str) -> Sequence[ner.NerSentence]:
         columns = {name: getattr(self.options, name) for name in ("word_column", "tag_column")}
         columns = {name: column - 1 if column > 0 else column for name, column in columns.items()}  # from 0
@@ -74,16 +77,17 @@ class NerTask(driver.Task):
     def kind(self, part: str) -> records.RecordKind:
         return records.TOKEN_TAGGING
 
-    @functools.cache  # noqa: B019 (a task lives as long as its call)
     def _windows(self, part: str) -> Sequence[ner.InputFeatures]:
-        return ner.convert_sentences_to_features(
-            self.examples[part],
-            self.label_map.labels,
-            self.options.max_seq_length,
-            self.tokenizer,
-            self.options.doc_stride or None,
-            self.options.document_context,
-        )
+        if part not in self._features:
+            self._features[part] = ner.convert_sentences_to_features(
+                self.examples[part],
+                self.label_map.labels,
+                self.options.max_seq_length,
+                self.tokenizer,
+                self.options.doc_stride or None,
+                self.options.document_context,
+            )
+        return self._features[part]
 
     def rows(self, part: str) -> Iterable[Mapping[str, Sequence]]:
         windows = self._windows(part)
