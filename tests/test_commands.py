@@ -72,6 +72,7 @@ def test_the_command_answers_away_from_the_checkout(installed, tmp_path):
     assert done.returncode == 0 and "--tag_column=N" in done.stdout
 
 
+@pytest.mark.slow
 def test_the_demonstration_starts_away_from_the_checkout(installed, tmp_path):
     """Its first minute: the examples are made and the training begins."""
     environment = {**os.environ, "PYTHONPATH": str(installed)}

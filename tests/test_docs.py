@@ -32,7 +32,10 @@ def text_of(document: str) -> str:
     return (ROOT / document).read_text(encoding="utf-8")
 
 
-@pytest.mark.parametrize("name", ["how_bert_works.md", "migrating.md", "guide.md", "python.md"])
+_LONG = pytest.param("how_bert_works.md", marks=pytest.mark.slow)
+
+
+@pytest.mark.parametrize("name", [_LONG, "migrating.md", "guide.md", "python.md"])
 def test_snippets_print_what_the_document_says(name, monkeypatch):
     monkeypatch.chdir(ROOT)  # they name files of the checkout
     result = doctest.testfile(str(ROOT / "docs" / name), module_relative=False)
@@ -228,6 +231,7 @@ def test_the_reference_s_first_command_works_on_the_sample_text(command_lines, t
 # Python
 
 
+@pytest.mark.slow
 def test_the_readme_s_python_prints_its_own_lines_only(tmp_path):
     """No message of TensorFlow's about devices, on either stream."""
     (program,) = re.findall(r"(?ms)^```python\n(.*?)^```$", text_of("README.md"))

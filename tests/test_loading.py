@@ -97,6 +97,7 @@ def test_what_is_not_there():
     assert "No module named 'absl'" in done.stderr or "import of absl halted" in done.stderr
 
 
+@pytest.mark.slow
 def test_loading_prints_nothing(folder):
     code = "import sys, bert_tf2; print(bert_tf2.load(sys.argv[1]).embed(['good']).shape)".replace(
         "sys.argv[1]", repr(str(folder))
@@ -209,6 +210,7 @@ def test_what_cannot_be_loaded(folder, tmp_path):
 # The values of the scripts
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("pooling", "layers"), [("mean", "-1"), ("max", "-1,0"), ("cls", "1")])
 def test_embed_gives_what_extract_features_writes(bert, folder, tmp_path, pooling, layers):
     (tmp_path / "texts.txt").write_text("\n".join([*TEXTS, "a film ||| the book"]) + "\n")

@@ -135,6 +135,7 @@ def test_repeated_batches_run_across_the_end(tmp_path):
     assert numbers(read([path], repeat=True).take(3)) == [0, 1, 2, 0, 1, 2]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("repeat", [False, True])
 def test_the_seed_decides_on_the_order(tmp_path, repeat):
     paths = [numbered(tmp_path / str(i), 5, first=5 * i) for i in range(5)]

@@ -228,6 +228,7 @@ def test_labels_may_be_a_column(models, kind):
 # Whatever runs the model, the message stays one line
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("options", [{}, {"jit_compile": True}, {"autograph": False}], ids=str)
 def test_the_message_survives_a_graph(models, options):
     batch = {name: tf.constant(value) for name, value in batch_for("classifier").items()}
@@ -257,6 +258,7 @@ def test_user_errors_from_inside_a_layer_stay_one_line(bert):
         assert str(caught.value) == message
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", MAKERS)
 def test_nothing_is_added_to_a_graph(models, kind, monkeypatch):
     """The step of a training whose batches are of any length: the same operations with and without the checks."""

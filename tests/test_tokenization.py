@@ -60,6 +60,7 @@ def random_text(source: random.Random) -> str:
     return "".join(source.choices([*ODD, *"abAB .", *anywhere, *near], k=source.randrange(40)))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("do_lower_case", [True, False])
 def test_random_unicode_equals_the_naive_tokenizer(tmp_path, naive, do_lower_case):
     source = random.Random(5)
@@ -76,6 +77,7 @@ def test_random_unicode_equals_the_naive_tokenizer(tmp_path, naive, do_lower_cas
         assert tokenizer.wordpiece_tokenizer.tokenize(" ".join(words)) == pieces, repr(text)
 
 
+@pytest.mark.slow
 def test_every_assigned_code_point_equals_the_naive_tokenizer(naive):
     tokenizer = tokenization.BasicTokenizer(do_lower_case=True)
     for code in [*range(0x30000), *range(0xE0000, 0xE0200)]:  # of the rest few are assigned

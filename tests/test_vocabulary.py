@@ -120,6 +120,7 @@ def test_a_missing_learner_is_said_in_one_line(monkeypatch):
     assert "\n" not in str(caught.value)
 
 
+@pytest.mark.slow
 def test_the_script_writes_the_same_file_in_every_run(tmp_path):
     for index, text in enumerate(TEXTS):
         (tmp_path / f"part{index}.txt").write_text(text + "\n", encoding="utf-8")

@@ -62,6 +62,7 @@ def expected_answers(made: Exported, asked: list[tuple[str, str]], version_2: bo
     return squad.compute_predictions(examples, features, results, size, length, True, version_2, threshold)
 
 
+@pytest.mark.slow
 def test_answers_are_those_of_run_squad(exported):
     made, asked = exported("squad"), questions(200)
     wanted = expected_answers(made, asked, version_2=True, null_score_diff_threshold=1e9)
@@ -80,6 +81,7 @@ def test_answers_are_those_of_run_squad(exported):
         assert context[start:end] == answer
 
 
+@pytest.mark.slow
 def test_no_answer_may_be_the_answer(exported, tmp_path):
     made, asked = exported("squad"), questions(60, seed=12)
     odds = list(expected_answers(made, asked, version_2=True).null_odds.values())

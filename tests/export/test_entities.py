@@ -26,6 +26,7 @@ def expected_tags(made: Exported, words: list[list[str]]) -> list[list[str]]:
     return ner.assemble_tags(sentences, features, made.model.outputs(inputs)["predictions"].numpy(), TAGS)
 
 
+@pytest.mark.slow
 def test_words_and_entities_are_those_of_run_ner(exported):
     made = exported("ner")
     draw = random.Random(4)

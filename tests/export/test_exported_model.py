@@ -35,6 +35,7 @@ def test_load_answers_texts(exported):
     assert model([]) == []
 
 
+@pytest.mark.slow
 def test_load_leaves_filling_out(exported):
     features = load(exported("features").folder)(["film", "the film was good"])
     assert [answer["tokens"] for answer in features] == [
@@ -54,6 +55,7 @@ def test_load_leaves_filling_out(exported):
     assert "Bob is in Oslo"[answer["start"] : answer["end"]] == answer["answer"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("task", "texts", "message"),
     [

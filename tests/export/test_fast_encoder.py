@@ -81,12 +81,14 @@ def test_an_empty_batch(graph):
     assert (sequence_output.shape, pooled_output.shape) == ((0, 4, 8), (0, 8))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("hidden_act", ["gelu", "gelu_erf", "GELU", "relu", "tanh", "linear"])
 def test_activations(hidden_act):
     model, inputs = make_model(hidden_act=hidden_act), make_inputs(MASKS["all lengths"])
     check(tf.function(fast_encoder.Encoder(model))(*inputs), model, inputs)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("epsilon", [1e-12, 0.5])
 def test_epsilon_of_layer_norm(epsilon):
     """Weights so small that the epsilon is what decides."""
@@ -94,6 +96,7 @@ def test_epsilon_of_layer_norm(epsilon):
     check(tf.function(fast_encoder.Encoder(model))(*inputs), model, inputs)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mask", MASKS.values(), ids=MASKS)
 def test_pooled_output_alone(model, mask):
     inputs = make_inputs(mask)
@@ -129,6 +132,7 @@ def test_the_weights_are_its_own(model):
     assert sum(int(tf.size(variable)) for variable in encoder.variables) == model.count_params()
 
 
+@pytest.mark.slow
 def test_saved_and_run_in_a_session(model, graph, tmp_path):
     """As TensorFlow Serving runs it; the graph has no operation that belongs to Python or to XLA."""
     module = fast_encoder.Encoder(model)

@@ -146,10 +146,12 @@ def random_texts() -> list[str]:
     return [random_text(source)[: source.randrange(26)] for _ in range(1500)]
 
 
+@pytest.mark.slow
 def test_random_unicode(unicode_pair, random_texts):
     unicode_pair.assert_equal(random_texts)
 
 
+@pytest.mark.slow
 @needs_golden
 @pytest.mark.parametrize("path", sorted((GOLDEN / "A_tokenization").glob("rows_*.jsonl")), ids=lambda path: path.stem)
 def test_rows_of_the_reference(path):
@@ -398,6 +400,7 @@ def test_kept_lengths_equal_the_truncation_of_pairs():
         assert tuple(map(int, kept)) == (len(tokens_a), len(tokens_b)), (first, second, longest)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("longest", [3, 5, 64])
 def test_combine_equals_the_features_of_a_classifier(small, longest):
     lengths = [*itertools.product((0, 1, 2, 5, 9), repeat=2)]
@@ -461,6 +464,7 @@ def test_valid_utf8_is_what_python_takes_for_it(small):
     assert valid > 10
 
 
+@pytest.mark.slow
 def test_a_saved_model_answers_the_same_with_one_graph(small, tmp_path):
     class Saved(tf.Module):
         def __init__(self):

@@ -45,6 +45,7 @@ def test_bad_ids(exported, change, message):
     assert re.search(message, raw(made, "serving_default", **{**GOOD, **change}))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("task", TASKS)
 def test_every_task_turns_bad_ids_away(exported, task):
     made = exported(task)

@@ -74,6 +74,7 @@ def test_model_info_says_what_it_is(exported, task):
     assert info["custom_ops"] and not any(hasattr(tf.raw_ops, name) for name in info["custom_ops"])
 
 
+@pytest.mark.slow
 def test_the_checksum_is_of_the_weights(exported, tmp_path):
     """Not of the file, nor of what starts fresh beside them."""
     made = exported("classifier")
@@ -88,6 +89,7 @@ def test_the_checksum_is_of_the_weights(exported, tmp_path):
     assert other["sha256"] != same["sha256"]
 
 
+@pytest.mark.slow
 def test_without_text_signatures_there_is_no_custom_op(exported, tmp_path):
     made = exported("classifier")
     folder = run(make_options(tmp_path, "classifier", made.weights, text_signatures=False))
@@ -98,6 +100,7 @@ def test_without_text_signatures_there_is_no_custom_op(exported, tmp_path):
         load(folder)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("task", TASKS)
 def test_warmup_requests_run(exported, task):
     """Read with the class that TensorFlow Serving has, of another project."""
@@ -173,6 +176,7 @@ def test_features_without_a_pooler(exported, tmp_path, log_lines):
         run(options)
 
 
+@pytest.mark.slow
 def test_labels_must_be_known_and_as_many_as_outputs(exported, tmp_path):
     made = exported("classifier")
     checkpoint.save(str(tmp_path / "model.ckpt"), checkpoint.tf1_variables(made.model))
@@ -236,6 +240,7 @@ def test_do_export_without_weights(tmp_path):
         finetune_squad.run(options, export_model)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("task", ["squad", "ner", "masked_lm"])
 def test_do_export_alone(exported, tmp_path, task):
     """The other scripts, with nothing to train: the weights are those of --init_checkpoint."""

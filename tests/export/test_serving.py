@@ -113,6 +113,7 @@ def exported(tmp_path_factory) -> model_server.Model:
     return model_server.Model(small_exports.export_small("squad", tmp_path_factory.mktemp("export")).path)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["rest", GRPC])
 def test_an_exported_model_answers_the_command(exported, kind, capsys):
     questions, contexts = ["where is ann ?", "who ?"], ["Ann is in Paris now.", "It was Bob, with a book."]

@@ -95,6 +95,7 @@ def test_texts_are_answered_as_by_the_scripts(exported, task):
         np.testing.assert_array_equal(found["tokens"], tokens)
 
 
+@pytest.mark.slow
 def test_a_regression_gives_numbers(tmp_path):
     model = heads.ClassifierModel(CONFIG, 0, regression=True)
     weights = save_weights(tmp_path, "classifier", model)
@@ -133,6 +134,7 @@ def test_other_rows_that_end_in_cls_are_left_alone(exported, ids):
     assert_outputs(made.ask("serving_default", **inputs), expected_outputs(made, inputs))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("task", "output"), [("classifier", "probabilities"), ("masked_lm", "scores")])
 def test_bfloat16(exported, tmp_path, task, output):
     made, inputs = exported(task), rows()

@@ -29,6 +29,7 @@ def test_versions_are_counted(exported, tmp_path):
     assert run(options) == str(tmp_path / "export" / "11")
 
 
+@pytest.mark.slow
 def test_a_version_appears_when_it_is_complete(exported, tmp_path, monkeypatch):
     made = exported("classifier")
     target = tmp_path / "export"

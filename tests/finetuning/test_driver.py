@@ -79,6 +79,7 @@ ANSWERS = LabelMap("tsv", ("no", "yes"), regression=False)
 WAYS = [{"predict_batch_size": 1}, {"predict_batch_size": 4}, {"predict_batch_size": 50}, {"pad_to_max_length": True}]
 
 
+@pytest.mark.slow
 def test_a_classifiers_answers_do_not_depend_on_the_batches(options, tmp_path):
     start = save_random(heads.ClassifierModel, tmp_path / "start", ANSWERS)
     found = []
@@ -90,6 +91,7 @@ def test_a_classifiers_answers_do_not_depend_on_the_batches(options, tmp_path):
         np.testing.assert_allclose(other, found[0], atol=2e-5)
 
 
+@pytest.mark.slow
 def test_a_classifiers_scores_do_not_depend_on_the_batches(options, tmp_path):
     start = save_random(heads.ClassifierModel, tmp_path / "start", ANSWERS)
     ways = [{"eval_batch_size": 1}, {"eval_batch_size": 4}, {"eval_batch_size": 50}, {"pad_to_max_length": True}]
@@ -117,6 +119,7 @@ def predicted_ids(options: dict, monkeypatch, **how) -> list[np.ndarray]:
     return seen
 
 
+@pytest.mark.slow
 def test_tags_do_not_depend_on_the_batches(tmp_path, monkeypatch):
     start = save_random(heads.TaggingModel, tmp_path / "start", TAGS)
     settings = {
@@ -201,6 +204,7 @@ def test_the_best_weights_are_kept_and_used(options, tmp_path, monkeypatch, log_
     assert f"Using {tmp_path}/out/best/model.ckpt-4" in log_lines
 
 
+@pytest.mark.slow
 def test_patience_ends_the_training_and_the_same_command_does_not_go_on(options, tmp_path, monkeypatch, log_lines):
     measures = Measures(monkeypatch, [0.5, 0.4, 0.4, 0.9])
     how = options(do_train=True, eval_steps=2, patience=2, num_train_epochs=25.0)
@@ -213,6 +217,7 @@ def test_patience_ends_the_training_and_the_same_command_does_not_go_on(options,
     assert sorted(path.name for path in (tmp_path / "out").iterdir() if "tfevents" not in path.name) == before
 
 
+@pytest.mark.slow
 def test_training_on_without_evaluations_leaves_the_best_behind(options, tmp_path, monkeypatch):
     Measures(monkeypatch, [0.9, 0.1])
     finetune_classifier.run(options(do_train=True, eval_steps=2, num_train_epochs=1.0))
@@ -221,6 +226,7 @@ def test_training_on_without_evaluations_leaves_the_best_behind(options, tmp_pat
     assert finetune_classifier.run(options(do_eval=True))["global_step"] == 8
 
 
+@pytest.mark.slow
 def test_the_best_of_a_deleted_training_does_not_count(options, tmp_path, monkeypatch):
     Measures(monkeypatch, [0.9, 0.9, 0.1, 0.2])
     finetune_classifier.run(options(do_train=True, eval_steps=2, num_train_epochs=1.0))
@@ -231,6 +237,7 @@ def test_the_best_of_a_deleted_training_does_not_count(options, tmp_path, monkey
     assert results["global_step"] == 4 and seen(tmp_path / "out")["value"] == 0.2
 
 
+@pytest.mark.slow
 def test_a_training_that_is_at_its_end_may_be_asked_for_the_best(options):
     """There is none, since nobody evaluated on the way."""
     finetune_classifier.run(options(do_train=True, num_train_epochs=1.0))
@@ -238,6 +245,7 @@ def test_a_training_that_is_at_its_end_may_be_asked_for_the_best(options):
     assert finetune_classifier.run(again)["global_step"] == 4
 
 
+@pytest.mark.slow
 def test_questions_are_evaluated_on_the_way_without_being_asked_to_predict(tmp_path):
     finetune_squad.run(
         SquadOptions(
@@ -261,6 +269,7 @@ def test_questions_are_evaluated_on_the_way_without_being_asked_to_predict(tmp_p
 # The rest
 
 
+@pytest.mark.slow
 def test_steps_are_counted_as_in_the_reference(options, tmp_path, log_lines):
     """int(64 / 24 * 1.6) is 4; whole batches per epoch would make 3."""
     finetune_classifier.run(options(do_train=True, train_batch_size=24, num_train_epochs=1.6, warmup_proportion=0.5))

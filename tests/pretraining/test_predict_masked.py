@@ -375,6 +375,7 @@ def run_script(folder, *flags: str, stdin: bytes = b"") -> subprocess.CompletedP
     )
 
 
+@pytest.mark.slow
 def test_the_script_answers_standard_input_and_stops_at_a_faulty_line(folder, model, tokenizer):
     text = "北 is [MASK] .\n[MASK] of [MASK]\nthe piano\n[MASK]\n".encode()
     done = run_script(folder, f"--init_checkpoint={folder}/model.ckpt-7", "--top_k=2", stdin=text)
@@ -387,6 +388,7 @@ def test_the_script_answers_standard_input_and_stops_at_a_faulty_line(folder, mo
     assert done.returncode == 1
 
 
+@pytest.mark.slow
 def test_the_script_takes_sentences_from_flags_and_writes_json(folder):
     sentences = ["--sentence=Is [MASK], she", "--sentence=[MASK] ||| 北"]
     done = run_script(folder, f"--init_checkpoint={folder}", "--output_format=json", "--top_k=3", *sentences)

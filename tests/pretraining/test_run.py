@@ -85,6 +85,7 @@ def test_records_that_do_not_fit_are_named_when_training_meets_them(files):
         pretraining.run(changed(files, max_seq_length=8))
 
 
+@pytest.mark.slow
 def test_records_that_are_no_examples_are_named(files):
     with tf.io.TFRecordWriter(files.input_file) as writer:
         writer.write(records.encode(records.PRETRAINING, record_rows(1)[0]))
@@ -140,6 +141,7 @@ def start_and_stop(options, number) -> tuple[int, str]:
             process.kill()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.slow)])
 def test_a_signal_saves_and_the_same_command_goes_on(files, tmp_path, number, log_lines):
     status, text = start_and_stop(files, number)

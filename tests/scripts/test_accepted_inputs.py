@@ -27,6 +27,7 @@ def done(command_lines, tmp_path_factory):
     return folder, result.stderr
 
 
+@pytest.mark.slow
 def test_a_configuration_with_null_trains_evaluates_and_is_exported(done):
     folder, _ = done
     assert json.loads((folder / "bert_config.json").read_text())["hidden_dropout_prob"] is None

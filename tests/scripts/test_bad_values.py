@@ -88,6 +88,7 @@ CASES = [
 ]  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("script", "change", "message"), CASES)
 def test_it_is_found(script, change, message, more, command_lines, tmp_path):
     change = change.replace("PORT", (more / "port").read_text())

@@ -196,6 +196,7 @@ def test_a_label_unseen_in_training_is_named(classified, tmp_path):
         classify(tmp_path, classified.out, do_eval=True)
 
 
+@pytest.mark.slow
 def test_the_script_does_what_the_library_does(classified, tmp_path):
     """From the script's command line, in a process of its own."""
     columns = [f"--{name}={value}" for name, value in toy_data.TSV_COLUMNS.items()]
@@ -218,6 +219,7 @@ def test_the_script_does_what_the_library_does(classified, tmp_path):
     assert measures[0] == measures[1]
 
 
+@pytest.mark.slow
 def test_a_pair_task_of_glue_with_its_own_file_names_and_label_order(tmp_path):
     """RTE: whether the second sentence holds the word that the first is about."""
     (tmp_path / "tables").mkdir()
@@ -238,6 +240,7 @@ def test_a_pair_task_of_glue_with_its_own_file_names_and_label_order(tmp_path):
     assert found[0][:2] == ["test-0", "not_entailment"] and found[1][:2] == ["test-1", "entailment"]
 
 
+@pytest.mark.slow
 def test_regression(tmp_path):
     """STS-B in small: the score says how many good words there are."""
     (tmp_path / "tables").mkdir()
@@ -290,6 +293,7 @@ def test_questions_with_an_answer_in_every_paragraph(tmp_path):
     assert json.loads((out / "predictions.json").read_text()) == predictions
 
 
+@pytest.mark.slow
 def test_questions_some_of_which_have_no_answer(tmp_path):
     files = {
         "train_file": toy_data.write_squad(tmp_path / "train.json", 66, 1, impossible=True),
@@ -337,6 +341,7 @@ def test_predicted_tags_stand_behind_the_columns_of_the_input(tagged):
     assert [line.rsplit(" ", 1)[0] if line else "" for line in found] == given
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("document_context", [False, True])
 def test_words_are_tagged_later_without_the_training_file(tagged, tmp_path, document_context):
     start = {"init_checkpoint": str(tagged.out), "predict_file": tagged.files["predict_file"]}
@@ -348,6 +353,7 @@ def test_words_are_tagged_later_without_the_training_file(tagged, tmp_path, docu
 # The number of devices
 
 
+@pytest.mark.slow
 def test_two_replicas_answer_as_one(classified, tagged, tmp_path, monkeypatch):
     import tensorflow as tf
 

@@ -369,6 +369,7 @@ def test_signals_that_are_ignored_stay_ignored():
     assert (done.returncode, done.stdout, done.stderr) == (0, "goes on\n", "")
 
 
+@pytest.mark.slow
 def test_importing_the_package_changes_no_signal_handler():
     names = ", ".join(f"bert_tf2.{path.stem}" for path in (ROOT / "bert_tf2").glob("*.py") if "__" not in path.stem)
     program = f"import signal; before = [signal.getsignal(n) for n in (2, 15)]; import {names}\n"

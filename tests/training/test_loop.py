@@ -137,7 +137,9 @@ def test_classifier_steps_equal_the_reference():
 ROUNDING_ONLY = "key/bias"
 
 
-@pytest.mark.parametrize("kind", ["pretraining", "classifier", "tagging"])
+@pytest.mark.parametrize(
+    "kind", [*(pytest.param(k, marks=pytest.mark.slow) for k in ("pretraining", "tagging")), "classifier"]
+)
 def test_two_replicas_update_as_one(tmp_path, two, kind, monkeypatch):
     monkeypatch.setattr(heads, "_CLASSIFIER_DROPOUT", 0.0)
     init = saved_model(tmp_path, kind)
@@ -154,6 +156,7 @@ def test_two_replicas_update_as_one(tmp_path, two, kind, monkeypatch):
     assert np.abs(words[np.unique(batch_for(kind)["input_ids"])]).min(axis=1).max() > 0  # lookups had their gradient
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["classifier", "tagging"])
 def test_groups_of_like_length_update_as_one_batch(tmp_path, two, kind, monkeypatch):
     monkeypatch.setattr(heads, "_CLASSIFIER_DROPOUT", 0.0)
@@ -185,6 +188,7 @@ def test_the_replicas_shares_are_uneven_enough_to_tell():
     assert labelled[:2].sum() != labelled[2:].sum()
 
 
+@pytest.mark.slow
 def test_replicas_drop_different_values(tmp_path, two):
     """Both halves of the batch are the same: two replicas that dropped the same values would act as one on a half."""
     init = saved_model(tmp_path)
@@ -197,6 +201,7 @@ def test_replicas_drop_different_values(tmp_path, two):
     assert np.abs(final_state(tmp_path / "two")[name] - final_state(tmp_path / "half")[name]).max() > 1e-4
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("replicas", [1, 2])
 @pytest.mark.parametrize(("examples", "batch_size"), [(8, 4), (7, 4), (5, 4), (3, 4), (1, 4), (7, 3), (4, 1)])
 def test_every_example_comes_once_and_in_order(two, replicas, examples, batch_size):
@@ -236,6 +241,7 @@ def test_resuming_gives_what_one_run_gives(tmp_path, log_lines):
     assert largest_difference(values_of(whole), values_of(parts)) < 1e-7
 
 
+@pytest.mark.slow
 def test_every_step_drops_other_values_and_the_seed_decides(tmp_path):
     init = saved_model(tmp_path)
     bias = "cls/predictions/output_bias/adam_m"
@@ -250,6 +256,7 @@ def test_every_step_drops_other_values_and_the_seed_decides(tmp_path):
     assert np.abs(slots[1][0] / 0.1 - slots[1][1] / (1 - 0.9**3)).max() > 1e-3
 
 
+@pytest.mark.slow
 def test_a_run_that_is_at_its_end_says_so(tmp_path, log_lines):
     train(tmp_path / "run", 2)
     before = sorted(os.listdir(tmp_path / "run"))
@@ -259,6 +266,7 @@ def test_a_run_that_is_at_its_end_says_so(tmp_path, log_lines):
     assert sorted(os.listdir(tmp_path / "run")) == before
 
 
+@pytest.mark.slow
 def test_an_output_dir_of_another_model(tmp_path):
     train(tmp_path / "run", 1)
     with pytest.raises(UserError, match=r"model\.ckpt-1: does not fit the model: .*\[23, 8\] in the checkpoint"):
@@ -284,6 +292,7 @@ def test_weights_for_evaluation(tmp_path, log_lines):
 # Checkpoints and evaluation on the way.
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("iterations_per_loop", [2, 1000])
 def test_checkpoints_at_the_start_every_few_steps_and_at_the_end(tmp_path, iterations_per_loop):
     train(tmp_path, 7, save_checkpoints_steps=3, iterations_per_loop=iterations_per_loop)
@@ -292,6 +301,7 @@ def test_checkpoints_at_the_start_every_few_steps_and_at_the_end(tmp_path, itera
     assert final_state(tmp_path)["global_step"] == 7
 
 
+@pytest.mark.slow
 def test_no_checkpoint_but_the_last(tmp_path):
     train(tmp_path, 7, save_checkpoints_steps=0)
     assert [path.name for path in tmp_path.glob("*.index")] == ["model.ckpt-7.index"]
@@ -336,6 +346,7 @@ def events(folder) -> list[tuple[int, str, float]]:
     return points
 
 
+@pytest.mark.slow
 def test_tensorboard_gets_its_points(tmp_path):
     init = saved_model(tmp_path)
     train(tmp_path / "run", 7, init=init, num_warmup_steps=2, log_steps=3)
@@ -354,6 +365,7 @@ def test_tensorboard_gets_its_points(tmp_path):
     assert at[7, "learning_rate"] == pytest.approx(rates[6], rel=1e-5)
 
 
+@pytest.mark.slow
 def test_the_first_point_holds_the_loss_before_the_first_step(tmp_path):
     init = saved_model(tmp_path)
     model = MAKERS["pretraining"](tiny_config())
@@ -414,6 +426,7 @@ def test_a_loss_that_is_no_number(tmp_path):
 # Signals and disks.
 
 
+@pytest.mark.slow
 def test_the_handlers_are_put_back(tmp_path):
     before = [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)]
     train(tmp_path, 1)
@@ -446,6 +459,7 @@ def test_a_disk_that_is_full_later_names_the_checkpoint_that_is_there(tmp_path, 
         train(tmp_path, 2)
 
 
+@pytest.mark.slow
 def test_room_for_the_checkpoints_is_looked_for_first(tmp_path, monkeypatch, log_lines):
     def train_with(name: str, free: int) -> None:
         with monkeypatch.context() as patch:

@@ -142,6 +142,7 @@ def test_an_encoder_into_a_classifier(tmp_path):
     assert "39 of 41 variables loaded; starting fresh: output_bias, output_weights; not used: cls/predictions/" in line
 
 
+@pytest.mark.slow
 def test_keras_files_by_name(tmp_path):
     values = google_folder(tmp_path / "in")
     report = converted(input=tmp_path / "in", output=tmp_path / "model.keras", to="keras")
@@ -445,6 +446,7 @@ def command_lines():
         yield lines
 
 
+@pytest.mark.slow
 def test_the_script(tmp_path, command_lines):
     google_folder(tmp_path / "in")
     done = command_lines.run("convert_checkpoint.py", "--input=in", "--output=out", "--to=hf", cwd=tmp_path)
@@ -480,6 +482,7 @@ def test_nonsense(tmp_path, command_lines, arguments, status, message):
     assert len(done.stderr.strip().splitlines()) == 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["model.keras", "model.weights.h5"])
 @pytest.mark.parametrize("kind", ["tagging", "regression"])
 def test_a_keras_file_of_a_tagger_or_a_regression_stays_one(tmp_path, kind, name):

@@ -264,6 +264,7 @@ def pretraining_options(pretrained, tmp_path):
     return make
 
 
+@pytest.mark.slow
 def test_pretraining_writes_what_it_knows(pretraining_options, pretrained, tmp_path):
     options = pretraining_options(do_train=True, num_train_steps=1, num_warmup_steps=1, train_batch_size=2)
     pretraining.run(options)

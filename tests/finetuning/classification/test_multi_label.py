@@ -221,6 +221,7 @@ def options(folder: pathlib.Path, **changes) -> ClassifierOptions:
     return ClassifierOptions(**{**settings, **changes})
 
 
+@pytest.mark.slow
 def test_training_prediction_conversion_and_export(tmp_path, log_lines):
     """Two words are labels of their own; a tiny model learns them."""
     rows = [" ".join(words) for words in (("film", "a"), ("good", "a"), ("in", "a"), ("good", "in"))] * 16
