@@ -285,7 +285,7 @@ def _checked(dataset: h5py.Dataset, place: str) -> _Array:
     """Raises ValueError if it is not an array of numbers, or the file contains less data than it declares."""
     if not isinstance(dataset, h5py.Dataset) or dataset.external or dataset.is_virtual:
         raise ValueError(f"{place} is not an array in this file")
-    # HDF5 does not know bfloat16, so Keras writes this attribute.
+    # HDF5 does not support bfloat16, so Keras writes this attribute.
     dtype = "bfloat16" if dataset.attrs.get("dtype") == "bfloat16" else str(dataset.dtype)
     if dtype not in _DTYPES:
         raise ValueError(f"{place} is of the type {dtype}")
