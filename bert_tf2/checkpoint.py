@@ -1,8 +1,8 @@
-"""The weights of a model: read from any kind of checkpoint, written under the reference's names.
+"""The weights of a model: reads any kind of checkpoint, and writes the reference's variable names.
 
-`tf1_variables` gives every variable of a model its name in the reference's checkpoints. Reading, writing, the
-optimizer's slots and the weight-decay exclusion all go by it. The names stand in `names`, TensorFlow's files in
-`bundle`, the readers of other kinds of files in the modules that `sources` knows.
+`tf1_variables` maps the name in the reference's checkpoints to each variable of a model. Reading, writing, the
+optimizer's slots and the weight-decay exclusion use these names. `names` defines them, `bundle` handles TensorFlow's
+files, and `sources` selects the readers of other files.
 """
 
 from __future__ import annotations
@@ -37,13 +37,13 @@ __all__ = [
 
 
 def trained_variables(model) -> dict[str, tf.Variable]:
-    """The variables of tf1_variables that the model's loss depends on, and that therefore get gradients and slots."""
+    """Returns the tf1_variables that the model's loss depends on, which therefore have gradients and slots."""
     unused = () if model.uses_pooler else {row.reference for row in names.POOLER}
     return {name: variable for name, variable in tf1_variables(model).items() if name not in unused}
 
 
 def _misfits(source: Weights, variables: Mapping[str, tf.Variable]) -> list[str]:
-    """A phrase for each variable that the checkpoint has in another shape."""
+    """Returns a phrase for each variable that has another shape in the checkpoint."""
     return [
         f"{name} is {source.shapes[name]} in the checkpoint and {variable.shape.as_list()} in the model"
         for name, variable in variables.items()
@@ -57,19 +57,19 @@ def _refuse(source: Weights, problems: list[str], advice: str) -> None:
 
 
 def initialize(model, init_checkpoint: str) -> str:
-    """Loads weights to start from into a model. Optimizer slots and the step in the checkpoint are ignored.
+    """Loads initial weights into a model. Ignores optimizer slots and the step in the checkpoint.
 
     Args:
       model: a BertModel or one of heads'.
-      init_checkpoint: anything that sources.open_weights opens.
+      init_checkpoint: any path that sources.open_weights accepts.
 
     Returns:
-      One line that names what was loaded, what starts fresh and what was not used.
+      One line that names the loaded, the newly initialized and the unused variables.
 
     Raises:
       UserError: an encoder variable is missing, or any variable has another shape; the message lists them. (The
         reference silently leaves a missing one at its random value.) Or a file beside the checkpoint states another
-        model (provenance.check_config), or a number is NaN or infinite, or a part of the checkpoint, used or not, does
+        model (provenance.check_config), or a value is NaN or infinite, or any part of the checkpoint, used or not, does
         not match its checksum.
     """
     source = open_weights(init_checkpoint)
@@ -105,16 +105,16 @@ def restore(path: str, variables: Mapping[str, tf.Variable], config: BertConfig 
     Args:
       path: the checkpoint.
       variables: by the reference's names.
-      config: the model's configuration, to be compared with the bert_config.json beside the checkpoint.
+      config: the model's configuration, which is compared with the bert_config.json beside the checkpoint.
 
     Raises:
-      UserError: the checkpoint lacks one of them or has it in another shape, or has encoder variables beside them, or
-        was made with another configuration.
+      UserError: the checkpoint lacks one of them or has it in another shape, has additional encoder variables, or was
+        made with another configuration.
     """
     source = Checkpoint(path)
     problems = [f"{name} is missing" for name in variables if name not in source.shapes]
     problems += _misfits(source, variables)
-    # If training continued without them, its next checkpoint would lack them.
+    # A continued training run would omit them from its next checkpoint.
     problems += [f"{name} is not in the model" for name in _layers_beyond(source, variables)]
     advice = "It belongs to another model or task: use another output_dir, or the configuration it was made with"
     _refuse(source, problems, advice)
@@ -132,10 +132,10 @@ def _layers_beyond(source: Weights, variables: Mapping[str, tf.Variable]) -> lis
 
 
 def weights_in_use(output_dir: str, init_checkpoint: str | None, will_train: bool = False) -> Weights | None:
-    """Opens the weights that a call begins with: the newest checkpoint in output_dir, else init_checkpoint.
+    """Opens the weights that a call starts from: the newest checkpoint in output_dir, else init_checkpoint.
 
     Returns:
-      None where there are none, so that a training begins with random ones.
+      The weights, or None if there are none and training starts from random ones.
 
     Raises:
       UserError: there are none and nothing will be trained, or they cannot be read.
@@ -153,12 +153,12 @@ def weights_in_use(output_dir: str, init_checkpoint: str | None, will_train: boo
 
 
 def check_trained(model, source: Weights, may_lack: tuple[str, ...] = ()) -> None:
-    """Makes sure that a model's outputs come from trained weights.
+    """Checks that a model's outputs come from trained weights.
 
     Args:
       model: the model.
       source: its weights.
-      may_lack: prefixes of the names of variables that may be missing.
+      may_lack: name prefixes of variables that may be missing.
 
     Raises:
       UserError: the weights lack a variable that the outputs depend on, usually the task's head.

@@ -1,8 +1,8 @@
-"""BertConfig: the shape of a BERT model, as `bert_config.json` states it, or the `config.json` of `transformers`.
+"""BertConfig: the hyperparameters of a BERT model, from `bert_config.json` or the `config.json` of `transformers`.
 
-The two files mostly agree, and differ where it matters: Hugging Face's `"hidden_act": "gelu"` is the exact function,
-computed with erf, and the reference's is the approximation with tanh; and keys that a file omits have other defaults
-(2 segments there, 16 in the reference). Both directions keep the function that the weights were trained with.
+The two formats differ in important details. Hugging Face's `"hidden_act": "gelu"` is the exact function, computed with
+erf; the reference's is the tanh approximation. Omitted keys have different defaults (2 segments there, 16 in the
+reference). Conversion in both directions preserves the function that the weights were trained with.
 """
 
 from __future__ import annotations
@@ -17,19 +17,19 @@ from absl import logging
 from bert_tf2.support import files
 from bert_tf2.support.errors import UserError
 
-# What modeling.get_activation accepts. "gelu" is the tanh approximation, as in every model that Google released;
-# "gelu_erf" is the exact function, which `transformers` calls "gelu" and the reference does not have.
+# The values that modeling.get_activation accepts. "gelu" is the tanh approximation, as in all models released by
+# Google; "gelu_erf" is the exact function, which `transformers` calls "gelu" and the reference does not have.
 ACTIVATIONS = ("gelu", "gelu_erf", "relu", "tanh", "linear")
 
 LAYER_NORM_EPSILON = 1e-12
 
-# Required keys. The reference requires vocab_size only and defaults to BERT-Base's numbers for the rest, which surfaces
-# much later as a checkpoint that does not fit.
+# Required keys. The reference requires only vocab_size and defaults to BERT-Base's values for the rest, which later
+# causes a mismatch with the checkpoint.
 _REQUIRED = ("vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size")
 _SIZES = (*_REQUIRED, "max_position_embeddings", "type_vocab_size")
 _PROBABILITIES = ("hidden_dropout_prob", "attention_probs_dropout_prob")
 
-# No encoder is larger. Larger numbers are typing errors, which would otherwise show after minutes, as exhausted memory.
+# No encoder is larger. Larger numbers are typing errors, which would otherwise exhaust memory after minutes.
 _MOST_LAYERS = 1000
 _LARGEST_SIZE = 10**7
 _MOST_PARAMETERS = 10**11
@@ -50,17 +50,17 @@ class BertConfig:
       num_attention_heads: heads per block; divides hidden_size.
       intermediate_size: width inside the feed-forward half of a block.
       hidden_act: activation there, one of ACTIVATIONS.
-      hidden_dropout_prob: dropout on embeddings and on what each half block adds to its input. None, `null` in the
-        file, is no dropout.
+      hidden_dropout_prob: dropout on embeddings and on the output of each half block before the residual addition.
+        None, `null` in the file, disables dropout.
       attention_probs_dropout_prob: dropout on the attention probabilities; None as above.
-      max_position_embeddings: rows of the position table, the longest sequence the model can read.
+      max_position_embeddings: rows of the position table, the maximum sequence length.
       type_vocab_size: rows of the segment table.
-      initializer_range: standard deviation of the truncated normal that fresh weights are drawn from; 0 makes them all
+      initializer_range: standard deviation of the truncated normal distribution of initial weights; 0 makes them all
         zero.
-      layer_norm_eps: what LayerNorm adds to the variance. Always 1e-12 in the reference, which has no key for it, so
-        it is written only if it differs.
-      extra: keys of the file that BERT does not use (the multilingual and Chinese releases have some), kept so that
-        writing the file again loses nothing.
+      layer_norm_eps: added to the variance in LayerNorm. Always 1e-12 in the reference, which has no key for it, so it
+        is written only if it differs.
+      extra: keys of the file that BERT does not use (the multilingual and Chinese releases have some), preserved when
+        the file is written again.
     """
 
     vocab_size: int
@@ -109,7 +109,7 @@ class BertConfig:
             yield f"hidden_act {_shown(self.hidden_act)} is not one of {', '.join(ACTIVATIONS)}"
 
     def _num_parameters(self) -> int:
-        """The approximate number of parameters of the encoder, without biases and the like."""
+        """Returns the approximate number of parameters of the encoder, without biases and the like."""
         rows = self.vocab_size + self.max_position_embeddings + self.type_vocab_size
         block = self.hidden_size * (4 * self.hidden_size + 2 * self.intermediate_size)
         return self.hidden_size * rows + self.num_hidden_layers * block
@@ -120,10 +120,10 @@ class BertConfig:
 
     @classmethod
     def from_dict(cls, json_object: Mapping[str, Any]) -> BertConfig:
-        """Makes a configuration from the content of a `bert_config.json`.
+        """Creates a configuration from the content of a `bert_config.json`.
 
         Raises:
-          UserError: a key that decides the model's shape is missing, or a value is invalid.
+          UserError: a key that determines the model's shape is missing, or a value is invalid.
         """
         missing = [name for name in _REQUIRED if name not in json_object]
         if missing:
@@ -141,8 +141,8 @@ class BertConfig:
         """Reads a `bert_config.json`, or a `config.json` of Hugging Face's `transformers`.
 
         Raises:
-          UserError: the file does not exist, is not JSON (names the line), is not an object, or describes no possible
-            model.
+          UserError: the file does not exist, is not JSON (the message names the line), is not an object, or describes
+            an impossible model.
         """
         values = files.read_json(json_file)
         try:
@@ -155,12 +155,12 @@ class BertConfig:
             raise UserError(f"{json_file}: {error}") from error
 
     def check_pairs(self, what: str) -> None:
-        """Makes sure that the model can tell two texts apart.
+        """Checks that the model can distinguish two texts.
 
-        Otherwise the second text would get no segment embedding at all, as it does in the reference.
+        Otherwise the second text would have no segment embedding, as in the reference.
 
         Args:
-          what: what has two texts: "the task mrpc", "data.txt, line 3".
+          what: the source of the two texts: "the task mrpc", "data.txt, line 3".
 
         Raises:
           UserError: the model has a single segment.
@@ -180,7 +180,7 @@ class BertConfig:
             )
 
     def to_dict(self) -> dict[str, Any]:
-        """Every key, the extra ones included, as plain Python values."""
+        """Returns every key, including the extra ones, as plain Python values."""
         values = dataclasses.asdict(self)
         extra = values.pop("extra")
         if self.layer_norm_eps == LAYER_NORM_EPSILON:
@@ -188,18 +188,18 @@ class BertConfig:
         return {**values, **extra}
 
     def to_json_string(self) -> str:
-        """The text of a `bert_config.json`: keys sorted, indented by two, a line end at its end."""
+        """Returns the text of a `bert_config.json`: sorted keys, indentation of two, a final newline."""
         return json.dumps(self.to_dict(), indent=2, sort_keys=True) + "\n"
 
 
 def check_vocab_size(name: str, num_entries: int, vocab_size: int, exact: bool = False) -> None:
-    """Makes sure that the ids of a vocabulary are those of a model.
+    """Checks that the ids of a vocabulary are those of a model.
 
     Args:
       name: the vocabulary, for the message.
       num_entries: the number of its entries.
       vocab_size: of the model's configuration.
-      exact: whether every id of the model needs an entry. Otherwise vocab_size may be larger, as some models round up.
+      exact: whether every id of the model needs an entry. Otherwise vocab_size may be larger: some models round it up.
 
     Raises:
       UserError: there are more entries than the model has embeddings, or with `exact` fewer.
@@ -212,24 +212,24 @@ def check_vocab_size(name: str, num_entries: int, vocab_size: int, exact: bool =
 
 
 def _shown(value: object) -> str:
-    """A value as it stands in a file, cut if it is long."""
+    """Returns the representation of a value in a file, truncated if it is long."""
     text = repr(value)
     return text if len(text) <= 60 else f"{text[:60]}..."
 
 
 # Hugging Face's spelling.
 
-# Keys that `transformers` writes and no bert_config.json has.
+# Keys that `transformers` writes and that no bert_config.json has.
 _MARKS = ("model_type", "architectures", "transformers_version", "torch_dtype", "id2label", "output_attentions")
 
-# The defaults of `transformers`: the reference's but for one, and vocab_size, which has none in the reference.
+# The defaults of `transformers`: the reference's, except for type_vocab_size, and for vocab_size, which has none there.
 _DEFAULTS = {
     **{field.name: field.default for field in dataclasses.fields(BertConfig) if field.name != "extra"},
     "vocab_size": 30522,
     "type_vocab_size": 2,
 }
 
-# Their name of each activation function -> ours; five of their names stand for one approximation.
+# Hugging Face's name of each activation function -> ours; five names mean one approximation.
 _FROM_THEIRS = {
     **dict.fromkeys(("gelu", "gelu_python"), "gelu_erf"),
     **dict.fromkeys(("gelu_pytorch_tanh", "gelu_new", "gelu_fast", "gelu_python_tanh", "gelu_accurate"), "gelu"),
@@ -239,18 +239,18 @@ _MEANINGS = {"gelu_erf": "the exact function, with erf", "gelu": "the approximat
 
 
 def is_huggingface_config(values: Mapping[str, Any]) -> bool:
-    """Whether an object read from JSON is a configuration of `transformers` and not a bert_config.json."""
+    """Returns whether an object from JSON is a configuration of `transformers` and not a bert_config.json."""
     return any(mark in values for mark in _MARKS)
 
 
 def architecture_of(values: Mapping[str, Any]) -> str | None:
-    """The class of `transformers` that the weights were saved from, for example "BertForMaskedLM"; None if unknown."""
+    """Returns the class of `transformers` that saved the weights, for example "BertForMaskedLM"; None if unknown."""
     named = values.get("architectures")
     return str(named[0]) if isinstance(named, list) and named else None
 
 
 def from_huggingface(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Translates the content of a config.json into the keys of a bert_config.json; other keys are dropped.
+    """Converts the content of a config.json to the keys of a bert_config.json; drops other keys.
 
     Raises:
       UserError: the model is not a BERT encoder, or has a part that the models of this package do not have.
@@ -284,7 +284,7 @@ def _foreign_parts(values: Mapping[str, Any]):
 
 
 def activation_remark(values: Mapping[str, Any]) -> str | None:
-    """A sentence about the activation function of a config.json if it has another name here, else None."""
+    """Returns a message about the activation function of a config.json if it has another name here, else None."""
     theirs = values.get("hidden_act", "gelu")
     ours = _FROM_THEIRS.get(theirs) if isinstance(theirs, str) else None
     if ours in (theirs, None):
@@ -295,7 +295,7 @@ def activation_remark(values: Mapping[str, Any]) -> str | None:
 def to_huggingface(
     config: BertConfig, architecture: str, labels: Sequence[str], problem_type: str | None, pad_token_id: int
 ) -> dict[str, Any]:
-    """The content of a config.json.
+    """Returns the content of a config.json.
 
     Args:
       config: the model's configuration.

@@ -1,4 +1,4 @@
-"""The shapes that arguments must have, compared where they come in.
+"""Checks of the shapes of arguments where they are passed in.
 
     contract = Contract(D=768)
     contract.check("BF", input_ids=input_ids, input_mask=input_mask)
@@ -6,12 +6,12 @@
 
     input_mask: shape [8, 64], wanted [B, F] = [8, 128] like input_ids
 
-The letters are those of modeling.py, P is masked positions and L labels. A letter stands for the size that it has when
-it is first met, a digit for itself, `...` for any number of dimensions.
+The letters are those of modeling.py, P is masked positions and L labels. A letter stands for the size of its first
+occurrence, a digit for itself, `...` for any number of dimensions.
 
 Only static shapes are compared. In eager execution they are complete. While `tf.function` traces a graph, some sizes
-may be unknown, and an unknown size fits anything: to compare it, the graph would need operations that run in every
-step. So the checks cost microseconds per trace, and nothing in a training step.
+may be unknown, and an unknown size matches anything: comparing it would require operations that run in every step. The
+checks therefore cost microseconds per trace, and nothing in a training step.
 """
 
 from __future__ import annotations
@@ -28,33 +28,33 @@ _ANY = "..."
 
 
 class ShapeError(UserError, ValueError):
-    """An argument has another shape than it must have; a ValueError too, which is what the reference raises."""
+    """An argument does not have the required shape. Also a ValueError, which the reference raises."""
 
 
 class _Size(NamedTuple):
-    """The size that a letter stands for, and the argument that it comes from."""
+    """The size that a letter stands for, and the argument that defined it."""
 
     size: int
     source: str
 
 
 class Contract:
-    """Shapes in letters, where the same letter is the same size in every argument."""
+    """Shapes in letters, where equal letters require equal sizes in all arguments."""
 
     def __init__(self, owner: str = "the model", **sizes: int):
-        """`sizes` are letters whose sizes are known already; `owner` is their source, for messages."""
+        """`sizes` maps letters to known sizes; `owner` is their source, for messages."""
         self._sizes = {letter: _Size(size, owner) for letter, size in sizes.items()}
 
     @tf.autograph.experimental.do_not_convert
     def check(self, *wanted: str, **arguments: Any) -> None:
-        """Compares arguments with the shape that each of them must have.
+        """Compares arguments with their required shape.
 
         Args:
-          *wanted: the shape, a letter or digit for each dimension; several if any of them is accepted.
+          *wanted: the shape, a letter or digit for each dimension; or several alternatives.
           **arguments: name -> tensor, array or nested lists. None is ignored.
 
         Raises:
-          ShapeError: an argument has another shape; names it, its shape and the wanted one.
+          ShapeError: an argument has another shape; the message has its name, its shape and the wanted one.
         """
         for name, value in arguments.items():
             shape = None if value is None else _static_shape(name, value)
@@ -70,15 +70,15 @@ class Contract:
     def check_batch(
         self, batch: Mapping[str, Any], wanted: Mapping[str, Sequence[str]], optional: Sequence[str] = ()
     ) -> None:
-        """`check` for the features of a batch.
+        """Calls `check` for the features of a batch.
 
         Args:
           batch: name -> tensor.
-          wanted: the features to be checked, each with the shapes that are accepted.
+          wanted: the features to check, each with the accepted shapes.
           optional: those of them that may be missing.
 
         Raises:
-          ShapeError: a feature is missing or has another shape, or the batch is no mapping.
+          ShapeError: a feature is missing or has another shape, or the batch is not a mapping.
         """
         if not isinstance(batch, Mapping):
             raise ShapeError(f"batch: is a {type(batch).__name__}, wanted a dict with {', '.join(wanted)}")
@@ -96,7 +96,7 @@ class Contract:
         return self._sizes[letter].size if letter in self._sizes else None
 
     def _match(self, letters: str, shape: Sequence[int | None]) -> dict[str, int] | None:
-        """The size of each letter in a shape that fits, else None."""
+        """Returns the size of each letter in a matching shape, else None."""
         tail = letters.removeprefix(_ANY)
         if len(shape) < len(tail) or (tail == letters and len(shape) > len(tail)):
             return None
@@ -112,7 +112,7 @@ class Contract:
         return found
 
     def _describe(self, letters: str, shape: Sequence[int | None] | None = None) -> str:
-        """A wanted shape in letters, in numbers if some are known, and the source of these."""
+        """Returns a wanted shape in letters, in numbers if some are known, and the source of these."""
         tail = letters.removeprefix(_ANY)
         start = [_ANY] if tail != letters else []
         text = _listed([*start, *tail])
@@ -126,7 +126,7 @@ class Contract:
         return text
 
     def _at_fault(self, tail: str, shape: Sequence[int | None]) -> list[str]:
-        """The letters whose known size differs from that in a shape; none if the number of dimensions is wrong."""
+        """Returns the letters whose known size differs from that in a shape; none if the rank is wrong."""
         if len(shape) < len(tail):
             return []
         pairs = zip(tail, shape[len(shape) - len(tail) :], strict=True)
@@ -134,7 +134,7 @@ class Contract:
 
 
 def _static_shape(name: str, value: Any) -> list[int | None] | None:
-    """The static shape of an argument, with None for unknown sizes; None if not even the rank is known.
+    """Returns the static shape of an argument, with None for unknown sizes; None if the rank is unknown.
 
     Raises:
       ShapeError: nested lists of unequal lengths.
@@ -162,7 +162,7 @@ def _listed(sizes: Sequence[Any]) -> str:
 def get_shape_list(
     tensor: tf.Tensor, expected_rank: int | Collection[int] | None = None, name: str | None = None
 ) -> list[int | tf.Tensor]:
-    """The shape of a tensor: Python numbers if they are known statically, else scalar tensors.
+    """Returns the shape of a tensor: Python numbers if they are known statically, else scalar tensors.
 
     Raises:
       ValueError: `expected_rank` is given, and `assert_rank` fails.
@@ -174,7 +174,7 @@ def get_shape_list(
 
 
 def assert_rank(tensor: tf.Tensor, expected_rank: int | Collection[int], name: str | None = None) -> None:
-    """Raises ValueError if the rank is not `expected_rank`, or none of several; `name` is for the message."""
+    """Raises ValueError if the rank is not in `expected_rank`; `name` is for the message."""
     allowed = [expected_rank] if isinstance(expected_rank, int) else list(expected_rank)
     if tensor.shape.rank not in allowed:
         raise ValueError(
@@ -184,14 +184,14 @@ def assert_rank(tensor: tf.Tensor, expected_rank: int | Collection[int], name: s
 
 
 def reshape_to_matrix(input_tensor: tf.Tensor) -> tf.Tensor:
-    """[..., D] -> [rows, D]. Raises ValueError for a tensor of fewer than two dimensions."""
+    """[..., D] -> [rows, D]. Raises ValueError for a tensor with fewer than two dimensions."""
     if input_tensor.shape.rank < 2:
         raise ValueError(f"a tensor of shape {input_tensor.shape} has no rows: two dimensions or more are needed")
     return tf.reshape(input_tensor, [-1, get_shape_list(input_tensor)[-1]])
 
 
 def reshape_from_matrix(output_tensor: tf.Tensor, orig_shape_list: Sequence[int | tf.Tensor]) -> tf.Tensor:
-    """[rows, D] -> [..., D]: undoes `reshape_to_matrix`, keeping the present width of the matrix.
+    """[rows, D] -> [..., D]: reverses `reshape_to_matrix` with the current width of the matrix.
 
     Args:
       output_tensor: [rows, D].

@@ -1,4 +1,4 @@
-"""Models for TensorFlow Serving. `bert_tf2.export.load` opens an exported folder in this process."""
+"""Models for TensorFlow Serving. `bert_tf2.export.load` opens an exported folder in Python."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ __all__ = ["load"]
 
 
 def __getattr__(name: str) -> Any:
-    """Late, since what writes an export imports this package, and TensorFlow with it."""
+    """Imports lazily, since the code that writes an export imports this package, and TensorFlow with it."""
     if name == "load":
         from bert_tf2.export.exported_model import load
 

@@ -1,6 +1,6 @@
 """The signatures of a question answering model (task squad), with the rules of run_squad.py as graph operations.
 
-A long paragraph is divided into windows, the model scores the spans of each window, and the best span of all windows
+A long paragraph is divided into windows, the model scores the spans of each window, and the best span over all windows
 is the answer.
 
 Dimensions: B questions, W windows of all questions, F positions, N pieces of all paragraphs.
@@ -18,17 +18,17 @@ from bert_tf2.export.request_checks import Rows, SpecialIds, checked_texts, requ
 from bert_tf2.export.signatures import Outputs, Setting, WithHead
 from bert_tf2.finetuning import squad
 
-# Windows of one paragraph. More would keep a server busy for minutes, with a request of a megabyte or so.
+# Windows per paragraph. More would keep a server busy for minutes with a request of about a megabyte.
 MAX_WINDOWS = 64
 _SPECIAL_PIECES = 3  # [CLS], and a [SEP] after the question and after the paragraph
 
 
 class SpanSettings(NamedTuple):
-    """The settings of run_squad.py, under its names.
+    """The settings of run_squad.py, with the same names.
 
     Attributes:
-      null_score_diff_threshold: by how much "no answer" has to score higher than the best answer to be the answer; None
-        where there always is one (SQuAD 1.1).
+      null_score_diff_threshold: the answer is "no answer" if its score exceeds the best span's by more than this; None
+        if there always is an answer (SQuAD 1.1).
     """
 
     max_seq_length: int = 384
@@ -40,12 +40,12 @@ class SpanSettings(NamedTuple):
 
 
 class Windows(NamedTuple):
-    """What the encoder reads, and where it comes from.
+    """The inputs of the encoder, and their origin.
 
     Attributes:
       rows: int32 [W], the question of each window, in order.
       input_ids, input_mask, segment_ids: int32 [W, F].
-      pieces: int32 [W, F], which of the N pieces stands at a position; -1 outside of the paragraph.
+      pieces: int32 [W, F], the index among the N pieces at each position; -1 outside of the paragraph.
       max_context: bool [W, F], whether this is the window to score the piece in.
     """
 
@@ -58,9 +58,9 @@ class Windows(NamedTuple):
 
 
 class Spans(NamedTuple):
-    """The best span of each row: int32 positions of its first and last piece, float64 score; all of one shape.
+    """The best span of each row: int32 positions of its first and last piece, float64 score; all of the same shape.
 
-    The score is -infinity where a row has no span at all; its positions then mean nothing.
+    If a row has no span, the score is -infinity and the positions are undefined.
     """
 
     starts: tf.Tensor
@@ -71,13 +71,13 @@ class Spans(NamedTuple):
 def make_windows(
     questions: tf.RaggedTensor, paragraphs: tf.RaggedTensor, special: SpecialIds, settings: SpanSettings
 ) -> Windows:
-    """[CLS] question [SEP] part of the paragraph [SEP], as squad.convert_examples_to_features makes them.
+    """Makes [CLS] question [SEP] part of the paragraph [SEP], like squad.convert_examples_to_features.
 
     Args:
-      questions, paragraphs: ids of their pieces, int32 [B, (pieces)]; no paragraph is without any.
+      questions, paragraphs: ids of their pieces, int32 [B, (pieces)]; paragraphs must not be empty.
 
     Raises:
-      InvalidArgumentError: a paragraph is too long (in the graph, as all errors here).
+      InvalidArgumentError: a paragraph is too long (in the graph, like all errors here).
     """
     questions = questions[:, : settings.max_query_length]
     query_length, total = (tf.cast(ragged.row_lengths(), tf.int32) for ragged in (questions, paragraphs))  # [B]
@@ -88,7 +88,7 @@ def make_windows(
     query_length, query_begin, begin, length = (values[:, tf.newaxis] for values in columns)  # [W, 1]
 
     doc_start = query_length + 2
-    end = doc_start + length  # where the last [SEP] stands
+    end = doc_start + length  # position of the last [SEP]
     position = tf.range(tf.reduce_max(end) + 1)[tf.newaxis]  # [1, F]
     in_query = (position > 0) & (position <= query_length)
     within = position - doc_start
@@ -104,10 +104,10 @@ def make_windows(
 
 
 def _divide(total: tf.Tensor, room: tf.Tensor, doc_stride: int) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
-    """Divides paragraphs of `total` pieces [B] into windows of at most `room` [B], as squad._windows does.
+    """Divides paragraphs of `total` pieces [B] into windows of at most `room` [B], like squad._windows.
 
     Returns:
-      For each window its paragraph, its first piece there, and how many it has: int32 [W].
+      For each window its paragraph, its first piece there, and its number of pieces: int32 [W].
     """
     step = tf.minimum(room, doc_stride)
     counts = 1 + (tf.maximum(total - room, 0) + step - 1) // step
@@ -120,12 +120,12 @@ def _divide(total: tf.Tensor, room: tf.Tensor, doc_stride: int) -> tuple[tf.Tens
 
 
 def _pick(ragged: tf.RaggedTensor, where: tf.Tensor, indexes: tf.Tensor) -> tf.Tensor:
-    """The flat values at the indexes where `where` is true, 0 elsewhere."""
+    """Returns the flat values at the indexes where `where` is true, 0 elsewhere."""
     return tf.gather(tf.concat([ragged.values, [0]], 0), tf.where(where, indexes, tf.size(ragged.values)))
 
 
 def _max_context(pieces: tf.Tensor, within: tf.Tensor, length: tf.Tensor, count: tf.Tensor) -> tf.Tensor:
-    """In which window each of `count` pieces has the most context: see squad._max_context_windows."""
+    """Marks each of `count` pieces in the window with the most context for it: see squad._max_context_windows."""
     places = tf.where(pieces >= 0)
     window, piece = places[:, 0], tf.gather_nd(pieces, places)
     poorer_side = tf.cast(tf.minimum(within, length - 1 - within), tf.float64)
@@ -144,9 +144,9 @@ def best_spans(
     may_end: tf.Tensor,
     settings: SpanSettings,
 ) -> Spans:
-    """The best span of each row, as squad._AnswerFinder looks for it.
+    """Returns the best span of each row, like squad._AnswerFinder.
 
-    It considers the n_best_size best first and last positions of the whole row. Of equal spans the first one in that
+    Considers the n_best_size best first and last positions of the whole row. Among equal scores the first span in that
     order wins.
 
     Args:
@@ -160,7 +160,7 @@ def best_spans(
     allowed &= tf.gather(may_end, ends, batch_dims=1)[:, tf.newaxis]
     lengths = ends[:, tf.newaxis] - starts[:, :, tf.newaxis] + 1  # [B, n, n]
     allowed &= (lengths >= 1) & (lengths <= settings.max_answer_length)
-    # In double precision, as there: in single precision more spans would be equal.
+    # In double precision, like squad: single precision would make more spans equal.
     scores = tf.cast(start_values, tf.float64)[:, :, tf.newaxis] + tf.cast(end_values, tf.float64)[:, tf.newaxis]
     scores = tf.where(allowed, scores, tf.constant(float("-inf"), tf.float64))
     scores = tf.reshape(scores, [-1, count * count])
@@ -173,24 +173,24 @@ def best_spans(
 
 
 def best_windows(scores: tf.Tensor, rows: tf.Tensor) -> tf.Tensor:
-    """The window with the best score for each question, the first of equals: [W], [W] -> int32 [B]."""
+    """Returns the window with the best score for each question, the first of equals: [W], [W] -> int32 [B]."""
     best = tf.gather(tf.math.segment_max(scores, rows), rows)
     count = tf.size(scores)
     return tf.math.segment_min(tf.where(tf.equal(scores, best), tf.range(count), count), rows)
 
 
-# Windows that are in the encoder at a time; a long paragraph has many more than a batch usually has rows.
+# Windows in the encoder at a time; a long paragraph has many more than the usual number of rows in a batch.
 _WINDOWS_AT_A_TIME = 32
 
 
 class Answerer(WithHead):
     """For ids start_logits, end_logits [B, F], and the best span: start, end (positions of its pieces), score [B].
 
-    A span lies behind the first [SEP] of its row; where no span can be, start and end are 0. At padding the logits are
+    A span lies after the first [SEP] of its row; if no span is possible, start and end are 0. At padding the logits are
     modeling.MASKED_SCORE.
 
-    For texts answer, string [B], which is the part of the context from the character start to end (exclusive), score
-    [B], and null_odds [B]: by how much "no answer" scores higher. Where there is no answer it is "", from -1 to -1.
+    For texts answer, string [B], the part of the context from the character start to end (exclusive), score [B], and
+    null_odds [B]: the score of "no answer" minus that of the best span. Without an answer it is "", from -1 to -1.
     """
 
     texts = ("question", "context")
@@ -241,7 +241,7 @@ class Answerer(WithHead):
         }
 
     def _logits_of_all(self, rows: Rows) -> tuple[tf.Tensor, tf.Tensor]:
-        """Start and end logits of any number of windows, computed a few at a time to bound memory."""
+        """Returns start and end logits of any number of windows, computed a few at a time to limit memory."""
 
         def add(begin: tf.Tensor, *found: tf.Tensor) -> tuple[tf.Tensor, ...]:
             part = Rows(*(values[begin : begin + _WINDOWS_AT_A_TIME] for values in rows))

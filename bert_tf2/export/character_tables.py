@@ -1,6 +1,6 @@
-"""The tables that `graph_tokenization` puts into a graph: what happens to each character, and the vocabulary.
+"""The tables that `graph_tokenization` puts into a graph: the mapping of each character, and the vocabulary.
 
-The tables are made by calling `tokenization` on every character, so its rules are stated there only.
+`tokenization` is applied to every character to build the tables, so it remains the only definition of its rules.
 """
 
 from __future__ import annotations
@@ -17,22 +17,22 @@ import tensorflow as tf
 from bert_tf2 import tokenization
 from bert_tf2.support.errors import UserError
 
-PAGE = 256  # code points; a table holds pages that are equal only once
-# Behind Unicode comes a page of our own: a token that is kept whole is one code point of it, then the filler.
+PAGE = 256  # code points; a table stores equal pages only once
+# The page after Unicode is internal: a token that is kept whole is one code point of it, then the filler.
 KEPT = 0x110000
 MOST_KEPT = PAGE - 1
 FILLER = KEPT + MOST_KEPT
 CODES = KEPT + PAGE
 
-# A letter in the table: its code point above its combining class (8 bits) and whether it stands alone (1 bit).
+# A letter in the table: its code point above its combining class (8 bits) and whether it is a separate word (1 bit).
 ALONE = 1
 CLASS_SHIFT, CLASS_MASK = 1, 0xFF
 LETTER_SHIFT = 9
-BLANK = ALONE  # no letter, alone
+BLANK = ALONE  # no letter, separate
 NOTHING, MARK = -1, -2  # no letter either; a mark belongs to the character before it
 
-# What a code point is to its neighbours: bits, and its combining class above them.
-CASED, TRANSPARENT, STARTER = 1, 2, 4  # before a sigma: ends its word; looked past; no mark moves across it
+# The effect of a code point on adjacent ones: bits, and its combining class above them.
+CASED, TRANSPARENT, STARTER = 1, 2, 4  # before a sigma: ends its word; ignored; marks do not move across it
 CONTEXT_SHIFT = 3
 
 # Bytes in UTF-8, first and last code point.
@@ -41,7 +41,7 @@ _LONGEST_ENTRY = 256  # bytes, of the FastWordpieceTokenizer
 
 
 class Table:
-    """An array [CODES, ...] to be looked up by code point in a graph."""
+    """An array [CODES, ...] for lookup by code point in a graph."""
 
     def __init__(self, rows: np.ndarray):
         pages = rows.reshape(-1, PAGE, *rows.shape[1:])
@@ -57,12 +57,12 @@ class Table:
 
 
 class Characters(NamedTuple):
-    """What the tokenizer makes of each character by itself.
+    """The tokenizer's treatment of each single character.
 
     Attributes:
-      becomes: the characters that another character becomes; "" for none, " " for a blank. The others stay.
-      alone: bool [CODES], whether what it becomes is a word of its own.
-      context: int32 [CODES], the bits of what it is to its neighbours, and its combining class.
+      becomes: characters that the tokenizer replaces -> replacement; "" for none, " " for a blank.
+      alone: bool [CODES], whether the result is a separate word.
+      context: int32 [CODES], the bits of its effect on adjacent characters, and its combining class.
     """
 
     becomes: Mapping[int, str]
@@ -72,7 +72,7 @@ class Characters(NamedTuple):
 
 @functools.lru_cache
 def describe_characters(do_lower_case: bool) -> Characters:
-    """Asks the tokenizer about every character; whole pages where it does the same to all of them."""
+    """Applies the tokenizer to every character; to a whole page at once if it treats all of it equally."""
     tokenizer = tokenization.BasicTokenizer(do_lower_case)
     becomes: dict[int, str] = {}
     alone = np.zeros(CODES, bool)
@@ -80,7 +80,7 @@ def describe_characters(do_lower_case: bool) -> Characters:
     for first in range(0, KEPT, PAGE):
         page = [*map(chr, range(first, first + PAGE))]
         if all(unicodedata.category(char) in ("Cn", "Co", "Cs") for char in page):
-            page = [page[0], page[-1]]  # not assigned, or not to characters: nothing happens, or they count as Chinese
+            page = [page[0], page[-1]]  # unassigned or no characters: nothing happens, or they count as Chinese
         if tokenizer.tokenize("".join(page)) == page:
             alone[first : first + PAGE] = True
         elif len(page) == PAGE:
@@ -103,7 +103,7 @@ def _describe_context(char: str, result: str, tokenizer: tokenization.BasicToken
     else:
         bits = 0
     decomposed = unicodedata.normalize("NFD", char.lower())
-    is_removed = not result and unicodedata.category(char) != "Mn"  # before anything is decomposed
+    is_removed = not result and unicodedata.category(char) != "Mn"  # before decomposition
     if not is_removed and any(unicodedata.combining(part) == 0 for part in decomposed):
         bits |= STARTER
     return bits | unicodedata.combining(char) << CONTEXT_SHIFT
@@ -113,15 +113,15 @@ UNKNOWN_ENTRY = "[UNK]"  # in ASCII, where the alphabet has no letters
 
 
 class Alphabet:
-    """The letters that words are written in, and the vocabulary spelt with them.
+    """The letters that words are written in, and the vocabulary spelled with them.
 
     Attributes:
       letters: character -> code point of its letter.
       kept: code points of the tokens that are kept whole.
-      unknown: code point for all other characters.
+      unknown: code point of all other characters.
       entries: spelling -> id.
-      width: bytes of a letter.
-      longest_word: in letters; a longer one is unknown.
+      width: bytes per letter.
+      longest_word: in letters; longer words are unknown.
     """
 
     def __init__(self, tokenizer: tokenization.FullTokenizer, keep: Sequence[str], alone: np.ndarray):
@@ -142,13 +142,13 @@ class Alphabet:
 
 
 def _can_match(entry: str, alone: np.ndarray, longest: int) -> bool:
-    """Whether a word can hold this piece: not if it has several characters, one of which would stand alone."""
+    """Returns whether a word can contain this piece: not if one of several characters is a separate word."""
     text = entry.removeprefix("##")
     return 0 < len(text) <= longest and (len(entry) == 1 or not any(alone[ord(char)] for char in text))
 
 
 def _code_points(count: int) -> tuple[int, Iterator[int]]:
-    """At least so many code points of one width: the bytes that each takes in UTF-8, and an iterator over them."""
+    """Returns the width in UTF-8 of at least `count` code points of one width, and an iterator over them."""
     return next((width, iter(range(first, last + 1))) for width, first, last in _WIDTHS if count <= last + 1 - first)
 
 
@@ -162,11 +162,11 @@ def _check_lengths(entries: Iterable[str], longest: int) -> None:
 
 
 def letters_table(characters: Characters, alphabet: Alphabet) -> np.ndarray:
-    """What each code point becomes: int32 [CODES, n], letters with their bits, then NOTHING."""
+    """Returns the result for each code point: int32 [CODES, n], letters with their bits, then NOTHING."""
     letter = np.full(CODES, alphabet.unknown, np.int32)
     letter[[*map(ord, alphabet.letters)]] = [*alphabet.letters.values()]
     classes = characters.context >> CONTEXT_SHIFT
-    packed = letter << LETTER_SHIFT | classes << CLASS_SHIFT  # of a character that is written as it is
+    packed = letter << LETTER_SHIFT | classes << CLASS_SHIFT  # of a character that is not replaced
     table = np.full((CODES, max(map(len, characters.becomes.values()))), NOTHING, np.int32)
     table[:, 0] = packed | characters.alone * ALONE
     for code, result in characters.becomes.items():

@@ -20,8 +20,8 @@ class Tagger(WithHead):
     """For tokens label, string [B, F], and probability [B, F].
 
     For texts words, labels, probabilities, starts, ends [B, W] and entities, entity_labels, entity_starts, entity_ends
-    [B, E]; places are counted in characters of the text, the end exclusive. The first piece of a word decides on its
-    label, as in ner.py. The words behind max_seq_length pieces are left out.
+    [B, E]; offsets are in characters of the text, the end exclusive. The first piece of a word determines its label, as
+    in ner.py. Words after max_seq_length pieces are omitted.
     """
 
     def __init__(self, setting: Setting, head: heads.OutputLayer, labels: Sequence[str]):
@@ -59,7 +59,7 @@ class Tagger(WithHead):
 
     @staticmethod
     def _ends(pieces: Pieces, inputs: Inputs, places: tf.Tensor) -> tf.Tensor:
-        """Where the words at `places` end, also those of which only the first pieces were kept: bytes [words]."""
+        """Returns where the words at `places` end, including those whose last pieces were cut off: bytes [words]."""
         words, rows = pieces.words.values, pieces.words.value_rowids()
         is_last = tf.not_equal(words[1:], words[:-1]) | tf.not_equal(rows[1:], rows[:-1])
         is_last = tf.concat([is_last, [True]], 0)
@@ -77,11 +77,11 @@ class _Spans(NamedTuple):
     ends: tf.Tensor
 
     def filled(self, values: tf.Tensor, default: str | float) -> tf.Tensor:
-        """Values [n] as [B, longest row]."""
+        """Returns values [n] as [B, longest row]."""
         return fill_rows(values, self.rows, tf.size(self.texts), default)
 
     def outputs(self, content: str, starts: str, ends: str) -> Outputs:
-        """The parts as they stand in their texts, and their places in characters, under these names."""
+        """Returns the parts as written in their texts, and their character offsets, under these names."""
         parts = tf.strings.substr(tf.gather(self.texts, self.rows), self.starts, self.ends - self.starts)
         return {
             content: self.filled(parts, ""),
@@ -92,12 +92,12 @@ class _Spans(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class _Grouping:
-    """How tags make entities, by the rules of `ner_scores`.
+    """How tags form entities, by the rules of `ner_scores`.
 
     Attributes:
-      types: string [L], of an entity with this tag.
-      inside: bool [L], whether a word with this tag is of an entity.
-      begins: bool [L + 1, L], whether a tag begins an entity behind another one; the last row is for no other one.
+      types: string [L], the entity type of each tag.
+      inside: bool [L], whether a word with this tag belongs to an entity.
+      begins: bool [L + 1, L], whether a tag begins an entity after another tag; the last row is for no other tag.
     """
 
     types: tf.Tensor
@@ -106,7 +106,7 @@ class _Grouping:
 
     @classmethod
     def of(cls, labels: Sequence[str]) -> _Grouping:
-        """Asks about every tag, alone and behind every other."""
+        """Evaluates the rules for every tag, alone and after every other."""
         return cls(
             tf.constant([ner_scores.split_tag(label)[1] for label in labels]),
             tf.constant([label != ner.OUTSIDE for label in labels]),
@@ -114,7 +114,7 @@ class _Grouping:
         )
 
     def entities(self, labels: tf.Tensor, rows: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-        """From the tags of all words of a batch and their rows: first and last word of each entity."""
+        """Returns the first and last word of each entity, given the tags of all words of a batch and their rows."""
         nothing = tf.shape(self.types)[0]
         is_same_row = tf.concat([[False], tf.equal(rows[1:], rows[:-1])], 0)
         before = tf.where(is_same_row, tf.concat([[0], labels[:-1]], 0), nothing)

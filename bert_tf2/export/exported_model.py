@@ -1,4 +1,4 @@
-"""An exported model in this process, without a server: `load` gives a callable that takes texts."""
+"""Runs an exported model in Python, without a server: `load` returns a callable for texts."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ INFO_FILE = "model_info.json"
 
 Text = str | tuple[str, str]
 
-# Of each task, the outputs for texts that are filled up in a batch -> all outputs that are as long.
+# For each task, the outputs for texts that are padded in a batch -> all outputs of the same length.
 _FILLED = {
-    "classifier": {"labels": ("labels",)},  # if a text may have several
+    "classifier": {"labels": ("labels",)},  # for a multi-label model
     "features": {"tokens": ("tokens", "sequence_output")},
     "ner": {
         "starts": ("words", "labels", "probabilities", "starts", "ends"),
@@ -33,7 +33,7 @@ _FILLED = {
 
 @contextlib.contextmanager
 def log_level(level: int) -> Iterator[None]:
-    """Keeps to itself what is less serious; `level` is one of absl's."""
+    """Suppresses log messages that are less severe than `level`, one of absl's levels."""
     before = logging.get_verbosity()
     logging.set_verbosity(level)
     try:
@@ -43,7 +43,7 @@ def log_level(level: int) -> Iterator[None]:
 
 
 def load(path: str | os.PathLike[str]) -> ExportedModel:
-    """Reads an export for use in this process, without a server.
+    """Loads an export in Python, without a server.
 
     Example:
       answer = export.load("export")
@@ -51,7 +51,7 @@ def load(path: str | os.PathLike[str]) -> ExportedModel:
       answer([("Where is it?", "It is in Oslo.")])   # [{"answer": "Oslo", ...}]
 
     Args:
-      path: the folder with the versions, of which the newest is taken, or the folder of a version.
+      path: the folder with the versions, of which the newest is loaded, or the folder of a version.
 
     Raises:
       UserError: there is no export, it has no text signatures, it is damaged, or tensorflow-text is missing.
@@ -63,11 +63,11 @@ def load(path: str | os.PathLike[str]) -> ExportedModel:
     try:
         import tensorflow_text  # noqa: F401 (for its operations)
 
-        with log_level(logging.ERROR):  # it warns of gradients, which are left out on purpose
+        with log_level(logging.ERROR):  # it warns about gradients, which are omitted on purpose
             model = tf.saved_model.load(folder)
     except ImportError as error:
         raise UserError(f"{folder}: its text signatures need tensorflow-text ({error})") from error
-    except Exception as error:  # files that are cut or overwritten raise this and that, ValueError and IndexError too
+    except Exception as error:  # damaged files raise various errors, including ValueError and IndexError
         reason = next(iter(str(error).strip().splitlines()), type(error).__name__)
         raise UserError(
             f"{folder}: cannot be loaded, it is damaged or incomplete ({reason}); export it again"
@@ -99,7 +99,7 @@ def _read_info(path: str) -> dict[str, Any]:
 
 
 class ExportedModel:
-    """A callable for texts; `load` makes it.
+    """A callable for texts, created by `load`.
 
     Attributes:
       info: the content of model_info.json.
@@ -114,19 +114,19 @@ class ExportedModel:
     def __call__(
         self, texts: Text | Iterable[Text], second: str | None = None, batch_size: int = 32
     ) -> dict[str, Any] | list[dict[str, Any]]:
-        """Answers a text or a pair of them with a dictionary, a list of them with a list of dictionaries.
+        """Answers a text or a pair of texts with a dictionary, and a list of them with a list of dictionaries.
 
         Args:
           texts: str, or a tuple of two: text_a and text_b, or question and context.
-          second: of a single pair, the second; `texts` is then the first.
-          batch_size: how many are computed together.
+          second: the second text of a single pair; `texts` is then the first.
+          batch_size: number of texts per batch.
 
         Returns:
-          The outputs of the signature for each text (see `signatures`), without what fills up a batch; rows of numbers
-          as numpy arrays, everything else in Python's own types.
+          The outputs of the signature for each text (see `signatures`), without the padding of the batch; rows of
+          numbers as numpy arrays, everything else as Python types.
 
         Raises:
-          UserError: what is given is neither, or a text is empty or too large (rows are counted from 0).
+          UserError: an argument is neither, or a text is empty or too large (rows are counted from 0).
           ValueError: batch_size is below 1.
         """
         if batch_size < 1:
@@ -152,7 +152,7 @@ class ExportedModel:
 
     @property
     def _wanted(self) -> str:
-        """Half of an error."""
+        """The part of an error message that describes valid arguments."""
         text = "a text or a pair of texts" if "serving_text_pair" in self._signatures else "a text"
         return (
             f"a model of the task {self.info['task']} takes {'a pair (question, context)' if self._needs_two else text}"
@@ -196,7 +196,7 @@ class ExportedModel:
 
 
 def _plain(value: Any) -> Any:
-    """Texts and single numbers in Python's types, whole numbers too; rows of other numbers as they are."""
+    """Converts texts and single numbers, and integers, to Python types; leaves rows of other numbers unchanged."""
     if isinstance(value, bytes):
         return value.decode()
     if isinstance(value, np.ndarray) and value.dtype == object:

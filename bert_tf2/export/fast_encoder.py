@@ -1,19 +1,19 @@
-"""The encoder as a server runs it: the mathematics of `modeling.BertModel`, arranged for speed and without training.
+"""The encoder for serving: the computation of `modeling.BertModel`, optimized for speed and without training.
 
-What differs from the model, none of which changes an answer by more than rounding:
+The differences from the model, none of which changes an output by more than rounding:
 
     padding            is not computed: the real tokens of a batch are rows of one matrix [T, D], and only attention,
-                       which must know what belongs together, sees them as rows of text
-    attention          takes the rows of a batch in a few groups of like length, each cut to its longest row
+                       which depends on the rows of text, sees them as such
+    attention          processes the rows of a batch in a few groups of similar length, each cut to its longest row
     query, key, value  are one product with a kernel [D, 3 D]
-    1 / sqrt(H)        is in the query's kernel already
-    layouts            change by looking up pieces of H numbers, which sorts, pads and splits the heads in one pass
+    1 / sqrt(H)        is part of the query's kernel
+    layouts            change by gathering pieces of H numbers, which sorts, pads and splits the heads in one pass
 
-T is the number of tokens in the batch that are computed; the other letters are those of modeling.py. Leaving the
-padding out of the matrix products is the idea of "Effective Transformer" (ByteDance, 2019).
+T is the number of computed tokens in the batch; the other letters are those of modeling.py. Omitting padding from the
+matrix products is the idea of "Effective Transformer" (ByteDance, 2019).
 
-The formulas are written so that TensorFlow's graph optimiser joins a product with its bias, its activation and the
-addition that follows into one oneDNN operation on CPUs. Where it does not, they are what they say.
+The formulas allow TensorFlow's graph optimizer to fuse a product with its bias, its activation and the following
+addition into one oneDNN operation on CPUs. Otherwise they are computed as written.
 """
 
 from __future__ import annotations
@@ -28,25 +28,25 @@ import tensorflow as tf
 
 from bert_tf2 import modeling
 
-# More groups leave out more padding, but are more operations. On 32 rows of 16 to 128 tokens four take a tenth less
-# time than one, and on a single row some hundredths more.
+# More groups omit more padding, but are more operations. On 32 rows of 16 to 128 tokens four groups take a tenth less
+# time than one, and on a single row a few percent more.
 _GROUPS = 4
 
 
 def _activation(hidden_act: str) -> Callable[[tf.Tensor], tf.Tensor]:
-    """modeling.get_activation, with the one form of gelu's approximation that the graph optimiser recognises."""
+    """Returns modeling.get_activation, with the only form of approximate gelu that the graph optimizer recognizes."""
     if hidden_act.lower() == "gelu":
         return functools.partial(tf.nn.gelu, approximate=True)
     return modeling.get_activation(hidden_act)
 
 
 def _constant(value: np.ndarray | tf.Tensor, dtype: tf.DType = tf.float32) -> tf.Variable:
-    # A variable after all: a constant would be in the file once more for every signature, and in memory too.
+    # A variable, since every signature in the file, and in memory, would have its own copy of a constant.
     return tf.Variable(tf.cast(value, dtype), trainable=False)
 
 
 class _Affine(tf.Module):
-    """y = x @ kernel + bias, from layers whose outputs are to stand side by side."""
+    """y = x @ kernel + bias, from layers whose outputs are concatenated."""
 
     def __init__(self, layers: Sequence[modeling.Dense], dtype: tf.DType, scales: Sequence[float] = (1.0,)):
         super().__init__()
@@ -59,7 +59,7 @@ class _Affine(tf.Module):
 
 
 class _Norm(tf.Module):
-    """LayerNorm; statistics in float32."""
+    """LayerNorm with statistics in float32."""
 
     def __init__(self, layer: modeling.LayerNorm):
         super().__init__()
@@ -67,8 +67,8 @@ class _Norm(tf.Module):
         self._epsilon = layer.epsilon
 
     def __call__(self, x: tf.Tensor) -> tf.Tensor:
-        # Not tf.nn.batch_normalization, and no other order of the factors: TensorFlow 2.21 would put its own fused
-        # operation in place of some of them, slower on few rows, and with an epsilon of 0.001 whatever is asked for.
+        # Not tf.nn.batch_normalization or another order of the factors: TensorFlow 2.21 would replace some of them with
+        # its own fused operation, which is slower on few rows and always uses an epsilon of 0.001.
         wide = tf.cast(x, tf.float32)
         centred = wide - tf.reduce_mean(wide, axis=-1, keepdims=True)
         scale = tf.math.rsqrt(tf.reduce_mean(tf.square(centred), axis=-1, keepdims=True) + self._epsilon)
@@ -76,11 +76,11 @@ class _Norm(tf.Module):
 
 
 class _Group(NamedTuple):
-    """Some rows of the batch, as attention sees them: [B', F'], real tokens first.
+    """Some rows of the batch for attention: [B', F'], real tokens first.
 
     Attributes:
-      pieces: int32 [3, B', N, F'], where queries, keys and values are among the pieces of H numbers of [T, 3 D].
-      mask_scores: float32 [B', 1, 1, F'], added to the scores of each place.
+      pieces: int32 [3, B', N, F'], the indexes of queries, keys and values among the pieces of H numbers of [T, 3 D].
+      mask_scores: float32 [B', 1, 1, F'], added to the attention scores of each position.
     """
 
     pieces: tf.Tensor
@@ -88,9 +88,9 @@ class _Group(NamedTuple):
 
 
 class _Packing:
-    """Where the tokens of a batch are.
+    """The positions of the tokens of a batch.
 
-    The first place of a row is computed even when it is masked, because `pooled_output` asks for it.
+    The first position of a row is computed even if it is masked, because `pooled_output` requires it.
     """
 
     def __init__(self, input_mask: tf.Tensor, heads: int):
@@ -102,7 +102,7 @@ class _Packing:
         self.positions = self.places[:, 1]
         self.heard = tf.gather_nd(mask, self.places)  # [T]
         self._lengths = tf.reduce_sum(tf.cast(computed, tf.int32), axis=1)  # [B]
-        self.firsts = tf.cumsum(self._lengths, exclusive=True)  # [B], each row's first token among the T
+        self.firsts = tf.cumsum(self._lengths, exclusive=True)  # [B], index of each row's first token in T
         self._heads = heads
         self._group()
 
@@ -120,17 +120,17 @@ class _Packing:
             begins.append(end + tf.range(count) * self._heads * width)
             widths.append(tf.fill([count], width))
             end += count * self._heads * width
-        # The groups' contexts, one after another, are pieces [B', N, F'] of H numbers each; where to look for them:
-        places = tf.argsort(order)  # [B], each row's among the sorted
+        # The groups' contexts, concatenated, are pieces [B', N, F'] of H numbers each. Their indexes:
+        places = tf.argsort(order)  # [B], index of each row in sorted order
         begin, width = tf.gather(tf.concat(begins, 0), places), tf.gather(tf.concat(widths, 0), places)
         row, slot = self.places[:, 0], tf.range(tf.size(self.heard)) - tf.gather(self.firsts, self.places[:, 0])
         self.contexts = (tf.gather(begin, row) + slot)[:, tf.newaxis] + tf.gather(width, row)[:, tf.newaxis] * heads
-        self.first_contexts = places[:, tf.newaxis] * self._heads + heads  # [B, N], where F' is 1
+        self.first_contexts = places[:, tf.newaxis] * self._heads + heads  # [B, N], for F' = 1
 
     def _make_group(self, rows: tf.Tensor, width: tf.Tensor) -> _Group:
-        """int32 [B'] and the number of places F'."""
+        """Takes int32 [B'] and the number of positions F'."""
         slots = tf.range(width)
-        # Places behind a row's last token read some token, which nothing listens to.
+        # Positions after a row's last token read an arbitrary token, which is masked.
         tokens = tf.minimum(tf.gather(self.firsts, rows)[:, tf.newaxis] + slots, tf.size(self.heard) - 1)  # [B', F']
         heard = (slots < tf.gather(self._lengths, rows)[:, tf.newaxis]) & tf.gather(self.heard, tokens)
         parts = tf.reshape(tf.range(3 * self._heads), [3, 1, self._heads, 1])
@@ -143,7 +143,7 @@ class _Packing:
         return tf.gather_nd(values, self.places)
 
     def spread(self, rows: tf.Tensor) -> tf.Tensor:
-        """float32 [T, D] -> [B, F, D], zeros at the places of padding."""
+        """float32 [T, D] -> [B, F, D], zeros at padding."""
         real = rows * tf.cast(self.heard, tf.float32)[:, tf.newaxis]
         return tf.scatter_nd(self.places, real, [self.shape[0], self.shape[1], rows.shape[1]])
 
@@ -190,14 +190,14 @@ class _Block(tf.Module):
 
 
 class Encoder(tf.Module):
-    """The encoder of a model, with weights of its own in the precision that it computes in.
+    """The encoder of a model, with its own copy of the weights in the precision of the computation.
 
     Attributes:
       word_embeddings: the table [V, D] in that precision, a variable.
     """
 
     def __init__(self, model: modeling.BertModel, precision: str = "float32"):
-        """`precision`: "float32" or "bfloat16"; LayerNorm and softmax are float32 in any case."""
+        """`precision`: "float32" or "bfloat16"; LayerNorm and softmax are always float32."""
         super().__init__(name="encoder")
         dtype = tf.as_dtype(precision)
         embeddings = model.embeddings
@@ -212,7 +212,7 @@ class Encoder(tf.Module):
     def __call__(
         self, input_ids: tf.Tensor, input_mask: tf.Tensor, segment_ids: tf.Tensor
     ) -> tuple[tf.Tensor, tf.Tensor]:
-        """Runs the encoder on int32 [B, F] each; every id within its table, every row with a token.
+        """Runs the encoder on int32 [B, F] each; every id must be within its table, and every row must have a token.
 
         Returns:
           sequence_output: float32 [B, F, D], zeros where input_mask is 0.
@@ -225,7 +225,7 @@ class Encoder(tf.Module):
         return packing.spread(tf.cast(states, tf.float32)), self._pool(tf.gather(states, packing.firsts))
 
     def pooled_output(self, input_ids: tf.Tensor, input_mask: tf.Tensor, segment_ids: tf.Tensor) -> tf.Tensor:
-        """The second of what a call returns, for less: the last block computes the first tokens only."""
+        """Returns only the second output of a call, at lower cost: the last block computes the first tokens only."""
         packing = _Packing(input_mask, self._heads)
         states = self._embed(input_ids, segment_ids, packing)
         for block in self.blocks[:-1]:

@@ -1,24 +1,24 @@
-"""Text to ids inside of a TensorFlow graph: `tokenization.py` for a saved model, which has no Python.
+"""Converts text to ids inside a TensorFlow graph: `tokenization.py` for a saved model, which has no Python.
 
-A server that takes raw text has to split it exactly as it was split in training. `GraphTokenizer` gives, for every
-valid UTF-8 text, the ids of `tokenization.FullTokenizer`, and with each the bytes of the text that it stands for, so
-that an answer or an entity can be shown as it was written.
+A server that takes raw text must split it exactly as in training. For every valid UTF-8 text, `GraphTokenizer` returns
+the ids of `tokenization.FullTokenizer`, and the bytes of the text that each id represents, so that an answer or an
+entity can be shown as written.
 
-`character_tables` applies `tokenization.py` to every character when the graph is built; the graph holds the tables.
-The graph works on the code points of the whole batch, laid end to end, each row closed by a line break:
+`character_tables` applies `tokenization.py` to every character when the graph is built; the graph contains the tables.
+The graph operates on the concatenated code points of the whole batch, with a line break after each row:
 
     code points   T h e   C a f é ' s \\n     é: one code point, or e and an accent
-    letters       t h e | c a f e ' s |      blanks become one thing, accents and control characters are gone
-    words         the, cafe, ', s            cut at blanks, and around what stands alone: punctuation, Chinese
+    letters       t h e | c a f e ' s |      blanks become equal, accents and control characters are removed
+    words         the, cafe, ', s            split at blanks, and around separate words: punctuation, Chinese
     pieces        the, cafe, ', s            longest entry first, by tensorflow-text's FastWordpieceTokenizer
-    bytes         0-3, 4-9, 9-10, 10-11      from the place of the code point that each letter came from
+    bytes         0-3, 4-9, 9-10, 10-11      from the offset of the code point of each letter
 
-Two things depend on more than one character. They have steps of their own, which run only on text that needs them: a
-capital sigma at the end of a word (`_lower_sigmas`), and marks in an order that is not Unicode's (`_reorder`).
+Two rules depend on more than one character. They have separate steps, which run only if the text requires them: a
+capital sigma at the end of a word (`_lower_sigmas`), and marks that are not in Unicode's order (`_reorder`).
 
-Letters belong to an alphabet of our own (`character_tables.Alphabet`): one letter for each character that occurs in the
-vocabulary, one for all others, one for each token that is kept whole. All have the same number of bytes in UTF-8, so
-that one division converts the tokenizer's byte offsets to letters.
+Letters belong to an internal alphabet (`character_tables.Alphabet`): one letter for each character in the vocabulary,
+one for all others, and one for each token that is kept whole. All have the same number of bytes in UTF-8, so that one
+division converts the tokenizer's byte offsets to letters.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ from bert_tf2.support.errors import UserError
 
 _CAPITAL_SIGMA, _FINAL_SIGMA = 0x3A3, 0x3C2
 
-# Stands for bytes that are not UTF-8 when a text is decoded. As a character it takes four bytes, and no wrong sequence
-# is replaced by fours: at the latest the fourth byte is what makes it wrong.
+# Replaces invalid UTF-8 in decoded text. As a character it takes four bytes, and no invalid sequence that is replaced
+# has four: the fourth byte at the latest makes it invalid.
 _REPLACEMENT = 0x10FFFF
 
 
@@ -46,10 +46,10 @@ class Pieces(NamedTuple):
 
     Attributes:
       ids: the ids in the vocabulary.
-      starts, ends: the bytes of the text that a piece stands for, the end exclusive. An accent that is dropped goes
-        with the character it stands on. Where one character becomes several letters (Hangul does, in lower case) and
-        they fall to two pieces, both stand for all of it.
-      words: which word or punctuation mark of its text a piece belongs to, counted from 0.
+      starts, ends: the bytes of the text that a piece represents, the end exclusive. A removed accent belongs to its
+        base character. If one character becomes several letters (like Hangul in lower case) that are split between two
+        pieces, both represent the whole character.
+      words: the index, from 0, of the word or punctuation mark in its text that a piece belongs to.
     """
 
     ids: tf.RaggedTensor
@@ -59,7 +59,7 @@ class Pieces(NamedTuple):
 
 
 class Inputs(NamedTuple):
-    """What the model reads, and where in the texts it stands: int32 [B, F], F being the longest row of the batch.
+    """The inputs of the model, and their origin in the texts: int32 [B, F], where F is the longest row of the batch.
 
     Attributes:
       input_ids, input_mask, segment_ids: as in the reference; padding is 0.
@@ -75,23 +75,23 @@ class Inputs(NamedTuple):
 
 
 class GraphTokenizer(tf.Module):
-    """A tokenizer as TensorFlow operations, for use in a `tf.function` and in what `tf.saved_model.save` writes.
+    """A tokenizer as TensorFlow operations, for use in a `tf.function` and with `tf.saved_model.save`.
 
-    Batches may have any size. Whoever loads a saved model with it needs the operators of tensorflow-text.
+    Batches may have any size. Loading a saved model with it requires the operations of tensorflow-text.
     """
 
     def __init__(self, tokenizer: tokenization.FullTokenizer, keep: Sequence[str] = ()):
-        """Makes the tables, which takes a second or two; the vocabulary is not to be changed afterwards.
+        """Creates the tables, which takes a second or two; the vocabulary must not change afterwards.
 
         Args:
-          keep: entries of the vocabulary that stay whole wherever they stand in a text, in this case. What is before
-            and behind them is split like a text of its own.
+          keep: vocabulary entries that stay whole anywhere in a text, if their case matches. The text before and after
+            them is split like separate texts.
 
         Raises:
           UserError: tensorflow-text is missing, or an entry of the vocabulary is too long for it.
           NotInVocabularyError: the vocabulary lacks [UNK], [CLS], [SEP] or one of `keep`.
           ValueError: two of `keep` could overlap, or there are too many of them; or the tokenizer has rules of its own
-            (a subclass), which no graph can follow.
+            (a subclass), which a graph cannot reproduce.
         """
         super().__init__(name="graph_tokenizer")
         if tokenizer.has_own_rules:
@@ -118,14 +118,14 @@ class GraphTokenizer(tf.Module):
         )
 
     def tokenize(self, texts: tf.Tensor, name: str = "texts") -> Pieces:
-        """The pieces of each text, without [CLS] and [SEP].
+        """Returns the pieces of each text, without [CLS] and [SEP].
 
         Args:
           texts: string [B], in UTF-8.
-          name: what an error calls them.
+          name: their name in error messages.
 
         Raises:
-          tf.errors.InvalidArgumentError: a text is not UTF-8 (says which row; the first is row 0).
+          tf.errors.InvalidArgumentError: a text is not UTF-8 (the message names the row, from 0).
         """
         codes, places, row_splits = _decode(tf.convert_to_tensor(texts, tf.string), name)
         for number, token in enumerate(self._keep):
@@ -138,15 +138,15 @@ class GraphTokenizer(tf.Module):
         letters, sources, word_splits = _cut(letters, sources)
         numbers, words, begins, ends = self._wordpieces(letters, word_splits)
         first, last = tf.gather(sources, begins), tf.gather(sources, ends - 1)
-        # A character ends where the next one begins that is no mark of it.
+        # A character ends where the next character that is not its mark begins.
         behind = tf.gather(visible, tf.searchsorted(visible, last, side="right"))
         values = [tf.gather(self._ids, numbers), tf.gather(places, first), tf.gather(places, behind), words]
         return _as_pieces(values, tf.searchsorted(first, row_splits))
 
     def combine(self, first: Pieces, second: Pieces | None, max_seq_length: int) -> Inputs:
-        """[CLS] first [SEP], or [CLS] first [SEP] second [SEP], cut to `max_seq_length` as the reference does.
+        """Makes [CLS] first [SEP], or [CLS] first [SEP] second [SEP], truncated to `max_seq_length` like the reference.
 
-        A row whose second text has no pieces, or keeps none, is one of a single text.
+        If the second text of a row has no pieces, or keeps none, the row has a single text.
 
         Raises:
           ValueError: `max_seq_length` is below 3.
@@ -162,7 +162,7 @@ class GraphTokenizer(tf.Module):
         at_second = position - kept_first - 2
         in_first = (position > 0) & (position <= kept_first)
         in_second = (at_second >= 0) & (at_second < kept_second)
-        # Into all pieces of the first texts, all of the second, and what stands for [CLS], [SEP] and padding.
+        # Indexes into all pieces of the first texts, then of the second, then the values of [CLS], [SEP] and padding.
         count_first, special = tf.size(first.ids), tf.size(first.ids) + tf.size(second.ids)
         is_sep = (position == kept_first + 1) | (position == total - 1)
         index = special + tf.where(position == 0, 0, tf.where(is_sep, 1, 2))
@@ -178,16 +178,16 @@ class GraphTokenizer(tf.Module):
         return Inputs(ids, tf.cast(mask, tf.int32), tf.cast(segments, tf.int32), *places)
 
     def _lower_sigmas(self, codes: tf.Tensor) -> tf.Tensor:
-        """Puts the final form for a capital sigma that ends its word, which no table of single characters can say.
+        """Replaces capital sigmas at the end of words by the final form, which depends on the context.
 
-        Unicode's rule, which `str.lower` follows: a cased letter comes before it and none comes after it, whatever
-        apostrophes, full stops, marks and the like lie between.
+        Unicode's rule, which `str.lower` follows: a cased letter precedes it and none follows it, ignoring apostrophes,
+        full stops, marks and similar characters in between.
         """
 
         def replace() -> tf.Tensor:
             context = self._context_of(codes)
             opaque = context & tables.TRANSPARENT == 0
-            # Of the code points that count, [0] standing before them all: whether each is cased.
+            # Whether each non-transparent code point is cased; [0] precedes them all.
             cased = tf.concat([[False], tf.boolean_mask(context & tables.CASED > 0, opaque)], 0)
             sigmas = _where(codes == _CAPITAL_SIGMA)
             number = tf.gather(tf.cumsum(tf.cast(opaque, tf.int32)), sigmas)
@@ -198,17 +198,17 @@ class GraphTokenizer(tf.Module):
         return tf.cond(tf.reduce_any(codes == _CAPITAL_SIGMA), replace, lambda: codes)
 
     def _spell(self, codes: tf.Tensor, table: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-        """The letters (and blanks) of all code points in a row, and which code point each comes from."""
+        """Returns the letters (and blanks) of all code points in order, and the source code point of each."""
         flat = tf.reshape(table, [-1])
         used = _where(flat > tables.NOTHING)
         letters, sources = tf.gather(flat, used), used // table.shape[1]
         return (self._reorder(letters, sources, codes) if self._lower else letters), sources
 
     def _reorder(self, letters: tf.Tensor, sources: tf.Tensor, codes: tf.Tensor) -> tf.Tensor:
-        """Sorts the marks that follow a character by their combining class, as decomposing a text does.
+        """Sorts the marks that follow a character by their combining class, like Unicode decomposition.
 
-        Accents are gone by now, so this is about the few marks of other kinds (`Mc`) that have such a class. Which code
-        point a letter comes from is left as it is: a place in the text belongs to the marks there together.
+        Accents are already removed, so this affects only the few marks of other kinds (`Mc`) with a combining class.
+        The source code points are not reordered: a range of the text represents all of its marks together.
         """
 
         def sort() -> tf.Tensor:
@@ -221,7 +221,7 @@ class GraphTokenizer(tf.Module):
         return tf.cond(tf.reduce_any(classes > 0), sort, lambda: letters)
 
     def _wordpieces(self, letters: tf.Tensor, word_splits: tf.Tensor) -> tuple[tf.Tensor, ...]:
-        """The pieces of all words: number of the entry, number of the word, first letter, the one behind the last."""
+        """Returns for all pieces: index of the entry, index of the word, first letter, last letter (exclusive)."""
         words = tf.RaggedTensor.from_row_splits(letters, word_splits, validate=False)
         numbers, starts, ends = self._wordpiece.tokenize_with_offsets(tf.strings.unicode_encode(words, "UTF-8"))
         word = numbers.value_rowids()
@@ -231,9 +231,9 @@ class GraphTokenizer(tf.Module):
 
 
 def kept_lengths(first: tf.Tensor, second: tf.Tensor, max_seq_length: int) -> tuple[tf.Tensor, tf.Tensor]:
-    """How many pieces are left of two texts (or of one, where the second has none); int32, all of one shape.
+    """Returns how many pieces of two texts (or of one, if the second is empty) remain; int32, all of one shape.
 
-    A pair is cut like `classification.truncate_seq_pair` does, a single text at its end.
+    Pairs are truncated like `classification.truncate_seq_pair`, single texts at their end.
     """
     room = max_seq_length - 3
     kept_second = tf.minimum(second, tf.maximum(room // 2, room - first))
@@ -242,11 +242,11 @@ def kept_lengths(first: tf.Tensor, second: tf.Tensor, max_seq_length: int) -> tu
 
 
 def character_offsets(texts: tf.Tensor, byte_offsets: tf.Tensor | tf.RaggedTensor) -> tf.Tensor | tf.RaggedTensor:
-    """Counts in characters, as Python does, what was counted in bytes.
+    """Converts byte offsets to character offsets, as Python counts them.
 
     Args:
       texts: string [B], in UTF-8.
-      byte_offsets: int32 [B, n] or [B, (n)], from 0 to the length of the text; negative ones are left as they are.
+      byte_offsets: int32 [B, n] or [B, (n)], from 0 to the length of the text; negative ones are unchanged.
 
     Returns:
       int32 of the same shape.
@@ -268,15 +268,15 @@ def _count_characters(texts: tf.Tensor, rows: tf.Tensor, offsets: tf.Tensor) -> 
 
 
 def _where(condition: tf.Tensor) -> tf.Tensor:
-    """The indices, int64 [n], at which a vector is true."""
+    """Returns the indexes, int64 [n], at which a vector is true."""
     return tf.where(condition)[:, 0]
 
 
 def _decode(texts: tf.Tensor, name: str) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
-    """The code points of a batch, in one vector, a line break behind each row: [N], [N], [B + 1].
+    """Decodes a batch to one vector of code points, with a line break after each row: [N], [N], [B + 1].
 
     Returns:
-      The code points (int32), the byte of its text at which each begins, and where the rows are (both int64).
+      The code points (int32), the byte offset of each in its text, and the row splits (both int64).
     """
     closed = tf.strings.join([texts, "\n"])
     codes, places = tf.strings.unicode_decode_with_offsets(
@@ -287,7 +287,7 @@ def _decode(texts: tf.Tensor, name: str) -> tuple[tf.Tensor, tf.Tensor, tf.Tenso
         lengths = places.flat_values[1:] - places.flat_values[:-1]
         wrong = _where((codes.flat_values[:-1] == _REPLACEMENT) & (lengths != 4))
         row = tf.searchsorted(codes.row_splits, wrong[:1], side="right") - 1
-        number = tf.strings.reduce_join(tf.strings.as_string(row))  # a scalar, "" where nothing is wrong
+        number = tf.strings.reduce_join(tf.strings.as_string(row))  # a scalar, "" if nothing is wrong
         sentence = tf.strings.join(["row ", number, f" of {name} is not valid UTF-8"])
         return tf.debugging.Assert(tf.size(wrong) == 0, [sentence])
 
@@ -297,7 +297,7 @@ def _decode(texts: tf.Tensor, name: str) -> tuple[tf.Tensor, tf.Tensor, tf.Tenso
 
 
 def _replace_token(codes: tf.Tensor, token: Sequence[int], by: int) -> tf.Tensor:
-    """Puts one code point for each place where `token` stands, and fillers behind it."""
+    """Replaces each occurrence of `token` by one code point followed by fillers."""
     candidates = _where(codes == token[0])
     window = tf.minimum(candidates[:, None] + tf.range(len(token), dtype=tf.int64), tf.size(codes, tf.int64) - 1)
     found = tf.boolean_mask(window, tf.reduce_all(tf.gather(codes, window) == token, 1))  # [found, len(token)]
@@ -306,7 +306,7 @@ def _replace_token(codes: tf.Tensor, token: Sequence[int], by: int) -> tf.Tensor
 
 
 def _cut(letters: tf.Tensor, sources: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
-    """Letters and blanks -> the letters that words are made of, their sources, and where the words are."""
+    """Splits letters and blanks into words; returns the letters of the words, their sources, and the word splits."""
     alone = letters & tables.ALONE > 0
     begins = alone | tf.concat([[True], alone[:-1]], 0)
     kept = _where(letters != tables.BLANK)
@@ -316,7 +316,7 @@ def _cut(letters: tf.Tensor, sources: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, 
 
 
 def _as_pieces(values: Sequence[tf.Tensor], row_splits: tf.Tensor) -> Pieces:
-    """From flat values; the words are counted through the batch, and come out counted through each row."""
+    """Converts flat values; words are numbered over the batch on input, and within each row on output."""
     ids, starts, ends, words = (
         tf.RaggedTensor.from_row_splits(tf.cast(flat, tf.int32), row_splits, validate=False) for flat in values
     )
@@ -335,7 +335,7 @@ def _check_keep(keep: Sequence[str]) -> None:
 
 def _tensorflow_text() -> types.ModuleType:
     try:
-        import tensorflow_text  # late: there is none for Windows
+        import tensorflow_text  # lazy: not available for Windows
     except ImportError as error:
         raise UserError(
             f"a graph that takes text needs tensorflow-text, which cannot be loaded ({error}); install it with"

@@ -50,7 +50,7 @@ class ExportOptions(PrecisionOptions, VocabularyOptions, ModelOptions):
     null_score_diff_threshold: float | None = setting(
         "SQuAD 2.0: predict no answer if its score exceeds the best answer's by more than this.", None, group=ANSWERS
     )
-    # For callers that know the labels, in place of label_map; no flag.
+    # For callers in Python that have the labels, instead of label_map; not a flag.
     labels: LabelMap | None = None
 
     def length_for(self, config: BertConfig) -> int:

@@ -1,10 +1,10 @@
-"""What a served model may be asked: checks inside of the graph, for whoever calls it without Python.
+"""Validation of requests to a served model, inside the graph, for clients that call it without Python.
 
-Each check ends a bad request with InvalidArgument and a sentence, before anything is computed from it. Two things make
-that harder than it sounds. A signature declares the rank of its inputs, and TensorFlow's optimizer believes it: a check
-of `tf.rank` would be found to be true beforehand and left out, although nobody holds a C client to the declaration. So
-the rank is counted (`_rank`). And operations that do not follow from a check may run before it, so every checked tensor
-is handed on behind its checks.
+Each check rejects an invalid request with InvalidArgument and a message before it is processed. There are two
+difficulties. A signature declares the rank of its inputs, and TensorFlow's optimizer relies on it: it would remove a
+check of `tf.rank` as always true, although C clients need not follow the declaration. `_rank` therefore counts the
+dimensions. And operations that do not depend on a check may run before it, so every checked tensor is returned under a
+dependency on its checks.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from typing import NamedTuple
 
 import tensorflow as tf
 
-# A text of 4 MiB takes seconds to tokenize, and is some thousand times what a model reads.
+# A text of 4 MiB takes seconds to tokenize, and is about a thousand times what a model reads.
 MAX_TEXT_BYTES = 4 * 2**20
 
 
 class Rows(NamedTuple):
-    """What the encoder reads: three int32 [B, F]; the mask is 1 for tokens, and 1 at the first of every row."""
+    """The inputs of the encoder: three int32 [B, F]; the mask is 1 for tokens, and 1 at the start of every row."""
 
     input_ids: tf.Tensor
     input_mask: tf.Tensor
@@ -27,7 +27,7 @@ class Rows(NamedTuple):
 
 
 class Limits(NamedTuple):
-    """The sizes of the model that ids, segments and lengths have to fit."""
+    """The sizes of the model that limit ids, segments and lengths."""
 
     vocab_size: int
     type_vocab_size: int
@@ -44,12 +44,12 @@ class SpecialIds(NamedTuple):
 
 
 def require(ok: tf.Tensor, message: str, values: Callable[[], Sequence[tf.Tensor]] = tuple) -> tf.Tensor:
-    """Fails with InvalidArgument unless `ok`; what comes after it must be built under a dependency on the result.
+    """Fails with InvalidArgument unless `ok`; later operations must have a control dependency on the result.
 
     Args:
       ok: a scalar.
       message: the sentence; each {} stands for one of the values.
-      values: makes the numbers to put in; computed only where the check fails.
+      values: returns the numbers to insert; called only if the check fails.
     """
 
     def fail() -> tf.Tensor:
@@ -61,12 +61,12 @@ def require(ok: tf.Tensor, message: str, values: Callable[[], Sequence[tf.Tensor
 
 
 def _rank(tensor: tf.Tensor) -> tf.Tensor:
-    """How many dimensions the tensor really has: counts the sizes of its shape, which nobody knows beforehand."""
+    """Returns the actual number of dimensions: counts the sizes of the shape, whose number is not static."""
     return tf.reduce_sum(tf.cast(tf.shape(tensor) >= 0, tf.int32))
 
 
 def _of_one_shape(inputs: Mapping[str, tf.Tensor], rank: int, needed: str) -> dict[str, tf.Tensor]:
-    """The inputs once all of them have this rank, the same shape, and a row at least."""
+    """Returns the inputs after checking that they have this rank, the same shape, and at least one row."""
     ranks = {name: _rank(tensor) for name, tensor in inputs.items()}
     checks = [
         require(tf.equal(found, rank), f"{name} has {{}} dimensions; {needed}", lambda found=found: [found])
@@ -89,12 +89,12 @@ def _of_one_shape(inputs: Mapping[str, tf.Tensor], rank: int, needed: str) -> di
 
 
 def _first(wrong: tf.Tensor) -> tf.Tensor:
-    """Where the first True of a tensor is, as an index of all axes."""
+    """Returns the index of the first True of a tensor on all axes."""
     return tf.where(wrong)[0]
 
 
 def require_none(wrong: tf.Tensor, message: str, values: tf.Tensor | None = None) -> tf.Tensor:
-    """Fails if anything is True; {} in the message stands for the row and, where `values` are given, the value."""
+    """Fails if anything is True; {} in the message stands for the row and, if `values` are given, the value."""
 
     def numbers() -> list[tf.Tensor]:
         place = _first(wrong)
@@ -110,18 +110,18 @@ def checked_rows(
     input_mask: tf.Tensor | None = None,
     segment_ids: tf.Tensor | None = None,
 ) -> Rows:
-    """The three inputs of the encoder, once they are known to be fit for it.
+    """Returns the three inputs of the encoder after checking them.
 
-    TensorFlow Serving can make one batch of requests of several lengths (`pad_variable_length_inputs`); it fills a
-    shorter one with the first value of each tensor (`PadTensor` in tensorflow_serving/batching/batching_util.cc), which
-    makes [CLS] tokens with the mask 1. They are taken for the padding they are: see `_without_filling`.
+    TensorFlow Serving can batch requests of several lengths (`pad_variable_length_inputs`); it pads shorter ones with
+    the first value of each tensor (`PadTensor` in tensorflow_serving/batching/batching_util.cc), which produces [CLS]
+    tokens with mask 1. These are treated as padding: see `_without_filling`.
 
     Args:
       limits: the model's sizes.
       special: its special ids.
       input_ids: int32 [B, F].
-      input_mask: the same; 0 where input_ids is [PAD] and otherwise 1, where not given.
-      segment_ids: the same; 0 where not given.
+      input_mask: the same shape; defaults to 0 where input_ids is [PAD] and 1 elsewhere.
+      segment_ids: the same shape; defaults to 0.
     """
     given = {"input_ids": input_ids, "input_mask": input_mask, "segment_ids": segment_ids}
     needed = "a matrix is needed, a row of token ids for each example"
@@ -166,15 +166,15 @@ def _segment_checks(segments: tf.Tensor, limits: Limits) -> list[tf.Tensor]:
 
 
 def _without_filling(ids: tf.Tensor, mask: tf.Tensor, special: SpecialIds) -> tf.Tensor:
-    """The mask without what TensorFlow Serving filled the rows up with.
+    """Returns the mask without the padding that TensorFlow Serving added.
 
-    That is a run of [CLS] at the end of a row which begins with [CLS] too and whose last token before the run is [SEP];
-    between that and the run there may be padding of the client's own.
+    This padding is a run of [CLS] at the end of a row which also begins with [CLS] and whose last token before the run
+    is [SEP]; the client's own padding may be between these.
     """
     length = tf.shape(ids)[1]
     places = tf.range(length)
     is_filling = tf.equal(ids, special.cls) & tf.equal(mask, 1)
-    # The last place that is not of the run; -1 in a row of nothing but [CLS], which then has no last token.
+    # The last position outside the run; -1 in a row of only [CLS], which then has no last token.
     last_other = tf.reduce_max(tf.where(is_filling, -1, places), axis=1, keepdims=True)
     is_token = tf.equal(mask, 1) & (places <= last_other)
     last_token = tf.reduce_max(tf.where(is_token, places, 0), axis=1)
@@ -184,7 +184,7 @@ def _without_filling(ids: tf.Tensor, mask: tf.Tensor, special: SpecialIds) -> tf
 
 
 def checked_texts(texts: Mapping[str, tf.Tensor], may_be_empty: Collection[str] = ()) -> dict[str, tf.Tensor]:
-    """Strings [B], as many of each, of a bearable size. Whether they are UTF-8 is left to the tokenizer."""
+    """Checks strings [B]: equal batch sizes and limited length. The tokenizer checks whether they are UTF-8."""
     texts = _of_one_shape(texts, 1, "a vector is needed, a text for each example")
     checks = []
     for name, text in texts.items():
@@ -198,5 +198,5 @@ def checked_texts(texts: Mapping[str, tf.Tensor], may_be_empty: Collection[str] 
 
 
 def require_words(name: str, counts: tf.Tensor) -> tf.Tensor:
-    """Fails if a text has no token; blanks and control characters alone make none. `counts`: tokens [B]."""
+    """Fails if a text has no token, only blanks and control characters. `counts`: tokens [B]."""
     return require_none(tf.equal(counts, 0), f"row {{}} of {name} is empty: it holds nothing but blanks")

@@ -2,9 +2,9 @@
 
     EXPORT_DIR/VERSION/saved_model.pb       the graph; see `signatures`, `entities`, `answers`
                        variables/
-                       assets/              vocab.txt, and label_map.json where there are labels
+                       assets/              vocab.txt, and label_map.json if the task has labels
                        assets.extra/        tf_serving_warmup_requests
-                       model_info.json      what it is and where it comes from, for people and for `load`
+                       model_info.json      description and origin of the model, for users and for `load`
 
 `versions` numbers the folders, `exported_model.load` loads one of them in Python.
 """
@@ -39,7 +39,7 @@ from bert_tf2.weights import names, provenance, sources
 from bert_tf2.weights.base import Weights
 from bert_tf2.weights.labels import LABEL_MAP_FILE, TAGGING_TASK, LabelMap, read_label_map, save_label_map
 
-# How the names of the variables begin that a task needs in addition to the encoder's.
+# Prefixes of the variables that a task needs in addition to the encoder's.
 _NEEDED_VARIABLES = {
     "features": (),
     "classifier": ("bert/pooler/", "output_"),
@@ -52,12 +52,12 @@ _NEEDED_VARIABLES = {
 def run(options: ExportOptions) -> str:
     """Writes the next version of an export; returns its folder.
 
-    Versions are counted from 1. The folder is there complete or not at all. On an object store (`gs://...`), which
-    cannot rename a folder in one step, a server that looks at that moment may find it in parts and try again.
+    Version numbers start at 1. The folder appears completely or not at all. An object store (`gs://...`) cannot rename
+    a folder in one step, so a server may find it incomplete for a moment and try again.
 
     Raises:
-      UserError: files that are missing or do not fit together, weights that the task needs and the checkpoint lacks,
-        labels that nobody names, an export_dir that cannot be written.
+      UserError: files are missing or do not match, the checkpoint lacks weights that the task needs, the labels are
+        unknown, or export_dir is not writable.
     """
     with progress.Progress("Exporting", 4, "stages") as stages:
         call = _Call(options)
@@ -71,12 +71,12 @@ def run(options: ExportOptions) -> str:
 
 
 def export_model(**settings: Any) -> str:
-    """The function that the tasks call after a training: `run`, with the fields of ExportOptions as arguments."""
+    """Calls `run` with the fields of ExportOptions as arguments; the tasks call this after training."""
     return run(ExportOptions(**settings))
 
 
 class _Call:
-    """One export. The constructor checks what can be checked, reads the weights and makes the task's module."""
+    """One export. The constructor checks the options, reads the weights and creates the task's module."""
 
     def __init__(self, options: ExportOptions):
         self._options = options
@@ -95,8 +95,8 @@ class _Call:
 
     def _make_model(self):
         config, labels = self._config, self._labels
-        # The head of masked words multiplies with the table of the encoder, and so in its precision; the other heads
-        # cost nothing in float32.
+        # The masked-LM head multiplies with the encoder's embedding table, and so in its precision; the other heads
+        # cost almost nothing in float32.
         table_dtype = POLICIES[self._options.precision]
         makers = {
             "features": lambda: modeling.BertModel(config),
@@ -110,7 +110,7 @@ class _Call:
         return makers[self._options.task]()
 
     def _check_weights(self, model) -> None:
-        """Raises UserError where the answers would come from weights that nobody trained."""
+        """Raises UserError if outputs would depend on untrained weights."""
         needs = _NEEDED_VARIABLES[self._options.task]
         missing = [n for n in checkpoint.tf1_variables(model) if n.startswith(needs) and n not in self._source.shapes]
         if needs and missing:
@@ -151,7 +151,7 @@ class _Call:
         return found
 
     def _entries(self) -> list[str]:
-        """The vocabulary by id, with "" for the ids that the model has beyond it."""
+        """Returns the vocabulary by id, with "" for the model's ids beyond it."""
         entries = [line.strip() for line in tokenization.read_entries(self._options.vocab_file)]
         return entries + [""] * (self._config.vocab_size - len(entries))
 
@@ -160,7 +160,7 @@ class _Call:
         return answers.SpanSettings(**{**values, "max_seq_length": self._max_seq_length})
 
     def write(self, folder: str, stages: progress.Progress) -> None:
-        """Writes everything into a folder. Raises UserError if it cannot be written, or the disk is full."""
+        """Writes all files into a folder. Raises UserError if it is not writable or the disk is full."""
         try:
             self._write_graph(folder)
             stages.advance()
@@ -173,9 +173,9 @@ class _Call:
             raise UserError(line) from error
 
     def _write_graph(self, folder: str) -> None:
-        # Gradients of an exported model are of no use to a server.
+        # A server does not need the gradients of an exported model.
         save_options = tf.saved_model.SaveOptions(experimental_custom_gradients=False)
-        with log_level(logging.WARNING):  # it tells at length how it names each input of each function
+        with log_level(logging.WARNING):  # it logs the name of each input of each function
             tf.saved_model.save(self._task, folder, self._task.signatures(), save_options)
 
     def _write_files(self, folder: str) -> None:
@@ -220,7 +220,7 @@ class _Call:
         }
 
     def _warmup_requests(self, graph: meta_graph_pb2.MetaGraphDef) -> Iterator[tuple[str, dict[str, tf.Tensor]]]:
-        """For every signature a short request, and a batch with a row as long as there are any."""
+        """Yields a short request for every signature, and a batch with a row of maximum length."""
         repeats = 1 + self._max_seq_length // len(self._tokenizer.tokenize(_SENTENCE))
         batches = ([_SENTENCE], [_SENTENCE, " ".join([_SENTENCE] * repeats)])
         for name, texts in itertools.product(saved_model_files.signature_names(graph), batches):
@@ -233,7 +233,7 @@ class _Call:
             yield name, {key: tf.constant(found[key]) for key in sorted(inputs)}
 
     def _rows(self, texts: Sequence[Sequence[str]]) -> dict[str, Any]:
-        """[CLS] [MASK] [SEP] text [SEP], which every task can do something with."""
+        """Makes [CLS] [MASK] [SEP] text [SEP], which is valid for every task."""
         room = self._max_seq_length - 4
         rows = [["[CLS]", "[MASK]", "[SEP]", *text[: max(room, 0)], "[SEP]"] for text in texts]
         rows = [row[: self._max_seq_length] for row in rows]
@@ -247,7 +247,7 @@ class _Call:
 
 
 def _load_tokenizer(options: ExportOptions, config: BertConfig, source: Weights) -> tokenization.FullTokenizer:
-    """Raises UserError if the vocabulary is missing, or is not the one of this model as far as can be seen."""
+    """Raises UserError if the vocabulary is missing, or is detectably not that of this model."""
     tokenizer = provenance.load_tokenizer(
         options.vocab_file, options.do_lower_case, config.vocab_size, source, options.init_checkpoint
     )
@@ -261,7 +261,7 @@ def _load_tokenizer(options: ExportOptions, config: BertConfig, source: Weights)
 
 
 def _find_labels(options: ExportOptions, source: Weights) -> LabelMap:
-    """What the outputs mean. Raises UserError if nobody says that, or there are other labels than outputs."""
+    """Returns the meaning of the outputs. Raises UserError if it is unknown, or the number of outputs differs."""
     beside = os.path.join(source.folder, LABEL_MAP_FILE)
     if options.labels:
         path, found = "the task", options.labels
@@ -287,7 +287,7 @@ def _find_labels(options: ExportOptions, source: Weights) -> LabelMap:
 
 
 def _hash_of(model) -> str:
-    """A checksum of the weights, whatever kind of file they came from."""
+    """Returns a checksum of the weights, which does not depend on their file format."""
     found = hashlib.sha256()
     for name, variable in sorted(checkpoint.tf1_variables(model).items()):
         found.update(name.encode())
@@ -296,7 +296,7 @@ def _hash_of(model) -> str:
 
 
 _SENTENCE = "The quick brown fox jumps over the lazy dog, and nobody in Berlin knows why."
-# What exports were run with: the libraries that TensorFlow Serving holds from this release on.
+# Tested with the libraries that TensorFlow Serving contains since this release.
 _NEEDS_IDS = "TensorFlow Serving 2.12 or later"
 _NEEDS_TEXT = f"{_NEEDS_IDS}, which has the operations of tensorflow-text 2.12.1"
 

@@ -1,8 +1,8 @@
-"""What lies in an exported folder beside the graph and the weights, and what can be read off the graph.
+"""Files of an exported folder besides the graph and the weights, and properties of the graph.
 
-Warmup: TensorFlow Serving runs the requests of `assets.extra/tf_serving_warmup_requests` before a version gets its
-first real one. The file holds records of the message `tensorflow.serving.PredictionLog`. Its Python class comes with
-tensorflow-serving-api, which brings gRPC; the message is so small that it is put together here.
+Warmup: TensorFlow Serving runs the requests in `assets.extra/tf_serving_warmup_requests` before a version receives its
+first real one. The file contains records of the message `tensorflow.serving.PredictionLog`. Its Python class is part of
+tensorflow-serving-api, which depends on gRPC, so this module encodes the small message itself.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from bert_tf2.support.errors import UserError
 
 WARMUP_FILE = os.path.join("assets.extra", "tf_serving_warmup_requests")
 
-# Numbers of fields, of the messages in tensorflow_serving/apis.
+# Field numbers of the messages in tensorflow_serving/apis.
 _LOG_PREDICT, _PREDICT_REQUEST = 6, 1  # PredictionLog.predict_log, PredictLog.request
 _REQUEST_MODEL, _REQUEST_INPUTS = 1, 2  # PredictRequest.model_spec, .inputs
 _MODEL_NAME, _MODEL_SIGNATURE = 1, 3  # ModelSpec.name, .signature_name
@@ -29,12 +29,12 @@ _KEY, _VALUE = 1, 2  # of an entry of any map
 
 
 def _field(number: int, content: bytes) -> bytes:
-    """A field of a message on the wire: what it is, how long, and the content (text, bytes, or another message)."""
+    """Encodes a field of a message: tag, length, and the content (text, bytes, or another message)."""
     return _varint(number << 3 | 2) + _varint(len(content)) + content
 
 
 def _varint(value: int) -> bytes:
-    """Seven bits a byte, the lowest first; the eighth bit says that there are more."""
+    """Encodes seven bits per byte, the lowest first; the eighth bit is set if more bytes follow."""
     parts = []
     while value > 0x7F:
         parts.append(value & 0x7F | 0x80)
@@ -43,7 +43,7 @@ def _varint(value: int) -> bytes:
 
 
 def prediction_log(signature: str, inputs: Mapping[str, tf.Tensor]) -> bytes:
-    """A serialized PredictionLog that asks `signature` for all its outputs."""
+    """Returns a serialized PredictionLog that requests all outputs of `signature`."""
     request = _field(_REQUEST_MODEL, _field(_MODEL_NAME, b"bert") + _field(_MODEL_SIGNATURE, signature.encode()))
     for name, tensor in inputs.items():
         value = tf.make_tensor_proto(tensor).SerializeToString(deterministic=True)
@@ -61,7 +61,7 @@ def write_warmup(folder: str, requests: Iterable[tuple[str, Mapping[str, tf.Tens
 
 
 def read_graph(folder: str) -> meta_graph_pb2.MetaGraphDef:
-    """The graph of an exported folder, without its weights.
+    """Reads the graph of an exported folder, without its weights.
 
     Raises:
       UserError: it is missing or damaged.
@@ -77,12 +77,12 @@ def read_graph(folder: str) -> meta_graph_pb2.MetaGraphDef:
 
 
 def signature_names(graph: meta_graph_pb2.MetaGraphDef) -> list[str]:
-    """The signatures that can be asked for."""
+    """Returns the names of the callable signatures."""
     return sorted(name for name in graph.signature_def if not name.startswith("__"))
 
 
 def describe_signatures(graph: meta_graph_pb2.MetaGraphDef) -> dict[str, Any]:
-    """For JSON: signature -> inputs and outputs -> name -> dtype and shape, None for a size that is not fixed."""
+    """Returns for JSON: signature -> inputs and outputs -> name -> dtype and shape, None for a variable size."""
 
     def describe(tensors: Mapping[str, meta_graph_pb2.TensorInfo]) -> dict[str, Any]:
         return {
@@ -101,6 +101,6 @@ def _sizes(shape: tensor_shape_pb2.TensorShapeProto) -> list[int | None]:
 
 
 def custom_ops(graph: meta_graph_pb2.MetaGraphDef) -> list[str]:
-    """The operations in a graph that TensorFlow itself does not have."""
+    """Returns the operations in a graph that are not part of TensorFlow."""
     nodes = itertools.chain(graph.graph_def.node, *(part.node_def for part in graph.graph_def.library.function))
     return sorted({node.op for node in nodes if not hasattr(tf.raw_ops, node.op)})

@@ -1,12 +1,12 @@
-"""What an exported model computes, task by task: from the checked inputs of a signature to its named outputs.
+"""The computation of an exported model by task: from the checked inputs of a signature to its named outputs.
 
     serving_default     input_ids, input_mask, segment_ids     int32 [B, F]
-    serving_ids         input_ids                              the mask is 1 where no [PAD] stands, all segments are 0
+    serving_ids         input_ids                              the mask is 0 at [PAD] and else 1, segments are 0
     serving_text        text_a, or question and context        string [B]
-    serving_text_pair   text_a, text_b                         an empty text_b is none
+    serving_text_pair   text_a, text_b                         an empty text_b is ignored
 
-Every output has the batch as its first axis, and all have one size each: where rows differ in length, "", -1 or 0 fills
-them up, so that a server can put requests together and take their answers apart again.
+The first axis of every output is the batch. Rows of unequal lengths are padded with "", -1 or 0 to one size, so that a
+server can combine requests and split their outputs.
 
 Letters as in modeling.py, and L labels, W words of a text, E entities, M masks, K predictions for each.
 """
@@ -31,14 +31,14 @@ Outputs = dict[str, tf.Tensor]
 
 @dataclasses.dataclass(frozen=True)
 class Setting:
-    """What all tasks need.
+    """The common inputs of all tasks.
 
     Attributes:
       encoder: inference.Encoder: three int32 [B, F] -> sequence_output [B, F, D], which is 0 at padding, and
         pooled_output [B, D].
       limits, special: of model and vocabulary.
-      tokenizer: None where no signature takes text.
-      max_seq_length: to which texts are cut.
+      tokenizer: None if no signature takes text.
+      max_seq_length: texts are truncated to this length.
     """
 
     encoder: tf.Module
@@ -59,27 +59,27 @@ class Task(tf.Module):
     def __init__(self, setting: Setting):
         super().__init__()
         self.setting = setting
-        self.encoder = setting.encoder  # by this attribute its variables are found and saved
+        self.encoder = setting.encoder  # this attribute makes its variables part of the saved model
         self._encode = self._shared(setting.encoder.__call__)
 
     @staticmethod
     def _shared(encode: Callable) -> Callable:
-        """One function for all signatures, which are then four small graphs and a large one."""
+        """Returns one function for all signatures, which makes four small graphs and a large one."""
         return tf.function(encode, input_signature=[tf.TensorSpec([None, None], tf.int32)] * 3, autograph=False)
 
     def signatures(self) -> dict[str, Callable]:
-        """Name -> function to be saved."""
+        """Returns name -> function to save."""
         found = {"serving_default": self._take(self._from_ids, IDS), "serving_ids": self._take(self._from_ids, IDS[:1])}
         if self.setting.tokenizer:
             found["serving_text"] = self._take(self.from_texts, self.texts, tf.TensorSpec([None], tf.string))
-            if self.pairs and self.setting.limits.type_vocab_size > 1:  # or the model cannot tell them apart
+            if self.pairs and self.setting.limits.type_vocab_size > 1:  # otherwise the model cannot tell them apart
                 pair = ("text_a", "text_b")
                 found["serving_text_pair"] = self._take(self.from_texts, pair, tf.TensorSpec([None], tf.string))
         return found
 
     @staticmethod
     def _take(function: Callable, names: Sequence[str], spec: tf.TensorSpec | None = None) -> Callable:
-        """A `tf.function` with inputs of these names, [B, F] ids by default."""
+        """Returns a `tf.function` with inputs of these names, by default [B, F] ids."""
         spec = spec or tf.TensorSpec([None, None], tf.int32)
         specs = [tf.TensorSpec(spec.shape, spec.dtype, name) for name in names]
         return tf.function(
@@ -90,19 +90,19 @@ class Task(tf.Module):
         return self.from_rows(checked_rows(self.setting.limits, self.setting.special, **inputs))
 
     def from_rows(self, rows: Rows) -> Outputs:
-        """The outputs of serving_default and serving_ids."""
+        """Returns the outputs of serving_default and serving_ids."""
         raise NotImplementedError
 
     def from_texts(self, **texts: tf.Tensor) -> Outputs:
-        """The outputs of serving_text and serving_text_pair."""
+        """Returns the outputs of serving_text and serving_text_pair."""
         raise NotImplementedError
 
     def encode(self, rows: Rows | Inputs) -> tuple[tf.Tensor, tf.Tensor]:
-        """sequence_output float32 [B, F, D], pooled_output [B, D]."""
+        """Returns sequence_output float32 [B, F, D], pooled_output [B, D]."""
         return self._encode(rows.input_ids, rows.input_mask, rows.segment_ids)
 
     def tokenize(self, texts: Mapping[str, tf.Tensor], may_be_empty: Sequence[str] = ()) -> dict[str, Pieces]:
-        """The pieces of checked texts, each of which has one at least."""
+        """Returns the pieces of checked texts, each of which has at least one."""
         pieces = {name: self.setting.tokenizer.tokenize(text, name) for name, text in texts.items()}
         checks = [
             require_words(name, found.ids.row_lengths()) for name, found in pieces.items() if name not in may_be_empty
@@ -114,7 +114,7 @@ class Task(tf.Module):
             }
 
     def read(self, texts: Mapping[str, tf.Tensor]) -> Inputs:
-        """A text, or a pair whose second text may be empty, as the encoder reads it."""
+        """Returns the encoder's inputs for a text, or a pair whose second text may be empty."""
         texts = checked_texts(texts, may_be_empty=["text_b"])
         pieces = self.tokenize(texts, may_be_empty=["text_b"])
         return self.setting.tokenizer.combine(pieces["text_a"], pieces.get("text_b"), self.setting.max_seq_length)
@@ -147,19 +147,18 @@ class Features(Task):
 
 
 class WithHead(Task):
-    """A task with an output layer; `head` is a Keras layer, of which the graph takes the computation."""
+    """A task with an output layer; `head` is a Keras layer, whose computation becomes part of the graph."""
 
     def __init__(self, setting: Setting, head: heads.OutputLayer | heads.MaskedLMHead):
         super().__init__(setting)
-        self.head = head.__call__  # not the layer itself: much of Keras would be saved with it
+        self.head = head.__call__  # not the layer itself, with which much of Keras would be saved
         self._variables = [variable.value for variable in head.weights]
 
 
 class Classifier(WithHead):
-    """probabilities [B, L] and label, string [B]; of a regression (without labels) value [B].
+    """probabilities [B, L] and label, string [B]; for a regression (without labels) value [B].
 
-    If a text may have several labels: probabilities [B, L] and labels, string [B, L], those that the text has and then
-    "" up to L.
+    For a multi-label model: probabilities [B, L] and labels, string [B, L], the predicted ones and then "" up to L.
     """
 
     pairs = True
@@ -189,15 +188,15 @@ class Classifier(WithHead):
 
 
 class MaskedLM(WithHead):
-    """For each [MASK] its place among the tokens, and the best pieces: positions [B, M], tokens, scores [B, M, K].
+    """For each [MASK] its position among the tokens, and the best pieces: positions [B, M], tokens, scores [B, M, K].
 
-    The scores are probabilities. In texts [MASK] is written as it is here.
+    The scores are probabilities. Texts contain [MASK] literally.
     """
 
     pairs = True
 
     def __init__(self, setting: Setting, head: heads.MaskedLMHead, table: tf.Variable, tokens: Sequence[str], k: int):
-        """`table`: the word embeddings [V, D]. `k`: how many pieces for each [MASK]."""
+        """`table`: the word embeddings [V, D]. `k`: the number of pieces for each [MASK]."""
         super().__init__(setting, head)
         self._table = table
         self._tokens = tf.constant([*tokens])
@@ -209,7 +208,7 @@ class MaskedLM(WithHead):
         states = tf.gather_nd(self.encode(rows)[0], places)
         logits = self.head(states, self._table)  # [masks, V]
         best, ids = tf.math.top_k(logits, self._k)
-        # The softmax over all V words, worked out for the best ones only.
+        # The softmax over all V words, computed for the best ones only.
         scores = tf.exp(best - tf.reduce_logsumexp(logits, axis=-1, keepdims=True))
         filled = functools.partial(fill_rows, rows=places[:, 0], count=tf.shape(is_mask)[0])
         return {
@@ -223,6 +222,6 @@ class MaskedLM(WithHead):
 
 
 def fill_rows(values: tf.Tensor, rows: tf.Tensor, count: tf.Tensor, default: str | float) -> tf.Tensor:
-    """Values [n, ...] of the rows [n], in order, as [count, longest row, ...]."""
+    """Returns values [n, ...] of the sorted rows [n] as [count, longest row, ...]."""
     ragged = tf.RaggedTensor.from_value_rowids(values, rows, nrows=tf.cast(count, rows.dtype), validate=False)
     return ragged.to_tensor(default)

@@ -21,7 +21,7 @@ from bert_tf2.support.errors import UserError
 
 @dataclasses.dataclass
 class Folder:
-    """Where a version is written, and where it goes."""
+    """The temporary and the final path of a version."""
 
     beside: str
     path: str = ""
@@ -34,8 +34,8 @@ def next_version(export_dir: str) -> Iterator[Folder]:
     outputs.remove_leftovers(export_dir)
     if left := [name.strip("/") for name in files.list_directory(export_dir) if name.strip("/").endswith(".partial")]:
         logging.warning("%s: %s: of an export that still runs, or was killed: then delete it", export_dir, left[0])
-    # Not a number, so no server looks at it. Of a process on another machine, or in another container, we know nothing
-    # but that it has another name.
+    # Not a number, so servers ignore it. A process on another machine or in another container is not detectable, but
+    # uses another name.
     folder = Folder(outputs.name_beside(os.path.join(export_dir, f"version-{secrets.token_hex(4)}")))
     try:
         files.make_directory(folder.beside)
@@ -58,5 +58,5 @@ def _give_number(folder: str, export_dir: str) -> str:
             tf.io.gfile.rename(folder, path) if files.is_remote(path) else os.rename(folder, path)
             return path
         except (tf.errors.OpError, OSError) as error:
-            if not files.exists(path):  # otherwise somebody else has taken the number meanwhile
+            if not files.exists(path):  # otherwise another process has taken the number in the meantime
                 raise UserError(f"{path}: cannot be written: {str(error).splitlines()[0]}") from error

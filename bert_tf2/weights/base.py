@@ -26,13 +26,13 @@ class Weights:
 
     Attributes:
       path: the prefix, file or folder, for messages.
-      kind: the kind of checkpoint, in words.
+      kind: the kind of checkpoint, for messages.
       shapes: reference name -> list of sizes of each variable. A variable without a reference name keeps its own.
-      dtypes: the same names -> the dtype in the file, in numpy's spelling ("float32", "bfloat16").
-      config: the model's configuration, if the source itself has it.
+      dtypes: the same names -> the dtype in the file, as a numpy name ("float32", "bfloat16").
+      config: the model's configuration, if the source contains it.
       config_file: the file beside the weights that `config` was read from, if any.
-      uncertain: field of `config` -> other values that may be right too, if the source's value is not certain.
-      remarks: sentences that the user should read about the weights.
+      uncertain: field of `config` -> other possible values, if the value in the source is ambiguous.
+      remarks: messages for the user about the weights.
     """
 
     kind = ""
@@ -47,53 +47,53 @@ class Weights:
         self.remarks: list[str] = []
 
     def get(self, name: str) -> np.ndarray:
-        """One variable, in the reference's shape. Raises UserError if it cannot be read or is damaged."""
+        """Returns one variable in the reference's shape. Raises UserError if it is unreadable or damaged."""
         raise NotImplementedError
 
     @property
     def folder(self) -> str:
-        """The folder of the files, which may hold vocab.txt and label_map.json too."""
+        """The folder of the files, which may also contain vocab.txt and label_map.json."""
         return self.path if files.is_directory(self.path) else os.path.dirname(self.path)
 
     def vocabulary_file(self) -> str | None:
-        """The vocab.txt beside the weights, None if there is none."""
+        """Returns the path of the vocab.txt beside the weights, or None."""
         path = os.path.join(self.folder, "vocab.txt")
         return path if files.exists(path) else None
 
     def vocabulary(self) -> list[str] | None:
-        """The entries of the vocabulary beside or in the weights, None if there is none."""
+        """Returns the entries of the vocabulary beside or in the weights, or None."""
         path = self.vocabulary_file()
         return None if path is None else tokenization.read_entries(path)
 
     def tokenizer_settings(self) -> Mapping[str, Any]:
-        """The settings of the tokenizer that the source states, for example `do_lower_case`."""
+        """Returns the tokenizer settings that the source contains, for example `do_lower_case`."""
         return {}
 
     def labels(self) -> LabelMap | None:
-        """What the outputs mean, if the source itself states it, else None."""
+        """Returns the meaning of the outputs, or None if the source does not define it."""
         return None
 
     @property
     def num_labels(self) -> int | None:
-        """The number of outputs of a classifier or tagger, None if there is no such head."""
+        """The number of outputs of a classifier or tagger, or None for a model without such a head."""
         return next(iter(self.shapes.get(names.LABELS[0].reference, [])), None)
 
     @property
     def global_step(self) -> int:
-        """The number of training steps, 0 if it is not stated."""
+        """The number of training steps, or 0 if the source does not contain it."""
         return int(self.get(names.GLOBAL_STEP)) if names.GLOBAL_STEP in self.shapes else 0
 
 
 def as_float32(value: np.ndarray) -> np.ndarray:
-    """Casts floats to float32; integers and strings are returned as they are.
+    """Casts floats to float32; returns integers and strings unchanged.
 
-    bfloat16, which numpy does not have by itself, is of kind "V".
+    bfloat16 has kind "V", since it is not a native numpy dtype.
     """
     return value.astype(np.float32) if value.dtype.kind in "fV" and value.dtype != np.float32 else value
 
 
 def check_finite(path: str, name: str, value: np.ndarray) -> None:
-    """Raises UserError if a float array holds NaN or infinity."""
+    """Raises UserError if a float array contains NaN or infinity."""
     if value.dtype.kind in "iubOSU" or np.isfinite(value).all():
         return
     bad = int(value.size - np.isfinite(value).sum())

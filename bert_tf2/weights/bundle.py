@@ -1,11 +1,11 @@
-"""TensorFlow's checkpoint files, `PREFIX.index` and `PREFIX.data-0000N-of-0000M`, and the folders they lie in.
+"""TensorFlow checkpoint files, `PREFIX.index` and `PREFIX.data-0000N-of-0000M`, and checkpoint folders.
 
-A data file has the bytes of all tensors, one after the other; the index is a table of their places, shapes and
-checksums (`sstable`, `bundle_entries`). Both are read and written here and not by TensorFlow, which can only write
-tensors that are all in memory, and whose import takes longer than converting BERT-Base.
+A data file contains the bytes of the tensors, one after the other; the index is a table of their offsets, shapes and
+checksums (`sstable`, `bundle_entries`). This module reads and writes both without TensorFlow, which can only write
+tensors that are all in memory, and takes longer to import than the conversion of BERT-Base takes.
 
-TensorFlow 1 and TensorFlow 2 use the same container. In the reference's checkpoints the keys are the names of the
-variables, which `Checkpoint` reads; in TensorFlow 2's they are paths through Python objects (`model_garden`).
+TensorFlow 1 and TensorFlow 2 use the same container. In the reference's checkpoints the keys are variable names, which
+`Checkpoint` reads; in TensorFlow 2 checkpoints they are paths through Python objects (`model_garden`).
 """
 
 from __future__ import annotations
@@ -41,18 +41,18 @@ if TYPE_CHECKING:
     import tensorflow as tf
 
 OBJECT_GRAPH = "_CHECKPOINTABLE_OBJECT_GRAPH"
-"""The key by which a checkpoint of TensorFlow 2's objects is known."""
+"""The key that identifies a checkpoint of TensorFlow 2 objects."""
 
 _FILE = r"\.(index|meta|data-\d{5}-of-\d{5})$"
-_OF_TRAINING = re.compile(r"model\.ckpt-(\d+)\.index")  # as CheckpointFolder and the reference name them
+_OF_TRAINING = re.compile(r"model\.ckpt-(\d+)\.index")  # the names that CheckpointFolder and the reference write
 _STATE_FILE = "checkpoint"
 
 
 def find_prefix(path: str) -> str:
-    """The prefix of a checkpoint, given the prefix itself, one of its files, or its folder.
+    """Returns the prefix of a checkpoint, given the prefix, one of its files, or its folder.
 
     Raises:
-      UserError: there is no checkpoint, or a folder has several; the message lists those that exist.
+      UserError: there is no checkpoint, or a folder has several; the message lists the existing ones.
     """
     prefix = re.sub(_FILE, "", path)
     if files.exists(prefix + ".index"):
@@ -71,19 +71,19 @@ def find_prefix(path: str) -> str:
 
 
 def prefixes_in(folder: str) -> list[str]:
-    """The prefixes of the checkpoints in a folder."""
+    """Returns the prefixes of the checkpoints in a folder."""
     found = files.list_directory(folder)
     return [os.path.join(folder, name.removesuffix(".index")) for name in found if name.endswith(".index")]
 
 
 def _files_of(prefix: str) -> list[str]:
-    """The names of a checkpoint's files, without the folder."""
+    """Returns the names of a checkpoint's files, without the folder."""
     stem = re.escape(os.path.basename(prefix))
     return [name for name in files.list_directory(os.path.dirname(prefix) or ".") if re.fullmatch(stem + _FILE, name)]
 
 
 class Checkpoint(Weights):
-    """A checkpoint that is open for reading, by the names that its variables have in it."""
+    """A checkpoint that is open for reading, by the variable names in the file."""
 
     kind = "TensorFlow 1 checkpoint"
 
@@ -92,8 +92,8 @@ class Checkpoint(Weights):
 
         Args:
           path: its prefix, one of its files, or its folder.
-          advise: whether the message about a damaged checkpoint names an intact one beside it, for which all
-            checkpoints beside it are read.
+          advise: whether the message about a damaged checkpoint names an intact one in the same folder. This reads all
+            checkpoints in the folder.
 
         Raises:
           UserError: there is no checkpoint or its index cannot be read.
@@ -107,7 +107,7 @@ class Checkpoint(Weights):
                 table = sstable.read(stream.read())
             self._num_shards = fields_of(table.pop(b"", b"")).get(1, [1])[-1]
             self._entries = {key.decode(): parse_entry(value) for key, value in table.items()}
-        # Modules of TF-Hub's first format have the reference's names in a scope of their own.
+        # Modules in TF-Hub's first format have the reference's names in an extra scope.
         self._keys = {key.removeprefix("module/"): key for key in self._entries}
         self.shapes = {name: self._entries[key].shape for name, key in self._keys.items()}
         self.dtypes = {name: self._entries[key].dtype for name, key in self._keys.items()}
@@ -119,7 +119,7 @@ class Checkpoint(Weights):
         return f"{self._prefix}.data-{shard:05}-of-{self._num_shards:05}"
 
     def _check_sizes(self) -> None:
-        """A damaged index may ask for too much memory; an incomplete copy has fewer bytes than the index states."""
+        """Raises UserError if a damaged index requests too much memory, or an incomplete copy has too few bytes."""
         sizes = {shard: self._shard_size(shard) for shard in {entry.shard for entry in self._entries.values()}}
         for name, entry in self._entries.items():
             asked = entry.size
@@ -158,16 +158,16 @@ class Checkpoint(Weights):
         return OBJECT_GRAPH in self._entries
 
     def get(self, name: str) -> np.ndarray:
-        """One variable; a string as an array of bytes objects.
+        """Returns one variable; a string variable as an array of bytes objects.
 
         Raises:
           UserError: its bytes do not match their checksum.
-          KeyError: there is none of this name.
+          KeyError: there is no variable of this name.
         """
         return as_float32(self._read(self._keys[name]))
 
     def _read(self, key: str) -> np.ndarray:
-        """The tensor of a key as it is stored."""
+        """Returns the tensor of a key in its stored dtype."""
         entry = self._entries[key]
         with self._explained(key):
             with files.open_binary(self._data_file(entry.shard)) as stream:
@@ -181,7 +181,7 @@ class Checkpoint(Weights):
 
 
 def save(prefix: str, variables: Mapping[str, tf.Variable], global_step: int | None = None) -> None:
-    """Writes the values of variables as a checkpoint that TensorFlow 1 and 2 can read; see `write`."""
+    """Writes the values of variables as a checkpoint for TensorFlow 1 and 2; see `write`."""
 
     def arrays() -> Iterator[tuple[str, np.ndarray]]:
         for name, variable in variables.items():
@@ -195,8 +195,8 @@ def save(prefix: str, variables: Mapping[str, tf.Variable], global_step: int | N
 def write(prefix: str, arrays: Iterable[tuple[str, np.ndarray]]) -> None:
     """Writes `prefix.data-00000-of-00001` and `prefix.index`, which TensorFlow 1 and 2 can read.
 
-    The arrays are taken one after the other, so that they need not be in memory together. The files are written under
-    other names and renamed, the index last: a checkpoint that has an index is complete.
+    Takes the arrays one at a time, so that they need not be in memory together. Writes temporary files and renames
+    them, the index last: a checkpoint that has an index is complete.
 
     Raises:
       UserError: the files cannot be written.
@@ -219,19 +219,19 @@ def write(prefix: str, arrays: Iterable[tuple[str, np.ndarray]]) -> None:
 
 
 def _remove_stale(prefix: str, data: str) -> None:
-    """Removes data files of an earlier checkpoint of the same name that had several."""
+    """Removes the data files of an earlier checkpoint of the same name with several shards."""
     for name in _files_of(prefix):
         if ".data-" in name and name != os.path.basename(data):
             files.remove(os.path.join(os.path.dirname(prefix), name))
 
 
 def latest_checkpoint(output_dir: str) -> str | None:
-    """The prefix of the newest checkpoint in a folder, which its file `checkpoint` names; None if there is none.
+    """Returns the prefix of the newest checkpoint, which the folder's file `checkpoint` names, or None.
 
     Raises:
-      UserError: the file `checkpoint` is invalid or names a checkpoint that does not exist, or there are checkpoints of
-        a training but no such file (the reference would start afresh and overwrite them). The message names the newest
-        intact checkpoint, and the command that makes a training continue from it.
+      UserError: the file `checkpoint` is invalid or names a checkpoint that does not exist, or the folder has training
+        checkpoints but no such file (the reference would start from scratch and overwrite them). The message names the
+        newest intact checkpoint and the command to continue from it.
     """
     path = os.path.join(output_dir, _STATE_FILE)
     if not files.exists(path):
@@ -243,7 +243,7 @@ def latest_checkpoint(output_dir: str) -> str | None:
     )
     if not named:
         raise _lost(output_dir, f"{path}: names no model_checkpoint_path")
-    # The folder may have been moved since an absolute path was written.
+    # The folder may have moved since an absolute path was written.
     for name in (named[1], os.path.basename(named[1])):
         prefix = os.path.join(output_dir, name)
         if files.exists(prefix + ".index"):
@@ -252,13 +252,13 @@ def latest_checkpoint(output_dir: str) -> str | None:
 
 
 def _lost(output_dir: str, problem: str) -> UserError:
-    """The error for a state file that leads to no checkpoint. It never advises to remove what could be recovered."""
+    """Returns the error for a state file that leads to no checkpoint. It never suggests deleting recoverable files."""
     start_afresh = f"no intact checkpoint is left in {output_dir}: restore one, or give another folder to start afresh"
     return UserError(f"{problem}; {_way_back(output_dir) or start_afresh}")
 
 
 def _way_back(folder: str, but: str = "") -> str:
-    """How to continue from the newest intact checkpoint `model.ckpt-STEP` in a folder; "" if there is none.
+    """Returns how to continue from the newest intact checkpoint `model.ckpt-STEP` in a folder, or "".
 
     Args:
       folder: the folder of the checkpoints.
@@ -278,7 +278,7 @@ def _way_back(folder: str, but: str = "") -> str:
 
 
 def _is_intact(prefix: str) -> bool:
-    """Whether every tensor of a checkpoint can be read and matches its checksum."""
+    """Returns whether every tensor of a checkpoint is readable and matches its checksum."""
     try:
         source = Checkpoint(prefix, advise=False)
         for name in source.shapes:
@@ -289,14 +289,14 @@ def _is_intact(prefix: str) -> bool:
 
 
 class CheckpointFolder:
-    """The checkpoints `model.ckpt-STEP` of one training run. As new ones are written, the oldest are deleted."""
+    """The checkpoints `model.ckpt-STEP` of one training run. Saving a new one deletes the oldest."""
 
     def __init__(self, output_dir: str, keep_checkpoint_max: int = 5):
         self._output_dir = output_dir
         self._keep = keep_checkpoint_max
 
     def save(self, variables: Mapping[str, tf.Variable], global_step: int) -> str:
-        """Writes a checkpoint, names it in the file `checkpoint` as the latest, and deletes the oldest ones."""
+        """Writes a checkpoint, records it in the file `checkpoint` as the latest, and deletes the oldest ones."""
         name = f"model.ckpt-{global_step}"
         prefix = os.path.join(self._output_dir, name)
         save(prefix, variables, global_step)

@@ -1,7 +1,7 @@
-"""The entries of a TensorFlow checkpoint's index, and tensors as bytes: protocol buffers, dtypes, checksums.
+"""Entries of a TensorFlow checkpoint index, and the encoding of tensors as bytes.
 
-A checkpoint stores the bytes of each tensor, little endian, and BundleEntryProto messages (TensorFlow's
-tensor_bundle.proto) with their places. Strings have a layout of their own.
+A checkpoint stores the bytes of each tensor in little-endian order, and BundleEntryProto messages (TensorFlow's
+tensor_bundle.proto) with their offsets. Strings have a separate layout.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import numpy as np
 
 from bert_tf2.weights import sstable
 
-# Numbers and names of TensorFlow's types (DataType in its types.proto), as far as a checkpoint of weights has them.
+# Numbers and names of the TensorFlow dtypes (DataType in types.proto) that occur in checkpoints of weights.
 _DTYPES = {
     1: "float32", 2: "float64", 3: "int32", 4: "uint8", 5: "int16", 6: "int8", 7: "string", 9: "int64", 10: "bool",
     14: "bfloat16", 17: "uint16", 19: "float16", 22: "uint32", 23: "uint64",
@@ -36,7 +36,7 @@ class Entry(NamedTuple):
 
 
 def fields_of(message: bytes) -> dict[int, list]:
-    """The fields of a protocol buffer: number -> values; nested messages stay bytes."""
+    """Parses a protocol buffer: field number -> values; nested messages remain bytes."""
     fields: dict[int, list] = {}
     place = 0
     while place < len(message):
@@ -89,14 +89,14 @@ def numpy_dtype(name: str) -> np.dtype:
 
 
 def _bytes_of(value: np.ndarray) -> np.ndarray:
-    """The bytes of an array as an array, without a copy."""
+    """Returns a view of the bytes of an array."""
     view = np.asarray(value, order="C").reshape(-1).view(np.uint8)
-    view.flags.writeable = False  # google_crc32c insists
+    view.flags.writeable = False  # google_crc32c requires it
     return view
 
 
 def decode_strings(data: bytes, entry: Entry) -> np.ndarray:
-    """Lengths, their checksum, then the strings one after the other; the entry's checksum is of all of it."""
+    """Decodes lengths, their checksum, and the concatenated strings. The entry's checksum covers all of these."""
     lengths, place, checksum = [], 0, 0
     for _ in range(math.prod(entry.shape)):
         length, place = sstable.read_varint(data, place)
@@ -113,7 +113,7 @@ def decode_strings(data: bytes, entry: Entry) -> np.ndarray:
 
 
 def encode_array(value: np.ndarray) -> tuple[str, np.ndarray | bytes, int]:
-    """Type, bytes and checksum as a checkpoint has them; an array of bytes objects as decode_strings reads it."""
+    """Returns the dtype, bytes and checksum for a checkpoint. Encodes arrays of bytes objects for `decode_strings`."""
     if value.dtype != object:
         data = _bytes_of(value)
         return value.dtype.name, data, sstable.mask(google_crc32c.value(data))

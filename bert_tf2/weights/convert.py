@@ -1,11 +1,11 @@
-"""Converts weights from one format to another: what convert_checkpoint.py does once its flags are read.
+"""Converts weights between formats: the work of convert_checkpoint.py after its flags are parsed.
 
-    sources.open_weights        any format -> names and shapes of the reference, one array at a time
-    ExtendedWeights             new entries of the vocabulary, if there are any
-    _check                      is it all of a BERT?
-    Target.write                the arrays, one at a time, to a format (`convert_writing`)
+    sources.open_weights        any format -> the reference's names and shapes, one array at a time
+    ExtendedWeights             new vocabulary entries, if any
+    _check                      checks that the weights are a complete BERT
+    Target.write                writes the arrays one at a time in a format (`convert_writing`)
 
-Nothing is left out silently: the sentences that `run` returns name what was not converted.
+Nothing is omitted silently: the messages that `run` returns name the variables that were not converted.
 """
 
 from __future__ import annotations
@@ -30,21 +30,21 @@ from bert_tf2.weights.new_words import ExtendedWeights, extend
 from bert_tf2.weights.options import ConversionOptions
 from bert_tf2.weights.sources import labels_of, open_weights
 
-# A variable without a row in `names` keeps the name that it has in its file; Hugging Face's names have dots.
+# A variable without a row in `names` keeps its name from the file; Hugging Face names contain dots.
 _OF_ENCODER = re.compile(r"bert/(embeddings|encoder)/|(module\.)?(bert\.)?(embeddings|encoder)\.")
 
 
 def run(options: ConversionOptions) -> list[str]:
-    """Converts weights; returns sentences about what was read, written, changed and left out.
+    """Converts weights; returns messages about what was read, written, changed and omitted.
 
     `to` is "tf1" (writes `output/bert_model.ckpt.*`, `bert_config.json`, `vocab.txt`), "hf" (`config.json`,
     `model.safetensors`, `vocab.txt` and the tokenizer's settings) or "keras" (`output` itself, if it ends in `.keras`
-    or `.weights.h5`, else `output/bert_model.keras` with `bert_config.json` and `vocab.txt`). Labels go along:
-    `label_map.json` here, `id2label` there. No file is left incomplete.
+    or `.weights.h5`, else `output/bert_model.keras` with `bert_config.json` and `vocab.txt`). Labels are converted too:
+    `label_map.json` here, `id2label` in Hugging Face's format. Files are written completely or not at all.
 
     Raises:
-      UserError: the input is no BERT, lacks a part, does not fit the configuration, is damaged, or has NaN or infinity
-        and `allow_nonfinite` is off; or a file that is needed does not exist.
+      UserError: the input is not a BERT, lacks a part, does not fit the configuration, is damaged, or contains NaN or
+        infinity without `allow_nonfinite`; or a required file does not exist.
     """
     if options.list:
         return listing(options.list)
@@ -71,7 +71,7 @@ def run(options: ConversionOptions) -> list[str]:
 
 
 def _config(source: Weights, options: ConversionOptions) -> tuple[BertConfig, list[str]]:
-    """The flag's file, else what is stated for the source; and sentences about how the two differ."""
+    """Returns the flag's configuration or else the source's, and messages about their differences."""
     sentences = []
     if options.bert_config_file:
         config = BertConfig.from_json_file(options.bert_config_file)
@@ -87,10 +87,10 @@ def _config(source: Weights, options: ConversionOptions) -> tuple[BertConfig, li
 
 
 def _vocabulary(source: Weights, options: ConversionOptions) -> tuple[list[str] | None, list[str]]:
-    """The entries, and sentences about oddities.
+    """Returns the entries, and messages about irregularities.
 
     Raises:
-      UserError: the file has no entries; or it was given by flag and is not the vocabulary of a BERT, or of another.
+      UserError: the file has no entries; or the flag's file is not a BERT vocabulary, or is that of another model.
     """
     if options.vocab_file:
         provenance.check_vocabulary(source, options.vocab_file)
@@ -116,7 +116,7 @@ def _vocabulary(source: Weights, options: ConversionOptions) -> tuple[list[str] 
 def _do_lower_case(
     source: Weights, options: ConversionOptions, vocabulary: list[str] | None
 ) -> tuple[bool, bool, list[str]]:
-    """Whether the model is uncased, whether that is stated, and a sentence if it is a guess or contradicted."""
+    """Returns whether the model is uncased, whether this is stated, and a message if it is a guess or contradicted."""
     stated = provenance.stated_case(source, options.vocab_file)
     lower = options.do_lower_case
     if lower is not None:
@@ -136,7 +136,7 @@ def _do_lower_case(
 
 
 def _check_output(options: ConversionOptions) -> None:
-    """Raises UserError where a folder would get the name of a file."""
+    """Raises UserError if a folder would get the name of a file."""
     name = os.path.basename(options.output)
     if name.endswith((".keras", ".h5", ".index", ".safetensors", ".bin")) and not files.is_directory(options.output):
         if options.to != "keras":
@@ -145,7 +145,7 @@ def _check_output(options: ConversionOptions) -> None:
             raise UserError(f"--output={options.output}: the name of one of Keras' files ends in .keras or .weights.h5")
 
 
-# What is written into a folder, by --to, beside the companions.
+# The files that each value of --to writes into a folder, besides the companions.
 _WRITTEN = {"tf1": ("bert_model.ckpt.*",), "hf": ("config.json", "model.safetensors"), "keras": ("bert_model.keras",)}
 _COMPANIONS = ("vocab.txt", "bert_config.json", "tokenizer_config.json", LABEL_MAP_FILE)
 
@@ -157,13 +157,13 @@ def _inputs(options: ConversionOptions) -> list[outputs.Input]:
 
 
 def _companions_of_input(options: ConversionOptions) -> list[outputs.Input]:
-    """The files beside the weights that are read too. They may be written again as they are, but not changed."""
+    """Returns the other files that are read beside the weights. They may be rewritten unchanged, but not modified."""
     folder = options.input if files.is_directory(options.input) else os.path.dirname(options.input)
     return [outputs.Input("--input", os.path.join(folder, name)) for name in _COMPANIONS]
 
 
 def _check_files(options: ConversionOptions) -> None:
-    """Raises UserError where the output would overwrite an input, or cannot be written."""
+    """Raises UserError if the output would overwrite an input or cannot be written."""
     one_file = options.to == "keras" and keras_files.recognises_name(options.output)
     outputs.check(
         _inputs(options), [outputs.Output("--output", options.output, None if one_file else _WRITTEN[options.to])]
@@ -171,7 +171,7 @@ def _check_files(options: ConversionOptions) -> None:
 
 
 def _check(source: Weights, config: BertConfig, vocabulary: list[str] | None) -> None:
-    """Raises UserError if the weights are not those of the configuration, or the vocabulary is not."""
+    """Raises UserError if the weights or the vocabulary do not fit the configuration."""
     problems = [*_problems(source, config)]
     if problems:
         raise UserError(
@@ -204,10 +204,10 @@ def _problems(source: Weights, config: BertConfig) -> Iterator[str]:
 
 
 def listing(path: str) -> Iterator[str]:
-    """Yields a line for every variable of any kind of weights: name, Hugging Face name, shape, dtype, norm.
+    """Yields a line for every variable of weights of any kind: name, Hugging Face name, shape, dtype, norm.
 
     Raises:
-      UserError: it cannot be read.
+      UserError: the weights cannot be read.
     """
     source = open_weights(path)
     step = f", step {source.global_step}" if source.global_step else ""

@@ -1,4 +1,4 @@
-"""Writes weights of any kind to a format: the last part of a conversion (`convert`)."""
+"""Writes weights of any kind in a format: the last step of a conversion (`convert`)."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class Target:
         self._weights = [row.reference for row in rows if row.reference in source.shapes]
 
     def write(self) -> list[str]:
-        """Writes the files; returns sentences about what was written and what was left out."""
+        """Writes the files; returns messages about what was written and omitted."""
         files.make_directory(os.path.dirname(self._options.output) or ".")
         environment.check_space(self._options.output, self._num_bytes(), "the converted weights")
         report = {"tf1": self._write_tf1, "hf": self._write_huggingface, "keras": self._write_keras}[self._options.to]()
@@ -54,13 +54,13 @@ class Target:
         return report + self._left_from_before()
 
     def _num_bytes(self) -> int:
-        """The least number of bytes to be written. Keras writes the weights twice before it removes one copy."""
+        """Returns the minimum number of bytes to write. Keras writes the weights twice before it removes one copy."""
         shapes = self._source.shapes
         chosen = shapes if self._options.to == "tf1" and not self._options.weights_only else self._weights
         return sum(4 * math.prod(shapes[name]) for name in chosen) * (2 if self._options.to == "keras" else 1)
 
     def _left_from_before(self) -> list[str]:
-        """A sentence if the folder has older files that this conversion could not replace."""
+        """Returns a message if the folder has older files that this conversion does not replace."""
         unwritten = {
             "vocab.txt": self._vocabulary is None,
             LABEL_MAP_FILE: not self._labels,
@@ -71,7 +71,7 @@ class Target:
         return [f"{', '.join(old)} in {self._options.output} is from before and may not belong to it."] if old else []
 
     def _arrays(self, chosen: Iterable[str]) -> Iterator[tuple[str, np.ndarray]]:
-        """Yields these variables. All others are read too, since damage there suggests damage elsewhere."""
+        """Yields these variables. Reads all others too, since damage in them suggests damage elsewhere."""
         chosen = dict.fromkeys(chosen)
         every = [*chosen, *(name for name in self._source.shapes if name not in chosen)]
         sizes = {name: math.prod(self._source.shapes[name]) / 1e6 for name in every}
@@ -105,11 +105,11 @@ class Target:
         return report
 
     def _others(self) -> list[str]:
-        """The variables of the source that are no weights of a BERT: slots, the step, unknown ones."""
+        """Returns the source's variables that are not BERT weights: slots, the step, unknown ones."""
         return [name for name in self._source.shapes if name not in self._weights]
 
     def _left_out(self, left_out: list[str]) -> list[str]:
-        """Sentences in which the variables of an optimizer are counted and all others named."""
+        """Returns messages that count the optimizer's variables and name all others."""
         state = [name for name in left_out if names.is_optimizer_state(name)]
         others = [name for name in left_out if name not in state]
         report = [f"Left out: {len(state)} variables of the optimizer."] if state else []
@@ -117,11 +117,11 @@ class Target:
 
     @contextlib.contextmanager
     def _companions(self, folder: str) -> Iterator[None]:
-        """Writes the files beside the weights, which the caller writes meanwhile; none of them if that fails."""
+        """Writes the files beside the weights, which the caller writes inside the context; none if that fails."""
         texts = {provenance.CONFIG_FILE: self._config.to_json_string()}
         if self._vocabulary is not None:
             texts["vocab.txt"] = "".join(f"{entry}\n" for entry in self._vocabulary)
-        if self._case_is_stated:  # a guess would later be taken for a fact
+        if self._case_is_stated:  # a recorded guess would later look like a fact
             texts[provenance.TOKENIZATION_FILE] = provenance.record_of(self._do_lower_case, self._vocabulary)
         paths = [os.path.join(folder, name) for name in texts]
         with files.complete_or_absent(*paths) as beside:
@@ -146,7 +146,7 @@ class Target:
         return report + self._left_out(self._others())
 
     def _write_keras(self) -> list[str]:
-        load_tensorflow()  # this is the only target that needs it
+        load_tensorflow()  # only this target needs it
         from bert_tf2.weights import models
 
         model = models.make_model(self._source, self._config, self._labels)

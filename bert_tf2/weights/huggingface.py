@@ -1,7 +1,7 @@
-"""Reads Hugging Face's folders: config.json, model.safetensors or pytorch_model.bin, and vocab.txt.
+"""Reads Hugging Face folders: config.json, model.safetensors or pytorch_model.bin, and vocab.txt.
 
-The numbers are those of the reference under other names (`names` has both), and kernels are transposed: [inputs,
-outputs] here, [outputs, inputs] there. `huggingface_writing` writes these folders.
+The values are the reference's under other names (`names` has both), with transposed kernels: [inputs, outputs] here,
+[outputs, inputs] there. `huggingface_writing` writes these folders.
 """
 
 from __future__ import annotations
@@ -22,23 +22,23 @@ from bert_tf2.weights.base import Weights
 from bert_tf2.weights.labels import TAGGING_TASK, LabelMap
 from bert_tf2.weights.tensor_files import TensorFile
 
-_CONFIGS = ("config.json", "bert_config.json")  # the second in the first years
+_CONFIGS = ("config.json", "bert_config.json")  # the second in early releases
 WEIGHTS = (
     "model.safetensors",
     "model.safetensors.index.json",
     "pytorch_model.bin",
     "pytorch_model.bin.index.json",
 )
-"""In the order in which transformers looks for them."""
+"""In the order in which transformers searches for them."""
 
 
 class Architecture(NamedTuple):
-    """What a class of transformers has beside the encoder.
+    """The parts of a `transformers` class besides the encoder.
 
     Attributes:
       heads: keys of names.HEADS.
-      pooler: whether it has one.
-      labels_of: what its labels are given to, as in the models of `heads`.
+      pooler: whether the class has a pooler.
+      labels_of: what the labels apply to, as in the models of `heads`.
     """
 
     heads: tuple[str, ...]
@@ -47,7 +47,7 @@ class Architecture(NamedTuple):
 
     @property
     def variables(self) -> list[names.Variable]:
-        """The variables of its heads."""
+        """The variables of the heads."""
         return names.of_heads(self.heads)
 
 
@@ -60,10 +60,9 @@ ARCHITECTURES = {
     "BertForNextSentencePrediction": Architecture(("next_sentence",), True),
     "BertModel": Architecture((), True),
 }
-"""What can be written. Of several that fit some weights, the first one is: fine-tuning counts for more than
-pretraining, and more heads for more than fewer."""
+"""The writable classes. The first that fits is used: fine-tuning before pretraining, more heads before fewer."""
 
-# Tensors without information: 0, 1, 2, ..., zeros, and copies of the table and bias of the masked words.
+# Tensors without information: 0, 1, 2, ..., zeros, and copies of the masked-LM output table and bias.
 _BUFFERS = re.compile(r"embeddings\.(position_ids|token_type_ids)$")
 _TIED = {
     "cls.predictions.decoder.weight": "bert.embeddings.word_embeddings.weight",
@@ -72,9 +71,9 @@ _TIED = {
 
 
 def recognises(path: str) -> str | None:
-    """The file of weights, or the index of several, in a folder of this layout, or `path` itself if it is one.
+    """Returns the weights file, or the index of several, in a folder of this layout, or `path` if it is such a file.
 
-    None if it is neither. Only names are looked at.
+    Returns None otherwise. Examines names only.
     """
     if files.is_directory(path):
         present = files.list_directory(path)
@@ -99,14 +98,14 @@ def _config_path(path: str) -> str:
 
 
 def _usual_name(name: str) -> str:
-    """A tensor's name as in today's BertForPreTraining; older files, and those of a bare encoder, have others."""
-    name = name.removeprefix("module.")  # from training on several GPUs
+    """Returns a tensor's name in the current BertForPreTraining; older files and bare encoders use other names."""
+    name = name.removeprefix("module.")  # from multi-GPU training
     name = name.replace("LayerNorm.gamma", "LayerNorm.weight").replace("LayerNorm.beta", "LayerNorm.bias")
     return f"bert.{name}" if name.startswith(("embeddings.", "encoder.", "pooler.")) else name
 
 
 class _Place(NamedTuple):
-    """Where a tensor is: the file, its name there, and whether it is the transpose of the reference's."""
+    """The location of a tensor: the file, the name in it, and whether it is the transpose of the reference's."""
 
     file: TensorFile
     name: str
@@ -124,7 +123,7 @@ class _Place(NamedTuple):
         return self.file.read(self.name)
 
     def same_as(self, other: _Place) -> bool:
-        """Whether two tensors hold the same numbers; neither is kept in memory while the other is read."""
+        """Returns whether two tensors have equal values, without holding both in memory."""
         if self.file is other.file and self.file.tensors[self.name] == other.file.tensors[other.name]:
             return True
         return self.shape == other.shape and _digest(self.read()) == _digest(other.read())
@@ -137,11 +136,11 @@ def _digest(array: np.ndarray) -> bytes:
 class HuggingFaceFolder(Weights):
     """The weights of a model that `transformers`, or this project in that layout, has saved.
 
-    The classes in ARCHITECTURES can be read, with today's names and those of the first years, in one file or several.
-    A variable that has no name in the reference keeps its own in `shapes`.
+    Reads the classes in ARCHITECTURES, with current or original names, in one file or several. A variable without a
+    reference name keeps its own in `shapes`.
 
     Attributes:
-      architecture: the class of `transformers` that it was saved from, if config.json states it.
+      architecture: the class of `transformers` that saved the model, if config.json states it.
     """
 
     kind = "Hugging Face model"
@@ -150,9 +149,9 @@ class HuggingFaceFolder(Weights):
         """Opens a folder, or one file of weights in it.
 
         Raises:
-          UserError: the configuration or the weights are missing, damaged, or need code to be run; they are not of a
-            BERT, or do not belong together; or the table that scores masked words is not the table of embeddings, as
-            it is in BERT.
+          UserError: the configuration or the weights are missing, damaged, or would require running code; they are not
+            a BERT, or do not match each other; or the output table of the masked-LM head differs from the embedding
+            table, to which BERT ties it.
         """
         super().__init__(path)
         weights = recognises(path)
@@ -164,7 +163,7 @@ class HuggingFaceFolder(Weights):
         self._values = files.read_json(self.config_file)
         self.config = _config_of(self._values, self.config_file)
         if self.config.hidden_act == "gelu_erf":
-            # Google's own models lie on the hub as "gelu", though they were trained with the approximation.
+            # Google's own models are on the hub as "gelu", though they were trained with the approximation.
             self.uncertain = {"hidden_act": ("gelu",)}
         self.architecture = architecture_of(self._values)
         rows = {row.huggingface: row for row in names.known(self.config.num_hidden_layers)}
@@ -210,7 +209,7 @@ class HuggingFaceFolder(Weights):
         return place.read().T if place.transposed else place.read()
 
     def vocabulary(self) -> list[str] | None:
-        """Raises UserError if there is a tokenizer but no vocab.txt, and its pieces are not WordPiece's."""
+        """Raises UserError if there is no vocab.txt and the tokenizer is not a WordPiece tokenizer."""
         entries = super().vocabulary()
         path = os.path.join(self.folder, "tokenizer.json")
         return _wordpiece_entries(path) if entries is None and files.exists(path) else entries
@@ -220,10 +219,10 @@ class HuggingFaceFolder(Weights):
         return {"do_lower_case": found[0]} if found else {}
 
     def labels(self) -> LabelMap | None:
-        """What a classifier's or tagger's outputs mean. Labels without names are LABEL_0, LABEL_1, ...
+        """Returns the meaning of a classifier's or tagger's outputs. Unnamed labels are LABEL_0, LABEL_1, ...
 
         Raises:
-          UserError: config.json names another number of labels than there are outputs, or two alike.
+          UserError: the labels in config.json are not unique, or their number differs from that of the outputs.
         """
         count, labels_of = self.num_labels, self._labels_of()
         if count is None or labels_of is None:
@@ -233,13 +232,13 @@ class HuggingFaceFolder(Weights):
         task = str(self._values.get("finetuning_task") or "BertForSequenceClassification")
         if count == 1:
             return LabelMap(task, (), regression=True)
-        if self._values.get("problem_type") == "regression":  # several scores at once, which no model here has
+        if self._values.get("problem_type") == "regression":  # multiple regression outputs, which no model here has
             return None
         multi_label = self._values.get("problem_type") == "multi_label_classification"
         return LabelMap(task, self._label_names(count), regression=False, multi_label=multi_label)
 
     def _labels_of(self) -> str | None:
-        """What labels are given to. If config.json states no class, the lack of a pooler shows a tagger."""
+        """Returns what labels apply to. If config.json states no class, a model without a pooler is a tagger."""
         if self.architecture:
             return ARCHITECTURES[self.architecture].labels_of if self.architecture in ARCHITECTURES else None
         return "texts" if names.POOLER[0].reference in self.shapes else "tokens"
@@ -256,7 +255,7 @@ class HuggingFaceFolder(Weights):
 
 
 def _files_of(weights: str) -> dict[str, TensorFile]:
-    """Name of each tensor -> the open file that it is in; `weights` is a file, or the index of several."""
+    """Returns tensor name -> the open file that contains it; `weights` is a file, or the index of several."""
     if not weights.endswith(".index.json"):
         file = tensor_files.open_tensors(weights)
         return dict.fromkeys(file.tensors, file)
@@ -282,7 +281,7 @@ def _files_of(weights: str) -> dict[str, TensorFile]:
 
 
 def _usual_places(path: str, weights: str) -> dict[str, _Place]:
-    """Usual name of each tensor -> where it is, without buffers."""
+    """Returns usual name -> location of each tensor, without buffers."""
     places: dict[str, _Place] = {}
     for name, file in _files_of(weights).items():
         usual = _usual_name(name)
@@ -295,7 +294,7 @@ def _usual_places(path: str, weights: str) -> dict[str, _Place]:
 
 
 def _without_copies(path: str, places: dict[str, _Place]) -> dict[str, _Place]:
-    """Leaves out the copies of other tensors. Raises UserError if a copy differs from its original."""
+    """Removes the copies of other tensors. Raises UserError if a copy differs from its original."""
     for copy, original in _TIED.items():
         if copy not in places:
             continue
@@ -311,7 +310,7 @@ def _without_copies(path: str, places: dict[str, _Place]) -> dict[str, _Place]:
 
 
 def _wordpiece_entries(path: str) -> list[str]:
-    """The vocabulary in a tokenizer.json, in the order of the ids."""
+    """Returns the vocabulary of a tokenizer.json in the order of the ids."""
     content = files.read_json(path)
     model = content.get("model") if isinstance(content.get("model"), dict) else {}
     entries = model.get("vocab")
@@ -329,7 +328,7 @@ def _wordpiece_entries(path: str) -> list[str]:
 
 
 def stated_case(folder: str) -> tuple[bool, str] | None:
-    """`do_lower_case` as the tokenizer's files in a folder state it, and the file; None if none states it."""
+    """Returns `do_lower_case` from the tokenizer files in a folder, and the file; None if no file states it."""
     for path, content in _tokenizer_files(folder).items():
         if "do_lower_case" in content:
             return (content["do_lower_case"], path) if isinstance(content["do_lower_case"], bool) else None
@@ -337,7 +336,7 @@ def stated_case(folder: str) -> tuple[bool, str] | None:
 
 
 def _tokenizer_files(folder: str) -> dict[str, dict[str, Any]]:
-    """The settings of the tokenizer by file: of tokenizer_config.json, then of tokenizer.json."""
+    """Returns the tokenizer settings by file: tokenizer_config.json, then tokenizer.json."""
     found = {}
     path = os.path.join(folder, "tokenizer_config.json")
     if files.exists(path):
@@ -351,7 +350,7 @@ def _tokenizer_files(folder: str) -> dict[str, dict[str, Any]]:
 
 
 def _tokenizer_remarks(settings: Sequence[Mapping[str, Any]]) -> Iterator[str]:
-    """Yields a sentence for each difference between its tokenizer and this project's."""
+    """Yields a message for each difference between the model's tokenizer and this project's."""
     for content in settings[:1]:
         accents, lower = content.get("strip_accents"), content.get("do_lower_case", True)
         if isinstance(accents, bool) and accents != lower:

@@ -28,27 +28,27 @@ def write_folder(
     labels: LabelMap | None = None,
     architecture: str | None = None,
 ) -> list[str]:
-    """Writes a folder that `transformers` loads with no missing and no unexpected weight.
+    """Writes a folder that `transformers` loads without missing or unexpected weights.
 
-    No file is ever there incompletely. The activation function keeps its meaning: this project's "gelu" is
+    Files are written completely or not at all. The activation function is preserved: this project's "gelu" is
     "gelu_pytorch_tanh" there.
 
     Args:
-      folder: created if it does not exist. Files of these names in it are replaced.
+      folder: created if it does not exist. Existing files of these names are replaced.
       shapes: reference name -> sizes of each variable. Variables that are not BERT's are ignored.
       arrays: reference name and array of each of them, in any order. One is in memory at a time.
       config: the model's configuration.
       vocabulary: the entries for vocab.txt.
       do_lower_case: whether the tokenizer is that of an uncased model.
-      labels: what the outputs of a classifier or tagger mean.
+      labels: the meaning of the outputs of a classifier or tagger.
       architecture: the class of `transformers`; defaults to the one that has the heads in `shapes`.
 
     Returns:
-      Sentences on what was written, and which parts of a BERT that class does not have.
+      Messages about what was written, and which parts of a BERT that class lacks.
 
     Raises:
-      UserError: a variable of that architecture is missing or has another shape than the configuration says; the folder
-        has a tokenizer of another kind, or cannot be written.
+      UserError: a variable of that architecture is missing or does not have the shape that the configuration requires;
+        the folder has a tokenizer of another kind, or cannot be written.
     """
     architecture = architecture or _architecture_for(shapes, labels)
     written = _written_variables(architecture, shapes, config)
@@ -57,7 +57,7 @@ def write_folder(
     if vocabulary is not None:
         contents["vocab.txt"] = "".join(f"{entry}\n" for entry in vocabulary)
         contents["tokenizer_config.json"] = _json(_tokenizer_content(config, do_lower_case))
-    # The weights come last: where they are, the rest is too.
+    # The weights are last, so that a folder with weights is complete.
     paths = [os.path.join(folder, name) for name in (*contents, WEIGHTS[0])]
     with files.complete_or_absent(*paths) as beside:
         _write_weights(beside[-1], architecture, written, shapes, arrays)
@@ -68,7 +68,7 @@ def write_folder(
 
 
 def _architecture_for(shapes: Mapping[str, Any], labels: LabelMap | None) -> str:
-    """The first class that has all of its heads in `shapes`."""
+    """Returns the first class that has all of its heads in `shapes`."""
     labels_of = labels.labels_of if labels else "texts"
     return next(
         name
@@ -80,7 +80,7 @@ def _architecture_for(shapes: Mapping[str, Any], labels: LabelMap | None) -> str
 def _written_variables(
     architecture: str, shapes: Mapping[str, Sequence[int]], config: BertConfig
 ) -> list[names.Variable]:
-    """The variables of a class of transformers. Raises UserError if one is missing or has another shape."""
+    """Returns the variables of a `transformers` class. Raises UserError if one is missing or has another shape."""
     if architecture not in ARCHITECTURES:
         raise UserError(f"{architecture} is none of {', '.join(ARCHITECTURES)}")
     there = ARCHITECTURES[architecture]

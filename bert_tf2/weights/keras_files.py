@@ -1,11 +1,11 @@
-"""Keras' own files of this project's models: NAME.keras (the model) and NAME.weights.h5 (its weights only).
+"""Keras files of this project's models: NAME.keras (the model) and NAME.weights.h5 (its weights only).
 
-A .keras file is a zip of config.json, metadata.json and model.weights.h5; the weights are an HDF5 file. Keras itself
-loads them, into a model of ours that is as large as the arrays in the file, and `names.tf1_variables` says which is
-which. Nothing in a file is executed: the name of a class is only compared with those of this project's models.
+A .keras file is a zip archive of config.json, metadata.json and model.weights.h5; the weights are an HDF5 file. Keras
+loads them into a model that is built with the sizes of the arrays in the file, and `names.tf1_variables` maps its
+variables to names. Nothing in a file is executed: a class name is only compared with those of this project's models.
 
-Before that the file is checked here, because Keras trusts the sizes in it: a few bytes could make it take all memory or
-fill the disk. That links to other files are refused does not depend on its version either.
+This module first checks the file, because Keras trusts the sizes in it: a few bytes could make Keras exhaust memory or
+fill the disk. Links to other files are rejected here too, regardless of the Keras version.
 """
 
 from __future__ import annotations
@@ -41,32 +41,32 @@ from bert_tf2.weights.labels import TAGGING_TASK, LabelMap
 _MODEL, _WEIGHTS = ".keras", ".weights.h5"
 _CONFIG, _METADATA, _STORE = "config.json", "metadata.json", "model.weights.h5"
 _MOST_CONFIG_BYTES = 2**20
-# Weights hardly shrink; what grows more than this when it is unpacked is there to fill a disk.
+# Weights are barely compressible; a file that expands by more than this is meant to fill the disk.
 _MOST_UNPACKED = 100
 
 _DTYPES = ("float32", "bfloat16", "float16", "float64")
 _DAMAGED_ZIP = (zipfile.BadZipFile, zlib.error)
 
-# What is looked at before Keras loads a file: the groups with a model's weights, and which arrays tell its sizes.
+# Checked before Keras loads a file: the groups with a model's weights, and the arrays that determine its sizes.
 _GROUPS = ("bert", "embeddings", "blocks", "layers", "vars")
 _OUTPUT_BIAS = "layers/output_layer/vars/1"
 _MASKED_LM_BIAS = "layers/masked_lm_head/vars/0"
-# What no weight is: variables that still have it were not in the file.
+# Not the value of any weight: variables that still have it were not in the file.
 _NOT_LOADED = float(np.finfo(np.float32).min)
 
 
 def recognises_name(path: str) -> bool:
-    """Whether a file of this name is, or would be, one of Keras' files."""
+    """Returns whether the name is that of a Keras file."""
     return path.endswith((_MODEL, _WEIGHTS))
 
 
 def recognises(path: str) -> bool:
-    """Whether this is a file, and one of Keras' by its name."""
+    """Returns whether the path is a file with the name of a Keras file."""
     return recognises_name(path) and not files.is_directory(path)
 
 
 class _Array(NamedTuple):
-    """`stored` is how many bytes of the file it takes."""
+    """`stored` is the number of bytes that it occupies in the file."""
 
     shape: tuple[int, ...]
     dtype: str
@@ -76,16 +76,16 @@ class _Array(NamedTuple):
 class KerasFile(Weights):
     """A .keras or .weights.h5 file of one of this project's models that is open for reading.
 
-    Opening it finds out its sizes; the weights are loaded when the first of them is asked for, and then all are in
-    memory. Optimizer state is not in `shapes`. A .weights.h5 has no configuration, so `config` is None.
+    Opening it determines the sizes; the first `get` loads all weights into memory. Optimizer state is not in `shapes`.
+    A .weights.h5 file has no configuration, so `config` is None.
 
     Attributes:
-      class_name: the model's class, one of modeling's or heads'; None where a .weights.h5 does not tell.
-      class_config: the arguments of its head (num_labels, regression) as far as the file holds them.
+      class_name: the model's class, one of modeling's or heads'; None if a .weights.h5 file does not identify it.
+      class_config: the arguments of its head (num_labels, regression) that the file contains.
     """
 
     def __init__(self, path: str):
-        """Raises UserError if there is no such file, it cannot be read, is damaged, or is of another model."""
+        """Raises UserError if the file does not exist, is unreadable, damaged, or contains another model."""
         super().__init__(path)
         self.kind = "Keras model file" if path.endswith(_MODEL) else "Keras weights file"
         self.class_name: str | None = None
@@ -101,9 +101,9 @@ class KerasFile(Weights):
             rows = names.of_model(self._model_class, self._sizes.num_hidden_layers)
             self.shapes = {row.reference: names.shape(row, self._sizes, num_labels) for row in rows}
             dtypes = sorted({array.dtype for array in arrays.values()})
-            self.dtypes = dict.fromkeys(self.shapes, "/".join(dtypes))  # Keras gives a model's variables the same one
+            self.dtypes = dict.fromkeys(self.shapes, "/".join(dtypes))  # Keras has one dtype per model
             if len(arrays) < len(rows):
-                self._variables  # noqa: B018, says which are missing
+                self._variables  # noqa: B018, raises with the missing names
         if others := [dtype for dtype in dtypes if dtype != "float32"]:
             self.remarks.append(f"Its weights are {', '.join(others)}; they are read as float32.")
 
@@ -111,10 +111,10 @@ class KerasFile(Weights):
     def _explained(self, name: str | None = None) -> Iterator[None]:
         try:
             yield
-        # h5py has no exception of its own; it raises whatever is nearest to what the HDF5 library said.
+        # h5py has no exception class of its own; it raises the one closest to the HDF5 library's error.
         except (OSError, RuntimeError, ValueError, LookupError, TypeError, EOFError, *_DAMAGED_ZIP) as error:
             if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES):
-                raise  # it is not the file's fault, but the temporary folder's
+                raise  # the temporary folder is at fault, not the file
             what = f"the tensor {name} cannot be read" if name else "cannot be read"
             reason = (str(error).strip() or type(error).__name__).splitlines()[0]
             raise UserError(
@@ -122,7 +122,7 @@ class KerasFile(Weights):
             ) from error
 
     def _local_store(self) -> str:
-        """The path of the weights as a file of this machine, by a name that Keras takes."""
+        """Returns the path of the weights as a local file, with a name that Keras accepts."""
         if not self.path.endswith(_MODEL) and not files.is_remote(self.path):
             return self.path
         scratch = tempfile.mkdtemp(prefix="keras-")
@@ -133,7 +133,7 @@ class KerasFile(Weights):
         return path
 
     def _unpack(self, copy: IO[bytes]) -> None:
-        """Reads the configuration, and copies the weights, whose checksum is compared on the way."""
+        """Reads the configuration, and copies the weights, which verifies their checksum."""
         with files.open_binary(self.path) as stream, zipfile.ZipFile(stream) as archive:
             members = {member.filename: member for member in archive.infolist()}
             missing = [name for name in (_CONFIG, _STORE) if name not in members]
@@ -146,7 +146,7 @@ class KerasFile(Weights):
             _copy(archive.open(_STORE), copy)
 
     def _is_safe(self, config: zipfile.ZipInfo, store: zipfile.ZipInfo) -> bool:
-        """Whether they are as large as they may be, and packed in one of the usual ways."""
+        """Returns whether the sizes are within the limits and the compression methods are the usual ones."""
         return (
             config.file_size <= _MOST_CONFIG_BYTES
             and store.file_size <= _MOST_UNPACKED * files.size(self.path)
@@ -170,7 +170,7 @@ class KerasFile(Weights):
             raise UserError(f"{self.path}: {error}") from error
 
     def _guess_class(self, store: h5py.File, arrays: Mapping[str, _Array]) -> str | None:
-        """The class whose weights these are: by its layers, and by the name that Keras gave the model."""
+        """Returns the class that the layers, and the name that Keras gave the model, indicate."""
         if not any(place.startswith("bert/") for place in arrays):
             return "BertModel"
         if _MASKED_LM_BIAS in arrays:
@@ -183,7 +183,7 @@ class KerasFile(Weights):
         return None
 
     def _measure(self, arrays: Mapping[str, _Array]) -> tuple[BertConfig, int | None]:
-        """The sizes of the model, and the number of its labels, from those of its arrays."""
+        """Infers the sizes of the model, and the number of its labels, from the shapes of its arrays."""
         root = "" if self.class_name == "BertModel" else "bert/"
         blocks = {place.removeprefix(root).split("/")[1] for place in arrays if place.startswith(f"{root}blocks/")}
         try:
@@ -209,7 +209,7 @@ class KerasFile(Weights):
 
     @functools.cached_property
     def _variables(self) -> dict[str, Any]:
-        """Reference name -> variable of a model that Keras has loaded the weights into."""
+        """Reference name -> variable of a model into which Keras has loaded the weights."""
         with load_tensorflow().device("CPU"):
             labels = [self.num_labels] if self._model_class.labels_of else []
             model = self._model_class(self._sizes, *labels, dtype="float32")
@@ -217,7 +217,7 @@ class KerasFile(Weights):
             for variable in variables.values():
                 variable.assign(np.broadcast_to(np.float32(_NOT_LOADED), variable.shape))
             with warnings.catch_warnings():
-                warnings.simplefilter("ignore")  # Keras' way to say what it did not find
+                warnings.simplefilter("ignore")  # Keras warns about missing weights
                 model.load_weights(self._store, skip_mismatch=True)
         missing = [name for name, variable in variables.items() if (variable.numpy() == _NOT_LOADED).all()]
         if missing:
@@ -229,7 +229,7 @@ class KerasFile(Weights):
         return _model_classes()[self.class_name or "ClassifierModel"]
 
     def labels(self) -> LabelMap | None:
-        """That the model is a tagger, a regression or multi-label, which no shape shows; the names are not known."""
+        """Returns the labels of a tagger, regression or multi-label model, which no shape shows; names are numbered."""
         if self._model_class.labels_of == "tokens":
             return LabelMap(TAGGING_TASK, tuple(f"LABEL_{index}" for index in range(self.num_labels)), regression=False)
         if self.class_config.get("regression"):
@@ -240,9 +240,9 @@ class KerasFile(Weights):
         return None
 
     def get(self, name: str) -> np.ndarray:
-        """One variable. Raises UserError where it cannot be read.
+        """Returns one variable. Raises UserError if it cannot be read.
 
-        A .keras file has a checksum, which was compared when it was opened; a .weights.h5 has none.
+        A .keras file has a checksum, which is verified on opening; a .weights.h5 file has none.
         """
         with self._explained(name):
             return as_float32(self._variables[name].numpy())
@@ -250,7 +250,7 @@ class KerasFile(Weights):
 
 @functools.cache
 def _model_classes() -> dict[str, type]:
-    """Name -> class of all of this project's models."""
+    """Returns name -> class of all of this project's models."""
     load_tensorflow()
     from bert_tf2 import heads, modeling
 
@@ -258,7 +258,7 @@ def _model_classes() -> dict[str, type]:
 
 
 def _arrays_in(store: h5py.File) -> dict[str, _Array]:
-    """Place -> array, of all weights of a model. Raises ValueError for what Keras should not be given to load."""
+    """Returns path -> array of all weights of a model. Raises ValueError for files that Keras must not load."""
     found: dict[str, _Array] = {}
     reached = set()
 
@@ -282,10 +282,10 @@ def _arrays_in(store: h5py.File) -> dict[str, _Array]:
 
 
 def _checked(dataset: h5py.Dataset, place: str) -> _Array:
-    """Raises ValueError where it is no array of numbers of which as much is in this file as it claims to hold."""
+    """Raises ValueError if it is not an array of numbers, or the file contains less data than it declares."""
     if not isinstance(dataset, h5py.Dataset) or dataset.external or dataset.is_virtual:
         raise ValueError(f"{place} is not an array in this file")
-    # HDF5 does not know bfloat16, so Keras writes this attribute.
+    # HDF5 does not support bfloat16, so Keras writes this attribute.
     dtype = "bfloat16" if dataset.attrs.get("dtype") == "bfloat16" else str(dataset.dtype)
     if dtype not in _DTYPES:
         raise ValueError(f"{place} is of the type {dtype}")
@@ -301,16 +301,16 @@ def _copy(source: IO[bytes], target: IO[bytes]) -> None:
 
 
 def write(path: str, model) -> None:
-    """Writes a model, or its weights if the path says .weights.h5, as Keras does; complete or not at all.
+    """Writes a model, or its weights if the path ends in .weights.h5, completely or not at all.
 
-    Keras' own `save` would have all weights in memory twice more; here they pass through a folder beside `path`.
+    Keras' `save` would need two more copies of the weights in memory; this uses a folder beside `path` instead.
 
     Args:
       path: ends in .keras or .weights.h5.
       model: a BertModel or one of heads'.
 
     Raises:
-      UserError: the name has another ending, or the place cannot be written.
+      UserError: the name has another ending, or the path cannot be written.
     """
     if not recognises_name(path):
         raise UserError(f"{path}: the name of one of Keras' files ends in {_MODEL} or {_WEIGHTS}")
@@ -331,12 +331,12 @@ def write(path: str, model) -> None:
 
 @contextlib.contextmanager
 def _scratch_beside(path: str) -> Iterator[str]:
-    """A folder for the time being, on the disk that `path` is on where that is a disk of this machine."""
+    """Yields a temporary folder, on the same disk as `path` if that is local."""
     if files.is_remote(path):
         with tempfile.TemporaryDirectory() as scratch:
             yield scratch
         return
-    scratch = outputs.name_beside(f"{path}.scratch")  # should this process be killed, the next one removes it
+    scratch = outputs.name_beside(f"{path}.scratch")  # if this process is killed, the next one removes it
     try:
         os.makedirs(scratch, exist_ok=True)
         yield scratch
@@ -345,10 +345,10 @@ def _scratch_beside(path: str) -> Iterator[str]:
 
 
 class _Store(io.FileIO):
-    """A file that HDF5 writes to and that never fails it: HDF5 crashes the process where it cannot end what it began.
+    """A file that never fails a write of HDF5, which crashes the process if it cannot complete an operation.
 
     Attributes:
-      error: the first failure; from then on nothing is written.
+      error: the first failure; nothing is written after it.
     """
 
     def __init__(self, path: str):
@@ -373,8 +373,8 @@ class _Store(io.FileIO):
 
 
 def _save(save: Callable[[str], None], path: str) -> None:
-    """Calls one of Keras' functions that save. Raises OSError where the disk is full."""
-    from keras.src.saving import saving_lib  # nothing public lets one choose the file that HDF5 writes to
+    """Calls one of Keras' saving functions. Raises OSError if the disk is full."""
+    from keras.src.saving import saving_lib  # no public function selects the file that HDF5 writes to
 
     stores = []
 

@@ -1,4 +1,4 @@
-"""What the outputs of a classifier or a tagger mean: `label_map.json`, which lies beside the weights."""
+"""The meaning of a classifier's or tagger's outputs: `label_map.json`, which is stored beside the weights."""
 
 from __future__ import annotations
 
@@ -10,20 +10,20 @@ from bert_tf2.support.errors import UserError, and_more
 
 LABEL_MAP_FILE = "label_map.json"
 THRESHOLD = 0.5
-"""A model that may give several labels gives those whose probability is at least this."""
+"""A multi-label model predicts the labels whose probability is at least this."""
 TAGGING_TASK = "ner"
-"""What label_map.json calls the task of run_ner.py."""
+"""The task name of run_ner.py in label_map.json."""
 
 
 @dataclasses.dataclass(frozen=True)
 class LabelMap:
-    """What a trained classifier's outputs mean.
+    """The meaning of a trained classifier's outputs.
 
     Attributes:
       task: the name of the task that it was trained for.
       labels: in the order of the outputs; empty for a regression.
-      regression: whether the one output is a score.
-      multi_label: whether a text may have several labels, or none; each output is then a probability of its own.
+      regression: whether the single output is a score.
+      multi_label: whether a text may have several labels, or none; each output is then an independent probability.
     """
 
     task: str
@@ -33,12 +33,12 @@ class LabelMap:
 
     @property
     def num_labels(self) -> int:
-        """How many outputs the model has."""
+        """The number of outputs of the model."""
         return 1 if self.regression else len(self.labels)
 
     @property
     def labels_of(self) -> str:
-        """What the labels are given to, "tokens" or "texts"; see `heads`, whose models have the same attribute."""
+        """What the labels apply to, "tokens" or "texts"; the models of `heads` have the same attribute."""
         return "tokens" if self.task == TAGGING_TASK else "texts"
 
     def describe(self) -> str:
@@ -56,7 +56,7 @@ def save_label_map(output_dir: str, label_map: LabelMap) -> None:
 
 
 def load_label_map(output_dir: str) -> LabelMap | None:
-    """Reads label_map.json; None where there is none (the reference wrote none).
+    """Reads label_map.json; returns None if it does not exist (the reference did not write one).
 
     Raises:
       UserError: as read_label_map.
@@ -66,10 +66,10 @@ def load_label_map(output_dir: str) -> LabelMap | None:
 
 
 def read_label_map(path: str) -> LabelMap:
-    """Reads a file like label_map.json, of any name.
+    """Reads a file in the format of label_map.json.
 
     Raises:
-      UserError: it is missing, or does not say what `save_label_map` writes.
+      UserError: it is missing, or does not have the content that `save_label_map` writes.
     """
     content = files.read_json(path, kind=None)
     if problem := _label_map_problem(content):
@@ -79,7 +79,7 @@ def read_label_map(path: str) -> LabelMap:
 
 
 def _label_map_problem(content: object) -> str | None:
-    """What is wrong with the content of label_map.json, if anything."""
+    """Returns a description of the error in the content of label_map.json, or None."""
     if not isinstance(content, dict):
         return "is not an object with task, labels and regression"
     for name, kind in (("task", str), ("labels", list), ("regression", bool)):

@@ -1,15 +1,15 @@
-"""Checkpoints and SavedModels of the BERT encoder in TensorFlow's Model Garden (tf-models-official), and of TF-Hub.
+"""Checkpoints and SavedModels of the BERT encoder of TensorFlow Model Garden (tf-models-official) and TF-Hub.
 
-    PREFIX.index, PREFIX.data-*            what `tf.train.Checkpoint(model=...)` writes
+    PREFIX.index, PREFIX.data-*            written by `tf.train.Checkpoint(model=...)`
     FOLDER/saved_model.pb, variables/...   a SavedModel; TF-Hub's have assets/vocab.txt too
 
-The keys of both are paths through Python objects, which differ from release to release. Beside them lies a graph of
-those objects (the proto TrackableObjectGraph), and in it the name that each variable had when it was made. Those names
-have hardly changed, and variables are known by them here (`names`, column model_garden). Where they say nothing, the
-graph is followed from the encoder along its attributes.
+The keys of both are paths through Python objects, which differ between releases. Both also contain a graph of these
+objects (the proto TrackableObjectGraph) with the name that each variable was created with. These names have hardly
+changed, so they identify the variables here (`names`, column model_garden). If they are not conclusive, the reader
+follows the attributes in the graph, starting at the encoder.
 
-An attention kernel has an axis for the heads there: [D, N, H], and [N, H, D] where they come together again. N and H
-taken as one axis give the reference's [D, D].
+Attention kernels have an axis for the heads in Model Garden: [D, N, H], and [N, H, D] for the output projection.
+Merging N and H into one axis gives the reference's [D, D].
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _SAVED_MODEL = "saved_model.pb"
 
 _ROWS = {row.model_garden: row for row in (*names.EMBEDDINGS, *names.BLOCK, *names.POOLER, *names.MASKED_LM)}
 
-# How names were spelt in 2019 and 2020, and how since.
+# The spelling of names in 2019 and 2020, and the current one.
 _OLD_NAMES = (
     (r"\bbert_model/encoder/layer_", "bert_model/transformer/layer_"),
     (r"\bself_attention_output/", "self_attention/attention_output/"),
@@ -42,7 +42,7 @@ _OLD_NAMES = (
     (r"\bembedding_postprocessor/layer_norm/", "embeddings/layer_norm/"),
 )
 
-# The attributes that lead from an encoder to the variables of these names.
+# The attributes that lead from an encoder to the variables with these names.
 _ATTRIBUTES = (
     (r"^word_embeddings/", "_embedding_layer/"),
     (r"^type_embeddings/", "_type_embedding_layer/"),
@@ -57,21 +57,21 @@ _ATTRIBUTES = (
     (r"/output_layer_norm/", "/_output_layer_norm/"),
 )
 
-# The last layer of a model with a task, by its scope or, where it has none, by the attribute that leads to it; and its
-# scope in the reference.
+# The output layer of a task's model, by its scope or, if it has none, by the attribute that leads to it; and its scope
+# in the reference.
 _OUTPUT = re.compile(r"(?:^|/)(next_sentence|sentence_prediction|predictions/transform)/logits/(kernel|bias)$")
 _OUTPUT_SCOPES = {"next_sentence": "cls/seq_relationship/", "sentence_prediction": ""}
 _OUTPUT_ATTRIBUTES = {"classification": "cls/seq_relationship/", "span_labeling": "cls/squad/", "classifier": ""}
 _OUTPUT_VARIABLES = {"kernel": "output_weights", "bias": "output_bias"}
-# A head with a pooler of its own.
+# A head with a separate pooler.
 _POOLER = re.compile(r"(?:^|/)(?:next_sentence|sentence_prediction)/pooler_dense/(kernel|bias)$")
 
-# As params.yaml spells them. Model Garden's own "gelu" is the tanh approximation.
+# The names in params.yaml. Model Garden's "gelu" is the tanh approximation.
 _ACTIVATIONS = {"gelu": "gelu", "relu": "relu", "tanh": "tanh", "linear": "linear", "identity": "linear"}
 
 
 def recognises(path: str) -> bool:
-    """Whether this is a SavedModel or a checkpoint of TensorFlow 2's objects, of whatever model."""
+    """Returns whether this is a SavedModel or an object-based TensorFlow 2 checkpoint of any model."""
     if _saved_model_folder(path):
         return True
     try:
@@ -81,16 +81,16 @@ def recognises(path: str) -> bool:
 
 
 def _saved_model_folder(path: str) -> str:
-    """The folder of a SavedModel, from itself or the file in it; empty where there is none."""
+    """Returns the folder of a SavedModel, given the folder or its saved_model.pb, or ""."""
     folder = os.path.dirname(path) if os.path.basename(path) == _SAVED_MODEL else path
     return folder if files.exists(os.path.join(folder, _SAVED_MODEL)) else ""
 
 
 class ObjectCheckpoint(Weights):
-    """A BERT encoder of Model Garden, with or without a head, that is open for reading.
+    """A Model Garden BERT encoder, with or without a head, that is open for reading.
 
-    Optimizer state and the checkpoint's own counters are not in `shapes`. Variables that the reference has no place for
-    are there under their keys. Of heads are known: masked words, next sentence, one label per text or token, spans.
+    `shapes` omits optimizer state and the checkpoint's counters, and lists variables without a reference name by their
+    keys. Supported heads: masked words, next sentence, one label per text or token, spans.
     """
 
     kind = "TensorFlow 2 checkpoint of Model Garden's BERT"
@@ -99,7 +99,7 @@ class ObjectCheckpoint(Weights):
         """Opens a checkpoint (prefix, folder or file) or a SavedModel (folder).
 
         Raises:
-          UserError: there is none, it cannot be read, has no graph of objects, or is not one BERT encoder.
+          UserError: it does not exist, cannot be read, has no object graph, or is not a single BERT encoder.
         """
         self._saved_model = _saved_model_folder(path)
         prefix = os.path.join(self._saved_model, "variables", "variables") if self._saved_model else path
@@ -129,7 +129,7 @@ class ObjectCheckpoint(Weights):
             ) from error
 
     def _find(self) -> dict[str, str]:
-        """Reference name -> key of all weights; what the reference has no name for goes by its key."""
+        """Returns reference name -> key of all weights; variables without a reference name keep their key."""
         found = _by_name(self._graph)
         if not any(names.is_encoder(name) for name in found):
             found = _by_attribute(self._graph)
@@ -152,7 +152,7 @@ class ObjectCheckpoint(Weights):
         return named | {key: key for key in self._graph.full_names if key not in {*named.values()}}
 
     def _check(self) -> None:
-        """Raises UserError where this is no BERT, and says what it is instead."""
+        """Raises UserError if this is not a BERT; the message names what it contains instead."""
         wanted = {row.reference: row.model_garden for row in names.encoder(max(1, self._num_layers), pooler=False)}
         missing = [other for name, other in wanted.items() if name not in self._keys]
         held = sorted(self._graph.full_names.values())
@@ -176,7 +176,7 @@ class ObjectCheckpoint(Weights):
         return len({match[0] for match in found if match})
 
     def _shape(self, name: str) -> list[int]:
-        """The reference's shape of a variable."""
+        """Returns a variable's shape in the reference."""
         sizes = self._bundle.shapes[self._keys[name]]
         if _is_transposed(name):
             return sizes[::-1]
@@ -189,7 +189,7 @@ class ObjectCheckpoint(Weights):
         return [*sizes[:-2], sizes[-2] * sizes[-1]]
 
     def get(self, name: str) -> np.ndarray:
-        """One variable, in the reference's shape. Raises UserError where its bytes do not match their checksum."""
+        """Returns one variable, in the reference's shape. Raises UserError if its bytes do not match their checksum."""
         value = self._bundle.get(self._keys[name])
         return np.ascontiguousarray(value.T) if _is_transposed(name) else value.reshape(self.shapes[name])
 
@@ -198,7 +198,7 @@ class ObjectCheckpoint(Weights):
         return self._saved_model or self._bundle.folder
 
     def vocabulary_file(self) -> str | None:
-        """The one vocabulary among a SavedModel's assets, or the vocab.txt that lies beside."""
+        """Returns the path of the only vocabulary in a SavedModel's assets, or of the vocab.txt beside the weights."""
         assets = os.path.join(self.folder, "assets")
         found = [name for name in files.list_directory(assets) if re.search(r"vocab.*\.txt$", name)]
         if self._saved_model and ("vocab.txt" in found or len(found) == 1):
@@ -207,12 +207,12 @@ class ObjectCheckpoint(Weights):
         return super().vocabulary_file()
 
     def tokenizer_settings(self) -> Mapping[str, Any]:
-        """`do_lower_case`, which TF-Hub's SavedModels have as a variable."""
+        """Returns `do_lower_case`, which TF-Hub's SavedModels contain as a variable."""
         key = self._graph.do_lower_case
         return {"do_lower_case": bool(self._bundle.get(key))} if key else {}
 
     def _read_config(self) -> BertConfig:
-        """Sizes are those of the weights. What else there is comes from files beside them, or is the default there."""
+        """Takes the sizes from the weights, and the rest from files beside them, or else Model Garden's defaults."""
         sizes = self._sizes()
         path = os.path.join(self.folder, "bert_config.json")
         if not files.exists(path):
@@ -250,7 +250,7 @@ class ObjectCheckpoint(Weights):
         }
 
     def _settings(self) -> dict[str, Any]:
-        """What no size tells: from the SavedModel's graph, or from the params.yaml of Model Garden's trainer."""
+        """Returns the settings that no size determines: from the SavedModel's graph, or the trainer's params.yaml."""
         path = os.path.join(self.folder, _SAVED_MODEL if self._saved_model else "params.yaml")
         if not files.exists(path):
             said = {}
@@ -266,17 +266,17 @@ class ObjectCheckpoint(Weights):
 
 
 def _has_heads(name: str) -> bool:
-    """Whether Model Garden has an axis for the heads in what the reference calls this."""
+    """Returns whether Model Garden's counterpart of this reference variable has an axis for the heads."""
     return "/attention/self/" in name or name.endswith("/attention/output/dense/kernel")
 
 
 def _is_transposed(name: str) -> bool:
-    """Whether it is a kernel, [inputs, outputs], in Model Garden only."""
+    """Returns whether this is a kernel, [inputs, outputs], in Model Garden only."""
     return name.endswith("output_weights")
 
 
 def _by_name(graph: ObjectGraph) -> dict[str, set[str]]:
-    """Reference name -> keys of the variables whose full names say so, whatever scopes they are in."""
+    """Returns reference name -> keys of the variables whose full names match it, in any scope."""
     found = defaultdict(set)
     for key, name in graph.full_names.items():
         for pattern, newer in _OLD_NAMES:
@@ -291,13 +291,13 @@ def _by_name(graph: ObjectGraph) -> dict[str, set[str]]:
 
 
 def _tails(name: str) -> Iterator[str]:
-    """a/b/c, b/c, c."""
+    """Yields a/b/c, b/c, c."""
     parts = name.split("/")
     yield from ("/".join(parts[start:]) for start in range(len(parts)))
 
 
 def _by_attribute(graph: ObjectGraph) -> dict[str, set[str]]:
-    """Reference name -> keys of the variables that the attributes of an encoder lead to."""
+    """Returns reference name -> keys of the variables that the attributes of an encoder lead to."""
     found = defaultdict(set)
     for encoder in graph.holders("_embedding_layer", "_transformer_layers"):
         for row in names.encoder(len(graph.full_names) // len(names.BLOCK)):
@@ -310,7 +310,7 @@ def _by_attribute(graph: ObjectGraph) -> dict[str, set[str]]:
 
 
 def _of_heads(graph: ObjectGraph) -> dict[str, set[str]]:
-    """Reference name -> keys of output layers, and of a head's own pooler."""
+    """Returns reference name -> keys of output layers, and of a head's own pooler."""
     found = defaultdict(set)
     for key, name in graph.full_names.items():
         if pooler := _POOLER.search(name):
@@ -325,14 +325,14 @@ def _of_heads(graph: ObjectGraph) -> dict[str, set[str]]:
     return dict(found)
 
 
-# A message NodeDef says its operation as field 2, a string. Model Garden's gelu raises x to the third power; the exact
-# one needs erf, or its complement in newer versions.
+# NodeDef stores the operation in field 2, a string. Model Garden's gelu computes the third power of x; the exact one
+# needs erf, or erfc in newer versions.
 _OPERATIONS = (
     (rb"\x12(\x03Erf|\x04Erfc)[\x1a\x22\x2a]", "gelu_erf"),
     (rb"\x12\x03Pow[\x1a\x22\x2a]", "gelu"),
     (rb"\x12\x04Relu[\x1a\x22\x2a]", "relu"),
 )
-# What Keras noted of layers, as JSON.
+# The layers' Keras metadata, as JSON.
 _NOTED = (
     (rb'"output_dropout": (\d\.\d+)', "hidden_dropout_prob"),
     (rb'"attention_dropout": (\d\.\d+)', "attention_probs_dropout_prob"),
@@ -340,7 +340,7 @@ _NOTED = (
 
 
 def _settings_of_graph(path: str) -> dict[str, Any]:
-    """Reads them from a SavedModel: the activation from its operations, the rest from what Keras noted of layers."""
+    """Reads a SavedModel's settings: the activation from its operations, the rest from the layers' Keras metadata."""
     notes = os.path.join(os.path.dirname(path), "keras_metadata.pb")  # in saved_model.pb itself before TensorFlow 2.5
     data = b""
     for file in filter(files.exists, (path, notes)):
@@ -356,7 +356,7 @@ def _settings_of_graph(path: str) -> dict[str, Any]:
 
 
 def _settings_of_trainer(path: str) -> dict[str, Any]:
-    """Reads them from a params.yaml, of which two plain lines are all that matters."""
+    """Reads the settings from a params.yaml, in which only two plain lines are relevant."""
     text = files.read_text(path, drop_bom=True)
     _refuse_norm_first(path, bool(re.search(r"\bnorm_first: *true", text, re.IGNORECASE)))
     named = re.search(r"""\bhidden_activation: *['"]?(\w+)""", text)

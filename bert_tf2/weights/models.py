@@ -1,4 +1,4 @@
-"""The model that some weights are of."""
+"""Creates the model that matches given weights."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from bert_tf2.weights.labels import LabelMap
 
 
 def make_model(source: Weights, config: BertConfig, labels: LabelMap | None = None, **kwargs):
-    """Makes the model whose heads some weights have, a BertModel if they have none; its variables are fresh.
+    """Creates the model with the heads that the weights contain, or a BertModel; its variables are not loaded.
 
     Args:
       source: the weights.
       config: their configuration.
-      labels: what the outputs of a classifier or a tagger mean, as sources.labels_of finds it. Defaults to those of a
-        classifier, since the variables of both have the same names.
+      labels: the meaning of a classifier's or tagger's outputs, from sources.labels_of. Defaults to a classifier's,
+        since both have the same variable names.
       **kwargs: for the model's constructor.
     """
     present = {head for head, rows in names.HEADS.items() if rows[0].reference in source.shapes}

@@ -1,12 +1,12 @@
 """The name of each variable of BERT: in the reference, in this project's models, and in other libraries.
 
-One table, read in every direction. The reference's name is the key everywhere in this project; shapes are the
-reference's too. `{i}` stands for the number of a block, from 0. The letters of the shapes (a digit stands for itself):
+This single table serves all directions. The reference's name is the key throughout this project, and shapes are the
+reference's. `{i}` is the index of a block, from 0. The letters of the shapes (a digit is a literal size):
 
     V  vocab_size               D  hidden_size         I  intermediate_size
     X  max_position_embeddings  S  type_vocab_size     L  labels of the head
 
-Which heads a model has stands in its class (`heads`), by their keys in HEADS.
+The classes in `heads` list the heads of each model as keys of HEADS.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class Variable(NamedTuple):
     Attributes:
       reference: the name in TensorFlow 1 checkpoints.
       shape: a letter or digit for each axis.
-      attribute: the path of attributes to it in a model of `heads`.
+      attribute: the attribute path in a model of `heads`.
       huggingface: the name in the state dict of `transformers`. A `/kernel` of the reference is transposed there.
       model_garden: the name in Model Garden's BertEncoder, whose attention kernels have a third axis for the heads;
         empty if it has no such variable.
@@ -161,7 +161,7 @@ MASKED_LM = (
 )
 NEXT_SENTENCE = _output("2", "cls/seq_relationship/", "next_sentence", "cls.seq_relationship")
 SPAN = _output("2", "cls/squad/", "output_layer", "qa_outputs")
-# Of a classifier, and of a tagger: the reference's run_classifier has no scope here.
+# For classifiers and taggers: the reference's run_classifier has no scope here.
 LABELS = _output("L", "", "output_layer", "classifier")
 
 HEADS = {"masked_lm": MASKED_LM, "next_sentence": NEXT_SENTENCE, "span": SPAN, "labels": LABELS}
@@ -173,7 +173,7 @@ _OPTIMIZER_STATE = re.compile(
 
 
 def encoder(num_hidden_layers: int, pooler: bool = True) -> Iterator[Variable]:
-    """Every variable of an encoder, in the order in which they are written."""
+    """Yields every variable of an encoder, in the order in which they are written."""
     yield from EMBEDDINGS
     for index in range(num_hidden_layers):
         for row in BLOCK:
@@ -183,35 +183,35 @@ def encoder(num_hidden_layers: int, pooler: bool = True) -> Iterator[Variable]:
 
 
 def of_heads(heads: Iterable[str]) -> list[Variable]:
-    """The variables of some heads, which are keys of HEADS."""
+    """Returns the variables of heads, which are keys of HEADS."""
     return [row for head in heads for row in HEADS[head]]
 
 
 def known(num_hidden_layers: int) -> list[Variable]:
-    """Every variable that this table has for an encoder and all heads."""
+    """Returns every variable in this table for an encoder and all heads."""
     return [*encoder(num_hidden_layers), *of_heads(HEADS)]
 
 
 def of_model(model, num_hidden_layers: int) -> list[Variable]:
-    """Every variable of a model: a BertModel or one of heads', or the class of one."""
+    """Returns every variable of a model: a BertModel or one of heads', or the class of one."""
     return [*encoder(num_hidden_layers), *of_heads(model.heads)]
 
 
 def tf1_variables(model) -> dict[str, Any]:
-    """The reference's name of every variable of a model -> the tf.Variable.
+    """Returns the reference name -> the tf.Variable for every variable of a model.
 
     Args:
       model: a BertModel or one of heads'.
     """
     if not hasattr(model, "heads"):
         raise TypeError(f"no names are known for the variables of {type(model).__name__}")
-    own = "" if hasattr(model, "bert") else "bert."  # a BertModel is itself what the other models have as `bert`
+    own = "" if hasattr(model, "bert") else "bert."  # a BertModel is what the other models have as `bert`
     rows = of_model(model, model.config.num_hidden_layers)
     return {row.reference: _attribute(model, row.attribute.removeprefix(own)) for row in rows}
 
 
 def _attribute(model, path: str):
-    """The variable at a path like `bert.blocks.0.attention.query.kernel`."""
+    """Returns the variable at a path like `bert.blocks.0.attention.query.kernel`."""
 
     def step(owner, part: str):
         return owner[int(part)] if part.isdigit() else getattr(owner, part)
@@ -220,7 +220,7 @@ def _attribute(model, path: str):
 
 
 def shape(row: Variable, config: BertConfig, num_labels: int | None = None) -> list[int]:
-    """The shape of a variable under a configuration. `num_labels` is needed for the head "labels" only."""
+    """Returns the shape of a variable for a configuration. Only the head "labels" requires `num_labels`."""
     sizes = {
         "V": config.vocab_size,
         "D": config.hidden_size,
@@ -233,20 +233,20 @@ def shape(row: Variable, config: BertConfig, num_labels: int | None = None) -> l
 
 
 def is_encoder(name: str) -> bool:
-    """Whether this is the reference's name of a variable of the encoder other than the pooler, which may be missing."""
+    """Returns whether this is a reference name of an encoder variable, except the pooler, which is optional."""
     return name.startswith(("bert/embeddings/", "bert/encoder/"))
 
 
 def is_transposed(name: str) -> bool:
-    """Whether the variable of this reference name is the transpose of PyTorch's: kernels are [inputs, outputs] here."""
+    """Returns whether this reference variable is the transpose of PyTorch's: kernels are [inputs, outputs] here."""
     return name.endswith("/kernel")
 
 
 def is_optimizer_state(name: str) -> bool:
-    """Whether this is a variable of an optimizer: of the reference's (`/adam_m`, `/adam_v`) or of TensorFlow's own."""
+    """Returns whether this is an optimizer variable: the reference's (`/adam_m`, `/adam_v`) or TensorFlow's."""
     return bool(_OPTIMIZER_STATE.search(name))
 
 
 def without_optimizer(names: Iterable[str]) -> list[str]:
-    """The names of weights: neither optimizer state nor the step."""
+    """Returns the names of weights: neither optimizer state nor the step."""
     return [name for name in names if not is_optimizer_state(name) and name != GLOBAL_STEP]

@@ -1,8 +1,8 @@
-"""New entries for the vocabulary of a trained model, for text whose words it would take apart.
+"""Adds entries to the vocabulary of a trained model, for words that it would split into pieces.
 
-A word that gets an entry of its own needs a row in the word embeddings and a bias in the masked-LM head. They begin as
-the mean of those of the pieces that stood for the word until now, so that the model reads it at first about as before,
-and pretraining on the new text goes on from there.
+A new entry needs a row in the word embeddings and a bias in the masked-LM head. These start as the mean over the pieces
+that represented the word before, so that the model initially reads the word about as before, and pretraining on the new
+text continues from there.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ _ROWS_OF_WORDS = ("bert/embeddings/word_embeddings", "cls/predictions/output_bia
 
 @dataclasses.dataclass(frozen=True)
 class Extension:
-    """What new words do to a vocabulary.
+    """The changes that new words make to a vocabulary.
 
     Attributes:
-      vocabulary: all entries, the new ones included.
+      vocabulary: all entries, including the new ones.
       pieces: id of each new entry -> the ids of its pieces in the old vocabulary.
       known: words that were entries already.
     """
@@ -41,7 +41,7 @@ class Extension:
     known: list[str]
 
     def describe(self, old_size: int) -> str:
-        """One sentence for the user."""
+        """Returns a one-sentence summary for the user."""
         appended = len(self.vocabulary) - old_size
         return (
             f"Vocabulary: {len(self.pieces)} new entries, {len(self.pieces) - appended} of them in [unused] places,"
@@ -50,18 +50,18 @@ class Extension:
 
 
 def extend(vocabulary: Sequence[str], new_words_file: str, do_lower_case: bool) -> Extension:
-    """Plans new entries: in the places of `[unused...]` entries first, then at the end.
+    """Plans new entries: first in place of `[unused...]` entries, then at the end.
 
     Args:
       vocabulary: the entries of vocab.txt.
-      new_words_file: one word a line, as the tokenizer splits text into words; `##` before one continues a word.
+      new_words_file: one word per line, as the tokenizer splits text; the prefix `##` marks the continuation of a word.
       do_lower_case: as the model was trained.
 
     Raises:
-      UserError: a line can never be found in a text, because the tokenizer would split or change it first; or the file
-        holds no word, or the vocabulary no [UNK].
+      UserError: no text can match a line, because the tokenizer would split or change it first; or the file contains no
+        word, or the vocabulary no [UNK].
     """
-    ids = {token.strip(): index for index, token in enumerate(vocabulary)}  # blanks as tokenization.load_vocab has them
+    ids = {token.strip(): index for index, token in enumerate(vocabulary)}  # strip blanks like tokenization.load_vocab
     if _UNKNOWN not in ids:
         raise UserError(f"the vocabulary has no {_UNKNOWN}, so it is not BERT's; give that of the model (--vocab_file)")
     basic = tokenization.BasicTokenizer(do_lower_case=do_lower_case)
@@ -87,7 +87,7 @@ def extend(vocabulary: Sequence[str], new_words_file: str, do_lower_case: bool) 
 
 
 def _splitter(ids: Mapping[str, int]) -> Callable[[str], list[str]]:
-    """What splits a word into pieces: a whole one as in text, and one after `##` into pieces that continue a word."""
+    """Returns a function that splits a word into pieces; after `##`, into pieces that continue a word."""
     continuing = {entry for entry in ids if entry.startswith("##")}
     whole = tokenization.WordpieceTokenizer(vocab=ids, unk_token=_UNKNOWN)
     tail = tokenization.WordpieceTokenizer(
@@ -122,12 +122,12 @@ class ExtendedWeights(Weights):
     """Weights with rows for new entries."""
 
     def __init__(self, source: Weights, config: BertConfig, extension: Extension):
-        """`config` is the one of `source`; the attribute `config` has the new size."""
+        """`config` is that of `source`; the attribute `config` has the new size."""
         super().__init__(source.path)
         self.kind, self.remarks, self.dtypes = source.kind, source.remarks, source.dtypes
         self._source = source
         self._extension = extension
-        # A table may have more rows than the vocabulary has entries; these are taken first.
+        # A table may have more rows than the vocabulary has entries; new entries use these first.
         size = max(config.vocab_size, len(extension.vocabulary))
         self.config = dataclasses.replace(config, vocab_size=size)
         self.shapes = {name: [size, *shape[1:]] if _of_words(name) else shape for name, shape in source.shapes.items()}
@@ -146,9 +146,9 @@ class ExtendedWeights(Weights):
         return self._source.labels()
 
     def get(self, name: str) -> np.ndarray:
-        """A variable; where it has a row for each entry of the vocabulary, with the new rows.
+        """Returns a variable, with the new rows if it has a row for each entry of the vocabulary.
 
-        An optimizer has no memory of the new entries: the rows of its slots are 0.
+        The new rows of slots are 0, since the optimizer has no history for the new entries.
         """
         old = self._source.get(name)
         if not _of_words(name):
@@ -161,5 +161,5 @@ class ExtendedWeights(Weights):
 
 
 def _of_words(name: str) -> bool:
-    """Whether a variable, or a slot of it, has a row for each entry of the vocabulary."""
+    """Returns whether a variable, or its slot, has a row for each entry of the vocabulary."""
     return name.startswith(_ROWS_OF_WORDS)

@@ -1,7 +1,7 @@
 """The graph of Python objects in a TensorFlow 2 checkpoint, which leads to its variables.
 
-The proto TrackableObjectGraph (TensorFlow's trackable_object_graph.proto) lists objects, the attributes that lead from
-one to another, and the keys of their variables.
+The proto TrackableObjectGraph (TensorFlow's trackable_object_graph.proto) lists objects, the attributes that connect
+them, and the keys of their variables.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ class ObjectGraph:
     """The objects of a checkpoint.
 
     Attributes:
-      full_names: key -> the name that the variable was created with, of all but optimizer state and counters.
-      global_step, do_lower_case: the keys of these variables; empty if there are none.
+      full_names: key -> the name that the variable was created with, except for optimizer state and counters.
+      global_step, do_lower_case: the keys of these variables, or "".
     """
 
     def __init__(self, graph: bytes, stored: Container[str]):
@@ -38,7 +38,7 @@ class ObjectGraph:
         for number, node in enumerate(nodes):
             for attribute in map(fields, node.get(2, [])):
                 kind, full_name, key = (attribute.get(field, [b""])[0].decode() for field in (1, 2, 3))
-                key = key.removeprefix("module/")  # as `bundle` has it
+                key = key.removeprefix("module/")  # like `bundle`
                 if kind == "VARIABLE_VALUE" and key in stored and number not in slots:
                     self._variables[number] = (key, full_name.removesuffix(":0"))
         of_root = self._children[0] if self._children else {}
@@ -51,7 +51,7 @@ class ObjectGraph:
         self.full_names = {key: name for key, name in everything.items() if key not in aside}
 
     def variables_below(self, node: int) -> dict[str, str]:
-        """Key -> full name of the variables that an object leads to other than through an optimizer."""
+        """Returns key -> full name of the variables that are reachable from an object, except through an optimizer."""
         waiting, seen = [node], {node}
         while waiting:
             for attribute, child in self._children[waiting.pop()].items():
@@ -62,15 +62,15 @@ class ObjectGraph:
         return dict(self._variables[number] for number in sorted(seen & self._variables.keys()))
 
     def held_as(self, attribute: str) -> set[int]:
-        """The objects that some other has under this attribute."""
+        """Returns the objects that are the value of this attribute of another object."""
         return {children[attribute] for children in self._children if attribute in children}
 
     def holders(self, *attributes: str) -> list[int]:
-        """The objects that have all of these attributes."""
+        """Returns the objects that have all of these attributes."""
         return [number for number, children in enumerate(self._children) if {*attributes} <= children.keys()]
 
     def key_at(self, node: int, path: str) -> str | None:
-        """The key of the variable at a path of attributes, None if there is none."""
+        """Returns the key of the variable at a path of attributes, or None."""
         for attribute in path.split("/"):
             if attribute not in self._children[node]:
                 return None
@@ -79,6 +79,6 @@ class ObjectGraph:
 
 
 def _pairs(references: list[bytes]) -> Iterator[tuple[int, str]]:
-    """Number of an object and the attribute it hangs on, of ObjectReferences."""
+    """Yields the object number and the attribute name of each ObjectReference."""
     for reference in map(fields, references):
         yield reference.get(1, [0])[0], reference.get(2, [b""])[0].decode()

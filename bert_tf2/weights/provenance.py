@@ -1,14 +1,14 @@
-"""What is known about weights beside their numbers, and whether a call was given the same.
+"""The properties of weights that their values do not show, and checks of the arguments against them.
 
-No shape shows the number of attention heads, the activation function, the word of an id, or whether text was
-lower-cased. With another one the weights silently compute something else. Files beside them state it:
+The number of attention heads, the activation function, the word of each id, and whether text was lower-cased do not
+affect any shape. With a wrong value the weights silently compute something else. Files beside the weights state them:
 
     bert_config.json, config.json                       the configuration
     vocab.txt                                           the vocabulary
-    tokenizer_config.json, tokenizer.json               do_lower_case, of Hugging Face's models
-    tokenization.json                                   do_lower_case and the vocabulary's hash, of this project's
+    tokenizer_config.json, tokenizer.json               do_lower_case, for Hugging Face models
+    tokenization.json                                   do_lower_case and the vocabulary's hash, for this project's
 
-A training writes bert_config.json and tokenization.json beside its checkpoints (`write`). Everything that loads weights
+Training writes bert_config.json and tokenization.json beside its checkpoints (`write`). All code that loads weights
 compares with these files: `checkpoint` calls `check_config`, and every task that reads text calls `load_tokenizer`.
 """
 
@@ -32,14 +32,14 @@ from bert_tf2.weights.base import Weights
 CONFIG_FILE = "bert_config.json"
 TOKENIZATION_FILE = "tokenization.json"
 
-# The fields that determine the function that weights compute: all but the dropout rates, the scale of fresh weights and
-# keys that BERT does not use. A training may change those.
+# The fields that determine the function that the weights compute: all except the dropout rates, the scale of initial
+# weights and keys that BERT does not use. Training may change those.
 _DECISIVE = tuple(
     field.name
     for field in dataclasses.fields(BertConfig)
     if field.name not in ("hidden_dropout_prob", "attention_probs_dropout_prob", "initializer_range", "extra")
 )
-# These show in the shapes of the weights, which are compared when weights are loaded.
+# The shapes of the weights show these; loading compares them.
 _SHOWN_BY_SHAPES = ("vocab_size", "hidden_size", "intermediate_size", "max_position_embeddings", "type_vocab_size")
 
 
@@ -60,10 +60,10 @@ def _listed(config: BertConfig, fields: Sequence[str]) -> str:
 
 
 def stated_config(source: Weights) -> tuple[BertConfig, str] | None:
-    """The configuration that weights hold or that lies beside them, and the file that states it.
+    """Returns the configuration in or beside the weights, and the file that contains it.
 
     Raises:
-      UserError: that file is broken.
+      UserError: the file is invalid.
     """
     if source.config is not None:
         return source.config, source.config_file or source.path
@@ -72,11 +72,11 @@ def stated_config(source: Weights) -> tuple[BertConfig, str] | None:
 
 
 def check_config(source: Weights, config: BertConfig) -> list[str]:
-    """Compares a configuration with the one that is stated for weights, in the fields that no shape shows.
+    """Compares a configuration with that of the weights, in the fields that no shape shows.
 
     Returns:
-      Sentences for the user about differences that may be intended: fewer layers than the weights have, so that only
-      the first ones are used; another activation function, if the stated one is not certain (Weights.uncertain).
+      Messages about differences that may be intentional: fewer layers than the weights have, so that only the first
+        ones are used; another activation function, if the stated one is uncertain (Weights.uncertain).
 
     Raises:
       UserError: with this configuration the weights would compute something else.
@@ -103,7 +103,7 @@ def check_config(source: Weights, config: BertConfig) -> list[str]:
 
 def _may_be_meant(source: Weights, stated: BertConfig, config: BertConfig, name: str) -> bool:
     if name == "num_hidden_layers":
-        return config.num_hidden_layers < stated.num_hidden_layers  # more layers are missing weights
+        return config.num_hidden_layers < stated.num_hidden_layers  # with more layers, weights would be missing
     return _value(config, name) in source.uncertain.get(name, ())
 
 
@@ -118,7 +118,7 @@ def _consequence(name: str) -> str:
 
 @dataclasses.dataclass(frozen=True)
 class _Record:
-    """The content of a tokenization.json; None for what it does not state."""
+    """The content of a tokenization.json; None for missing keys."""
 
     path: str
     do_lower_case: bool | None
@@ -139,10 +139,10 @@ def _read_record(folder: str) -> _Record | None:
 
 
 def stated_case(source: Weights | None, vocab_file: str | None = None) -> tuple[bool, str] | None:
-    """Whether text is lower-cased for some weights, and the file that states it: theirs, else one with the vocabulary.
+    """Returns whether text is lower-cased for the weights, and the file that states it: theirs, or the vocabulary's.
 
     Raises:
-      UserError: such a file is broken.
+      UserError: one of these files is invalid.
     """
     found = None
     if source is not None:
@@ -163,13 +163,13 @@ def _case_stated_in(folder: str) -> tuple[bool, str] | None:
 def choose_case(
     do_lower_case: bool | None, vocab_file: str, source: Weights | None = None, init_checkpoint: str | None = None
 ) -> bool:
-    """Whether to lower-case text.
+    """Returns whether to lower-case text.
 
     Args:
-      do_lower_case: the flag; None if it was not given, which means True.
+      do_lower_case: the flag; None, if it was not given, means True.
       vocab_file: the vocabulary in use.
       source: the weights in use.
-      init_checkpoint: the flag's value, for the reference's check by the names of its releases.
+      init_checkpoint: the flag's value, for the reference's check of its release names.
 
     Raises:
       UserError: the flag was not given, and a file beside the weights or the vocabulary states that text is not
@@ -197,13 +197,13 @@ def load_tokenizer(
     source: Weights | None = None,
     init_checkpoint: str | None = None,
 ) -> tokenization.FullTokenizer:
-    """Makes the tokenizer after checking that its ids are those that the model was trained with.
+    """Creates the tokenizer after checking that its ids are those that the model was trained with.
 
     Args:
       vocab_file: the vocabulary.
-      do_lower_case: the flag; None if it was not given, which means True.
+      do_lower_case: the flag; None, if it was not given, means True.
       vocab_size: the number of embeddings of the model; None if there is no model yet.
-      source: the weights in use; None if there are none.
+      source: the weights in use, or None.
       init_checkpoint: see choose_case.
 
     Raises:
@@ -220,10 +220,10 @@ def load_tokenizer(
 
 
 def check_vocabulary(source: Weights, vocab_file: str) -> None:
-    """Compares a vocabulary with the one that weights were trained with, as far as it is known.
+    """Compares a vocabulary with the one that the weights were trained with, if it is known.
 
-    Where the vocabulary itself lies beside the weights, entries may be added at the end, be missing there, or take the
-    places of [unused] ones, as happens when someone adds words. Where only its hash is known all must be the same.
+    If the vocabulary itself is beside the weights, entries may be appended, be missing at the end, or replace [unused]
+    entries, as happens when words are added. If only its hash is known, all entries must be equal.
 
     Raises:
       UserError: an id stands for another word.
@@ -251,26 +251,26 @@ def check_vocabulary(source: Weights, vocab_file: str) -> None:
 def _vocabulary_of(source: Weights) -> list[str] | None:
     try:
         entries = source.vocabulary()
-    except UserError as error:  # the user has given another file, which cannot be compared
+    except UserError as error:  # the user gave another file, which cannot be compared
         logging.warning("%s", error)
         return None
     return None if entries is None else [entry.strip() for entry in entries]
 
 
 def _different_entries(theirs: Sequence[str], ours: Sequence[str]) -> Iterator[tuple[int, str, str]]:
-    """Index, their entry and ours, where the same id stands for two words."""
+    """Yields the index, their entry and ours for ids that stand for two different words."""
     for index, (there, here) in enumerate(zip(theirs, ours, strict=False)):
         if there != here and not there.startswith("[unused") and not here.startswith("[unused"):
             yield index, there, here
 
 
 def _entries(vocab_file: str) -> list[str]:
-    """As tokenization.load_vocab reads them, repeated ones included."""
+    """Reads the entries like tokenization.load_vocab, including repeated ones."""
     return [entry.strip() for entry in tokenization.read_entries(vocab_file)]
 
 
 def _hash(entries: Sequence[str]) -> str:
-    """Of the entries, so that line ends do not matter."""
+    """Hashes the entries, so that line endings do not matter."""
     return hashlib.sha256("".join(f"{entry}\n" for entry in entries).encode()).hexdigest()
 
 
@@ -278,13 +278,13 @@ def _hash(entries: Sequence[str]) -> str:
 
 
 def check_output_dir(output_dir: str, config: BertConfig) -> None:
-    """Makes sure, before a new training begins in a folder, that `write` would replace no other model's configuration.
+    """Checks, before a new training run, that `write` would not replace another model's configuration.
 
     Raises:
-      UserError: a bert_config.json is there that states another model.
+      UserError: the folder has the bert_config.json of another model.
     """
     path = os.path.join(output_dir, CONFIG_FILE)
-    if not files.exists(path) or bundle.latest_checkpoint(output_dir):  # that of a training is compared by check_config
+    if not files.exists(path) or bundle.latest_checkpoint(output_dir):  # check_config compares that of a training run
         return
     stated = BertConfig.from_json_file(path)
     if different := _differences(stated, config):
@@ -297,11 +297,11 @@ def check_output_dir(output_dir: str, config: BertConfig) -> None:
 def write(
     folder: str, config: BertConfig, tokenizer: tokenization.FullTokenizer | None = None, vocab_file: str | None = None
 ) -> None:
-    """Writes bert_config.json and tokenization.json beside the checkpoints of a training.
+    """Writes bert_config.json and tokenization.json beside the checkpoints of a training run.
 
     Args:
       folder: the folder of the checkpoints.
-      config: the model's configuration. An existing file that states the same model is kept.
+      config: the model's configuration. An existing file that describes the same model is kept.
       tokenizer, vocab_file: for tokenization.json, which is not written without them.
     """
     path = os.path.join(folder, CONFIG_FILE)
@@ -313,7 +313,7 @@ def write(
 
 
 def record_of(do_lower_case: bool, vocabulary: Sequence[str] | None) -> str:
-    """The text of a tokenization.json."""
+    """Returns the text of a tokenization.json."""
     content: dict = {"do_lower_case": do_lower_case}
     if vocabulary is not None:
         entries = [entry.strip() for entry in vocabulary]

@@ -1,4 +1,4 @@
-"""Opens weights of any kind: finds out what a path is, and chooses the reader for it."""
+"""Opens weights of any kind: detects the kind of a path and chooses its reader."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def open_weights(path: str) -> Weights:
         or a folder with one of them.
 
     Raises:
-      UserError: the path has none of these, or more than one, or it cannot be read.
+      UserError: the path contains none of these, or more than one, or cannot be read.
     """
     if keras_files.recognises(path):
         return keras_files.KerasFile(path)
@@ -60,9 +60,9 @@ def _keras_files_in(path: str) -> list[str]:
 
 
 def labels_of(source: Weights) -> LabelMap | None:
-    """What a classifier's or tagger's outputs mean: from label_map.json beside the weights, else from the weights.
+    """Returns the meaning of a classifier's or tagger's outputs, from label_map.json or else from the weights.
 
-    None if neither states it.
+    Returns None if neither defines it.
     """
     beside = load_label_map(source.folder)
     return beside or source.labels()

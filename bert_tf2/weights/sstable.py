@@ -1,7 +1,7 @@
-"""The sorted table of keys and values that a TensorFlow checkpoint's index is: read and written without TensorFlow.
+"""The sorted key-value table of a TensorFlow checkpoint index, read and written without TensorFlow.
 
-The format is LevelDB's (its doc/table_format.md): blocks of entries whose keys leave out what they share with the key
-before, an index of the blocks, and a footer. TensorFlow writes its tables uncompressed.
+The format is LevelDB's (its doc/table_format.md): blocks of entries whose keys omit the prefix that they share with the
+previous key, an index of the blocks, and a footer. TensorFlow does not compress these tables.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ _BLOCK_BYTES = 4096
 
 
 class DamagedTable(Exception):
-    """The bytes are no such table. Its text says where they stop being one."""
+    """The bytes are not a valid table. The text describes the first error."""
 
 
 def mask(checksum: int) -> int:
-    """A CRC32C as it is stored: changed, so that the checksum of data that holds checksums stays a good one."""
+    """Masks a CRC32C for storage, so that checksums of data that contains checksums remain reliable."""
     return ((checksum >> 15 | checksum << 17) + 0xA282EAD8) & 0xFFFFFFFF
 
 
 def varint(value: int) -> bytes:
-    """A number in as few bytes as it needs, seven bits in each, the lowest first."""
+    """Encodes a number in as few bytes as possible, seven bits in each, the lowest first."""
     encoded = bytearray()
     while value > 0x7F:
         encoded.append(value & 0x7F | 0x80)
@@ -36,7 +36,7 @@ def varint(value: int) -> bytes:
 
 
 def read_varint(data: bytes, place: int) -> tuple[int, int]:
-    """The number at a place, and the place after it. Raises DamagedTable where there is none."""
+    """Returns the number at an offset, and the offset after it. Raises DamagedTable if there is no number."""
     value = shift = 0
     while shift < 70 and place < len(data):
         byte = data[place]
@@ -48,15 +48,15 @@ def read_varint(data: bytes, place: int) -> tuple[int, int]:
 
 
 def read(data: bytes) -> dict[bytes, bytes]:
-    """All entries of a table.
+    """Returns all entries of a table.
 
     Raises:
-      DamagedTable: it ends too early, a checksum does not match, or it is something else.
+      DamagedTable: it is truncated, a checksum does not match, or it is another kind of file.
     """
     if len(data) < _FOOTER or struct.unpack("<Q", data[-8:])[0] != _MAGIC:
         raise DamagedTable("it does not end as such a file does")
     footer = data[-_FOOTER:]
-    _, place = _read_handle(footer, 0)  # of the block with facts about the table, which is empty here
+    _, place = _read_handle(footer, 0)  # of the metaindex block, which is empty here
     index, _ = _read_handle(footer, place)
     entries: dict[bytes, bytes] = {}
     for _, handle in _entries(_read_block(data, *index)):
@@ -65,7 +65,7 @@ def read(data: bytes) -> dict[bytes, bytes]:
 
 
 def _read_handle(data: bytes, place: int) -> tuple[tuple[int, int], int]:
-    """Offset and size of a block, and the place after them."""
+    """Returns the offset and size of a block, and the offset after them."""
     offset, place = read_varint(data, place)
     size, place = read_varint(data, place)
     return (offset, size), place
@@ -97,7 +97,7 @@ def _entries(block: bytes) -> Iterator[tuple[bytes, bytes]]:
 
 
 def write(entries: Mapping[bytes, bytes]) -> bytes:
-    """A table of these entries."""
+    """Returns a table of these entries."""
     table = bytearray()
     index: list[tuple[bytes, bytes]] = []
     block: list[tuple[bytes, bytes]] = []
@@ -114,9 +114,9 @@ def write(entries: Mapping[bytes, bytes]) -> bytes:
 
 
 def _append_block(table: bytearray, entries: list[tuple[bytes, bytes]]) -> bytes:
-    """Adds a block and returns its offset and size as they are stored.
+    """Appends a block and returns its encoded offset and size.
 
-    Every key is written in full and is a place to start from: the index of a checkpoint is small.
+    Every key is written in full as a restart point: the index of a checkpoint is small.
     """
     block, restarts = bytearray(), []
     for key, value in entries:

@@ -1,9 +1,8 @@
-"""Files of named tensors as `transformers` keeps them: model.safetensors and pytorch_model.bin.
+"""Files of named tensors in the formats of `transformers`: model.safetensors and pytorch_model.bin.
 
-A safetensors file is eight bytes with the length of a header, the header in JSON (name -> dtype, shape and place of
-each tensor), and the numbers, one tensor after the other. It is read and written here by a few lines and not by its own
-library, because that library writes only what is in memory all at once, and has no bfloat16 for numpy. The format has
-no checksums.
+A safetensors file consists of eight bytes with the length of a header, the header in JSON (name -> dtype, shape and
+offsets of each tensor), and the values, one tensor after the other. This module does not use the safetensors library,
+which writes only tensors that are all in memory, and does not support bfloat16 for numpy. The format has no checksums.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ from bert_tf2.weights import torch_files, torch_unpickler
 from bert_tf2.weights.base import as_float32
 from bert_tf2.weights.torch_files import Stored
 
-# The format's names of dtypes. It has more, for numbers of 8 bits and less, which no BERT is kept in.
+# The format's dtype names. It also defines types of 8 bits and less, which BERT weights do not use.
 _DTYPES = {
     "F64": "float64",
     "F32": "float32",
@@ -37,7 +36,7 @@ _DTYPES = {
 }
 _LONGEST_HEADER = 100_000_000  # the format's own limit
 _METADATA = "__metadata__"
-# What `transformers` asks of a file before it reads it.
+# The metadata that `transformers` requires.
 _WRITTEN_METADATA = {"format": "pt"}
 
 
@@ -46,22 +45,22 @@ class TensorFile:
 
     Attributes:
       path: of the file.
-      tensors: name -> what it is and where.
+      tensors: name -> dtype, shape and offset.
     """
 
     def __init__(self, path: str):
-        """Raises UserError if the file is not there or is not such a file, as far as its description tells."""
+        """Raises UserError if the file does not exist, or its header shows that it is another kind of file."""
         self.path = path
         self.tensors: dict[str, Stored] = {}
         self._verified = False
 
     def read(self, name: str) -> np.ndarray:
-        """A tensor: float32 whatever float it is in the file, other dtypes as they are. It may be read-only.
+        """Returns a tensor: floats as float32, other dtypes unchanged. It may be read-only.
 
         The first call reads the whole file once if it has checksums.
 
         Raises:
-          UserError: the file does not match them, or ends too early.
+          UserError: the file does not match them, or is truncated.
         """
         if not self._verified:
             self.verify()
@@ -75,11 +74,11 @@ class TensorFile:
         return _as_array(data, stored)
 
     def verify(self) -> None:
-        """Compares the file with its checksums, as far as it has any. Raises UserError if they differ."""
+        """Compares the file with its checksums, if it has any. Raises UserError if they differ."""
 
 
 def open_tensors(path: str) -> TensorFile:
-    """Opens a file by its name: .safetensors, or else what torch.save wrote. Raises UserError as TensorFile does."""
+    """Opens a .safetensors file, or else a torch.save file. Raises UserError as TensorFile does."""
     return SafetensorsFile(path) if path.endswith(".safetensors") else TorchFile(path)
 
 
@@ -94,7 +93,7 @@ def _as_array(data: bytes, stored: Stored) -> np.ndarray:
 
 
 class TorchFile(TensorFile):
-    """What torch.save wrote, in either of its formats."""
+    """A torch.save file, in either of its formats."""
 
     def __init__(self, path: str):
         super().__init__(path)
@@ -132,7 +131,7 @@ class SafetensorsFile(TensorFile):
             self._read_header(json.loads(header), 8 + length, size)
 
     def _read_header(self, header: Mapping[str, Any], start: int, size: int) -> None:
-        """Takes over what the header says. Raises ValueError, LookupError or TypeError where that makes no sense."""
+        """Stores the entries of the header. Raises ValueError, LookupError or TypeError if they are invalid."""
         ends = []
         for name, entry in header.items():
             if name == _METADATA:
@@ -152,7 +151,7 @@ class SafetensorsFile(TensorFile):
         self._check_places(sorted(ends), size - start)
 
     def _check_places(self, places: Sequence[tuple[int, int, str]], size: int) -> None:
-        """The tensors must fill the rest of the file without gaps: what lay in a gap or twice in one place is wrong."""
+        """Checks that the tensors fill the rest of the file: gaps and overlaps are errors."""
         reached = 0
         for begin, end, name in places:
             if begin != reached:
@@ -177,16 +176,16 @@ def _explained(path: str):
 
 
 def write_safetensors(path: str, shapes: Mapping[str, Sequence[int]], arrays: Iterable[tuple[str, np.ndarray]]) -> None:
-    """Writes tensors of float32 to a local file, holding one of them in memory at a time.
+    """Writes float32 tensors to a local file, with one of them in memory at a time.
 
     Args:
-      path: to write, one that files.complete_or_absent gives.
-      shapes: name -> sizes, of every tensor that will come.
+      path: a temporary path from files.complete_or_absent.
+      shapes: name -> sizes of every tensor in `arrays`.
       arrays: the tensors in any order.
 
     Raises:
-      ValueError: they do not come as `shapes` says.
-      OSError: the file cannot be written; files.complete_or_absent makes a UserError of it.
+      ValueError: they do not match `shapes`.
+      OSError: the file cannot be written; files.complete_or_absent converts it to a UserError.
     """
     head, places = _header(shapes)
     missing = set(shapes)
@@ -203,7 +202,7 @@ def write_safetensors(path: str, shapes: Mapping[str, Sequence[int]], arrays: It
 
 
 def _header(shapes: Mapping[str, Sequence[int]]) -> tuple[bytes, dict[str, int]]:
-    """The first bytes of a file, and where in it each tensor begins."""
+    """Returns the first bytes of a file, and the offset of each tensor in it."""
     entries: dict[str, Any] = {_METADATA: _WRITTEN_METADATA}
     places: dict[str, int] = {}
     end = 0
@@ -212,6 +211,6 @@ def _header(shapes: Mapping[str, Sequence[int]]) -> tuple[bytes, dict[str, int]]
         end += 4 * math.prod(shape)
         entries[name] = {"dtype": "F32", "shape": list(shape), "data_offsets": [places[name], end]}
     text = json.dumps(entries, separators=(",", ":")).encode()
-    text += b" " * (-len(text) % 8)  # so that the numbers begin where a processor likes to read them
+    text += b" " * (-len(text) % 8)  # for aligned values
     head = len(text).to_bytes(8, "little") + text
     return head, {name: len(head) + place for name, place in places.items()}

@@ -1,10 +1,10 @@
-"""Finds the places of the tensors in a file of `torch.save`; nothing in the file is run, and PyTorch is not needed.
+"""Locates the tensors in a `torch.save` file; executes nothing in the file and does not require PyTorch.
 
-Such a file has a pickle, which states how tensors refer to runs of numbers ("storages"), and behind it the storages
-themselves. `torch_unpickler` reads the pickle. There are two formats, both described by PyTorch's serialization.py.
-Since 1.6 it is a zip archive: the pickle is `NAME/data.pkl` and storage K is `NAME/data/K`, uncompressed. Before, it
-was a sequence of pickles: a magic number, a version and facts about the machine, the tensors, and the keys of the
-storages; behind them the storages in the order of these keys, each after its length.
+Such a file contains a pickle, which describes how tensors refer to arrays of numbers ("storages"), and then the
+storages. `torch_unpickler` reads the pickle. PyTorch's serialization.py describes both formats. Since 1.6 the file is a
+zip archive: the pickle is `NAME/data.pkl` and storage K is `NAME/data/K`, uncompressed. The older format is a sequence
+of pickles: a magic number, a version and machine properties, the tensors, and the keys of the storages; then the
+storages in the order of these keys, each after its length.
 """
 
 from __future__ import annotations
@@ -35,16 +35,16 @@ DTYPES = {
     "uint8": np.dtype("u1"),
     "bool": np.dtype("?"),
 }
-"""The dtypes of tensors -> how their bytes are read."""
+"""Tensor dtype -> numpy dtype of its bytes."""
 
 
 class Stored(NamedTuple):
     """A tensor in a file.
 
     Attributes:
-      offset: of its first number, in bytes from the beginning of the file.
+      offset: of its first value, in bytes from the start of the file.
       dtype: one of DTYPES.
-      shape, strides: in numbers, as in numpy or PyTorch.
+      shape, strides: in elements, as in numpy or PyTorch.
     """
 
     offset: int
@@ -58,25 +58,25 @@ class Stored(NamedTuple):
 
 
 def row_major(shape: Sequence[int]) -> tuple[int, ...]:
-    """The strides of a tensor whose numbers lie one after the other."""
+    """Returns the strides of a contiguous tensor."""
     return tuple(math.prod(shape[axis + 1 :]) for axis in range(len(shape)))
 
 
-_LONGEST_PICKLE = 1 << 20  # bytes; that of BERT-Large has less than 100,000. In memory it may take 100 times as much
+_LONGEST_PICKLE = 1 << 20  # bytes; BERT-Large's has less than 100,000. In memory it may take 100 times as much
 _MAGIC_NUMBER = 0x1950A86A20F9469CFC6C
 _PROTOCOL_VERSION = 1001
 _ZIP = b"PK\x03\x04"
-# What zipfile raises on damaged archives: it trusts lengths, names and versions.
+# The exceptions of zipfile for damaged archives: it trusts lengths, names and versions.
 _ARCHIVE_ERRORS = (zipfile.BadZipFile, struct.error, EOFError, RuntimeError, ValueError, LookupError, OSError)
 _OTHER_ORDER = "has its numbers in another order of bytes than this machine"
 
 
 class Layout(NamedTuple):
-    """What a file holds.
+    """The content of a file.
 
     Attributes:
-      tensors: name -> where.
-      archive: the names of the parts of a zip archive, which have checksums -> the tensors in them.
+      tensors: name -> location.
+      archive: name of each part of a zip archive, which has checksums -> the tensors in it.
     """
 
     tensors: dict[str, Stored]
@@ -84,11 +84,11 @@ class Layout(NamedTuple):
 
 
 def read_layout(stream: BinaryIO, size: int, path: str) -> Layout:
-    """Finds the tensors of a file of `size` bytes that torch.save wrote of a dictionary of tensors.
+    """Locates the tensors of a dictionary in a torch.save file of `size` bytes; ignores its other entries.
 
     Raises:
-      UserError: it needs code to be run, is damaged, holds no tensors, or says of one that it lies outside of the file.
-        What else is in the dictionary is passed over.
+      UserError: the file would require running code, is damaged, contains no tensors, or places one outside of the
+        file.
     """
     try:
         stream.seek(0)
@@ -109,7 +109,7 @@ def _tensors_of(content: object) -> dict[str, Tensor]:
 
 
 def _placed(tensors: dict[str, Tensor], storages: dict[str, tuple[int, int]]) -> dict[str, Stored]:
-    """Tensors in a file whose storages lie at (offset, number of bytes)."""
+    """Returns the tensors of a file, given the offset and number of bytes of each storage."""
     placed = {}
     for name, tensor in tensors.items():
         storage, size = tensor.storage, DTYPES[tensor.storage.dtype].itemsize
@@ -149,7 +149,7 @@ def _short_part(archive: zipfile.ZipFile, part: zipfile.ZipInfo) -> bytes:
 
 
 def _place_in_zip(stream: BinaryIO, part: zipfile.ZipInfo, size: int) -> tuple[int, int]:
-    """Offset and number of bytes of an uncompressed part; in front of it are 30 bytes, its name and an extra field."""
+    """Returns offset and size of an uncompressed part, which follows 30 bytes, its name and an extra field."""
     if part.compress_type != zipfile.ZIP_STORED:
         raise Refused(f"has a compressed part, {printable(part.filename)}, which torch.save does not write")
     stream.seek(part.header_offset)
@@ -165,7 +165,7 @@ def _place_in_zip(stream: BinaryIO, part: zipfile.ZipInfo, size: int) -> tuple[i
 def _legacy_layout(stream: BinaryIO, size: int) -> Layout:
     stream.seek(0)
     pickles = io.BytesIO(stream.read(_LONGEST_PICKLE))
-    if chr(*(pickles.getbuffer()[:1] or b"?")) not in pickletools.code2op:  # a text, say
+    if chr(*(pickles.getbuffer()[:1] or b"?")) not in pickletools.code2op:  # for example a text
         raise Refused("is not a file of torch.save")
     magic, version, machine = (load(Unpickler(pickles)) for _ in range(3))
     if magic != _MAGIC_NUMBER or version != _PROTOCOL_VERSION:
@@ -191,7 +191,7 @@ def _legacy_layout(stream: BinaryIO, size: int) -> Layout:
 
 
 def damaged_part(stream: BinaryIO, layout: Layout) -> str | None:
-    """The names of the tensors in the first part of a zip archive that does not match its checksum; None if all do.
+    """Returns the names of the tensors in the first part of a zip archive with a wrong checksum, or None.
 
     The old format has no checksums.
     """

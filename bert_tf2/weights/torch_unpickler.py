@@ -1,8 +1,8 @@
-"""Unpickles a dictionary of PyTorch tensors without running anything that the pickle asks for; no PyTorch is needed.
+"""Unpickles a dictionary of PyTorch tensors without executing the pickle's calls; PyTorch is not required.
 
-A pickle is a program for a machine with a stack. Python's own `pickle` lets that program import and call anything. The
-unpickler here knows only what a dictionary of tensors needs: numbers, texts, tuples, lists and dictionaries, and a few
-names of PyTorch with their stand-ins (`_KNOWN`). Any other name, or any other instruction, ends the reading.
+A pickle is a program for a stack machine. Python's `pickle` lets this program import and call anything. This unpickler
+supports only what a dictionary of tensors needs: numbers, strings, tuples, lists and dictionaries, and a few PyTorch
+names with substitutes (`_KNOWN`). Any other name or instruction raises an error.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ _MOST_NUMBERS = 1 << 62
 
 
 def span(shape: Sequence[int], strides: Sequence[int]) -> int:
-    """The number of numbers from the first to the last one of a tensor; strides are in numbers."""
+    """Returns the number of elements from the first to the last one of a tensor; strides are in elements."""
     if 0 in shape:
         return 0
     return 1 + sum((size - 1) * stride for size, stride in zip(shape, strides, strict=True))
 
 
 class _Storage(NamedTuple):
-    """A run of `count` numbers; `first` is where in the storage of that key it begins."""
+    """An array of `count` elements; `first` is its offset in the storage with that key."""
 
     key: str
     dtype: str
@@ -43,19 +43,19 @@ class Tensor(NamedTuple):
 
 
 class _StorageType(NamedTuple):
-    """What stands for a class such as torch.FloatStorage."""
+    """The substitute for a class like torch.FloatStorage."""
 
     dtype: str
 
 
 class Refused(Exception):
-    """The file is not that of plain tensors, or is damaged; the text goes behind the name of the file."""
+    """The file does not contain plain tensors, or is damaged; the text follows the file name in the message."""
 
     advice = "Copy it again"
 
 
 class _NeedsCode(Refused):
-    """Only running what the file says could tell what it holds."""
+    """The content of the file cannot be determined without executing it."""
 
     advice = "This is not done here; save the weights as model.safetensors"
 
@@ -64,19 +64,19 @@ class _NeedsCode(Refused):
 
 
 def printable(text: object) -> str:
-    """Text from a file as part of a one-line message."""
+    """Escapes text from a file for a one-line message."""
     return str(text)[:100].encode("unicode_escape").decode()
 
 
 def _whole(value: object) -> int:
-    """A count of numbers, or a place among them."""
+    """Validates a number of elements, or an offset."""
     if type(value) is not int or not 0 <= value < _MOST_NUMBERS:
         raise Refused("is damaged: the size or the place of a tensor makes no sense")
     return value
 
 
 class _Dict(dict):
-    """A dictionary with plain keys only: to hash a deep or a shared tuple may take for ever, or all of C's stack."""
+    """A dictionary with plain keys: hashing a deep or shared tuple may not terminate, or may overflow the C stack."""
 
     __slots__ = ()
 
@@ -87,22 +87,22 @@ class _Dict(dict):
 
 
 def _ordered_dict(pairs=()) -> _Dict:
-    """collections.OrderedDict; Python 2 gave it its entries as a list of pairs."""
+    """Substitutes collections.OrderedDict; Python 2 passed its entries as a list of pairs."""
     made = _Dict()
     for key, value in pairs:
         made[key] = value
     if pairs:
-        pairs.clear()  # or a file could ask for as many copies of a long list as it likes
+        pairs.clear()  # otherwise a file could request any number of copies of a long list
     return made
 
 
 def _tensor(storage, offset, shape, strides, requires_grad=False, hooks=None, metadata=None) -> Tensor:
-    """A tensor as `_rebuild_tensor` and its successor are told of it, checked against its storage."""
+    """Substitutes `_rebuild_tensor` and its successor, and checks the tensor against its storage."""
     if not isinstance(storage, _Storage) or metadata or len(shape) > MOST_AXES or len(strides) != len(shape):
         raise Refused("is damaged: a tensor without a plain storage")
     tensor = Tensor(storage, _whole(offset), tuple(map(_whole, shape)), tuple(map(_whole, strides)))
     count = span(tensor.shape, tensor.strides)
-    # The second: with strides of 0 a few numbers would turn into as many as one likes.
+    # The second condition: with strides of 0 a few elements could become arbitrarily many.
     if count and (tensor.offset + count > storage.count or math.prod(tensor.shape) > storage.count):
         raise Refused(f"is damaged: a tensor of shape {list(shape)} in a storage of {storage.count} numbers")
     return tensor
@@ -128,7 +128,7 @@ _KNOWN = {
     "torch._utils._rebuild_parameter": _parameter,
     "collections.OrderedDict": _ordered_dict,
 }
-"""The names that a file may use -> what they stand for here. No other function is ever called."""
+"""The names that a file may use -> their substitutes. No other function is ever called."""
 
 _INSTRUCTIONS = frozenset(
     "PROTO FRAME STOP MARK NONE NEWTRUE NEWFALSE INT BININT BININT1 BININT2 LONG LONG1 LONG4 FLOAT BINFLOAT"
@@ -139,7 +139,7 @@ _INSTRUCTIONS = frozenset(
 
 
 class _Dispatch(dict):
-    """Byte of an instruction -> the method for it."""
+    """Instruction byte -> method."""
 
     def __missing__(self, code: int):
         known = pickletools.code2op.get(chr(code))
@@ -149,14 +149,14 @@ class _Dispatch(dict):
 
 
 class Unpickler(pickle._Unpickler):
-    """Reads one pickle; every instruction adds at most one thing, so that memory stays in proportion to the pickle.
+    """Reads one pickle. Every instruction adds at most one object, so that memory is proportional to the pickle.
 
-    This is the unpickler that is written in Python, whose table of instructions can be changed. The one in C, which is
-    `pickle.Unpickler`, is no base for files of strangers whatever its find_class does: a place of 0xffffffff in its
-    memo takes 64 GB, and a nested tuple as a key of a dictionary ends the process or keeps it busy for ever.
+    This subclasses the Python implementation, whose instruction table can be changed. The C implementation,
+    `pickle.Unpickler`, is not safe for untrusted files regardless of its find_class: memo index 0xffffffff takes 64 GB,
+    and a nested tuple as a dictionary key crashes the process or blocks it indefinitely.
 
     Attributes:
-      dtypes: key of a storage that was met -> dtype.
+      dtypes: key of each storage read so far -> dtype.
     """
 
     dispatch = _Dispatch(
@@ -173,7 +173,7 @@ class Unpickler(pickle._Unpickler):
         return _KNOWN[f"{module}.{name}"]
 
     def persistent_load(self, pid: Any) -> _Storage:
-        """('storage', type, key, device, count), and in the old format the part of a storage that is meant, or None."""
+        """Reads ('storage', type, key, device, count), and in the old format an optional part of the storage."""
         if not isinstance(pid, tuple) or len(pid) not in (5, 6) or pid[0] != "storage":
             raise _NeedsCode("refers to something that is no storage")
         _, storage_type, key, _, count = pid[:5]
@@ -197,7 +197,7 @@ class Unpickler(pickle._Unpickler):
         super().load_reduce()
 
     def load_build(self):
-        """What PyTorch notes beside a dictionary of weights (`_metadata`) is of no use here."""
+        """Ignores the attributes that PyTorch adds to a dictionary of weights (`_metadata`)."""
         self.stack.pop()
         if not isinstance(self.stack[-1], _Dict):
             raise _NeedsCode("sets the state of an object")
@@ -212,7 +212,7 @@ class Unpickler(pickle._Unpickler):
     )
 
 
-# What a damaged pickle leads to.
+# The exceptions that a damaged pickle causes.
 _PICKLE_ERRORS = (
     *(pickle.UnpicklingError, struct.error, EOFError, AttributeError),
     *(ValueError, TypeError, LookupError, OverflowError),
@@ -220,7 +220,7 @@ _PICKLE_ERRORS = (
 
 
 def load(unpickler: Unpickler) -> Any:
-    """What the pickle at its stream's place describes; leaves the stream behind it."""
+    """Loads the pickle at the current position of the stream, and leaves the stream after it."""
     try:
         return unpickler.load()
     except _PICKLE_ERRORS as error:
