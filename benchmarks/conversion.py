@@ -2,9 +2,9 @@
 
     python benchmarks/conversion.py --work_dir WORK_FOLDER
 
-Every conversion is a process of its own. Its time is that of the whole command, TensorFlow's start (which a row of its
-own shows) included. Its memory is the peak of what belongs to it alone (anonymous pages), and in brackets the peak of
-all it sees, to which the code of TensorFlow's libraries counts, which processes share.
+Every conversion runs in a separate process. The time is that of the whole command, including the start of TensorFlow
+(which has a separate row). The memory is the peak of the process' private memory (anonymous pages), and in brackets the
+peak of its resident memory, which includes the code of TensorFlow's libraries that processes share.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ ROOT = Path(__file__).resolve().parents[1]
 
 
 def make_checkpoint(folder: Path) -> int:
-    """A folder like those that Google released, with random weights and a training's slots; returns the parameters."""
+    """Writes a folder like Google's releases, with random weights and optimizer slots; returns the parameter count."""
     import numpy as np
 
     from bert_tf2.config import BertConfig
@@ -65,7 +65,7 @@ def make_checkpoint(folder: Path) -> int:
 
 
 def measure(command: list[str]) -> tuple[float, float, float]:
-    """Seconds, peak of the process' own memory and peak of all of it, in MB of 10^6 bytes."""
+    """Returns the seconds, the peak of private memory and the peak of resident memory, in MB of 10^6 bytes."""
     began = time.monotonic()
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
     own = whole = 0
@@ -85,7 +85,7 @@ def measure(command: list[str]) -> tuple[float, float, float]:
 
 
 def folder_size(path: Path) -> float:
-    """MB of the weights in a folder, or of a file."""
+    """The size in MB of the weights in a folder, or of a file."""
     found = [path] if path.is_file() else [p for p in path.iterdir() if p.suffix not in (".txt", ".json")]
     return sum(p.stat().st_size for p in found) / 1e6
 

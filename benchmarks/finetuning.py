@@ -1,11 +1,11 @@
-"""Fine-tunes a real encoder on real data and prints what it reaches, and how long it took.
+"""Fine-tunes a trained encoder on real data and prints the scores and the times.
 
     python benchmarks/finetuning.py --weights WEIGHTS_FOLDER --data_dir DATA_FOLDER --work_dir WORK_FOLDER
     python benchmarks/finetuning.py ... --runs mrpc,cola
 
-Every run is one command line of run_classifier.py or run_squad.py, at its default settings where nothing else is said
-(learning rate 5e-5, batches of 32, three epochs, 128 tokens, for SQuAD 384). What is done is kept in
---work_dir/results.jsonl and not done again, so a call that was interrupted goes on.
+Every run is one command line of run_classifier.py or run_squad.py, with default settings unless noted otherwise
+(learning rate 5e-5, batches of 32, three epochs, 128 tokens, for SQuAD 384). Completed runs are stored in
+--work_dir/results.jsonl and skipped, so an interrupted call can be resumed.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ FLAGS = absl_flags.FLAGS
 
 @options
 class BenchmarkOptions(Options):
-    """Fine-tunes a real encoder on real data and prints what it reaches, and how long it took."""
+    """Fine-tunes a trained encoder on real data and prints the scores and the times."""
 
     weights: str = setting("Folder with config.json, model.safetensors and vocab.txt of a BERT encoder.", group=MODEL)
     data_dir: str = setting("Folder with MRPC/, CoLA/, SST-2/ (GLUE layout) and squad/dev-v1.1.json.", group=DATA)
@@ -55,7 +55,7 @@ def model_flags() -> list[str]:
         from bert_tf2.weights.options import ConversionOptions
 
         # The tanh approximation, as in the released models; these weights were trained with the exact function, and
-        # fine-tuning makes up for the difference.
+        # fine-tuning compensates for the difference.
         options = {"input": FLAGS.weights, "output": str(folder), "to": "tf1", "hidden_act": "gelu"}
         convert.run(ConversionOptions(**options))
     return [
@@ -73,7 +73,7 @@ def run(name: str, script: str, *arguments: str) -> dict:
             if (result := json.loads(line))["name"] == name:
                 return result
     output_dir = Path(FLAGS.work_dir) / name
-    shutil.rmtree(output_dir, ignore_errors=True)  # a half-done run would be continued, and its time be wrong
+    shutil.rmtree(output_dir, ignore_errors=True)  # an incomplete run would be resumed, and its time would be wrong
     command = [sys.executable, str(ROOT / script), *model_flags(), f"--output_dir={output_dir}", *arguments]
     began = time.monotonic()
     log = Path(f"{output_dir}.log")
@@ -93,7 +93,7 @@ def run(name: str, script: str, *arguments: str) -> dict:
 
 
 def training_seconds(log: str) -> float:
-    """From the first checkpoint to the last one, which the log dates: the steps and the making of their graph."""
+    """The time from the first to the last checkpoint in the log, for the steps and tracing their graph."""
     times = re.findall(r"^I\d{4} (\d\d):(\d\d):([\d.]+) .*Saved .*model\.ckpt-\d+$", log, re.MULTILINE)
     first, *_, last = [int(hours) * 3600 + int(minutes) * 60 + float(seconds) for hours, minutes, seconds in times]
     return round((last - first) % 86400, 1)
@@ -109,7 +109,7 @@ def spread(values: list[float]) -> str:
 
 
 def mrpc() -> Iterator[str]:
-    """The reference's settings but for seed and learning rate."""
+    """The reference's settings except for seed and learning rate."""
     for rate in LEARNING_RATES:
         seeds = SEEDS if rate == LEARNING_RATES[0] else SEEDS[:1]
         results = [
@@ -126,7 +126,7 @@ def mrpc() -> Iterator[str]:
 
 
 def padding() -> Iterator[str]:
-    """One epoch with every row padded to 128, and one with batches cut to their longest row."""
+    """One epoch with every row padded to 128, and one with batches padded to their longest row."""
     for flag in ("--pad_to_max_length", "--nopad_to_max_length"):
         result = classify(f"mrpc-epoch{flag}", "mrpc", "MRPC", flag, "--num_train_epochs=1")
         yield f"MRPC  one epoch with {flag}: {result['training_seconds']:.0f} s of training"

@@ -1,4 +1,4 @@
-"""What every benchmark prints of where and when it ran."""
+"""The description of the machine that every benchmark prints."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import pathlib
 import platform
 import resource
 
-# What the benchmarks read unless told otherwise. A larger text gives steadier numbers.
+# The default input of the benchmarks. A larger text gives more stable numbers.
 DEMO = pathlib.Path(__file__).resolve().parents[1] / "bert_tf2" / "demo"
 CORPUS, VOCAB = str(DEMO / "corpus.txt"), str(DEMO / "vocab.txt")
 
@@ -26,6 +26,6 @@ def describe() -> str:
 
 
 def peak_memory_gb(who: int = resource.RUSAGE_SELF) -> float:
-    """The most memory this process (or its children) ever held, in GB of 10^9 bytes."""
+    """The peak memory of this process (or its children), in GB of 10^9 bytes."""
     unit = 1 if platform.system() == "Darwin" else 1024
     return resource.getrusage(who).ru_maxrss * unit / 1e9

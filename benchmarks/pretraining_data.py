@@ -1,10 +1,10 @@
-"""How fast is create_pretraining_data.py, and how much memory does it take?
+"""Measures the speed and the memory of create_pretraining_data.py.
 
     python benchmarks/pretraining_data.py --input_file=corpus.txt --vocab_file=vocab.txt
 
-Runs the script in a process of its own, once on the corpus and once on a text of one word, which shows what starting
-Python and TensorFlow costs; the difference is the work. Then it does the same work here, stage by stage. The ratios
-say where the time goes, and what shuffling costs beside Python's own `random.shuffle`.
+It runs the script in a separate process, once on the corpus and once on a text of one word to measure the start of
+Python and TensorFlow; the difference is the work. Then it does the same work here, stage by stage. The ratios show
+the share of each stage, and the speed of our shuffling relative to Python's `random.shuffle`.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ FLAGS = absl_flags.FLAGS
 
 @options
 class BenchmarkOptions(PretrainingDataOptions):
-    """How fast is create_pretraining_data.py, and how much memory does it take?"""
+    """Measures the speed and the memory of create_pretraining_data.py."""
 
     input_file: str = setting("Text, one sentence a line; commas and patterns.", machine.CORPUS, group=DATA)
     vocab_file: str = setting("The vocabulary.", machine.VOCAB, group=DATA)
@@ -48,14 +48,14 @@ _SCRIPT = pathlib.Path(__file__).resolve().parents[1] / "create_pretraining_data
 
 @dataclasses.dataclass
 class Run:
-    """What a run of the script took: seconds, and bytes of memory at its peak."""
+    """The seconds and the peak memory in bytes of a run of the script."""
 
     seconds: float
     peak: float
 
 
 def run_script(input_file: str, options: PretrainingDataOptions, folder: str) -> Run:
-    """Runs the script in a process of its own; the operating system says how much memory that one took at most."""
+    """Runs the script in a separate process, whose peak memory the operating system reports."""
     settings = {
         **dataclasses.asdict(options),
         "input_file": input_file,
@@ -82,7 +82,7 @@ def timed(seconds: dict[str, float], stage: str) -> Iterator[None]:
 
 def time_stages(input_files: list[str], options: PretrainingDataOptions, folder: str) -> dict:
     """Seconds of each stage of the work, done in this process."""
-    import tensorflow as tf  # not to be timed with the first stage that needs it
+    import tensorflow as tf  # imported here, so that no stage is timed with the import
 
     del tf
     seconds: dict[str, float] = {}
@@ -105,7 +105,7 @@ def time_stages(input_files: list[str], options: PretrainingDataOptions, folder:
 
 
 def best(function: Callable[[], None], rounds: int = 5) -> float:
-    """Seconds of the fastest of some rounds."""
+    """The seconds of the fastest round."""
     seconds: list[float] = []
     for _ in range(rounds):
         start = time.perf_counter()
@@ -115,7 +115,7 @@ def best(function: Callable[[], None], rounds: int = 5) -> float:
 
 
 def shuffle_speedup(num_items: int) -> float:
-    """How many times as fast as `random.shuffle` our own is, for the positions of an example."""
+    """The speedup of our shuffle over `random.shuffle`, for the positions of an example."""
     rng, items = random.Random(0), list(range(num_items))
 
     def ours() -> None:

@@ -4,7 +4,7 @@
     python benchmarks/pretraining_step.py --bert_config_file bert_config.json --batch_size 32 --precision bfloat16
 
 The rate that counts as 100 % is measured in the same run, on the product that widens the states in a block. The
-operations of a step are those of its matrix products, forward once and backward twice; nothing else is counted.
+operations of a step are those of its matrix products, once forward and twice backward; no others are counted.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ def product_rate(config, rows: int, precision: str) -> float:
     def timed(count: int = 20) -> float:
         began = time.perf_counter()
         for _ in range(count):
-            product(left, right)  # on a CPU this returns when it is done
+            product(left, right)  # on a CPU this is synchronous
         return (time.perf_counter() - began) / count
 
     timed(3)
@@ -103,7 +103,7 @@ def step_seconds(config) -> list[float]:
         seconds.append(time.perf_counter() - began)
     if FLAGS.profile_dir:
         tf.profiler.experimental.stop()
-    return seconds[2:]  # the first makes the graph, the second still allocates
+    return seconds[2:]  # the first traces the graph, the second still allocates
 
 
 def main(_: BenchmarkOptions) -> None:

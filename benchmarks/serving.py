@@ -4,19 +4,19 @@
     python benchmarks/serving.py --weights WEIGHTS_FOLDER --threads 4 --rounds 20
 
 TensorFlow runs fast_encoder.Encoder as TensorFlow Serving does: a SavedModel, loaded into a session, which C++ then
-executes (tf.saved_model.load would add some Python to each call). It has --threads threads within operations and as
-many between them. ONNX Runtime has --threads threads and all its graph optimisations; its model comes from transformers
-by torch.onnx.export, and "fused" is that model after onnxruntime.transformers' optimizer. Both sides return
-sequence_output and pooled_output; how far these are apart is printed first.
+executes (tf.saved_model.load would add Python overhead to each call). It uses --threads intra-op and --threads inter-op
+threads. ONNX Runtime uses --threads threads and all its graph optimisations; its model is exported from transformers
+with torch.onnx.export, and "fused" is that model after onnxruntime.transformers' optimizer. Both sides return
+sequence_output and pooled_output; their largest difference is printed first.
 
-Every case is a batch of B rows, padded to its longest row, and both sides get exactly that padded batch and its mask.
-In the case "mixed" the 32 rows have 16 to 128 tokens, evenly spread: ONNX Runtime computes all 32 x 128 places, and the
-TensorFlow graph leaves the padding out by itself. In the other cases there is no padding. ONNX Runtime computes in
-float32 only; TensorFlow's bfloat16 is held against that.
+Every case is a batch of B rows, padded to its longest row, and both sides get the same padded batch and mask. In the
+case "mixed" the 32 rows have 16 to 128 tokens, evenly spread: ONNX Runtime computes all 32 x 128 positions, and the
+TensorFlow graph skips the padding. In the other cases there is no padding. ONNX Runtime computes in float32 only;
+TensorFlow's bfloat16 is compared with that.
 
-The sides take turns, --rounds times; a number is the p50 of a side's best round. A "?" says that other programs used
-the processor in every round, which slows the sides unequally: do not use such a number. "x" is how many times as fast
-as the better of the two ONNX models. Without the packages of OTHER_SIDE only TensorFlow is timed.
+The sides alternate for --rounds rounds; a number is the p50 of a side's best round. A "?" means that other programs
+used the processor in every round, which slows the sides unequally: do not use such a number. "x" is the speedup over
+the faster of the two ONNX models. Without the packages of OTHER_SIDE only TensorFlow is timed.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class BenchmarkOptions(Options):
     rounds: int = setting("How often the sides take turns in each case.", 10, group=TO_DO, low=1)
 
 
-Side = Callable[[list], Callable[[], list]]  # from a batch to what is timed, which returns OUTPUTS
+Side = Callable[[list], Callable[[], list]]  # from a batch to the function to time, which returns OUTPUTS
 
 
 OTHER_SIDE = ("onnxruntime", "onnx", "torch", "transformers")
@@ -133,7 +133,7 @@ def load_onnx(path: str) -> Side:
 
 
 def make_onnx(folder: str) -> dict[str, Side]:
-    """The two ONNX models; nothing but a line of advice where a package is missing."""
+    """The two ONNX models; if a package is missing, prints a line of advice and returns none."""
     if missing := [name for name in OTHER_SIDE if importlib.util.find_spec(name) is None]:
         print(f"Only TensorFlow is timed; for ONNX Runtime: pip install {' '.join(missing)}")
         return {}
@@ -145,7 +145,7 @@ def make_onnx(folder: str) -> dict[str, Side]:
 
 
 def largest_difference(sides: dict[str, Side], batch: list) -> str:
-    """How far each side's outputs are from the first side's, at real tokens."""
+    """The largest differences between each side's outputs and the first side's, without padding."""
     import numpy as np
 
     real = batch[1] > 0
@@ -155,7 +155,7 @@ def largest_difference(sides: dict[str, Side], batch: list) -> str:
 
 
 def seconds_of_others() -> float:
-    """How long other programs have used the processor, all its cores; a constant where the system does not say."""
+    """The processor time of other programs on all cores; a constant if the system does not report it."""
     if not os.path.exists("/proc/stat"):
         return 0.0
     with open("/proc/stat", encoding="ascii") as lines:
@@ -164,7 +164,7 @@ def seconds_of_others() -> float:
 
 
 def time_round(call: Callable[[], list]) -> tuple[bool, float]:
-    """Whether other programs used more than a tenth of a core meanwhile, and the milliseconds of a call, p50."""
+    """Returns whether other programs used more than a tenth of a core, and the p50 of a call in milliseconds."""
     time.sleep(0.05)  # let the other side's threads stop waiting for work
     call()
     times: list[float] = []

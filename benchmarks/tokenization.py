@@ -1,10 +1,10 @@
-"""How fast is the tokenizer? Lines per second, beside the reference's algorithm on the same text.
+"""Measures the tokenizer in lines per second, compared with the reference's algorithm on the same text.
 
     python benchmarks/tokenization.py --input_file=corpus.txt --vocab_file=vocab.txt
 
-The other side is what google-research/bert computes, character by character and with nothing remembered, written anew
-here (`naive_tokenize`). Both must give the same pieces, and do so on the whole input or this stops. Our tokenizer
-starts each round with an empty memory of words.
+The other side is a separate implementation of google-research/bert's algorithm, character by character and without
+caches (`naive_tokenize`). Both must give the same pieces for the whole input, or the benchmark stops. Our tokenizer
+starts each round with an empty cache.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ FLAGS = absl_flags.FLAGS
 
 @options
 class BenchmarkOptions(Options):
-    """How fast is the tokenizer? Lines per second, beside the reference's algorithm on the same text."""
+    """Measures the tokenizer in lines per second, compared with the reference's algorithm on the same text."""
 
     input_file: str = setting("Text, one sentence a line; commas and globs.", machine.CORPUS, group=DATA)
     vocab_file: str = setting("The vocabulary.", machine.VOCAB, group=DATA)
@@ -87,7 +87,7 @@ def _without_accents(word: str) -> str:
 
 def _split_at_marks(word: str) -> list[str]:
     parts: list[list[str]] = []
-    glue = False  # whether the next character still belongs to the last part
+    glue = False  # whether the next character belongs to the last part
     for char in word:
         mark = _is_mark(char)
         if glue and not mark:
@@ -99,7 +99,7 @@ def _split_at_marks(word: str) -> list[str]:
 
 
 def naive_words(text: str, do_lower_case: bool) -> list[str]:
-    """Text -> words, each step over every character."""
+    """Text -> words; every step processes every character."""
     parts: list[str] = []
     for word in _space_out_han(_clean(text)).split():
         parts += _split_at_marks(_without_accents(word.lower()) if do_lower_case else word)

@@ -1,7 +1,7 @@
 """The scripts, as functions of the installed package: `bert_tf2 run_pretraining --do_train ...` runs one of them.
 
-A script in a checkout is two lines that call `run` with its name. The settings of a script, and what --help shows of
-them, are stated in its options class.
+A script in a checkout is two lines that call `run` with its name. Its options class defines its settings and its help
+text.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ class Command(NamedTuple):
     """A script.
 
     Attributes:
-      options: its options class, as "module:class" within the package.
+      options: the options class, as "module:class" within the package.
       run: the function that is called with an object of that class, as "module:function".
       tensorflow: whether TensorFlow is needed; it is loaded once the flags have been checked.
-      exports: whether the function takes `export`, the function that writes a SavedModel of what was trained. The tasks
-        do not know that function: an export may hold any of them.
-      prints: whether to print what the function returns, a line or several.
+      exports: whether the function takes `export`, the function that writes a SavedModel of the trained model. Tasks
+        do not import that function, because an export may contain any of them.
+      prints: whether to print the result of the function, one or more lines.
     """
 
     options: str
@@ -54,8 +54,8 @@ COMMANDS = {
 
 
 def run(name: str) -> None:
-    """Runs a script on the command line of this process; see flags.run for the exit status."""
-    process.begin()  # before the imports, so that from here on Ctrl-C gets one line
+    """Runs a script with the command line of this process; see flags.run for the exit status."""
+    process.begin()  # before the imports, so that Ctrl-C prints a single line
     from bert_tf2.support import flags
 
     command = COMMANDS[name]
@@ -72,7 +72,7 @@ def run(name: str) -> None:
 
 
 def find(path: str) -> Any:
-    """What "module:name" names within the package."""
+    """The object "module:name" within the package."""
     module, _, name = path.partition(":")
     return getattr(importlib.import_module(f"bert_tf2.{module}"), name)
 
@@ -84,7 +84,7 @@ def main() -> None:
         listed = "\n".join(f"  {command}" for command in COMMANDS)
         print(f"usage: bert_tf2 SCRIPT --flag=value ...   (bert_tf2 SCRIPT --help lists the flags)\n\n{listed}")
         sys.exit(0 if name in ("--help", "-h", "help") else 2)
-    # Messages begin with the name of the script, and it is looked for beside the file of that name.
+    # Messages begin with the name of the script, which is expected next to this executable.
     sys.argv[:2] = [os.path.join(os.path.dirname(sys.argv[0]), f"{name}.py")]
     run(name)
 

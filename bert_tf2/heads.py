@@ -10,8 +10,8 @@ Each model has the same three methods; the training loop uses only these and `lo
     loss_terms    features and labels -> what training minimises
     outputs       features (and labels) -> what evaluation and prediction need, one row per example
 
-A model's class states the facts about it, and nothing else in the package does: see the attributes of `_Model`. A new
-head is a class here, its place in MODELS, and the names of its variables in `weights.names`.
+The facts about a model are attributes of its class, see `_Model`, and are stated nowhere else. A new head needs a class
+here, an entry in MODELS, and the names of its variables in `weights.names`.
 
 The letters in the shape comments are those of modeling.py; P is max_predictions_per_seq, L the number of labels, M any
 number of states.
@@ -44,13 +44,12 @@ Batch = Mapping[str, tf.Tensor]
 
 
 class MaskedLMHead(keras.layers.Layer):
-    """Turns a hidden state back into a word (paper, section 3.1, task 1).
+    """Predicts words from hidden states (paper, section 3.1, task 1).
 
-    The state first passes a small network of its own, `transform`, so that the encoder's last layer need not
-    specialise in words. The result lies in the same space as the word embeddings, and the score of a word is the dot
-    product of the state with that word's embedding: the embedding table, transposed, is the output layer. What training
-    learns about a word as an answer changes the same numbers that represent it as an input. Only the bias, one number
-    per word that learns how frequent it is, belongs to the output alone.
+    A small network, `transform`, maps the state to the space of the word embeddings, so that the encoder's last layer
+    need not specialise in words. The score of a word is the dot product with its embedding: the output layer is the
+    transposed embedding table, so training on a word as an output updates the same numbers that represent it as an
+    input. Only the bias, one number per word that learns its frequency, belongs to the output alone.
     """
 
     def __init__(self, config: BertConfig, **kwargs):
@@ -79,24 +78,24 @@ class MaskedLMHead(keras.layers.Layer):
         return tf.cast(logits, tf.float32) + self.output_bias
 
 
-# The shapes of a feature by its length in the table of records. For length 1, models accept a column too.
+# The shapes of a feature by its length in the table of records. For length 1, models also accept a column.
 _FEATURE_SHAPES = {"max_seq_length": ("BF",), "max_predictions_per_seq": ("BP",), "num_labels": ("BL",), 1: ("B", "B1")}
 
-# The dropout before an output layer is 10 % whatever the config says (reference: create_model of run_classifier).
+# The dropout before an output layer is 10 % for every config (reference: create_model of run_classifier).
 _CLASSIFIER_DROPOUT = 0.1
-# So is the deviation of the fresh output weights in the fine-tuning tasks.
+# The deviation of new output weights in the fine-tuning tasks does not depend on the config either.
 _OUTPUT_INITIALIZER_RANGE = 0.02
 
 
 class _Model(keras.Model):
-    """An encoder with something on top; what the models below share.
+    """The base class of the models below: an encoder with a head.
 
     Attributes:
-      heads: the heads it has, keys of `weights.names.HEADS`, which names their variables.
-      labels_of: what its labels are given to, "texts" or "tokens", if its constructor takes num_labels; else None.
+      heads: its heads, keys of `weights.names.HEADS`, which names their variables.
+      labels_of: "texts" or "tokens", the objects that are labelled, if the constructor takes num_labels; else None.
       uses_pooler: whether its loss depends on pooled_output. If not, the pooler gets no gradient and is not trained.
-      loss_names: the names of the terms of loss_terms, in their order.
-      record_kind: the table of its features, here for their shapes.
+      loss_names: the names of the terms of loss_terms, in order.
+      record_kind: the table of its features, used for their shapes.
     """
 
     heads: tuple[str, ...]
@@ -122,7 +121,7 @@ class _Model(keras.Model):
         return cls(**{**config, "config": BertConfig.from_dict(config["config"])})
 
     def check(self, batch: Batch, *features: str) -> None:
-        """Compares the inputs of a batch and `features` with their shapes in `record_kind`.
+        """Checks the shapes of the inputs of a batch and of `features` against `record_kind`.
 
         Raises:
           shapes.ShapeError: `input_ids` or one of `features` is missing, or a feature has another shape.
@@ -153,7 +152,7 @@ class _Model(keras.Model):
         """Applies the dropout before an output layer."""
         if not training:
             return states
-        # A stream of its own: the encoder's dropouts count theirs from the step's seed itself.
+        # A separate stream: the encoder's dropouts derive theirs from the step's seed itself.
         own = None if dropout_seed is None else tf.random.experimental.stateless_fold_in(dropout_seed, -1)
         return dropout(states, _CLASSIFIER_DROPOUT, DropoutSeeds(own))
 
@@ -200,7 +199,7 @@ class PretrainingModel(_Model):
         return masked_lm, next_sentence
 
     def loss_terms(self, batch: Batch, dropout_seed: tf.Tensor) -> list[LossTerm]:
-        """The two losses, added up with equal weight as in the paper."""
+        """The two losses, which are added with equal weight as in the paper."""
         (_, word_loss, _), (_, sentence_loss, _) = self._predictions(batch, True, dropout_seed)
         return [
             masked_lm_loss_term(word_loss, batch["masked_lm_weights"]),
@@ -222,14 +221,14 @@ class PretrainingModel(_Model):
 
 @keras.saving.register_keras_serializable(package="bert_tf2")
 class ClassifierModel(_Model):
-    """One label per example; with `regression` one number, trained on squared error.
+    """One label per example; with `regression` one number, trained with squared error.
 
-    With `multi_label` an example has any number of labels: each output is the logit of a yes or no of its own, trained
-    on the cross-entropy of both.
+    With `multi_label` an example has any number of labels: each output is the logit of an independent binary decision,
+    trained with binary cross-entropy.
 
     Attributes:
-      class_weights: L numbers, how much the examples of each class (with `multi_label`: each label that is there)
-        count in the training loss; None if all count the same. Set it before the training. It is not saved.
+      class_weights: L weights in the training loss for the examples of each class (with `multi_label`, for each label
+        of an example); None for equal weights. Set it before the training. It is not saved.
     """
 
     heads = ("labels",)
@@ -265,7 +264,7 @@ class ClassifierModel(_Model):
         return multi_label_loss(logits, labels) if self.multi_label else classification_loss(logits, labels)
 
     def loss_terms(self, batch: Batch, dropout_seed: tf.Tensor) -> list[LossTerm]:
-        """The mean over the examples; with `class_weights` each counts as much as its class."""
+        """The mean over the examples, weighted by `class_weights` if they are set."""
         self.check(batch, "label_ids")
         logits, labels = self(batch, training=True, dropout_seed=dropout_seed), batch["label_ids"]
         if self.class_weights is None:
@@ -321,7 +320,7 @@ class SpanModel(_Model):
 
 @keras.saving.register_keras_serializable(package="bert_tf2")
 class TaggingModel(_Model):
-    """One label per token (paper, section 5.3). Positions whose label id is negative do not count."""
+    """One label per token (paper, section 5.3). Positions with a negative label id are ignored."""
 
     heads = ("labels",)
     labels_of = "tokens"
@@ -356,4 +355,4 @@ class TaggingModel(_Model):
 
 
 MODELS = (PretrainingModel, SpanModel, ClassifierModel, TaggingModel)
-"""All of them; weights.models.make_model takes the first one that fits."""
+"""All models; weights.models.make_model uses the first one that fits."""

@@ -1,8 +1,7 @@
 """The building blocks of `modeling` and `heads`: activation functions, dropout, Dense, LayerNorm, OutputLayer.
 
-The variables of these layers exist as soon as the layer does, so that a checkpoint can be read into a model that has
-seen no data yet. Shapes are those of the reference: kernels are 2-D, [inputs, outputs]. D is hidden_size, L the number
-of labels.
+The constructors create the variables, so that a checkpoint can be loaded before the first call. Shapes are those of the
+reference: kernels are 2-D, [inputs, outputs]. D is hidden_size, L the number of labels.
 """
 
 from __future__ import annotations
@@ -31,8 +30,8 @@ def gelu(x: tf.Tensor) -> tf.Tensor:
     """Gaussian Error Linear Unit (Hendrycks & Gimpel, 2016), tanh approximation, any shape.
 
     x * P(Z <= x) for a standard normal Z. The released models were trained with this approximation, not with the exact
-    form that uses erf; the two differ by up to 5e-4. The gradient is written out, because the automatic one would keep
-    five more tensors of the widest shape in the model from the forward to the backward pass.
+    form that uses erf; the two differ by up to 5e-4. The gradient is explicit, because automatic differentiation would
+    keep five more tensors of the widest shape in the model for the backward pass.
     """
     half = 0.5 * (1.0 + tf.tanh(_GELU_SCALE * x * (1.0 + _GELU_CUBIC * x * x)))
 
@@ -51,9 +50,9 @@ def gelu_erf(x: tf.Tensor) -> tf.Tensor:
 
 
 def get_activation(activation_string: str | Any) -> Callable[[tf.Tensor], tf.Tensor] | Any:
-    """The function of a config's `hidden_act`, one of config.ACTIVATIONS; case does not matter.
+    """Returns the function of a config's `hidden_act`, one of config.ACTIVATIONS; case-insensitive.
 
-    Anything but a string, for example a function, is returned as it is.
+    An argument that is not a string, for example a function, is returned unchanged.
 
     Raises:
       ValueError: there is no function of this name.
@@ -67,15 +66,15 @@ def get_activation(activation_string: str | Any) -> Callable[[tf.Tensor], tf.Ten
 
 
 def create_initializer(initializer_range: float = 0.02) -> keras.initializers.Initializer:
-    """Fresh weights: a normal of this deviation, values beyond two deviations drawn again."""
+    """A truncated normal distribution with this deviation: values beyond two deviations are drawn again."""
     return keras.initializers.TruncatedNormal(stddev=initializer_range)
 
 
 class DropoutSeeds:
-    """Makes one random seed for each dropout of a model, all of them derived from the seed of the step.
+    """Makes one random seed for each dropout of a model, derived from the seed of the step.
 
-    The masks of a step are then a function of that step's seed alone: the same on every run, whatever was computed
-    before. This is why an interrupted training resumes exactly.
+    The masks of a step depend only on the seed of that step and are the same in every run, so an interrupted training
+    resumes exactly.
     """
 
     def __init__(self, seed: tf.Tensor | None = None):
@@ -91,7 +90,7 @@ class DropoutSeeds:
 def dropout(x: tf.Tensor, rate: float | None, seeds: DropoutSeeds | None) -> tf.Tensor:
     """Sets a share `rate` of the values to 0 and scales the others by 1 / (1 - rate); any shape.
 
-    Returns `x` if `seeds` is None, as outside of training, or if the rate is 0 or None.
+    Returns `x` if `seeds` is None (no training), or if the rate is 0 or None.
     """
     if seeds is None or not rate:
         return x
@@ -117,9 +116,9 @@ class Dense(keras.layers.Layer):
 
 
 class LayerNorm(keras.layers.Layer):
-    """Brings every hidden state to mean 0 and variance 1, then applies the learned gamma and beta (Ba et al., 2016).
+    """Normalises every hidden state to mean 0 and variance 1, then applies gamma and beta (Ba et al., 2016).
 
-    [..., D] -> [..., D]. The statistics are taken in float32 whatever the precision around.
+    [..., D] -> [..., D]. The statistics are computed in float32 for every dtype.
     """
 
     def __init__(self, width: int, epsilon: float = LAYER_NORM_EPSILON, **kwargs):

@@ -1,4 +1,4 @@
-"""The losses of the models in `heads`, and the reference's functions that compute those of pretraining.
+"""The losses of the models in `heads`, and the reference's functions for those of pretraining.
 
 The letters in the shape comments are those of heads.py.
 """
@@ -15,12 +15,12 @@ from bert_tf2.layers import OutputLayer
 if TYPE_CHECKING:
     from bert_tf2.heads import MaskedLMHead
 
-# Keeps a batch without a single prediction at loss 0 instead of 0 / 0 (reference: get_masked_lm_output).
+# The loss of a batch without predictions is 0 instead of 0 / 0 (reference: get_masked_lm_output).
 NO_PREDICTIONS = 1e-5
 
 
 class LossTerm(NamedTuple):
-    """A weighted mean, not divided yet: its value is `total / (weight + epsilon)`.
+    """A weighted mean before the division: its value is `total / (weight + epsilon)`.
 
     With several replicas, the weights are summed over all of them before the division. If each replica divided by its
     own weight, an example on a replica with few predictions would count more than the same example elsewhere.
@@ -66,8 +66,7 @@ def get_masked_lm_output(
     """Predicts the masked words and scores the predictions.
 
     The P masked positions are gathered first, since the product with the whole vocabulary is expensive. This is the
-    reference's function of the same name, except that it makes the variables from a bert_config and here `head` has
-    them.
+    reference's function of the same name, except that `head` has the variables that the reference creates.
 
     Args:
       head: the transform and the output bias.
@@ -143,7 +142,7 @@ def multi_label_loss(logits: tf.Tensor, labels: tf.Tensor, positive_weights: tf.
     Args:
       logits: [B, L].
       labels: [B, L].
-      positive_weights: [L], how much a label that is there counts, against one that is not.
+      positive_weights: [L], the weights of labels that are 1, relative to those that are 0.
     """
     targets = tf.cast(labels, logits.dtype)
     return tf.reduce_mean(tf.nn.weighted_cross_entropy_with_logits(targets, logits, positive_weights), axis=-1)

@@ -14,8 +14,8 @@ Letters, the same in every comment below:
 
 After Devlin et al., "BERT: Pre-training of Deep Bidirectional Transformers for Language Understanding" (2018),
 section 3, and Vaswani et al., "Attention Is All You Need" (2017); the numbers are those of google-research/bert's
-modeling.py. Every variable has that code's shape: kernels are 2-D, [inputs, outputs]. `layers` has the parts that are
-not particular to BERT: Dense, LayerNorm, dropout and the activation functions.
+modeling.py. Every variable has the reference's shape: kernels are 2-D, [inputs, outputs]. `layers` has the parts that
+are not specific to BERT: Dense, LayerNorm, dropout and the activation functions.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ import tensorflow as tf
 from bert_tf2 import shapes
 from bert_tf2.config import BertConfig
 
-# Those that are not used below are here under the names that the reference's modeling.py gives them.
+# Those that are not used below are imported because the reference's modeling.py has these names.
 from bert_tf2.layers import Dense, DropoutSeeds, LayerNorm, create_initializer, dropout
 from bert_tf2.layers import gelu as gelu
 from bert_tf2.layers import get_activation as get_activation
@@ -39,13 +39,13 @@ from bert_tf2.shapes import reshape_from_matrix as reshape_from_matrix
 from bert_tf2.shapes import reshape_to_matrix as reshape_to_matrix
 from bert_tf2.support.errors import UserError
 
-# What is added to the attention score of a padding position: e^-10000 is 0 in float32. A finite number, so that a row
-# which is all padding gives some answer instead of NaN.
+# Added to the attention scores of padding positions: e^-10000 is 0 in float32. It is finite, so that a row of padding
+# only gives finite values instead of NaN.
 MASKED_SCORE = -10000.0
 
 
 class Embeddings(keras.layers.Layer):
-    """Token ids to vectors: word + segment + position, each a row of its own learned table (paper, figure 2).
+    """Token ids to vectors: word + segment + position, each a row of a learned table (paper, figure 2).
 
     The word table is also the output layer of the masked language model: see heads.get_masked_lm_output.
     """
@@ -53,8 +53,8 @@ class Embeddings(keras.layers.Layer):
     def __init__(self, config: BertConfig, **kwargs):
         super().__init__(**kwargs)
         self.config = config
-        # autocast off: a gather from the variable itself leaves a sparse gradient, and a copy of the whole table in
-        # lower precision would cost more than casting the rows that were looked up.
+        # autocast off: a gather from the variable itself has a sparse gradient, and casting the whole table would cost
+        # more than casting the gathered rows.
         self.word_embeddings = self._table("word_embeddings", config.vocab_size)
         self.token_type_embeddings = self._table("token_type_embeddings", config.type_vocab_size)
         self.position_embeddings = self._table("position_embeddings", config.max_position_embeddings)
@@ -73,18 +73,18 @@ class Embeddings(keras.layers.Layer):
         """int32 [B, F], int32 [B, F] -> [B, F, D]."""
         length = get_shape_list(input_ids)[1]
         words = tf.gather(self.word_embeddings.value, input_ids)  # [B, F, D]
-        # Two rows or so: multiplying with a one-hot matrix is faster than looking up, and gives a dense gradient.
+        # The table has about two rows: a one-hot product is faster than a gather, and its gradient is dense.
         one_hot = tf.one_hot(token_type_ids, self.config.type_vocab_size)  # [B, F, types]
         segments = tf.matmul(one_hot, self.token_type_embeddings)  # [B, F, D]
-        # Position p is simply row p, whatever the token: attention has no other notion of order. Learned rather than
-        # computed, so a model cannot read past the rows it was trained with.
+        # Position p is row p for every token: attention has no other information about order. The rows are learned, so
+        # a sequence cannot be longer than the table.
         positions = self.position_embeddings[:length]  # [F, D], added to each of the B examples
         summed = tf.cast(words + segments + positions, self.compute_dtype)
         return dropout(self.layer_norm(summed), self.config.hidden_dropout_prob, seeds)
 
 
 class SelfAttention(keras.layers.Layer):
-    """Multi-head self-attention: every position gathers from all others what its queries find in their keys.
+    """Multi-head self-attention: each position averages the values of all positions, weighted by query-key products.
 
     Reference: attention_layer.
     """
@@ -99,7 +99,7 @@ class SelfAttention(keras.layers.Layer):
         self.built = True
 
     def _split_heads(self, x: tf.Tensor) -> tf.Tensor:
-        """[B, F, D] -> [B, N, F, H]: the D features are N groups of H, and each head works on its own group."""
+        """[B, F, D] -> [B, N, F, H]: the D features are N groups of H, one group per head."""
         batch, length, _ = get_shape_list(x)
         heads = tf.reshape(x, [batch, length, self.config.num_attention_heads, self.config.attention_head_size])
         return tf.transpose(heads, [0, 2, 1, 3])
@@ -111,13 +111,13 @@ class SelfAttention(keras.layers.Layer):
         key = self._split_heads(self.key(states))  # [B, N, T, H]
         value = self._split_heads(self.value(states))  # [B, N, T, H]
 
-        # How well position f's question fits position t's label. The scale keeps the spread of a sum of H products
-        # near 1; without it softmax would saturate and hardly pass a gradient.
+        # The scale keeps the deviation of a sum of H products near 1; without it softmax would saturate and its
+        # gradient would vanish.
         query *= 1.0 / math.sqrt(self.config.attention_head_size)
         scores = tf.matmul(query, key, transpose_b=True)  # [B, N, F, T]
-        # Both in float32: Keras has cast mask_scores, like every input of a layer, to the precision it computes in.
+        # Both in float32: Keras casts mask_scores, like every input of a layer, to the compute dtype.
         probabilities = tf.nn.softmax(tf.cast(scores, tf.float32) + tf.cast(mask_scores, tf.float32))
-        # Dropping whole (from, to) pairs looks odd, but is what the Transformer paper does.
+        # This drops whole (from, to) pairs, as in the Transformer paper.
         probabilities = dropout(probabilities, self.config.attention_probs_dropout_prob, seeds)
         context = tf.matmul(tf.cast(probabilities, value.dtype), value)  # [B, N, F, H]
         return tf.reshape(tf.transpose(context, [0, 2, 1, 3]), [batch, length, width])  # [B, F, D]
@@ -126,7 +126,7 @@ class SelfAttention(keras.layers.Layer):
 class TransformerBlock(keras.layers.Layer):
     """One block: self-attention, then a feed-forward network at each position, each added to its input and normalised.
 
-    The normalisation comes after the addition ("post-LayerNorm"), as in the paper of 2017. Reference: one turn of the
+    The normalisation follows the addition ("post-LayerNorm"), as in the paper of 2017. Reference: one iteration of the
     loop in transformer_model.
     """
 
@@ -153,11 +153,11 @@ class TransformerBlock(keras.layers.Layer):
 
 
 class BertOutput(NamedTuple):
-    """Everything that one pass through BertModel computes.
+    """The output of BertModel.
 
     Attributes:
-      embedding_output: [B, F, D], what the first block reads.
-      all_encoder_layers: L tensors [B, F, D], the last of them is sequence_output.
+      embedding_output: [B, F, D], the input of the first block.
+      all_encoder_layers: L tensors [B, F, D], the last one is sequence_output.
       sequence_output: [B, F, D].
       pooled_output: [B, D].
     """
@@ -193,7 +193,7 @@ class BertModel(keras.Model):
     `dtype="mixed_bfloat16"` computes in bfloat16; variables, LayerNorm and softmax stay float32.
 
     Attributes:
-      heads, labels_of, uses_pooler: the facts about the class that the models of `heads` have too.
+      heads, labels_of, uses_pooler: class attributes as in the models of `heads`.
     """
 
     heads: tuple[str, ...] = ()
@@ -236,10 +236,10 @@ class BertModel(keras.Model):
 
         Args:
           input_ids: int [B, F].
-          input_mask: int [B, F], 1 for tokens and 0 for padding; all 1 by default.
-          token_type_ids: int [B, F], 0 for the first segment and 1 for the second; all 0 by default.
+          input_mask: int [B, F], 1 for tokens and 0 for padding; defaults to all 1.
+          token_type_ids: int [B, F], 0 for the first segment and 1 for the second; defaults to all 0.
           training: whether to apply dropout.
-          dropout_seed: int32 [2]; the same seed drops the same values. Drawn at random by default.
+          dropout_seed: int32 [2]; the same seed drops the same values. Defaults to a random seed.
 
         Raises:
           shapes.ShapeError: an argument has another shape.
@@ -259,8 +259,8 @@ class BertModel(keras.Model):
         types = tf.zeros_like(input_ids) if token_type_ids is None else token_type_ids
         seeds = DropoutSeeds(dropout_seed) if training else None
 
-        # Positions of padding may ask (their answers are thrown away) but are not heard: [B, T] -> [B, 1, 1, T], the
-        # same for every head and every position that asks.
+        # No position attends to padding (padding itself attends, but its output is not used): [B, T] -> [B, 1, 1, T],
+        # the same for every head and every query.
         mask_scores = (1.0 - tf.cast(mask, tf.float32))[:, tf.newaxis, tf.newaxis, :] * MASKED_SCORE
 
         states = embedding_output = self.embeddings(input_ids, types, seeds=seeds)
@@ -268,6 +268,6 @@ class BertModel(keras.Model):
         for block in self.blocks:
             states = block(states, mask_scores, seeds=seeds)
             layers.append(states)
-        # The paper's [CLS] state. Tasks on single tokens never use it, and then it gets no gradient.
+        # The paper's [CLS] state. Token-level tasks do not use it; then the pooler gets no gradient.
         pooled_output = self.pooler(states[:, 0])  # [B, F, D] -> [B, D]
         return BertOutput(embedding_output, tuple(layers), states, pooled_output)

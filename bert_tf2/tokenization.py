@@ -58,17 +58,17 @@ _CJK_BLOCKS = (
 
 
 class NotInVocabularyError(UserError, KeyError):
-    """A token or an id that the vocabulary does not have; a KeyError too, which is what the reference raises."""
+    """A token or an id is not in the vocabulary; also a KeyError, which the reference raises."""
 
-    __str__ = Exception.__str__  # KeyError would put the sentence in quotes
+    __str__ = Exception.__str__  # KeyError would quote the message
 
 
 class _Remembered(dict):
     """A cache: `remembered[key]` is `compute(key)`.
 
-    Memory is bounded in two ways. After `limit` results the cache is cleared: the frequent words are back within a page
-    of text, and look-ups need no bookkeeping, as evicting the oldest would. A key longer than `longest` is never kept,
-    because words of that length rarely repeat.
+    Memory is bounded in two ways. After `limit` results the cache is cleared: the frequent words return within a page
+    of text, and look-ups need no bookkeeping, unlike with eviction of the oldest. A key longer than `longest` is never
+    cached, because words of that length rarely repeat.
     """
 
     def __init__(self, compute: Callable[[Any], Any], limit: int = 1 << 15, longest: int = 64):
@@ -93,7 +93,7 @@ def _is_chinese(code: int) -> bool:
 
 
 def _is_whitespace(char: str) -> bool:
-    """Space, tab, line ends, and what Unicode calls a space separator."""
+    """Space, tab, line ends, and Unicode's space separators."""
     return char in "\t\n\r" or unicodedata.category(char) == "Zs"
 
 
@@ -103,12 +103,12 @@ def _is_control(char: str) -> bool:
 
 
 def _is_punctuation(char: str) -> bool:
-    """Unicode's punctuation, and all printable ASCII that is no letter, digit or space ("$", "+", "^" are symbols)."""
+    """Unicode's punctuation, and all printable ASCII except letters, digits and space ("$", "+", "^" are symbols)."""
     return ("!" <= char <= "~" and not char.isalnum()) or unicodedata.category(char).startswith("P")
 
 
 def _clean(code: int) -> str:
-    """What a code point of raw text becomes: nothing, a space, itself."""
+    """Maps a code point of raw text to nothing, a space or itself."""
     char = chr(code)
     if _is_whitespace(char):
         return " "
@@ -116,7 +116,7 @@ def _clean(code: int) -> str:
 
 
 def _clean_and_set_chinese_apart(code: int) -> str:
-    """The same, and a Chinese character becomes a word of its own."""
+    """The same, with spaces around a Chinese character."""
     return f" {chr(code)} " if _is_chinese(code) else _clean(code)
 
 
@@ -127,24 +127,24 @@ def _set_apart(code: int) -> str:
 
 
 def _set_apart_without_accents(code: int) -> str:
-    """A code point of a lower-cased, decomposed word: accents (nonspacing marks) go as well."""
+    """A code point of a lower-cased, decomposed word: accents (nonspacing marks) are removed as well."""
     return "" if unicodedata.category(chr(code)) == "Mn" else _set_apart(code)
 
 
-# Tables for str.translate, which asks a mapping for each code point. They are shared by all tokenizers.
+# Tables for str.translate, which looks up each code point. They are shared by all tokenizers.
 _CLEAN = _Remembered(_clean_and_set_chinese_apart)
 _SET_APART = _Remembered(_set_apart)
 _SET_APART_WITHOUT_ACCENTS = _Remembered(_set_apart_without_accents)
 
 
 class BasicTokenizer:
-    """Text -> words: cleans, separates Chinese characters and punctuation, lowers case and drops accents if wanted.
+    """Text -> words: cleans, separates Chinese characters and punctuation; optionally lower-cases, removes accents.
 
     It caches words, so `do_lower_case` must not be changed after construction.
 
     A subclass may override the steps that the reference has as methods: `_clean_text`, `_tokenize_chinese_chars`,
     `_is_chinese_char`, `_run_strip_accents`, `_run_split_on_punc`. Texts then go through these methods one by one,
-    which is several times slower, and nothing is remembered.
+    which is several times slower, and nothing is cached.
     """
 
     _STEPS = ("_clean_text", "_tokenize_chinese_chars", "_is_chinese_char", "_run_strip_accents", "_run_split_on_punc")
@@ -161,9 +161,9 @@ class BasicTokenizer:
     def tokenize(self, text: str | bytes) -> list[str]:
         """The words of a text, in order (the reference's `BasicTokenizer.tokenize`).
 
-        What stands between two blanks of the cleaned text can be treated, and remembered, by itself: no later step
-        looks across a blank. Lower-casing looks at neighbours (a capital sigma at the end of a word becomes another
-        letter than within it) but only at those in the same word, and accents belong to the letter before them.
+        The parts between blanks of the cleaned text are processed and cached independently: no later step depends on
+        text across a blank. Lower-casing depends on neighbours (a capital sigma becomes another letter at the end of a
+        word) but only within the same word, and accents belong to the letter before them.
         """
         if self._has_own_steps:
             return self._tokenize_by_steps(convert_to_unicode(text))
@@ -173,12 +173,12 @@ class BasicTokenizer:
         return words
 
     def _split_word(self, word: str) -> list[str]:
-        """The words in what stands between two blanks: Café's -> cafe, ', s."""
+        """The words in the text between two blanks: Café's -> cafe, ', s."""
         if not self.do_lower_case:
             return word.translate(_SET_APART).split()
         return unicodedata.normalize("NFD", word.lower()).translate(_SET_APART_WITHOUT_ACCENTS).split()
 
-    # What follows is for subclasses: the same rules, one step after the other.
+    # The methods below are for subclasses: the same rules, one step after the other.
 
     def _tokenize_by_steps(self, text: str) -> list[str]:
         words: list[str] = []
@@ -189,7 +189,7 @@ class BasicTokenizer:
         return " ".join(words).split()
 
     def _clean_text(self, text: str) -> str:
-        """Every kind of whitespace as a space; without control characters and U+FFFD."""
+        """Replaces all whitespace by spaces; removes control characters and U+FFFD."""
         return "".join([_clean(ord(char)) for char in text])
 
     def _tokenize_chinese_chars(self, text: str) -> str:
@@ -205,7 +205,7 @@ class BasicTokenizer:
         return "".join([char for char in unicodedata.normalize("NFD", text) if unicodedata.category(char) != "Mn"])
 
     def _run_split_on_punc(self, text: str) -> list[str]:
-        """A word in parts: each punctuation mark, and what stands between two of them."""
+        """The parts of a word: each punctuation mark, and the text between two of them."""
         parts: list[str] = []
         for is_mark, run in itertools.groupby(text, _is_punctuation):
             characters = [*run]
@@ -214,13 +214,13 @@ class BasicTokenizer:
 
 
 class WordpieceTokenizer:
-    """Words -> pieces, by the longest entry first.
+    """Words -> pieces, longest match first.
 
     It caches the pieces of words, so the vocabulary and the settings must not be changed after construction.
 
     Args:
-      vocab: the entries; a piece that continues a word is in there with `##` before it.
-      unk_token: what a word becomes that cannot be spelt, or is longer than `max_input_chars_per_word`.
+      vocab: the entries; a piece that continues a word has the prefix `##`.
+      unk_token: replaces a word that cannot be split into entries, or is longer than `max_input_chars_per_word`.
     """
 
     def __init__(self, vocab: Iterable[str], unk_token: str = "[UNK]", max_input_chars_per_word: int = 200):
@@ -263,8 +263,7 @@ class WordpieceTokenizer:
 class FullTokenizer:
     """Text -> pieces -> ids, with one vocabulary file.
 
-    `do_lower_case` must be what the vocabulary was made with: true for the uncased and Chinese models, false for the
-    cased ones.
+    `do_lower_case` must match the vocabulary: true for the uncased and Chinese models, false for the cased ones.
 
     Raises:
       UserError: the file is missing or is not UTF-8.
@@ -277,15 +276,16 @@ class FullTokenizer:
         self.wordpiece_tokenizer = WordpieceTokenizer(vocab=self.vocab)
 
     def tokenize(self, text: str | bytes) -> list[str]:
-        """The pieces of a text, without [CLS] and [SEP]; a "[MASK]" in the text is taken apart like any other text."""
+        """The pieces of a text, without [CLS] and [SEP]; a "[MASK]" in the text is split like any other text."""
         words = self.basic_tokenizer.tokenize(text)
         if type(self.wordpiece_tokenizer) is WordpieceTokenizer:
             return self.wordpiece_tokenizer.tokenize(" ".join(words))
-        return [piece for word in words for piece in self.wordpiece_tokenizer.tokenize(word)]  # as another one expects
+        # A replaced WordpieceTokenizer expects a single word.
+        return [piece for word in words for piece in self.wordpiece_tokenizer.tokenize(word)]
 
     @property
     def has_own_rules(self) -> bool:
-        """Whether a subclass or another object has a part in what a text becomes."""
+        """Whether a subclass or another object takes part in tokenization."""
         parts = (self, self.basic_tokenizer, self.wordpiece_tokenizer)
         return tuple(map(type, parts)) != (FullTokenizer, BasicTokenizer, WordpieceTokenizer)
 
@@ -308,9 +308,9 @@ def read_entries(vocab_file: str) -> list[str]:
 
 
 def load_vocab(vocab_file: str) -> dict[str, int]:
-    """Reads a vocabulary: one entry a line, blanks around it stripped; its id is its line number, counted from 0.
+    """Reads a vocabulary: one entry per line, stripped of blanks; its id is its line number, counted from 0.
 
-    As in the reference, an empty line is an entry, and the later of two equal entries wins. That is logged as a
+    As in the reference, an empty line is an entry, and the last of several equal entries wins. This is logged as a
     warning, because no text can then produce the earlier ids.
 
     Raises:
@@ -336,7 +336,7 @@ def convert_by_vocab(vocab: Mapping[Any, Any], items: Iterable[Any]) -> list[Any
     """Looks up each item.
 
     Raises:
-      NotInVocabularyError: an item is not there.
+      NotInVocabularyError: an item is not in `vocab`.
     """
     try:
         return [vocab[item] for item in items]
@@ -358,10 +358,10 @@ def convert_ids_to_tokens(inv_vocab: Mapping[int, str], ids: Iterable[int]) -> l
 
 
 def convert_to_unicode(text: str | bytes) -> str:
-    """Text as str; bytes are taken as UTF-8 and what is not valid there is left out.
+    """Converts text to str; bytes are decoded as UTF-8, and invalid bytes are dropped.
 
     Raises:
-      ValueError: it is neither str nor bytes.
+      ValueError: `text` is neither str nor bytes.
     """
     if isinstance(text, str):
         return text
@@ -370,23 +370,23 @@ def convert_to_unicode(text: str | bytes) -> str:
     raise ValueError(f"text must be str or bytes, not {type(text).__name__}")
 
 
-# In Python 3 what can be printed is what str holds; the reference kept two functions for Python 2.
+# In Python 3 both functions are the same; the reference has two because of Python 2.
 printable_text = convert_to_unicode
 
 
 def whitespace_tokenize(text: str) -> list[str]:
-    """The words of a text between blanks of any kind, as Python's str.split knows them."""
+    """The words of a text, split at any whitespace by str.split."""
     return text.split()
 
 
 def validate_case_matches_checkpoint(do_lower_case: bool, init_checkpoint: str | None) -> None:
-    """Stops a cased model from being used with lower-cased text, and the other way round.
+    """Prevents a cased model from being used with lower-cased text, and vice versa.
 
-    Nothing in a checkpoint says which it is, so this goes by the folder names of the reference's releases, as the
-    reference does; any other path passes.
+    A checkpoint does not contain this information, so the check uses the folder names of the reference's releases, as
+    the reference does; any other path passes.
 
     Raises:
-      UserError: the flag does not fit the model.
+      UserError: the flag does not match the model.
     """
     found = re.search(r"([A-Za-z0-9_-]+)/bert_model\.ckpt", init_checkpoint or "")
     model = found.group(1) if found else ""

@@ -1,6 +1,6 @@
-"""Asks a model that TensorFlow Serving serves, over REST or gRPC.
+"""A client for models in TensorFlow Serving, over REST or gRPC.
 
-As a command; it prints the answer as JSON:
+As a command, it prints the answer as JSON:
 
     python serving/client.py --text='A fine film.'
     python serving/client.py --question='Who wrote it?' --context='It was written by Ann.' --grpc
@@ -11,10 +11,10 @@ As a library:
     with RestClient("localhost:8501", deadline=1.0) as client:
         client.predict({"text_a": ["A fine film.", "A poor one."]}, "serving_text")["label"]
 
-REST needs nothing but Python, so this file can be copied to where the clients are. gRPC needs the packages grpcio and
-tensorflow-serving-api. A client answers within its deadline, or raises ServingError. It tries again, after a pause that
-doubles, where that can help: when there is no connection, and when the server is not ready or has too much to do
-(UNAVAILABLE, 503). What is wrong with a request is not put right by sending it once more.
+REST needs only Python, so this file can be copied to client machines. gRPC needs the packages grpcio and
+tensorflow-serving-api. A client answers within its deadline, or raises ServingError. It retries with exponential
+backoff if there is no connection, or if the server is not ready or overloaded (UNAVAILABLE, 503). Other errors are not
+retried.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ Outputs = dict[str, Any]  # nested lists of numbers and texts, by the names of t
 
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.1, 2.0  # seconds
 
-# What TensorFlow Serving makes of the codes in its REST answers, the other way round.
+# The inverse of the mapping from status codes to HTTP status codes in TensorFlow Serving.
 _CODES = {
     400: "INVALID_ARGUMENT",
     401: "UNAUTHENTICATED",
@@ -56,17 +56,17 @@ _CODES = {
 
 
 class ServingError(Exception):
-    """There is no answer. `code` is the name of the gRPC status that says why, over REST too."""
+    """There is no answer. `code` is the name of the gRPC status, also over REST."""
 
     def __init__(self, code: str, message: str):
-        # The model's own checks say what is wrong in a sentence; TensorFlow wraps it into names of its graph.
+        # The messages of the model's own checks are sentences, which TensorFlow wraps in names of its graph.
         sentence = re.search(r"assertion failed: \[(.*)\]", message)
         super().__init__(f"{code}: {sentence[1] if sentence else message}")
         self.code = code
 
 
 class _Client:
-    """What REST and gRPC have in common."""
+    """The common base of the REST and the gRPC client."""
 
     def __init__(self, server: str, model: str, version: int | None, deadline: float, retries: int):
         self.server, self.model, self.version = server, model, version
@@ -79,27 +79,27 @@ class _Client:
         self.close()
 
     def predict(self, inputs: Mapping[str, Any], signature: str = "serving_default") -> Outputs:
-        """Asks for the outputs of a signature.
+        """Returns the outputs of a signature.
 
         Args:
-          inputs: by name, a list with a text for each example, or a list with a list of ids for each example, all of
-            one length. Arrays are taken too.
+          inputs: by name, a list with one text per example, or a list with one list of ids per example, all of the
+            same length. Arrays are also accepted.
 
         Raises:
-          ServingError: no answer within the deadline, or an error instead of one.
+          ServingError: there is no answer within the deadline, or the server returns an error.
         """
         inputs = {name: value.tolist() if hasattr(value, "tolist") else value for name, value in inputs.items()}
         _check(inputs)
         return self._retrying(lambda end: self._predict(inputs, signature, end))
 
     def _retrying(self, attempt: Callable[[float], Result]) -> Result:
-        """Calls `attempt` with the time at which the deadline ends."""
+        """Calls `attempt` with the end of the deadline, and retries it."""
         end = time.monotonic() + self.deadline
         for number in itertools.count():
             try:
                 return attempt(end)
             except ServingError as error:
-                # Random, or clients that were turned away together would come back together.
+                # Random, so that clients that were rejected together do not retry together.
                 pause = min(_FIRST_PAUSE * 2**number, _LONGEST_PAUSE) * random.uniform(0.5, 1.0)
                 if error.code != "UNAVAILABLE" or number >= self.retries or time.monotonic() + pause >= end:
                     raise
@@ -123,7 +123,7 @@ class _Client:
 
 
 class RestClient(_Client):
-    """Keeps one connection open; use one client a thread."""
+    """Keeps one connection open; use one client per thread."""
 
     def __init__(
         self,
@@ -133,7 +133,7 @@ class RestClient(_Client):
         deadline: float = 10.0,
         retries: int = 3,
     ):
-        """`server` is HOST:PORT, with https:// before it where the server, or what stands before it, wants that."""
+        """`server` is HOST:PORT, with the prefix https:// if the server or its proxy requires it."""
         super().__init__(server, model, version, deadline, retries)
         self._address = urllib.parse.urlsplit(server if "://" in server else f"http://{server}")
         self._path = f"/v1/models/{urllib.parse.quote(model)}" + (f"/versions/{version}" if version else "")
@@ -153,7 +153,7 @@ class RestClient(_Client):
         return outputs if isinstance(outputs, dict) else {self._single_output(signature, end): outputs}
 
     def _single_output(self, signature: str, end: float) -> str:
-        """TensorFlow Serving leaves the name out where there is a single output."""
+        """The name of a single output, which TensorFlow Serving omits from its answer."""
         if signature not in self._single_outputs:
             answer = self._request("GET", f"{self._path}/metadata", None, end)
             found = answer["metadata"]["signature_def"]["signature_def"][signature]["outputs"]
@@ -163,7 +163,7 @@ class RestClient(_Client):
     def _request(self, method: str, path: str, body: str | None, end: float) -> dict[str, Any]:
         try:
             connection = self._connect(end)
-            wire = connection.sock  # the connection forgets it where the server closes it after the answer
+            wire = connection.sock  # the connection drops it if the server closes it after the answer
             connection.request(method, path, body, {"Content-Type": "application/json"} if body else {})
             wire.settimeout(self._left(end))
             response = connection.getresponse()
@@ -172,7 +172,7 @@ class RestClient(_Client):
             self.close()
             raise self._too_late() from error
         except (OSError, http.client.HTTPException) as error:
-            self.close()  # what comes next would be read as the answer to something else
+            self.close()  # remaining data would be read as the answer to the next request
             reason = str(error) or type(error).__name__
             raise ServingError("UNAVAILABLE", f"no connection to {self.server}: {reason}") from error
         try:
@@ -195,20 +195,20 @@ class RestClient(_Client):
         return self._connection
 
     def _read(self, response: http.client.HTTPResponse, wire: socket.socket, end: float) -> bytes:
-        """The whole answer. A timeout of a socket counts from the last bytes that came; the deadline does not."""
+        """Reads the whole answer. A socket timeout restarts with every received byte; the deadline does not."""
         parts = []
         while part := response.read1(1 << 16):
             parts.append(part)
             if not response.isclosed():
                 wire.settimeout(self._left(end))
-        response.close()  # read1 does not notice the end, and the connection would take no further request
+        response.close()  # read1 does not detect the end, and the connection would accept no further request
         if response.length:
             raise http.client.IncompleteRead(b"".join(parts), response.length)
         return b"".join(parts)
 
 
 class GrpcClient(_Client):
-    """Can be shared by threads."""
+    """A client that threads can share."""
 
     def __init__(
         self,
@@ -226,8 +226,8 @@ class GrpcClient(_Client):
             message = f"gRPC needs {error.name or 'more'}: pip install grpcio tensorflow-serving-api"
             raise ServingError("UNIMPLEMENTED", message) from error
         self._grpc, self._messages = grpc, predict_pb2
-        # Outputs of some examples can be larger than the 4 MB that gRPC takes otherwise. The rest: look again for a
-        # server that was not there as often as _retrying asks.
+        # Outputs can be larger than gRPC's default limit of 4 MB. The other options: reconnect to a missing server as
+        # often as _retrying does.
         options = [("grpc.max_receive_message_length", -1), ("grpc.max_send_message_length", -1)]
         pauses = {"initial": _FIRST_PAUSE, "min": _FIRST_PAUSE, "max": _LONGEST_PAUSE}
         options += [(f"grpc.{name}_reconnect_backoff_ms", int(pause * 1000)) for name, pause in pauses.items()]
@@ -262,7 +262,7 @@ def _first(value: Any) -> Any:
 
 
 def _check(inputs: Mapping[str, Any]) -> None:
-    """Turns away what can be wrong with the shapes, also because a batch that the server makes is harmed by it."""
+    """Raises an error for wrong shapes, which could also harm the other requests in a batch of the server."""
     rows = {name: len(value) if isinstance(value, list | tuple) else 0 for name, value in inputs.items()}
     if not rows or not min(rows.values()) or len({*rows.values()}) > 1:
         raise ServingError("INVALID_ARGUMENT", f"each input needs as many examples as the others, at least one: {rows}")
@@ -285,14 +285,14 @@ def _json_value(value: Any) -> Any:
 
 
 def _plain(value: Any) -> Any:
-    """Texts instead of bytes, as REST has them."""
+    """Converts bytes to str, as in REST."""
     if isinstance(value, list):
         return [_plain(item) for item in value]
     return value.decode("utf-8", "replace") if isinstance(value, bytes) else value
 
 
 def add_connection_arguments(parser: argparse.ArgumentParser, retries: int) -> None:
-    """The flags that say whom to ask and how."""
+    """Adds the flags for the server and the connection."""
     parser.add_argument("--server", help="HOST:PORT; without it localhost:8501, with --grpc localhost:8500")
     parser.add_argument("--grpc", action="store_true", help="gRPC instead of REST")
     parser.add_argument("--model", default="bert", help="name of the model in models.config (default: %(default)s)")
@@ -302,13 +302,13 @@ def add_connection_arguments(parser: argparse.ArgumentParser, retries: int) -> N
 
 
 def client_of(arguments: argparse.Namespace) -> RestClient | GrpcClient:
-    """The client that the flags of add_connection_arguments ask for."""
+    """Creates the client for the flags of add_connection_arguments."""
     kind, server = (GrpcClient, "localhost:8500") if arguments.grpc else (RestClient, "localhost:8501")
     return kind(arguments.server or server, arguments.model, arguments.version, arguments.deadline, arguments.retries)
 
 
 def guess_signature(names: Sequence[str]) -> str:
-    """The signature of an exported model that takes inputs of these names."""
+    """The signature of an exported model with inputs of these names."""
     if "input_ids" in names:
         return "serving_ids" if len(names) == 1 else "serving_default"
     return "serving_text_pair" if "text_b" in names else "serving_text"

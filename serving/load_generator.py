@@ -1,14 +1,14 @@
-"""Sends requests to a served model for some time, and prints how fast the answers came.
+"""Sends requests to a served model for some time, and prints throughput and latencies.
 
     python serving/load_generator.py --connections=8 --duration=30
     python serving/load_generator.py --rate=200 --text_file=lines.txt --grpc
 
 Without --rate each connection sends its next request when the last one is answered: the load adapts to the server, and
-the throughput is the most it does with so many clients (closed loop). With --rate requests are sent at fixed times,
-whether the server keeps up or not (open loop); a latency counts from the time at which its request was due, so waiting
-for a free connection is part of it, as it is for users.
+the throughput is the maximum for this number of clients (closed loop). With --rate requests are sent at fixed times,
+even if the server does not keep up (open loop); a latency counts from the time at which its request was due, so it
+includes waiting for a free connection, as for users.
 
-Nothing is tried again: an error is an error. Requests go to --server and nowhere else.
+Failed requests are not retried. Requests are sent only to --server.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ TEXTS = [
 
 
 class Sample(NamedTuple):
-    """One request: when it was due and how long it took, in seconds, and "OK" or what went wrong."""
+    """One request: its due time and its latency, in seconds, and "OK" or the error."""
 
     start: float
     latency: float
@@ -51,7 +51,7 @@ def read_requests(arguments: argparse.Namespace) -> list[dict[str, Any]]:
     """The inputs of each request, to be sent in turn.
 
     Raises:
-      ServingError: the file cannot be read, or holds something else.
+      ServingError: the file cannot be read, or has another format.
     """
     try:
         if arguments.requests_file:
@@ -67,7 +67,7 @@ def read_requests(arguments: argparse.Namespace) -> list[dict[str, Any]]:
 
 
 def _text_requests(arguments: argparse.Namespace) -> list[dict[str, list[str]]]:
-    """--batch texts in each, one column for each of --fields."""
+    """Requests of --batch texts, with one column for each of --fields."""
     lines = TEXTS
     if arguments.text_file:
         with open(arguments.text_file, encoding="utf-8") as stream:
@@ -76,7 +76,7 @@ def _text_requests(arguments: argparse.Namespace) -> list[dict[str, list[str]]]:
     rows = [line.split("\t") if len(fields) > 1 and arguments.text_file else [line] * len(fields) for line in lines]
     if any(len(row) != len(fields) for row in rows):
         raise ValueError(f"a line of {arguments.text_file} has not the columns {arguments.fields}")
-    # Enough for every text to come first in a batch once.
+    # Enough requests for every text to be the first of a batch once.
     starts = range(0, len(rows) * arguments.batch, arguments.batch)
     batches = [[rows[(start + place) % len(rows)] for place in range(arguments.batch)] for start in starts]
     return [{field: [row[column] for row in batch] for column, field in enumerate(fields)} for batch in batches]
@@ -89,7 +89,7 @@ def send(
     samples: list[Sample],
     lock: threading.Lock,
 ) -> None:
-    """What one connection does until `end`; `due` are the times of an open loop, shared by all connections."""
+    """Runs one connection until `end`; `due` are the times of an open loop, shared by all connections."""
     while True:
         start = time.monotonic()
         if due is not None:
@@ -98,7 +98,7 @@ def send(
             time.sleep(max(0.0, min(start, end) - time.monotonic()))
         if start >= end:
             return
-        if time.monotonic() >= end:  # the others that were due: left out, they would make an overload look better
+        if time.monotonic() >= end:  # count the others that were due, since omitting them would hide an overload
             samples.append(Sample(start, 0.0, "NOT_SENT"))
             continue
         code = "OK"
@@ -106,12 +106,12 @@ def send(
             send_one()
         except ServingError as error:
             code = error.code
-        samples.append(Sample(start, time.monotonic() - start, code))  # appending is safe among threads
+        samples.append(Sample(start, time.monotonic() - start, code))  # appending is thread-safe
 
 
 def run(arguments: argparse.Namespace, requests: Sequence[dict[str, Any]]) -> tuple[list[Sample], float]:
-    """Sends until --warmup and --duration are over; returns what was due after the warm-up, and in how many seconds it
-    was answered."""
+    """Sends for --warmup and --duration; returns the samples due after the warm-up, and the seconds until they were
+    answered."""
     signature = arguments.signature or guess_signature(list(requests[0]))
     clients = [client_of(arguments) for _ in range(arguments.connections)]
     turns, lock, samples = itertools.cycle(requests), threading.Lock(), []
@@ -143,12 +143,12 @@ def run(arguments: argparse.Namespace, requests: Sequence[dict[str, Any]]) -> tu
 
 
 def percentile(values: Sequence[float], percent: float) -> float:
-    """The smallest of the sorted `values` that at least so many percent of them do not exceed."""
+    """The smallest of the sorted `values` that is not below at least `percent` percent of them."""
     return values[max(0, math.ceil(len(values) * percent / 100) - 1)]
 
 
 def report(samples: Sequence[Sample], seconds: float, batch: int) -> str:
-    """The lines that are printed; latencies are those of requests that were answered."""
+    """The report to print; latencies are those of answered requests."""
     good = sorted(sample.latency for sample in samples if sample.code == "OK")
     errors = collections.Counter(sample.code for sample in samples if sample.code != "OK")
     rate = len(good) / seconds

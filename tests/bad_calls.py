@@ -1,4 +1,4 @@
-"""Good files, bad ones, and command lines to try them with; what an answer to a mistake must look like."""
+"""Valid and invalid files, command lines for them, and a check of the error output."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ def write_words(folder: pathlib.Path) -> None:
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory) -> pathlib.Path:
-    """Good files and bad ones of every kind."""
+    """Valid and invalid files of every kind."""
     path = tmp_path_factory.mktemp("files")
     toy_data.write_model(path, num_hidden_layers=1)
     write_configurations(path)
@@ -147,12 +147,12 @@ BASE = {
 
 
 def arguments(script: str, change: str) -> list[str]:
-    """A later flag of the same name counts."""
+    """The command line of a script with a change; the last flag of the same name counts."""
     return [*BASE[script], *change.split(" ")]
 
 
 def check(done: Done, script: str, message: str, folder: pathlib.Path) -> list[str]:
-    """Returns what was logged before the error."""
+    """Checks the error message; returns the lines logged before it."""
     *logged, last = done.stderr.splitlines()
     assert done.status not in (0, -9), done
     assert done.stdout == ""

@@ -1,9 +1,9 @@
-"""Compiles tests/c/saved_model_client.c against the C library of the installed TensorFlow, and talks to it.
+"""Compiles tests/c/saved_model_client.c against the C library of the installed TensorFlow, and runs it.
 
     client = CClient(folder)
     client.answer(model, [Request("serving_text", {"text_a": ["some text"]})])[0].outputs["label"]
 
-The program knows tensors of the graph; their names are looked up here, in the signatures of the SavedModel.
+The program uses tensors of the graph; this module looks up their names in the signatures of the SavedModel.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def compiler() -> str | None:
 
 
 def text_libraries() -> list[str]:
-    """The libraries with tensorflow-text's operations; none where it is not installed."""
+    """The libraries with tensorflow-text's operations; empty if it is not installed."""
     found = importlib.util.find_spec("tensorflow_text")
     return sorted(glob.glob(f"{found.submodule_search_locations[0]}/python/ops/*.so")) if found else []
 
@@ -61,7 +61,7 @@ def signatures(model: str) -> dict[str, meta_graph_pb2.SignatureDef]:
 
 class CClient:
     def __init__(self, folder: pathlib.Path):
-        """Compiles the program into `folder`; skips the test where that cannot be done."""
+        """Compiles the program into `folder`; skips the test if that is not possible."""
         library = pathlib.Path(tf.sysconfig.get_lib())
         names = [path.name for path in (*library.glob("libtensorflow_cc.so*"), *library.glob("libtensorflow_f*.so*"))]
         if len(names) < 2 or not os.path.exists("/proc/self/statm"):
@@ -76,7 +76,7 @@ class CClient:
         assert done.returncode == 0, done.stderr
 
     def answer(self, model: str, requests: Sequence[Request], text: bool = True) -> list[Answer]:
-        """One answer for each request; with `text` the operations of tensorflow-text are loaded."""
+        """Returns one answer per request; `text` loads the operations of tensorflow-text."""
         done = self._run("answer", model, requests, "answers", *(text_libraries() if text else []))
         assert done.returncode == 0, done.stderr[-2000:]
         self.printed = done.stdout
@@ -86,7 +86,7 @@ class CClient:
         return answers
 
     def soak(self, model: str, requests: Sequence[Request], expected: Sequence[Answer], threads: int, *counts: int):
-        """Returns the status of the program and what it printed; `counts` are those before each look at the memory."""
+        """Returns the exit status and the output of the program; `counts` are those before each memory measurement."""
         with open(self._folder / "expected", "wb") as stream:
             stream.write(_pack(len(expected)))
             for request, answer in zip(requests, expected, strict=True):

@@ -1,10 +1,10 @@
-"""Runs command lines of the scripts in forks of one process that has TensorFlow loaded, which saves its start.
+"""Runs command lines of the scripts in forks of one process that has loaded TensorFlow, which saves the start time.
 
     def test_x(command_lines, tmp_path):  # the fixture of conftest.py
         done = command_lines.run("run_squad.py", "--do_train", cwd=tmp_path)
 
-The forks are real ones of a process that has parsed no flag and used no device, so a script hardly notices. Only what
-TensorFlow says of devices by itself comes at another time than usual and is left out of the standard error.
+The parent process has parsed no flags and used no device, so the forks behave almost like new processes. Only
+TensorFlow's own messages about devices appear at another time; they are removed from the standard error.
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ def _serve() -> None:
 
 
 def _become(script: str, arguments: list[str], cwd: str, out, err) -> None:
-    """The rest of a fork's life."""
+    """Runs the script in a fork."""
     status = 0
     try:
         os.dup2(out.fileno(), 1)

@@ -1,4 +1,4 @@
-"""What has to happen before TensorFlow starts, and the fixtures that several test files share."""
+"""Settings that must precede the start of TensorFlow, and fixtures that several test files share."""
 
 import logging
 import os
@@ -10,7 +10,7 @@ import pytest
 import tensorflow as tf
 from command_lines import CommandLines
 
-# Two CPUs where there is one, so that a test can train on two replicas. It cannot be asked for later.
+# Two logical CPUs, so that a test can train on two replicas. This cannot be set later.
 tf.config.set_logical_device_configuration(
     tf.config.list_physical_devices("CPU")[0], [tf.config.LogicalDeviceConfiguration()] * 2
 )
@@ -18,7 +18,7 @@ tf.config.set_logical_device_configuration(
 
 @pytest.fixture(scope="session")
 def command_lines():
-    """Runs the scripts; started once, because it imports TensorFlow in a process of its own."""
+    """Runs the scripts; started once, because it imports TensorFlow in a separate process."""
     with CommandLines() as started:
         yield started
 
@@ -34,7 +34,7 @@ class _Messages(logging.Handler):
 
 @pytest.fixture
 def log_lines():
-    """The messages that were logged through absl during the test, as a growing list."""
+    """A list of the messages logged through absl during the test, which grows as they are logged."""
     logger = logging.getLogger("absl")
     handler, level = _Messages(), logger.level
     logger.addHandler(handler)

@@ -1,4 +1,4 @@
-"""Small exported models of every task, and what the models in Python answer to the same inputs."""
+"""Small exported models of every task, and the outputs of the Python models for the same inputs."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ CLOSE = {"atol": 1e-5, "rtol": 0}
 
 @dataclasses.dataclass
 class Exported:
-    """An export and the model it was made of."""
+    """An export and its original model."""
 
     folder: str
     weights: pathlib.Path
@@ -64,7 +64,7 @@ class Exported:
 
 
 def save_weights(folder: pathlib.Path, task: str, model) -> pathlib.Path:
-    """A checkpoint of random weights with its labels."""
+    """Saves a checkpoint of random weights with its labels."""
     randomize(model, seed=5)
     checkpoint.save(str(folder / "model.ckpt-7"), checkpoint.tf1_variables(model), 7)
     if task == "classifier":
@@ -82,7 +82,7 @@ def make_options(folder: pathlib.Path, task: str, weights: pathlib.Path, **chang
 
 
 def rows(lengths=(3, 17, 9, 24), seed: int = 3) -> dict[str, np.ndarray]:
-    """[CLS] tokens [SEP] tokens [SEP] of several lengths, some of the tokens [MASK], with segments and padding."""
+    """Rows `[CLS] tokens [SEP] tokens [SEP]` of several lengths, with some [MASK] tokens, segments and padding."""
     draw = np.random.default_rng(seed)
     inputs = {name: np.zeros([len(lengths), max(lengths)], np.int32) for name in signatures.IDS}
     for row, length in enumerate(lengths):
@@ -96,7 +96,7 @@ def rows(lengths=(3, 17, 9, 24), seed: int = 3) -> dict[str, np.ndarray]:
 
 
 def expected_outputs(made: Exported, inputs: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """What the model says in Python, under the names of the signatures; at padding nothing is said of it."""
+    """The outputs of the Python model, under the names of the signatures; those at padding are excluded."""
     task, model = made.options.task, made.model
     mask = inputs["input_mask"][..., None]
     if task == "features":
@@ -141,7 +141,7 @@ SECONDS = ["where is it ?", "", "playing", "Eve is bad " * 20, "\t \n"]
 
 
 def raw(made: Exported, signature: str, **inputs) -> str:
-    """Runs a signature's function on tensors of any shape, as a C client can; returns the message of its error."""
+    """Runs a signature's function on tensors of any shape, as a C client can; returns the error message."""
     function = made.saved.signatures[signature]
     names = [argument.name.partition(":")[0] for argument in function.inputs[: len(inputs)]]
     arguments = [tf.constant(inputs[name]) for name in names]

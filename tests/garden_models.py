@@ -1,6 +1,6 @@
-"""Models with the objects, names and shapes of TensorFlow's Model Garden, made with TensorFlow alone.
+"""Models with the objects, names and shapes of TensorFlow's Model Garden, created with TensorFlow only.
 
-They are those that tf-models-official 2.20.0 writes for its BertEncoder (V1), BertEncoderV2, their pretrainers and
+They match those that tf-models-official 2.20.0 writes for BertEncoder (V1), BertEncoderV2, their pretrainers and
 classifiers, and those of its older releases.
 """
 
@@ -92,7 +92,7 @@ def reference_name(name: str) -> str:
 
 
 def as_reference(arrays) -> dict[str, np.ndarray]:
-    """The reference's names and shapes, head after head."""
+    """Converts arrays to the reference's names and shapes, head after head."""
     found = {}
     for name, value in arrays.items():
         if value.ndim == 3 and value.shape[1:] == (N, H):
@@ -105,11 +105,11 @@ def as_reference(arrays) -> dict[str, np.ndarray]:
     return found
 
 
-# Objects as Model Garden has them.
+# The objects of Model Garden.
 
 
 def old_name(name: str) -> str:
-    """As in TF-Hub's first release of BERT in TensorFlow 2."""
+    """The name in TF-Hub's first release of BERT in TensorFlow 2."""
     name = name.replace("transformer/layer_", "encoder/layer_").replace(
         "self_attention/attention_output", "self_attention_output"
     )
@@ -123,7 +123,7 @@ def old_name(name: str) -> str:
 
 
 def v1_path(name: str) -> str:
-    """The attributes of a functional model of Keras: layers by number."""
+    """The attribute path in a functional Keras model: layers by number."""
     order = ["word_embeddings", "position_embedding", "type_embeddings", "embeddings"]
     first, *rest = name.split("/")
     if first in order:
@@ -149,7 +149,7 @@ def block_path(name: str) -> str:
 
 
 def v2_path(name: str) -> str:
-    """The attributes of BertEncoderV2."""
+    """The attribute path in BertEncoderV2."""
     first, *rest = name.split("/")
     if first == "transformer":
         return f"_transformer_layers/{rest[0].removeprefix('layer_')}/{block_path('/'.join(rest[1:]))}"
@@ -164,7 +164,7 @@ def v2_path(name: str) -> str:
 
 
 def objects(variables: dict[str, tf.Variable]) -> tf.Module:
-    """A tree of objects whose attributes are the parts of these paths."""
+    """Creates a tree of objects whose attributes are the parts of these paths."""
     root = tf.Module()
     for path, variable in variables.items():
         *parents, last = path.split("/")
@@ -203,7 +203,7 @@ def assert_holds(source: ObjectCheckpoint, expected: dict[str, np.ndarray]):
 
 
 def save_with(folder, arrays, root="model", **others) -> str:
-    """A checkpoint of an encoder, and of other variables by path -> (full name, array)."""
+    """Saves a checkpoint of an encoder, and of other variables by path -> (full name, array)."""
     variables = {f"{root}/{v1_path(name)}": tf.Variable(value, name=name) for name, value in arrays.items()}
     variables |= {path: tf.Variable(value, name=name) for path, (name, value) in others.items()}
     return tf.train.Checkpoint(root=objects(variables)).save(str(folder / "ckpt"))

@@ -1,4 +1,4 @@
-"""The data that google-research/bert wrote, if they are beside this checkout."""
+"""The data that google-research/bert wrote, if they are next to this checkout."""
 
 import functools
 import importlib.util
@@ -13,7 +13,7 @@ needs_golden = pytest.mark.skipif(not GOLDEN.is_dir(), reason=f"no golden data i
 
 @functools.cache
 def cases(kind):
-    """The cases of a kind, as parameters of a test; one that is skipped if there are no data."""
+    """The cases of a kind, as test parameters; a single skipped case if there are no data."""
     path = GOLDEN / "cases.json"
     if not path.exists():
         return [pytest.param(None, marks=needs_golden)]
@@ -30,6 +30,6 @@ def _digests():
 
 
 def digest(path):
-    """Number and hash of the records of a file, as a case has them under `outputs`."""
+    """The number and hash of the records of a file, as under `outputs` in a case."""
     found = _digests().digest(str(path))
     return {"digest": found["digest"], "count": found["count"]}

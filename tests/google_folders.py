@@ -1,4 +1,4 @@
-"""Checkpoints as Google releases them, with a cased or uncased toy vocabulary."""
+"""Checkpoints in the layout of Google's releases, with a cased or uncased toy vocabulary."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def write_json(path: pathlib.Path, content: dict) -> None:
 
 
 def save(model, folder: pathlib.Path) -> str:
-    """A checkpoint as Google releases them, without anything beside it."""
+    """Saves a checkpoint in the layout of Google's releases, without other files."""
     folder.mkdir(parents=True, exist_ok=True)
     checkpoint.save(str(folder / "bert_model.ckpt"), checkpoint.tf1_variables(model))
     return str(folder)

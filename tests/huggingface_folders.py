@@ -1,4 +1,4 @@
-"""Folders as `transformers` writes them, with random weights of a tiny BERT, and the names of all their tensors."""
+"""Folders in the layout of `transformers` with random weights of a tiny BERT, and the names of all tensors."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ DECODER = "cls.predictions.decoder.weight"
 
 
 def tensors_of(architecture: str, seed: int = 0) -> dict[str, np.ndarray]:
-    """Random weights under the names that transformers saves that class with."""
+    """Random weights under the names that transformers uses for the class."""
     random = np.random.default_rng(seed)
     rows = [*ENCODER, *CLASSES[architecture]]
     bare = architecture == "BertModel"

@@ -1,7 +1,7 @@
-"""Small servers on free ports that answer with a SavedModel as TensorFlow Serving's REST and gRPC interfaces do.
+"""Small servers on free ports that serve a SavedModel like TensorFlow Serving's REST and gRPC interfaces.
 
 with RestServer(model) as server:
-    server.plan = [503, "drop"]  # what happens to the next requests instead of an answer
+    server.plan = [503, "drop"]  # the reactions to the next requests, instead of an answer
     RestClient(server.address).predict(...)
 """
 
@@ -29,7 +29,7 @@ class RequestError(Exception):
 
 
 class Model:
-    """A SavedModel, called by the name of a signature."""
+    """A SavedModel, which is called by the name of a signature."""
 
     def __init__(self, path: str):
         self._loaded = tf.saved_model.load(path)
@@ -55,8 +55,8 @@ class Model:
 
 
 class _Server:
-    """`plan` says what happens to the next requests: a status instead of an answer, other bytes, a pause before it, or
-    one of the ways to misbehave that the handlers know."""
+    """`plan` lists the reactions to the next requests: a status instead of an answer, other bytes, a pause before the
+    answer, or one of the faults that the handlers implement."""
 
     def __init__(self, model: Model):
         self.model = model
@@ -157,7 +157,7 @@ class _Handler(http.server.BaseHTTPRequestHandler):
 def rest_predict(model: Model, request: Mapping[str, Any]) -> dict[str, Any]:
     """TensorFlow Serving's REST format: rows ("instances" -> "predictions") or columns ("inputs" -> "outputs").
 
-    Where there is a single input or output, its name is left out.
+    The name of a single input or output is omitted.
     """
     signature = request.get("signature_name", "serving_default")
     names = list(model.specs(signature)[0])
@@ -217,7 +217,7 @@ class GrpcServer(_Server):
         self._server.stop(0).wait()
 
     def answer(self, request, context, response):
-        """Fills and returns `response`. Types must be those of the signature, as with TensorFlow Serving."""
+        """Fills and returns `response`. Types must be those of the signature, as in TensorFlow Serving."""
         try:
             inputs = {name: tf.make_ndarray(value) for name, value in request.inputs.items()}
             for name, spec in self.model.specs(request.model_spec.signature_name)[0].items():

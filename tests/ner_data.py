@@ -1,4 +1,4 @@
-"""What the tests of token classification share: a small vocabulary, files and sentences."""
+"""Shared by the tests of token classification: a small vocabulary, files and sentences."""
 
 from bert_tf2.finetuning import ner
 from bert_tf2.tokenization import FullTokenizer
@@ -20,7 +20,7 @@ London NNP B-NP B-LOC
 
 
 def make_tokenizer(folder):
-    """Every word of the letters a to f becomes one piece per letter, so that pieces can be counted by eye."""
+    """A tokenizer that splits words of the letters a to f into letters, so that pieces are easy to count."""
     vocab = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *"abcdef", *(f"##{letter}" for letter in "abcdef")]
     path = folder / "vocab.txt"
     path.write_text("\n".join(vocab) + "\n")

@@ -1,4 +1,4 @@
-"""What the tests of pretraining share: a small corpus, its vocabulary, and random numbers that are written down."""
+"""Shared by the tests of pretraining: a small corpus, its vocabulary, and predefined random numbers."""
 
 from bert_tf2.pretraining.documents import Document
 from bert_tf2.tokenization import SPECIAL_TOKENS
@@ -27,7 +27,7 @@ pqr stu vwx yza .
 
 
 class Script:
-    """Stands in for random.Random and hands out the numbers that a test wrote down."""
+    """Replaces random.Random and returns the predefined numbers of a test."""
 
     def __init__(self, randoms=(), integers=()):
         self._randoms, self._integers = list(randoms), list(integers)

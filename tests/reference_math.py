@@ -1,6 +1,6 @@
-"""BERT's forward pass and losses in numpy and float64, written from the papers: what the tests compare with.
+"""BERT's forward pass and losses in numpy and float64, implemented from the papers as the reference for tests.
 
-It works on a plain dictionary of variables under their TensorFlow 1 names and shares no code with bert_tf2.
+It uses a plain dictionary of variables under their TensorFlow 1 names and shares no code with bert_tf2.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def dense(x, weights, prefix):
 
 
 def attention(x, mask, weights, prefix, heads):
-    """One head after the other, each on its own slice of the features."""
+    """Computes one head after the other, each on its slice of the features."""
     size = x.shape[-1] // heads
     query, key, value = (dense(x, weights, f"{prefix}/{name}") for name in ("query", "key", "value"))
     contexts = []

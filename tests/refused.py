@@ -1,4 +1,4 @@
-"""The message that a call is refused with."""
+"""The error message of a call."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from bert_tf2.support.errors import UserError
 
 
 def message_of(call, *arguments, **named) -> str:
-    """The text of the UserError that a call raises, which must be a single line."""
+    """Returns the message of the UserError that a call raises, which must be a single line."""
     with pytest.raises(UserError) as caught:
         call(*arguments, **named)
     assert "\n" not in str(caught.value)

@@ -31,7 +31,7 @@ class Export(NamedTuple):
 
 
 def export_small(task: str, folder: pathlib.Path, **options) -> Export:
-    """Exports a model with random weights and the vocabulary of toy_data; a regression is a task here too."""
+    """Exports a model with random weights and the vocabulary of toy_data; a regression is also a task here."""
     folder.mkdir(parents=True, exist_ok=True)
     flags = toy_data.write_model(folder, max_position_embeddings=POSITIONS)
     model = MAKERS[task](toy_data.config(max_position_embeddings=POSITIONS))

@@ -1,4 +1,4 @@
-"""Models and batches so small that a test takes no time, with every variable random (biases and gammas too)."""
+"""Very small models and batches for fast tests; all variables are random, including biases and gammas."""
 
 from __future__ import annotations
 
@@ -40,13 +40,13 @@ def small_config(**changes) -> BertConfig:
 
 
 def tiny_config(**changes) -> BertConfig:
-    """Few operations and few shapes: making the graphs, one for each shape in the optimizer, is what takes the time."""
+    """Few operations and few shapes, because most time is spent on tracing graphs, one per shape in the optimizer."""
     sizes = {"num_hidden_layers": 1, "intermediate_size": 8, "max_position_embeddings": 23}
     return small_config(**{**sizes, **changes})
 
 
 def randomize(model, seed: int = 0, scale: float = 0.3) -> dict[str, np.ndarray]:
-    """Gives every variable of a model random values; returns them by TensorFlow 1 name."""
+    """Sets every variable of a model to random values; returns them by TensorFlow 1 name."""
     random = np.random.default_rng(seed)
     values = {}
     for name, variable in checkpoint.tf1_variables(model).items():
@@ -61,7 +61,7 @@ def values_of(model) -> dict[str, np.ndarray]:
 
 
 def small_batch(batch_size: int = 4, seed: int = 1) -> dict[str, np.ndarray]:
-    """Everything that any of the models reads. Rows have 1 to LENGTH tokens, and unevenly many predictions."""
+    """All features of all models. Rows have 1 to LENGTH tokens, and different numbers of predictions."""
     random = np.random.default_rng(seed)
     lengths = np.linspace(2, LENGTH, batch_size).astype(int)[::-1]
     counts = np.linspace(0, PREDICTIONS, batch_size).astype(int)
@@ -85,7 +85,7 @@ def small_batch(batch_size: int = 4, seed: int = 1) -> dict[str, np.ndarray]:
 
 
 def batch_for(kind: str, batch_size: int = 4, seed: int = 1) -> dict[str, np.ndarray]:
-    """small_batch with `label_ids` as that kind of model wants them."""
+    """small_batch with `label_ids` for this kind of model."""
     batch = small_batch(batch_size, seed)
     if kind == "tagging":  # a label for some tokens, unevenly many per row
         random = np.random.default_rng(seed)

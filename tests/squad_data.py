@@ -1,4 +1,4 @@
-"""What the tests of SQuAD share: a small vocabulary, small data sets, and the data of the reference."""
+"""Shared by the tests of SQuAD: a small vocabulary, small data sets, and the data of the reference."""
 
 import functools
 import json

@@ -1,4 +1,4 @@
-"""TensorFlow 1 checkpoints: names, files, and what happens to the damaged and the foreign ones."""
+"""TensorFlow 1 checkpoints: names, files, and errors for damaged checkpoints and those of other models."""
 
 import json
 import os
@@ -334,7 +334,7 @@ def test_a_damaged_checkpoint(tmp_path, ending, damage):
 
 def test_the_oldest_are_deleted_and_the_state_file_lists_the_rest(tmp_path):
     folder, variables = CheckpointFolder(str(tmp_path), keep_checkpoint_max=3), {"v": tf.Variable([1.0])}
-    (tmp_path / "model.ckpt-0.meta").touch()  # as the reference leaves beside a checkpoint
+    (tmp_path / "model.ckpt-0.meta").touch()  # as the reference leaves next to a checkpoint
     (tmp_path / "model.ckpt-10.index.note").touch()
     for step in (0, 5, 10, 15, 20):
         folder.save(variables, step)
@@ -351,7 +351,7 @@ def test_the_oldest_are_deleted_and_the_state_file_lists_the_rest(tmp_path):
 
 
 def test_a_path_with_a_scheme(tmp_path):
-    """As gs:// and hdfs:// go: through TensorFlow's files."""
+    """Like gs:// and hdfs://, through TensorFlow's file systems."""
     folder = f"file://{tmp_path}/out"
     CheckpointFolder(folder, keep_checkpoint_max=1).save({"v": tf.Variable([1.0, 2.0])}, 4)
     CheckpointFolder(folder, keep_checkpoint_max=1).save({"v": tf.Variable([3.0, 4.0])}, 5)
@@ -383,7 +383,7 @@ def test_no_state_file_means_no_checkpoint(tmp_path):
     assert checkpoint.latest_checkpoint(str(tmp_path / "none")) is None
 
 
-# What became of the newest checkpoint, or of the file that names it -> what the message begins with.
+# Damage to the newest checkpoint, or to the file that names it -> the beginning of the message.
 LOST = {
     "data-flipped": (lambda folder: flip(folder / f"model.ckpt-30{DATA}", 0.5), "{}/model.ckpt-30: the tensor"),
     "data-gone": (lambda folder: (folder / f"model.ckpt-30{DATA}").unlink(), f"{{}}/model.ckpt-30{DATA}: no such file"),
@@ -399,7 +399,7 @@ LOST = {
 
 @pytest.fixture(scope="module")
 def training_folder(tmp_path_factory):
-    """Three checkpoints of a training, the second of which is damaged where nobody looks at first."""
+    """Three checkpoints of a training, the second of which has damage that a quick check does not find."""
     path = tmp_path_factory.mktemp("training")
     folder, variables = CheckpointFolder(str(path)), {"v": tf.Variable([1.0] * 100)}
     for step in (5, 20, 30):
@@ -410,7 +410,7 @@ def training_folder(tmp_path_factory):
 
 @pytest.mark.parametrize("case", LOST)
 def test_the_newest_intact_checkpoint_is_named_and_its_command_continues_there(training_folder, tmp_path, case):
-    """5 is the newest but 30 where 30 is lost: 20 is damaged too, and the steps are numbers and not words."""
+    """If 30 is lost, 5 is the newest: 20 is damaged too. Steps are compared as numbers, not as strings."""
     damage, beginning = LOST[case]
     folder = tmp_path / "out"
     shutil.copytree(training_folder, folder)

@@ -1,4 +1,4 @@
-"""The installed package, away from a checkout: a wheel, the command `bert_tf2`, the demonstration."""
+"""The installed package outside of a checkout: a wheel, the command `bert_tf2`, the demonstration."""
 
 import os
 import pathlib
@@ -26,7 +26,7 @@ def test_the_command_without_a_script_lists_them(capsys, monkeypatch):
 
 @pytest.fixture(scope="module")
 def installed(tmp_path_factory) -> pathlib.Path:
-    """The folder of a wheel's files, as pip puts them into an environment."""
+    """The folder of a wheel's files, as pip installs them into an environment."""
     folder = tmp_path_factory.mktemp("wheel")
     build = "import setuptools.build_meta as backend, sys; backend.build_wheel(sys.argv[1])"
     source = folder / "source"
@@ -44,7 +44,7 @@ def installed(tmp_path_factory) -> pathlib.Path:
 def run(
     installed: pathlib.Path, folder: pathlib.Path, *command: str, timeout: float = 60
 ) -> subprocess.CompletedProcess:
-    """A command in which bert_tf2 is the installed one; the other packages are those of this environment."""
+    """Runs a command with the installed bert_tf2; the other packages are those of this environment."""
     environment = {**os.environ, "PYTHONPATH": str(installed)}
     return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=timeout)
 
@@ -74,7 +74,7 @@ def test_the_command_answers_away_from_the_checkout(installed, tmp_path):
 
 @pytest.mark.slow
 def test_the_demonstration_starts_away_from_the_checkout(installed, tmp_path):
-    """Its first minute: the examples are made and the training begins."""
+    """Runs its first minute: the examples are created and the training begins."""
     environment = {**os.environ, "PYTHONPATH": str(installed)}
     process = subprocess.Popen(
         [sys.executable, "-m", "bert_tf2.demo", "out"],

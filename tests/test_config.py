@@ -1,4 +1,4 @@
-"""BertConfig against the published files and against nonsense."""
+"""BertConfig with the published files and with invalid values."""
 
 import json
 
@@ -21,7 +21,7 @@ BASE = {
     "type_vocab_size": 2,
     "vocab_size": 30522,
 }
-# What the multilingual and Chinese releases carry on top.
+# The additional keys of the multilingual and Chinese releases.
 EXTRA = {
     "directionality": "bidi",
     "pooler_fc_size": 768,
@@ -66,7 +66,7 @@ NO_DROPOUT = {**BASE, "hidden_dropout_prob": None, "attention_probs_dropout_prob
 
 
 def test_no_dropout_and_weights_of_zero_as_the_reference_takes_them(tmp_path):
-    """`null` stays `null` in what is written again; transformers has no such value and gets 0.0."""
+    """`null` is written as `null` again; transformers does not support it and gets 0.0."""
     config = BertConfig.from_json_file(write(tmp_path, NO_DROPOUT))
     assert config.to_dict() == NO_DROPOUT
     assert BertConfig.from_json_file(write(tmp_path, config.to_json_string())) == config
@@ -150,7 +150,7 @@ def test_the_epsilon_of_layer_norm_is_written_only_where_it_is_another():
 
 
 def test_a_config_of_transformers(tmp_path, log_lines):
-    """Its gelu is another function, and what it leaves out has other defaults."""
+    """Its gelu is another function, and missing keys have other defaults."""
     path = write(tmp_path, json.dumps({**BASE, "model_type": "bert", "type_vocab_size": 2, "pad_token_id": 0}))
     config = BertConfig.from_json_file(path)
     assert config == BertConfig.from_dict({**BASE, "hidden_act": "gelu_erf"})

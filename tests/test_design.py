@@ -1,4 +1,4 @@
-"""The house: which folder may know which, read from the imports; and the sizes of what is in it."""
+"""The structure of the package: which folder may import which, and the sizes of modules and functions."""
 
 import ast
 import pathlib
@@ -16,7 +16,7 @@ import house
 PACKAGE = ROOT / "bert_tf2"
 MODULES = house.modules()
 
-# BERT itself: the modules at the root of the package, which know each other and `support`, and nothing of the folders.
+# BERT itself: the modules at the root of the package, which import each other and `support`, but no other folders.
 BERT = {
     "config",
     "tokenization",
@@ -30,7 +30,7 @@ BERT = {
     "heads",
     "optimization",
 }
-# The rule of each folder, as docs/design.md states it: what its modules may import beside those of the folder itself.
+# The rule of each folder, as docs/design.md states it: what its modules may import besides those of the folder itself.
 RULES = {
     "support": set(),
     "bert": {"support"},
@@ -91,7 +91,7 @@ def test_no_modules_import_each_other():
 
 
 def test_the_reader_of_imports_sees_them():
-    """The tests above would pass on empty sets."""
+    """The tests above would also pass with empty sets."""
     assert {"weights.sources", "weights.names", "support.errors"} <= project_imports("checkpoint")
     assert "weights.models" in project_imports("weights.convert_writing")  # inside of a function
     assert len(MODULES) > 60 and {*RULES} == {room(name) for name in MODULES if name not in FRONT_DOOR}
@@ -114,7 +114,7 @@ def test_nothing_imports_the_scripts():
 
 
 def test_what_reads_text_loads_no_tensorflow():
-    """In one process: what none of them loads, no single one does."""
+    """Tests all of them in one process: if it does not load TensorFlow, no module does."""
     names = ", ".join(f"bert_tf2.{name}" for name in WITHOUT_TENSORFLOW)
     code = f"import sys, {names}; print(*sorted({{'tensorflow', 'keras', 'sklearn', 'scipy'}} & {{*sys.modules}}))"
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
@@ -126,7 +126,7 @@ def lines(path: pathlib.Path) -> int:
 
 
 def functions() -> list[tuple[str, int]]:
-    """Name and number of lines, without the docstring, of every function of the package and its scripts."""
+    """The name and number of lines, without the docstring, of every function of the package and its scripts."""
     found = []
     for path in [*MODULES.values(), *(ROOT / script for script in SCRIPTS)]:
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):

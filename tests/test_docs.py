@@ -1,4 +1,4 @@
-"""What the documents show as printed is what is printed, and what they show as typed can be typed."""
+"""The outputs that the documents show are the actual outputs, and the commands that they show work."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def test_snippets_print_what_the_document_says(name, monkeypatch):
 
 
 def anchors(document: pathlib.Path) -> set[str]:
-    """The anchors of a document's headings, as GitHub makes them."""
+    """The anchors of a document's headings, as GitHub generates them."""
     headings = re.findall(r"(?m)^#+ (.*)$", document.read_text(encoding="utf-8"))
     return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
 
@@ -64,7 +64,7 @@ def test_links_lead_somewhere(document):
 
 
 def shell_lines(document: str) -> list[list[str]]:
-    """The command lines of a document's shell blocks, as words; variables are kept as they are written."""
+    """The command lines of a document's shell blocks, split into words; variables are not expanded."""
     blocks = re.findall(r"(?ms)^```(?:shell)?\n(.*?)^```$", text_of(document))
     lines = (line for block in blocks for line in block.replace("\\\n", " ").splitlines())
     lines = (line for line in lines if re.match(r"\s*(python|echo)\s", line))
@@ -72,14 +72,14 @@ def shell_lines(document: str) -> list[list[str]]:
 
 
 def shown_commands(document: str) -> list[list[str]]:
-    """Every command line that runs Python on a file: those of the blocks, and those inside of sentences and tables."""
+    """Every command line that runs Python on a file, in shell blocks, sentences and tables."""
     inline = [shlex.split(line) for line in re.findall(r"`(python [^`]+)`", text_of(document))]
     commands = [*shell_lines(document), *inline]
     return [words[1:] for words in commands if words[0] == "python" and not words[1].startswith("-")]
 
 
 def is_flag(script: str, argument: str) -> bool:
-    """Whether absl would take `--name=value`, `--name` or `--noname`."""
+    """Whether absl would accept `--name=value`, `--name` or `--noname`."""
     flags = described(script)["flags"]
     name = argument.removeprefix("--").split("=")[0]
     if name in flags:
@@ -108,14 +108,14 @@ def test_every_flag_in_a_sentence_is_one_of_some_script(document):
 
 
 def test_the_readers_of_documents_see_what_is_there():
-    """The tests above would pass on empty lists."""
+    """The tests above would also pass with empty lists."""
     scripts = {words[0] for document in ("README.md", "docs/guide.md") for words in shown_commands(document)}
     assert scripts >= {*SCRIPTS}
     assert not is_flag("run_classifier.py", "--do_lower=False") and not is_flag("run_classifier.py", "--learning_rate")
     assert is_flag("run_classifier.py", "--nodo_lower_case") and is_flag("run_classifier.py", "--learning_rate=1")
 
 
-# What takes minutes with the numbers of the documents gets smaller ones. The last value of a flag counts.
+# Smaller numbers for commands that would take minutes with those of the documents. The last value of a flag counts.
 SHORTER = {
     "run_pretraining.py": ["--num_train_steps=3", "--num_warmup_steps=1", "--max_eval_steps=2"],
     "run_classifier.py": ["--num_train_epochs=1", "--train_batch_size=32"],
@@ -129,7 +129,7 @@ NOT_RUN = ("export_saved_model.py", "--use_tpu=True", "gs://", "serving/", "benc
 
 @pytest.fixture(scope="module")
 def user(tmp_path_factory):
-    """A folder with everything that the command lines of README.md and docs/guide.md name, in small."""
+    """A folder with small versions of all files that the command lines of README.md and docs/guide.md use."""
     folder = tmp_path_factory.mktemp("user")
     for name in ("model", "glue/MRPC", "squad", "xnli/multinli", "tmp", "corpus"):
         (folder / name).mkdir(parents=True)
@@ -148,7 +148,7 @@ def user(tmp_path_factory):
 
 
 def write_model(folder: pathlib.Path) -> None:
-    """A random model with the demo's vocabulary, laid out as Google's releases are."""
+    """Writes a random model with the demo's vocabulary, in the layout of Google's releases."""
     shutil.copy(DEMO / "vocab.txt", folder)
     size = len((DEMO / "vocab.txt").read_text().split())
     config = toy_data.config(vocab_size=size, num_hidden_layers=4, max_position_embeddings=512)
@@ -183,7 +183,7 @@ def write_tables(folder: pathlib.Path) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("document", ["README.md", "docs/guide.md"])
 def test_command_lines_work_as_typed(document, user, command_lines):
-    """In the order of the document, since later ones use what earlier ones wrote; on small data of the same layout."""
+    """Runs them in order, since later ones use the files of earlier ones; on small data of the same layout."""
     places = {
         **dict.fromkeys(("$BERT_BASE_DIR", "$BERT_LARGE_DIR", "$BERT_CASED_DIR"), f"{user}/model"),
         **{"$GLUE_DIR": f"{user}/glue", "$SQUAD_DIR": f"{user}/squad", "$XNLI_DIR": f"{user}/xnli"},
@@ -209,7 +209,7 @@ def test_command_lines_work_as_typed(document, user, command_lines):
 
 
 def test_the_reference_s_first_command_works_on_the_sample_text(command_lines, tmp_path):
-    """As its README prints it, with the demo's vocabulary in the place of a released one."""
+    """The command in its README, with the demo's vocabulary instead of a released one."""
     from bert_tf2 import records
 
     command = (
@@ -233,7 +233,7 @@ def test_the_reference_s_first_command_works_on_the_sample_text(command_lines, t
 
 @pytest.mark.slow
 def test_the_readme_s_python_prints_its_own_lines_only(tmp_path):
-    """No message of TensorFlow's about devices, on either stream."""
+    """TensorFlow's messages about devices appear on neither stream."""
     (program,) = re.findall(r"(?ms)^```python\n(.*?)^```$", text_of("README.md"))
     config = BertConfig(**{**toy_data.config().to_dict(), "vocab_size": 888})
     folder = tmp_path / "uncased_L-12_H-768_A-12"

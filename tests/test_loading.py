@@ -1,4 +1,4 @@
-"""bert_tf2.load: weights of every kind with what lies beside them; the values of the scripts; what is missing."""
+"""bert_tf2.load: weights of every kind with the files next to them; the same values as the scripts; errors."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ SENTENCES = ["the film was [MASK] .", "[MASK] lives in [MASK] ||| where ?"]
 
 
 def make_folder(path: pathlib.Path, model, step: int = 7) -> pathlib.Path:
-    """What a release holds: weights, configuration, vocabulary."""
+    """Writes the files of a release: weights, configuration, vocabulary."""
     path.mkdir()
     toy_data.write_model(path)
     randomize(model)

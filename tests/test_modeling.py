@@ -1,4 +1,4 @@
-"""The encoder against the reference's own numbers, and against the same mathematics in numpy."""
+"""The encoder against the reference's numbers, and against an implementation in numpy."""
 
 import numpy as np
 import pytest
@@ -40,7 +40,7 @@ def test_encoder_equals_the_reference(golden_model, case):
     mask, types = (golden.get(name) for name in ("input_mask", "token_type_ids"))
     output = golden_model(golden["input_ids"], mask, types)
 
-    # Where a row is all padding, the scores sit at -10000, and float32 steps by 1e-3 there.
+    # In a row of padding only, the scores are near -10000, where float32 has a resolution of 1e-3.
     mask = np.ones_like(golden["input_ids"]) if mask is None else mask
     allowed = np.where(mask.any(axis=1), 2e-5, 5e-3)
     compared = {
@@ -247,7 +247,7 @@ def test_fresh_weights_are_truncated_normal_and_biases_zero():
     values = {name: variable.numpy() for name, variable in checkpoint.tf1_variables(model).items()}
     words = values["bert/embeddings/word_embeddings"]
     assert np.abs(words).max() <= 0.1  # two deviations
-    # Cut at two deviations, a normal distribution keeps 0.87962566 of its own; TensorFlow 1 does not make up for it.
+    # Cut at two deviations, a normal distribution keeps 0.87962566 of its own; TensorFlow 1 does not correct this.
     np.testing.assert_allclose(words.std(), 0.05 * 0.87962566, rtol=0.01)
     for name, value in values.items():
         if name.endswith(("bias", "beta")):

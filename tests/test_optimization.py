@@ -65,7 +65,7 @@ def test_optimizer_equals_the_reference():
 
 
 def adamw(w, gradients, rate, decay, corrected):
-    """Loshchilov & Hutter (2019), algorithm 2, in float64; `corrected` is lines 9 and 10."""
+    """Loshchilov & Hutter (2019), algorithm 2, in float64; `corrected` applies lines 9 and 10."""
     m = v = np.zeros_like(w)
     for t, g in enumerate(gradients, 1):
         m, v = 0.9 * m + 0.1 * g, 0.999 * v + 0.001 * g**2
@@ -86,7 +86,7 @@ def test_adam_equals_a_textbook(corrected, name, decay):
     wanted = adamw(start, gradients, 0.02, decay, corrected)
     other = adamw(start, gradients, 0.02, decay, not corrected)
     np.testing.assert_allclose(variable, wanted, atol=2e-6)
-    assert np.abs(other - wanted).max() > 0.05  # the two can be told apart
+    assert np.abs(other - wanted).max() > 0.05  # the two variants differ
 
 
 def test_the_first_step_by_hand():

@@ -1,4 +1,4 @@
-"""Records: every kind written, read, and refused where it does not fit."""
+"""Records: every kind is written, read, and rejected if it does not match."""
 
 import itertools
 
@@ -53,7 +53,7 @@ def read(paths, batch_size=2, kind=records.PRETRAINING, sizes=SIZES, **how):
 
 
 def fault(path, kind=records.PRETRAINING, sizes=SIZES) -> str | None:
-    """What find_fault says, after making sure that it speaks exactly when reading fails."""
+    """The message of find_fault, after a check that there is one if and only if reading fails."""
     refusal = None
     try:
         unusable = not list(read([path], kind=kind, sizes=sizes))

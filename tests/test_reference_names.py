@@ -1,8 +1,8 @@
-"""Every name that a user of the reference may import: it is here with the same arguments, or the guide tells of it.
+"""Every name that a user of the reference may import exists here with the same arguments, or is in the guide.
 
-A name "is here" if the module that stands for the reference's has it and takes the reference's arguments, by the same
-names and in the same order; further ones have defaults. Otherwise the table of its module in docs/migrating.md, under
-"Your own code", must have it in its first column.
+A name exists here if the module that replaces the reference's has it and accepts the reference's arguments, with the
+same names and in the same order; further arguments have defaults. Otherwise the table of its module in
+docs/migrating.md, under "Your own code", must have it in its first column.
 """
 
 import importlib
@@ -29,7 +29,7 @@ MODULES = {
     "extract_features": "finetuning.extract_features",
 }
 
-# How the reference's classes are made, which its table of names does not say; None: otherwise, which the guide tells.
+# The constructors of the reference's classes, which its table of names does not contain; None if the guide covers them.
 CONSTRUCTORS = {
     "tokenization.FullTokenizer": "vocab_file do_lower_case",
     "tokenization.BasicTokenizer": "do_lower_case",
@@ -57,7 +57,7 @@ CONSTRUCTORS = {
 
 
 def guide() -> dict[str, str]:
-    """The section of the guide on each of the reference's modules, by the module's name."""
+    """The section of the guide for each of the reference's modules, by the module's name."""
     text = (ROOT / "docs" / "migrating.md").read_text(encoding="utf-8")
     text = text[text.index("\n## Your own code") :]
     parts = re.split(r"^### `(\w+)`.*\n", text, flags=re.MULTILINE)[1:]
@@ -65,7 +65,7 @@ def guide() -> dict[str, str]:
 
 
 def told(section: str) -> set[str]:
-    """The names in code in the first cells of a section's table, methods as Class.method."""
+    """The names in code style in the first cells of a section's table, methods as Class.method."""
     first_cells = re.findall(r"^\| (.*?) \|", section, flags=re.MULTILINE)
     return {
         name for cell in first_cells for code in re.findall(r"`([^`]+)`", cell) for name in re.findall(r"[\w.]+", code)
@@ -79,7 +79,7 @@ def reference_names() -> list[tuple[str, dict]]:
 
 
 def missing(module: str, entry: dict) -> list[str]:
-    """What of a function or class of the reference is not here under its name."""
+    """The parts of a function or class of the reference that do not exist here under its name."""
     ours = getattr(importlib.import_module(f"bert_tf2.{MODULES[module]}"), entry["name"], None)
     if ours is None:
         return [entry["name"]]
@@ -93,7 +93,7 @@ def missing(module: str, entry: dict) -> list[str]:
 
 
 def accepts(function, arguments: list[str]) -> bool:
-    """Whether a function (or a class) takes these arguments, and needs no more."""
+    """Whether a function (or a class) accepts these arguments and requires no others."""
     parameters = [*inspect.signature(function).parameters.values()]
     first, others = parameters[: len(arguments)], parameters[len(arguments) :]
     may_be_left_out = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)

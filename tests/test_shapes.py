@@ -1,4 +1,4 @@
-"""Arguments of the wrong shape: one line at the door, whatever runs the model; and no operation in a graph for it."""
+"""Arguments of the wrong shape: a one-line error however the model is run, and no additional operations in graphs."""
 
 from __future__ import annotations
 
@@ -225,7 +225,7 @@ def test_labels_may_be_a_column(models, kind):
     np.testing.assert_allclose(found[0].mean(), wanted[0].mean(), rtol=1e-6)
 
 
-# Whatever runs the model, the message stays one line
+# The message is one line however the model is run
 
 
 @pytest.mark.slow
@@ -261,7 +261,7 @@ def test_user_errors_from_inside_a_layer_stay_one_line(bert):
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", MAKERS)
 def test_nothing_is_added_to_a_graph(models, kind, monkeypatch):
-    """The step of a training whose batches are of any length: the same operations with and without the checks."""
+    """A training step with batches of any length has the same operations with and without the checks."""
     batch = batch_for(kind)
     spec = {name: tf.TensorSpec([None] * value.ndim, value.dtype) for name, value in batch.items()}
 

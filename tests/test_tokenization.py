@@ -1,4 +1,4 @@
-"""The tokenizer against the reference's recorded answers, a character-by-character tokenizer, and hand-made cases."""
+"""The tokenizer against the reference's recorded results, a character-by-character tokenizer, and manual cases."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ needs_golden = pytest.mark.skipif(not GOLDEN.is_dir(), reason="the reference's r
 
 SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
 
-# Characters that one of the steps treats in a way of its own, and some that only look so.
+# Characters with special treatment in one of the steps, and some that look similar.
 ODD = (
     "aZé\u00c5\u1e9b\u0301\u0327\u0345"  # letters, with accents before or after them
     "ΣσςΑΌİıßﬀǅ"  # lower case that depends on the neighbours, or is longer
@@ -38,11 +38,11 @@ ODD = (
 
 @pytest.fixture(scope="module")
 def naive():
-    """The benchmark's tokenizer, which goes character by character."""
+    """The benchmark's tokenizer, which works character by character."""
     spec = importlib.util.spec_from_file_location("naive_tokenizer", ROOT / "benchmarks" / "tokenization.py")
     module = importlib.util.module_from_spec(spec)
     with pytest.MonkeyPatch.context() as patch:
-        patch.syspath_prepend(str(ROOT / "benchmarks"))  # where it stands when it is run
+        patch.syspath_prepend(str(ROOT / "benchmarks"))  # as when it is run as a script
         patch.setitem(sys.modules, spec.name, module)  # where its dataclasses look up their annotations
         spec.loader.exec_module(module)
     return module
@@ -237,7 +237,7 @@ def test_a_tokenizer_can_be_sent_to_another_process(tmp_path):
     fresh = len(pickle.dumps(tokenizer))
     tokenizer.tokenize("ab " + " ".join(map(str, range(1000))))
     data = pickle.dumps(tokenizer)
-    assert len(data) == fresh  # the memory does not go along
+    assert len(data) == fresh  # the cache is not pickled
     assert pickle.loads(data).tokenize("AB") == ["a", "##b"]
 
 

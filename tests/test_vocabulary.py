@@ -1,4 +1,4 @@
-"""Vocabularies learned from small texts: their order, their size, and that the tokenizer can use them."""
+"""Vocabularies learned from small texts: their order, their size, and their use by the tokenizer."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def test_the_size_is_used_up_and_frequent_pieces_come_first():
 
 def test_the_first_pieces_by_hand():
     """In each of the three copies of the text "alking", "the" and "was" occur four times; nothing else is as frequent
-    once the longest form has taken its share (of "talk" for example "talking" leaves three cases)."""
+    after the longest form is counted (of "talk" for example "talking" leaves three occurrences)."""
     characters = [entry for entry in vocabulary.build_vocab(TEXTS, num_unused=0) if len(entry.strip("#")) == 1]
     for room in (2, 3):
         entries = vocabulary.build_vocab(TEXTS, 5 + len(characters) + room, num_unused=0)

@@ -1,4 +1,4 @@
-"""What torch.save writes, put together by hand: PyTorch is not needed."""
+"""Files in the format of torch.save, created without PyTorch."""
 
 import collections
 import io
@@ -17,7 +17,7 @@ DTYPES = {"f4": "FloatStorage", "f2": "HalfStorage", "f8": "DoubleStorage", "i8"
 
 
 def pickled(value) -> bytes:
-    """The instructions that make `value`, with the names in it unresolved."""
+    """The pickle instructions for `value`, in which names are not resolved."""
     if isinstance(value, Name):
         return b"c" + f"{value.module}\n{value.name}\n".encode()
     if isinstance(value, Call):
@@ -44,7 +44,7 @@ def storage(key, count, kind="FloatStorage", *view):
 
 
 def tensor(key, array, *view):
-    """How a tensor that has its storage for itself is described."""
+    """The description of a tensor with its own storage."""
     kind = DTYPES[array.dtype.str[1:]]
     strides = tuple(stride // array.itemsize for stride in array.strides)
     return Call(REBUILD, (storage(key, array.size, kind, *view), 0, array.shape, strides, False, Call(ORDERED, ())))
@@ -68,7 +68,7 @@ FACTS = {"protocol_version": 1001, "little_endian": True, "type_sizes": {"short"
 
 
 def legacy_bytes(value, storages, magic=0x1950A86A20F9469CFC6C, facts=None) -> bytes:
-    """`storages`: key -> (how many numbers, bytes)."""
+    """`storages`: key -> (number of values, bytes)."""
     pickles = [program(magic), program(1001), program(facts or FACTS)]
     pickles += [value if isinstance(value, bytes) else program(value), program(sorted(storages))]
     return b"".join(pickles) + b"".join(

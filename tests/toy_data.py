@@ -1,4 +1,4 @@
-"""Data of every task, so easy that a tiny model learns them in seconds: one word of a sentence tells the answer."""
+"""Data for every task that a tiny model learns in seconds: one word of a sentence determines the answer."""
 
 from __future__ import annotations
 
@@ -48,21 +48,21 @@ def config(**changes) -> BertConfig:
 
 
 def write_model(folder: pathlib.Path, **changes) -> dict[str, str]:
-    """Writes configuration and vocabulary; returns the flags that name them."""
+    """Writes the configuration and the vocabulary; returns their flags."""
     (folder / "bert_config.json").write_text(config(**changes).to_json_string())
     (folder / "vocab.txt").write_text("".join(f"{word}\n" for word in VOCAB))
     return {"bert_config_file": str(folder / "bert_config.json"), "vocab_file": str(folder / "vocab.txt")}
 
 
 def _around(word: str, draw: random.Random) -> list[str]:
-    """A word among others, at any place."""
+    """A word among others, at a random position."""
     words = draw.choices(OTHERS[:11], k=draw.randrange(1, 12))
     words.insert(draw.randrange(len(words) + 1), word)
     return words
 
 
 def sentences(count: int, seed: int) -> list[tuple[str, str]]:
-    """(text, "yes" or "no"), each in turn."""
+    """(text, "yes" or "no"), alternating."""
     draw = random.Random(seed)
     return [
         (" ".join(_around(draw.choice((GOOD, BAD)[number % 2]), draw)), ("yes", "no")[number % 2])
@@ -89,7 +89,7 @@ TSV_COLUMNS = {"text_a_column": "text", "label_column": "answer", "id_column": "
 
 
 def squad(count: int, seed: int, impossible: bool = False) -> dict:
-    """Questions for a place, which is the answer; with `impossible`, every third paragraph has none."""
+    """Questions about a place, which is the answer; with `impossible`, every third paragraph has no answer."""
     draw = random.Random(seed)
     found = []
     for number in range(count):

@@ -1,4 +1,4 @@
-"""The best weights of a training that evaluates: a folder of their own, and when to give up on better ones."""
+"""The best weights of a training with evaluations, in a separate folder, and early stopping."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def best_folder(options: FineTuneOptions) -> str:
 
 
 def folder_of_weights(options: FineTuneOptions) -> str:
-    """Where to take trained weights from: the best ones, unless the training went on without an evaluation."""
+    """The folder of the trained weights: the best ones, unless the training continued without an evaluation."""
     newest = checkpoint.latest_checkpoint(options.output_dir)
     best = Best(options, begun=newest is not None)
     up_to_date = best.found and best.last_step >= checkpoint.Checkpoint(newest).global_step
@@ -36,13 +36,13 @@ _LARGEST_MEASURE = 1e9  # all measures are shares or percentages
 
 
 def _is_measure(value: object) -> bool:
-    """Whether it is the value of a measure, or the sign that there is none yet."""
+    """Whether `value` is the value of a measure, or the placeholder if there is none yet."""
     if value is None or value == -np.inf:
         return True
     return isinstance(value, (int, float)) and not isinstance(value, bool) and abs(value) < _LARGEST_MEASURE
 
 
-# What measure.json holds, and how it is recognised.
+# The fields of measure.json, and a check for each.
 _SEEN: Mapping[str, Callable[[object], bool]] = {
     "measure": lambda value: value is None or isinstance(value, str),
     "value": _is_measure,
@@ -51,13 +51,13 @@ _SEEN: Mapping[str, Callable[[object], bool]] = {
 
 
 class Best:
-    """The best weights so far, in a folder of their own, and when to give up hope for better ones.
+    """The best weights so far, in a separate folder, and early stopping.
 
-    What was seen is in `measure.json` beside them, for a training that is continued and for later calls.
+    `measure.json` next to the weights holds the results so far, for a resumed training and for later calls.
     """
 
     def __init__(self, options: FineTuneOptions, begun: bool):
-        """`begun`: whether output_dir holds a training. If not, weights in the folder are those of a deleted one."""
+        """`begun`: whether output_dir contains a training. If not, weights in the folder are those of a deleted one."""
         self.folder = best_folder(options)
         self._patience = options.patience
         self._file = os.path.join(self.folder, "measure.json")
@@ -67,10 +67,10 @@ class Best:
             self._seen = self._read()
 
     def _read(self) -> dict:
-        """What was seen until now.
+        """Reads the results so far.
 
         Raises:
-          UserError: the file is damaged, or the weights that it tells of are gone.
+          UserError: the file is damaged, or its weights are missing.
         """
         try:
             seen = files.read_json(self._file)
@@ -102,7 +102,7 @@ class Best:
 
     @property
     def given_up(self) -> bool:
-        """Whether the training should end, which is logged."""
+        """Returns whether to stop the training, and logs it."""
         if not 0 < self._patience <= self._seen["evaluations_since"]:
             return False
         since, name = self._seen["evaluations_since"], self._seen["measure"]
@@ -110,7 +110,7 @@ class Best:
         return True
 
     def look(self, model, step: int, name: str, value: float) -> bool:
-        """Takes in an evaluation; whether to stop."""
+        """Records the result of an evaluation; returns whether to stop."""
         if value > self._seen["value"]:
             self._seen = {"measure": name, "value": value, "step": step, "last_step": step, "evaluations_since": 0}
             folder = checkpoint.CheckpointFolder(self.folder, keep_checkpoint_max=1)
@@ -118,7 +118,7 @@ class Best:
         else:
             self._seen["last_step"] = step
             self._seen["evaluations_since"] += 1
-        # JSON has no infinity, which stands for "no evaluation gave a number".
+        # JSON has no infinity, the value while no evaluation has given a number.
         files.write_json(self._file, {**self._seen, "value": self._seen["value"] if self.found else None})
         write_scalars(self._events, step, {name: value})
         logging.info("step %d: %s %.4f (best so far %.4f)", step, name, value, self._seen["value"])

@@ -1,6 +1,6 @@
-"""Fine-tuning, written once: read, train with an eye on a measure, evaluate, predict, export.
+"""Fine-tuning for all tasks: read, train with optional evaluations, evaluate, predict, export.
 
-What a task adds is an object with a few methods (`Task`); the idea is ELECTRA's (finetune/task.py there).
+A task is an object with a few methods (`Task`), as in ELECTRA (finetune/task.py there).
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ Export = Callable[..., str]
 
 
 class Scores(NamedTuple):
-    """How good the answers of one part are.
+    """The scores of the answers of one part.
 
     Attributes:
-      metrics: everything, for `eval_metrics.json`.
-      main: the name of the measure, among `metrics`, by which --eval_steps chooses the best weights; higher is better.
-      figures: the names of the measures that the last lines of a run show.
+      metrics: all metrics, for `eval_metrics.json`.
+      main: the key in `metrics` by which --eval_steps chooses the best weights; higher is better.
+      figures: the keys of the metrics in the summary at the end of a run.
       results: for `eval_results.txt`, which the reference writes for some tasks; None for the others.
       screen: a table for the log, or "".
     """
@@ -51,19 +51,19 @@ class Scores(NamedTuple):
 
 
 class Task(abc.ABC):
-    """What one task is. The driver calls `begin` first, then the other methods.
+    """A fine-tuning task. The driver calls `begin` first, then the other methods.
 
-    The examples of a call come in parts: "train", "eval" and "predict", or with a name that begins so
-    ("eval_mismatched" is a second table to evaluate on). A part's records are written to PART.tf_record.
+    The examples of a call are divided into parts: "train", "eval" and "predict", or a name with such a prefix
+    ("eval_mismatched" is a second evaluation set). The records of a part are written to PART.tf_record.
 
     Attributes:
-      script: the script of the task, for the command to type next.
-      export_as: what export_saved_model.py calls the task.
-      unit: what a record holds: examples, or windows over longer texts.
+      script: the script of the task, for the suggested next command.
+      export_as: the name of the task in export_saved_model.py.
+      unit: what a record contains: examples, or windows over longer texts.
       eval_parts, predict_parts: the parts to evaluate on and to predict.
       options: the settings.
-      config, tokenizer: the model's, from `begin` on.
-      examples: those of each part that the call needs.
+      config, tokenizer: those of the model; set by `begin`.
+      examples: part -> examples, for the parts that the call needs.
       label_map: the meaning of the outputs; None for a task without labels.
     """
 
@@ -81,7 +81,7 @@ class Task(abc.ABC):
         self.label_map: LabelMap | None = None
 
     def begin(self, config: BertConfig, tokenizer: FullTokenizer) -> None:
-        """Reads all parts: an error in the last one must not show after hours of training."""
+        """Reads all parts, so that an error in the last one does not appear after hours of training."""
         self.config, self.tokenizer = config, tokenizer
         self.examples = {part: self.read(part) for part in self._parts()}
         self.label_map = self.find_labels()
@@ -110,15 +110,15 @@ class Task(abc.ABC):
         """The examples of a part. Raises UserError if its file is missing or malformed."""
 
     def find_labels(self) -> LabelMap | None:
-        """The labels, after all parts have been read. Raises UserError if nothing states them."""
+        """The labels, after all parts have been read. Raises UserError if they are not known."""
         return None
 
     @abc.abstractmethod
     def make_model(self, dtype: str):
-        """The model of `heads`; `dtype` is a Keras dtype policy."""
+        """Creates the model, one of `heads`; `dtype` is a Keras dtype policy."""
 
     def size(self, part: str) -> int:
-        """The number of examples that an epoch counts."""
+        """The number of examples in an epoch."""
         return len(self.examples[part])
 
     @abc.abstractmethod
@@ -131,11 +131,11 @@ class Task(abc.ABC):
 
     @abc.abstractmethod
     def answers(self, part: str, batches: Batches) -> Any:
-        """Makes answers of the model's outputs: for each batch the record's features and `model.outputs`."""
+        """Converts model outputs to answers; a batch contains the record's features and `model.outputs`."""
 
     @abc.abstractmethod
     def score(self, part: str, answers: Any) -> Scores:
-        """Compares the answers of a part with the right ones."""
+        """Scores the answers of a part against the right ones."""
 
     @abc.abstractmethod
     def write(self, part: str, answers: Any) -> Sequence[str]:
@@ -146,23 +146,23 @@ class Task(abc.ABC):
         return {"labels": self.label_map}
 
     def next_switches(self) -> Iterable[str]:
-        """The switches that would make sense after a training, in this order."""
+        """The switches to suggest after a training, in this order."""
         return ("do_eval", "do_predict", "do_export")
 
 
 def run(task: Task, export: Export | None = None) -> dict[str, Any] | None:
-    """Trains, evaluates, predicts and exports, as the switches of the options say.
+    """Trains, evaluates, predicts and exports, according to the switches of the options.
 
     Args:
       task: the task, with its options.
-      export: writes a SavedModel; `bert_tf2.export.run.export_model`. Needed with do_export. (An export may hold any
-        task, so the tasks do not know it.)
+      export: writes a SavedModel; `bert_tf2.export.run.export_model`. Needed with do_export. (Tasks do
+        not import it, because an export may contain any task.)
 
     Returns:
-      What the evaluation found, as in `eval_metrics.json` and `eval_results.txt`. None without an evaluation.
+      The results of the evaluation, as in `eval_metrics.json` and `eval_results.txt`. None without an evaluation.
 
     Raises:
-      UserError: files that are missing, malformed or do not fit together.
+      UserError: files are missing, malformed or inconsistent.
       ValueError: do_export without `export`.
     """
     if task.options.do_export and export is None:
@@ -172,7 +172,7 @@ def run(task: Task, export: Export | None = None) -> dict[str, Any] | None:
 
 
 class _Call:
-    """One run of the driver. The constructor finds what is wrong before anything is computed."""
+    """One run of the driver. The constructor raises errors before anything is computed."""
 
     def __init__(self, task: Task, tuner: FineTuner):
         self._task = task
@@ -204,7 +204,7 @@ class _Call:
         return self._task.label_map.num_labels if self._task.label_map else 0
 
     def _records(self, part: str) -> tuple[str, int]:
-        """The path of a part's records, which are written at the first use, and their number."""
+        """The path of the records of a part, which are written on first use, and their number."""
         if part not in self._written:
             path = self._tuner.record_file(f"{part}.tf_record")
             self._written[part] = path, records.write_records(path, self._task.kind(part), self._task.rows(part))
@@ -233,7 +233,7 @@ class _Call:
         return self._task.answers(part, batches)
 
     def _answers(self, part: str) -> Any:
-        """By the final weights."""
+        """The answers of the final weights."""
         if part not in self._answered:
             self._answered[part] = self._compute(part)
         return self._answered[part]
@@ -242,7 +242,7 @@ class _Call:
         return self._task.score(part, self._answers(part))
 
     def _report(self, scores: Mapping[str, Scores], written: list[str]) -> dict[str, Any]:
-        """Writes and logs what an evaluation found; of a further table under the second part of its name."""
+        """Writes and logs the results of an evaluation; those of a further set under the second part of its name."""
         metrics: dict[str, Any] = {}
         results: dict[str, float] = {}
         for part, found in scores.items():
@@ -275,7 +275,7 @@ class _Call:
         )
 
     def _tell_summary(self, scores: Mapping[str, Scores], written: Sequence[str], exported: str | None) -> None:
-        """Logs what was written and found, and the command that comes next: the first switch that was off."""
+        """Logs the files, the scores, and the suggested next command: the first switch that was off."""
         options = self._options
         trained = checkpoint.latest_checkpoint(options.output_dir) if options.do_train else None
         paths = [trained] if trained else []
@@ -292,7 +292,7 @@ class _Call:
 
 _ALSO_OF_EXPORT = ("bert_config_file", "vocab_file", "max_seq_length", "precision")
 
-# Settings of a training, which mean nothing to what comes after it.
+# Settings of training, which do not affect what follows it.
 _OF_TRAINING = {
     *(field.name for field in dataclasses.fields(OptimizerOptions)),
     *("do_train", "do_eval", "do_predict", "do_export", "train_file", "init_checkpoint", "num_train_epochs"),
@@ -301,14 +301,14 @@ _OF_TRAINING = {
 
 
 def known_labels(options: FineTuneOptions, tagging: bool = False) -> LabelMap | None:
-    """The labels in label_map.json beside the weights in use, if there is one. A new training finds its own.
+    """The labels in label_map.json next to the weights in use, if it exists. A new training determines its own.
 
     Args:
       options: the settings of the call.
       tagging: whether the weights must be for tagging words, and not for classification.
 
     Raises:
-      UserError: they are for the other, or label_map.json is broken.
+      UserError: the labels are for the other kind of task, or label_map.json is malformed.
     """
     if checkpoint.latest_checkpoint(options.output_dir):
         folder, label_map = options.output_dir, load_label_map(options.output_dir)
@@ -317,7 +317,7 @@ def known_labels(options: FineTuneOptions, tagging: bool = False) -> LabelMap | 
         folder, label_map = source.folder, sources.labels_of(source)
         own_file = files.exists(os.path.join(folder, LABEL_MAP_FILE))
         if not tagging and not own_file and _are_numbered(label_map):
-            label_map = None  # the task knows better names for its outputs
+            label_map = None  # the task has better names for its outputs
     else:
         return None
     if label_map and (label_map.task == TAGGING_TASK) != tagging:
@@ -329,5 +329,5 @@ def known_labels(options: FineTuneOptions, tagging: bool = False) -> LabelMap | 
 
 
 def _are_numbered(label_map: LabelMap | None) -> bool:
-    """Whether the labels are LABEL_0 and so on: Hugging Face's names where nobody gave any."""
+    """Whether the labels are LABEL_0 and so on, Hugging Face's default names."""
     return bool(label_map and label_map.labels) and all(re.fullmatch(r"LABEL_\d+", name) for name in label_map.labels)

@@ -1,6 +1,6 @@
-"""Contextual embeddings as features: what extract_features.py does once its flags are read.
+"""Contextual embeddings as features: the implementation of extract_features.py.
 
-The paper's section 5.3 uses BERT this way: the weights stay as they are, and another model reads the hidden states.
+Section 5.3 of the paper uses BERT this way: the weights are frozen, and another model uses the hidden states.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ Text = str | tuple[str, str]
 
 @dataclasses.dataclass(frozen=True)
 class InputExample:
-    """A line of the input: one text, or two around ` ||| `."""
+    """A line of the input: one text, or two separated by ` ||| `."""
 
     unique_id: int
     text_a: str
@@ -41,7 +41,7 @@ class InputExample:
 
 @dataclasses.dataclass(frozen=True)
 class InputFeatures:
-    """A line as the model reads it.
+    """The model input for one line.
 
     Attributes:
       unique_id: the number of the line.
@@ -57,10 +57,10 @@ class InputFeatures:
 
 
 def run(options: FeatureOptions) -> int:
-    """Writes one JSON line (or one vector) for each line of the input; returns how many.
+    """Writes one JSON line (or one vector) for each line of the input; returns their number.
 
     Raises:
-      UserError: files that are missing or do not fit together, a layer that the model does not have.
+      UserError: files are missing or inconsistent, or the model does not have one of the layers.
     """
     config = BertConfig.from_json_file(options.bert_config_file)
     layers = parse_layers(options.layers, config.num_hidden_layers)
@@ -100,7 +100,7 @@ def _write(options: FeatureOptions, layers: Sequence[int], states: Iterable[tupl
 
 
 def _logged(features: Iterable[InputFeatures]) -> Iterator[InputFeatures]:
-    """Passes features on; logs the first in words, and with --verbose_logging several as the model gets them."""
+    """Yields the features; logs the first as text, and several as numbers if --verbose_logging is set."""
     for number, feature in enumerate(features):
         if number < _LOGGED_EXAMPLES:
             tokens = " ".join(map(tokenization.printable_text, feature.tokens))
@@ -114,10 +114,10 @@ def _logged(features: Iterable[InputFeatures]) -> Iterator[InputFeatures]:
 
 
 def parse_layers(layers: str, num_hidden_layers: int) -> list[int]:
-    """Turns "-1,-2" into [-1, -2], the numbers as they were given.
+    """Parses "-1,-2" to [-1, -2]; negative numbers are kept.
 
     Raises:
-      UserError: not numbers, or a layer that the model does not have.
+      UserError: `layers` is not a list of numbers, or the model does not have one of the layers.
     """
     try:
         numbers = [int(number) for number in layers.split(",")]
@@ -128,7 +128,7 @@ def parse_layers(layers: str, num_hidden_layers: int) -> list[int]:
 
 
 def check_layers(layers: Sequence[int], num_hidden_layers: int, setting: str) -> None:
-    """Raises UserError for a layer that the model does not have, or if there is none; `setting` is what was given."""
+    """Raises UserError if the model does not have a layer, or `layers` is empty; `setting` begins the message."""
     for number in layers:
         if not -num_hidden_layers <= number < num_hidden_layers:
             raise UserError(
@@ -140,7 +140,7 @@ def check_layers(layers: Sequence[int], num_hidden_layers: int, setting: str) ->
 
 
 def read_examples(input_file: str) -> list[InputExample]:
-    """The lines of a file. ` ||| ` with a blank on both sides separates two texts; the last one in the line counts.
+    """Reads the lines of a file. ` ||| ` with a blank on both sides separates two texts; the last one in a line counts.
 
     Raises:
       UserError: the file is missing or is not UTF-8.
@@ -149,7 +149,7 @@ def read_examples(input_file: str) -> list[InputExample]:
 
 
 def _lines(input_file: str) -> Iterator[InputExample]:
-    """The same, one at a time."""
+    """Yields the result of `read_examples`."""
     for number, line in enumerate(files.read_lines(input_file)):
         text_a, separator, text_b = line.strip().rpartition(" ||| ")
         yield InputExample(number, text_a, text_b) if separator else InputExample(number, text_b, None)
@@ -163,7 +163,7 @@ def convert_examples_to_features(
 
 
 def _checked(examples: Iterable[InputExample], input_file: str, config: BertConfig) -> Iterator[InputExample]:
-    """Raises UserError at a line with two texts that the model cannot tell apart."""
+    """Yields the examples; raises UserError for two texts if the model cannot distinguish segments."""
     for example in examples:
         if example.text_b is not None:
             config.check_pairs(f"{input_file}, line {example.unique_id + 1}")
@@ -171,7 +171,7 @@ def _checked(examples: Iterable[InputExample], input_file: str, config: BertConf
 
 
 def convert_example(example: InputExample, seq_length: int, tokenizer: tokenization.FullTokenizer) -> InputFeatures:
-    """[CLS] text_a [SEP], and text_b [SEP] where there is one, cut or padded to seq_length."""
+    """[CLS] text_a [SEP], and text_b [SEP] if present, truncated or padded to seq_length."""
     tokens, first_length = join_texts(example.text_a, example.text_b, seq_length, tokenizer)
     padding = [0] * (seq_length - len(tokens))
     return InputFeatures(
@@ -193,22 +193,22 @@ def embed(
     max_seq_length: int = 128,
     batch_size: int = 32,
 ) -> np.ndarray | list[np.ndarray]:
-    """Vectors for texts: what extract_features.py writes, as arrays.
+    """Returns vectors for texts: the output of extract_features.py, as arrays.
 
     Args:
       model: the encoder, with trained weights.
       tokenizer: with the vocabulary of the model.
       texts: each a text, or a tuple of two.
       pooling: see `pool`; "none" gives every token a vector.
-      layers: which of the model's layers, -1 being the last; their values stand one after the other.
-      max_seq_length: the most tokens of a text, [CLS] and [SEP] included; longer ones are cut.
-      batch_size: texts that the model reads together, padded to the longest of them.
+      layers: the indexes of layers, -1 for the last; their values are concatenated.
+      max_seq_length: the maximum number of tokens of a text, including [CLS] and [SEP]; longer texts are truncated.
+      batch_size: the number of texts per batch, which is padded to the longest of them.
 
     Returns:
-      float32 [N, layers * D]; with "none" a list of N arrays [tokens, layers * D], [CLS] and [SEP] included.
+      float32 [N, layers * D]; with "none" a list of N arrays [tokens, layers * D], including [CLS] and [SEP].
 
     Raises:
-      UserError: a setting is out of range, or one of the texts is neither a text nor a pair.
+      UserError: a setting is out of range, or an element of `texts` is neither a text nor a pair.
     """
     config = model.config
     if pooling not in _POOLINGS:
@@ -244,7 +244,7 @@ def _states(
     input_mask: tf.Tensor,
     segment_ids: tf.Tensor,
 ) -> tf.Tensor:
-    """float32 [B, layers, F, D]. The graph is kept for later calls with the same model and layers."""
+    """float32 [B, layers, F, D]. The graph is cached for later calls with the same model and layers."""
     outputs = model(input_ids, input_mask, segment_ids).get_all_encoder_layers()
     return tf.cast(tf.stack([outputs[layer] for layer in layers], axis=1), tf.float32)
 
@@ -256,10 +256,10 @@ def extract(
     batch_size: int,
     pad_to: int | None = None,
 ) -> Iterator[tuple[InputFeatures, np.ndarray]]:
-    """Runs the encoder over lines, in batches that are cut to their own longest line.
+    """Runs the encoder over lines, in batches that are padded to their longest line.
 
     Args:
-      pad_to: a length for every batch instead.
+      pad_to: the length of every batch, instead of that of its longest line.
 
     Yields:
       Each line's features and its hidden states, float32 [layers, tokens, D], in the order of the input.
@@ -283,7 +283,7 @@ def extract(
 
 
 def token_line(feature: InputFeatures, layers: Sequence[int], values: np.ndarray) -> dict:
-    """What the reference writes for a line: for every token the values of every layer, [layers, tokens, D]."""
+    """The reference's JSON object for a line: for every token the values of every layer, [layers, tokens, D]."""
     return {
         "linex_index": feature.unique_id,
         "features": [
@@ -299,11 +299,11 @@ def token_line(feature: InputFeatures, layers: Sequence[int], values: np.ndarray
 
 
 def pool(values: np.ndarray, pooling: str) -> np.ndarray:
-    """One vector for a line: [layers, tokens, D] -> [layers * D], the layers one after the other.
+    """One vector for a line: [layers, tokens, D] -> [layers * D], the layers concatenated.
 
     Args:
-      pooling: "cls" takes the first token; "mean" and "max" go over all tokens, [CLS] and [SEP] included. "none" keeps
-        the tokens: -> [tokens, layers * D].
+      pooling: "cls" takes the first token; "mean" and "max" reduce over all tokens, including [CLS] and [SEP]. "none"
+        keeps the tokens: -> [tokens, layers * D].
     """
     layers, tokens, width = values.shape
     of_tokens = values.transpose(1, 0, 2).reshape(tokens, layers * width)
@@ -332,7 +332,7 @@ def _write_lines(path: str, lines: Iterable[dict]) -> int:
 
 
 def _write_array(path: str, vectors: Iterable[np.ndarray]) -> int:
-    """A float32 array [lines, values] that numpy.load reads."""
+    """Writes a float32 array [lines, values] for numpy.load."""
     rows = np.stack(list(vectors))
     with files.complete_or_absent(path) as (beside,), files.open_binary(beside, "wb") as stream:
         np.save(stream, rows)

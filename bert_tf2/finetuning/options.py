@@ -28,11 +28,11 @@ from bert_tf2.training.options import (
 class FineTuneOptions(LogOptions, VocabularyOptions, TrainingOptions):
     """The settings that all tasks share.
 
-    pad_to_max_length: without it a batch is as wide as its longest row, which changes no answer and, on MRPC, halves
-    the work. A TPU compiles for each width anew, so there every batch is padded.
+    pad_to_max_length: if off, a batch is as wide as its longest row, which does not change the results and, on MRPC,
+    halves the computation. A TPU compiles for each width, so every batch is padded there.
 
-    eval_steps: the best weights are kept in output_dir/best. Evaluation and prediction use them, in the same call and
-    in later ones.
+    eval_steps: the best weights are saved in output_dir/best. Evaluation and prediction use them, in this call and in
+    later ones.
     """
 
     needs = (("patience", "eval_steps"),)

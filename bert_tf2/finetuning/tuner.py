@@ -24,8 +24,8 @@ from bert_tf2.training.runner import Runner
 from bert_tf2.weights import provenance
 from bert_tf2.weights.labels import LabelMap, save_label_map
 
-# Into how many groups of like length a training batch is divided. More would leave less padding, but make the matrix
-# products so small that they get slower. The graph takes seconds longer to make, which a short training cannot regain.
+# The number of groups of similar length in a training batch. More groups leave less padding, but make the matrix
+# products small and slow. Tracing the graph takes seconds longer, which does not pay off in a short training.
 _LENGTH_GROUPS = 4
 _STEPS_WORTH_GROUPS = 100
 
@@ -35,16 +35,16 @@ class FineTuner:
 
     Attributes:
       config: the model's configuration.
-      tokenizer: for its vocabulary.
+      tokenizer: for the model's vocabulary.
       model: None until `make_model`.
-      global_step: of the model's weights, from then on.
+      global_step: that of the model's weights; set by `make_model`.
     """
 
     def __init__(self, options: FineTuneOptions):
-        """Reads configuration and vocabulary, and what is known of the weights that the call begins with.
+        """Reads the configuration, the vocabulary and the metadata of the initial weights.
 
         Raises:
-          UserError: files that are missing or disagree, or settings that do; or there are no weights, and none will be
+          UserError: files are missing, files or settings are inconsistent, or there are no weights and none will be
             trained.
         """
         self.options = options
@@ -69,13 +69,13 @@ class FineTuner:
         self._held.close()
 
     def make_model(self, make: Callable[[str], object]) -> None:
-        """Builds the model by `make(dtype policy)` and loads its weights, so that a misfit shows at once.
+        """Builds the model with `make(dtype policy)` and loads its weights, so that a mismatch is found early.
 
         The weights are the newest in output_dir, or the best there if nothing is trained, else those of
-        init_checkpoint. If this call trains, output_dir belongs to it from here on.
+        init_checkpoint. If this call trains, it locks output_dir.
 
         Raises:
-          UserError: a checkpoint that cannot be read or is another model's, or another training runs in output_dir.
+          UserError: a checkpoint cannot be read or belongs to another model, or another training runs in output_dir.
         """
         options = self.options
         files.make_directory(options.output_dir)
@@ -90,17 +90,17 @@ class FineTuner:
         return os.path.join(self.options.output_dir, name)
 
     def record_file(self, name: str) -> str:
-        """Where to write examples for the model: into output_dir, as the reference does.
+        """The path for a record file: in output_dir, as in the reference.
 
-        Beside a running training they go to a temporary folder, since that training evaluates on the records that are
-        in output_dir.
+        While another training is running it is in a temporary folder, since that training evaluates on the records in
+        output_dir.
         """
         if self.options.do_train or not output_lock.is_training_elsewhere(self.options.output_dir):
             return self.output_file(name)
         return os.path.join(self._held.enter_context(tempfile.TemporaryDirectory()), name)
 
     def save_labels(self, label_map: LabelMap) -> None:
-        """Writes label_map.json beside all the weights that the training will write."""
+        """Writes label_map.json next to all weights that the training will write."""
         save_label_map(self.options.output_dir, label_map)
         if self.options.eval_steps:
             save_label_map(best_folder(self.options), label_map)
@@ -137,10 +137,10 @@ class FineTuner:
 
         Args:
           path: the records.
-          kind: what they are.
-          num_examples: how many examples an epoch counts (for SQuAD questions, not windows, as in the reference).
-          num_labels: the limit for label ids, where there are such.
-          measure: evaluates the model as it stands: the measure's name and value, higher is better.
+          kind: their kind.
+          num_examples: the number of examples in an epoch (for SQuAD questions, not windows, as in the reference).
+          num_labels: the limit for label ids, if there are any.
+          measure: evaluates the current model; returns the measure's name and value, higher is better.
 
         Raises:
           UserError: too few examples for a single step.
@@ -149,7 +149,7 @@ class FineTuner:
         trainer = self._trainer(num_examples)
         begun = checkpoint.latest_checkpoint(options.output_dir) is not None
         if begun:
-            trainer.start()  # loads the weights once more, with the optimizer's slots
+            trainer.start()  # loads the weights again, with the optimizer's slots
         best = Best(options, begun) if measure and options.eval_steps else None
         for folder in [options.output_dir, *([best.folder] if best else [])]:
             provenance.write(folder, self.config, self.tokenizer, options.vocab_file)
@@ -170,10 +170,10 @@ class FineTuner:
             self.global_step = start_from(self.model, best.folder, None)
 
     def num_train_steps(self, num_examples: int) -> int:
-        """The steps of a training, as the reference counts them.
+        """The number of training steps, computed as in the reference.
 
         Raises:
-          UserError: not a single one, or more than can be counted.
+          UserError: there is not a single step, or there are too many.
         """
         options = self.options
         steps = num_examples / options.train_batch_size * options.num_train_epochs

@@ -1,4 +1,4 @@
-"""Pretraining examples as TFRecord files: what create_pretraining_data.py does once its flags are read."""
+"""Pretraining examples as TFRecord files: the implementation of create_pretraining_data.py."""
 
 from __future__ import annotations
 
@@ -115,7 +115,7 @@ def run(options: CreatePretrainingDataOptions) -> None:
       UserError: an input is missing or not UTF-8, the vocabulary lacks a special token, an output cannot be written or
         would overwrite an input or another output.
     """
-    from bert_tf2.weights import provenance  # late: it knows many formats, and a wrong flag should be answered at once
+    from bert_tf2.weights import provenance  # late: it imports the readers of many formats
 
     input_files = _find_inputs(options.input_file)
     output_files = [name.strip() for name in options.output_file.split(",")]

@@ -32,7 +32,7 @@ _LONGEST = 1_000_000  # every example is padded to its length, in memory
 
 @options
 class PretrainingDataOptions(Options):
-    """Which examples to make of the documents; names and defaults are those of the reference's flags."""
+    """The examples to make from the documents; names and defaults are those of the reference's flags."""
 
     max_seq_length: int = setting(
         "Tokens per example, including padding.", 128, group=EXAMPLES, low=NUM_DELIMITERS + 2, high=_LONGEST
@@ -63,7 +63,7 @@ class PretrainingDataOptions(Options):
     random_seed: int = setting("The same seed gives the same examples.", 12345, group=EXAMPLES)
 
     def num_to_predict(self, num_tokens: int) -> int:
-        """How many of `num_tokens` tokens, delimiters included, to predict; at least one."""
+        """The number of tokens to predict among `num_tokens`, which include the delimiters; at least one."""
         return min(self.max_predictions_per_seq, max(1, round(num_tokens * self.masked_lm_prob)))
 
 

@@ -1,12 +1,12 @@
-"""Filling in blanks with a pretrained model: what predict_masked.py does once its flags are read.
+"""Predicting masked words with a pretrained model: the implementation of predict_masked.py.
 
     "Paris is the [MASK] of France."
       -> [CLS] paris is the [MASK] of france . [SEP]     encode
-      -> for the [MASK], a probability of every word     heads.PretrainingModel
+      -> a probability of every word for the [MASK]      heads.PretrainingModel
       -> the k most probable words                       predict
 
-It is the task that the model was pretrained on (paper, section 3.1, task 1) and needs nothing trained on top: the
-quickest look at what a model has learned.
+This is the pretraining task (paper, section 3.1, task 1), so no fine-tuning is needed: it is the quickest check of a
+pretrained model.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ from bert_tf2.weights import names, provenance
 MASK = "[MASK]"
 _SEGMENT_SEPARATOR = " ||| "
 _STANDARD_INPUT = "standard input"
-_FRESH_WEIGHTS_SEED = 12345  # for variables that the answers do not depend on
+_FRESH_WEIGHTS_SEED = 12345  # for variables that do not affect the answers
 
 
 @dataclasses.dataclass(frozen=True)
 class Prediction:
-    """A piece of the vocabulary, as it stands there (`##ing` continues a word), and how probable it is."""
+    """An entry of the vocabulary (`##ing` continues a word) and its probability."""
 
     token: str
     token_id: int
@@ -47,7 +47,7 @@ class Prediction:
 
 @dataclasses.dataclass(frozen=True)
 class Mask:
-    """One blank: its index among the tokens, [CLS] being 0, and the best pieces for it, the most probable first."""
+    """One [MASK]: its index among the tokens, where [CLS] is 0, and the best pieces, most probable first."""
 
     position: int
     predictions: list[Prediction]
@@ -55,9 +55,9 @@ class Mask:
 
 @dataclasses.dataclass(frozen=True)
 class Answer:
-    """One sentence, its blanks from left to right, and the sentence with the best piece in each.
+    """One sentence, its masks from left to right, and the sentence with the best piece for each.
 
-    The model judges every blank by itself, with the others still blank: the best pieces of two need not go together.
+    The model predicts each [MASK] independently, so the best pieces of two masks need not fit together.
     """
 
     text: str
@@ -67,7 +67,7 @@ class Answer:
 
 @dataclasses.dataclass(frozen=True)
 class Encoded:
-    """A sentence as the model reads it: F ids, their segments, and which of them are [MASK]."""
+    """The model input for a sentence: F ids, their segments, and the positions of [MASK]."""
 
     text: str
     input_ids: list[int]
@@ -76,15 +76,15 @@ class Encoded:
 
 
 def run(options: MaskedLMOptions) -> None:
-    """Answers the sentences of a file, of the flags or of standard input, on standard output, in their order.
+    """Reads sentences from a file, the flags or standard input; prints the answers to standard output, in order.
 
-    A sentence that cannot be answered ends the run, after the answers to all before it. Who types at a terminal is told
-    what is wrong and goes on. Blank lines are passed over.
+    An invalid sentence ends the run after the answers to all sentences before it. On a terminal it is reported, and
+    the run continues. Blank lines are skipped.
 
     Raises:
-      UserError: there is no sentence, one cannot be answered (says which and why), a file is missing or does not fit.
+      UserError: there is no sentence, one is invalid (the message names it), or a file is missing or does not match.
     """
-    sys.stdout.reconfigure(encoding="utf-8")  # like every file here, whatever the terminal's language
+    sys.stdout.reconfigure(encoding="utf-8")  # like every file here, regardless of the locale
     config = BertConfig.from_json_file(options.bert_config_file)
     tokenizer = _load_tokenizer(options, config)
     name, lines = _open(options)
@@ -96,11 +96,11 @@ def run(options: MaskedLMOptions) -> None:
     sentences = _encode_each(_nonblank(lines, name), tokenizer, config, options.max_seq_length, forgive=at_terminal)
     show = {"text": as_text, "json": as_json}[options.output_format]
     for answer in _answer(model, tokenizer, sentences, options.top_k, batch_size):
-        print(show(answer), flush=True)  # at once: whoever reads may be waiting for it
+        print(show(answer), flush=True)  # a reader may be waiting for it
 
 
 def _load_tokenizer(options: MaskedLMOptions, config: BertConfig) -> tokenization.FullTokenizer:
-    """Raises UserError if the vocabulary is missing, or is not the one of this model as far as can be seen."""
+    """Raises UserError if the vocabulary is missing or evidently belongs to another model."""
     source = checkpoint.open_weights(options.init_checkpoint)
     tokenizer = provenance.load_tokenizer(options.vocab_file, options.do_lower_case, source=source)
     _check_size(tokenizer, config, options.vocab_file)
@@ -108,16 +108,16 @@ def _load_tokenizer(options: MaskedLMOptions, config: BertConfig) -> tokenizatio
 
 
 def _check_size(tokenizer: tokenization.FullTokenizer, config: BertConfig, name: str) -> None:
-    size = max(tokenizer.vocab.values(), default=-1) + 1  # lines of the file, of which some may repeat others
+    size = max(tokenizer.vocab.values(), default=-1) + 1  # lines of the file, some of which may be equal
     check_vocab_size(name, size, config.vocab_size, exact=True)
 
 
 def load_model(config: BertConfig, init_checkpoint: str) -> heads.PretrainingModel:
-    """A model with the weights of a checkpoint, of any kind that sources.open_weights knows.
+    """Returns a model with the weights of a checkpoint, of any kind that sources.open_weights supports.
 
     Raises:
-      UserError: there is no such checkpoint, it does not fit the configuration, or it has no masked-LM head. (A fresh
-        head would answer with noise that looks like an answer.)
+      UserError: the checkpoint does not exist, does not match the configuration, or has no masked-LM head. (A randomly
+        initialized head would return noise.)
     """
     source = checkpoint.open_weights(init_checkpoint)
     check_head(source.path, source.shapes)
@@ -127,7 +127,7 @@ def load_model(config: BertConfig, init_checkpoint: str) -> heads.PretrainingMod
 
 
 def check_head(path: str, variables: Container[str]) -> None:
-    """Raises UserError if the weights at a path, which have these variables, cannot predict words."""
+    """Raises UserError if the weights at `path`, with these variables, have no masked-LM head."""
     missing = [row.reference for row in names.MASKED_LM if row.reference not in variables]
     if missing:
         raise UserError(
@@ -137,21 +137,21 @@ def check_head(path: str, variables: Container[str]) -> None:
 
 
 def _open(options: MaskedLMOptions) -> tuple[str, Iterator[str]]:
-    """The name of what is to be read, for errors, and its lines. Raises UserError where there is no such file."""
+    """Returns the name of the input, for errors, and its lines. Raises UserError if the file is missing."""
     if options.sentence is not None:
-        raw = (os.fsencode(text) + b"\n" for text in options.sentence)  # the bytes that were typed, UTF-8 or not
+        raw = (os.fsencode(text) + b"\n" for text in options.sentence)  # the bytes of the command line, UTF-8 or not
         return "--sentence", files.decode_lines(raw, "--sentence")
     if options.input_file in (None, "-"):
         return _STANDARD_INPUT, files.decode_lines(sys.stdin.buffer, _STANDARD_INPUT)
-    files.open_binary(options.input_file).close()  # a wrong name is told before the model is read
+    files.open_binary(options.input_file).close()  # report a wrong name before the model is loaded
     return options.input_file, files.read_lines(options.input_file)
 
 
 def _nonblank(lines: Iterable[str], name: str) -> Iterator[tuple[str, str]]:
-    """Yields (where, text) for each line that holds something, without the blanks around it.
+    """Yields (where, text) for each line that is not blank, without the blanks around it.
 
     Raises:
-      UserError: at the end, where there was none.
+      UserError: all lines are blank; raised at the end.
     """
     found = False
     for number, line in enumerate(lines, 1):
@@ -169,7 +169,7 @@ def _encode_each(
     max_seq_length: int,
     forgive: bool = False,
 ) -> Iterator[Encoded]:
-    """Encodes (where, text) pairs; with `forgive`, what cannot be encoded is reported and passed over."""
+    """Encodes (where, text) pairs; with `forgive`, invalid texts are reported and skipped."""
     for where, text in named_texts:
         try:
             yield encode(text, tokenizer, config, max_seq_length, where)
@@ -188,7 +188,7 @@ def predict(
     max_seq_length: int = 128,
     batch_size: int = 8,
 ) -> Iterator[Answer]:
-    """Finds the most probable words for every `[MASK]` of every text.
+    """Predicts the most probable words for every `[MASK]` of every text.
 
     Example:
       config = BertConfig.from_json_file("bert_config.json")
@@ -200,19 +200,19 @@ def predict(
     The first call compiles the model, and later calls with the same model and top_k are fast.
 
     Args:
-      model: with trained weights, as load_model makes it.
+      model: with trained weights, see load_model.
       tokenizer: with the vocabulary of the model.
-      texts: the sentences, each as `encode` takes it; may be a generator, of which only a batch is read ahead.
-      top_k: how many words to find for each `[MASK]`.
-      max_seq_length: the most tokens a text may have, [CLS] and [SEP] included.
-      batch_size: texts that the model reads together, padded to the longest of them.
+      texts: the sentences, see `encode`; may be a generator, which is read one batch ahead.
+      top_k: the number of words for each `[MASK]`.
+      max_seq_length: the maximum number of tokens of a text, including [CLS] and [SEP].
+      batch_size: the number of texts per batch, which is padded to the longest of them.
 
     Yields:
       An Answer for each text, in order.
 
     Raises:
-      UserError: a text cannot be answered (raised after the answers to all before it), or top_k or the vocabulary does
-        not fit the model.
+      UserError: a text is invalid (raised after the answers to all texts before it), or top_k or the vocabulary does
+        not match the model.
     """
     _check_size(tokenizer, model.config, "the tokenizer's vocabulary")
     named_texts = ((f"text {number}", text) for number, text in enumerate(texts, 1))
@@ -223,20 +223,20 @@ def predict(
 def encode(
     text: str, tokenizer: tokenization.FullTokenizer, config: BertConfig, max_seq_length: int, where: str
 ) -> Encoded:
-    """Tokens and segments of a text with `[MASK]`; ` ||| ` stands between two segments, as for extract_features.py.
+    """Encodes a text with `[MASK]` as tokens and segments; ` ||| ` separates two segments, as in extract_features.py.
 
-    Only `[MASK]` is special; a `[SEP]` or `[CLS]` in the text is text, a bracket, a word and a bracket.
+    Only `[MASK]` is special; `[SEP]` or `[CLS]` in the text is split like other text.
 
     Args:
       where: names the text in errors.
 
     Raises:
-      UserError: there is no `[MASK]`, or one in other letters; or there are too many tokens. Nothing is cut off, which
-        could take a `[MASK]` along or what decides about it.
+      UserError: there is no `[MASK]`, or one is not in capitals; or there are too many tokens. Nothing is truncated,
+        since that could remove a `[MASK]` or its context.
     """
     _check_masks(text, where)
     first, *second = (_tokenize(segment, tokenizer) for segment in _segments(text))
-    parts = [first, *filter(None, second)]  # a second segment without tokens is none, as in the reference
+    parts = [first, *filter(None, second)]  # an empty second segment is ignored, as in the reference
     tokens, segment_ids = ["[CLS]"], [0]
     for index, part in enumerate(parts):
         tokens += [*part, "[SEP]"]
@@ -249,7 +249,7 @@ def encode(
 def _check_masks(text: str, where: str) -> None:
     if not isinstance(text, str):
         raise UserError(f"{where}: {text!r:.60} is no text")
-    # Read as text, "[mask]" would be three tokens of no use to anybody. Who means them can write "[ mask ]".
+    # As text, "[mask]" would become three tokens, which is rarely intended ("[ mask ]" gives the same tokens).
     for found in re.findall(r"\[mask\]", text, re.IGNORECASE):
         if found != MASK:
             raise UserError(f"{where}: holds {found}; a blank is written {MASK}, in capitals")
@@ -270,13 +270,13 @@ def _check_fits(num_tokens: int, num_segments: int, config: BertConfig, max_seq_
 
 
 def _segments(text: str) -> list[str]:
-    """One segment or two; the last separator is the one that counts, as in the reference."""
+    """One segment or two; the last separator counts, as in the reference."""
     first, separator, second = text.rpartition(_SEGMENT_SEPARATOR)
     return [first, second] if separator else [text]
 
 
 def _tokenize(segment: str, tokenizer: tokenization.FullTokenizer) -> list[str]:
-    """Pieces, [MASK] kept whole: the tokenizer would take it apart."""
+    """The pieces of a segment; [MASK] is kept whole, since the tokenizer would split it."""
     first, *others = segment.split(MASK)
     tokens = tokenizer.tokenize(first)
     for part in others:
@@ -293,7 +293,7 @@ def _answer(
 ) -> Iterator[Answer]:
     if not 1 <= top_k <= model.config.vocab_size:
         raise UserError(f"--top_k={top_k}: must be from 1 to {model.config.vocab_size}, the size of the vocabulary")
-    # One graph for batches of all sizes, kept for later calls and dropped together with its model.
+    # One graph for batches of all sizes, cached for later calls and released together with its model.
     graph = _best_words.get_concrete_function(model, top_k, _ANY_SHAPE)
     for batch in _batches(sentences, batch_size):
         probabilities, token_ids = (array.numpy() for array in graph(model, top_k, _features(batch)))
@@ -311,14 +311,14 @@ def _batches(sentences: Iterable[Encoded], batch_size: int) -> Iterator[list[Enc
                 batch = []
     except UserError:
         if batch:
-            yield batch  # the sentences before the faulty one get their answers, whatever the batch size
+            yield batch  # the sentences before the invalid one are answered, regardless of the batch size
         raise
     if batch:
         yield batch
 
 
 def _features(batch: Sequence[Encoded]) -> heads.Batch:
-    """int32 [B, F], F being the longest sentence of these, and the positions as [B, P]."""
+    """int32 [B, F], where F is the length of the longest sentence, and the positions as [B, P]."""
     rows = {
         "input_ids": [sentence.input_ids for sentence in batch],
         "input_mask": [[1] * len(sentence.input_ids) for sentence in batch],
@@ -339,12 +339,12 @@ def _best_words(model: heads.PretrainingModel, top_k: int, features: heads.Batch
     """Probabilities and token ids, each [B, P, top_k], the best first."""
     logits = model(features)  # [B, P, V]
     best_logits, token_ids = tf.math.top_k(logits, top_k)
-    # The softmax over all V words, worked out for the best ones only.
+    # The softmax over all V words, computed for the best ones only.
     return tf.exp(best_logits - tf.reduce_logsumexp(logits, axis=-1, keepdims=True)), token_ids
 
 
 def _describe(sentence: Encoded, tokenizer: tokenization.FullTokenizer, probabilities, token_ids) -> Answer:
-    """From two arrays [P, top_k], whose rows beyond the sentence's own masks are padding."""
+    """Makes an answer from two arrays [P, top_k]; rows beyond the sentence's own masks are padding."""
     masks = []
     rows = zip(sentence.positions, probabilities.tolist(), token_ids.tolist(), strict=False)
     for position, best_probabilities, best_ids in rows:
@@ -354,7 +354,7 @@ def _describe(sentence: Encoded, tokenizer: tokenization.FullTokenizer, probabil
 
 
 def fill(text: str, words: Iterable[str]) -> str:
-    """The text with a word in the place of every `[MASK]`; a `##` piece joins the word before it.
+    """Replaces every `[MASK]` of the text by a word; a `##` piece joins the word before it.
 
     fill("She is play [MASK] the [MASK].", ["##ing", "piano"]) is "She is playing the piano."
     """
@@ -372,7 +372,7 @@ def _fill_segment(segment: str, words: Iterator[str]) -> str:
 
 
 def as_text(answer: Answer) -> str:
-    """For a person to read: the sentence, the words with their probabilities, the sentence filled in, an empty line."""
+    """An answer as readable text: the sentence, the words with probabilities, the filled sentence, an empty line."""
     lines = [answer.text]
     for number, mask in enumerate(answer.masks, 1):
         if len(answer.masks) > 1:
@@ -387,5 +387,5 @@ def as_text(answer: Answer) -> str:
 
 
 def as_json(answer: Answer) -> str:
-    """For a program to read: one line with the attributes of Answer, Mask and Prediction as keys."""
+    """An answer as one line of JSON, with the attributes of Answer, Mask and Prediction as keys."""
     return json.dumps(dataclasses.asdict(answer), ensure_ascii=False)

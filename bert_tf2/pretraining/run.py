@@ -1,4 +1,4 @@
-"""Pretraining: what run_pretraining.py does."""
+"""Pretraining: the implementation of run_pretraining.py."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ from bert_tf2.training.runner import Runner
 from bert_tf2.weights import names, provenance
 from bert_tf2.weights.base import Weights
 
-# Without these a model cannot tell whether two sentences follow each other; it can still fill in words.
+# Without these a model cannot predict whether a sentence follows another; it can still predict masked words.
 _OF_NEXT_SENTENCE = (*names.POOLER, *names.NEXT_SENTENCE)
 
 
 def run(options: PretrainingOptions, export: Callable[..., str] | None = None) -> dict[str, float] | None:
-    """Trains, evaluates, exports; returns the evaluation's results if there is one.
+    """Trains, evaluates, exports; returns the results of the evaluation, if there is one.
 
     Args:
       options: the settings.
@@ -37,7 +37,7 @@ def run(options: PretrainingOptions, export: Callable[..., str] | None = None) -
     Writes into output_dir: checkpoints `model.ckpt-STEP`, TensorBoard events, `eval_results.txt`.
 
     Raises:
-      UserError: files that are missing, malformed or do not fit together.
+      UserError: files are missing, malformed or inconsistent.
       ValueError: do_export without `export`.
     """
     if options.do_export and export is None:
@@ -94,7 +94,7 @@ def _train_and_evaluate(options: PretrainingOptions) -> dict[str, float] | None:
 def _load_tokenizer(
     options: PretrainingOptions, config: BertConfig, weights: Weights | None
 ) -> tokenization.FullTokenizer | None:
-    """Only the export needs it, but a vocabulary that does not fit should not show after the training."""
+    """Only the export needs it, but a vocabulary that does not match should be reported before the training."""
     if not options.vocab_file:
         return None
     return provenance.load_tokenizer(
@@ -160,11 +160,11 @@ class _Source:
         )
 
     def for_training(self, global_step: int):
-        # A run that goes on from a checkpoint draws another order than the one it began with.
+        # A run that resumes from a checkpoint uses another order than at its start.
         return self._read(self._options.train_batch_size, self._options.random_seed + global_step)
 
     def for_evaluation(self):
-        """The records in order, again and again, as the reference does: max_eval_steps decides where it ends."""
+        """The records in order, repeated without end as in the reference: max_eval_steps limits the evaluation."""
         return self._read(self._options.eval_batch_size, None)
 
     def find_fault(self) -> UserError | None:
@@ -191,10 +191,10 @@ def _counted(batches: Iterable[Mapping[str, np.ndarray]], count: int) -> Iterabl
 
 
 def evaluation_results(batches: Iterable[Mapping[str, np.ndarray]]) -> dict[str, float]:
-    """The reference's measures, from what PretrainingModel.outputs says of each batch and the batch itself.
+    """The reference's measures, computed from each batch and its PretrainingModel.outputs.
 
-    `masked_lm_loss` and `masked_lm_accuracy` are means over all predictions by weight; `next_sentence_*` over all
-    examples; `loss` is the mean of the batches' losses, each the sum of the two: not quite the sum of the means.
+    `masked_lm_loss` and `masked_lm_accuracy` are weighted means over all predictions; `next_sentence_*` over all
+    examples; `loss` is the mean over batches of the sum of both losses, not exactly the sum of the means.
     """
     words = {"loss": 0.0, "right": 0.0, "weight": 0.0}
     sentences = {"loss": 0.0, "right": 0.0, "count": 0}
@@ -220,5 +220,5 @@ def evaluation_results(batches: Iterable[Mapping[str, np.ndarray]]) -> dict[str,
 
 
 def _as_float32(value: float) -> np.float32:
-    """The precision that the reference prints its results in."""
+    """The precision of the results that the reference prints."""
     return np.float32(value)

@@ -1,4 +1,4 @@
-"""Reading and writing files the way every script here does it.
+"""Reading and writing files.
 
 Local paths go through Python; anything with a scheme (`gs://...`, `hdfs://...`) goes through `tf.io.gfile`, which is
 imported only then, so that a script on local files can report a bad flag or a missing file before TensorFlow loads.
@@ -24,12 +24,12 @@ from bert_tf2.support.quiet import load_tensorflow
 
 
 def _gfile():
-    return load_tensorflow().io.gfile  # late: 3 seconds that a local run should not pay here
+    return load_tensorflow().io.gfile  # late: the import takes 3 seconds
 
 
 @contextlib.contextmanager
 def _answering(path: str) -> Iterator[None]:
-    """Turns the exceptions of a remote file system, such as that there is none of this name, into a UserError."""
+    """Converts the exceptions of a remote file system, for example an unknown scheme, to a UserError."""
     try:
         yield
     except load_tensorflow().errors.OpError as error:
@@ -59,17 +59,17 @@ def size(path: str) -> int:
 
 
 def list_directory(path: str) -> list[str]:
-    """The names in a folder, sorted; an empty list where there is no such folder."""
+    """The names in a folder, sorted; an empty list if it does not exist."""
     if not is_directory(path):
         return []
     return sorted(_gfile().listdir(path) if is_remote(path) else os.listdir(path))
 
 
 def make_directory(path: str) -> None:
-    """Makes a folder and its parents; one that is there already is fine.
+    """Creates a folder and its parents unless it exists.
 
     Raises:
-      UserError: a file is in the way, or the place cannot be written.
+      UserError: a file of this name exists, or the location is not writable.
     """
     if not path:
         return
@@ -87,23 +87,23 @@ def remove(path: str) -> None:
 
 
 def rename(source: str, target: str) -> None:
-    """Puts `source` in the place of `target` in one step, as far as the file system can."""
+    """Replaces `target` by `source`, atomically if the file system supports it."""
     _gfile().rename(source, target, overwrite=True) if is_remote(path=source) else os.replace(source, target)
 
 
 def _open_remote(path: str, mode: str):
     class RemoteFile(_gfile().GFile):
         def write(self, content) -> None:
-            super().write(bytes(content))  # a GFile takes no views of arrays, which local files do
+            super().write(bytes(content))  # unlike local files, a GFile does not accept views of arrays
 
     return RemoteFile(path, mode)
 
 
 def open_binary(path: str, mode: str = "rb"):
-    """Opens a file for bytes.
+    """Opens a binary file.
 
     Raises:
-      UserError: the file is not there or may not be opened.
+      UserError: the file is missing or cannot be opened.
     """
     try:
         if is_remote(path):
@@ -120,7 +120,7 @@ def open_binary(path: str, mode: str = "rb"):
 
 
 def _hint(path: str) -> str:
-    """What is there instead: a missing file is most often a name with a typing error."""
+    """Lists the names in the folder, because a missing file is usually a typing error."""
     folder = os.path.dirname(path) or "."
     if not os.path.isdir(folder):
         return f" (there is no folder {folder} either)"
@@ -132,22 +132,22 @@ def _hint(path: str) -> str:
 
 
 def kind_of(path: str) -> file_kinds.Kind | None:
-    """What a file plainly is, by its first bytes; None where they do not tell, as those of a text in UTF-8."""
+    """The kind of a file by its first bytes; None if they are not distinctive, as in UTF-8 text."""
     return file_kinds.recognise_page(_head(path), path)
 
 
 def is_text(path: str) -> bool:
-    """Whether the beginning of a file reads as text in UTF-8."""
+    """Whether the beginning of a file is valid UTF-8 text."""
     return file_kinds.is_text(_head(path))
 
 
 def expect_kind(path: str, wanted: str, *kinds: str) -> None:
-    """Makes sure that a binary file is not plainly something else, which its reader would call damaged.
+    """Checks that a binary file is not evidently of another kind, which its reader would report as damage.
 
     Args:
       path: the file.
-      wanted: what it should be, for the message.
-      kinds: names of file_kinds.Kind that it may be, and "text".
+      wanted: the expected content, for the message.
+      kinds: the accepted names of file_kinds.Kind, and "text".
 
     Raises:
       UserError: it is text, or of another kind.
@@ -165,18 +165,18 @@ def _head(path: str) -> bytes:
 
 
 def read_text(path: str, *, drop_bom: bool = False) -> str:
-    """A whole UTF-8 file, line ends untouched.
+    """Reads a whole UTF-8 file; line ends are not changed.
 
     Args:
       path: the file.
-      drop_bom: whether to leave out a byte order mark, U+FEFF, at the beginning.
+      drop_bom: whether to remove a byte order mark, U+FEFF, at the beginning.
 
     Raises:
-      UserError: the file is missing, or is not UTF-8 text (names the line, and what the file is instead).
+      UserError: the file is missing, or is not UTF-8 text (the message has the line and the kind of the file).
     """
     with open_binary(path) as stream:
         head = stream.read(file_kinds.HEAD_BYTES)
-        _refuse_other_kinds(head, path)  # before all of it is read: it may be large, and /dev/zero has no end
+        _refuse_other_kinds(head, path)  # before reading all of it: it may be large, and /dev/zero is endless
         data = head + stream.read()
     if drop_bom:
         data = data.removeprefix(codecs.BOM_UTF8)
@@ -187,28 +187,27 @@ def read_text(path: str, *, drop_bom: bool = False) -> str:
 
 
 def read_lines(path: str, *, drop_bom: bool = False) -> Iterator[str]:
-    """Yields the lines of a UTF-8 text, split as the reference splits them, without their line end.
+    """Yields the lines of a UTF-8 file without line ends, split as in the reference.
 
-    A line ends at LF only (not at U+2028, form feed and the like), and every CR is dropped wherever it stands: that
-    is how TensorFlow 1's GFile reads a line. The file is streamed, so it may be larger than memory. A warning at the
-    end tells of CRs that seem to end lines.
+    A line ends at LF only (not at U+2028 or a form feed), and every CR is dropped, as in TensorFlow 1's GFile. The file
+    is streamed, so it may be larger than memory. A warning at the end reports CRs that seem to end lines.
 
     Args:
       path: the file.
-      drop_bom: whether to leave out a byte order mark, U+FEFF, at the beginning. In running text the tokenizer drops
-        it, and a line that holds nothing else is no blank line to the reference; so it stays there.
+      drop_bom: whether to remove a byte order mark, U+FEFF, at the beginning. Running text keeps it: the tokenizer
+        drops it, and in the reference a line of only U+FEFF is not blank.
 
     Raises:
-      UserError: the file is missing, or a line is not UTF-8 (names file and line, and what the file is instead).
+      UserError: the file is missing, or a line is not UTF-8 (the message has the line and the kind of the file).
     """
     with open_binary(path) as stream:
-        if not is_remote(path):  # a line that does not end should not be read to find out what the file is
+        if not is_remote(path):  # check the kind before reading a line, which may not end
             _refuse_other_kinds(stream.peek(file_kinds.HEAD_BYTES)[: file_kinds.HEAD_BYTES], path)
         yield from decode_lines(stream, path, drop_bom=drop_bom)
 
 
 def count_lines(path: str) -> int | None:
-    """How many lines read_lines will yield, where that is cheap to know: for files on a disk. Otherwise None."""
+    """The number of lines that read_lines will yield, for files on a local disk. Otherwise None."""
     if is_remote(path) or not os.path.isfile(path):
         return None
     count, block = 0, b""
@@ -220,7 +219,7 @@ def count_lines(path: str) -> int | None:
 
 
 def decode_lines(stream: Iterable[bytes], name: str, *, drop_bom: bool = False) -> Iterator[str]:
-    """`read_lines` for what is open already, such as standard input; `name` stands for it in errors."""
+    """`read_lines` for an open stream, such as standard input; `name` is its name in errors."""
     head, number, joins = b"", 0, 0
     for number, line in enumerate(stream, 1):
         if number == 1:
@@ -235,7 +234,7 @@ def decode_lines(stream: Iterable[bytes], name: str, *, drop_bom: bool = False) 
         text = whole.replace("\r", "")
         if len(text) != len(whole):
             joins += whole.rstrip("\r\n").count("\r")
-        if text:  # nothing is left where a file ends in a CR without LF: not a line to the reference
+        if text:  # empty if a file ends in a CR without LF: not a line in the reference
             yield text.removesuffix("\n")
     if joins and joins >= number:
         logging.warning(
@@ -250,11 +249,11 @@ def _refuse_other_kinds(head: bytes, path: str) -> None:
         raise UserError(f"{path}: {kind.sentence('text in UTF-8')}")
 
 
-_BYTES_AROUND = 60  # what is looked at to guess an encoding
+_BYTES_AROUND = 60  # the context for guessing an encoding
 
 
 def _not_utf8(path: str, line: int, error: UnicodeDecodeError, head: bytes) -> UserError:
-    """`head`: the beginning of the file, as far as it comes before the byte at fault."""
+    """`head`: the beginning of the file, up to the invalid byte."""
     if kind := file_kinds.recognise(head + error.object[error.start :][: file_kinds.HEAD_BYTES], path):
         return UserError(f"{path}: {kind.sentence('text in UTF-8')}")
     byte = error.object[error.start]
@@ -264,7 +263,7 @@ def _not_utf8(path: str, line: int, error: UnicodeDecodeError, head: bytes) -> U
 
 
 def read_json(path: str, kind: type | None = dict) -> Any:
-    """The content of a JSON file.
+    """Parses a JSON file.
 
     Args:
       path: the file.
@@ -277,7 +276,7 @@ def read_json(path: str, kind: type | None = dict) -> Any:
 
 
 def write_json(path: str, content: Any) -> None:
-    """Writes a JSON file, indented and in UTF-8, complete or not at all.
+    """Writes an indented UTF-8 JSON file, complete or not at all.
 
     Raises:
       UserError: see `write_text`.
@@ -286,18 +285,18 @@ def write_json(path: str, content: Any) -> None:
 
 
 def match_files(names: str, unmatched: list[str] | None = None) -> list[str]:
-    """The files that a comma-separated list of names and globs stands for.
+    """The files that match a comma-separated list of names and globs.
 
-    The order is that of the list; the matches of one glob come sorted (the reference takes them as the operating system
-    lists them). A file named twice is there twice, as in the reference.
+    The order is that of the list; the matches of a glob are sorted (in the reference they have the order of the file
+    system). A file that is named twice occurs twice, as in the reference.
 
     Args:
       names: the list.
-      unmatched: where given, a name that matches nothing is left out and what is wrong with it is appended here.
+      unmatched: if given, a name that matches nothing is skipped, and the problem is appended to this list.
 
     Raises:
       UserError: a name or a glob matches nothing (the reference drops it silently) and `unmatched` is not given, or no
-        name at all matches, or one is a folder.
+        name matches, or one is a folder.
     """
     found: list[str] = []
     for name in filter(None, (part.strip() for part in names.split(","))):
@@ -321,19 +320,19 @@ def match_files(names: str, unmatched: list[str] | None = None) -> list[str]:
 
 @contextlib.contextmanager
 def complete_or_absent(*paths: str) -> Iterator[list[str]]:
-    """Lets a caller write files that appear under their names only when all of them are complete.
+    """A context manager for writing files that appear under their names only when all of them are complete.
 
-    Yields one name beside each of `paths`; write to those. On a normal exit they are renamed to `paths`, on an
-    exception they are removed and whatever stood under `paths` before is untouched. What processes that were killed
-    left in these folders is removed.
+    Yields a temporary name next to each of `paths`; write to those. On a normal exit they are renamed to `paths`; on an
+    exception they are removed, and existing files at `paths` are unchanged. Temporary files of killed processes in
+    these folders are removed.
 
     Example:
       with complete_or_absent("out/predictions.json") as (beside,):
           with open(beside, "w") as stream: ...
 
     Raises:
-      UserError: one of `paths` is a folder or an input of this script, or its folder cannot be made, or the files
-        cannot be written: no space is left, say. Other exceptions of the caller pass.
+      UserError: one of `paths` is a folder or an input of this script, its folder cannot be created, or the files
+        cannot be written, for example because the disk is full. Other exceptions of the caller propagate.
     """
     for path in paths:
         if is_directory(path):
@@ -355,12 +354,12 @@ def complete_or_absent(*paths: str) -> Iterator[list[str]]:
         raise UserError(line) from error
     finally:
         for name in partial:
-            with contextlib.suppress(Exception):  # already renamed, or never made
+            with contextlib.suppress(Exception):  # already renamed, or never created
                 remove(name)
 
 
 def is_utf8(text: str) -> bool:
-    """Whether a text can be written in UTF-8: one from JSON may hold half of a pair that stands for a character."""
+    """Whether a text can be encoded in UTF-8: a text from JSON may contain a lone surrogate."""
     try:
         text.encode("utf-8")
     except UnicodeEncodeError:
@@ -369,7 +368,7 @@ def is_utf8(text: str) -> bool:
 
 
 def write_text(path: str, text: str) -> None:
-    """Writes a UTF-8 file, complete or not at all. Raises UserError as complete_or_absent, or if UTF-8 cannot be."""
+    """Writes a UTF-8 file, complete or not at all. Raises UserError like complete_or_absent, or if it is not UTF-8."""
     if not is_utf8(text):
         raise UserError(
             f"{path}: cannot be written in UTF-8, the text holds half a character (one of a pair of \\u...)"

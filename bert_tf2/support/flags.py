@@ -1,7 +1,7 @@
-"""The command line: flags made of an options class, how a script starts, and how it fails.
+"""The command line: flags from an options class, and how a script starts and fails.
 
-Only this module and the scripts know flags. TensorFlow is imported after the flags have been checked, so that a wrong
-flag is answered at once.
+Only this module and the scripts use flags. TensorFlow is imported after the flags have been checked, so that a wrong
+flag is reported immediately.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ FLAGS = flags.FLAGS
 def run(options_class: type[Options], main: Callable[[Any], None]) -> None:
     """Parses the command line, calls `main` with the options, and turns errors of users into one line on stderr.
 
-    The exit status is 0 on success and after --help, 1 for a UserError and for what the machine refuses, 2 for a wrong
+    The exit status is 0 on success and after --help, 1 for a UserError and for errors of the machine, 2 for a wrong
     command line, 130 when interrupted and 143 after SIGTERM.
 
     Args:
@@ -50,7 +50,7 @@ _DEFINE = {bool: flags.DEFINE_bool, int: flags.DEFINE_integer, float: flags.DEFI
 def define(options_class: type[Options]) -> None:
     """Defines a flag for every setting of a class, with its default, its help text and its choices.
 
-    The bounds are checked with all other rules when the options object is made.
+    The bounds are checked with all other rules when the options object is created.
     """
     for name, (stated, kind, default) in settings.settings_of(options_class).items():
         default = stated.flag_default if default in (None, MISSING) else default
@@ -63,7 +63,7 @@ def define(options_class: type[Options]) -> None:
 
 
 class _Script:
-    """One run of a script: from the command line to the options object, then the files that it names, then `main`."""
+    """One run of a script: parses the command line, checks the files that it names, and calls `main`."""
 
     def __init__(self, options_class: type[Options], main: Callable[[Any], None]):
         self._class = options_class
@@ -89,7 +89,7 @@ class _Script:
         return rest
 
     def _value(self, name: str) -> Any:
-        """The value of a flag; None where it was not given and the field's own default None means that."""
+        """The value of a flag; None if it was not given and the field defaults to None."""
         stated, _, default = self._settings[name]
         flag = FLAGS[name]
         return None if default is None and stated.flag_default is not None and flag.using_default_value else flag.value
@@ -102,7 +102,7 @@ class _Script:
             self._main(self._options)
 
     def _files(self) -> tuple[list[outputs.Input], list[outputs.Output]]:
-        """What the settings name to be read and to be written."""
+        """The files that the settings name as inputs and outputs."""
         inputs, written = [], []
         for name, (stated, _, _) in self._settings.items():
             if value := getattr(self._options, name):
@@ -115,7 +115,7 @@ class _Script:
         return inputs, written
 
     def memory_settings(self) -> list[str]:
-        """The flags to lower where memory is used up, with their values."""
+        """The flags to lower when memory is exhausted, with their values."""
         return [
             f"--{name}={getattr(self._options, name)}"
             for name, (stated, _, _) in self._settings.items()
@@ -150,18 +150,18 @@ _SEE_HELP = " (--help lists the flags)"
 
 
 def _unknown_flag(name: str) -> str:
-    """What to say of a flag that there is not. The reference ignores it, so the setting has no effect there."""
+    """The message for a flag that does not exist. The reference ignores it, so the setting has no effect there."""
     near = " or ".join(f"--{flag}" for flag in _near_flags(name))
     return f"there is no flag --{name}" + (f"; did you mean {near}?" if near else "")
 
 
 def _near_flags(name: str) -> list[str]:
-    """The script's own flags that a wrong name may stand for, at most three: --do_lower for --do_lower_case."""
+    """The script's own flags that are similar to a wrong name, at most three: --do_lower_case for --do_lower."""
     known = sorted(flag.name for flag in FLAGS.flags_by_module_dict()[__name__])
     wanted = name.strip("-").replace("-", "_").lower()
     if wanted in known:
         return [wanted]
-    if len(wanted) > 2:  # what is shorter is a part of many names
+    if len(wanted) > 2:  # shorter ones are part of many names
         parts = ".*_".join(map(re.escape, wanted.split("_")))  # max_len is max_seq_length too
         for pattern in (f"^{re.escape(wanted)}", parts):
             if near := [flag for flag in known if re.search(pattern, flag)]:
@@ -172,7 +172,7 @@ def _near_flags(name: str) -> list[str]:
 
 
 def _stray_word(word: str, before: str) -> str:
-    """What to say of a word that is no flag, and stands behind the word `before`."""
+    """The message for a word that is not a flag and follows the word `before`."""
     switch = before.lstrip("-")
     if word.lower() in ("true", "false", "1", "0") and switch in FLAGS and FLAGS[switch].boolean:
         return f"--{switch} {word}: the value of a switch stands behind an equals sign, --{switch}={word}"
@@ -187,8 +187,8 @@ def _tidy() -> None:
 
 
 def _fail(status: int, message: str) -> None:
-    with contextlib.suppress(OSError):  # the terminal is gone, say
+    with contextlib.suppress(OSError):  # for example, the terminal is closed
         progress.close_all()
-        line = "\\n".join(message.splitlines())  # the name of a file may hold a line end
+        line = "\\n".join(message.splitlines())  # the name of a file may contain a line end
         print(f"{process.script_name()}: {console.loud('error:')} {line}", file=sys.stderr, flush=True)
     sys.exit(status)

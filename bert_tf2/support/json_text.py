@@ -13,7 +13,7 @@ _JSON_NAMES = {dict: "an object {...}", list: "a list [...]", str: "text", bool:
 
 
 def parse(text: str, name: str, kind: type | None = dict) -> Any:
-    """The content of a JSON text, which is called `name` in messages.
+    """Parses a JSON text, which is called `name` in messages.
 
     Raises:
       UserError: the text is empty or not JSON (the message has line and column), is nested too deeply, or has a number
@@ -45,7 +45,7 @@ def parse(text: str, name: str, kind: type | None = dict) -> Any:
     return content
 
 
-# Python can read deeper JSON than it can write. Texts as long as a data set are never written, so they may be deeper.
+# Python can read deeper JSON than it can write. Texts of the length of a data set are never written and may be deeper.
 _MOST_LEVELS = 100
 _MOST_TO_WALK = 1 << 20
 

@@ -8,10 +8,10 @@ from typing import Any
 
 
 def names(package: str, modules: Mapping[str, str]) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
-    """Makes `__getattr__` and `__dir__` of a package whose `__init__` imports nothing.
+    """Returns `__getattr__` and `__dir__` for a package whose `__init__` imports nothing.
 
-    Importing one module of the package then costs no more than that module, and a name is looked up in the module that
-    defines it at each access.
+    Importing one module of the package then imports only that module, and each access looks up a name in the module
+    that defines it.
 
     Args:
       package: the `__name__` of the package.

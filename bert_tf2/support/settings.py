@@ -1,4 +1,4 @@
-"""The settings of a task. Each is stated once: a field of an options class.
+"""The settings of a task. Each is defined once, as a field of an options class.
 
     @options
     class VocabularyOptions(Options):
@@ -7,11 +7,11 @@
         vocab_file: str = setting("The vocabulary to write.", group=DATA, writes_file=True)  # required
         vocab_size: int = setting("How many entries there may be.", 30522, group=DATA, low=1)
 
-`flags.define` makes a command-line flag of every field. What must be given together and what excludes each other is
-stated in the class too (`any_of`, `needs`, `not_both`). An object cannot be made of settings that break a rule, on the
-command line or in Python: the constructor raises WrongSetting.
+`flags.define` defines a command-line flag for every field. The class also defines rules: settings that require or
+exclude each other (`any_of`, `needs`, `not_both`). The constructor raises WrongSetting if a rule is broken, on the
+command line and in Python.
 
-Options classes are composed of parts that several tasks share: a part is an options class to inherit from.
+Options classes that several tasks share are base classes.
 """
 
 from __future__ import annotations
@@ -51,24 +51,23 @@ _LARGEST_INTEGER = 2**31 - 1  # TensorFlow's int32
 
 
 class WrongSetting(UserError):
-    """A setting, or several together, that make no sense. The text names them as flags."""
+    """Invalid settings. The message names them as flags."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Setting:
-    """What is stated of a field beside its name, type and default.
+    """The properties of a field, in addition to its name, type and default.
 
     Attributes:
-      help: what it does, one sentence.
-      group: where the help screen shows it, one of GROUPS.
+      help: one sentence for the help screen.
+      group: its group on the help screen, one of GROUPS.
       low, high: the bounds, both included.
       choices: the possible values.
-      flag_default: the default that the flag shows, for a field whose own default None means "not given".
+      flag_default: the default of the flag, for a field whose default None means "not given".
       reads: whether it names files to be read. "weights" for a checkpoint.
-      writes: for a folder that is written into: patterns of the files that come into it.
+      writes: for an output folder: patterns of the files that are written into it.
       writes_file: whether it names a file to be written.
-      memory: None if it has no influence on the memory that is needed; else the switches with which it has one, () for
-        always.
+      memory: None if it does not affect memory usage; else the switches with which it does, () for always.
     """
 
     help: str
@@ -84,7 +83,7 @@ class Setting:
 
 
 def setting(help: str, default: Any = dataclasses.MISSING, **stated: Any) -> Any:
-    """A field of an options class; see Setting for `stated`. Without a default it must be given."""
+    """Defines a field of an options class; see Setting for `stated`. Without a default it is required."""
     return dataclasses.field(default=default, metadata={"setting": Setting(help, **stated)})
 
 
@@ -92,9 +91,9 @@ def setting(help: str, default: Any = dataclasses.MISSING, **stated: Any) -> Any
 class Options:
     """The base of all options classes.
 
-    Class attributes (a class states its own; those of all its bases count):
-      any_of: switches of which at least one must be on, so that there is something to do.
-      needs: (setting, the setting that must be given when it is).
+    Class attributes (a class defines its own; those of all its bases apply as well):
+      any_of: switches, at least one of which must be on.
+      needs: (setting, the setting that it requires).
       not_both: pairs of settings that exclude each other.
     """
 
@@ -103,7 +102,7 @@ class Options:
     not_both: ClassVar[Sequence[tuple[str, str]]] = ()
 
     def __post_init__(self) -> None:
-        """Raises WrongSetting for the first rule that is broken."""
+        """Raises WrongSetting for the first broken rule."""
         problems = (problem for find in (_missing, _out_of_bounds, _combined) for problem in find(self))
         if problem := next(problems, None):
             raise WrongSetting(problem)
@@ -111,14 +110,14 @@ class Options:
             stated(self)
 
     def check(self) -> None:
-        """Rules that no attribute can state; a class and its bases may each have their own. Raises WrongSetting."""
+        """Checks rules that attributes cannot express, one method per class and base. Raises WrongSetting."""
 
 
 @functools.cache
 def settings_of(cls: type[Options]) -> dict[str, tuple[Setting, type, Any]]:
-    """The settings of a class by name: what is stated, the type (without None), the default or MISSING.
+    """The settings of a class by name: the Setting, the type (without None), the default or MISSING.
 
-    Those that the class itself states come first, then those of its parts.
+    Those that the class defines come first, then those of its bases.
     """
     types = typing.get_type_hints(cls)
     fields = {field.name: field for field in dataclasses.fields(cls) if "setting" in field.metadata}
@@ -135,19 +134,19 @@ def required(cls: type[Options]) -> list[str]:
 
 
 def needed(cls: type[Options]) -> Iterator[tuple[str, str]]:
-    """(switch, setting) for every setting that must be given where the switch is on."""
+    """(switch, setting) for every setting that is required if the switch is on."""
     return itertools.chain.from_iterable(_stated(cls, "needs"))
 
 
 def shared(source: Options, target: type[Options]) -> dict[str, Any]:
-    """The settings that an object has in common with another class, to make an object of that class."""
+    """The settings that an object shares with another class, to create an object of that class."""
     return {
         field.name: getattr(source, field.name) for field in dataclasses.fields(target) if hasattr(source, field.name)
     }
 
 
 def _stated(cls: type[Options], attribute: str) -> Iterator[Any]:
-    """An attribute of the class and of its bases, the bases first, wherever it is stated anew."""
+    """The values of an attribute that the class and its bases define, the bases first."""
     for base in reversed(cls.__mro__):
         if base is not Options and attribute in vars(base):
             yield vars(base)[attribute]
@@ -182,7 +181,7 @@ def _value_problem(stated: Setting, value: Any, name: str) -> str | None:
     if isinstance(value, (int, float)) and not _within(value, stated.low, stated.high):
         bounds = [f">= {stated.low:g}" if stated.low is not None else "", f"<= {stated.high:g}" if stated.high else ""]
         return f"must be {' and '.join(filter(None, bounds))}"
-    # Python's own random numbers take a seed of any size; everything else ends up in TensorFlow or as a size.
+    # Python's random accepts seeds of any size; all other integers are sizes or passed to TensorFlow.
     if isinstance(value, int) and abs(value) > _LARGEST_INTEGER and name != "random_seed":
         return f"is too large; at most {_LARGEST_INTEGER} is possible"
     return None

@@ -1,4 +1,4 @@
-"""Where a model computes, and how it is made there."""
+"""The devices that a model runs on, and the creation of a model on them."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ _HERE = DeviceOptions()
 
 
 def create_strategy(options: DeviceOptions = _HERE) -> tf.distribute.Strategy:
-    """The distribution strategy: a TPU if asked for, else every GPU that TensorFlow sees, else the one CPU.
+    """Returns the distribution strategy: a TPU if requested, else all visible GPUs, else the CPU.
 
     Raises:
-      UserError: the TPU cannot be reached, or has another number of cores than num_tpu_cores.
+      UserError: the TPU cannot be reached, or does not have num_tpu_cores cores.
     """
     if options.use_tpu:
         return _tpu_strategy(options)
@@ -36,7 +36,7 @@ def _tpu_strategy(options: DeviceOptions) -> tf.distribute.Strategy:
 
 
 def build_model(strategy: tf.distribute.Strategy, make_model: Callable[[], keras.Model], random_seed: int):
-    """Makes a model whose variables live where the strategy wants them; the same seed gives the same fresh weights."""
+    """Creates a model in the scope of the strategy; the same seed gives the same initial weights."""
     keras.utils.set_random_seed(random_seed)
     with strategy.scope():
         return make_model()

@@ -6,12 +6,11 @@
                             v
        all replicas: one sum of gradients -> global norm -> clip once -> AdamWeightDecayOptimizer
                             v
-       every so often: progress line, TensorBoard, checkpoint
+       at intervals: progress line, TensorBoard, checkpoint
 
-An update does not depend on how many replicas computed it: every loss is divided by the weights of the *global*
-batch, and clipping looks at the sum of all gradients. (The reference clips on each TPU core before it adds up. On one
-device the two are the same.) Keras' own `fit` clips before it adds up and divides by each replica's own weights, hence
-this loop.
+An update does not depend on the number of replicas: every loss is divided by the weights of the *global* batch, and
+clipping uses the norm of the summed gradients. (The reference clips on each TPU core before it sums. On one device the
+two are the same.) Keras' `fit` clips before it sums and divides by each replica's own weights, hence this loop.
 """
 
 from __future__ import annotations
@@ -31,24 +30,24 @@ from bert_tf2.training.options import TrainOptions
 from bert_tf2.training.runner import explained
 from bert_tf2.training.step import local_gradients, reduce_gradients
 
-# What a step measures beside the losses of the model.
+# What a step returns in addition to the losses of the model.
 _MEASURES = ("loss", "gradient_norm", "learning_rate")
 
 
 def start_from(
     model, output_dir: str, init_checkpoint: str | None, *, will_train: bool = False, may_lack: tuple[str, ...] = ()
 ) -> int:
-    """Gives a model its weights; returns the global step they are of.
+    """Loads the weights of a model and returns their global step.
 
-    The newest checkpoint in output_dir comes first, then init_checkpoint, as in the reference. (Its global step then
-    counts as 0.)
+    The newest checkpoint in output_dir takes precedence over init_checkpoint, as in the reference. The global step of
+    init_checkpoint counts as 0.
 
     Args:
-      will_train: whether the model is trained before it is used, so that weights may be random.
+      will_train: whether the model is trained before it is used; its weights may then be random.
       may_lack: see checkpoint.check_trained.
 
     Raises:
-      UserError: the weights do not fit the model; or, unless it will be trained, there are none, or its outputs would
+      UserError: the weights do not match the model; or, without will_train, there are no weights, or the outputs would
         depend on random ones.
     """
     latest = checkpoint.latest_checkpoint(output_dir)
@@ -83,14 +82,14 @@ class Trainer:
 
     @property
     def _state(self) -> dict[str, tf.Variable]:
-        """All that a checkpoint holds, by name."""
+        """The contents of a checkpoint, by name."""
         return {**checkpoint.tf1_variables(self._model), **self._optimizer.slots}
 
     def start(self, init_checkpoint: str | None = None) -> int:
         """Continues from the newest checkpoint in output_dir, or else loads init_checkpoint; returns the global step.
 
         Raises:
-          UserError: the checkpoint does not fit this model.
+          UserError: the checkpoint does not match this model.
         """
         latest = checkpoint.latest_checkpoint(self._options.output_dir)
         if latest:
@@ -116,18 +115,18 @@ class Trainer:
         evaluate: Callable[[int], bool] | None = None,
         eval_steps: int = 0,
     ) -> int:
-        """Runs the steps that are left, and returns the step it ends at.
+        """Runs the remaining steps and returns the final global step.
 
         Args:
-          dataset: endless batches.
-          explain: called when reading the data fails; returns what is wrong with it.
+          dataset: an infinite dataset of batches.
+          explain: called when reading the data fails; returns the error to raise.
           evaluate: called with the step every `eval_steps` steps and at the end, each time after a checkpoint has been
-            written; True ends the training.
-          eval_steps: see above; 0 for never.
+            written; returning True ends the training.
+          eval_steps: the interval of `evaluate`; 0 disables it.
 
         Raises:
-          UserError: the data cannot be read, or the loss is no longer a number.
-          KeyboardInterrupt: told to stop (Ctrl-C, SIGTERM); a checkpoint of the last complete step has been written.
+          UserError: the data cannot be read, or the loss or the gradient is not finite.
+          KeyboardInterrupt: stopped by Ctrl-C or SIGTERM; a checkpoint of the last complete step has been written.
         """
         options = self._options
         if self.global_step >= options.num_train_steps:
@@ -150,7 +149,7 @@ class Trainer:
                 last = self.global_step >= options.num_train_steps
                 stopping = stop.requested
                 looking = look.due(self.global_step, last)
-                if save.due(self.global_step, last or stopping or looking):  # what was evaluated is not lost by a kill
+                if save.due(self.global_step, last or stopping or looking):  # an evaluated step survives a kill
                     self._save()
                 enough = looking and evaluate(self.global_step)
                 if stopping and not last:
@@ -163,9 +162,9 @@ class Trainer:
         return self.global_step
 
     def _check_space(self) -> None:
-        """Looks whether the disk has room for a checkpoint, and warns if not for all of them.
+        """Checks that the disk has space for a checkpoint, and warns if it does not have space for all of them.
 
-        While the newest is written there is one more than are kept.
+        While a checkpoint is written, there is one more than keep_checkpoint_max.
         """
         options = self._options
         size = sum(4 * math.prod(variable.shape) for variable in self._state.values())
@@ -183,11 +182,11 @@ class Trainer:
             raise UserError(f"{error}{way_back}") from error
 
     def compiled_step(self):
-        """One training step as a graph, on the default strategy: (batch, step) -> measures. For measurements."""
+        """One training step as a graph, on the default strategy: (batch, step) -> measures. For benchmarks."""
         return tf.function(self._replica_step)
 
     def _compile(self):
-        """A graph that runs several steps and returns the sums of what they measured."""
+        """Returns a graph function that runs several steps and returns the sums of their measures."""
         strategy = self._strategy
 
         @tf.function(reduce_retracing=True)
@@ -202,7 +201,7 @@ class Trainer:
         return steps
 
     def _replica_step(self, batch: Batch, step: tf.Tensor) -> dict[str, tf.Tensor]:
-        """One step on a replica's share of the batch. Returns measures of which the sum over the replicas counts."""
+        """Runs one step on a replica's share of the batch; the returned measures are summed over the replicas."""
         context = tf.distribute.get_replica_context()
         replica = context.replica_id_in_sync_group
         seed = tf.random.experimental.stateless_fold_in([self._options.random_seed, 0], step)
@@ -218,7 +217,7 @@ class Trainer:
 
 
 class _Every:
-    """Something that is due every so many steps, counted from the first; never, if that number is 0."""
+    """An action that is due every `steps` steps, counted from the first one; never if `steps` is 0."""
 
     def __init__(self, steps: int, first: int):
         self._steps = steps
@@ -236,9 +235,9 @@ class _Every:
 
 
 class _StopRequest:
-    """Turns signals that stop a process into a request that the loop sees when it next looks; a second one stops it.
+    """Turns signals that stop a process into a request that the loop polls; a second signal stops the process.
 
-    Python hears of a signal when the graph that is running returns, which it does every few seconds.
+    Python handles a signal when the running graph returns, which happens every few seconds.
     """
 
     def __enter__(self) -> _StopRequest:
@@ -251,7 +250,7 @@ class _StopRequest:
         return self._request.stopped is not None
 
     def stopped(self, message: str) -> process.Stopped:
-        """The exception that ends the script as the signal wants it."""
+        """The exception that ends the script with the exit status of the signal."""
         return process.Stopped(self._request.stopped.number, message)
 
     def _on_signal(self, number: int, frame) -> None:

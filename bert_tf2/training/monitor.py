@@ -1,4 +1,4 @@
-"""What a training and an evaluation show: progress on the log, points for TensorBoard, eval_results.txt."""
+"""Reports of training and evaluation: progress in the log, points for TensorBoard, eval_results.txt."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from bert_tf2.training.options import TrainOptions
 
 
 class Watch:
-    """Decides when to look at the running steps, and tells what it sees: on the log, and points for TensorBoard."""
+    """Decides after how many steps to report, and writes the reports to the log and to TensorBoard."""
 
     _SECONDS_BETWEEN_LOOKS = 5.0
 
@@ -51,18 +51,18 @@ class Watch:
                 tf.summary.text(name, text)
 
     def steps_until_next_look(self, step: int, next_stop: float) -> int:
-        """How many steps to run now: up to the next stop, point or end, and for no more than some seconds."""
+        """The number of steps to run now: up to the next stop, point or end, and for at most a few seconds."""
         options = self._options
         next_point = step + 1 if step == self._first else (step // options.log_steps + 1) * options.log_steps
         count = int(min(options.num_train_steps, next_stop, next_point)) - step
-        if self._seconds_per_step is None:  # nothing is known of the speed yet: one step at a time
+        if self._seconds_per_step is None:  # the speed is not known yet: one step at a time
             return 1
         seconds = 0.5 if progress.on_terminal() else self._SECONDS_BETWEEN_LOOKS
         count = min(count, max(1, int(seconds / self._seconds_per_step)))
         return min(count, options.iterations_per_loop)
 
     def report(self, step: int, count: int, sums: Mapping[str, float]) -> None:
-        """Takes in the sums over `count` steps that end at `step`."""
+        """Adds the sums over the `count` steps that end at `step`."""
         now = time.monotonic()
         if not (math.isfinite(sums["loss"]) and math.isfinite(sums["gradient_norm"])):
             raise UserError(
@@ -70,7 +70,7 @@ class Watch:
                 " --learning_rate, or"
                 f" look at the last checkpoint in {self._options.output_dir}"
             )
-        if step - count > self._first:  # the very first step includes the making of the graph
+        if step - count > self._first:  # the first step includes tracing the graph
             self._seconds_per_step = (now - self._look_at) / count
         self._look_at = now
         self._summed += count
@@ -81,14 +81,14 @@ class Watch:
         self._progress.advance(count, f"loss {sums['loss'] / count:.4f}")
 
     def resume(self) -> None:
-        """Leaves out of the rates what was done since the last report: saving and evaluating."""
+        """Excludes the time since the last report (saving and evaluating) from the rates."""
         away = time.monotonic() - self._look_at
         self._look_at += away
         self._point_at += away
         self._progress.leave_out(away)
 
     def _point(self, step: int, now: float) -> None:
-        """TensorBoard: means over the steps since the last point."""
+        """Writes the means over the steps since the last point to TensorBoard."""
         speed = (step - self._point_step) * self._options.train_batch_size / max(now - self._point_at, 1e-9)
         with self._writer.as_default(step=step):
             for name, value in self._sums.items():
@@ -100,7 +100,7 @@ class Watch:
 
 
 def hyperparameters(options) -> dict[str, str]:
-    """The settings of a call (a dataclass) as TrainOptions.texts takes them: a table in Markdown."""
+    """The settings of a call (a dataclass) as a Markdown table, for TrainOptions.texts."""
     rows = [f"| {name} | {value} |" for name, value in sorted(dataclasses.asdict(options).items())]
     return {"hyperparameters": "\n".join(["| setting | value |", "|-|-|", *rows])}
 
@@ -115,7 +115,7 @@ def write_eval_results(output_dir: str, results: Mapping[str, float]) -> None:
 
 
 def write_scalars(folder: str, step: int, values: Mapping[str, float]) -> None:
-    """Adds points of one step to TensorBoard's events in a folder."""
+    """Writes the values of one step to the TensorBoard events in a folder."""
     writer = tf.summary.create_file_writer(folder)
     with writer.as_default(step=step):
         for name, value in values.items():

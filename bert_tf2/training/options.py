@@ -19,11 +19,11 @@ from bert_tf2.support.settings import (
     setting,
 )
 
-# The values of --precision, and the dtype policy of Keras that each stands for. Variables are float32 in any case.
+# The values of --precision and their Keras dtype policies. Variables are always float32.
 POLICIES = {"float32": "float32", "bfloat16": "mixed_bfloat16"}
 
 MOST_STEPS = 2**31
-"""No training has as many steps; more is a typing error."""
+"""The maximum of a number of steps; a larger one is a typing error."""
 
 
 @options
@@ -42,7 +42,7 @@ class ModelOptions(Options):
 
 @options
 class CaseOptions(Options):
-    """Whether the text is lower-cased: None stands for True, and is an error where a file states a cased model."""
+    """Whether to lower-case the text: None means True, and is an error if a file specifies a cased model."""
 
     do_lower_case: bool | None = setting(
         "Lower-case the text and strip accents: True for uncased models, False for cased models.",
@@ -61,7 +61,7 @@ class VocabularyOptions(CaseOptions):
 
 @options
 class DeviceOptions(Options):
-    """Where to compute: a TPU with use_tpu, by the reference's flags; otherwise all visible GPUs, or the CPU."""
+    """The devices: a TPU with use_tpu and the reference's flags; otherwise all visible GPUs, or the CPU."""
 
     use_tpu: bool = setting("Run on a TPU; otherwise on all visible GPUs or the CPU.", False, group=DEVICES)
     tpu_name: str | None = setting("Name or gRPC address of the Cloud TPU.", None, group=DEVICES)
@@ -73,7 +73,7 @@ class DeviceOptions(Options):
 
 @options
 class PrecisionOptions(Options):
-    """What to compute in."""
+    """The floating-point precision."""
 
     precision: str = setting(
         "The type of computations; variables stay float32.", "float32", group=TRAINING, choices=tuple(POLICIES)
@@ -82,7 +82,7 @@ class PrecisionOptions(Options):
 
 @options
 class OptimizerOptions(Options):
-    """How to train, whatever the task and however long."""
+    """Training settings that do not depend on the task or the number of steps."""
 
     train_batch_size: int = setting(
         "Examples per training step, over all devices.", 32, group=TRAINING, low=1, memory=("do_train",)
@@ -103,7 +103,7 @@ class OptimizerOptions(Options):
 
 
 def output_folder(*results: str) -> str:
-    """The setting output_dir of a task that writes files of these names (or patterns) into it, beside checkpoints."""
+    """The setting output_dir of a task that writes files with these names (or patterns) next to the checkpoints."""
     return setting(
         "Folder for checkpoints and results. Training resumes from the newest checkpoint in it.",
         group=DATA,
@@ -113,7 +113,7 @@ def output_folder(*results: str) -> str:
 
 @options
 class TrainingOptions(OptimizerOptions, PrecisionOptions, DeviceOptions, ModelOptions):
-    """What the scripts that train have in common."""
+    """The settings that all training scripts share."""
 
     output_dir: str = output_folder()
     do_train: bool = setting("Train, up to the last step of the schedule.", False, group=TO_DO)
@@ -148,7 +148,7 @@ class PredictionOptions(Options):
 
 
 def sequence_length(help: str, default: int | None = 128, low: int = 3) -> int:
-    """The setting max_seq_length; `low` is the number of tokens that the shortest example has."""
+    """The setting max_seq_length; `low` is the number of tokens in the shortest example."""
     return setting(help, default, group=MODEL, low=low, memory=())
 
 
@@ -163,15 +163,15 @@ class LogOptions(Options):
 
 @options
 class TrainOptions(OptimizerOptions):
-    """One run of the training loop: `OptimizerOptions`, and what the task computes.
+    """One run of the training loop: `OptimizerOptions`, and values that the task computes.
 
     Attributes:
-      output_dir: where checkpoints and TensorBoard's events go.
+      output_dir: the folder for checkpoints and TensorBoard events.
       num_train_steps, num_warmup_steps: the schedule; see optimization.learning_rate_at.
-      length_groups: into how many groups of similar length to divide each batch; see step.split_by_length.
-      keep_checkpoint_max: how many checkpoints to keep.
-      log_steps: steps between TensorBoard points; the first step has one too.
-      texts: what TensorBoard shows as text, by its name, in Markdown. The model's configuration is always shown.
+      length_groups: the number of groups of similar length in each batch; see step.split_by_length.
+      keep_checkpoint_max: the number of checkpoints to keep.
+      log_steps: the number of steps between TensorBoard points; the first step also gets one.
+      texts: name -> Markdown text for TensorBoard. The model's configuration is always added.
     """
 
     output_dir: str

@@ -1,4 +1,4 @@
-"""Runs a model over a data set without training it; errors of reading name the file and the record."""
+"""Runs a model over a data set without training; read errors name the file and the record."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from bert_tf2.support.errors import UserError
 
 @contextlib.contextmanager
 def explained(explain: Callable[[], UserError | None]):
-    """Turns a failure to read the data into an error that names file and record."""
+    """Converts a failure to read the data into an error that names the file and the record."""
     try:
         yield
     except (
@@ -22,7 +22,7 @@ def explained(explain: Callable[[], UserError | None]):
         tf.errors.DataLossError,
         tf.errors.OutOfRangeError,
         StopIteration,
-        UnicodeDecodeError,  # TensorFlow fails to tell what is wrong with a record that is no Example
+        UnicodeDecodeError,  # TensorFlow fails to format its message about a record that is not an Example
     ) as error:
         logging.info("The data cannot be read; looking for the record at fault")
         reason = explain()
@@ -32,7 +32,7 @@ def explained(explain: Callable[[], UserError | None]):
 
 
 class Runner:
-    """Runs a model over data sets, without dropout. One graph serves all of them."""
+    """Runs a model over data sets, without dropout; all of them share one graph."""
 
     def __init__(self, model, strategy: tf.distribute.Strategy):
         self._strategy = strategy
@@ -46,14 +46,14 @@ class Runner:
     def run(
         self, dataset: tf.data.Dataset, *, explain: Callable[[], UserError | None] = lambda: None
     ) -> Iterator[dict[str, np.ndarray]]:
-        """Yields what the model says of each batch.
+        """Yields the outputs of the model for each batch.
 
         Yields:
           For every batch, in order: the batch's own features and the model's `outputs`, as arrays with a row per
-          example in the order of the data, whatever the number of replicas.
+          example in the order of the data, for any number of replicas.
 
         Raises:
-          UserError: the data cannot be read; `explain` says why.
+          UserError: the data cannot be read; the error of `explain`, if it returns one.
         """
         iterator = iter(self._strategy.experimental_distribute_dataset(dataset))
         while True:

@@ -1,4 +1,4 @@
-"""One training step: losses, their gradients, and the sum of these over all replicas."""
+"""One training step: the losses, their gradients, and the sum of the gradients over all replicas."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from bert_tf2.heads import Batch, LossTerm
 
 
 def split_by_length(batch: Batch, groups: int, per_token: Collection[str]) -> list[Batch]:
-    """Divides the rows of a batch into groups of like length, each only as wide as its own longest row.
+    """Splits the rows of a batch into groups of similar length, each only as wide as its longest row.
 
-    A batch is as wide as its longest row, and most rows are much shorter. In groups there is little padding left to
-    compute, and the sum over the groups is the sum over the batch: the update is the same.
+    A batch is as wide as its longest row, and most rows are much shorter. Groups contain little padding, and the sum
+    over the groups equals the sum over the batch, so the update is the same.
 
     Args:
       batch: features by name.
-      groups: how many; they have equally many rows, but for the rounding.
-      per_token: the features that have a column for each token.
+      groups: the number of groups, which have the same number of rows up to rounding.
+      per_token: the features with one column per token.
     """
     mask = batch["input_mask"]  # [B, F]
     columns = tf.range(1, tf.shape(mask)[1] + 1)
@@ -54,7 +54,7 @@ def _loss_terms(model, batch: Batch, dropout_seed: tf.Tensor, length_groups: int
 def local_gradients(
     model, variables: Mapping[str, tf.Variable], batch: Batch, dropout_seed: tf.Tensor, length_groups: int = 1
 ):
-    """This replica's part of the losses and of their gradients; the parts of all replicas add up to the whole.
+    """Computes this replica's part of the losses and their gradients; the sum over all replicas is the whole.
 
     Returns:
       Losses by name (`loss` is their sum) and gradients by variable name, tf.Tensor or tf.IndexedSlices.
@@ -72,10 +72,10 @@ def local_gradients(
 
 
 def reduce_gradients(gradients: Mapping[str, optimization.Gradient]) -> tuple[dict[str, tf.Tensor], tf.Tensor]:
-    """Adds the gradients up over the replicas.
+    """Sums the gradients over the replicas.
 
     Returns:
-      Dense gradients by name, and their global norm as optimization.square_norm counts it.
+      Dense gradients by name, and their global norm as computed by optimization.square_norm.
     """
     context = tf.distribute.get_replica_context()
     names = list(gradients)

@@ -1,7 +1,7 @@
 """Connecting to a TPU, with a time limit.
 
-TensorFlow waits for minutes where nobody answers at the address, and says nothing meanwhile. So the address is tried
-beforehand: is there a machine, is the port open, and does an HTTP/2 server answer there, which a gRPC server is?
+If nothing answers at the address, TensorFlow waits for minutes without a message. Therefore this module first checks
+that the host exists, that the port is open, and that an HTTP/2 server answers, as every gRPC server does.
 """
 
 from __future__ import annotations
@@ -15,21 +15,21 @@ import tensorflow as tf
 from bert_tf2.support.errors import UserError
 
 _SECONDS = 5.0
-_PORT = 8470  # of the workers of Cloud TPUs; TensorFlow takes it too
-# What a client of HTTP/2 sends first, and an empty frame of settings. A server answers with settings of its own.
+_PORT = 8470  # of Cloud TPU workers; TensorFlow uses it as well
+# The connection preface of an HTTP/2 client and an empty SETTINGS frame. A server answers with a SETTINGS frame.
 _GREETING = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes([0, 0, 0, 4, 0, 0, 0, 0, 0])
 _SETTINGS = 4
 
 
 def connect(address: str | None, zone: str | None, project: str | None) -> tf.distribute.Strategy:
-    """The strategy of a TPU.
+    """Connects to a TPU and returns its strategy.
 
     Args:
       address: the name of a Cloud TPU, "grpc://HOST:PORT", or "local" on the machine of a TPU.
-      zone, project: of a Cloud TPU with a name, where they cannot be detected.
+      zone, project: those of a named Cloud TPU, if they cannot be detected.
 
     Raises:
-      UserError: it cannot be reached.
+      UserError: the TPU cannot be reached.
     """
     try:
         with _time_limit():
@@ -49,7 +49,7 @@ def connect(address: str | None, zone: str | None, project: str | None) -> tf.di
 
 @contextlib.contextmanager
 def _time_limit() -> Iterator[None]:
-    """For what opens sockets without saying how long to wait: TensorFlow's questions to Google Cloud."""
+    """Sets a time limit for sockets that are opened without one: TensorFlow's requests to Google Cloud."""
     before = socket.getdefaulttimeout()
     socket.setdefaulttimeout(_SECONDS)
     try:
@@ -59,7 +59,7 @@ def _time_limit() -> Iterator[None]:
 
 
 def _check_answers(endpoint: str) -> None:
-    """Raises OSError if no gRPC server answers at "grpc://HOST:PORT"; other endpoints are those of this machine."""
+    """Raises OSError if no gRPC server answers at "grpc://HOST:PORT"; other endpoints are local."""
     if not endpoint.startswith("grpc://"):
         return
     where = endpoint.removeprefix("grpc://")

@@ -50,7 +50,7 @@ def write_predictions(
 def write_multi_label_predictions(
     path: str, ids: Iterable[str], label_list: Sequence[str], probabilities: Iterable[Sequence[float]], separator: str
 ) -> None:
-    """Writes predictions.tsv with the columns `id` and `labels`: those of at least `labels.THRESHOLD`, or none.
+    """Writes predictions.tsv with the columns `id` and `labels`: all labels with at least `labels.THRESHOLD`.
 
     Args:
       ids: the names of the examples.

@@ -1,4 +1,4 @@
-"""How much each class counts in the training loss: --class_weights."""
+"""The weight of each class in the training loss: --class_weights."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ def class_weights(wanted: str, examples: Sequence[InputExample], label_map: Labe
 
     Args:
       wanted: "balanced", or a JSON file: {label: weight} with a positive number for each label. Balanced weights are
-        n / (classes * count), with which every class counts as much as any other; if a text may have several labels,
-        (n - count) / count, with which the texts that have a label count as much as those that do not.
-      examples: those of the training.
+        n / (classes * count), which gives every class the same total weight; if a text may have several labels,
+        (n - count) / count, which gives the texts with a label the same total weight as the texts without it.
+      examples: the training set.
       label_map: the labels.
 
     Raises:
@@ -33,7 +33,7 @@ def class_weights(wanted: str, examples: Sequence[InputExample], label_map: Labe
     size = len(examples)
     if label_map.multi_label:
         return tuple(max(1, size - counts[label]) / max(1, counts[label]) for label in label_map.labels)
-    # A class without examples has no influence on the loss, whatever its weight.
+    # A class without examples does not affect the loss, regardless of its weight.
     return tuple(size / (len(label_map.labels) * max(1, counts[label])) for label in label_map.labels)
 
 

@@ -1,4 +1,4 @@
-"""Classification of sentences and sentence pairs, as the driver's task: what run_classifier.py does."""
+"""Classification of sentences and sentence pairs, as a task of the driver: implements run_classifier.py."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ class ClassifierTask(driver.Task):
             self.label_map.labels,
             self.options.max_seq_length,
             self.tokenizer,
-            # One example is enough, and one of the test table would show a label that it does not have.
+            # One example is enough, and an example of the test set would show a label that it does not have.
             log_level=logging.DEBUG if part != next(iter(self.examples)) else logging.INFO,
         )
         return map(classification.as_record, features)

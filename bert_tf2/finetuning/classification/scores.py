@@ -1,8 +1,8 @@
-"""How good the answers of a classifier or a regression are: the measures of GLUE (Wang et al., 2018) and per class.
+"""Metrics of classification and regression: those of GLUE (Wang et al., 2018), and metrics per class.
 
-The figures come from scikit-learn and scipy, imported only when something is measured. All results are plain numbers
-that JSON can hold. A measure that the data leave undefined (a class that never occurs, a prediction that never varies)
-is 0.0: whoever chooses between checkpoints must be able to compare, and such a model has shown nothing.
+scikit-learn and scipy compute them and are imported only when needed. All results are plain numbers that JSON can
+represent. A metric that is undefined for the data (a class that never occurs, constant predictions) is 0.0, so that
+checkpoints can always be compared.
 """
 
 from __future__ import annotations
@@ -24,21 +24,21 @@ def compute_metrics(
     """Scores the answers for one data set.
 
     Args:
-      task: says which measures there are.
+      task: defines the measures.
       labels: [n]; the index of the right class in `label_list`, or the right score of a regression. If a text may have
-        several labels, [n, labels]: 1 for those that it has, and 0.
+        several labels, [n, labels]: 1 for each label of the text, 0 for the others.
       outputs: [n, classes] probabilities or logits, or [n] indexes of classes; regression: [n] or [n, 1] scores. If a
         text may have several labels, [n, labels] probabilities.
-      label_list: the names of the classes; not needed where the task itself lists them.
+      label_list: the names of the classes; not needed if the task lists them.
 
     Returns:
-      `examples` (how many), one entry for each of `task.measures`, and for a classification `per_class`: label ->
+      `examples` (their number), one entry for each of `task.measures`, and for a classification `per_class`: label ->
       `precision`, `recall`, `f1`, `support`. If each text has one label, also `confusion_matrix`: `labels` and `rows`,
-      a row for each right label with the counts of the predicted ones.
+      one row per true label with the counts of the predicted labels.
 
     Raises:
       UserError: an output is not a finite number.
-      ValueError: no examples, or not as many labels as outputs.
+      ValueError: there are no examples, or the numbers of labels and outputs differ.
     """
     outputs = np.asarray(outputs)
     if len(labels) == 0 or len(labels) != len(outputs):
@@ -57,13 +57,13 @@ def compute_metrics(
 
 
 def _class_scores(labels: np.ndarray, predictions: np.ndarray, label_list: Sequence[str]) -> Mapping[str, Any]:
-    """Both arrays: [n] indexes into `label_list`. `f1` is that of the second class, "1", as GLUE has it."""
+    """Both arrays: [n] indexes into `label_list`. `f1` is that of the second class, "1", as in GLUE."""
     from sklearn import metrics
 
     per_class = _per_class(labels, predictions, range(len(label_list)), label_list)
     matrix = metrics.confusion_matrix(labels, predictions, labels=range(len(label_list)))
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # of a data set with one class, which is no news to the user
+        warnings.simplefilter("ignore")  # scikit-learn warns about data with a single class
         matthews_correlation = float(metrics.matthews_corrcoef(labels, predictions))
     return {
         "accuracy": float(metrics.accuracy_score(labels, predictions)),
@@ -97,14 +97,14 @@ def _per_class(labels: np.ndarray, predictions: np.ndarray, indexes: Sequence[in
     }
 
 
-_MOST_COLUMNS = 12  # of a confusion matrix that a terminal can show
+_MOST_COLUMNS = 12  # of a confusion matrix on a terminal
 _WIDEST = 20
 
 
 def screen(scores: Mapping[str, Any]) -> str:
-    """What a person wants to see of a classification: the classes, and which are taken for which; "" for a regression.
+    """The scores of a classification as text: per class, then the confusion matrix; "" for a regression.
 
-    With more than 12 classes the most frequent errors stand in place of the matrix.
+    With more than 12 classes, the most frequent errors replace the matrix.
     """
     if "per_class" not in scores:
         return ""
@@ -137,7 +137,7 @@ def _most_frequent_errors(labels: Sequence[str], rows: Sequence[Sequence[int]]) 
 
 
 def _aligned(rows: Sequence[Sequence[str]]) -> str:
-    """A table: the first column to the left, the others to the right."""
+    """Formats a table: the first column is left-aligned, the others are right-aligned."""
     rows = [[cell if len(cell) <= _WIDEST else f"{cell[: _WIDEST - 3]}..." for cell in row] for row in rows]
     first, *others = [max(map(len, column)) for column in zip(*rows, strict=True)]
     return "\n".join(
@@ -158,5 +158,5 @@ def _correlations(labels: np.ndarray, predictions: np.ndarray) -> Mapping[str, f
 
 def _correlation(measure: Callable, labels: np.ndarray, predictions: np.ndarray) -> float:
     if np.ptp(labels) == 0 or np.ptp(predictions) == 0:
-        return 0.0  # undefined: one side never varies, a single example included
+        return 0.0  # undefined: one side is constant, as with a single example
     return float(measure(labels, predictions).statistic)

@@ -1,6 +1,6 @@
 """The table of classification tasks: for each task its files, their columns, its labels and its measures.
 
-A new task is one more entry here: no other module (examples, features, answers, scores) knows a task by name. The four
+A new task is one more entry here: no other module (examples, features, answers, scores) names a task. The four
 tasks of the reference take their columns by number, as the reference does. The others take them by the names in the
 header of the official GLUE files (Wang et al., 2018), which also detects the files of another task.
 """

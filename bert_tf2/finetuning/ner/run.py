@@ -1,7 +1,7 @@
-"""Token classification, as the driver's task: what run_ner.py does.
+"""Token classification, as a task of the driver: implements run_ner.py.
 
-The reference has no such script. The set-up is the paper's (section 5.3): a label for the first piece of each word, and
-optionally as much of the document around a sentence as fits.
+The reference has no such script. The setup follows section 5.3 of the paper: a label for the first piece of each word,
+and optionally as much of the document around a sentence as fits.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ def run(options: NerOptions, export: Export | None = None) -> dict[str, Any] | N
     """Trains, evaluates, predicts, exports; see driver.run.
 
     Writes into output_dir: checkpoints, `label_map.json`, `eval_results.txt` and `eval_metrics.json`, and
-    `predictions.txt` with the columns of predict_file and the predicted tag after them.
+    `predictions.txt` with the columns of predict_file and the predicted tag.
     """
     return driver.run(NerTask(options), export)
 
 
 class NerTask(driver.Task):
-    """A tag for every word of sentences; sentences that are too long are read in windows."""
+    """A tag for every word of a sentence; long sentences are divided into windows."""
 
     script = "run_ner.py"
     export_as = "ner"
@@ -96,7 +96,7 @@ class NerTask(driver.Task):
         return progress.track(map(ner.as_record, windows), "Writing features", len(windows), "windows")
 
     def _log_examples(self, part: str, windows: Sequence[ner.InputFeatures]) -> None:
-        """The first window in words; with --verbose_logging several in the form that the model reads."""
+        """Logs the first window as text, and several windows as numbers if --verbose_logging is set."""
         for number, window in enumerate(windows[:_LOGGED_EXAMPLES]):
             tokens = " ".join(self.tokenizer.convert_ids_to_tokens(window.input_ids))
             if number == 0:

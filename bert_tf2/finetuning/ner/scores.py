@@ -1,15 +1,15 @@
-"""Entities in tag sequences, and how many of them were found: what the CoNLL script `conlleval` counts.
+"""Entities in tag sequences, and their precision, recall and F1 as the CoNLL script `conlleval` computes them.
 
-A tag is O, or one of B, I, E, S, a hyphen and a type. An entity is a run of words whose tags are of one type. A new one
-begins at a tag that is not O where
+A tag is O, or one of B, I, E, S, a hyphen and a type. An entity is a run of words whose tags have the same type. A new
+entity begins at a tag other than O if
 
-    the tag is B or S,                          as in IOB2 and IOBES
-    or the tag before is O, or there is none,   so that I alone is an entity, as in IOB1
-    or the tag before is E or S,
-    or the tag before is of another type,
+    the tag is B or S,                             as in IOB2 and IOBES
+    or the previous tag is O, or there is none,    so that I alone is an entity, as in IOB1
+    or the previous tag is E or S,
+    or the previous tag has another type,
 
-and it ends at the last word before O, before the next entity, or of the sentence. These rules give every sequence a
-meaning: tags need not be well-formed, for those that a model predicts seldom are.
+and ends at the last word before O, before the next entity, or of the sentence. These rules apply to every sequence:
+predicted tags are often not well-formed.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from bert_tf2.finetuning.ner.examples import OUTSIDE, TAG
 
 
 class Entity(NamedTuple):
-    """`type`, and the words from `first` to `last`, counted from 0, both of which belong to it."""
+    """An entity: its type, and the indexes of its first and its last word."""
 
     type: str
     first: int
@@ -34,8 +34,8 @@ class Entity(NamedTuple):
 def split_tag(tag: str) -> tuple[str, str]:
     """The letter and the type of a tag: ("B", "PER"), or ("O", "").
 
-    A label that is no tag, which other libraries' models may have, is taken for the type of an I: words with the same
-    one belong together.
+    A label that is not a tag, which models of other libraries may have, is the type of an I: consecutive words with
+    the same label form one entity.
     """
     if tag == OUTSIDE:
         return OUTSIDE, ""
@@ -49,7 +49,7 @@ def begins(tag: str, before: str = OUTSIDE) -> bool:
 
 
 def entities(tags: Iterable[str]) -> list[Entity]:
-    """The entities of one sentence, in their order."""
+    """The entities of one sentence, in order."""
     found: list[Entity] = []
     before = OUTSIDE
     for index, tag in enumerate(tags):
@@ -64,8 +64,7 @@ def entities(tags: Iterable[str]) -> list[Entity]:
 def score(true_tags: Sequence[Sequence[str]], predicted_tags: Sequence[Sequence[str]]) -> dict[str, Any]:
     """Precision, recall and F1 of entities, as `conlleval` counts them (but in fractions of 1).
 
-    An entity counts as found when its first word, last word and type are all right. A measure with nothing to divide by
-    is 0.
+    A predicted entity is correct if its first word, last word and type are correct. A measure with denominator 0 is 0.
 
     Args:
       true_tags, predicted_tags: for each sentence, the tags of its words.
@@ -75,9 +74,9 @@ def score(true_tags: Sequence[Sequence[str]], predicted_tags: Sequence[Sequence[
       the same under `types` for each type, and over words `accuracy` and `words`.
 
     Raises:
-      ValueError: the two differ in the number of sentences, or of words in one.
+      ValueError: the numbers of sentences, or of words in a sentence, differ.
     """
-    # of each type, and named in the order in which _measures takes them
+    # by type; the names are in the order of the arguments of _measures
     counts = {name: collections.Counter() for name in ("true", "predicted", "correct")}
     words = right = 0
     for true, predicted in zip(true_tags, predicted_tags, strict=True):
@@ -112,7 +111,7 @@ def _ratio(part: int, whole: int) -> float:
 
 
 def score_table(scores: Mapping[str, Any]) -> str:
-    """The result of `score` for people: a line for each type, one for all, one for the words."""
+    """The result of `score` as text: one line per type, one for all types, one for the words."""
     named = [*scores["types"].items(), ("all", scores)]
     width = max(len("type"), *(len(name) for name, _ in named))
     lines = [f"{'type':<{width}}  precision  recall      f1    true  predicted  correct"]

@@ -1,4 +1,4 @@
-"""Question answering, as the driver's task: what run_squad.py does."""
+"""Question answering, as a task of the driver: implements run_squad.py."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ class SquadTask(driver.Task):
         return records.SQUAD_TRAIN if part == "train" else records.SQUAD_PREDICT
 
     def rows(self, part: str) -> Iterable[Mapping[str, Sequence]]:
-        """The windows; those to answer questions with are kept, too."""
+        """The windows; those for prediction are also kept."""
         options, training = self.options, part == "train"
         kept = self._windows[part] = []
         count = 0
@@ -96,7 +96,7 @@ class SquadTask(driver.Task):
             self.options.predict_file,
             answers.predictions,
             answers.null_odds,
-            # The predictions have the threshold in them; the search for a better one is over the odds.
+            # The predictions already use the threshold; the search for a better one uses the odds.
             threshold=float("inf"),
             version_2_with_negative=self.options.version_2_with_negative,
         )

@@ -1,8 +1,8 @@
 """Exact match and F1 of SQuAD answers, equal to the last digit to the official evaluate-v1.1.py and evaluate-v2.0.py.
 
 A predicted and an annotated answer are compared after normalization: lower case, no ASCII punctuation, no articles.
-Exact match asks whether they are then equal; F1 is the harmonic mean of precision and recall of the words they share.
-With several annotated answers the best counts.
+Exact match is 1 if they are then equal; F1 is the harmonic mean of precision and recall of their common words. With
+several annotated answers the best score counts.
 """
 
 from __future__ import annotations
@@ -32,24 +32,24 @@ def evaluate_predictions(
 ) -> dict[str, float]:
     """Scores predictions in percent.
 
-    Each of the first three arguments is a file or what it holds.
+    Each of the first three arguments is a file name or the parsed content.
 
     Args:
       dataset: SQuAD questions with answers.
       predictions: question id -> answer, as in predictions.json.
-      null_odds: question id -> a number, higher where an answer is less likely, as in null_odds.json; for version 2.
-      threshold: with `null_odds`, a question with higher odds than that counts as "no answer", whatever was predicted
-        (the official script's --na-prob-thresh, with its default).
+      null_odds: question id -> a number, higher if an answer is less likely, as in null_odds.json; for version 2.
+      threshold: with `null_odds`, a question with higher odds counts as "no answer", regardless of the prediction (the
+        official script's --na-prob-thresh, with its default).
       version_2_with_negative: whether to score as for version 2.
 
     Returns:
-      Version 1: exact_match, f1. A question without prediction counts as wrong; one warning tells how many.
-      Version 2: exact, f1, total, the same three over the questions with answers (HasAns_) and without (NoAns_), where
-      there are such, and with `null_odds` best_exact, best_exact_thresh, best_f1, best_f1_thresh: the best that a
-      threshold of its own could do, the predictions being the best answers regardless of a threshold.
+      Version 1: exact_match, f1. A question without prediction counts as wrong; one warning reports their number.
+      Version 2: exact, f1, total; the same three over the questions with answers (HasAns_) and without (NoAns_), if
+      there are any; with `null_odds` best_exact, best_exact_thresh, best_f1, best_f1_thresh: the best scores of any
+      threshold, and that threshold, if the predictions were made without a threshold.
 
     Raises:
-      UserError: a file cannot be read or is not in the right layout; there is no question; a question has no annotated
+      UserError: a file cannot be read or has the wrong layout; there is no question; a question has no annotated
         answer (version 1) or has no prediction or null odds (version 2; the official script fails there).
     """
     name = dataset if isinstance(dataset, str) else "the data set"
@@ -65,7 +65,7 @@ def evaluate_predictions(
 
 
 def check_answers(input_file: str, version_2_with_negative: bool) -> None:
-    """Makes sure that a file can be scored, so that one without answers shows before anything is computed.
+    """Checks that a file can be scored, so that missing answers are reported before anything is computed.
 
     Raises:
       UserError: a question has no annotated answer (version 1; in version 2 that means "no answer").
@@ -116,7 +116,7 @@ def _percent(scores: Iterable[float]) -> float:
     """The mean, in percent."""
     scores = list(scores)
     total = 0.0
-    for score in scores:  # not sum(): that of Python 3.12 rounds better, so the last digit would depend on the Python
+    for score in scores:  # not sum(): it is more exact from Python 3.12 on, so the last digit would differ
         total += score
     return 100.0 * total / len(scores)
 
@@ -168,7 +168,7 @@ def _evaluate_v2(
 
 
 def _score_v2(prediction: str, answers: Iterable[str]) -> tuple[float, float]:
-    """Exact match and F1 of one question, where an empty answer is right if, and only if, there is none."""
+    """Exact match and F1 of one question, where an empty answer is right if and only if there is no annotated one."""
     annotated = [answer for answer in answers if normalize_answer(answer)] or [""]
     exact = max(exact_score(prediction, answer) for answer in annotated)
     if annotated == [""] or not normalize_answer(prediction):
