@@ -87,6 +87,7 @@ def is_flag(script: str, argument: str) -> bool:
     return flags.get(name.removeprefix("no"), {}).get("type") == "bool"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("document", DOCUMENTS)
 def test_every_script_shown_exists_and_has_the_flags_shown(document):
     for script, *arguments in shown_commands(document):

@@ -238,6 +238,7 @@ def test_the_message_survives_a_graph(models, options):
     assert refusal(graph, wrong) == "input_mask: shape [4, 7], wanted [B, F] = [4, 10] like input_ids"
 
 
+@pytest.mark.slow
 def test_the_message_survives_two_replicas():
     strategy = tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"])
     with strategy.scope():

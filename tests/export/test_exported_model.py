@@ -15,6 +15,7 @@ from bert_tf2.support.errors import UserError
 pytest.importorskip("tensorflow_text")
 
 
+@pytest.mark.slow
 def test_load_answers_texts(exported):
     made = exported("classifier")
     for path in (made.folder, str(pathlib.Path(made.folder).parent)):
@@ -77,6 +78,7 @@ def test_load_explains_bad_texts(exported, task, texts, message):
         load(exported(task).folder)(texts)
 
 
+@pytest.mark.slow
 def test_load_knows_an_export(exported, tmp_path):
     for path in (tmp_path, tmp_path / "gone", exported("ner").weights.parent):
         with pytest.raises(UserError, match=r"is no export \(there is no model_info.json\)"):

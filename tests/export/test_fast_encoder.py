@@ -56,6 +56,7 @@ def graph(model):
     return tf.function(fast_encoder.Encoder(model), input_signature=SPECS)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mask", MASKS.values(), ids=MASKS)
 def test_any_mask_gives_the_models_numbers(model, graph, mask):
     inputs = make_inputs(mask)

@@ -190,6 +190,7 @@ def test_marks_in_another_order_by_hand(tmp_path):
     assert cased.tokens("a" + high + low) == ["a", "##" + high, "##" + low]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("letters", ["ab", "".join(map(chr, range(0x1000, 0x2000))) + "ab"], ids=["narrow", "wide"])
 def test_long_words(tmp_path, letters):
     pair = Pair(tmp_path / "vocab.txt", True, [*SPECIAL, *letters, "##a", "##ab", "##b"])
@@ -258,6 +259,7 @@ def split_around(tokenizer: tokenization.FullTokenizer, keep: list[str], text: s
     return [token for part in parts for token in ([part] if part in keep else tokenizer.tokenize(part))]
 
 
+@pytest.mark.slow
 def test_kept_tokens_are_whole_and_split_the_text(tmp_path):
     keep = ["[MASK]", "ΔΣx", "Q"]
     letters = [*"aδςxmkq[]s#,", "\u03c3"]

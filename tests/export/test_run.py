@@ -157,6 +157,7 @@ def test_no_head_is_exported_that_nobody_trained(exported, tmp_path, task, missi
     assert not (tmp_path / "export").exists()
 
 
+@pytest.mark.slow
 def test_features_without_a_pooler(exported, tmp_path, log_lines):
     made = exported("features")
     variables = {name: v for name, v in checkpoint.tf1_variables(made.model).items() if "pooler" not in name}
@@ -224,6 +225,7 @@ def test_an_export_dir_that_cannot_be_written(exported, tmp_path):
         run(options)
 
 
+@pytest.mark.slow
 def test_default_lengths(exported, tmp_path):
     made = exported("features")
     folder = run(make_options(tmp_path, "features", made.weights, max_seq_length=None, text_signatures=False))

@@ -389,6 +389,7 @@ def test_an_open_loop_counts_the_waiting(rest, capsys):
     assert re.search(r"requests +100,", out)
 
 
+@pytest.mark.slow
 def test_an_open_loop_says_what_could_not_be_sent(rest, capsys):
     rest.plan = [2.0]
     _, out, _ = run_load(

@@ -20,6 +20,7 @@ from bert_tf2.support.errors import UserError
 pytest.importorskip("tensorflow_text")
 
 
+@pytest.mark.slow
 def test_versions_are_counted(exported, tmp_path):
     made = exported("classifier")
     for name in ("2", "9", "x", ".12.partial"):

@@ -107,6 +107,7 @@ def test_lines_are_written_as_the_reference_writes_them(folder, tmp_path):
     assert all(round(value, 6) == value for value in values) and len(values) == 16
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("pooling", ["cls", "mean", "max"])
 def test_pooled_vectors(folder, tmp_path, states, pooling):
     of_tokens = {"cls": lambda rows: rows[0], "mean": lambda rows: rows.mean(0), "max": lambda rows: rows.max(0)}[

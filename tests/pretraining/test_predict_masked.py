@@ -292,6 +292,7 @@ def test_as_json_is_one_line():
 # A whole call
 
 
+@pytest.mark.slow
 def test_a_file_and_flags_and_standard_input_give_the_same(options, tmp_path, capsys, monkeypatch):
     path = tmp_path / "sentences.txt"
     path.write_text("\ufeff" + "\r\n\n".join(TEXTS) + "\n\n", encoding="utf-8")  # blank lines are passed over

@@ -73,6 +73,7 @@ def test_pretraining_trains_evaluates_and_says_what_the_reference_says(files, tm
     assert again == pytest.approx(results, rel=1e-6)
 
 
+@pytest.mark.slow
 def test_records_that_do_not_fit_are_named_when_training_meets_them(files):
     rows = record_rows(6)
     rows[3]["input_ids"][0] = 1000

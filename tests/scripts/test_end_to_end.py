@@ -174,6 +174,7 @@ def test_its_predictions_have_the_files_own_names_and_order(classified):
         assert probability == both[["no", "yes"].index(label)] == max(both, key=float)
 
 
+@pytest.mark.slow
 def test_it_predicts_later_without_the_training_file(classified, tmp_path):
     (tmp_path / "tables").mkdir()
     (tmp_path / "tables" / "test.tsv").write_text((classified.folder / "tables" / "test.tsv").read_text())

@@ -275,6 +275,7 @@ def test_an_output_dir_of_another_model(tmp_path):
         train(tmp_path / "run", 2, kind="classifier")
 
 
+@pytest.mark.slow
 def test_weights_for_evaluation(tmp_path, log_lines):
     model = MAKERS["pretraining"](tiny_config())
     with pytest.raises(UserError, match="none: there is no such folder, and no --init_checkpoint is given"):
@@ -310,11 +311,13 @@ def test_no_checkpoint_but_the_last(tmp_path):
     assert sorted(path.name for path in tmp_path.glob("*.index")) == ["model.ckpt-7.index", "model.ckpt-9.index"]
 
 
+@pytest.mark.slow
 def test_only_the_last_few_checkpoints_stay(tmp_path):
     train(tmp_path, 5, save_checkpoints_steps=1, keep_checkpoint_max=2)
     assert sorted(path.name for path in tmp_path.glob("*.index")) == ["model.ckpt-4.index", "model.ckpt-5.index"]
 
 
+@pytest.mark.slow
 def test_evaluation_on_the_way_and_at_the_end(tmp_path):
     seen = []
     train(tmp_path, 7, how={"evaluate": lambda step: seen.append(step), "eval_steps": 3}, save_checkpoints_steps=4)
@@ -322,11 +325,13 @@ def test_evaluation_on_the_way_and_at_the_end(tmp_path):
     assert {path.stem for path in tmp_path.glob("*.index")} == {f"model.ckpt-{step}" for step in (0, 3, 6, 7)}
 
 
+@pytest.mark.slow
 def test_evaluation_can_end_the_training(tmp_path):
     train(tmp_path, 100, how={"evaluate": lambda step: step >= 6, "eval_steps": 3})
     assert final_state(tmp_path)["global_step"] == 6
 
 
+@pytest.mark.slow
 def test_training_learns(tmp_path):
     train(tmp_path / "run", 200, num_warmup_steps=10, learning_rate=1e-2, init=saved_model(tmp_path))
     losses = {step: value for step, tag, value in events(tmp_path / "run") if tag == "loss"}
@@ -385,6 +390,7 @@ def test_progress_has_step_speed_and_time_left(tmp_path, log_lines):
     assert re.fullmatch(r"Training: 3 of 3 steps, loss .*, took .*", last)
 
 
+@pytest.mark.slow
 def test_tensorboard_gets_the_configuration_and_the_settings(tmp_path):
     init = saved_model(tmp_path)
     texts = {"hyperparameters": "| batch |"}
@@ -446,6 +452,7 @@ def test_a_second_signal_stops_at_once_and_signals_that_come_together_are_one(mo
             os.kill(os.getpid(), signal.SIGINT)
 
 
+@pytest.mark.slow
 def test_a_disk_that_is_full_later_names_the_checkpoint_that_is_there(tmp_path, monkeypatch):
     save = checkpoint.CheckpointFolder.save
 

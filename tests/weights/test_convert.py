@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 import refused
 import tensorflow as tf
-from command_lines import CommandLines
 from small_models import MAKERS, SHARED, VOCAB, randomize, small_batch, small_config, values_of
 
 from bert_tf2 import checkpoint, heads, modeling, optimization
@@ -438,12 +437,6 @@ def test_a_folder_with_two_kinds_of_weights(tmp_path):
 
 
 # The command line.
-
-
-@pytest.fixture(scope="module")
-def command_lines():
-    with CommandLines() as lines:
-        yield lines
 
 
 @pytest.mark.slow

@@ -283,6 +283,7 @@ def test_evaluating_an_encoder_that_cannot_fill_in_words(pretraining_options, tm
     assert not (tmp_path / "out" / "eval_results.txt").exists()
 
 
+@pytest.mark.slow
 def test_evaluating_a_model_of_masked_words_only(pretraining_options, tmp_path, log_lines):
     """As BertForMaskedLM of transformers is: no numbers of a random head among the results."""
     model = heads.PretrainingModel(toy_data.config(num_hidden_layers=1))

@@ -275,6 +275,7 @@ print((resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) >> 10)
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", FORMATS)
 def test_files_that_are_meant_to_do_harm(tmp_path, kind):
     """Each of them is refused in one line, in a process that may have 3 GB of addresses and takes far less memory."""
