@@ -265,6 +265,7 @@ def test_what_embed_refuses(bert, settings, message):
         bert.embed(**{"texts": TEXTS, **settings})
 
 
+@pytest.mark.slow
 def test_fill_mask_gives_what_predict_masked_prints(bert, folder, capsys):
     predict_masked.run(
         MaskedLMOptions(

@@ -68,6 +68,7 @@ BAD_TEXTS = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("texts", "message"), BAD_TEXTS)
 @pytest.mark.parametrize("task", TASKS)
 def test_bad_texts(exported, task, texts, message):

@@ -72,6 +72,7 @@ def test_the_example_has_flags_of_the_script_and_all_required_ones(script):
         assert used >= {name for group, name, _ in entries(text) if group == "Required"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("columns", [80, 120])
 @pytest.mark.parametrize("script", SCRIPTS)
 def test_no_line_is_wider_than_the_terminal(script, columns):

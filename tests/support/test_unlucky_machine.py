@@ -205,6 +205,7 @@ WRITES = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("script", "change"), WRITES)
 def test_a_full_disk(script, change, folder, command_lines, tmp_path):
     """Large enough to begin, not large enough to end; for the vocabulary, not to begin."""

@@ -76,6 +76,7 @@ def test_what_keras_wrote_is_read(tmp_path, kind, ending):
     assert source.remarks == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ALL)
 def test_keras_loads_what_was_written(tmp_path, kind):
     model = make(kind, hidden_act="relu", layer_norm_eps=1e-6)

@@ -21,6 +21,7 @@ def tokenizer(tmp_path):
     return tokenization.FullTokenizer(str(path))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", cases("classifier-features"))
 def test_same_records_as_the_reference(case, tmp_path):
     flags = case["flags"]

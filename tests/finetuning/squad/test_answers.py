@@ -19,6 +19,7 @@ def tokenizer(tmp_path_factory):
     return make_tokenizer(tmp_path_factory.mktemp("vocab"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", cases("squad-predictions"))
 def test_answer_files_and_scores_are_those_of_the_reference(case, tmp_path):
     flags, expected = case["flags"], case["expected"]

@@ -17,6 +17,7 @@ def tokenizer(tmp_path_factory):
     return make_tokenizer(tmp_path_factory.mktemp("vocab"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", cases("squad-features"))
 def test_feature_file_is_that_of_the_reference(case, tmp_path):
     is_training = case["is_training"]
