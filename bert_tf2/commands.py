@@ -6,6 +6,8 @@ text.
 
 from __future__ import annotations
 
+import contextlib
+import difflib
 import importlib
 import os
 import sys
@@ -80,10 +82,18 @@ def find(path: str) -> Any:
 def main() -> None:
     """The command `bert_tf2`: the name of a script, then its flags."""
     name = sys.argv[1].removesuffix(".py") if len(sys.argv) > 1 else ""
-    if name not in COMMANDS:
+    if name in ("", "--help", "-h", "help"):
         listed = "\n".join(f"  {command}" for command in COMMANDS)
-        print(f"usage: bert_tf2 SCRIPT --flag=value ...   (bert_tf2 SCRIPT --help lists the flags)\n\n{listed}")
-        sys.exit(0 if name in ("--help", "-h", "help") else 2)
+        with contextlib.suppress(BrokenPipeError):  # a reader that has seen enough
+            print(
+                f"usage: bert_tf2 SCRIPT --flag=value ...   (bert_tf2 SCRIPT --help lists the flags)\n\n{listed}",
+                flush=True,
+            )
+        sys.exit(0 if name else 2)
+    if name not in COMMANDS:
+        near = difflib.get_close_matches(name, COMMANDS, n=1)
+        hint = f"did you mean {near[0]}?" if near else "bert_tf2 --help lists the scripts"
+        sys.exit(f"bert_tf2: error: there is no script {name!r}; {hint}")
     # Messages begin with the name of the script, which is expected next to this executable.
     sys.argv[:2] = [os.path.join(os.path.dirname(sys.argv[0]), f"{name}.py")]
     run(name)

@@ -24,6 +24,13 @@ def test_the_command_without_a_script_lists_them(capsys, monkeypatch):
     assert all(f"  {name}\n" in shown for name in commands.COMMANDS)
 
 
+def test_a_wrong_name_of_a_script_gets_the_right_one(monkeypatch):
+    monkeypatch.setattr(sys, "argv", ["bert_tf2", "run_squadd"])
+    with pytest.raises(SystemExit) as ended:
+        commands.main()
+    assert ended.value.code == "bert_tf2: error: there is no script 'run_squadd'; did you mean run_squad?"
+
+
 @pytest.fixture(scope="module")
 def installed(tmp_path_factory) -> pathlib.Path:
     """The folder of a wheel's files, as pip installs them into an environment."""

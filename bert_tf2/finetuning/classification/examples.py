@@ -183,9 +183,11 @@ def get_processor(
         return TaskProcessor(task)
     same_kind = (label_map.regression, label_map.multi_label) == (task.regression, task.multi_label)
     if not same_kind or task.labels not in (None, label_map.labels):
+        several = label_map.multi_label != task.multi_label and label_map.task == task.name
+        advice = f"{'give' if label_map.multi_label else 'leave out'} --multi_label, or " if several else ""
         raise UserError(
             f"the output folder holds a model of the task {label_map.task} ({label_map.describe()});"
-            f" it does not fit the task {task.name}: use another --output_dir"
+            f" it does not fit the task {task.name}: {advice}use another --output_dir"
         )
     return TaskProcessor(task, label_map.labels)
 
@@ -231,7 +233,7 @@ def label_problem(label: str | tuple[str, ...], labels: Sequence[str] | None) ->
         problems = (label_problem(part, labels) for part in label)
         return next(filter(None, problems), None)
     if labels is None:
-        return None if label else "the label is empty"
+        return None if label else "the label is empty (give --multi_label if a text may have no label, or several)"
     if not labels:
         return None if _is_number(label) else f"the score {label!r} is not a number"
     return None if label in labels else f"unknown label {label!r}; the known ones are {and_more(labels)}"

@@ -375,7 +375,10 @@ def test_bad_columns_of_tsv(layout, message):
     ("rows", "message"),
     [
         (["text|label", "A|x", "B|x"], ": every row has the label 'x'; a classifier needs two labels or more"),
-        (["text|label", "A|x", "B|"], ", row 3: the label is empty"),
+        (
+            ["text|label", "A|x", "B|"],
+            ", row 3: the label is empty (give --multi_label if a text may have no label, or several)",
+        ),
         (["text", "A"], ": has no column 'label'; its header is text"),
     ],
 )
