@@ -60,7 +60,8 @@ def test_an_unknown_label_among_several_is_named(tmp_path):
 
 def test_a_model_of_one_label_is_not_one_of_several():
     one = LabelMap("tsv", MAP.labels, regression=False)
-    assert "(labels fun, long, sad)" in message_of(classification.get_processor, "tsv", tsv=LAYOUT, label_map=one)
+    message = message_of(classification.get_processor, "tsv", tsv=LAYOUT, label_map=one)
+    assert "(labels fun, long, sad)" in message and "leave out --multi_label" in message
 
 
 def test_features_hold_a_number_for_each_label(tmp_path):
