@@ -10,6 +10,7 @@ The numbers are exactly those that the same calls of the `random.Random` would r
 
 from __future__ import annotations
 
+import functools
 import random
 from array import array
 from collections.abc import Sequence
@@ -115,34 +116,52 @@ class Draws:
         """
         items = list(range(count))
         wanted = count if wanted is None else wanted
-        index = count - 1
-        while index > 0:
-            bits = (index + 1).bit_length()
-            first = max(1, (1 << (bits - 1)) - 1)  # the smallest index with this number of bits
-            if index >= wanted:
-                first = max(first, wanted)
-            values = self._bits(bits, 2 * (index - first + 1))
-            source = iter(values)
-            if index >= wanted:
-                for other in source:
-                    if other <= index:
-                        items[other] = items[index]
-                        index -= 1
-                        if index < first:
-                            break
-            else:
-                for other in source:
-                    if other <= index:
-                        items[index], items[other] = items[other], items[index]
-                        index -= 1
-                        if index < first:
-                            break
-            self._place += len(values) - source.__length_hint__()
+        stretches, probable = _stretches(count, wanted)
+        place = self._need(probable)
+        for bits, index, first, ahead in stretches:
+            while index >= first:  # once, unless unusually many draws were too large
+                if place + ahead > self._end:
+                    self._place = place
+                    place = self._need(ahead)
+                if bits <= _SMALL:
+                    values = self._top[bits][place : place + ahead]
+                else:
+                    values = (self._words[place : place + ahead] >> (32 - bits)).tolist()
+                source = iter(values)
+                if index >= wanted:
+                    for other in source:
+                        if other <= index:
+                            items[other] = items[index]
+                            index -= 1
+                            if index < first:
+                                break
+                else:
+                    for other in source:
+                        if other <= index:
+                            items[index], items[other] = items[other], items[index]
+                            index -= 1
+                            if index < first:
+                                break
+                place += ahead - source.__length_hint__()  # the values that were not looked at
+        self._place = place
         return items[:wanted]
 
-    def _bits(self, bits: int, count: int) -> Sequence[int]:
-        """The next `count` of `rng.getrandbits(bits)`; the caller advances."""
-        place = self._need(count)
-        if bits <= _SMALL:
-            return self._top[bits][place : place + count]
-        return (self._words[place : place + count] >> (32 - bits)).tolist()
+
+@functools.lru_cache(maxsize=4096)
+def _stretches(count: int, wanted: int) -> tuple[list[tuple[int, int, int, int]], int]:
+    """The indexes of a shuffle, from the last to the second, as stretches that are treated in the same way.
+
+    Returns:
+      For each stretch: the bits of its draws, its first and last index, and how many draws will probably do; and the
+      sum of these.
+    """
+    found = []
+    index = count - 1
+    while index > 0:
+        bits = (index + 1).bit_length()
+        last = max(1, (1 << (bits - 1)) - 1)  # the smallest index with this number of bits
+        if index >= wanted:
+            last = max(last, wanted)
+        found.append((bits, index, last, 2 * (index - last) + 16))
+        index = last - 1
+    return found, sum(ahead for *_, ahead in found)

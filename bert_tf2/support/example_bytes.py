@@ -116,9 +116,9 @@ def _varints(values: np.ndarray) -> _Rows:
     """The varints of integers [B, L], each row one after the other. A negative number takes 10 bytes, as in C."""
     count, length = values.shape
     least, most = (int(values.min()), int(values.max())) if count else (0, 0)
-    if 0 <= least and most < 1 << 7:
+    if least >= 0 and most < 1 << 7:
         return _Rows(count, values.astype(np.uint8))
-    unsigned = values.astype(np.uint32) if 0 <= least and most < 1 << 32 else values.astype(np.int64).view(np.uint64)
+    unsigned = values.astype(np.uint32) if least >= 0 and most < 1 << 32 else values.astype(np.int64).view(np.uint64)
     width = 10 if least < 0 else -(-most.bit_length() // 7)
     table = np.empty((count, length, width), np.uint8)
     kept = np.ones((count, length, width), bool)
