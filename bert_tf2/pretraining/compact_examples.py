@@ -23,8 +23,6 @@ from bert_tf2.pretraining.draws import Draws
 from bert_tf2.pretraining.options import NUM_DELIMITERS, PretrainingDataOptions
 from bert_tf2.support import progress
 
-_TOKENS_PER_BATCH = 1 << 17
-
 
 def _longs() -> array:
     return array("q")
@@ -187,18 +185,17 @@ def batches(
     corpus: Corpus,
     tokenizer: tokenization.FullTokenizer,
     options: PretrainingDataOptions,
-    rows_per_batch: int | None = None,
+    rows_per_batch: int,
 ) -> Iterator[dict[str, np.ndarray]]:
     """Yields the features of `records.PRETRAINING` of all examples, in the order in which they are written.
 
     Args:
       examples, corpus, tokenizer, options: see `make`.
-      rows_per_batch: the number of examples B of a batch; None for one that takes a few megabytes.
+      rows_per_batch: the number of examples B of a batch; the last one may be smaller.
 
     Yields:
-      name -> int64 or float32 array [B, max_seq_length], [B, max_predictions_per_seq] or [B, 1].
+      name -> array of integers or float32: [B, max_seq_length], [B, max_predictions_per_seq] or [B, 1].
     """
-    size = rows_per_batch or max(1, _TOKENS_PER_BATCH // (options.max_seq_length + options.max_predictions_per_seq))
     views = {
         name: np.frombuffer(getattr(examples, name), kind)
         for name, kind in (
@@ -209,8 +206,8 @@ def batches(
         if len(examples)
     }
     special = [tokenizer.vocab[token] for token in ("[CLS]", "[SEP]")]
-    for first in range(0, len(examples), size):
-        yield _features(views, views["order"][first : first + size], corpus.ids, special, options)
+    for first in range(0, len(examples), rows_per_batch):
+        yield _features(views, views["order"][first : first + rows_per_batch], corpus.ids, special, options)
 
 
 def _features(

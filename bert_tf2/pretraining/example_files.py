@@ -22,7 +22,7 @@ from bert_tf2.pretraining.options import CreatePretrainingDataOptions, Pretraini
 from bert_tf2.support import console, environment, example_bytes, files, outputs, progress
 
 _LOGGED_EXAMPLES = 20
-_ROWS_PER_BATCH = 256
+_VALUES_PER_BATCH = 1 << 17  # a few megabytes while they are encoded
 
 
 def write_instance_to_example_files(
@@ -52,7 +52,12 @@ def write_instance_to_example_files(
         for instance in itertools.islice(instances, _LOGGED_EXAMPLES)
     ]
     rows = (_features(instance, tokenizer, max_seq_length, max_predictions_per_seq) for instance in instances)
-    _write(map(_columns, _grouped(rows, _ROWS_PER_BATCH)), len(instances), first, output_files)
+    size = _rows_per_batch(max_seq_length, max_predictions_per_seq)
+    _write(map(_columns, _grouped(rows, size)), len(instances), first, output_files)
+
+
+def _rows_per_batch(max_seq_length: int, max_predictions_per_seq: int) -> int:
+    return max(1, _VALUES_PER_BATCH // (max_seq_length + max_predictions_per_seq))
 
 
 def _grouped(rows: Iterable[dict[str, list]], size: int) -> Iterator[list[dict[str, list]]]:
@@ -189,7 +194,8 @@ def run(options: CreatePretrainingDataOptions) -> None:
         logging.warning("%s: not a single token; the output will have no records", options.input_file)
     batches = functools.partial(compact_examples.batches, examples, text, tokenizer, options)
     first = _rows(next(batches(_LOGGED_EXAMPLES), {}), tokenizer)
-    _write(batches(), len(examples), first, output_files)
+    size = _rows_per_batch(options.max_seq_length, options.max_predictions_per_seq)
+    _write(batches(size), len(examples), first, output_files)
     console.summary(output_files, next_command=_next_command(output_files, options))
 
 
