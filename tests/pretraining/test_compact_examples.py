@@ -21,9 +21,7 @@ def random_text(rng):
     for _ in range(rng.randint(1, 9)):
         for _ in range(rng.randint(1, 12)):
             words = ["".join(rng.choices(letters, k=rng.randint(1, 4))) for _ in range(rng.randint(1, 15))]
-            words += rng.choices(
-                ["\u4e2d\u4e2d", "[MASK]", "\ufffd", "caf\u00e9", "a\u2028b", "a\x1cb", "A\u0301"], k=1
-            )
+            words.append(rng.choice(["\u4e2d\u4e2d", "[MASK]", "\ufffd", "caf\u00e9", "a\u2028b", "a\x1cb", "A\u0301"]))
             rng.shuffle(words)
             lines.append(rng.choice([" ", "  ", "\t", " \u00a0"]).join(words))
         lines.extend(["", " \t", "\x00"][: rng.randint(1, 3)])
