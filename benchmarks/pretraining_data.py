@@ -3,7 +3,7 @@
     python benchmarks/pretraining_data.py --input_file=corpus.txt --vocab_file=vocab.txt
 
 It runs the script in a separate process, once on the corpus and once on a text of one word to measure the start of
-Python and TensorFlow; the difference is the work. Then it does the same work here, stage by stage. The ratios show
+Python; the difference is the work. Then it does the same work here, stage by stage. The ratios show
 the share of each stage, and the speed of our shuffling relative to Python's `random.shuffle`.
 """
 
@@ -24,10 +24,11 @@ import machine
 from absl import flags as absl_flags
 from absl import logging
 
-from bert_tf2 import pretraining as pretraining_data
 from bert_tf2 import tokenization
+from bert_tf2.pretraining import compact_examples, corpus
+from bert_tf2.pretraining.draws import Draws
 from bert_tf2.pretraining.options import PretrainingDataOptions
-from bert_tf2.support import files, flags
+from bert_tf2.support import example_bytes, files, flags
 from bert_tf2.support.errors import UserError
 from bert_tf2.support.settings import DATA, options, setting
 
@@ -82,25 +83,16 @@ def timed(seconds: dict[str, float], stage: str) -> Iterator[None]:
 
 def time_stages(input_files: list[str], options: PretrainingDataOptions, folder: str) -> dict:
     """Seconds of each stage of the work, done in this process."""
-    import tensorflow as tf  # imported here, so that no stage is timed with the import
-
-    del tf
     seconds: dict[str, float] = {}
-    rng = random.Random(options.random_seed)
+    draws = Draws(random.Random(options.random_seed))
     tokenizer = tokenization.FullTokenizer(FLAGS.vocab_file, FLAGS.do_lower_case)
     with timed(seconds, "reading and tokenizing"):
-        documents = list(pretraining_data.read_documents(input_files, tokenizer))
-    words = list(tokenizer.vocab)
-    instances: list[pretraining_data.TrainingInstance] = []
+        text = corpus.read(input_files, tokenizer)
     with timed(seconds, "pairing and masking"):
-        for _ in range(options.dupe_factor):
-            for number in range(len(documents)):
-                instances += pretraining_data.instances_of_document(documents, number, words, options, rng)
-    with timed(seconds, "writing"):
-        output = os.path.join(folder, "stages.tfrecord")
-        pretraining_data.write_instance_to_example_files(
-            instances, tokenizer, options.max_seq_length, options.max_predictions_per_seq, [output]
-        )
+        examples = compact_examples.make(text, tokenizer, options, draws)
+    with timed(seconds, "writing"), open(os.path.join(folder, "stages.tfrecord"), "wb") as output:
+        for batch in compact_examples.batches(examples, text, tokenizer, options, rows_per_batch=1000):
+            output.write(example_bytes.frames(example_bytes.encode(batch)))
     return seconds
 
 
@@ -117,10 +109,11 @@ def best(function: Callable[[], None], rounds: int = 5) -> float:
 def shuffle_speedup(num_items: int) -> float:
     """The speedup of our shuffle over `random.shuffle`, for the positions of an example."""
     rng, items = random.Random(0), list(range(num_items))
+    draws, wanted = Draws(rng), round(num_items * 0.15)
 
     def ours() -> None:
         for _ in range(1000):
-            pretraining_data.shuffle(items, rng)
+            draws.shuffled(num_items, wanted)
 
     def pythons() -> None:
         for _ in range(1000):

@@ -3,20 +3,26 @@
 from __future__ import annotations
 
 import contextlib
+import functools
+import itertools
 import os
 import random
-from collections.abc import Collection, Sequence
+import types
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
+import numpy as np
 from absl import logging
 
 from bert_tf2 import records, tokenization
+from bert_tf2.pretraining import compact_examples, corpus
 from bert_tf2.pretraining.documents import Tokenizer
-from bert_tf2.pretraining.examples import TrainingInstance, make_instances
+from bert_tf2.pretraining.draws import Draws
+from bert_tf2.pretraining.examples import TrainingInstance
 from bert_tf2.pretraining.options import CreatePretrainingDataOptions, PretrainingDataOptions
-from bert_tf2.support import console, environment, files, outputs, progress
-from bert_tf2.support.quiet import load_tensorflow
+from bert_tf2.support import console, environment, example_bytes, files, outputs, progress
 
 _LOGGED_EXAMPLES = 20
+_VALUES_PER_BATCH = 1 << 17  # a few megabytes while they are encoded
 
 
 def write_instance_to_example_files(
@@ -41,22 +47,58 @@ def write_instance_to_example_files(
       UserError: a file cannot be written.
       ValueError: an instance is longer than `max_seq_length` or `max_predictions_per_seq`.
     """
-    tf = load_tensorflow()  # late: reading, pairing and masking do not need it
+    first = [
+        (instance, _features(instance, tokenizer, max_seq_length, max_predictions_per_seq))
+        for instance in itertools.islice(instances, _LOGGED_EXAMPLES)
+    ]
+    rows = (_features(instance, tokenizer, max_seq_length, max_predictions_per_seq) for instance in instances)
+    size = _rows_per_batch(max_seq_length, max_predictions_per_seq)
+    _write(map(_columns, _grouped(rows, size)), len(instances), first, output_files)
 
-    if instances:  # all records are padded to the same lengths
-        first = _features(next(iter(instances)), tokenizer, max_seq_length, max_predictions_per_seq)
-        share = len(instances) * len(records.encode(records.PRETRAINING, first)) * 9 // 10 // len(output_files)
+
+def _rows_per_batch(max_seq_length: int, max_predictions_per_seq: int) -> int:
+    return max(1, _VALUES_PER_BATCH // (max_seq_length + max_predictions_per_seq))
+
+
+def _grouped(rows: Iterable[dict[str, list]], size: int) -> Iterator[list[dict[str, list]]]:
+    rows = iter(rows)
+    return iter(lambda: list(itertools.islice(rows, size)), [])
+
+
+def _columns(rows: Sequence[dict[str, list]]) -> dict[str, np.ndarray]:
+    """The rows as one array for each feature."""
+    return {
+        name: np.array([row[name] for row in rows], feature.dtype)
+        for name, feature in records.PRETRAINING.features.items()
+    }
+
+
+def _write(
+    batches: Iterable[dict[str, np.ndarray]],
+    total: int,
+    first: Sequence[tuple[TrainingInstance, dict[str, list]]],
+    output_files: Sequence[str],
+) -> None:
+    """Writes batches of features to files in turn; `first` are the examples that are logged, and their features."""
+    if first:  # all records are padded to the same lengths
+        (record,) = example_bytes.encode(_columns([first[0][1]]))
+        share = total * len(record) * 9 // 10 // len(output_files)
         folders = [os.path.dirname(name) or "." for name in output_files]
         for folder in dict.fromkeys(folders):
             environment.check_space(folder, share * folders.count(folder), "the records")
+    for number, (instance, row) in enumerate(first):
+        _log_example(instance, number, total, row)
+    done = 0
     with files.complete_or_absent(*output_files) as beside, contextlib.ExitStack() as stack:
-        writers = [stack.enter_context(tf.io.TFRecordWriter(name)) for name in beside]
-        for number, instance in enumerate(progress.track(instances, "Writing", unit="examples")):
-            row = _features(instance, tokenizer, max_seq_length, max_predictions_per_seq)
-            writers[number % len(writers)].write(records.encode(records.PRETRAINING, row))
-            if number < _LOGGED_EXAMPLES:
-                _log_example(instance, number, len(instances), row)
-    logging.info("Wrote %d examples", len(instances))
+        streams = [stack.enter_context(files.open_binary(name, "wb")) for name in beside]
+        writing = stack.enter_context(progress.Progress("Writing", total, "examples"))
+        for batch in batches:
+            encoded = example_bytes.encode(batch)
+            for number, stream in enumerate(streams):
+                stream.write(example_bytes.frames(encoded[(number - done) % len(streams) :: len(streams)]))
+            done += len(encoded)
+            writing.advance(len(encoded))
+    logging.info("Wrote %d examples", total)
 
 
 def _features(
@@ -81,6 +123,26 @@ def _features(
         "masked_lm_weights": [1.0] * len(masked_lm_ids) + [0.0] * len(no_predictions),
         "next_sentence_labels": [int(instance.is_random_next)],
     }
+
+
+def _rows(
+    batch: Mapping[str, np.ndarray], tokenizer: tokenization.FullTokenizer
+) -> list[tuple[types.SimpleNamespace, dict[str, list]]]:
+    """Each example of a batch with the attributes of a TrainingInstance that are logged, and its features."""
+    rows = [
+        dict(zip(batch, values, strict=True)) for values in zip(*map(np.ndarray.tolist, batch.values()), strict=True)
+    ]
+    examples = []
+    for row in rows:
+        length, num_masked = sum(row["input_mask"]), int(sum(row["masked_lm_weights"]))
+        example = types.SimpleNamespace(
+            tokens=tokenizer.convert_ids_to_tokens(row["input_ids"][:length]),
+            masked_lm_positions=row["masked_lm_positions"][:num_masked],
+            masked_lm_labels=tokenizer.convert_ids_to_tokens(row["masked_lm_ids"][:num_masked]),
+            is_random_next=bool(row["next_sentence_labels"][0]),
+        )
+        examples.append((example, row))
+    return examples
 
 
 def _log_example(instance: TrainingInstance, number: int, total: int, row: dict[str, list]) -> None:
@@ -126,12 +188,14 @@ def run(options: CreatePretrainingDataOptions) -> None:
     tokenizer = provenance.load_tokenizer(options.vocab_file, options.do_lower_case)
     _warn_of_few_predictions(options)
     logging.info("Reading %s", ", ".join(input_files))
-    instances = make_instances(input_files, tokenizer, options, random.Random(options.random_seed))
-    if not instances:
+    text = corpus.read(input_files, tokenizer)
+    examples = compact_examples.make(text, tokenizer, options, Draws(random.Random(options.random_seed)))
+    if not examples:
         logging.warning("%s: not a single token; the output will have no records", options.input_file)
-    write_instance_to_example_files(
-        instances, tokenizer, options.max_seq_length, options.max_predictions_per_seq, output_files
-    )
+    batches = functools.partial(compact_examples.batches, examples, text, tokenizer, options)
+    first = _rows(next(batches(_LOGGED_EXAMPLES), {}), tokenizer)
+    size = _rows_per_batch(options.max_seq_length, options.max_predictions_per_seq)
+    _write(batches(size), len(examples), first, output_files)
     console.summary(output_files, next_command=_next_command(output_files, options))
 
 

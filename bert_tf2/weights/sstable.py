@@ -11,6 +11,8 @@ from collections.abc import Iterator, Mapping
 
 import google_crc32c
 
+from bert_tf2.support.example_bytes import mask as mask  # TFRecord files have the same checksums
+
 _MAGIC = 0xDB4775248B80FB57
 _FOOTER = 48
 _TRAILER = 5  # one byte for the compression, four for the checksum
@@ -19,11 +21,6 @@ _BLOCK_BYTES = 4096
 
 class DamagedTable(Exception):
     """The bytes are not a valid table. The text describes the first error."""
-
-
-def mask(checksum: int) -> int:
-    """Masks a CRC32C for storage, so that checksums of data that contains checksums remain reliable."""
-    return ((checksum >> 15 | checksum << 17) + 0xA282EAD8) & 0xFFFFFFFF
 
 
 def varint(value: int) -> bytes:

@@ -93,6 +93,7 @@ def test_examples_go_to_the_files_in_turn(tmp_path, corpus, vocab_file):
 def test_what_is_logged(tmp_path, corpus, vocab_file, log, monkeypatch):
     monkeypatch.setattr(progress, "_SECONDS_BETWEEN_LINES", 0.0)
     monkeypatch.setattr(progress, "_SECONDS_BETWEEN_DRAWINGS", 0.0)
+    monkeypatch.setattr(example_files, "_VALUES_PER_BATCH", 100)
     make(corpus, vocab_file, f"{tmp_path}/out")
     (first, *rest) = read_records(tmp_path / "out")
     tokens = [VOCABULARY[i] for i in first["input_ids"][: sum(first["input_mask"])]]
@@ -198,6 +199,18 @@ def test_a_mistake_gets_one_line_and_leaves_nothing(tmp_path, corpus, vocab_file
     assert all(part in last for part in expected), last
     assert not any("WARNING" in line or "ERROR" in line for line in logged), logged
     assert sorted(tmp_path.rglob("*")) == before
+
+
+def test_nothing_needs_tensorflow(tmp_path, corpus, vocab_file):
+    arguments = [f"--input_file={corpus}", f"--vocab_file={vocab_file}", f"--output_file={tmp_path}/out"]
+    program = (
+        "import atexit, sys; from bert_tf2 import commands\n"
+        "atexit.register(lambda: print({'tensorflow', 'google.protobuf'} & {*sys.modules}))\n"
+        "commands.run('create_pretraining_data')"
+    )
+    done = subprocess.run([sys.executable, "-c", program, *arguments], cwd=ROOT, capture_output=True, timeout=60)
+    assert (done.returncode, done.stdout) == (0, b"set()\n"), done.stderr
+    assert len(read_records(tmp_path / "out")) > 20
 
 
 def test_mistakes_are_found_without_tensorflow():

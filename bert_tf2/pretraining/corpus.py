@@ -1,0 +1,88 @@
+"""A corpus as ids: four bytes for each token, whatever the number of examples that refer to it."""
+
+from __future__ import annotations
+
+import dataclasses
+from array import array
+from collections.abc import Callable, Iterable
+
+import numpy as np
+
+from bert_tf2 import tokenization
+from bert_tf2.support import files, progress
+
+
+@dataclasses.dataclass(frozen=True)
+class Corpus:
+    """The documents of text files, one after the other.
+
+    Attributes:
+      ids: int32 [N], the tokens of all documents.
+      continues: N bytes, 1 where a token continues a word: its entry of the vocabulary begins with `##`.
+      bounds: sentence i is `ids[bounds[i]:bounds[i + 1]]`.
+      documents: the first sentence of each document and the one after its last.
+    """
+
+    ids: np.ndarray
+    continues: bytes
+    bounds: array
+    documents: list[tuple[int, int]]
+
+
+class _Words(dict):
+    """The ids of each word as bytes, computed once. Emptied when full, and long words are not kept."""
+
+    _MOST, _LONGEST = 1 << 17, 64
+
+    def __init__(self, compute: Callable[[str], bytes]):
+        super().__init__()
+        self._compute = compute
+
+    def __missing__(self, word: str) -> bytes:
+        ids = self._compute(word)
+        if len(word) <= self._LONGEST:
+            if len(self) >= self._MOST:
+                self.clear()
+            self[word] = ids
+        return ids
+
+
+def read(input_files: Iterable[str], tokenizer: tokenization.FullTokenizer) -> Corpus:
+    """Reads text files: the documents of `documents.read_documents`, in the same order.
+
+    What is between two spaces is tokenized on its own, because a space always ends a word: no rule of the tokenizer
+    looks across it.
+
+    Args:
+      input_files: text files.
+      tokenizer: a FullTokenizer with the rules of this project (see `FullTokenizer.has_own_rules`).
+
+    Raises:
+      UserError: a file is missing, or a line is not UTF-8 (the message has the line number).
+      NotInVocabularyError: the vocabulary lacks [UNK], and a word needs it.
+    """
+    words = _Words(lambda word: array("i", tokenizer.convert_tokens_to_ids(tokenizer.tokenize(word))).tobytes())
+    ids, bounds, documents, first = array("i"), array("q", [0]), [], 0
+    for input_file in input_files:
+        total = files.count_lines(input_file)
+        for line in progress.track(files.read_lines(input_file), f"Reading {input_file}", total, "lines"):
+            text = line.strip()
+            if text:
+                sentence = b"".join(map(words.__getitem__, text.split(" ")))
+                if sentence:
+                    ids.frombytes(sentence)
+                    bounds.append(len(ids))
+            elif len(bounds) - 1 > first:
+                documents.append((first, len(bounds) - 1))
+                first = len(bounds) - 1
+    if len(bounds) - 1 > first:
+        documents.append((first, len(bounds) - 1))
+    tokens = np.frombuffer(ids, np.int32) if ids else np.zeros(0, np.int32)
+    return Corpus(tokens, _continues(tokenizer)[tokens].tobytes(), bounds, documents)
+
+
+def _continues(tokenizer: tokenization.FullTokenizer) -> np.ndarray:
+    """uint8, by id. The ids of repeated entries, which no text has, are 0."""
+    table = np.zeros(max(tokenizer.vocab.values(), default=0) + 1, np.uint8)
+    table[[index for token, index in tokenizer.vocab.items() if token.startswith("##")]] = 1
+    return table
