@@ -48,6 +48,8 @@ WITHOUT_TENSORFLOW = [
     *("config", "tokenization", "records", "vocabulary", "vocabulary_checks"),
     *(name for name in MODULES if name.startswith("weights.") and name != "weights.models"),
     *(f"pretraining.{name}" for name in ("documents", "examples", "masking", "example_files")),
+    *(f"pretraining.{name}" for name in ("record_framing", "example_bytes", "record_checks", "record_statistics")),
+    *(f"pretraining.{name}" for name in ("record_report", "inspect_records")),
     *(name for name in MODULES if name.endswith("options")),
     *("commands", "finetuning.classification.tasks"),
     *(

@@ -269,58 +269,75 @@ def _rows(array: np.ndarray, starts: np.ndarray, width: int) -> np.ndarray:
     return np.lib.stride_tricks.sliding_window_view(array, width)[starts]
 
 
-def integers(array: np.ndarray, located: Located) -> tuple[np.ndarray, np.ndarray]:
-    """Decodes the values of an integer feature.
+def integers(array: np.ndarray, located: Located, wanted: int) -> tuple[np.ndarray, int]:
+    """Decodes an integer feature of which every record should have the same number of values.
+
+    Args:
+      array: the bytes, from `locate`.
+      located: where the values are, in N records.
+      wanted: the number of values of a record, at least 1.
 
     Returns:
-      The values of all records, one after the other, of any integer type; and int64 [N], how many each record has, -1
-      where the bytes are no list of integers. The values before such a row are right.
+      [rows, wanted] of any integer type, the values of the records before the first one that has another number of
+      them, or of all N; and the number that this one has, -1 if its bytes are no list of integers.
     """
-    starts, lengths = located.starts, np.where(located.kinds == INTEGERS, located.lengths, 0)
-    width = int(lengths.max(initial=0))
-    if not width:
-        return np.zeros(0, np.int64), np.zeros(len(lengths), np.int64)
-    flat = _rows(array, starts, width)
-    if (lengths == width).all():
-        flat = flat.reshape(-1)
+    lengths = located.lengths
+    # The limits also keep the rectangle of bytes below at ten times the bytes of its rows.
+    possible = (located.kinds == INTEGERS) & (lengths >= wanted) & (lengths <= _LONGEST_VARINT * wanted)
+    count = _first(~possible)
+    if count:
+        values, counts = _varints(array, located.starts[:count], lengths[:count])
+        right = _first(counts != wanted)
+        if right < count:
+            return values[: right * wanted].reshape(right, wanted), int(counts[right])
+        values = values.reshape(count, wanted)
     else:
-        flat = flat[np.arange(width) < lengths[:, None]]
-    small = flat < 0x80
-    if small.all():
-        return flat, lengths
-    ends = np.flatnonzero(small)
-    borders = np.cumsum(lengths)
-    counts = np.diff(np.searchsorted(ends, borders), prepend=0)
-    sizes = np.diff(ends, prepend=-1)
-    counts[(lengths > 0) & ~small[borders - 1]] = -1
-    too_long = ends[sizes > _LONGEST_VARINT]
-    counts[np.searchsorted(borders, too_long, side="right")] = -1
-    return _assemble(flat, ends, np.minimum(sizes, _LONGEST_VARINT)), counts
+        values = np.zeros((0, wanted), np.int64)
+    if count == len(lengths) or located.kinds[count] != INTEGERS:
+        return values, 0
+    own = array[located.starts[count] :][: lengths[count]]
+    return values, int((own < 0x80).sum()) if not len(own) or own[-1] < 0x80 else -1
 
 
-def _assemble(flat: np.ndarray, ends: np.ndarray, sizes: np.ndarray) -> np.ndarray:
-    """Joins the groups of seven bits of each number, from its last byte, the highest, to its first."""
-    longest = int(sizes.max(initial=1))
-    kind = np.int32 if longest <= 4 else np.uint64
-    values = flat[ends].astype(kind)
-    for back in range(1, longest):
-        if back <= 2:  # common: whole arrays are faster than a selection
-            lower = (flat[ends - back * (sizes > back)] & 0x7F).astype(kind)
-            values = np.where(sizes > back, values << kind(7) | lower, values)
-        else:
-            rows = np.flatnonzero(sizes > back)
-            values[rows] = values[rows] << kind(7) | (flat[ends[rows] - back] & 0x7F).astype(kind)
-    return values if kind is np.int32 else values.view(np.int64)
+def _first(bad: np.ndarray) -> int:
+    """The index of the first true value, or the number of values if there is none."""
+    return int(bad.argmax()) if bad.any() else len(bad)
 
 
-def floats(array: np.ndarray, located: Located) -> tuple[np.ndarray, np.ndarray]:
-    """Decodes the values of a float feature; see `integers`. The values are float32."""
-    lengths = np.where(located.kinds == FLOATS, located.lengths, 0)
-    counts = np.where(lengths % 4, -1, lengths // 4)
-    width = int(lengths.max(initial=0))
-    if not width:
-        return np.zeros(0, np.float32), counts
-    flat = _rows(array, located.starts, width)
-    whole = np.where(counts < 0, 0, lengths)
-    flat = flat.reshape(-1) if (whole == width).all() else flat[np.arange(width) < whole[:, None]]
-    return flat.view("<f4"), counts
+def _varints(array: np.ndarray, starts: np.ndarray, lengths: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Returns all numbers in N ranges of bytes, one after the other, and int64 [N], how many each has; -1 if invalid."""
+    width = int(lengths.max())
+    bytes_of = _rows(array, starts, width)
+    last = bytes_of < 0x80  # whether a byte ends a number
+    within = None
+    if (lengths != width).any():
+        within = np.arange(width) < lengths[:, None]
+        last &= within
+    elif last.all():
+        return bytes_of.reshape(-1), lengths
+    counts = np.count_nonzero(last, axis=1)
+    counts[bytes_of[np.arange(len(starts)), lengths - 1] > 0x7F] = -1  # the last number has no end
+    goes_on = ~last if within is None else within & ~last
+    joined = [goes_on[:, :-1]]  # joined[k][:, i]: whether the k + 1 bytes before byte i + k + 1 belong to the same number
+    while joined[-1].any() and len(joined) < _LONGEST_VARINT:
+        joined.append(joined[-1][:, 1:] & goes_on[:, : -len(joined) - 1])
+    if len(joined) == _LONGEST_VARINT:
+        counts[joined[-1].any(axis=1)] = -1
+    # The first byte of a number is its lowest seven bits, so each step back shifts what was read by seven.
+    bits = bytes_of & 0x7F
+    kind = np.uint32 if len(joined) <= 4 else np.uint64
+    values = bits.astype(kind)
+    for back, same in enumerate(joined[:-1], 1):
+        target = values[:, back:]
+        np.copyto(target, target << kind(7) | bits[:, :-back], where=same)
+    return values.view(np.int32 if kind is np.uint32 else np.int64)[last], counts
+
+
+def floats(array: np.ndarray, located: Located, wanted: int) -> tuple[np.ndarray, int]:
+    """Decodes a float feature; see `integers`. The values are float32."""
+    count = _first((located.kinds != FLOATS) | (located.lengths != 4 * wanted))
+    values = _rows(array, located.starts[:count], 4 * wanted).view("<f4")
+    if count == len(located.lengths) or located.kinds[count] != FLOATS:
+        return values, 0
+    length = int(located.lengths[count])
+    return values, -1 if length % 4 else length // 4

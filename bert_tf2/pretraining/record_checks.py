@@ -23,6 +23,7 @@ _KINDS = (
 )
 _NAMES = tuple(dict.fromkeys(name for kind in _KINDS for name in kind.features))
 _SEGMENTS = 2  # BERT's type_vocab_size
+_MOST_IDS = 10_000_000  # without a vocabulary; counting them takes memory
 
 
 @dataclasses.dataclass(frozen=True)
@@ -54,11 +55,9 @@ class Reader:
     """
 
     def __init__(self, vocab_size: int | None = None):
-        """`vocab_size`: every id must be smaller; None for no limit."""
+        """`vocab_size`: every id must be smaller; None if it is unknown."""
         self.kind: RecordKind | None = None
-        self.sizes: dict[str, int] = {"type_vocab_size": _SEGMENTS}
-        if vocab_size is not None:
-            self.sizes["vocab_size"] = vocab_size
+        self.sizes = {"type_vocab_size": _SEGMENTS, "vocab_size": vocab_size or _MOST_IDS}
 
     def batches(self, path: str) -> Iterator[Batch]:
         """Yields the records of a file.
@@ -111,23 +110,27 @@ class Reader:
     def _values(self, name: str, feature: Feature, array, located, faults: _Faults) -> np.ndarray:
         """[rows, length] of a feature, up to the first invalid row."""
         wanted = feature.length if isinstance(feature.length, int) else self.sizes[feature.length]
+        if not wanted:  # the first record has none
+            faults.add(0, f"has no values of type {feature.dtype} in its feature {name}")
+            return np.zeros((0, 0), np.int64)
         read = example_bytes.integers if feature.dtype == "int64" else example_bytes.floats
-        values, counts = read(array, located)
+        values, other = read(array, located, wanted)
+        row = len(values)
+        if row < len(located.kinds):
+            faults.add(row, self._wrong_number(name, feature, wanted, other, bool(located.kinds[row])))
+        return values
 
-        def problem(row: int) -> str:
-            if not located.kinds[row]:
-                return f"has no feature {name}; a record of {self.kind.name} needs it"
-            if counts[row] < 0:
-                return f"the values of {name} are cut off; make the file again"
-            if isinstance(feature.length, str):
-                return (
-                    f"has {counts[row]} values of type {feature.dtype} in {name}, and the first record has {wanted};"
-                    " inspect files of different lengths one by one"
-                )
-            return f"{name} has {counts[row]} values of type {feature.dtype} where {wanted} is needed"
-
-        faults.note((counts != wanted) | (counts == 0), problem)
-        return values[: faults.good * wanted].reshape(faults.good, wanted)
+    def _wrong_number(self, name: str, feature: Feature, wanted: int, other: int, is_there: bool) -> str:
+        if not is_there:
+            return f"has no feature {name}, which {self.kind.name} records have"
+        if other < 0:
+            return f"the values of {name} are cut off; make the file again"
+        if isinstance(feature.length, str) and other:
+            return (
+                f"has {other} values of type {feature.dtype} in {name}, and the first record has {wanted};"
+                " inspect records of different lengths one file at a time"
+            )
+        return f"{name} has {other} values of type {feature.dtype} where {wanted} is needed"
 
     def _check_range(self, name: str, feature: Feature, values: np.ndarray, faults: _Faults) -> None:
         if feature.below is None or not values.size:
@@ -143,8 +146,7 @@ class Reader:
             fits &= values < limit
         allowed = f"from {feature.least:g} to {limit:g}" if limit is not None else f"{feature.least:g} or more"
         if limit is not None and feature.dtype == "int64":
-            meaning = {"vocab_size": " (the vocabulary's size)"}.get(feature.below, "")
-            allowed = f"in {feature.least}..{limit - 1}{meaning}"
+            allowed = f"in {feature.least}..{limit - 1}{' (vocab_size)' if feature.below == 'vocab_size' else ''}"
         faults.note(~fits.all(axis=1), lambda row: f"{name} holds {values[row][~fits[row]][0]}, which is not {allowed}")
 
 
@@ -199,15 +201,11 @@ def _kind_of(found: Mapping[str, tuple[int, bytes]], lengths: Mapping[str, int])
 def _check_mask(features: Mapping[str, np.ndarray], faults: _Faults) -> None:
     """The input mask must be ones, then zeros. Records that only fill up a batch have no ones."""
     mask = features["input_mask"][: faults.good]
-    if mask.shape[1:] and mask.size:
-        faults.note((mask[:, 1:] > mask[:, :-1]).any(axis=1), lambda row: "input_mask has a 1 behind a 0")
+    empty = (mask == 0).all(axis=1)
     if "is_real_example" in features:
-        real = features["is_real_example"][: faults.good, 0] != 0
-    else:
-        real = np.ones(faults.good, bool)
-    faults.note(
-        (mask[: faults.good, :1] == 0).all(axis=1) & real, lambda row: "input_mask has no 1: the record has no tokens"
-    )
+        empty &= features["is_real_example"][: len(mask), 0] != 0
+    faults.note((mask[:, 1:] > mask[:, :-1]).any(axis=1), lambda row: "input_mask has a 1 behind a 0")
+    faults.note(empty, lambda row: "input_mask has no 1: the record has no tokens")
 
 
 def _check_positions(features: Mapping[str, np.ndarray], faults: _Faults) -> None:
