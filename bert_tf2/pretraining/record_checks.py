@@ -57,7 +57,7 @@ class Reader:
     def __init__(self, vocab_size: int | None = None):
         """`vocab_size`: every id must be smaller; None if it is unknown."""
         self.kind: RecordKind | None = None
-        self.sizes = {"type_vocab_size": _SEGMENTS, "vocab_size": vocab_size or _MOST_IDS}
+        self.sizes = {"type_vocab_size": _SEGMENTS, "vocab_size": _MOST_IDS if vocab_size is None else vocab_size}
 
     def batches(self, path: str) -> Iterator[Batch]:
         """Yields the records of a file.

@@ -179,14 +179,16 @@ def example(batch: Batch, row: int, words: Sequence[str] | None = None) -> list[
         used = features["masked_lm_weights"][row] > 0
         ids, positions = features["masked_lm_ids"][row][used], features["masked_lm_positions"][row][used]
         originals = dict(zip(positions.tolist(), ids.tolist(), strict=True))
-    text = ""
+    text, after_special = "", True
     for place, token_id in enumerate(features["input_ids"][row][:length].tolist()):
         shown = first = _word(token_id, words)
         if place in originals:
             first = _word(originals[place], words)
             shown = f"[{first}>{shown}]"
-        goes_on = words is not None and first.startswith("##") and len(first) > 2
+        # The front of a text may have been cut off within a word; its first piece then keeps its ##.
+        goes_on = words is not None and first.startswith("##") and len(first) > 2 and not after_special
         text += shown.removeprefix("##") if goes_on else f" {shown}"
+        after_special = first in ("[CLS]", "[SEP]")
     return [f"{batch.path}, record {batch.first + row}: {', '.join(facts)}", f"  {text.strip()}"]
 
 
