@@ -264,7 +264,9 @@ class _Cursors:
 
 def _rows(array: np.ndarray, starts: np.ndarray, width: int) -> np.ndarray:
     """uint8 [N, width]: the bytes at each of `starts`; what is behind the end of the array is 0."""
-    if len(starts) and int(starts.max()) + width > len(array):
+    if not len(starts):
+        return np.zeros((0, width), np.uint8)
+    if int(starts.max()) + width > len(array):
         array = np.concatenate([array, np.zeros(width, np.uint8)])
     return np.lib.stride_tricks.sliding_window_view(array, width)[starts]
 

@@ -221,3 +221,13 @@ def test_a_long_list_among_short_ones_takes_no_memory(path):
     first = {**ROW, **{name: [1] * 200_000 for name in TOKENS}, "segment_ids": [0] * 200_000}
     write(path, first, *[ROW] * 20_000)
     assert "record 2: has 8 values of type int64 in input_ids, and the first record has 200000" in complaint(path)
+
+
+@pytest.mark.parametrize("kind", ["regression", "multi-label classification"])
+def test_a_file_with_much_shorter_records_than_the_first(path, kind):
+    kind, row = OTHER_KINDS[kind]
+    good = path.with_name("good.tfrecord")
+    long = {**row, **{name: [1] * 5000 for name in TOKENS}}
+    write(good, long, kind=kind)
+    write(path, row, kind=kind)
+    assert f"{path}, record 1: has 8 values of type int64 in input_ids" in complaint(good, path)
