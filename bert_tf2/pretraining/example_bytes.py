@@ -307,7 +307,7 @@ def _first(bad: np.ndarray) -> int:
 
 
 def _varints(array: np.ndarray, starts: np.ndarray, lengths: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Returns all numbers in N ranges of bytes, one after the other, and int64 [N], how many each has; -1 if invalid."""
+    """Returns all numbers in N ranges of bytes, one after the other, and how many each range has, -1 if invalid."""
     width = int(lengths.max())
     bytes_of = _rows(array, starts, width)
     last = bytes_of < 0x80  # whether a byte ends a number
@@ -320,7 +320,8 @@ def _varints(array: np.ndarray, starts: np.ndarray, lengths: np.ndarray) -> tupl
     counts = np.count_nonzero(last, axis=1)
     counts[bytes_of[np.arange(len(starts)), lengths - 1] > 0x7F] = -1  # the last number has no end
     goes_on = ~last if within is None else within & ~last
-    joined = [goes_on[:, :-1]]  # joined[k][:, i]: whether the k + 1 bytes before byte i + k + 1 belong to the same number
+    # joined[k][:, i]: whether the k + 1 bytes before byte i + k + 1 belong to the same number.
+    joined = [goes_on[:, :-1]]
     while joined[-1].any() and len(joined) < _LONGEST_VARINT:
         joined.append(joined[-1][:, 1:] & goes_on[:, : -len(joined) - 1])
     if len(joined) == _LONGEST_VARINT:

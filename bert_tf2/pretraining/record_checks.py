@@ -217,10 +217,12 @@ def _check_positions(features: Mapping[str, np.ndarray], faults: _Faults) -> Non
     positions = features["masked_lm_positions"][:rows].astype(np.int64)
     tokens = (features["input_mask"][:rows] != 0).sum(axis=1)
     outside = used & (positions >= tokens[:, None])
-    faults.note(
-        outside.any(axis=1),
-        lambda row: f"masked_lm_positions holds {positions[row][outside[row]][0]}, and the record has {tokens[row]} tokens",
-    )
+
+    def outside_problem(row: int) -> str:
+        wrong = positions[row][outside[row]][0]
+        return f"masked_lm_positions holds {wrong}, and the record has {tokens[row]} tokens"
+
+    faults.note(outside.any(axis=1), outside_problem)
     # Unused places get numbers of their own below 0.
     different = np.where(used, positions, -1 - np.arange(positions.shape[1]))
     if (different[:, 1:] > different[:, :-1])[used[:, 1:]].all():

@@ -94,7 +94,7 @@ class _Walk:
         self._lengths: dict[bytes, int] = {}
 
     def records(self, data: bytes) -> tuple[list[int], list[int], int, str | None]:
-        """Returns where the data of the complete records begins, their lengths, where the rest begins, and a problem."""
+        """Returns the places and lengths of the complete records' data, the place of the rest, and a problem."""
         starts: list[int] = []
         lengths: list[int] = []
         place, end, value, known = 0, len(data), google_crc32c.value, self._lengths

@@ -72,6 +72,7 @@ def test_negative_numbers_and_borders():
 
 def odd_forms() -> dict[str, bytes]:
     """Valid serializations of ids [5, 300] and weights [0.5] that writers of this project do not produce."""
+
     def list_of(kind, *parts):
         return field(kind, b"".join(parts))
 
@@ -90,9 +91,7 @@ def odd_forms() -> dict[str, bytes]:
         "a float that is not packed": field(
             1, usual + entry(b"weights", list_of(FLOATS, field(1, b"\0\0\0\x3f", wire=5)))
         ),
-        "in two lists": field(
-            1, entry(b"ids", list_of(INTEGERS, field(1, b"\x05"), field(1, b"\xac\x02"))) + weights
-        ),
+        "in two lists": field(1, entry(b"ids", list_of(INTEGERS, field(1, b"\x05"), field(1, b"\xac\x02"))) + weights),
         "value before key": field(1, field(1, field(2, list_of(INTEGERS, ids)) + field(1, b"ids")) + weights),
         "features in two parts": field(1, usual) + field(1, weights),
         "a key twice": field(1, stale + weights + usual),
@@ -107,8 +106,12 @@ def odd_forms() -> dict[str, bytes]:
             )
             + weights,
         ),
-        "unknown fields": field(9, b"x") + field(1, field(7, b"\1", wire=0) + usual + weights) + field(8, b"12345678", 1),
-        "other features": field(1, entry(b"name", list_of(BYTES, field(1, b"abc"))) + usual + entry(b"", b"") + weights),
+        "unknown fields": field(9, b"x")
+        + field(1, field(7, b"\1", wire=0) + usual + weights)
+        + field(8, b"12345678", 1),
+        "other features": field(
+            1, entry(b"name", list_of(BYTES, field(1, b"abc"))) + usual + entry(b"", b"") + weights
+        ),
     }
 
 

@@ -50,7 +50,7 @@ EXAMPLES = [
     masked("[CLS] the cat sat [SEP] dog [MASK] . [SEP]", {6: "##s"}, False),
 ]
 SHOWN = """
-records   2 pretraining records in 1 file (SIZE), all valid
+records   2 pretraining records in 1 file (522 B), all valid
 length    10.5 tokens on average, of 16 (max_seq_length)
 padding   34.4% of 32 positions; without padding 1.52 times fewer
 packing   2 rows of 16 would hold all of them, 1.00 times fewer
@@ -113,9 +113,7 @@ def text(path: str, **settings) -> str:
 def test_the_whole_report(path, words_file):
     records.write_records(path, records.PRETRAINING, EXAMPLES)
     found = text(path, vocab_file=words_file, show=5, top_k=3)
-    size = found.partition("(")[2].partition(")")[0]
-    assert size.endswith(" KB")
-    assert found == SHOWN.strip("\n").replace("PATH", path).replace("SIZE", size)
+    assert found == SHOWN.strip("\n").replace("PATH", path)
 
 
 def test_without_a_vocabulary_ids_are_shown(path):
@@ -158,7 +156,9 @@ def test_the_figures_are_those_of_a_plain_count(tmp_path, vocab_file):
         used = [place for place in range(5) if row["masked_lm_weights"][place]]
         masks[len(used)] += 1
         masked_ids.update(row["masked_lm_ids"][place] for place in used)
-        kept += sum(row["input_ids"][row["masked_lm_positions"][place]] == row["masked_lm_ids"][place] for place in used)
+        kept += sum(
+            row["input_ids"][row["masked_lm_positions"][place]] == row["masked_lm_ids"][place] for place in used
+        )
     assert count > 40
     assert (found.records, found.random_next, found.kept) == (count, random_next, kept)
     for counts, expected in ((found.lengths, lengths), (found.masked, masks), (found.masked_ids, masked_ids)):
@@ -216,7 +216,7 @@ def test_other_labels(path, words_file):
     ]
     span = {"unique_ids": [7], **plain, "start_positions": [1], "end_positions": [2], "is_impossible": [0]}
     impossible = {**span, "is_impossible": [1]}
-    cases.append((records.SQUAD_TRAIN, [span, impossible, span], "  answer     2  #", "answer at 1-2"))
+    cases.append((records.SQUAD_TRAIN, [span, impossible, span], "     answer  2  #", "answer at 1-2"))
     for kind, rows, words, shown in cases:
         records.write_records(path, kind, rows)
         found = text(path, show=2, vocab_file=words_file)
@@ -246,7 +246,9 @@ def test_the_script_names_the_first_bad_record(command_lines, tmp_path):
         str(tmp_path / "2.tfrecord"), records.PRETRAINING, [*EXAMPLES, {**EXAMPLES[0], "next_sentence_labels": [9]}]
     )
     done = command_lines.run("inspect_records.py", "--input_file=*.tfrecord", "--plot=x.png", cwd=tmp_path)
-    problem = "--plot needs matplotlib" if not _has_matplotlib() else "2.tfrecord, record 3: next_sentence_labels holds 9"
+    problem = (
+        "--plot needs matplotlib" if not _has_matplotlib() else "2.tfrecord, record 3: next_sentence_labels holds 9"
+    )
     assert (done.status, done.stdout) == (1, "")
     assert done.stderr.startswith(f"inspect_records.py: error: {problem}")
     done = command_lines.run("inspect_records.py", "--input_file=*.tfrecord", cwd=tmp_path)
@@ -268,7 +270,7 @@ def test_the_plot_needs_matplotlib_and_the_name_of_a_png(path, monkeypatch):
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     with pytest.raises(UserError, match="--plot needs matplotlib, which is not installed: pip install matplotlib"):
         text(path, plot="x.png")  # before any file is read
-    with pytest.raises(WrongSetting, match="--plot=x.pdf: a PNG is written"):
+    with pytest.raises(WrongSetting, match=r"--plot=x\.pdf: a PNG is written"):
         InspectRecordsOptions(input_file="a", plot="x.pdf")
 
 

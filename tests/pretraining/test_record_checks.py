@@ -186,7 +186,9 @@ def test_records_of_different_kinds_and_other_examples(path):
     good = path.with_name("good.tfrecord")
     write(good, ROW)
     write(path, row, kind=kind)
-    assert f"{path}, record 1: has no feature masked_lm_positions, which pretraining records have" in complaint(good, path)
+    assert f"{path}, record 1: has no feature masked_lm_positions, which pretraining records have" in complaint(
+        good, path
+    )
     other = tf.train.Example()
     other.features.feature["image"].bytes_list.value.append(b"x")
     path.write_bytes(framed(other.SerializeToString()))
@@ -202,7 +204,12 @@ def test_records_of_different_kinds_and_other_examples(path):
 
 def test_the_first_invalid_record_of_a_block_in_any_feature(path):
     """The check that finds a record does not matter, only its place."""
-    bad = [{"next_sentence_labels": [3]}, {"input_ids": [-1] * 8}, {"masked_lm_positions": [2, 2, 0]}, {"input_mask": []}]
+    bad = [
+        {"next_sentence_labels": [3]},
+        {"input_ids": [-1] * 8},
+        {"masked_lm_positions": [2, 2, 0]},
+        {"input_mask": []},
+    ]
     for first in range(4):
         rows = [ROW] * 20
         for step in range(4):
