@@ -4,8 +4,8 @@
 
 It runs the script in a separate process, once on the corpus and once on a text of one word to measure the start of
 Python and TensorFlow; the difference is the work. Then it does the same work here, stage by stage. The ratios show
-the share of each stage, and the speed of our shuffling relative to Python's `random.shuffle`. Last, it measures how fast inspect_records.py reads
-what was written.
+the share of each stage, and the speed of our shuffling relative to Python's `random.shuffle`. Last, it measures how
+fast inspect_records.py reads what was written.
 """
 
 from __future__ import annotations
