@@ -45,6 +45,7 @@ setuptools.setup(
     ],
     extras_require={
         "test": ["pytest", "pytest-xdist", "ruff", "grpcio", "tensorflow-serving-api", "pyyaml", "safetensors"],
+        "plot": ["matplotlib"],  # inspect_records.py --plot
         # For the comparisons in tests/test_interop.py; the CPU build of torch is enough.
         "interop": ["torch==2.13.0", "transformers"],
         # For the comparison in benchmarks/serving.py.

@@ -40,6 +40,9 @@ COMMANDS = {
     "create_pretraining_data": Command(
         "pretraining.options:CreatePretrainingDataOptions", "pretraining.example_files:run", tensorflow=False
     ),
+    "inspect_records": Command(
+        "pretraining.options:InspectRecordsOptions", "pretraining.inspect_records:run", tensorflow=False, prints=True
+    ),
     "run_pretraining": Command("pretraining.options:PretrainingOptions", "pretraining.run:run", exports=True),
     "predict_masked": Command("pretraining.options:MaskedLMOptions", "pretraining.predict_masked:run"),
     "run_classifier": Command(

@@ -49,6 +49,8 @@ WITHOUT_TENSORFLOW = [
     *(name for name in MODULES if name.startswith("weights.") and name != "weights.models"),
     *(f"pretraining.{name}" for name in ("documents", "examples", "masking", "example_files")),
     *(f"pretraining.{name}" for name in ("compact_examples", "corpus", "draws")),
+    *(f"pretraining.{name}" for name in ("record_framing", "example_parser", "record_checks", "record_statistics")),
+    *(f"pretraining.{name}" for name in ("record_report", "inspect_records")),
     *(name for name in MODULES if name.endswith("options")),
     *("commands", "finetuning.classification.tasks"),
     *(

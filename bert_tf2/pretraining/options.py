@@ -13,6 +13,7 @@ from bert_tf2.support.settings import (
     TO_DO,
     TRAINING,
     Options,
+    WrongSetting,
     options,
     setting,
 )
@@ -150,3 +151,37 @@ class MaskedLMOptions(VocabularyOptions, ModelOptions):
     output_format: str = setting(
         "text for people, or json for one JSON object per line.", "text", group=ANSWERS, choices=("text", "json")
     )
+
+
+@options
+class InspectRecordsOptions(Options):
+    """Checks every record of TFRecord files, and shows what they hold: lengths, padding, masks, labels, examples.
+
+    It reads what create_pretraining_data.py, run_classifier.py, run_squad.py and run_ner.py write, and the reference's
+    files. The first invalid record is an error that names the file, the record and the reason.
+
+    Example:
+      python inspect_records.py --input_file=/tmp/tf_examples.tfrecord --vocab_file=$BERT_BASE_DIR/vocab.txt --show=3
+    """
+
+    input_file: str = setting(
+        "TFRecord files to inspect, all of one kind: names and globs, separated by commas.", group=DATA, reads=True
+    )
+    vocab_file: str | None = setting(
+        "The vocabulary that the records were made with; without it, ids are shown instead of words.",
+        None,
+        group=MODEL,
+        reads=True,
+    )
+    show: int = setting("Number of examples to show as text, the first ones.", 0, group=ANSWERS, low=0)
+    top_k: int = setting("Number of most frequent masked words to show.", 10, group=ANSWERS, low=0)
+    plot: str | None = setting(
+        "A PNG file to write with the histograms; needs matplotlib (the extra `plot`).",
+        None,
+        group=ANSWERS,
+        writes_file=True,
+    )
+
+    def check(self) -> None:
+        if self.plot and not self.plot.lower().endswith(".png"):
+            raise WrongSetting(f"--plot={self.plot}: a PNG is written; give a name that ends in .png")

@@ -1,0 +1,84 @@
+"""Shows what TFRecord files hold, and checks every record: the implementation of inspect_records.py."""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Sequence
+
+from bert_tf2 import tokenization
+from bert_tf2.pretraining import record_report
+from bert_tf2.pretraining.options import InspectRecordsOptions
+from bert_tf2.pretraining.record_checks import Batch, read_all
+from bert_tf2.pretraining.record_statistics import Statistics
+from bert_tf2.support import files, progress
+from bert_tf2.support.errors import UserError
+
+
+def run(options: InspectRecordsOptions) -> list[str]:
+    """Checks every record of the files, and returns a report; writes the PNG of --plot, if given.
+
+    Raises:
+      UserError: a file is missing or of another kind, a record is damaged or invalid (the first one is named), there
+        are no records, the vocabulary cannot be read, or matplotlib is missing.
+    """
+    if options.plot and not importlib.util.find_spec("matplotlib"):
+        raise UserError("--plot needs matplotlib, which is not installed: pip install matplotlib")
+    paths = files.match_files(options.input_file)
+    words = None
+    if options.vocab_file:
+        words = [entry.strip() for entry in tokenization.read_entries(options.vocab_file)]
+    statistics, examples = inspect(paths, words, options.show)
+    size = sum(map(files.size, paths))
+    report = record_report.summary(statistics, len(paths), size, words, options.top_k)
+    if options.plot:
+        _plot(statistics, options.plot)
+    return [*report, *examples]
+
+
+def inspect(paths: Sequence[str], words: Sequence[str] | None = None, show: int = 0) -> tuple[Statistics, list[str]]:
+    """Reads and checks all records of some files.
+
+    Args:
+      paths: the files.
+      words: the entries of the vocabulary.
+      show: the number of examples to return.
+
+    Returns:
+      What was counted, and the lines that show the first examples.
+
+    Raises:
+      UserError: see record_checks.read_all.
+    """
+    statistics: Statistics | None = None
+    lines: list[str] = []
+    left = show
+    with progress.Progress("Reading", unit="records") as shown:
+        for batch in read_all(paths, len(words) if words is not None else None):
+            if statistics is None:
+                statistics = Statistics(batch.kind, batch.features["input_ids"].shape[1])
+            statistics.add(batch)
+            lines += _examples(batch, min(left, len(batch)), words)
+            left -= min(left, len(batch))
+            shown.advance(len(batch))
+    return statistics, lines
+
+
+def _examples(batch: Batch, count: int, words: Sequence[str] | None) -> list[str]:
+    return [line for row in range(count) for line in ("", *record_report.example(batch, row, words))]
+
+
+def _plot(statistics: Statistics, path: str) -> None:
+    """Writes the histograms to a PNG."""
+    from matplotlib.figure import Figure  # an extra; without pyplot, which would look for a screen
+
+    histograms = record_report.histograms(statistics)
+    figure = Figure(figsize=(8, 3 * len(histograms)), layout="constrained")
+    axes = figure.subplots(len(histograms), squeeze=False)[:, 0]
+    for axis, histogram in zip(axes, histograms, strict=True):
+        places = range(len(histogram.counts))
+        axis.bar(places, histogram.counts)
+        axis.set_xticks(places, histogram.names, rotation=45 if len(histogram.names) > 12 else 0)
+        axis.set_xlabel(histogram.title)
+        axis.set_ylabel("records" if histogram.of_records else "tokens")
+    with files.complete_or_absent(path) as (beside,), files.open_binary(beside, "wb") as stream:
+        figure.savefig(stream, format="png", dpi=120)

@@ -1,0 +1,151 @@
+"""What can be counted in records: lengths, padding, masks, labels."""
+
+from __future__ import annotations
+
+import bisect
+from collections import Counter
+from collections.abc import Mapping
+
+import numpy as np
+
+from bert_tf2 import records
+from bert_tf2.pretraining.record_checks import Batch
+from bert_tf2.records import RecordKind
+
+
+class Statistics:
+    """Counts over batches of records of one kind.
+
+    Attributes:
+      kind: the kind of the records.
+      records: their number. Records that only fill up a batch of a TPU (is_real_example 0) are not counted elsewhere.
+      fillers: the number of such records.
+      max_seq_length: the length of each record, with padding.
+      lengths: int64 [max_seq_length + 1], the number of records with so many tokens.
+      masked: int64 [max_predictions_per_seq + 1], the number of records with so many masked tokens.
+      masked_ids: int64 [ids], how often each id of the vocabulary is to be predicted.
+      kept: the number of masked places in which the token to predict itself stands.
+      in_place: int64 [ids], how often each id stands in the other masked places.
+      random_next: the number of records whose second text is random.
+      labels: the number of each label: of records (classification; of SQuAD "answer" and "no answer") or of tokens.
+      label_sum: the sum of the labels of a regression.
+    """
+
+    def __init__(self, kind: RecordKind, max_seq_length: int):
+        self.kind = kind
+        self.max_seq_length = max_seq_length
+        self.records = 0
+        self.fillers = 0
+        self.lengths = np.zeros(max_seq_length + 1, np.int64)
+        self.masked = np.zeros(1, np.int64)
+        self.masked_ids = np.zeros(1, np.int64)
+        self.in_place = np.zeros(1, np.int64)
+        self.kept = 0
+        self.random_next = 0
+        self.labels: Counter = Counter()
+        self.label_sum = 0.0
+
+    def add(self, batch: Batch) -> None:
+        features = batch.features
+        self.records += len(batch)
+        if "is_real_example" in features and not (real := features["is_real_example"][:, 0] != 0).all():
+            self.fillers += int((~real).sum())
+            features = {name: values[real] for name, values in features.items()}
+        self.lengths += np.bincount((features["input_mask"] != 0).sum(axis=1), minlength=len(self.lengths))
+        if self.kind is records.PRETRAINING:
+            self._add_masks(features)
+        else:
+            self._add_labels(features)
+
+    def _add_masks(self, features: Mapping[str, np.ndarray]) -> None:
+        used = features["masked_lm_weights"] > 0
+        ids = features["masked_lm_ids"][used]
+        rows, columns = np.nonzero(used)
+        inputs = features["input_ids"][rows, features["masked_lm_positions"][rows, columns]]
+        self.masked = _count(self.masked, used.sum(axis=1))
+        self.masked_ids = _count(self.masked_ids, ids)
+        same = inputs == ids
+        self.kept += int(same.sum())
+        self.in_place = _count(self.in_place, inputs[~same])
+        self.random_next += int((features["next_sentence_labels"] != 0).sum())
+
+    def _add_labels(self, features: Mapping[str, np.ndarray]) -> None:
+        if self.kind is records.SQUAD_TRAIN:
+            without = int((features["is_impossible"] != 0).sum())
+            self.labels.update({"no answer": without, "answer": len(features["is_impossible"]) - without})
+        elif self.kind is records.REGRESSION:
+            self.label_sum += float(features["label_ids"].sum(dtype=np.float64))
+        elif self.kind is records.MULTI_LABEL:
+            for label, count in enumerate((features["label_ids"] != 0).sum(axis=0).tolist()):
+                self.labels[label] += count
+        elif "label_ids" in features:
+            labels = features["label_ids"]
+            if self.kind is records.TOKEN_TAGGING:  # -1 and padding are no labels
+                labels = labels[(features["input_mask"] != 0) & (labels >= 0)]
+            found, counts = np.unique(labels, return_counts=True)
+            self.labels.update(dict(zip(found.tolist(), counts.tolist(), strict=True)))
+
+    @property
+    def real(self) -> int:
+        """The number of records that are not fillers."""
+        return self.records - self.fillers
+
+    @property
+    def tokens(self) -> int:
+        return int(self.lengths @ np.arange(len(self.lengths)))
+
+    @property
+    def predictions(self) -> int:
+        """The number of masked tokens."""
+        return int(self.masked @ np.arange(len(self.masked)))
+
+    def padding(self) -> float:
+        """The share of the positions that are padding."""
+        return 1 - self.tokens / (self.real * self.max_seq_length) if self.real else 0.0
+
+    def rows_when_packed(self) -> int:
+        """The number of rows of max_seq_length that hold all records if several short ones share a row.
+
+        The longest records are placed first, each into the fullest row that has room.
+        """
+        free: Counter = Counter()  # free positions -> number of rows
+        order: list[int] = []  # the keys of `free`, ascending
+        rows = 0
+
+        def change(room: int, count: int) -> None:
+            if room not in free:
+                bisect.insort(order, room)
+            free[room] += count
+            if not free[room]:
+                del free[room]
+                order.remove(room)
+
+        for length in range(self.max_seq_length, 0, -1):
+            left = int(self.lengths[length])
+            while left:
+                place = bisect.bisect_left(order, length)
+                if place == len(order):
+                    each = self.max_seq_length // length
+                    whole, rest = divmod(left, each)
+                    rows += whole + bool(rest)
+                    if whole:
+                        change(self.max_seq_length - each * length, whole)
+                    if rest:
+                        change(self.max_seq_length - rest * length, 1)
+                    left = 0
+                else:
+                    room = order[place]
+                    moved = min(left, free[room])
+                    change(room, -moved)
+                    change(room - length, moved)
+                    left -= moved
+        return rows
+
+
+def _count(counts: np.ndarray, values: np.ndarray) -> np.ndarray:
+    """Adds the numbers of small integers to the counts, which become longer if necessary."""
+    if not values.size:
+        return counts
+    more = np.bincount(values.reshape(-1).astype(np.int64), minlength=len(counts))
+    more[: len(counts)] += counts
+    return more

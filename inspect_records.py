@@ -1,0 +1,11 @@
+"""Checks every record of TFRecord files and shows what they hold: lengths, padding, masks, labels, examples.
+
+    python inspect_records.py --help
+
+shows every flag. They are stated in bert_tf2/pretraining/options.py, as the class InspectRecordsOptions.
+"""
+
+from bert_tf2 import commands
+
+if __name__ == "__main__":
+    commands.run("inspect_records")

@@ -1,0 +1,307 @@
+"""The report of inspect_records.py: its figures against a plain count, its text, and the script."""
+
+import collections
+import importlib.util
+import random
+import sys
+import types
+
+import numpy as np
+import pytest
+from pretraining_text import CORPUS, VOCABULARY
+
+from bert_tf2 import records
+from bert_tf2.pretraining import example_files, inspect_records, record_report
+from bert_tf2.pretraining.options import CreatePretrainingDataOptions, InspectRecordsOptions
+from bert_tf2.pretraining.record_statistics import Statistics
+from bert_tf2.support.errors import UserError
+from bert_tf2.support.settings import WrongSetting
+
+WORDS = "[PAD] [UNK] [CLS] [SEP] [MASK] the cat sat un ##aff ##able . dog ##s".split()
+
+
+def ids(text: str, length: int = 16) -> list[int]:
+    found = [WORDS.index(word) for word in text.split()]
+    return found + [0] * (length - len(found))
+
+
+def tokens(text: str, length: int = 16) -> dict[str, list[int]]:
+    count = len(text.split())
+    return {
+        "input_ids": ids(text, length),
+        "input_mask": [1] * count + [0] * (length - count),
+        "segment_ids": [0] * length,
+    }
+
+
+def masked(text: str, places: dict[int, str], random_next: bool) -> dict[str, list]:
+    free = 4 - len(places)
+    return {
+        **tokens(text),
+        "masked_lm_positions": [*places] + [0] * free,
+        "masked_lm_ids": [WORDS.index(word) for word in places.values()] + [0] * free,
+        "masked_lm_weights": [1.0] * len(places) + [0.0] * free,
+        "next_sentence_labels": [int(random_next)],
+    }
+
+
+EXAMPLES = [
+    masked("[CLS] ##s the [MASK] sat . [SEP] un dog ##able . [SEP]", {3: "cat", 9: "##able", 8: "##aff"}, True),
+    masked("[CLS] the cat sat [SEP] dog [MASK] . [SEP]", {6: "##s"}, False),
+]
+SHOWN = """
+records   2 pretraining records in 1 file (522 B), all valid
+length    10.5 tokens on average, of 16 (max_seq_length)
+padding   34.4% of 32 positions; without padding 1.52 times fewer
+packing   2 rows of 16 would hold all of them, 1.00 times fewer
+masked    2.00 tokens per record, 19.0% of all, at most 3 in a record
+replaced  50.0% by [MASK], 25.0% by another word, 25.0% kept
+next      50.0% of the second texts are random
+
+tokens per record:
+   1  0
+   2  0
+   3  0
+   4  0
+   5  0
+   6  0
+   7  0
+   8  0
+   9  1  ########################################
+  10  0
+  11  0
+  12  1  ########################################
+  13  0
+  14  0
+  15  0
+  16  0
+
+masked tokens per record:
+  0  0
+  1  1  ########################################
+  2  0
+  3  1  ########################################
+
+most frequent masked words:
+  cat     1  25.0%
+  ##aff   1  25.0%
+  ##able  1  25.0%
+
+PATH, record 1: 12 tokens, 3 masked, the second text is a random one
+  [CLS] ##s the [cat>[MASK]] sat . [SEP] un[##aff>dog][##able>##able] . [SEP]
+
+PATH, record 2: 9 tokens, 1 masked, the second text follows the first
+  [CLS] the cat sat [SEP] dog[##s>[MASK]] . [SEP]
+"""
+
+
+@pytest.fixture
+def path(tmp_path) -> str:
+    return str(tmp_path / "some.tfrecord")
+
+
+@pytest.fixture
+def words_file(tmp_path) -> str:
+    (tmp_path / "words.txt").write_text("\n".join(WORDS) + "\n")
+    return str(tmp_path / "words.txt")
+
+
+def text(path: str, **settings) -> str:
+    return "\n".join(inspect_records.run(InspectRecordsOptions(input_file=path, **settings)))
+
+
+def test_the_whole_report(path, words_file):
+    records.write_records(path, records.PRETRAINING, EXAMPLES)
+    found = text(path, vocab_file=words_file, show=5, top_k=3)
+    assert found == SHOWN.strip("\n").replace("PATH", path)
+
+
+def test_without_a_vocabulary_ids_are_shown(path):
+    records.write_records(path, records.PRETRAINING, EXAMPLES)
+    found = text(path, show=2)
+    assert "replaced" not in found  # the id of [MASK] is unknown
+    assert "\n  2 5 6 7 3 12 [13>4] 11 3" in found
+    assert "\n  6   1  25.0%\n" in found
+
+
+def test_only_as_many_as_wanted_are_shown(path):
+    records.write_records(path, records.PRETRAINING, EXAMPLES * 2)
+    assert [text(path, show=count).count(", record ") for count in (0, 1, 3, 9)] == [0, 1, 3, 4]
+    assert "most frequent" not in text(path, top_k=0)
+
+
+def test_the_figures_are_those_of_a_plain_count(tmp_path, vocab_file):
+    """Over the files that create_pretraining_data.py writes, read by TensorFlow and counted in loops."""
+    (tmp_path / "corpus.txt").write_text(CORPUS)
+    paths = [str(tmp_path / f"{name}.tfrecord") for name in "ab"]
+    example_files.run(
+        CreatePretrainingDataOptions(
+            input_file=str(tmp_path / "corpus.txt"),
+            output_file=",".join(paths),
+            vocab_file=vocab_file,
+            max_seq_length=24,
+            max_predictions_per_seq=5,
+            dupe_factor=20,
+        )
+    )
+    found, _ = inspect_records.inspect(paths, VOCABULARY)
+    sizes = {"max_seq_length": 24, "max_predictions_per_seq": 5, "vocab_size": len(VOCABULARY), "type_vocab_size": 2}
+    count, random_next, kept = 0, 0, 0
+    lengths, masks, masked_ids = collections.Counter(), collections.Counter(), collections.Counter()
+    for batch in records.read_records(paths, records.PRETRAINING, sizes, 1).as_numpy_iterator():
+        row = {name: values[0].tolist() for name, values in batch.items()}
+        count += 1
+        random_next += row["next_sentence_labels"]
+        lengths[sum(row["input_mask"])] += 1
+        used = [place for place in range(5) if row["masked_lm_weights"][place]]
+        masks[len(used)] += 1
+        masked_ids.update(row["masked_lm_ids"][place] for place in used)
+        kept += sum(
+            row["input_ids"][row["masked_lm_positions"][place]] == row["masked_lm_ids"][place] for place in used
+        )
+    assert count > 40
+    assert (found.records, found.random_next, found.kept) == (count, random_next, kept)
+    for counts, expected in ((found.lengths, lengths), (found.masked, masks), (found.masked_ids, masked_ids)):
+        assert {place: number for place, number in enumerate(counts.tolist()) if number} == expected
+    assert found.tokens == sum(length * number for length, number in lengths.items())
+    assert found.padding() == pytest.approx(1 - found.tokens / (24 * count))
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_packing_is_best_fit(seed):
+    """Against a loop over the records, longest first, each into the fullest row with room."""
+    rng = random.Random(seed)
+    lengths = [min(rng.randint(1, 20), rng.randint(1, 20)) if seed else 3 for _ in range(200)]
+    statistics = Statistics(records.PRETRAINING, 20)
+    statistics.lengths += np.bincount(lengths, minlength=21)
+    rows: list[int] = []
+    for length in sorted(lengths, reverse=True):
+        fits = [place for place, free in enumerate(rows) if free >= length]
+        if fits:
+            rows[min(fits, key=rows.__getitem__)] -= length
+        else:
+            rows.append(20 - length)
+    assert abs(statistics.rows_when_packed() - len(rows)) <= 1
+    assert statistics.rows_when_packed() >= sum(lengths) / 20
+
+
+LABELS = {"label_ids": [1], "is_real_example": [1]}
+
+
+def test_labels_of_classes(path):
+    row = {**tokens("[CLS] the cat [SEP]"), **LABELS}
+    filler = {name: [0] * len(values) for name, values in row.items()}
+    records.write_records(path, records.CLASSIFICATION, [row, {**row, "label_ids": [0]}, row, filler])
+    found = text(path, show=1)
+    assert "4 classification records" in found
+    assert "1 of them only fill up a batch" in found
+    assert "padding  75.0% of 48 positions; without padding 4.00 times fewer" in found
+    assert "packing  1 row of 16 would hold all of them, 3.00 times fewer" in found
+    assert f"records per label:\n  0  1  {'#' * 20}\n  1  2  {'#' * 40}\n" in found
+    assert found.endswith("record 1: 4 tokens, label 1\n  2 5 6 3")
+
+
+def test_other_labels(path, words_file):
+    plain = tokens("[CLS] the cat [SEP]")
+    cases = [
+        (records.REGRESSION, [{**plain, **LABELS, "label_ids": [2.5]}], "labels   2.5000 on average", "label 2.5"),
+        (records.MULTI_LABEL, [{**plain, **LABELS, "label_ids": [1, 0, 1]}], "per label:\n  0  1  ##", "labels 1 0 1"),
+        (
+            records.TOKEN_TAGGING,
+            [{**plain, "label_ids": [-1, 0, 2, -1] + [0] * 12}],
+            f"tokens per label:\n  0  1  {'#' * 40}\n  2  1  {'#' * 40}",
+            "labels -1 0 2 -1",
+        ),
+        (records.SQUAD_PREDICT, [{"unique_ids": [7], **plain}], "1 SQuAD prediction record", "4 tokens"),
+    ]
+    span = {"unique_ids": [7], **plain, "start_positions": [1], "end_positions": [2], "is_impossible": [0]}
+    impossible = {**span, "is_impossible": [1]}
+    cases.append((records.SQUAD_TRAIN, [span, impossible, span], "     answer  2  #", "answer at 1-2"))
+    for kind, rows, words, shown in cases:
+        records.write_records(path, kind, rows)
+        found = text(path, show=2, vocab_file=words_file)
+        assert words in found
+        assert f", {shown}\n  [CLS] the cat [SEP]" in found or f": {shown}\n  [CLS] the cat [SEP]" in found
+        assert "masked" not in found
+
+
+def test_long_lengths_are_shown_in_ranges():
+    counts = np.zeros(514, np.int64)
+    counts[[1, 32, 33, 513]] = 1, 2, 3, 1000
+    (histogram, *_) = record_report.histograms(_with_lengths(counts))
+    assert histogram.names[:2] == ["1-33", "34-66"] and histogram.names[-1] == "496-513"
+    assert (histogram.counts[0], histogram.counts[-1]) == (6, 1000)
+    assert histogram.lines()[2].endswith("6  #")  # too few for a character, but not none
+
+
+def _with_lengths(counts: np.ndarray) -> Statistics:
+    statistics = Statistics(records.SQUAD_PREDICT, len(counts) - 1)
+    statistics.lengths += counts
+    return statistics
+
+
+def test_the_script_names_the_first_bad_record(command_lines, tmp_path):
+    records.write_records(str(tmp_path / "1.tfrecord"), records.PRETRAINING, EXAMPLES)
+    records.write_records(
+        str(tmp_path / "2.tfrecord"), records.PRETRAINING, [*EXAMPLES, {**EXAMPLES[0], "next_sentence_labels": [9]}]
+    )
+    done = command_lines.run("inspect_records.py", "--input_file=*.tfrecord", "--plot=x.png", cwd=tmp_path)
+    problem = (
+        "--plot needs matplotlib" if not _has_matplotlib() else "2.tfrecord, record 3: next_sentence_labels holds 9"
+    )
+    assert (done.status, done.stdout) == (1, "")
+    assert done.stderr.startswith(f"inspect_records.py: error: {problem}")
+    done = command_lines.run("inspect_records.py", "--input_file=*.tfrecord", cwd=tmp_path)
+    assert (done.status, done.stdout) == (1, "")
+    assert done.stderr == (
+        "inspect_records.py: error: 2.tfrecord, record 3: next_sentence_labels holds 9, which is not in 0..1\n"
+    )
+    done = command_lines.run("inspect_records.py", "--input_file=1.tfrecord", "--show=1", cwd=tmp_path)
+    assert (done.status, done.stderr) == (0, "")
+    assert done.stdout.startswith("records  2 pretraining records in 1 file")
+    assert not [*tmp_path.glob("*.png")]
+
+
+def _has_matplotlib() -> bool:
+    return importlib.util.find_spec("matplotlib") is not None
+
+
+def test_the_plot_needs_matplotlib_and_the_name_of_a_png(path, monkeypatch):
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(UserError, match="--plot needs matplotlib, which is not installed: pip install matplotlib"):
+        text(path, plot="x.png")  # before any file is read
+    with pytest.raises(WrongSetting, match=r"--plot=x\.pdf: a PNG is written"):
+        InspectRecordsOptions(input_file="a", plot="x.pdf")
+
+
+def test_the_plot_is_a_png(path, tmp_path):
+    pytest.importorskip("matplotlib")
+    records.write_records(path, records.PRETRAINING, EXAMPLES)
+    text(path, plot=str(tmp_path / "x.png"))
+    assert (tmp_path / "x.png").read_bytes().startswith(b"\x89PNG\r\n\x1a\n")
+
+
+def test_a_plot_that_fails_leaves_no_file(path, tmp_path, monkeypatch):
+    """With a stand-in for matplotlib, which is an extra."""
+
+    class Figure:
+        def __init__(self, **settings):
+            assert settings["figsize"] == (8, 6)
+
+        def subplots(self, count, squeeze):
+            axis = types.SimpleNamespace(**{
+                name: lambda *values, **settings: None for name in ("bar", "set_xticks", "set_xlabel", "set_ylabel")
+            })  # fmt: skip
+            return np.array([[axis]] * count)
+
+        def savefig(self, stream, **settings):
+            stream.write(b"half")
+            raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: True)
+    monkeypatch.setitem(sys.modules, "matplotlib", types.ModuleType("matplotlib"))
+    monkeypatch.setitem(sys.modules, "matplotlib.figure", types.SimpleNamespace(Figure=Figure))
+    records.write_records(path, records.PRETRAINING, EXAMPLES)
+    with pytest.raises(UserError, match=r"x\.png"):
+        text(path, plot=str(tmp_path / "x.png"))
+    assert [each.name for each in tmp_path.iterdir()] == ["some.tfrecord"]

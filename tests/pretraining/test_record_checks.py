@@ -1,0 +1,240 @@
+"""Records that are damaged or invalid: the first one is named, with the reason."""
+
+import pathlib
+import struct
+
+import google_crc32c
+import pytest
+import tensorflow as tf
+
+from bert_tf2 import records
+from bert_tf2.pretraining import record_framing
+from bert_tf2.pretraining.record_checks import Reader, read_all
+from bert_tf2.support.errors import UserError
+from bert_tf2.weights.sstable import mask
+
+LENGTH, PREDICTIONS = 8, 3
+TOKENS = {"input_ids": [2, 300, 5, 6, 3, 0, 0, 0], "input_mask": [1, 1, 1, 1, 1, 0, 0, 0], "segment_ids": [0] * 8}
+ROW = {
+    **TOKENS,
+    "masked_lm_positions": [1, 3, 0],
+    "masked_lm_ids": [7, 6, 0],
+    "masked_lm_weights": [1.0, 1.0, 0.0],
+    "next_sentence_labels": [1],
+}
+LABELS = {"label_ids": [1], "is_real_example": [1]}
+SPAN = {"start_positions": [2], "end_positions": [3], "is_impossible": [0]}
+OTHER_KINDS = {
+    "classification": (records.CLASSIFICATION, {**TOKENS, **LABELS}),
+    "multi-label classification": (records.MULTI_LABEL, {**TOKENS, **LABELS, "label_ids": [1, 0, 1]}),
+    "regression": (records.REGRESSION, {**TOKENS, **LABELS, "label_ids": [2.5]}),
+    "token tagging": (records.TOKEN_TAGGING, {**TOKENS, "label_ids": [-1, 2, -1, 1, -1, 0, 0, 0]}),
+    "SQuAD training": (records.SQUAD_TRAIN, {"unique_ids": [10**9], **TOKENS, **SPAN}),
+    "SQuAD prediction": (records.SQUAD_PREDICT, {"unique_ids": [10**9], **TOKENS}),
+}
+
+
+@pytest.fixture
+def path(tmp_path) -> pathlib.Path:
+    return tmp_path / "some.tfrecord"
+
+
+def write(path, *rows: dict, kind=records.PRETRAINING) -> None:
+    records.write_records(str(path), kind, rows)
+
+
+def framed(*pieces: bytes) -> bytes:
+    whole = b""
+    for piece in pieces:
+        length = struct.pack("<Q", len(piece))
+        sums = [struct.pack("<I", mask(google_crc32c.value(part))) for part in (length, piece)]
+        whole += length + sums[0] + piece + sums[1]
+    return whole
+
+
+def complaint(*paths, vocab_size=None) -> str:
+    with pytest.raises(UserError) as caught:
+        list(read_all([*map(str, paths)], vocab_size))
+    message = str(caught.value)
+    assert "\n" not in message
+    return message
+
+
+def test_the_values_are_those_that_were_written(path):
+    rows = [{**ROW, "input_ids": [number, *ROW["input_ids"][1:]]} for number in range(1000)]
+    write(path, *rows)
+    (batch,) = read_all([str(path)], 1000)
+    assert (batch.path, batch.first, batch.kind, len(batch)) == (str(path), 1, records.PRETRAINING, 1000)
+    for name in ROW:
+        assert batch.features[name].tolist() == [row[name] for row in rows]
+
+
+@pytest.mark.parametrize("name", OTHER_KINDS)
+def test_every_kind_is_recognized(path, name):
+    kind, row = OTHER_KINDS[name]
+    write(path, row, row, kind=kind)
+    (batch,) = read_all([str(path)])
+    assert batch.kind is kind
+    assert {key: values.tolist() for key, values in batch.features.items()} == {key: [row[key]] * 2 for key in row}
+
+
+@pytest.mark.parametrize("block_bytes", [1, 12, 13, 100, 1000, 10**6])
+def test_blocks_of_any_size_hold_the_same_records(path, block_bytes):
+    pieces = [bytes([number]) * (number * 37 % 400) for number in range(60)]
+    path.write_bytes(framed(*pieces))
+    expected = [record.numpy() for record in tf.data.TFRecordDataset(str(path))]
+    found, number = [], 1
+    for block in record_framing.read_blocks(str(path), block_bytes):
+        assert block.first == number
+        found += [block.record(row) for row in range(len(block))]
+        number += len(block)
+    assert found == expected == pieces
+
+
+DAMAGE = {
+    "a byte of the data": (20, "the data do not match their checksum: the file is corrupted"),
+    "a byte of the length": (1, "the length does not match its checksum"),
+    "the checksum of the length": (9, "the length does not match its checksum"),
+    "the checksum of the data": (-1, "the data do not match their checksum"),
+}
+
+
+@pytest.mark.parametrize("name", DAMAGE)
+@pytest.mark.parametrize("record", [1, 2, 3])
+def test_a_changed_byte(path, name, record):
+    place, words = DAMAGE[name]
+    piece = framed(records.encode(records.PRETRAINING, ROW))
+    damaged = bytearray(piece)
+    damaged[place] ^= 4
+    path.write_bytes(piece * (record - 1) + damaged + piece)
+    message = complaint(path)
+    assert f"{path}, record {record}: {words}" in message
+    assert "copy it again" in message
+
+
+def test_a_file_that_ends_anywhere(path):
+    """Every length of the file but those between two records is an error, and the complete records are read before."""
+    piece = framed(records.encode(records.PRETRAINING, ROW))
+    for cut in range(1, len(piece)):
+        path.write_bytes(piece * 2 + piece[:cut])
+        reader, read = Reader(), 0
+        with pytest.raises(UserError) as caught:
+            for batch in reader.batches(str(path)):
+                read += len(batch)
+        assert read == 2
+        assert f"{path}, record 3: the file is truncated: " in str(caught.value)
+        if cut < 12:
+            assert f"{cut} bytes of 12 before the data" in str(caught.value)
+        elif cut >= len(piece) - 4:
+            assert f"{cut - len(piece) + 4} of 4 bytes of the checksum" in str(caught.value)
+
+
+def test_files_of_other_kinds_and_without_records(path, tmp_path):
+    path.write_text("A text.\n")
+    assert "is text, not a TFRecord file" in complaint(path)
+    path.write_bytes(b"\x1f\x8b\x08" + b"\0" * 40)
+    assert "gzip" in complaint(path)
+    path.write_bytes(b"")
+    assert complaint(path) == f"{path}: no records in there; was the corpus empty?"
+    assert "no such file" in complaint(tmp_path / "none")
+    path.write_bytes(b"\x01\x02\x03")
+    assert "record 1: the file is truncated: 3 bytes of 12" in complaint(path)
+    length = struct.pack("<Q", 2**40)
+    path.write_bytes(length + struct.pack("<I", mask(google_crc32c.value(length))))
+    assert "record 1: claims to have 1,099,511,627,776 bytes" in complaint(path)
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"input_ids": [2, 300, 5, 6, 3, 0, 0]}, "has 7 values of type int64 in input_ids, and the first record has 8"),
+        ({"input_ids": [2, 1000, 5, 6, 3, 0, 0, 0]}, "input_ids holds 1000, which is not in 0..999 (vocab_size)"),
+        ({"input_ids": [2, -7, 5, 6, 3, 0, 0, 0]}, "input_ids holds -7, which is not in 0..999"),
+        ({"input_mask": [1, 1, 1, 0, 1, 0, 0, 0]}, "input_mask has a 1 behind a 0"),
+        ({"input_mask": [2, 1, 1, 0, 0, 0, 0, 0]}, "input_mask holds 2, which is not in 0..1"),
+        ({"input_mask": [0] * 8}, "input_mask has no 1"),
+        ({"segment_ids": [0, 0, 2, 0, 0, 0, 0, 0]}, "segment_ids holds 2, which is not in 0..1"),
+        ({"masked_lm_positions": [1, 8, 0]}, "masked_lm_positions holds 8, which is not in 0..7"),
+        ({"masked_lm_positions": [1, 5, 0]}, "masked_lm_positions holds 5, and the record has 5 tokens"),
+        ({"masked_lm_positions": [3, 3, 0]}, "masked_lm_positions holds 3 twice"),
+        ({"masked_lm_positions": [1, 3]}, "has 2 values of type int64 in masked_lm_positions, and the first record"),
+        ({"masked_lm_ids": [7, 1000, 0]}, "masked_lm_ids holds 1000, which is not in 0..999"),
+        ({"masked_lm_weights": [1.0, float("nan"), 0.0]}, "masked_lm_weights holds nan, which is not from 0 to 1e+06"),
+        ({"masked_lm_weights": [1.0, -1.0, 0.0]}, "masked_lm_weights holds -1.0"),
+        ({"next_sentence_labels": [2]}, "next_sentence_labels holds 2, which is not in 0..1"),
+        ({"next_sentence_labels": [0, 1]}, "next_sentence_labels has 2 values of type int64 where 1 is needed"),
+        ({"next_sentence_labels": []}, "next_sentence_labels has 0 values"),
+    ],
+)
+def test_an_invalid_record(path, change, words):
+    """It is the fourth in the second file; a later record, invalid in another way, is not the first."""
+    good = path.with_name("good.tfrecord")
+    write(good, ROW)
+    later = {**ROW, "input_ids": [-1] * 5}
+    write(path, ROW, ROW, ROW, {**ROW, **change}, ROW, later)
+    message = complaint(good, path, vocab_size=1000)
+    assert message.startswith(f"{path}, record 4: {words}"), message
+
+
+def test_masked_positions_need_no_order(path):
+    write(path, {**ROW, "masked_lm_positions": [3, 1, 0]}, {**ROW, "masked_lm_positions": [3, 0, 0]})
+    assert sum(map(len, read_all([str(path)]))) == 2
+
+
+def test_records_of_different_kinds_and_other_examples(path):
+    kind, row = OTHER_KINDS["classification"]
+    good = path.with_name("good.tfrecord")
+    write(good, ROW)
+    write(path, row, kind=kind)
+    assert f"{path}, record 1: has no feature masked_lm_positions, which pretraining records have" in complaint(
+        good, path
+    )
+    other = tf.train.Example()
+    other.features.feature["image"].bytes_list.value.append(b"x")
+    path.write_bytes(framed(other.SerializeToString()))
+    assert f"{path}, record 1: is no record of this project" in complaint(path)
+    encoded = records.encode(records.PRETRAINING, ROW)
+    path.write_bytes(framed(b"hello"))
+    assert f"{path}, record 1: is no tf.train.Example" in complaint(path)
+    path.write_bytes(framed(encoded, encoded[:-3], b""))
+    assert f"{path}, record 2: is no tf.train.Example" in complaint(path)
+    path.write_bytes(framed(encoded, b""))
+    assert f"{path}, record 2: has no feature input_ids" in complaint(path)
+
+
+def test_the_first_invalid_record_of_a_block_in_any_feature(path):
+    """The check that finds a record does not matter, only its place."""
+    bad = [
+        {"next_sentence_labels": [3]},
+        {"input_ids": [-1] * 8},
+        {"masked_lm_positions": [2, 2, 0]},
+        {"input_mask": []},
+    ]
+    for first in range(4):
+        rows = [ROW] * 20
+        for step in range(4):
+            rows[5 + 3 * step] = {**ROW, **bad[(first + step) % 4]}
+        write(path, *rows)
+        assert f"record 6: {next(iter(bad[first]))} " in complaint(path)
+
+
+def test_large_ids_without_a_vocabulary_take_no_memory(path):
+    write(path, {**ROW, "masked_lm_ids": [2**40, 0, 0]})
+    assert "masked_lm_ids holds 1099511627776" in complaint(path)
+
+
+def test_a_long_list_among_short_ones_takes_no_memory(path):
+    """A rectangle with the longest row would have 2 TB."""
+    first = {**ROW, **{name: [1] * 200_000 for name in TOKENS}, "segment_ids": [0] * 200_000}
+    write(path, first, *[ROW] * 20_000)
+    assert "record 2: has 8 values of type int64 in input_ids, and the first record has 200000" in complaint(path)
+
+
+@pytest.mark.parametrize("kind", ["regression", "multi-label classification"])
+def test_a_file_with_much_shorter_records_than_the_first(path, kind):
+    kind, row = OTHER_KINDS[kind]
+    good = path.with_name("good.tfrecord")
+    long = {**row, **{name: [1] * 5000 for name in TOKENS}}
+    write(good, long, kind=kind)
+    write(path, row, kind=kind)
+    assert f"{path}, record 1: has 8 values of type int64 in input_ids" in complaint(good, path)
