@@ -36,7 +36,7 @@ class Command(NamedTuple):
 COMMANDS = {
     "build_vocab": Command("vocabulary:BuildVocabOptions", "vocabulary:run", tensorflow=False),
     "create_pretraining_data": Command(
-        "pretraining.options:CreatePretrainingDataOptions", "pretraining.example_files:run", tensorflow=False
+        "pretraining.options:CreatePretrainingDataOptions", "pretraining.sharded:run", tensorflow=False
     ),
     "run_pretraining": Command("pretraining.options:PretrainingOptions", "pretraining.run:run", exports=True),
     "predict_masked": Command("pretraining.options:MaskedLMOptions", "pretraining.predict_masked:run"),

@@ -48,6 +48,7 @@ WITHOUT_TENSORFLOW = [
     *("config", "tokenization", "records", "vocabulary", "vocabulary_checks"),
     *(name for name in MODULES if name.startswith("weights.") and name != "weights.models"),
     *(f"pretraining.{name}" for name in ("documents", "examples", "masking", "example_files")),
+    *(f"pretraining.{name}" for name in ("shards", "shard_workers", "sharded", "manifest")),
     *(name for name in MODULES if name.endswith("options")),
     *("commands", "finetuning.classification.tasks"),
     *(
