@@ -11,6 +11,7 @@ import dataclasses
 import logging as python_logging
 import multiprocessing
 import multiprocessing.connection
+import multiprocessing.resource_tracker
 import os
 import random
 import signal
@@ -157,6 +158,7 @@ def _blocking_interrupts() -> Iterator[None]:
     if not hasattr(signal, "pthread_sigmask"):
         yield
         return
+    multiprocessing.resource_tracker.ensure_running()  # its first start would allow the signals again
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGHUP})
     try:
         yield
