@@ -14,6 +14,7 @@ import multiprocessing.connection
 import multiprocessing.resource_tracker
 import os
 import random
+import re
 import signal
 import threading
 import traceback
@@ -80,6 +81,7 @@ def make(wanted: Sequence[Shard], setup: Setup, num_workers: int) -> Iterator[tu
     """
     waiting = list(reversed(wanted))
     workers: list[_Worker] = []
+    warned: set[str] = set()
     try:
         for _ in range(min(num_workers, len(waiting))):
             workers.append(_Worker(setup))
@@ -88,17 +90,27 @@ def make(wanted: Sequence[Shard], setup: Setup, num_workers: int) -> Iterator[tu
         while busy:
             for connection in multiprocessing.connection.wait(list(busy)):
                 worker = busy[connection]
-                shard, counts = worker.take()
+                shard, result = worker.take()
+                _warn(result.warnings, warned)
                 if waiting:
                     worker.give(waiting.pop())
                 else:
                     del busy[connection]
-                yield shard, counts
+                yield shard, result.counts
     finally:
         for worker in workers:
             worker.end()
         for worker in workers:
             worker.join()
+
+
+def _warn(lines: Sequence[str], warned: set[str]) -> None:
+    """Logs warnings of a shard, except those of other shards that differ only in numbers."""
+    for line in lines:
+        kind = re.sub(r"\d+", "", line)
+        if kind not in warned:
+            logging.warning("%s (similar warnings about other shards are not shown)", line)
+        warned.add(kind)
 
 
 class _Worker:
@@ -118,18 +130,16 @@ class _Worker:
         with contextlib.suppress(OSError):  # the worker has ended: `take` reports it
             self.connection.send(shard)
 
-    def take(self) -> tuple[Shard, dict[str, Any]]:
+    def take(self) -> tuple[Shard, Result]:
         try:
             result: Result = self.connection.recv()
         except (EOFError, OSError) as error:
             raise UserError(self._epitaph()) from error
-        for line in result.warnings:
-            logging.warning("Shard %d: %s", self._shard.number, line)
         if result.error:
             raise UserError(result.error)
         if result.counts is None:
             raise RuntimeError(f"shard {self._shard.number}:\n{result.bug}")
-        return self._shard, result.counts
+        return self._shard, result
 
     def _epitaph(self) -> str:
         self._process.join(_SECONDS_TO_END)
@@ -190,7 +200,7 @@ def work(connection: multiprocessing.connection.Connection, setup: Setup) -> Non
         except Exception as error:
             result = _explain(error)
         try:
-            connection.send(dataclasses.replace(result, warnings=messages.take()))
+            connection.send(dataclasses.replace(result, warnings=messages.take(shard)))
         except OSError:
             return
 
@@ -215,8 +225,11 @@ class _Messages(python_logging.Handler):
     def emit(self, record: python_logging.LogRecord) -> None:
         self._lines.append(record.getMessage())
 
-    def take(self) -> tuple[str, ...]:
-        taken, self._lines = tuple(self._lines), []
+    def take(self, shard: Shard) -> tuple[str, ...]:
+        """The messages since the last call, with the name of an input instead of the shard's temporary text."""
+        text = shards.scratch_beside(_text_of(shard))
+        name = shard.pieces[0].source.name if shard.pieces else shard.output
+        taken, self._lines = tuple(line.replace(text, name) for line in self._lines), []
         return taken
 
 
@@ -230,9 +243,13 @@ def _explain(error: Exception) -> Result:
     return Result(bug="".join(traceback.format_exception(error)))
 
 
+def _text_of(shard: Shard) -> str:
+    return f"{shard.output}.text"
+
+
 def _make_shard(shard: Shard, tokenizer: FullTokenizer, options: CreatePretrainingDataOptions) -> dict[str, Any]:
     """Writes a shard; returns its counts."""
-    text = shards.scratch_beside(f"{shard.output}.text")
+    text = shards.scratch_beside(_text_of(shard))
     try:
         files.make_directory(os.path.dirname(shard.output))
         shards.write_text(shard.pieces, text)

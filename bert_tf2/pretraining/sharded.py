@@ -10,7 +10,7 @@ import contextlib
 import dataclasses
 import os
 import random
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from absl import logging
 
@@ -20,7 +20,7 @@ from bert_tf2.pretraining.examples import TrainingInstance, make_instances
 from bert_tf2.pretraining.manifest import Manifest, describe
 from bert_tf2.pretraining.options import NUM_DELIMITERS, CreatePretrainingDataOptions
 from bert_tf2.pretraining.shards import Shard
-from bert_tf2.support import console, environment, files, outputs, progress
+from bert_tf2.support import console, environment, outputs, progress
 from bert_tf2.support.errors import UserError
 
 _SAMPLES = 12
@@ -52,9 +52,7 @@ def run(options: CreatePretrainingDataOptions) -> None:
     tokenizer = provenance.load_tokenizer(options.vocab_file, options.do_lower_case)
     do_lower_case = options.do_lower_case is not False
     example_files.warn_of_few_predictions(options)
-    folder = os.path.dirname(options.output_file)
-    files.make_directory(folder)
-    outputs.remove_leftovers(folder)
+    outputs.remove_leftovers(os.path.dirname(options.output_file))
     sources = shards.open_sources(inputs, options.output_file)
     try:
         total = sum(source.size for source in sources)
@@ -117,20 +115,12 @@ def _estimate(
     text_size = sum(shard.size for shard in missing)
     if not text_size:
         return
-    once = dataclasses.replace(options, dupe_factor=1)
     text_bytes = num_examples = record_bytes = 0
-    text = shards.scratch_beside(f"{options.output_file}.sample")
-    for part in parts:
-        try:
-            shards.write_text(part.pieces, text, _BYTES_OF_SAMPLE)
-            with contextlib.suppress(UserError):  # the worker reports text that is not UTF-8, with its line
-                instances = make_instances([text], tokenizer, once, random.Random(0))
-                text_bytes += os.path.getsize(text)
-                num_examples += len(instances)
-                record_bytes += sum(_size_of_record(instance, options) for instance in instances)
-        finally:
-            with contextlib.suppress(OSError):
-                os.remove(text)
+    with _quiet():
+        for size, instances in _samples(parts, tokenizer, options):
+            text_bytes += size
+            num_examples += len(instances)
+            record_bytes += sum(_size_of_record(instance, options) for instance in instances)
     if not text_bytes:
         return
     factor = text_size / text_bytes * options.dupe_factor
@@ -141,6 +131,33 @@ def _estimate(
     )  # fmt: skip
     folder = os.path.dirname(options.output_file) or "."
     environment.check_space(folder, expected * 9 // 10, "the shards", expected)
+
+
+def _samples(
+    parts: Sequence[Shard], tokenizer: Tokenizer, options: CreatePretrainingDataOptions
+) -> Iterator[tuple[int, list[TrainingInstance]]]:
+    """The bytes of the beginning of each part, and the examples of one pass over it."""
+    once = dataclasses.replace(options, dupe_factor=1)
+    text = shards.scratch_beside(f"{options.output_file}.sample")
+    for part in parts:
+        try:
+            shards.write_text(part.pieces, text, _BYTES_OF_SAMPLE)
+            with contextlib.suppress(UserError):  # the worker reports text that is not UTF-8, with its line
+                yield os.path.getsize(text), make_instances([text], tokenizer, once, random.Random(0))
+        finally:
+            with contextlib.suppress(OSError):
+                os.remove(text)
+
+
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
+    """Hides the log while samples are read; the workers report what is wrong with the text."""
+    logger = logging.get_absl_logger()
+    before, logger.disabled = logger.disabled, True
+    try:
+        yield
+    finally:
+        logger.disabled = before
 
 
 def _size_of_record(instance: TrainingInstance, options: CreatePretrainingDataOptions) -> int:

@@ -98,6 +98,7 @@ def open_sources(names: Sequence[str], output_file: str) -> list[Source]:
         place = name
         if _is_gzip(name):
             place = scratch_beside(f"{output_file}.input-{number:05d}")
+            files.make_directory(os.path.dirname(place))
             _unpack(name, place)
         with files.open_binary(place) as stream:
             next(files.decode_lines(stream, name), None)  # refuses other kinds of files

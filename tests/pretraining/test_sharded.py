@@ -272,6 +272,14 @@ def test_a_worker_that_is_killed_ends_the_run_in_one_line(data, undisturbed):
     assert contents(data / "out") == undisturbed
 
 
+def test_a_warning_of_a_worker_names_the_input_and_is_shown_once(data):
+    (data / "one.txt").write_bytes(b"a\rb\rc\r\n\n" * 12)
+    done = subprocess.run(command(data, "out", "--num_shards=6", "--num_workers=1"), capture_output=True, text=True)
+    assert done.returncode == 0
+    (line,) = (line for line in done.stderr.splitlines() if "WARNING" in line)
+    assert f"{data}/one.txt: " in line and f"< {data}/one.txt >" in line and "partial" not in line
+
+
 def test_ctrl_c_is_one_line_and_leaves_no_partial_files(data):
     running = start(data, "out", *LONG, "--num_workers=2")
     wait_for_shards(data / "out", 1, running)
