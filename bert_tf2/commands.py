@@ -38,7 +38,7 @@ class Command(NamedTuple):
 COMMANDS = {
     "build_vocab": Command("vocabulary:BuildVocabOptions", "vocabulary:run", tensorflow=False),
     "create_pretraining_data": Command(
-        "pretraining.options:CreatePretrainingDataOptions", "pretraining.example_files:run", tensorflow=False
+        "pretraining.options:CreatePretrainingDataOptions", "pretraining.sharded:run", tensorflow=False
     ),
     "inspect_records": Command(
         "pretraining.options:InspectRecordsOptions", "pretraining.inspect_records:run", tensorflow=False, prints=True

@@ -169,37 +169,64 @@ def _in_words(instance: TrainingInstance) -> dict[str, str]:
 
 
 def run(options: CreatePretrainingDataOptions) -> None:
-    """Creates TFRecord files from text files: everything that create_pretraining_data.py does.
+    """Creates TFRecord files from text files, in this process; sharded.run also makes shards.
 
     A name or a pattern in input_file that matches nothing is left out with a warning, unless none matches.
 
     Raises:
       UserError: an input is missing or not UTF-8, the vocabulary lacks a special token, an output cannot be written or
         would overwrite an input or another output.
+      ValueError: the options ask for shards.
     """
+    if options.is_sharded:
+        raise ValueError("these options ask for shards; call bert_tf2.pretraining.sharded.run")
     from bert_tf2.weights import provenance  # late: it imports the readers of many formats
 
-    input_files = _find_inputs(options.input_file)
+    input_files = find_inputs(options.input_file)
     output_files = [name.strip() for name in options.output_file.split(",")]
     outputs.check(
         [outputs.Input(f"--{name}", getattr(options, name)) for name in ("input_file", "vocab_file")],
         [outputs.Output("--output_file", name) for name in output_files],
     )
     tokenizer = provenance.load_tokenizer(options.vocab_file, options.do_lower_case)
-    _warn_of_few_predictions(options)
+    warn_of_few_predictions(options)
     logging.info("Reading %s", ", ".join(input_files))
-    text = corpus.read(input_files, tokenizer)
-    examples = compact_examples.make(text, tokenizer, options, Draws(random.Random(options.random_seed)))
+    _, examples = make_files(input_files, output_files, tokenizer, options, options.random_seed)
     if not examples:
-        logging.warning("%s: not a single token; the output will have no records", options.input_file)
+        logging.warning("%s: not a single token; the output has no records", options.input_file)
+    console.summary(output_files, next_command=next_command(output_files, options))
+
+
+def make_files(
+    input_files: Sequence[str],
+    output_files: Sequence[str],
+    tokenizer: tokenization.FullTokenizer,
+    options: PretrainingDataOptions,
+    seed: int,
+) -> tuple[corpus.Corpus, compact_examples.CompactExamples]:
+    """Makes the examples of text files and writes them to TFRecord files in turn; returns the text and the examples.
+
+    Args:
+      input_files: text files.
+      output_files: the names of the TFRecord files, which are complete or absent.
+      tokenizer: a FullTokenizer with the rules of this project.
+      options: the settings of the examples, except for the seed.
+      seed: where the random numbers start.
+
+    Raises:
+      UserError: a file is missing or not UTF-8, or an output cannot be written.
+    """
+    text = corpus.read(input_files, tokenizer)
+    examples = compact_examples.make(text, tokenizer, options, Draws(random.Random(seed)))
     batches = functools.partial(compact_examples.batches, examples, text, tokenizer, options)
     first = _rows(next(batches(_LOGGED_EXAMPLES), {}), tokenizer)
     size = _rows_per_batch(options.max_seq_length, options.max_predictions_per_seq)
     _write(batches(size), len(examples), first, output_files)
-    console.summary(output_files, next_command=_next_command(output_files, options))
+    return text, examples
 
 
-def _next_command(output_files: Sequence[str], options: CreatePretrainingDataOptions) -> str:
+def next_command(output_files: Sequence[str], options: CreatePretrainingDataOptions) -> str:
+    """The command that trains on the output."""
     beside = os.path.join(os.path.dirname(options.vocab_file), "bert_config.json")
     return console.command(
         "run_pretraining.py",
@@ -213,8 +240,12 @@ def _next_command(output_files: Sequence[str], options: CreatePretrainingDataOpt
     )
 
 
-def _find_inputs(input_file: str) -> list[str]:
-    """The input files. A pattern that matches nothing is ignored, as in the reference, but with a warning."""
+def find_inputs(input_file: str) -> list[str]:
+    """The input files. A pattern that matches nothing is ignored, as in the reference, but with a warning.
+
+    Raises:
+      UserError: nothing matches.
+    """
     unmatched: list[str] = []
     input_files = files.match_files(input_file, unmatched)
     for complaint in unmatched:
@@ -222,7 +253,8 @@ def _find_inputs(input_file: str) -> list[str]:
     return input_files
 
 
-def _warn_of_few_predictions(options: PretrainingDataOptions) -> None:
+def warn_of_few_predictions(options: PretrainingDataOptions) -> None:
+    """Logs a warning if max_predictions_per_seq limits the number of predictions of a full sequence."""
     wanted = round(options.max_seq_length * options.masked_lm_prob)
     if options.max_predictions_per_seq < wanted:
         logging.warning(

@@ -72,18 +72,58 @@ class PretrainingDataOptions(Options):
 class CreatePretrainingDataOptions(LogOptions, PretrainingDataOptions, CaseOptions):
     """Makes masked-LM and next-sentence examples for pretraining BERT out of plain text.
 
-    The text has one sentence a line and a blank line between documents.
+    The text has one sentence a line and a blank line between documents. For a large corpus see --num_shards.
 
     Example:
       python create_pretraining_data.py --input_file=sample_text.txt --output_file=/tmp/tf_examples.tfrecord \\
           --vocab_file=$BERT_BASE_DIR/vocab.txt --max_seq_length=128 --max_predictions_per_seq=20
     """
 
+    not_both = (("num_shards", "shard_megabytes"),)
+
     input_file: str = setting(
-        "Text files to read: names and patterns (*, ?), separated by commas.", group=DATA, reads=True
+        "Text files to read: names and patterns (*, ?), separated by commas; for shards also .gz.",
+        group=DATA,
+        reads=True,
     )
     output_file: str = setting("TFRecord files to write, examples in turn: names, separated by commas.", group=DATA)
     vocab_file: str = setting("Vocabulary of the model to train, one entry per line.", group=MODEL, reads=True)
+    num_shards: int | None = setting(
+        "Cut the text into this many shards, each made alone and written to OUTPUT-00000-of-00010 and so on.",
+        None,
+        group=DATA,
+        low=1,
+    )
+    shard_megabytes: float | None = setting(
+        "The same with shards of about this much text, in units of 1,000,000 bytes.",
+        None,
+        group=DATA,
+        low=0.001,
+    )
+    num_workers: int | None = setting(
+        "Processes that make shards at the same time; the number of cores if not given.",
+        None,
+        group=DATA,
+        low=1,
+        memory=(),
+    )
+
+    @property
+    def is_sharded(self) -> bool:
+        """Whether the text is cut into shards."""
+        return self.num_shards is not None or self.shard_megabytes is not None
+
+    def check(self) -> None:
+        """Raises WrongSetting if settings for shards are given without them, or an output that cannot be numbered."""
+        if self.num_workers is not None and not self.is_sharded:
+            raise WrongSetting(f"--num_workers={self.num_workers} needs --num_shards or --shard_megabytes")
+        if self.is_sharded and "," in self.output_file:
+            raise WrongSetting(f"--output_file={self.output_file}: shards need one name, to which numbers are added")
+        if self.is_sharded and self.output_file.endswith((".gz", "/")):
+            raise WrongSetting(
+                f"--output_file={self.output_file}: give the beginning of the names of the shards (they are TFRecord"
+                " files without compression)"
+            )
 
 
 @options

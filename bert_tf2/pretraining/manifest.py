@@ -1,0 +1,180 @@
+"""The manifest of a sharded run: what the shards were made from, and which of them are finished.
+
+`manifest.json` stands beside the shards. It is written before the first shard with the flags, the vocabulary and the
+inputs, and again after the last one with a row per shard. In between, every finished shard is a line of
+`.manifest.jsonl`: rewriting a manifest of thousands of rows for each of them would take longer than the shards.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import datetime
+import hashlib
+import json
+import os
+from collections.abc import Sequence
+from typing import Any
+
+from bert_tf2.pretraining.options import CreatePretrainingDataOptions, PretrainingDataOptions
+from bert_tf2.pretraining.shards import Shard
+from bert_tf2.support import files
+from bert_tf2.support.errors import UserError
+
+NAME = "manifest.json"
+_JOURNAL = ".manifest.jsonl"
+_BLOCK = 1 << 20
+
+
+def sha256(path: str, *, durable: bool = False) -> str:
+    """The SHA-256 of a file, in hexadecimal; with `durable`, a local file is on its disk afterwards."""
+    found = hashlib.sha256()
+    with files.open_binary(path) as stream:
+        while block := stream.read(_BLOCK):
+            found.update(block)
+        if durable and not files.is_remote(path):
+            with contextlib.suppress(OSError):  # some file systems do not offer it
+                os.fsync(stream.fileno())
+    return found.hexdigest()
+
+
+def describe(
+    options: CreatePretrainingDataOptions, do_lower_case: bool, inputs: Sequence[str], count: int
+) -> dict[str, Any]:
+    """Everything that decides what is written, as the first part of the manifest.
+
+    Args:
+      options: the options of the run.
+      do_lower_case: whether the text is lower-cased.
+      inputs: the names of the input files.
+      count: the number of shards.
+    """
+    names = [field.name for field in dataclasses.fields(PretrainingDataOptions)]
+    flags = {name: getattr(options, name) for name in names}
+    return {
+        "output": os.path.basename(options.output_file),
+        "flags": {**flags, "do_lower_case": do_lower_case, "num_shards": count},
+        "vocabulary": {"name": options.vocab_file, "sha256": sha256(options.vocab_file)},
+        "inputs": [{"name": name, "size": files.size(name), "modified": _modified(name)} for name in inputs],
+    }
+
+
+def _modified(name: str) -> str | None:
+    if files.is_remote(name):
+        return None
+    moment = datetime.datetime.fromtimestamp(os.stat(name).st_mtime, datetime.timezone.utc)
+    return moment.isoformat(timespec="microseconds")
+
+
+class Manifest:
+    """The manifest of one run. A finished shard is kept by later runs with the same description."""
+
+    def __init__(self, output_file: str, described: dict[str, Any], shards: Sequence[Shard]):
+        """Reads the manifest of an earlier run, if there is one, or begins a new one.
+
+        Args:
+          output_file: the output's name without the numbers.
+          described: see `describe`.
+          shards: all shards.
+
+        Raises:
+          UserError: an earlier run was described differently, or its manifest cannot be read.
+        """
+        folder = os.path.dirname(output_file)
+        self.path = os.path.join(folder, NAME)
+        self._journal = os.path.join(folder, _JOURNAL)
+        self._described = described
+        self._shards = shards
+        self._rows: dict[int, dict[str, Any]] = {}
+        if files.exists(self.path):
+            found = files.read_json(self.path)
+            if problem := _difference(found, described):
+                raise UserError(
+                    f"{self.path}: the shards beside it were made {problem}; repeat that command, or write to another"
+                    " folder, or remove the file to begin anew"
+                )
+            self._rows = self._finished(found)
+        else:
+            files.make_directory(folder)
+        self._begin()
+
+    def _begin(self) -> None:
+        """Writes what is known. The journal is last: without it, the next run has the rows of the manifest."""
+        files.write_json(self.path, {**self._described, "complete": False, "shards": self._listed()})
+        if files.exists(self._journal):
+            files.remove(self._journal)
+
+    def _finished(self, found: dict[str, Any]) -> dict[int, dict[str, Any]]:
+        rows = [row for row in found.get("shards", ()) if isinstance(row, dict)]
+        if files.exists(self._journal):
+            for line in files.read_text(self._journal).splitlines():
+                with contextlib.suppress(ValueError):  # the last line of a run that was killed may be incomplete
+                    rows.append(json.loads(line))
+        expected = {shard.number: shard for shard in self._shards}
+        return {
+            row["shard"]: row
+            for row in rows
+            if (shard := expected.get(row.get("shard"))) is not None
+            and row.get("seed") == shard.seed
+            and files.exists(shard.output)
+            and files.size(shard.output) == row.get("bytes")
+        }
+
+    def missing(self) -> list[Shard]:
+        """The shards that are not finished."""
+        return [shard for shard in self._shards if shard.number not in self._rows]
+
+    def add(self, shard: Shard, counts: dict[str, Any]) -> None:
+        """Records a finished shard.
+
+        Raises:
+          UserError: the record cannot be written.
+        """
+        row = {
+            "shard": shard.number,
+            "file": os.path.basename(shard.output),
+            "seed": shard.seed,
+            "text": [{"input": p.source.name, "start": p.start, "stop": p.stop} for p in shard.pieces],
+            **counts,
+        }
+        self._rows[shard.number] = row
+        if files.is_remote(self._journal):  # a remote file cannot be extended
+            return files.write_json(self.path, {**self._described, "complete": False, "shards": self._listed()})
+        with files.open_binary(self._journal, "ab") as stream:
+            stream.write((json.dumps(row, ensure_ascii=False) + "\n").encode())
+
+    def close(self) -> None:
+        """Writes the manifest of all shards."""
+        files.write_json(self.path, {**self._described, "complete": True, "shards": self._listed()})
+        if files.exists(self._journal):
+            files.remove(self._journal)
+
+    def total(self, name: str) -> int:
+        """The sum of a count over the finished shards."""
+        return sum(row[name] for row in self._rows.values())
+
+    def _listed(self) -> list[dict[str, Any]]:
+        return [self._rows[number] for number in sorted(self._rows)]
+
+
+def _difference(found: dict[str, Any], described: dict[str, Any]) -> str | None:
+    """What distinguishes an earlier run, as the end of a sentence."""
+    if found.get("output") != described["output"]:
+        return f"for --output_file={found.get('output')}, not {described['output']}"
+    flags = found.get("flags")
+    for name, value in described["flags"].items():
+        before = flags.get(name) if isinstance(flags, dict) else None
+        if before != value:
+            return f"with --{name}={before}, not {value}"
+    vocabulary = found.get("vocabulary")
+    if not isinstance(vocabulary, dict) or vocabulary.get("sha256") != described["vocabulary"]["sha256"]:
+        return f"with another vocabulary than {described['vocabulary']['name']} is now"
+    before = found.get("inputs") if isinstance(found.get("inputs"), list) else []
+    if len(before) != len(described["inputs"]):
+        return f"from {len(before)} input files, not {len(described['inputs'])}"
+    for old, new in zip(before, described["inputs"], strict=True):
+        if not isinstance(old, dict) or os.path.basename(str(old.get("name"))) != os.path.basename(new["name"]):
+            return f"from other input files than {new['name']}"
+        if (old.get("size"), old.get("modified")) != (new["size"], new["modified"]):
+            return f"from {new['name']} as it was before it changed (size or time)"
+    return None

@@ -1,0 +1,167 @@
+"""create_pretraining_data.py: as one output, or with --num_shards or --shard_megabytes as shards.
+
+A shard is byte for byte what an unsharded run writes for the shard's text with the shard's seed; docs/scaling.md says
+how to make one alone.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import os
+import random
+from collections.abc import Iterator, Sequence
+
+from absl import logging
+
+from bert_tf2.pretraining import example_files, shard_workers, shards
+from bert_tf2.pretraining.documents import Tokenizer
+from bert_tf2.pretraining.examples import TrainingInstance, make_instances
+from bert_tf2.pretraining.manifest import Manifest, describe
+from bert_tf2.pretraining.options import NUM_DELIMITERS, CreatePretrainingDataOptions
+from bert_tf2.pretraining.shards import Shard
+from bert_tf2.support import console, environment, outputs, progress
+from bert_tf2.support.errors import UserError
+
+_SAMPLES = 12
+_BYTES_OF_SAMPLE = 32_000
+_FRAMING = 188  # bytes of a record besides its numbers: the names of the features, lengths, checksums
+
+
+def run(options: CreatePretrainingDataOptions) -> None:
+    """Creates TFRecord files from text files: everything that create_pretraining_data.py does.
+
+    Without `num_shards` and `shard_megabytes`, this is example_files.run. With one of them, it writes the shards
+    OUTPUT-00000-of-00010 and so on and `manifest.json` beside them. A run that was stopped continues: finished shards
+    are kept. A Python program that calls this function needs `if __name__ == "__main__":` around its work, because the
+    worker processes import its main module.
+
+    Raises:
+      UserError: see example_files.run; the manifest is of a run with other flags, vocabulary or inputs; the disk is too
+        small; or a worker process was killed.
+    """
+    if not options.is_sharded:
+        return example_files.run(options)
+    from bert_tf2.weights import provenance  # late: it imports the readers of many formats
+
+    inputs = example_files.find_inputs(options.input_file)
+    outputs.check(
+        [outputs.Input(f"--{name}", getattr(options, name)) for name in ("input_file", "vocab_file")],
+        [outputs.Output("--output_file", options.output_file)],
+    )
+    tokenizer = provenance.load_tokenizer(options.vocab_file, options.do_lower_case)
+    do_lower_case = options.do_lower_case is not False
+    example_files.warn_of_few_predictions(options)
+    outputs.remove_leftovers(os.path.dirname(options.output_file))
+    sources = shards.open_sources(inputs, options.output_file)
+    try:
+        total = sum(source.size for source in sources)
+        count = shards.count_of(total, options.num_shards, options.shard_megabytes)
+        planned = shards.cut(sources, count, options.output_file, options.random_seed)
+        _refuse_to_overwrite_inputs(planned, inputs)
+        manifest = Manifest(options.output_file, describe(options, do_lower_case, inputs, count), planned)
+        missing = manifest.missing()
+        _estimate(missing, shards.cut(sources, _SAMPLES, "", 0), tokenizer, options)
+        _make(missing, len(planned), manifest, shard_workers.Setup(options, do_lower_case))
+    finally:
+        shards.close_sources(sources)
+    manifest.close()
+    logging.info("Wrote %d examples", manifest.total("examples"))
+    if not manifest.total("examples"):
+        logging.warning("%s: not a single token; the output has no records", options.input_file)
+    written = f"{options.output_file}-*-of-{count:05d}"
+    console.summary([written, manifest.path], next_command=example_files.next_command([written], options))
+
+
+def _make(missing: Sequence[Shard], count: int, manifest: Manifest, setup: shard_workers.Setup) -> None:
+    num_workers = setup.options.num_workers or _cores()
+    kept = count - len(missing)
+    if kept:
+        logging.info("%d of %d shards are finished and kept", kept, count)
+    made = shard_workers.make(missing, setup, num_workers)
+    with contextlib.closing(made), progress.Progress("Making shards", count, "shards", done=kept) as shown:
+        for shard, counts in made:
+            manifest.add(shard, counts)
+            shown.advance(1, note=f"{manifest.total('examples'):,} examples")
+
+
+def _cores() -> int:
+    """The cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def _refuse_to_overwrite_inputs(planned: Sequence[Shard], inputs: Sequence[str]) -> None:
+    """Raises UserError if a shard has the name of an input."""
+    read = {outputs.identity(name): name for name in inputs}
+    for shard in planned:
+        if name := read.get(outputs.identity(shard.output)):
+            raise UserError(f"{shard.output}: is also read from (--input_file, {name}); give another --output_file")
+
+
+def _estimate(
+    missing: Sequence[Shard], parts: Sequence[Shard], tokenizer: Tokenizer, options: CreatePretrainingDataOptions
+) -> None:
+    """Logs how much will be written, from the examples of a little text.
+
+    Args:
+      missing: what will be made.
+      parts: the corpus in a few parts; the beginning of each is looked at.
+      tokenizer: of the run.
+      options: of the run.
+
+    Raises:
+      UserError: the disk is too small.
+    """
+    text_size = sum(shard.size for shard in missing)
+    if not text_size:
+        return
+    text_bytes = num_examples = record_bytes = 0
+    with _quiet():
+        for size, instances in _samples(parts, tokenizer, options):
+            text_bytes += size
+            num_examples += len(instances)
+            record_bytes += sum(_size_of_record(instance, options) for instance in instances)
+    if not text_bytes:
+        return
+    factor = text_size / text_bytes * options.dupe_factor
+    expected = round(record_bytes * factor)
+    logging.info(
+        "To make: %d shards from %s of text, about %s examples, %s",
+        len(missing), environment.human(text_size), f"{num_examples * factor:,.0f}", environment.human(expected),
+    )  # fmt: skip
+    folder = os.path.dirname(options.output_file) or "."
+    environment.check_space(folder, expected * 9 // 10, "the shards", expected)
+
+
+def _samples(
+    parts: Sequence[Shard], tokenizer: Tokenizer, options: CreatePretrainingDataOptions
+) -> Iterator[tuple[int, list[TrainingInstance]]]:
+    """The bytes of the beginning of each part, and the examples of one pass over it."""
+    once = dataclasses.replace(options, dupe_factor=1)
+    text = shards.scratch_beside(f"{options.output_file}.sample")
+    for part in parts:
+        try:
+            shards.write_text(part.pieces, text, _BYTES_OF_SAMPLE)
+            with contextlib.suppress(UserError):  # the worker reports text that is not UTF-8, with its line
+                yield os.path.getsize(text), make_instances([text], tokenizer, once, random.Random(0))
+        finally:
+            with contextlib.suppress(OSError):
+                os.remove(text)
+
+
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
+    """Hides the log while samples are read; the workers report what is wrong with the text."""
+    logger = logging.get_absl_logger()
+    before, logger.disabled = logger.disabled, True
+    try:
+        yield
+    finally:
+        logger.disabled = before
+
+
+def _size_of_record(instance: TrainingInstance, options: CreatePretrainingDataOptions) -> int:
+    """About the bytes of a record: an id takes two, a weight four, any other number one."""
+    tokens = len(instance.segment_a) + len(instance.segment_b) + NUM_DELIMITERS
+    places, predictions = options.max_seq_length, options.max_predictions_per_seq
+    return _FRAMING + tokens + 3 * places + len(instance.masked_lm_positions) + (1 + 1 + 4) * predictions

@@ -1,0 +1,264 @@
+"""Cuts a corpus into shards at the boundaries of documents, without holding it in memory.
+
+The files of a corpus are taken as one text of `total` bytes. Shard s of n begins behind the first blank line that ends
+at byte total * s // n or later, so a document belongs to the shard in which its first byte lies. The cuts follow from
+the sizes of the files and from a few lines at each cut; the rest of a file is read only by those who make a shard.
+"""
+
+from __future__ import annotations
+
+import bisect
+import dataclasses
+import gzip
+import hashlib
+import itertools
+import os
+import tempfile
+import zlib
+from collections.abc import Iterator, Sequence
+
+from bert_tf2.support import environment, files, outputs
+from bert_tf2.support.errors import UserError
+
+_BLOCK = 1 << 20
+
+
+@dataclasses.dataclass(frozen=True)
+class Source:
+    """A file of the corpus.
+
+    Attributes:
+      name: the name that the user gave.
+      place: the file with its text; another one than `name` if that is compressed.
+      size: the bytes of `place`.
+    """
+
+    name: str
+    place: str
+    size: int
+
+
+@dataclasses.dataclass(frozen=True)
+class Piece:
+    """Bytes `start` to `stop - 1` of the text of a file."""
+
+    source: Source
+    start: int
+    stop: int
+
+
+@dataclasses.dataclass(frozen=True)
+class Shard:
+    """One shard.
+
+    Attributes:
+      number: counts from 0.
+      output: the file to write.
+      seed: of the random numbers, see `seed_of`.
+      pieces: its text.
+    """
+
+    number: int
+    output: str
+    seed: int
+    pieces: tuple[Piece, ...]
+
+    @property
+    def size(self) -> int:
+        """The bytes of the text."""
+        return sum(piece.stop - piece.start for piece in self.pieces)
+
+
+def seed_of(random_seed: int, number: int) -> int:
+    """The seed of a shard: the first four bytes of the SHA-256 of "SEED,NUMBER" as a big-endian integer.
+
+    Neighbouring shards, and the same shard of runs with neighbouring seeds, get unrelated random numbers. An integer is
+    what --random_seed takes, so any shard can be made alone.
+    """
+    return int.from_bytes(hashlib.sha256(f"{random_seed},{number}".encode()).digest()[:4], "big")
+
+
+def name_of(output_file: str, number: int, count: int) -> str:
+    """The file of a shard: NAME-00000-of-01000."""
+    return f"{output_file}-{number:05d}-of-{count:05d}"
+
+
+def open_sources(names: Sequence[str], output_file: str) -> list[Source]:
+    """The files of the corpus; those that gzip compressed are unpacked beside the output.
+
+    A place in a compressed file can be reached only by unpacking all that precedes it, so it is unpacked once.
+
+    Raises:
+      UserError: a file is not text in UTF-8 (judged by its first line), is damaged, or is no regular file.
+    """
+    sources = []
+    for number, name in enumerate(names):
+        if not files.is_remote(name) and not os.path.isfile(name):
+            raise UserError(f"{name}: is no regular file; shards are cut at places in a file, so copy it to one first")
+        place = name
+        if _is_gzip(name):
+            place = scratch_beside(f"{output_file}.input-{number:05d}")
+            files.make_directory(os.path.dirname(place))
+            _unpack(name, place)
+        with files.open_binary(place) as stream:
+            next(files.decode_lines(stream, name), None)  # refuses other kinds of files
+        sources.append(Source(name, place, files.size(place)))
+    return sources
+
+
+def close_sources(sources: Sequence[Source]) -> None:
+    """Removes the unpacked files."""
+    for source in sources:
+        if source.place != source.name and os.path.exists(source.place):
+            os.remove(source.place)
+
+
+def scratch_beside(output: str) -> str:
+    """The name of a temporary file, on the disk of the output if that is local. A signal's handler removes it."""
+    if files.is_remote(output):
+        output = os.path.join(tempfile.gettempdir(), os.path.basename(output))
+    return outputs.name_beside(output)
+
+
+def _is_gzip(name: str) -> bool:
+    with files.open_binary(name) as stream:
+        return stream.read(2) == b"\x1f\x8b"
+
+
+def _unpack(name: str, place: str) -> None:
+    try:
+        with files.open_binary(name) as packed, gzip.GzipFile(fileobj=packed) as stream, open(place, "wb") as text:
+            while block := stream.read(_BLOCK):
+                text.write(block)
+    except (EOFError, gzip.BadGzipFile, zlib.error) as error:
+        raise UserError(f"{name}: the gzip archive is damaged or incomplete ({error}); test it: gzip -t") from error
+    except OSError as error:
+        line = environment.explain_writing(error, [place], [place])
+        if line is None:
+            raise
+        raise UserError(f"{name}: cannot be unpacked: {line}") from error
+
+
+def count_of(total: int, num_shards: int | None, shard_megabytes: float | None) -> int:
+    """The number of shards; `shard_megabytes` is the size of a shard's text in units of 1,000,000 bytes."""
+    if num_shards is not None:
+        return num_shards
+    return max(1, -(-total // round(shard_megabytes * 1_000_000)))
+
+
+def cut(sources: Sequence[Source], count: int, output_file: str, random_seed: int) -> list[Shard]:
+    """The shards of a corpus.
+
+    Args:
+      sources: its files, in order.
+      count: how many shards. If there are fewer documents, some shards are empty.
+      output_file: the output's name without the numbers.
+      random_seed: the seed of the run.
+    """
+    bases = [0, *itertools.accumulate(source.size for source in sources)]
+    total = bases[-1]
+    cuts = [0]
+    for number in range(1, count):
+        wanted = total * number // count
+        # Where the previous cut is far enough, no blank line ends between it and the wanted place.
+        cuts.append(cuts[-1] if cuts[-1] >= wanted else _end_of_blank_line(sources, bases, wanted))
+    cuts.append(total)
+    return [
+        Shard(
+            number, name_of(output_file, number, count), seed_of(random_seed, number),
+            tuple(_pieces(sources, bases, *cuts[number : number + 2])),
+        )
+        for number in range(count)
+    ]  # fmt: skip
+
+
+def _pieces(sources: Sequence[Source], bases: Sequence[int], start: int, stop: int) -> Iterator[Piece]:
+    first = bisect.bisect_right(bases, start) - 1
+    for source, base in zip(sources[first:], bases[first:], strict=False):
+        if base >= stop:
+            return
+        low, high = max(start - base, 0), min(stop - base, source.size)
+        if low < high:
+            yield Piece(source, low, high)
+
+
+def _end_of_blank_line(sources: Sequence[Source], bases: Sequence[int], wanted: int) -> int:
+    """The end of the first blank line that ends at byte `wanted` (at least 1) or later; the end of the corpus if none.
+
+    The end of a file does not end a document.
+    """
+    first = bisect.bisect_right(bases, wanted - 1) - 1
+    for source, base in zip(sources[first:], bases[first:], strict=False):
+        with files.open_binary(source.place) as stream:
+            position = _start_of_line(stream, max(wanted - 1 - base, 0))
+            stream.seek(position)
+            while line := stream.readline():
+                position += len(line)
+                if _is_blank(line):
+                    return base + position
+    return bases[-1]
+
+
+def _start_of_line(stream, position: int) -> int:
+    """The start of the line that has the byte at `position`."""
+    while position > 0:
+        start = max(position - _BLOCK, 0)
+        stream.seek(start)
+        found = stream.read(position - start).rfind(b"\n")
+        if found >= 0:
+            return start + found + 1
+        position = start
+    return 0
+
+
+def _is_blank(line: bytes) -> bool:
+    """Whether a line ends a document; like files.read_lines, which ignores CRs and drops a last line of only CRs."""
+    text = line.replace(b"\r", b"")
+    return bool(text) and not text.decode("utf-8", "replace").strip()
+
+
+def lines(pieces: Sequence[Piece]) -> Iterator[bytes]:
+    """The lines of pieces, each with its end; the last line of a file gets one if it has none."""
+    for piece in pieces:
+        with files.open_binary(piece.source.place) as stream:
+            stream.seek(piece.start)
+            left = piece.stop - piece.start
+            while left > 0 and (line := stream.readline()):
+                left -= len(line)
+                if line.endswith(b"\n"):
+                    yield line
+                elif line.strip(b"\r"):
+                    yield line + b"\n"
+
+
+def write_text(pieces: Sequence[Piece], path: str, most_bytes: float = float("inf")) -> None:
+    """Writes the text of pieces to a local file, or its first lines until they have `most_bytes`.
+
+    Raises:
+      UserError: the file cannot be written.
+    """
+    written = 0
+    try:
+        with open(path, "wb") as stream:
+            for line in lines(pieces):
+                stream.write(line)
+                written += len(line)
+                if written >= most_bytes:
+                    break
+    except OSError as error:
+        line = environment.explain_writing(error, [path], [path])
+        if line is None:
+            raise
+        raise UserError(line) from error
+
+
+def find_fault(pieces: Sequence[Piece]) -> None:
+    """Reads the files of pieces from their start, for an error that has their names and line numbers.
+
+    Raises:
+      UserError: a line is not UTF-8.
+    """
+    for source in dict.fromkeys(piece.source for piece in pieces):
+        with files.open_binary(source.place) as stream:
+            for _ in files.decode_lines(stream, source.name):
+                pass

@@ -1,0 +1,290 @@
+"""create_pretraining_data.py with shards: their bytes, what is kept after a kill, and what is refused."""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import json
+import os
+import pathlib
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+from command_lines import ROOT
+from pretraining_text import CORPUS, VOCABULARY
+
+from bert_tf2 import records
+from bert_tf2.pretraining import CreatePretrainingDataOptions, example_files, shard_workers, sharded
+from bert_tf2.support import environment, files
+from bert_tf2.support.errors import UserError
+
+SETTINGS = {"max_seq_length": 24, "max_predictions_per_seq": 4, "do_lower_case": True}
+DOCUMENTS = 24  # of the corpus of `data`
+
+
+@pytest.fixture
+def in_process(monkeypatch):
+    """Makes shards in this process, since a worker takes seconds to start; a list of their numbers."""
+    made = []
+
+    def make(wanted, setup, num_workers):
+        for shard in wanted:
+            tokenizer = shard_workers.FullTokenizer(setup.options.vocab_file, setup.do_lower_case)
+            yield shard, shard_workers._make_shard(shard, tokenizer, setup.options)
+            made.append(shard.number)
+
+    monkeypatch.setattr(shard_workers, "make", make)
+    return made
+
+
+@pytest.fixture
+def data(tmp_path):
+    """A folder with two files of text and a vocabulary."""
+    lines = (f"{CORPUS}\n" * (DOCUMENTS // 4)).splitlines()
+    (tmp_path / "one.txt").write_text("\n".join(lines[:42]))  # ends within a document, and without a line end
+    (tmp_path / "two.txt").write_text("\n".join(lines[42:]) + "\n")
+    (tmp_path / "vocab.txt").write_text("\n".join(VOCABULARY) + "\n")
+    return tmp_path
+
+
+def options(data, output, **changes):
+    settings = {
+        "input_file": f"{data}/one.txt,{data}/two.txt",
+        "vocab_file": f"{data}/vocab.txt",
+        "num_shards": 5,
+        **SETTINGS,
+        **changes,
+    }
+    return CreatePretrainingDataOptions(output_file=f"{data}/{output}/x", **settings)
+
+
+def contents(folder: pathlib.Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in sorted(folder.iterdir())}
+
+
+def manifest(data, output):
+    return json.loads((data / output / "manifest.json").read_text())
+
+
+def test_a_shard_is_an_unsharded_run_on_its_text_with_its_seed(data, in_process):
+    sharded.run(options(data, "out", dupe_factor=3))
+    found = manifest(data, "out")
+    assert [row["shard"] for row in found["shards"]] == [*range(5)] and found["complete"]
+    assert any(len(row["text"]) == 2 for row in found["shards"])  # the end of a file does not end a document
+    for row in found["shards"]:
+        parts = [pathlib.Path(p["input"]).read_bytes()[p["start"] : p["stop"]] for p in row["text"]]
+        text = b"\n".join(part.removesuffix(b"\n") for part in parts) + b"\n"  # where a file has no last line end
+        (data / "text").write_bytes(text)
+        seed = int(hashlib.sha256(f"12345,{row['shard']}".encode()).hexdigest()[:8], 16)
+        assert row["seed"] == seed
+        example_files.run(
+            CreatePretrainingDataOptions(
+                input_file=f"{data}/text", output_file=f"{data}/alone", vocab_file=f"{data}/vocab.txt",
+                random_seed=seed, dupe_factor=3, **SETTINGS,
+            )
+        )  # fmt: skip
+        shard = (data / "out" / row["file"]).read_bytes()
+        assert shard == (data / "alone").read_bytes()
+        assert (row["bytes"], row["sha256"]) == (len(shard), hashlib.sha256(shard).hexdigest())
+    assert sum(row["documents"] for row in found["shards"]) == DOCUMENTS
+    assert sum(row["sentences"] for row in found["shards"]) == DOCUMENTS // 4 * 12
+
+
+def rows_of(pattern):
+    sizes = {"max_seq_length": 24, "max_predictions_per_seq": 4, "vocab_size": 60, "type_vocab_size": 2}
+    return [*records.read_records(files.match_files(pattern), records.PRETRAINING, sizes, 1)]
+
+
+def test_the_counts_and_a_glob_that_reads_all_shards(data, in_process):
+    sharded.run(options(data, "out", num_shards=40, dupe_factor=2))
+    found = manifest(data, "out")
+    assert any(row["examples"] == 0 for row in found["shards"])  # more shards than documents
+    rows = rows_of(f"{data}/out/x-*-of-00040")
+    assert len(rows) == sum(row["examples"] for row in found["shards"]) > 40
+    masked = sum(float(row["masked_lm_weights"].numpy().sum()) for row in rows)
+    assert masked == sum(row["masked_tokens"] for row in found["shards"])
+    tokens = sum(int(row["input_mask"].numpy().sum()) for row in rows)
+    padding = sum(row["padding"] * row["examples"] for row in found["shards"]) / len(rows)
+    assert padding == pytest.approx(1 - tokens / 24 / len(rows), abs=1e-5)
+
+
+def test_finished_shards_are_kept_and_missing_or_damaged_ones_made(data, in_process):
+    sharded.run(options(data, "out"))
+    expected = contents(data / "out")
+    assert in_process == [0, 1, 2, 3, 4]
+    (data / "out" / "x-00001-of-00005").unlink()
+    (data / "out" / "x-00003-of-00005").write_bytes(b"half")
+    in_process.clear()
+    sharded.run(options(data, "out", num_workers=7))
+    assert in_process == [1, 3] and contents(data / "out") == expected
+
+
+def test_a_run_that_ended_halfway_is_continued(data, in_process, monkeypatch):
+    sharded.run(options(data, "whole"))
+    one = shard_workers._make_shard
+    monkeypatch.setattr(shard_workers, "_make_shard", lambda s, t, o: 1 / (3 - s.number) and one(s, t, o))
+    with pytest.raises(ZeroDivisionError):
+        sharded.run(options(data, "out"))
+    assert not manifest(data, "out")["complete"]
+    with open(data / "out" / ".manifest.jsonl", "a") as stream:
+        stream.write('{"shard": 3, "see')  # the process was killed here
+    in_process.clear()
+    monkeypatch.setattr(shard_workers, "_make_shard", one)
+    sharded.run(options(data, "out"))
+    assert in_process == [3, 4] and contents(data / "out") == contents(data / "whole")
+
+
+def test_another_run_in_the_folder_is_refused(data, in_process):
+    sharded.run(options(data, "out"))
+    before = contents(data / "out")
+    (data / "words.txt").write_text("\n".join([*VOCABULARY, "word"]) + "\n")
+    for change, words in (
+        ({"dupe_factor": 2}, "with --dupe_factor=10, not 2"),
+        ({"num_shards": 6}, "with --num_shards=5, not 6"),
+        ({"do_lower_case": False}, "with --do_lower_case=True, not False"),
+        ({"vocab_file": f"{data}/words.txt"}, "with another vocabulary"),
+        ({"input_file": f"{data}/one.txt"}, "from 2 input files, not 1"),
+        ({"input_file": f"{data}/two.txt,{data}/one.txt"}, "from other input files"),
+    ):
+        with pytest.raises(UserError, match=words) as caught:
+            sharded.run(options(data, "out", **change))
+        assert "\n" not in str(caught.value) and "manifest.json" in str(caught.value)
+    os.utime(data / "two.txt", (1, 1))
+    with pytest.raises(UserError, match=r"two\.txt as it was before it changed"):
+        sharded.run(options(data, "out"))
+    assert contents(data / "out") == before
+
+
+def test_compressed_text_gives_the_same_shards(data, in_process):
+    sharded.run(options(data, "plain"))
+    (data / "one.gz").write_bytes(gzip.compress((data / "one.txt").read_bytes()))
+    sharded.run(options(data, "out", input_file=f"{data}/one.gz,{data}/two.txt"))
+    plain, packed = contents(data / "plain"), contents(data / "out")
+    assert plain.pop("manifest.json") != packed.pop("manifest.json") and plain == packed
+
+
+def test_a_line_that_is_not_text_is_named(data, in_process):
+    lines = (data / "two.txt").read_bytes().split(b"\n")
+    lines[30] = b"caf\xe9"
+    (data / "two.txt").write_bytes(b"\n".join(lines))
+    with pytest.raises(UserError, match=r"two\.txt, line 31: not UTF-8"):
+        sharded.run(options(data, "out"))
+    assert not [name for name in contents(data / "out") if name.endswith("partial")]
+
+
+def test_the_disk_is_compared_with_an_estimate(data, in_process, monkeypatch, log_lines):
+    sharded.run(options(data, "out", dupe_factor=50))
+    (line,) = (line for line in log_lines if line.startswith("To make: 5 shards"))
+    found = manifest(data, "out")["shards"]
+    expected = int(line.split(" examples")[0].split()[-1].replace(",", ""))
+    assert expected == pytest.approx(sum(row["examples"] for row in found), rel=0.15)
+    monkeypatch.setattr(environment, "free_bytes", lambda path: 1000)
+    with pytest.raises(UserError, match=r"the shards need .*, but 1\.0 kB are free"):
+        sharded.run(options(data, "full"))
+    assert [*contents(data / "full")] == ["manifest.json"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--num_shards=0"], "--num_shards=0"),
+        (["--num_shards=2", "--shard_megabytes=1"], "--shard_megabytes"),
+        (["--num_workers=2"], "--num_workers=2 needs --num_shards or --shard_megabytes"),
+        (["--num_shards=2", "--output_file=a,b"], "--output_file=a,b: shards need one name"),
+        (["--num_shards=2", "--output_file=a.gz"], "--output_file=a.gz: give the beginning"),
+    ],
+)
+def test_flags_that_do_not_fit_together(data, arguments, words):
+    done = subprocess.run(command(data, "out", *arguments), cwd=data, capture_output=True, text=True)
+    assert done.returncode == 2 and words in done.stderr and done.stderr.count("\n") == 1, done.stderr
+
+
+# With worker processes
+
+
+def command(data, output, *more):
+    flags = [f"--{name}={value}" for name, value in SETTINGS.items()]
+    named = [f"--input_file={data}/one.txt,{data}/two.txt", f"--vocab_file={data}/vocab.txt"]
+    script = str(ROOT / "create_pretraining_data.py")
+    return [sys.executable, script, *named, f"--output_file={data}/{output}/x", *flags, *more]
+
+
+def start(data, output, *more):
+    return subprocess.Popen(command(data, output, *more), stderr=subprocess.PIPE, text=True, start_new_session=True)
+
+
+def wait_for_shards(folder, count, running):
+    while len([*folder.glob("x-*")]) < count:
+        assert running.poll() is None, running.stderr.read()
+        time.sleep(0.005)
+
+
+def partial_files(folder):
+    """What is left of partial files once the workers had time to end."""
+    for _ in range(100):
+        left = [path.name for path in folder.iterdir() if path.name.endswith(".partial")]
+        if not left:
+            break
+        time.sleep(0.1)
+    return left
+
+
+@pytest.fixture
+def undisturbed(data, in_process):
+    sharded.run(options(data, "whole", num_shards=12, dupe_factor=60))
+    return contents(data / "whole")
+
+
+LONG = ("--num_shards=12", "--dupe_factor=60")
+
+
+def test_the_number_of_workers_and_kills_change_nothing(data, undisturbed):
+    running = start(data, "out", *LONG, "--num_workers=1")
+    wait_for_shards(data / "out", 3, running)
+    running.kill()
+    running.communicate()
+    assert partial_files(data / "out") == []  # the worker has noticed
+    kept = {path.name: path.stat().st_mtime_ns for path in (data / "out").glob("x-*")}
+    assert 3 <= len(kept) < 12
+    done = subprocess.run(command(data, "out", *LONG, "--num_workers=3"), capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert "of 12 shards are finished and kept" in done.stderr
+    assert contents(data / "out") == undisturbed
+    again = {path.name: path.stat().st_mtime_ns for path in (data / "out").glob("x-*")}
+    assert sum(again[name] == when for name, when in kept.items()) >= len(kept) - 1  # the last one was not recorded
+
+
+def test_a_worker_that_is_killed_ends_the_run_in_one_line(data, undisturbed):
+    running = start(data, "out", *LONG, "--num_workers=1")
+    wait_for_shards(data / "out", 2, running)
+    children = pathlib.Path(f"/proc/{running.pid}/task/{running.pid}/children").read_text().split()
+    (worker,) = (pid for pid in children if b"spawn_main" in pathlib.Path(f"/proc/{pid}/cmdline").read_bytes())
+    os.kill(int(worker), signal.SIGKILL)
+    _, log = running.communicate(timeout=60)
+    last = log.splitlines()[-1]
+    assert running.returncode == 1 and "Traceback" not in log
+    assert f"error: worker process {worker} was killed by signal 9 while it made" in last
+    assert len([*(data / "out").glob("x-*")]) >= 2
+    sharded.run(options(data, "out", num_shards=12, dupe_factor=60))
+    assert contents(data / "out") == undisturbed
+
+
+def test_a_warning_of_a_worker_names_the_input_and_is_shown_once(data):
+    (data / "one.txt").write_bytes(b"a\rb\rc\rd\re\r\n\n" * 60)
+    done = subprocess.run(command(data, "out", "--num_shards=6", "--num_workers=1"), capture_output=True, text=True)
+    assert done.returncode == 0
+    (line,) = (line for line in done.stderr.splitlines() if "WARNING" in line)
+    assert f"{data}/one.txt: " in line and f"< {data}/one.txt >" in line and "partial" not in line
+
+
+def test_ctrl_c_is_one_line_and_leaves_no_partial_files(data):
+    running = start(data, "out", *LONG, "--num_workers=2")
+    wait_for_shards(data / "out", 1, running)
+    os.killpg(running.pid, signal.SIGINT)  # as a terminal does
+    _, log = running.communicate(timeout=60)
+    assert running.returncode == 130
+    assert log.splitlines()[-1] == "create_pretraining_data.py: error: interrupted" and "Traceback" not in log
+    assert partial_files(data / "out") == []

@@ -1,0 +1,111 @@
+"""Where a corpus is cut into shards, against a reading of the whole text; and what the manifest keeps and refuses."""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import itertools
+import random
+
+import pytest
+
+from bert_tf2.pretraining import shards
+from bert_tf2.support.errors import UserError
+
+LINES = [b"a b .\n", b"\n", b"\n", b" \t\n", b"c\r\n", b"\r\n", "\u3000\n".encode(), b"\x00\n", "\u00e9 e\n".encode()]
+
+
+def cut(folder, texts, count):
+    names = []
+    for number, text in enumerate(texts):
+        (folder / f"{number}.txt").write_bytes(text)
+        names.append(str(folder / f"{number}.txt"))
+    return shards.cut(shards.open_sources(names, f"{folder}/out"), count, f"{folder}/out", 12345)
+
+
+def documents(chunks):
+    """(first byte, lines) of each document of files, by the reference's rules and in one pass."""
+    found, current, position = [], [], 0
+    for chunk in chunks:
+        for line in chunk.splitlines(keepends=True) if b"\r" not in chunk else lines_at_lf(chunk):
+            text = line.decode().replace("\r", "")
+            if text.strip():
+                if not current:
+                    first = position
+                current.append(text.strip())
+            elif text and current:
+                found.append((first, current))
+                current = []
+            position += len(line)
+    return [*found, (first, current)] if current else found
+
+
+def lines_at_lf(chunk):
+    return [line + b"\n" for line in chunk.split(b"\n")[:-1]] + [chunk.split(b"\n")[-1]]
+
+
+def documents_of(shard):
+    return [lines for _, lines in documents([b"".join(shards.lines(shard.pieces))])]
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_a_document_is_in_the_shard_of_its_first_byte(tmp_path, seed):
+    rng = random.Random(seed)
+    texts = [b"".join(rng.choices(LINES, k=rng.randint(0, 30))) for _ in range(rng.randint(1, 4))]
+    if seed % 2:
+        texts = [text.removesuffix(b"\n") if rng.random() < 0.7 else text + b"\r" for text in texts]
+    total = sum(map(len, texts))
+    count = rng.randint(1, 9)
+    found = cut(tmp_path, texts, count)
+    expected = [[] for _ in range(count)]
+    bounds = [total * number // count for number in range(count)]
+    for first, lines in documents(texts):
+        expected[max(number for number in range(count) if bounds[number] <= first)].append(lines)
+    assert [documents_of(shard) for shard in found] == expected
+    assert sum(shard.size for shard in found) == total
+
+
+def test_long_lines_are_searched_backwards_in_blocks(tmp_path, monkeypatch):
+    monkeypatch.setattr(shards, "_BLOCK", 7)
+    text = b"x" * 100 + b"\n\n" + b"y" * 60 + b"\n" + b" " * 50 + b"\nz\n"
+    assert [shard.size for shard in cut(tmp_path, [text], 2)] == [214, 2]
+    assert [shard.size for shard in cut(tmp_path, [text], 3)] == [102, 112, 2]
+
+
+def test_the_seed_of_a_shard():
+    digest = hashlib.sha256(b"12345,7").hexdigest()
+    assert shards.seed_of(12345, 7) == int(digest[:8], 16)
+    seeds = [shards.seed_of(seed, number) for seed, number in itertools.product(range(30), range(30))]
+    assert len({*seeds}) == len(seeds)
+
+
+def test_names_and_numbers_of_shards():
+    assert shards.name_of("out/x", 7, 1000) == "out/x-00007-of-01000"
+    assert shards.name_of("x", 123456, 200000) == "x-123456-of-200000"
+    assert [shards.count_of(size, None, 0.5) for size in (0, 1, 500_000, 500_001)] == [1, 1, 1, 2]
+    assert shards.count_of(10, 7, None) == 7
+
+
+def test_compressed_files_are_unpacked_beside_the_output(tmp_path):
+    (tmp_path / "a.txt").write_bytes(b"a\n\nb\n")
+    (tmp_path / "b.gz").write_bytes(gzip.compress(b"c\n\nd\n\ne\n"))
+    sources = shards.open_sources([f"{tmp_path}/a.txt", f"{tmp_path}/b.gz"], f"{tmp_path}/out")
+    found = shards.cut(sources, 2, "out", 1)
+    assert [[*shards.lines(shard.pieces)] for shard in found] == [
+        [b"a\n", b"\n", b"b\n", b"c\n", b"\n"],
+        [b"d\n", b"\n", b"e\n"],
+    ]
+    shards.close_sources(sources)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["a.txt", "b.gz"]
+
+
+def test_files_that_cannot_be_cut(tmp_path):
+    (tmp_path / "half.gz").write_bytes(gzip.compress(b"a b c\n" * 1000)[:-9])
+    (tmp_path / "pdf").write_bytes(b"%PDF-1.4\n\x00\xff")
+    for name, words in (
+        (f"{tmp_path}/half.gz", "half.gz: the gzip archive is damaged"),
+        (f"{tmp_path}/pdf", "pdf: is a PDF"),
+        ("/dev/null", "/dev/null: is no regular file"),
+    ):
+        with pytest.raises(UserError, match=words):
+            shards.open_sources([name], f"{tmp_path}/out")
