@@ -196,6 +196,10 @@ def remove_leftovers(folder: str) -> None:
                 )  # fmt: skip
 
 
+# Seconds. The system states when a process started by another clock than that of files, and the two drift apart.
+_CLOCKS_DIFFER = 60.0
+
+
 def _may_be_written(path: str, process: int) -> bool:
     """Whether the process that started to write this is alive. Its number may belong to another process by now."""
     try:
@@ -205,7 +209,10 @@ def _may_be_written(path: str, process: int) -> bool:
     except OSError:
         pass  # it exists and belongs to another user
     started = _started(process)
-    return started is None or started <= os.lstat(path).st_mtime + 1
+    try:
+        return started is None or started <= os.lstat(path).st_mtime + _CLOCKS_DIFFER
+    except FileNotFoundError:  # its writer has just finished it
+        return True
 
 
 def _started(process: int) -> float | None:
