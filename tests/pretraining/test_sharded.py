@@ -241,6 +241,7 @@ def undisturbed(data, in_process):
 LONG = ("--num_shards=12", "--dupe_factor=60")
 
 
+@pytest.mark.slow
 def test_the_number_of_workers_and_kills_change_nothing(data, undisturbed):
     running = start(data, "out", *LONG, "--num_workers=1")
     wait_for_shards(data / "out", 3, running)
@@ -257,6 +258,7 @@ def test_the_number_of_workers_and_kills_change_nothing(data, undisturbed):
     assert sum(again[name] == when for name, when in kept.items()) >= len(kept) - 1  # the last one was not recorded
 
 
+@pytest.mark.slow
 def test_a_worker_that_is_killed_ends_the_run_in_one_line(data, undisturbed):
     running = start(data, "out", *LONG, "--num_workers=1")
     wait_for_shards(data / "out", 2, running)
@@ -280,6 +282,7 @@ def test_a_warning_of_a_worker_names_the_input_and_is_shown_once(data):
     assert f"{data}/one.txt: " in line and f"< {data}/one.txt >" in line and "partial" not in line
 
 
+@pytest.mark.slow
 def test_ctrl_c_is_one_line_and_leaves_no_partial_files(data):
     running = start(data, "out", *LONG, "--num_workers=2")
     wait_for_shards(data / "out", 1, running)
