@@ -84,7 +84,8 @@ def run(options: MaskedLMOptions) -> None:
     Raises:
       UserError: there is no sentence, one is invalid (the message names it), or a file is missing or does not match.
     """
-    sys.stdout.reconfigure(encoding="utf-8")  # like every file here, regardless of the locale
+    if hasattr(sys.stdout, "reconfigure"):  # notebooks replace the stream by one of their own
+        sys.stdout.reconfigure(encoding="utf-8")  # like every file here, regardless of the locale
     config = BertConfig.from_json_file(options.bert_config_file)
     tokenizer = _load_tokenizer(options, config)
     name, lines = _open(options)

@@ -179,8 +179,8 @@ def _value_problem(stated: Setting, value: Any, name: str) -> str | None:
     if isinstance(value, float) and not math.isfinite(value):  # it passes every comparison with a bound
         return "a finite number is needed"
     if isinstance(value, (int, float)) and not _within(value, stated.low, stated.high):
-        bounds = [f">= {stated.low:g}" if stated.low is not None else "", f"<= {stated.high:g}" if stated.high else ""]
-        return f"must be {' and '.join(filter(None, bounds))}"
+        bounds = {">=": stated.low, "<=": stated.high}
+        return "must be " + " and ".join(f"{sign} {bound:.12g}" for sign, bound in bounds.items() if bound is not None)
     # Python's random accepts seeds of any size; all other integers are sizes or passed to TensorFlow.
     if isinstance(value, int) and abs(value) > _LARGEST_INTEGER and name != "random_seed":
         return f"is too large; at most {_LARGEST_INTEGER} is possible"

@@ -30,6 +30,8 @@ class Task(Part):
     word: str | None = setting("A word.", None, group=DATA)
     kind: str = setting("A kind.", "a", group=DATA, choices=("a", "b"))
     size: int | None = setting("A size.", None, group=DATA)
+    seed: int = setting("A seed.", 1, group=DATA, low=0, high=2**31 - 1)
+    shift: int = setting("A shift.", 0, group=DATA, high=0)
 
     def check(self) -> None:
         if self.word == "bad":
@@ -53,6 +55,8 @@ def test_what_is_allowed():
         ({"rate": 1.5}, "--rate=1.5: must be >= 0 and <= 1"),
         ({"rate": float("nan")}, "--rate=nan: a finite number is needed"),
         ({"eval_steps": -1}, "--eval_steps=-1: must be >= 0"),
+        ({"seed": -1}, "--seed=-1: must be >= 0 and <= 2147483647"),
+        ({"shift": 1}, "--shift=1: must be <= 0"),
         ({"kind": "c"}, "--kind=c: must be one of a, b"),
         ({"size": 2**31}, "--size=2147483648: is too large; at most 2147483647 is possible"),
         ({"train": False, "predict": True, "path": None, "word": "bad"}, "--word=bad: another word is needed"),
@@ -76,10 +80,10 @@ def test_all_missing_settings_are_named():
 def test_settings_of_a_class_come_before_those_of_its_parts():
     found = settings.settings_of(Task)
     assert [*found] == [
-        *("output", "train", "predict", "path", "word", "kind", "size"),
+        *("output", "train", "predict", "path", "word", "kind", "size", "seed", "shift"),
         *("rate", "eval_steps", "patience"),
     ]
-    assert [kind for _, kind, _ in found.values()] == [str, bool, bool, str, str, str, int, float, int, int]
+    assert [kind for _, kind, _ in found.values()] == [str, bool, bool, str, str, str, int, int, int, float, int, int]
     assert settings.required(Task) == ["output"]
 
 
