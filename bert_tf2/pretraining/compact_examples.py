@@ -45,6 +45,7 @@ class CompactExamples:
       replacements: for each of them the id that replaces the token, or -1 if it stays.
       ends: where the masked tokens of each example end.
       order: the order in which the examples are written.
+      truncated: the number of tokens that were removed from pairs that were too long.
     """
 
     starts_a: array = dataclasses.field(default_factory=_longs)
@@ -56,6 +57,7 @@ class CompactExamples:
     replacements: array = dataclasses.field(default_factory=_ints)
     ends: array = dataclasses.field(default_factory=_longs)
     order: Sequence[int] = ()
+    truncated: int = 0
 
     def __len__(self) -> int:
         return len(self.ends)
@@ -139,6 +141,7 @@ class _Maker:
         until both are equal, then from B and A in turn.
         """
         count = length_a + length_b - self._max_num_tokens
+        self._examples.truncated += count
         fronts = self._draws.halves(count)  # 0 removes the first token, 1 the last one
         same = min(count, abs(length_a - length_b))
         of_longer, of_b, of_a = fronts[:same], fronts[same::2], fronts[same + 1 :: 2]

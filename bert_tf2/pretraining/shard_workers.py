@@ -276,5 +276,6 @@ def _write_shard(
         "sentences": len(corpus.bounds) - 1,
         "examples": len(examples),
         "masked_tokens": len(examples.masked),
+        "truncated_tokens": examples.truncated,
         "padding": round(1 - tokens / places, 6) if places else 0.0,
     }

@@ -20,7 +20,7 @@ from bert_tf2.pretraining.examples import TrainingInstance, make_instances
 from bert_tf2.pretraining.manifest import Manifest, describe
 from bert_tf2.pretraining.options import NUM_DELIMITERS, CreatePretrainingDataOptions
 from bert_tf2.pretraining.shards import Shard
-from bert_tf2.support import console, environment, outputs, progress
+from bert_tf2.support import console, environment, files, output_lock, outputs, progress
 from bert_tf2.support.errors import UserError
 
 _SAMPLES = 12
@@ -38,7 +38,7 @@ def run(options: CreatePretrainingDataOptions) -> None:
 
     Raises:
       UserError: see example_files.run; the manifest is of a run with other flags, vocabulary or inputs; the disk is too
-        small; or a worker process was killed.
+        small; a worker process was killed; or another run makes shards in the folder.
     """
     if not options.is_sharded:
         return example_files.run(options)
@@ -52,7 +52,16 @@ def run(options: CreatePretrainingDataOptions) -> None:
     tokenizer = provenance.load_tokenizer(options.vocab_file, options.do_lower_case)
     do_lower_case = options.do_lower_case is not False
     example_files.warn_of_few_predictions(options)
-    outputs.remove_leftovers(os.path.dirname(options.output_file))
+    folder = os.path.dirname(options.output_file)
+    files.make_directory(folder)
+    with output_lock.making_shards_in(folder):
+        outputs.remove_leftovers(folder)
+        _run(options, inputs, tokenizer, do_lower_case)
+
+
+def _run(
+    options: CreatePretrainingDataOptions, inputs: Sequence[str], tokenizer: Tokenizer, do_lower_case: bool
+) -> None:
     sources = shards.open_sources(inputs, options.output_file)
     try:
         total = sum(source.size for source in sources)

@@ -1,4 +1,4 @@
-"""A lock that allows one training at a time in an output folder."""
+"""Locks that allow one training, or one run that makes shards, at a time in an output folder."""
 
 from __future__ import annotations
 
@@ -15,6 +15,8 @@ from bert_tf2.support import files
 from bert_tf2.support.errors import UserError
 
 _FILE = ".training.lock"
+_SHARDS_FILE = ".shards.lock"
+_SECONDS = 0.5  # is_training_elsewhere holds the lock for an instant, which must not refuse a training
 
 
 @contextlib.contextmanager
@@ -28,27 +30,45 @@ def training_in(output_dir: str) -> Iterator[None]:
     Raises:
       UserError: another training is running in the folder; the message names it.
     """
-    if files.is_remote(output_dir):
+    refusal = "another training is running in this folder{}; wait for it, stop it, or give another --output_dir"
+    with _locked(output_dir, _FILE, refusal):
+        yield
+
+
+@contextlib.contextmanager
+def making_shards_in(folder: str) -> Iterator[None]:
+    """The same for a run that makes the shards of a corpus: a second one would remove its partial files.
+
+    Raises:
+      UserError: another run makes shards in the folder; the message names it.
+    """
+    refusal = "another run makes shards in this folder{}; wait for it, stop it, or give another --output_file"
+    with _locked(folder or ".", _SHARDS_FILE, refusal):
+        yield
+
+
+@contextlib.contextmanager
+def _locked(folder: str, name: str, refusal: str) -> Iterator[None]:
+    """Holds the lock file `name`; `refusal` has a place for the process that holds it."""
+    if files.is_remote(folder):
         yield
         return
-    lock = filelock.FileLock(os.path.join(output_dir, _FILE))
+    path = os.path.join(folder, name)
+    lock = filelock.FileLock(path)
     try:
-        lock.acquire(blocking=False)
+        lock.acquire(timeout=_SECONDS, poll_interval=0.05)
     except filelock.Timeout as error:
-        raise UserError(
-            f"{output_dir}: another training is running in this folder{_holder(output_dir)}; wait for it, stop it, or"
-            " give another --output_dir"
-        ) from error
+        raise UserError(f"{folder}: {refusal.format(_holder(path))}") from error
     except (OSError, NotImplementedError) as error:
-        logging.warning("%s: cannot be locked (%s); start no second training in it", output_dir, error)
+        logging.warning("%s: cannot be locked (%s); start no second run in it", folder, error)
         yield
         return
     try:
-        _write_holder(output_dir)
+        _write_holder(path)
         yield
     finally:
         with contextlib.suppress(OSError):
-            os.remove(lock.lock_file)  # while the lock is held, so that no other process's file is removed
+            os.remove(path)  # while the lock is held, so that no other process's file is removed
         lock.release()
 
 
@@ -65,14 +85,14 @@ def is_training_elsewhere(output_dir: str) -> bool:
         return False
 
 
-def _write_holder(output_dir: str) -> None:
+def _write_holder(path: str) -> None:
     now = datetime.datetime.now().strftime("%Y-%m-%d %H:%M:%S")
-    with contextlib.suppress(OSError), open(os.path.join(output_dir, _FILE), "w", encoding="utf-8") as stream:
+    with contextlib.suppress(OSError), open(path, "w", encoding="utf-8") as stream:
         stream.write(f"process {os.getpid()} on {socket.gethostname()}, since {now}")
 
 
-def _holder(output_dir: str) -> str:
-    with contextlib.suppress(OSError, UnicodeDecodeError), open(os.path.join(output_dir, _FILE), encoding="utf-8") as f:
-        if text := f.read().strip():
+def _holder(path: str) -> str:
+    with contextlib.suppress(OSError, UnicodeDecodeError), open(path, encoding="utf-8") as stream:
+        if text := stream.read().strip():
             return f" ({text})"
     return ""

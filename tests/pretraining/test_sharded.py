@@ -7,6 +7,7 @@ import hashlib
 import json
 import os
 import pathlib
+import random
 import signal
 import subprocess
 import sys
@@ -17,8 +18,8 @@ from command_lines import ROOT
 from pretraining_text import CORPUS, VOCABULARY
 
 from bert_tf2 import records
-from bert_tf2.pretraining import CreatePretrainingDataOptions, example_files, shard_workers, sharded
-from bert_tf2.support import environment, files
+from bert_tf2.pretraining import CreatePretrainingDataOptions, compact_examples, example_files, shard_workers, sharded
+from bert_tf2.support import environment, files, output_lock
 from bert_tf2.support.errors import UserError
 
 SETTINGS = {"max_seq_length": 24, "max_predictions_per_seq": 4, "do_lower_case": True}
@@ -175,6 +176,32 @@ def test_a_line_that_is_not_text_is_named(data, in_process):
     assert not [name for name in contents(data / "out") if name.endswith("partial")]
 
 
+def test_the_tokens_that_truncation_removes_are_counted(data, in_process, monkeypatch):
+    removed = []
+    truncate = compact_examples._Maker._truncate
+
+    def counted(self, length_a, length_b):
+        front_a, left_a, front_b, left_b = truncate(self, length_a, length_b)
+        removed.append(length_a + length_b - left_a - left_b)
+        return front_a, left_a, front_b, left_b
+
+    monkeypatch.setattr(compact_examples._Maker, "_truncate", counted)
+    sharded.run(options(data, "out", num_shards=1))
+    assert manifest(data, "out")["shards"][0]["truncated_tokens"] == sum(removed) > 0
+
+
+def test_a_second_run_in_the_folder_at_the_same_time_is_refused(data, in_process):
+    (data / "out").mkdir()
+    with output_lock.making_shards_in(str(data / "out")):
+        with pytest.raises(
+            UserError, match=rf"out: another run makes shards in this folder \(process {os.getpid()} on"
+        ):
+            sharded.run(options(data, "out"))
+        sharded.run(options(data, "other"))
+    sharded.run(options(data, "out"))
+    assert contents(data / "out") == contents(data / "other")
+
+
 def test_the_disk_is_compared_with_an_estimate(data, in_process, monkeypatch, log_lines):
     sharded.run(options(data, "out", dupe_factor=50))
     (line,) = (line for line in log_lines if line.startswith("To make: 5 shards"))
@@ -222,6 +249,12 @@ def wait_for_shards(folder, count, running):
         time.sleep(0.005)
 
 
+def workers_of(running):
+    """The processes that make shards."""
+    children = pathlib.Path(f"/proc/{running.pid}/task/{running.pid}/children").read_text().split()
+    return [int(pid) for pid in children if b"spawn_main" in pathlib.Path(f"/proc/{pid}/cmdline").read_bytes()]
+
+
 def partial_files(folder):
     """What is left of partial files once the workers had time to end."""
     for _ in range(100):
@@ -262,9 +295,8 @@ def test_the_number_of_workers_and_kills_change_nothing(data, undisturbed):
 def test_a_worker_that_is_killed_ends_the_run_in_one_line(data, undisturbed):
     running = start(data, "out", *LONG, "--num_workers=1")
     wait_for_shards(data / "out", 2, running)
-    children = pathlib.Path(f"/proc/{running.pid}/task/{running.pid}/children").read_text().split()
-    (worker,) = (pid for pid in children if b"spawn_main" in pathlib.Path(f"/proc/{pid}/cmdline").read_bytes())
-    os.kill(int(worker), signal.SIGKILL)
+    (worker,) = workers_of(running)
+    os.kill(worker, signal.SIGKILL)
     _, log = running.communicate(timeout=60)
     last = log.splitlines()[-1]
     assert running.returncode == 1 and "Traceback" not in log
@@ -272,6 +304,26 @@ def test_a_worker_that_is_killed_ends_the_run_in_one_line(data, undisturbed):
     assert len([*(data / "out").glob("x-*")]) >= 2
     sharded.run(options(data, "out", num_shards=12, dupe_factor=60))
     assert contents(data / "out") == undisturbed
+
+
+@pytest.mark.slow
+def test_ten_kills_at_random_moments(data, undisturbed):
+    """Of the main process or of a worker; each time the same command continues."""
+    rng = random.Random(11)
+    for number in range(10):
+        running = start(data, "out", *LONG, "--num_workers=2")
+        time.sleep(rng.uniform(0.3, 2.5))
+        workers = workers_of(running)
+        if number % 2 and workers:
+            os.kill(rng.choice(workers), signal.SIGKILL)
+            _, log = running.communicate(timeout=60)
+            assert running.returncode in (0, 1) and "Traceback" not in log
+        else:
+            running.kill()
+            running.communicate()
+    done = subprocess.run(command(data, "out", *LONG, "--num_workers=2"), capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert partial_files(data / "out") == [] and contents(data / "out") == undisturbed
 
 
 def test_a_warning_of_a_worker_names_the_input_and_is_shown_once(data):
