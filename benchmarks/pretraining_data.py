@@ -2,19 +2,23 @@
 
     python benchmarks/pretraining_data.py --input_file=corpus.txt --vocab_file=vocab.txt
 
-It runs the script in a separate process, once on the corpus and once on a text of one word to measure the start of
-Python; the difference is the work. Then it does the same work here, stage by stage. The ratios show
-the share of each stage, and the speed of our shuffling relative to Python's `random.shuffle`. Last, it measures how
-fast inspect_records.py reads what was written.
+It runs the script in a separate process: on the corpus, on the corpus twice, in shards, and on a text of one word to
+measure the start of Python. With `--against=FOLDER`, the script of another checkout (a former commit) takes turns with
+them. Then it does the same work here, stage by stage; the ratios show the share of each stage, and the speed of our
+shuffling relative to Python's `random.shuffle`. Last, it measures how fast inspect_records.py reads what was written.
+
+`--megabytes=1000` repeats the documents in random order until the text has this size.
 """
 
 from __future__ import annotations
 
 import contextlib
 import dataclasses
+import itertools
 import os
 import pathlib
 import random
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -22,18 +26,15 @@ import time
 from collections.abc import Callable, Iterator
 
 import machine
-from absl import flags as absl_flags
 from absl import logging
 
 from bert_tf2 import tokenization
-from bert_tf2.pretraining import compact_examples, corpus, inspect_records
+from bert_tf2.pretraining import compact_examples, corpus, inspect_records, record_framing
 from bert_tf2.pretraining.draws import Draws
 from bert_tf2.pretraining.options import PretrainingDataOptions
 from bert_tf2.support import example_bytes, files, flags
 from bert_tf2.support.errors import UserError
 from bert_tf2.support.settings import DATA, options, setting
-
-FLAGS = absl_flags.FLAGS
 
 
 @options
@@ -43,36 +44,75 @@ class BenchmarkOptions(PretrainingDataOptions):
     input_file: str = setting("Text, one sentence a line; commas and patterns.", machine.CORPUS, group=DATA)
     vocab_file: str = setting("The vocabulary.", machine.VOCAB, group=DATA)
     do_lower_case: bool = setting("Whether the vocabulary is of lower-cased text.", True, group=DATA)
+    megabytes: float = setting("The size of a text made of the documents; 0 for the text itself.", 0.0, group=DATA)
+    shard_megabytes: float = setting("The size of a shard.", 1.0, group=DATA)
+    against: str | None = setting("A checkout whose script to compare with.", None, group=DATA)
+    rounds: int = setting("How often each command runs; the median counts.", 3, group=DATA, low=1)
 
 
-_SCRIPT = pathlib.Path(__file__).resolve().parents[1] / "create_pretraining_data.py"
+_ROOT = pathlib.Path(__file__).resolve().parents[1]
+_OWN = {field.name for field in dataclasses.fields(BenchmarkOptions)} - {"input_file", "vocab_file", "do_lower_case"}
+_OWN -= {field.name for field in dataclasses.fields(PretrainingDataOptions)}
 
 
 @dataclasses.dataclass
 class Run:
-    """The seconds and the peak memory in bytes of a run of the script."""
+    """The seconds of a run of the script, and the peak memory in bytes of its processes."""
 
     seconds: float
-    peak: float
+    main: float
+    worker: float = 0.0
 
 
-def run_script(input_file: str, options: PretrainingDataOptions, folder: str) -> Run:
-    """Runs the script in a separate process, whose peak memory the operating system reports."""
-    settings = {
-        **dataclasses.asdict(options),
-        "input_file": input_file,
-        "output_file": os.path.join(folder, "examples.tfrecord"),
-    }
-    command = [sys.executable, str(_SCRIPT), *(f"--{name}={value}" for name, value in settings.items())]
+def run_script(
+    input_file: str, options: BenchmarkOptions, folder: str, checkout: pathlib.Path = _ROOT, **more: object
+) -> Run:
+    """Runs the script of a checkout in a process of its own."""
+    settings = {name: value for name, value in dataclasses.asdict(options).items() if name not in _OWN}
+    if checkout != _ROOT:  # another version may lack newer flags, which have their defaults here
+        defaults = {field.name: field.default for field in dataclasses.fields(BenchmarkOptions)}
+        settings = {name: value for name, value in settings.items() if value != defaults[name]}
+    output = os.path.join(folder, "examples.tfrecord")
+    settings = {**settings, "input_file": input_file, "vocab_file": options.vocab_file, "output_file": output, **more}
+    command = [sys.executable, str(checkout / "create_pretraining_data.py")]
+    command += [f"--{name}={value}" for name, value in settings.items()]
     with open(os.path.join(folder, "log"), "wb") as log:
         start = time.perf_counter()
-        child = subprocess.Popen(command, stdout=log, stderr=log)
-        _, status, usage = os.wait4(child.pid, 0)
+        child = subprocess.Popen(
+            command, stdout=log, stderr=log, cwd=checkout, env={**os.environ, "PYTHONPATH": str(checkout)}
+        )
+        peaks = {"main": 0.0, "worker": 0.0}
+        while child.poll() is None:
+            peaks["main"] = max(peaks["main"], peak_of(child.pid))
+            peaks["worker"] = max([peaks["worker"], *map(peak_of, children_of(child.pid))])
+            time.sleep(0.02)
         seconds = time.perf_counter() - start
-    child.returncode = os.waitstatus_to_exitcode(status)
     if child.returncode:
         raise UserError(files.read_text(log.name).strip().splitlines()[-1])
-    return Run(seconds, usage.ru_maxrss * (1 if sys.platform == "darwin" else 1024))
+    return Run(seconds, **peaks)
+
+
+def children_of(pid: int) -> list[int]:
+    """The processes that a process has started; none where the system does not tell."""
+    try:
+        return list(map(int, pathlib.Path(f"/proc/{pid}/task/{pid}/children").read_text().split()))
+    except OSError:
+        return []
+
+
+def peak_of(pid: int) -> float:
+    """The peak memory of a running process in bytes; 0 where the system does not tell."""
+    try:
+        lines = pathlib.Path(f"/proc/{pid}/status").read_text().splitlines()
+    except OSError:
+        return 0.0
+    return next((float(line.split()[1]) * 1024 for line in lines if line.startswith("VmHWM")), 0.0)
+
+
+def median(runs: list[Run]) -> Run:
+    """The median of the seconds, and the largest memory."""
+    seconds = sorted(run.seconds for run in runs)[len(runs) // 2]
+    return Run(seconds, max(run.main for run in runs), max(run.worker for run in runs))
 
 
 @contextlib.contextmanager
@@ -82,11 +122,11 @@ def timed(seconds: dict[str, float], stage: str) -> Iterator[None]:
     seconds[stage] = time.perf_counter() - start
 
 
-def time_stages(input_files: list[str], options: PretrainingDataOptions, folder: str) -> dict:
+def time_stages(input_files: list[str], options: BenchmarkOptions, folder: str) -> dict:
     """Seconds of each stage of the work, done in this process."""
     seconds: dict[str, float] = {}
     draws = Draws(random.Random(options.random_seed))
-    tokenizer = tokenization.FullTokenizer(FLAGS.vocab_file, FLAGS.do_lower_case)
+    tokenizer = tokenization.FullTokenizer(options.vocab_file, options.do_lower_case)
     with timed(seconds, "reading and tokenizing"):
         text = corpus.read(input_files, tokenizer)
     with timed(seconds, "pairing and masking"):
@@ -123,10 +163,35 @@ def shuffle_speedup(num_items: int) -> float:
     return best(pythons) / best(ours)
 
 
-def report(input_files: list[str], options: PretrainingDataOptions, folder: str) -> None:
+def measure(inputs: str, options: BenchmarkOptions, folder: str) -> dict[str, Run]:
+    """Runs all commands in turn, `rounds` times."""
     one_word = os.path.join(folder, "one_word.txt")
     files.write_text(one_word, "a\n")
-    idle, whole = (run_script(name, options, folder) for name in (one_word, ",".join(input_files)))
+    commands = {
+        "start": lambda: run_script(one_word, options, folder),
+        "whole": lambda: run_script(inputs, options, folder),
+        "twice": lambda: run_script(f"{inputs},{inputs}", options, os.path.join(folder, "twice")),
+        "sharded": lambda: run_script(
+            inputs, options, os.path.join(folder, f"shards{next(numbers)}"), shard_megabytes=options.shard_megabytes
+        ),
+    }
+    if options.against:
+        checkout = pathlib.Path(options.against).resolve()
+        commands["against"] = lambda: run_script(inputs, options, os.path.join(folder, "against"), checkout)
+    numbers = itertools.count()
+    runs: dict[str, list[Run]] = {name: [] for name in commands}
+    for number in range(options.rounds):
+        for name in (f"shards{number}", "twice", "against"):
+            os.makedirs(os.path.join(folder, name), exist_ok=True)
+        for name, command in commands.items():
+            runs[name].append(command())
+        shutil.rmtree(os.path.join(folder, f"shards{number}"))
+    return {name: median(found) for name, found in runs.items()}
+
+
+def report(input_files: list[str], options: BenchmarkOptions, folder: str) -> None:
+    runs = measure(",".join(input_files), options, folder)
+    idle, whole, twice, shards = (runs[name] for name in ("start", "whole", "twice", "sharded"))
     examples = count_records(os.path.join(folder, "examples.tfrecord"))
     megabytes = sum(os.path.getsize(name) for name in input_files) / 1e6
     work = max(whole.seconds - idle.seconds, 1e-9)
@@ -136,9 +201,23 @@ def report(input_files: list[str], options: PretrainingDataOptions, folder: str)
     print(
         f"speed              {examples / work:.0f} examples/s, {megabytes / work:.2f} MB of text/s (without the start)"
     )
-    per_example = (whole.peak - idle.peak) / max(examples, 1)
-    print(f"peak memory        {whole.peak / 1e6:.0f} MB, {whole.peak / idle.peak:.2f} times that of the start;")
+    per_example = (whole.main - idle.main) / max(examples, 1)
+    print(f"peak memory        {whole.main / 1e6:.0f} MB, {whole.main / idle.main:.2f} times that of the start;")
     print(f"                   {per_example:.0f} bytes an example above it, corpus included")
+    print(f"twice the text     {twice.seconds / whole.seconds:.2f} times the time")
+    print(
+        f"in shards          {shards.seconds:.1f} s, {whole.seconds / shards.seconds:.2f} times as fast; peak memory"
+        f" {shards.main / 1e6:.0f} MB, of a worker {shards.worker / 1e6:.0f} MB"
+    )
+    if other := runs.get("against"):
+        print(
+            f"other checkout     {other.seconds:.1f} s, {other.main / 1e6:.0f} MB; whole command"
+            f" {other.seconds / whole.seconds:.2f} times as fast, in shards {other.seconds / shards.seconds:.2f} times"
+        )
+    print_stages(input_files, options, folder)
+
+
+def print_stages(input_files: list[str], options: BenchmarkOptions, folder: str) -> None:
     stages = time_stages(input_files, options, folder)
     for stage, seconds in stages.items():
         print(f"{stage:<23}{seconds / sum(stages.values()):6.1%} of the work, {seconds:.2f} s")
@@ -147,21 +226,35 @@ def report(input_files: list[str], options: PretrainingDataOptions, folder: str)
     print(f"inspect_records.py     {inspection_rate(os.path.join(folder, 'examples.tfrecord')):6.0f} MB of records/s")
 
 
+def enlarge(input_files: list[str], megabytes: float, folder: str) -> list[str]:
+    """Writes a file of about this size: all documents in random order, again and again in another one."""
+    documents = "\n".join(files.read_text(name) for name in input_files).split("\n\n")
+    rng, path, left = random.Random(1), os.path.join(folder, "corpus.txt"), megabytes * 1e6
+    with open(path, "w", encoding="utf-8") as output:
+        while left > 0:
+            rng.shuffle(documents)
+            for document in documents:
+                left -= output.write(document + "\n\n")
+                if left <= 0:
+                    break
+    return [path]
+
+
 def inspection_rate(path: str) -> float:
     """The megabytes of records that inspect_records.py reads in a second, without its start."""
     return os.path.getsize(path) / 1e6 / best(lambda: inspect_records.inspect([path]), rounds=3)
 
 
 def count_records(path: str) -> int:
-    import tensorflow as tf
-
-    return sum(1 for _ in tf.data.TFRecordDataset(path))
+    return sum(len(block) for block in record_framing.read_blocks(path))
 
 
 def main(options: BenchmarkOptions) -> None:
     logging.set_verbosity(logging.WARNING)
-    input_files = files.match_files(FLAGS.input_file)
+    input_files = [os.path.abspath(name) for name in files.match_files(options.input_file)]
+    options = dataclasses.replace(options, vocab_file=os.path.abspath(options.vocab_file))
     with tempfile.TemporaryDirectory() as folder:
+        input_files = enlarge(input_files, options.megabytes, folder) if options.megabytes else input_files
         report(input_files, options, folder)
 
 
