@@ -26,7 +26,7 @@ import tensorflow as tf
 
 from bert_tf2 import modeling, records, shapes
 from bert_tf2.config import BertConfig
-from bert_tf2.layers import Dense, DropoutSeeds, LayerNorm, OutputLayer, dropout
+from bert_tf2.layers import Dense, DropoutSeeds, LayerNorm, OutputLayer, class_scores, dropout
 from bert_tf2.losses import (
     NO_PREDICTIONS,
     LossTerm,
@@ -74,8 +74,7 @@ class MaskedLMHead(keras.layers.Layer):
         contract.check("MD", states=states)
         contract.check("VD", output_weights=output_weights)
         states = self.layer_norm(self.transform(states))
-        logits = tf.matmul(states, tf.cast(output_weights, states.dtype), transpose_b=True)  # [M, D] x [D, V]
-        return tf.cast(logits, tf.float32) + self.output_bias
+        return class_scores(states, output_weights) + self.output_bias  # [M, D] x [D, V]
 
 
 # The shapes of a feature by its length in the table of records. For length 1, models also accept a column.

@@ -87,14 +87,51 @@ class DropoutSeeds:
         return tf.random.experimental.stateless_fold_in(self._seed, self._given)
 
 
+_BITS_OF_RATE = 16
+
+
 def dropout(x: tf.Tensor, rate: float | None, seeds: DropoutSeeds | None) -> tf.Tensor:
     """Sets a share `rate` of the values to 0 and scales the others by 1 / (1 - rate); any shape.
 
     Returns `x` if `seeds` is None (no training), or if the rate is 0 or None.
+
+    Each value has 16 random bits for every dtype, so the rate is a multiple of 1 / 65536, and the scale is that of the
+    rounded rate. TensorFlow draws bfloat16 numbers of 7 bits instead: for a rate of 0.1 it drops 10.15 % and scales
+    by 1.109, which makes the mean 0.3 % too small at each of 25 places.
     """
     if seeds is None or not rate:
         return x
-    return tf.nn.experimental.stateless_dropout(x, rate, seed=seeds())
+    levels = 1 << _BITS_OF_RATE
+    dropped = min(round(rate * levels), levels - 1)
+    size = tf.size(x)
+    words = tf.random.stateless_uniform([(size + 1) // 2], seeds(), None, None, tf.uint32)
+    bits = tf.reshape(tf.reshape(tf.bitcast(words, tf.uint16), [-1])[:size], tf.shape(x))
+    keep = tf.cast(bits >= tf.constant(dropped, tf.uint16), tf.float32) * (levels / (levels - dropped))
+    # In float32: rounded to bfloat16, the scale itself would be 0.15 % too small.
+    return tf.cast(tf.cast(x, tf.float32) * keep, x.dtype)
+
+
+@tf.custom_gradient
+def class_scores(states: tf.Tensor, weights: tf.Tensor) -> tf.Tensor:
+    """The product of the output layers, in float32 for every dtype of the states.
+
+    Near 8, bfloat16 numbers are 0.06 apart: rounded logits would tie answers and blur losses. The gradients have the
+    precision of the states, because they are sums over many words or examples.
+
+    Args:
+      states: [M, D].
+      weights: float32 [L, D].
+
+    Returns:
+      float32 [M, L], states @ weights^T.
+    """
+
+    def gradient(upstream: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+        upstream = tf.cast(upstream, states.dtype)
+        of_states = tf.matmul(upstream, tf.cast(weights, states.dtype))
+        return of_states, tf.cast(tf.matmul(upstream, states, transpose_a=True), weights.dtype)
+
+    return tf.matmul(tf.cast(states, tf.float32), tf.cast(weights, tf.float32), transpose_b=True), gradient
 
 
 class Dense(keras.layers.Layer):
@@ -144,7 +181,9 @@ class OutputLayer(keras.layers.Layer):
     def __init__(self, num_labels: int, width: int, initializer_range: float, **kwargs):
         super().__init__(**kwargs)
         initializer = create_initializer(initializer_range)
-        self.output_weights = self.add_weight(shape=[num_labels, width], initializer=initializer, name="output_weights")
+        self.output_weights = self.add_weight(
+            shape=[num_labels, width], initializer=initializer, autocast=False, name="output_weights"
+        )
         self.output_bias = self.add_weight(shape=[num_labels], initializer="zeros", autocast=False, name="output_bias")
         self.built = True
 
@@ -152,5 +191,5 @@ class OutputLayer(keras.layers.Layer):
         """[..., D] -> float32 [..., L]. Raises shapes.ShapeError for another width."""
         shapes.Contract(D=self.output_weights.shape[1]).check("...D", x=x)
         rows = tf.reshape(x, [-1, self.output_weights.shape[1]])
-        logits = tf.cast(tf.matmul(rows, self.output_weights, transpose_b=True), tf.float32) + self.output_bias
+        logits = class_scores(rows, self.output_weights.value) + self.output_bias
         return tf.reshape(logits, [*shapes.get_shape_list(x)[:-1], self.output_weights.shape[0]])
