@@ -7,7 +7,7 @@ files, and `sources` selects the readers of other files.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 
 import tensorflow as tf
 from absl import logging
@@ -99,19 +99,26 @@ def _listed(found: Iterable[str]) -> str:
     return ", ".join(sorted(found)) or "none"
 
 
-def restore(path: str, variables: Mapping[str, tf.Variable], config: BertConfig | None = None) -> int:
+def restore(
+    path: str,
+    variables: Mapping[str, tf.Variable],
+    config: BertConfig | None = None,
+    may_lack: Collection[str] = (),
+) -> int:
     """Loads every one of `variables` from a checkpoint and returns its global step.
 
     Args:
       path: the checkpoint.
       variables: by the reference's names.
       config: the model's configuration, which is compared with the bert_config.json beside the checkpoint.
+      may_lack: names of variables that keep their values if the checkpoint has none.
 
     Raises:
       UserError: the checkpoint lacks one of them or has it in another shape, has additional encoder variables, or was
         made with another configuration.
     """
     source = Checkpoint(path)
+    variables = {name: variables[name] for name in variables if name not in may_lack or name in source.shapes}
     problems = [f"{name} is missing" for name in variables if name not in source.shapes]
     problems += _misfits(source, variables)
     # A continued training run would omit them from its next checkpoint.

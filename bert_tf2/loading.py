@@ -26,7 +26,7 @@ from bert_tf2.pretraining import predict_masked
 from bert_tf2.support import files
 from bert_tf2.support.errors import UserError
 from bert_tf2.training.devices import build_model, create_strategy
-from bert_tf2.training.options import POLICIES
+from bert_tf2.training.options import POLICIES, DeviceOptions
 from bert_tf2.weights import provenance, sources
 from bert_tf2.weights.base import Weights
 from bert_tf2.weights.labels import LabelMap
@@ -178,7 +178,7 @@ def load(
       vocab_file: the vocabulary; defaults to the one in the weights or beside them (vocab.txt).
       do_lower_case: whether to lower-case text; defaults to the value in the files beside the weights, otherwise to
         False if the vocabulary has entries with capital letters.
-      precision: the type of the computations, "float32" or "bfloat16".
+      precision: the type of the computations, a key of training.options.POLICIES.
 
     Raises:
       UserError: the weights do not exist; the configuration or the vocabulary is missing or does not fit the weights;
@@ -186,15 +186,15 @@ def load(
     """
     path = os.fspath(path)
     _refuse_export(path)
-    if precision not in ("float32", "bfloat16"):
-        raise UserError(f"precision={precision!r}: must be float32 or bfloat16")
+    if precision not in POLICIES:
+        raise UserError(f"precision={precision!r}: must be one of {', '.join(POLICIES)}")
     source = checkpoint.open_weights(path)
     config = _config(source, bert_config_file)
     tokenizer = _tokenizer(source, config, vocab_file, do_lower_case)
     labels = sources.labels_of(source)
     dtype = POLICIES[precision]
     model = build_model(
-        create_strategy(),
+        create_strategy(DeviceOptions(precision=precision), several=False),
         lambda: make_model(source, config, labels, dtype=dtype),
         random_seed=0,  # for variables that the weights lack, for example a pooler
     )

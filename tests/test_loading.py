@@ -201,7 +201,10 @@ def test_what_cannot_be_loaded(folder, tmp_path):
     assert "no such checkpoint" in refusal(bert_tf2.load, tmp_path / "gone")
     (bare / "bert_config.json").write_text(toy_data.config(hidden_size=8).to_json_string())
     assert "does not fit the model" in refusal(bert_tf2.load, bare, vocab_file=folder / "vocab.txt")
-    assert refusal(bert_tf2.load, folder, precision="float16") == "precision='float16': must be float32 or bfloat16"
+    assert (
+        refusal(bert_tf2.load, folder, precision="float8")
+        == "precision='float8': must be one of float32, tf32, bfloat16, float16"
+    )
     (tmp_path / "export" / "1").mkdir(parents=True)
     (tmp_path / "export" / "1" / "model_info.json").write_text("{}")
     assert "use bert_tf2.export.load" in refusal(bert_tf2.load, tmp_path / "export")

@@ -24,7 +24,7 @@ from bert_tf2.support import console, files
 from bert_tf2.support.errors import UserError
 from bert_tf2.tokenization import FullTokenizer
 from bert_tf2.training.monitor import write_eval_results
-from bert_tf2.training.options import OptimizerOptions
+from bert_tf2.training.options import PRECISION_OF_EXPORT, OptimizerOptions
 from bert_tf2.weights import sources
 from bert_tf2.weights.labels import LABEL_MAP_FILE, TAGGING_TASK, LabelMap, load_label_map
 
@@ -271,6 +271,7 @@ class _Call:
             export_dir=options.export_dir or self._tuner.output_file("export"),
             do_lower_case=self._task.tokenizer.basic_tokenizer.do_lower_case,
             **{name: getattr(options, name) for name in _ALSO_OF_EXPORT},
+            precision=PRECISION_OF_EXPORT[options.precision],
             **self._task.export_settings(),
         )
 
@@ -290,7 +291,7 @@ class _Call:
         console.summary(paths, figures, console.command(self._task.script, **flags) if flags else None)
 
 
-_ALSO_OF_EXPORT = ("bert_config_file", "vocab_file", "max_seq_length", "precision")
+_ALSO_OF_EXPORT = ("bert_config_file", "vocab_file", "max_seq_length")
 
 # Settings of training, which do not affect what follows it.
 _OF_TRAINING = {

@@ -77,7 +77,9 @@ def run(options: FeatureOptions) -> int:
     if first is None:
         raise UserError(f"{options.input_file}: the file is empty; a line of text for each example is needed")
     policy = POLICIES[options.precision]
-    model = build_model(create_strategy(options), lambda: modeling.BertModel(config, dtype=policy), random_seed=0)
+    model = build_model(
+        create_strategy(options, several=False), lambda: modeling.BertModel(config, dtype=policy), random_seed=0
+    )
     logging.info(checkpoint.initialize(model, options.init_checkpoint))
     examples = _checked(itertools.chain([first], examples), options.input_file, config)
     features = (convert_example(example, options.max_seq_length, tokenizer) for example in examples)

@@ -17,7 +17,6 @@ from bert_tf2.training.options import (
     DeviceOptions,
     LogOptions,
     ModelOptions,
-    PrecisionOptions,
     TrainingOptions,
     VocabularyOptions,
     sequence_length,
@@ -54,7 +53,7 @@ class FineTuneOptions(LogOptions, VocabularyOptions, TrainingOptions):
 
 
 @options
-class FeatureOptions(LogOptions, PrecisionOptions, VocabularyOptions, DeviceOptions, ModelOptions):
+class FeatureOptions(LogOptions, VocabularyOptions, DeviceOptions, ModelOptions):
     """Writes BERT's hidden states for the lines of a text: for every token, or pooled into one vector a line.
 
     Example:

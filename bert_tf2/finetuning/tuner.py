@@ -16,7 +16,7 @@ from bert_tf2.finetuning.best import Best, best_folder, folder_of_weights
 from bert_tf2.finetuning.options import FineTuneOptions
 from bert_tf2.support import files, output_lock, progress, settings
 from bert_tf2.support.errors import UserError
-from bert_tf2.training.devices import build_model, create_strategy
+from bert_tf2.training.devices import build_model, computes_on, create_strategy
 from bert_tf2.training.loop import Trainer, start_from
 from bert_tf2.training.monitor import hyperparameters
 from bert_tf2.training.options import MOST_STEPS, POLICIES, TrainOptions
@@ -117,7 +117,8 @@ class FineTuner:
         return records.read_records([path], kind, sizes, batch_size, pad_to_max_length=self._padded, **how)
 
     def _length_groups(self, steps: int) -> int:
-        if self._padded or steps < _STEPS_WORTH_GROUPS:
+        # On a GPU, small products and the widths that the host must know cost more than the padding.
+        if self._padded or steps < _STEPS_WORTH_GROUPS or computes_on(self._strategy) != "CPU":
             return 1
         return min(_LENGTH_GROUPS, self.options.train_batch_size)
 

@@ -122,7 +122,7 @@ def load_model(config: BertConfig, init_checkpoint: str) -> heads.PretrainingMod
     """
     source = checkpoint.open_weights(init_checkpoint)
     check_head(source.path, source.shapes)
-    model = build_model(create_strategy(), lambda: heads.PretrainingModel(config), _FRESH_WEIGHTS_SEED)
+    model = build_model(create_strategy(several=False), lambda: heads.PretrainingModel(config), _FRESH_WEIGHTS_SEED)
     logging.info(checkpoint.initialize(model, source.path))
     return model
 

@@ -18,7 +18,7 @@ from bert_tf2.support.errors import UserError
 from bert_tf2.training.devices import build_model, create_strategy
 from bert_tf2.training.loop import Trainer, start_from
 from bert_tf2.training.monitor import hyperparameters, write_eval_results
-from bert_tf2.training.options import POLICIES, TrainOptions
+from bert_tf2.training.options import POLICIES, PRECISION_OF_EXPORT, TrainOptions
 from bert_tf2.training.runner import Runner
 from bert_tf2.weights import names, provenance
 from bert_tf2.weights.base import Weights
@@ -69,11 +69,12 @@ def _tell_summary(options: PretrainingOptions, results: Mapping[str, float] | No
 
 
 def _export(options: PretrainingOptions, export: Callable[..., str]) -> str:
-    shared = ("bert_config_file", "vocab_file", "do_lower_case", "max_seq_length", "precision")
+    shared = ("bert_config_file", "vocab_file", "do_lower_case", "max_seq_length")
     return export(
         task="masked_lm",
         init_checkpoint=checkpoint.weights_in_use(options.output_dir, options.init_checkpoint).path,
         export_dir=options.export_dir or os.path.join(options.output_dir, "export"),
+        precision=PRECISION_OF_EXPORT[options.precision],
         **{name: getattr(options, name) for name in shared},
     )
 

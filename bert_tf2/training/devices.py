@@ -1,29 +1,138 @@
-"""The devices that a model runs on, and the creation of a model on them."""
+"""The devices that a model runs on, how they compute, and the creation of a model on them."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import contextlib
+import glob
+import os
+from collections.abc import Callable, Sequence
 
 import keras
 import tensorflow as tf
+from absl import logging
 
 from bert_tf2.support.errors import UserError
 from bert_tf2.training import tpu
 from bert_tf2.training.options import DeviceOptions
 
 _HERE = DeviceOptions()
+_AMPERE, _VOLTA = (8, 0), (7, 0)  # compute capabilities: the first GPUs with TF32 and bfloat16, and with float16 units
 
 
-def create_strategy(options: DeviceOptions = _HERE) -> tf.distribute.Strategy:
+def create_strategy(options: DeviceOptions = _HERE, *, several: bool = True) -> tf.distribute.Strategy:
     """Returns the distribution strategy: a TPU if requested, else all visible GPUs, else the CPU.
+
+    Configures how TensorFlow computes on them (see `_configure`), and logs what they are.
+
+    Args:
+      options: the settings.
+      several: False for work that calls the model directly, which would use only the first of several GPUs.
 
     Raises:
       UserError: the TPU cannot be reached, or does not have num_tpu_cores cores.
     """
+    gpus = tf.config.list_physical_devices("GPU")
+    _configure(options, gpus)
     if options.use_tpu:
-        return _tpu_strategy(options)
-    gpus = tf.config.list_logical_devices("GPU")
-    return tf.distribute.MirroredStrategy() if len(gpus) > 1 else tf.distribute.get_strategy()
+        strategy = _tpu_strategy(options)
+    else:
+        many = several and len(tf.config.list_logical_devices("GPU")) > 1
+        strategy = tf.distribute.MirroredStrategy() if many else tf.distribute.get_strategy()
+    gpus = gpus if several else gpus[:1]
+    capabilities = _capabilities(gpus) if computes_on(strategy) == "GPU" else []
+    logging.info("Computing on %s, precision %s", _describe(strategy, gpus), options.precision)
+    if computes_on(strategy) == "CPU" and (found := _unused_gpus()):
+        logging.warning("%s", found)
+    if doubt := _doubt(options.precision, computes_on(strategy), capabilities, _cpu_features()):
+        logging.warning("--precision=%s: %s", options.precision, doubt)
+    return strategy
+
+
+def computes_on(strategy: tf.distribute.Strategy) -> str:
+    """The devices of a strategy, whatever else the machine has: CPU, GPU or TPU."""
+    if isinstance(strategy, tf.distribute.TPUStrategy):
+        return "TPU"
+    if isinstance(strategy, tf.distribute.MirroredStrategy):
+        return "GPU" if any("GPU" in device for device in strategy.extended.worker_devices) else "CPU"
+    return "GPU" if tf.config.list_logical_devices("GPU") else "CPU"  # the default strategy places nothing
+
+
+def _configure(options: DeviceOptions, gpus: Sequence[tf.config.PhysicalDevice]) -> None:
+    """Sets what concerns the whole process; all of it except determinism can be set again."""
+    # TF32 keeps 10 bits of the fraction and is the default of TensorFlow on GPUs that have it. float32 means float32
+    # here. With bfloat16 and float16, float32 products remain only in the heads, whose inputs have fewer bits anyway.
+    tf.config.experimental.enable_tensor_float_32_execution(options.precision != "float32")
+    for gpu in gpus:
+        with contextlib.suppress(RuntimeError):  # in use already
+            tf.config.experimental.set_memory_growth(gpu, True)
+    if options.deterministic:
+        tf.config.experimental.enable_op_determinism()
+
+
+def _describe(strategy: tf.distribute.Strategy, gpus: Sequence[tf.config.PhysicalDevice]) -> str:
+    replicas = strategy.num_replicas_in_sync
+    kind = computes_on(strategy)
+    if kind == "GPU":
+        names = [tf.config.experimental.get_device_details(gpu).get("device_name", "GPU") for gpu in gpus]
+        what = ", ".join(f"{names.count(name)} x {name}" for name in dict.fromkeys(names))
+    elif kind == "TPU":
+        what = f"{replicas} TPU cores"
+    else:
+        cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+        what = f"the CPU ({cores} cores)"
+    return f"{what}, {replicas} replicas" if replicas > 1 else what
+
+
+def _unused_gpus() -> str | None:
+    """What to do if the machine has NVIDIA devices and TensorFlow uses none of them; None otherwise."""
+    hidden = os.environ.get("CUDA_VISIBLE_DEVICES")
+    devices = glob.glob("/dev/nvidia[0-9]*")
+    if not devices or (hidden is not None and hidden.strip() in ("", "-1", "NoDevFiles")):
+        return None
+    return (
+        f"this machine has {len(devices)} NVIDIA GPU{'s' if len(devices) > 1 else ''}, but TensorFlow cannot use"
+        f" {'them' if len(devices) > 1 else 'it'} and computes on the CPU, many times slower; install its CUDA"
+        " libraries: pip install 'tensorflow[and-cuda]' (TF_CPP_MIN_LOG_LEVEL=0 shows TensorFlow's reasons)"
+    )
+
+
+def _capabilities(gpus: Sequence[tf.config.PhysicalDevice]) -> list[tuple[int, int]]:
+    details = [tf.config.experimental.get_device_details(gpu) for gpu in gpus]
+    return [found["compute_capability"] for found in details if "compute_capability" in found]
+
+
+def _cpu_features() -> set[str]:
+    """The instruction sets of the processor, as Linux names them; empty where the system does not tell."""
+    try:
+        with open("/proc/cpuinfo", encoding="utf-8") as lines:
+            return set(next((line.split(":", 1)[1] for line in lines if line.startswith("flags")), "").split())
+    except OSError:
+        return set()
+
+
+def _doubt(precision: str, kind: str, capabilities: Sequence[tuple[int, int]], cpu_features: set[str]) -> str | None:
+    """A sentence if the devices gain nothing by a precision.
+
+    Args:
+      precision: a key of options.POLICIES.
+      kind: see `computes_on`.
+      capabilities: of the GPUs.
+      cpu_features: see `_cpu_features`.
+    """
+    oldest = min(capabilities, default=_AMPERE)
+    if precision == "tf32" and (kind != "GPU" or oldest < _AMPERE):
+        return "only NVIDIA GPUs from Ampere on have TF32; this computes in float32"
+    if precision == "bfloat16" and kind == "GPU" and oldest < _AMPERE:
+        return "this GPU has no units for bfloat16, so it is slower than float32; try float16"
+    if precision == "bfloat16" and kind == "CPU" and cpu_features and not cpu_features & {"avx512_bf16", "amx_bf16"}:
+        return "this processor has no instructions for bfloat16, so it may be slower than float32"
+    if precision == "float16" and kind == "CPU" and "amx_fp16" not in cpu_features:
+        return "processors have no units for float16 products, so it is many times slower than float32; try bfloat16"
+    if precision == "float16" and kind == "GPU" and oldest < _VOLTA:
+        return "this GPU has no units for float16 products, so it saves memory at most"
+    if precision == "float16" and kind == "TPU":
+        return "a TPU computes in bfloat16; give --precision=bfloat16"
+    return None
 
 
 def _tpu_strategy(options: DeviceOptions) -> tf.distribute.Strategy:
@@ -40,3 +149,21 @@ def build_model(strategy: tf.distribute.Strategy, make_model: Callable[[], keras
     keras.utils.set_random_seed(random_seed)
     with strategy.scope():
         return make_model()
+
+
+def can_compile(strategy: tf.distribute.Strategy) -> bool:
+    """Whether parts of a step can be compiled by XLA: on a CPU always, on a GPU if the installation has all it needs.
+
+    In a TPU's program, which XLA compiles as a whole, nothing is to be compiled on its own.
+    """
+    kind = computes_on(strategy)
+    if kind != "GPU":
+        return kind == "CPU"
+    try:
+        with tf.device("GPU:0"):
+            float(tf.function(lambda x: x * x + 1.0, jit_compile=True)(tf.constant(2.0)))
+        return True
+    except tf.errors.OpError as error:
+        reason = " ".join(str(error.message).split())[:200]
+        logging.warning("XLA cannot compile for this GPU, so the optimizer takes longer: %s", reason)
+        return False

@@ -15,6 +15,7 @@ two are the same.) Keras' `fit` clips before it sums and divides by each replica
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable
 
@@ -25,6 +26,9 @@ from bert_tf2 import checkpoint, optimization
 from bert_tf2.heads import Batch
 from bert_tf2.support import environment, process
 from bert_tf2.support.errors import UserError
+from bert_tf2.training import loss_scale
+from bert_tf2.training.devices import can_compile
+from bert_tf2.training.loss_scale import LossScale
 from bert_tf2.training.monitor import Watch
 from bert_tf2.training.options import TrainOptions
 from bert_tf2.training.runner import explained
@@ -32,6 +36,7 @@ from bert_tf2.training.step import local_gradients, reduce_gradients
 
 # What a step returns in addition to the losses of the model.
 _MEASURES = ("loss", "gradient_norm", "learning_rate")
+_OF_LOSS_SCALE = ("left_out", "loss_scale")  # for float16: the share of the steps that were left out
 
 
 def start_from(
@@ -75,15 +80,17 @@ class Trainer:
         self._variables = checkpoint.trained_variables(model)
         with strategy.scope():
             self._optimizer = optimization.AdamWeightDecayOptimizer(
-                self._variables, bias_correction=options.adam_bias_correction
+                self._variables, bias_correction=options.adam_bias_correction, fused=can_compile(strategy)
             )
+            self._loss_scale = LossScale() if options.precision == "float16" else None
         self._folder = checkpoint.CheckpointFolder(options.output_dir, options.keep_checkpoint_max)
         self.global_step = 0
 
     @property
     def _state(self) -> dict[str, tf.Variable]:
         """The contents of a checkpoint, by name."""
-        return {**checkpoint.tf1_variables(self._model), **self._optimizer.slots}
+        scale = self._loss_scale.state if self._loss_scale else {}
+        return {**checkpoint.tf1_variables(self._model), **self._optimizer.slots, **scale}
 
     def start(self, init_checkpoint: str | None = None) -> int:
         """Continues from the newest checkpoint in output_dir, or else loads init_checkpoint; returns the global step.
@@ -93,7 +100,7 @@ class Trainer:
         """
         latest = checkpoint.latest_checkpoint(self._options.output_dir)
         if latest:
-            self.global_step = checkpoint.restore(latest, self._state, self._model.config)
+            self.global_step = checkpoint.restore(latest, self._state, self._model.config, may_lack=loss_scale.NAMES)
             if self.global_step >= self._options.num_train_steps:
                 logging.info(
                     "%s is already at step %d of %d: nothing left to train",
@@ -191,7 +198,8 @@ class Trainer:
 
         @tf.function(reduce_retracing=True)
         def steps(iterator, first: tf.Tensor, count: tf.Tensor) -> dict[str, tf.Tensor]:
-            sums = dict.fromkeys((*_MEASURES, *self._model.loss_names), tf.constant(0.0))
+            names = (*_MEASURES, *(_OF_LOSS_SCALE if self._loss_scale else ()), *self._model.loss_names)
+            sums = dict.fromkeys(names, tf.constant(0.0))
             for offset in tf.range(count):
                 step = first + tf.cast(offset, tf.int64)
                 measured = strategy.run(self._replica_step, args=(next(iterator), step))
@@ -206,14 +214,26 @@ class Trainer:
         replica = context.replica_id_in_sync_group
         seed = tf.random.experimental.stateless_fold_in([self._options.random_seed, 0], step)
         seed = tf.random.experimental.stateless_fold_in(seed, replica)
-        values, gradients = local_gradients(self._model, self._variables, batch, seed, self._options.length_groups)
+        scale = self._loss_scale.value() if self._loss_scale else None
+        values, gradients = local_gradients(
+            self._model, self._variables, batch, seed, self._options.length_groups, scale
+        )
         gradients, norm = reduce_gradients(gradients)
         learning_rate = optimization.learning_rate_at(
             step, self._options.learning_rate, self._options.num_train_steps, self._options.num_warmup_steps
         )
-        self._optimizer.apply_gradients(gradients, learning_rate, step, optimization.clip_scale(norm))
-        once = tf.cast(tf.equal(replica, 0), tf.float32)  # these are the same on every replica
-        return {**values, "gradient_norm": once * norm, "learning_rate": once * learning_rate}
+        once = tf.cast(tf.equal(replica, 0), tf.float32)  # what follows is the same on every replica
+        measures = {**values, "learning_rate": once * learning_rate}
+        if self._loss_scale is None:
+            self._optimizer.apply_gradients(gradients, learning_rate, step, optimization.clip_scale(norm))
+            return {**measures, "gradient_norm": once * norm}
+        norm /= scale
+        update = functools.partial(
+            self._optimizer.apply_gradients, gradients, learning_rate, step, optimization.clip_scale(norm) / scale
+        )
+        left_out = self._loss_scale.apply(norm, update)
+        norm = tf.where(left_out > 0, 0.0, norm)
+        return {**measures, "gradient_norm": once * norm, "left_out": once * left_out, "loss_scale": once * scale}
 
 
 class _Every:

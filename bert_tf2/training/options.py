@@ -20,7 +20,10 @@ from bert_tf2.support.settings import (
 )
 
 # The values of --precision and their Keras dtype policies. Variables are always float32.
-POLICIES = {"float32": "float32", "bfloat16": "mixed_bfloat16"}
+POLICIES = {"float32": "float32", "tf32": "float32", "bfloat16": "mixed_bfloat16", "float16": "mixed_float16"}
+
+# A SavedModel has one of two precisions; TF32 is float32 with another product, and float16 is for training.
+PRECISION_OF_EXPORT = {"float32": "float32", "tf32": "float32", "bfloat16": "bfloat16", "float16": "float32"}
 
 MOST_STEPS = 2**31
 """The maximum of a number of steps; a larger one is a typing error."""
@@ -60,7 +63,19 @@ class VocabularyOptions(CaseOptions):
 
 
 @options
-class DeviceOptions(Options):
+class PrecisionOptions(Options):
+    """The floating-point precision."""
+
+    precision: str = setting(
+        "The type of the large products; variables, LayerNorm, softmax and logits stay float32.",
+        "float32",
+        group=TRAINING,
+        choices=tuple(POLICIES),
+    )
+
+
+@options
+class DeviceOptions(PrecisionOptions):
     """The devices: a TPU with use_tpu and the reference's flags; otherwise all visible GPUs, or the CPU."""
 
     use_tpu: bool = setting("Run on a TPU; otherwise on all visible GPUs or the CPU.", False, group=DEVICES)
@@ -69,14 +84,8 @@ class DeviceOptions(Options):
     gcp_project: str | None = setting("Project of the Cloud TPU, if it cannot be detected.", None, group=DEVICES)
     master: str | None = setting("Address of the TPU's master, if it has no tpu_name.", None, group=DEVICES)
     num_tpu_cores: int = setting("Number of TPU cores; only used with use_tpu.", 8, group=DEVICES, low=1)
-
-
-@options
-class PrecisionOptions(Options):
-    """The floating-point precision."""
-
-    precision: str = setting(
-        "The type of computations; variables stay float32.", "float32", group=TRAINING, choices=tuple(POLICIES)
+    deterministic: bool = setting(
+        "Use only operations that give the same bits in every run, also on GPUs; slower there.", False, group=DEVICES
     )
 
 
@@ -112,7 +121,7 @@ def output_folder(*results: str) -> str:
 
 
 @options
-class TrainingOptions(OptimizerOptions, PrecisionOptions, DeviceOptions, ModelOptions):
+class TrainingOptions(OptimizerOptions, DeviceOptions, ModelOptions):
     """The settings that all training scripts share."""
 
     output_dir: str = output_folder()
@@ -168,6 +177,7 @@ class TrainOptions(OptimizerOptions):
     Attributes:
       output_dir: the folder for checkpoints and TensorBoard events.
       num_train_steps, num_warmup_steps: the schedule; see optimization.learning_rate_at.
+      precision: as in PrecisionOptions; float16 trains with a loss scale.
       length_groups: the number of groups of similar length in each batch; see step.split_by_length.
       keep_checkpoint_max: the number of checkpoints to keep.
       log_steps: the number of steps between TensorBoard points; the first step also gets one.
@@ -177,6 +187,7 @@ class TrainOptions(OptimizerOptions):
     output_dir: str
     num_train_steps: int
     num_warmup_steps: int
+    precision: str = "float32"
     length_groups: int = 1
     keep_checkpoint_max: int = 5
     log_steps: int = 100

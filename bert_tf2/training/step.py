@@ -52,12 +52,18 @@ def _loss_terms(model, batch: Batch, dropout_seed: tf.Tensor, length_groups: int
 
 
 def local_gradients(
-    model, variables: Mapping[str, tf.Variable], batch: Batch, dropout_seed: tf.Tensor, length_groups: int = 1
+    model,
+    variables: Mapping[str, tf.Variable],
+    batch: Batch,
+    dropout_seed: tf.Tensor,
+    length_groups: int = 1,
+    loss_scale: tf.Tensor | None = None,
 ):
     """Computes this replica's part of the losses and their gradients; the sum over all replicas is the whole.
 
     Returns:
-      Losses by name (`loss` is their sum) and gradients by variable name, tf.Tensor or tf.IndexedSlices.
+      Losses by name (`loss` is their sum) and gradients by variable name, tf.Tensor or tf.IndexedSlices; the gradients
+      are multiplied by `loss_scale`.
     """
     context = tf.distribute.get_replica_context()
     with tf.GradientTape(watch_accessed_variables=False) as tape:
@@ -67,7 +73,8 @@ def local_gradients(
             weight = context.all_reduce("SUM", tf.stop_gradient(term.weight))
             values[term.name] = term._replace(weight=weight).mean()
         loss = tf.add_n(list(values.values()))
-    gradients = tape.gradient(loss, list(variables.values()))
+        scaled = loss if loss_scale is None else loss * loss_scale
+    gradients = tape.gradient(scaled, list(variables.values()))
     return {**values, "loss": loss}, dict(zip(variables, gradients, strict=True))
 
 

@@ -1,0 +1,67 @@
+"""What TensorFlow computes on, what is said about it, and settings of the whole process."""
+
+import pytest
+import tensorflow as tf
+
+from bert_tf2.training import devices
+from bert_tf2.training.options import POLICIES, DeviceOptions
+
+
+@pytest.fixture(autouse=True)
+def as_before():
+    before = tf.config.experimental.tensor_float_32_execution_enabled()
+    yield
+    tf.config.experimental.enable_tensor_float_32_execution(before)
+
+
+def test_the_first_line_names_devices_and_precision(log_lines):
+    strategy = devices.create_strategy(DeviceOptions(precision="float32"))
+    (line,) = (line for line in log_lines if line.startswith("Computing on"))
+    assert line.startswith("Computing on the CPU (") and line.endswith("cores), precision float32")
+    assert devices.computes_on(strategy) == "CPU" and devices.can_compile(strategy)
+
+
+def test_a_mirrored_strategy_counts_its_replicas():
+    two = tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"])
+    assert devices.computes_on(two) == "CPU"
+    assert devices._describe(two, []).endswith("cores), 2 replicas")
+
+
+@pytest.mark.parametrize("precision", POLICIES)
+def test_only_float32_forbids_tf32(precision):
+    devices.create_strategy(DeviceOptions(precision=precision))
+    assert tf.config.experimental.tensor_float_32_execution_enabled() == (precision != "float32")
+
+
+def test_a_gpu_that_tensorflow_cannot_use_is_reported(monkeypatch, log_lines):
+    monkeypatch.setattr(devices.glob, "glob", lambda pattern: ["/dev/nvidia0", "/dev/nvidia1"])
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    devices.create_strategy()
+    (line,) = (line for line in log_lines if "NVIDIA" in line)
+    assert line.startswith("this machine has 2 NVIDIA GPUs, but TensorFlow cannot use them and computes on the CPU")
+    assert "pip install 'tensorflow[and-cuda]'" in line
+    for hidden in ("", "-1"):  # hidden on purpose
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", hidden)
+        assert devices._unused_gpus() is None
+
+
+@pytest.mark.parametrize(
+    ("precision", "kind", "capabilities", "features", "words"),
+    [
+        ("tf32", "CPU", [], set(), "float32"),
+        ("tf32", "GPU", [(7, 5)], set(), "Ampere"),
+        ("tf32", "GPU", [(9, 0)], set(), None),
+        ("bfloat16", "CPU", [], {"avx2"}, "no instructions"),
+        ("bfloat16", "CPU", [], {"avx512_bf16"}, None),
+        ("bfloat16", "CPU", [], set(), None),  # unknown
+        ("bfloat16", "GPU", [(8, 0), (7, 0)], set(), "try float16"),
+        ("float16", "GPU", [(7, 0)], set(), None),
+        ("float16", "GPU", [(6, 1)], set(), "memory at most"),
+        ("float16", "CPU", [], {"avx512_bf16"}, "try bfloat16"),
+        ("float16", "TPU", [], set(), "bfloat16"),
+        ("float32", "GPU", [(6, 1)], set(), None),
+    ],
+)
+def test_a_precision_that_gains_nothing_is_doubted(precision, kind, capabilities, features, words):
+    doubt = devices._doubt(precision, kind, capabilities, features)
+    assert doubt is None if words is None else words in doubt
