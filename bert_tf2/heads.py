@@ -26,7 +26,7 @@ import tensorflow as tf
 
 from bert_tf2 import modeling, records, shapes
 from bert_tf2.config import BertConfig
-from bert_tf2.layers import Dense, DropoutSeeds, LayerNorm, OutputLayer, class_scores, dropout
+from bert_tf2.layers import Dense, DropoutSeeds, LayerNorm, OutputLayer, class_scores, dropout, fold_in
 from bert_tf2.losses import (
     NO_PREDICTIONS,
     LossTerm,
@@ -152,7 +152,7 @@ class _Model(keras.Model):
         if not training:
             return states
         # A separate stream: the encoder's dropouts derive theirs from the step's seed itself.
-        own = None if dropout_seed is None else tf.random.experimental.stateless_fold_in(dropout_seed, -1)
+        own = None if dropout_seed is None else fold_in(dropout_seed, -1)
         return dropout(states, _CLASSIFIER_DROPOUT, DropoutSeeds(own))
 
 

@@ -70,6 +70,15 @@ def create_initializer(initializer_range: float = 0.02) -> keras.initializers.In
     return keras.initializers.TruncatedNormal(stddev=initializer_range)
 
 
+# One algorithm for all devices and for XLA, so that a step draws the same numbers wherever it runs.
+_ALGORITHM = "philox"
+
+
+def fold_in(seed: tf.Tensor, number: tf.Tensor | int) -> tf.Tensor:
+    """A new seed, int32 [2], for each number: independent random numbers for each step, replica and dropout."""
+    return tf.random.experimental.stateless_fold_in(seed, number, alg=_ALGORITHM)
+
+
 class DropoutSeeds:
     """Makes one random seed for each dropout of a model, derived from the seed of the step.
 
@@ -84,7 +93,7 @@ class DropoutSeeds:
 
     def __call__(self) -> tf.Tensor:
         self._given += 1
-        return tf.random.experimental.stateless_fold_in(self._seed, self._given)
+        return fold_in(self._seed, self._given)
 
 
 _BITS_OF_RATE = 16
@@ -104,7 +113,7 @@ def dropout(x: tf.Tensor, rate: float | None, seeds: DropoutSeeds | None) -> tf.
     levels = 1 << _BITS_OF_RATE
     dropped = min(round(rate * levels), levels - 1)
     size = tf.size(x)
-    words = tf.random.stateless_uniform([(size + 1) // 2], seeds(), None, None, tf.uint32)
+    words = tf.random.stateless_uniform([(size + 1) // 2], seeds(), None, None, tf.uint32, alg=_ALGORITHM)
     bits = tf.reshape(tf.reshape(tf.bitcast(words, tf.uint16), [-1])[:size], tf.shape(x))
     keep = tf.cast(bits >= tf.constant(dropped, tf.uint16), tf.float32) * (levels / (levels - dropped))
     # In float32: rounded to bfloat16, the scale itself would be 0.15 % too small.

@@ -24,6 +24,7 @@ from absl import logging
 
 from bert_tf2 import checkpoint, optimization
 from bert_tf2.heads import Batch
+from bert_tf2.layers import fold_in
 from bert_tf2.support import environment, process
 from bert_tf2.support.errors import UserError
 from bert_tf2.training import loss_scale
@@ -188,9 +189,12 @@ class Trainer:
             way_back = f"; {latest} is there, the same command continues from it" if latest else ""
             raise UserError(f"{error}{way_back}") from error
 
-    def compiled_step(self):
-        """One training step as a graph, on the default strategy: (batch, step) -> measures. For benchmarks."""
-        return tf.function(self._replica_step)
+    def compiled_step(self, *, jit_compile: bool = False):
+        """One training step as a graph, on the default strategy: (batch, step) -> measures. For benchmarks and tests.
+
+        With `jit_compile`, XLA compiles all of it, which needs fixed shapes.
+        """
+        return tf.function(self._replica_step, jit_compile=jit_compile)
 
     def _compile(self):
         """Returns a graph function that runs several steps and returns the sums of their measures."""
@@ -212,8 +216,8 @@ class Trainer:
         """Runs one step on a replica's share of the batch; the returned measures are summed over the replicas."""
         context = tf.distribute.get_replica_context()
         replica = context.replica_id_in_sync_group
-        seed = tf.random.experimental.stateless_fold_in([self._options.random_seed, 0], step)
-        seed = tf.random.experimental.stateless_fold_in(seed, replica)
+        seed = fold_in([self._options.random_seed, 0], step)
+        seed = fold_in(seed, replica)
         scale = self._loss_scale.value() if self._loss_scale else None
         values, gradients = local_gradients(
             self._model, self._variables, batch, seed, self._options.length_groups, scale

@@ -8,6 +8,7 @@ import tensorflow as tf
 
 from bert_tf2 import optimization
 from bert_tf2.heads import Batch, LossTerm
+from bert_tf2.layers import fold_in
 
 
 def split_by_length(batch: Batch, groups: int, per_token: Collection[str]) -> list[Batch]:
@@ -42,7 +43,7 @@ def _loss_terms(model, batch: Batch, dropout_seed: tf.Tensor, length_groups: int
     features = model.record_kind.features
     per_token = {name for name, feature in features.items() if feature.length == "max_seq_length"}
     of_groups = [
-        model.loss_terms(part, dropout_seed=tf.random.experimental.stateless_fold_in(dropout_seed, group))
+        model.loss_terms(part, dropout_seed=fold_in(dropout_seed, group))
         for group, part in enumerate(split_by_length(batch, length_groups, per_token))
     ]
     return [

@@ -1,0 +1,37 @@
+"""The whole step, compiled by XLA as on a TPU, makes the update of the step that is not: dropout and all."""
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from small_models import MAKERS, batch_for, small_config
+
+from bert_tf2.training.devices import build_model
+from bert_tf2.training.loop import Trainer
+from bert_tf2.training.options import POLICIES, TrainOptions
+
+ONE = tf.distribute.get_strategy()
+CASES = [("pretraining", precision) for precision in ("float32", "bfloat16", "float16")]
+CASES += [(kind, "float32") for kind in MAKERS if kind != "pretraining"]
+
+
+@pytest.mark.parametrize(("kind", "precision"), CASES)
+def test_the_whole_step_compiles_to_the_same_update(kind, precision):
+    config = small_config(hidden_dropout_prob=0.1, attention_probs_dropout_prob=0.1)
+    model = build_model(ONE, lambda: MAKERS[kind](config, dtype=POLICIES[precision]), 1)
+    settings = {"learning_rate": 1e-3, "num_train_steps": 10, "num_warmup_steps": 0, "train_batch_size": 4}
+    trainer = Trainer(model, ONE, TrainOptions(output_dir="", precision=precision, **settings))
+    batch = {name: tf.constant(value) for name, value in batch_for(kind).items()}
+    before = {name: variable.numpy() for name, variable in trainer._state.items()}
+    found = []
+    for compiled in (False, True):
+        for name, variable in trainer._state.items():
+            variable.assign(before[name])
+        measures = trainer.compiled_step(jit_compile=compiled)(batch, tf.constant(3, tf.int64))
+        state = {name: variable.numpy() for name, variable in trainer._state.items()}
+        found.append(({name: float(value) for name, value in measures.items()}, state))
+    (plain, state), (compiled, compiled_state) = found
+    tolerance = 1e-4 if precision == "float32" else 0.05
+    assert plain == pytest.approx(compiled, rel=tolerance)
+    gradients = [name for name in state if name.endswith("/adam_m")]
+    of_plain, of_compiled = (np.concatenate([s[name].ravel() for name in gradients]) for s in (state, compiled_state))
+    assert np.linalg.norm(of_plain - of_compiled) < tolerance * np.linalg.norm(of_plain)
