@@ -164,7 +164,9 @@ class KerasFile(Weights):
         if not ours or not isinstance(arguments, dict) or not isinstance(arguments.get("config"), dict):
             raise UserError(f"{self.path}: holds a {said.get('module')}.{name}, which is not a model of this project")
         self.class_name = name
-        self.class_config = {key: arguments[key] for key in ("num_labels", "regression", "has_pooler") if key in arguments}
+        self.class_config = {
+            key: arguments[key] for key in ("num_labels", "regression", "has_pooler") if key in arguments
+        }
         try:
             self.config = BertConfig.from_dict(arguments["config"])
         except UserError as error:
