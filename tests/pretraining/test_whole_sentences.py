@@ -130,7 +130,7 @@ def test_the_same_flags_the_same_bytes_and_every_pass_other_masks(tmp_path):
 
 
 def test_shares_of_masks(tmp_path):
-    """15 % of the tokens of full examples, of these 80/10/10, every position alike: within four deviations."""
+    """15 % of the tokens of full examples, of these 80/10/10, every position alike."""
     rng = random.Random(5)
     options = options_for(tmp_path, max_seq_length=102, max_predictions_per_seq=20, short_seq_prob=0.0, dupe_factor=3)
     lines = [" ".join(rng.choices(LETTERS, k=10)) for _ in range(20_000)]
