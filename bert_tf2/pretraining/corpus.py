@@ -19,8 +19,8 @@ class Corpus:
 
     Attributes:
       ids: int32 [N], the tokens of all documents.
-      continues: N bytes, 1 where a token continues a word: its entry of the vocabulary begins with `##`, or it
-        is not the first one between two spaces.
+      continues: N bytes, 1 where a token continues a word: where its entry of the vocabulary begins with `##`, or with
+        the word boundaries "spaces", where it is not the first token between two spaces.
       bounds: sentence i is `ids[bounds[i]:bounds[i + 1]]`.
       documents: the first sentence of each document and the one after its last.
     """
@@ -93,7 +93,7 @@ def read(input_files: Iterable[str], tokenizer: tokenization.FullTokenizer, word
 
 
 class _WordsAtSpaces:
-    """Notes where words begin.
+    """Joins words to sentences, and notes where words begin.
 
     Attributes:
       continues: see Corpus.

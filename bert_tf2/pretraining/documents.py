@@ -17,7 +17,7 @@ from typing import Protocol
 from bert_tf2.pretraining import whole_sentences
 from bert_tf2.support import files, progress
 
-SPACES = re.compile("[\\t\\n\\r \\u00a0\\u1680\\u2000-\\u200a\\u202f\\u205f\\u3000]+")
+SPACES = re.compile(r"[\t\n\r \u00a0\u1680\u2000-\u200a\u202f\u205f\u3000]+")
 """What the tokenizer takes for spaces, which always end a word: no rule of it looks across them."""
 
 
@@ -62,7 +62,8 @@ class Document:
         sentence: list[str] = []
         for word in words:
             sentence += word
-            self.continues += bytes(min(len(word), 1)) + b"\1" * (len(word) - 1)
+            if word:
+                self.continues += b"\0" + b"\1" * (len(word) - 1)
         self.append(sentence)
 
     def __len__(self) -> int:
