@@ -1,6 +1,7 @@
 """The encoder with heads on top: one model per task, with its logits and its loss.
 
     PretrainingModel   masked words from sequence_output, next sentence from pooled_output
+    MaskedLMModel      masked words alone
     ClassifierModel    one label (or number) per example from pooled_output
     SpanModel          where an answer starts and ends, from sequence_output
     TaggingModel       one label per token from sequence_output
@@ -93,6 +94,7 @@ class _Model(keras.Model):
       heads: its heads, keys of `weights.names.HEADS`, which names their variables.
       labels_of: "texts" or "tokens", the objects that are labelled, if the constructor takes num_labels; else None.
       uses_pooler: whether its loss depends on pooled_output. If not, the pooler gets no gradient and is not trained.
+      has_pooler: whether the pooler is one of its variables in checkpoints.
       loss_names: the names of the terms of loss_terms, in order.
       record_kind: the table of its features, used for their shapes.
     """
@@ -100,6 +102,7 @@ class _Model(keras.Model):
     heads: tuple[str, ...]
     labels_of: str | None = None
     uses_pooler: bool
+    has_pooler = True
     loss_names: tuple[str, ...] = ("loss",)
     record_kind: records.RecordKind
 
@@ -157,21 +160,23 @@ class _Model(keras.Model):
 
 
 @keras.saving.register_keras_serializable(package="bert_tf2")
-class PretrainingModel(_Model):
-    """Masked words and next sentences, from records.PRETRAINING."""
+class MaskedLMModel(_Model):
+    """Masked words alone, from records.MASKED_WORDS."""
 
-    heads = ("masked_lm", "next_sentence")
-    uses_pooler = True
-    loss_names = ("masked_lm_loss", "next_sentence_loss")
-    record_kind = records.PRETRAINING
+    heads = ("masked_lm",)
+    uses_pooler = False
+    loss_names = ("masked_lm_loss",)
+    record_kind = records.MASKED_WORDS
 
-    def __init__(self, config: BertConfig, **kwargs):
+    def __init__(self, config: BertConfig, has_pooler: bool = True, **kwargs):
+        """`has_pooler`: see _Model; no loss trains the pooler of this model."""
         super().__init__(config, **kwargs)
+        self.has_pooler = has_pooler
         self.masked_lm = MaskedLMHead(config, name="masked_lm", dtype=self.dtype_policy)
-        self.next_sentence = OutputLayer(
-            2, config.hidden_size, config.initializer_range, name="next_sentence", dtype=self.dtype_policy
-        )
         self.built = True
+
+    def get_config(self) -> dict:
+        return {**super().get_config(), **({} if self.has_pooler else {"has_pooler": False})}
 
     def call(self, batch: Batch, training: bool = False, dropout_seed: tf.Tensor | None = None) -> tf.Tensor:
         """Scores every word at `masked_lm_positions`, int [B, P] -> float32 logits [B, P, V]."""
@@ -181,10 +186,9 @@ class PretrainingModel(_Model):
         logits = self.masked_lm(states, self.bert.get_embedding_table())
         return tf.reshape(logits, [*get_shape_list(batch["masked_lm_positions"]), self.config.vocab_size])
 
-    def _predictions(self, batch: Batch, training: bool, dropout_seed: tf.Tensor | None):
-        self.check(batch, "masked_lm_positions", "masked_lm_ids", "masked_lm_weights", "next_sentence_labels")
-        output = self.encode(batch, training, dropout_seed)
-        masked_lm = get_masked_lm_output(
+    def _masked_words(self, batch: Batch, output: modeling.BertOutput):
+        """See losses.get_masked_lm_output."""
+        return get_masked_lm_output(
             self.masked_lm,
             output.sequence_output,
             self.bert.get_embedding_table(),
@@ -192,10 +196,50 @@ class PretrainingModel(_Model):
             batch["masked_lm_ids"],
             batch["masked_lm_weights"],
         )
+
+    def loss_terms(self, batch: Batch, dropout_seed: tf.Tensor) -> list[LossTerm]:
+        self.check(batch, "masked_lm_positions", "masked_lm_ids", "masked_lm_weights")
+        _, word_loss, _ = self._masked_words(batch, self.encode(batch, True, dropout_seed))
+        return [masked_lm_loss_term(word_loss, batch["masked_lm_weights"])]
+
+    def outputs(self, batch: Batch) -> dict[str, tf.Tensor]:
+        """For the metrics, per prediction [B, P]: `masked_lm_example_loss` and `masked_lm_predictions`."""
+        self.check(batch, "masked_lm_positions", "masked_lm_ids", "masked_lm_weights")
+        _, word_loss, log_probs = self._masked_words(batch, self.encode(batch))
+        return _word_outputs(batch, word_loss, log_probs)
+
+
+def _word_outputs(batch: Batch, losses: tf.Tensor, log_probs: tf.Tensor) -> dict[str, tf.Tensor]:
+    shape = get_shape_list(batch["masked_lm_ids"])
+    guesses = tf.argmax(log_probs, axis=-1, output_type=tf.int32)
+    return {
+        "masked_lm_example_loss": tf.reshape(losses, shape),
+        "masked_lm_predictions": tf.reshape(guesses, shape),
+    }
+
+
+@keras.saving.register_keras_serializable(package="bert_tf2")
+class PretrainingModel(MaskedLMModel):
+    """Masked words and next sentences, from records.PRETRAINING."""
+
+    heads = ("masked_lm", "next_sentence")
+    uses_pooler = True
+    loss_names = ("masked_lm_loss", "next_sentence_loss")
+    record_kind = records.PRETRAINING
+
+    def __init__(self, config: BertConfig, **kwargs):
+        super().__init__(config, **kwargs)
+        self.next_sentence = OutputLayer(
+            2, config.hidden_size, config.initializer_range, name="next_sentence", dtype=self.dtype_policy
+        )
+
+    def _predictions(self, batch: Batch, training: bool, dropout_seed: tf.Tensor | None):
+        self.check(batch, "masked_lm_positions", "masked_lm_ids", "masked_lm_weights", "next_sentence_labels")
+        output = self.encode(batch, training, dropout_seed)
         next_sentence = get_next_sentence_output(
             self.next_sentence, output.pooled_output, batch["next_sentence_labels"]
         )
-        return masked_lm, next_sentence
+        return self._masked_words(batch, output), next_sentence
 
     def loss_terms(self, batch: Batch, dropout_seed: tf.Tensor) -> list[LossTerm]:
         """The two losses, which are added with equal weight as in the paper."""
@@ -208,11 +252,8 @@ class PretrainingModel(_Model):
     def outputs(self, batch: Batch) -> dict[str, tf.Tensor]:
         """For the metrics: per prediction [B, P] `masked_lm_*`, per example [B] `next_sentence_*`."""
         (_, word_loss, word_log_probs), (_, sentence_loss, sentence_log_probs) = self._predictions(batch, False, None)
-        shape = get_shape_list(batch["masked_lm_ids"])
-        guesses = tf.argmax(word_log_probs, axis=-1, output_type=tf.int32)
         return {
-            "masked_lm_example_loss": tf.reshape(word_loss, shape),
-            "masked_lm_predictions": tf.reshape(guesses, shape),
+            **_word_outputs(batch, word_loss, word_log_probs),
             "next_sentence_example_loss": sentence_loss,
             "next_sentence_predictions": tf.argmax(sentence_log_probs, axis=-1, output_type=tf.int32),
         }
@@ -353,5 +394,5 @@ class TaggingModel(_Model):
         return {"predictions": tf.argmax(self(batch), axis=-1, output_type=tf.int32)}
 
 
-MODELS = (PretrainingModel, SpanModel, ClassifierModel, TaggingModel)
+MODELS = (PretrainingModel, SpanModel, ClassifierModel, TaggingModel, MaskedLMModel)
 """All models; weights.models.make_model uses the first one that fits."""

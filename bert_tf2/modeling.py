@@ -193,12 +193,13 @@ class BertModel(keras.Model):
     `dtype="mixed_bfloat16"` computes in bfloat16; variables, LayerNorm and softmax stay float32.
 
     Attributes:
-      heads, labels_of, uses_pooler: class attributes as in the models of `heads`.
+      heads, labels_of, uses_pooler, has_pooler: class attributes as in the models of `heads`.
     """
 
     heads: tuple[str, ...] = ()
     labels_of: str | None = None
     uses_pooler = True
+    has_pooler = True
 
     def __init__(self, config: BertConfig, *, name: str = "bert", **kwargs):
         super().__init__(name=name, **kwargs)

@@ -55,15 +55,19 @@ _TOKENS = {
     "segment_ids": Feature("int64", "max_seq_length", below="type_vocab_size"),
 }
 
-PRETRAINING = RecordKind(
-    "pretraining",
+MASKED_WORDS = RecordKind(
+    "pretraining (masked words only)",
     {
         **_TOKENS,
         "masked_lm_positions": Feature("int64", "max_predictions_per_seq", below="max_seq_length"),
         "masked_lm_ids": Feature("int64", "max_predictions_per_seq", below="vocab_size"),
         "masked_lm_weights": Feature("float32", "max_predictions_per_seq", below=_LARGEST_WEIGHT),
-        "next_sentence_labels": Feature("int64", 1, below=2),
     },
+)
+
+PRETRAINING = RecordKind(
+    "pretraining",
+    {**MASKED_WORDS.features, "next_sentence_labels": Feature("int64", 1, below=2)},
 )
 
 CLASSIFICATION = RecordKind(
@@ -348,11 +352,13 @@ def _allowed(feature: Feature, limit: float) -> str:
 
 
 _SIZES_OF_MODEL = ("vocab_size", "type_vocab_size")
+# What to do about a record that lacks a feature.
+_ADVICE = {"next_sentence_labels": ", so it is for masked words only; give --objective=mlm"}
 
 
 def _feature_problem(name: str, feature: Feature, found, sizes: Sizes) -> str | None:
     if found is None:
-        return f"has no feature {name}"
+        return f"has no feature {name}{_ADVICE.get(name, '')}"
     values = found.int64_list.value if feature.dtype == "int64" else found.float_list.value
     wanted = _size(feature.length, sizes)
     if not values:

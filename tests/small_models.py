@@ -18,6 +18,7 @@ VOCAB, LENGTH, PREDICTIONS, LABELS = 23, 10, 4, 3
 
 MAKERS = {
     "pretraining": heads.PretrainingModel,
+    "masked_words": heads.MaskedLMModel,
     "classifier": lambda config, **kwargs: heads.ClassifierModel(config, LABELS, **kwargs),
     "span": heads.SpanModel,
     "tagging": lambda config, **kwargs: heads.TaggingModel(config, LABELS, **kwargs),

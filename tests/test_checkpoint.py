@@ -78,6 +78,13 @@ HEADS = {
         "cls/seq_relationship/output_weights": [2, 8],
         "cls/seq_relationship/output_bias": [2],
     },
+    "masked_words": {
+        "cls/predictions/transform/dense/kernel": [8, 8],
+        "cls/predictions/transform/dense/bias": [8],
+        "cls/predictions/transform/LayerNorm/beta": [8],
+        "cls/predictions/transform/LayerNorm/gamma": [8],
+        "cls/predictions/output_bias": [23],
+    },
     "span": {"cls/squad/output_weights": [2, 8], "cls/squad/output_bias": [2]},
     "classifier": {"output_weights": [3, 8], "output_bias": [3]},
     "tagging": {"output_weights": [3, 8], "output_bias": [3]},

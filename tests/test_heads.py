@@ -137,6 +137,29 @@ def test_masked_lm_equals_numpy(hidden_act):
     np.testing.assert_array_equal(outputs["next_sentence_predictions"], sentence.argmax(-1))
 
 
+def test_masked_words_alone_are_those_of_pretraining():
+    both, batch = small_model("pretraining"), small_batch()
+    alone = small_model("masked_words")
+    values = {name: variable.numpy() for name, variable in checkpoint.tf1_variables(both).items()}
+    for name, variable in checkpoint.tf1_variables(alone).items():
+        variable.assign(values[name])
+    of_both = loss_values(both, batch)
+    found = loss_values(alone, batch)
+    assert tuple(found) == alone.loss_names == ("masked_lm_loss",)
+    np.testing.assert_allclose(found["masked_lm_loss"], of_both["masked_lm_loss"], rtol=1e-6)
+    of_both, found = both.outputs(tensors(batch)), alone.outputs(tensors(batch))
+    assert {*found} == {"masked_lm_example_loss", "masked_lm_predictions"}
+    for name, value in found.items():
+        np.testing.assert_allclose(value, of_both[name], rtol=1e-5)
+
+
+def test_a_model_without_a_pooler_has_the_names_of_none():
+    model = heads.MaskedLMModel(small_config(), has_pooler=False)
+    whole = checkpoint.tf1_variables(heads.MaskedLMModel(small_config()))
+    assert {*whole} - {*checkpoint.tf1_variables(model)} == {"bert/pooler/dense/kernel", "bert/pooler/dense/bias"}
+    assert heads.MaskedLMModel.from_config(model.get_config()).has_pooler is False
+
+
 def test_a_batch_without_predictions_has_loss_zero():
     model, batch = small_model("pretraining"), small_batch()
     batch["masked_lm_weights"][:] = 0

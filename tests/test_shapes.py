@@ -177,6 +177,7 @@ def test_layers_and_gather_indexes(models):
 
 NEEDED = {
     "pretraining": ("masked_lm_positions", "masked_lm_ids", "masked_lm_weights", "next_sentence_labels"),
+    "masked_words": ("masked_lm_positions", "masked_lm_ids", "masked_lm_weights"),
     "classifier": ("label_ids",),
     "span": ("start_positions", "end_positions"),
     "tagging": ("label_ids",),

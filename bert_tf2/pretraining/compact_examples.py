@@ -18,9 +18,10 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from bert_tf2 import tokenization
+from bert_tf2.pretraining import whole_sentences
 from bert_tf2.pretraining.corpus import Corpus
 from bert_tf2.pretraining.draws import Draws
-from bert_tf2.pretraining.options import NUM_DELIMITERS, PretrainingDataOptions
+from bert_tf2.pretraining.options import PretrainingDataOptions
 from bert_tf2.support import progress
 
 
@@ -38,8 +39,8 @@ class CompactExamples:
 
     Attributes:
       starts_a, starts_b: where segments A and B begin in the ids of the corpus.
-      lengths_a, lengths_b: the numbers of their tokens.
-      random_next: 1 where B is from a random place, otherwise 0.
+      lengths_a, lengths_b: the numbers of their tokens; 0 for B in examples that are no pairs.
+      random_next: 1 where B is from a random place, otherwise 0; empty if the examples are no pairs.
       masked: the masked tokens of all examples, counted from the first token of A, without the delimiters; those of
         one example in the order in which they were drawn.
       replacements: for each of them the id that replaces the token, or -1 if it stays.
@@ -91,7 +92,8 @@ class _Maker:
         self._options, self._draws, self._examples = options, draws, examples
         self._mask = tokenizer.vocab["[MASK]"]
         self._words = list(tokenizer.vocab.values())
-        self._max_num_tokens = options.max_seq_length - NUM_DELIMITERS
+        self._max_num_tokens = options.max_seq_length - options.num_delimiters
+        self._segments_begin_words = options.word_boundaries == "spaces"
         self._num_to_predict: dict[int, int] = {}
 
     def add_document(self, number: int) -> None:
@@ -101,6 +103,10 @@ class _Maker:
         target = self._max_num_tokens
         if draws.random() < self._options.short_seq_prob:
             target = 2 + draws.below(target - 1)
+        if self._options.objective == "mlm":
+            for start, stop in whole_sentences.spans(bounds, first, last, target):
+                self._add(start, stop - start, 0, 0)
+            return
         while first < last:
             start_a = bounds[first]
             stop = bisect_left(bounds, start_a + target, first + 1, last)
@@ -114,13 +120,18 @@ class _Maker:
             if length_a + length_b > self._max_num_tokens:
                 front_a, length_a, front_b, length_b = self._truncate(length_a, length_b)
                 start_a, start_b = start_a + front_a, start_b + front_b
-            examples.starts_a.append(start_a)
-            examples.starts_b.append(start_b)
-            examples.lengths_a.append(length_a)
-            examples.lengths_b.append(length_b)
             examples.random_next.append(is_random_next)
-            self._mask_tokens(start_a, length_a, start_b, length_b)
+            self._add(start_a, length_a, start_b, length_b)
             first = middle if is_random_next else stop
+
+    def _add(self, start_a: int, length_a: int, start_b: int, length_b: int) -> None:
+        """Adds an example, and masks it."""
+        examples = self._examples
+        examples.starts_a.append(start_a)
+        examples.starts_b.append(start_b)
+        examples.lengths_a.append(length_a)
+        examples.lengths_b.append(length_b)
+        self._mask_tokens(start_a, length_a, start_b, length_b)
 
     def _random_segment(self, own: int, num_tokens: int) -> tuple[int, int]:
         """The start and the length of the segment of `examples._random_segment`."""
@@ -156,12 +167,13 @@ class _Maker:
         count = length_a + length_b
         wanted = self._num_to_predict.get(count)
         if wanted is None:
-            wanted = self._num_to_predict[count] = self._options.num_to_predict(count + NUM_DELIMITERS)
+            wanted = self._num_to_predict[count] = self._options.num_to_predict(count + self._options.num_delimiters)
         if self._options.do_whole_word_mask:
-            continues = self._continues
-            masked = self._choose_words(
-                continues[start_a : start_a + length_a] + continues[start_b : start_b + length_b], wanted
-            )
+            of_a = self._continues[start_a : start_a + length_a]
+            of_b = self._continues[start_b : start_b + length_b]
+            if self._segments_begin_words and of_b:
+                of_b = b"\0" + of_b[1:]
+            masked = self._choose_words(of_a + of_b, wanted)
         else:
             masked = self._draws.shuffled(count, min(wanted, count))
         examples = self._examples
@@ -190,7 +202,7 @@ def batches(
     options: PretrainingDataOptions,
     rows_per_batch: int,
 ) -> Iterator[dict[str, np.ndarray]]:
-    """Yields the features of `records.PRETRAINING` of all examples, in the order in which they are written.
+    """Yields the features of the records of all examples, in the order in which they are written.
 
     Args:
       examples, corpus, tokenizer, options: see `make`.
@@ -214,12 +226,16 @@ def batches(
 
 
 def _features(
-    views: dict[str, np.ndarray], rows: np.ndarray, ids: np.ndarray, special: Sequence[int], options
+    views: dict[str, np.ndarray],
+    rows: np.ndarray,
+    ids: np.ndarray,
+    special: Sequence[int],
+    options: PretrainingDataOptions,
 ) -> dict[str, np.ndarray]:
     """The features of examples `rows`, padded with zeros."""
     cls_id, sep_id = special
     length_a, length_b = (views[name][rows, None].astype(np.int64) for name in ("lengths_a", "lengths_b"))
-    last_a, last = length_a + 1, length_a + length_b + 2  # the places of the two [SEP]
+    last_a, last = length_a + 1, length_a + length_b + options.num_delimiters - 1  # the places of the [SEP]
     place = np.arange(options.max_seq_length)
     in_b, used = place > last_a, place <= last
     source = np.where(in_b, views["starts_b"][rows, None] - last_a - 1, views["starts_a"][rows, None] - 1) + place
@@ -232,15 +248,17 @@ def _features(
     labels = np.take_along_axis(input_ids, positions, axis=1) * is_masked
     row, column = np.nonzero(is_masked & (replacements >= 0))
     input_ids[row, positions[row, column]] = replacements[row, column]
-    return {
+    features = {
         "input_ids": input_ids,
         "input_mask": used.view(np.uint8),
         "segment_ids": (in_b & used).view(np.uint8),
         "masked_lm_positions": positions,
         "masked_lm_ids": labels,
         "masked_lm_weights": is_masked.astype(np.float32),
-        "next_sentence_labels": views["random_next"][rows, None],
     }
+    if options.objective == "mlm_nsp":
+        features["next_sentence_labels"] = views["random_next"][rows, None]
+    return features
 
 
 def _masked(

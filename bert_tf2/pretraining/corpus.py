@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable
 import numpy as np
 
 from bert_tf2 import tokenization
+from bert_tf2.pretraining.documents import SPACES
 from bert_tf2.support import files, progress
 
 
@@ -18,7 +19,8 @@ class Corpus:
 
     Attributes:
       ids: int32 [N], the tokens of all documents.
-      continues: N bytes, 1 where a token continues a word: its entry of the vocabulary begins with `##`.
+      continues: N bytes, 1 where a token continues a word: where its entry of the vocabulary begins with `##`, or with
+        the word boundaries "spaces", where it is not the first token between two spaces.
       bounds: sentence i is `ids[bounds[i]:bounds[i + 1]]`.
       documents: the first sentence of each document and the one after its last.
     """
@@ -27,6 +29,9 @@ class Corpus:
     continues: bytes
     bounds: array
     documents: list[tuple[int, int]]
+
+
+_ID_SIZE = array("i").itemsize
 
 
 class _Words(dict):
@@ -47,7 +52,7 @@ class _Words(dict):
         return ids
 
 
-def read(input_files: Iterable[str], tokenizer: tokenization.FullTokenizer) -> Corpus:
+def read(input_files: Iterable[str], tokenizer: tokenization.FullTokenizer, word_boundaries: str = "pieces") -> Corpus:
     """Reads text files: the documents of `documents.read_documents`, in the same order.
 
     What is between two spaces is tokenized on its own, because a space always ends a word: no rule of the tokenizer
@@ -56,6 +61,7 @@ def read(input_files: Iterable[str], tokenizer: tokenization.FullTokenizer) -> C
     Args:
       input_files: text files.
       tokenizer: a FullTokenizer with the rules of this project (see `FullTokenizer.has_own_rules`).
+      word_boundaries: "pieces" or "spaces", see PretrainingDataOptions.
 
     Raises:
       UserError: a file is missing, or a line is not UTF-8 (the message has the line number).
@@ -63,12 +69,16 @@ def read(input_files: Iterable[str], tokenizer: tokenization.FullTokenizer) -> C
     """
     words = _Words(lambda word: array("i", tokenizer.convert_tokens_to_ids(tokenizer.tokenize(word))).tobytes())
     ids, bounds, documents, first = array("i"), array("q", [0]), [], 0
+    at_spaces = _WordsAtSpaces() if word_boundaries == "spaces" else None
     for input_file in input_files:
         total = files.count_lines(input_file)
         for line in progress.track(files.read_lines(input_file), f"Reading {input_file}", total, "lines"):
             text = line.strip()
             if text:
-                sentence = b"".join(map(words.__getitem__, text.split(" ")))
+                if at_spaces is None:
+                    sentence = b"".join(map(words.__getitem__, text.split(" ")))
+                else:
+                    sentence = at_spaces.joined(map(words.__getitem__, SPACES.split(text)))
                 if sentence:
                     ids.frombytes(sentence)
                     bounds.append(len(ids))
@@ -78,7 +88,26 @@ def read(input_files: Iterable[str], tokenizer: tokenization.FullTokenizer) -> C
     if len(bounds) - 1 > first:
         documents.append((first, len(bounds) - 1))
     tokens = np.frombuffer(ids, np.int32) if ids else np.zeros(0, np.int32)
-    return Corpus(tokens, _continues(tokenizer)[tokens].tobytes(), bounds, documents)
+    continues = _continues(tokenizer)[tokens].tobytes() if at_spaces is None else bytes(at_spaces.continues)
+    return Corpus(tokens, continues, bounds, documents)
+
+
+class _WordsAtSpaces:
+    """Joins words to sentences, and notes where words begin.
+
+    Attributes:
+      continues: see Corpus.
+    """
+
+    def __init__(self) -> None:
+        self.continues = bytearray()
+
+    def joined(self, words: Iterable[bytes]) -> bytes:
+        """Joins the ids of the words of a sentence."""
+        present = [word for word in words if word]
+        for word in present:
+            self.continues += b"\0" + b"\1" * (len(word) // _ID_SIZE - 1)
+        return b"".join(present)
 
 
 def _continues(tokenizer: tokenization.FullTokenizer) -> np.ndarray:

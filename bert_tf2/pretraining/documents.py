@@ -8,12 +8,17 @@ from __future__ import annotations
 
 import bisect
 import dataclasses
+import re
 import sys
 from array import array
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Protocol
 
+from bert_tf2.pretraining import whole_sentences
 from bert_tf2.support import files, progress
+
+SPACES = re.compile(r"[\t\n\r \u00a0\u1680\u2000-\u200a\u202f\u205f\u3000]+")
+"""What the tokenizer takes for spaces, which always end a word: no rule of it looks across them."""
 
 
 class Tokenizer(Protocol):
@@ -27,12 +32,18 @@ class Tokenizer(Protocol):
 
 
 class Document:
-    """The tokens of a document in one list, and the position at which each sentence ends."""
+    """The tokens of a document in one list, and the position at which each sentence ends.
 
-    __slots__ = ("_bounds", "tokens")
+    Attributes:
+      tokens: the tokens.
+      continues: for each token 1 if it continues a word, otherwise 0; None if its beginning, `##`, tells this.
+    """
+
+    __slots__ = ("_bounds", "continues", "tokens")
 
     def __init__(self, sentences: Iterable[Sequence[str]] = ()):
         self.tokens: list[str] = []
+        self.continues: bytearray | None = None
         self._bounds = array("q", [0])  # sentence i is tokens[_bounds[i]:_bounds[i + 1]]
         for sentence in sentences:
             self.append(sentence)
@@ -43,6 +54,17 @@ class Document:
             # Equal tokens share one str object, which takes 8 bytes per token instead of about 60.
             self.tokens.extend(map(sys.intern, sentence))
             self._bounds.append(len(self.tokens))
+
+    def append_words(self, words: Iterable[Sequence[str]]) -> None:
+        """Adds a sentence of words, each of which is its tokens. All sentences of a document are added in this way."""
+        if self.continues is None:
+            self.continues = bytearray()
+        sentence: list[str] = []
+        for word in words:
+            sentence += word
+            if word:
+                self.continues += b"\0" + b"\1" * (len(word) - 1)
+        self.append(sentence)
 
     def __len__(self) -> int:
         """The number of sentences."""
@@ -55,6 +77,11 @@ class Document:
     def segment(self, first: int, stop: int) -> Segment:
         """Sentences `first` to `stop - 1`."""
         return Segment(self, self._bounds[first], self._bounds[stop])
+
+    def spans(self, num_tokens: int) -> Iterator[Segment]:
+        """Yields the whole document in segments; see whole_sentences.spans."""
+        for start, stop in whole_sentences.spans(self._bounds, 0, len(self), num_tokens):
+            yield Segment(self, start, stop)
 
 
 @dataclasses.dataclass
@@ -74,6 +101,12 @@ class Segment:
     def tokens(self) -> list[str]:
         return self.document.tokens[self.start : self.stop]
 
+    @property
+    def continues(self) -> bytes | None:
+        """Like Document.continues; the first token of a segment begins a word, even if the segment was cut there."""
+        known = self.document.continues
+        return None if known is None else b"\0" + known[self.start + 1 : self.stop]
+
     def pop(self, index: int = -1) -> None:
         """Removes the last token, or the first one if `index` is 0."""
         if index:
@@ -82,8 +115,10 @@ class Segment:
             self.start += 1
 
 
-def read_documents(input_files: Iterable[str], tokenizer: Tokenizer) -> Iterator[Document]:
-    """Yields the documents of text files.
+def read_documents(
+    input_files: Iterable[str], tokenizer: Tokenizer, word_boundaries: str = "pieces"
+) -> Iterator[Document]:
+    """Yields the documents of text files; `word_boundaries` is that of PretrainingDataOptions.
 
     As in the reference, the end of a file does not end a document, and a line without tokens (for example a control
     character) is neither a sentence nor a blank line.
@@ -97,7 +132,10 @@ def read_documents(input_files: Iterable[str], tokenizer: Tokenizer) -> Iterator
         for line in progress.track(files.read_lines(input_file), f"Reading {input_file}", total, "lines"):
             text = line.strip()
             if text:
-                document.append(tokenizer.tokenize(text))
+                if word_boundaries == "spaces":
+                    document.append_words(map(tokenizer.tokenize, SPACES.split(text)))
+                else:
+                    document.append(tokenizer.tokenize(text))
             elif document:
                 yield document
                 document = Document()

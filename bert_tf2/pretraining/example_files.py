@@ -38,7 +38,8 @@ def write_instance_to_example_files(
 
     Args:
       instances: objects with the attributes `tokens`, `segment_ids`, `masked_lm_positions`, `masked_lm_labels` and
-        `is_random_next`, such as TrainingInstance.
+        `is_random_next`, such as TrainingInstance. If `is_random_next` is None, which it then is in all of them, the
+        records are for masked words only.
       tokenizer: converts the tokens to ids.
       max_seq_length, max_predictions_per_seq: the lengths to which the features are padded.
       output_files: the names of the files.
@@ -70,6 +71,7 @@ def _columns(rows: Sequence[dict[str, list]]) -> dict[str, np.ndarray]:
     return {
         name: np.array([row[name] for row in rows], feature.dtype)
         for name, feature in records.PRETRAINING.features.items()
+        if name in rows[0]
     }
 
 
@@ -114,6 +116,7 @@ def _features(
         )
     padding = [0] * (max_seq_length - len(input_ids))
     no_predictions = [0] * (max_predictions_per_seq - len(masked_lm_ids))
+    of_pair = {} if instance.is_random_next is None else {"next_sentence_labels": [int(instance.is_random_next)]}
     return {
         "input_ids": input_ids + padding,
         "input_mask": [1] * len(input_ids) + padding,
@@ -121,7 +124,7 @@ def _features(
         "masked_lm_positions": [*instance.masked_lm_positions, *no_predictions],
         "masked_lm_ids": masked_lm_ids + no_predictions,
         "masked_lm_weights": [1.0] * len(masked_lm_ids) + [0.0] * len(no_predictions),
-        "next_sentence_labels": [int(instance.is_random_next)],
+        **of_pair,
     }
 
 
@@ -139,7 +142,7 @@ def _rows(
             tokens=tokenizer.convert_ids_to_tokens(row["input_ids"][:length]),
             masked_lm_positions=row["masked_lm_positions"][:num_masked],
             masked_lm_labels=tokenizer.convert_ids_to_tokens(row["masked_lm_ids"][:num_masked]),
-            is_random_next=bool(row["next_sentence_labels"][0]),
+            is_random_next=bool(row["next_sentence_labels"][0]) if "next_sentence_labels" in row else None,
         )
         examples.append((example, row))
     return examples
@@ -161,11 +164,14 @@ def _in_words(instance: TrainingInstance) -> dict[str, str]:
         replacement = instance.tokens[position]
         how = {"[MASK]": "", label: " (kept)"}.get(replacement, " (a random word)")
         found.append(f"{label} -> {replacement}{how}")
-    return {
+    words = {
         "tokens": " ".join(map(tokenization.printable_text, instance.tokens)),
         "to predict": ", ".join(found),
-        "next": "the second text is a random one" if instance.is_random_next else "the second text follows the first",
     }
+    if instance.is_random_next is not None:
+        how = "is a random one" if instance.is_random_next else "follows the first"
+        words["next"] = f"the second text {how}"
+    return words
 
 
 def run(options: CreatePretrainingDataOptions) -> None:
@@ -216,7 +222,7 @@ def make_files(
     Raises:
       UserError: a file is missing or not UTF-8, or an output cannot be written.
     """
-    text = corpus.read(input_files, tokenizer)
+    text = corpus.read(input_files, tokenizer, options.word_boundaries)
     examples = compact_examples.make(text, tokenizer, options, Draws(random.Random(seed)))
     batches = functools.partial(compact_examples.batches, examples, text, tokenizer, options)
     first = _rows(next(batches(_LOGGED_EXAMPLES), {}), tokenizer)
@@ -237,6 +243,7 @@ def next_command(output_files: Sequence[str], options: CreatePretrainingDataOpti
         output_dir=os.path.join(os.path.dirname(output_files[0]), "pretraining_output"),
         max_seq_length=options.max_seq_length,
         max_predictions_per_seq=options.max_predictions_per_seq,
+        objective=None if options.objective == "mlm_nsp" else options.objective,
     )
 
 

@@ -13,6 +13,8 @@ for two tasks:
   random word, and 10 % the original token. [MASK] never occurs in fine-tuning, so the model must learn to represent
   every token, masked or not.
 
+Without next sentence prediction (`objective` "mlm"), an example is one segment, [CLS] A [SEP].
+
 Every document is used `dupe_factor` times, with other pairs and masks each time.
 
 For the same files, options and seed the examples are those of google-research/bert's create_pretraining_data.py, in the
@@ -29,17 +31,17 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from bert_tf2.pretraining.documents import Document, Segment, Tokenizer, read_documents
 from bert_tf2.pretraining.masking import choose_predictions, shuffle
-from bert_tf2.pretraining.options import NUM_DELIMITERS, PretrainingDataOptions
+from bert_tf2.pretraining.options import PretrainingDataOptions
 from bert_tf2.support import progress
 
 
 @dataclasses.dataclass
 class TrainingInstance:
-    """One example: two segments and their masked positions.
+    """One example: two segments, or one, and their masked positions.
 
     Attributes:
-      segment_a, segment_b: the segments.
-      is_random_next: whether B is from a random place.
+      segment_a, segment_b: the segments; without a pair, B is None.
+      is_random_next: whether B is from a random place; None without B.
       masked_lm_positions: sorted indexes into `tokens`.
       replacements: the tokens that replace the original ones at these positions.
     """
@@ -47,8 +49,8 @@ class TrainingInstance:
     __slots__ = ("is_random_next", "masked_lm_positions", "replacements", "segment_a", "segment_b")
 
     segment_a: Segment
-    segment_b: Segment
-    is_random_next: bool
+    segment_b: Segment | None
+    is_random_next: bool | None
     masked_lm_positions: tuple[int, ...]
     replacements: tuple[str, ...]
 
@@ -63,7 +65,7 @@ class TrainingInstance:
     @property
     def segment_ids(self) -> list[int]:
         """0 for [CLS] A [SEP], 1 for B [SEP]."""
-        return [0] * (len(self.segment_a) + 2) + [1] * (len(self.segment_b) + 1)
+        return [0] * (len(self.segment_a) + 2) + [1] * (len(self.segment_b) + 1 if self.segment_b is not None else 0)
 
     @property
     def masked_lm_labels(self) -> list[str]:
@@ -72,8 +74,31 @@ class TrainingInstance:
         return [tokens[position] for position in self.masked_lm_positions]
 
 
-def _join(segment_a: Segment, segment_b: Segment) -> list[str]:
-    return ["[CLS]", *segment_a.tokens, "[SEP]", *segment_b.tokens, "[SEP]"]
+def _join(segment_a: Segment, segment_b: Segment | None) -> list[str]:
+    return ["[CLS]", *segment_a.tokens, "[SEP]", *([] if segment_b is None else [*segment_b.tokens, "[SEP]"])]
+
+
+def _masked(
+    segment_a: Segment,
+    segment_b: Segment | None,
+    is_random_next: bool | None,
+    vocab_words: Sequence[str],
+    options: PretrainingDataOptions,
+    rng: random.Random,
+) -> TrainingInstance:
+    """Chooses the masked positions of an example."""
+    segments = [segment for segment in (segment_a, segment_b) if segment is not None]
+    continues = None
+    if segment_a.continues is not None:
+        continues = b"\0" + b"".join(segment.continues + b"\0" for segment in segments)
+    chosen = choose_predictions(_join(segment_a, segment_b), vocab_words, options, rng, continues)
+    return TrainingInstance(
+        segment_a,
+        segment_b,
+        is_random_next,
+        masked_lm_positions=tuple([choice.index for choice in chosen]),
+        replacements=tuple([choice.replacement for choice in chosen]),
+    )
 
 
 def make_instances(
@@ -84,7 +109,7 @@ def make_instances(
     Raises:
       UserError: a file is missing, or a line is not UTF-8 (the message has the line number).
     """
-    documents = list(read_documents(input_files, tokenizer))
+    documents = list(read_documents(input_files, tokenizer, options.word_boundaries))
     shuffle(documents, rng)
     vocab_words = list(tokenizer.vocab)
     instances: list[TrainingInstance] = []
@@ -108,10 +133,16 @@ def instances_of_document(
     Sentences are collected until they fill an example, and divided between A and B at a random sentence. If B is from a
     random place, the sentences that would have been B are used for the next example. A single sentence (the last one,
     or a long one) has no continuation, so its B is always random.
+
+    With the objective "mlm", the sentences that fit are one segment, and nothing else is drawn than its masks.
     """
     document = all_documents[document_index]
-    max_num_tokens = options.max_seq_length - NUM_DELIMITERS
+    max_num_tokens = options.max_seq_length - options.num_delimiters
     target_length = _target_length(max_num_tokens, options.short_seq_prob, rng)
+    if options.objective == "mlm":
+        for segment in document.spans(target_length):
+            yield _masked(segment, None, None, vocab_words, options, rng)
+        return
     first = 0
     while first < len(document):
         stop = document.stop_for(first, target_length)
@@ -123,14 +154,7 @@ def instances_of_document(
         else:
             segment_b = document.segment(middle, stop)
         truncate_seq_pair(segment_a, segment_b, max_num_tokens, rng)
-        masked = choose_predictions(_join(segment_a, segment_b), vocab_words, options, rng)
-        yield TrainingInstance(
-            segment_a,
-            segment_b,
-            is_random_next,
-            masked_lm_positions=tuple([choice.index for choice in masked]),
-            replacements=tuple([choice.replacement for choice in masked]),
-        )
+        yield _masked(segment_a, segment_b, is_random_next, vocab_words, options, rng)
         first = middle if is_random_next else stop
 
 

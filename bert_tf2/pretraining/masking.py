@@ -21,7 +21,11 @@ class MaskedLmInstance(NamedTuple):
 
 
 def choose_predictions(
-    tokens: Sequence[str], vocab_words: Sequence[str], options: PretrainingDataOptions, rng: random.Random
+    tokens: Sequence[str],
+    vocab_words: Sequence[str],
+    options: PretrainingDataOptions,
+    rng: random.Random,
+    continues: Sequence[int] | None = None,
 ) -> list[MaskedLmInstance]:
     """Chooses the positions of an example to predict and their replacements, sorted by position.
 
@@ -29,12 +33,13 @@ def choose_predictions(
     with `do_whole_word_mask` there may be fewer positions than requested, or none.
 
     Args:
-      tokens: [CLS] A [SEP] B [SEP]; not modified.
+      tokens: [CLS] A [SEP] B [SEP], or [CLS] A [SEP]; not modified.
       vocab_words: the words from which random replacements are drawn.
       options: the number of positions, and whether the pieces of a word are masked together.
       rng: the random number generator.
+      continues: for each token whether it continues a word; None for those that begin with `##`.
     """
-    units = _maskable_units(tokens, options.do_whole_word_mask)
+    units = _maskable_units(tokens, options.do_whole_word_mask, continues)
     shuffle(units, rng)
     num_to_predict = options.num_to_predict(len(tokens))
     masked: list[MaskedLmInstance] = []
@@ -49,18 +54,23 @@ def choose_predictions(
     return masked
 
 
-def _maskable_units(tokens: Sequence[str], whole_words: bool) -> list[tuple[int, ...]]:
+def _maskable_units(
+    tokens: Sequence[str], whole_words: bool, continues: Sequence[int] | None = None
+) -> list[tuple[int, ...]]:
     """The groups of positions that are masked together: single positions, or the pieces of each word.
 
-    As in the reference, only the prefix `##` shows that a piece continues a word. If B starts inside a word because it
-    was truncated, its first pieces belong to the last word of A, and each Chinese character is a word.
+    As in the reference, only the prefix `##` shows that a piece continues a word, unless `continues` does. If B starts
+    inside a word because it was truncated, its first pieces belong to the last word of A, and each Chinese character is
+    a word.
     """
+    if continues is None:
+        continues = [token.startswith("##") for token in tokens]
     maskable = [index for index, token in enumerate(tokens) if token not in {"[CLS]", "[SEP]"}]
     if not whole_words:
         return list(zip(maskable))  # each index as a tuple of one
     units: list[tuple[int, ...]] = []
     for index in maskable:
-        if units and tokens[index].startswith("##"):
+        if units and continues[index]:
             units[-1] += (index,)
         else:
             units.append((index,))

@@ -27,7 +27,8 @@ from bert_tf2.training.options import (
     sequence_length,
 )
 
-NUM_DELIMITERS = 3  # [CLS], [SEP], [SEP]
+NUM_DELIMITERS = 3  # [CLS], [SEP], [SEP]; of pairs
+OBJECTIVES = ("mlm_nsp", "mlm")
 _LONGEST = 1_000_000  # every example is padded to its length, in memory
 
 
@@ -46,6 +47,20 @@ class PretrainingDataOptions(Options):
         high=_LONGEST,
     )
     do_whole_word_mask: bool = setting("Mask either all pieces of a word or none.", False, group=EXAMPLES)
+    word_boundaries: str = setting(
+        "What a word is for --do_whole_word_mask: pieces, where the next ones begin with ##; or spaces, all that stands"
+        " between two spaces, for text that a word segmenter wrote.",
+        "pieces",
+        group=EXAMPLES,
+        choices=("pieces", "spaces"),
+    )
+    objective: str = setting(
+        "mlm_nsp for masked words and next sentences; mlm for masked words alone, in consecutive sentences without"
+        " pairs.",
+        "mlm_nsp",
+        group=EXAMPLES,
+        choices=OBJECTIVES,
+    )
     dupe_factor: int = setting(
         "Number of passes over the text, each with different pairs and masks.",
         10,
@@ -62,6 +77,16 @@ class PretrainingDataOptions(Options):
         high=1.0,
     )
     random_seed: int = setting("The same seed gives the same examples.", 12345, group=EXAMPLES)
+
+    @property
+    def num_delimiters(self) -> int:
+        """The number of [CLS] and [SEP] in an example."""
+        return NUM_DELIMITERS if self.objective == "mlm_nsp" else 2
+
+    def check(self) -> None:
+        """Raises WrongSetting if boundaries of words are given and words are not masked as a whole."""
+        if self.word_boundaries == "spaces" and not self.do_whole_word_mask:
+            raise WrongSetting(f"--word_boundaries={self.word_boundaries} needs --do_whole_word_mask")
 
     def num_to_predict(self, num_tokens: int) -> int:
         """The number of tokens to predict among `num_tokens`, which include the delimiters; at least one."""
@@ -141,6 +166,12 @@ class PretrainingOptions(EvaluationOptions, CaseOptions, TrainingOptions):
 
     input_file: str = setting(
         "TFRecord files of pretraining examples: names and globs, separated by commas.", group=DATA, reads=True
+    )
+    objective: str = setting(
+        "mlm_nsp for masked words and next sentences; mlm for masked words alone, also of records with both.",
+        "mlm_nsp",
+        group=MODEL,
+        choices=OBJECTIVES,
     )
     max_seq_length: int = sequence_length("Tokens per example; must equal the records' value.", low=5)
     max_predictions_per_seq: int = setting(

@@ -14,6 +14,7 @@ from bert_tf2.support.errors import UserError, and_more
 
 _KINDS = (
     records.PRETRAINING,
+    records.MASKED_WORDS,
     records.CLASSIFICATION,
     records.MULTI_LABEL,
     records.REGRESSION,
@@ -186,7 +187,7 @@ def _kind_of(found: Mapping[str, tuple[int, bytes]], lengths: Mapping[str, int])
     if "input_ids" not in found:
         return None
     if "masked_lm_positions" in found:
-        return records.PRETRAINING
+        return records.PRETRAINING if "next_sentence_labels" in found else records.MASKED_WORDS
     if "unique_ids" in found:
         return records.SQUAD_TRAIN if "start_positions" in found else records.SQUAD_PREDICT
     if "label_ids" not in found:

@@ -66,7 +66,7 @@ def summary(
         "records": f"{_number(statistics.records, f'{statistics.kind.name} record')} in {_number(num_files, 'file')}"
         f" ({environment.human(size)}), all valid",
         **_padding(statistics),
-        **(_masks(statistics, words) if statistics.kind is records.PRETRAINING else {}),
+        **(_masks(statistics, words) if _has_masks(statistics.kind) else {}),
     }
     if statistics.kind is records.REGRESSION and statistics.real:
         rows["labels"] = f"{statistics.label_sum / statistics.real:.4f} on average"
@@ -75,6 +75,10 @@ def summary(
     for histogram in histograms(statistics):
         lines += histogram.lines()
     return lines + _most_frequent(statistics, words, top_k)
+
+
+def _has_masks(kind: records.RecordKind) -> bool:
+    return "masked_lm_positions" in kind.features
 
 
 def _number(count: int, what: str) -> str:
@@ -113,14 +117,15 @@ def _masks(statistics: Statistics, words: Sequence[str] | None) -> dict[str, str
             f"{masks / predictions:.1%} by {_MASK}, {others / predictions:.1%} by another word,"
             f" {statistics.kept / predictions:.1%} kept"
         )
-    rows["next"] = f"{statistics.random_next / real:.1%} of the second texts are random"
+    if statistics.kind is records.PRETRAINING:
+        rows["next"] = f"{statistics.random_next / real:.1%} of the second texts are random"
     return rows
 
 
 def histograms(statistics: Statistics) -> list[Histogram]:
     """The histograms of lengths, and of masks or labels."""
     found = [_in_ranges("tokens per record", statistics.lengths, first=1)]
-    if statistics.kind is records.PRETRAINING:
+    if _has_masks(statistics.kind):
         found.append(_in_ranges("masked tokens per record", statistics.masked, first=0))
     if statistics.labels:
         of_records = statistics.kind is not records.TOKEN_TAGGING
@@ -147,7 +152,7 @@ def _in_ranges(title: str, counts: np.ndarray, first: int) -> Histogram:
 
 
 def _most_frequent(statistics: Statistics, words: Sequence[str] | None, top_k: int) -> list[str]:
-    if statistics.kind is not records.PRETRAINING or not top_k:
+    if not _has_masks(statistics.kind) or not top_k:
         return []
     counts = statistics.masked_ids
     order = [place for place in np.argsort(-counts, kind="stable")[:top_k].tolist() if counts[place]]
@@ -175,7 +180,7 @@ def example(batch: Batch, row: int, words: Sequence[str] | None = None) -> list[
     length = int((features["input_mask"][row] != 0).sum())
     facts = [f"{length} token{'' if length == 1 else 's'}", *_facts(batch, row)]
     originals = {}
-    if batch.kind is records.PRETRAINING:
+    if _has_masks(batch.kind):
         used = features["masked_lm_weights"][row] > 0
         ids, positions = features["masked_lm_ids"][row][used], features["masked_lm_positions"][row][used]
         originals = dict(zip(positions.tolist(), ids.tolist(), strict=True))
@@ -194,10 +199,12 @@ def example(batch: Batch, row: int, words: Sequence[str] | None = None) -> list[
 
 def _facts(batch: Batch, row: int) -> list[str]:
     features = batch.features
-    if batch.kind is records.PRETRAINING:
-        masked = int((features["masked_lm_weights"][row] > 0).sum())
-        how = "is a random one" if features["next_sentence_labels"][row, 0] else "follows the first"
-        return [f"{masked} masked", f"the second text {how}"]
+    if _has_masks(batch.kind):
+        facts = [f"{int((features['masked_lm_weights'][row] > 0).sum())} masked"]
+        if batch.kind is records.PRETRAINING:
+            how = "is a random one" if features["next_sentence_labels"][row, 0] else "follows the first"
+            facts.append(f"the second text {how}")
+        return facts
     if batch.kind is records.SQUAD_TRAIN:
         if features["is_impossible"][row, 0]:
             return ["no answer"]

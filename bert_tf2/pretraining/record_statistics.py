@@ -52,7 +52,7 @@ class Statistics:
             self.fillers += int((~real).sum())
             features = {name: values[real] for name, values in features.items()}
         self.lengths += np.bincount((features["input_mask"] != 0).sum(axis=1), minlength=len(self.lengths))
-        if self.kind is records.PRETRAINING:
+        if "masked_lm_positions" in features:
             self._add_masks(features)
         else:
             self._add_labels(features)
@@ -67,7 +67,8 @@ class Statistics:
         same = inputs == ids
         self.kept += int(same.sum())
         self.in_place = _count(self.in_place, inputs[~same])
-        self.random_next += int((features["next_sentence_labels"] != 0).sum())
+        if "next_sentence_labels" in features:
+            self.random_next += int((features["next_sentence_labels"] != 0).sum())
 
     def _add_labels(self, features: Mapping[str, np.ndarray]) -> None:
         if self.kind is records.SQUAD_TRAIN:

@@ -83,6 +83,7 @@ def _train_and_evaluate(options: PretrainingOptions) -> dict[str, float] | None:
     config = BertConfig.from_json_file(options.bert_config_file)
     config.check_sequence_length(options.max_seq_length)
     weights = checkpoint.weights_in_use(options.output_dir, options.init_checkpoint, options.do_train)
+    _check_objective(options, weights)
     tokenizer = _load_tokenizer(options, config, weights)
     if options.do_train:
         provenance.check_output_dir(options.output_dir, config)
@@ -90,6 +91,34 @@ def _train_and_evaluate(options: PretrainingOptions) -> dict[str, float] | None:
     files.make_directory(options.output_dir)
     with output_lock.training_in(options.output_dir) if options.do_train else contextlib.nullcontext():
         return _compute(options, config, source, weights, tokenizer)
+
+
+def _check_objective(options: PretrainingOptions, weights: Weights | None) -> None:
+    """Raises UserError if the weights in output_dir are those of another objective.
+
+    Evaluating only the masked words of a model with both objectives is possible; continuing its training would lose the
+    head for next sentences.
+    """
+    if not checkpoint.latest_checkpoint(options.output_dir):
+        return
+    with_sentences = all(row.reference in weights.shapes for row in names.NEXT_SENTENCE)
+    with_words = all(row.reference in weights.shapes for row in names.MASKED_LM)
+    if options.objective == "mlm_nsp" and with_words and not with_sentences:
+        raise UserError(f"{weights.path}: was trained with masked words only; give --objective=mlm")
+    if options.objective == "mlm" and with_sentences and options.do_train:
+        raise UserError(
+            f"{weights.path}: was trained with next sentences too; to continue with masked words only, give another"
+            f" --output_dir and --init_checkpoint={weights.path}"
+        )
+
+
+def _make_model(options: PretrainingOptions, config: BertConfig, weights: Weights | None):
+    """The model of the objective; without next sentences, it has a pooler if the weights have one."""
+    policy = POLICIES[options.precision]
+    if options.objective == "mlm_nsp":
+        return heads.PretrainingModel(config, dtype=policy)
+    has_pooler = weights is not None and all(row.reference in weights.shapes for row in names.POOLER)
+    return heads.MaskedLMModel(config, has_pooler=has_pooler, dtype=policy)
 
 
 def _load_tokenizer(
@@ -111,14 +140,14 @@ def _compute(
     tokenizer: tokenization.FullTokenizer | None,
 ) -> dict[str, float] | None:
     strategy = create_strategy(options)
-    policy = POLICIES[options.precision]
-    model = build_model(strategy, lambda: heads.PretrainingModel(config, dtype=policy), options.random_seed)
+    model = build_model(strategy, lambda: _make_model(options, config, weights), options.random_seed)
     global_step = _train(model, strategy, source, options, tokenizer) if options.do_train else None
     if not options.do_eval:
         return None
     masked_words_only = False
     if global_step is None:
-        masked_words_only = any(row.reference not in weights.shapes for row in _OF_NEXT_SENTENCE)
+        if options.objective == "mlm_nsp":
+            masked_words_only = any(row.reference not in weights.shapes for row in _OF_NEXT_SENTENCE)
         global_step = start_from(
             model,
             options.output_dir,
@@ -140,6 +169,7 @@ class _Source:
 
     def __init__(self, options: PretrainingOptions, config: BertConfig):
         self._options = options
+        self._kind = records.PRETRAINING if options.objective == "mlm_nsp" else records.MASKED_WORDS
         self._paths = files.match_files(options.input_file)
         logging.info("Reading records from %s", ", ".join(self._paths))
         self._sizes = {
@@ -152,7 +182,7 @@ class _Source:
     def _read(self, batch_size: int, shuffle_seed: int | None):
         return records.read_records(
             self._paths,
-            records.PRETRAINING,
+            self._kind,
             self._sizes,
             batch_size,
             shuffle_seed=shuffle_seed,
@@ -169,7 +199,7 @@ class _Source:
         return self._read(self._options.eval_batch_size, None)
 
     def find_fault(self) -> UserError | None:
-        return records.find_fault(self._paths, records.PRETRAINING, self._sizes)
+        return records.find_fault(self._paths, self._kind, self._sizes)
 
 
 def _train(
@@ -195,7 +225,8 @@ def evaluation_results(batches: Iterable[Mapping[str, np.ndarray]]) -> dict[str,
     """The reference's measures, computed from each batch and its PretrainingModel.outputs.
 
     `masked_lm_loss` and `masked_lm_accuracy` are weighted means over all predictions; `next_sentence_*` over all
-    examples; `loss` is the mean over batches of the sum of both losses, not exactly the sum of the means.
+    examples; `loss` is the mean over batches of the sum of both losses, not exactly the sum of the means. Those of next
+    sentences are left out for the outputs of a MaskedLMModel.
     """
     words = {"loss": 0.0, "right": 0.0, "weight": 0.0}
     sentences = {"loss": 0.0, "right": 0.0, "count": 0}
@@ -203,21 +234,25 @@ def evaluation_results(batches: Iterable[Mapping[str, np.ndarray]]) -> dict[str,
     for batch in batches:
         weights = batch["masked_lm_weights"].astype(np.float64)
         word_loss = float((weights * batch["masked_lm_example_loss"]).sum())
-        sentence_losses = batch["next_sentence_example_loss"]
         words["loss"] += word_loss
         words["right"] += float((weights * (batch["masked_lm_predictions"] == batch["masked_lm_ids"])).sum())
         words["weight"] += float(weights.sum())
-        sentences["loss"] += float(sentence_losses.sum(dtype=np.float64))
-        sentences["right"] += float((batch["next_sentence_predictions"] == batch["next_sentence_labels"]).sum())
-        sentences["count"] += len(sentence_losses)
-        batch_losses.append(word_loss / (weights.sum() + 1e-5) + float(sentence_losses.mean()))
-    return {
+        batch_losses.append(word_loss / (weights.sum() + 1e-5))
+        if "next_sentence_example_loss" in batch:
+            sentence_losses = batch["next_sentence_example_loss"]
+            sentences["loss"] += float(sentence_losses.sum(dtype=np.float64))
+            sentences["right"] += float((batch["next_sentence_predictions"] == batch["next_sentence_labels"]).sum())
+            sentences["count"] += len(sentence_losses)
+            batch_losses[-1] += float(sentence_losses.mean())
+    results = {
         "loss": _as_float32(np.mean(batch_losses)),
         "masked_lm_accuracy": _as_float32(words["right"] / (words["weight"] or 1.0)),
         "masked_lm_loss": _as_float32(words["loss"] / (words["weight"] or 1.0)),
-        "next_sentence_accuracy": _as_float32(sentences["right"] / sentences["count"]),
-        "next_sentence_loss": _as_float32(sentences["loss"] / sentences["count"]),
     }
+    if sentences["count"]:
+        results["next_sentence_accuracy"] = _as_float32(sentences["right"] / sentences["count"])
+        results["next_sentence_loss"] = _as_float32(sentences["loss"] / sentences["count"])
+    return results
 
 
 def _as_float32(value: float) -> np.float32:

@@ -24,7 +24,7 @@ from absl import logging
 
 from bert_tf2.pretraining import manifest, shards
 from bert_tf2.pretraining.example_files import make_files
-from bert_tf2.pretraining.options import NUM_DELIMITERS, CreatePretrainingDataOptions
+from bert_tf2.pretraining.options import CreatePretrainingDataOptions
 from bert_tf2.pretraining.shards import Shard
 from bert_tf2.support import environment, files, outputs
 from bert_tf2.support.errors import UserError
@@ -270,7 +270,7 @@ def _write_shard(
     """Does what an unsharded run does for a file and a seed; returns the counts of what it wrote."""
     corpus, examples = make_files([text], [shard.output], tokenizer, options, shard.seed)
     places = options.max_seq_length * len(examples)
-    tokens = sum(examples.lengths_a) + sum(examples.lengths_b) + NUM_DELIMITERS * len(examples)
+    tokens = sum(examples.lengths_a) + sum(examples.lengths_b) + options.num_delimiters * len(examples)
     return {
         "documents": len(corpus.documents),
         "sentences": len(corpus.bounds) - 1,

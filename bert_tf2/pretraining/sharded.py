@@ -18,7 +18,7 @@ from bert_tf2.pretraining import example_files, shard_workers, shards
 from bert_tf2.pretraining.documents import Tokenizer
 from bert_tf2.pretraining.examples import TrainingInstance, make_instances
 from bert_tf2.pretraining.manifest import Manifest, describe
-from bert_tf2.pretraining.options import NUM_DELIMITERS, CreatePretrainingDataOptions
+from bert_tf2.pretraining.options import CreatePretrainingDataOptions
 from bert_tf2.pretraining.shards import Shard
 from bert_tf2.support import console, environment, files, output_lock, outputs, progress
 from bert_tf2.support.errors import UserError
@@ -171,6 +171,6 @@ def _quiet() -> Iterator[None]:
 
 def _size_of_record(instance: TrainingInstance, options: CreatePretrainingDataOptions) -> int:
     """About the bytes of a record: an id takes two, a weight four, any other number one."""
-    tokens = len(instance.segment_a) + len(instance.segment_b) + NUM_DELIMITERS
+    tokens = len(instance.segment_ids)
     places, predictions = options.max_seq_length, options.max_predictions_per_seq
     return _FRAMING + tokens + 3 * places + len(instance.masked_lm_positions) + (1 + 1 + 4) * predictions

@@ -81,7 +81,7 @@ class KerasFile(Weights):
 
     Attributes:
       class_name: the model's class, one of modeling's or heads'; None if a .weights.h5 file does not identify it.
-      class_config: the arguments of its head (num_labels, regression) that the file contains.
+      class_config: the arguments of its head (num_labels, regression, has_pooler) that the file contains.
     """
 
     def __init__(self, path: str):
@@ -98,7 +98,8 @@ class KerasFile(Weights):
                 if not path.endswith(_MODEL):
                     self.class_name = self._guess_class(store, arrays)
             self._sizes, num_labels = self._measure(arrays)
-            rows = names.of_model(self._model_class, self._sizes.num_hidden_layers)
+            unused = names.POOLER if self.class_config.get("has_pooler") is False else ()
+            rows = [r for r in names.of_model(self._model_class, self._sizes.num_hidden_layers) if r not in unused]
             self.shapes = {row.reference: names.shape(row, self._sizes, num_labels) for row in rows}
             dtypes = sorted({array.dtype for array in arrays.values()})
             self.dtypes = dict.fromkeys(self.shapes, "/".join(dtypes))  # Keras has one dtype per model
@@ -163,7 +164,9 @@ class KerasFile(Weights):
         if not ours or not isinstance(arguments, dict) or not isinstance(arguments.get("config"), dict):
             raise UserError(f"{self.path}: holds a {said.get('module')}.{name}, which is not a model of this project")
         self.class_name = name
-        self.class_config = {key: arguments[key] for key in ("num_labels", "regression") if key in arguments}
+        self.class_config = {
+            key: arguments[key] for key in ("num_labels", "regression", "has_pooler") if key in arguments
+        }
         try:
             self.config = BertConfig.from_dict(arguments["config"])
         except UserError as error:
@@ -174,7 +177,7 @@ class KerasFile(Weights):
         if not any(place.startswith("bert/") for place in arrays):
             return "BertModel"
         if _MASKED_LM_BIAS in arrays:
-            return "PretrainingModel"
+            return "PretrainingModel" if _OUTPUT_BIAS in arrays else "MaskedLMModel"
         said = store["vars"].attrs.get("name") if "vars" in store else None
         name = re.sub(r"_\d+$", "", str(said)).title().replace("_", "")  # "span_model_1" of a SpanModel
         if name in _model_classes():
@@ -203,9 +206,9 @@ class KerasFile(Weights):
             raise UserError(f"{self.path}: holds no model of this project (in it are {held})") from error
         if self.config and self.config.num_hidden_layers != len(blocks):
             raise ValueError(f"it says {self.config.num_hidden_layers} layers and holds {len(blocks)}")
-        if root and _OUTPUT_BIAS not in arrays:
+        if root and _OUTPUT_BIAS not in arrays and self.class_name != "MaskedLMModel":
             raise UserError(f"{self.path}: lacks the output layer; copy it again")
-        return sizes, arrays[_OUTPUT_BIAS].shape[0] if root else None
+        return sizes, arrays[_OUTPUT_BIAS].shape[0] if root and _OUTPUT_BIAS in arrays else None
 
     @functools.cached_property
     def _variables(self) -> dict[str, Any]:

@@ -26,6 +26,10 @@ def make_model(source: Weights, config: BertConfig, labels: LabelMap | None = No
             break
     else:
         return modeling.BertModel(config, **kwargs)
+    # A head that the weights lack would be random, and look trained in what is made of the model.
+    if model is heads.PretrainingModel and "next_sentence" not in present:
+        pooler = all(row.reference in source.shapes for row in names.POOLER)
+        return heads.MaskedLMModel(config, has_pooler=pooler, **kwargs)
     if model.labels_of:
         kwargs["num_labels"] = source.num_labels
         if labels and labels.regression:

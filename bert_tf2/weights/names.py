@@ -194,7 +194,7 @@ def known(num_hidden_layers: int) -> list[Variable]:
 
 def of_model(model, num_hidden_layers: int) -> list[Variable]:
     """Returns every variable of a model: a BertModel or one of heads', or the class of one."""
-    return [*encoder(num_hidden_layers), *of_heads(model.heads)]
+    return [*encoder(num_hidden_layers, model.has_pooler), *of_heads(model.heads)]
 
 
 def tf1_variables(model) -> dict[str, Any]:

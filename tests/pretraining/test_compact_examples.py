@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from pretraining_text import VOCABULARY
 
-from bert_tf2 import pretraining, records
+from bert_tf2 import pretraining
 from bert_tf2.pretraining import PretrainingDataOptions, compact_examples, corpus, example_files
 from bert_tf2.pretraining.draws import Draws
 from bert_tf2.tokenization import FullTokenizer
@@ -23,13 +23,13 @@ def random_text(rng):
             words = ["".join(rng.choices(letters, k=rng.randint(1, 4))) for _ in range(rng.randint(1, 15))]
             words.append(rng.choice(["\u4e2d\u4e2d", "[MASK]", "\ufffd", "caf\u00e9", "a\u2028b", "a\x1cb", "A\u0301"]))
             rng.shuffle(words)
-            lines.append(rng.choice([" ", "  ", "\t", " \u00a0"]).join(words))
+            lines.append(rng.choice([" ", "  ", "\t", " \u00a0", "\u3000"]).join(words))
         lines.extend(["", " \t", "\x00"][: rng.randint(1, 3)])
     return "\n".join(lines)
 
 
 def as_numbers(paths, tokenizer, options):
-    text = corpus.read(paths, tokenizer)
+    text = corpus.read(paths, tokenizer, options.word_boundaries)
     examples = compact_examples.make(text, tokenizer, options, Draws(random.Random(options.random_seed)))
     found = [*compact_examples.batches(examples, text, tokenizer, options, rows_per_batch=7)]
     return {name: np.concatenate([batch[name] for batch in found]).tolist() for name in found[0]} if found else {}
@@ -39,11 +39,16 @@ def as_text(paths, tokenizer, options):
     instances = pretraining.make_instances(paths, tokenizer, options, random.Random(options.random_seed))
     sizes = options.max_seq_length, options.max_predictions_per_seq
     rows = [example_files._features(instance, tokenizer, *sizes) for instance in instances]
-    return {name: [row[name] for row in rows] for name in records.PRETRAINING.features} if rows else {}
+    return {name: [row[name] for row in rows] for name in rows[0]} if rows else {}
 
 
-@pytest.mark.parametrize("seed", range(30))
-def test_random_texts_and_options(tmp_path, seed):
+NEW = ({"objective": "mlm"}, {"word_boundaries": "spaces"}, {"objective": "mlm", "word_boundaries": "spaces"})
+
+
+@pytest.mark.parametrize(
+    ("seed", "changes"), [*((seed, {}) for seed in range(30)), *((seed, NEW[seed % 3]) for seed in range(30, 60))]
+)
+def test_random_texts_and_options(tmp_path, seed, changes):
     rng = random.Random(seed)
     entries = [*VOCABULARY, *rng.choices(VOCABULARY, k=3 * (seed % 2))]  # repeated entries: the last one counts
     (tmp_path / "vocab.txt").write_text("\n".join(entries), encoding="utf-8")
@@ -54,15 +59,17 @@ def test_random_texts_and_options(tmp_path, seed):
     options = PretrainingDataOptions(
         max_seq_length=rng.choice([5, 6, 9, 24, 128, 300]),
         max_predictions_per_seq=rng.choice([1, 4, 20, 80]),
-        do_whole_word_mask=rng.random() < 0.5,
+        do_whole_word_mask=rng.random() < 0.5 or "word_boundaries" in changes,
         dupe_factor=rng.choice([1, 3]),
         masked_lm_prob=rng.choice([0.0, 0.15, 0.5, 1.0]),
         short_seq_prob=rng.choice([0.0, 0.1, 1.0]),
         random_seed=seed,
+        **changes,
     )
     ours = as_numbers([*map(str, paths)], tokenizer, options)
     theirs = as_text([*map(str, paths)], tokenizer, options)
     assert ours and ours == theirs
+    assert ("next_sentence_labels" in ours) == (options.objective == "mlm_nsp")
 
 
 def test_no_word_is_short_enough_to_be_masked(tmp_path, tokenizer):

@@ -32,6 +32,7 @@ TAGS = LabelMap("ner", ("O", "B-PER", "I-PER"), regression=False)
 WRITTEN = {  # what there is, and what it becomes
     ("encoder", None): "BertModel",
     ("pretraining", None): "BertForPreTraining",
+    ("masked_words", None): "BertForMaskedLM",
     ("classifier", None): "BertForSequenceClassification",
     ("tagging", "ner"): "BertForTokenClassification",
     ("span", None): "BertForQuestionAnswering",

@@ -18,6 +18,7 @@ from bert_tf2.weights.keras_files import KerasFile
 ALL = {**MAKERS, "encoder": modeling.BertModel}
 CLASSES = {
     "pretraining": "PretrainingModel",
+    "masked_words": "MaskedLMModel",
     "classifier": "ClassifierModel",
     "span": "SpanModel",
     "tagging": "TaggingModel",

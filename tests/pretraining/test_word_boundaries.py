@@ -1,0 +1,126 @@
+"""--word_boundaries=spaces: what a word is for whole-word masking."""
+
+from __future__ import annotations
+
+import random
+import sys
+
+import pytest
+from pretraining_text import VOCABULARY
+
+from bert_tf2 import pretraining, tokenization
+from bert_tf2.pretraining import CreatePretrainingDataOptions, PretrainingDataOptions, example_files, masking
+from bert_tf2.pretraining.documents import SPACES, Document
+from bert_tf2.pretraining.record_checks import Reader
+from bert_tf2.support.settings import WrongSetting
+from bert_tf2.tokenization import FullTokenizer
+
+CHINESE = "\u6211\u5011\u559c\u6b61\u8b80\u66f8"
+
+
+@pytest.fixture
+def chinese(tmp_path):
+    (tmp_path / "chinese.txt").write_text("\n".join([*VOCABULARY, *CHINESE]) + "\n", encoding="utf-8")
+    return FullTokenizer(str(tmp_path / "chinese.txt"))
+
+
+def test_spaces_are_what_the_tokenizer_takes_for_them():
+    for code in range(sys.maxunicode + 1):
+        assert bool(SPACES.fullmatch(chr(code))) == tokenization._is_whitespace(chr(code)), hex(code)
+
+
+def words_of(text, tokenizer, tmp_path):
+    """The words of a document of one line, each as its tokens joined."""
+    (tmp_path / "text").write_text(text, encoding="utf-8")
+    (document,) = pretraining.read_documents([str(tmp_path / "text")], tokenizer, "spaces")
+    found: list[list[str]] = []
+    for token, inside in zip(document.tokens, document.continues, strict=True):
+        found[-1].append(token) if inside else found.append([token])
+    return ["".join(word) for word in found]
+
+
+def test_what_stands_between_two_spaces_is_a_word(tmp_path, chinese):
+    we, like, read, book = CHINESE[:2], CHINESE[2:4], CHINESE[4], CHINESE[5]
+    assert words_of(f"{we} {like}\u3000{read}\t{book}abc.  a", chinese, tmp_path) == [
+        we, like, read, f"{book}a##b##c.", "a",
+    ]  # fmt: skip
+
+
+def test_a_word_without_tokens_is_none(tmp_path, chinese):
+    assert words_of("ab \x00 c", chinese, tmp_path) == ["a##b", "c"]
+
+
+def test_words_are_masked_together(tmp_path, chinese):
+    """Every word of two characters is masked entirely or not at all, and both happen."""
+    path = tmp_path / "text.txt"
+    path.write_text("\n".join([" ".join([CHINESE[:2], CHINESE[2:4], CHINESE[4:]] * 3)] * 40), encoding="utf-8")
+    settings = {"input_file": str(path), "vocab_file": str(tmp_path / "chinese.txt"), "max_seq_length": 62}
+    masked = {}
+    for boundaries in ("pieces", "spaces"):
+        out = f"{tmp_path}/{boundaries}"
+        options = CreatePretrainingDataOptions(
+            output_file=out, word_boundaries=boundaries, do_whole_word_mask=True, dupe_factor=5, objective="mlm",
+            short_seq_prob=0.0, do_lower_case=True, **settings,
+        )  # fmt: skip
+        example_files.run(options)
+        batches = [*Reader().batches(out)]
+        masked[boundaries] = [
+            (batch.features["masked_lm_positions"][row], batch.features["masked_lm_weights"][row] > 0)
+            for batch in batches
+            for row in range(len(batch))
+        ]
+    halves = {}
+    for boundaries, rows in masked.items():
+        sets = [{int(place) - 1 for place in places[used]} for places, used in rows]
+        halves[boundaries] = sum(place ^ 1 not in found for found in sets for place in found)
+        assert all(sets)
+    assert halves["spaces"] == 0 < halves["pieces"]
+
+
+def test_a_segment_that_was_cut_inside_a_word_begins_one():
+    document = Document()
+    document.append_words([["a", "##b"], ["c", "##d", "."]])
+    document.append_words([["e", "##f", "##g"], ["h"]])
+    a, b = document.segment(0, 1), document.segment(1, 2)
+    b.pop(0)
+    assert (list(a.continues), list(b.continues)) == ([0, 1, 0, 1, 1], [0, 1, 0])
+    tokens = ["[CLS]", *a.tokens, "[SEP]", *b.tokens, "[SEP]"]
+    continues = b"\0" + a.continues + b"\0" + b.continues + b"\0"
+    assert masking._maskable_units(tokens, True, continues) == [(1, 2), (3, 4, 5), (7, 8), (9,)]
+    # With pieces, as in the reference, B's first ones belong to the last word of A.
+    assert masking._maskable_units(tokens, True) == [(1, 2), (3, 4), (5, 7, 8), (9,)]
+
+
+def test_spaces_change_no_token(tmp_path, tokenizer, corpus):
+    found = [pretraining.read_documents([corpus], tokenizer, boundaries) for boundaries in ("pieces", "spaces")]
+    for one, other in zip(*found, strict=True):
+        assert one.tokens == other.tokens and (one.continues is None) != (other.continues is None)
+        assert [one.segment(i, i + 1).tokens for i in range(len(one))] == [
+            other.segment(i, i + 1).tokens for i in range(len(other))
+        ]
+
+
+@pytest.mark.parametrize("make", [PretrainingDataOptions, CreatePretrainingDataOptions])
+def test_spaces_need_whole_words(make):
+    names = {"input_file": "a", "output_file": "b", "vocab_file": "c"} if make is CreatePretrainingDataOptions else {}
+    with pytest.raises(WrongSetting, match=r"^--word_boundaries=spaces needs --do_whole_word_mask$"):
+        make(word_boundaries="spaces", **names)
+    make(word_boundaries="spaces", do_whole_word_mask=True, **names)
+    with pytest.raises(WrongSetting, match="--word_boundaries=words: must be one of pieces, spaces"):
+        make(word_boundaries="words", do_whole_word_mask=True, **names)
+
+
+def test_the_share_of_masks_is_that_of_single_tokens(tmp_path, tokenizer):
+    """Words that do not fit are skipped, so about, but never more than, 15 %."""
+    rng = random.Random(2)
+    words = ("".join(rng.choices("abcdefgh", k=rng.choice([1, 2, 3]))) for _ in range(8000))
+    (tmp_path / "text").write_text("\n".join(" ".join(next(words) for _ in range(8)) for _ in range(1000)))
+    options = PretrainingDataOptions(
+        do_whole_word_mask=True, word_boundaries="spaces", dupe_factor=1, short_seq_prob=0.0, objective="mlm"
+    )
+    made = pretraining.make_instances([str(tmp_path / "text")], tokenizer, options, random.Random(1))
+    full = [instance for instance in made if len(instance.segment_a) > 100]
+    wanted = [options.num_to_predict(len(instance.segment_ids)) for instance in full]
+    found = [len(instance.masked_lm_positions) for instance in full]
+    assert all(one <= most for one, most in zip(found, wanted, strict=True))
+    assert 0.99 < sum(found) / sum(wanted) <= 1
