@@ -44,7 +44,11 @@ setuptools.setup(
         "ml-dtypes",  # bfloat16 for numpy; TensorFlow installs it too
     ],
     extras_require={
-        "test": ["pytest", "pytest-xdist", "ruff", "grpcio", "tensorflow-serving-api", "pyyaml", "safetensors"],
+        "test": [
+            *("pytest", "pytest-xdist", "ruff", "grpcio", "tensorflow-serving-api", "pyyaml", "safetensors"),
+            "sentencex>=1.0.32",
+        ],
+        "sentences": ["sentencex>=1.0.32"],  # create_pretraining_data.py --input_format=text and jsonl
         "plot": ["matplotlib"],  # inspect_records.py --plot
         # For the comparisons in tests/test_interop.py; the CPU build of torch is enough.
         "interop": ["torch==2.13.0", "transformers"],

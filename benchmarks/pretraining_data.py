@@ -128,7 +128,7 @@ def time_stages(input_files: list[str], options: BenchmarkOptions, folder: str) 
     draws = Draws(random.Random(options.random_seed))
     tokenizer = tokenization.FullTokenizer(options.vocab_file, options.do_lower_case)
     with timed(seconds, "reading and tokenizing"):
-        text = corpus.read(input_files, tokenizer)
+        text = corpus.read(input_files, tokenizer, options)
     with timed(seconds, "pairing and masking"):
         examples = compact_examples.make(text, tokenizer, options, draws)
     with timed(seconds, "writing"), open(os.path.join(folder, "stages.tfrecord"), "wb") as output:

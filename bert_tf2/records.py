@@ -9,7 +9,7 @@ import dataclasses
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-from bert_tf2.support import files
+from bert_tf2.support import files, gzip_files
 from bert_tf2.support.errors import UserError
 
 
@@ -159,7 +159,7 @@ def read_records(
     records are drawn from a buffer of 100, as in the reference; the same seed gives the same order.
 
     Args:
-      paths: the files.
+      paths: the files; those that end in .gz are compressed by gzip.
       kind: the kind of their records.
       sizes: the value of every size that `kind` names, e.g. {"max_seq_length": 128, "vocab_size": 30522, ...}.
       batch_size: examples per batch, over all replicas.
@@ -183,12 +183,12 @@ def read_records(
         _check_batch(batch_size, kind, sizes)
     files_in_order = tf.data.Dataset.from_tensor_slices(list(paths))
     if shuffle_seed is None:
-        data = tf.data.TFRecordDataset(files_in_order)
+        data = _open(paths) if len({*map(_compression, paths)}) < 2 else files_in_order.flat_map(_open_named)
         data = data.repeat() if repeat else data
     else:
         names = files_in_order.repeat() if repeat else files_in_order
         names = names.shuffle(len(paths), seed=shuffle_seed)
-        data = names.interleave(tf.data.TFRecordDataset, cycle_length=min(_FILES_AT_A_TIME, len(paths)))
+        data = names.interleave(_open_named, cycle_length=min(_FILES_AT_A_TIME, len(paths)))
         data = data.shuffle(_SHUFFLE_BUFFER, seed=shuffle_seed)
     data = data.batch(batch_size, drop_remainder=drop_remainder)
     data = data.map(lambda serialized: _parse(serialized, kind, sizes), num_parallel_calls=2)
@@ -199,12 +199,31 @@ def read_records(
     return data.prefetch(2).with_options(options)
 
 
+def _compression(path: str) -> str:
+    return "GZIP" if gzip_files.is_named_gzip(path) else ""
+
+
+def _open(paths: Sequence[str]):
+    """The records of files that are compressed alike."""
+    import tensorflow as tf
+
+    return tf.data.TFRecordDataset(list(paths), compression_type=_compression(paths[0]) if paths else "")
+
+
+def _open_named(path):
+    """The records of a file, whose name is a tensor; within a dataset."""
+    import tensorflow as tf
+
+    is_gzip = tf.strings.regex_full_match(path, rf"(?s).*\{gzip_files.ENDING}")
+    return tf.data.TFRecordDataset(path, compression_type=tf.where(is_gzip, "GZIP", ""))
+
+
 def _check_first_records(paths: Sequence[str], kind: RecordKind, sizes: Sizes, must_have_some: bool) -> None:
     """Finds wrong lengths in the first record of each file, before anything is computed or written."""
     some = False
     for path in paths[:_FILES_TO_CHECK]:
         first = next(_raw_records(path), None)
-        if first is None and files.size(path):  # TensorFlow ignores a file of less than 12 bytes
+        if first is None and gzip_files.read_head(path):  # TensorFlow ignores a file of less than 12 bytes
             raise _no_records([path])
         if first and (fault := _fault(path, *first, kind, sizes)):
             raise fault
@@ -296,7 +315,7 @@ def find_fault(paths: Sequence[str], kind: RecordKind, sizes: Sizes) -> UserErro
 
 def _no_records(paths: Sequence[str]) -> UserError:
     for path in paths:  # TensorFlow treats a file of less than 12 bytes as empty
-        if files.exists(path) and files.size(path):
+        if files.exists(path) and gzip_files.read_head(path):
             return UserError(f"{path}: {_kind_problem(path) or 'is no TFRecord file, or is cut off; copy it again'}")
     return UserError(f"{', '.join(paths)}: no records in there; was the corpus empty?")
 
@@ -307,7 +326,7 @@ def _raw_records(path: str) -> Iterator[tuple[int, bytes | str]]:
 
     number = 0
     try:
-        for number, record in enumerate(tf.data.TFRecordDataset(path), 1):
+        for number, record in enumerate(_open([path]), 1):
             yield number, record.numpy()
     except tf.errors.DataLossError as error:
         what = "truncated" if "truncated" in str(error) else "corrupted"
@@ -320,6 +339,8 @@ def _kind_problem(path: str) -> str | None:
     """Returns what is wrong with a file without a readable record."""
     if not files.exists(path):
         return None
+    if gzip_files.is_named_gzip(path):
+        return gzip_files.problem_of_records(path)
     kind = files.kind_of(path)
     if kind and kind.name != "TFRecord":
         return kind.sentence("TFRecord")

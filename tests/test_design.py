@@ -48,7 +48,7 @@ WITHOUT_TENSORFLOW = [
     *("config", "tokenization", "records", "vocabulary", "vocabulary_checks"),
     *(name for name in MODULES if name.startswith("weights.") and name != "weights.models"),
     *(f"pretraining.{name}" for name in ("documents", "examples", "masking", "example_files")),
-    *(f"pretraining.{name}" for name in ("compact_examples", "corpus", "draws", "whole_sentences")),
+    *(f"pretraining.{name}" for name in ("compact_examples", "corpus", "draws", "sentences", "whole_sentences")),
     *(f"pretraining.{name}" for name in ("record_framing", "example_parser", "record_checks", "record_statistics")),
     *(f"pretraining.{name}" for name in ("record_report", "inspect_records")),
     *(f"pretraining.{name}" for name in ("shards", "shard_workers", "sharded", "manifest")),

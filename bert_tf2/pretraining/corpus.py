@@ -9,8 +9,9 @@ from collections.abc import Callable, Iterable
 import numpy as np
 
 from bert_tf2 import tokenization
+from bert_tf2.pretraining import sentences
 from bert_tf2.pretraining.documents import SPACES
-from bert_tf2.support import files, progress
+from bert_tf2.pretraining.options import PretrainingDataOptions
 
 
 @dataclasses.dataclass(frozen=True)
@@ -52,7 +53,9 @@ class _Words(dict):
         return ids
 
 
-def read(input_files: Iterable[str], tokenizer: tokenization.FullTokenizer, word_boundaries: str = "pieces") -> Corpus:
+def read(
+    input_files: Iterable[str], tokenizer: tokenization.FullTokenizer, options: PretrainingDataOptions | None = None
+) -> Corpus:
     """Reads text files: the documents of `documents.read_documents`, in the same order.
 
     What is between two spaces is tokenized on its own, because a space always ends a word: no rule of the tokenizer
@@ -61,30 +64,28 @@ def read(input_files: Iterable[str], tokenizer: tokenization.FullTokenizer, word
     Args:
       input_files: text files.
       tokenizer: a FullTokenizer with the rules of this project (see `FullTokenizer.has_own_rules`).
-      word_boundaries: "pieces" or "spaces", see PretrainingDataOptions.
+      options: the format of the files; a sentence a line if not given.
 
     Raises:
-      UserError: a file is missing, or a line is not UTF-8 (the message has the line number).
+      UserError: see `sentences.read`.
       NotInVocabularyError: the vocabulary lacks [UNK], and a word needs it.
     """
     words = _Words(lambda word: array("i", tokenizer.convert_tokens_to_ids(tokenizer.tokenize(word))).tobytes())
     ids, bounds, documents, first = array("i"), array("q", [0]), [], 0
-    at_spaces = _WordsAtSpaces() if word_boundaries == "spaces" else None
-    for input_file in input_files:
-        total = files.count_lines(input_file)
-        for line in progress.track(files.read_lines(input_file), f"Reading {input_file}", total, "lines"):
-            text = line.strip()
-            if text:
-                if at_spaces is None:
-                    sentence = b"".join(map(words.__getitem__, text.split(" ")))
-                else:
-                    sentence = at_spaces.joined(map(words.__getitem__, SPACES.split(text)))
-                if sentence:
-                    ids.frombytes(sentence)
-                    bounds.append(len(ids))
-            elif len(bounds) - 1 > first:
-                documents.append((first, len(bounds) - 1))
-                first = len(bounds) - 1
+    options = options or PretrainingDataOptions()
+    at_spaces = _WordsAtSpaces() if options.word_boundaries == "spaces" else None
+    for text in sentences.read(input_files, options):
+        if text:
+            if at_spaces is None:
+                sentence = b"".join(map(words.__getitem__, text.split(" ")))
+            else:
+                sentence = at_spaces.joined(map(words.__getitem__, SPACES.split(text)))
+            if sentence:
+                ids.frombytes(sentence)
+                bounds.append(len(ids))
+        elif len(bounds) - 1 > first:
+            documents.append((first, len(bounds) - 1))
+            first = len(bounds) - 1
     if len(bounds) - 1 > first:
         documents.append((first, len(bounds) - 1))
     tokens = np.frombuffer(ids, np.int32) if ids else np.zeros(0, np.int32)

@@ -1,4 +1,4 @@
-"""Documents of plain text as tokens: one sentence per line, a blank line between documents.
+"""Documents of plain text as tokens.
 
 A document is one list of tokens with the ends of its sentences, and a segment of it is a pair of positions. Examples
 refer to segments instead of copying tokens, so that a corpus that is used `dupe_factor` times is in memory once.
@@ -14,8 +14,8 @@ from array import array
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Protocol
 
-from bert_tf2.pretraining import whole_sentences
-from bert_tf2.support import files, progress
+from bert_tf2.pretraining import sentences, whole_sentences
+from bert_tf2.pretraining.options import PretrainingDataOptions
 
 SPACES = re.compile(r"[\t\n\r \u00a0\u1680\u2000-\u200a\u202f\u205f\u3000]+")
 """What the tokenizer takes for spaces, which always end a word: no rule of it looks across them."""
@@ -116,28 +116,31 @@ class Segment:
 
 
 def read_documents(
-    input_files: Iterable[str], tokenizer: Tokenizer, word_boundaries: str = "pieces"
+    input_files: Iterable[str], tokenizer: Tokenizer, options: PretrainingDataOptions | None = None
 ) -> Iterator[Document]:
-    """Yields the documents of text files; `word_boundaries` is that of PretrainingDataOptions.
+    """Yields the documents of text files.
 
     As in the reference, the end of a file does not end a document, and a line without tokens (for example a control
     character) is neither a sentence nor a blank line.
 
+    Args:
+      input_files: text files.
+      tokenizer: makes the tokens of a sentence.
+      options: the format of the files; a sentence a line and a blank line between documents if not given.
+
     Raises:
-      UserError: a file is missing, or a line is not UTF-8 (the message has the line number).
+      UserError: see `sentences.read`.
     """
     document = Document()
-    for input_file in input_files:
-        total = files.count_lines(input_file)
-        for line in progress.track(files.read_lines(input_file), f"Reading {input_file}", total, "lines"):
-            text = line.strip()
-            if text:
-                if word_boundaries == "spaces":
-                    document.append_words(map(tokenizer.tokenize, SPACES.split(text)))
-                else:
-                    document.append(tokenizer.tokenize(text))
-            elif document:
-                yield document
-                document = Document()
+    options = options or PretrainingDataOptions()
+    for text in sentences.read(input_files, options):
+        if text:
+            if options.word_boundaries == "spaces":
+                document.append_words(map(tokenizer.tokenize, SPACES.split(text)))
+            else:
+                document.append(tokenizer.tokenize(text))
+        elif document:
+            yield document
+            document = Document()
     if document:
         yield document

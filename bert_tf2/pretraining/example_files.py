@@ -14,12 +14,12 @@ import numpy as np
 from absl import logging
 
 from bert_tf2 import records, tokenization
-from bert_tf2.pretraining import compact_examples, corpus
+from bert_tf2.pretraining import compact_examples, corpus, sentences
 from bert_tf2.pretraining.documents import Tokenizer
 from bert_tf2.pretraining.draws import Draws
 from bert_tf2.pretraining.examples import TrainingInstance
 from bert_tf2.pretraining.options import CreatePretrainingDataOptions, PretrainingDataOptions
-from bert_tf2.support import console, environment, example_bytes, files, outputs, progress
+from bert_tf2.support import console, environment, example_bytes, files, gzip_files, outputs, progress
 
 _LOGGED_EXAMPLES = 20
 _VALUES_PER_BATCH = 1 << 17  # a few megabytes while they are encoded
@@ -42,7 +42,7 @@ def write_instance_to_example_files(
         records are for masked words only.
       tokenizer: converts the tokens to ids.
       max_seq_length, max_predictions_per_seq: the lengths to which the features are padded.
-      output_files: the names of the files.
+      output_files: the names of the files; those that end in .gz are compressed.
 
     Raises:
       UserError: a file cannot be written.
@@ -55,6 +55,17 @@ def write_instance_to_example_files(
     rows = (_features(instance, tokenizer, max_seq_length, max_predictions_per_seq) for instance in instances)
     size = _rows_per_batch(max_seq_length, max_predictions_per_seq)
     _write(map(_columns, _grouped(rows, size)), len(instances), first, output_files)
+
+
+def share_written(
+    instances: Sequence[TrainingInstance], tokenizer: Tokenizer, options: CreatePretrainingDataOptions
+) -> float:
+    """The size of the records of some examples in the output, relative to their size without compression."""
+    if not instances or not gzip_files.is_named_gzip(options.output_file):
+        return 1.0
+    lengths = options.max_seq_length, options.max_predictions_per_seq
+    rows = [_features(instance, tokenizer, *lengths) for instance in instances]
+    return gzip_files.share_left(example_bytes.frames(example_bytes.encode(_columns(rows))))
 
 
 def _rows_per_batch(max_seq_length: int, max_predictions_per_seq: int) -> int:
@@ -83,8 +94,10 @@ def _write(
 ) -> None:
     """Writes batches of features to files in turn; `first` are the examples that are logged, and their features."""
     if first:  # all records are padded to the same lengths
-        (record,) = example_bytes.encode(_columns([first[0][1]]))
-        share = total * len(record) * 9 // 10 // len(output_files)
+        encoded = example_bytes.encode(_columns([row for _, row in first]))
+        share = total * len(encoded[0]) * 9 // 10 // len(output_files)
+        if any(map(gzip_files.is_named_gzip, output_files)):
+            share = round(share * gzip_files.share_left(example_bytes.frames(encoded)))
         folders = [os.path.dirname(name) or "." for name in output_files]
         for folder in dict.fromkeys(folders):
             environment.check_space(folder, share * folders.count(folder), "the records")
@@ -92,7 +105,10 @@ def _write(
         _log_example(instance, number, total, row)
     done = 0
     with files.complete_or_absent(*output_files) as beside, contextlib.ExitStack() as stack:
-        streams = [stack.enter_context(files.open_binary(name, "wb")) for name in beside]
+        streams = [
+            stack.enter_context(gzip_files.open_writing(name, packed=gzip_files.is_named_gzip(final)))
+            for name, final in zip(beside, output_files, strict=True)
+        ]
         writing = stack.enter_context(progress.Progress("Writing", total, "examples"))
         for batch in batches:
             encoded = example_bytes.encode(batch)
@@ -180,14 +196,15 @@ def run(options: CreatePretrainingDataOptions) -> None:
     A name or a pattern in input_file that matches nothing is left out with a warning, unless none matches.
 
     Raises:
-      UserError: an input is missing or not UTF-8, the vocabulary lacks a special token, an output cannot be written or
-        would overwrite an input or another output.
+      UserError: an input is missing or not what input_format says, or the library for that is missing; the vocabulary
+        lacks a special token; an output cannot be written or would overwrite an input or another output.
       ValueError: the options ask for shards.
     """
     if options.is_sharded:
         raise ValueError("these options ask for shards; call bert_tf2.pretraining.sharded.run")
     from bert_tf2.weights import provenance  # late: it imports the readers of many formats
 
+    sentences.splitter_version(options)  # raises an error if the library is missing
     input_files = find_inputs(options.input_file)
     output_files = [name.strip() for name in options.output_file.split(",")]
     outputs.check(
@@ -214,15 +231,15 @@ def make_files(
 
     Args:
       input_files: text files.
-      output_files: the names of the TFRecord files, which are complete or absent.
+      output_files: the names of the TFRecord files, which are complete or absent, and compressed if they end in .gz.
       tokenizer: a FullTokenizer with the rules of this project.
       options: the settings of the examples, except for the seed.
       seed: where the random numbers start.
 
     Raises:
-      UserError: a file is missing or not UTF-8, or an output cannot be written.
+      UserError: see `sentences.read`; or an output cannot be written.
     """
-    text = corpus.read(input_files, tokenizer, options.word_boundaries)
+    text = corpus.read(input_files, tokenizer, options)
     examples = compact_examples.make(text, tokenizer, options, Draws(random.Random(seed)))
     batches = functools.partial(compact_examples.batches, examples, text, tokenizer, options)
     first = _rows(next(batches(_LOGGED_EXAMPLES), {}), tokenizer)

@@ -107,9 +107,9 @@ def make_instances(
     """All examples of text files, shuffled. The documents are shuffled first, as in the reference.
 
     Raises:
-      UserError: a file is missing, or a line is not UTF-8 (the message has the line number).
+      UserError: see `sentences.read`.
     """
-    documents = list(read_documents(input_files, tokenizer, options.word_boundaries))
+    documents = list(read_documents(input_files, tokenizer, options))
     shuffle(documents, rng)
     vocab_words = list(tokenizer.vocab)
     instances: list[TrainingInstance] = []

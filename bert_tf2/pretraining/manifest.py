@@ -2,7 +2,8 @@
 
 `manifest.json` stands beside the shards. It is written before the first shard with the flags, the vocabulary and the
 inputs, and again after the last one with a row per shard. In between, every finished shard is a line of
-`.manifest.jsonl`: rewriting a manifest of thousands of rows for each of them would take longer than the shards.
+`.manifest.jsonl`: rewriting a manifest of thousands of rows for each of them would take longer than the shards. Where
+the output is remote, the manifest is rewritten every few seconds instead.
 """
 
 from __future__ import annotations
@@ -13,9 +14,11 @@ import datetime
 import hashlib
 import json
 import os
+import time
 from collections.abc import Sequence
 from typing import Any
 
+from bert_tf2.pretraining import sentences
 from bert_tf2.pretraining.options import CreatePretrainingDataOptions, PretrainingDataOptions
 from bert_tf2.pretraining.shards import Shard
 from bert_tf2.support import files
@@ -24,6 +27,8 @@ from bert_tf2.support.errors import UserError
 NAME = "manifest.json"
 _JOURNAL = ".manifest.jsonl"
 _BLOCK = 1 << 20
+_SECONDS_BETWEEN_REMOTE = 10.0  # object stores limit how often an object may change; after a kill, this much is redone
+_DEFAULTS = {field.name: field.default for field in dataclasses.fields(PretrainingDataOptions)}
 
 
 def sha256(path: str, *, durable: bool = False) -> str:
@@ -48,21 +53,26 @@ def describe(
       do_lower_case: whether the text is lower-cased.
       inputs: the names of the input files.
       count: the number of shards.
+
+    Raises:
+      UserError: the library that splits paragraphs is missing.
     """
     names = [field.name for field in dataclasses.fields(PretrainingDataOptions)]
     flags = {name: getattr(options, name) for name in names}
     return {
         "output": os.path.basename(options.output_file),
         "flags": {**flags, "do_lower_case": do_lower_case, "num_shards": count},
+        "splitter": sentences.splitter_version(options),
         "vocabulary": {"name": options.vocab_file, "sha256": sha256(options.vocab_file)},
         "inputs": [{"name": name, "size": files.size(name), "modified": _modified(name)} for name in inputs],
     }
 
 
 def _modified(name: str) -> str | None:
-    if files.is_remote(name):
+    seconds = files.modified(name)
+    if seconds is None:
         return None
-    moment = datetime.datetime.fromtimestamp(os.stat(name).st_mtime, datetime.timezone.utc)
+    moment = datetime.datetime.fromtimestamp(seconds, datetime.timezone.utc)
     return moment.isoformat(timespec="microseconds")
 
 
@@ -100,7 +110,7 @@ class Manifest:
 
     def _begin(self) -> None:
         """Writes what is known. The journal is last: without it, the next run has the rows of the manifest."""
-        files.write_json(self.path, {**self._described, "complete": False, "shards": self._listed()})
+        self.save()
         if files.exists(self._journal):
             files.remove(self._journal)
 
@@ -138,10 +148,17 @@ class Manifest:
             **counts,
         }
         self._rows[shard.number] = row
-        if files.is_remote(self._journal):  # a remote file cannot be extended
-            return files.write_json(self.path, {**self._described, "complete": False, "shards": self._listed()})
+        if files.is_remote(self._journal):  # a remote file cannot be extended, and written only so often
+            if time.monotonic() - self._saved >= _SECONDS_BETWEEN_REMOTE:
+                self.save()
+            return
         with files.open_binary(self._journal, "ab") as stream:
             stream.write((json.dumps(row, ensure_ascii=False) + "\n").encode())
+
+    def save(self) -> None:
+        """Writes the manifest of the shards that are finished so far."""
+        files.write_json(self.path, {**self._described, "complete": False, "shards": self._listed()})
+        self._saved = time.monotonic()
 
     def close(self) -> None:
         """Writes the manifest of all shards."""
@@ -162,12 +179,13 @@ def _difference(found: dict[str, Any], described: dict[str, Any]) -> str | None:
     if found.get("output") != described["output"]:
         return f"for --output_file={found.get('output')}, not {described['output']}"
     flags = found.get("flags")
-    # A manifest from before a flag existed is one of a run with its default.
-    defaults = {field.name: field.default for field in dataclasses.fields(PretrainingDataOptions)}
     for name, value in described["flags"].items():
-        before = flags.get(name, defaults.get(name)) if isinstance(flags, dict) else None
+        # A run of a version without a flag did what the flag's default does now.
+        before = flags.get(name, _DEFAULTS.get(name)) if isinstance(flags, dict) else None
         if before != value:
             return f"with --{name}={before}, not {value}"
+    if found.get("splitter") != described["splitter"]:
+        return f"with sentences of {found.get('splitter')}, not {described['splitter']}"
     vocabulary = found.get("vocabulary")
     if not isinstance(vocabulary, dict) or vocabulary.get("sha256") != described["vocabulary"]["sha256"]:
         return f"with another vocabulary than {described['vocabulary']['name']} is now"

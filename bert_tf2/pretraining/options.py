@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import re
 from collections.abc import Sequence
 
 from bert_tf2.support.settings import (
@@ -34,8 +36,19 @@ _LONGEST = 1_000_000  # every example is padded to its length, in memory
 
 @options
 class PretrainingDataOptions(Options):
-    """The examples to make from the documents; names and defaults are those of the reference's flags."""
+    """How text is read and what is made of it; the defaults are the reference's behavior."""
 
+    input_format: str = setting(
+        "lines: a sentence a line; text: a paragraph a line; in both, a blank line between documents. jsonl: a document"
+        " a line, a JSON object with its paragraphs in a field. The extra `sentences` splits paragraphs.",
+        "lines",
+        group=DATA,
+        choices=("lines", "text", "jsonl"),
+    )
+    language: str = setting(
+        "Language of text and jsonl, an ISO 639 code such as de or zh: where sentences end.", "en", group=DATA
+    )
+    text_field: str = setting("The field of jsonl that has the text.", "text", group=DATA)
     max_seq_length: int = setting(
         "Tokens per example, including padding.", 128, group=EXAMPLES, low=NUM_DELIMITERS + 2, high=_LONGEST
     )
@@ -84,9 +97,17 @@ class PretrainingDataOptions(Options):
         return NUM_DELIMITERS if self.objective == "mlm_nsp" else 2
 
     def check(self) -> None:
-        """Raises WrongSetting if boundaries of words are given and words are not masked as a whole."""
+        """Raises WrongSetting if a setting would change nothing with the others, or is no code of a language."""
         if self.word_boundaries == "spaces" and not self.do_whole_word_mask:
             raise WrongSetting(f"--word_boundaries={self.word_boundaries} needs --do_whole_word_mask")
+        if self.language != "en" and self.input_format == "lines":
+            raise WrongSetting(
+                f"--language={self.language} needs --input_format=text or jsonl; every line is a sentence otherwise"
+            )
+        if self.text_field != "text" and self.input_format != "jsonl":
+            raise WrongSetting(f"--text_field={self.text_field} needs --input_format=jsonl")
+        if not re.fullmatch(r"[a-z]{2,3}(-[A-Za-z]+)*", self.language):
+            raise WrongSetting(f"--language={self.language}: an ISO 639 code is needed, such as en, de or zh")
 
     def num_to_predict(self, num_tokens: int) -> int:
         """The number of tokens to predict among `num_tokens`, which include the delimiters; at least one."""
@@ -97,7 +118,8 @@ class PretrainingDataOptions(Options):
 class CreatePretrainingDataOptions(LogOptions, PretrainingDataOptions, CaseOptions):
     """Makes masked-LM and next-sentence examples for pretraining BERT out of plain text.
 
-    The text has one sentence a line and a blank line between documents. For a large corpus see --num_shards.
+    The text has one sentence a line and a blank line between documents; --input_format has other ways. For a large
+    corpus see --num_shards.
 
     Example:
       python create_pretraining_data.py --input_file=sample_text.txt --output_file=/tmp/tf_examples.tfrecord \\
@@ -107,11 +129,14 @@ class CreatePretrainingDataOptions(LogOptions, PretrainingDataOptions, CaseOptio
     not_both = (("num_shards", "shard_megabytes"),)
 
     input_file: str = setting(
-        "Text files to read: names and patterns (*, ?), separated by commas; for shards also .gz.",
+        "Text files to read, also compressed by gzip: names and patterns (*, ?), separated by commas.",
         group=DATA,
         reads=True,
     )
-    output_file: str = setting("TFRecord files to write, examples in turn: names, separated by commas.", group=DATA)
+    output_file: str = setting(
+        "TFRecord files to write, examples in turn: names, separated by commas. A name that ends in .gz is compressed.",
+        group=DATA,
+    )
     vocab_file: str = setting("Vocabulary of the model to train, one entry per line.", group=MODEL, reads=True)
     num_shards: int | None = setting(
         "Cut the text into this many shards, each made alone and written to OUTPUT-00000-of-00010 and so on.",
@@ -144,11 +169,8 @@ class CreatePretrainingDataOptions(LogOptions, PretrainingDataOptions, CaseOptio
             raise WrongSetting(f"--num_workers={self.num_workers} needs --num_shards or --shard_megabytes")
         if self.is_sharded and "," in self.output_file:
             raise WrongSetting(f"--output_file={self.output_file}: shards need one name, to which numbers are added")
-        if self.is_sharded and self.output_file.endswith((".gz", "/")):
-            raise WrongSetting(
-                f"--output_file={self.output_file}: give the beginning of the names of the shards (they are TFRecord"
-                " files without compression)"
-            )
+        if self.is_sharded and os.path.basename(self.output_file) in ("", ".gz"):
+            raise WrongSetting(f"--output_file={self.output_file}: give the beginning of the names of the shards")
 
 
 @options

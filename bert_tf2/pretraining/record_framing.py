@@ -16,11 +16,12 @@ from __future__ import annotations
 import dataclasses
 import struct
 from collections.abc import Iterator
+from typing import BinaryIO
 
 import google_crc32c
 import numpy as np
 
-from bert_tf2.support import files
+from bert_tf2.support import files, gzip_files
 from bert_tf2.support.errors import UserError
 from bert_tf2.weights.sstable import mask
 
@@ -63,7 +64,7 @@ def read_blocks(path: str, block_bytes: int = _BLOCK_BYTES) -> Iterator[Block]:
     All records before a damaged one are yielded before the error is raised.
 
     Args:
-      path: the file, local or remote.
+      path: the file, local or remote; compressed by gzip if its name ends in .gz.
       block_bytes: how much to read at a time. A longer record makes its block as large as necessary.
 
     Raises:
@@ -72,8 +73,8 @@ def read_blocks(path: str, block_bytes: int = _BLOCK_BYTES) -> Iterator[Block]:
     """
     walk = _Walk()
     number, rest, wanted = 1, b"", block_bytes
-    with files.open_binary(path) as stream:
-        while read := stream.read(wanted):
+    with gzip_files.open_records(path) as stream:
+        while read := _read(stream, wanted, path, number):
             data = rest + read
             starts, lengths, place, problem = walk.records(data)
             if starts:
@@ -85,6 +86,14 @@ def read_blocks(path: str, block_bytes: int = _BLOCK_BYTES) -> Iterator[Block]:
             wanted = max(block_bytes, len(rest))  # doubles for a record that is longer than a block
     if rest:
         raise _damaged(path, number, _incomplete(rest))
+
+
+def _read(stream: BinaryIO, wanted: int, path: str, number: int) -> bytes:
+    """Reads `wanted` bytes, or those that are left. `number`: the first record that is not complete yet."""
+    try:
+        return stream.read(wanted)
+    except gzip_files.DAMAGE as error:
+        raise UserError(f"{path}, record {number} or a later one: {gzip_files.damage(error)}; {_AGAIN}") from error
 
 
 class _Walk:
@@ -140,6 +149,9 @@ def _incomplete(rest: bytes) -> str:
 
 
 def _damaged(path: str, number: int, problem: str) -> UserError:
-    if number == 1:
+    if number == 1 and gzip_files.is_named_gzip(path):
+        if found := gzip_files.problem_of_records(path):
+            return UserError(f"{path}: {found}")
+    elif number == 1:
         files.expect_kind(path, "a TFRecord file", "TFRecord")  # raises a better message for text, a table, an archive
     return UserError(f"{path}, record {number}: {problem}")

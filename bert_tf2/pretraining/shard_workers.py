@@ -89,7 +89,7 @@ def make(wanted: Sequence[Shard], setup: Setup, num_workers: int) -> Iterator[tu
             for connection in multiprocessing.connection.wait(list(busy)):
                 worker = busy[connection]
                 shard, result = worker.take()
-                _warn(result.warnings, warned)
+                _warn(result.warnings, shard, warned)
                 if waiting:
                     worker.give(waiting.pop())
                 else:
@@ -102,10 +102,11 @@ def make(wanted: Sequence[Shard], setup: Setup, num_workers: int) -> Iterator[tu
             worker.join()
 
 
-def _warn(lines: Sequence[str], warned: set[str]) -> None:
-    """Logs warnings of a shard, except those of other shards that differ only in numbers."""
+def _warn(lines: Sequence[str], shard: Shard, warned: set[str]) -> None:
+    """Logs warnings of a shard, except those of other shards that differ only in numbers and in the input's name."""
     for line in lines:
-        kind = re.sub(r"\d+", "", line)
+        kind = line.replace(shard.pieces[0].source.name, "") if shard.pieces else line
+        kind = re.sub(r"\d+", "", kind)
         if kind not in warned:
             logging.warning("%s (similar warnings about other shards are not shown)", line)
         warned.add(kind)
@@ -256,7 +257,7 @@ def _make_shard(shard: Shard, tokenizer: FullTokenizer, options: CreatePretraini
         except UserError as error:
             if text not in str(error):
                 raise
-            shards.find_fault(shard.pieces)
+            shards.find_fault(shard.pieces, options)
             raise UserError(str(error).replace(text, f"the text of {shard.output}")) from error
     finally:
         with contextlib.suppress(OSError):

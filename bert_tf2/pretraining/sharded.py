@@ -14,7 +14,7 @@ from collections.abc import Iterator, Sequence
 
 from absl import logging
 
-from bert_tf2.pretraining import example_files, shard_workers, shards
+from bert_tf2.pretraining import example_files, sentences, shard_workers, shards
 from bert_tf2.pretraining.documents import Tokenizer
 from bert_tf2.pretraining.examples import TrainingInstance, make_instances
 from bert_tf2.pretraining.manifest import Manifest, describe
@@ -44,6 +44,7 @@ def run(options: CreatePretrainingDataOptions) -> None:
         return example_files.run(options)
     from bert_tf2.weights import provenance  # late: it imports the readers of many formats
 
+    sentences.splitter_version(options)  # raises an error if the library is missing
     inputs = example_files.find_inputs(options.input_file)
     outputs.check(
         [outputs.Input(f"--{name}", getattr(options, name)) for name in ("input_file", "vocab_file")],
@@ -66,20 +67,32 @@ def _run(
     try:
         total = sum(source.size for source in sources)
         count = shards.count_of(total, options.num_shards, options.shard_megabytes)
-        planned = shards.cut(sources, count, options.output_file, options.random_seed)
+        planned = shards.cut(sources, count, options.output_file, options.random_seed, options.input_format)
         _refuse_to_overwrite_inputs(planned, inputs)
         manifest = Manifest(options.output_file, describe(options, do_lower_case, inputs, count), planned)
         missing = manifest.missing()
-        _estimate(missing, shards.cut(sources, _SAMPLES, "", 0), tokenizer, options)
+        _estimate(missing, shards.cut(sources, _SAMPLES, "", 0, options.input_format), tokenizer, options)
         _make(missing, len(planned), manifest, shard_workers.Setup(options, do_lower_case))
     finally:
         shards.close_sources(sources)
     manifest.close()
+    _remove_remote_leftovers(planned)
     logging.info("Wrote %d examples", manifest.total("examples"))
     if not manifest.total("examples"):
         logging.warning("%s: not a single token; the output has no records", options.input_file)
-    written = f"{options.output_file}-*-of-{count:05d}"
+    written = shards.pattern_of(options.output_file, count)
     console.summary([written, manifest.path], next_command=example_files.next_command([written], options))
+
+
+def _remove_remote_leftovers(planned: Sequence[Shard]) -> None:
+    """Removes what killed workers of earlier runs left of shards. On a local disk, outputs.remove_leftovers does."""
+    folder = os.path.dirname(planned[0].output)
+    if not environment.is_remote(folder):
+        return
+    written = {os.path.basename(shard.output) for shard in planned}
+    for name in files.list_directory(folder):
+        if os.path.basename(environment.final_name(name)) in written - {name}:
+            files.remove(os.path.join(folder, name))
 
 
 def _make(missing: Sequence[Shard], count: int, manifest: Manifest, setup: shard_workers.Setup) -> None:
@@ -129,7 +142,8 @@ def _estimate(
         for size, instances in _samples(parts, tokenizer, options):
             text_bytes += size
             num_examples += len(instances)
-            record_bytes += sum(_size_of_record(instance, options) for instance in instances)
+            share = example_files.share_written(instances, tokenizer, options)
+            record_bytes += share * sum(_size_of_record(instance, options) for instance in instances)
     if not text_bytes:
         return
     factor = text_size / text_bytes * options.dupe_factor

@@ -1,23 +1,27 @@
 """Cuts a corpus into shards at the boundaries of documents, without holding it in memory.
 
-The files of a corpus are taken as one text of `total` bytes. Shard s of n begins behind the first blank line that ends
-at byte total * s // n or later, so a document belongs to the shard in which its first byte lies. The cuts follow from
-the sizes of the files and from a few lines at each cut; the rest of a file is read only by those who make a shard.
+The files of a corpus are taken as one text of `total` bytes. Shard s of n begins behind the first line that ends a
+document (see sentences.ends_document) and whose own end is at byte total * s // n or later, so a document belongs to
+the shard in which its first byte lies. The cuts follow from the sizes of the files and from a few lines at each cut;
+the rest of a file is read only by those who make a shard.
 """
 
 from __future__ import annotations
 
 import bisect
+import contextlib
 import dataclasses
-import gzip
 import hashlib
 import itertools
 import os
+import shutil
 import tempfile
-import zlib
 from collections.abc import Iterator, Sequence
+from typing import BinaryIO
 
-from bert_tf2.support import environment, files, outputs
+from bert_tf2.pretraining import sentences
+from bert_tf2.pretraining.options import PretrainingDataOptions
+from bert_tf2.support import environment, files, gzip_files, outputs
 from bert_tf2.support.errors import UserError
 
 _BLOCK = 1 << 20
@@ -79,8 +83,18 @@ def seed_of(random_seed: int, number: int) -> int:
 
 
 def name_of(output_file: str, number: int, count: int) -> str:
-    """The file of a shard: NAME-00000-of-01000."""
-    return f"{output_file}-{number:05d}-of-{count:05d}"
+    """The file of a shard: NAME-00000-of-01000, or NAME-00000-of-01000.gz if `output_file` is NAME.gz."""
+    return _numbered(output_file, f"{number:05d}-of-{count:05d}")
+
+
+def pattern_of(output_file: str, count: int) -> str:
+    """The pattern that matches the files of all shards."""
+    return _numbered(output_file, f"*-of-{count:05d}")
+
+
+def _numbered(output_file: str, numbers: str) -> str:
+    ending = gzip_files.ENDING if gzip_files.is_named_gzip(output_file) else ""
+    return f"{output_file.removesuffix(ending)}-{numbers}{ending}"
 
 
 def open_sources(names: Sequence[str], output_file: str) -> list[Source]:
@@ -91,26 +105,39 @@ def open_sources(names: Sequence[str], output_file: str) -> list[Source]:
     Raises:
       UserError: a file is not text in UTF-8 (judged by its first line), is damaged, or is no regular file.
     """
-    sources = []
-    for number, name in enumerate(names):
-        if not files.is_remote(name) and not os.path.isfile(name):
-            raise UserError(f"{name}: is no regular file; shards are cut at places in a file, so copy it to one first")
-        place = name
-        if _is_gzip(name):
-            place = scratch_beside(f"{output_file}.input-{number:05d}")
-            files.make_directory(os.path.dirname(place))
-            _unpack(name, place)
-        with files.open_binary(place) as stream:
-            next(files.decode_lines(stream, name), None)  # refuses other kinds of files
-        sources.append(Source(name, place, files.size(place)))
+    sources: list[Source] = []
+    with contextlib.ExitStack() as unpacked:
+        for number, name in enumerate(names):
+            scratch = scratch_beside(f"{output_file}.input-{number:05d}")
+            unpacked.callback(_remove, scratch)
+            sources.append(_open_source(name, scratch))
+        unpacked.pop_all()  # close_sources removes them
     return sources
+
+
+def _open_source(name: str, scratch: str) -> Source:
+    if not files.is_remote(name) and not os.path.isfile(name):
+        raise UserError(f"{name}: is no regular file; shards are cut at places in a file, so copy it to one first")
+    place = name
+    with gzip_files.open_unpacked(name) as stream:
+        if gzip_files.is_packed(stream):
+            place = scratch
+            _unpack(name, stream, place)
+    with files.open_binary(place) as stream:
+        next(files.decode_lines(stream, name), None)  # refuses other kinds of files
+    return Source(name, place, files.size(place))
 
 
 def close_sources(sources: Sequence[Source]) -> None:
     """Removes the unpacked files."""
     for source in sources:
-        if source.place != source.name and os.path.exists(source.place):
-            os.remove(source.place)
+        if source.place != source.name:
+            _remove(source.place)
+
+
+def _remove(path: str) -> None:
+    with contextlib.suppress(FileNotFoundError):
+        os.remove(path)
 
 
 def scratch_beside(output: str) -> str:
@@ -120,18 +147,12 @@ def scratch_beside(output: str) -> str:
     return outputs.name_beside(output)
 
 
-def _is_gzip(name: str) -> bool:
-    with files.open_binary(name) as stream:
-        return stream.read(2) == b"\x1f\x8b"
-
-
-def _unpack(name: str, place: str) -> None:
+def _unpack(name: str, stream: BinaryIO, place: str) -> None:
+    """Writes an open archive to a local file."""
+    files.make_directory(os.path.dirname(place))
     try:
-        with files.open_binary(name) as packed, gzip.GzipFile(fileobj=packed) as stream, open(place, "wb") as text:
-            while block := stream.read(_BLOCK):
-                text.write(block)
-    except (EOFError, gzip.BadGzipFile, zlib.error) as error:
-        raise UserError(f"{name}: the gzip archive is damaged or incomplete ({error}); test it: gzip -t") from error
+        with open(place, "wb") as text:
+            shutil.copyfileobj(stream, text, _BLOCK)
     except OSError as error:
         line = environment.explain_writing(error, [place], [place])
         if line is None:
@@ -146,7 +167,9 @@ def count_of(total: int, num_shards: int | None, shard_megabytes: float | None) 
     return max(1, -(-total // round(shard_megabytes * 1_000_000)))
 
 
-def cut(sources: Sequence[Source], count: int, output_file: str, random_seed: int) -> list[Shard]:
+def cut(
+    sources: Sequence[Source], count: int, output_file: str, random_seed: int, input_format: str = "lines"
+) -> list[Shard]:
     """The shards of a corpus.
 
     Args:
@@ -154,14 +177,15 @@ def cut(sources: Sequence[Source], count: int, output_file: str, random_seed: in
       count: how many shards. If there are fewer documents, some shards are empty.
       output_file: the output's name without the numbers.
       random_seed: the seed of the run.
+      input_format: the format of the files, which decides where documents end.
     """
     bases = [0, *itertools.accumulate(source.size for source in sources)]
     total = bases[-1]
     cuts = [0]
     for number in range(1, count):
         wanted = total * number // count
-        # Where the previous cut is far enough, no blank line ends between it and the wanted place.
-        cuts.append(cuts[-1] if cuts[-1] >= wanted else _end_of_blank_line(sources, bases, wanted))
+        # Where the previous cut is far enough, no document ends between it and the wanted place.
+        cuts.append(cuts[-1] if cuts[-1] >= wanted else _end_of_document(sources, bases, wanted, input_format))
     cuts.append(total)
     return [
         Shard(
@@ -182,10 +206,10 @@ def _pieces(sources: Sequence[Source], bases: Sequence[int], start: int, stop: i
             yield Piece(source, low, high)
 
 
-def _end_of_blank_line(sources: Sequence[Source], bases: Sequence[int], wanted: int) -> int:
-    """The end of the first blank line that ends at byte `wanted` (at least 1) or later; the end of the corpus if none.
+def _end_of_document(sources: Sequence[Source], bases: Sequence[int], wanted: int, input_format: str) -> int:
+    """The end of the first line that ends a document, at byte `wanted` (at least 1) or later.
 
-    The end of a file does not end a document.
+    It is the end of the corpus if there is none. The end of a file does not end a document.
     """
     first = bisect.bisect_right(bases, wanted - 1) - 1
     for source, base in zip(sources[first:], bases[first:], strict=False):
@@ -194,7 +218,7 @@ def _end_of_blank_line(sources: Sequence[Source], bases: Sequence[int], wanted: 
             stream.seek(position)
             while line := stream.readline():
                 position += len(line)
-                if _is_blank(line):
+                if sentences.ends_document(line, input_format):
                     return base + position
     return bases[-1]
 
@@ -209,12 +233,6 @@ def _start_of_line(stream, position: int) -> int:
             return start + found + 1
         position = start
     return 0
-
-
-def _is_blank(line: bytes) -> bool:
-    """Whether a line ends a document; like files.read_lines, which ignores CRs and drops a last line of only CRs."""
-    text = line.replace(b"\r", b"")
-    return bool(text) and not text.decode("utf-8", "replace").strip()
 
 
 def lines(pieces: Sequence[Piece]) -> Iterator[bytes]:
@@ -252,13 +270,14 @@ def write_text(pieces: Sequence[Piece], path: str, most_bytes: float = float("in
         raise UserError(line) from error
 
 
-def find_fault(pieces: Sequence[Piece]) -> None:
+def find_fault(pieces: Sequence[Piece], options: PretrainingDataOptions) -> None:
     """Reads the files of pieces from their start, for an error that has their names and line numbers.
 
     Raises:
-      UserError: a line is not UTF-8.
+      UserError: a line is not UTF-8, or not the JSON that is expected.
     """
+    decode = sentences.decoder(options)
     for source in dict.fromkeys(piece.source for piece in pieces):
         with files.open_binary(source.place) as stream:
-            for _ in files.decode_lines(stream, source.name):
+            for _ in decode(files.decode_lines(stream, source.name), source.name):
                 pass

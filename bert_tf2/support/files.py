@@ -9,6 +9,7 @@ from __future__ import annotations
 import codecs
 import contextlib
 import glob
+import io
 import json
 import os
 import shlex
@@ -58,6 +59,13 @@ def size(path: str) -> int:
     return _gfile().stat(path).length if is_remote(path) else os.path.getsize(path)
 
 
+def modified(path: str) -> float | None:
+    """When a file was changed, in seconds since 1970; None where a remote file system does not say."""
+    if is_remote(path):
+        return (_gfile().stat(path).mtime_nsec or 0) / 1e9 or None
+    return os.stat(path).st_mtime
+
+
 def list_directory(path: str) -> list[str]:
     """The names in a folder, sorted; an empty list if it does not exist."""
     if not is_directory(path):
@@ -96,7 +104,10 @@ def _open_remote(path: str, mode: str):
         def write(self, content) -> None:
             super().write(bytes(content))  # unlike local files, a GFile does not accept views of arrays
 
-    return RemoteFile(path, mode)
+    stream = RemoteFile(path, mode)
+    if "w" in mode:
+        stream.write(b"")  # a GFile creates its file at the first write, and a file without records has none
+    return stream
 
 
 def open_binary(path: str, mode: str = "rb"):
@@ -201,8 +212,6 @@ def read_lines(path: str, *, drop_bom: bool = False) -> Iterator[str]:
       UserError: the file is missing, or a line is not UTF-8 (the message has the line and the kind of the file).
     """
     with open_binary(path) as stream:
-        if not is_remote(path):  # check the kind before reading a line, which may not end
-            _refuse_other_kinds(stream.peek(file_kinds.HEAD_BYTES)[: file_kinds.HEAD_BYTES], path)
         yield from decode_lines(stream, path, drop_bom=drop_bom)
 
 
@@ -221,6 +230,8 @@ def count_lines(path: str) -> int | None:
 def decode_lines(stream: Iterable[bytes], name: str, *, drop_bom: bool = False) -> Iterator[str]:
     """`read_lines` for an open stream, such as standard input; `name` is its name in errors."""
     head, number, joins = b"", 0, 0
+    if isinstance(stream, io.BufferedReader):  # check the kind before reading a line, which may not end
+        _refuse_other_kinds(stream.peek(file_kinds.HEAD_BYTES)[: file_kinds.HEAD_BYTES], name)
     for number, line in enumerate(stream, 1):
         if number == 1:
             _refuse_other_kinds(line[: file_kinds.HEAD_BYTES], name)

@@ -3,7 +3,7 @@
 import pytest
 from pretraining_text import CORPUS, VOCABULARY
 
-from bert_tf2.pretraining import examples, masking
+from bert_tf2.pretraining import examples, masking, shard_workers
 from bert_tf2.tokenization import FullTokenizer
 
 
@@ -31,3 +31,18 @@ def in_order(monkeypatch):
     """Leaves lists as they are where they would be shuffled."""
     for module in (examples, masking):
         monkeypatch.setattr(module, "shuffle", lambda items, rng: None)
+
+
+@pytest.fixture
+def in_process(monkeypatch):
+    """Makes shards in this process, since a worker takes seconds to start; a list of their numbers."""
+    made = []
+
+    def make(wanted, setup, num_workers):
+        for shard in wanted:
+            tokenizer = shard_workers.FullTokenizer(setup.options.vocab_file, setup.do_lower_case)
+            yield shard, shard_workers._make_shard(shard, tokenizer, setup.options)
+            made.append(shard.number)
+
+    monkeypatch.setattr(shard_workers, "make", make)
+    return made

@@ -29,7 +29,7 @@ def random_text(rng):
 
 
 def as_numbers(paths, tokenizer, options):
-    text = corpus.read(paths, tokenizer, options.word_boundaries)
+    text = corpus.read(paths, tokenizer, options)
     examples = compact_examples.make(text, tokenizer, options, Draws(random.Random(options.random_seed)))
     found = [*compact_examples.batches(examples, text, tokenizer, options, rows_per_batch=7)]
     return {name: np.concatenate([batch[name] for batch in found]).tolist() for name in found[0]} if found else {}

@@ -27,21 +27,6 @@ DOCUMENTS = 24  # of the corpus of `data`
 
 
 @pytest.fixture
-def in_process(monkeypatch):
-    """Makes shards in this process, since a worker takes seconds to start; a list of their numbers."""
-    made = []
-
-    def make(wanted, setup, num_workers):
-        for shard in wanted:
-            tokenizer = shard_workers.FullTokenizer(setup.options.vocab_file, setup.do_lower_case)
-            yield shard, shard_workers._make_shard(shard, tokenizer, setup.options)
-            made.append(shard.number)
-
-    monkeypatch.setattr(shard_workers, "make", make)
-    return made
-
-
-@pytest.fixture
 def data(tmp_path):
     """A folder with two files of text and a vocabulary."""
     lines = (f"{CORPUS}\n" * (DOCUMENTS // 4)).splitlines()
@@ -59,7 +44,7 @@ def options(data, output, **changes):
         **SETTINGS,
         **changes,
     }
-    return CreatePretrainingDataOptions(output_file=f"{data}/{output}/x", **settings)
+    return CreatePretrainingDataOptions(**{"output_file": f"{data}/{output}/x", **settings})
 
 
 def contents(folder: pathlib.Path) -> dict[str, bytes]:
@@ -159,6 +144,82 @@ def test_another_run_in_the_folder_is_refused(data, in_process):
     assert contents(data / "out") == before
 
 
+def test_compressed_shards_hold_the_same_records(data, in_process, log_lines):
+    for name in ("x", "x.gz"):
+        sharded.run(options(data, "out" + name, dupe_factor=20, output_file=f"{data}/out{name}/{name}"))
+    plain, packed = contents(data / "outx"), contents(data / "outx.gz")
+    assert [*packed] == ["manifest.json", *(f"x-{number:05d}-of-00005.gz" for number in range(5))]
+    assert [gzip.decompress(packed[f"{name}.gz"]) for name in [*plain][1:]] == [*plain.values()][1:]
+    assert manifest(data, "outx.gz")["output"] == "x.gz"
+    sizes = [sum(row["bytes"] for row in manifest(data, folder)["shards"]) for folder in ("outx", "outx.gz")]
+    assert sizes[1] < sizes[0] / 2
+    estimates = [line.split()[-2:] for line in log_lines if line.startswith("To make: ")]
+    plain_size, packed_size = (float(number) * {"kB": 1e3, "MB": 1e6}[unit] for number, unit in estimates)
+    assert plain_size == pytest.approx(sizes[0], rel=0.15)
+    assert sizes[1] < packed_size < plain_size / 2  # a text of 24 documents repeats itself in the archive
+    for row in manifest(data, "outx.gz")["shards"]:
+        assert row["sha256"] == hashlib.sha256(packed[row["file"]]).hexdigest()
+    in_process.clear()
+    sharded.run(options(data, "again", dupe_factor=20, output_file=f"{data}/again/x.gz"))
+    assert contents(data / "again") == packed  # neither a name nor a time in the archives
+    assert len(rows_of(f"{data}/again/x-*")) == len(rows_of(f"{data}/outx/x-*"))
+    assert any("--input_file='" + f"{data}/again/x-*-of-00005.gz'" in line for line in log_lines)
+
+
+@pytest.mark.parametrize("input_format", ["text", "jsonl"])
+def test_a_shard_of_paragraphs_is_an_unsharded_run_on_its_text(data, in_process, input_format):
+    pytest.importorskip("sentencex")
+    for name in ("one", "two"):
+        text = (data / f"{name}.txt").read_text().upper()
+        if input_format == "jsonl":
+            text = "\n".join(json.dumps({"text": part}) for part in text.split("\n\n"))
+        (data / f"{name}.txt").write_text(text)
+    sharded.run(options(data, "out", input_format=input_format))
+    found = manifest(data, "out")
+    assert found["splitter"].startswith("sentencex ") and found["flags"]["input_format"] == input_format
+    assert sum(row["documents"] for row in found["shards"]) == DOCUMENTS + (input_format == "jsonl")
+    for row in found["shards"]:
+        parts = [pathlib.Path(p["input"]).read_bytes()[p["start"] : p["stop"]] for p in row["text"]]
+        (data / "text").write_bytes(b"\n".join(part.removesuffix(b"\n") for part in parts) + b"\n")
+        example_files.run(
+            CreatePretrainingDataOptions(
+                input_file=f"{data}/text", output_file=f"{data}/alone", vocab_file=f"{data}/vocab.txt",
+                random_seed=row["seed"], input_format=input_format, **SETTINGS,
+            )
+        )  # fmt: skip
+        assert (data / "out" / row["file"]).read_bytes() == (data / "alone").read_bytes()
+    before = contents(data / "out")
+    with pytest.raises(UserError, match="with --language=en, not de"):
+        sharded.run(options(data, "out", input_format=input_format, language="de"))
+    with pytest.raises(UserError, match=f"with --input_format={input_format}, not lines"):
+        sharded.run(options(data, "out"))
+    text = json.dumps({**found, "splitter": "sentencex 1.0.0"})
+    (data / "out" / "manifest.json").write_text(text)
+    with pytest.raises(UserError, match=r"with sentences of sentencex 1\.0\.0, not sentencex"):
+        sharded.run(options(data, "out", input_format=input_format))
+    assert {**contents(data / "out"), "manifest.json": b""} == {**before, "manifest.json": b""}
+
+
+def test_a_line_of_json_that_is_wrong_is_named(data, in_process):
+    pytest.importorskip("sentencex")
+    (data / "two.txt").write_text('{"text": "a"}\n' * 30 + '{"body": "a"}\n' + '{"text": "a"}\n' * 30)
+    with pytest.raises(UserError, match=r"two\.txt, line 31: has no field 'text' \(its fields: body\)"):
+        sharded.run(options(data, "out", input_file=f"{data}/two.txt", input_format="jsonl"))
+
+
+def test_a_manifest_from_before_a_flag_existed_counts_as_its_default(data, in_process):
+    sharded.run(options(data, "out"))
+    path = data / "out" / "manifest.json"
+    found = manifest(data, "out")
+    for name in ("input_format", "language", "text_field"):
+        del found["flags"][name]
+    del found["splitter"]
+    path.write_text(json.dumps(found))
+    in_process.clear()
+    sharded.run(options(data, "out"))
+    assert in_process == []
+
+
 def test_compressed_text_gives_the_same_shards(data, in_process):
     sharded.run(options(data, "plain"))
     (data / "one.gz").write_bytes(gzip.compress((data / "one.txt").read_bytes()))
@@ -221,7 +282,7 @@ def test_the_disk_is_compared_with_an_estimate(data, in_process, monkeypatch, lo
         (["--num_shards=2", "--shard_megabytes=1"], "--shard_megabytes"),
         (["--num_workers=2"], "--num_workers=2 needs --num_shards or --shard_megabytes"),
         (["--num_shards=2", "--output_file=a,b"], "--output_file=a,b: shards need one name"),
-        (["--num_shards=2", "--output_file=a.gz"], "--output_file=a.gz: give the beginning"),
+        (["--num_shards=2", "--output_file=a/.gz"], "--output_file=a/.gz: give the beginning"),
     ],
 )
 def test_flags_that_do_not_fit_together(data, arguments, words):

@@ -72,6 +72,21 @@ def test_long_lines_are_searched_backwards_in_blocks(tmp_path, monkeypatch):
     assert [shard.size for shard in cut(tmp_path, [text], 3)] == [102, 112, 2]
 
 
+def test_json_lines_are_cut_at_every_line(tmp_path):
+    (tmp_path / "a").write_bytes(b'{"text": "a"}\n{}\n\n{"te')  # the end of a file ends a line
+    (tmp_path / "b").write_bytes(b"1\n2\n3\n4\n")
+    sources = shards.open_sources([f"{tmp_path}/a", f"{tmp_path}/b"], f"{tmp_path}/out")
+    for count in range(1, 30):
+        found = shards.cut(sources, count, "out", 1, "jsonl")
+        starts = [0, 14, 17, 18, 22, 24, 26, 28]
+        wanted = [[] for _ in range(count)]
+        for start, line in zip(
+            starts, [b'{"text": "a"}\n', b"{}\n", b"\n", b'{"te\n', b"1\n", b"2\n", b"3\n", b"4\n"], strict=True
+        ):
+            wanted[max(number for number in range(count) if 30 * number // count <= start)].append(line)
+        assert [[*shards.lines(shard.pieces)] for shard in found] == wanted
+
+
 def test_the_seed_of_a_shard():
     digest = hashlib.sha256(b"12345,7").hexdigest()
     assert shards.seed_of(12345, 7) == int(digest[:8], 16)
@@ -82,6 +97,9 @@ def test_the_seed_of_a_shard():
 def test_names_and_numbers_of_shards():
     assert shards.name_of("out/x", 7, 1000) == "out/x-00007-of-01000"
     assert shards.name_of("x", 123456, 200000) == "x-123456-of-200000"
+    assert shards.name_of("out/x.tfrecord.gz", 7, 1000) == "out/x.tfrecord-00007-of-01000.gz"
+    assert shards.pattern_of("out/x", 7) == "out/x-*-of-00007"
+    assert shards.pattern_of("out/x.gz", 7) == "out/x-*-of-00007.gz"
     assert [shards.count_of(size, None, 0.5) for size in (0, 1, 500_000, 500_001)] == [1, 1, 1, 2]
     assert shards.count_of(10, 7, None) == 7
 
@@ -100,6 +118,7 @@ def test_compressed_files_are_unpacked_beside_the_output(tmp_path):
 
 
 def test_files_that_cannot_be_cut(tmp_path):
+    (tmp_path / "good.gz").write_bytes(gzip.compress(b"a\n"))
     (tmp_path / "half.gz").write_bytes(gzip.compress(b"a b c\n" * 1000)[:-9])
     (tmp_path / "pdf").write_bytes(b"%PDF-1.4\n\x00\xff")
     for name, words in (
@@ -108,4 +127,5 @@ def test_files_that_cannot_be_cut(tmp_path):
         ("/dev/null", "/dev/null: is no regular file"),
     ):
         with pytest.raises(UserError, match=words):
-            shards.open_sources([name], f"{tmp_path}/out")
+            shards.open_sources([f"{tmp_path}/good.gz", name], f"{tmp_path}/out")
+        assert not [path for path in tmp_path.iterdir() if path.name.endswith("partial")]

@@ -24,6 +24,9 @@ def chinese(tmp_path):
     return FullTokenizer(str(tmp_path / "chinese.txt"))
 
 
+AT_SPACES = PretrainingDataOptions(do_whole_word_mask=True, word_boundaries="spaces")
+
+
 def test_spaces_are_what_the_tokenizer_takes_for_them():
     for code in range(sys.maxunicode + 1):
         assert bool(SPACES.fullmatch(chr(code))) == tokenization._is_whitespace(chr(code)), hex(code)
@@ -32,7 +35,7 @@ def test_spaces_are_what_the_tokenizer_takes_for_them():
 def words_of(text, tokenizer, tmp_path):
     """The words of a document of one line, each as its tokens joined."""
     (tmp_path / "text").write_text(text, encoding="utf-8")
-    (document,) = pretraining.read_documents([str(tmp_path / "text")], tokenizer, "spaces")
+    (document,) = pretraining.read_documents([str(tmp_path / "text")], tokenizer, AT_SPACES)
     found: list[list[str]] = []
     for token, inside in zip(document.tokens, document.continues, strict=True):
         found[-1].append(token) if inside else found.append([token])
@@ -92,7 +95,7 @@ def test_a_segment_that_was_cut_inside_a_word_begins_one():
 
 
 def test_spaces_change_no_token(tmp_path, tokenizer, corpus):
-    found = [pretraining.read_documents([corpus], tokenizer, boundaries) for boundaries in ("pieces", "spaces")]
+    found = [pretraining.read_documents([corpus], tokenizer, options) for options in (None, AT_SPACES)]
     for one, other in zip(*found, strict=True):
         assert one.tokens == other.tokens and (one.continues is None) != (other.continues is None)
         assert [one.segment(i, i + 1).tokens for i in range(len(one))] == [

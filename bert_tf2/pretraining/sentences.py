@@ -1,0 +1,229 @@
+"""Sentences and ends of documents of a corpus, whatever the format of its files.
+
+Every reader of a corpus, and whoever cuts one into shards, takes from here what a line means:
+
+    format   a line is            a document ends
+    lines    a sentence           at a blank line
+    text     a paragraph          at a blank line
+    jsonl    a JSON object with   at the end of its line
+             a text in a field
+
+Paragraphs are split into sentences by the library sentencex. After that, a sentence is the same as a line of `lines`.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib.metadata
+import json
+import re
+from collections.abc import Callable, Iterable, Iterator
+
+from absl import logging
+
+from bert_tf2.pretraining.options import PretrainingDataOptions
+from bert_tf2.support import files, gzip_files, progress
+from bert_tf2.support.errors import UserError, and_more
+
+_LIBRARY = "sentencex"
+
+
+def read(paths: Iterable[str], options: PretrainingDataOptions) -> Iterator[str]:
+    """Yields the sentences of files, without white space around them; "" at each end of a document.
+
+    As in the reference, the end of a file does not end a document. (A line of `jsonl` does.)
+
+    Args:
+      paths: files of text in UTF-8, or compressed by gzip.
+      options: input_format, language and text_field are used.
+
+    Raises:
+      UserError: a file is missing or is a damaged archive, a line is not UTF-8 or not the JSON that is expected (the
+        message has the line number), or the library is missing.
+    """
+    decode = decoder(options)
+    for path in paths:
+        with gzip_files.open_unpacked(path) as stream:
+            # Counting the lines of an archive would take as long as reading it.
+            total = None if gzip_files.is_packed(stream) else files.count_lines(path)
+            lines = progress.track(files.decode_lines(stream, path), f"Reading {path}", total, "lines")
+            yield from decode(lines, path)
+
+
+def decoder(options: PretrainingDataOptions) -> Callable[[Iterable[str], str], Iterator[str]]:
+    """Returns a function that makes sentences and "" of the lines of a file, given them and the file's name.
+
+    Raises:
+      UserError: the library that splits paragraphs is missing.
+    """
+    if options.input_format == "lines":
+        return _of_lines
+    split = _splitter(options.language)
+    if options.input_format == "jsonl":
+        return functools.partial(_of_json, split=split, field=options.text_field)
+    return functools.partial(_of_paragraphs, split=split, wrapped=_WrappedText())
+
+
+def _of_lines(lines: Iterable[str], name: str) -> Iterator[str]:
+    return map(str.strip, lines)
+
+
+def ends_document(line: bytes, input_format: str) -> bool:
+    """Whether a document ends with this line of a file, which has its line end.
+
+    A line of only CRs without a line end is none: files.read_lines drops it too.
+    """
+    text = line.replace(b"\r", b"")
+    return bool(text) and (input_format == "jsonl" or not text.decode("utf-8", "replace").strip())
+
+
+def splitter_version(options: PretrainingDataOptions) -> str | None:
+    """The library that decides where sentences end, with its version; None if every line is a sentence.
+
+    Raises:
+      UserError: it is missing.
+    """
+    if options.input_format == "lines":
+        return None
+    _load()
+    return f"{_LIBRARY} {importlib.metadata.version(_LIBRARY)}"
+
+
+def _load():
+    try:
+        import sentencex  # an extra
+    except ImportError as error:
+        raise UserError(
+            "--input_format=text and jsonl need the library sentencex, which cannot be imported"
+            f" ({' '.join(str(error).split())}): pip install sentencex"
+        ) from error
+    return sentencex
+
+
+# A paragraph of text
+
+
+_WHITE = re.compile(r"\s")
+
+
+def _splitter(language: str) -> Callable[[str], list[str]]:
+    """Returns a function that splits a paragraph into sentences without white space around them."""
+    segment = _load().segment
+
+    def split(paragraph: str) -> list[str]:
+        # The library fails at some white space outside of ASCII (1.0.32: "J.\u2028K."), and leaves every character in
+        # its place, so it gets blanks instead, and the sentences are cut out of the paragraph itself.
+        plain = paragraph if paragraph.isascii() else _WHITE.sub(" ", paragraph)
+        sentences, start = [], 0
+        for length in map(len, segment(language, plain)):
+            if sentence := paragraph[start : start + length].strip():
+                sentences.append(sentence)
+            start += length
+        return sentences
+
+    return split
+
+
+def _of_paragraphs(
+    lines: Iterable[str], name: str, *, split: Callable[[str], list[str]], wrapped: _WrappedText
+) -> Iterator[str]:
+    for line in wrapped.at(lines, name):
+        paragraph = line.strip()
+        if paragraph:
+            yield from split(paragraph)
+        else:
+            yield ""
+
+
+class _WrappedText:
+    """Looks at the beginning of a text and warns once if its lines seem to be cut at a width, within sentences."""
+
+    _FEWEST, _ENOUGH = 40, 400  # lines to judge by
+    _WIDTHS = range(40, 121)
+    _END = re.compile("[.!?…:;。।؟\uff01\uff1f\uff1b\uff1a][\"'”»\u2019\uff09)\\]]*$")
+
+    def __init__(self):
+        self._lengths: list[int] = []
+        self._num_open = 0  # lines without an end of a sentence
+        self._before = ""
+        self._judged = False
+
+    def at(self, lines: Iterable[str], name: str) -> Iterator[str]:
+        for line in lines:
+            yield line
+            if not self._judged:
+                self._see(line.strip())
+                if len(self._lengths) == self._ENOUGH:
+                    self._judge(name)
+        if not self._judged and len(self._lengths) >= self._FEWEST:
+            self._judge(name)
+
+    def _see(self, text: str) -> None:
+        before, self._before = self._before, text
+        if before and text:  # the last line of a paragraph may have any length
+            self._lengths.append(len(before))
+            self._num_open += not self._END.search(before)
+
+    def _judge(self, name: str) -> None:
+        self._judged = True
+        count = len(self._lengths)
+        width = sorted(self._lengths)[count * 9 // 10]
+        num_full = sum(length >= width * 3 / 4 for length in self._lengths)
+        if width in self._WIDTHS and num_full >= count * 3 / 4 and self._num_open >= count * 6 / 10:
+            logging.warning(
+                "%s: most lines have about %d characters and no end of a sentence, as if the text were wrapped; with"
+                " --input_format=text each line is a paragraph, and no sentence reaches into the next one. Join the"
+                " lines of each paragraph first (awk -v RS= '{$1=$1} 1' makes a line of each block of lines), and leave"
+                " a blank line between documents",
+                name, width,
+            )  # fmt: skip
+
+
+# A JSON object on a line
+
+
+_LINE_ENDS = re.compile(r"[\r\n]+")
+_JSON_NAMES = {dict: "an object", list: "a list", str: "a string", bool: "true or false", type(None): "null"}
+
+
+def _of_json(lines: Iterable[str], name: str, *, split: Callable[[str], list[str]], field: str) -> Iterator[str]:
+    for number, line in enumerate(lines, 1):
+        content = line.removeprefix("\ufeff").strip()
+        if not content:
+            continue
+        try:
+            text = _field_of(content, field)
+        except _WrongJson as error:
+            raise UserError(f"{name}, line {number}: {error}") from error
+        for paragraph in _LINE_ENDS.split(text):
+            yield from split(paragraph)
+        yield ""
+
+
+class _WrongJson(Exception):
+    """What is wrong with a line."""
+
+
+def _field_of(content: str, field: str) -> str:
+    try:
+        found = json.loads(content)
+    except (ValueError, RecursionError) as error:
+        where = f" (column {error.colno}: {error.msg})" if isinstance(error, json.JSONDecodeError) else f" ({error})"
+        raise _WrongJson(
+            f"is not valid JSON{where}; --input_format=jsonl needs one JSON object a line, as jq -c . writes it"
+        ) from error
+    if not isinstance(found, dict):
+        raise _WrongJson(f"is {_kind(found)}, but --input_format=jsonl needs one JSON object a line")
+    if field not in found:
+        held = " ".join(and_more(sorted(found), 8).split())[:200] or "none"
+        raise _WrongJson(f"has no field {field!r} (its fields: {held}); name the one with the text: --text_field")
+    text = found[field]
+    if not isinstance(text, str):
+        raise _WrongJson(f"its field {field!r} is {_kind(text)}, but a string is needed; see --text_field")
+    if not files.is_utf8(text):  # half of a pair of \u...: no file of lines can hold it
+        text = text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+    return text
+
+
+def _kind(value: object) -> str:
+    return _JSON_NAMES.get(type(value), "a number")

@@ -1,0 +1,128 @@
+"""TFRecord files that are compressed by gzip: written, read by TensorFlow and without it, and damaged ones."""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+
+import pytest
+import tensorflow as tf
+
+from bert_tf2 import records
+from bert_tf2.pretraining import CreatePretrainingDataOptions, example_files, record_framing
+from bert_tf2.pretraining.record_checks import read_all
+from bert_tf2.support import environment
+from bert_tf2.support.errors import UserError
+
+SIZES = {"max_seq_length": 24, "max_predictions_per_seq": 4, "vocab_size": 60, "type_vocab_size": 2}
+
+
+def make(corpus, vocab_file, output, **more):
+    settings = {"max_seq_length": 24, "max_predictions_per_seq": 4, "do_lower_case": True, **more}
+    example_files.run(
+        CreatePretrainingDataOptions(input_file=corpus, output_file=output, vocab_file=vocab_file, **settings)
+    )
+
+
+@pytest.fixture
+def both(tmp_path, corpus, vocab_file):
+    """The same records in `plain` and `packed.gz`."""
+    make(corpus, vocab_file, f"{tmp_path}/plain", dupe_factor=30)
+    make(corpus, vocab_file, f"{tmp_path}/packed.gz", dupe_factor=30)
+    return tmp_path
+
+
+def test_the_bytes_depend_on_the_content_alone(both, corpus, vocab_file):
+    packed = (both / "packed.gz").read_bytes()
+    assert gzip.decompress(packed) == (both / "plain").read_bytes()
+    assert packed[:8] == b"\x1f\x8b\x08\x00\x00\x00\x00\x00"  # no name, no time
+    make(corpus, vocab_file, f"{both}/other_name.gz", dupe_factor=30)
+    assert (both / "other_name.gz").read_bytes() == packed
+
+
+def test_examples_go_to_plain_and_packed_files_in_turn(both, corpus, vocab_file):
+    make(corpus, vocab_file, f"{both}/a,{both}/b.gz", dupe_factor=30)
+    with tf.io.TFRecordWriter(f"{both}/joined") as writer:
+        pairs = zip(raw(both / "a"), [*raw(both / "b.gz"), None], strict=False)
+        for record in (record for pair in pairs for record in pair if record is not None):
+            writer.write(record)
+    assert (both / "joined").read_bytes() == (both / "plain").read_bytes()
+
+
+def raw(path):
+    kind = "GZIP" if path.suffix == ".gz" else ""
+    return [record.numpy() for record in tf.data.TFRecordDataset(str(path), compression_type=kind)]
+
+
+def batches(paths, **more):
+    return [
+        hashlib.sha256(row["input_ids"].numpy().tobytes()).hexdigest()
+        for row in records.read_records([str(path) for path in paths], records.PRETRAINING, SIZES, 4, **more)
+    ]
+
+
+def test_both_are_read_alike(both):
+    plain, packed = both / "plain", both / "packed.gz"
+    expected = batches([plain])
+    assert batches([packed]) == expected
+    assert batches([plain, plain]) == batches([plain, packed]) == batches([packed, plain])
+    assert batches([packed, packed]) == batches([plain, plain])
+    seed = {"shuffle_seed": 3}
+    assert batches([plain, plain], **seed) == batches([packed, plain], **seed) != batches([plain, plain])
+    found = [[batch.features["input_ids"].tolist() for batch in read_all([str(path)])] for path in (plain, packed)]
+    assert found[0] == found[1]
+    assert records.find_fault([str(packed)], records.PRETRAINING, SIZES) is None
+
+
+def faults(path):
+    """What each reader says."""
+    yield str(records.find_fault([str(path)], records.PRETRAINING, SIZES))
+    with pytest.raises(UserError) as caught:
+        [*record_framing.read_blocks(str(path))]
+    yield str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("harm", "words"),
+    [
+        (lambda packed, plain: packed[: len(packed) // 2], ["truncated", "damaged or incomplete"]),
+        (lambda packed, plain: packed[:-40], ["truncated", "damaged or incomplete"]),
+        (lambda packed, plain: packed[:200] + b"\x55" * 30 + packed[230:], ["damaged or incomplete"] * 2),
+        (lambda packed, plain: gzip.compress(plain[:-5]), ["truncated", "truncated"]),
+        (lambda packed, plain: gzip.compress(plain[:30] + b"\x55" + plain[31:]), ["corrupted", "corrupted"]),
+        (lambda packed, plain: plain, ["is no gzip archive but a TFRecord file"] * 2),
+        (lambda packed, plain: b"a b c\n" * 90, ["is no gzip archive but something else"] * 2),
+        (lambda packed, plain: gzip.compress(b"a b c\n" * 90), ["holds text, not TFRecord"] * 2),
+    ],
+)
+def test_damaged_files_are_named_in_one_line(both, harm, words):
+    path = both / "packed.gz"
+    path.write_bytes(harm(path.read_bytes(), (both / "plain").read_bytes()))
+    for found, expected in zip(faults(path), words, strict=True):
+        assert found.startswith(str(path)) and expected in found and "\n" not in found
+
+
+def test_the_first_records_are_checked(both):
+    with pytest.raises(UserError, match=r"packed\.gz, record 1: was made for max_seq_length 24"):
+        records.read_records([f"{both}/packed.gz"], records.PRETRAINING, {**SIZES, "max_seq_length": 32}, 4)
+    (both / "packed.gz").write_bytes((both / "plain").read_bytes())
+    with pytest.raises(UserError, match=r"packed\.gz: ends in \.gz and is no gzip archive but a TFRecord file"):
+        records.read_records([f"{both}/packed.gz"], records.PRETRAINING, SIZES, 4)
+
+
+def test_no_records(both, vocab_file):
+    (both / "empty").write_text("\n")
+    make(f"{both}/empty", vocab_file, f"{both}/none.gz")
+    assert gzip.decompress((both / "none.gz").read_bytes()) == b""
+    assert batches([both / "none.gz"]) == []  # like a file of 0 bytes, which a shard without documents is
+    assert batches([both / "none.gz", both / "packed.gz"]) == batches([both / "plain"])
+    with pytest.raises(UserError, match=r"none\.gz: no records in there"):
+        batches([both / "none.gz"], repeat=True)
+
+
+def test_the_disk_is_compared_with_what_will_be_compressed(both, corpus, vocab_file, monkeypatch):
+    size = (both / "plain").stat().st_size
+    monkeypatch.setattr(environment, "free_bytes", lambda path: round(size * 0.6))
+    make(corpus, vocab_file, f"{both}/again.gz", dupe_factor=30)
+    with pytest.raises(UserError, match="the records need"):
+        make(corpus, vocab_file, f"{both}/again", dupe_factor=30)
