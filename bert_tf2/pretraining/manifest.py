@@ -13,6 +13,7 @@ import datetime
 import hashlib
 import json
 import os
+import time
 from collections.abc import Sequence
 from typing import Any
 
@@ -24,6 +25,7 @@ from bert_tf2.support.errors import UserError
 NAME = "manifest.json"
 _JOURNAL = ".manifest.jsonl"
 _BLOCK = 1 << 20
+_SECONDS_BETWEEN_REWRITES = 10.0
 
 
 def sha256(path: str, *, durable: bool = False) -> str:
@@ -86,6 +88,7 @@ class Manifest:
         self._described = described
         self._shards = shards
         self._rows: dict[int, dict[str, Any]] = {}
+        self._written = 0.0
         if files.exists(self.path):
             found = files.read_json(self.path)
             if problem := _difference(found, described):
@@ -100,9 +103,13 @@ class Manifest:
 
     def _begin(self) -> None:
         """Writes what is known. The journal is last: without it, the next run has the rows of the manifest."""
-        files.write_json(self.path, {**self._described, "complete": False, "shards": self._listed()})
+        self._write_incomplete()
         if files.exists(self._journal):
             files.remove(self._journal)
+
+    def _write_incomplete(self) -> None:
+        files.write_json(self.path, {**self._described, "complete": False, "shards": self._listed()})
+        self._written = time.monotonic()
 
     def _finished(self, found: dict[str, Any]) -> dict[int, dict[str, Any]]:
         rows = [row for row in found.get("shards", ()) if isinstance(row, dict)]
@@ -125,7 +132,7 @@ class Manifest:
         return [shard for shard in self._shards if shard.number not in self._rows]
 
     def add(self, shard: Shard, counts: dict[str, Any]) -> None:
-        """Records a finished shard.
+        """Records a finished shard; beside remote shards at most some seconds later, with others.
 
         Raises:
           UserError: the record cannot be written.
@@ -139,7 +146,9 @@ class Manifest:
         }
         self._rows[shard.number] = row
         if files.is_remote(self._journal):  # a remote file cannot be extended
-            return files.write_json(self.path, {**self._described, "complete": False, "shards": self._listed()})
+            if time.monotonic() - self._written > _SECONDS_BETWEEN_REWRITES:
+                self._write_incomplete()
+            return
         with files.open_binary(self._journal, "ab") as stream:
             stream.write((json.dumps(row, ensure_ascii=False) + "\n").encode())
 
@@ -148,6 +157,11 @@ class Manifest:
         files.write_json(self.path, {**self._described, "complete": True, "shards": self._listed()})
         if files.exists(self._journal):
             files.remove(self._journal)
+
+    @property
+    def run(self) -> str:
+        """A hash of everything that decides what is written."""
+        return hashlib.sha256(json.dumps(self._described, sort_keys=True).encode()).hexdigest()
 
     def total(self, name: str) -> int:
         """The sum of a count over the finished shards."""

@@ -83,10 +83,15 @@ def name_of(output_file: str, number: int, count: int) -> str:
     return f"{output_file}-{number:05d}-of-{count:05d}"
 
 
-def open_sources(names: Sequence[str], output_file: str) -> list[Source]:
+def open_sources(names: Sequence[str], output_file: str, *, shared: bool = False) -> list[Source]:
     """The files of the corpus; those that gzip compressed are unpacked beside the output.
 
     A place in a compressed file can be reached only by unpacking all that precedes it, so it is unpacked once.
+
+    Args:
+      names: the files.
+      output_file: the output's name without the numbers.
+      shared: whether other machines read the text, so that it is unpacked beside the output also if that is remote.
 
     Raises:
       UserError: a file is not text in UTF-8 (judged by its first line), is damaged, or is no regular file.
@@ -97,7 +102,8 @@ def open_sources(names: Sequence[str], output_file: str) -> list[Source]:
             raise UserError(f"{name}: is no regular file; shards are cut at places in a file, so copy it to one first")
         place = name
         if _is_gzip(name):
-            place = scratch_beside(f"{output_file}.input-{number:05d}")
+            place = f"{output_file}.input-{number:05d}"
+            place = outputs.name_beside(place) if shared else scratch_beside(place)
             files.make_directory(os.path.dirname(place))
             _unpack(name, place)
         with files.open_binary(place) as stream:
@@ -109,8 +115,8 @@ def open_sources(names: Sequence[str], output_file: str) -> list[Source]:
 def close_sources(sources: Sequence[Source]) -> None:
     """Removes the unpacked files."""
     for source in sources:
-        if source.place != source.name and os.path.exists(source.place):
-            os.remove(source.place)
+        if source.place != source.name and files.exists(source.place):
+            files.remove(source.place)
 
 
 def scratch_beside(output: str) -> str:
@@ -127,7 +133,11 @@ def _is_gzip(name: str) -> bool:
 
 def _unpack(name: str, place: str) -> None:
     try:
-        with files.open_binary(name) as packed, gzip.GzipFile(fileobj=packed) as stream, open(place, "wb") as text:
+        with (
+            files.open_binary(name) as packed,
+            gzip.GzipFile(fileobj=packed) as stream,
+            files.open_binary(place, "wb") as text,
+        ):
             while block := stream.read(_BLOCK):
                 text.write(block)
     except (EOFError, gzip.BadGzipFile, zlib.error) as error:
