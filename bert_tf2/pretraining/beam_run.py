@@ -11,16 +11,17 @@ from __future__ import annotations
 
 import contextlib
 import difflib
+import functools
 import io
 import logging as python_logging
 import os
 import shlex
 import sys
+import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Future
-from threading import Thread
-from typing import Any
+from collections.abc import Iterator, Sequence
+from concurrent.futures import Future, InvalidStateError
+from typing import Any, TextIO
 
 import apache_beam as beam
 from absl import logging
@@ -75,7 +76,8 @@ class DirectRunner(FnApiRunner):
         for environment in pipeline_proto.components.environments.values():
             if environment.urn == python_urns.SUBPROCESS_SDK:
                 command = [sys.executable, "-m", "bert_tf2.pretraining.beam_worker", str(os.getpid())]
-                environment.payload = shlex.join(command).encode()
+                command += [] if logging.level_debug() else ["--quiet"]
+                environment.payload = f"exec {shlex.join(command)}".encode()
         return super().run_via_runner_api(pipeline_proto, options)
 
 
@@ -93,11 +95,11 @@ def make(wanted: Sequence[Shard], job: Job) -> Iterator[tuple[Shard, dict[str, A
     shard_results.remove(wanted)  # failures of an earlier job
     options = job.setup.options
     pipeline = build(wanted, job, read_options(options.runner, options.beam_options))
-    failure = None
     warned: set[str] = set()
     known: set[int] = set()
     with _quiet_beam():
         running = _start(pipeline, options.runner)
+        threading.excepthook = functools.partial(_notice_dead_worker, running)
         pause = _SECONDS_BETWEEN_LOOKS
         while not running.done():
             _wait(running, pause)
@@ -108,6 +110,8 @@ def make(wanted: Sequence[Shard], job: Job) -> Iterator[tuple[Shard, dict[str, A
     yield from _new(wanted, job, known, warned)
     missing = [shard for shard in wanted if shard.number not in known]
     if failure is not None or missing:
+        if options.runner == "DirectRunner":  # its workers have ended
+            shard_results.remove(wanted, results=False)
         _explain_failure(missing, job, failure)
 
 
@@ -174,21 +178,31 @@ def _start(pipeline: beam.Pipeline, runner: str) -> Future:
 
     def work() -> None:
         try:
-            running.set_result(_finish(result or pipeline.run()))
+            _finish(result or pipeline.run())
+            _end(running)
         except BaseException as error:
-            running.set_exception(error)
+            _end(running, error)
 
     with shard_workers.blocking_interrupts():
-        Thread(target=work, daemon=True).start()
+        threading.Thread(target=work, daemon=True).start()
     return running
 
 
-def _finish(result: Any) -> Any:
-    state = result.wait_until_finish()
-    state = state or result.state
+def _end(running: Future, error: BaseException | None = None) -> None:
+    with contextlib.suppress(InvalidStateError):  # it has ended otherwise
+        running.set_exception(error) if error else running.set_result(None)
+
+
+def _notice_dead_worker(running: Future, failed: Any) -> None:
+    """Ends the job for which DirectRunner would wait forever, when the thread that looks after a worker fails."""
+    if failed.thread is not None and failed.thread.name == "run_worker":
+        _end(running, failed.exc_value)
+
+
+def _finish(result: Any) -> None:
+    state = result.wait_until_finish() or result.state
     if state != PipelineState.DONE:
-        raise RuntimeError(f"the job ended in the state {state}")
-    return result
+        raise RuntimeError(f"it ended in the state {state}")
 
 
 def _wait(running: Future, seconds: float) -> None:
@@ -237,11 +251,26 @@ def _quiet_beam() -> Iterator[None]:
             return True
         return record.levelno < python_logging.ERROR and not record.exc_info and record.name != _LOG_OF_WORKERS
 
-    handlers: list[Callable] = [*python_logging.getLogger().handlers]
+    handlers, hook = [*python_logging.getLogger().handlers], threading.excepthook
     for handler in handlers:
         handler.addFilter(keep)
     try:
-        yield
+        with contextlib.redirect_stderr(_OfMainThread(sys.stderr)):
+            yield
     finally:
+        threading.excepthook = hook
         for handler in handlers:
             handler.removeFilter(keep)
+
+
+class _OfMainThread:
+    """A stream that drops what other threads write: Beam's workers print tracebacks."""
+
+    def __init__(self, stream: TextIO):
+        self._stream = stream
+
+    def write(self, text: str) -> int:
+        return self._stream.write(text) if threading.current_thread() is threading.main_thread() else len(text)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)

@@ -1,11 +1,10 @@
-"""A worker process of Beam's DirectRunner: `python -m bert_tf2.pretraining.beam_worker PID_OF_THE_LAUNCHER`.
+"""A worker process of Beam's DirectRunner: `python -m bert_tf2.pretraining.beam_worker PID_OF_THE_LAUNCHER [--quiet]`.
 
-It is Beam's own worker, which prints nothing, and which ends with its launcher without leaving partial files.
+It is Beam's own worker, which with --quiet prints nothing, and which ends with its launcher without leaving partial files.
 """
 
 from __future__ import annotations
 
-import logging as python_logging
 import os
 import signal
 import sys
@@ -18,10 +17,13 @@ _SECONDS_BETWEEN_LOOKS = 0.5
 
 
 def main() -> None:
-    """Runs Beam's worker. The launcher gets its log through a connection, so nothing goes to standard error."""
-    launcher = int(sys.argv.pop())
-    threading.Thread(target=_end_with, args=(launcher,), daemon=True).start()
-    python_logging.getLogger().addHandler(python_logging.NullHandler())  # otherwise Python adds one for stderr
+    """Runs Beam's worker. The launcher gets its log through a connection, and the reasons of failures as files."""
+    launcher, *quiet = sys.argv[1:]
+    del sys.argv[1:]
+    threading.Thread(target=_end_with, args=(int(launcher),), daemon=True).start()
+    if quiet:
+        null = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(null, 2)
 
     from apache_beam.runners.worker import sdk_worker_main
 
