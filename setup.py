@@ -45,6 +45,8 @@ setuptools.setup(
     ],
     extras_require={
         "test": ["pytest", "pytest-xdist", "ruff", "grpcio", "tensorflow-serving-api", "pyyaml", "safetensors"],
+        # create_pretraining_data.py --runner; with [gcp], [aws] or [azure] behind it for files there.
+        "beam": ["apache-beam>=2.70"],
         "plot": ["matplotlib"],  # inspect_records.py --plot
         # For the comparisons in tests/test_interop.py; the CPU build of torch is enough.
         "interop": ["torch==2.13.0", "transformers"],

@@ -131,8 +131,8 @@ def build(wanted: Sequence[Shard], job: Job, options: PipelineOptions) -> beam.P
 def read_options(runner: str, words: Sequence[str]) -> PipelineOptions:
     """Beam's options from the words after `--`.
 
-    The job servers of Flink and Spark, and what stands behind PortableRunner, have options of their own, which Beam asks
-    them for; only DirectRunner's and DataflowRunner's are all known here.
+    The job servers of Flink and Spark, and what stands behind PortableRunner, have options of their own, which Beam
+    asks them for; only DirectRunner's and DataflowRunner's are all known here.
 
     Raises:
       UserError: a word is no option, its value is wrong, or the runner is named again.

@@ -1,6 +1,7 @@
 """A worker process of Beam's DirectRunner: `python -m bert_tf2.pretraining.beam_worker PID_OF_THE_LAUNCHER [--quiet]`.
 
-It is Beam's own worker, which with --quiet prints nothing, and which ends with its launcher without leaving partial files.
+It is Beam's own worker, which with --quiet prints nothing, and which ends with its launcher without leaving partial
+files.
 """
 
 from __future__ import annotations

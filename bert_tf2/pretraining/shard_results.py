@@ -5,8 +5,8 @@ writes its answer to `.NAME-00000-of-01000.result.json`: the shard's counts, or 
 the shard. A shard with a result of the same job is finished, also for a later run.
 
 Beam may repeat the work on a shard, also while another worker still does it, and another container on a machine has the
-same host name and other process numbers. So a worker writes to names that nobody else has, and renames what is complete;
-whoever comes last replaces a file by an equal one.
+same host name and other process numbers. So a worker writes to names that nobody else has, and renames what is
+complete; whoever comes last replaces a file by an equal one.
 """
 
 from __future__ import annotations

@@ -23,7 +23,6 @@ from bert_tf2.support.environment import is_remote as is_remote
 from bert_tf2.support.errors import UserError
 from bert_tf2.support.remote_files import RemoteFiles, TensorFlowFiles
 
-
 _remote: RemoteFiles = TensorFlowFiles()
 
 
