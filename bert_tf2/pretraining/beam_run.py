@@ -144,6 +144,7 @@ def read_options(runner: str, words: Sequence[str]) -> PipelineOptions:
             raise UserError(f"{word}: the runner stands before --, as --runner={runner}")
     given = PipelineOptions([*words], **({} if runner == "DirectRunner" else {"runner": runner}))
     screen = io.StringIO()
+    python_logging.disable(python_logging.WARNING)  # Beam logs what it does not know
     try:
         with contextlib.redirect_stderr(screen), contextlib.redirect_stdout(screen):
             known = given.get_all_options()
@@ -152,6 +153,8 @@ def read_options(runner: str, words: Sequence[str]) -> PipelineOptions:
         lines = screen.getvalue().strip().splitlines()
         problem = lines[-1].partition("error: ")[2] if lines else ""
         raise UserError(f"Beam's options: {problem or 'see https://beam.apache.org/documentation/'}") from error
+    finally:
+        python_logging.disable(python_logging.NOTSET)
     if unknown and runner in ("DirectRunner", "DataflowRunner"):
         name = min(unknown)
         near = " or ".join(f"--{n}" for n in difflib.get_close_matches(name, known, n=2, cutoff=0.75))
