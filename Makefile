@@ -4,7 +4,7 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo test test-slow test-pythons interop lint bench clean
+.PHONY: demo test test-slow test-pythons beam interop lint bench clean
 
 # Made anew when setup.py changes. --no-compile: Python compiles a module when it is first imported. To compile
 # all that is installed takes 24 s, to compile what the demo imports 9 s.
@@ -38,6 +38,11 @@ test-pythons:
 	    echo "Python $$version"; $(MAKE) test PYTHON=python$$version VENV=.venv-$$version || exit 1; \
 	  else echo "Python $$version: not found"; fi; \
 	done
+
+# create_pretraining_data.py --runner, with Apache Beam.
+beam: $(VENV)/tests-installed
+	$(BIN)/python -m pip install --quiet --editable '.[test,beam]'
+	$(BIN)/python -m pytest tests/pretraining/test_beam_run.py
 
 # Against PyTorch and transformers, which are large, and with the trained weights of a small encoder.
 interop: $(VENV)/tests-installed

@@ -51,7 +51,7 @@ WITHOUT_TENSORFLOW = [
     *(f"pretraining.{name}" for name in ("compact_examples", "corpus", "draws", "sentences", "whole_sentences")),
     *(f"pretraining.{name}" for name in ("record_framing", "example_parser", "record_checks", "record_statistics")),
     *(f"pretraining.{name}" for name in ("record_report", "inspect_records")),
-    *(f"pretraining.{name}" for name in ("shards", "shard_workers", "sharded", "manifest")),
+    *(f"pretraining.{name}" for name in ("shards", "shard_workers", "shard_results", "sharded", "manifest")),
     *(name for name in MODULES if name.endswith("options")),
     *("commands", "finetuning.classification.tasks"),
     *(

@@ -135,7 +135,7 @@ class Manifest:
         return [shard for shard in self._shards if shard.number not in self._rows]
 
     def add(self, shard: Shard, counts: dict[str, Any]) -> None:
-        """Records a finished shard.
+        """Records a finished shard; beside remote shards at most some seconds later, with others.
 
         Raises:
           UserError: the record cannot be written.
@@ -165,6 +165,11 @@ class Manifest:
         files.write_json(self.path, {**self._described, "complete": True, "shards": self._listed()})
         if files.exists(self._journal):
             files.remove(self._journal)
+
+    @property
+    def run(self) -> str:
+        """A hash of everything that decides what is written."""
+        return hashlib.sha256(json.dumps(self._described, sort_keys=True).encode()).hexdigest()
 
     def total(self, name: str) -> int:
         """The sum of a count over the finished shards."""

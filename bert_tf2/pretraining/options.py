@@ -29,6 +29,7 @@ from bert_tf2.training.options import (
     sequence_length,
 )
 
+RUNNERS = ("DirectRunner", "FlinkRunner", "SparkRunner", "DataflowRunner", "PortableRunner")
 NUM_DELIMITERS = 3  # [CLS], [SEP], [SEP]; of pairs
 OBJECTIVES = ("mlm_nsp", "mlm")
 _LONGEST = 1_000_000  # every example is padded to its length, in memory
@@ -126,7 +127,8 @@ class CreatePretrainingDataOptions(LogOptions, PretrainingDataOptions, CaseOptio
           --vocab_file=$BERT_BASE_DIR/vocab.txt --max_seq_length=128 --max_predictions_per_seq=20
     """
 
-    not_both = (("num_shards", "shard_megabytes"),)
+    not_both = (("num_shards", "shard_megabytes"), ("num_workers", "runner"))
+    passes_on = "beam_options"
 
     input_file: str = setting(
         "Text files to read, also compressed by gzip: names and patterns (*, ?), separated by commas.",
@@ -157,6 +159,13 @@ class CreatePretrainingDataOptions(LogOptions, PretrainingDataOptions, CaseOptio
         low=1,
         memory=(),
     )
+    runner: str | None = setting(
+        "Make the shards as an Apache Beam pipeline on this runner (extra `beam`). Beam's own options follow after --.",
+        None,
+        group=DATA,
+        choices=RUNNERS,
+    )
+    beam_options: Sequence[str] = ()
 
     @property
     def is_sharded(self) -> bool:
@@ -167,6 +176,10 @@ class CreatePretrainingDataOptions(LogOptions, PretrainingDataOptions, CaseOptio
         """Raises WrongSetting if settings for shards are given without them, or an output that cannot be numbered."""
         if self.num_workers is not None and not self.is_sharded:
             raise WrongSetting(f"--num_workers={self.num_workers} needs --num_shards or --shard_megabytes")
+        if self.runner and not self.is_sharded:
+            raise WrongSetting(f"--runner={self.runner} needs --num_shards or --shard_megabytes")
+        if self.beam_options and not self.runner:
+            raise WrongSetting(f"{self.beam_options[0]!r} after --: options of Beam need --runner")
         if self.is_sharded and "," in self.output_file:
             raise WrongSetting(f"--output_file={self.output_file}: shards need one name, to which numbers are added")
         if self.is_sharded and os.path.basename(self.output_file) in ("", ".gz"):

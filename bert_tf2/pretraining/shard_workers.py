@@ -89,7 +89,7 @@ def make(wanted: Sequence[Shard], setup: Setup, num_workers: int) -> Iterator[tu
             for connection in multiprocessing.connection.wait(list(busy)):
                 worker = busy[connection]
                 shard, result = worker.take()
-                _warn(result.warnings, shard, warned)
+                warn(result.warnings, shard, warned)
                 if waiting:
                     worker.give(waiting.pop())
                 else:
@@ -102,7 +102,7 @@ def make(wanted: Sequence[Shard], setup: Setup, num_workers: int) -> Iterator[tu
             worker.join()
 
 
-def _warn(lines: Sequence[str], shard: Shard, warned: set[str]) -> None:
+def warn(lines: Sequence[str], shard: Shard, warned: set[str]) -> None:
     """Logs warnings of a shard, except those of other shards that differ only in numbers and in the input's name."""
     for line in lines:
         kind = line.replace(shard.pieces[0].source.name, "") if shard.pieces else line
@@ -119,7 +119,7 @@ class _Worker:
         context = multiprocessing.get_context("spawn")
         self.connection, theirs = context.Pipe()
         self._process = context.Process(target=work, args=(theirs, setup), name="shards", daemon=True)
-        with _blocking_interrupts():
+        with blocking_interrupts():
             self._process.start()
         theirs.close()  # so that the end of the worker is the end of the pipe
         self._shard: Shard | None = None
@@ -162,7 +162,7 @@ class _Worker:
 
 
 @contextlib.contextmanager
-def _blocking_interrupts() -> Iterator[None]:
+def blocking_interrupts() -> Iterator[None]:
     """Starts processes that Ctrl-C in a terminal, which reaches all of them, does not interrupt with a traceback."""
     if not hasattr(signal, "pthread_sigmask"):
         yield
@@ -195,9 +195,9 @@ def work(connection: multiprocessing.connection.Connection, setup: Setup) -> Non
             return
         try:
             tokenizer = tokenizer or FullTokenizer(setup.options.vocab_file, setup.do_lower_case)
-            result = Result(counts=_make_shard(shard, tokenizer, setup.options))
+            result = Result(counts=make_shard(shard, tokenizer, setup.options))
         except Exception as error:
-            result = _explain(error)
+            result = explain(error)
         try:
             connection.send(dataclasses.replace(result, warnings=messages.take(shard)))
         except OSError:
@@ -225,14 +225,20 @@ class _Messages(python_logging.Handler):
         self._lines.append(record.getMessage())
 
     def take(self, shard: Shard) -> tuple[str, ...]:
-        """The messages since the last call, with the name of an input instead of the shard's temporary text."""
-        text = shards.scratch_beside(_text_of(shard))
-        name = shard.pieces[0].source.name if shard.pieces else shard.output
-        taken, self._lines = tuple(line.replace(text, name) for line in self._lines), []
+        """The messages since the last call."""
+        taken, self._lines = named_after_input(self._lines, shard), []
         return taken
 
 
-def _explain(error: Exception) -> Result:
+def named_after_input(messages: Sequence[str], shard: Shard) -> tuple[str, ...]:
+    """Messages with the name of an input instead of the shard's temporary text."""
+    text = shards.scratch_beside(_text_of(shard))
+    name = shard.pieces[0].source.name if shard.pieces else shard.output
+    return tuple(message.replace(text, name) for message in messages)
+
+
+def explain(error: Exception) -> Result:
+    """The answer of a worker that could not make a shard."""
     if isinstance(error, UserError):
         return Result(error=str(error))
     if environment.is_out_of_memory(error):
@@ -246,7 +252,7 @@ def _text_of(shard: Shard) -> str:
     return f"{shard.output}.text"
 
 
-def _make_shard(shard: Shard, tokenizer: FullTokenizer, options: CreatePretrainingDataOptions) -> dict[str, Any]:
+def make_shard(shard: Shard, tokenizer: FullTokenizer, options: CreatePretrainingDataOptions) -> dict[str, Any]:
     """Writes a shard; returns its counts."""
     text = shards.scratch_beside(_text_of(shard))
     try:

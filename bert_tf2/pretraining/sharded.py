@@ -8,17 +8,20 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import importlib.util
+import logging as python_logging
 import os
 import random
 from collections.abc import Iterator, Sequence
 
 from absl import logging
 
-from bert_tf2.pretraining import example_files, sentences, shard_workers, shards
+from bert_tf2.pretraining import example_files, sentences, shard_results, shard_workers, shards
 from bert_tf2.pretraining.documents import Tokenizer
 from bert_tf2.pretraining.examples import TrainingInstance, make_instances
 from bert_tf2.pretraining.manifest import Manifest, describe
 from bert_tf2.pretraining.options import CreatePretrainingDataOptions
+from bert_tf2.pretraining.shard_results import Job
 from bert_tf2.pretraining.shards import Shard
 from bert_tf2.support import console, environment, files, output_lock, outputs, progress
 from bert_tf2.support.errors import UserError
@@ -45,6 +48,8 @@ def run(options: CreatePretrainingDataOptions) -> None:
     from bert_tf2.weights import provenance  # late: it imports the readers of many formats
 
     sentences.splitter_version(options)  # raises an error if the library is missing
+    if options.runner:
+        _prepare_beam(options)
     inputs = example_files.find_inputs(options.input_file)
     outputs.check(
         [outputs.Input(f"--{name}", getattr(options, name)) for name in ("input_file", "vocab_file")],
@@ -63,19 +68,24 @@ def run(options: CreatePretrainingDataOptions) -> None:
 def _run(
     options: CreatePretrainingDataOptions, inputs: Sequence[str], tokenizer: Tokenizer, do_lower_case: bool
 ) -> None:
-    sources = shards.open_sources(inputs, options.output_file)
+    sources = shards.open_sources(inputs, options.output_file, shared=bool(options.runner))
     try:
         total = sum(source.size for source in sources)
         count = shards.count_of(total, options.num_shards, options.shard_megabytes)
         planned = shards.cut(sources, count, options.output_file, options.random_seed, options.input_format)
         _refuse_to_overwrite_inputs(planned, inputs)
         manifest = Manifest(options.output_file, describe(options, do_lower_case, inputs, count), planned)
+        job = Job.of(manifest, shard_workers.Setup(options, do_lower_case), sources, count)
+        for shard, result in shard_results.found(manifest.missing(), job):  # of a launcher that did not wait for them
+            if result.counts:
+                manifest.add(shard, result.counts)
         missing = manifest.missing()
         _estimate(missing, shards.cut(sources, _SAMPLES, "", 0, options.input_format), tokenizer, options)
-        _make(missing, len(planned), manifest, shard_workers.Setup(options, do_lower_case))
+        _make(missing, manifest, job)
     finally:
         shards.close_sources(sources)
     manifest.close()
+    shard_results.remove(planned)
     _remove_remote_leftovers(planned)
     logging.info("Wrote %d examples", manifest.total("examples"))
     if not manifest.total("examples"):
@@ -95,13 +105,36 @@ def _remove_remote_leftovers(planned: Sequence[Shard]) -> None:
             files.remove(os.path.join(folder, name))
 
 
-def _make(missing: Sequence[Shard], count: int, manifest: Manifest, setup: shard_workers.Setup) -> None:
-    num_workers = setup.options.num_workers or _cores()
-    kept = count - len(missing)
+def _prepare_beam(options: CreatePretrainingDataOptions) -> None:
+    """Raises UserError if Beam is missing or its options are wrong; lets it access remote files."""
+    if not importlib.util.find_spec("apache_beam"):
+        raise UserError(
+            f"--runner={options.runner} needs Apache Beam, which is not installed: pip install apache-beam"
+            " (with [gcp], [aws] or [azure] behind it for files there)"
+        )
+    python_logging.disable(python_logging.WARNING)  # Beam lists which of its extras are missing
+    try:
+        from bert_tf2.pretraining import beam_files, beam_run  # late: they import Beam, which takes a second
+    finally:
+        python_logging.disable(python_logging.NOTSET)
+    beam_run.read_options(options.runner, options.beam_options)
+    files.use_remote(beam_files.BeamFiles())
+
+
+def _make(missing: Sequence[Shard], manifest: Manifest, job: Job) -> None:
+    options = job.setup.options
+    kept = job.count - len(missing)
     if kept:
-        logging.info("%d of %d shards are finished and kept", kept, count)
-    made = shard_workers.make(missing, setup, num_workers)
-    with contextlib.closing(made), progress.Progress("Making shards", count, "shards", done=kept) as shown:
+        logging.info("%d of %d shards are finished and kept", kept, job.count)
+    if not missing:
+        return
+    if options.runner:
+        from bert_tf2.pretraining import beam_run  # late, see _prepare_beam
+
+        made = beam_run.make(missing, job)
+    else:
+        made = shard_workers.make(missing, job.setup, options.num_workers or _cores())
+    with contextlib.closing(made), progress.Progress("Making shards", job.count, "shards", done=kept) as shown:
         for shard, counts in made:
             manifest.add(shard, counts)
             shown.advance(1, note=f"{manifest.total('examples'):,} examples")

@@ -97,10 +97,15 @@ def _numbered(output_file: str, numbers: str) -> str:
     return f"{output_file.removesuffix(ending)}-{numbers}{ending}"
 
 
-def open_sources(names: Sequence[str], output_file: str) -> list[Source]:
+def open_sources(names: Sequence[str], output_file: str, *, shared: bool = False) -> list[Source]:
     """The files of the corpus; those that gzip compressed are unpacked beside the output.
 
     A place in a compressed file can be reached only by unpacking all that precedes it, so it is unpacked once.
+
+    Args:
+      names: the files.
+      output_file: the output's name without the numbers.
+      shared: whether other machines read the text, so that it is unpacked beside the output also if that is remote.
 
     Raises:
       UserError: a file is not text in UTF-8 (judged by its first line), is damaged, or is no regular file.
@@ -108,7 +113,8 @@ def open_sources(names: Sequence[str], output_file: str) -> list[Source]:
     sources: list[Source] = []
     with contextlib.ExitStack() as unpacked:
         for number, name in enumerate(names):
-            scratch = scratch_beside(f"{output_file}.input-{number:05d}")
+            scratch = f"{output_file}.input-{number:05d}"
+            scratch = outputs.name_beside(scratch) if shared else scratch_beside(scratch)
             unpacked.callback(_remove, scratch)
             sources.append(_open_source(name, scratch))
         unpacked.pop_all()  # close_sources removes them
@@ -136,8 +142,8 @@ def close_sources(sources: Sequence[Source]) -> None:
 
 
 def _remove(path: str) -> None:
-    with contextlib.suppress(FileNotFoundError):
-        os.remove(path)
+    if files.exists(path):
+        files.remove(path)
 
 
 def scratch_beside(output: str) -> str:
@@ -151,7 +157,7 @@ def _unpack(name: str, stream: BinaryIO, place: str) -> None:
     """Writes an open archive to a local file."""
     files.make_directory(os.path.dirname(place))
     try:
-        with open(place, "wb") as text:
+        with files.open_binary(place, "wb") as text:
             shutil.copyfileobj(stream, text, _BLOCK)
     except OSError as error:
         line = environment.explain_writing(error, [place], [place])

@@ -1,7 +1,8 @@
 """Reading and writing files.
 
-Local paths go through Python; anything with a scheme (`gs://...`, `hdfs://...`) goes through `tf.io.gfile`, which is
-imported only then, so that a script on local files can report a bad flag or a missing file before TensorFlow loads.
+Local paths go through Python; anything with a scheme (`gs://...`, `hdfs://...`) goes through the library that
+`use_remote` states. Without it, this is `tf.io.gfile`, which is imported only then, so that a script on local files can
+report a bad flag or a missing file before TensorFlow loads.
 """
 
 from __future__ import annotations
@@ -21,48 +22,36 @@ from absl import logging
 from bert_tf2.support import environment, file_kinds, json_text, outputs
 from bert_tf2.support.environment import is_remote as is_remote
 from bert_tf2.support.errors import UserError
-from bert_tf2.support.quiet import load_tensorflow
+from bert_tf2.support.remote_files import RemoteFiles, TensorFlowFiles
+
+_remote: RemoteFiles = TensorFlowFiles()
 
 
-def _gfile():
-    return load_tensorflow().io.gfile  # late: the import takes 3 seconds
-
-
-@contextlib.contextmanager
-def _answering(path: str) -> Iterator[None]:
-    """Converts the exceptions of a remote file system, for example an unknown scheme, to a UserError."""
-    try:
-        yield
-    except load_tensorflow().errors.OpError as error:
-        reason = " ".join(str(error.message).split())
-        raise UserError(f"{path}: cannot be reached: {reason}") from error
+def use_remote(remote: RemoteFiles) -> None:
+    """Lets another library than TensorFlow access remote paths, in this process from here on."""
+    global _remote
+    _remote = remote
 
 
 def exists(path: str) -> bool:
     """Raises UserError where a remote file system does not answer."""
-    if not is_remote(path):
-        return os.path.exists(path)
-    with _answering(path):
-        return _gfile().exists(path)
+    return _remote.exists(path) if is_remote(path) else os.path.exists(path)
 
 
 def is_directory(path: str) -> bool:
     """Raises UserError where a remote file system does not answer."""
-    if not is_remote(path):
-        return os.path.isdir(path)
-    with _answering(path):
-        return _gfile().isdir(path)
+    return _remote.is_directory(path) if is_remote(path) else os.path.isdir(path)
 
 
 def size(path: str) -> int:
     """The bytes of a file."""
-    return _gfile().stat(path).length if is_remote(path) else os.path.getsize(path)
+    return _remote.size(path) if is_remote(path) else os.path.getsize(path)
 
 
 def modified(path: str) -> float | None:
     """When a file was changed, in seconds since 1970; None where a remote file system does not say."""
     if is_remote(path):
-        return (_gfile().stat(path).mtime_nsec or 0) / 1e9 or None
+        return _remote.modified(path)
     return os.stat(path).st_mtime
 
 
@@ -70,7 +59,7 @@ def list_directory(path: str) -> list[str]:
     """The names in a folder, sorted; an empty list if it does not exist."""
     if not is_directory(path):
         return []
-    return sorted(_gfile().listdir(path) if is_remote(path) else os.listdir(path))
+    return sorted(_remote.list_directory(path) if is_remote(path) else os.listdir(path))
 
 
 def make_directory(path: str) -> None:
@@ -82,8 +71,7 @@ def make_directory(path: str) -> None:
     if not path:
         return
     if is_remote(path):
-        with _answering(path):
-            return _gfile().makedirs(path)
+        return _remote.make_directory(path)
     try:
         os.makedirs(path, exist_ok=True)
     except OSError as error:
@@ -91,23 +79,12 @@ def make_directory(path: str) -> None:
 
 
 def remove(path: str) -> None:
-    _gfile().remove(path) if is_remote(path) else os.remove(path)
+    _remote.remove(path) if is_remote(path) else os.remove(path)
 
 
 def rename(source: str, target: str) -> None:
     """Replaces `target` by `source`, atomically if the file system supports it."""
-    _gfile().rename(source, target, overwrite=True) if is_remote(path=source) else os.replace(source, target)
-
-
-def _open_remote(path: str, mode: str):
-    class RemoteFile(_gfile().GFile):
-        def write(self, content) -> None:
-            super().write(bytes(content))  # unlike local files, a GFile does not accept views of arrays
-
-    stream = RemoteFile(path, mode)
-    if "w" in mode:
-        stream.write(b"")  # a GFile creates its file at the first write, and a file without records has none
-    return stream
+    _remote.rename(source, target) if is_remote(source) else os.replace(source, target)
 
 
 def open_binary(path: str, mode: str = "rb"):
@@ -120,7 +97,7 @@ def open_binary(path: str, mode: str = "rb"):
         if is_remote(path):
             if "r" in mode and not exists(path):
                 raise UserError(f"{path}: no such file")
-            return _open_remote(path, mode)
+            return _remote.open(path, mode)
         return open(path, mode)
     except FileNotFoundError as error:
         path = environment.final_name(path)
@@ -314,7 +291,7 @@ def match_files(names: str, unmatched: list[str] | None = None) -> list[str]:
         if exists(name):
             matches = [name]
         else:
-            matches = sorted(_gfile().glob(name) if is_remote(name) else glob.glob(name))
+            matches = sorted(_remote.glob(name) if is_remote(name) else glob.glob(name))
         if not matches:
             what = "no file matches this pattern" if any(c in name for c in "*?[") else "no such file" + _hint(name)
             if unmatched is None:

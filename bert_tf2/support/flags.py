@@ -76,10 +76,11 @@ class _Script:
             print(self._help(), end="", flush=True)
             sys.exit(0)
         try:
+            argv, passed_on = self._split(argv)
             rest = FLAGS(list(argv))
             if len(rest) > 1:
                 raise flags.Error(_stray_word(rest[1], before=argv[len(argv) - len(rest)]))
-            self._options = self._class(**{name: self._value(name) for name in self._settings})
+            self._options = self._class(**{name: self._value(name) for name in self._settings}, **passed_on)
             if getattr(self._options, "verbose_logging", False):
                 logging.set_verbosity(max(logging.DEBUG, logging.get_verbosity()))
         except flags.UnrecognizedFlagError as error:
@@ -87,6 +88,13 @@ class _Script:
         except (flags.Error, WrongSetting) as error:
             _fail(2, " ".join(str(error).split()) + _SEE_HELP)
         return rest
+
+    def _split(self, argv: Sequence[str]) -> tuple[Sequence[str], dict[str, tuple[str, ...]]]:
+        """The script's own part of the command line, and the field for what stands behind `--`, if there is one."""
+        if self._class.passes_on is None or "--" not in argv:
+            return argv, {}
+        end = argv.index("--")
+        return argv[:end], {self._class.passes_on: tuple(argv[end + 1 :])}
 
     def _value(self, name: str) -> Any:
         """The value of a flag; None if it was not given and the field defaults to None."""

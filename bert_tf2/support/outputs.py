@@ -19,6 +19,7 @@ import os
 import re
 import shutil
 import socket
+import uuid
 from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
@@ -156,6 +157,21 @@ def name_beside(path: str) -> str:
         return path
     folder, name = os.path.split(path)
     beside = os.path.join(folder, f".{name}.{_HOST}.{os.getpid()}.partial")
+    if not is_remote(beside):
+        _begun.add(os.path.abspath(beside))
+    return beside
+
+
+UNIQUE_END = ".unique.partial"
+
+
+def unique_beside(path: str) -> str:
+    """Like name_beside, for processes on machines that cannot tell each other's apart; nobody else gets this name.
+
+    Only whoever knows that all these processes have ended can remove what they left.
+    """
+    folder, name = os.path.split(path)
+    beside = os.path.join(folder, f".{name}.{uuid.uuid4().hex}{UNIQUE_END}")
     if not is_remote(beside):
         _begun.add(os.path.abspath(beside))
     return beside

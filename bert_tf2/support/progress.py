@@ -102,8 +102,11 @@ class Progress:
         self._away = 0.0  # seconds spent on other work
         self._first = done
         self._rate = _Rate(done)
-        self._drawn = on_terminal() and logging.level_info()
-        _shown.append(self)
+        # Only the main thread writes to the terminal; work in other threads is part of something that it shows.
+        in_main_thread = threading.current_thread() is threading.main_thread()
+        self._drawn = on_terminal() and logging.level_info() and in_main_thread
+        if in_main_thread:
+            _shown.append(self)
         self._draw()
 
     def __enter__(self) -> Progress:

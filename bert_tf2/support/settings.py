@@ -95,11 +95,13 @@ class Options:
       any_of: switches, at least one of which must be on.
       needs: (setting, the setting that it requires).
       not_both: pairs of settings that exclude each other.
+      passes_on: the field, no setting, that gets the words after `--` on the command line; None: there may be none.
     """
 
     any_of: ClassVar[Sequence[str]] = ()
     needs: ClassVar[Sequence[tuple[str, str]]] = ()
     not_both: ClassVar[Sequence[tuple[str, str]]] = ()
+    passes_on: ClassVar[str | None] = None
 
     def __post_init__(self) -> None:
         """Raises WrongSetting for the first broken rule."""

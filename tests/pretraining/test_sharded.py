@@ -110,15 +110,15 @@ def test_finished_shards_are_kept_and_missing_or_damaged_ones_made(data, in_proc
 
 def test_a_run_that_ended_halfway_is_continued(data, in_process, monkeypatch):
     sharded.run(options(data, "whole"))
-    one = shard_workers._make_shard
-    monkeypatch.setattr(shard_workers, "_make_shard", lambda s, t, o: 1 / (3 - s.number) and one(s, t, o))
+    one = shard_workers.make_shard
+    monkeypatch.setattr(shard_workers, "make_shard", lambda s, t, o: 1 / (3 - s.number) and one(s, t, o))
     with pytest.raises(ZeroDivisionError):
         sharded.run(options(data, "out"))
     assert not manifest(data, "out")["complete"]
     with open(data / "out" / ".manifest.jsonl", "a") as stream:
         stream.write('{"shard": 3, "see')  # the process was killed here
     in_process.clear()
-    monkeypatch.setattr(shard_workers, "_make_shard", one)
+    monkeypatch.setattr(shard_workers, "make_shard", one)
     sharded.run(options(data, "out"))
     assert in_process == [3, 4] and contents(data / "out") == contents(data / "whole")
 

@@ -159,7 +159,7 @@ def in_process(monkeypatch):
     def make(wanted, setup, num_workers):
         for shard in wanted:
             tokenizer = shard_workers.FullTokenizer(setup.options.vocab_file, setup.do_lower_case)
-            yield shard, shard_workers._make_shard(shard, tokenizer, setup.options)
+            yield shard, shard_workers.make_shard(shard, tokenizer, setup.options)
             made.append(shard.number)
 
     monkeypatch.setattr(shard_workers, "make", make)

@@ -24,7 +24,7 @@ FLAGS_AT_FAULT = [
     ("run_pretraining.py", "--train_batch_size=0", "--train_batch_size=0"),
     ("run_pretraining.py", "--learning_rate=fast", "--learning_rate=fast"),
     ("run_pretraining.py", "--learning_rate=-1", "--learning_rate=-1"),
-    ("run_pretraining.py", "--precision=float16", "--precision=float16.*bfloat16"),
+    ("run_pretraining.py", "--precision=float8", "--precision=float8.*bfloat16"),
     ("run_pretraining.py", "--input_file= --output_dir=", "--input_file and --output_dir must be given"),
     ("run_classifier.py", "--data_dir= --task_name=", "--data_dir and --task_name must be given"),
     ("run_classifier.py", "--do_train=false", "nothing to do"),

@@ -105,7 +105,7 @@ NEEDED = ("--input_file=a", "--bert_config_file=b", "--output_dir=c")
         ([*NEEDED, "--train_batch_size=many"], ["train_batch_size", "many"]),
         ([*NEEDED, "--learning_rate=-1"], ["learning_rate", "-1"]),
         ([*NEEDED, "--max_seq_length=4"], ["max_seq_length", "4"]),
-        ([*NEEDED, "--precision=float16"], ["precision", "float16", "bfloat16"]),
+        ([*NEEDED, "--precision=float8"], ["precision", "float8", "bfloat16"]),
         ([*NEEDED, "--do_train=perhaps"], ["do_train", "perhaps"]),
         ([*NEEDED, "--do_train", "train.tfrecord"], ["unexpected argument 'train.tfrecord'"]),
         ([*NEEDED], ["nothing to do", "--do_train", "--do_eval"]),

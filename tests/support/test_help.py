@@ -88,7 +88,8 @@ def test_what_an_entry_tells():
     shown = {name: words for _, name, words in entries(screen("run_squad.py"))}
     assert shown["predict_file"].startswith("--predict_file=FILE ")
     assert "(needed with --do_predict or --do_eval or --eval_steps)" in shown["predict_file"]
-    assert shown["precision"].startswith("--precision=float32|bfloat16 The type of computations")
+    assert shown["precision"].startswith("--precision=NAME The type of the large products")
+    assert "One of float32, tf32, bfloat16, float16." in shown["precision"]
     assert "default: True; --do_lower_case=False turns it off" in shown["do_lower_case"]
     many = {name: words for _, name, words in entries(screen("export_saved_model.py"))}
     assert "One of features, classifier, squad, ner, masked_lm." in many["task"]
