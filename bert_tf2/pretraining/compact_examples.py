@@ -43,7 +43,7 @@ class CompactExamples:
       masked: the masked tokens of all examples, counted from the first token of A, without the delimiters; those of
         one example in the order in which they were drawn.
       replacements: for each of them the id that replaces the token, or -1 if it stays.
-      ends: where the masked tokens of each example end.
+      ends: where the masked tokens of each example end. With dynamic masking, all of these three are empty.
       order: the order in which the examples are written.
     """
 
@@ -58,7 +58,7 @@ class CompactExamples:
     order: Sequence[int] = ()
 
     def __len__(self) -> int:
-        return len(self.ends)
+        return len(self.lengths_a)
 
 
 def make(
@@ -117,7 +117,8 @@ class _Maker:
             examples.lengths_a.append(length_a)
             examples.lengths_b.append(length_b)
             examples.random_next.append(is_random_next)
-            self._mask_tokens(start_a, length_a, start_b, length_b)
+            if not self._options.dynamic_masking:
+                self._mask_tokens(start_a, length_a, start_b, length_b)
             first = middle if is_random_next else stop
 
     def _random_segment(self, own: int, num_tokens: int) -> tuple[int, int]:

@@ -123,7 +123,9 @@ def instances_of_document(
         else:
             segment_b = document.segment(middle, stop)
         truncate_seq_pair(segment_a, segment_b, max_num_tokens, rng)
-        masked = choose_predictions(_join(segment_a, segment_b), vocab_words, options, rng)
+        masked = []
+        if not options.dynamic_masking:
+            masked = choose_predictions(_join(segment_a, segment_b), vocab_words, options, rng)
         yield TrainingInstance(
             segment_a,
             segment_b,

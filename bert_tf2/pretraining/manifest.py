@@ -162,8 +162,10 @@ def _difference(found: dict[str, Any], described: dict[str, Any]) -> str | None:
     if found.get("output") != described["output"]:
         return f"for --output_file={found.get('output')}, not {described['output']}"
     flags = found.get("flags")
+    # A run of a version that did not have a flag yet was made with its default.
+    defaults = {field.name: field.default for field in dataclasses.fields(PretrainingDataOptions)}
     for name, value in described["flags"].items():
-        before = flags.get(name) if isinstance(flags, dict) else None
+        before = flags.get(name, defaults.get(name)) if isinstance(flags, dict) else None
         if before != value:
             return f"with --{name}={before}, not {value}"
     vocabulary = found.get("vocabulary")
