@@ -112,15 +112,15 @@ class Masker:
           origin: "epoch", "file", "record"; int64 [B].
 
         Returns:
-          The features of `records.PRETRAINING`: int32 or float32, [B, max_seq_length], [B, max_predictions_per_seq], and
-          the labels, if there are any. A batch whose lengths do not match stops the iteration with a TensorFlow error.
+          The features of `records.PRETRAINING`, int32 or float32: [B, max_seq_length], [B, max_predictions_per_seq],
+          and the labels [B], if there are any. Lengths that do not match stop the iteration with a TensorFlow error.
         """
         import tensorflow as tf
 
         tokens = tf.cast(batch["input_ids"].row_lengths(), tf.int32)
         segments = tf.cast(batch["segment_lengths"].row_lengths(), tf.int32)
         maskable = unmasked.num_maskable(tokens, segments)
-        with tf.control_dependencies(_checks(batch, tokens, segments, maskable)):
+        with tf.control_dependencies(_checks(batch, tokens, segments)):
             first = tf.identity(batch["segment_lengths"].to_tensor()[:, 0])
         keys = self._keys(origin)
         wanted = tf.gather(self._wanted, tokens)
@@ -180,7 +180,7 @@ class Masker:
         by_token = by_token.to_tensor(shape=[None, self._length])
         # The first chosen tokens have the largest numbers.
         most = min(self._most, self._length)
-        backwards = tf.math.top_k(by_token * (self._length - tf.range(self._length)), most).values
+        backwards = tf.math.top_k(tf.where(by_token, self._length - tf.range(self._length), 0), most).values
         return self._padded(self._length - backwards, backwards > 0)
 
     def _padded(self, places, used) -> tuple:
@@ -213,16 +213,15 @@ class Masker:
         return key
 
 
-def _checks(batch: Mapping, tokens, segments, maskable) -> list:
+def _checks(batch: Mapping, tokens, segments) -> list:
     """The conditions of `unmasked` that hold between features."""
     import tensorflow as tf
 
     problem = "lengths do not match"
-    sums = {"segment_lengths": tokens, "word_lengths": maskable}
     return [
         *(
             tf.debugging.assert_equal(tf.reduce_sum(batch[name], axis=1), wanted, f"{name}: {problem}")
-            for name, wanted in sums.items()
+            for name, wanted in unmasked.sums(tokens, segments).items()
             if name in batch
         ),
         tf.debugging.assert_less_equal(segments, unmasked.MOST_SEGMENTS, problem),

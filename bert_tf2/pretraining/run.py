@@ -145,6 +145,8 @@ class _Source:
         self._vocabulary = tokenizer and tokenizer.vocab
         if self._kind is not records.PRETRAINING:
             self._check_unmasked()
+        elif options.masked_lm_prob != PretrainingOptions.masked_lm_prob:
+            logging.warning("--masked_lm_prob=%g has no effect: the records hold masks", options.masked_lm_prob)
         logging.info("Reading records from %s", ", ".join(self._paths))
         self._sizes = {
             "max_seq_length": options.max_seq_length,

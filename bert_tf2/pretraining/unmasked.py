@@ -27,10 +27,14 @@ def num_maskable(num_tokens, num_segments):
     return num_tokens - 1 - num_segments
 
 
+def sums(num_tokens, num_segments) -> dict:
+    """What the lengths of a record must add up to; integers or arrays."""
+    return {"segment_lengths": num_tokens, "word_lengths": num_maskable(num_tokens, num_segments)}
+
+
 def _problem(row: Mapping[str, Sequence[int]]) -> str | None:
     tokens, segments = len(row["input_ids"]), len(row["segment_lengths"])
-    sums = {"segment_lengths": tokens, "word_lengths": num_maskable(tokens, segments)}
-    for name, wanted in sums.items():
+    for name, wanted in sums(tokens, segments).items():
         if name in row and sum(row[name]) != wanted:
             return f"the sum of {name} is {sum(row[name])}, and {wanted} is needed for {tokens} tokens"
     return f"has {segments} segments, at most {MOST_SEGMENTS} are possible" if segments > MOST_SEGMENTS else None
@@ -68,6 +72,26 @@ def kind_of(names: Sequence[str]) -> RecordKind | None:
     if not {"input_ids", "segment_lengths"} <= {*names}:
         return None
     return kind(pairs="next_sentence_labels" in names, words="word_lengths" in names)
+
+
+def are_of(kind: RecordKind) -> bool:
+    """Whether the records of a kind are examples without masks."""
+    return kind.problem is _problem
+
+
+def wrong(values: Mapping[str, np.ndarray], counts: Mapping[str, np.ndarray]) -> np.ndarray:
+    """Finds the records with a `problem`: bool [N].
+
+    Args:
+      values: feature name -> [N, L], padded with zeros.
+      counts: feature name -> [N], the number of values of each record, for features whose number varies.
+    """
+    tokens, segments = counts["input_ids"], counts["segment_lengths"]
+    found = segments > MOST_SEGMENTS
+    for name, wanted in sums(tokens, segments).items():
+        if name in values:
+            found |= values[name].sum(axis=1) != wanted
+    return found
 
 
 def batches(
