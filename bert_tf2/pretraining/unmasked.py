@@ -34,10 +34,12 @@ def sums(num_tokens, num_segments) -> dict:
 
 def _problem(row: Mapping[str, Sequence[int]]) -> str | None:
     tokens, segments = len(row["input_ids"]), len(row["segment_lengths"])
+    if segments > MOST_SEGMENTS:
+        return f"has {segments} segments, at most {MOST_SEGMENTS} are possible"
     for name, wanted in sums(tokens, segments).items():
         if name in row and sum(row[name]) != wanted:
             return f"the sum of {name} is {sum(row[name])}, and {wanted} is needed for {tokens} tokens"
-    return f"has {segments} segments, at most {MOST_SEGMENTS} are possible" if segments > MOST_SEGMENTS else None
+    return None
 
 
 ALL = RecordKind(
