@@ -366,7 +366,7 @@ def _feature_problem(name: str, feature: Feature, found, sizes: Sizes) -> str | 
     if not values:
         return f"has no values of type {feature.dtype} in its feature {name}"
     if feature.varies and len(values) > wanted:
-        more = f"; give --{feature.length}={len(values)}" if feature.length == "max_seq_length" else ""
+        more = "; give the value with which they were made" if feature.length not in _SIZES_OF_MODEL else ""
         return f"has {len(values)} values in {name}, and at most {wanted} are possible here ({feature.length}){more}"
     if len(values) != wanted and not feature.varies:
         if isinstance(feature.length, str):

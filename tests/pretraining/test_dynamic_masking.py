@@ -96,7 +96,7 @@ def test_masks_number_by_number(tmp_path, words, probability):
             "input_ids": ids + padding,
             "input_mask": [1] * len(ids) + padding,
             "segment_ids": [0] * first + [1] * second + padding,
-            "masked_lm_positions": [*masks] + free,
+            "masked_lm_positions": [*masks, *free],
             "masked_lm_ids": [label for label, _ in masks.values()] + free,
             "masked_lm_weights": [1.0] * count + [0.0] * len(free),
             "next_sentence_labels": row["next_sentence_labels"][0],
@@ -147,6 +147,19 @@ def test_masks_depend_neither_on_batches_nor_on_the_order(tmp_path, words):
     assert first == masks(read(paths, 16, shuffle_seed=3))
     assert first != masks(read(paths, 1, how=masker(seeds=(2, 0))))
     assert first != masks(read(paths, 1, how=masker(seeds=(1, 1))))
+
+
+def test_replicas_get_the_masks_of_one_device(tmp_path):
+    path = make(tmp_path, num_documents=15)
+    alone = joined(read(path, 8, shuffle_seed=1, drop_remainder=True))
+    strategy = tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"])
+    parts = strategy.experimental_distribute_dataset(read(path, 8, shuffle_seed=1, drop_remainder=True))
+    batches = [
+        {name: tf.concat(strategy.experimental_local_results(values), 0) for name, values in batch.items()}
+        for batch in parts
+    ]
+    for name, values in joined(batches).items():
+        np.testing.assert_array_equal(values, alone[name])
 
 
 def test_origins_follow_the_order_of_the_records(tmp_path):
@@ -313,7 +326,7 @@ def test_every_word_of_the_vocabulary_is_drawn_alike(tmp_path):
         ({"segment_lengths": [2, 2, 2]}, "has 3 values in segment_lengths, and at most 2 are possible here"),
         ({"input_ids": [CLS, 6, 999, SEP, 8, SEP]}, "input_ids holds 999"),
         ({"input_ids": []}, "has no values of type int64 in its feature input_ids"),
-        ({"input_ids": [CLS] * 40}, "has 40 values in input_ids, and at most 32 are possible here (max_seq_length); give"),
+        ({"input_ids": [CLS] * 40}, "has 40 values in input_ids, and at most 32 are possible here (max_seq_length)"),
         ({"next_sentence_labels": [2]}, "next_sentence_labels holds 2"),
         ({"word_lengths": None}, "has no feature word_lengths"),
     ],

@@ -191,4 +191,4 @@ def test_a_very_long_record_does_not_pad_all_others(tmp_path, monkeypatch):
     assert sum(map(len, batches)) == 101
     assert [batch.first for batch in batches] == [1 + sum(map(len, batches[:i])) for i in range(len(batches))]
     assert sum(batch.features["input_ids"].size for batch in batches) < 101 * 3000 / 2
-    assert inspected(path).startswith("records   101 unmasked pretraining records")
+    assert inspected(path).startswith("records  101 unmasked pretraining records")
