@@ -1,14 +1,16 @@
 """TFRecord files: one table of features per kind of record, used for writing, reading and checking.
 
-A record is a `tf.train.Example`. Only the tables below define its feature names, types and lengths.
+A record is a `tf.train.Example`. Only the tables below, and the one of `pretraining.unmasked`, define its feature
+names, types and lengths.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
+from bert_tf2 import record_order
 from bert_tf2.support import files, gzip_files
 from bert_tf2.support.errors import UserError
 
@@ -22,12 +24,14 @@ class Feature:
       length: the number of values, as a number or as the name of a size.
       least: the smallest allowed value.
       below: every value must be smaller than this number or size, so NaN is not allowed; None for no limit.
+      varies: whether a record may have fewer values, at least one.
     """
 
     dtype: str
     length: int | str
     least: float = 0
     below: float | str | None = None
+    varies: bool = False
 
 
 @dataclasses.dataclass(frozen=True)
@@ -38,10 +42,12 @@ class RecordKind:
       name: for messages.
       features: feature name -> Feature. The values of the sizes that a Feature names ("max_seq_length", "vocab_size")
         are passed when a file is read.
+      problem: returns what is wrong between the features of a row (name -> values), or None.
     """
 
     name: str
     features: Mapping[str, Feature]
+    problem: Callable[[Mapping[str, Sequence]], str | None] | None = None
 
 
 # A weight is 0, 1, or a fraction. Very large weights would overflow the sums over a batch.
@@ -152,21 +158,22 @@ def read_records(
     repeat: bool = False,
     drop_remainder: bool = False,
     pad_to_max_length: bool = True,
+    transform: Callable | None = None,
 ):
     """Creates a tf.data pipeline over TFRecord files.
-
-    Without `shuffle_seed`, records are read in the order of the files. With it, files are shuffled and interleaved, and
-    records are drawn from a buffer of 100, as in the reference; the same seed gives the same order.
 
     Args:
       paths: the files; those that end in .gz are compressed by gzip.
       kind: the kind of their records.
       sizes: the value of every size that `kind` names, e.g. {"max_seq_length": 128, "vocab_size": 30522, ...}.
       batch_size: examples per batch, over all replicas.
-      shuffle_seed: see above.
+      shuffle_seed: shuffles the records, see `record_order.serialized`; None for the order of the files.
       repeat: whether to repeat the records endlessly. A batch may then contain the last and the first records.
       drop_remainder: whether to drop a last batch that is smaller.
       pad_to_max_length: False cuts each batch to its longest row.
+      transform: makes another batch of each batch. It is called with the batch, in which features whose number of
+        values varies are RaggedTensors, and with the origins of its records: the dict of `record_order.serialized`,
+        each int64 [B].
 
     Returns:
       A dataset of dicts: features of length 1 as [B], the others as [B, length]; int32 or float32. An invalid record
@@ -181,41 +188,18 @@ def read_records(
     _check_first_records(paths, kind, sizes, must_have_some=repeat)
     if repeat:  # otherwise, a batch is not larger than the files
         _check_batch(batch_size, kind, sizes)
-    files_in_order = tf.data.Dataset.from_tensor_slices(list(paths))
-    if shuffle_seed is None:
-        data = _open(paths) if len({*map(_compression, paths)}) < 2 else files_in_order.flat_map(_open_named)
-        data = data.repeat() if repeat else data
-    else:
-        names = files_in_order.repeat() if repeat else files_in_order
-        names = names.shuffle(len(paths), seed=shuffle_seed)
-        data = names.interleave(_open_named, cycle_length=min(_FILES_AT_A_TIME, len(paths)))
-        data = data.shuffle(_SHUFFLE_BUFFER, seed=shuffle_seed)
-    data = data.batch(batch_size, drop_remainder=drop_remainder)
-    data = data.map(lambda serialized: _parse(serialized, kind, sizes), num_parallel_calls=2)
+
+    def parse(serialized, *origins):
+        batch = _parse(serialized, kind, sizes)
+        return batch if transform is None else transform(batch, *origins)
+
+    data = record_order.serialized(paths, shuffle_seed, repeat, with_origin=transform is not None)
+    data = data.batch(batch_size, drop_remainder=drop_remainder).map(parse, num_parallel_calls=2)
     if not pad_to_max_length:
         data = data.map(lambda batch: _cut_to_longest(batch, kind))
     options = tf.data.Options()
     options.autotune.enabled = False  # not needed, and its thread can delay the end of the program by a minute
     return data.prefetch(2).with_options(options)
-
-
-def _compression(path: str) -> str:
-    return "GZIP" if gzip_files.is_named_gzip(path) else ""
-
-
-def _open(paths: Sequence[str]):
-    """The records of files that are compressed alike."""
-    import tensorflow as tf
-
-    return tf.data.TFRecordDataset(list(paths), compression_type=_compression(paths[0]) if paths else "")
-
-
-def _open_named(path):
-    """The records of a file, whose name is a tensor; within a dataset."""
-    import tensorflow as tf
-
-    is_gzip = tf.strings.regex_full_match(path, rf"(?s).*\{gzip_files.ENDING}")
-    return tf.data.TFRecordDataset(path, compression_type=tf.where(is_gzip, "GZIP", ""))
 
 
 def _check_first_records(paths: Sequence[str], kind: RecordKind, sizes: Sizes, must_have_some: bool) -> None:
@@ -255,8 +239,6 @@ def _check_batch(batch_size: int, kind: RecordKind, sizes: Sizes) -> None:
 
 
 _FILES_TO_CHECK = 100  # a corpus may consist of thousands of remote files
-_FILES_AT_A_TIME = 4
-_SHUFFLE_BUFFER = 100
 
 
 def _parse(serialized, kind: RecordKind, sizes: Sizes) -> dict:
@@ -264,15 +246,22 @@ def _parse(serialized, kind: RecordKind, sizes: Sizes) -> dict:
     import tensorflow as tf
 
     spec = {
-        name: tf.io.FixedLenFeature([_size(feature.length, sizes)], feature.dtype)
+        name: tf.io.RaggedFeature(feature.dtype, row_splits_dtype=tf.int64)
+        if feature.varies
+        else tf.io.FixedLenFeature([_size(feature.length, sizes)], feature.dtype)
         for name, feature in kind.features.items()
     }
     batch = tf.io.parse_example(serialized, spec)
     checks = []
     for name, feature in kind.features.items():
+        values = batch[name]
+        if feature.varies:
+            values, lengths = values.flat_values, values.row_lengths()
+            right = (lengths > 0) & (lengths <= _size(feature.length, sizes))
+            checks.append(tf.debugging.Assert(tf.reduce_all(right), [f"{name} has too many values or none"]))
         if feature.below is not None:  # on a GPU, an index out of range would return zeros, not fail
             # A comparison with NaN is false, so NaN is out of range.
-            fits = (batch[name] >= feature.least) & (batch[name] < _size(feature.below, sizes))
+            fits = (values >= feature.least) & (values < _size(feature.below, sizes))
             checks.append(tf.debugging.Assert(tf.reduce_all(fits), [f"{name} out of range"]))
     with tf.control_dependencies(checks):
         return {name: tf.identity(_narrow(batch[name], feature)) for name, feature in kind.features.items()}
@@ -282,7 +271,7 @@ def _narrow(values, feature: Feature):
     import tensorflow as tf
 
     values = tf.cast(values, tf.int32) if feature.dtype == "int64" else values  # TPUs have no int64
-    return values[:, 0] if feature.length == 1 else values
+    return values[:, 0] if feature.length == 1 and not feature.varies else values
 
 
 def _cut_to_longest(batch: dict, kind: RecordKind) -> dict:
@@ -326,7 +315,7 @@ def _raw_records(path: str) -> Iterator[tuple[int, bytes | str]]:
 
     number = 0
     try:
-        for number, record in enumerate(_open([path]), 1):
+        for number, record in enumerate(record_order.opened([path]), 1):
             yield number, record.numpy()
     except tf.errors.DataLossError as error:
         what = "truncated" if "truncated" in str(error) else "corrupted"
@@ -360,7 +349,7 @@ def _record_problem(data: bytes, kind: RecordKind, sizes: Sizes) -> str | None:
     for name, feature in kind.features.items():
         if problem := _feature_problem(name, feature, features.get(name), sizes):
             return problem
-    return None
+    return kind.problem and kind.problem({name: features[name].int64_list.value for name in kind.features})
 
 
 def _allowed(feature: Feature, limit: float) -> str:
@@ -384,7 +373,10 @@ def _feature_problem(name: str, feature: Feature, found, sizes: Sizes) -> str | 
     wanted = _size(feature.length, sizes)
     if not values:
         return f"has no values of type {feature.dtype} in its feature {name}"
-    if len(values) != wanted:
+    if feature.varies and len(values) > wanted:
+        more = "; give the value with which they were made" if feature.length not in _SIZES_OF_MODEL else ""
+        return f"has {len(values)} values in {name}, and at most {wanted} are possible here ({feature.length}){more}"
+    if len(values) != wanted and not feature.varies:
         if isinstance(feature.length, str):
             return (
                 f"was made for {feature.length} {len(values)}, but {feature.length} is {wanted} here ({name});"

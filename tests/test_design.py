@@ -23,6 +23,7 @@ BERT = {
     "vocabulary",
     "vocabulary_checks",
     "records",
+    "record_order",
     "shapes",
     "layers",
     "modeling",
@@ -45,10 +46,11 @@ FRONT_DOOR = {"loading", "commands", "__main__", "demo", "demo.__main__"}
 
 WITHOUT_TENSORFLOW = [
     *(name for name in MODULES if name.startswith("support.")),
-    *("config", "tokenization", "records", "vocabulary", "vocabulary_checks"),
+    *("config", "tokenization", "records", "record_order", "vocabulary", "vocabulary_checks"),
     *(name for name in MODULES if name.startswith("weights.") and name != "weights.models"),
     *(f"pretraining.{name}" for name in ("documents", "examples", "masking", "example_files")),
     *(f"pretraining.{name}" for name in ("compact_examples", "corpus", "draws", "sentences", "whole_sentences")),
+    *(f"pretraining.{name}" for name in ("unmasked", "dynamic_masking")),
     *(f"pretraining.{name}" for name in ("record_framing", "example_parser", "record_checks", "record_statistics")),
     *(f"pretraining.{name}" for name in ("record_report", "inspect_records")),
     *(f"pretraining.{name}" for name in ("shards", "shard_workers", "shard_results", "sharded", "manifest")),

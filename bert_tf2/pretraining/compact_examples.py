@@ -44,7 +44,7 @@ class CompactExamples:
       masked: the masked tokens of all examples, counted from the first token of A, without the delimiters; those of
         one example in the order in which they were drawn.
       replacements: for each of them the id that replaces the token, or -1 if it stays.
-      ends: where the masked tokens of each example end.
+      ends: where the masked tokens of each example end. With dynamic masking, all of these three are empty.
       order: the order in which the examples are written.
       truncated: the number of tokens that were removed from pairs that were too long.
     """
@@ -61,7 +61,7 @@ class CompactExamples:
     truncated: int = 0
 
     def __len__(self) -> int:
-        return len(self.ends)
+        return len(self.lengths_a)
 
 
 def make(
@@ -125,13 +125,14 @@ class _Maker:
             first = middle if is_random_next else stop
 
     def _add(self, start_a: int, length_a: int, start_b: int, length_b: int) -> None:
-        """Adds an example, and masks it."""
+        """Adds an example, and masks it unless training does."""
         examples = self._examples
         examples.starts_a.append(start_a)
         examples.starts_b.append(start_b)
         examples.lengths_a.append(length_a)
         examples.lengths_b.append(length_b)
-        self._mask_tokens(start_a, length_a, start_b, length_b)
+        if not self._options.dynamic_masking:
+            self._mask_tokens(start_a, length_a, start_b, length_b)
 
     def _random_segment(self, own: int, num_tokens: int) -> tuple[int, int]:
         """The start and the length of the segment of `examples._random_segment`."""

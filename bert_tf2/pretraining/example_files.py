@@ -9,12 +9,13 @@ import os
 import random
 import types
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 from absl import logging
 
 from bert_tf2 import records, tokenization
-from bert_tf2.pretraining import compact_examples, corpus, sentences
+from bert_tf2.pretraining import compact_examples, corpus, sentences, unmasked
 from bert_tf2.pretraining.documents import Tokenizer
 from bert_tf2.pretraining.draws import Draws
 from bert_tf2.pretraining.examples import TrainingInstance
@@ -23,6 +24,7 @@ from bert_tf2.support import console, environment, example_bytes, files, gzip_fi
 
 _LOGGED_EXAMPLES = 20
 _VALUES_PER_BATCH = 1 << 17  # a few megabytes while they are encoded
+_MANY_PASSES = 5
 
 
 def write_instance_to_example_files(
@@ -54,7 +56,8 @@ def write_instance_to_example_files(
     ]
     rows = (_features(instance, tokenizer, max_seq_length, max_predictions_per_seq) for instance in instances)
     size = _rows_per_batch(max_seq_length, max_predictions_per_seq)
-    _write(map(_columns, _grouped(rows, size)), len(instances), first, output_files)
+    sample = example_bytes.encode(_columns([row for _, row in first])) if first else []
+    _write(map(_columns, _grouped(rows, size)), len(instances), first, sample, output_files)
 
 
 def share_written(
@@ -87,17 +90,25 @@ def _columns(rows: Sequence[dict[str, list]]) -> dict[str, np.ndarray]:
 
 
 def _write(
-    batches: Iterable[dict[str, np.ndarray]],
+    batches: Iterable[dict[str, np.ndarray | example_bytes.Ragged]],
     total: int,
     first: Sequence[tuple[TrainingInstance, dict[str, list]]],
+    sample: Sequence[bytes],
     output_files: Sequence[str],
 ) -> None:
-    """Writes batches of features to files in turn; `first` are the examples that are logged, and their features."""
-    if first:  # all records are padded to the same lengths
-        encoded = example_bytes.encode(_columns([row for _, row in first]))
-        share = total * len(encoded[0]) * 9 // 10 // len(output_files)
+    """Writes batches of features to files in turn.
+
+    Args:
+      batches: the features.
+      total: the number of examples.
+      first: the examples that are logged, and their features.
+      sample: a few records, whose mean size is that of all.
+      output_files: the names of the files.
+    """
+    if sample:
+        share = total * sum(map(len, sample)) // len(sample) * 9 // 10 // len(output_files)
         if any(map(gzip_files.is_named_gzip, output_files)):
-            share = round(share * gzip_files.share_left(example_bytes.frames(encoded)))
+            share = round(share * gzip_files.share_left(example_bytes.frames(sample)))
         folders = [os.path.dirname(name) or "." for name in output_files]
         for folder in dict.fromkeys(folders):
             environment.check_space(folder, share * folders.count(folder), "the records")
@@ -145,19 +156,21 @@ def _features(
 
 
 def _rows(
-    batch: Mapping[str, np.ndarray], tokenizer: tokenization.FullTokenizer
+    batch: Mapping[str, np.ndarray | example_bytes.Ragged], tokenizer: tokenization.FullTokenizer
 ) -> list[tuple[types.SimpleNamespace, dict[str, list]]]:
     """Each example of a batch with the attributes of a TrainingInstance that are logged, and its features."""
     rows = [
-        dict(zip(batch, values, strict=True)) for values in zip(*map(np.ndarray.tolist, batch.values()), strict=True)
+        dict(zip(batch, values, strict=True))
+        for values in zip(*(values.tolist() for values in batch.values()), strict=True)
     ]
     examples = []
     for row in rows:
-        length, num_masked = sum(row["input_mask"]), int(sum(row["masked_lm_weights"]))
+        length = sum(row.get("input_mask", [1] * len(row["input_ids"])))
+        num_masked = int(sum(row.get("masked_lm_weights", [])))
         example = types.SimpleNamespace(
             tokens=tokenizer.convert_ids_to_tokens(row["input_ids"][:length]),
-            masked_lm_positions=row["masked_lm_positions"][:num_masked],
-            masked_lm_labels=tokenizer.convert_ids_to_tokens(row["masked_lm_ids"][:num_masked]),
+            masked_lm_positions=row.get("masked_lm_positions", [])[:num_masked],
+            masked_lm_labels=tokenizer.convert_ids_to_tokens(row.get("masked_lm_ids", [])[:num_masked]),
             is_random_next=bool(row["next_sentence_labels"][0]) if "next_sentence_labels" in row else None,
         )
         examples.append((example, row))
@@ -167,7 +180,10 @@ def _rows(
 def _log_example(instance: TrainingInstance, number: int, total: int, row: dict[str, list]) -> None:
     """Logs the first example as text, and several examples as numbers if --verbose_logging is set."""
     if number == 0:
-        logging.info("%s", console.table(f"The first of {total:,} examples:", _in_words(instance)))
+        facts = _in_words(instance)
+        if "masked_lm_positions" not in row:
+            facts["to predict"] = "drawn by run_pretraining.py"
+        logging.info("%s", console.table(f"The first of {total:,} examples:", facts))
     logging.debug("*** Example ***")
     logging.debug("tokens: %s", " ".join(map(tokenization.printable_text, instance.tokens)))
     for name, values in row.items():
@@ -212,7 +228,7 @@ def run(options: CreatePretrainingDataOptions) -> None:
         [outputs.Output("--output_file", name) for name in output_files],
     )
     tokenizer = provenance.load_tokenizer(options.vocab_file, options.do_lower_case)
-    warn_of_few_predictions(options)
+    warn_of_settings(options)
     logging.info("Reading %s", ", ".join(input_files))
     _, examples = make_files(input_files, output_files, tokenizer, options, options.random_seed)
     if not examples:
@@ -241,10 +257,12 @@ def make_files(
     """
     text = corpus.read(input_files, tokenizer, options)
     examples = compact_examples.make(text, tokenizer, options, Draws(random.Random(seed)))
-    batches = functools.partial(compact_examples.batches, examples, text, tokenizer, options)
-    first = _rows(next(batches(_LOGGED_EXAMPLES), {}), tokenizer)
+    maker = unmasked if options.dynamic_masking else compact_examples
+    batches = functools.partial(maker.batches, examples, text, tokenizer, options)
+    first = next(batches(_LOGGED_EXAMPLES), {})
+    sample = example_bytes.encode(first) if first else []
     size = _rows_per_batch(options.max_seq_length, options.max_predictions_per_seq)
-    _write(batches(size), len(examples), first, output_files)
+    _write(batches(size), len(examples), _rows(first, tokenizer), sample, output_files)
     return text, examples
 
 
@@ -261,7 +279,17 @@ def next_command(output_files: Sequence[str], options: CreatePretrainingDataOpti
         max_seq_length=options.max_seq_length,
         max_predictions_per_seq=options.max_predictions_per_seq,
         objective=None if options.objective == "mlm_nsp" else options.objective,
+        **_for_masks(options),
     )
+
+
+def _for_masks(options: CreatePretrainingDataOptions) -> dict[str, Any]:
+    """The flags of the training for records without masks."""
+    if not options.dynamic_masking:
+        return {}
+    same = {"vocab_file": options.vocab_file, "do_lower_case": options.do_lower_case}
+    default = PretrainingDataOptions.masked_lm_prob
+    return same | ({"masked_lm_prob": options.masked_lm_prob} if options.masked_lm_prob != default else {})
 
 
 def find_inputs(input_file: str) -> list[str]:
@@ -277,8 +305,17 @@ def find_inputs(input_file: str) -> list[str]:
     return input_files
 
 
-def warn_of_few_predictions(options: PretrainingDataOptions) -> None:
-    """Logs a warning if max_predictions_per_seq limits the number of predictions of a full sequence."""
+def warn_of_settings(options: PretrainingDataOptions) -> None:
+    """Logs a warning if max_predictions_per_seq limits the number of predictions of a full sequence.
+
+    And one if there are many passes over the text although training draws the masks.
+    """
+    if options.dynamic_masking and options.dupe_factor >= _MANY_PASSES:
+        logging.warning(
+            "--dupe_factor=%d: with --dynamic_masking, training draws new masks each time it reads a record, so the"
+            " passes differ only in their pairs; --dupe_factor=1 needs a fraction of the disk",
+            options.dupe_factor,
+        )
     wanted = round(options.max_seq_length * options.masked_lm_prob)
     if options.max_predictions_per_seq < wanted:
         logging.warning(

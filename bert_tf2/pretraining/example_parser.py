@@ -13,6 +13,8 @@ from collections.abc import Collection, Iterator
 
 import numpy as np
 
+from bert_tf2.support.example_bytes import Ragged
+
 BYTES, FLOATS, INTEGERS = 1, 2, 3
 """The kinds of a feature: the numbers of the fields of tf.train.Feature."""
 
@@ -299,6 +301,22 @@ def integers(array: np.ndarray, located: Located, wanted: int) -> tuple[np.ndarr
         return values, 0
     own = array[located.starts[count] :][: lengths[count]]
     return values, int((own < 0x80).sum()) if not len(own) or own[-1] < 0x80 else -1
+
+
+def varying_integers(array: np.ndarray, located: Located) -> Ragged:
+    """Decodes an integer feature of which records may have different numbers of values; see `integers`.
+
+    Returns:
+      The values of the records before the first one that has none, or whose bytes are no list of integers.
+    """
+    count = _first((located.kinds != INTEGERS) | (located.lengths == 0))
+    if not count:
+        return Ragged(np.zeros((0, 0), np.int64), np.zeros(0, np.int64))
+    values, counts = _varints(array, located.starts[:count], located.lengths[:count])
+    counts = counts[: _first(counts < 0)]
+    table = np.zeros((len(counts), counts.max(initial=0)), values.dtype)
+    table[np.arange(table.shape[1]) < counts[:, None]] = values[: counts.sum()]
+    return Ragged(table, counts)
 
 
 def _first(bad: np.ndarray) -> int:

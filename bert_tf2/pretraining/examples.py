@@ -86,7 +86,9 @@ def _masked(
     options: PretrainingDataOptions,
     rng: random.Random,
 ) -> TrainingInstance:
-    """Chooses the masked positions of an example."""
+    """Chooses the masked positions of an example, unless training does."""
+    if options.dynamic_masking:
+        return TrainingInstance(segment_a, segment_b, is_random_next, masked_lm_positions=(), replacements=())
     segments = [segment for segment in (segment_a, segment_b) if segment is not None]
     continues = None
     if segment_a.continues is not None:

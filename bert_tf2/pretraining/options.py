@@ -91,6 +91,11 @@ class PretrainingDataOptions(Options):
         high=1.0,
     )
     random_seed: int = setting("The same seed gives the same examples.", 12345, group=EXAMPLES)
+    dynamic_masking: bool = setting(
+        "Write examples without masks; run_pretraining.py draws new ones in every pass. Use a small dupe_factor.",
+        False,
+        group=EXAMPLES,
+    )
 
     @property
     def num_delimiters(self) -> int:
@@ -211,6 +216,13 @@ class PretrainingOptions(EvaluationOptions, CaseOptions, TrainingOptions):
     max_seq_length: int = sequence_length("Tokens per example; must equal the records' value.", low=5)
     max_predictions_per_seq: int = setting(
         "Masked words per example; must equal the records' value.", 20, group=MODEL, low=1
+    )
+    masked_lm_prob: float = setting(
+        "Fraction of the tokens to predict, for records of create_pretraining_data.py --dynamic_masking.",
+        0.15,
+        group=MODEL,
+        low=0.0,
+        high=1.0,
     )
     vocab_file: str | None = setting(
         "The vocabulary that the records were made with; it is kept beside the checkpoints.",

@@ -8,13 +8,14 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 import numpy as np
 
 from bert_tf2 import records
-from bert_tf2.pretraining import example_parser, record_framing
+from bert_tf2.pretraining import example_parser, record_framing, unmasked
 from bert_tf2.records import Feature, RecordKind
 from bert_tf2.support.errors import UserError, and_more
 
 _KINDS = (
     records.PRETRAINING,
     records.MASKED_WORDS,
+    unmasked.ALL,
     records.CLASSIFICATION,
     records.MULTI_LABEL,
     records.REGRESSION,
@@ -25,6 +26,7 @@ _KINDS = (
 _NAMES = tuple(dict.fromkeys(name for kind in _KINDS for name in kind.features))
 _SEGMENTS = 2  # BERT's type_vocab_size
 _MOST_IDS = 10_000_000  # without a vocabulary; counting them takes memory
+_TABLE_BYTES = 1 << 25  # of records of different lengths, each padded to the longest
 
 
 @dataclasses.dataclass(frozen=True)
@@ -35,7 +37,8 @@ class Batch:
       path: the file.
       first: the number of the first record in the file, counted from 1.
       kind: the kind of the records.
-      features: feature name -> [N, length] of any integer type, or float32.
+      features: feature name -> [N, length] of any integer type, or float32. Where the number of values varies, rows are
+        padded with zeros; `input_mask` then tells which of the ids are padding.
     """
 
     path: str
@@ -66,14 +69,15 @@ class Reader:
         Raises:
           UserError: the file cannot be read or is damaged, or a record is invalid; names the file and the record.
         """
-        for block in record_framing.read_blocks(path):
+        for whole in record_framing.read_blocks(path):
             if self.kind is None:
-                self._look_at_first(block)
-            features, good, problem = self._decode(block)
-            if good:
-                yield Batch(path, block.first, self.kind, features)
-            if problem:
-                raise UserError(f"{path}, record {block.first + good}: {problem}")
+                self._look_at_first(whole)
+            for block in whole.parts(_TABLE_BYTES) if unmasked.are_of(self.kind) else [whole]:
+                features, good, problem = self._decode(block)
+                if good:
+                    yield Batch(path, block.first, self.kind, features)
+                if problem:
+                    raise UserError(f"{path}, record {block.first + good}: {problem}")
 
     def _look_at_first(self, block: record_framing.Block) -> None:
         """Determines the kind and the sizes."""
@@ -90,7 +94,7 @@ class Reader:
                 f" masked_lm_positions, label_ids or unique_ids, for example (found: {held})"
             )
         for name, feature in self.kind.features.items():
-            if isinstance(feature.length, str):
+            if isinstance(feature.length, str) and not feature.varies:
                 self.sizes.setdefault(feature.length, lengths.get(name, 0))
 
     def _decode(self, block: record_framing.Block) -> tuple[dict[str, np.ndarray], int, str | None]:
@@ -100,10 +104,16 @@ class Reader:
         for row, problem in problems.items():
             faults.add(row, _not_an_example(problem))
         features: dict[str, np.ndarray] = {}
+        counts: dict[str, np.ndarray] = {}
         for name, feature in self.kind.features.items():
-            features[name] = self._values(name, feature, array, located[name], faults)
+            if feature.varies:
+                features[name], counts[name] = self._varying(name, feature, array, located[name], faults)
+            else:
+                features[name] = self._values(name, feature, array, located[name], faults)
         for name, feature in self.kind.features.items():
-            self._check_range(name, feature, features[name][: faults.good], faults)
+            self._check_range(name, feature, features[name][: faults.good], faults, counts.get(name))
+        if unmasked.are_of(self.kind):
+            features["input_mask"] = self._check_unmasked(features, counts, faults)
         for check in (_check_mask, _check_positions):
             check(features, faults)
         return {name: values[: faults.good] for name, values in features.items()}, faults.good, faults.problem
@@ -121,6 +131,32 @@ class Reader:
             faults.add(row, self._wrong_number(name, feature, wanted, other, bool(located.kinds[row])))
         return values
 
+    def _varying(self, name: str, feature: Feature, array, located, faults: _Faults) -> tuple[np.ndarray, np.ndarray]:
+        """[rows, length] of a feature whose number of values varies, padded with zeros, and the numbers [rows]."""
+        found = example_parser.varying_integers(array, located)
+        row = len(found)
+        if row < len(located.kinds):
+            found_kind = int(located.kinds[row])
+            if not found_kind or (found_kind == example_parser.INTEGERS and located.lengths[row]):
+                faults.add(row, self._wrong_number(name, feature, 1, -1, bool(found_kind)))
+            else:
+                faults.add(row, f"has no values of type {feature.dtype} in its feature {name}")
+        return found.values, found.lengths
+
+    def _check_unmasked(
+        self, features: Mapping[str, np.ndarray], counts: Mapping[str, np.ndarray], faults: _Faults
+    ) -> np.ndarray:
+        """Checks the lengths of examples without masks; returns the input mask, uint8 [rows, length]."""
+        values = {name: features[name][: faults.good] for name in features}
+        numbers = {name: counts[name][: faults.good] for name in counts}
+
+        def problem(row: int) -> str:
+            return self.kind.problem({name: values[name][row, : numbers[name][row]].tolist() for name in numbers})
+
+        faults.note(unmasked.wrong(values, numbers), problem)
+        width = features["input_ids"].shape[1]
+        return (np.arange(width) < counts["input_ids"][:, None]).view(np.uint8)
+
     def _wrong_number(self, name: str, feature: Feature, wanted: int, other: int, is_there: bool) -> str:
         if not is_there:
             return f"has no feature {name}, which {self.kind.name} records have"
@@ -133,18 +169,23 @@ class Reader:
             )
         return f"{name} has {other} values of type {feature.dtype} where {wanted} is needed"
 
-    def _check_range(self, name: str, feature: Feature, values: np.ndarray, faults: _Faults) -> None:
+    def _check_range(
+        self, name: str, feature: Feature, values: np.ndarray, faults: _Faults, counts: np.ndarray | None = None
+    ) -> None:
+        """Checks the values [rows, length]; with `counts`, only so many of each row."""
         if feature.below is None or not values.size:
             return
         limit = self.sizes.get(feature.below) if isinstance(feature.below, str) else feature.below
         if name == "label_ids" and self.kind is not records.MULTI_LABEL and feature.dtype == "int64":
             limit = None  # the number of labels is not in the records
         # A comparison with NaN is false, so NaN is not in the range.
-        if values.min() >= feature.least and (limit is None or values.max() < limit):
+        if counts is None and values.min() >= feature.least and (limit is None or values.max() < limit):
             return
         fits = values >= feature.least
         if limit is not None:
             fits &= values < limit
+        if counts is not None:
+            fits |= np.arange(values.shape[1]) >= counts[: len(values), None]
         allowed = f"from {feature.least:g} to {limit:g}" if limit is not None else f"{feature.least:g} or more"
         if limit is not None and feature.dtype == "int64":
             allowed = f"in {feature.least}..{limit - 1}{' (vocab_size)' if feature.below == 'vocab_size' else ''}"
@@ -186,6 +227,8 @@ def _kind_of(found: Mapping[str, tuple[int, bytes]], lengths: Mapping[str, int])
     """The kind of a record by its features; None if it is of none."""
     if "input_ids" not in found:
         return None
+    if kind := unmasked.kind_of(found):
+        return kind
     if "masked_lm_positions" in found:
         return records.PRETRAINING if "next_sentence_labels" in found else records.MASKED_WORDS
     if "unique_ids" in found:

@@ -57,6 +57,16 @@ class Block:
         start = int(self.starts[row])
         return self.data[start : start + int(self.lengths[row])]
 
+    def parts(self, most_bytes: int) -> Iterator[Block]:
+        """Divides the block where a table with a row for each record, as wide as the longest, would be larger."""
+        if len(self) < 2 or len(self) * int(self.lengths.max()) <= most_bytes:
+            yield self
+            return
+        half = len(self) // 2
+        for first, rows in ((0, slice(half)), (half, slice(half, None))):
+            part = Block(self.path, self.first + first, self.data, self.starts[rows], self.lengths[rows])
+            yield from part.parts(most_bytes)
+
 
 def read_blocks(path: str, block_bytes: int = _BLOCK_BYTES) -> Iterator[Block]:
     """Yields the records of a TFRecord file in blocks.

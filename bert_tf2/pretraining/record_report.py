@@ -8,6 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from bert_tf2 import records
+from bert_tf2.pretraining import unmasked
 from bert_tf2.pretraining.record_checks import Batch
 from bert_tf2.pretraining.record_statistics import Statistics
 from bert_tf2.support import environment
@@ -67,6 +68,7 @@ def summary(
         f" ({environment.human(size)}), all valid",
         **_padding(statistics),
         **(_masks(statistics, words) if _has_masks(statistics.kind) else {}),
+        **(_no_masks(statistics) if unmasked.are_of(statistics.kind) else {}),
     }
     if statistics.kind is records.REGRESSION and statistics.real:
         rows["labels"] = f"{statistics.label_sum / statistics.real:.4f} on average"
@@ -93,9 +95,10 @@ def _padding(statistics: Statistics) -> dict[str, str]:
         return rows
     length, positions = statistics.max_seq_length, statistics.real * statistics.max_seq_length
     packed = statistics.rows_when_packed()
+    what = "the longest" if unmasked.are_of(statistics.kind) else "max_seq_length"
     return {
         **rows,
-        "length": f"{statistics.tokens / statistics.real:.1f} tokens on average, of {length} (max_seq_length)",
+        "length": f"{statistics.tokens / statistics.real:.1f} tokens on average, of {length} ({what})",
         "padding": f"{statistics.padding():.1%} of {positions:,} positions; without padding"
         f" {positions / statistics.tokens:.2f} times fewer",
         "packing": f"{_number(packed, 'row')} of {length} would hold all of them,"
@@ -117,9 +120,20 @@ def _masks(statistics: Statistics, words: Sequence[str] | None) -> dict[str, str
             f"{masks / predictions:.1%} by {_MASK}, {others / predictions:.1%} by another word,"
             f" {statistics.kept / predictions:.1%} kept"
         )
-    if statistics.kind is records.PRETRAINING:
-        rows["next"] = f"{statistics.random_next / real:.1%} of the second texts are random"
-    return rows
+    return rows | _next(statistics)
+
+
+def _next(statistics: Statistics) -> dict[str, str]:
+    if "next_sentence_labels" not in statistics.kind.features:
+        return {}
+    return {"next": f"{statistics.random_next / statistics.real:.1%} of the second texts are random"}
+
+
+def _no_masks(statistics: Statistics) -> dict[str, str]:
+    rows = {"masked": "no masks: drawn in training"}
+    if "word_lengths" in statistics.kind.features:
+        rows["masked"] += f", whole words ({statistics.words / statistics.real:.1f} per record)"
+    return rows | _next(statistics)
 
 
 def histograms(statistics: Statistics) -> list[Histogram]:
@@ -199,12 +213,14 @@ def example(batch: Batch, row: int, words: Sequence[str] | None = None) -> list[
 
 def _facts(batch: Batch, row: int) -> list[str]:
     features = batch.features
-    if _has_masks(batch.kind):
-        facts = [f"{int((features['masked_lm_weights'][row] > 0).sum())} masked"]
-        if batch.kind is records.PRETRAINING:
-            how = "is a random one" if features["next_sentence_labels"][row, 0] else "follows the first"
-            facts.append(f"the second text {how}")
-        return facts
+    if _has_masks(batch.kind) or unmasked.are_of(batch.kind):
+        masks = "no masks"
+        if _has_masks(batch.kind):
+            masks = f"{int((features['masked_lm_weights'][row] > 0).sum())} masked"
+        if "next_sentence_labels" not in features:
+            return [masks]
+        how = "is a random one" if features["next_sentence_labels"][row, 0] else "follows the first"
+        return [masks, f"the second text {how}"]
     if batch.kind is records.SQUAD_TRAIN:
         if features["is_impossible"][row, 0]:
             return ["no answer"]

@@ -20,12 +20,13 @@ class Statistics:
       kind: the kind of the records.
       records: their number. Records that only fill up a batch of a TPU (is_real_example 0) are not counted elsewhere.
       fillers: the number of such records.
-      max_seq_length: the length of each record, with padding.
+      max_seq_length: the length of each record, with padding; of records without masks, the length of the longest.
       lengths: int64 [max_seq_length + 1], the number of records with so many tokens.
       masked: int64 [max_predictions_per_seq + 1], the number of records with so many masked tokens.
       masked_ids: int64 [ids], how often each id of the vocabulary is to be predicted.
       kept: the number of masked places in which the token to predict itself stands.
       in_place: int64 [ids], how often each id stands in the other masked places.
+      words: the number of words that are masked as a whole, in records without masks.
       random_next: the number of records whose second text is random.
       labels: the number of each label: of records (classification; of SQuAD "answer" and "no answer") or of tokens.
       label_sum: the sum of the labels of a regression.
@@ -33,7 +34,6 @@ class Statistics:
 
     def __init__(self, kind: RecordKind, max_seq_length: int):
         self.kind = kind
-        self.max_seq_length = max_seq_length
         self.records = 0
         self.fillers = 0
         self.lengths = np.zeros(max_seq_length + 1, np.int64)
@@ -41,6 +41,7 @@ class Statistics:
         self.masked_ids = np.zeros(1, np.int64)
         self.in_place = np.zeros(1, np.int64)
         self.kept = 0
+        self.words = 0
         self.random_next = 0
         self.labels: Counter = Counter()
         self.label_sum = 0.0
@@ -51,9 +52,12 @@ class Statistics:
         if "is_real_example" in features and not (real := features["is_real_example"][:, 0] != 0).all():
             self.fillers += int((~real).sum())
             features = {name: values[real] for name, values in features.items()}
-        self.lengths += np.bincount((features["input_mask"] != 0).sum(axis=1), minlength=len(self.lengths))
+        self.lengths = _count(self.lengths, (features["input_mask"] != 0).sum(axis=1))
+        self.random_next += int((features.get("next_sentence_labels", np.zeros(0)) != 0).sum())
         if "masked_lm_positions" in features:
             self._add_masks(features)
+        elif "word_lengths" in features:
+            self.words += int((features["word_lengths"] != 0).sum())
         else:
             self._add_labels(features)
 
@@ -67,8 +71,6 @@ class Statistics:
         same = inputs == ids
         self.kept += int(same.sum())
         self.in_place = _count(self.in_place, inputs[~same])
-        if "next_sentence_labels" in features:
-            self.random_next += int((features["next_sentence_labels"] != 0).sum())
 
     def _add_labels(self, features: Mapping[str, np.ndarray]) -> None:
         if self.kind is records.SQUAD_TRAIN:
@@ -85,6 +87,10 @@ class Statistics:
                 labels = labels[(features["input_mask"] != 0) & (labels >= 0)]
             found, counts = np.unique(labels, return_counts=True)
             self.labels.update(dict(zip(found.tolist(), counts.tolist(), strict=True)))
+
+    @property
+    def max_seq_length(self) -> int:
+        return len(self.lengths) - 1
 
     @property
     def real(self) -> int:

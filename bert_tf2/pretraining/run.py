@@ -12,6 +12,7 @@ from absl import logging
 
 from bert_tf2 import checkpoint, heads, records, tokenization
 from bert_tf2.config import BertConfig
+from bert_tf2.pretraining import dynamic_masking
 from bert_tf2.pretraining.options import PretrainingOptions
 from bert_tf2.support import console, files, output_lock, progress, settings
 from bert_tf2.support.errors import UserError
@@ -87,7 +88,7 @@ def _train_and_evaluate(options: PretrainingOptions) -> dict[str, float] | None:
     tokenizer = _load_tokenizer(options, config, weights)
     if options.do_train:
         provenance.check_output_dir(options.output_dir, config)
-    source = _Source(options, config)
+    source = _Source(options, config, tokenizer)
     files.make_directory(options.output_dir)
     with output_lock.training_in(options.output_dir) if options.do_train else contextlib.nullcontext():
         return _compute(options, config, source, weights, tokenizer)
@@ -124,7 +125,7 @@ def _make_model(options: PretrainingOptions, config: BertConfig, weights: Weight
 def _load_tokenizer(
     options: PretrainingOptions, config: BertConfig, weights: Weights | None
 ) -> tokenization.FullTokenizer | None:
-    """Only the export needs it, but a vocabulary that does not match should be reported before the training."""
+    """Only the export and dynamic masking need it, but one that does not match is reported before the training."""
     if not options.vocab_file:
         return None
     return provenance.load_tokenizer(
@@ -165,12 +166,20 @@ def _compute(
 
 
 class _Source:
-    """The records of one call."""
+    """The records of one call, with masks or without."""
 
-    def __init__(self, options: PretrainingOptions, config: BertConfig):
+    def __init__(self, options: PretrainingOptions, config: BertConfig, tokenizer: tokenization.FullTokenizer | None):
         self._options = options
-        self._kind = records.PRETRAINING if options.objective == "mlm_nsp" else records.MASKED_WORDS
         self._paths = files.match_files(options.input_file)
+        self._kind = dynamic_masking.find_kind(self._paths)
+        self._has_masks = self._kind is records.PRETRAINING
+        if self._has_masks and options.objective == "mlm":
+            self._kind = records.MASKED_WORDS
+        self._vocabulary = tokenizer and tokenizer.vocab
+        if not self._has_masks:
+            self._check_unmasked()
+        elif options.masked_lm_prob != PretrainingOptions.masked_lm_prob:
+            logging.warning("--masked_lm_prob=%g has no effect: the records hold masks", options.masked_lm_prob)
         logging.info("Reading records from %s", ", ".join(self._paths))
         self._sizes = {
             "max_seq_length": options.max_seq_length,
@@ -179,7 +188,30 @@ class _Source:
             "type_vocab_size": config.type_vocab_size,
         }
 
-    def _read(self, batch_size: int, shuffle_seed: int | None):
+    def _check_unmasked(self) -> None:
+        if self._vocabulary is None:
+            raise UserError(
+                f"{self._paths[0]}: its records hold no masks (create_pretraining_data.py --dynamic_masking); give the"
+                " vocabulary that they were made with, --vocab_file"
+            )
+        if self._options.objective == "mlm_nsp" and "next_sentence_labels" not in self._kind.features:
+            raise UserError(
+                f"{self._paths[0]}: its records hold no next_sentence_labels, so they are for masked words only; give"
+                " --objective=mlm"
+            )
+        logging.info("The records hold no masks: they are drawn now, other ones in each pass")
+
+    def _read(self, batch_size: int, shuffle_seed: int | None, global_step: int):
+        transform = None
+        if not self._has_masks:
+            options = self._options
+            transform = dynamic_masking.Masker(
+                self._vocabulary,
+                options.masked_lm_prob,
+                options.max_seq_length,
+                options.max_predictions_per_seq,
+                seeds=(options.random_seed, global_step),
+            )
         return records.read_records(
             self._paths,
             self._kind,
@@ -188,15 +220,16 @@ class _Source:
             shuffle_seed=shuffle_seed,
             repeat=True,
             drop_remainder=True,
+            transform=transform,
         )
 
     def for_training(self, global_step: int):
-        # A run that resumes from a checkpoint uses another order than at its start.
-        return self._read(self._options.train_batch_size, self._options.random_seed + global_step)
+        # A run that resumes from a checkpoint uses another order, and other masks, than at its start.
+        return self._read(self._options.train_batch_size, self._options.random_seed + global_step, global_step)
 
     def for_evaluation(self):
         """The records in order, repeated without end as in the reference: max_eval_steps limits the evaluation."""
-        return self._read(self._options.eval_batch_size, None)
+        return self._read(self._options.eval_batch_size, None, 0)
 
     def find_fault(self) -> UserError | None:
         return records.find_fault(self._paths, self._kind, self._sizes)

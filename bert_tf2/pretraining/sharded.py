@@ -16,7 +16,7 @@ from collections.abc import Iterator, Sequence
 
 from absl import logging
 
-from bert_tf2.pretraining import example_files, sentences, shard_results, shard_workers, shards
+from bert_tf2.pretraining import example_files, sentences, shard_results, shard_workers, shards, unmasked
 from bert_tf2.pretraining.documents import Tokenizer
 from bert_tf2.pretraining.examples import TrainingInstance, make_instances
 from bert_tf2.pretraining.manifest import Manifest, describe
@@ -57,7 +57,7 @@ def run(options: CreatePretrainingDataOptions) -> None:
     )
     tokenizer = provenance.load_tokenizer(options.vocab_file, options.do_lower_case)
     do_lower_case = options.do_lower_case is not False
-    example_files.warn_of_few_predictions(options)
+    example_files.warn_of_settings(options)
     folder = os.path.dirname(options.output_file)
     files.make_directory(folder)
     with output_lock.making_shards_in(folder):
@@ -219,5 +219,7 @@ def _quiet() -> Iterator[None]:
 def _size_of_record(instance: TrainingInstance, options: CreatePretrainingDataOptions) -> int:
     """About the bytes of a record: an id takes two, a weight four, any other number one."""
     tokens = len(instance.segment_ids)
+    if options.dynamic_masking:
+        return unmasked.size_of_record(tokens, options)
     places, predictions = options.max_seq_length, options.max_predictions_per_seq
     return _FRAMING + tokens + 3 * places + len(instance.masked_lm_positions) + (1 + 1 + 4) * predictions

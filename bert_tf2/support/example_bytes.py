@@ -19,6 +19,7 @@ A record of a TFRecord file is: its length (8 bytes), the checksum of these, the
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import struct
 from collections.abc import Iterable, Mapping
@@ -30,32 +31,56 @@ _LENGTH_DELIMITED = {"features": b"\x0a", "entry": b"\x0a", "key": b"\x0a", "val
 _KIND = {"int64": b"\x1a", "float32": b"\x12"}
 
 
-def encode(columns: Mapping[str, np.ndarray]) -> list[bytes]:
+@dataclasses.dataclass(frozen=True)
+class Ragged:
+    """Rows of integers with different lengths.
+
+    Attributes:
+      values: [B, L] of any integer type, each row padded with zeros.
+      lengths: int [B], the number of values of each row, from 1 to L.
+    """
+
+    values: np.ndarray
+    lengths: np.ndarray
+
+    def __len__(self) -> int:
+        return len(self.values)
+
+    def tolist(self) -> list[list[int]]:
+        """The rows without padding."""
+        return [row[:length] for row, length in zip(self.values.tolist(), self.lengths.tolist(), strict=True)]
+
+
+def encode(columns: Mapping[str, np.ndarray | Ragged]) -> list[bytes]:
     """Serializes rows, each to the bytes of `Example.SerializeToString(deterministic=True)`.
 
     Args:
-      columns: feature name -> array [B, L] of integers or of float32. L >= 1 may differ between features.
+      columns: feature name -> array [B, L] of integers or of float32, or Ragged. L >= 1 may differ between features.
 
     Returns:
       B records.
 
     Raises:
-      ValueError: an array is not [B, L] with the same B, has no values, or has another type.
+      ValueError: an array is not [B, L] with the same B, has no values, or has another type; or a ragged row is empty.
     """
     rows = _Rows(len(next(iter(columns.values()))))
     for name in sorted(columns, key=str.encode):  # by the bytes of the name, as protobuf sorts
-        values = columns[name]
+        values, used = columns[name], None
+        if isinstance(values, Ragged):
+            if len(values) and values.lengths.min() < 1:
+                raise ValueError(f"{name}: a row has no values")
+            values, used = values.values, np.arange(values.values.shape[1]) < values.lengths[:, None]
         if values.ndim != 2 or len(values) != rows.count or not values.shape[1]:
             raise ValueError(f"{name}: an array of shape {values.shape} is not [{rows.count}, L] with L >= 1")
-        rows = rows.followed_by(_entry(name, values))
+        rows = rows.followed_by(_entry(name, values, used))
     return rows.within(_LENGTH_DELIMITED["features"]).split()
 
 
-def _entry(name: str, values: np.ndarray) -> _Rows:
-    """The entries of one feature."""
+def _entry(name: str, values: np.ndarray, used: np.ndarray | None) -> _Rows:
+    """The entries of one feature; `used`: bool [B, L] for integers of which some are padding, otherwise None."""
     if np.issubdtype(values.dtype, np.integer):
-        kind, content = "int64", _varints(values)
-    elif values.dtype == np.float32:
+        kind, content = "int64", _varints(values, used)
+    elif values.dtype == np.float32 and used is None:
         kind, content = "float32", _Rows(len(values), np.ascontiguousarray(values, "<f4").view(np.uint8))
     else:
         raise ValueError(f"{name}: values of type {values.dtype} are neither integers nor float32")
@@ -112,23 +137,28 @@ def _constant(count: int, content: bytes) -> _Rows:
     return _Rows(count, np.frombuffer(content, np.uint8)[None])
 
 
-def _varints(values: np.ndarray) -> _Rows:
-    """The varints of integers [B, L], each row one after the other. A negative number takes 10 bytes, as in C."""
+def _varints(values: np.ndarray, used: np.ndarray | None = None) -> _Rows:
+    """The varints of integers [B, L], each row one after the other. A negative number takes 10 bytes, as in C.
+
+    With `used`, bool [B, L], only those for which it is true.
+    """
     count, length = values.shape
     least, most = (int(values.min()), int(values.max())) if count else (0, 0)
     if least >= 0 and most < 1 << 7:
-        return _Rows(count, values.astype(np.uint8))
+        return _Rows(count, values.astype(np.uint8), used)
     unsigned = values.astype(np.uint32) if least >= 0 and most < 1 << 32 else values.astype(np.int64).view(np.uint64)
     width = 10 if least < 0 else -(-most.bit_length() // 7)
     table = np.empty((count, length, width), np.uint8)
     kept = np.ones((count, length, width), bool)
+    if used is not None:
+        kept[:, :, 0] = used
     for number in range(width):
         table[:, :, number] = unsigned & 0x7F
         unsigned = unsigned >> 7
         if number + 1 < width:
             more = unsigned != 0
             table[:, :, number] |= more.view(np.uint8) << 7
-            kept[:, :, number + 1] = more
+            kept[:, :, number + 1] = more if used is None else more & used
     return _Rows(count, table.reshape(count, -1), kept.reshape(count, -1))
 
 

@@ -50,6 +50,25 @@ def test_borders_of_varints(values):
     assert example_bytes.encode(columns) == reference(columns)
 
 
+@pytest.mark.parametrize("seed", range(6))
+def test_rows_of_different_lengths(seed):
+    rng = np.random.default_rng(seed)
+    count, longest = int(rng.integers(1, 20)), int(rng.choice([1, 5, 200]))
+    lengths = rng.integers(1, longest + 1, count)
+    values = rng.integers(0, 2 ** int(rng.choice([1, 7, 14, 40])), (count, longest))
+    values *= np.arange(longest) < lengths[:, None]
+    labels = rng.integers(0, 2, (count, 1))
+    found = example_bytes.encode({"labels": labels, "ids": example_bytes.Ragged(values, lengths)})
+    for row, record in enumerate(found):
+        own = {"labels": labels[row, None], "ids": values[row, None, : lengths[row]]}
+        assert [record] == reference(own)
+
+
+def test_ragged_rows_that_cannot_be_written():
+    with pytest.raises(ValueError, match="x: a row has no values"):
+        example_bytes.encode({"x": example_bytes.Ragged(np.zeros((2, 3), np.int64), np.array([3, 0]))})
+
+
 def test_no_rows():
     assert example_bytes.encode({"x": np.zeros((0, 3), np.int64), "y": np.zeros((0, 1), np.float32)}) == []
 

@@ -1,0 +1,298 @@
+"""Masks for examples without masks, drawn while they are read: other ones each time an example is read again.
+
+Which tokens are masked, and by what, follows the rules of `masking`. Every random number is a function of
+
+    seed, epoch, file, record, purpose, place
+
+and not of a state, so the masks of an example depend neither on the size of a batch, nor on the order of the records,
+nor on how many threads or replicas there are. The function is that of splitmix64: a counter, multiplied and mixed. All
+numbers of a batch are computed at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from bert_tf2 import records
+from bert_tf2.pretraining import example_parser, record_framing, unmasked
+from bert_tf2.pretraining.options import PretrainingDataOptions
+from bert_tf2.records import RecordKind
+from bert_tf2.support.errors import UserError
+
+_FILES_TO_CHECK = 100  # a corpus may consist of thousands of remote files
+_ORDER, _HOW, _WORD = range(3)  # the purposes
+_STEP = 0x9E3779B97F4A7C15
+_FACTORS = ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB))
+_LAST_SHIFT = 31
+_BITS = 53
+_MASKED, _MASKED_OR_KEPT = (int(share * 2**_BITS) for share in (0.8, 0.9))
+
+
+def find_kind(paths: Sequence[str]) -> RecordKind:
+    """The kind of the records of pretraining files, from the first record of each: with or without masks.
+
+    A file that cannot be read counts as one with masks; `records.read_records` says what is wrong with it.
+
+    Raises:
+      UserError: the files are of different kinds.
+    """
+    found: RecordKind | None = None
+    for path in paths[:_FILES_TO_CHECK]:
+        names = _features_of_first(path)
+        if names is None:
+            continue
+        kind = unmasked.kind_of(names) or records.PRETRAINING
+        if found is None:
+            found, first = kind, path
+        elif kind is not found:
+            raise UserError(
+                f"{path}: its records {_description(kind)}, and those of {first} {_description(found)}; give files of"
+                " one kind to --input_file"
+            )
+    return found or records.PRETRAINING
+
+
+def _features_of_first(path: str) -> set[str] | None:
+    """The names of the features of the first record; None if there is none."""
+    try:
+        block = next(record_framing.read_blocks(path, _FIRST_BYTES), None)
+        names = {*unmasked.ALL.features, *records.PRETRAINING.features}
+        return None if block is None else {*example_parser.parse(block.record(0), names)}
+    except (UserError, example_parser.NotAnExample):
+        return None
+
+
+_FIRST_BYTES = 1 << 16
+
+
+def _description(kind: RecordKind) -> str:
+    if kind is records.PRETRAINING:
+        return "hold masks"
+    missing = [name for name in unmasked.ALL.features if name not in kind.features]
+    return "hold no masks" + (f" and no {' or '.join(missing)}" if missing else "")
+
+
+class Masker:
+    """Makes batches of `records.PRETRAINING` of batches of `unmasked.kind`: the `transform` of records.read_records."""
+
+    def __init__(
+        self,
+        vocabulary: Mapping[str, int],
+        masked_lm_prob: float,
+        max_seq_length: int,
+        max_predictions_per_seq: int,
+        seeds: Sequence[int],
+    ):
+        """Creates the function for records of one training or evaluation.
+
+        Args:
+          vocabulary: entry -> id.
+          masked_lm_prob: the fraction of the tokens to predict.
+          max_seq_length, max_predictions_per_seq: the lengths to which the features are padded.
+          seeds: numbers from 0 on; other ones give other masks.
+        """
+        options = PretrainingDataOptions(
+            max_seq_length=max_seq_length,
+            max_predictions_per_seq=max_predictions_per_seq,
+            masked_lm_prob=masked_lm_prob,
+        )
+        self._mask_id = vocabulary["[MASK]"]
+        self._words = np.array([*vocabulary.values()], np.int32)
+        self._wanted = np.array([options.num_to_predict(count) for count in range(max_seq_length + 1)], np.int32)
+        self._length, self._most = max_seq_length, max_predictions_per_seq
+        self._seeds = tuple(seeds)
+
+    def __call__(self, batch: Mapping, origin: Mapping) -> dict:
+        """Draws the masks of a batch.
+
+        Args:
+          batch: the features of `unmasked.kind`; RaggedTensors int32 [B, None], and labels int32 [B].
+          origin: "epoch", "file", "record"; int64 [B].
+
+        Returns:
+          The features of `records.PRETRAINING`, int32 or float32: [B, max_seq_length], [B, max_predictions_per_seq],
+          and the labels [B], if there are any. Lengths that do not match stop the iteration with a TensorFlow error.
+        """
+        import tensorflow as tf
+
+        tokens = tf.cast(batch["input_ids"].row_lengths(), tf.int32)
+        segments = tf.cast(batch["segment_lengths"].row_lengths(), tf.int32)
+        maskable = unmasked.num_maskable(tokens, segments)
+        with tf.control_dependencies(_checks(batch, tokens, segments)):
+            first = tf.identity(batch["segment_lengths"].to_tensor()[:, 0])
+        keys = self._keys(origin)
+        wanted = tf.gather(self._wanted, tokens)
+        if "word_lengths" in batch:
+            places, used = self._choose_words(keys, batch["word_lengths"], maskable, wanted)
+        else:
+            places, used = self._choose_tokens(keys, maskable, wanted)
+        # [CLS] is before the maskable tokens, and the first [SEP] before those of the second segment.
+        positions = tf.where(used, places + 1 + tf.cast(places + 2 >= first[:, None], tf.int32), 0)
+        whole = batch["input_ids"].to_tensor(shape=[None, self._length])
+        labels = tf.where(used, tf.gather(whole, positions, batch_dims=1), 0)
+        column = tf.range(self._length)
+        is_token = column < tokens[:, None]
+        made = {
+            "input_ids": self._replace(whole, positions, labels, used, keys),
+            "input_mask": tf.cast(is_token, tf.int32),
+            "segment_ids": tf.cast(is_token & (column >= first[:, None]), tf.int32),
+            "masked_lm_positions": positions,
+            "masked_lm_ids": labels,
+            "masked_lm_weights": tf.cast(used, tf.float32),
+        }
+        return made | {name: batch[name] for name in ("next_sentence_labels",) if name in batch}
+
+    def _choose_tokens(self, keys, maskable, wanted) -> tuple:
+        """Draws `wanted` of the tokens of each row; see `_choose_words`."""
+        import tensorflow as tf
+
+        most = min(self._most, self._length)
+        order = _random_order(keys, maskable, self._length, most)
+        used = tf.range(most) < tf.minimum(wanted, maskable)[:, None]
+        places = tf.sort(tf.where(used, order, self._length), axis=1)  # places that are not used come last
+        return self._padded(places, used)
+
+    def _choose_words(self, keys, word_lengths, maskable, wanted) -> tuple:
+        """Takes the words of each row in random order until `wanted` tokens are chosen; skips one that is too long.
+
+        Args:
+          keys: of the rows, uint64 [B].
+          word_lengths: RaggedTensor int32 [B, None].
+          maskable, wanted: int32 [B].
+
+        Returns:
+          The numbers of the chosen tokens in ascending order, counted without [CLS] and [SEP], int32
+          [B, max_predictions_per_seq], and which of these places are used, bool.
+        """
+        import tensorflow as tf
+
+        rows, num_words = word_lengths.nrows(), tf.cast(word_lengths.row_lengths(), tf.int32)
+        order = _random_order(keys, num_words, self._length, self._length)
+        lengths = tf.gather(word_lengths.to_tensor(shape=[None, self._length]), order, batch_dims=1)
+        taken = _take_in_order(tf.transpose(lengths), wanted)  # [places in the order, B]
+        row = tf.broadcast_to(tf.range(tf.cast(rows, tf.int32))[:, None], tf.shape(order))
+        by_word = tf.scatter_nd(tf.stack([row, order], axis=-1), tf.transpose(taken), tf.shape(order))
+        by_word = tf.RaggedTensor.from_tensor(by_word, tf.cast(num_words, tf.int64)).flat_values
+        by_token = tf.repeat(by_word, word_lengths.flat_values)
+        by_token = tf.RaggedTensor.from_row_lengths(by_token, tf.cast(maskable, tf.int64), validate=False)
+        by_token = by_token.to_tensor(shape=[None, self._length])
+        # The first chosen tokens have the largest numbers.
+        most = min(self._most, self._length)
+        backwards = tf.math.top_k(tf.where(by_token, self._length - tf.range(self._length), 0), most).values
+        return self._padded(self._length - backwards, backwards > 0)
+
+    def _padded(self, places, used) -> tuple:
+        """Both with max_predictions_per_seq columns, which may be more than there are tokens."""
+        import tensorflow as tf
+
+        more = [[0, 0], [0, self._most - places.shape[1]]]
+        return tf.pad(places, more), tf.pad(used, more)
+
+    def _replace(self, ids, positions, labels, used, keys):
+        """Replaces the chosen tokens: 80 % by [MASK], 10 % by any entry of the vocabulary; 10 % stay."""
+        import tensorflow as tf
+
+        how = tf.cast(_shift(_draw(keys, _HOW, positions), 64 - _BITS), tf.int64)
+        word = tf.math.floormod(_draw(keys, _WORD, positions), tf.constant(len(self._words), tf.uint64))
+        word = tf.gather(self._words, tf.cast(word, tf.int64))
+        new = tf.where(how < _MASKED, self._mask_id, tf.where(how < _MASKED_OR_KEPT, labels, word))
+        where = tf.where(used)
+        target = tf.stack([where[:, 0], tf.cast(tf.gather_nd(positions, where), tf.int64)], axis=1)
+        return tf.tensor_scatter_nd_update(ids, target, tf.gather_nd(new, where))
+
+    def _keys(self, origin: Mapping):
+        """One number for each example, uint64 [B]."""
+        import tensorflow as tf
+
+        key = tf.zeros_like(origin["epoch"], tf.uint64)
+        seeds = [tf.cast(seed, tf.int64) for seed in self._seeds]
+        for number in (*seeds, origin["epoch"], origin["file"], origin["record"]):
+            key = _mix((key ^ tf.cast(number, tf.uint64)) + tf.constant(_STEP, tf.uint64))
+        return key
+
+
+def _checks(batch: Mapping, tokens, segments) -> list:
+    """The conditions of `unmasked` that hold between features."""
+    import tensorflow as tf
+
+    problem = "lengths do not match"
+    return [
+        *(
+            tf.debugging.assert_equal(tf.reduce_sum(batch[name], axis=1), wanted, f"{name}: {problem}")
+            for name, wanted in unmasked.sums(tokens, segments).items()
+            if name in batch
+        ),
+        tf.debugging.assert_less_equal(segments, unmasked.MOST_SEGMENTS, problem),
+    ]
+
+
+def _random_order(keys, counts, width: int, wanted: int):
+    """The first `wanted` of the numbers below `counts` in random order; those from `counts` on come behind them.
+
+    Args:
+      keys: of the rows, uint64 [B].
+      counts: int32 [B].
+      width: the highest possible count.
+      wanted: at most `width`.
+
+    Returns:
+      int32 [B, wanted].
+    """
+    import tensorflow as tf
+
+    column = tf.range(width)
+    drawn = tf.cast(_shift(_draw(keys, _ORDER, column[None]), 1), tf.int64)
+    return tf.math.top_k(tf.where(column < counts[:, None], drawn, -1), wanted).indices
+
+
+def _take_in_order(lengths, wanted):
+    """Which words are taken, if each is taken that does not give more than `wanted` tokens.
+
+    Args:
+      lengths: int32 [L, B], of the words in order; 0 behind the last one.
+      wanted: int32 [B].
+
+    Returns:
+      bool [L, B].
+    """
+    import tensorflow as tf
+
+    count = tf.reduce_sum(tf.cast(tf.reduce_any(lengths > 0, axis=1), tf.int32))
+    taken = tf.TensorArray(tf.bool, lengths.shape[0], element_shape=[None])
+
+    def take(place, total, taken):
+        length = lengths[place]
+        fits = (length > 0) & (total + length <= wanted)
+        return place + 1, total + tf.where(fits, length, 0), taken.write(place, fits)
+
+    place, _, taken = tf.while_loop(
+        lambda place, total, taken: (place < count) & tf.reduce_any(total < wanted),
+        take,
+        (tf.constant(0), tf.zeros_like(wanted), taken),
+    )
+    taken = taken.gather(tf.range(place))
+    return tf.pad(taken, [[0, lengths.shape[0] - place], [0, 0]])
+
+
+def _draw(keys, purpose: int, places):
+    """A random number of 64 bits, uint64 [B, N], for each place (int32 [B, N] or [1, N]) of each row."""
+    import tensorflow as tf
+
+    counter = tf.cast(places, tf.uint64) + tf.constant((purpose << 32) + 1, tf.uint64)
+    return _mix(keys[:, None] + counter * tf.constant(_STEP, tf.uint64))
+
+
+def _mix(number):
+    import tensorflow as tf
+
+    for shift, factor in _FACTORS:
+        number = (number ^ _shift(number, shift)) * tf.constant(factor, tf.uint64)
+    return number ^ _shift(number, _LAST_SHIFT)
+
+
+def _shift(number, count: int):
+    import tensorflow as tf
+
+    return tf.bitwise.right_shift(number, tf.constant(count, tf.uint64))

@@ -1,0 +1,358 @@
+"""Masks that are drawn in training: the rule, number by number and in the mean; what they depend on; bad records."""
+
+import random
+from collections import Counter
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from pretraining_text import VOCABULARY
+from unmasked_data import CLS, LENGTH, MASK, PREDICTIONS, SEP, SIZES, make, rows_of, write
+
+from bert_tf2 import records
+from bert_tf2.pretraining import dynamic_masking, masking, unmasked
+from bert_tf2.pretraining.options import PretrainingDataOptions
+from bert_tf2.support.errors import UserError
+
+VOCAB = {token: number for number, token in enumerate(VOCABULARY)}
+ROW = {"input_ids": [CLS, 6, 7, SEP, 8, SEP], "segment_lengths": [4, 2], "next_sentence_labels": [1]}
+
+
+def masker(probability=0.15, seeds=(1, 0), vocabulary=VOCAB, length=LENGTH, predictions=PREDICTIONS):
+    return dynamic_masking.Masker(vocabulary, probability, length, predictions, seeds)
+
+
+def read(paths, batch_size=7, how=None, **order):
+    paths = [paths] if isinstance(paths, str) else paths
+    kind = dynamic_masking.find_kind(paths)
+    return records.read_records(paths, kind, SIZES, batch_size, transform=how or masker(), **order)
+
+
+def joined(dataset) -> dict[str, np.ndarray]:
+    batches = [{name: values.numpy() for name, values in batch.items()} for batch in dataset]
+    return {name: np.concatenate([batch[name] for batch in batches]) for name in batches[0]}
+
+
+def unmasked_ids(found) -> np.ndarray:
+    """The ids before the masks."""
+    ids = found["input_ids"].copy()
+    row, column = np.nonzero(found["masked_lm_weights"])
+    ids[row, found["masked_lm_positions"][row, column]] = found["masked_lm_ids"][row, column]
+    return ids
+
+
+# The rule, number by number, written again with Python's integers.
+
+WORD = (1 << 64) - 1
+
+
+def mix(number):
+    for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)):
+        number = (number ^ number >> shift) * factor & WORD
+    return number ^ number >> 31
+
+
+def drawn(key, purpose, place):
+    return mix((key + (place + 1 + (purpose << 32)) * 0x9E3779B97F4A7C15) & WORD)
+
+
+def by_hand(row, seeds, epoch, file, number, options):
+    """position -> (label, replacement) of a row."""
+    key = 0
+    for part in (*seeds, epoch, file, number):
+        key = mix(((key ^ part) + 0x9E3779B97F4A7C15) & WORD)
+    ends = np.cumsum(row["segment_lengths"]) - 1
+    maskable = [place for place in range(1, len(row["input_ids"])) if place not in ends]
+    words = row.get("word_lengths", [1] * len(maskable))
+    starts = np.cumsum([0, *words])
+    wanted = min(options.max_predictions_per_seq, max(1, round(len(row["input_ids"]) * options.masked_lm_prob)))
+    chosen = []
+    for word in sorted(range(len(words)), key=lambda word: drawn(key, 0, word), reverse=True):
+        if len(chosen) + words[word] <= wanted:
+            chosen += maskable[starts[word] : starts[word + 1]]
+    found = {}
+    for place in sorted(chosen):
+        label, how = row["input_ids"][place], drawn(key, 1, place) / 2**64
+        other = drawn(key, 2, place) % len(VOCABULARY)
+        found[place] = (label, MASK if how < 0.8 else label if how < 0.9 else other)
+    return found
+
+
+@pytest.mark.parametrize("words", [False, True])
+@pytest.mark.parametrize("probability", [0.15, 0.0, 1.0])
+def test_masks_number_by_number(tmp_path, words, probability):
+    path = make(tmp_path, do_whole_word_mask=words)
+    rows = rows_of(path)
+    options = PretrainingDataOptions(max_predictions_per_seq=PREDICTIONS, masked_lm_prob=probability)
+    found = joined(read(path, how=masker(probability, seeds=(12345, 70))))
+    for number, row in enumerate(rows):
+        masks = by_hand(row, (12345, 70), 0, 0, number, options)
+        ids, count = list(row["input_ids"]), len(masks)
+        for place, (_, replacement) in masks.items():
+            ids[place] = replacement
+        padding, free = [0] * (LENGTH - len(ids)), [0] * (PREDICTIONS - count)
+        first, second = row["segment_lengths"]
+        assert {name: values[number].tolist() for name, values in found.items()} == {
+            "input_ids": ids + padding,
+            "input_mask": [1] * len(ids) + padding,
+            "segment_ids": [0] * first + [1] * second + padding,
+            "masked_lm_positions": [*masks, *free],
+            "masked_lm_ids": [label for label, _ in masks.values()] + free,
+            "masked_lm_weights": [1.0] * count + [0.0] * len(free),
+            "next_sentence_labels": row["next_sentence_labels"][0],
+        }
+
+
+def test_batches_are_those_of_records_with_masks(tmp_path):
+    static = make(tmp_path, "static", dynamic_masking=False)
+    with_masks = records.read_records([static], records.PRETRAINING, SIZES, 4, drop_remainder=True)
+    assert read(make(tmp_path), 4, drop_remainder=True).element_spec == with_masks.element_spec
+
+
+def test_a_single_segment_and_more_predictions_than_tokens(tmp_path):
+    path = write(tmp_path / "x", [{"input_ids": [CLS, 6, 7, SEP], "segment_lengths": [4]}])
+    found = joined(read(path, how=masker(1.0, length=8, predictions=10)))
+    assert found["masked_lm_positions"].tolist() == [[1, 2] + [0] * 8]
+    assert found["masked_lm_ids"].tolist() == [[6, 7] + [0] * 8]
+    assert found["segment_ids"].tolist() == [[0] * 8]
+    assert "next_sentence_labels" not in found
+
+
+def test_no_word_is_short_enough(tmp_path):
+    path = write(tmp_path / "x", [{**ROW, "word_lengths": [3]}])
+    assert joined(read(path, how=masker(0.2)))["masked_lm_weights"].sum() == 0
+
+
+def test_repeated_entries_of_a_vocabulary_are_drawn_once(tmp_path):
+    """As in the reference, whose words are the keys of the vocabulary."""
+    path = write(tmp_path / "x", [{**ROW, "input_ids": [CLS, 6, 6, SEP, 6, SEP]}] * 300)
+    found = joined(read(path, how=masker(1.0, vocabulary={"[MASK]": 4, "a": 9}, predictions=3)))
+    assert {*found["input_ids"][found["masked_lm_weights"].nonzero()[0], 1].tolist()} == {4, 6, 9}
+
+
+# What masks depend on.
+
+
+@pytest.mark.parametrize("words", [False, True])
+def test_masks_depend_neither_on_batches_nor_on_the_order(tmp_path, words):
+    paths = [make(tmp_path, name, 15, seed, do_whole_word_mask=words) for seed, name in enumerate("cab")]
+
+    def masks(dataset):
+        found = joined(dataset)
+        rows = zip(unmasked_ids(found).tolist(), found["input_ids"].tolist(), strict=True)
+        return Counter((tuple(before), tuple(after)) for before, after in rows)
+
+    first = masks(read(paths, 1))
+    assert first == masks(read(paths[::-1], 7))
+    assert first == masks(read(paths, 16, shuffle_seed=3))
+    assert first != masks(read(paths, 1, how=masker(seeds=(2, 0))))
+    assert first != masks(read(paths, 1, how=masker(seeds=(1, 1))))
+
+
+def test_replicas_get_the_masks_of_one_device(tmp_path):
+    path = make(tmp_path, num_documents=15)
+    alone = joined(read(path, 8, shuffle_seed=1, drop_remainder=True))
+    strategy = tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"])
+    parts = strategy.experimental_distribute_dataset(read(path, 8, shuffle_seed=1, drop_remainder=True))
+    batches = [
+        {name: tf.concat(strategy.experimental_local_results(values), 0) for name, values in batch.items()}
+        for batch in parts
+    ]
+    for name, values in joined(batches).items():
+        np.testing.assert_array_equal(values, alone[name])
+
+
+def test_origins_follow_the_order_of_the_records(tmp_path):
+    """Each record says where it is from, and the order is that without origins."""
+    paths = [str(tmp_path / name) for name in "db"]
+    for path, first in zip(paths, (10, 20), strict=True):
+        with tf.io.TFRecordWriter(path) as writer:
+            for number in range(first, first + 3):
+                writer.write(str(number).encode())
+    for seed in (None, 1, 2):
+        plain = records.record_order.serialized(paths, seed, True).take(24)
+        found = records.record_order.serialized(paths, seed, True, with_origin=True).take(24)
+        found = [
+            (int(data), {name: int(value) for name, value in origin.items()})
+            for data, origin in found.as_numpy_iterator()
+        ]
+        assert [data for data, _ in found] == [int(data) for data in plain.as_numpy_iterator()]
+        seen = Counter()
+        for data, origin in found:
+            assert (origin["file"], origin["record"]) == (0 if data >= 20 else 1, data % 10)
+            if seed is None:
+                assert origin["epoch"] == 0
+            seen[data, origin["epoch"]] += 1
+        assert seed is None or max(seen.values()) == 1
+        assert seed is None or max(epoch for _, epoch in seen) >= 3
+
+
+def test_another_epoch_has_other_masks_and_an_evaluation_the_same(tmp_path):
+    path = make(tmp_path, num_documents=10)
+    count = len(rows_of(path))
+
+    def rounds(**order):
+        found = joined(read(path, 1, repeat=True, **order).take(2 * count))
+        masks = [[], []]
+        for before, after in zip(unmasked_ids(found).tolist(), found["input_ids"].tolist(), strict=True):
+            masks[tuple(before) in {known for known, _ in masks[0]}].append((tuple(before), tuple(after)))
+        return [dict(part) for part in masks]
+
+    first, second = rounds(shuffle_seed=1)
+    both = first.keys() & second.keys()
+    assert len(both) > count / 2
+    assert sum(first[ids] != second[ids] for ids in both) > 0.9 * len(both)
+    first, second = rounds()
+    assert first == second
+
+
+# In the mean: every bound is five standard deviations.
+
+
+def within(count, total, share):
+    assert abs(count - total * share) < 5 * np.sqrt(total * share * (1 - share)), (count / total, share)
+
+
+def alike(counts, share):
+    """Counts of independent events with the same variance `share * n`, which all should have the same mean."""
+    counts = np.asarray(counts, float)
+    statistic = ((counts - counts.mean()) ** 2).sum() / (counts.mean() * (1 - share))
+    freedom = len(counts) - 1
+    assert abs(statistic - freedom) < 5 * np.sqrt(2 * freedom), statistic / freedom
+
+
+@pytest.fixture(scope="module")
+def many(tmp_path_factory):
+    """Records of whole words, their rows, and what is drawn for them."""
+    path = make(tmp_path_factory.mktemp("many"), num_documents=1500, do_whole_word_mask=True, short_seq_prob=0.0)
+    rows = rows_of(path)
+    assert len(rows) > 2500
+    without_words = path + ".pieces"
+    write(without_words, [{name: values for name, values in row.items() if name != "word_lengths"} for row in rows])
+    return {True: path, False: without_words}, rows
+
+
+def static_masks(rows, words):
+    """Masks by the functions of the static writer: for each row position -> replacement."""
+    options = PretrainingDataOptions(max_predictions_per_seq=PREDICTIONS, do_whole_word_mask=words)
+    rng = random.Random(1)
+    for row in rows:
+        tokens = [VOCABULARY[number] for number in row["input_ids"]]
+        chosen = masking.choose_predictions(tokens, VOCABULARY, options, rng)
+        yield {choice.index: VOCAB[choice.replacement] for choice in chosen}
+
+
+def dynamic_masks(path):
+    found = joined(read(path, 100))
+    for positions, weights, ids in zip(
+        found["masked_lm_positions"], found["masked_lm_weights"], found["input_ids"], strict=True
+    ):
+        yield {int(place): int(ids[place]) for place in positions[weights > 0]}
+
+
+def kinds(rows, masks) -> Counter:
+    """How many masked tokens became what, and how many words of each length were masked as a whole."""
+    found = Counter()
+    for row, mask in zip(rows, masks, strict=True):
+        assert not {0, row["segment_lengths"][0] - 1, len(row["input_ids"]) - 1} & mask.keys()
+        for place, replacement in mask.items():
+            kept = replacement == row["input_ids"][place]
+            found["mask" if replacement == MASK else "kept" if kept else "other"] += 1
+        found["tokens"] += len(mask)
+        maskable = [place for place in range(1, len(row["input_ids"]) - 1) if place != row["segment_lengths"][0] - 1]
+        for length in row["word_lengths"]:
+            word = maskable[:length]
+            del maskable[:length]
+            found[f"words of {min(length, 4)}"] += {*word} <= mask.keys()
+            found[f"parts of {min(length, 4)}"] += bool({*word} & mask.keys())
+    return found
+
+
+@pytest.mark.parametrize("words", [False, True])
+def test_rates_are_those_of_the_static_masks(many, words):
+    paths, rows = many
+    drawn, static = kinds(rows, dynamic_masks(paths[words])), kinds(rows, static_masks(rows, words))
+    total, same = drawn["tokens"], 1 / len(VOCABULARY)
+    within(drawn["mask"], total, 0.8 + 0.1 * same)
+    within(drawn["kept"], total, 0.1 + 0.1 * same)
+    within(drawn["other"], total, 0.1 - 0.2 * same)
+    if words:
+        assert drawn["tokens"] == pytest.approx(static["tokens"], rel=0.02)
+    else:
+        assert drawn["tokens"] == static["tokens"]
+        assert total / sum(len(row["input_ids"]) for row in rows) == pytest.approx(0.15, abs=0.01)
+    for name in static:
+        difference = abs(drawn[name] - static[name])
+        assert difference < 5 * np.sqrt(drawn[name] + static[name] + 1), (name, drawn[name], static[name])
+    parts = [name for name in drawn if name.startswith("parts")]
+    assert all(
+        (drawn[name] == drawn[name.replace("parts", "words")]) == (words or name == "parts of 1") for name in parts
+    )
+
+
+def test_every_position_is_masked_alike(many):
+    paths, rows = many
+    full = [len(row["input_ids"]) == LENGTH and row["segment_lengths"] for row in rows]
+    counts, wanted = np.zeros(LENGTH - 3), 0
+    for segments, mask in zip(full, dynamic_masks(paths[False]), strict=True):
+        if segments:
+            wanted += 1
+            assert len(mask) == round(LENGTH * 0.15)
+            for place in mask:
+                counts[place - 1 - (place >= segments[0])] += 1
+    assert wanted > 1000
+    alike(counts, round(LENGTH * 0.15) / (LENGTH - 3))
+
+
+def test_every_word_of_the_vocabulary_is_drawn_alike(tmp_path):
+    ids = [CLS, *[6] * 14, SEP, *[6] * 15, SEP]
+    path = write(tmp_path / "x", [{**ROW, "input_ids": ids, "segment_lengths": [16, 16]}] * 4000)
+    found = Counter(number for mask in dynamic_masks(path) for number in mask.values())
+    total = sum(found.values())
+    others = [found[number] for number in range(len(VOCABULARY)) if number not in (MASK, 6)]
+    within(sum(others), total, 0.1 * (len(VOCABULARY) - 2) / len(VOCABULARY))
+    alike(others, 1 / len(VOCABULARY))
+
+
+# Faults.
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"segment_lengths": [4, 3]}, "the sum of segment_lengths is 7, and 6 is needed for 6 tokens"),
+        ({"word_lengths": [1, 1]}, "the sum of word_lengths is 2, and 3 is needed for 6 tokens"),
+        ({"word_lengths": [3, 0]}, "word_lengths holds 0"),
+        ({"segment_lengths": [2, 2, 2]}, "has 3 values in segment_lengths, and at most 2 are possible here"),
+        ({"input_ids": [CLS, 6, 999, SEP, 8, SEP]}, "input_ids holds 999"),
+        ({"input_ids": []}, "has no values of type int64 in its feature input_ids"),
+        ({"input_ids": [CLS] * 40}, "has 40 values in input_ids, and at most 32 are possible here (max_seq_length)"),
+        ({"next_sentence_labels": [2]}, "next_sentence_labels holds 2"),
+        ({"word_lengths": None}, "has no feature word_lengths"),
+    ],
+)  # fmt: skip
+def test_a_bad_record_stops_the_reading_and_is_named(tmp_path, change, message):
+    good = {**ROW, "word_lengths": [1, 2]}
+    bad = {name: values for name, values in {**good, **change}.items() if values is not None}
+    paths = [write(tmp_path / "a", [good]), write(tmp_path / "b", [good, bad, good])]
+    with pytest.raises(tf.errors.InvalidArgumentError):
+        list(read(paths))
+    found = str(records.find_fault(paths, unmasked.kind(pairs=True, words=True), SIZES))
+    assert found.startswith(f"{paths[1]}, record 2: ") and message in found
+
+
+def test_files_of_different_kinds(tmp_path):
+    static = make(tmp_path, "static", dynamic_masking=False)
+    pieces, words = make(tmp_path, "pieces"), make(tmp_path, "words", do_whole_word_mask=True)
+    assert dynamic_masking.find_kind([static, static]) is records.PRETRAINING
+    assert dynamic_masking.find_kind([words]) is unmasked.kind(pairs=True, words=True)
+    with pytest.raises(
+        UserError, match=f"^{pieces}: its records hold no masks and no word_lengths, .* hold masks; give"
+    ):
+        dynamic_masking.find_kind([static, pieces])
+    with pytest.raises(UserError, match=f"^{pieces}: .*those of {words} hold no masks; give"):
+        dynamic_masking.find_kind([words, pieces])
+    (tmp_path / "empty").write_bytes(b"")
+    (tmp_path / "other").write_text("text")
+    assert dynamic_masking.find_kind([str(tmp_path / "empty"), str(tmp_path / "other")]) is records.PRETRAINING
+    assert dynamic_masking.find_kind([str(tmp_path / "empty"), pieces]) is unmasked.kind(pairs=True, words=False)

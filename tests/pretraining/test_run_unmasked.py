@@ -1,0 +1,107 @@
+"""run_pretraining.py with records that hold no masks."""
+
+import numpy as np
+import pytest
+from pretraining_text import VOCABULARY
+from small_models import tiny_config
+from unmasked_data import LENGTH, PREDICTIONS, make
+
+from bert_tf2 import checkpoint, records
+from bert_tf2.pretraining import run as pretraining
+from bert_tf2.pretraining.options import PretrainingOptions
+from bert_tf2.support.errors import UserError
+
+
+@pytest.fixture
+def options(tmp_path):
+    """Makes options for a new output folder."""
+    config = tiny_config(vocab_size=len(VOCABULARY), max_position_embeddings=LENGTH)
+    (tmp_path / "config.json").write_text(config.to_json_string())
+    path = make(tmp_path)
+
+    def made(name="run", **changes) -> PretrainingOptions:
+        settings = {
+            "input_file": path, "vocab_file": str(tmp_path / "vocab.txt"), "do_lower_case": True, "do_train": True,
+            "do_eval": True, "train_batch_size": 4, "eval_batch_size": 4, "num_train_steps": 2, "num_warmup_steps": 1,
+            "max_eval_steps": 2, "save_checkpoints_steps": 10, **changes,
+        }  # fmt: skip
+        return PretrainingOptions(
+            bert_config_file=str(tmp_path / "config.json"), output_dir=str(tmp_path / name),
+            max_predictions_per_seq=PREDICTIONS, **{"max_seq_length": LENGTH, **settings},
+        )  # fmt: skip
+
+    return made
+
+
+def test_training_evaluation_and_continuation(options, tmp_path, monkeypatch):
+    seeds = []
+    masker = pretraining.dynamic_masking.Masker
+
+    def noted(*arguments, **named):
+        seeds.append(named["seeds"])
+        return masker(*arguments, **named)
+
+    monkeypatch.setattr(pretraining.dynamic_masking, "Masker", noted)
+    first = pretraining.run(options())
+    assert pretraining.run(options(do_train=False)) == pytest.approx(first, rel=1e-6)
+    assert pretraining.run(options("again")) == pytest.approx(first, rel=1e-6)
+    assert seeds == [(12345, 0)] * 5
+    del seeds[:]
+    goes_on = pretraining.run(options(num_train_steps=4))
+    assert seeds == [(12345, 2), (12345, 0)]  # other masks than at the start, and the evaluation's own
+    assert goes_on["global_step"] == 4
+    assert all(np.isfinite(value) for value in goes_on.values())
+    assert int(checkpoint.Checkpoint(str(tmp_path / "run")).get("global_step")) == 4
+
+
+def test_without_a_vocabulary_nothing_is_built(options, monkeypatch):
+    monkeypatch.setattr(pretraining, "build_model", lambda *arguments: pytest.fail("built"))
+    with pytest.raises(UserError, match=r"out: its records hold no masks .* give the vocabulary .* --vocab_file"):
+        pretraining.run(options(vocab_file=None))
+
+
+def test_records_that_are_too_long(options):
+    message = r"values in input_ids, and at most 24 are possible here \(max_seq_length\); give the value with which"
+    with pytest.raises(UserError, match=message):
+        pretraining.run(options(max_seq_length=24))
+
+
+def test_files_with_masks_and_without(options, tmp_path):
+    static = make(tmp_path, "static", dynamic_masking=False)
+    with pytest.raises(UserError, match=r"static: its records hold masks, and those of .*out hold no masks"):
+        pretraining.run(options(input_file=f"{tmp_path}/out,{static}"))
+
+
+def test_a_probability_without_effect(options, tmp_path, log_lines):
+    static = make(tmp_path, "static", dynamic_masking=False)
+    pretraining.run(options(input_file=static, masked_lm_prob=0.3, do_eval=False, num_train_steps=1))
+    assert "--masked_lm_prob=0.3 has no effect: the records hold masks" in log_lines
+
+
+def test_a_bad_record_is_named(options, tmp_path):
+    data = records.RecordKind(
+        "any", {"input_ids": records.Feature("int64", 3), "segment_lengths": records.Feature("int64", 1)}
+    )
+    good = {"input_ids": [2, 6, 3], "segment_lengths": [3]}
+    records.write_records(f"{tmp_path}/x", data, [good, {**good, "segment_lengths": [2]}])
+    with pytest.raises(UserError, match="x: its records hold no next_sentence_labels"):
+        pretraining.run(options(input_file=f"{tmp_path}/x"))
+    labelled = records.RecordKind("any", {**data.features, "next_sentence_labels": records.Feature("int64", 1)})
+    rows = [{**good, "next_sentence_labels": [0], "segment_lengths": [number]} for number in (3, 3, 2, 3)]
+    records.write_records(f"{tmp_path}/y", labelled, rows)
+    with pytest.raises(UserError, match="y, record 3: the sum of segment_lengths is 2, and 3 is needed for 3 tokens"):
+        pretraining.run(options(input_file=f"{tmp_path}/y"))
+
+
+@pytest.mark.parametrize("changes", [{}, {"do_whole_word_mask": True, "word_boundaries": "spaces"}], ids=["", "spaces"])
+def test_masked_words_only_in_compressed_records(options, tmp_path, changes):
+    path = make(tmp_path, "mlm.gz", objective="mlm", **changes)
+    results = pretraining.run(options(input_file=path, objective="mlm"))
+    assert results.keys() == {"loss", "masked_lm_loss", "masked_lm_accuracy", "global_step"}
+    with pytest.raises(UserError, match=r"mlm\.gz: its records hold no next_sentence_labels, .* give --objective=mlm$"):
+        pretraining.run(options("other", input_file=path))
+
+
+def test_labels_of_next_sentences_are_not_needed_for_masked_words(options):
+    results = pretraining.run(options(objective="mlm"))
+    assert "next_sentence_loss" not in results and np.isfinite(results["loss"])

@@ -1,0 +1,185 @@
+"""create_pretraining_data.py --dynamic_masking: what is written, and what inspect_records.py says of it."""
+
+import json
+import os
+import random
+
+import numpy as np
+import pytest
+from pretraining_text import VOCABULARY
+from unmasked_data import CLS, LENGTH, PREDICTIONS, SEP, make, rows_of, text, write
+
+from bert_tf2 import pretraining
+from bert_tf2.pretraining import inspect_records, record_checks, sharded
+from bert_tf2.pretraining.options import CreatePretrainingDataOptions, InspectRecordsOptions, PretrainingDataOptions
+from bert_tf2.support.errors import UserError
+from bert_tf2.tokenization import FullTokenizer
+
+ROW = {"input_ids": [CLS, 6, 7, SEP, 8, SEP], "segment_lengths": [4, 2], "next_sentence_labels": [1]}
+WITH_WORDS = {**ROW, "word_lengths": [1, 2]}
+
+
+def expected(path, tokenizer, options):
+    """The rows as `make_instances` makes them, token by token."""
+    rows = []
+    for instance in pretraining.make_instances([path], tokenizer, options, random.Random(options.random_seed)):
+        assert instance.masked_lm_positions == ()
+        segments = [segment for segment in (instance.segment_a, instance.segment_b) if segment is not None]
+        row = {
+            "input_ids": tokenizer.convert_tokens_to_ids(instance.tokens),
+            "segment_lengths": [len(segment) + 1 + (number == 0) for number, segment in enumerate(segments)],
+        }
+        if options.objective == "mlm_nsp":
+            row["next_sentence_labels"] = [int(instance.is_random_next)]
+        if options.do_whole_word_mask:
+            row["word_lengths"] = word_lengths(segments, options.word_boundaries == "spaces")
+        rows.append(row)
+    return rows
+
+
+def word_lengths(segments, at_spaces):
+    lengths = []
+    for segment in segments:
+        for place, token in enumerate(segment.tokens):
+            inside = place > 0 and segment.continues[place] if at_spaces else lengths and token.startswith("##")
+            if inside:
+                lengths[-1] += 1
+            else:
+                lengths.append(1)
+    return lengths
+
+
+SPACES = {"do_whole_word_mask": True, "word_boundaries": "spaces"}
+CHANGES = ({}, {"do_whole_word_mask": True}, SPACES, {"objective": "mlm"}, {"objective": "mlm", **SPACES})
+
+
+@pytest.mark.parametrize("changes", CHANGES, ids=lambda changes: "-".join(map(str, changes.values())) or "default")
+@pytest.mark.parametrize(("length", "seed"), [(5, 1), (32, 2), (300, 3)])
+def test_records_are_the_examples_of_make_instances(tmp_path, changes, length, seed):
+    settings = {"max_seq_length": length, "dupe_factor": 2, "random_seed": seed, **changes}
+    path = make(tmp_path, seed=seed, num_documents=20, **settings)
+    tokenizer = FullTokenizer(str(tmp_path / "vocab.txt"))
+    options = PretrainingDataOptions(dynamic_masking=True, **settings)
+    rows = rows_of(path)
+    assert len(rows) > 20
+    assert rows == expected(str(tmp_path / "text.txt"), tokenizer, options)
+
+
+def test_the_file_is_much_smaller_than_ten_passes_with_masks(tmp_path):
+    static = os.path.getsize(make(tmp_path, "static", dynamic_masking=False, dupe_factor=10))
+    assert os.path.getsize(make(tmp_path)) < static / 10
+
+
+def test_what_is_logged(tmp_path, log_lines):
+    make(tmp_path, dupe_factor=10, masked_lm_prob=0.1)
+    logged = "\n".join(log_lines)
+    assert "--dupe_factor=10: with --dynamic_masking" in logged
+    assert "drawn by run_pretraining.py" in logged
+    assert f"--vocab_file={tmp_path}/vocab.txt" in " ".join(logged.split())
+    assert "--masked_lm_prob=0.1" in logged
+    log_lines.clear()
+    make(tmp_path, dupe_factor=2)
+    assert not any("dupe_factor" in line for line in log_lines)
+
+
+def test_shards_and_their_manifest(tmp_path):
+    (tmp_path / "text.txt").write_text(text(30))
+    (tmp_path / "vocab.txt").write_text("\n".join(VOCABULARY) + "\n")
+
+    def run(**changes):
+        sharded.run(
+            CreatePretrainingDataOptions(
+                input_file=str(tmp_path / "text.txt"), output_file=str(tmp_path / "shards" / "x"),
+                vocab_file=str(tmp_path / "vocab.txt"), max_seq_length=LENGTH, max_predictions_per_seq=PREDICTIONS,
+                num_shards=2, num_workers=1, dupe_factor=1, do_lower_case=True, **changes,
+            )
+        )  # fmt: skip
+
+    run(dynamic_masking=True)
+    manifest = json.loads((tmp_path / "shards" / "manifest.json").read_text())
+    assert manifest["flags"]["dynamic_masking"] is True
+    assert [row["masked_tokens"] for row in manifest["shards"]] == [0, 0]
+    rows = rows_of(tmp_path / "shards" / "x-00000-of-00002")
+    assert len(rows) == manifest["shards"][0]["examples"] > 0
+    tokens = sum(len(row["input_ids"]) for row in rows)
+    assert manifest["shards"][0]["padding"] == pytest.approx(1 - tokens / LENGTH / len(rows), abs=1e-6)
+    with pytest.raises(UserError, match="made with --dynamic_masking=True, not False"):
+        run()
+    # A manifest of a version without the flag is one of its default.
+    del manifest["flags"]["dynamic_masking"]
+    (tmp_path / "shards" / "manifest.json").write_text(json.dumps(manifest))
+    with pytest.raises(UserError, match="made with --dynamic_masking=False, not True"):
+        run(dynamic_masking=True)
+    before = (tmp_path / "shards" / "x-00000-of-00002").read_bytes()
+    run()
+    assert (tmp_path / "shards" / "x-00000-of-00002").read_bytes() == before
+
+
+# inspect_records.py
+
+
+def inspected(path, **settings) -> str:
+    return "\n".join(inspect_records.run(InspectRecordsOptions(input_file=str(path), **settings)))
+
+
+def test_a_report(tmp_path):
+    path = make(tmp_path, do_whole_word_mask=True)
+    rows = rows_of(path)
+    report = inspected(path, vocab_file=str(tmp_path / "vocab.txt"), show=1)
+    tokens = [len(row["input_ids"]) for row in rows]
+    assert f"{len(rows)} unmasked pretraining records in 1 file" in report
+    assert f"{np.mean(tokens):.1f} tokens on average, of {max(tokens)} (the longest)" in report
+    assert f"{1 - sum(tokens) / max(tokens) / len(tokens):.1%} of {max(tokens) * len(tokens):,} positions" in report
+    words = np.mean([len(row["word_lengths"]) for row in rows])
+    assert f"no masks: drawn in training, whole words ({words:.1f} per record)" in report
+    share = np.mean([row["next_sentence_labels"][0] for row in rows])
+    assert f"{share:.1%} of the second texts are random" in report
+    assert "most frequent" not in report and "masked tokens per record" not in report
+    *_, facts, example = report.splitlines()
+    assert facts.startswith(f"{path}, record 1: {tokens[0]} tokens, no masks, the second text ")
+    assert example.strip().replace(" ", "") == "".join(
+        VOCABULARY[i].replace("##", "") for i in rows[0]["input_ids"]
+    )  # fmt: skip
+
+
+def test_a_report_without_pairs(tmp_path):
+    report = inspected(write(tmp_path / "x", [{"input_ids": [CLS, 6, SEP], "segment_lengths": [3]}]), show=1)
+    assert "random" not in report
+    assert report.endswith(f"{tmp_path}/x, record 1: 3 tokens, no masks\n  {CLS} 6 {SEP}")
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"segment_lengths": [4, 3]}, "the sum of segment_lengths is 7, and 6 is needed for 6 tokens"),
+        ({"word_lengths": [1, 1]}, "the sum of word_lengths is 2, and 3 is needed for 6 tokens"),
+        ({"word_lengths": [3, 0]}, "word_lengths holds 0, which is not in 1..1048575"),
+        ({"segment_lengths": [2, 2, 2]}, "has 3 segments, at most 2 are possible"),
+        ({"segment_lengths": [5, 1]}, "segment_lengths holds 1, which is not in 2..1048575"),
+        ({"input_ids": [CLS, 6, 999, SEP, 8, SEP]}, "input_ids holds 999, which is not in 0.."),
+        ({"input_ids": []}, "has no values of type int64 in its feature input_ids"),
+        ({"next_sentence_labels": [2]}, "next_sentence_labels holds 2, which is not in 0..1"),
+        ({"next_sentence_labels": None}, "has no feature next_sentence_labels"),
+        ({"word_lengths": None}, "has no feature word_lengths"),
+    ],
+)
+def test_the_first_invalid_record_is_named(tmp_path, change, message):
+    (tmp_path / "vocab.txt").write_text("\n".join(VOCABULARY) + "\n")
+    bad = {name: values for name, values in {**WITH_WORDS, **change}.items() if values is not None}
+    short = {"input_ids": [CLS, 6, SEP, 8, SEP], "segment_lengths": [3, 2], "next_sentence_labels": [0]}
+    path = write(tmp_path / "x", [WITH_WORDS, {**short, "word_lengths": [2]}, bad, WITH_WORDS])
+    with pytest.raises(UserError) as caught:
+        inspected(path, vocab_file=str(tmp_path / "vocab.txt"))
+    assert str(caught.value).startswith(f"{path}, record 3: ")
+    assert message in str(caught.value)
+
+
+def test_a_very_long_record_does_not_pad_all_others(tmp_path, monkeypatch):
+    monkeypatch.setattr(record_checks, "_TABLE_BYTES", 5000)
+    long = {"input_ids": [6] * 3000, "segment_lengths": [2000, 1000], "next_sentence_labels": [0]}
+    path = write(tmp_path / "x", [ROW] * 50 + [long] + [ROW] * 50)
+    batches = [*record_checks.read_all([path])]
+    assert sum(map(len, batches)) == 101
+    assert [batch.first for batch in batches] == [1 + sum(map(len, batches[:i])) for i in range(len(batches))]
+    assert sum(batch.features["input_ids"].size for batch in batches) < 101 * 3000 / 2
+    assert inspected(path).startswith("records  101 unmasked pretraining records")

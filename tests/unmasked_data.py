@@ -1,0 +1,69 @@
+"""Shared by the tests of dynamic masking: records without masks, made of random text."""
+
+import random
+
+from pretraining_text import LETTERS, VOCABULARY
+
+from bert_tf2.pretraining import example_files
+from bert_tf2.pretraining.options import CreatePretrainingDataOptions
+
+LENGTH, PREDICTIONS = 32, 5
+SIZES = {
+    "max_seq_length": LENGTH,
+    "max_predictions_per_seq": PREDICTIONS,
+    "vocab_size": len(VOCABULARY),
+    "type_vocab_size": 2,
+}
+MASK, CLS, SEP = (VOCABULARY.index(token) for token in ("[MASK]", "[CLS]", "[SEP]"))
+
+
+def text(num_documents, seed=1):
+    """Documents of sentences of words of one to three pieces."""
+    rng = random.Random(seed)
+    lines = []
+    for _ in range(num_documents):
+        for _ in range(rng.randint(2, 8)):
+            words = ["".join(rng.choices(LETTERS, k=rng.choice([1, 1, 2, 3]))) for _ in range(rng.randint(3, 9))]
+            lines.append(" ".join([*words, "."]))
+        lines.append("")
+    return "\n".join(lines) + "\n"
+
+
+def make(folder, name="out", num_documents=60, seed=1, **settings) -> str:
+    """Writes records; returns their path."""
+    (folder / "text.txt").write_text(text(num_documents, seed))
+    (folder / "vocab.txt").write_text("\n".join(VOCABULARY) + "\n")
+    example_files.run(
+        CreatePretrainingDataOptions(
+            input_file=str(folder / "text.txt"), output_file=str(folder / name), vocab_file=str(folder / "vocab.txt"),
+            **{
+                "max_seq_length": LENGTH, "max_predictions_per_seq": PREDICTIONS, "do_lower_case": True,
+                "dynamic_masking": True, "dupe_factor": 1, **settings,
+            },
+        )
+    )  # fmt: skip
+    return str(folder / name)
+
+
+def rows_of(path) -> list[dict[str, list[int]]]:
+    """The features of each record, read by TensorFlow."""
+    import tensorflow as tf
+
+    rows = []
+    for record in tf.data.TFRecordDataset(str(path)).as_numpy_iterator():
+        features = tf.train.Example.FromString(record).features.feature
+        rows.append({name: list(feature.int64_list.value) for name, feature in sorted(features.items())})
+    return rows
+
+
+def write(path, rows) -> str:
+    """Writes rows of integers, of any lengths, as TensorFlow does."""
+    import tensorflow as tf
+
+    with tf.io.TFRecordWriter(str(path)) as writer:
+        for row in rows:
+            example = tf.train.Example()
+            for name, values in row.items():
+                example.features.feature[name].int64_list.value.extend(values)
+            writer.write(example.SerializeToString(deterministic=True))
+    return str(path)
