@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 from array import array
 from collections.abc import Callable, Iterable
 
@@ -53,6 +54,11 @@ class _Words(dict):
         return ids
 
 
+@functools.lru_cache(maxsize=1)  # a worker process has one tokenizer and many shards with the same words
+def _words_of(tokenizer: tokenization.FullTokenizer) -> _Words:
+    return _Words(lambda word: array("i", tokenizer.convert_tokens_to_ids(tokenizer.tokenize(word))).tobytes())
+
+
 def read(
     input_files: Iterable[str], tokenizer: tokenization.FullTokenizer, options: PretrainingDataOptions | None = None
 ) -> Corpus:
@@ -70,7 +76,7 @@ def read(
       UserError: see `sentences.read`.
       NotInVocabularyError: the vocabulary lacks [UNK], and a word needs it.
     """
-    words = _Words(lambda word: array("i", tokenizer.convert_tokens_to_ids(tokenizer.tokenize(word))).tobytes())
+    words = _words_of(tokenizer)
     ids, bounds, documents, first = array("i"), array("q", [0]), [], 0
     options = options or PretrainingDataOptions()
     at_spaces = _WordsAtSpaces() if options.word_boundaries == "spaces" else None
