@@ -10,7 +10,6 @@ sentences draws everything (`make`), and the tokens are put in place afterwards,
 
 from __future__ import annotations
 
-import dataclasses
 from array import array
 from bisect import bisect_left
 from collections.abc import Iterator, Sequence
@@ -20,61 +19,35 @@ import numpy as np
 from bert_tf2 import tokenization
 from bert_tf2.pretraining import whole_sentences
 from bert_tf2.pretraining.corpus import Corpus
+from bert_tf2.pretraining.drawn_examples import DrawnExamples
 from bert_tf2.pretraining.draws import Draws
 from bert_tf2.pretraining.options import PretrainingDataOptions
 from bert_tf2.support import progress
 
 
-def _longs() -> array:
-    return array("q")
-
-
-def _ints() -> array:
-    return array("i")
-
-
-@dataclasses.dataclass
-class CompactExamples:
-    """Examples, in the order in which they were drawn.
-
-    Attributes:
-      starts_a, starts_b: where segments A and B begin in the ids of the corpus.
-      lengths_a, lengths_b: the numbers of their tokens; 0 for B in examples that are no pairs.
-      random_next: 1 where B is from a random place, otherwise 0; empty if the examples are no pairs.
-      masked: the masked tokens of all examples, counted from the first token of A, without the delimiters; those of
-        one example in the order in which they were drawn.
-      replacements: for each of them the id that replaces the token, or -1 if it stays.
-      ends: where the masked tokens of each example end. With dynamic masking, all of these three are empty.
-      order: the order in which the examples are written.
-      truncated: the number of tokens that were removed from pairs that were too long.
-    """
-
-    starts_a: array = dataclasses.field(default_factory=_longs)
-    starts_b: array = dataclasses.field(default_factory=_longs)
-    lengths_a: array = dataclasses.field(default_factory=_ints)
-    lengths_b: array = dataclasses.field(default_factory=_ints)
-    random_next: bytearray = dataclasses.field(default_factory=bytearray)
-    masked: array = dataclasses.field(default_factory=_ints)
-    replacements: array = dataclasses.field(default_factory=_ints)
-    ends: array = dataclasses.field(default_factory=_longs)
-    order: Sequence[int] = ()
-    truncated: int = 0
-
-    def __len__(self) -> int:
-        return len(self.lengths_a)
-
-
 def make(
-    corpus: Corpus, tokenizer: tokenization.FullTokenizer, options: PretrainingDataOptions, draws: Draws
-) -> CompactExamples:
-    """Draws all examples of a corpus: the same numbers for the same purposes as `examples.make_instances`."""
-    examples = CompactExamples()
+    corpus: Corpus,
+    tokenizer: tokenization.FullTokenizer,
+    options: PretrainingDataOptions,
+    draws: Draws,
+    folder: str | None = None,
+) -> DrawnExamples:
+    """Draws all examples of a corpus: the same numbers for the same purposes as `examples.make_instances`.
+
+    Args:
+      corpus: the text.
+      tokenizer: has the vocabulary.
+      options: the settings.
+      draws: the random numbers.
+      folder: see DrawnExamples.
+    """
+    examples = DrawnExamples(0 if options.dynamic_masking else options.max_predictions_per_seq, folder)
     documents = [corpus.documents[number] for number in draws.shuffled(len(corpus.documents))]
     maker = _Maker(corpus, documents, tokenizer, options, draws, examples)
     numbers = (number for _ in range(options.dupe_factor) for number in range(len(documents)))
     for number in progress.track(numbers, "Making examples", options.dupe_factor * len(documents), "documents"):
         maker.add_document(number)
-    examples.order = array("q", draws.shuffled(len(examples)))
+    examples.order = array("i", draws.shuffled(len(examples)))
     return examples
 
 
@@ -86,7 +59,7 @@ class _Maker:
         tokenizer: tokenization.FullTokenizer,
         options: PretrainingDataOptions,
         draws: Draws,
-        examples: CompactExamples,
+        examples: DrawnExamples,
     ):
         self._documents, self._bounds, self._continues = documents, corpus.bounds, corpus.continues
         self._options, self._draws, self._examples = options, draws, examples
@@ -98,14 +71,14 @@ class _Maker:
 
     def add_document(self, number: int) -> None:
         """The draws of `examples.instances_of_document`."""
-        draws, bounds, examples = self._draws, self._bounds, self._examples
+        draws, bounds = self._draws, self._bounds
         first, last = self._documents[number]
         target = self._max_num_tokens
         if draws.random() < self._options.short_seq_prob:
             target = 2 + draws.below(target - 1)
         if self._options.objective == "mlm":
             for start, stop in whole_sentences.spans(bounds, first, last, target):
-                self._add(start, stop - start, 0, 0)
+                self._add(start, stop - start, 0, 0, False)
             return
         while first < last:
             start_a = bounds[first]
@@ -120,19 +93,17 @@ class _Maker:
             if length_a + length_b > self._max_num_tokens:
                 front_a, length_a, front_b, length_b = self._truncate(length_a, length_b)
                 start_a, start_b = start_a + front_a, start_b + front_b
-            examples.random_next.append(is_random_next)
-            self._add(start_a, length_a, start_b, length_b)
+            self._add(start_a, length_a, start_b, length_b, is_random_next)
             first = middle if is_random_next else stop
 
-    def _add(self, start_a: int, length_a: int, start_b: int, length_b: int) -> None:
+    def _add(self, start_a: int, length_a: int, start_b: int, length_b: int, is_random_next: bool) -> None:
         """Adds an example, and masks it unless training does."""
-        examples = self._examples
-        examples.starts_a.append(start_a)
-        examples.starts_b.append(start_b)
-        examples.lengths_a.append(length_a)
-        examples.lengths_b.append(length_b)
-        if not self._options.dynamic_masking:
-            self._mask_tokens(start_a, length_a, start_b, length_b)
+        example = (start_a, length_a, start_b, length_b, is_random_next)
+        if self._options.dynamic_masking:
+            self._examples.add(*example)
+            return
+        masked = self._masked(start_a, length_a, start_b, length_b)
+        self._examples.add(*example, masked, self._draws.replacements(len(masked), self._mask, self._words))
 
     def _random_segment(self, own: int, num_tokens: int) -> tuple[int, int]:
         """The start and the length of the segment of `examples._random_segment`."""
@@ -163,7 +134,7 @@ class _Maker:
             of_b += of_longer
         return of_a.count(0), length_a - len(of_a), of_b.count(0), length_b - len(of_b)
 
-    def _mask_tokens(self, start_a: int, length_a: int, start_b: int, length_b: int) -> None:
+    def _masked(self, start_a: int, length_a: int, start_b: int, length_b: int) -> list[int]:
         """The draws of `masking.choose_predictions`."""
         count = length_a + length_b
         wanted = self._num_to_predict.get(count)
@@ -174,13 +145,8 @@ class _Maker:
             of_b = self._continues[start_b : start_b + length_b]
             if self._segments_begin_words and of_b:
                 of_b = b"\0" + of_b[1:]
-            masked = self._choose_words(of_a + of_b, wanted)
-        else:
-            masked = self._draws.shuffled(count, min(wanted, count))
-        examples = self._examples
-        examples.masked.extend(masked)
-        examples.replacements.extend(self._draws.replacements(len(masked), self._mask, self._words))
-        examples.ends.append(len(examples.masked))
+            return self._choose_words(of_a + of_b, wanted)
+        return self._draws.shuffled(count, min(wanted, count))
 
     def _choose_words(self, continues: bytes, wanted: int) -> list[int]:
         """Whole words in random order; one that would give too many tokens is skipped."""
@@ -197,7 +163,7 @@ class _Maker:
 
 
 def batches(
-    examples: CompactExamples,
+    examples: DrawnExamples,
     corpus: Corpus,
     tokenizer: tokenization.FullTokenizer,
     options: PretrainingDataOptions,
@@ -212,40 +178,28 @@ def batches(
     Yields:
       name -> array of integers or float32: [B, max_seq_length], [B, max_predictions_per_seq] or [B, 1].
     """
-    views = {
-        name: np.frombuffer(getattr(examples, name), kind)
-        for name, kind in (
-            *((name, np.int64) for name in ("starts_a", "starts_b", "ends", "order")),
-            *((name, np.int32) for name in ("lengths_a", "lengths_b", "masked", "replacements")),
-            ("random_next", np.uint8),
-        )
-        if len(examples)
-    }
     special = [tokenizer.vocab[token] for token in ("[CLS]", "[SEP]")]
     for first in range(0, len(examples), rows_per_batch):
-        yield _features(views, views["order"][first : first + rows_per_batch], corpus.ids, special, options)
+        rows = examples.rows(np.asarray(examples.order[first : first + rows_per_batch]))
+        yield _features(rows, corpus.ids, special, options)
 
 
 def _features(
-    views: dict[str, np.ndarray],
-    rows: np.ndarray,
-    ids: np.ndarray,
-    special: Sequence[int],
-    options: PretrainingDataOptions,
+    rows: np.ndarray, ids: np.ndarray, special: Sequence[int], options: PretrainingDataOptions
 ) -> dict[str, np.ndarray]:
-    """The features of examples `rows`, padded with zeros."""
+    """The features of `DrawnExamples.rows`, padded with zeros."""
     cls_id, sep_id = special
-    length_a, length_b = (views[name][rows, None].astype(np.int64) for name in ("lengths_a", "lengths_b"))
+    length_a, length_b = (rows[name][:, None].astype(np.int64) for name in ("length_a", "length_b"))
     last_a, last = length_a + 1, length_a + length_b + options.num_delimiters - 1  # the places of the [SEP]
     place = np.arange(options.max_seq_length)
     in_b, used = place > last_a, place <= last
-    source = np.where(in_b, views["starts_b"][rows, None] - last_a - 1, views["starts_a"][rows, None] - 1) + place
+    source = np.where(in_b, rows["start_b"][:, None] - last_a - 1, rows["start_a"][:, None] - 1) + place
     input_ids = ids.take(source, mode="clip")
     input_ids[:, 0] = cls_id
     np.put_along_axis(input_ids, last_a, sep_id, axis=1)
     np.put_along_axis(input_ids, last, sep_id, axis=1)
     input_ids *= used
-    positions, replacements, is_masked = _masked(views, rows, length_a, options.max_predictions_per_seq)
+    positions, replacements, is_masked = _sorted_masks(rows, length_a)
     labels = np.take_along_axis(input_ids, positions, axis=1) * is_masked
     row, column = np.nonzero(is_masked & (replacements >= 0))
     input_ids[row, positions[row, column]] = replacements[row, column]
@@ -258,24 +212,16 @@ def _features(
         "masked_lm_weights": is_masked.astype(np.float32),
     }
     if options.objective == "mlm_nsp":
-        features["next_sentence_labels"] = views["random_next"][rows, None]
+        features["next_sentence_labels"] = rows["random_next"][:, None]
     return features
 
 
-def _masked(
-    views: dict[str, np.ndarray], rows: np.ndarray, length_a: np.ndarray, width: int
-) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def _sorted_masks(rows: np.ndarray, length_a: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """The sorted positions [B, width] of the masked tokens, their replacements, and which of the places are used."""
-    ends = views["ends"]
-    begin = np.where(rows > 0, ends[rows - 1], 0)[:, None]
-    place = np.arange(width)
-    used = place < ends[rows, None] - begin
-    if not views["masked"].size:  # no example has a word short enough
-        return np.zeros(used.shape, np.int64), np.zeros(used.shape, np.int64), used
-    tokens = views["masked"].take(begin + place, mode="clip").astype(np.int64)
+    used = np.arange(rows["masked"].shape[1]) < rows["num_masked"][:, None]
+    tokens = rows["masked"].astype(np.int64)
     tokens += np.where(tokens < length_a, 1, 2)  # [CLS] before A, and [SEP] before B
-    replacements = views["replacements"].take(begin + place, mode="clip").astype(np.int64)
     # Sorted as pairs, in one number each; places that are not used come last.
-    pairs = np.where(used, tokens << 32 | (replacements + 1), np.iinfo(np.int64).max)
+    pairs = np.where(used, tokens << 32 | (rows["replacements"].astype(np.int64) + 1), np.iinfo(np.int64).max)
     pairs.sort(axis=1)
     return (pairs >> 32) * used, (pairs & 0xFFFFFFFF) - 1, used

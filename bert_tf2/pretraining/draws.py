@@ -20,6 +20,7 @@ import numpy as np
 _BLOCK = 1 << 16  # words
 _SMALL = 8  # bits that fit into bytes, whose slices are fast
 _KEPT = -1
+_LARGE = 1 << 17  # items of which a list would take nine times the memory of an array
 
 
 class Draws:
@@ -108,13 +109,13 @@ class Draws:
             done += 1
         return chosen
 
-    def shuffled(self, count: int, wanted: int | None = None) -> list[int]:
+    def shuffled(self, count: int, wanted: int | None = None) -> Sequence[int]:
         """The first `wanted` items of `list(range(count))` after `rng.shuffle`, all of them by default.
 
         Each item, from the last to the second, is swapped with an item at or before it. An item that has been swapped
         is not looked at again, so where it is not wanted, only its partner is stored.
         """
-        items = list(range(count))
+        items = list(range(count)) if count < _LARGE else array("i", range(count))
         wanted = count if wanted is None else wanted
         stretches, probable = _stretches(count, wanted)
         place = self._need(probable)

@@ -15,7 +15,7 @@ import numpy as np
 from absl import logging
 
 from bert_tf2 import records, tokenization
-from bert_tf2.pretraining import compact_examples, corpus, sentences, unmasked
+from bert_tf2.pretraining import compact_examples, corpus, drawn_examples, sentences, unmasked
 from bert_tf2.pretraining.documents import Tokenizer
 from bert_tf2.pretraining.draws import Draws
 from bert_tf2.pretraining.examples import TrainingInstance
@@ -242,7 +242,7 @@ def make_files(
     tokenizer: tokenization.FullTokenizer,
     options: PretrainingDataOptions,
     seed: int,
-) -> tuple[corpus.Corpus, compact_examples.CompactExamples]:
+) -> tuple[corpus.Corpus, drawn_examples.DrawnExamples]:
     """Makes the examples of text files and writes them to TFRecord files in turn; returns the text and the examples.
 
     Args:
@@ -256,7 +256,8 @@ def make_files(
       UserError: see `sentences.read`; or an output cannot be written.
     """
     text = corpus.read(input_files, tokenizer, options)
-    examples = compact_examples.make(text, tokenizer, options, Draws(random.Random(seed)))
+    folder = os.path.dirname(output_files[0]) or "."
+    examples = compact_examples.make(text, tokenizer, options, Draws(random.Random(seed)), folder)
     maker = unmasked if options.dynamic_masking else compact_examples
     batches = functools.partial(maker.batches, examples, text, tokenizer, options)
     first = next(batches(_LOGGED_EXAMPLES), {})

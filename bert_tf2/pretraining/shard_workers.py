@@ -277,12 +277,12 @@ def _write_shard(
     """Does what an unsharded run does for a file and a seed; returns the counts of what it wrote."""
     corpus, examples = make_files([text], [shard.output], tokenizer, options, shard.seed)
     places = options.max_seq_length * len(examples)
-    tokens = sum(examples.lengths_a) + sum(examples.lengths_b) + options.num_delimiters * len(examples)
+    tokens = examples.num_tokens + options.num_delimiters * len(examples)
     return {
         "documents": len(corpus.documents),
         "sentences": len(corpus.bounds) - 1,
         "examples": len(examples),
-        "masked_tokens": len(examples.masked),
+        "masked_tokens": examples.num_masked,
         "truncated_tokens": examples.truncated,
         "padding": round(1 - tokens / places, 6) if places else 0.0,
     }

@@ -12,8 +12,8 @@ from collections.abc import Iterator, Mapping, Sequence
 import numpy as np
 
 from bert_tf2 import tokenization
-from bert_tf2.pretraining.compact_examples import CompactExamples
 from bert_tf2.pretraining.corpus import Corpus
+from bert_tf2.pretraining.drawn_examples import DrawnExamples
 from bert_tf2.pretraining.options import PretrainingDataOptions
 from bert_tf2.records import Feature, RecordKind
 from bert_tf2.support.example_bytes import Ragged
@@ -97,7 +97,7 @@ def wrong(values: Mapping[str, np.ndarray], counts: Mapping[str, np.ndarray]) ->
 
 
 def batches(
-    examples: CompactExamples,
+    examples: DrawnExamples,
     corpus: Corpus,
     tokenizer: tokenization.FullTokenizer,
     options: PretrainingDataOptions,
@@ -108,26 +108,24 @@ def batches(
     Those of a single segment have no labels.
     """
     pairs = options.objective == "mlm_nsp"
-    names = ("starts_a", "starts_b", "lengths_a", "lengths_b", *(["random_next"] if pairs else []), "order")
-    views = {name: np.array(getattr(examples, name), np.int64) for name in names}
     continues = np.frombuffer(corpus.continues, np.uint8)
     special = [tokenizer.vocab[token] for token in ("[CLS]", "[SEP]")]
     for first in range(0, len(examples), rows_per_batch):
-        rows = {name: views[name][views["order"][first : first + rows_per_batch]][:, None] for name in names[:-1]}
+        rows = examples.rows(np.asarray(examples.order[first : first + rows_per_batch]))
         features, source, used = _features(rows, corpus.ids, special, pairs)
         if options.do_whole_word_mask:
-            own = rows["lengths_a"] if options.word_boundaries == "spaces" else None
+            own = rows["length_a"][:, None] if options.word_boundaries == "spaces" else None
             features["word_lengths"] = _word_lengths(continues[source], used, own)
         yield features
 
 
 def _features(
-    rows: Mapping[str, np.ndarray], ids: np.ndarray, special: Sequence[int], pairs: bool
+    rows: np.ndarray, ids: np.ndarray, special: Sequence[int], pairs: bool
 ) -> tuple[dict[str, np.ndarray | Ragged], np.ndarray, np.ndarray]:
     """The features of examples.
 
     Args:
-      rows: the attributes of CompactExamples, int64 [B, 1].
+      rows: see DrawnExamples.rows.
       ids: see Corpus.
       special: the ids of [CLS] and [SEP].
       pairs: whether there are labels.
@@ -136,11 +134,11 @@ def _features(
       The features without word_lengths; where the tokens of all examples, one after the other, are in the corpus; and
       bool [B, L], true for as many places at the start of a row as the example has tokens.
     """
-    length_a, length_b = rows["lengths_a"], rows["lengths_b"]
+    length_a, length_b = (rows[name][:, None].astype(np.int64) for name in ("length_a", "length_b"))
     maskable = length_a + length_b
     place = np.arange(maskable.max())
     used = place < maskable
-    source = np.where(place < length_a, rows["starts_a"], rows["starts_b"] - length_a) + place
+    source = np.where(place < length_a, rows["start_a"][:, None], rows["start_b"][:, None] - length_a) + place
     source = source[used]  # of the tokens of all examples, one after the other
     lengths = np.hstack([length_a + 2, (length_b + 1) * (length_b > 0)])
     tokens = lengths.sum(axis=1)
@@ -157,7 +155,7 @@ def _features(
         "segment_lengths": Ragged(lengths, 1 + (lengths[:, 1] > 0)),
     }
     if pairs:
-        features["next_sentence_labels"] = rows["random_next"]
+        features["next_sentence_labels"] = rows["random_next"][:, None]
     return features, source, used
 
 
