@@ -17,6 +17,12 @@ tf.config.set_logical_device_configuration(
 
 
 @pytest.fixture(scope="session")
+def two() -> tf.distribute.Strategy:
+    """Two replicas. One strategy for all tests: those of several would take each other's collective operations."""
+    return tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"])
+
+
+@pytest.fixture(scope="session")
 def command_lines():
     """Runs the scripts; started once, because it imports TensorFlow in a separate process."""
     with CommandLines() as started:

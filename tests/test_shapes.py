@@ -240,12 +240,11 @@ def test_the_message_survives_a_graph(models, options):
 
 
 @pytest.mark.slow
-def test_the_message_survives_two_replicas():
-    strategy = tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"])
-    with strategy.scope():
+def test_the_message_survives_two_replicas(two):
+    with two.scope():
         model = heads.TaggingModel(small_config(), LABELS)
     batch = batch_for("tagging")
-    run = tf.function(lambda batch: strategy.run(lambda: model.loss_terms(batch, tf.constant([1, 2]))[0].total))
+    run = tf.function(lambda batch: two.run(lambda: model.loss_terms(batch, tf.constant([1, 2]))[0].total))
     run(batch)
     assert refusal(run, {**batch, "label_ids": ints(B, F + 2)}) == (
         "label_ids: shape [4, 12], wanted [B, F] = [4, 10] like input_ids"

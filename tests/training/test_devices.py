@@ -21,8 +21,7 @@ def test_the_first_line_names_devices_and_precision(log_lines):
     assert devices.computes_on(strategy) == "CPU" and devices.can_compile(strategy)
 
 
-def test_a_mirrored_strategy_counts_its_replicas():
-    two = tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"])
+def test_a_mirrored_strategy_counts_its_replicas(two):
     assert devices.computes_on(two) == "CPU"
     assert devices._describe(two, []).endswith("cores), 2 replicas")
 

@@ -38,11 +38,6 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 ONE = tf.distribute.get_strategy()
 
 
-@pytest.fixture(scope="module")
-def two() -> tf.distribute.Strategy:
-    return tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"])
-
-
 def endless(batch) -> tf.data.Dataset:
     """The same batch again and again."""
     return tf.data.Dataset.from_tensors(batch).repeat()

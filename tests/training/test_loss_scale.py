@@ -81,9 +81,8 @@ def test_the_scale_grows_after_many_good_steps(monkeypatch):
     assert seen == expected and int(applied) == 8
 
 
-def test_two_replicas_leave_out_the_same_steps(tmp_path, monkeypatch):
+def test_two_replicas_leave_out_the_same_steps(tmp_path, monkeypatch, two):
     monkeypatch.setattr(loss_scale, "_FIRST", 2.0**30)
-    two = tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"])
     trainer = train(tmp_path, 20, strategy=two)
     for variable in trainer._state.values():
         first, second = (part.numpy() for part in two.experimental_local_results(variable))
