@@ -7,6 +7,7 @@ import io
 import os
 import subprocess
 import sys
+import tempfile
 
 import pytest
 from command_lines import ROOT
@@ -18,9 +19,10 @@ import beam_toy_files
 from apache_beam.io.filesystems import FileSystems
 from apache_beam.options.pipeline_options import PipelineOptions
 
-from bert_tf2.pretraining import CreatePretrainingDataOptions, sharded
+from bert_tf2.pretraining import CreatePretrainingDataOptions, shard_results, sharded
 from bert_tf2.pretraining.beam_files import BeamFiles
-from bert_tf2.support import files
+from bert_tf2.pretraining.shards import Shard
+from bert_tf2.support import files, outputs
 from bert_tf2.support.errors import UserError
 
 
@@ -248,6 +250,15 @@ def test_nothing_is_on_a_local_disk(data, put, scheme):
             stream.write(b"of a process that was killed")
     sharded.run(given)
     assert stored(root, scheme) == found
+
+
+def test_the_temporary_folder_of_a_worker_goes_with_it(monkeypatch, tmp_path):
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    with shard_results._workshop(Shard(0, "toy://data/x", 1, ())):
+        (folder,) = tmp_path.iterdir()
+        (folder / "x").write_bytes(b"half")
+        outputs.remove_partial()
+        assert not folder.exists()
 
 
 SCRIPT = """
