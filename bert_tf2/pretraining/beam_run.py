@@ -236,6 +236,8 @@ def _explain_failure(missing: Sequence[Shard], job: Job, failure: BaseException 
     runner = job.setup.options.runner
     lines = [line.strip() for line in str(failure or "").splitlines() if line.strip()]
     kind = type(failure).__name__
+    if lines and lines[0].startswith("Traceback"):  # a worker's, whose last line is the exception
+        lines, kind = lines[-1:], "in a worker"
     reason = f"{kind}: {lines[0]}" if lines else f"{kind}" if failure else f"{len(missing)} shards have no result"
     raise UserError(
         f"--runner={runner}: the job failed ({reason}); finished shards are kept, so run the same command again"
