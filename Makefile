@@ -42,7 +42,7 @@ test-pythons:
 # create_pretraining_data.py --runner, with Apache Beam.
 beam: $(VENV)/tests-installed
 	$(BIN)/python -m pip install --quiet --editable '.[test,beam]'
-	$(BIN)/python -m pytest tests/pretraining/test_beam_run.py
+	$(BIN)/python -m pytest tests/pretraining/test_beam_run.py tests/pretraining/test_beam_files.py
 
 # Against PyTorch and transformers, which are large, and with the trained weights of a small encoder.
 interop: $(VENV)/tests-installed

@@ -37,6 +37,7 @@ from bert_tf2.pretraining.shard_results import Job, Packed
 from bert_tf2.pretraining.shards import Shard
 from bert_tf2.support import files
 from bert_tf2.support.errors import UserError
+from bert_tf2.support.settings import WrongSetting
 
 _COUNTED = ("documents", "sentences", "examples", "masked_tokens", "bytes")
 _SECONDS_BETWEEN_LOOKS = 2.0
@@ -110,9 +111,12 @@ def make(wanted: Sequence[Shard], job: Job) -> Iterator[tuple[Shard, dict[str, A
     yield from _new(wanted, job, known, warned)
     missing = [shard for shard in wanted if shard.number not in known]
     if failure is not None or missing:
-        if options.runner == "DirectRunner":  # its workers have ended
-            shard_results.remove(wanted, results=False)
-        _explain_failure(missing, job, failure)
+        try:
+            _explain_failure(missing, job, failure)
+        finally:
+            if options.runner == "DirectRunner":  # its workers have ended
+                # A local manifest has what the results tell; a remote one is some seconds behind.
+                shard_results.remove(wanted, results=not files.is_remote(options.output_file))
 
 
 def build(wanted: Sequence[Shard], job: Job, options: PipelineOptions) -> beam.Pipeline:
@@ -135,13 +139,13 @@ def read_options(runner: str, words: Sequence[str]) -> PipelineOptions:
     asks them for; only DirectRunner's and DataflowRunner's are all known here.
 
     Raises:
-      UserError: a word is no option, its value is wrong, or the runner is named again.
+      WrongSetting: a word is no option, its value is wrong, or the runner is named again.
     """
     for before, word in zip(("", *words), words, strict=False):
         if not word.startswith("-") and (not before.startswith("-") or "=" in before):
-            raise UserError(f"unexpected argument {word!r} after --: Beam's options are --name=value")
+            raise WrongSetting(f"unexpected argument {word!r} after --: Beam's options are --name=value")
         if word.split("=")[0] == "--runner":
-            raise UserError(f"{word}: the runner stands before --, as --runner={runner}")
+            raise WrongSetting(f"{word}: the runner stands before --, as --runner={runner}")
     given = PipelineOptions([*words], **({} if runner == "DirectRunner" else {"runner": runner}))
     screen = io.StringIO()
     python_logging.disable(python_logging.WARNING)  # Beam logs what it does not know
@@ -152,13 +156,13 @@ def read_options(runner: str, words: Sequence[str]) -> PipelineOptions:
     except SystemExit as error:  # argparse has printed its usage and, in the last line, the problem; or its help
         lines = screen.getvalue().strip().splitlines()
         problem = lines[-1].partition("error: ")[2] if lines else ""
-        raise UserError(f"Beam's options: {problem or 'see https://beam.apache.org/documentation/'}") from error
+        raise WrongSetting(f"Beam's options: {problem or 'see https://beam.apache.org/documentation/'}") from error
     finally:
         python_logging.disable(python_logging.NOTSET)
     if unknown and runner in ("DirectRunner", "DataflowRunner"):
         name = min(unknown)
         near = " or ".join(f"--{n}" for n in difflib.get_close_matches(name, known, n=2, cutoff=0.75))
-        raise UserError(f"Beam has no option --{name} for {runner}" + (f"; did you mean {near}?" if near else ""))
+        raise WrongSetting(f"Beam has no option --{name} for {runner}" + (f"; did you mean {near}?" if near else ""))
     if unknown:
         logging.info("Left to the job server of %s: %s", runner, ", ".join(f"--{name}" for name in sorted(unknown)))
     given.view_as(SetupOptions).save_main_session = False  # all that workers run is in the package
@@ -232,6 +236,8 @@ def _explain_failure(missing: Sequence[Shard], job: Job, failure: BaseException 
     runner = job.setup.options.runner
     lines = [line.strip() for line in str(failure or "").splitlines() if line.strip()]
     kind = type(failure).__name__
+    if lines and lines[0].startswith("Traceback"):  # a worker's, whose last line is the exception
+        lines, kind = lines[-1:], "in a worker"
     reason = f"{kind}: {lines[0]}" if lines else f"{kind}" if failure else f"{len(missing)} shards have no result"
     raise UserError(
         f"--runner={runner}: the job failed ({reason}); finished shards are kept, so run the same command again"
@@ -254,16 +260,20 @@ def _quiet_beam() -> Iterator[None]:
             return True
         return record.levelno < python_logging.ERROR and not record.exc_info and record.name != _LOG_OF_WORKERS
 
-    handlers, hook = [*python_logging.getLogger().handlers], threading.excepthook
+    handlers, hook, others = [*python_logging.getLogger().handlers], threading.excepthook, {*threading.enumerate()}
     for handler in handlers:
         handler.addFilter(keep)
     try:
         with contextlib.redirect_stderr(_OfMainThread(sys.stderr)):
             yield
     finally:
-        threading.excepthook = hook
+        late = {*threading.enumerate()} - others  # when a worker was killed, these fail after the job
+        threading.excepthook = lambda failed: None if failed.thread in late else hook(failed)
+        silent = {thread.ident for thread in late}
         for handler in handlers:
             handler.removeFilter(keep)
+            if silent:
+                handler.addFilter(lambda record: record.thread not in silent)
 
 
 class _OfMainThread:

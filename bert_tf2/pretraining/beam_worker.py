@@ -37,7 +37,7 @@ def _end_with(launcher: int) -> None:
         try:
             os.kill(launcher, 0)
         except ProcessLookupError:
-            outputs.remove_partial()
+            outputs.remove_partial()  # a file that is begun right now stays, until the same command runs again
             os._exit(128 + signal.SIGTERM)
 
 

@@ -18,7 +18,6 @@ import logging as python_logging
 import os
 import shutil
 import socket
-import tempfile
 import threading
 from collections.abc import Collection, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -144,15 +143,17 @@ def _attempt(shard: Shard, private: Shard, tokenizer: FullTokenizer, job: Job) -
         _publish(private.output, shard.output)
         return Result(counts=counts)
     except Exception as error:
-        result = shard_workers.explain(error)
-        return dataclasses.replace(result, error=result.error.replace(private.output, shard.output))
+        result, folder = shard_workers.explain(error), os.path.dirname(private.output)
+        place = os.path.dirname(folder)  # where the user knows files: beside the shard, or the temporary disk
+        line = result.error.replace(os.path.join(folder, ""), os.path.join(place, "")).replace(folder, place or ".")
+        return dataclasses.replace(result, error=line)
 
 
 @contextlib.contextmanager
 def _workshop(shard: Shard) -> Iterator[str]:
     """A folder for the files of one attempt: beside the shard, or on a disk of this machine if that is remote."""
     if files.is_remote(shard.output):
-        folder = tempfile.mkdtemp(prefix="bert_tf2_shard_")
+        folder = outputs.temporary_folder("bert_tf2_shard_")
     else:
         files.make_directory(os.path.dirname(shard.output))
         folder = outputs.unique_beside(shard.output)

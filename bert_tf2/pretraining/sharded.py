@@ -86,7 +86,8 @@ def _run(
         shards.close_sources(sources)
     manifest.close()
     shard_results.remove(planned)
-    _remove_remote_leftovers(planned)
+    unpacked = [shards.unpacked_name(options.output_file, number) for number in range(len(sources))]
+    _remove_remote_leftovers([*(shard.output for shard in planned), *unpacked, manifest.path])
     logging.info("Wrote %d examples", manifest.total("examples"))
     if not manifest.total("examples"):
         logging.warning("%s: not a single token; the output has no records", options.input_file)
@@ -94,14 +95,14 @@ def _run(
     console.summary([written, manifest.path], next_command=example_files.next_command([written], options))
 
 
-def _remove_remote_leftovers(planned: Sequence[Shard]) -> None:
-    """Removes what killed workers of earlier runs left of shards. On a local disk, outputs.remove_leftovers does."""
-    folder = os.path.dirname(planned[0].output)
+def _remove_remote_leftovers(written: Sequence[str]) -> None:
+    """Removes partial files that killed processes of earlier runs left. Locally, outputs.remove_leftovers does."""
+    folder = os.path.dirname(written[0])
     if not environment.is_remote(folder):
         return
-    written = {os.path.basename(shard.output) for shard in planned}
+    finals = {os.path.basename(path) for path in written}
     for name in files.list_directory(folder):
-        if os.path.basename(environment.final_name(name)) in written - {name}:
+        if os.path.basename(environment.final_name(name)) in finals - {name}:
             files.remove(os.path.join(folder, name))
 
 
@@ -117,8 +118,7 @@ def _prepare_beam(options: CreatePretrainingDataOptions) -> None:
         from bert_tf2.pretraining import beam_files, beam_run  # late: they import Beam, which takes a second
     finally:
         python_logging.disable(python_logging.NOTSET)
-    beam_run.read_options(options.runner, options.beam_options)
-    files.use_remote(beam_files.BeamFiles())
+    files.use_remote(beam_files.BeamFiles(beam_run.read_options(options.runner, options.beam_options)))
 
 
 def _make(missing: Sequence[Shard], manifest: Manifest, job: Job) -> None:

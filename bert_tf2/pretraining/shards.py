@@ -113,12 +113,17 @@ def open_sources(names: Sequence[str], output_file: str, *, shared: bool = False
     sources: list[Source] = []
     with contextlib.ExitStack() as unpacked:
         for number, name in enumerate(names):
-            scratch = f"{output_file}.input-{number:05d}"
+            scratch = unpacked_name(output_file, number)
             scratch = outputs.name_beside(scratch) if shared else scratch_beside(scratch)
             unpacked.callback(_remove, scratch)
             sources.append(_open_source(name, scratch))
         unpacked.pop_all()  # close_sources removes them
     return sources
+
+
+def unpacked_name(output_file: str, number: int) -> str:
+    """The name of a file of the corpus after unpacking, which open_sources makes the name of a partial file."""
+    return f"{output_file}.input-{number:05d}"
 
 
 def _open_source(name: str, scratch: str) -> Source:

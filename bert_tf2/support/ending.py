@@ -17,9 +17,9 @@ def in_one_line(
 ) -> Iterator[None]:
     """Reports errors that are not bugs in one line: a user's mistake, a signal, a full disk, lack of memory.
 
-    The exit status is 1 for a mistake and for errors of the machine, 130 after Ctrl-C, 143 after SIGTERM. If the reader
-    of standard output stops reading, for example `head`, this is no error. Every other exception is a bug and
-    propagates. With --verbosity=1, the traceback of a one-line error is logged.
+    The exit status is the `status` of a UserError, 1 for errors of the machine, 130 after Ctrl-C, 143 after SIGTERM. If
+    the reader of standard output stops reading, for example `head`, this is no error. Every other exception is a bug
+    and propagates. With --verbosity=1, the traceback of a one-line error is logged.
 
     Args:
       fail: called with an exit status and the line; does not return.
@@ -55,7 +55,7 @@ def _answer(error: BaseException, memory_settings: Callable[[], Iterable[str]]) 
       memory_settings: see in_one_line.
     """
     if isinstance(error, UserError):
-        return 1, str(error)
+        return error.status, str(error)
     if isinstance(error, KeyboardInterrupt):
         return getattr(error, "status", 130), str(error) or "interrupted"
     if isinstance(error, BrokenPipeError):

@@ -6,10 +6,15 @@ from collections.abc import Sequence
 class UserError(Exception):
     """The user's input is wrong, and the user can fix it.
 
-    The message is the single line that a script prints before it exits with status 1. It states what is wrong, in which
+    The message is the single line that a script prints before it exits with `status`. It states what is wrong, in which
     file and row (or with which flag), and what to do. Scripts show no traceback for it; every other exception is a bug
     and keeps its traceback.
+
+    Attributes:
+      status: the exit status of the script; 2 for a wrong command line.
     """
+
+    status = 1
 
     # Keras appends the arguments of the call to the message of an exception from a layer, and tf.function the source
     # lines. With these attributes, they leave the exception unchanged.

@@ -19,6 +19,7 @@ import os
 import re
 import shutil
 import socket
+import tempfile
 import uuid
 from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
@@ -177,12 +178,19 @@ def unique_beside(path: str) -> str:
     return beside
 
 
+def temporary_folder(prefix: str) -> str:
+    """Creates a folder on the temporary disk, for parts of files elsewhere; a signal's handler removes it."""
+    folder = tempfile.mkdtemp(prefix=prefix)
+    _begun.add(folder)
+    return folder
+
+
 _begun: set[str] = set()
 
 
 def remove_partial() -> None:
     """Removes the partial files of this process, when a signal ends it."""
-    for path in _begun:
+    for path in [*_begun]:  # another thread may begin one
         with contextlib.suppress(OSError):
             shutil.rmtree(path) if os.path.isdir(path) else os.remove(path)
 

@@ -53,6 +53,8 @@ _LARGEST_INTEGER = 2**31 - 1  # TensorFlow's int32
 class WrongSetting(UserError):
     """Invalid settings. The message names them as flags."""
 
+    status = 2
+
 
 @dataclasses.dataclass(frozen=True)
 class Setting:
