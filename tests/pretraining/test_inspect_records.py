@@ -131,6 +131,7 @@ def test_only_as_many_as_wanted_are_shown(path):
 
 
 def test_another_vocabulary_is_refused(path, tmp_path):
+    records.write_records(path, records.PRETRAINING, EXAMPLES)
     (tmp_path / "other.txt").write_text("\n".join(reversed(WORDS)) + "\n")
     with pytest.raises(UserError, match=r"record 1: begins with 2, which is '\.' in --vocab_file, and \[CLS\] is 11"):
         text(path, vocab_file=str(tmp_path / "other.txt"))
