@@ -19,6 +19,7 @@ from bert_tf2 import records
 from bert_tf2.pretraining import example_parser, record_framing, unmasked
 from bert_tf2.pretraining.options import PretrainingDataOptions
 from bert_tf2.records import RecordKind
+from bert_tf2.support import gzip_files
 from bert_tf2.support.errors import UserError
 
 _FILES_TO_CHECK = 100  # a corpus may consist of thousands of remote files
@@ -36,14 +37,14 @@ def find_kind(paths: Sequence[str]) -> RecordKind:
     A file that cannot be read counts as one with masks; `records.read_records` says what is wrong with it.
 
     Raises:
-      UserError: the files are of different kinds.
+      UserError: the files are of different kinds, or one is a damaged archive.
     """
     found: RecordKind | None = None
     for path in paths[:_FILES_TO_CHECK]:
-        names = _features_of_first(path)
-        if names is None:
+        features = _features_of_first(path)
+        if features is None:
             continue
-        kind = unmasked.kind_of(names) or records.PRETRAINING
+        kind = unmasked.kind_of(features.keys()) or records.PRETRAINING
         if found is None:
             found, first = kind, path
         elif kind is not found:
@@ -54,13 +55,37 @@ def find_kind(paths: Sequence[str]) -> RecordKind:
     return found or records.PRETRAINING
 
 
-def _features_of_first(path: str) -> set[str] | None:
-    """The names of the features of the first record; None if there is none."""
+def check_vocabulary(paths: Sequence[str], vocabulary: Mapping[str, int], name: str) -> None:
+    """Compares the first token of the first record, [CLS], with the vocabulary that the masks are drawn from.
+
+    With another vocabulary, [MASK] would be an ordinary word of the records, and nothing else would fail.
+
+    Args:
+      paths: files of records.
+      vocabulary: entry -> id.
+      name: the file of the vocabulary, for the message.
+
+    Raises:
+      UserError: the record begins with another token.
+    """
+    features = _features_of_first(paths[0]) or {}
+    first = example_parser.first_integer(features.get("input_ids", (0, b""))[1])
+    if first is not None and first != vocabulary["[CLS]"]:
+        raise UserError(
+            f"{name}: [CLS] is entry {vocabulary['[CLS]']}, but the first record of {paths[0]} begins with {first};"
+            " give the vocabulary that the records were made with"
+        )
+
+
+def _features_of_first(path: str) -> dict[str, tuple[int, bytes]] | None:
+    """The features of the first record, as example_parser.parse returns them; None if there is none."""
     try:
         block = next(record_framing.read_blocks(path, _FIRST_BYTES), None)
         names = {*unmasked.ALL.features, *records.PRETRAINING.features}
-        return None if block is None else {*example_parser.parse(block.record(0), names)}
-    except (UserError, example_parser.NotAnExample):
+        return None if block is None else example_parser.parse(block.record(0), names)
+    except (UserError, example_parser.NotAnExample) as error:
+        if isinstance(error, UserError) and isinstance(error.__cause__, gzip_files.DAMAGE):
+            raise  # a later reader that takes fewer bytes would get this record, and take it for one with masks
         return None
 
 

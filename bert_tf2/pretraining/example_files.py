@@ -21,6 +21,7 @@ from bert_tf2.pretraining.draws import Draws
 from bert_tf2.pretraining.examples import TrainingInstance
 from bert_tf2.pretraining.options import CreatePretrainingDataOptions, PretrainingDataOptions
 from bert_tf2.support import console, environment, example_bytes, files, gzip_files, outputs, progress
+from bert_tf2.support.errors import and_more
 
 _LOGGED_EXAMPLES = 20
 _VALUES_PER_BATCH = 1 << 17  # a few megabytes while they are encoded
@@ -229,11 +230,11 @@ def run(options: CreatePretrainingDataOptions) -> None:
     )
     tokenizer = provenance.load_tokenizer(options.vocab_file, options.do_lower_case)
     warn_of_settings(options)
-    logging.info("Reading %s", ", ".join(input_files))
+    logging.info("Reading %s", and_more(input_files, 8))
     _, examples = make_files(input_files, output_files, tokenizer, options, options.random_seed)
     if not examples:
         logging.warning("%s: not a single token; the output has no records", options.input_file)
-    console.summary(output_files, next_command=next_command(output_files, options))
+    console.summary(output_files, next_command=next_command(output_files, options) if examples else None)
 
 
 def make_files(

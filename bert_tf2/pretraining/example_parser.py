@@ -70,6 +70,15 @@ def parse(data: bytes, names: Collection[str]) -> dict[str, tuple[int, bytes]]:
     return found
 
 
+def first_integer(packed: bytes) -> int | None:
+    """The first value of an integer feature from `parse`; None if it has none.
+
+    Raises:
+      NotAnExample: the bytes end within it.
+    """
+    return _varint(packed, 0)[0] if packed else None
+
+
 def _parse_feature(data: bytes) -> tuple[int, bytes]:
     kind, content = 0, b""
     for number, wire, value in _fields(data):

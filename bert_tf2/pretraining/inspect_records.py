@@ -47,7 +47,7 @@ def inspect(paths: Sequence[str], words: Sequence[str] | None = None, show: int 
       What was counted, and the lines that show the first examples.
 
     Raises:
-      UserError: see record_checks.read_all.
+      UserError: see record_checks.read_all; or the records were made with another vocabulary.
     """
     statistics: Statistics | None = None
     lines: list[str] = []
@@ -55,12 +55,23 @@ def inspect(paths: Sequence[str], words: Sequence[str] | None = None, show: int 
     with progress.Progress("Reading", unit="records") as shown:
         for batch in read_all(paths, len(words) if words is not None else None):
             if statistics is None:
+                _check_first_token(batch, words)
                 statistics = Statistics(batch.kind, batch.features["input_ids"].shape[1])
             statistics.add(batch)
             lines += _examples(batch, min(left, len(batch)), words)
             left -= min(left, len(batch))
             shown.advance(len(batch))
     return statistics, lines
+
+
+def _check_first_token(batch: Batch, words: Sequence[str] | None) -> None:
+    """Raises UserError if a record of this project begins with another entry than [CLS]: all words would be wrong."""
+    first = int(batch.features["input_ids"][0, 0])
+    if words is not None and "[CLS]" in words and words[first] != "[CLS]":
+        raise UserError(
+            f"{batch.path}, record {batch.first}: begins with {first}, which is {words[first]!r} in --vocab_file, and"
+            f" [CLS] is {words.index('[CLS]')} there; give the vocabulary that the records were made with"
+        )
 
 
 def _examples(batch: Batch, count: int, words: Sequence[str] | None) -> list[str]:

@@ -166,6 +166,14 @@ class Manifest:
         if files.exists(self._journal):
             files.remove(self._journal)
 
+    def remove_if_empty(self) -> None:
+        """Removes the files of a run that finished no shard: they would forbid another one in the folder."""
+        if self._rows:
+            return
+        for path in (self.path, self._journal):
+            if files.exists(path):
+                files.remove(path)
+
     @property
     def run(self) -> str:
         """A hash of everything that decides what is written."""

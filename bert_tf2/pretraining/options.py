@@ -213,9 +213,11 @@ class PretrainingOptions(EvaluationOptions, CaseOptions, TrainingOptions):
         group=MODEL,
         choices=OBJECTIVES,
     )
-    max_seq_length: int = sequence_length("Tokens per example; must equal the records' value.", low=5)
+    max_seq_length: int = sequence_length(
+        "Tokens per example; must equal the records' value (for records without masks, at least this value).", low=5
+    )
     max_predictions_per_seq: int = setting(
-        "Masked words per example; must equal the records' value.", 20, group=MODEL, low=1
+        "Masked words per example; must equal the records' value, if they have masks.", 20, group=MODEL, low=1
     )
     masked_lm_prob: float = setting(
         "Fraction of the tokens to predict, for records of create_pretraining_data.py --dynamic_masking.",
@@ -225,7 +227,8 @@ class PretrainingOptions(EvaluationOptions, CaseOptions, TrainingOptions):
         high=1.0,
     )
     vocab_file: str | None = setting(
-        "The vocabulary that the records were made with; it is kept beside the checkpoints.",
+        "The vocabulary that the records were made with; needed for records of --dynamic_masking. It is kept beside the"
+        " checkpoints.",
         None,
         group=MODEL,
         reads=True,

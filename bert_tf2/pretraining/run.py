@@ -15,7 +15,7 @@ from bert_tf2.config import BertConfig
 from bert_tf2.pretraining import dynamic_masking
 from bert_tf2.pretraining.options import PretrainingOptions
 from bert_tf2.support import console, files, output_lock, progress, settings
-from bert_tf2.support.errors import UserError
+from bert_tf2.support.errors import UserError, and_more
 from bert_tf2.training.devices import build_model, create_strategy
 from bert_tf2.training.loop import Trainer, start_from
 from bert_tf2.training.monitor import hyperparameters, write_eval_results
@@ -180,7 +180,7 @@ class _Source:
             self._check_unmasked()
         elif options.masked_lm_prob != PretrainingOptions.masked_lm_prob:
             logging.warning("--masked_lm_prob=%g has no effect: the records hold masks", options.masked_lm_prob)
-        logging.info("Reading records from %s", ", ".join(self._paths))
+        logging.info("Reading records from %s", and_more(self._paths, 8))
         self._sizes = {
             "max_seq_length": options.max_seq_length,
             "max_predictions_per_seq": options.max_predictions_per_seq,
@@ -199,6 +199,7 @@ class _Source:
                 f"{self._paths[0]}: its records hold no next_sentence_labels, so they are for masked words only; give"
                 " --objective=mlm"
             )
+        dynamic_masking.check_vocabulary(self._paths, self._vocabulary, self._options.vocab_file)
         logging.info("The records hold no masks: they are drawn now, other ones in each pass")
 
     def _read(self, batch_size: int, shuffle_seed: int | None, global_step: int):
@@ -246,8 +247,9 @@ def _train(
     trainer = Trainer(model, strategy, train_options)
     logging.info("Training in batches of %d examples: %d steps", options.train_batch_size, options.num_train_steps)
     global_step = trainer.start(options.init_checkpoint)
+    batches = source.for_training(global_step)  # looks at the records, before anything is in output_dir
     provenance.write(options.output_dir, model.config, tokenizer, options.vocab_file)
-    return trainer.train(source.for_training(global_step), explain=source.find_fault)
+    return trainer.train(batches, explain=source.find_fault)
 
 
 def _counted(batches: Iterable[Mapping[str, np.ndarray]], count: int) -> Iterable[Mapping[str, np.ndarray]]:

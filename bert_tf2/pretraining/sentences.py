@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import functools
 import importlib.metadata
+import itertools
 import json
 import re
 from collections.abc import Callable, Iterable, Iterator
@@ -57,15 +58,49 @@ def decoder(options: PretrainingDataOptions) -> Callable[[Iterable[str], str], I
       UserError: the library that splits paragraphs is missing.
     """
     if options.input_format == "lines":
-        return _of_lines
+        return functools.partial(_of_lines, json_check=_JsonCheck(options.input_format))
     split = _splitter(options.language)
     if options.input_format == "jsonl":
         return functools.partial(_of_json, split=split, field=options.text_field)
-    return functools.partial(_of_paragraphs, split=split, wrapped=_WrappedText())
+    return functools.partial(
+        _of_paragraphs, split=split, wrapped=_WrappedText(), json_check=_JsonCheck(options.input_format)
+    )
 
 
-def _of_lines(lines: Iterable[str], name: str) -> Iterator[str]:
-    return map(str.strip, lines)
+def _of_lines(lines: Iterable[str], name: str, *, json_check: _JsonCheck) -> Iterator[str]:
+    return map(str.strip, json_check.at(lines, name))
+
+
+class _JsonCheck:
+    """Warns once if the first line of a file is a JSON object, although the file is read as text."""
+
+    def __init__(self, input_format: str):
+        self._format = input_format
+        self._warned = False
+
+    def at(self, lines: Iterable[str], name: str) -> Iterator[str]:
+        lines = iter(lines)
+        first = next(lines, None)
+        if first is None:
+            return lines
+        if not self._warned and _is_json_object(first):
+            self._warned = True
+            logging.warning(
+                "%s: its first line is a JSON object, and is read as text with --input_format=%s, names and brackets"
+                " included; for JSON lines give --input_format=jsonl",
+                name, self._format,
+            )  # fmt: skip
+        return itertools.chain([first], lines)
+
+
+def _is_json_object(line: str) -> bool:
+    content = line.removeprefix("\ufeff").strip()
+    if not content.startswith("{"):
+        return False
+    try:
+        return isinstance(json.loads(content), dict)
+    except (ValueError, RecursionError):
+        return False
 
 
 def ends_document(line: bytes, input_format: str) -> bool:
@@ -125,9 +160,14 @@ def _splitter(language: str) -> Callable[[str], list[str]]:
 
 
 def _of_paragraphs(
-    lines: Iterable[str], name: str, *, split: Callable[[str], list[str]], wrapped: _WrappedText
+    lines: Iterable[str],
+    name: str,
+    *,
+    split: Callable[[str], list[str]],
+    wrapped: _WrappedText,
+    json_check: _JsonCheck,
 ) -> Iterator[str]:
-    for line in wrapped.at(lines, name):
+    for line in wrapped.at(json_check.at(lines, name), name):
         paragraph = line.strip()
         if paragraph:
             yield from split(paragraph)

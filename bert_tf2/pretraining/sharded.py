@@ -80,19 +80,27 @@ def _run(
             if result.counts:
                 manifest.add(shard, result.counts)
         missing = manifest.missing()
-        _estimate(missing, shards.cut(sources, _SAMPLES, "", 0, options.input_format), tokenizer, options)
-        _make(missing, manifest, job)
+        parts = shards.cut(sources, _SAMPLES, "", 0, options.input_format)
+        try:
+            _estimate(missing, parts, tokenizer, options)
+            _make(missing, manifest, job)
+        except BaseException:
+            if not options.runner:  # a job on a cluster may go on
+                manifest.remove_if_empty()
+            raise
     finally:
         shards.close_sources(sources)
     manifest.close()
     shard_results.remove(planned)
     unpacked = [shards.unpacked_name(options.output_file, number) for number in range(len(sources))]
     _remove_remote_leftovers([*(shard.output for shard in planned), *unpacked, manifest.path])
-    logging.info("Wrote %d examples", manifest.total("examples"))
-    if not manifest.total("examples"):
+    examples = manifest.total("examples")
+    logging.info("Wrote %d examples", examples)
+    if not examples:
         logging.warning("%s: not a single token; the output has no records", options.input_file)
     written = shards.pattern_of(options.output_file, count)
-    console.summary([written, manifest.path], next_command=example_files.next_command([written], options))
+    following = example_files.next_command([written], options) if examples else None
+    console.summary([written, manifest.path], next_command=following)
 
 
 def _remove_remote_leftovers(written: Sequence[str]) -> None:

@@ -142,6 +142,7 @@ def test_a_corpus_without_a_token_gives_files_without_records(tmp_path, vocab_fi
     make(f"{tmp_path}/empty", vocab_file, f"{tmp_path}/x,{tmp_path}/y")
     assert read_records(tmp_path / "x") == read_records(tmp_path / "y") == []
     assert any(line.startswith("warning") and "not a single token" in line for line in log)
+    assert not any("run_pretraining" in line for line in log)
 
 
 @pytest.mark.parametrize(("limit", "warned"), [(3, True), (4, False)])  # round(24 * 0.15) is 4

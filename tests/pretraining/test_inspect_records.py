@@ -130,6 +130,13 @@ def test_only_as_many_as_wanted_are_shown(path):
     assert "most frequent" not in text(path, top_k=0)
 
 
+def test_another_vocabulary_is_refused(path, tmp_path):
+    records.write_records(path, records.PRETRAINING, EXAMPLES)
+    (tmp_path / "other.txt").write_text("\n".join(reversed(WORDS)) + "\n")
+    with pytest.raises(UserError, match=r"record 1: begins with 2, which is '\.' in --vocab_file, and \[CLS\] is 11"):
+        text(path, vocab_file=str(tmp_path / "other.txt"))
+
+
 def test_the_figures_are_those_of_a_plain_count(tmp_path, vocab_file):
     """Over the files that create_pretraining_data.py writes, read by TensorFlow and counted in loops."""
     (tmp_path / "corpus.txt").write_text(CORPUS)

@@ -1,5 +1,7 @@
 """run_pretraining.py with records that hold no masks."""
 
+import gzip
+
 import numpy as np
 import pytest
 from pretraining_text import VOCABULARY
@@ -105,3 +107,23 @@ def test_masked_words_only_in_compressed_records(options, tmp_path, changes):
 def test_labels_of_next_sentences_are_not_needed_for_masked_words(options):
     results = pretraining.run(options(objective="mlm"))
     assert "next_sentence_loss" not in results and np.isfinite(results["loss"])
+
+
+def test_another_vocabulary_is_refused(options, tmp_path):
+    (tmp_path / "other.txt").write_text("\n".join(sorted(VOCABULARY)) + "\n")
+    with pytest.raises(UserError, match=r"other\.txt: \[CLS\] is entry .* begins with .*; give the vocabulary that"):
+        pretraining.run(options(vocab_file=str(tmp_path / "other.txt")))
+
+
+def test_records_that_do_not_fit_leave_nothing_in_the_folder(options, tmp_path):
+    static = make(tmp_path, "static", dynamic_masking=False)
+    with pytest.raises(UserError, match="was made for max_seq_length 32"):
+        pretraining.run(options(input_file=static, max_seq_length=24))
+    assert not [path.name for path in (tmp_path / "run").iterdir()]  # another config would be refused there
+
+
+def test_a_truncated_archive_is_called_that(options, tmp_path):
+    path = tmp_path / "records.gz"
+    path.write_bytes(gzip.compress((tmp_path / "out").read_bytes())[:-300])
+    with pytest.raises(UserError, match=r"records\.gz, record .*: the gzip archive is damaged or incomplete"):
+        pretraining.run(options(input_file=str(path)))

@@ -205,6 +205,20 @@ def test_wrapped_text_gets_one_warning(tmp_path, log_lines, text, warned):
     assert all(line.startswith(f"{tmp_path}/one: ") and "awk" in line for line in found)
 
 
+def test_json_lines_that_are_read_as_text_get_one_warning(tmp_path, log_lines):
+    for name, content in (
+        ("list", "[1] is a number.\n"),
+        ("brace", "{a set}\n"),
+        ("one", as_json("A.")),
+        ("two", "{}"),
+    ):
+        (tmp_path / name).write_text(content)
+    paths = [f"{tmp_path}/{name}" for name in ("list", "brace", "one", "two")]
+    assert len([*sentences.read(paths, PretrainingDataOptions())]) == 4
+    (line,) = (line for line in log_lines if "JSON" in line)
+    assert line.startswith(f"{tmp_path}/one: ") and line.endswith("give --input_format=jsonl")
+
+
 def test_compressed_text_is_read_as_it_is(tmp_path):
     text = "a\n\nb\r\n" * 5000
     assert read(tmp_path, gzip.compress(text.encode())) == read(tmp_path, text)
