@@ -13,7 +13,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from bert_tf2 import shapes
+from bert_tf2 import fusion, shapes
 from bert_tf2.config import LAYER_NORM_EPSILON
 
 if keras.backend.backend() != "tensorflow":
@@ -31,17 +31,32 @@ def gelu(x: tf.Tensor) -> tf.Tensor:
 
     x * P(Z <= x) for a standard normal Z. The released models were trained with this approximation, not with the exact
     form that uses erf; the two differ by up to 5e-4. The gradient is explicit, because automatic differentiation would
-    keep five more tensors of the widest shape in the model for the backward pass.
+    keep five more tensors of the widest shape in the model for the backward pass. Narrower dtypes are computed in
+    float32.
     """
-    half = 0.5 * (1.0 + tf.tanh(_GELU_SCALE * x * (1.0 + _GELU_CUBIC * x * x)))
+    return _gelu(x), lambda upstream: _gelu_gradient(x, upstream)
 
-    def gradient(upstream: tf.Tensor) -> tf.Tensor:
-        square = x * x
-        tanh = tf.tanh(_GELU_SCALE * x * (1.0 + _GELU_CUBIC * square))
-        slope = _GELU_SCALE * (1.0 + 3.0 * _GELU_CUBIC * square)
-        return upstream * 0.5 * (1.0 + tanh + x * (1.0 - tanh * tanh) * slope)
 
-    return x * half, gradient
+def _wide(x: tf.Tensor) -> tf.Tensor:
+    """At least float32."""
+    return x if x.dtype == tf.float64 else tf.cast(x, tf.float32)
+
+
+@fusion.chain
+def _gelu(x: tf.Tensor) -> tf.Tensor:
+    wide = _wide(x)
+    half = 0.5 * (1.0 + tf.tanh(_GELU_SCALE * wide * (1.0 + _GELU_CUBIC * wide * wide)))
+    return tf.cast(wide * half, x.dtype)
+
+
+@fusion.chain
+def _gelu_gradient(x: tf.Tensor, upstream: tf.Tensor) -> tf.Tensor:
+    wide = _wide(x)
+    square = wide * wide
+    tanh = tf.tanh(_GELU_SCALE * wide * (1.0 + _GELU_CUBIC * square))
+    slope = _GELU_SCALE * (1.0 + 3.0 * _GELU_CUBIC * square)
+    slope = 0.5 * (1.0 + tanh + wide * (1.0 - tanh * tanh) * slope)
+    return tf.cast(_wide(upstream) * slope, x.dtype)
 
 
 def gelu_erf(x: tf.Tensor) -> tf.Tensor:
@@ -96,7 +111,7 @@ class DropoutSeeds:
         return fold_in(self._seed, self._given)
 
 
-_BITS_OF_RATE = 16
+_LEVELS = 1 << 16
 
 
 def dropout(x: tf.Tensor, rate: float | None, seeds: DropoutSeeds | None) -> tf.Tensor:
@@ -110,14 +125,21 @@ def dropout(x: tf.Tensor, rate: float | None, seeds: DropoutSeeds | None) -> tf.
     """
     if seeds is None or not rate:
         return x
-    levels = 1 << _BITS_OF_RATE
-    dropped = min(round(rate * levels), levels - 1)
-    size = tf.size(x)
-    words = tf.random.stateless_uniform([(size + 1) // 2], seeds(), None, None, tf.uint32, alg=_ALGORITHM)
-    bits = tf.reshape(tf.reshape(tf.bitcast(words, tf.uint16), [-1])[:size], tf.shape(x))
-    keep = tf.cast(bits >= tf.constant(dropped, tf.uint16), tf.float32) * (levels / (levels - dropped))
     # In float32: rounded to bfloat16, the scale itself would be 0.15 % too small.
-    return tf.cast(tf.cast(x, tf.float32) * keep, x.dtype)
+    return tf.cast(tf.cast(x, tf.float32) * _kept(_random_bits(tf.shape(x), seeds()), rate), x.dtype)
+
+
+def _random_bits(shape: tf.Tensor, seed: tf.Tensor) -> tf.Tensor:
+    """uint16 numbers of this shape."""
+    size = tf.reduce_prod(shape)
+    words = tf.random.stateless_uniform([(size + 1) // 2], seed, None, None, tf.uint32, alg=_ALGORITHM)
+    return tf.reshape(tf.reshape(tf.bitcast(words, tf.uint16), [-1])[:size], shape)
+
+
+def _kept(bits: tf.Tensor, rate: float) -> tf.Tensor:
+    """The factor of each value, float32: 0, or the inverse of the share that is kept."""
+    dropped = min(round(rate * _LEVELS), _LEVELS - 1)
+    return tf.cast(bits >= tf.constant(dropped, tf.uint16), tf.float32) * (_LEVELS / (_LEVELS - dropped))
 
 
 @tf.custom_gradient
@@ -174,11 +196,125 @@ class LayerNorm(keras.layers.Layer):
         self.beta = self.add_weight(shape=[width], initializer="zeros", autocast=False, name="beta")
         self.built = True
 
-    def call(self, x: tf.Tensor) -> tf.Tensor:
-        wide = tf.cast(x, tf.float32)
-        mean, variance = tf.nn.moments(wide, axes=[-1], keepdims=True)
-        normal = tf.nn.batch_normalization(wide, mean, variance, self.beta, self.gamma, self.epsilon)
-        return tf.cast(normal, x.dtype)
+    def call(
+        self,
+        x: tf.Tensor,
+        branch: tf.Tensor | None = None,
+        rate: float | None = None,
+        seeds: DropoutSeeds | None = None,
+    ) -> tf.Tensor:
+        """Normalises `x`, or `x + dropout(branch, rate, seeds)` if there is a `branch` of the same shape."""
+        bits = None
+        if branch is not None and seeds is not None and rate:
+            bits = _random_bits(tf.shape(branch), seeds())
+        gamma, beta = self.gamma.value, self.beta.value
+        if branch is None:
+            return _normalize(x, gamma, beta, self.epsilon)
+        return _add_and_normalize(x, branch, gamma, beta, bits, rate, self.epsilon)
+
+
+def _normalize(x: tf.Tensor, gamma: tf.Tensor, beta: tf.Tensor, epsilon: float) -> tf.Tensor:
+    """LayerNorm of the last axis; see `_forward` for the arguments."""
+
+    @tf.custom_gradient
+    def compute(x, gamma, beta):
+        y, mean, inverse = _forward(x, None, None, gamma, beta, None, epsilon)
+
+        def gradient(upstream):
+            of_x, _, of_gamma, of_beta = _backward(upstream, x, None, None, gamma, mean, inverse, None)
+            return of_x, of_gamma, of_beta
+
+        return y, gradient
+
+    return compute(x, gamma, beta)
+
+
+def _add_and_normalize(
+    x: tf.Tensor,
+    branch: tf.Tensor,
+    gamma: tf.Tensor,
+    beta: tf.Tensor,
+    bits: tf.Tensor | None,
+    rate: float | None,
+    epsilon: float,
+) -> tf.Tensor:
+    """LayerNorm of x + dropout(branch); see `_forward` for the arguments.
+
+    The gradient is explicit: it keeps the inputs, the random bits and two numbers for each state, and computes the rest
+    again. Automatic differentiation would keep six more tensors of the size of the states.
+    """
+
+    @tf.custom_gradient
+    def compute(x, branch, gamma, beta):
+        y, mean, inverse = _forward(x, branch, bits, gamma, beta, rate, epsilon)
+        return y, lambda upstream: _backward(upstream, x, branch, bits, gamma, mean, inverse, rate)
+
+    return compute(x, branch, gamma, beta)
+
+
+def _sum_of(x: tf.Tensor, branch: tf.Tensor | None, bits: tf.Tensor | None, rate: float | None) -> tf.Tensor:
+    """x + dropout(branch), float32."""
+    wide = tf.cast(x, tf.float32)
+    if branch is None:
+        return wide
+    added = tf.cast(branch, tf.float32)
+    return wide + (added if bits is None else added * _kept(bits, rate))
+
+
+@fusion.chain
+def _forward(
+    x: tf.Tensor,
+    branch: tf.Tensor | None,
+    bits: tf.Tensor | None,
+    gamma: tf.Tensor,
+    beta: tf.Tensor,
+    rate: float | None,
+    epsilon: float,
+) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
+    """LayerNorm of x + dropout(branch).
+
+    Args:
+      x, branch: [..., D]; the branch may be None.
+      bits: uint16 [..., D], what dropout drops; None for no dropout.
+      gamma, beta: float32 [D].
+      rate: of the dropout.
+      epsilon: added to the variance.
+
+    Returns:
+      The normalised states [..., D], their means and the inverses of their deviations, float32 [..., 1].
+    """
+    wide = _sum_of(x, branch, bits, rate)
+    mean = tf.reduce_mean(wide, axis=-1, keepdims=True)
+    centred = wide - mean
+    inverse = tf.math.rsqrt(tf.reduce_mean(centred * centred, axis=-1, keepdims=True) + epsilon)
+    return tf.cast(centred * inverse * gamma + beta, x.dtype), mean, inverse
+
+
+@fusion.chain
+def _backward(
+    upstream: tf.Tensor,
+    x: tf.Tensor,
+    branch: tf.Tensor | None,
+    bits: tf.Tensor | None,
+    gamma: tf.Tensor,
+    mean: tf.Tensor,
+    inverse: tf.Tensor,
+    rate: float | None,
+) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor, tf.Tensor]:
+    """The gradients of `_forward` with respect to x, branch, gamma and beta.
+
+    With n the normalised states before gamma and beta, and g = upstream * gamma, that of the sum is
+    (g - mean(g) - n * mean(g * n)) / deviation: what would shift or stretch the states is removed by the norm.
+    """
+    normal = (_sum_of(x, branch, bits, rate) - mean) * inverse
+    upstream = tf.cast(upstream, tf.float32)
+    g = upstream * gamma
+    along = tf.reduce_mean(g * normal, axis=-1, keepdims=True)
+    of_sum = (g - tf.reduce_mean(g, axis=-1, keepdims=True) - normal * along) * inverse
+    of_branch = of_sum if bits is None else of_sum * _kept(bits, rate)
+    axes = list(range(len(x.shape) - 1))
+    of_gamma, of_beta = tf.reduce_sum(upstream * normal, axes), tf.reduce_sum(upstream, axes)
+    return tf.cast(of_sum, x.dtype), tf.cast(of_branch, x.dtype), of_gamma, of_beta
 
 
 class OutputLayer(keras.layers.Layer):

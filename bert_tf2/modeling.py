@@ -147,9 +147,9 @@ class TransformerBlock(keras.layers.Layer):
         """[B, F, D], [B, 1, 1, T] -> [B, F, D]."""
         rate = self.config.hidden_dropout_prob
         attended = self.attention_output(self.attention(states, mask_scores, seeds=seeds))
-        states = self.attention_norm(states + dropout(attended, rate, seeds))
+        states = self.attention_norm(states, attended, rate=rate, seeds=seeds)  # of states + dropout(attended)
         expanded = self.intermediate(states)  # [B, F, I]
-        return self.output_norm(states + dropout(self.output_dense(expanded), rate, seeds))
+        return self.output_norm(states, self.output_dense(expanded), rate=rate, seeds=seeds)
 
 
 class BertOutput(NamedTuple):

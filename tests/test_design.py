@@ -25,6 +25,7 @@ BERT = {
     "records",
     "record_order",
     "shapes",
+    "fusion",
     "layers",
     "modeling",
     "losses",

@@ -11,6 +11,7 @@ import keras
 import tensorflow as tf
 from absl import logging
 
+from bert_tf2 import fusion
 from bert_tf2.support.errors import UserError
 from bert_tf2.training import tpu
 from bert_tf2.training.options import DeviceOptions
@@ -152,18 +153,8 @@ def build_model(strategy: tf.distribute.Strategy, make_model: Callable[[], keras
 
 
 def can_compile(strategy: tf.distribute.Strategy) -> bool:
-    """Whether parts of a step can be compiled by XLA: on a CPU always, on a GPU if the installation has all it needs.
-
-    In a TPU's program, which XLA compiles as a whole, nothing is to be compiled on its own.
-    """
+    """Whether parts of a step can be compiled by XLA. A TPU's program is compiled as a whole."""
     kind = computes_on(strategy)
-    if kind != "GPU":
-        return kind == "CPU"
-    try:
-        with tf.device("GPU:0"):
-            float(tf.function(lambda x: x * x + 1.0, jit_compile=True)(tf.constant(2.0)))
-        return True
-    except tf.errors.OpError as error:
-        reason = " ".join(str(error.message).split())[:200]
-        logging.warning("XLA cannot compile for this GPU, so the optimizer takes longer: %s", reason)
-        return False
+    if kind == "GPU" and not fusion.can_compile():
+        logging.warning("XLA cannot compile for this GPU, so steps take longer; tensorflow[and-cuda] has what it needs")
+    return kind != "TPU" and fusion.can_compile()
