@@ -79,6 +79,7 @@ class Trainer:
         self._strategy = strategy
         self._options = options
         self._variables = checkpoint.trained_variables(model)
+        self._check_batch()
         with strategy.scope():
             self._optimizer = optimization.AdamWeightDecayOptimizer(
                 self._variables, bias_correction=options.adam_bias_correction, fused=can_compile(strategy)
@@ -86,6 +87,16 @@ class Trainer:
             self._loss_scale = LossScale() if options.precision == "float16" else None
         self._folder = checkpoint.CheckpointFolder(options.output_dir, options.keep_checkpoint_max)
         self.global_step = 0
+
+    def _check_batch(self) -> None:
+        """Raises UserError if the parts of a batch would not have the same number of examples."""
+        options, replicas = self._options, self._strategy.num_replicas_in_sync
+        parts = options.gradient_accumulation_steps * (replicas if options.gradient_accumulation_steps > 1 else 1)
+        if options.train_batch_size % parts:
+            raise UserError(
+                f"--train_batch_size={options.train_batch_size} is not divisible by {parts}, which is"
+                f" --gradient_accumulation_steps={options.gradient_accumulation_steps} times {replicas} devices"
+            )
 
     @property
     def _state(self) -> dict[str, tf.Variable]:
@@ -220,8 +231,9 @@ class Trainer:
         seed = fold_in(seed, replica)
         scale = self._loss_scale.value() if self._loss_scale else None
         values, gradients = local_gradients(
-            self._model, self._variables, batch, seed, self._options.length_groups, scale
-        )
+            self._model, self._variables, batch, seed, self._options.length_groups, scale,
+            self._options.gradient_accumulation_steps,
+        )  # fmt: skip
         gradients, norm = reduce_gradients(gradients)
         learning_rate = optimization.learning_rate_at(
             step, self._options.learning_rate, self._options.num_train_steps, self._options.num_warmup_steps

@@ -96,6 +96,12 @@ class OptimizerOptions(Options):
     train_batch_size: int = setting(
         "Examples per training step, over all devices.", 32, group=TRAINING, low=1, memory=("do_train",)
     )
+    gradient_accumulation_steps: int = setting(
+        "Compute the batch of a step in this many parts, one after the other, to save memory; the update is the same.",
+        1,
+        group=TRAINING,
+        low=1,
+    )
     learning_rate: float = setting("The highest learning rate of the schedule.", 5e-5, group=TRAINING, low=0.0)
     save_checkpoints_steps: int = setting(
         "Steps between two checkpoints; 0 saves only at the end.", 1000, group=TRAINING, low=0
