@@ -24,6 +24,7 @@ from bert_tf2.training.options import (
     EvaluationOptions,
     LogOptions,
     ModelOptions,
+    PrecisionOptions,
     TrainingOptions,
     VocabularyOptions,
     sequence_length,
@@ -244,7 +245,7 @@ class PretrainingOptions(EvaluationOptions, CaseOptions, TrainingOptions):
 
 
 @options
-class MaskedLMOptions(VocabularyOptions, ModelOptions):
+class MaskedLMOptions(VocabularyOptions, PrecisionOptions, ModelOptions):
     """Fills in blanks: the most probable words for every [MASK] in sentences, by a pretrained BERT.
 
     Example:

@@ -28,6 +28,7 @@ from bert_tf2.pretraining.options import MaskedLMOptions
 from bert_tf2.support import files
 from bert_tf2.support.errors import UserError
 from bert_tf2.training.devices import build_model, create_strategy
+from bert_tf2.training.options import POLICIES, DeviceOptions
 from bert_tf2.weights import names, provenance
 
 MASK = "[MASK]"
@@ -89,7 +90,7 @@ def run(options: MaskedLMOptions) -> None:
     config = BertConfig.from_json_file(options.bert_config_file)
     tokenizer = _load_tokenizer(options, config)
     name, lines = _open(options)
-    model = load_model(config, options.init_checkpoint)
+    model = load_model(config, options.init_checkpoint, options.precision)
     batch_size = options.batch_size
     if at_terminal := name == _STANDARD_INPUT and sys.stdin.isatty():
         print(f"Type a sentence with {MASK} and press Enter; Ctrl-D ends.", file=sys.stderr, flush=True)
@@ -113,8 +114,10 @@ def _check_size(tokenizer: tokenization.FullTokenizer, config: BertConfig, name:
     check_vocab_size(name, size, config.vocab_size, exact=True)
 
 
-def load_model(config: BertConfig, init_checkpoint: str) -> heads.PretrainingModel:
+def load_model(config: BertConfig, init_checkpoint: str, precision: str = "float32") -> heads.PretrainingModel:
     """Returns a model with the weights of a checkpoint, of any kind that sources.open_weights supports.
+
+    `precision` is a key of training.options.POLICIES.
 
     Raises:
       UserError: the checkpoint does not exist, does not match the configuration, or has no masked-LM head. (A randomly
@@ -122,7 +125,9 @@ def load_model(config: BertConfig, init_checkpoint: str) -> heads.PretrainingMod
     """
     source = checkpoint.open_weights(init_checkpoint)
     check_head(source.path, source.shapes)
-    model = build_model(create_strategy(several=False), lambda: heads.PretrainingModel(config), _FRESH_WEIGHTS_SEED)
+    strategy = create_strategy(DeviceOptions(precision=precision), several=False)
+    dtype = POLICIES[precision]
+    model = build_model(strategy, lambda: heads.PretrainingModel(config, dtype=dtype), _FRESH_WEIGHTS_SEED)
     logging.info(checkpoint.initialize(model, source.path))
     return model
 
