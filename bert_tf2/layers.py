@@ -142,8 +142,7 @@ def _kept(bits: tf.Tensor, rate: float) -> tf.Tensor:
     return tf.cast(bits >= tf.constant(dropped, tf.uint16), tf.float32) * (_LEVELS / (_LEVELS - dropped))
 
 
-@tf.custom_gradient
-def class_scores(states: tf.Tensor, weights: tf.Tensor) -> tf.Tensor:
+def class_scores(states: tf.Tensor, weights: tf.Tensor | tf.Variable) -> tf.Tensor:
     """The product of the output layers, in float32 for every dtype of the states.
 
     Near 8, bfloat16 numbers are 0.06 apart: rounded logits would tie answers and blur losses. The gradients have the
@@ -156,7 +155,12 @@ def class_scores(states: tf.Tensor, weights: tf.Tensor) -> tf.Tensor:
     Returns:
       float32 [M, L], states @ weights^T.
     """
+    # As a tensor: tf.custom_gradient refuses variables that several replicas have.
+    return _class_scores(states, tf.convert_to_tensor(weights))
 
+
+@tf.custom_gradient
+def _class_scores(states: tf.Tensor, weights: tf.Tensor) -> tf.Tensor:
     def gradient(upstream: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
         upstream = tf.cast(upstream, states.dtype)
         of_states = tf.matmul(upstream, tf.cast(weights, states.dtype))
@@ -207,7 +211,7 @@ class LayerNorm(keras.layers.Layer):
         bits = None
         if branch is not None and seeds is not None and rate:
             bits = _random_bits(tf.shape(branch), seeds())
-        gamma, beta = self.gamma.value, self.beta.value
+        gamma, beta = tf.convert_to_tensor(self.gamma.value), tf.convert_to_tensor(self.beta.value)
         if branch is None:
             return _normalize(x, gamma, beta, self.epsilon)
         return _add_and_normalize(x, branch, gamma, beta, bits, rate, self.epsilon)

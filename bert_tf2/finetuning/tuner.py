@@ -58,7 +58,7 @@ class FineTuner:
             provenance.check_output_dir(options.output_dir, self.config)
         self.model = None
         self.global_step: int | None = None
-        self._strategy = create_strategy(options)
+        self._strategy = None  # see make_model
         self._runner: Runner | None = None
         self._held = contextlib.ExitStack()
 
@@ -81,6 +81,7 @@ class FineTuner:
         files.make_directory(options.output_dir)
         if options.do_train:
             self._held.enter_context(output_lock.training_in(options.output_dir))
+        self._strategy = create_strategy(options)
         self.model = build_model(self._strategy, lambda: make(POLICIES[options.precision]), options.random_seed)
         self._runner = Runner(self.model, self._strategy)
         folder = options.output_dir if options.do_train else folder_of_weights(options)

@@ -246,9 +246,9 @@ def test_every_step_drops_other_values_and_the_seed_decides(tmp_path):
         settings = {"random_seed": seed, "learning_rate": 0.0, "save_checkpoints_steps": 1}
         train(folder, 3, init=init, config={"hidden_dropout_prob": 0.2}, **settings)
         slots[seed] = [checkpoint.Checkpoint(f"{folder}/model.ckpt-{step}").get(bias) for step in (1, 3)]
-    assert np.abs(slots[1][0] - slots[2][0]).max() > 1e-3
+    assert np.abs(slots[1][0] - slots[2][0]).max() > 1e-4
     # The weights stand still, so were every step to drop the same, m would be the first gradient times 1 - 0.9^3.
-    assert np.abs(slots[1][0] / 0.1 - slots[1][1] / (1 - 0.9**3)).max() > 1e-3
+    assert np.abs(slots[1][0] / 0.1 - slots[1][1] / (1 - 0.9**3)).max() > 1e-4
 
 
 @pytest.mark.slow
