@@ -51,6 +51,7 @@ setuptools.setup(
         "sentences": ["sentencex>=1.0.32"],  # create_pretraining_data.py --input_format=text and jsonl
         # create_pretraining_data.py --runner; with [gcp], [aws] or [azure] behind it for files there.
         "beam": ["apache-beam>=2.70"],
+        "gpu": ["tensorflow[and-cuda]>=2.20,<2.22"],  # TensorFlow with NVIDIA's libraries; never tried here
         "plot": ["matplotlib"],  # inspect_records.py --plot
         # For the comparisons in tests/test_interop.py; the CPU build of torch is enough.
         "interop": ["torch==2.13.0", "transformers"],
