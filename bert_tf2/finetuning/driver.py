@@ -17,12 +17,12 @@ from absl import logging
 
 from bert_tf2 import checkpoint, records
 from bert_tf2.config import BertConfig
-from bert_tf2.finetuning.best import best_folder, folder_of_weights
 from bert_tf2.finetuning.options import FineTuneOptions
 from bert_tf2.finetuning.tuner import FineTuner
 from bert_tf2.support import console, files
 from bert_tf2.support.errors import UserError
 from bert_tf2.tokenization import FullTokenizer
+from bert_tf2.training.best import best_folder, folder_of_weights
 from bert_tf2.training.monitor import write_eval_results
 from bert_tf2.training.options import PRECISION_OF_EXPORT, OptimizerOptions
 from bert_tf2.weights import sources
@@ -264,7 +264,7 @@ class _Call:
     def _export(self, export: Export) -> str:
         """Exports the weights that evaluation and prediction use."""
         options = self._options
-        from_folder = folder_of_weights(options)
+        from_folder = folder_of_weights(options.output_dir)
         return export(
             task=self._task.export_as,
             init_checkpoint=checkpoint.weights_in_use(from_folder, options.init_checkpoint).path,
@@ -280,8 +280,8 @@ class _Call:
         options = self._options
         trained = checkpoint.latest_checkpoint(options.output_dir) if options.do_train else None
         paths = [trained] if trained else []
-        if trained and options.eval_steps and files.exists(os.path.join(best_folder(options), "checkpoint")):
-            paths.append(best_folder(options))
+        if trained and options.eval_steps and files.exists(os.path.join(best_folder(options.output_dir), "checkpoint")):
+            paths.append(best_folder(options.output_dir))
         paths += [os.path.join(options.output_dir, name) for name in written]
         paths += [exported] if exported else []
         first = next(iter(scores.values()), None)

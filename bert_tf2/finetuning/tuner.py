@@ -12,10 +12,10 @@ from absl import logging
 
 from bert_tf2 import checkpoint, records
 from bert_tf2.config import BertConfig
-from bert_tf2.finetuning.best import Best, best_folder, folder_of_weights
 from bert_tf2.finetuning.options import FineTuneOptions
 from bert_tf2.support import files, output_lock, progress, settings
 from bert_tf2.support.errors import UserError
+from bert_tf2.training.best import Best, best_folder, folder_of_weights
 from bert_tf2.training.devices import build_model, computes_on, create_strategy
 from bert_tf2.training.loop import Trainer, start_from
 from bert_tf2.training.monitor import hyperparameters
@@ -84,7 +84,7 @@ class FineTuner:
         self._strategy = create_strategy(options)
         self.model = build_model(self._strategy, lambda: make(POLICIES[options.precision]), options.random_seed)
         self._runner = Runner(self.model, self._strategy)
-        folder = options.output_dir if options.do_train else folder_of_weights(options)
+        folder = options.output_dir if options.do_train else folder_of_weights(options.output_dir)
         self.global_step = start_from(self.model, folder, options.init_checkpoint, will_train=options.do_train)
 
     def output_file(self, name: str) -> str:
@@ -104,7 +104,7 @@ class FineTuner:
         """Writes label_map.json next to all weights that the training will write."""
         save_label_map(self.options.output_dir, label_map)
         if self.options.eval_steps:
-            save_label_map(best_folder(self.options), label_map)
+            save_label_map(best_folder(self.options.output_dir), label_map)
 
     def _sizes(self, num_labels: int) -> dict[str, int]:
         return {
@@ -152,7 +152,7 @@ class FineTuner:
         begun = checkpoint.latest_checkpoint(options.output_dir) is not None
         if begun:
             trainer.start()  # loads the weights again, with the optimizer's slots
-        best = Best(options, begun) if measure and options.eval_steps else None
+        best = Best(options.output_dir, begun, options.patience) if measure and options.eval_steps else None
         for folder in [options.output_dir, *([best.folder] if best else [])]:
             provenance.write(folder, self.config, self.tokenizer, options.vocab_file)
         if best is None or not best.given_up:

@@ -203,7 +203,7 @@ class PretrainingOptions(EvaluationOptions, CaseOptions, TrainingOptions):
     """
 
     any_of = ("do_train", "do_eval", "do_export")
-    needs = (("do_export", "vocab_file"),)
+    needs = (("do_export", "vocab_file"), ("eval_steps", "eval_input_file"))
 
     input_file: str = setting(
         "TFRecord files of pretraining examples: names and globs, separated by commas.", group=DATA, reads=True
@@ -234,13 +234,33 @@ class PretrainingOptions(EvaluationOptions, CaseOptions, TrainingOptions):
         group=MODEL,
         reads=True,
     )
-    do_eval: bool = setting("Evaluate on the same records, after training if do_train is set.", False, group=TO_DO)
+    do_eval: bool = setting(
+        "Evaluate on eval_input_file or else on the same records, after training if do_train is set.",
+        False,
+        group=TO_DO,
+    )
+    eval_input_file: str | None = setting(
+        "Records to evaluate on that are not trained on: names and globs, separated by commas.",
+        None,
+        group=EVALUATION,
+        reads=True,
+    )
+    eval_steps: int = setting(
+        "While training, evaluate on eval_input_file every N steps and at the end, and keep the weights with the lowest"
+        " masked_lm_loss in output_dir/best; 0 disables this.",
+        0,
+        group=EVALUATION,
+        low=0,
+    )
     num_train_steps: int = setting("Total number of training steps.", 100000, group=TRAINING, low=1)
     num_warmup_steps: int = setting(
         "Number of steps in which the learning rate rises from 0.", 10000, group=TRAINING, low=0
     )
     max_eval_steps: int = setting(
-        "Number of batches to evaluate; the records repeat if there are fewer.", 100, group=EVALUATION, low=1
+        "Number of batches to evaluate; without eval_input_file, the records repeat if there are fewer.",
+        100,
+        group=EVALUATION,
+        low=1,
     )
 
 

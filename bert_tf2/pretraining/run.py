@@ -8,6 +8,7 @@ import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import numpy as np
+import tensorflow as tf
 from absl import logging
 
 from bert_tf2 import checkpoint, heads, records, tokenization
@@ -16,9 +17,10 @@ from bert_tf2.pretraining import dynamic_masking
 from bert_tf2.pretraining.options import PretrainingOptions
 from bert_tf2.support import console, files, output_lock, progress, settings
 from bert_tf2.support.errors import UserError, and_more
+from bert_tf2.training.best import Best, best_folder
 from bert_tf2.training.devices import build_model, create_strategy
 from bert_tf2.training.loop import Trainer, start_from
-from bert_tf2.training.monitor import hyperparameters, write_eval_results
+from bert_tf2.training.monitor import hyperparameters, write_eval_results, write_scalars
 from bert_tf2.training.options import POLICIES, PRECISION_OF_EXPORT, TrainOptions
 from bert_tf2.training.runner import Runner
 from bert_tf2.weights import names, provenance
@@ -52,8 +54,9 @@ def run(options: PretrainingOptions, export: Callable[..., str] | None = None) -
 def _tell_summary(options: PretrainingOptions, results: Mapping[str, float] | None, exported: Sequence[str]) -> None:
     trained = checkpoint.latest_checkpoint(options.output_dir)
     written = [trained] if options.do_train and trained else []
+    written += [best_folder(options.output_dir)] if options.do_train and options.eval_steps else []
     written += [os.path.join(options.output_dir, "eval_results.txt")] if results else []
-    names = ("loss", "masked_lm_accuracy", "next_sentence_accuracy")
+    names = ("loss", "masked_lm_accuracy", "masked_lm_perplexity", "next_sentence_accuracy")
     beside = os.path.join(os.path.dirname(options.bert_config_file), "vocab.txt")
     console.summary(
         [*written, *exported],
@@ -88,10 +91,12 @@ def _train_and_evaluate(options: PretrainingOptions) -> dict[str, float] | None:
     tokenizer = _load_tokenizer(options, config, weights)
     if options.do_train:
         provenance.check_output_dir(options.output_dir, config)
-    source = _Source(options, config, tokenizer)
+    sources = {"training": _Source(options, config, tokenizer, options.input_file)}
+    if options.eval_input_file:
+        sources["held_out"] = _Source(options, config, tokenizer, options.eval_input_file)
     files.make_directory(options.output_dir)
     with output_lock.training_in(options.output_dir) if options.do_train else contextlib.nullcontext():
-        return _compute(options, config, source, weights, tokenizer)
+        return _compute(options, config, sources, weights, tokenizer)
 
 
 def _check_objective(options: PretrainingOptions, weights: Weights | None) -> None:
@@ -136,13 +141,16 @@ def _load_tokenizer(
 def _compute(
     options: PretrainingOptions,
     config: BertConfig,
-    source: _Source,
+    sources: Mapping[str, _Source],
     weights: Weights | None,
     tokenizer: tokenization.FullTokenizer | None,
 ) -> dict[str, float] | None:
     strategy = create_strategy(options)
     model = build_model(strategy, lambda: _make_model(options, config, weights), options.random_seed)
-    global_step = _train(model, strategy, source, options, tokenizer) if options.do_train else None
+    evaluation = _Evaluation(options, model, strategy, sources)
+    global_step = (
+        _train(model, strategy, sources["training"], options, tokenizer, evaluation) if options.do_train else None
+    )
     if not options.do_eval:
         return None
     masked_words_only = False
@@ -155,8 +163,7 @@ def _compute(
             options.init_checkpoint,
             may_lack=tuple(row.reference for row in _OF_NEXT_SENTENCE),
         )
-    batches = Runner(model, strategy).run(source.for_evaluation(), explain=source.find_fault)
-    results = evaluation_results(_counted(batches, options.max_eval_steps))
+    results = evaluation.results()
     if masked_words_only:
         logging.warning("%s: has no head for next sentences: the results are of masked words only", weights.path)
         results = {name: value for name, value in results.items() if name.startswith("masked_lm_")}
@@ -165,12 +172,68 @@ def _compute(
     return results
 
 
-class _Source:
-    """The records of one call, with masks or without."""
+class _Evaluation:
+    """Evaluates a model, also while it is trained: on the records that are held out if there are any."""
 
-    def __init__(self, options: PretrainingOptions, config: BertConfig, tokenizer: tokenization.FullTokenizer | None):
+    def __init__(
+        self, options: PretrainingOptions, model, strategy: tf.distribute.Strategy, sources: Mapping[str, _Source]
+    ):
+        self._options, self._model = options, model
+        self._is_held_out = "held_out" in sources
+        self._source = sources["held_out" if self._is_held_out else "training"]
+        self._runner = Runner(model, strategy)
+        self._best: Best | None = None
+        self._data = None
+
+    def begin(self, begun: bool) -> Callable[[int], bool] | None:
+        """What a training calls after every eval_steps steps; None if there are no evaluations.
+
+        Args:
+          begun: whether the training continues.
+
+        Raises:
+          UserError: the records are invalid, which is better known before the training, or there are none.
+        """
+        if not self._options.eval_steps:
+            return None
+        self._best = Best(self._options.output_dir, begun)
+        self._read()
+        return self._look
+
+    def _read(self):
+        if self._data is None:
+            self._data = self._source.held_out() if self._is_held_out else self._source.for_evaluation()
+        return self._data
+
+    def results(self) -> dict[str, float]:
+        """See evaluation_results; with `masked_lm_perplexity`, e^masked_lm_loss, for records that are held out."""
+        batches = self._runner.run(self._read(), explain=self._source.find_fault)
+        results = evaluation_results(_counted(batches, self._options.max_eval_steps))
+        if self._is_held_out:
+            results["masked_lm_perplexity"] = _as_float32(np.exp(results["masked_lm_loss"]))
+        return results
+
+    def _look(self, step: int) -> bool:
+        results = self.results()
+        write_scalars(os.path.join(self._options.output_dir, "eval"), step, results)
+        shown = ", ".join(f"{name} {value:.4f}" for name, value in results.items())
+        logging.info("step %d, held out: %s", step, shown)
+        # Higher is better: the mean logarithm of the probability of the right word.
+        return self._best.look(self._model, step, "masked_lm_log_likelihood", -float(results["masked_lm_loss"]))
+
+
+class _Source:
+    """Records, with masks or without."""
+
+    def __init__(
+        self,
+        options: PretrainingOptions,
+        config: BertConfig,
+        tokenizer: tokenization.FullTokenizer | None,
+        input_file: str,
+    ):
         self._options = options
-        self._paths = files.match_files(options.input_file)
+        self._paths = files.match_files(input_file)
         self._kind = dynamic_masking.find_kind(self._paths)
         self._has_masks = self._kind is records.PRETRAINING
         if self._has_masks and options.objective == "mlm":
@@ -202,7 +265,7 @@ class _Source:
         dynamic_masking.check_vocabulary(self._paths, self._vocabulary, self._options.vocab_file)
         logging.info("The records hold no masks: they are drawn now, other ones in each pass")
 
-    def _read(self, batch_size: int, shuffle_seed: int | None, global_step: int):
+    def _read(self, batch_size: int, shuffle_seed: int | None, global_step: int, *, repeat: bool = True):
         transform = None
         if not self._has_masks:
             options = self._options
@@ -219,8 +282,8 @@ class _Source:
             self._sizes,
             batch_size,
             shuffle_seed=shuffle_seed,
-            repeat=True,
-            drop_remainder=True,
+            repeat=repeat,
+            drop_remainder=repeat,
             transform=transform,
         )
 
@@ -232,6 +295,17 @@ class _Source:
         """The records in order, repeated without end as in the reference: max_eval_steps limits the evaluation."""
         return self._read(self._options.eval_batch_size, None, 0)
 
+    def held_out(self):
+        """The records in order, once.
+
+        Raises:
+          UserError: there is none.
+        """
+        data = self._read(self._options.eval_batch_size, None, 0, repeat=False)
+        if next(iter(data), None) is None:
+            raise UserError(f"{', '.join(self._paths)}: no records to evaluate on; give others to --eval_input_file")
+        return data
+
     def find_fault(self) -> UserError | None:
         return records.find_fault(self._paths, self._kind, self._sizes)
 
@@ -242,14 +316,18 @@ def _train(
     source: _Source,
     options: PretrainingOptions,
     tokenizer: tokenization.FullTokenizer | None,
+    evaluation: _Evaluation,
 ) -> int:
     train_options = TrainOptions(**settings.shared(options, TrainOptions), texts=hyperparameters(options))
     trainer = Trainer(model, strategy, train_options)
     logging.info("Training in batches of %d examples: %d steps", options.train_batch_size, options.num_train_steps)
     global_step = trainer.start(options.init_checkpoint)
     batches = source.for_training(global_step)  # looks at the records, before anything is in output_dir
+    evaluate = evaluation.begin(checkpoint.latest_checkpoint(options.output_dir) is not None)
     provenance.write(options.output_dir, model.config, tokenizer, options.vocab_file)
-    return trainer.train(batches, explain=source.find_fault)
+    if evaluate:
+        provenance.write(best_folder(options.output_dir), model.config, tokenizer, options.vocab_file)
+    return trainer.train(batches, explain=source.find_fault, evaluate=evaluate, eval_steps=options.eval_steps)
 
 
 def _counted(batches: Iterable[Mapping[str, np.ndarray]], count: int) -> Iterable[Mapping[str, np.ndarray]]:

@@ -7,7 +7,6 @@ import json
 import pathlib
 import shutil
 import socket
-import types
 
 import pytest
 import tensorflow as tf
@@ -17,10 +16,10 @@ from bad_calls import arguments, check, folder, write_records
 from bert_tf2 import records
 from bert_tf2.config import BertConfig
 from bert_tf2.finetuning import classification, extract_features, squad
-from bert_tf2.finetuning.best import Best
 from bert_tf2.finetuning.classification import tasks as classification_tasks
 from bert_tf2.support.errors import UserError
 from bert_tf2.training import tpu
+from bert_tf2.training.best import Best
 
 __all__ = ["folder"]  # the fixture
 
@@ -141,7 +140,7 @@ SEEN = {"measure": "f1", "value": 0.5, "step": 4, "last_step": 4, "evaluations_s
 def best(out: pathlib.Path, text: str) -> Best:
     (out / "best").mkdir(parents=True, exist_ok=True)
     (out / "best" / "measure.json").write_text(text)
-    return Best(types.SimpleNamespace(output_dir=str(out), patience=0), begun=True)
+    return Best(str(out), begun=True)
 
 
 @pytest.mark.parametrize(
@@ -166,13 +165,13 @@ def test_a_broken_measure_says_how_to_go_on_without_loss(text, reason, tmp_path)
     assert reason in str(caught.value) and str(caught.value).startswith(f"{tmp_path}/best/measure.json: ")
     assert f"mv {tmp_path}/best {tmp_path}/best.old" in str(caught.value)
     shutil.move(tmp_path / "best", tmp_path / "best.old")
-    assert not Best(types.SimpleNamespace(output_dir=str(tmp_path), patience=0), begun=True).found
+    assert not Best(str(tmp_path), begun=True).found
 
 
 def test_no_evaluation_gave_a_number(tmp_path):
     for value in (None, float("-inf")):  # the second was written until now
         assert not best(tmp_path, json.dumps({**SEEN, "measure": None, "value": value})).found
-    seen = Best(types.SimpleNamespace(output_dir=str(tmp_path), patience=0), begun=True)
+    seen = Best(str(tmp_path), begun=True)
     seen.look(None, 6, "f1", float("nan"))
     assert json.loads((tmp_path / "best" / "measure.json").read_text(), parse_constant=pytest.fail)["value"] is None
 

@@ -9,30 +9,29 @@ import numpy as np
 from absl import logging
 
 from bert_tf2 import checkpoint
-from bert_tf2.finetuning.options import FineTuneOptions
 from bert_tf2.support import files
 from bert_tf2.support.errors import UserError
 from bert_tf2.training.monitor import write_scalars
 from bert_tf2.training.options import MOST_STEPS
 
 
-def best_folder(options: FineTuneOptions) -> str:
-    return os.path.join(options.output_dir, "best")
+def best_folder(output_dir: str) -> str:
+    return os.path.join(output_dir, "best")
 
 
-def folder_of_weights(options: FineTuneOptions) -> str:
+def folder_of_weights(output_dir: str) -> str:
     """The folder of the trained weights: the best ones, unless the training continued without an evaluation."""
-    newest = checkpoint.latest_checkpoint(options.output_dir)
-    best = Best(options, begun=newest is not None)
+    newest = checkpoint.latest_checkpoint(output_dir)
+    best = Best(output_dir, begun=newest is not None)
     up_to_date = best.found and best.last_step >= checkpoint.Checkpoint(newest).global_step
-    return best.folder if up_to_date else options.output_dir
+    return best.folder if up_to_date else output_dir
 
 
 def _is_count(value: object) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < MOST_STEPS
 
 
-_LARGEST_MEASURE = 1e9  # all measures are shares or percentages
+_LARGEST_MEASURE = 1e9  # all measures are shares, percentages or logarithms
 
 
 def _is_measure(value: object) -> bool:
@@ -56,13 +55,22 @@ class Best:
     `measure.json` next to the weights holds the results so far, for a resumed training and for later calls.
     """
 
-    def __init__(self, options: FineTuneOptions, begun: bool):
-        """`begun`: whether output_dir contains a training. If not, weights in the folder are those of a deleted one."""
-        self.folder = best_folder(options)
-        self._patience = options.patience
+    def __init__(self, output_dir: str, begun: bool, patience: int = 0):
+        """Reads the results so far.
+
+        Args:
+          output_dir: the folder of the training.
+          begun: whether it contains a training. If not, weights in the folder are those of a deleted one.
+          patience: the number of evaluations without improvement after which to stop; 0 for no limit.
+
+        Raises:
+          UserError: the results cannot be read.
+        """
+        self.folder = best_folder(output_dir)
+        self._patience = patience
         self._file = os.path.join(self.folder, "measure.json")
         self._seen = {"measure": None, "value": -np.inf, "step": 0, "last_step": 0, "evaluations_since": 0}
-        self._events = os.path.join(options.output_dir, "eval")
+        self._events = os.path.join(output_dir, "eval")
         if begun and files.exists(self._file):
             self._seen = self._read()
 

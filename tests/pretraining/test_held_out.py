@@ -1,0 +1,95 @@
+"""Evaluation of pretraining on records that are not trained on: --eval_input_file and --eval_steps."""
+
+import json
+import math
+
+import numpy as np
+import pytest
+from pretraining_text import VOCABULARY
+from small_models import tiny_config
+from tensorboard.backend.event_processing import event_accumulator
+from unmasked_data import LENGTH, PREDICTIONS, make
+
+from bert_tf2 import checkpoint
+from bert_tf2.pretraining import run as pretraining
+from bert_tf2.pretraining.options import PretrainingOptions
+from bert_tf2.support.errors import UserError
+from bert_tf2.support.settings import WrongSetting
+
+
+@pytest.fixture
+def options(tmp_path):
+    """Makes options for a new output folder; the two files have different examples."""
+    config = tiny_config(vocab_size=len(VOCABULARY), max_position_embeddings=LENGTH)
+    (tmp_path / "config.json").write_text(config.to_json_string())
+    for name, seed in (("training", 1), ("held_out", 2)):
+        make(tmp_path, name, dynamic_masking=False, seed=seed)
+
+    def made(name="run", **changes) -> PretrainingOptions:
+        settings = {
+            "input_file": f"{tmp_path}/training", "eval_input_file": f"{tmp_path}/held_out", "do_train": True,
+            "train_batch_size": 4, "eval_batch_size": 16, "num_train_steps": 6, "num_warmup_steps": 1,
+            "learning_rate": 1e-2, "save_checkpoints_steps": 10, **changes,
+        }  # fmt: skip
+        return PretrainingOptions(
+            bert_config_file=str(tmp_path / "config.json"), output_dir=str(tmp_path / name), max_seq_length=LENGTH,
+            max_predictions_per_seq=PREDICTIONS, **settings,
+        )  # fmt: skip
+
+    return made
+
+
+def test_the_best_weights_are_kept_and_a_training_goes_on(options, tmp_path, log_lines):
+    results = pretraining.run(options(eval_steps=2, do_eval=True))
+    assert results["masked_lm_perplexity"] == pytest.approx(math.exp(results["masked_lm_loss"]), rel=1e-5)
+    told = [line for line in log_lines if ", held out: " in line]
+    assert [line.split(",")[0] for line in told] == ["step 2", "step 4", "step 6"]
+    seen = json.loads((tmp_path / "run" / "best" / "measure.json").read_text())
+    assert seen["last_step"] == 6 and seen["measure"] == "masked_lm_log_likelihood"
+    best = pretraining.run(options("run/best", do_train=False, do_eval=True))
+    assert best["global_step"] == seen["step"]
+    assert -best["masked_lm_loss"] == pytest.approx(seen["value"], rel=1e-5)
+    events = event_accumulator.EventAccumulator(str(tmp_path / "run" / "eval")).Reload()
+    names = set(events.Tags()["tensors"])
+    assert {"masked_lm_loss", "masked_lm_accuracy", "masked_lm_perplexity", "next_sentence_loss"} <= names
+    pretraining.run(options(eval_steps=2, num_train_steps=8))
+    again = json.loads((tmp_path / "run" / "best" / "measure.json").read_text())
+    assert again["last_step"] == 8 and again["value"] >= seen["value"]
+    assert checkpoint.Checkpoint(str(tmp_path / "run")).global_step == 8
+
+
+def test_the_evaluation_reads_the_held_out_records_once(options, monkeypatch):
+    read = []
+    compute = pretraining.evaluation_results
+    monkeypatch.setattr(pretraining, "evaluation_results", lambda batches: compute(read_by(batches, read)))
+    held_out = pretraining.run(options(do_eval=True))
+    rows = sum(read)
+    assert 0 < rows < 100 * 16 and rows % 16  # not a whole number of batches
+    del read[:]
+    same = pretraining.run(options(do_train=False, do_eval=True, eval_batch_size=5))
+    assert sum(read) == rows
+    for name in ("masked_lm_loss", "masked_lm_accuracy", "next_sentence_loss"):
+        np.testing.assert_allclose(same[name], held_out[name], rtol=1e-4)
+
+
+def read_by(batches, read):
+    for batch in batches:
+        read.append(len(batch["input_ids"]))
+        yield batch
+
+
+def test_without_held_out_records_nothing_changes(options, tmp_path):
+    results = pretraining.run(options(eval_input_file=None, do_eval=True, max_eval_steps=3))
+    assert "masked_lm_perplexity" not in results and not (tmp_path / "run" / "best").exists()
+
+
+def test_what_is_refused(options, tmp_path):
+    with pytest.raises(WrongSetting, match="eval_input_file"):
+        options(eval_input_file=None, eval_steps=2)
+    (tmp_path / "empty").write_bytes(b"")
+    with pytest.raises(UserError, match=r"empty: no records to evaluate on; give others to --eval_input_file"):
+        pretraining.run(options(eval_steps=2, eval_input_file=f"{tmp_path}/empty"))
+    longer = make(tmp_path, "longer", dynamic_masking=False, max_seq_length=LENGTH + 8)
+    with pytest.raises(UserError, match=r"longer, record 1: was made for max_seq_length"):
+        pretraining.run(options("other", eval_steps=2, eval_input_file=longer))
+    assert not checkpoint.latest_checkpoint(str(tmp_path / "other"))
