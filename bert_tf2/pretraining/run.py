@@ -22,7 +22,7 @@ from bert_tf2.training.devices import build_model, create_strategy
 from bert_tf2.training.loop import Trainer, start_from
 from bert_tf2.training.monitor import hyperparameters, write_eval_results, write_scalars
 from bert_tf2.training.options import POLICIES, PRECISION_OF_EXPORT, TrainOptions
-from bert_tf2.training.runner import Runner
+from bert_tf2.training.runner import Runner, explained
 from bert_tf2.weights import names, provenance
 from bert_tf2.weights.base import Weights
 
@@ -302,8 +302,10 @@ class _Source:
           UserError: there is none.
         """
         data = self._read(self._options.eval_batch_size, None, 0, repeat=False)
-        if next(iter(data), None) is None:
-            raise UserError(f"{', '.join(self._paths)}: no records to evaluate on; give others to --eval_input_file")
+        with explained(self.find_fault):
+            first = next(iter(data), None)
+        if first is None:
+            raise UserError(f"{and_more(self._paths, 8)}: no records to evaluate on; give others to --eval_input_file")
         return data
 
     def find_fault(self) -> UserError | None:

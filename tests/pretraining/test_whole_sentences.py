@@ -17,7 +17,6 @@ from bert_tf2.pretraining import (
     example_files,
     inspect_records,
     record_checks,
-    shard_workers,
     sharded,
     whole_sentences,
 )
@@ -149,21 +148,6 @@ def test_shares_of_masks(tmp_path):
     each = np.bincount(positions.ravel(), minlength=102)
     assert each[0] == each[101] == 0
     assert abs(each[1:101] - 900).max() < 4.5 * (6000 * 0.15 * 0.85) ** 0.5
-
-
-@pytest.fixture
-def in_process(monkeypatch):
-    """Makes shards in this process; a list of their numbers."""
-    made = []
-
-    def make(wanted, setup, num_workers):
-        for shard in wanted:
-            tokenizer = shard_workers.FullTokenizer(setup.options.vocab_file, setup.do_lower_case)
-            yield shard, shard_workers.make_shard(shard, tokenizer, setup.options)
-            made.append(shard.number)
-
-    monkeypatch.setattr(shard_workers, "make", make)
-    return made
 
 
 def test_a_shard_is_an_unsharded_run_on_its_text(tmp_path, in_process):
