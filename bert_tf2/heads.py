@@ -35,7 +35,7 @@ from bert_tf2.losses import (
     gather_indexes,
     get_masked_lm_output,
     get_next_sentence_output,
-    masked_lm_loss_term,
+    masked_lm_term,
     mean_term,
     multi_label_loss,
 )
@@ -186,26 +186,23 @@ class MaskedLMModel(_Model):
         logits = self.masked_lm(states, self.bert.get_embedding_table())
         return tf.reshape(logits, [*get_shape_list(batch["masked_lm_positions"]), self.config.vocab_size])
 
-    def _masked_words(self, batch: Batch, output: modeling.BertOutput):
-        """See losses.get_masked_lm_output."""
-        return get_masked_lm_output(
-            self.masked_lm,
-            output.sequence_output,
-            self.bert.get_embedding_table(),
-            batch["masked_lm_positions"],
-            batch["masked_lm_ids"],
-            batch["masked_lm_weights"],
-        )
+    def _words(self, batch: Batch, output: modeling.BertOutput) -> tuple:
+        """The arguments of losses.get_masked_lm_output."""
+        table = self.bert.get_embedding_table()
+        features = (batch[f"masked_lm_{name}"] for name in ("positions", "ids", "weights"))
+        return self.masked_lm, output.sequence_output, table, *features
+
+    def _word_term(self, batch: Batch, output: modeling.BertOutput) -> LossTerm:
+        return masked_lm_term(*self._words(batch, output), only_real=self.bert.unpad != "none")
 
     def loss_terms(self, batch: Batch, dropout_seed: tf.Tensor) -> list[LossTerm]:
         self.check(batch, "masked_lm_positions", "masked_lm_ids", "masked_lm_weights")
-        _, word_loss, _ = self._masked_words(batch, self.encode(batch, True, dropout_seed))
-        return [masked_lm_loss_term(word_loss, batch["masked_lm_weights"])]
+        return [self._word_term(batch, self.encode(batch, True, dropout_seed))]
 
     def outputs(self, batch: Batch) -> dict[str, tf.Tensor]:
         """For the metrics, per prediction [B, P]: `masked_lm_example_loss` and `masked_lm_predictions`."""
         self.check(batch, "masked_lm_positions", "masked_lm_ids", "masked_lm_weights")
-        _, word_loss, log_probs = self._masked_words(batch, self.encode(batch))
+        _, word_loss, log_probs = get_masked_lm_output(*self._words(batch, self.encode(batch)))
         return _word_outputs(batch, word_loss, log_probs)
 
 
@@ -233,25 +230,26 @@ class PretrainingModel(MaskedLMModel):
             2, config.hidden_size, config.initializer_range, name="next_sentence", dtype=self.dtype_policy
         )
 
-    def _predictions(self, batch: Batch, training: bool, dropout_seed: tf.Tensor | None):
+    def _check_labels(self, batch: Batch) -> None:
         self.check(batch, "masked_lm_positions", "masked_lm_ids", "masked_lm_weights", "next_sentence_labels")
-        output = self.encode(batch, training, dropout_seed)
-        next_sentence = get_next_sentence_output(
-            self.next_sentence, output.pooled_output, batch["next_sentence_labels"]
-        )
-        return self._masked_words(batch, output), next_sentence
+
+    def _sentences(self, batch: Batch, output: modeling.BertOutput):
+        """See losses.get_next_sentence_output."""
+        return get_next_sentence_output(self.next_sentence, output.pooled_output, batch["next_sentence_labels"])
 
     def loss_terms(self, batch: Batch, dropout_seed: tf.Tensor) -> list[LossTerm]:
         """The two losses, which are added with equal weight as in the paper."""
-        (_, word_loss, _), (_, sentence_loss, _) = self._predictions(batch, True, dropout_seed)
-        return [
-            masked_lm_loss_term(word_loss, batch["masked_lm_weights"]),
-            mean_term("next_sentence_loss", sentence_loss),
-        ]
+        self._check_labels(batch)
+        output = self.encode(batch, True, dropout_seed)
+        _, sentence_loss, _ = self._sentences(batch, output)
+        return [self._word_term(batch, output), mean_term("next_sentence_loss", sentence_loss)]
 
     def outputs(self, batch: Batch) -> dict[str, tf.Tensor]:
         """For the metrics: per prediction [B, P] `masked_lm_*`, per example [B] `next_sentence_*`."""
-        (_, word_loss, word_log_probs), (_, sentence_loss, sentence_log_probs) = self._predictions(batch, False, None)
+        self._check_labels(batch)
+        output = self.encode(batch)
+        _, word_loss, word_log_probs = get_masked_lm_output(*self._words(batch, output))
+        _, sentence_loss, sentence_log_probs = self._sentences(batch, output)
         return {
             **_word_outputs(batch, word_loss, word_log_probs),
             "next_sentence_example_loss": sentence_loss,
@@ -343,6 +341,8 @@ class SpanModel(_Model):
     def call(self, batch: Batch, training: bool = False, dropout_seed: tf.Tensor | None = None):
         """-> float32 (start_logits, end_logits), each [B, F]."""
         logits = self.output_layer(self.encode(batch, training, dropout_seed).sequence_output)  # [B, F, 2]
+        if self.bert.unpad != "none" and "input_mask" in batch:  # what is not computed is no answer
+            logits += (1.0 - tf.cast(batch["input_mask"], tf.float32))[..., tf.newaxis] * modeling.MASKED_SCORE
         return logits[..., 0], logits[..., 1]
 
     def loss_terms(self, batch: Batch, dropout_seed: tf.Tensor) -> list[LossTerm]:

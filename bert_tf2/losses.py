@@ -103,6 +103,34 @@ def masked_lm_loss_term(per_example_loss: tf.Tensor, label_weights: tf.Tensor) -
     return LossTerm("masked_lm_loss", total, tf.reduce_sum(weights), NO_PREDICTIONS)
 
 
+def masked_lm_term(
+    head: MaskedLMHead,
+    input_tensor: tf.Tensor,
+    output_weights: tf.Tensor,
+    positions: tf.Tensor,
+    label_ids: tf.Tensor,
+    label_weights: tf.Tensor,
+    only_real: bool = False,
+) -> LossTerm:
+    """The term of get_masked_lm_output, which has the same arguments.
+
+    With `only_real`, predictions of weight 0, which are padding, are not computed. The term is the same.
+    """
+    if only_real:
+        # The number of predictions differs between examples, so the batch becomes one example with all of them.
+        batch, length, width = shapes.get_shape_list(input_tensor)
+        positions += tf.range(batch, dtype=positions.dtype)[:, tf.newaxis] * length
+        real = tf.where(label_weights > 0)  # [M, 2]
+        positions, label_ids, label_weights = (
+            tf.gather_nd(values, real)[tf.newaxis] for values in (positions, label_ids, label_weights)
+        )  # [1, M]
+        input_tensor = tf.reshape(input_tensor, [1, batch * length, width])
+    _, per_example_loss, _ = get_masked_lm_output(
+        head, input_tensor, output_weights, positions, label_ids, label_weights
+    )
+    return masked_lm_loss_term(per_example_loss, label_weights)
+
+
 def get_next_sentence_output(
     head: OutputLayer, input_tensor: tf.Tensor, labels: tf.Tensor
 ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:

@@ -38,6 +38,7 @@ from bert_tf2.shapes import get_shape_list
 from bert_tf2.shapes import reshape_from_matrix as reshape_from_matrix
 from bert_tf2.shapes import reshape_to_matrix as reshape_to_matrix
 from bert_tf2.support.errors import UserError
+from bert_tf2.unpadding import Unpadded
 
 # Added to the attention scores of padding positions: e^-10000 is 0 in float32. It is finite, so that a row of padding
 # only gives finite values instead of NaN.
@@ -69,16 +70,25 @@ class Embeddings(keras.layers.Layer):
             shape=[rows, self.config.hidden_size], initializer=initializer, autocast=False, name=name
         )
 
-    def call(self, input_ids: tf.Tensor, token_type_ids: tf.Tensor, seeds: DropoutSeeds | None = None) -> tf.Tensor:
-        """int32 [B, F], int32 [B, F] -> [B, F, D]."""
-        length = get_shape_list(input_ids)[1]
+    def call(
+        self,
+        input_ids: tf.Tensor,
+        token_type_ids: tf.Tensor,
+        seeds: DropoutSeeds | None = None,
+        unpadded: Unpadded | None = None,
+    ) -> tf.Tensor:
+        """int32 [B, F], int32 [B, F] -> [B, F, D]. With `unpadded`, [T], [T] -> [T, D]."""
         words = tf.gather(self.word_embeddings.value, input_ids)  # [B, F, D]
         # The table has about two rows: a one-hot product is faster than a gather, and its gradient is dense.
         one_hot = tf.one_hot(token_type_ids, self.config.type_vocab_size)  # [B, F, types]
         segments = tf.matmul(one_hot, self.token_type_embeddings)  # [B, F, D]
         # Position p is row p for every token: attention has no other information about order. The rows are learned, so
         # a sequence cannot be longer than the table.
-        positions = self.position_embeddings[:length]  # [F, D], added to each of the B examples
+        if unpadded is None:
+            positions = self.position_embeddings[: get_shape_list(input_ids)[1]]  # [F, D], added to each of B examples
+        else:
+            # The slice gives a dense gradient, as in the other case, so that it counts the same when it is clipped.
+            positions = tf.gather(self.position_embeddings[: unpadded.width], unpadded.positions)  # [T, D]
         summed = tf.cast(words + segments + positions, self.compute_dtype)
         return dropout(self.layer_norm(summed), self.config.hidden_dropout_prob, seeds)
 
@@ -104,13 +114,35 @@ class SelfAttention(keras.layers.Layer):
         heads = tf.reshape(x, [batch, length, self.config.num_attention_heads, self.config.attention_head_size])
         return tf.transpose(heads, [0, 2, 1, 3])
 
-    def call(self, states: tf.Tensor, mask_scores: tf.Tensor, seeds: DropoutSeeds | None = None) -> tf.Tensor:
-        """[B, F, D], [B, 1, 1, T] -> [B, F, D]."""
-        batch, length, width = get_shape_list(states)
-        query = self._split_heads(self.query(states))  # [B, N, F, H]
-        key = self._split_heads(self.key(states))  # [B, N, T, H]
-        value = self._split_heads(self.value(states))  # [B, N, T, H]
+    def _merge_heads(self, contexts: tf.Tensor) -> tf.Tensor:
+        """[B, N, F, H] -> [B, F, D]."""
+        batch, heads, length, size = get_shape_list(contexts)
+        return tf.reshape(tf.transpose(contexts, [0, 2, 1, 3]), [batch, length, heads * size])
 
+    def call(
+        self,
+        states: tf.Tensor,
+        mask_scores: tf.Tensor | None,
+        seeds: DropoutSeeds | None = None,
+        unpadded: Unpadded | None = None,
+    ) -> tf.Tensor:
+        """[B, F, D], [B, 1, 1, T] -> [B, F, D]. With `unpadded`, which has the scores, the states are [T, D]."""
+        query, key, value = self.query(states), self.key(states), self.value(states)
+        if unpadded is None:
+            split = [self._split_heads(x) for x in (query, key, value)]
+            return self._merge_heads(self._attend(*split, mask_scores, seeds))
+        groups = zip(*(unpadded.split_heads(x) for x in (query, key, value)), unpadded.mask_scores, strict=True)
+        return unpadded.merge_heads([self._attend(*group, seeds) for group in groups])
+
+    def _attend(
+        self,
+        query: tf.Tensor,
+        key: tf.Tensor,
+        value: tf.Tensor,
+        mask_scores: tf.Tensor,
+        seeds: DropoutSeeds | None,
+    ) -> tf.Tensor:
+        """[B, N, F, H], [B, N, T, H], [B, N, T, H], [B, 1, 1, T] -> [B, N, F, H]."""
         # The scale keeps the deviation of a sum of H products near 1; without it softmax would saturate and its
         # gradient would vanish.
         query *= 1.0 / math.sqrt(self.config.attention_head_size)
@@ -119,8 +151,7 @@ class SelfAttention(keras.layers.Layer):
         probabilities = tf.nn.softmax(tf.cast(scores, tf.float32) + tf.cast(mask_scores, tf.float32))
         # This drops whole (from, to) pairs, as in the Transformer paper.
         probabilities = dropout(probabilities, self.config.attention_probs_dropout_prob, seeds)
-        context = tf.matmul(tf.cast(probabilities, value.dtype), value)  # [B, N, F, H]
-        return tf.reshape(tf.transpose(context, [0, 2, 1, 3]), [batch, length, width])  # [B, F, D]
+        return tf.matmul(tf.cast(probabilities, value.dtype), value)  # [B, N, F, H]
 
 
 class TransformerBlock(keras.layers.Layer):
@@ -143,10 +174,16 @@ class TransformerBlock(keras.layers.Layer):
         self.output_norm = LayerNorm(width, config.layer_norm_eps, name="output_norm", dtype=self.dtype_policy)
         self.built = True
 
-    def call(self, states: tf.Tensor, mask_scores: tf.Tensor, seeds: DropoutSeeds | None = None) -> tf.Tensor:
-        """[B, F, D], [B, 1, 1, T] -> [B, F, D]."""
+    def call(
+        self,
+        states: tf.Tensor,
+        mask_scores: tf.Tensor | None,
+        seeds: DropoutSeeds | None = None,
+        unpadded: Unpadded | None = None,
+    ) -> tf.Tensor:
+        """[B, F, D], [B, 1, 1, T] -> [B, F, D]; see SelfAttention for `unpadded`."""
         rate = self.config.hidden_dropout_prob
-        attended = self.attention_output(self.attention(states, mask_scores, seeds=seeds))
+        attended = self.attention_output(self.attention(states, mask_scores, seeds=seeds, unpadded=unpadded))
         states = self.attention_norm(states, attended, rate=rate, seeds=seeds)  # of states + dropout(attended)
         expanded = self.intermediate(states)  # [B, F, I]
         return self.output_norm(states, self.output_dense(expanded), rate=rate, seeds=seeds)
@@ -194,6 +231,8 @@ class BertModel(keras.Model):
 
     Attributes:
       heads, labels_of, uses_pooler, has_pooler: class attributes as in the models of `heads`.
+      unpad: how padding is left out of the computation: "none", or "groups" or "packed" of unpadding.Unpadded. The
+        outputs are the same within rounding, except for the states of padding, which are then zeros. It is not saved.
     """
 
     heads: tuple[str, ...] = ()
@@ -204,6 +243,7 @@ class BertModel(keras.Model):
     def __init__(self, config: BertConfig, *, name: str = "bert", **kwargs):
         super().__init__(name=name, **kwargs)
         self.config = config
+        self.unpad = "none"
         policy = self.dtype_policy
         self.embeddings = Embeddings(config, name="embeddings", dtype=policy)
         self.blocks = [
@@ -260,15 +300,36 @@ class BertModel(keras.Model):
         types = tf.zeros_like(input_ids) if token_type_ids is None else token_type_ids
         seeds = DropoutSeeds(dropout_seed) if training else None
 
+        unpadded = None
+        if self.unpad != "none":
+            unpadded = Unpadded(mask, self.config.num_attention_heads, self.unpad)
+            input_ids, types = unpadded.pack(input_ids), unpadded.pack(types)  # [T]
+        states, layers = self._encode(input_ids, types, mask, seeds, unpadded)
+        # The paper's [CLS] state. Token-level tasks do not use it; then the pooler gets no gradient.
+        firsts = states[:, 0] if unpadded is None else tf.gather(states, unpadded.firsts)
+        pooled_output = self.pooler(firsts)  # [B, D]
+        if unpadded is not None:
+            layers = [unpadded.spread(states) for states in layers]  # a graph computes only those that are used
+        embedding_output, *all_encoder_layers = layers
+        return BertOutput(embedding_output, tuple(all_encoder_layers), layers[-1], pooled_output)
+
+    def _encode(
+        self,
+        input_ids: tf.Tensor,
+        token_type_ids: tf.Tensor,
+        mask: tf.Tensor,
+        seeds: DropoutSeeds | None,
+        unpadded: Unpadded | None,
+    ) -> tuple[tf.Tensor, list[tf.Tensor]]:
+        """Returns the last states, and the output of the embeddings and of each block."""
         # No position attends to padding (padding itself attends, but its output is not used): [B, T] -> [B, 1, 1, T],
         # the same for every head and every query.
-        mask_scores = (1.0 - tf.cast(mask, tf.float32))[:, tf.newaxis, tf.newaxis, :] * MASKED_SCORE
-
-        states = embedding_output = self.embeddings(input_ids, types, seeds=seeds)
-        layers = []
+        mask_scores = None
+        if unpadded is None:
+            mask_scores = (1.0 - tf.cast(mask, tf.float32))[:, tf.newaxis, tf.newaxis, :] * MASKED_SCORE
+        states = self.embeddings(input_ids, token_type_ids, seeds=seeds, unpadded=unpadded)
+        layers = [states]
         for block in self.blocks:
-            states = block(states, mask_scores, seeds=seeds)
+            states = block(states, mask_scores, seeds=seeds, unpadded=unpadded)
             layers.append(states)
-        # The paper's [CLS] state. Token-level tasks do not use it; then the pooler gets no gradient.
-        pooled_output = self.pooler(states[:, 0])  # [B, F, D] -> [B, D]
-        return BertOutput(embedding_output, tuple(layers), states, pooled_output)
+        return states, layers

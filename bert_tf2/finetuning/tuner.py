@@ -16,18 +16,13 @@ from bert_tf2.finetuning.options import FineTuneOptions
 from bert_tf2.support import files, output_lock, progress, settings
 from bert_tf2.support.errors import UserError
 from bert_tf2.training.best import Best, best_folder, folder_of_weights
-from bert_tf2.training.devices import build_model, computes_on, create_strategy
+from bert_tf2.training.devices import build_model, create_strategy, way_to_unpad
 from bert_tf2.training.loop import Trainer, start_from
 from bert_tf2.training.monitor import hyperparameters
 from bert_tf2.training.options import MOST_STEPS, POLICIES, TrainOptions
 from bert_tf2.training.runner import Runner
 from bert_tf2.weights import provenance
 from bert_tf2.weights.labels import LabelMap, save_label_map
-
-# The number of groups of similar length in a training batch. More groups leave less padding, but make the matrix
-# products small and slow. Tracing the graph takes seconds longer, which does not pay off in a short training.
-_LENGTH_GROUPS = 4
-_STEPS_WORTH_GROUPS = 100
 
 
 class FineTuner:
@@ -83,6 +78,7 @@ class FineTuner:
             self._held.enter_context(output_lock.training_in(options.output_dir))
         self._strategy = create_strategy(options)
         self.model = build_model(self._strategy, lambda: make(POLICIES[options.precision]), options.random_seed)
+        self.model.bert.unpad = "none" if self._padded else way_to_unpad(options.unpad, self._strategy)
         self._runner = Runner(self.model, self._strategy)
         folder = options.output_dir if options.do_train else folder_of_weights(options.output_dir)
         self.global_step = start_from(self.model, folder, options.init_checkpoint, will_train=options.do_train)
@@ -116,12 +112,6 @@ class FineTuner:
 
     def _read(self, path: str, kind: records.RecordKind, sizes: records.Sizes, batch_size: int, **how):
         return records.read_records([path], kind, sizes, batch_size, pad_to_max_length=self._padded, **how)
-
-    def _length_groups(self, steps: int) -> int:
-        # On a GPU, small products and the widths that the host must know cost more than the padding.
-        if self._padded or steps < _STEPS_WORTH_GROUPS or computes_on(self._strategy) != "CPU":
-            return 1
-        return min(_LENGTH_GROUPS, self.options.train_batch_size)
 
     @property
     def _padded(self) -> bool:
@@ -198,7 +188,6 @@ class FineTuner:
             **settings.shared(options, TrainOptions),
             num_train_steps=steps,
             num_warmup_steps=int(steps * options.warmup_proportion),
-            length_groups=self._length_groups(steps),
             texts=hyperparameters(options),
         )
         return Trainer(self.model, self._strategy, train_options)

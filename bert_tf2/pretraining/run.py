@@ -18,7 +18,7 @@ from bert_tf2.pretraining.options import PretrainingOptions
 from bert_tf2.support import console, files, output_lock, progress, settings
 from bert_tf2.support.errors import UserError, and_more
 from bert_tf2.training.best import Best, best_folder
-from bert_tf2.training.devices import build_model, create_strategy
+from bert_tf2.training.devices import build_model, create_strategy, way_to_unpad
 from bert_tf2.training.loop import Trainer, start_from
 from bert_tf2.training.monitor import hyperparameters, write_eval_results, write_scalars
 from bert_tf2.training.options import POLICIES, PRECISION_OF_EXPORT, TrainOptions
@@ -147,6 +147,7 @@ def _compute(
 ) -> dict[str, float] | None:
     strategy = create_strategy(options)
     model = build_model(strategy, lambda: _make_model(options, config, weights), options.random_seed)
+    model.bert.unpad = way_to_unpad(options.unpad, strategy)
     evaluation = _Evaluation(options, model, strategy, sources)
     global_step = (
         _train(model, strategy, sources["training"], options, tokenizer, evaluation) if options.do_train else None

@@ -58,6 +58,23 @@ def computes_on(strategy: tf.distribute.Strategy) -> str:
     return "GPU" if tf.config.list_logical_devices("GPU") else "CPU"  # the default strategy places nothing
 
 
+def way_to_unpad(unpad: str, strategy: tf.distribute.Strategy) -> str:
+    """BertModel.unpad for a value of --unpad.
+
+    On a GPU, many small operations and sizes that the host must know first can cost more than the padding. A TPU's
+    program has fixed shapes.
+
+    Raises:
+      UserError: the strategy cannot leave out padding.
+    """
+    kind = computes_on(strategy)
+    if unpad == "auto":
+        return "groups" if kind == "CPU" else "none"
+    if unpad != "none" and kind == "TPU":
+        raise UserError(f"--unpad={unpad}: a TPU computes fixed shapes; leave it out")
+    return unpad
+
+
 def _configure(options: DeviceOptions, gpus: Sequence[tf.config.PhysicalDevice]) -> None:
     """Sets what concerns the whole process; all of it except determinism can be set again."""
     # TF32 keeps 10 bits of the fraction and is the default of TensorFlow on GPUs that have it. float32 means float32

@@ -231,9 +231,8 @@ class Trainer:
         seed = fold_in(seed, replica)
         scale = self._loss_scale.value() if self._loss_scale else None
         values, gradients = local_gradients(
-            self._model, self._variables, batch, seed, self._options.length_groups, scale,
-            self._options.gradient_accumulation_steps,
-        )  # fmt: skip
+            self._model, self._variables, batch, seed, scale, self._options.gradient_accumulation_steps
+        )
         gradients, norm = reduce_gradients(gradients)
         learning_rate = optimization.learning_rate_at(
             step, self._options.learning_rate, self._options.num_train_steps, self._options.num_warmup_steps

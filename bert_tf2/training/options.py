@@ -25,6 +25,9 @@ POLICIES = {"float32": "float32", "tf32": "float32", "bfloat16": "mixed_bfloat16
 # A SavedModel has one of two precisions; TF32 is float32 with another product, and float16 is for training.
 PRECISION_OF_EXPORT = {"float32": "float32", "tf32": "float32", "bfloat16": "bfloat16", "float16": "float32"}
 
+UNPAD = ("none", "groups", "packed")
+"""The values of --unpad besides auto; see unpadding.Unpadded."""
+
 MOST_STEPS = 2**31
 """The maximum of a number of steps; a larger one is a typing error."""
 
@@ -84,6 +87,13 @@ class DeviceOptions(PrecisionOptions):
     gcp_project: str | None = setting("Project of the Cloud TPU, if it cannot be detected.", None, group=DEVICES)
     master: str | None = setting("Address of the TPU's master, if it has no tpu_name.", None, group=DEVICES)
     num_tpu_cores: int = setting("Number of TPU cores; only used with use_tpu.", 8, group=DEVICES, low=1)
+    unpad: str = setting(
+        "How padding is left out of the computation: in groups of rows of similar length, in packed rows that hold"
+        " several texts, or not at all (none); auto is groups on a CPU, and none elsewhere.",
+        "auto",
+        group=DEVICES,
+        choices=("auto", *UNPAD),
+    )
     deterministic: bool = setting(
         "Use only operations that give the same bits in every run, also on GPUs; slower there.", False, group=DEVICES
     )
@@ -184,7 +194,6 @@ class TrainOptions(OptimizerOptions):
       output_dir: the folder for checkpoints and TensorBoard events.
       num_train_steps, num_warmup_steps: the schedule; see optimization.learning_rate_at.
       precision: as in PrecisionOptions; float16 trains with a loss scale.
-      length_groups: the number of groups of similar length in each batch; see step.split_by_length.
       keep_checkpoint_max: the number of checkpoints to keep.
       log_steps: the number of steps between TensorBoard points; the first step also gets one.
       texts: name -> Markdown text for TensorBoard. The model's configuration is always added.
@@ -194,7 +203,6 @@ class TrainOptions(OptimizerOptions):
     num_train_steps: int
     num_warmup_steps: int
     precision: str = "float32"
-    length_groups: int = 1
     keep_checkpoint_max: int = 5
     log_steps: int = 100
     texts: Mapping[str, str] = dataclasses.field(default_factory=dict)

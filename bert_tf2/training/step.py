@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
 import tensorflow as tf
@@ -11,47 +11,6 @@ from bert_tf2 import optimization
 from bert_tf2.heads import Batch, LossTerm
 from bert_tf2.layers import fold_in
 from bert_tf2.shapes import get_shape_list
-
-
-def split_by_length(batch: Batch, groups: int, per_token: Collection[str]) -> list[Batch]:
-    """Splits the rows of a batch into groups of similar length, each only as wide as its longest row.
-
-    A batch is as wide as its longest row, and most rows are much shorter. Groups contain little padding, and the sum
-    over the groups equals the sum over the batch, so the update is the same.
-
-    Args:
-      batch: features by name.
-      groups: the number of groups, which have the same number of rows up to rounding.
-      per_token: the features with one column per token.
-    """
-    mask = batch["input_mask"]  # [B, F]
-    columns = tf.range(1, tf.shape(mask)[1] + 1)
-    lengths = tf.reduce_max(tf.cast(mask > 0, tf.int32) * columns, axis=1)  # [B]: the last column with a token
-    order = tf.argsort(lengths, stable=True)
-    rows = tf.shape(order)[0]
-    parts = []
-    for group in range(groups):
-        chosen = order[rows * group // groups : rows * (group + 1) // groups]
-        width = tf.maximum(tf.reduce_max(tf.gather(lengths, chosen)), 1)
-        picked = {name: tf.gather(values, chosen) for name, values in batch.items()}
-        parts.append({name: v[:, :width] if name in per_token else v for name, v in picked.items()})
-    return parts
-
-
-def _loss_terms(model, batch: Batch, dropout_seed: tf.Tensor, length_groups: int) -> list[LossTerm]:
-    """The model's loss terms for a batch, computed group by group if there are several."""
-    if length_groups == 1:
-        return model.loss_terms(batch, dropout_seed=dropout_seed)
-    features = model.record_kind.features
-    per_token = {name for name, feature in features.items() if feature.length == "max_seq_length"}
-    of_groups = [
-        model.loss_terms(part, dropout_seed=fold_in(dropout_seed, group))
-        for group, part in enumerate(split_by_length(batch, length_groups, per_token))
-    ]
-    return [
-        terms[0]._replace(total=tf.add_n([t.total for t in terms]), weight=tf.add_n([t.weight for t in terms]))
-        for terms in zip(*of_groups, strict=True)
-    ]
 
 
 class Accumulated(NamedTuple):
@@ -69,7 +28,6 @@ def local_gradients(
     variables: Mapping[str, tf.Variable],
     batch: Batch,
     dropout_seed: tf.Tensor,
-    length_groups: int = 1,
     loss_scale: tf.Tensor | None = None,
     parts: int = 1,
 ) -> tuple[dict[str, tf.Tensor], Gradients]:
@@ -80,7 +38,6 @@ def local_gradients(
       variables: by name.
       batch: this replica's features.
       dropout_seed: int32 [2].
-      length_groups: see `split_by_length`.
       loss_scale: a factor for the gradients.
       parts: the number of parts in which the batch is computed, one after the other, to save memory. The sum is that of
         the whole batch, except for other dropout.
@@ -89,13 +46,13 @@ def local_gradients(
       Losses by name (`loss` is their sum) and gradients by variable name.
     """
     if parts > 1:
-        return _in_parts(model, variables, batch, dropout_seed, length_groups, loss_scale, parts)
+        return _in_parts(model, variables, batch, dropout_seed, loss_scale, parts)
     context = tf.distribute.get_replica_context()
 
     def weight_of(term: LossTerm) -> tf.Tensor:
         return context.all_reduce("SUM", tf.stop_gradient(term.weight))
 
-    return _gradients(model, variables, batch, dropout_seed, length_groups, loss_scale, weight_of)
+    return _gradients(model, variables, batch, dropout_seed, loss_scale, weight_of)
 
 
 def _gradients(
@@ -103,7 +60,6 @@ def _gradients(
     variables: Mapping[str, tf.Variable],
     batch: Batch,
     dropout_seed: tf.Tensor,
-    length_groups: int,
     loss_scale: tf.Tensor | None,
     weight_of: Callable[[LossTerm], tf.Tensor],
 ) -> tuple[dict[str, tf.Tensor], Gradients]:
@@ -111,7 +67,7 @@ def _gradients(
     with tf.GradientTape(watch_accessed_variables=False) as tape:
         tape.watch(list(variables.values()))
         values = {}
-        for term in _loss_terms(model, batch, dropout_seed, length_groups):
+        for term in model.loss_terms(batch, dropout_seed=dropout_seed):
             values[term.name] = term._replace(weight=weight_of(term)).mean()
         loss = tf.add_n(list(values.values()))
         scaled = loss if loss_scale is None else loss * loss_scale
@@ -124,7 +80,6 @@ def _in_parts(
     variables: Mapping[str, tf.Variable],
     batch: Batch,
     dropout_seed: tf.Tensor,
-    length_groups: int,
     loss_scale: tf.Tensor | None,
     parts: int,
 ) -> tuple[dict[str, tf.Tensor], Gradients]:
@@ -139,9 +94,7 @@ def _in_parts(
     def add(part, values, sums, squares):
         rows = {name: tf.gather(features, part) for name, features in split.items()}
         seed = fold_in(dropout_seed, part)
-        found, gradients = _gradients(
-            model, variables, rows, seed, length_groups, loss_scale, lambda term: weights[term.name]
-        )
+        found, gradients = _gradients(model, variables, rows, seed, loss_scale, lambda term: weights[term.name])
         lookups.update(name for name, g in gradients.items() if isinstance(g, tf.IndexedSlices))
         return (
             part + 1,

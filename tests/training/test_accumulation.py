@@ -49,13 +49,6 @@ def test_parts_update_as_the_whole_batch(tmp_path, monkeypatch, kind, parts):
     assert_equal(whole, in_parts)
 
 
-def test_parts_in_groups_of_like_length(tmp_path, monkeypatch):
-    without_classifier_dropout(monkeypatch)
-    whole = train(tmp_path / "whole", "classifier")
-    in_parts = train(tmp_path / "parts", "classifier", gradient_accumulation_steps=2, length_groups=2)
-    assert_equal(whole, in_parts)
-
-
 @pytest.mark.slow
 def test_parts_on_two_replicas(tmp_path, two):
     whole = train(tmp_path / "whole", "pretraining")

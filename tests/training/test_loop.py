@@ -32,7 +32,7 @@ from bert_tf2.training.loop import Trainer, _StopRequest, start_from
 from bert_tf2.training.monitor import write_eval_results
 from bert_tf2.training.options import TrainOptions
 from bert_tf2.training.runner import Runner
-from bert_tf2.training.step import local_gradients, reduce_gradients, split_by_length
+from bert_tf2.training.step import local_gradients, reduce_gradients
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 ONE = tf.distribute.get_strategy()
@@ -51,10 +51,22 @@ def saved_model(folder, kind="pretraining", seed=0) -> str:
     return str(folder / "start")
 
 
-def train(folder, steps, kind="pretraining", init=None, batch=None, strategy=ONE, config=None, how=None, **options):
+def train(
+    folder,
+    steps,
+    kind="pretraining",
+    init=None,
+    batch=None,
+    strategy=ONE,
+    config=None,
+    how=None,
+    unpad="none",
+    **options,
+):
     """Trains to step `steps` in `folder` and returns the model."""
     settings = {"learning_rate": 1e-3, "num_train_steps": steps, "num_warmup_steps": 0, "train_batch_size": 4}
     model = build_model(strategy, lambda: MAKERS[kind](tiny_config(**(config or {}))), 1)
+    model.bert.unpad = unpad
     trainer = Trainer(model, strategy, TrainOptions(output_dir=str(folder), **{**settings, **options}))
     trainer.start(init)
     trainer.train(endless(batch_for(kind) if batch is None else batch), **(how or {}))
@@ -152,28 +164,16 @@ def test_two_replicas_update_as_one(tmp_path, two, kind, monkeypatch):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", ["classifier", "tagging"])
-def test_groups_of_like_length_update_as_one_batch(tmp_path, two, kind, monkeypatch):
-    monkeypatch.setattr(heads, "_CLASSIFIER_DROPOUT", 0.0)
-    init = saved_model(tmp_path, kind)
-    batch = {name: values for name, values in batch_for(kind, 7).items() if not name.startswith("masked_lm")}
-    if kind == "tagging":
-        batch["label_ids"] = np.where(batch["input_mask"] > 0, batch["label_ids"], -1)
-    for groups, strategy in ((1, ONE), (3, ONE), (2, two)):
-        train(tmp_path / str(groups), 5, kind, init, batch, strategy, learning_rate=5e-4, length_groups=groups)
-    whole, *grouped = (
+def test_two_replicas_without_padding_update_as_one_with_it(tmp_path, two):
+    init = saved_model(tmp_path)
+    batch = small_batch(7)
+    for name, strategy in (("none", ONE), ("groups", ONE), ("packed", two)):
+        train(tmp_path / name, 5, "pretraining", init, batch, strategy, learning_rate=5e-4, unpad=name)
+    padded, *unpadded = (
         {key: value for key, value in final_state(tmp_path / name).items() if ROUNDING_ONLY not in key}
-        for name in ("1", "3", "2")
+        for name in ("none", "groups", "packed")
     )
-    assert all(largest_difference(whole, other) < 1e-6 for other in grouped)
-
-
-def test_groups_hold_every_row_once_and_little_padding():
-    mask = np.array([[1, 1, 0, 0], [1, 1, 1, 1], [1, 0, 0, 0], [1, 0, 1, 0], [0, 0, 0, 0]])
-    batch = {"input_mask": tf.constant(mask), "label_ids": tf.range(5)}
-    parts = split_by_length(batch, 2, [name for name in batch if batch[name].shape.rank == 2])
-    assert [part["label_ids"].numpy().tolist() for part in parts] == [[4, 2], [0, 3, 1]]
-    assert [part["input_mask"].shape.as_list() for part in parts] == [[2, 1], [3, 4]]
+    assert all(largest_difference(padded, other) < 1e-6 for other in unpadded)
 
 
 def test_the_replicas_shares_are_uneven_enough_to_tell():

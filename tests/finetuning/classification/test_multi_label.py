@@ -22,7 +22,6 @@ from bert_tf2.finetuning.classification.options import ClassifierOptions
 from bert_tf2.finetuning.classification.run import run
 from bert_tf2.finetuning.classification.scores import compute_metrics, screen
 from bert_tf2.tokenization import FullTokenizer
-from bert_tf2.training.step import split_by_length
 from bert_tf2.weights import convert, sources
 from bert_tf2.weights.labels import LabelMap, load_label_map, read_label_map, save_label_map
 from bert_tf2.weights.options import ConversionOptions
@@ -124,12 +123,6 @@ def test_weights_of_several_labels_by_hand():
     model.class_weights = tuple(weights)
     (term,) = model.loss_terms(batch, dropout_seed=None)
     np.testing.assert_allclose(term.mean(), losses.mean(), rtol=1e-5)
-
-
-def test_groups_of_like_length_leave_the_labels_whole():
-    _, _, batch = logits_and_batch(multi_label=True)
-    parts = split_by_length(batch, 2, {"input_ids", "input_mask", "segment_ids"})
-    assert all(part["label_ids"].shape[1] == LABELS for part in parts)
 
 
 EXAMPLES = [InputExample("", "", None, label) for label in ("a", "a", "a", "b")]

@@ -1,0 +1,217 @@
+"""No work on padding: the tokens of a batch laid end to end.
+
+    input_mask   1 1 1 0 0        tokens   a a a b b b b b c c .        [T, D]
+                 1 1 1 1 1   ->
+                 1 1 0 0 0        attention sees the rows of text again:
+                                    by length   c c   a a a   b b b b b      ("groups")
+                                    packed      b b b b b   a a a c c        ("packed")
+
+Everything in BERT but attention works on single tokens, so the padding of short rows is left out there, and the result
+is the same. Attention depends on the rows of text. It is computed in a few groups of rows of similar length, each as
+wide as its longest row; or in rows of the full length that hold several texts, of which none sees another. Groups are
+less work, packed rows are fewer operations.
+
+T is the number of computed tokens of a batch, which differs from batch to batch; the other letters are those of
+modeling.py. Leaving padding out of the products is the idea of "Effective Transformer" (ByteDance, 2019), packing that
+of Krell et al., "Efficient Sequence Packing without Cross-contamination" (2021), where the rows are packed before the
+training; here each batch is packed by itself, so that every batch has the same examples as a padded one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import tensorflow as tf
+
+# More groups omit more padding, but are more and smaller operations.
+_GROUPS = 4
+
+# T is a multiple of this: few different sizes, for which XLA compiles loops (see `fusion`). The tokens that fill it up
+# take part in nothing.
+_TOKENS_STEP = 64
+
+# Added to the attention scores of positions that are not seen; see modeling.MASKED_SCORE, which this must equal.
+_MASKED_SCORE = -10000.0
+
+
+class _Group(NamedTuple):
+    """Some rows for attention, [R, W] positions each.
+
+    Attributes:
+      pieces: int32 [R, N, W], for each position and head the index of the token's piece of H numbers in [T * N, H].
+      mask_scores: float32 [R, 1, 1, W] or [R, 1, W, W], added to the attention scores.
+    """
+
+    pieces: tf.Tensor
+    mask_scores: tf.Tensor
+
+
+class Unpadded:
+    """Where the tokens of a batch are: end to end for most of the model, in groups of rows for attention.
+
+    A row is computed up to the last position that its mask has; a row of padding only is computed as a whole. Token
+    T - 1 is always one that fills up.
+
+    Attributes:
+      positions: int32 [T], the position of each token in its row.
+      width: F, the number of positions of the batch.
+      firsts: int32 [B], the index of the first token of each row.
+      mask_scores: for each group, see SelfAttention.
+    """
+
+    def __init__(self, input_mask: tf.Tensor, heads: int, way: str):
+        """Lays out a batch.
+
+        Args:
+          input_mask: int [B, F], 1 for tokens and 0 for padding.
+          heads: N.
+          way: "groups" or "packed".
+        """
+        mask = tf.cast(input_mask, tf.int32) > 0
+        self._shape = tf.shape(mask)
+        self.width = self._shape[1]
+        self._heads = heads
+        columns = tf.range(self.width)
+        last = tf.reduce_max(tf.where(mask, columns + 1, 0), axis=1)
+        self._lengths = tf.where(last > 0, last, self.width)  # [B]
+        self._places = tf.cast(tf.where(columns < self._lengths[:, tf.newaxis]), tf.int32)  # [tokens, 2]: row, position
+        self._count = tf.shape(self._places)[0]
+        self._filled = (self._count // _TOKENS_STEP + 1) * _TOKENS_STEP  # T
+        self.firsts = tf.cumsum(self._lengths, exclusive=True)
+        self.positions = self.pack(tf.broadcast_to(columns, self._shape))
+        self._heard = tf.concat([tf.gather_nd(mask, self._places), tf.fill([self._filled - self._count], False)], 0)
+        self._groups, begins, strides = self._by_length() if way == "groups" else self._packed()
+        self.mask_scores = [group.mask_scores for group in self._groups]
+        # The contexts of all groups, one after the other, are pieces of H numbers, and a piece of zeros follows them.
+        # Their indexes, for every token and head:
+        end = tf.add_n([tf.size(group.pieces) for group in self._groups])
+        row, position = self._places[:, 0], self._places[:, 1]
+        first = (tf.gather(begins, row) + position)[:, tf.newaxis]
+        pieces = first + tf.gather(strides, row)[:, tf.newaxis] * tf.range(heads)  # [tokens, N]
+        self._contexts = tf.concat([pieces, tf.fill([self._filled - self._count, heads], end)], 0)  # [T, N]
+
+    def _by_length(self) -> tuple[list[_Group], tf.Tensor, tf.Tensor]:
+        """The rows in groups of similar length; see `_group` for the other two results, here for each row."""
+        order = tf.argsort(self._lengths, stable=True)
+        rows = self._shape[0]
+        groups, begins, strides, end = [], [], [], tf.constant(0)
+        for number in range(_GROUPS):
+            chosen = order[rows * number // _GROUPS : rows * (number + 1) // _GROUPS]
+            lengths = tf.gather(self._lengths, chosen)
+            width = tf.maximum(tf.reduce_max(lengths), 1)  # the maximum of no rows is negative
+            slots = tf.range(width)
+            tokens = tf.gather(self.firsts, chosen)[:, tf.newaxis] + slots  # [R, W]
+            tokens = tf.where(slots < lengths[:, tf.newaxis], tokens, self._filled - 1)
+            scores = _scores(tf.gather(self._heard, tokens))[:, tf.newaxis, tf.newaxis, :]
+            groups.append(self._group(tokens, scores))
+            begins.append(end + tf.range(tf.size(chosen)) * self._heads * width)
+            strides.append(tf.fill([tf.size(chosen)], width))
+            end += tf.size(groups[-1].pieces)
+        back = tf.argsort(order)
+        return groups, tf.gather(tf.concat(begins, 0), back), tf.gather(tf.concat(strides, 0), back)
+
+    def _packed(self) -> tuple[list[_Group], tf.Tensor, tf.Tensor]:
+        """One group, whose rows hold several rows of the batch."""
+        row, offset = first_fit(self._lengths, self.width)
+        rows = tf.reduce_max(row) + 1
+        of_tokens = tf.gather(row, self._places[:, 0])
+        place = tf.stack([of_tokens, tf.gather(offset, self._places[:, 0]) + self._places[:, 1]], axis=1)
+        shape = tf.stack([rows, self.width])
+        # 0 is no token, so that what is not written is none.
+        tokens = tf.scatter_nd(place, tf.range(1, self._count + 1), shape) - 1
+        owner = tf.scatter_nd(place, self._places[:, 0] + 1, shape)  # [R, W], 0 where there is no token
+        tokens = tf.where(tokens < 0, self._filled - 1, tokens)
+        heard = tf.gather(self._heard, tokens)[:, tf.newaxis, :] & (owner[:, :, tf.newaxis] == owner[:, tf.newaxis, :])
+        begins = row * self._heads * self.width + offset
+        strides = tf.fill(tf.shape(row), self.width)
+        return [self._group(tokens, _scores(heard)[:, tf.newaxis])], begins, strides
+
+    def _group(self, tokens: tf.Tensor, mask_scores: tf.Tensor) -> _Group:
+        """Of the tokens at [R, W]."""
+        heads = tf.range(self._heads)[:, tf.newaxis]
+        return _Group(tokens[:, tf.newaxis, :] * self._heads + heads, mask_scores)
+
+    def pack(self, values: tf.Tensor) -> tf.Tensor:
+        """Numbers of the positions, [B, F] -> [T]; 0 for what fills up."""
+        found = tf.gather_nd(values, self._places)
+        return tf.concat([found, tf.zeros([self._filled - self._count], values.dtype)], 0)
+
+    def spread(self, states: tf.Tensor) -> tf.Tensor:
+        """[T, D] -> [B, F, D], zeros at padding."""
+        shape = tf.concat([self._shape, [states.shape[1]]], 0)
+        return tf.scatter_nd(self._places, states[: self._count], shape)
+
+    def split_heads(self, states: tf.Tensor) -> list[tf.Tensor]:
+        """[T, D] -> [R, N, W, H] for each group."""
+        return _split(states, [group.pieces for group in self._groups], self._contexts)
+
+    def merge_heads(self, contexts: Sequence[tf.Tensor]) -> tf.Tensor:
+        """[R, N, W, H] for each group -> [T, D], zeros for what fills up."""
+        return _merge(contexts, [group.pieces for group in self._groups], self._contexts)
+
+
+def _scores(heard: tf.Tensor) -> tf.Tensor:
+    return tf.where(heard, 0.0, _MASKED_SCORE)
+
+
+# Each token has one place in the groups, so splitting and merging are each other's gradients, and both are gathers;
+# TensorFlow would differentiate a gather by a slow sum over equal indexes. What fills up a group are the pieces of
+# token T - 1: no output depends on that token, so all its gradients are 0, and nothing is added by them.
+
+
+def _take(states: tf.Tensor, groups: Sequence[tf.Tensor]) -> list[tf.Tensor]:
+    heads = groups[0].shape[1] or tf.shape(groups[0])[1]
+    pieces = tf.reshape(states, [-1, states.shape[1] // heads])
+    return [tf.gather(pieces, group) for group in groups]
+
+
+def _put(contexts: Sequence[tf.Tensor], places: tf.Tensor) -> tf.Tensor:
+    size = contexts[0].shape[-1]
+    pieces = [tf.reshape(context, [-1, size]) for context in contexts]
+    joined = tf.concat([*pieces, tf.zeros([1, size], pieces[0].dtype)], 0)
+    return tf.reshape(tf.gather(joined, places), [-1, places.shape[1] * size])
+
+
+def _split(states: tf.Tensor, groups: Sequence[tf.Tensor], places: tf.Tensor) -> list[tf.Tensor]:
+    @tf.custom_gradient
+    def compute(states):
+        return _take(states, groups), lambda *upstream: _put(upstream, places)
+
+    return compute(states)
+
+
+def _merge(contexts: Sequence[tf.Tensor], groups: Sequence[tf.Tensor], places: tf.Tensor) -> tf.Tensor:
+    @tf.custom_gradient
+    def compute(*contexts):
+        return _put(contexts, places), lambda upstream: _take(upstream, groups)
+
+    return compute(*contexts)
+
+
+def first_fit(lengths: tf.Tensor, width: tf.Tensor | int) -> tuple[tf.Tensor, tf.Tensor]:
+    """Packs texts into rows: the longest first, each into the first row that has space for it.
+
+    Args:
+      lengths: int32 [B], each at most `width`.
+      width: of a row.
+
+    Returns:
+      int32 [B], the row of each text, and int32 [B], its first position there.
+    """
+    count = tf.shape(lengths)[0]
+    order = tf.argsort(lengths, direction="DESCENDING", stable=True)
+
+    def place(number, used, rows, offsets):
+        text = order[number]
+        length = lengths[text]
+        row = tf.argmax(tf.cast(used + length <= width, tf.int32), output_type=tf.int32)  # the first one
+        rows = tf.tensor_scatter_nd_update(rows, [[text]], [row])
+        offsets = tf.tensor_scatter_nd_update(offsets, [[text]], [used[row]])
+        return number + 1, tf.tensor_scatter_nd_add(used, [[row]], [length]), rows, offsets
+
+    empty = tf.zeros_like(lengths)
+    _, _, rows, offsets = tf.while_loop(
+        lambda number, *_: number < count, place, (tf.constant(0), empty, empty, empty), parallel_iterations=1
+    )
+    return rows, offsets
