@@ -1,15 +1,17 @@
 """Chains of element-wise operations in one pass over memory.
 
 TensorFlow runs one operation after the other, and each reads and writes whole tensors: on a CPU, gelu takes five times
-as long as its arithmetic. XLA compiles a chain into one loop. It compiles again for every new shape, so this is done
-only in graphs whose shapes are fixed, such as those of pretraining. The large matrix products are left to TensorFlow,
-which has the faster ones.
+as long as its arithmetic. XLA compiles a chain into one loop. It compiles again for every new shape, so
+this is done only in graphs whose shapes are fixed or few. The large matrix products are left to TensorFlow, which has
+the faster ones.
 """
 
 from __future__ import annotations
 
+import contextlib
 import functools
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Iterator
 
 import tensorflow as tf
 
@@ -30,11 +32,26 @@ def chain(function: Callable) -> Callable:
     return call
 
 
+_OF_THREAD = threading.local()  # TensorFlow builds the graph of each replica in a thread of its own
+
+
+@contextlib.contextmanager
+def few_sizes(are_few: bool) -> Iterator[None]:
+    """While a graph is built: whether sizes that are not known have few values in the many runs of this graph."""
+    before = getattr(_OF_THREAD, "few", False)
+    _OF_THREAD.few = are_few
+    try:
+        yield
+    finally:
+        _OF_THREAD.few = before
+
+
 def _pays(arguments: tuple) -> bool:
     if tf.executing_eagerly() or isinstance(tf.distribute.get_strategy(), tf.distribute.TPUStrategy):
         return False
     tensors = [argument for argument in arguments if isinstance(argument, tf.Tensor)]
-    return all(tensor.shape.is_fully_defined() for tensor in tensors) and can_compile()
+    fixed = all(tensor.shape.is_fully_defined() for tensor in tensors)
+    return (fixed or getattr(_OF_THREAD, "few", False)) and can_compile()
 
 
 @functools.cache

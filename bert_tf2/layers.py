@@ -21,6 +21,10 @@ if keras.backend.backend() != "tensorflow":
         f"bert_tf2 needs Keras on TensorFlow, but Keras runs on {keras.backend.backend()}: set KERAS_BACKEND=tensorflow"
     )
 
+# Added to the attention scores of padding positions: e^-10000 is 0 in float32. It is finite, so that a row of padding
+# only gives finite values instead of NaN.
+MASKED_SCORE = -10000.0
+
 _GELU_SCALE = math.sqrt(2.0 / math.pi)
 _GELU_CUBIC = 0.044715
 

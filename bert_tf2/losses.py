@@ -18,6 +18,9 @@ if TYPE_CHECKING:
 # The loss of a batch without predictions is 0 instead of 0 / 0 (reference: get_masked_lm_output).
 NO_PREDICTIONS = 1e-5
 
+# The number of real predictions is rounded up to a multiple of this; see unpadding.TOKENS_STEP.
+_PREDICTIONS_STEP = 32
+
 
 class LossTerm(NamedTuple):
     """A weighted mean before the division: its value is `total / (weight + epsilon)`.
@@ -121,8 +124,10 @@ def masked_lm_term(
         batch, length, width = shapes.get_shape_list(input_tensor)
         positions += tf.range(batch, dtype=positions.dtype)[:, tf.newaxis] * length
         real = tf.where(label_weights > 0)  # [M, 2]
+        filling = -tf.shape(real)[0] % _PREDICTIONS_STEP
         positions, label_ids, label_weights = (
-            tf.gather_nd(values, real)[tf.newaxis] for values in (positions, label_ids, label_weights)
+            tf.pad(tf.gather_nd(values, real), [[0, filling]])[tf.newaxis]
+            for values in (positions, label_ids, label_weights)
         )  # [1, M]
         input_tensor = tf.reshape(input_tensor, [1, batch * length, width])
     _, per_example_loss, _ = get_masked_lm_output(

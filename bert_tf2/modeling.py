@@ -30,7 +30,7 @@ from bert_tf2 import shapes
 from bert_tf2.config import BertConfig
 
 # Those that are not used below are imported because the reference's modeling.py has these names.
-from bert_tf2.layers import Dense, DropoutSeeds, LayerNorm, create_initializer, dropout
+from bert_tf2.layers import MASKED_SCORE, Dense, DropoutSeeds, LayerNorm, create_initializer, dropout
 from bert_tf2.layers import gelu as gelu
 from bert_tf2.layers import get_activation as get_activation
 from bert_tf2.shapes import assert_rank as assert_rank
@@ -39,10 +39,6 @@ from bert_tf2.shapes import reshape_from_matrix as reshape_from_matrix
 from bert_tf2.shapes import reshape_to_matrix as reshape_to_matrix
 from bert_tf2.support.errors import UserError
 from bert_tf2.unpadding import Unpadded
-
-# Added to the attention scores of padding positions: e^-10000 is 0 in float32. It is finite, so that a row of padding
-# only gives finite values instead of NaN.
-MASKED_SCORE = -10000.0
 
 
 class Embeddings(keras.layers.Layer):

@@ -24,15 +24,14 @@ from typing import NamedTuple
 
 import tensorflow as tf
 
+from bert_tf2.layers import MASKED_SCORE
+
 # More groups omit more padding, but are more and smaller operations.
 _GROUPS = 4
 
 # T is a multiple of this: few different sizes, for which XLA compiles loops (see `fusion`). The tokens that fill it up
 # take part in nothing.
-_TOKENS_STEP = 64
-
-# Added to the attention scores of positions that are not seen; see modeling.MASKED_SCORE, which this must equal.
-_MASKED_SCORE = -10000.0
+TOKENS_STEP = 64
 
 
 class _Group(NamedTuple):
@@ -77,7 +76,7 @@ class Unpadded:
         self._lengths = tf.where(last > 0, last, self.width)  # [B]
         self._places = tf.cast(tf.where(columns < self._lengths[:, tf.newaxis]), tf.int32)  # [tokens, 2]: row, position
         self._count = tf.shape(self._places)[0]
-        self._filled = (self._count // _TOKENS_STEP + 1) * _TOKENS_STEP  # T
+        self._filled = (self._count // TOKENS_STEP + 1) * TOKENS_STEP  # T
         self.firsts = tf.cumsum(self._lengths, exclusive=True)
         self.positions = self.pack(tf.broadcast_to(columns, self._shape))
         self._heard = tf.concat([tf.gather_nd(mask, self._places), tf.fill([self._filled - self._count], False)], 0)
@@ -152,7 +151,7 @@ class Unpadded:
 
 
 def _scores(heard: tf.Tensor) -> tf.Tensor:
-    return tf.where(heard, 0.0, _MASKED_SCORE)
+    return tf.where(heard, 0.0, MASKED_SCORE)
 
 
 # Each token has one place in the groups, so splitting and merging are each other's gradients, and both are gathers;

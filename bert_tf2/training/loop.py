@@ -22,7 +22,7 @@ from collections.abc import Callable
 import tensorflow as tf
 from absl import logging
 
-from bert_tf2 import checkpoint, optimization
+from bert_tf2 import checkpoint, fusion, optimization
 from bert_tf2.heads import Batch
 from bert_tf2.layers import fold_in
 from bert_tf2.support import environment, process
@@ -37,6 +37,8 @@ from bert_tf2.training.step import local_gradients, reduce_gradients
 
 # What a step returns in addition to the losses of the model.
 _MEASURES = ("loss", "gradient_norm", "learning_rate")
+# From here on, loops that are faster save more time than it takes to compile them for several sizes.
+_STEPS_WORTH_COMPILING = 100
 _OF_LOSS_SCALE = ("left_out", "loss_scale")  # for float16: the share of the steps that were left out
 
 
@@ -79,6 +81,8 @@ class Trainer:
         self._strategy = strategy
         self._options = options
         self._variables = checkpoint.trained_variables(model)
+        # Without padding, the number of tokens is rounded to few values.
+        self._has_few_sizes = model.bert.unpad != "none" and options.num_train_steps >= _STEPS_WORTH_COMPILING
         self._check_batch()
         with strategy.scope():
             self._optimizer = optimization.AdamWeightDecayOptimizer(
@@ -230,9 +234,10 @@ class Trainer:
         seed = fold_in([self._options.random_seed, 0], step)
         seed = fold_in(seed, replica)
         scale = self._loss_scale.value() if self._loss_scale else None
-        values, gradients = local_gradients(
-            self._model, self._variables, batch, seed, scale, self._options.gradient_accumulation_steps
-        )
+        with fusion.few_sizes(self._has_few_sizes):
+            values, gradients = local_gradients(
+                self._model, self._variables, batch, seed, scale, self._options.gradient_accumulation_steps
+            )
         gradients, norm = reduce_gradients(gradients)
         learning_rate = optimization.learning_rate_at(
             step, self._options.learning_rate, self._options.num_train_steps, self._options.num_warmup_steps
