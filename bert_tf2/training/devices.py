@@ -71,7 +71,7 @@ def way_to_unpad(unpad: str, strategy: tf.distribute.Strategy) -> str:
     if unpad == "auto":
         return "groups" if kind == "CPU" else "none"
     if unpad != "none" and kind == "TPU":
-        raise UserError(f"--unpad={unpad}: a TPU computes fixed shapes; leave it out")
+        raise UserError(f"--unpad={unpad}: a TPU computes fixed shapes, padding included; use --unpad=none")
     return unpad
 
 

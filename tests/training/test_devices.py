@@ -3,8 +3,12 @@
 import pytest
 import tensorflow as tf
 
+from bert_tf2.support.errors import UserError
 from bert_tf2.training import devices
 from bert_tf2.training.options import POLICIES, DeviceOptions
+
+
+ONE = tf.distribute.get_strategy()
 
 
 @pytest.fixture(autouse=True)
@@ -64,3 +68,18 @@ def test_a_gpu_that_tensorflow_cannot_use_is_reported(monkeypatch, log_lines):
 def test_a_precision_that_gains_nothing_is_doubted(precision, kind, capabilities, features, words):
     doubt = devices._doubt(precision, kind, capabilities, features)
     assert doubt is None if words is None else words in doubt
+
+
+@pytest.mark.parametrize(
+    ("unpad", "kind", "way"),
+    [("auto", "CPU", "groups"), ("auto", "GPU", "none"), ("auto", "TPU", "none"), ("packed", "GPU", "packed")],
+)
+def test_padding_is_left_out_where_that_is_faster(monkeypatch, unpad, kind, way):
+    monkeypatch.setattr(devices, "computes_on", lambda strategy: kind)
+    assert devices.way_to_unpad(unpad, ONE) == way
+
+
+def test_a_tpu_computes_padding(monkeypatch):
+    monkeypatch.setattr(devices, "computes_on", lambda strategy: "TPU")
+    with pytest.raises(UserError, match="--unpad=groups: a TPU computes fixed shapes"):
+        devices.way_to_unpad("groups", ONE)
