@@ -15,7 +15,7 @@ import pytest
 import small_exports
 import tensorflow as tf
 from gpu_or_cpu import computing_on, need
-from small_models import MAKERS, batch_for, randomize, small_config
+from small_models import MAKERS, batch_for, randomize, tiny_config
 
 from bert_tf2 import checkpoint
 from bert_tf2 import export as exports
@@ -24,7 +24,7 @@ from bert_tf2.training.devices import build_model
 from bert_tf2.training.loop import Trainer
 from bert_tf2.training.options import POLICIES, DeviceOptions, TrainOptions
 
-KINDS = ("CPU", "GPU")
+SLOW_ON_CPU = [pytest.param("CPU", marks=pytest.mark.slow), "GPU"]
 SETTINGS = {"learning_rate": 1e-3, "num_train_steps": 10, "num_warmup_steps": 0, "train_batch_size": 4}
 # The largest difference from float32 on the CPU, relative to the norm of all gradients.
 TOLERANCES = {"float32": 1e-4, "tf32": 5e-3, "bfloat16": 0.05, "float16": 0.02}
@@ -40,7 +40,7 @@ def as_before():
 def step(strategy, precision: str = "float32", compiled: bool = False, kind: str = "pretraining") -> np.ndarray:
     """The first moments of Adam after a step with dropout, which are a tenth of the gradients; one array."""
     tf.config.experimental.enable_tensor_float_32_execution(precision != "float32")
-    config = small_config(hidden_dropout_prob=0.1, attention_probs_dropout_prob=0.1)
+    config = tiny_config(hidden_dropout_prob=0.1, attention_probs_dropout_prob=0.1)
     model = build_model(strategy, lambda: MAKERS[kind](config, dtype=POLICIES[precision]), 1)
     randomize(model)
     trainer = Trainer(model, strategy, TrainOptions(output_dir="", precision=precision, **SETTINGS))
@@ -56,10 +56,16 @@ def on_the_cpu() -> np.ndarray:
         return step(strategy)
 
 
-@pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize(
-    ("precision", "compiled"),
-    [("float32", False), ("float32", True), ("tf32", False), ("bfloat16", False), ("float16", False)],
+    ("kind", "precision", "compiled"),
+    [
+        ("CPU", "float32", False),
+        ("CPU", "bfloat16", False),
+        *(("GPU", precision, False) for precision in POLICIES),
+        ("GPU", "float32", True),
+        pytest.param("CPU", "float16", False, marks=pytest.mark.slow),
+        pytest.param("CPU", "float32", True, marks=pytest.mark.slow),
+    ],
 )
 def test_a_step_makes_the_update_of_the_cpu(kind, precision, compiled, on_the_cpu):
     """The dropout too: its random numbers are the same on all devices."""
@@ -69,14 +75,14 @@ def test_a_step_makes_the_update_of_the_cpu(kind, precision, compiled, on_the_cp
     assert np.linalg.norm(found - on_the_cpu) < TOLERANCES[precision] * np.linalg.norm(on_the_cpu)
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", SLOW_ON_CPU)
 def test_two_replicas_make_the_update_of_one(kind, two, tmp_path):
     need(kind)
     found = []
     for strategy in (None, gpu_or_cpu.replicas(kind, two)):
         folder = tmp_path / ("two" if strategy else "one")
         with contextlib.nullcontext(strategy) if strategy else computing_on(kind) as strategy:
-            model = build_model(strategy, lambda: MAKERS["masked_words"](small_config()), 1)
+            model = build_model(strategy, lambda: MAKERS["masked_words"](tiny_config()), 1)
             randomize(model)
             options = TrainOptions(output_dir=str(folder), **{**SETTINGS, "num_train_steps": 1})
             trainer = Trainer(model, strategy, options)
@@ -88,7 +94,7 @@ def test_two_replicas_make_the_update_of_one(kind, two, tmp_path):
         np.testing.assert_allclose(found[1].get(name), found[0].get(name), rtol=1e-4, atol=1e-7, err_msg=name)
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", SLOW_ON_CPU)
 def test_deterministic_trainings_write_the_same_bytes(kind, tmp_path):
     need(kind)
     root = pathlib.Path(__file__).resolve().parents[1]
@@ -108,7 +114,7 @@ def test_deterministic_trainings_write_the_same_bytes(kind, tmp_path):
             assert one.read_bytes() == other.read_bytes(), one.name
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", SLOW_ON_CPU)
 def test_an_export_answers_as_on_the_cpu(kind, tmp_path):
     need(kind)
     made = small_exports.export_small("features", tmp_path)

@@ -245,7 +245,7 @@ def _as_example(number: int, text: Text) -> InputExample:
 _NAMES = ("input_ids", "input_mask", "input_type_ids")
 
 
-@tf.function
+@tf.function(autograph=False)
 def _states(model: modeling.BertModel, layers: tuple[int, ...], parts: list[forward.Batch]) -> tf.Tensor:
     """float32 [B, layers, F, D]. The graph is cached for later calls with the same model and layers."""
 

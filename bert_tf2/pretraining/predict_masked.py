@@ -336,7 +336,7 @@ def _features(batch: Sequence[Encoded]) -> dict[str, np.ndarray]:
     return {name: keras.utils.pad_sequences(values, padding="post") for name, values in rows.items()}
 
 
-@tf.function
+@tf.function(autograph=False)
 def _best_words(model: heads.PretrainingModel, top_k: int, parts: list[forward.Batch]) -> tuple[tf.Tensor, tf.Tensor]:
     """Probabilities and token ids, each [B, P, top_k], the best first."""
 
