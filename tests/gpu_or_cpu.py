@@ -7,17 +7,15 @@ logical devices, because two replicas are needed.
 from __future__ import annotations
 
 import contextlib
-import os
 
 import pytest
 import tensorflow as tf
 
-WANTED = os.environ.get("BERT_TF2_TEST_GPU") == "1"
 NONE_HERE = "there is no GPU, or it is hidden: make test-gpu, on a machine that has one"
 
 
 def divide() -> None:
-    """Makes two logical CPUs, and two logical GPUs if GPUs are wanted. This cannot be done later."""
+    """Makes two logical CPUs, and two logical GPUs if there is one that is not hidden. This cannot be done later."""
     for device in [*tf.config.list_physical_devices("CPU")[:1], *tf.config.list_physical_devices("GPU")[:1]]:
         memory = {"memory_limit": 4096} if device.device_type == "GPU" else {}
         tf.config.set_logical_device_configuration(device, [tf.config.LogicalDeviceConfiguration(**memory)] * 2)
