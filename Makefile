@@ -4,7 +4,7 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo test test-slow test-pythons beam interop lint bench clean
+.PHONY: demo test test-slow test-gpu test-pythons beam interop lint bench clean
 
 # Made anew when setup.py changes. --no-compile: Python compiles a module when it is first imported. To compile
 # all that is installed takes 24 s, to compile what the demo imports 9 s.
@@ -30,6 +30,12 @@ test: $(VENV)/tests-installed
 # Those that are long and rarely break.
 test-slow: $(VENV)/tests-installed
 	$(PYTEST) -m slow
+
+# On a machine with an NVIDIA GPU. On others it fails, because it would test nothing.
+test-gpu: $(VENV)/tests-installed
+	$(BIN)/python -m pip install --quiet --editable '.[test,gpu]'
+	$(BIN)/python -c "import sys, tensorflow as tf; sys.exit(not tf.config.list_physical_devices('GPU') and 'no GPU')"
+	BERT_TF2_TEST_GPU=1 $(BIN)/python -m pytest -rs tests/test_gpu.py
 
 # On every Python that setup.py allows and that is found, each with an environment of its own.
 test-pythons:

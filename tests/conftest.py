@@ -3,17 +3,16 @@
 import logging
 import os
 
-os.environ["CUDA_VISIBLE_DEVICES"] = "-1"  # the tolerances are those of a CPU
+if os.environ.get("BERT_TF2_TEST_GPU") != "1":
+    os.environ["CUDA_VISIBLE_DEVICES"] = "-1"  # the tolerances are those of a CPU
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 
+import gpu_or_cpu
 import pytest
 import tensorflow as tf
 from command_lines import CommandLines
 
-# Two logical CPUs, so that a test can train on two replicas. This cannot be set later.
-tf.config.set_logical_device_configuration(
-    tf.config.list_physical_devices("CPU")[0], [tf.config.LogicalDeviceConfiguration()] * 2
-)
+gpu_or_cpu.divide()  # so that a test can train on two replicas
 
 
 @pytest.fixture(scope="session")

@@ -19,13 +19,16 @@ from bert_tf2.config import BertConfig
 from bert_tf2.finetuning.classification.features import join_texts
 from bert_tf2.finetuning.options import FeatureOptions
 from bert_tf2.support import console, files, progress
+from bert_tf2.support.decimals import json_lists
 from bert_tf2.support.errors import UserError
+from bert_tf2.training import forward
 from bert_tf2.training.devices import build_model, create_strategy
 from bert_tf2.training.options import POLICIES
 from bert_tf2.weights import provenance
 
 _LOGGED_EXAMPLES = 5
-
+# Hidden states that are in memory until those of all lines before them are known.
+_WINDOW_BYTES = 1 << 27
 
 Text = str | tuple[str, str]
 
@@ -77,9 +80,7 @@ def run(options: FeatureOptions) -> int:
     if first is None:
         raise UserError(f"{options.input_file}: the file is empty; a line of text for each example is needed")
     policy = POLICIES[options.precision]
-    model = build_model(
-        create_strategy(options, several=False), lambda: modeling.BertModel(config, dtype=policy), random_seed=0
-    )
+    model = build_model(create_strategy(options), lambda: modeling.BertModel(config, dtype=policy), random_seed=0)
     logging.info(checkpoint.initialize(model, options.init_checkpoint))
     examples = _checked(itertools.chain([first], examples), options.input_file, config)
     features = (convert_example(example, options.max_seq_length, tokenizer) for example in examples)
@@ -97,7 +98,10 @@ def _write(options: FeatureOptions, layers: Sequence[int], states: Iterable[tupl
     vectors = (pool(values, options.pooling) for _, values in states)
     if options.output_file.endswith(".npy"):
         return _write_array(options.output_file, vectors)
-    lines = ({"linex_index": number, "values": _rounded(vector)} for number, vector in enumerate(vectors))
+    lines = (
+        f'{{"linex_index": {number}, "values": {json_lists(vector[np.newaxis])[0]}}}'
+        for number, vector in enumerate(vectors)
+    )
     return _write_lines(options.output_file, lines)
 
 
@@ -238,17 +242,18 @@ def _as_example(number: int, text: Text) -> InputExample:
     raise UserError(f"text {number + 1}: {text!r:.60} is neither a text nor a pair of texts")
 
 
-@tf.function(reduce_retracing=True)
-def _states(
-    model: modeling.BertModel,
-    layers: tuple[int, ...],
-    input_ids: tf.Tensor,
-    input_mask: tf.Tensor,
-    segment_ids: tf.Tensor,
-) -> tf.Tensor:
+_NAMES = ("input_ids", "input_mask", "input_type_ids")
+
+
+@tf.function(autograph=False)
+def _states(model: modeling.BertModel, layers: tuple[int, ...], parts: list[forward.Batch]) -> tf.Tensor:
     """float32 [B, layers, F, D]. The graph is cached for later calls with the same model and layers."""
-    outputs = model(input_ids, input_mask, segment_ids).get_all_encoder_layers()
-    return tf.cast(tf.stack([outputs[layer] for layer in layers], axis=1), tf.float32)
+
+    def states(batch: forward.Batch) -> tf.Tensor:
+        outputs = model(*(batch[name] for name in _NAMES)).get_all_encoder_layers()
+        return tf.cast(tf.stack([outputs[layer] for layer in layers], axis=1), tf.float32)
+
+    return forward.on_replicas(model.distribute_strategy, states, parts)
 
 
 def extract(
@@ -258,7 +263,10 @@ def extract(
     batch_size: int,
     pad_to: int | None = None,
 ) -> Iterator[tuple[InputFeatures, np.ndarray]]:
-    """Runs the encoder over lines, in batches that are padded to their longest line.
+    """Runs the encoder over lines, on all devices of the model's strategy.
+
+    A batch has lines of like length and is padded to its longest. For that, lines are read ahead: as many as have
+    hidden states of 128 MB, and one batch at least.
 
     Args:
       pad_to: the length of every batch, instead of that of its longest line.
@@ -266,38 +274,31 @@ def extract(
     Yields:
       Each line's features and its hidden states, float32 [layers, tokens, D], in the order of the input.
     """
-    features = iter(features)
-    while batch := list(itertools.islice(features, batch_size)):
+    strategy, layers = model.distribute_strategy, tuple(layers)
+    graph = _states.get_concrete_function(model, layers, forward.shapes_of(strategy, _NAMES))
+
+    def compute(batch: Sequence[InputFeatures]) -> Iterator[np.ndarray]:
         length = pad_to or max(len(feature.tokens) for feature in batch)
+        rows = {name: np.array([getattr(feature, name)[:length] for feature in batch], np.int32) for name in _NAMES}
+        values = graph(model, layers, forward.in_parts(strategy, rows)).numpy()
+        return (states[:, : len(feature.tokens)] for feature, states in zip(batch, values, strict=False))
 
-        def cut(rows: Iterable[Sequence[int]], length: int = length) -> tf.Tensor:
-            return tf.constant([row[:length] for row in rows], tf.int32)
-
-        values = _states(
-            model,
-            tuple(layers),
-            cut(feature.input_ids for feature in batch),
-            cut(feature.input_mask for feature in batch),
-            cut(feature.input_type_ids for feature in batch),
-        ).numpy()
-        for feature, rows in zip(batch, values, strict=True):
-            yield feature, rows[:, : len(feature.tokens)]
+    of_token = 4 * len(layers) * model.config.hidden_size
+    return forward.in_order(
+        features, lambda feature: len(feature.tokens), compute, batch_size, _WINDOW_BYTES // of_token
+    )
 
 
-def token_line(feature: InputFeatures, layers: Sequence[int], values: np.ndarray) -> dict:
+def token_line(feature: InputFeatures, layers: Sequence[int], values: np.ndarray) -> str:
     """The reference's JSON object for a line: for every token the values of every layer, [layers, tokens, D]."""
-    return {
-        "linex_index": feature.unique_id,
-        "features": [
-            {
-                "token": token,
-                "layers": [
-                    {"index": layer, "values": _rounded(values[row, position])} for row, layer in enumerate(layers)
-                ],
-            }
-            for position, token in enumerate(feature.tokens)
-        ],
-    }
+    lists = iter(json_lists(values.transpose(1, 0, 2).reshape(-1, values.shape[-1])))  # token by token
+    tokens = (
+        f'{{"token": {json.dumps(token)}, "layers": ['
+        + ", ".join(f'{{"index": {layer}, "values": {next(lists)}}}' for layer in layers)
+        + "]}"
+        for token in feature.tokens
+    )
+    return f'{{"linex_index": {feature.unique_id}, "features": [{", ".join(tokens)}]}}'
 
 
 def pool(values: np.ndarray, pooling: str) -> np.ndarray:
@@ -320,15 +321,11 @@ _POOLINGS = {
 }
 
 
-def _rounded(values: np.ndarray) -> list[float]:
-    return [round(float(value), 6) for value in values]
-
-
-def _write_lines(path: str, lines: Iterable[dict]) -> int:
+def _write_lines(path: str, lines: Iterable[str]) -> int:
     count = 0
     with files.complete_or_absent(path) as (beside,), files.open_binary(beside, "wb") as stream:
         for line in lines:
-            stream.write(json.dumps(line).encode() + b"\n")
+            stream.write(line.encode() + b"\n")
             count += 1
     return count
 

@@ -19,6 +19,7 @@ import sys
 from collections.abc import Container, Iterable, Iterator, Sequence
 
 import keras
+import numpy as np
 import tensorflow as tf
 from absl import logging
 
@@ -27,6 +28,7 @@ from bert_tf2.config import BertConfig, check_vocab_size
 from bert_tf2.pretraining.options import MaskedLMOptions
 from bert_tf2.support import files
 from bert_tf2.support.errors import UserError
+from bert_tf2.training import forward
 from bert_tf2.training.devices import build_model, create_strategy
 from bert_tf2.training.options import POLICIES, DeviceOptions
 from bert_tf2.weights import names, provenance
@@ -34,6 +36,7 @@ from bert_tf2.weights import names, provenance
 MASK = "[MASK]"
 _SEGMENT_SEPARATOR = " ||| "
 _STANDARD_INPUT = "standard input"
+_READ_AHEAD = 1 << 14  # tokens of a file that are sorted by length
 _FRESH_WEIGHTS_SEED = 12345  # for variables that do not affect the answers
 
 
@@ -97,7 +100,9 @@ def run(options: MaskedLMOptions) -> None:
         batch_size = 1
     sentences = _encode_each(_nonblank(lines, name), tokenizer, config, options.max_seq_length, forgive=at_terminal)
     show = {"text": as_text, "json": as_json}[options.output_format]
-    for answer in _answer(model, tokenizer, sentences, options.top_k, batch_size):
+    # The writer of the standard input may be waiting for an answer.
+    read_ahead = 0 if name == _STANDARD_INPUT else _READ_AHEAD
+    for answer in _answer(model, tokenizer, sentences, options.top_k, batch_size, read_ahead):
         print(show(answer), flush=True)  # a reader may be waiting for it
 
 
@@ -125,7 +130,7 @@ def load_model(config: BertConfig, init_checkpoint: str, precision: str = "float
     """
     source = checkpoint.open_weights(init_checkpoint)
     check_head(source.path, source.shapes)
-    strategy = create_strategy(DeviceOptions(precision=precision), several=False)
+    strategy = create_strategy(DeviceOptions(precision=precision))
     dtype = POLICIES[precision]
     model = build_model(strategy, lambda: heads.PretrainingModel(config, dtype=dtype), _FRESH_WEIGHTS_SEED)
     logging.info(checkpoint.initialize(model, source.path))
@@ -296,34 +301,31 @@ def _answer(
     sentences: Iterable[Encoded],
     top_k: int,
     batch_size: int,
+    read_ahead: int = 0,
 ) -> Iterator[Answer]:
+    """Yields the answers in order; `read_ahead` tokens of sentences are read before the first, or one batch."""
     if not 1 <= top_k <= model.config.vocab_size:
         raise UserError(f"--top_k={top_k}: must be from 1 to {model.config.vocab_size}, the size of the vocabulary")
     # One graph for batches of all sizes, cached for later calls and released together with its model.
-    graph = _best_words.get_concrete_function(model, top_k, _ANY_SHAPE)
-    for batch in _batches(sentences, batch_size):
-        probabilities, token_ids = (array.numpy() for array in graph(model, top_k, _features(batch)))
-        for sentence, *rows in zip(batch, probabilities, token_ids, strict=True):
+    strategy = model.distribute_strategy
+    graph = _best_words.get_concrete_function(model, top_k, forward.shapes_of(strategy, _NAMES))
+
+    def compute(batch: Sequence[Encoded]) -> Iterator[Answer]:
+        found = graph(model, top_k, forward.in_parts(strategy, _features(batch)))
+        for sentence, *rows in zip(batch, *(array.numpy() for array in found), strict=False):
             yield _describe(sentence, tokenizer, *rows)
 
+    def length(sentence: Encoded) -> int:
+        return len(sentence.input_ids)
 
-def _batches(sentences: Iterable[Encoded], batch_size: int) -> Iterator[list[Encoded]]:
-    batch: list[Encoded] = []
-    try:
-        for sentence in sentences:
-            batch.append(sentence)
-            if len(batch) == batch_size:
-                yield batch
-                batch = []
-    except UserError:
-        if batch:
-            yield batch  # the sentences before the invalid one are answered, regardless of the batch size
-        raise
-    if batch:
-        yield batch
+    for _, answer in forward.in_order(sentences, length, compute, batch_size, read_ahead):
+        yield answer
 
 
-def _features(batch: Sequence[Encoded]) -> heads.Batch:
+_NAMES = ("input_ids", "input_mask", "segment_ids", "masked_lm_positions")
+
+
+def _features(batch: Sequence[Encoded]) -> dict[str, np.ndarray]:
     """int32 [B, F], where F is the length of the longest sentence, and the positions as [B, P]."""
     rows = {
         "input_ids": [sentence.input_ids for sentence in batch],
@@ -331,22 +333,20 @@ def _features(batch: Sequence[Encoded]) -> heads.Batch:
         "segment_ids": [sentence.segment_ids for sentence in batch],
         "masked_lm_positions": [sentence.positions for sentence in batch],
     }
-    return {name: tf.constant(keras.utils.pad_sequences(values, padding="post")) for name, values in rows.items()}
+    return {name: keras.utils.pad_sequences(values, padding="post") for name, values in rows.items()}
 
 
-_ANY_SHAPE = {
-    name: tf.TensorSpec([None, None], tf.int32)
-    for name in ("input_ids", "input_mask", "segment_ids", "masked_lm_positions")
-}
-
-
-@tf.function
-def _best_words(model: heads.PretrainingModel, top_k: int, features: heads.Batch) -> tuple[tf.Tensor, tf.Tensor]:
+@tf.function(autograph=False)
+def _best_words(model: heads.PretrainingModel, top_k: int, parts: list[forward.Batch]) -> tuple[tf.Tensor, tf.Tensor]:
     """Probabilities and token ids, each [B, P, top_k], the best first."""
-    logits = model(features)  # [B, P, V]
-    best_logits, token_ids = tf.math.top_k(logits, top_k)
-    # The softmax over all V words, computed for the best ones only.
-    return tf.exp(best_logits - tf.reduce_logsumexp(logits, axis=-1, keepdims=True)), token_ids
+
+    def best(features: heads.Batch) -> tuple[tf.Tensor, tf.Tensor]:
+        logits = model(features)  # [B, P, V]
+        best_logits, token_ids = tf.math.top_k(logits, top_k)
+        # The softmax over all V words, computed for the best ones only.
+        return tf.exp(best_logits - tf.reduce_logsumexp(logits, axis=-1, keepdims=True)), token_ids
+
+    return forward.on_replicas(model.distribute_strategy, best, parts)
 
 
 def _describe(sentence: Encoded, tokenizer: tokenization.FullTokenizer, probabilities, token_ids) -> Answer:

@@ -27,7 +27,7 @@ def create_strategy(options: DeviceOptions = _HERE, *, several: bool = True) -> 
 
     Args:
       options: the settings.
-      several: False for work that calls the model directly, which would use only the first of several GPUs.
+      several: False for a model that is called directly (bert_tf2.load), which uses the first of several GPUs.
 
     Raises:
       UserError: the TPU cannot be reached, or does not have num_tpu_cores cores.
@@ -81,7 +81,7 @@ def _configure(options: DeviceOptions, gpus: Sequence[tf.config.PhysicalDevice])
     # here. With bfloat16 and float16, float32 products remain only in the heads, whose inputs have fewer bits anyway.
     tf.config.experimental.enable_tensor_float_32_execution(options.precision != "float32")
     for gpu in gpus:
-        with contextlib.suppress(RuntimeError):  # in use already
+        with contextlib.suppress(RuntimeError, ValueError):  # in use already, or divided into logical devices
             tf.config.experimental.set_memory_growth(gpu, True)
     if options.deterministic:
         tf.config.experimental.enable_op_determinism()

@@ -209,7 +209,7 @@ class Trainer:
 
         With `jit_compile`, XLA compiles all of it, which needs fixed shapes.
         """
-        return tf.function(self._replica_step, jit_compile=jit_compile)
+        return tf.function(self._replica_step, jit_compile=jit_compile, autograph=False)
 
     def _compile(self):
         """Returns a graph function that runs several steps and returns the sums of their measures."""
@@ -227,6 +227,7 @@ class Trainer:
 
         return steps
 
+    @tf.autograph.experimental.do_not_convert  # it has no loops over tensors, and the conversion takes seconds
     def _replica_step(self, batch: Batch, step: tf.Tensor) -> dict[str, tf.Tensor]:
         """Runs one step on a replica's share of the batch; the returned measures are summed over the replicas."""
         context = tf.distribute.get_replica_context()

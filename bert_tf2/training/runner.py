@@ -37,7 +37,7 @@ class Runner:
     def __init__(self, model, strategy: tf.distribute.Strategy):
         self._strategy = strategy
 
-        @tf.function(reduce_retracing=True)
+        @tf.function(reduce_retracing=True, autograph=False)
         def step(batch):
             return strategy.run(lambda part: {**part, **model.outputs(part)}, args=(batch,))
 

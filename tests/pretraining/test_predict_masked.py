@@ -218,8 +218,8 @@ def test_only_a_batch_is_read_ahead_and_padded_to_its_own_longest(model, tokeniz
     assert len(taken) == 2
     encoded = [predict_masked.encode(text, tokenizer, CONFIG, 128, "here") for text in TEXTS[1:3]]
     features = predict_masked._features(encoded)
-    assert features["input_mask"].numpy().tolist() == [[1] * 3 + [0] * 7, [1] * 10]
-    assert features["masked_lm_positions"].numpy().tolist() == [[1, 0, 0], encoded[1].positions]
+    assert features["input_mask"].tolist() == [[1] * 3 + [0] * 7, [1] * 10]
+    assert features["masked_lm_positions"].tolist() == [[1, 0, 0], encoded[1].positions]
 
 
 def test_what_comes_before_a_faulty_text_is_answered(model, tokenizer):

@@ -1,0 +1,116 @@
+"""Forward passes over rows of different lengths, on all replicas, with the results in the order of the rows.
+
+    in_order:   rows -> windows -> batches of like length -> results in the order of the rows
+    on_replicas: a batch -> equal parts -> one function on every replica -> results of the batch
+
+`runner` does this for data sets. These rows come one by one, perhaps from someone who types them, and nothing is read
+ahead of its window.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, TypeVar
+
+import numpy as np
+import tensorflow as tf
+
+from bert_tf2.support.errors import UserError
+
+Row = TypeVar("Row")
+Result = TypeVar("Result")
+Batch = Mapping[str, tf.Tensor]
+
+
+def in_order(
+    rows: Iterable[Row],
+    length: Callable[[Row], int],
+    compute: Callable[[Sequence[Row]], Iterable[Result]],
+    batch_size: int,
+    most_tokens: int,
+) -> Iterator[tuple[Row, Result]]:
+    """Computes rows in batches of like length, which have little padding.
+
+    Args:
+      rows: may be a generator, of which one window is read ahead.
+      length: the number of tokens of a row.
+      compute: returns a result for each row of a batch.
+      batch_size: the number of rows in a batch; the last one of a window may be smaller.
+      most_tokens: a window ends after the first batch with which it has this many tokens. Its rows and results are in
+        memory together.
+
+    Yields:
+      Each row and its result, in order.
+
+    Raises:
+      UserError: raised by `rows`, after the results of all rows before it.
+    """
+    for window in _windows(rows, length, batch_size, most_tokens):
+        order = sorted(range(len(window)), key=lambda index: length(window[index]))
+        results: list[Any] = [None] * len(window)
+        for start in range(0, len(order), batch_size):
+            chosen = order[start : start + batch_size]
+            found = compute([window[index] for index in chosen])
+            for index, result in zip(chosen, found, strict=True):
+                results[index] = result
+        yield from zip(window, results, strict=True)
+
+
+def _windows(
+    rows: Iterable[Row], length: Callable[[Row], int], batch_size: int, most_tokens: int
+) -> Iterator[list[Row]]:
+    window: list[Row] = []
+    tokens = 0
+    try:
+        for row in rows:
+            window.append(row)
+            tokens += length(row)
+            if tokens >= most_tokens and len(window) % batch_size == 0:  # full batches have one shape fewer for a TPU
+                yield window
+                window, tokens = [], 0
+    except UserError:
+        if window:
+            yield window
+        raise
+    if window:
+        yield window
+
+
+def shapes_of(strategy: tf.distribute.Strategy, names: Sequence[str]) -> list[Batch]:
+    """The argument `parts` of a graph for batches of all sizes: int32 [B, F] for every name and replica."""
+    return [{name: tf.TensorSpec([None, None], tf.int32) for name in names}] * strategy.num_replicas_in_sync
+
+
+def on_replicas(strategy: tf.distribute.Strategy, function: Callable[[Batch], Any], parts: Sequence[Batch]) -> Any:
+    """Runs a function on every replica, within a graph.
+
+    Args:
+      strategy: the strategy of the model.
+      function: a batch to a tensor, or to a structure of tensors.
+      parts: the batch of each replica.
+
+    Returns:
+      What `function` returns, with the rows of all replicas.
+    """
+    if len(parts) == 1:
+        batch = parts[0]
+    else:
+        batch = strategy.experimental_distribute_values_from_function(
+            lambda context: parts[context.replica_id_in_sync_group]
+        )
+    found = strategy.run(function, args=(batch,))
+    return tf.nest.map_structure(lambda value: tf.concat(strategy.experimental_local_results(value), axis=0), found)
+
+
+def in_parts(strategy: tf.distribute.Strategy, batch: Mapping[str, np.ndarray]) -> list[Batch]:
+    """Divides the rows of a batch among the replicas; copies of the last row fill parts up to an equal size.
+
+    The results have rows for the copies too, at the end.
+    """
+    replicas = strategy.num_replicas_in_sync
+    parts: list[dict[str, tf.Tensor]] = [{} for _ in range(replicas)]
+    for name, values in batch.items():
+        full = np.concatenate([values, *[values[-1:]] * (-len(values) % replicas)])
+        for part, rows in zip(parts, np.split(full, replicas), strict=True):
+            part[name] = tf.constant(rows, tf.int32)
+    return parts

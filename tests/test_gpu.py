@@ -1,0 +1,137 @@
+"""The computations on a GPU against those of the CPU: make test-gpu. Without a GPU, the same tests run on the CPU."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import pathlib
+import subprocess
+import sys
+
+import deterministic_runs
+import gpu_or_cpu
+import numpy as np
+import pytest
+import small_exports
+import tensorflow as tf
+from gpu_or_cpu import computing_on, need
+from small_models import MAKERS, batch_for, randomize, tiny_config
+
+from bert_tf2 import checkpoint
+from bert_tf2 import export as exports
+from bert_tf2.training import devices
+from bert_tf2.training.devices import build_model
+from bert_tf2.training.loop import Trainer
+from bert_tf2.training.options import POLICIES, DeviceOptions, TrainOptions
+
+SLOW_ON_CPU = [pytest.param("CPU", marks=pytest.mark.slow), "GPU"]
+SETTINGS = {"learning_rate": 1e-3, "num_train_steps": 10, "num_warmup_steps": 0, "train_batch_size": 4}
+# The largest difference from float32 on the CPU, relative to the norm of all gradients.
+TOLERANCES = {"float32": 1e-4, "tf32": 5e-3, "bfloat16": 0.05, "float16": 0.02}
+
+
+@pytest.fixture(autouse=True)
+def as_before():
+    before = tf.config.experimental.tensor_float_32_execution_enabled()
+    yield
+    tf.config.experimental.enable_tensor_float_32_execution(before)
+
+
+def step(strategy, precision: str = "float32", compiled: bool = False, kind: str = "pretraining") -> np.ndarray:
+    """The first moments of Adam after a step with dropout, which are a tenth of the gradients; one array."""
+    tf.config.experimental.enable_tensor_float_32_execution(precision != "float32")
+    config = tiny_config(hidden_dropout_prob=0.1, attention_probs_dropout_prob=0.1)
+    model = build_model(strategy, lambda: MAKERS[kind](config, dtype=POLICIES[precision]), 1)
+    randomize(model)
+    trainer = Trainer(model, strategy, TrainOptions(output_dir="", precision=precision, **SETTINGS))
+    batch = {name: tf.constant(values) for name, values in batch_for(kind).items()}
+    trainer.compiled_step(jit_compile=compiled)(batch, tf.constant(3, tf.int64))
+    slots = trainer._optimizer.slots
+    return np.concatenate([slots[name].numpy().ravel() for name in sorted(slots) if name.endswith("/adam_m")])
+
+
+@pytest.fixture(scope="module")
+def on_the_cpu() -> np.ndarray:
+    with computing_on("CPU") as strategy:
+        return step(strategy)
+
+
+@pytest.mark.parametrize(
+    ("kind", "precision", "compiled"),
+    [
+        ("CPU", "float32", False),
+        ("CPU", "bfloat16", False),
+        *(("GPU", precision, False) for precision in POLICIES),
+        ("GPU", "float32", True),
+        pytest.param("CPU", "float16", False, marks=pytest.mark.slow),
+        pytest.param("CPU", "float32", True, marks=pytest.mark.slow),
+    ],
+)
+def test_a_step_makes_the_update_of_the_cpu(kind, precision, compiled, on_the_cpu):
+    """The dropout too: its random numbers are the same on all devices."""
+    need(kind)
+    with computing_on(kind) as strategy:
+        found = step(strategy, precision, compiled)
+    assert np.linalg.norm(found - on_the_cpu) < TOLERANCES[precision] * np.linalg.norm(on_the_cpu)
+
+
+@pytest.mark.parametrize("kind", SLOW_ON_CPU)
+def test_two_replicas_make_the_update_of_one(kind, two, tmp_path):
+    need(kind)
+    found = []
+    for strategy in (None, gpu_or_cpu.replicas(kind, two)):
+        folder = tmp_path / ("two" if strategy else "one")
+        with contextlib.nullcontext(strategy) if strategy else computing_on(kind) as strategy:
+            model = build_model(strategy, lambda: MAKERS["masked_words"](tiny_config()), 1)
+            randomize(model)
+            options = TrainOptions(output_dir=str(folder), **{**SETTINGS, "num_train_steps": 1})
+            trainer = Trainer(model, strategy, options)
+            trainer.train(tf.data.Dataset.from_tensors(batch_for("masked_words")).repeat())
+        found.append(checkpoint.Checkpoint(str(folder)))
+    slots = [name for name in found[0].shapes if name.endswith("/adam_m")]
+    assert len(slots) > 20
+    for name in slots:
+        np.testing.assert_allclose(found[1].get(name), found[0].get(name), rtol=1e-4, atol=1e-7, err_msg=name)
+
+
+@pytest.mark.parametrize("kind", SLOW_ON_CPU)
+def test_deterministic_trainings_write_the_same_bytes(kind, tmp_path):
+    need(kind)
+    root = pathlib.Path(__file__).resolve().parents[1]
+    environment = {**os.environ, "PYTHONPATH": f"{root}{os.pathsep}{root / 'tests'}", "TF_CPP_MIN_LOG_LEVEL": "2"}
+    if kind == "CPU":
+        environment["CUDA_VISIBLE_DEVICES"] = "-1"
+    done = subprocess.run(
+        [sys.executable, deterministic_runs.__file__, str(tmp_path)],
+        env=environment, capture_output=True, text=True, check=False, timeout=300,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.split()[-1] == kind
+    for task in deterministic_runs.TASKS:
+        first, second = (sorted((tmp_path / f"{task}-{number}").glob("model.ckpt-*")) for number in (1, 2))
+        assert [path.name for path in first] == [path.name for path in second] and len(first) >= 4
+        for one, other in zip(first, second, strict=True):
+            assert one.read_bytes() == other.read_bytes(), one.name
+
+
+@pytest.mark.parametrize("kind", SLOW_ON_CPU)
+def test_an_export_answers_as_on_the_cpu(kind, tmp_path):
+    need(kind)
+    made = small_exports.export_small("features", tmp_path)
+    texts = ["the film was good", "ann lives in paris now"]
+    found = []
+    for device in ("CPU", kind):
+        with computing_on(device):
+            found.append(exports.load(made.path)(texts))
+    for on_cpu, there in zip(*found, strict=True):
+        np.testing.assert_allclose(there["pooled_output"], on_cpu["pooled_output"], atol=1e-4)
+
+
+def test_a_divided_gpu_is_no_error(monkeypatch):
+    """Its memory cannot grow, and TensorFlow says so by an exception."""
+
+    def refuse(gpu, enable):
+        raise ValueError("Cannot set memory growth on device when virtual devices configured")
+
+    monkeypatch.setattr(tf.config.experimental, "set_memory_growth", refuse)
+    devices._configure(DeviceOptions(), [object()])

@@ -1,0 +1,114 @@
+"""Rows of different lengths: batches of like length, results in order, the same on two replicas as on one."""
+
+import json
+
+import numpy as np
+import pytest
+import toy_data
+from small_models import randomize
+
+from bert_tf2 import heads, modeling
+from bert_tf2.finetuning import extract_features
+from bert_tf2.pretraining import predict_masked
+from bert_tf2.support.errors import UserError
+from bert_tf2.tokenization import FullTokenizer
+from bert_tf2.training import forward
+from bert_tf2.training.devices import build_model, create_strategy
+
+# Of the rows of a batch, a number that two replicas cannot share equally, and a single row at the end.
+TEXTS = ["the film was good", "ann", "where is bob now with a book in paris ?", "the book", "play playing"]
+TEXTS = [*TEXTS, "rome is good . the film is awful and bob lives in oslo", "a"]
+MASKED = [f"{text} [MASK]" + " [MASK] the" * (len(text) % 3) for text in TEXTS]
+
+
+@pytest.fixture(scope="module")
+def tokenizer(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("model")
+    toy_data.write_model(folder)
+    return FullTokenizer(str(folder / "vocab.txt"))
+
+
+def test_batches_have_rows_of_like_length_and_results_keep_the_order():
+    rows = [7, 1, 9, 2, 8, 3, 5, 5, 4]
+    batches = []
+
+    def compute(batch):
+        batches.append(batch)
+        return [10 * row for row in batch]
+
+    found = list(forward.in_order(iter(rows), lambda row: row, compute, 2, most_tokens=20))
+    assert found == [(row, 10 * row) for row in rows]
+    # The first window ends with the second batch: 7 + 1 + 9 + 2 is less than 20, and three batches make 30.
+    assert batches == [[1, 2], [3, 7], [8, 9], [4, 5], [5]]
+
+
+def test_nothing_is_read_ahead_of_a_window_and_an_error_comes_after_the_rows_before_it():
+    taken = []
+
+    def rows():
+        for row in range(1, 6):
+            taken.append(row)
+            yield row
+        raise UserError("row 6 is wrong")
+
+    found = forward.in_order(rows(), lambda row: row, lambda batch: batch, 2, most_tokens=0)
+    assert next(found) == (1, 1) and taken == [1, 2]
+    answered = []
+    with pytest.raises(UserError, match="row 6"):
+        answered += (row for row, _ in found)
+    assert taken == [1, 2, 3, 4, 5]
+    with pytest.raises(UserError, match="row 6"):
+        for row, _ in forward.in_order(rows(), lambda row: row, lambda batch: batch, 9, most_tokens=99):
+            answered.append(row)
+    assert answered[-5:] == [1, 2, 3, 4, 5]
+
+
+def test_features_on_two_replicas_are_those_of_one(two, tokenizer):
+    settings = {"pooling": "none", "layers": [0, -1], "max_seq_length": 32, "batch_size": 3}
+    found = []
+    for strategy in (create_strategy(), two):
+        model = build_model(strategy, lambda: modeling.BertModel(toy_data.config()), 1)
+        assert model.distribute_strategy.num_replicas_in_sync == strategy.num_replicas_in_sync
+        randomize(model)
+        found.append(extract_features.embed(model, tokenizer, TEXTS, **settings))
+    assert [len(states) for states in found[0]] == [len(tokenizer.tokenize(text)) + 2 for text in TEXTS]
+    for of_one, of_two in zip(*found, strict=True):
+        np.testing.assert_allclose(of_one, of_two, atol=2e-6)
+
+
+def test_answers_on_two_replicas_are_those_of_one(two, tokenizer):
+    found = []
+    for strategy in (create_strategy(), two):
+        model = build_model(strategy, lambda: heads.PretrainingModel(toy_data.config()), 1)
+        randomize(model)
+        found.append(list(predict_masked.predict(model, tokenizer, MASKED, top_k=3, batch_size=3)))
+    assert [answer.text for answer in found[1]] == MASKED
+    assert len({answer.masks[0].predictions[0].token_id for answer in found[0]}) > 1
+    for of_one, of_two in zip(*found, strict=True):
+        assert [mask.position for mask in of_one.masks] == [mask.position for mask in of_two.masks]
+        for first, second in zip(of_one.masks, of_two.masks, strict=True):
+            probabilities = [[found.probability for found in mask.predictions] for mask in (first, second)]
+            assert probabilities[0] == pytest.approx(probabilities[1], rel=1e-4)
+
+
+def test_a_line_is_the_json_of_its_numbers():
+    feature = extract_features.InputFeatures(4, ["[CLS]", '"', "中"], [], [], [])
+    values = np.random.default_rng(0).normal(size=(2, 3, 5)).astype(np.float32)
+
+    def rounded(row: int, position: int) -> list[float]:
+        return [round(float(value), 6) for value in values[row, position]]
+
+    wanted = {
+        "linex_index": 4,
+        "features": [
+            {
+                "token": token,
+                "layers": [
+                    {"index": -1, "values": rounded(0, position)},
+                    {"index": 0, "values": rounded(1, position)},
+                ],
+            }
+            for position, token in enumerate(feature.tokens)
+        ],
+    }
+    assert extract_features.token_line(feature, [-1, 0], values) == json.dumps(wanted)
