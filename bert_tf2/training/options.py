@@ -87,13 +87,6 @@ class DeviceOptions(PrecisionOptions):
     gcp_project: str | None = setting("Project of the Cloud TPU, if it cannot be detected.", None, group=DEVICES)
     master: str | None = setting("Address of the TPU's master, if it has no tpu_name.", None, group=DEVICES)
     num_tpu_cores: int = setting("Number of TPU cores; only used with use_tpu.", 8, group=DEVICES, low=1)
-    unpad: str = setting(
-        "How padding is left out of the computation: in groups of rows of similar length, in packed rows that hold"
-        " several texts, or not at all (none); auto is groups on a CPU, and none elsewhere.",
-        "auto",
-        group=DEVICES,
-        choices=("auto", *UNPAD),
-    )
     deterministic: bool = setting(
         "Use only operations that give the same bits in every run, also on GPUs; slower there.", False, group=DEVICES
     )
@@ -144,6 +137,13 @@ class TrainingOptions(OptimizerOptions, DeviceOptions, ModelOptions):
     do_train: bool = setting("Train, up to the last step of the schedule.", False, group=TO_DO)
     do_export: bool = setting(
         "Write a SavedModel for TensorFlow Serving, as export_saved_model.py does.", False, group=TO_DO
+    )
+    unpad: str = setting(
+        "How padding is left out of the computation: in groups of rows of similar length, in packed rows that hold"
+        " several texts, or not at all (none); auto is groups on a CPU, and none elsewhere.",
+        "auto",
+        group=TRAINING,
+        choices=("auto", *UNPAD),
     )
     export_dir: str | None = setting(
         "Folder for the exported versions 1, 2, ...; defaults to output_dir/export.", None, group=EXPORT, writes=()

@@ -7,7 +7,6 @@ from bert_tf2.support.errors import UserError
 from bert_tf2.training import devices
 from bert_tf2.training.options import POLICIES, DeviceOptions
 
-
 ONE = tf.distribute.get_strategy()
 
 
