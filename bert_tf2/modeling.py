@@ -26,7 +26,7 @@ from typing import NamedTuple
 import keras
 import tensorflow as tf
 
-from bert_tf2 import shapes
+from bert_tf2 import recompute, shapes
 from bert_tf2.config import BertConfig
 
 # Those that are not used below are imported because the reference's modeling.py has these names.
@@ -194,12 +194,15 @@ class BertModel(keras.Model):
 
     Attributes:
       heads, labels_of, uses_pooler, has_pooler: class attributes as in the models of `heads`.
+      recompute: whether a training keeps only the inputs of the blocks; see `recompute.recomputed`. The activations of
+        the last block are the first that the backward pass needs, so they are kept.
     """
 
     heads: tuple[str, ...] = ()
     labels_of: str | None = None
     uses_pooler = True
     has_pooler = True
+    recompute = False
 
     def __init__(self, config: BertConfig, *, name: str = "bert", **kwargs):
         super().__init__(name=name, **kwargs)
@@ -267,7 +270,8 @@ class BertModel(keras.Model):
         states = embedding_output = self.embeddings(input_ids, types, seeds=seeds)
         layers = []
         for block in self.blocks:
-            states = block(states, mask_scores, seeds=seeds)
+            run = recompute.recomputed(block) if training and self.recompute and block is not self.blocks[-1] else block
+            states = run(states, mask_scores, seeds=seeds)
             layers.append(states)
         # The paper's [CLS] state. Token-level tasks do not use it; then the pooler gets no gradient.
         pooled_output = self.pooler(states[:, 0])  # [B, F, D] -> [B, D]
