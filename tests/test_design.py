@@ -27,6 +27,7 @@ BERT = {
     "shapes",
     "fusion",
     "layers",
+    "recompute",
     "modeling",
     "losses",
     "heads",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
@@ -28,6 +29,9 @@ from bert_tf2.weights.labels import LabelMap, save_label_map
 # products small and slow. Tracing the graph takes seconds longer, which does not pay off in a short training.
 _LENGTH_GROUPS = 4
 _STEPS_WORTH_GROUPS = 100
+
+# The number of widths of training batches with --xla, which compiles the step for each of them.
+_XLA_WIDTHS = 4
 
 
 class FineTuner:
@@ -119,9 +123,15 @@ class FineTuner:
 
     def _length_groups(self, steps: int) -> int:
         # On a GPU, small products and the widths that the host must know cost more than the padding.
-        if self._padded or steps < _STEPS_WORTH_GROUPS or computes_on(self._strategy) != "CPU":
+        if self._padded or self.options.xla or steps < _STEPS_WORTH_GROUPS or computes_on(self._strategy) != "CPU":
             return 1
         return min(_LENGTH_GROUPS, self.options.train_batch_size)
+
+    @property
+    def _width_multiple(self) -> int:
+        if not self.options.xla:
+            return 1
+        return 8 * math.ceil(self.options.max_seq_length / (8 * _XLA_WIDTHS))  # as the matrix units of GPUs like it
 
     @property
     def _padded(self) -> bool:
@@ -160,6 +170,7 @@ class FineTuner:
             data = self._read(
                 path, kind, sizes, options.train_batch_size,
                 shuffle_seed=options.random_seed + trainer.global_step, repeat=True, drop_remainder=True,
+                width_multiple=self._width_multiple,
             )  # fmt: skip
             trainer.train(
                 data,

@@ -158,3 +158,17 @@ def can_compile(strategy: tf.distribute.Strategy) -> bool:
     if kind == "GPU" and not fusion.can_compile():
         logging.warning("XLA cannot compile for this GPU, so steps take longer; tensorflow[and-cuda] has what it needs")
     return kind != "TPU" and fusion.can_compile()
+
+
+def compiles_whole_step(strategy: tf.distribute.Strategy) -> bool:
+    """Whether XLA can compile a training step as a whole, for --xla; logs the reason if it cannot."""
+    reason = None
+    if computes_on(strategy) == "TPU":
+        reason = "a TPU's program is always compiled"
+    elif strategy.num_replicas_in_sync > 1:
+        reason = "with several devices, the steps are not compiled as a whole, because their gradients are summed"
+    elif not fusion.can_compile():
+        reason = "XLA cannot compile for this GPU; tensorflow[and-cuda] has what it needs"
+    if reason:
+        logging.warning("--xla has no effect: %s", reason)
+    return reason is None
