@@ -25,7 +25,7 @@ class Need(NamedTuple):
 
     Attributes:
       parameters, optimizer: the weights and Adam's two means.
-      gradients: with those that are summed over the parts of a batch.
+      gradients: with their sums over the parts of a batch, before and after an addition.
       update: the new weights and means, which exist beside the old ones for a moment.
       activations: what the forward pass keeps for the backward pass, and what that needs for one block.
     """
@@ -58,7 +58,7 @@ def estimate(
     return Need(
         parameters=_FLOAT32 * parameters,
         optimizer=2 * _FLOAT32 * parameters,
-        gradients=(2 if parts > 1 else 1) * _FLOAT32 * parameters,
+        gradients=(3 if parts > 1 else 1) * _FLOAT32 * parameters,
         update=_UPDATE * _FLOAT32 * parameters,
         activations=blocks + _BACKWARD * block + 3 * states + 3 * words,
     )

@@ -232,3 +232,9 @@ class TrainOptions(OptimizerOptions):
     keep_checkpoint_max: int = 5
     log_steps: int = 100
     texts: Mapping[str, str] = dataclasses.field(default_factory=dict)
+
+    def check(self) -> None:
+        if self.steps_to_profile and self.steps_to_profile[0] > self.num_train_steps:
+            raise WrongSetting(
+                f"--profile_steps={self.profile_steps}: the training has only {self.num_train_steps} steps"
+            )

@@ -8,7 +8,6 @@ import math
 import tensorflow as tf
 from absl import logging
 
-from bert_tf2.support.errors import UserError
 from bert_tf2.training.options import TrainOptions
 
 
@@ -19,19 +18,13 @@ class StepProfile:
     """
 
     def __init__(self, options: TrainOptions, done: int):
-        """`done` is the number of steps that are done already.
-
-        Raises:
-          UserError: the training has fewer than A steps.
-        """
+        """`done` is the number of steps that are done already."""
         self._folder = options.output_dir
         self._waiting = self._running = False
         if options.steps_to_profile is None:
             return
         first, last = options.steps_to_profile
         flag, total = f"--profile_steps={options.profile_steps}", options.num_train_steps
-        if first > total:
-            raise UserError(f"{flag}: the training has only {total} steps")
         if last > total:
             logging.warning("%s: the training ends with step %d", flag, total)
         if done >= first:

@@ -4,7 +4,6 @@ import pytest
 import tensorflow as tf
 from small_models import MAKERS, batch_for, tiny_config
 
-from bert_tf2.support.errors import UserError
 from bert_tf2.support.settings import WrongSetting
 from bert_tf2.training.devices import build_model
 from bert_tf2.training.loop import Trainer
@@ -83,8 +82,8 @@ def test_a_continued_training(tmp_path, profiled, log_lines, done, wanted, said)
 
 
 def test_steps_that_the_training_does_not_have(tmp_path, log_lines, profiled):
-    with pytest.raises(UserError, match="--profile_steps=9,10: the training has only 8 steps"):
-        StepProfile(options(tmp_path, "9,10"), 0)
+    with pytest.raises(WrongSetting, match="--profile_steps=9,10: the training has only 8 steps"):
+        options(tmp_path, "9,10")
     with StepProfile(options(tmp_path, "7,10"), 0) as profile:
         run(profile, 0, 8)
     assert profiled == [7, 8] and any("the training ends with step 8" in line for line in log_lines)
