@@ -41,8 +41,8 @@ def batch_of(kind):
     ("kind", "precision", "parts", "jit_compile"),
     [
         ("pretraining", "float32", 1, False),
-        ("tagging", "bfloat16", 2, False),
-        ("span", "bfloat16", 1, True),
+        pytest.param("tagging", "bfloat16", 2, False, marks=pytest.mark.slow),
+        pytest.param("span", "float32", 1, True, marks=pytest.mark.slow),
     ],
 )
 def test_the_gradients_are_the_same(kind, precision, parts, jit_compile):
@@ -75,13 +75,5 @@ def test_tensorflow_does_not_merge_the_second_computation_with_the_first():
         graphs = context.export_run_metadata().function_graphs
         context.disable_run_metadata()
         nodes = [node.op for found in graphs for node in found.post_optimization_graph.node]
-        counts.append({op: nodes.count(op) for op in ("Softmax", "BatchMatMulV2")})
-    kept, again = counts
-    assert kept["Softmax"] == 2 and again["Softmax"] == 3
-
-
-def test_an_evaluation_computes_nothing_again():
-    model = make("classifier")
-    model.bert.recompute = True
-    outputs = model.bert(**{"input_ids": batch_of("classifier")["input_ids"]})
-    assert outputs.sequence_output.shape == [4, 10, 8]
+        counts.append(nodes.count("Softmax"))
+    assert counts == [2, 3]

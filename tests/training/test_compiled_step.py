@@ -37,6 +37,7 @@ def test_the_whole_step_compiles_to_the_same_update(kind, precision):
     assert np.linalg.norm(of_plain - of_compiled) < tolerance * np.linalg.norm(of_plain)
 
 
+@pytest.mark.slow
 def test_a_training_with_xla_makes_the_same_updates_for_batches_of_several_widths(tmp_path):
     """With what runs around the losses: the loop over the parts of a batch, the optimizer."""
     batch, found = batch_for("classifier"), []
