@@ -52,7 +52,9 @@ def estimate(
     """
     width = 2 if POLICIES[options.precision].startswith("mixed_") else _FLOAT32
     block, states = _block(config, rows, length, width), rows * length * config.hidden_size * width
-    blocks = (config.num_hidden_layers - 1) * states + block if options.recompute else config.num_hidden_layers * block
+    layers = config.num_hidden_layers
+    # With recompute: the inputs, the last block, and the one that is computed again beside it.
+    blocks = layers * states + min(layers, 2) * block if options.recompute else layers * block
     words = rows * predictions * config.vocab_size * _FLOAT32
     parts = options.gradient_accumulation_steps
     return Need(
