@@ -30,6 +30,8 @@ class BenchmarkOptions(PrecisionOptions):
     max_seq_length: int = setting("Tokens per example.", 128, group=TRAINING, low=5)
     max_predictions_per_seq: int = setting("Masked words per example.", 20, group=TRAINING, low=1)
     steps: int = setting("Steps to time.", 10, group=TRAINING, low=1)
+    recompute: bool = setting("As in run_pretraining.py.", False, group=TRAINING)
+    xla: bool = setting("Compile the whole step with XLA.", False, group=TRAINING)
     profile_dir: str | None = setting("Folder for a profile of the steps that TensorBoard shows.", None, group=TRAINING)
 
 
@@ -90,9 +92,10 @@ def step_seconds(config) -> list[float]:
     policy = POLICIES[FLAGS.precision]
     model = build_model(strategy, lambda: heads.PretrainingModel(config, dtype=policy), 1)
     options = TrainOptions(
-        output_dir="", learning_rate=1e-4, num_train_steps=1000, num_warmup_steps=10, train_batch_size=FLAGS.batch_size
-    )
-    step = Trainer(model, strategy, options).compiled_step()
+        output_dir="", learning_rate=1e-4, num_train_steps=1000, num_warmup_steps=10, train_batch_size=FLAGS.batch_size,
+        precision=FLAGS.precision, recompute=FLAGS.recompute,
+    )  # fmt: skip
+    step = Trainer(model, strategy, options).compiled_step(jit_compile=FLAGS.xla)
     batch = random_batch(config, FLAGS.batch_size, FLAGS.max_seq_length, FLAGS.max_predictions_per_seq)
     seconds = []
     for number in range(FLAGS.steps + 2):

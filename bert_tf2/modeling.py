@@ -26,7 +26,7 @@ from typing import NamedTuple
 import keras
 import tensorflow as tf
 
-from bert_tf2 import shapes
+from bert_tf2 import recompute, shapes
 from bert_tf2.config import BertConfig
 
 # Those that are not used below are imported because the reference's modeling.py has these names.
@@ -229,12 +229,15 @@ class BertModel(keras.Model):
       heads, labels_of, uses_pooler, has_pooler: class attributes as in the models of `heads`.
       unpad: how padding is left out of the computation: "none", or "groups" or "packed" of unpadding.Unpadded. The
         outputs are the same within rounding, except for the states of padding, which are then zeros. It is not saved.
+      recompute: whether a training keeps only the inputs of the blocks; see `recompute.recomputed`. The activations of
+        the last block are the first that the backward pass needs, so they are kept.
     """
 
     heads: tuple[str, ...] = ()
     labels_of: str | None = None
     uses_pooler = True
     has_pooler = True
+    recompute = False
 
     def __init__(self, config: BertConfig, *, name: str = "bert", **kwargs):
         super().__init__(name=name, **kwargs)
@@ -326,6 +329,7 @@ class BertModel(keras.Model):
         states = self.embeddings(input_ids, token_type_ids, seeds=seeds, unpadded=unpadded)
         layers = [states]
         for block in self.blocks:
-            states = block(states, mask_scores, seeds=seeds, unpadded=unpadded)
+            run = recompute.recomputed(block) if seeds and self.recompute and block is not self.blocks[-1] else block
+            states = run(states, mask_scores, seeds=seeds, unpadded=unpadded)
             layers.append(states)
         return states, layers

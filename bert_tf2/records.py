@@ -158,6 +158,7 @@ def read_records(
     repeat: bool = False,
     drop_remainder: bool = False,
     pad_to_max_length: bool = True,
+    width_multiple: int = 1,
     transform: Callable | None = None,
 ):
     """Creates a tf.data pipeline over TFRecord files.
@@ -171,6 +172,7 @@ def read_records(
       repeat: whether to repeat the records endlessly. A batch may then contain the last and the first records.
       drop_remainder: whether to drop a last batch that is smaller.
       pad_to_max_length: False cuts each batch to its longest row.
+      width_multiple: the width of such a batch is a multiple of this, or the whole width; for few different widths.
       transform: makes another batch of each batch. It is called with the batch, in which features whose number of
         values varies are RaggedTensors, and with the origins of its records: the dict of `record_order.serialized`,
         each int64 [B].
@@ -196,7 +198,7 @@ def read_records(
     data = record_order.serialized(paths, shuffle_seed, repeat, with_origin=transform is not None)
     data = data.batch(batch_size, drop_remainder=drop_remainder).map(parse, num_parallel_calls=2)
     if not pad_to_max_length:
-        data = data.map(lambda batch: _cut_to_longest(batch, kind))
+        data = data.map(lambda batch: _cut_to_longest(batch, kind, width_multiple))
     options = tf.data.Options()
     options.autotune.enabled = False  # not needed, and its thread can delay the end of the program by a minute
     return data.prefetch(2).with_options(options)
@@ -274,12 +276,16 @@ def _narrow(values, feature: Feature):
     return values[:, 0] if feature.length == 1 and not feature.varies else values
 
 
-def _cut_to_longest(batch: dict, kind: RecordKind) -> dict:
-    """Drops columns that are padding in every row. Attention gives padding no weight, so outputs do not change."""
+def _cut_to_longest(batch: dict, kind: RecordKind, multiple: int) -> dict:
+    """Drops columns that are padding in every row, up to a multiple of so many columns.
+
+    Attention gives padding no weight, so outputs do not change.
+    """
     import tensorflow as tf
 
     used = tf.where(tf.reduce_any(batch["input_mask"] > 0, axis=0))  # columns with a token in any row
     length = tf.maximum(tf.reduce_max(tf.concat([used, [[0]]], 0)) + 1, 1)
+    length = -(-length // multiple) * multiple  # a slice ends at the last column in any case
     return {
         name: values[:, :length] if kind.features[name].length == "max_seq_length" else values
         for name, values in batch.items()

@@ -171,6 +171,15 @@ def test_batches_are_cut_to_their_own_longest_row(tmp_path):
             np.testing.assert_array_equal(short[name], kept)
 
 
+def test_batches_of_few_widths(tmp_path):
+    path = numbered(tmp_path / "a", 5)  # of the six columns that a row may have
+    assert [batch["input_ids"].shape[1] for batch in read([path], pad_to_max_length=False, width_multiple=4)] == [
+        4,
+        4,
+        6,
+    ]
+
+
 def test_the_last_token_counts_not_the_number_of_tokens(tmp_path):
     row = {**row_of(records.PRETRAINING, 0), "input_mask": [1, 0, 0, 1, 0, 0]}
     (batch,) = read([write(tmp_path / "a", records.PRETRAINING, [row])], pad_to_max_length=False)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
@@ -23,6 +24,9 @@ from bert_tf2.training.options import MOST_STEPS, POLICIES, TrainOptions
 from bert_tf2.training.runner import Runner
 from bert_tf2.weights import provenance
 from bert_tf2.weights.labels import LabelMap, save_label_map
+
+# The number of widths of training batches with --xla, which compiles the step for each of them.
+_XLA_WIDTHS = 4
 
 
 class FineTuner:
@@ -78,7 +82,7 @@ class FineTuner:
             self._held.enter_context(output_lock.training_in(options.output_dir))
         self._strategy = create_strategy(options)
         self.model = build_model(self._strategy, lambda: make(POLICIES[options.precision]), options.random_seed)
-        self.model.bert.unpad = "none" if self._padded else way_to_unpad(options.unpad, self._strategy)
+        self.model.bert.unpad = "none" if self._padded else way_to_unpad(options.unpad, self._strategy, options.xla)
         self._runner = Runner(self.model, self._strategy)
         folder = options.output_dir if options.do_train else folder_of_weights(options.output_dir)
         self.global_step = start_from(self.model, folder, options.init_checkpoint, will_train=options.do_train)
@@ -112,6 +116,12 @@ class FineTuner:
 
     def _read(self, path: str, kind: records.RecordKind, sizes: records.Sizes, batch_size: int, **how):
         return records.read_records([path], kind, sizes, batch_size, pad_to_max_length=self._padded, **how)
+
+    @property
+    def _width_multiple(self) -> int:
+        if not self.options.xla:
+            return 1
+        return 8 * math.ceil(self.options.max_seq_length / (8 * _XLA_WIDTHS))  # as the matrix units of GPUs like it
 
     @property
     def _padded(self) -> bool:
@@ -150,6 +160,7 @@ class FineTuner:
             data = self._read(
                 path, kind, sizes, options.train_batch_size,
                 shuffle_seed=options.random_seed + trainer.global_step, repeat=True, drop_remainder=True,
+                width_multiple=self._width_multiple,
             )  # fmt: skip
             trainer.train(
                 data,

@@ -58,20 +58,21 @@ def computes_on(strategy: tf.distribute.Strategy) -> str:
     return "GPU" if tf.config.list_logical_devices("GPU") else "CPU"  # the default strategy places nothing
 
 
-def way_to_unpad(unpad: str, strategy: tf.distribute.Strategy) -> str:
+def way_to_unpad(unpad: str, strategy: tf.distribute.Strategy, xla: bool = False) -> str:
     """BertModel.unpad for a value of --unpad.
 
-    On a GPU, many small operations and sizes that the host must know first can cost more than the padding. A TPU's
-    program has fixed shapes.
+    On a GPU, many small operations and sizes that the host must know first can cost more than the padding. The program
+    of a TPU, or of --xla, has fixed shapes.
 
     Raises:
       UserError: the strategy cannot leave out padding.
     """
     kind = computes_on(strategy)
     if unpad == "auto":
-        return "groups" if kind == "CPU" else "none"
-    if unpad != "none" and kind == "TPU":
-        raise UserError(f"--unpad={unpad}: a TPU computes fixed shapes, padding included; use --unpad=none")
+        return "groups" if kind == "CPU" and not xla else "none"
+    if unpad != "none" and (kind == "TPU" or xla):
+        what = "with --xla, the step has" if xla else "a TPU's program has"
+        raise UserError(f"--unpad={unpad}: {what} fixed shapes, padding included; use --unpad=none")
     return unpad
 
 
@@ -175,3 +176,17 @@ def can_compile(strategy: tf.distribute.Strategy) -> bool:
     if kind == "GPU" and not fusion.can_compile():
         logging.warning("XLA cannot compile for this GPU, so steps take longer; tensorflow[and-cuda] has what it needs")
     return kind != "TPU" and fusion.can_compile()
+
+
+def compiles_whole_step(strategy: tf.distribute.Strategy) -> bool:
+    """Whether XLA can compile a training step as a whole, for --xla; logs the reason if it cannot."""
+    reason = None
+    if computes_on(strategy) == "TPU":
+        reason = "a TPU's program is always compiled"
+    elif strategy.num_replicas_in_sync > 1:
+        reason = "with several devices, the steps are not compiled as a whole, because their gradients are summed"
+    elif not fusion.can_compile():
+        reason = "XLA cannot compile for this GPU; tensorflow[and-cuda] has what it needs"
+    if reason:
+        logging.warning("--xla has no effect: %s", reason)
+    return reason is None

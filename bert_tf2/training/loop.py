@@ -27,11 +27,12 @@ from bert_tf2.heads import Batch
 from bert_tf2.layers import fold_in
 from bert_tf2.support import environment, process
 from bert_tf2.support.errors import UserError
-from bert_tf2.training import loss_scale
-from bert_tf2.training.devices import can_compile
+from bert_tf2.training import loss_scale, memory
+from bert_tf2.training.devices import can_compile, compiles_whole_step
 from bert_tf2.training.loss_scale import LossScale
 from bert_tf2.training.monitor import Watch
 from bert_tf2.training.options import TrainOptions
+from bert_tf2.training.profile import StepProfile
 from bert_tf2.training.runner import explained
 from bert_tf2.training.step import local_gradients, reduce_gradients
 
@@ -84,6 +85,7 @@ class Trainer:
         # Without padding, the number of tokens is rounded to few values.
         self._has_few_sizes = model.bert.unpad != "none" and options.num_train_steps >= _STEPS_WORTH_COMPILING
         self._check_batch()
+        model.bert.recompute = options.recompute
         with strategy.scope():
             self._optimizer = optimization.AdamWeightDecayOptimizer(
                 self._variables, bias_correction=options.adam_bias_correction, fused=can_compile(strategy)
@@ -154,6 +156,8 @@ class Trainer:
         options = self._options
         if self.global_step >= options.num_train_steps:
             return self.global_step
+        profile = StepProfile(options, self.global_step)
+        memory.check(self._model, self._strategy, options, dataset.element_spec)
         iterator = iter(self._strategy.experimental_distribute_dataset(dataset))
         steps = self._compile()
         watch = Watch(options, self.global_step, self._model.config)
@@ -162,12 +166,14 @@ class Trainer:
         self._check_space()
         if options.save_checkpoints_steps:
             self._save()
-        with _StopRequest() as stop, watch:
+        with _StopRequest() as stop, watch, profile:
             while self.global_step < options.num_train_steps:
-                count = watch.steps_until_next_look(self.global_step, min(save.next, look.next))
-                with explained(explain):
+                next_stop = min(save.next, look.next, profile.next_stop(self.global_step))
+                count = watch.steps_until_next_look(self.global_step, next_stop)
+                with explained(explain), profile.step(self.global_step):
                     sums = steps(iterator, tf.constant(self.global_step, tf.int64), tf.constant(count))
                 self.global_step += count
+                profile.after(self.global_step)
                 watch.report(self.global_step, count, {name: float(value) for name, value in sums.items()})
                 last = self.global_step >= options.num_train_steps
                 stopping = stop.requested
@@ -214,6 +220,8 @@ class Trainer:
     def _compile(self):
         """Returns a graph function that runs several steps and returns the sums of their measures."""
         strategy = self._strategy
+        compiles = self._options.xla and compiles_whole_step(strategy)
+        replica_step = self.compiled_step(jit_compile=True) if compiles else self._replica_step
 
         @tf.function(reduce_retracing=True)
         def steps(iterator, first: tf.Tensor, count: tf.Tensor) -> dict[str, tf.Tensor]:
@@ -221,7 +229,7 @@ class Trainer:
             sums = dict.fromkeys(names, tf.constant(0.0))
             for offset in tf.range(count):
                 step = first + tf.cast(offset, tf.int64)
-                measured = strategy.run(self._replica_step, args=(next(iterator), step))
+                measured = strategy.run(replica_step, args=(next(iterator), step))
                 sums = {name: value + strategy.reduce("SUM", measured[name], axis=None) for name, value in sums.items()}
             return sums
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 from collections.abc import Mapping
 
 from bert_tf2.support.settings import (
@@ -15,6 +16,7 @@ from bert_tf2.support.settings import (
     TO_DO,
     TRAINING,
     Options,
+    WrongSetting,
     options,
     setting,
 )
@@ -105,6 +107,16 @@ class OptimizerOptions(Options):
         group=TRAINING,
         low=1,
     )
+    recompute: bool = setting(
+        "Compute the activations of each block again in the backward pass: more time, much less memory.",
+        False,
+        group=TRAINING,
+    )
+    xla: bool = setting(
+        "Compile the whole training step with XLA. Meant for GPUs, where it can save time; on a CPU it gains nothing.",
+        False,
+        group=TRAINING,
+    )
     learning_rate: float = setting("The highest learning rate of the schedule.", 5e-5, group=TRAINING, low=0.0)
     save_checkpoints_steps: int = setting(
         "Steps between two checkpoints; 0 saves only at the end.", 1000, group=TRAINING, low=0
@@ -118,6 +130,26 @@ class OptimizerOptions(Options):
     adam_bias_correction: bool = setting(
         "Use Adam's bias correction, which the reference does not.", False, group=TRAINING
     )
+    profile_steps: str | None = setting(
+        "Write a TensorBoard profile of the steps A,B (from step A to step B) into output_dir.", None, group=LOG
+    )
+
+    def check(self) -> None:
+        _ = self.steps_to_profile
+
+    @property
+    def steps_to_profile(self) -> tuple[int, int] | None:
+        """The first and the last step of profile_steps, which are counted from 1. Raises WrongSetting."""
+        if self.profile_steps is None:
+            return None
+        parts = self.profile_steps.split(",")
+        numbers = [int(part) for part in parts if re.fullmatch(r"\s*[0-9]{1,10}\s*", part)]
+        if len(parts) != 2 or len(numbers) != 2 or not 1 <= numbers[0] <= numbers[1]:
+            raise WrongSetting(
+                f"--profile_steps={self.profile_steps}: must be the first and the last step, as in 10,20; the steps are"
+                " counted from 1"
+            )
+        return numbers[0], numbers[1]
 
 
 def output_folder(*results: str) -> str:
@@ -194,6 +226,7 @@ class TrainOptions(OptimizerOptions):
       output_dir: the folder for checkpoints and TensorBoard events.
       num_train_steps, num_warmup_steps: the schedule; see optimization.learning_rate_at.
       precision: as in PrecisionOptions; float16 trains with a loss scale.
+      max_seq_length: the maximum width of a batch, for the estimate of the memory; None if the batches' width is fixed.
       keep_checkpoint_max: the number of checkpoints to keep.
       log_steps: the number of steps between TensorBoard points; the first step also gets one.
       texts: name -> Markdown text for TensorBoard. The model's configuration is always added.
@@ -203,6 +236,13 @@ class TrainOptions(OptimizerOptions):
     num_train_steps: int
     num_warmup_steps: int
     precision: str = "float32"
+    max_seq_length: int | None = None
     keep_checkpoint_max: int = 5
     log_steps: int = 100
     texts: Mapping[str, str] = dataclasses.field(default_factory=dict)
+
+    def check(self) -> None:
+        if self.steps_to_profile and self.steps_to_profile[0] > self.num_train_steps:
+            raise WrongSetting(
+                f"--profile_steps={self.profile_steps}: the training has only {self.num_train_steps} steps"
+            )

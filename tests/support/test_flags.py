@@ -107,6 +107,7 @@ NEEDED = ("--input_file=a", "--bert_config_file=b", "--output_dir=c")
         ([*NEEDED, "--max_seq_length=4"], ["max_seq_length", "4"]),
         ([*NEEDED, "--precision=float8"], ["precision", "float8", "bfloat16"]),
         ([*NEEDED, "--do_train=perhaps"], ["do_train", "perhaps"]),
+        ([*NEEDED, "--do_train", "--profile_steps=20,10"], ["--profile_steps=20,10: must be the first and the last"]),
         ([*NEEDED, "--do_train", "train.tfrecord"], ["unexpected argument 'train.tfrecord'"]),
         ([*NEEDED], ["nothing to do", "--do_train", "--do_eval"]),
         ([*NEEDED[1:]], ["--input_file must be given"]),

@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 import tensorflow as tf
-from small_models import MAKERS, batch_for, small_config
+from small_models import MAKERS, batch_for, small_config, tiny_config
 
-from bert_tf2.training.devices import build_model
+from bert_tf2.training.devices import build_model, compiles_whole_step
 from bert_tf2.training.loop import Trainer
 from bert_tf2.training.options import POLICIES, TrainOptions
 
@@ -35,3 +35,31 @@ def test_the_whole_step_compiles_to_the_same_update(kind, precision):
     gradients = [name for name in state if name.endswith("/adam_m")]
     of_plain, of_compiled = (np.concatenate([s[name].ravel() for name in gradients]) for s in (state, compiled_state))
     assert np.linalg.norm(of_plain - of_compiled) < tolerance * np.linalg.norm(of_plain)
+
+
+@pytest.mark.slow
+def test_a_training_with_xla_makes_the_same_updates_for_batches_of_several_widths(tmp_path):
+    """With what runs around the losses: the loop over the parts of a batch, the optimizer."""
+    batch, found = batch_for("classifier"), []
+    per_token = ("input_ids", "input_mask", "segment_ids")
+    wide = {name: np.pad(v, [(0, 0), (0, 3)]) if name in per_token else v for name, v in batch.items()}
+    specs = {name: tf.TensorSpec([4, None] if v.ndim == 2 else [4], v.dtype) for name, v in batch.items()}
+    for xla in (False, True):
+        data = tf.data.Dataset.from_generator(lambda: iter([batch, wide]), output_signature=specs)
+        model = build_model(ONE, lambda: MAKERS["classifier"](tiny_config()), 1)
+        settings = {"learning_rate": 1e-3, "num_train_steps": 2, "num_warmup_steps": 0, "train_batch_size": 4}
+        how = {"gradient_accumulation_steps": 2, "max_seq_length": 13, "xla": xla}
+        trainer = Trainer(model, ONE, TrainOptions(output_dir=str(tmp_path / str(xla)), **settings, **how))
+        trainer.train(data)
+        found.append({name: variable.numpy() for name, variable in trainer._state.items()})
+    plain, compiled = found
+    for name in plain:
+        if name.endswith("/adam_m"):
+            np.testing.assert_allclose(compiled[name], plain[name], rtol=1e-3, atol=1e-6, err_msg=name)
+
+
+def test_where_xla_cannot_compile_the_step_it_says_so(two, log_lines):
+    assert compiles_whole_step(ONE) and not log_lines
+    assert not compiles_whole_step(two)
+    (line,) = log_lines
+    assert line.startswith("--xla has no effect: with several devices")

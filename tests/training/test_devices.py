@@ -80,5 +80,5 @@ def test_padding_is_left_out_where_that_is_faster(monkeypatch, unpad, kind, way)
 
 def test_a_tpu_computes_padding(monkeypatch):
     monkeypatch.setattr(devices, "computes_on", lambda strategy: "TPU")
-    with pytest.raises(UserError, match="--unpad=groups: a TPU computes fixed shapes"):
+    with pytest.raises(UserError, match="--unpad=groups: a TPU's program has fixed shapes"):
         devices.way_to_unpad("groups", ONE)

@@ -1,0 +1,202 @@
+"""How much memory a training needs, estimated before the first step, and how much the device has."""
+
+from __future__ import annotations
+
+import os
+from typing import NamedTuple
+
+import tensorflow as tf
+from absl import logging
+
+from bert_tf2 import checkpoint
+from bert_tf2.config import BertConfig
+from bert_tf2.support.environment import human
+from bert_tf2.training.devices import computes_on
+from bert_tf2.training.options import POLICIES, TrainOptions
+
+_FLOAT32 = 4
+
+# What TensorFlow itself needs on a GPU (its libraries, buffers of the matrix products). On a CPU it is in use already.
+_OF_A_GPU = 0.5e9
+
+
+class Need(NamedTuple):
+    """The memory of a training on one device, in bytes.
+
+    Attributes:
+      parameters, optimizer: the weights and Adam's two means.
+      gradients: with their sums over the parts of a batch, before and after an addition.
+      update: the new weights and means, which exist beside the old ones for a moment.
+      activations: what the forward pass keeps for the backward pass, and what that needs for one block.
+    """
+
+    parameters: float
+    optimizer: float
+    gradients: float
+    update: float
+    activations: float
+
+
+def estimate(
+    config: BertConfig, parameters: int, rows: int, length: int, predictions: int, options: TrainOptions
+) -> Need:
+    """Estimates the memory of a training; the measurements that it was fitted to are in docs/performance.md.
+
+    Args:
+      config: of the encoder.
+      parameters: the number of trained values.
+      rows: examples in a batch, or in a part of it, of one device.
+      length: tokens in each of them.
+      predictions: masked words in each of them; 0 for other tasks.
+      options: the settings: precision, recompute, gradient_accumulation_steps.
+    """
+    width = 2 if POLICIES[options.precision].startswith("mixed_") else _FLOAT32
+    block, states = _block(config, rows, length, width), rows * length * config.hidden_size * width
+    layers = config.num_hidden_layers
+    # With recompute: the inputs, the last block, and the one that is computed again beside it.
+    blocks = layers * states + min(layers, 2) * block if options.recompute else layers * block
+    words = rows * predictions * config.vocab_size * _FLOAT32
+    parts = options.gradient_accumulation_steps
+    return Need(
+        parameters=_FLOAT32 * parameters,
+        optimizer=2 * _FLOAT32 * parameters,
+        gradients=(3 if parts > 1 else 1) * _FLOAT32 * parameters,
+        update=_UPDATE * _FLOAT32 * parameters,
+        activations=blocks + _BACKWARD * block + 3 * states + 3 * words,
+    )
+
+
+# Fitted: the share of the update's new values that are there at the same time as the largest activations, and the
+# blocks' worth of gradients within the backward pass.
+_UPDATE = 1.0
+_BACKWARD = 1.5
+
+
+def _block(config: BertConfig, rows: int, length: int, width: int) -> float:
+    """The bytes that a block keeps for the backward pass, in numbers of `width` bytes.
+
+    Of each token: its state, query, key, value, context, both branches before their addition, the state between them;
+    the wide states before and after the activation function; two times the random bits of dropout. Of each attention
+    score: the probability and dropout's factor in float32, their product.
+    """
+    of_token = config.hidden_size * (8 * width + 4) + config.intermediate_size * 2 * width
+    of_scores = config.num_attention_heads * length * (2 * _FLOAT32 + width)
+    return rows * length * (of_token + of_scores)
+
+
+def check(model, strategy: tf.distribute.Strategy, options: TrainOptions, batches: dict[str, tf.TensorSpec]) -> None:
+    """Logs the memory that a training needs, and warns if the device has less; not for batches of unknown shapes.
+
+    Args:
+      model: one of `heads`, with its optimizer's slots.
+      strategy: the devices.
+      options: the settings.
+      batches: the features of a batch, by name.
+    """
+    masked = batches.get("masked_lm_positions")
+    length = options.max_seq_length or batches["input_ids"].shape[1]
+    predictions = 0 if masked is None else masked.shape[1]
+    if length is None or predictions is None:
+        return
+    replicas = strategy.num_replicas_in_sync
+    rows = -(-options.train_batch_size // (replicas * options.gradient_accumulation_steps))
+    parameters = sum(variable.shape.num_elements() for variable in checkpoint.trained_variables(model).values())
+    need = estimate(model.config, parameters, rows, length, predictions, options)
+    kind = computes_on(strategy)
+    in_use, capacity = _host() if kind == "CPU" else (None, _gpu() if kind == "GPU" else None)
+    kept = need.parameters + need.optimizer + (_OF_A_GPU if kind == "GPU" else 0.0)
+    total = max(in_use or 0.0, kept) + need.gradients + need.update + need.activations
+    logging.info(
+        "Memory%s: about %s%s: parameters %s, optimizer %s, gradients %s, activations %s, other %s",
+        " of each device" if replicas > 1 else "",
+        human(total),
+        f" of {human(capacity)}" if capacity else "",
+        *map(human, (need.parameters, need.optimizer, need.gradients, need.activations)),
+        human(total - need.parameters - need.optimizer - need.gradients - need.activations),
+    )
+    if capacity and total > capacity:
+        fixed = total - need.activations
+        logging.warning(
+            "The training may need more memory than there is: about %s of %s; %s",
+            human(total), human(capacity),
+            f"what may help: {', '.join(_remedies(options, rows))}" if fixed < capacity else
+            f"{human(fixed)} without any batch, so use a smaller model or a device with more memory",
+        )  # fmt: skip
+
+
+def _remedies(options: TrainOptions, rows: int) -> list[str]:
+    """The flags that lower the memory of a batch."""
+    found = [] if options.recompute else ["--recompute"]
+    if rows > 1:
+        found += [f"--gradient_accumulation_steps={2 * options.gradient_accumulation_steps}"]
+        found += [f"a --train_batch_size below {options.train_batch_size}"]
+    found += ["a smaller --max_seq_length"]
+    return found + (["--precision=bfloat16"] if POLICIES[options.precision] == "float32" else [])
+
+
+def _host() -> tuple[float | None, float | None]:
+    """The bytes that this process has, and those that it can have; None where the system does not tell."""
+    own, free = _own_bytes(), available_bytes()
+    return own, own + free if own is not None and free is not None else None
+
+
+def _own_bytes() -> float | None:
+    try:
+        with open("/proc/self/statm", encoding="ascii") as file:
+            return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+    except OSError:
+        return None
+
+
+def available_bytes(root: str = "/") -> float | None:
+    """The memory that processes can still get: of the machine, and of the control groups (a container's limit).
+
+    Args:
+      root: the folder that has proc and sys.
+
+    Returns:
+      None where the system does not tell.
+    """
+    found = _table(os.path.join(root, "proc/meminfo")).get("MemAvailable:")
+    limits = [] if found is None else [found * 1024.0]
+    for folder, limit, usage, files in (
+        ("sys/fs/cgroup", "memory.max", "memory.current", "inactive_file"),
+        ("sys/fs/cgroup/memory", "memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"),
+    ):
+        folder = os.path.join(root, folder)
+        most, used = (_number(os.path.join(folder, name)) for name in (limit, usage))
+        if most is not None and used is not None:
+            # Files that were read and are not used now count as used, but make room.
+            limits.append(most - used + _table(os.path.join(folder, "memory.stat")).get(files, 0))
+    return float(min(limits)) if limits else None
+
+
+def _table(path: str) -> dict[str, int]:
+    """The lines "NAME NUMBER ..." of a file; empty if it cannot be read."""
+    try:
+        with open(path, encoding="ascii") as lines:
+            rows = [line.split() for line in lines]
+    except OSError:
+        return {}
+    return {row[0]: int(row[1]) for row in rows if len(row) > 1 and row[1].isdigit()}
+
+
+def _number(path: str) -> int | None:
+    """The number in a file; None if it cannot be read, or holds a word such as "max"."""
+    try:
+        with open(path, encoding="ascii") as file:
+            text = file.read().strip()
+    except OSError:
+        return None
+    return int(text) if text.isdigit() else None
+
+
+def _gpu() -> float | None:
+    """The bytes that TensorFlow may use on the smallest GPU; None if it does not tell."""
+    try:
+        from tensorflow.python.client import device_lib  # the only place where TensorFlow tells it
+
+        limits = [device.memory_limit for device in device_lib.list_local_devices() if device.device_type == "GPU"]
+    except (ImportError, RuntimeError, tf.errors.OpError):
+        return None
+    return float(min(limits)) if limits else None
