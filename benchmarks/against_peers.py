@@ -13,7 +13,8 @@ In the case "wiki" the rows of 512 have 256 tokens on average (see pretraining_s
 and ours runs with padding and without.
 
 A number is examples/s. The table shows each round, the median, the ratio of our median to it, and the peak memory of
-the process. Results are kept in WORK_DIR/peers.jsonl and are not measured again with the same revision of this checkout.
+the process. Results are kept in WORK_DIR/peers.jsonl and are not measured again with the same revision of this
+checkout.
 """
 
 from __future__ import annotations
