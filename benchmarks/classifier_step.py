@@ -31,6 +31,7 @@ def read_batches(options: BenchmarkOptions) -> list[dict]:
     """The first rows of the training table in random order, in batches of equal size, as run_classifier.py has them."""
     import numpy as np
     import workload
+    from absl import logging
 
     from bert_tf2 import tokenization
     from bert_tf2.finetuning import classification
@@ -42,7 +43,7 @@ def read_batches(options: BenchmarkOptions) -> list[dict]:
     chosen = np.random.default_rng(1).permutation(len(examples))[: count * options.batch_size]
     tokenizer = tokenization.FullTokenizer(options.vocab_file, do_lower_case=options.do_lower_case is not False)
     labels = processor.get_labels()
-    features = convert_examples([examples[n] for n in chosen], labels, options.max_seq_length, tokenizer)
+    features = convert_examples([examples[n] for n in chosen], labels, options.max_seq_length, tokenizer, logging.DEBUG)
     rows = [classification.as_record(feature) for feature in features]
     batches = []
     for first in range(0, len(rows), options.batch_size):

@@ -121,7 +121,7 @@ def draw(rows: Sequence[Mapping], path: str, title: str) -> None:
         speed.plot(places, [line[models[n]]["examples_per_second"] for n in places], **style)
         share.plot(places, [100 * line[models[n]]["share"] for n in places], **style)
     speed.set(yscale="log", ylabel="examples/s")
-    share.set(ylim=(0, 100), ylabel="% of the matrix-product rate")
+    share.set(ylim=(0, None), ylabel="% of the matrix-product rate")
     for axes in (speed, share):
         axes.set_xticks(range(len(models)), [f"{model}\n{MODELS[model][0]} x {MODELS[model][1]}" for model in models])
         axes.grid(alpha=0.3)
