@@ -123,6 +123,9 @@ def in_turn(results: Results, program: str, sides: Mapping[str, Sequence[str]], 
 
 def seconds_to_first_step(folder: str | Path, began: float) -> float:
     """The seconds from `began` (time.time()) to the end of the first training step, by TensorBoard's events there."""
+    from bert_tf2.support.quiet import load_tensorflow
+
+    load_tensorflow()  # which the import below does too, with its messages about devices
     from tensorboard.backend.event_processing.event_file_loader import LegacyEventFileLoader
 
     paths = sorted(Path(folder).glob("events.out.*"))
