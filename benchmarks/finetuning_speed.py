@@ -58,7 +58,9 @@ def speed() -> Iterator[str]:
     """MRPC from the command to its end, after eval_results.txt."""
     data = [f"--data_dir={FLAGS.data_dir}/MRPC", "--task_name=mrpc", "--do_train", "--do_eval"]
     epochs = f"--num_train_epochs={FLAGS.epochs:g}"
-    yield from in_turn(f"MRPC command, {FLAGS.epochs:g} epochs", "run_classifier.py", "speed", *data, epochs)
+    yield from in_turn(
+        f"MRPC command, {FLAGS.epochs:g} epochs", "run_classifier.py", f"speed-{FLAGS.epochs:g}", *data, epochs
+    )
 
 
 def start() -> Iterator[str]:
@@ -89,7 +91,9 @@ def features() -> Iterator[str]:
     """extract_features.py on the lines of the corpus, one vector a line."""
     output = Path(FLAGS.work_dir) / "features.npy"
     flags = [f"--input_file={FLAGS.corpus}", f"--output_file={output}", "--pooling=mean", "--layers=-1"]
-    yield from in_turn("extract_features.py on the corpus", "extract_features.py", "features", *flags)
+    yield from in_turn(
+        "extract_features.py on the corpus", "extract_features.py", f"features-{Path(FLAGS.corpus).stem}", *flags
+    )
 
 
 def _table(path: Path, lines: Sequence[str]) -> None:

@@ -120,7 +120,10 @@ def main(options: BenchmarkOptions) -> None:
     print(machine.describe(), flush=True)
     try:
         records = training_flags.make_records(
-            Path(options.work_dir) / "curves", LENGTH, options.input_file, options.vocab_file
+            Path(options.work_dir) / "curves" / Path(options.input_file).stem,
+            LENGTH,
+            options.input_file,
+            options.vocab_file,
         )
         found = curves(options, str(records.resolve()))
     except processes.Failed as failure:
