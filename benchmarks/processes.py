@@ -1,0 +1,150 @@
+"""Programs that are timed in processes of their own, and their results, which an interrupted call need not repeat."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[1]
+BENCHMARKS = ROOT / "benchmarks"
+
+
+class Failed(Exception):
+    """A program failed; the message is the last line that it wrote."""
+
+
+class Results:
+    """Results by name, a line of JSON each, in a file.
+
+    With a revision, only results of the same revision are known.
+    """
+
+    def __init__(self, path: str | Path, revision: str = ""):
+        self._path, self._revision = Path(path), revision
+        self._path.parent.mkdir(parents=True, exist_ok=True)
+
+    def known(self) -> dict[str, dict[str, Any]]:
+        """All results by name; the last one of each name."""
+        if not self._path.exists():
+            return {}
+        results = []
+        for line in self._path.read_text(encoding="utf-8").splitlines():
+            with contextlib.suppress(json.JSONDecodeError):  # a line that a killed process did not complete
+                results.append(json.loads(line))
+        return {r["name"]: r for r in results if not self._revision or r.get("revision") == self._revision}
+
+    def add(self, name: str, result: Mapping[str, Any]) -> dict[str, Any]:
+        stored = {"name": name, **({"revision": self._revision} if self._revision else {}), **result}
+        text = self._path.read_text(encoding="utf-8") if self._path.exists() else ""
+        with open(self._path, "a", encoding="utf-8") as stream:
+            stream.write(("\n" if text and not text.endswith("\n") else "") + json.dumps(stored) + "\n")
+        return stored
+
+
+def revision() -> str:
+    """The commit of this checkout, with a digest of what differs from it; the date where there is no git."""
+
+    def git(*arguments: str) -> bytes:
+        return subprocess.run(["git", *arguments], cwd=ROOT, capture_output=True, check=True).stdout
+
+    try:
+        head, changed = git("rev-parse", "--short", "HEAD").decode().strip(), git("diff", "HEAD", "--", "*.py")
+    except (OSError, subprocess.CalledProcessError):
+        return time.strftime("%Y-%m-%d")
+    return f"{head}+{hashlib.sha1(changed).hexdigest()[:7]}" if changed else head
+
+
+def environment(**variables: str) -> dict[str, str]:
+    """The environment of a benchmark's process: the benchmarks and this project can be imported."""
+    return {**os.environ, "PYTHONPATH": f"{ROOT}{os.pathsep}{BENCHMARKS}", "TF_CPP_MIN_LOG_LEVEL": "2", **variables}
+
+
+def run(command: Sequence[str], log: str | Path, **variables: str) -> float:
+    """Runs a command with its output in the file `log`, and returns the seconds it took.
+
+    Raises:
+      Failed: its status is not 0.
+    """
+    began = time.monotonic()
+    with open(log, "w", encoding="utf-8") as stream:
+        done = subprocess.run(
+            command, check=False, stdout=stream, stderr=subprocess.STDOUT, env=environment(**variables)
+        )
+    if done.returncode:
+        raise Failed(f"{_last_line(Path(log).read_text(errors='replace'), done.returncode)} (all of it is in {log})")
+    return time.monotonic() - began
+
+
+def measure(command: Sequence[str], **variables: str) -> dict[str, Any]:
+    """Runs a program and returns the JSON object in the last line of its standard output.
+
+    Raises:
+      Failed: its status is not 0, or there is no such line.
+    """
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, errors="replace", env=environment(**variables))
+    except OSError as error:
+        raise Failed(str(error)) from error
+    if done.returncode:
+        raise Failed(_last_line(done.stderr or done.stdout, done.returncode))
+    try:
+        return dict(json.loads(done.stdout.strip().splitlines()[-1]))
+    except (IndexError, ValueError, TypeError) as error:
+        raise Failed(f"printed no result: {_last_line(done.stdout, 0)}") from error
+
+
+def ours(program: str, *arguments: str) -> list[str]:
+    """The command line of a program in benchmarks/."""
+    return [sys.executable, str(BENCHMARKS / program), *arguments]
+
+
+def in_turn(results: Results, program: str, sides: Mapping[str, Sequence[str]], rounds: int) -> dict[str, list[dict]]:
+    """Runs a program of benchmarks/ with the arguments of each side, in turn; returns its results by side.
+
+    Raises:
+      Failed: see measure.
+    """
+    measured: dict[str, list[dict]] = {name: [] for name in sides}
+    for number in range(1, rounds + 1):
+        for name, arguments in sides.items():
+            key = f"{program} {' '.join(arguments)} {number}"
+            known = results.known().get(key)
+            measured[name].append(known or results.add(key, measure(ours(program, *arguments))))
+    return measured
+
+
+def seconds_to_first_step(folder: str | Path, began: float) -> float:
+    """The seconds from `began` (time.time()) to the end of the first training step, by TensorBoard's events there."""
+    from bert_tf2.support.quiet import load_tensorflow
+
+    load_tensorflow()  # which the import below does too, with its messages about devices
+    from tensorboard.backend.event_processing.event_file_loader import LegacyEventFileLoader
+
+    paths = sorted(Path(folder).glob("events.out.*"))
+    ends = [event.wall_time for path in paths for event in LegacyEventFileLoader(str(path)).Load() if event.step == 1]
+    return min(ends) - began
+
+
+def _last_line(text: str, status: int) -> str:
+    lines = [line for line in text.splitlines() if line.strip()]
+    return lines[-1].strip()[:300] if lines else f"status {status}"
+
+
+def render(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """A Markdown table, which is also readable on a screen: the columns are aligned, all but the first to the right."""
+    widths = [max(len(row[n]) for row in [header, *rows]) for n in range(len(header))]
+
+    def line(cells: Sequence[str]) -> str:
+        first, *rest = zip(cells, widths, strict=True)
+        return f"| {' | '.join([first[0].ljust(first[1]), *(cell.rjust(width) for cell, width in rest)])} |"
+
+    rule = "|".join("-" * (width + 2) if n == 0 else "-" * (width + 1) + ":" for n, width in enumerate(widths))
+    return "\n".join([line(header), f"|{rule}|", *map(line, rows)])

@@ -1,0 +1,133 @@
+"""The work that the training benchmarks time, ours and the peers': sizes, batches, the clock, the result.
+
+Only numpy and the standard library, so that a peer's program can import it in an environment without this project.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import machine
+import numpy as np
+
+# BERT-Base, uncased; the keys are those of a bert_config.json.
+BASE = {
+    "vocab_size": 30522,
+    "hidden_size": 768,
+    "num_hidden_layers": 12,
+    "num_attention_heads": 12,
+    "intermediate_size": 3072,
+    "hidden_act": "gelu",
+    "hidden_dropout_prob": 0.1,
+    "attention_probs_dropout_prob": 0.1,
+    "max_position_embeddings": 512,
+    "type_vocab_size": 2,
+    "initializer_range": 0.02,
+}
+# In real data, as many words are masked; max_predictions_per_seq is its limit.
+MASKED_SHARE = 0.15
+# The first step traces or compiles, the second still allocates.
+WARM_UP = 2
+# The share of the rows of Wikipedia that fill their maximum; the others are uniform between the shortest row and the
+# length that gives the mean.
+_FULL_ROWS, _SHORTEST = 0.25, 5
+
+
+def load_config(path: str | None) -> dict[str, Any]:
+    """The sizes of a bert_config.json; BERT-Base's without a path."""
+    if path is None:
+        return dict(BASE)
+    with open(path, encoding="utf-8") as stream:
+        return BASE | json.load(stream)
+
+
+def row_lengths(count: int, length: int, mean: int, seed: int = 1) -> np.ndarray:
+    """The lengths of `count` rows, int [count]: a quarter of `length`, the others uniform; shuffled.
+
+    They are the quantiles of the distribution, so their mean is `mean` up to rounding. Without a mean (0), or where
+    it is too near to `length` for three quarters of short rows, all rows are full.
+    """
+    longest = 2 * (mean - _FULL_ROWS * length) / (1 - _FULL_ROWS) - _SHORTEST
+    if not mean or longest > length:
+        return np.full([count], length)
+    places = (np.arange(count) + 0.5) / count / (1 - _FULL_ROWS)
+    lengths = np.where(places < 1, np.round(_SHORTEST + (max(longest, _SHORTEST) - _SHORTEST) * places), length)
+    return np.random.default_rng(seed).permutation(lengths.astype(np.int64))
+
+
+def random_batches(
+    config: dict[str, Any], count: int, batch: int, length: int, predictions: int, mean_length: int = 0
+) -> list[dict[str, np.ndarray]]:
+    """Batches of pretraining examples with random words, the same in every call.
+
+    Returns:
+      `count` batches by the names of the records' features: int32 [batch, length], [batch, predictions], [batch]; and
+      float32 `masked_lm_weights`, which is 0 beyond the masked words of a row that is too short for all of them.
+    """
+    draw = np.random.default_rng(1)
+    all_lengths = row_lengths(count * batch, length, mean_length).reshape(count, batch)
+    batches = []
+    for lengths in all_lengths:
+        mask = np.arange(length) < lengths[:, None]
+        masked = np.clip(np.round(MASKED_SHARE * lengths), 1, predictions) if mean_length else [predictions] * batch
+        predicted = np.arange(predictions) < np.array(masked)[:, None]
+        arrays = {
+            "input_ids": draw.integers(1, config["vocab_size"], [batch, length]) * mask,
+            "input_mask": mask,
+            "segment_ids": (np.arange(length) >= lengths[:, None] // 2) * mask,
+            "masked_lm_positions": draw.integers(0, lengths[:, None], [batch, predictions]) * predicted,
+            "masked_lm_ids": draw.integers(1, config["vocab_size"], [batch, predictions]) * predicted,
+            "next_sentence_labels": draw.integers(0, 2, [batch]),
+        }
+        batches.append({name: values.astype(np.int32) for name, values in arrays.items()})
+        batches[-1]["masked_lm_weights"] = predicted.astype(np.float32)
+    return batches
+
+
+def time_steps(step: Callable[[Any], float], batches: Sequence[Any]) -> list[float]:
+    """The seconds of `step` for each batch but the first WARM_UP; it must return the loss as a number."""
+    seconds = []
+    for batch in batches:
+        began = time.perf_counter()
+        loss = float(step(batch))
+        seconds.append(time.perf_counter() - began)
+        if loss != loss:
+            raise ValueError("the loss is not a number")
+    return seconds[WARM_UP:]
+
+
+def examples_per_second(batch: int, seconds: Sequence[float], mean_length: int = 0) -> float:
+    """By the median step, or by the mean where the batches have different lengths."""
+    return batch / (statistics.mean(seconds) if mean_length else statistics.median(seconds))
+
+
+def result(batch: int, seconds: Sequence[float], mean_length: int = 0, **more: Any) -> str:
+    """A result as a line of JSON, with the process' peak memory."""
+    measured = {
+        "examples_per_second": examples_per_second(batch, seconds, mean_length),
+        "seconds": [round(value, 5) for value in seconds],
+        "memory_gb": machine.peak_memory_gb(),
+    }
+    return json.dumps(measured | more)
+
+
+def peer(description: str, variants: Sequence[str]) -> tuple[argparse.Namespace, dict[str, Any], list]:
+    """For a peer's program: its command line, the sizes of the model, and the batches."""
+    parser = argparse.ArgumentParser(description=description)
+    parser.add_argument("--bert_config_file", help="sizes of the model; BERT-Base without it")
+    parser.add_argument("--batch_size", type=int, default=8)
+    parser.add_argument("--max_seq_length", type=int, default=128)
+    parser.add_argument("--max_predictions_per_seq", type=int, default=20)
+    parser.add_argument("--mean_length", type=int, default=0, help="mean length of the rows; 0: all are full")
+    parser.add_argument("--precision", choices=("float32", "bfloat16"), default="float32")
+    parser.add_argument("--steps", type=int, default=10)
+    parser.add_argument("--variant", choices=variants, default=variants[0])
+    flags = parser.parse_args()
+    config = load_config(flags.bert_config_file)
+    shape = (flags.batch_size, flags.max_seq_length, flags.max_predictions_per_seq, flags.mean_length)
+    return flags, config, random_batches(config, flags.steps + WARM_UP, *shape)
