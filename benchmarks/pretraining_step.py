@@ -60,7 +60,6 @@ def measure(options: BenchmarkOptions) -> dict:
         lambda: heads.PretrainingModel(config, dtype=POLICIES[options.precision]),
         batches,
         options.unpad,
-        options.xla,
         options.profile_dir,
         **settings.shared(options, TrainOptions),
     )

@@ -47,7 +47,6 @@ def time_training(
     make_model: Callable[[], Any],
     batches: Sequence[dict],
     unpad: str = "groups",
-    xla: bool = False,
     profile_dir: str | None = None,
     **settings: Any,
 ) -> list[float]:
@@ -57,7 +56,6 @@ def time_training(
       make_model: creates the model.
       batches: features by name, one batch a step.
       unpad: how padding is left out; see BertModel.
-      xla: whether XLA compiles the whole step.
       profile_dir: a folder for a profile of the timed steps.
       settings: fields of TrainOptions.
     """
@@ -73,7 +71,7 @@ def time_training(
     schedule = {"learning_rate": 1e-4, "num_train_steps": 1000, "num_warmup_steps": 10}
     rows = len(next(iter(batches[0].values())))
     options = TrainOptions(output_dir="", train_batch_size=rows, **schedule, **settings)
-    compiled = Trainer(model, strategy, options).compiled_step(jit_compile=xla)
+    compiled = Trainer(model, strategy, options).compiled_step(jit_compile=options.xla)
     number = iter(range(len(batches)))
 
     def step(batch: dict) -> float:
@@ -83,6 +81,8 @@ def time_training(
         return compiled(batch, tf.constant(count, tf.int64))["loss"].numpy()
 
     tensors = [{name: tf.constant(values) for name, values in batch.items()} for batch in batches]
+    for batch in tensors[workload.WARM_UP :]:  # XLA compiles for each number of tokens, once in a training
+        compiled(batch, tf.constant(0, tf.int64))["loss"].numpy()
     seconds = workload.time_steps(step, tensors)
     if profile_dir:
         tf.profiler.experimental.stop()

@@ -49,8 +49,8 @@ class _Group(NamedTuple):
 class Unpadded:
     """Where the tokens of a batch are: end to end for most of the model, in groups of rows for attention.
 
-    A row is computed up to the last position that its mask has; a row of padding only is computed as a whole. Token
-    T - 1 is always one that fills up.
+    A row is computed up to the last position that its mask has; a row of padding only is computed as a whole. If there
+    is any padding, token T - 1 is one that fills up.
 
     Attributes:
       positions: int32 [T], the position of each token in its row.
@@ -76,7 +76,9 @@ class Unpadded:
         self._lengths = tf.where(last > 0, last, self.width)  # [B]
         self._places = tf.cast(tf.where(columns < self._lengths[:, tf.newaxis]), tf.int32)  # [tokens, 2]: row, position
         self._count = tf.shape(self._places)[0]
-        self._filled = (self._count // TOKENS_STEP + 1) * TOKENS_STEP  # T
+        # One more token where there is padding, whose places in the groups it takes.
+        needed = self._count + tf.cast(tf.reduce_any(self._lengths < self.width), tf.int32)
+        self._filled = -(-needed // TOKENS_STEP) * TOKENS_STEP  # T
         self.firsts = tf.cumsum(self._lengths, exclusive=True)
         self.positions = self.pack(tf.broadcast_to(columns, self._shape))
         self._heard = tf.concat([tf.gather_nd(mask, self._places), tf.fill([self._filled - self._count], False)], 0)
