@@ -124,6 +124,10 @@ class SelfAttention(keras.layers.Layer):
     ) -> tf.Tensor:
         """[B, F, D], [B, 1, 1, T] -> [B, F, D]. With `unpadded`, which has the scores, the states are [T, D]."""
         query, key, value = self.query(states), self.key(states), self.value(states)
+        # The scale keeps the deviation of a sum of H products near 1; without it softmax would saturate and its
+        # gradient would vanish. It stands before the heads are split: next to the product of query and key, TensorFlow
+        # 2.21 fuses both with the addition of the mask, and confuses the shapes of several groups.
+        query *= 1.0 / math.sqrt(self.config.attention_head_size)
         if unpadded is None:
             split = [self._split_heads(x) for x in (query, key, value)]
             return self._merge_heads(self._attend(*split, mask_scores, seeds))
@@ -139,9 +143,6 @@ class SelfAttention(keras.layers.Layer):
         seeds: DropoutSeeds | None,
     ) -> tf.Tensor:
         """[B, N, F, H], [B, N, T, H], [B, N, T, H], [B, 1, 1, T] -> [B, N, F, H]."""
-        # The scale keeps the deviation of a sum of H products near 1; without it softmax would saturate and its
-        # gradient would vanish.
-        query *= 1.0 / math.sqrt(self.config.attention_head_size)
         scores = tf.matmul(query, key, transpose_b=True)  # [B, N, F, T]
         # Both in float32: Keras casts mask_scores, like every input of a layer, to the compute dtype.
         probabilities = tf.nn.softmax(tf.cast(scores, tf.float32) + tf.cast(mask_scores, tf.float32))
