@@ -120,7 +120,7 @@ def test_from_text_to_filled_blanks(tmp_path, log_lines, capsys):
                 max_predictions_per_seq=5,
                 do_train=True,
                 do_eval=True,
-                learning_rate=5e-3,
+                learning_rate=2e-3,
                 num_train_steps=steps,
                 num_warmup_steps=10,
                 max_eval_steps=10,
