@@ -82,7 +82,11 @@ class FineTuner:
             self._held.enter_context(output_lock.training_in(options.output_dir))
         self._strategy = create_strategy(options)
         self.model = build_model(self._strategy, lambda: make(POLICIES[options.precision]), options.random_seed)
-        self.model.bert.unpad = "none" if self._padded else way_to_unpad(options.unpad, self._strategy, options.xla)
+        self.model.bert.unpad = (
+            "none"
+            if self._padded
+            else way_to_unpad(options.unpad, self._strategy, self.config.hidden_size, options.xla)
+        )
         self._runner = Runner(self.model, self._strategy)
         folder = options.output_dir if options.do_train else folder_of_weights(options.output_dir)
         self.global_step = start_from(self.model, folder, options.init_checkpoint, will_train=options.do_train)

@@ -147,7 +147,7 @@ def _compute(
 ) -> dict[str, float] | None:
     strategy = create_strategy(options)
     model = build_model(strategy, lambda: _make_model(options, config, weights), options.random_seed)
-    model.bert.unpad = way_to_unpad(options.unpad, strategy, options.xla)
+    model.bert.unpad = way_to_unpad(options.unpad, strategy, config.hidden_size, options.xla)
     evaluation = _Evaluation(options, model, strategy, sources)
     global_step = (
         _train(model, strategy, sources["training"], options, tokenizer, evaluation) if options.do_train else None

@@ -58,7 +58,11 @@ def computes_on(strategy: tf.distribute.Strategy) -> str:
     return "GPU" if tf.config.list_logical_devices("GPU") else "CPU"  # the default strategy places nothing
 
 
-def way_to_unpad(unpad: str, strategy: tf.distribute.Strategy, xla: bool = False) -> str:
+# In narrower models, the operations themselves take longer than what they compute.
+_WORTH_GROUPS = 128
+
+
+def way_to_unpad(unpad: str, strategy: tf.distribute.Strategy, hidden_size: int, xla: bool = False) -> str:
     """BertModel.unpad for a value of --unpad.
 
     On a GPU, many small operations and sizes that the host must know first can cost more than the padding. The program
@@ -69,7 +73,7 @@ def way_to_unpad(unpad: str, strategy: tf.distribute.Strategy, xla: bool = False
     """
     kind = computes_on(strategy)
     if unpad == "auto":
-        return "groups" if kind == "CPU" and not xla else "none"
+        return "groups" if kind == "CPU" and hidden_size >= _WORTH_GROUPS and not xla else "none"
     if unpad != "none" and (kind == "TPU" or xla):
         what = "with --xla, the step has" if xla else "a TPU's program has"
         raise UserError(f"--unpad={unpad}: {what} fixed shapes, padding included; use --unpad=none")

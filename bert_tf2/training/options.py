@@ -172,7 +172,7 @@ class TrainingOptions(OptimizerOptions, DeviceOptions, ModelOptions):
     )
     unpad: str = setting(
         "How padding is left out of the computation: in groups of rows of similar length, in packed rows that hold"
-        " several texts, or not at all (none); auto is groups on a CPU, and none elsewhere.",
+        " several texts, or not at all (none); auto is groups on a CPU, except for tiny models, and none elsewhere.",
         "auto",
         group=TRAINING,
         choices=("auto", *UNPAD),

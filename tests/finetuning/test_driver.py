@@ -77,7 +77,13 @@ def steps_in(folder: pathlib.Path) -> set[int]:
 
 TAGS = LabelMap("ner", ("O", "B-LOC", "B-PER"), regression=False)
 ANSWERS = LabelMap("tsv", ("no", "yes"), regression=False)
-WAYS = [{"predict_batch_size": 1}, {"predict_batch_size": 4}, {"predict_batch_size": 50}, {"pad_to_max_length": True}]
+WAYS = [
+    {"predict_batch_size": 1},
+    {"predict_batch_size": 4},
+    {"predict_batch_size": 50, "unpad": "packed"},
+    {"predict_batch_size": 8, "unpad": "groups"},
+    {"pad_to_max_length": True},
+]
 
 
 @pytest.mark.slow

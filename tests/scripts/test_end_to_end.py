@@ -121,6 +121,7 @@ def test_from_text_to_filled_blanks(tmp_path, log_lines, capsys):
                 do_train=True,
                 do_eval=True,
                 learning_rate=2e-3,
+                unpad="groups",
                 num_train_steps=steps,
                 num_warmup_steps=10,
                 max_eval_steps=10,

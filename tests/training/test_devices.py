@@ -75,10 +75,21 @@ def test_a_precision_that_gains_nothing_is_doubted(precision, kind, capabilities
 )
 def test_padding_is_left_out_where_that_is_faster(monkeypatch, unpad, kind, way):
     monkeypatch.setattr(devices, "computes_on", lambda strategy: kind)
-    assert devices.way_to_unpad(unpad, ONE) == way
+    assert devices.way_to_unpad(unpad, ONE, hidden_size=128) == way
+
+
+def test_a_narrow_model_is_computed_with_its_padding():
+    assert devices.way_to_unpad("auto", ONE, hidden_size=96) == "none"
+
+
+@pytest.mark.parametrize("hidden_size", [96, 768])
+def test_xla_computes_padding(hidden_size):
+    assert devices.way_to_unpad("auto", ONE, hidden_size, xla=True) == "none"
+    with pytest.raises(UserError, match="--unpad=packed: with --xla, the step has fixed shapes"):
+        devices.way_to_unpad("packed", ONE, hidden_size, xla=True)
 
 
 def test_a_tpu_computes_padding(monkeypatch):
     monkeypatch.setattr(devices, "computes_on", lambda strategy: "TPU")
     with pytest.raises(UserError, match="--unpad=groups: a TPU's program has fixed shapes"):
-        devices.way_to_unpad("groups", ONE)
+        devices.way_to_unpad("groups", ONE, hidden_size=128)
