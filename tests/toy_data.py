@@ -75,10 +75,10 @@ def write_table(path: pathlib.Path, header: str, rows: list[tuple]) -> None:
     path.write_text("".join(line + "\n" for line in lines if line))
 
 
-def write_tsv_task(folder: pathlib.Path) -> None:
-    """train.tsv and dev.tsv with labels, test.tsv without."""
+def write_tsv_task(folder: pathlib.Path, examples: int = 64) -> None:
+    """train.tsv (of so many examples) and dev.tsv with labels, test.tsv without."""
     folder.mkdir(exist_ok=True)
-    for part, count, seed in (("train", 64, 1), ("dev", 21, 2)):
+    for part, count, seed in (("train", examples, 1), ("dev", 21, 2)):
         rows = [(f"{part}{number}", *row) for number, row in enumerate(sentences(count, seed))]
         write_table(folder / f"{part}.tsv", "name\ttext\tanswer", rows)
     rows = [(f"t{number}", text) for number, (text, _) in enumerate(sentences(21, 2))]

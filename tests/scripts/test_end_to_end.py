@@ -27,12 +27,13 @@ from bert_tf2.support.errors import UserError
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 LIVES_IN = dict(zip(toy_data.NAMES, toy_data.PLACES, strict=True))
+# The classifier learns with every seed tried at this width; at half of it, one in three stays below.
+CLASSIFIER = {"num_hidden_layers": 1, "hidden_size": 32, "num_attention_heads": 4, "intermediate_size": 64}
 
 
 def classify(folder: pathlib.Path, out: pathlib.Path, **changes):
-    no_luck = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
     settings = {
-        **toy_data.write_model(folder, num_hidden_layers=1, **no_luck),
+        **toy_data.write_model(folder, **CLASSIFIER),
         **toy_data.TSV_COLUMNS,
         "data_dir": str(folder / "tables"),
         "task_name": "tsv",
@@ -40,7 +41,7 @@ def classify(folder: pathlib.Path, out: pathlib.Path, **changes):
         "max_seq_length": 32,
         "train_batch_size": 16,
         "learning_rate": 2e-3,
-        "num_train_epochs": 25.0,
+        "num_train_epochs": 4.0,
     }
     return finetune_classifier.run(ClassifierOptions(**{**settings, **changes}))
 
@@ -153,7 +154,7 @@ def test_from_text_to_filled_blanks(tmp_path, log_lines, capsys):
 def classified(tmp_path_factory):
     """A classifier that was trained, evaluated and used in one call."""
     folder = tmp_path_factory.mktemp("classification")
-    toy_data.write_tsv_task(folder / "tables")
+    toy_data.write_tsv_task(folder / "tables", 400)
     results = classify(folder, folder / "out", do_train=True, do_eval=True, do_predict=True)
     return SimpleNamespace(folder=folder, out=folder / "out", results=results)
 
@@ -203,7 +204,7 @@ def test_a_label_unseen_in_training_is_named(classified, tmp_path):
 def test_the_script_does_what_the_library_does(classified, tmp_path):
     """From the script's command line, in a process of its own."""
     columns = [f"--{name}={value}" for name, value in toy_data.TSV_COLUMNS.items()]
-    model = [f"--{name}={value}" for name, value in toy_data.write_model(tmp_path, num_hidden_layers=1).items()]
+    model = [f"--{name}={value}" for name, value in toy_data.write_model(tmp_path, **CLASSIFIER).items()]
     data = [
         f"--data_dir={classified.folder}/tables",
         "--task_name=tsv",
