@@ -5,7 +5,7 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo test test-slow test-gpu test-pythons beam interop lint bench bench-finetuning bench-peers clean
+.PHONY: demo test test-slow soak test-gpu test-pythons beam interop lint bench bench-finetuning bench-peers clean
 
 # Made anew when setup.py changes. --no-compile: Python compiles a module when it is first imported. To compile
 # all that is installed takes 24 s, to compile what the demo imports 9 s.
@@ -31,6 +31,10 @@ test: $(VENV)/tests-installed
 # Those that are long and rarely break.
 test-slow: $(VENV)/tests-installed
 	$(PYTEST) -m slow
+
+# Kills trainings 90 times and compares what they end with: half an hour.
+soak: $(VENV)/tests-installed
+	PYTHONPATH=tests $(BIN)/python tests/soak/kill_trainings.py
 
 # On a machine with an NVIDIA GPU. On others it fails, because it would test nothing.
 test-gpu: $(VENV)/tests-installed

@@ -28,8 +28,8 @@ from collections.abc import Callable, Iterator
 import machine
 from absl import logging
 
-from bert_tf2 import tokenization
-from bert_tf2.pretraining import compact_examples, corpus, inspect_records, record_framing
+from bert_tf2 import record_framing, tokenization
+from bert_tf2.pretraining import compact_examples, corpus, inspect_records
 from bert_tf2.pretraining.draws import Draws
 from bert_tf2.pretraining.options import PretrainingDataOptions
 from bert_tf2.support import example_bytes, files, flags

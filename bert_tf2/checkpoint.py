@@ -17,7 +17,7 @@ from bert_tf2.support import files
 from bert_tf2.support.errors import UserError, and_more
 from bert_tf2.weights import names, provenance
 from bert_tf2.weights.base import Weights, check_finite
-from bert_tf2.weights.bundle import Checkpoint, CheckpointFolder, latest_checkpoint, save
+from bert_tf2.weights.bundle import Checkpoint, CheckpointFolder, latest_checkpoint, recover, save
 from bert_tf2.weights.names import tf1_variables
 from bert_tf2.weights.sources import open_weights
 
@@ -28,6 +28,7 @@ __all__ = [
     "initialize",
     "latest_checkpoint",
     "open_weights",
+    "recover",
     "restore",
     "save",
     "tf1_variables",

@@ -1,13 +1,28 @@
-"""The order in which the records of TFRecord files are read."""
+"""The order in which the records of TFRecord files are read.
+
+For training, it is a function of (seed, epoch, position), so that reading can go on where an earlier run ended:
+
+    files    -> runs of 1024 consecutive records (`record_index`)
+    an epoch -> all runs in the order that the seed and the epoch decide
+             -> cut into windows of 16 runs' length, each shuffled: seed, epoch, number of the window
+
+So a window holds records from sixteen places of the corpus, of any files, and every epoch holds every record once. No
+iterator has a state to be saved: `shuffled(index, seed, first)` begins at the `first`-th record of the endless order,
+and reads no more than the window that holds it. The reference instead draws from a buffer of 100 records of four files,
+an order that cannot be continued.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
+from bert_tf2 import record_index
+from bert_tf2.record_index import RUN, RecordIndex
 from bert_tf2.support import gzip_files
+from bert_tf2.support.errors import and_more
 
-_FILES_AT_A_TIME = 4
-_SHUFFLE_BUFFER = 100
+WINDOW = 16 * RUN
+"""The records that are shuffled together; they are in memory at the same time."""
 
 
 def opened(paths: Sequence[str]):
@@ -20,51 +35,123 @@ def opened(paths: Sequence[str]):
     return tf.data.TFRecordDataset(list(paths), compression_type=kind)
 
 
-def _opened(path):
-    """The records of a file, whose name is a tensor; within a dataset."""
+def _opened(path, offset=0):
+    """The records of a file from a byte on; the name is a tensor. Within a dataset."""
     import tensorflow as tf
 
     is_gzip = tf.strings.regex_full_match(path, rf"(?s).*\{gzip_files.ENDING}")
-    return tf.data.TFRecordDataset(path, compression_type=tf.where(is_gzip, "GZIP", ""))
+    # tf.data.TFRecordDataset has no argument for the offset.
+    records = tf.raw_ops.TFRecordDatasetV2(
+        filenames=[path],
+        compression_type=tf.where(is_gzip, "GZIP", ""),
+        buffer_size=_BUFFER_BYTES,
+        byte_offsets=[tf.cast(offset, tf.int64)],
+    )
+    return tf.data.experimental.from_variant(records, tf.TensorSpec([], tf.string))
 
 
-def serialized(paths: Sequence[str], shuffle_seed: int | None, repeat: bool, *, with_origin: bool = False):
-    """Creates a tf.data pipeline of records, one by one, as strings.
+_BUFFER_BYTES = 1 << 18
 
-    Without `shuffle_seed`, records are read in the order of the files. With it, files are shuffled and interleaved, and
-    records are drawn from a buffer of 100, as in the reference; the same seed gives the same order.
+
+def ordered(paths: Sequence[str], shuffle_seed: int | None, index: RecordIndex | None, first: int, repeat: bool):
+    """Either of the following two; see records.read_records for the arguments."""
+    if shuffle_seed is None:
+        data = in_order(paths)
+        return data.repeat() if repeat else data
+    index = index or record_index.read(paths)
+    if not index.total:  # it has no endless order
+        return in_order(paths)
+    return shuffled(index, shuffle_seed, first, endless=repeat)
+
+
+def in_order(paths: Sequence[str]):
+    """The records in the order of the files, once; as `shuffled` gives them, with epoch 0."""
+    import tensorflow as tf
+
+    ranks = {path: rank for rank, path in enumerate(sorted(paths))}
+    files = tf.data.Dataset.from_tensor_slices((list(paths), tf.constant([ranks[path] for path in paths], tf.int64)))
+    return files.flat_map(lambda path, rank: _numbered(_opened(path), tf.constant(0, tf.int64), rank, 0))
+
+
+def _numbered(records, epoch, file, start):
+    """Several records of a file at a time, with their origins; `start` is the number of the first one."""
+    import tensorflow as tf
+
+    def number(part, data):
+        numbers = start + part * RUN + tf.range(tf.size(data, tf.int64))
+        return data, {"epoch": tf.fill(tf.shape(data), epoch), "file": tf.fill(tf.shape(data), file), "record": numbers}
+
+    return records.batch(RUN).enumerate().map(number)
+
+
+def shuffled(index: RecordIndex, seed: int, first: int = 0, *, endless: bool = True):
+    """The records in the order of the seed, epoch after epoch.
 
     Args:
-      paths: the files; see `opened`.
-      shuffle_seed: see above.
-      repeat: whether to repeat the records endlessly.
-      with_origin: whether to tell where each record is from. This does not change the order.
+      index: the files, which hold at least one record.
+      seed: the same seed gives the same order.
+      first: the number of records of this order to leave out.
+      endless: False for a single epoch.
 
     Returns:
-      A dataset of strings; or, with `with_origin`, of pairs of a string and a dict of int64: "epoch", how often the
-      file was read before (always 0 without `shuffle_seed`); "file", its number among the sorted paths; "record", the
-      number of the record in the file. All count from 0.
+      A dataset of some records at a time, [N], for `rebatch`: strings, and their origins, a dict of int64: "epoch", how
+      often all records were read before; "file", the number of the file among the sorted paths; "record", the number of
+      the record in the file. All count from 0.
     """
     import tensorflow as tf
 
-    if with_origin:
-        in_order = sorted(range(len(paths)), key=paths.__getitem__)
-        ranks = sorted(range(len(paths)), key=in_order.__getitem__)
-        names = tf.data.Dataset.from_tensor_slices((list(paths), tf.constant(ranks, tf.int64)))
-    else:
-        names = tf.data.Dataset.from_tensor_slices(list(paths))
+    paths, files, offsets, starts, counts = map(
+        tf.constant, (index.paths, index.files, index.offsets, index.starts, index.counts)
+    )
+    first_epoch, position = divmod(first, index.total)
 
-    def read(number, file):
-        path, rank = file
-        origin = {"epoch": number // len(paths), "file": rank}
-        numbered = _opened(path).enumerate()
-        return numbered.map(lambda record, data: (data, {**origin, "record": record}))
+    def of_epoch(epoch):
+        of_this = _fold(tf.constant([seed, 0], tf.int64), epoch)
+        order = _permutation(len(index.counts), _fold(of_this, 0))
+        begin = tf.where(epoch == first_epoch, tf.constant(position, tf.int64), 0)
+        over = begin // WINDOW  # the number of windows that were read before
+        sizes = tf.gather(counts, order)
+        left = tf.clip_by_value(tf.cumsum(sizes) - over * WINDOW, 0, sizes)  # records still to read of each run
+        wanted = tf.where(left > 0)[:, 0]
+        runs = tf.data.Dataset.from_tensor_slices((tf.gather(order, wanted), tf.gather(sizes - left, wanted)))
 
-    if shuffle_seed is None:
-        data = names.enumerate().flat_map(read) if with_origin else opened(paths)
-        return data.repeat() if repeat else data
-    names = names.repeat() if repeat else names
-    names = names.enumerate() if with_origin else names
-    names = names.shuffle(len(paths), seed=shuffle_seed)
-    data = names.interleave(read if with_origin else _opened, cycle_length=min(_FILES_AT_A_TIME, len(paths)))
-    return data.shuffle(_SHUFFLE_BUFFER, seed=shuffle_seed)
+        def of_run(run, skipped):
+            records = _opened(paths[files[run]], offsets[run]).take(counts[run]).skip(skipped)
+            return _numbered(records, epoch, files[run], starts[run] + skipped)
+
+        def shuffle(number, window):
+            count = tf.shape(window[0])[0]
+            shuffled = _permutation(count, _fold(of_this, 1 + over + number))
+            shuffled = shuffled[tf.where(number == 0, begin - over * WINDOW, 0) :]
+            return tf.nest.map_structure(lambda values: tf.gather(values, shuffled), window)
+
+        windows = runs.flat_map(of_run).rebatch(WINDOW).enumerate()
+        return windows.map(lambda number, window: shuffle(number, window)).prefetch(1)
+
+    epochs = tf.data.Dataset.range(first_epoch, tf.int64.max if endless else 1)
+    return epochs.flat_map(of_epoch)
+
+
+def where(index: RecordIndex, seed: int, first: int, count: int) -> str:
+    """Names the files and records, counted from 1, of some examples of the order of `shuffled`, for a message."""
+    _, origin = next(iter(shuffled(index, seed, first).rebatch(count)))
+    found: dict[int, list[int]] = {}
+    for file, record in zip(origin["file"].numpy(), origin["record"].numpy(), strict=True):
+        found.setdefault(int(file), []).append(int(record) + 1)
+    parts = [f"{index.paths[file]}, record {', '.join(map(str, sorted(numbers)))}" for file, numbers in found.items()]
+    return and_more(parts, 4, "; ")
+
+
+def _fold(seed, number):
+    """Another seed, int64 [2], for each number."""
+    import tensorflow as tf
+
+    return tf.random.experimental.stateless_fold_in(seed, tf.cast(number, tf.int64), alg="philox")
+
+
+def _permutation(count, seed):
+    """The numbers below `count` in an order that the seed decides, int64."""
+    import tensorflow as tf
+
+    drawn = tf.random.stateless_uniform([count], seed, None, None, tf.int64, alg="philox")
+    return tf.cast(tf.argsort(drawn, stable=True), tf.int64)

@@ -10,7 +10,7 @@ import dataclasses
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
-from bert_tf2 import record_order
+from bert_tf2 import record_index, record_order
 from bert_tf2.support import files, gzip_files
 from bert_tf2.support.errors import UserError
 
@@ -155,6 +155,8 @@ def read_records(
     batch_size: int,
     *,
     shuffle_seed: int | None = None,
+    index: record_index.RecordIndex | None = None,
+    first: int = 0,
     repeat: bool = False,
     drop_remainder: bool = False,
     pad_to_max_length: bool = True,
@@ -168,13 +170,15 @@ def read_records(
       kind: the kind of their records.
       sizes: the value of every size that `kind` names, e.g. {"max_seq_length": 128, "vocab_size": 30522, ...}.
       batch_size: examples per batch, over all replicas.
-      shuffle_seed: shuffles the records, see `record_order.serialized`; None for the order of the files.
+      shuffle_seed: shuffles the records, see `record_order.shuffled`; None for the order of the files.
+      index: with `shuffle_seed`, that of `paths`, if it was read before.
+      first: with `shuffle_seed`, the number of examples that were read before; reading goes on behind them.
       repeat: whether to repeat the records endlessly. A batch may then contain the last and the first records.
       drop_remainder: whether to drop a last batch that is smaller.
       pad_to_max_length: False cuts each batch to its longest row.
       width_multiple: the width of such a batch is a multiple of this, or the whole width; for few different widths.
       transform: makes another batch of each batch. It is called with the batch, in which features whose number of
-        values varies are RaggedTensors, and with the origins of its records: the dict of `record_order.serialized`,
+        values varies are RaggedTensors, and with the origins of its records: the dict of `record_order.shuffled`,
         each int64 [B].
 
     Returns:
@@ -182,8 +186,8 @@ def read_records(
       stops the iteration with a TensorFlow error; `find_fault` then finds the record.
 
     Raises:
-      UserError: the first record of a file is invalid; or, with `repeat`, there is no record, or a batch is larger than
-        the memory.
+      UserError: the first record of a file is invalid; with `repeat`, there is none, or a batch is larger than memory;
+        with `shuffle_seed`, a file is damaged at any place.
     """
     import tensorflow as tf
 
@@ -191,12 +195,12 @@ def read_records(
     if repeat:  # otherwise, a batch is not larger than the files
         _check_batch(batch_size, kind, sizes)
 
-    def parse(serialized, *origins):
+    def parse(serialized, origin):
         batch = _parse(serialized, kind, sizes)
-        return batch if transform is None else transform(batch, *origins)
+        return batch if transform is None else transform(batch, origin)
 
-    data = record_order.serialized(paths, shuffle_seed, repeat, with_origin=transform is not None)
-    data = data.batch(batch_size, drop_remainder=drop_remainder).map(parse, num_parallel_calls=2)
+    data = record_order.ordered(paths, shuffle_seed, index, first, repeat)
+    data = data.rebatch(batch_size, drop_remainder=drop_remainder).map(parse, num_parallel_calls=2)
     if not pad_to_max_length:
         data = data.map(lambda batch: _cut_to_longest(batch, kind, width_multiple))
     options = tf.data.Options()
@@ -303,9 +307,7 @@ def find_fault(paths: Sequence[str], kind: RecordKind, sizes: Sizes) -> UserErro
             total += 1
             if fault := _fault(path, number, data, kind, sizes):
                 return fault
-    if not total:
-        return _no_records(paths)
-    return None
+    return None if total else _no_records(paths)
 
 
 def _no_records(paths: Sequence[str]) -> UserError:

@@ -436,6 +436,32 @@ def test_the_newest_intact_checkpoint_is_named_and_its_command_continues_there(t
     assert resume() == step
 
 
+@pytest.mark.parametrize("case", LOST)
+def test_a_training_continues_from_the_newest_intact_checkpoint(training_folder, tmp_path, case, log_lines):
+    folder = tmp_path / "out"
+    shutil.copytree(training_folder, folder)
+    LOST[case][0](folder)
+    if not (folder / "checkpoint").exists():  # someone removed it: to start afresh?
+        checkpoint.recover(str(folder))
+        assert not (folder / "checkpoint").exists()
+        return
+    before = sorted(path.name for path in folder.iterdir())
+    checkpoint.recover(str(folder))
+    step = 30 if case.startswith("state") else 5
+    assert checkpoint.latest_checkpoint(str(folder)) == f"{folder}/model.ckpt-{step}"
+    assert f"Continuing from the one before, {folder}/model.ckpt-{step}" in log_lines[-1]
+    assert sorted(path.name for path in folder.iterdir()) == before  # what is damaged may help someone
+
+
+def test_an_intact_checkpoint_is_not_touched(training_folder, tmp_path, log_lines):
+    folder = tmp_path / "out"
+    shutil.copytree(training_folder, folder)
+    before = (folder / "checkpoint").read_bytes()
+    checkpoint.recover(str(folder))
+    checkpoint.recover(str(tmp_path))
+    assert (folder / "checkpoint").read_bytes() == before and not log_lines
+
+
 def test_nothing_intact_is_left(tmp_path):
     (tmp_path / "checkpoint").write_text('model_checkpoint_path: "model.ckpt-9"\n')
     message = message_of(checkpoint.latest_checkpoint, str(tmp_path))

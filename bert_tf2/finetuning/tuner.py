@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import math
 import os
 import tempfile
@@ -11,7 +12,7 @@ from collections.abc import Callable, Iterator, Mapping
 import numpy as np
 from absl import logging
 
-from bert_tf2 import checkpoint, records
+from bert_tf2 import checkpoint, record_index, record_order, records
 from bert_tf2.config import BertConfig
 from bert_tf2.finetuning.options import FineTuneOptions
 from bert_tf2.support import files, output_lock, progress, settings
@@ -49,6 +50,8 @@ class FineTuner:
         self.options = options
         self.config = BertConfig.from_json_file(options.bert_config_file)
         self.config.check_sequence_length(options.max_seq_length)
+        if options.do_train:
+            checkpoint.recover(options.output_dir)
         source = checkpoint.weights_in_use(options.output_dir, options.init_checkpoint, options.do_train)
         self.tokenizer = provenance.load_tokenizer(
             options.vocab_file, options.do_lower_case, self.config.vocab_size, source, options.init_checkpoint
@@ -161,16 +164,20 @@ class FineTuner:
             provenance.write(folder, self.config, self.tokenizer, options.vocab_file)
         if best is None or not best.given_up:
             sizes = self._sizes(num_labels)
+            index = record_index.read([path])
             data = self._read(
                 path, kind, sizes, options.train_batch_size,
-                shuffle_seed=options.random_seed + trainer.global_step, repeat=True, drop_remainder=True,
-                width_multiple=self._width_multiple,
+                shuffle_seed=options.random_seed, index=index, first=trainer.examples, repeat=True,
+                drop_remainder=True, width_multiple=self._width_multiple,
             )  # fmt: skip
             trainer.train(
                 data,
+                records=index.description,
                 explain=lambda: records.find_fault([path], kind, sizes),
                 evaluate=(lambda step: best.look(self.model, step, *measure())) if best else None,
                 eval_steps=options.eval_steps,
+                evaluated=best.last_step if best else 0,
+                where=functools.partial(record_order.where, index, options.random_seed),
             )
         self.global_step = trainer.global_step
         if best and best.found:

@@ -15,8 +15,8 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from bert_tf2 import records
-from bert_tf2.pretraining import example_parser, record_framing, unmasked
+from bert_tf2 import record_framing, records
+from bert_tf2.pretraining import example_parser, unmasked
 from bert_tf2.pretraining.options import PretrainingDataOptions
 from bert_tf2.records import RecordKind
 from bert_tf2.support import gzip_files

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import itertools
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -11,18 +12,18 @@ import numpy as np
 import tensorflow as tf
 from absl import logging
 
-from bert_tf2 import checkpoint, heads, records, tokenization
+from bert_tf2 import checkpoint, heads, record_order, tokenization
 from bert_tf2.config import BertConfig
-from bert_tf2.pretraining import dynamic_masking
 from bert_tf2.pretraining.options import PretrainingOptions
+from bert_tf2.pretraining.record_source import Source
 from bert_tf2.support import console, files, output_lock, progress, settings
-from bert_tf2.support.errors import UserError, and_more
+from bert_tf2.support.errors import UserError
 from bert_tf2.training.best import Best, best_folder
 from bert_tf2.training.devices import build_model, create_strategy, way_to_unpad
 from bert_tf2.training.loop import Trainer, start_from
 from bert_tf2.training.monitor import hyperparameters, write_eval_results, write_scalars
 from bert_tf2.training.options import POLICIES, PRECISION_OF_EXPORT, TrainOptions
-from bert_tf2.training.runner import Runner, explained
+from bert_tf2.training.runner import Runner
 from bert_tf2.weights import names, provenance
 from bert_tf2.weights.base import Weights
 
@@ -86,14 +87,16 @@ def _export(options: PretrainingOptions, export: Callable[..., str]) -> str:
 def _train_and_evaluate(options: PretrainingOptions) -> dict[str, float] | None:
     config = BertConfig.from_json_file(options.bert_config_file)
     config.check_sequence_length(options.max_seq_length)
+    if options.do_train:
+        checkpoint.recover(options.output_dir)
     weights = checkpoint.weights_in_use(options.output_dir, options.init_checkpoint, options.do_train)
     _check_objective(options, weights)
     tokenizer = _load_tokenizer(options, config, weights)
     if options.do_train:
         provenance.check_output_dir(options.output_dir, config)
-    sources = {"training": _Source(options, config, tokenizer, options.input_file)}
+    sources = {"training": Source(options, config, tokenizer, options.input_file)}
     if options.eval_input_file:
-        sources["held_out"] = _Source(options, config, tokenizer, options.eval_input_file)
+        sources["held_out"] = Source(options, config, tokenizer, options.eval_input_file)
     files.make_directory(options.output_dir)
     with output_lock.training_in(options.output_dir) if options.do_train else contextlib.nullcontext():
         return _compute(options, config, sources, weights, tokenizer)
@@ -141,7 +144,7 @@ def _load_tokenizer(
 def _compute(
     options: PretrainingOptions,
     config: BertConfig,
-    sources: Mapping[str, _Source],
+    sources: Mapping[str, Source],
     weights: Weights | None,
     tokenizer: tokenization.FullTokenizer | None,
 ) -> dict[str, float] | None:
@@ -177,7 +180,7 @@ class _Evaluation:
     """Evaluates a model, also while it is trained: on the records that are held out if there are any."""
 
     def __init__(
-        self, options: PretrainingOptions, model, strategy: tf.distribute.Strategy, sources: Mapping[str, _Source]
+        self, options: PretrainingOptions, model, strategy: tf.distribute.Strategy, sources: Mapping[str, Source]
     ):
         self._options, self._model = options, model
         self._is_held_out = "held_out" in sources
@@ -201,6 +204,11 @@ class _Evaluation:
         self._read()
         return self._look
 
+    @property
+    def last_step(self) -> int:
+        """The step of the last evaluation of the training."""
+        return self._best.last_step if self._best else 0
+
     def _read(self):
         if self._data is None:
             self._data = self._source.held_out() if self._is_held_out else self._source.for_evaluation()
@@ -223,100 +231,10 @@ class _Evaluation:
         return self._best.look(self._model, step, "masked_lm_log_likelihood", -float(results["masked_lm_loss"]))
 
 
-class _Source:
-    """Records, with masks or without."""
-
-    def __init__(
-        self,
-        options: PretrainingOptions,
-        config: BertConfig,
-        tokenizer: tokenization.FullTokenizer | None,
-        input_file: str,
-    ):
-        self._options = options
-        self._paths = files.match_files(input_file)
-        self._kind = dynamic_masking.find_kind(self._paths)
-        self._has_masks = self._kind is records.PRETRAINING
-        if self._has_masks and options.objective == "mlm":
-            self._kind = records.MASKED_WORDS
-        self._vocabulary = tokenizer and tokenizer.vocab
-        if not self._has_masks:
-            self._check_unmasked()
-        elif options.masked_lm_prob != PretrainingOptions.masked_lm_prob:
-            logging.warning("--masked_lm_prob=%g has no effect: the records hold masks", options.masked_lm_prob)
-        logging.info("Reading records from %s", and_more(self._paths, 8))
-        self._sizes = {
-            "max_seq_length": options.max_seq_length,
-            "max_predictions_per_seq": options.max_predictions_per_seq,
-            "vocab_size": config.vocab_size,
-            "type_vocab_size": config.type_vocab_size,
-        }
-
-    def _check_unmasked(self) -> None:
-        if self._vocabulary is None:
-            raise UserError(
-                f"{self._paths[0]}: its records hold no masks (create_pretraining_data.py --dynamic_masking); give the"
-                " vocabulary that they were made with, --vocab_file"
-            )
-        if self._options.objective == "mlm_nsp" and "next_sentence_labels" not in self._kind.features:
-            raise UserError(
-                f"{self._paths[0]}: its records hold no next_sentence_labels, so they are for masked words only; give"
-                " --objective=mlm"
-            )
-        dynamic_masking.check_vocabulary(self._paths, self._vocabulary, self._options.vocab_file)
-        logging.info("The records hold no masks: they are drawn now, other ones in each pass")
-
-    def _read(self, batch_size: int, shuffle_seed: int | None, global_step: int, *, repeat: bool = True):
-        transform = None
-        if not self._has_masks:
-            options = self._options
-            transform = dynamic_masking.Masker(
-                self._vocabulary,
-                options.masked_lm_prob,
-                options.max_seq_length,
-                options.max_predictions_per_seq,
-                seeds=(options.random_seed, global_step),
-            )
-        return records.read_records(
-            self._paths,
-            self._kind,
-            self._sizes,
-            batch_size,
-            shuffle_seed=shuffle_seed,
-            repeat=repeat,
-            drop_remainder=repeat,
-            transform=transform,
-        )
-
-    def for_training(self, global_step: int):
-        # A run that resumes from a checkpoint uses another order, and other masks, than at its start.
-        return self._read(self._options.train_batch_size, self._options.random_seed + global_step, global_step)
-
-    def for_evaluation(self):
-        """The records in order, repeated without end as in the reference: max_eval_steps limits the evaluation."""
-        return self._read(self._options.eval_batch_size, None, 0)
-
-    def held_out(self):
-        """The records in order, once.
-
-        Raises:
-          UserError: there is none.
-        """
-        data = self._read(self._options.eval_batch_size, None, 0, repeat=False)
-        with explained(self.find_fault):
-            first = next(iter(data), None)
-        if first is None:
-            raise UserError(f"{and_more(self._paths, 8)}: no records to evaluate on; give others to --eval_input_file")
-        return data
-
-    def find_fault(self) -> UserError | None:
-        return records.find_fault(self._paths, self._kind, self._sizes)
-
-
 def _train(
     model,
     strategy,
-    source: _Source,
+    source: Source,
     options: PretrainingOptions,
     tokenizer: tokenization.FullTokenizer | None,
     evaluation: _Evaluation,
@@ -324,13 +242,22 @@ def _train(
     train_options = TrainOptions(**settings.shared(options, TrainOptions), texts=hyperparameters(options))
     trainer = Trainer(model, strategy, train_options)
     logging.info("Training in batches of %d examples: %d steps", options.train_batch_size, options.num_train_steps)
-    global_step = trainer.start(options.init_checkpoint)
-    batches = source.for_training(global_step)  # looks at the records, before anything is in output_dir
+    trainer.start(options.init_checkpoint)
+    index = source.index()
+    batches = source.for_training(index, trainer.examples)  # looks at the records, before anything is in output_dir
     evaluate = evaluation.begin(checkpoint.latest_checkpoint(options.output_dir) is not None)
     provenance.write(options.output_dir, model.config, tokenizer, options.vocab_file)
     if evaluate:
         provenance.write(best_folder(options.output_dir), model.config, tokenizer, options.vocab_file)
-    return trainer.train(batches, explain=source.find_fault, evaluate=evaluate, eval_steps=options.eval_steps)
+    return trainer.train(
+        batches,
+        records=index.description,
+        explain=source.find_fault,
+        evaluate=evaluate,
+        eval_steps=options.eval_steps,
+        evaluated=evaluation.last_step,
+        where=functools.partial(record_order.where, index, options.random_seed),
+    )
 
 
 def _counted(batches: Iterable[Mapping[str, np.ndarray]], count: int) -> Iterable[Mapping[str, np.ndarray]]:

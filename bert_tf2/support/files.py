@@ -11,6 +11,7 @@ import codecs
 import contextlib
 import glob
 import io
+import itertools
 import json
 import os
 import shlex
@@ -85,6 +86,19 @@ def remove(path: str) -> None:
 def rename(source: str, target: str) -> None:
     """Replaces `target` by `source`, atomically if the file system supports it."""
     _remote.rename(source, target) if is_remote(source) else os.replace(source, target)
+
+
+def _flush(paths: Iterable[str]) -> None:
+    """Writes files, or the names in folders, from the system's memory to the disk; a remote service does so itself."""
+    for path in itertools.filterfalse(is_remote, paths):
+        descriptor = os.open(path, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        except OSError:
+            if not os.path.isdir(path):  # some file systems cannot do it for folders
+                raise
+        finally:
+            os.close(descriptor)
 
 
 def open_binary(path: str, mode: str = "rb"):
@@ -263,13 +277,13 @@ def read_json(path: str, kind: type | None = dict) -> Any:
     return json_text.parse(read_text(path, drop_bom=True), path, kind)
 
 
-def write_json(path: str, content: Any) -> None:
-    """Writes an indented UTF-8 JSON file, complete or not at all.
+def write_json(path: str, content: Any, *, durable: bool = False) -> None:
+    """Writes an indented UTF-8 JSON file, complete or not at all; see complete_or_absent.
 
     Raises:
       UserError: see `write_text`.
     """
-    write_text(path, json.dumps(content, indent=2, ensure_ascii=False) + "\n")
+    write_text(path, json.dumps(content, indent=2, ensure_ascii=False) + "\n", durable=durable)
 
 
 def match_files(names: str, unmatched: list[str] | None = None) -> list[str]:
@@ -307,7 +321,7 @@ def match_files(names: str, unmatched: list[str] | None = None) -> list[str]:
 
 
 @contextlib.contextmanager
-def complete_or_absent(*paths: str) -> Iterator[list[str]]:
+def complete_or_absent(*paths: str, durable: bool = False) -> Iterator[list[str]]:
     """A context manager for writing files that appear under their names only when all of them are complete.
 
     Yields a temporary name next to each of `paths`; write to those. On a normal exit they are renamed to `paths`; on an
@@ -317,6 +331,10 @@ def complete_or_absent(*paths: str) -> Iterator[list[str]]:
     Example:
       with complete_or_absent("out/predictions.json") as (beside,):
           with open(beside, "w") as stream: ...
+
+    Args:
+      paths: the files.
+      durable: whether the files survive a power failure once this is done, and are complete whenever they are there.
 
     Raises:
       UserError: one of `paths` is a folder or an input of this script, its folder cannot be created, or the files
@@ -332,9 +350,13 @@ def complete_or_absent(*paths: str) -> Iterator[list[str]]:
     try:
         yield beside
         outputs.refuse_inputs(beside, paths)
+        if durable:
+            _flush(partial)
         for source, target in zip(beside, paths, strict=True):
             if source in partial:
                 rename(source, target)
+                if durable:
+                    _flush([os.path.dirname(target) or "."])
     except Exception as error:
         line = environment.explain_writing(error, paths, beside)
         if line is None:
@@ -355,11 +377,11 @@ def is_utf8(text: str) -> bool:
     return True
 
 
-def write_text(path: str, text: str) -> None:
-    """Writes a UTF-8 file, complete or not at all. Raises UserError like complete_or_absent, or if it is not UTF-8."""
+def write_text(path: str, text: str, *, durable: bool = False) -> None:
+    """Writes a UTF-8 file like complete_or_absent; also raises UserError if the text is not UTF-8."""
     if not is_utf8(text):
         raise UserError(
             f"{path}: cannot be written in UTF-8, the text holds half a character (one of a pair of \\u...)"
         )
-    with complete_or_absent(path) as (beside,), open_binary(beside, "wb") as stream:
+    with complete_or_absent(path, durable=durable) as (beside,), open_binary(beside, "wb") as stream:
         stream.write(text.encode("utf-8"))

@@ -127,7 +127,8 @@ class Best:
             self._seen["last_step"] = step
             self._seen["evaluations_since"] += 1
         # JSON has no infinity, the value while no evaluation has given a number.
-        files.write_json(self._file, {**self._seen, "value": self._seen["value"] if self.found else None})
+        seen = {**self._seen, "value": self._seen["value"] if self.found else None}
+        files.write_json(self._file, seen, durable=True)
         write_scalars(self._events, step, {name: value})
         logging.info("step %d: %s %.4f (best so far %.4f)", step, name, value, self._seen["value"])
         return self.given_up

@@ -27,9 +27,9 @@ from bert_tf2.heads import Batch
 from bert_tf2.layers import fold_in
 from bert_tf2.support import environment, process
 from bert_tf2.support.errors import UserError
-from bert_tf2.training import loss_scale, memory
+from bert_tf2.training import loss_scale, memory, state
 from bert_tf2.training.devices import can_compile, compiles_whole_step
-from bert_tf2.training.loss_scale import LossScale
+from bert_tf2.training.loss_scale import LossScale, update_if_finite
 from bert_tf2.training.monitor import Watch
 from bert_tf2.training.options import TrainOptions
 from bert_tf2.training.profile import StepProfile
@@ -75,7 +75,12 @@ def start_from(
 
 
 class Trainer:
-    """Trains a model: `Trainer(...)`, then `start()`, then `train(dataset)`."""
+    """Trains a model: `Trainer(...)`, then `start()`, then `train(dataset)`.
+
+    Attributes:
+      global_step: the number of steps so far.
+      examples: the number of examples that these steps read, which is where `train`'s dataset must begin.
+    """
 
     def __init__(self, model, strategy: tf.distribute.Strategy, options: TrainOptions):
         self._model = model
@@ -93,6 +98,9 @@ class Trainer:
             self._loss_scale = LossScale() if options.precision == "float16" else None
         self._folder = checkpoint.CheckpointFolder(options.output_dir, options.keep_checkpoint_max)
         self.global_step = 0
+        self.examples = 0
+        self._before: state.TrainingState | None = None
+        self._skipped = 0
 
     def _check_batch(self) -> None:
         """Raises UserError if the parts of a batch would not have the same number of examples."""
@@ -119,6 +127,8 @@ class Trainer:
         latest = checkpoint.latest_checkpoint(self._options.output_dir)
         if latest:
             self.global_step = checkpoint.restore(latest, self._state, self._model.config, may_lack=loss_scale.NAMES)
+            self._before = state.read(latest)
+            self.examples = self._before.examples if self._before else self.global_step * self._options.train_batch_size
             if self.global_step >= self._options.num_train_steps:
                 logging.info(
                     "%s is already at step %d of %d: nothing left to train",
@@ -136,50 +146,64 @@ class Trainer:
         self,
         dataset: tf.data.Dataset,
         *,
+        records: str | None = None,
         explain: Callable[[], UserError | None] = lambda: None,
         evaluate: Callable[[int], bool] | None = None,
         eval_steps: int = 0,
+        evaluated: int = 0,
+        where: Callable[[int, int], str] | None = None,
     ) -> int:
         """Runs the remaining steps and returns the final global step.
 
         Args:
-          dataset: an infinite dataset of batches.
+          dataset: an infinite dataset of batches, from example number `examples` on.
+          records: a description of the data, which is compared with that of the training that continues.
           explain: called when reading the data fails; returns the error to raise.
           evaluate: called with the step every `eval_steps` steps and at the end, each time after a checkpoint has been
             written; returning True ends the training.
           eval_steps: the interval of `evaluate`; 0 disables it.
+          evaluated: the last step that an earlier call evaluated. If a kill came between a checkpoint and its
+            evaluation, that is made up for first.
+          where: called with the number of an example, counted from 0, and the number of examples behind it; names their
+            files and records for a message.
 
         Raises:
-          UserError: the data cannot be read, or the loss or the gradient is not finite.
+          UserError: the data cannot be read, or the loss or the gradient is not finite in more than
+            options.skip_nonfinite_updates steps.
           KeyboardInterrupt: stopped by Ctrl-C or SIGTERM; a checkpoint of the last complete step has been written.
         """
         options = self._options
-        if self.global_step >= options.num_train_steps:
+        look = _Every(eval_steps if evaluate else 0, self.global_step)
+        over = self.global_step >= options.num_train_steps
+        missed = look.was_due(self.global_step, over) and evaluated < self.global_step
+        if (missed and evaluate(self.global_step)) or over:
             return self.global_step
+        self._tell_changes(records)
         profile = StepProfile(options, self.global_step)
         memory.check(self._model, self._strategy, options, dataset.element_spec)
         iterator = iter(self._strategy.experimental_distribute_dataset(dataset))
         steps = self._compile()
         watch = Watch(options, self.global_step, self._model.config)
         save = _Every(options.save_checkpoints_steps or options.num_train_steps, self.global_step)
-        look = _Every(eval_steps if evaluate else 0, self.global_step)
         self._check_space()
-        if options.save_checkpoints_steps:
-            self._save()
+        if options.save_checkpoints_steps and not self.global_step:
+            self._save(records)
         with _StopRequest() as stop, watch, profile:
             while self.global_step < options.num_train_steps:
                 next_stop = min(save.next, look.next, profile.next_stop(self.global_step))
                 count = watch.steps_until_next_look(self.global_step, next_stop)
                 with explained(explain), profile.step(self.global_step):
-                    sums = steps(iterator, tf.constant(self.global_step, tf.int64), tf.constant(count))
+                    sums, *bad = steps(iterator, tf.constant(self.global_step, tf.int64), tf.constant(count))
+                bad = self._check_finite(*map(int, bad), where)
                 self.global_step += count
+                self.examples += count * options.train_batch_size
                 profile.after(self.global_step)
-                watch.report(self.global_step, count, {name: float(value) for name, value in sums.items()})
+                watch.report(self.global_step, count, {name: float(value) for name, value in sums.items()}, bad)
                 last = self.global_step >= options.num_train_steps
                 stopping = stop.requested
                 looking = look.due(self.global_step, last)
                 if save.due(self.global_step, last or stopping or looking):  # an evaluated step survives a kill
-                    self._save()
+                    self._save(records)
                 enough = looking and evaluate(self.global_step)
                 if stopping and not last:
                     raise stop.stopped(
@@ -202,8 +226,47 @@ class Trainer:
         missing = options.keep_checkpoint_max + 1 - self._folder.count
         environment.check_space(options.output_dir, size, "the checkpoints", max(1, min(to_come, missing)) * size)
 
-    def _save(self) -> None:
+    def _check_finite(self, count: int, first: int, where: Callable[[int, int], str] | None) -> int:
+        """Returns the number of steps whose loss or gradient was not finite, if they are tolerated.
+
+        Args:
+          count: their number.
+          first: the first of them, counted from 0.
+          where: see `train`.
+        """
+        if not count:
+            return 0
+        self._skipped += count
+        options = self._options
+        example = self.examples + (first - self.global_step) * options.train_batch_size
+        records = f" Its examples: {where(example, options.train_batch_size)}." if where else ""
+        problem = f"step {first + 1}: the loss or its gradient is not a finite number."
+        if self._skipped <= options.skip_nonfinite_updates:
+            logging.warning(
+                "%s The update was left out (%d of %d that are tolerated).%s",
+                problem, self._skipped, options.skip_nonfinite_updates, records,
+            )  # fmt: skip
+            return count
+        latest = checkpoint.latest_checkpoint(options.output_dir)
+        way_back = f" The last good checkpoint is {latest}." if latest else ""
+        raise UserError(
+            f"{problem}{records}{way_back} Lower --learning_rate, or leave out a few such updates with"
+            " --skip_nonfinite_updates"
+        )
+
+    def _tell_changes(self, records: str | None) -> None:
+        if self.global_step and self._before is None:
+            logging.info(
+                "The checkpoint does not tell how many examples were read; continuing behind %d, %d for each step",
+                self.examples, self._options.train_batch_size,
+            )  # fmt: skip
+        elif self._before:
+            for change in self._before.changes(state.current(self._options, self.examples, records)):
+                logging.warning("Not an exact continuation. %s", change)
+
+    def _save(self, records: str | None) -> None:
         try:
+            state.write(self._folder.prefix(self.global_step), state.current(self._options, self.examples, records))
             self._folder.save(self._state, self.global_step)
         except UserError as error:
             latest = checkpoint.latest_checkpoint(self._options.output_dir)
@@ -218,20 +281,29 @@ class Trainer:
         return tf.function(self._replica_step, jit_compile=jit_compile, autograph=False)
 
     def _compile(self):
-        """Returns a graph function that runs several steps and returns the sums of their measures."""
+        """Returns a graph function that runs several steps.
+
+        It returns the sums of their measures, without the steps in which one is not finite; how many those are; and the
+        first of them.
+        """
         strategy = self._strategy
         compiles = self._options.xla and compiles_whole_step(strategy)
         replica_step = self.compiled_step(jit_compile=True) if compiles else self._replica_step
 
         @tf.function(reduce_retracing=True)
-        def steps(iterator, first: tf.Tensor, count: tf.Tensor) -> dict[str, tf.Tensor]:
+        def steps(iterator, first: tf.Tensor, count: tf.Tensor) -> tuple[dict[str, tf.Tensor], tf.Tensor, tf.Tensor]:
             names = (*_MEASURES, *(_OF_LOSS_SCALE if self._loss_scale else ()), *self._model.loss_names)
             sums = dict.fromkeys(names, tf.constant(0.0))
+            num_bad, first_bad = tf.constant(0), tf.constant(-1, tf.int64)
             for offset in tf.range(count):
                 step = first + tf.cast(offset, tf.int64)
                 measured = strategy.run(replica_step, args=(next(iterator), step))
-                sums = {name: value + strategy.reduce("SUM", measured[name], axis=None) for name, value in sums.items()}
-            return sums
+                values = {name: strategy.reduce("SUM", measured[name], axis=None) for name in names}
+                good = tf.math.is_finite(values["loss"]) & tf.math.is_finite(values["gradient_norm"])
+                sums = {name: value + tf.where(good, values[name], 0.0) for name, value in sums.items()}
+                first_bad = tf.where(good | (num_bad > 0), first_bad, step)
+                num_bad += tf.cast(~good, tf.int32)
+            return sums, num_bad, first_bad
 
         return steps
 
@@ -248,13 +320,18 @@ class Trainer:
                 self._model, self._variables, batch, seed, scale, self._options.gradient_accumulation_steps
             )
         gradients, norm = reduce_gradients(gradients)
+        if self._options.skip_nonfinite_updates:
+            norm += 0.0 * context.all_reduce("SUM", values["loss"])  # not finite either, if the loss is not
         learning_rate = optimization.learning_rate_at(
             step, self._options.learning_rate, self._options.num_train_steps, self._options.num_warmup_steps
         )
         once = tf.cast(tf.equal(replica, 0), tf.float32)  # what follows is the same on every replica
         measures = {**values, "learning_rate": once * learning_rate}
         if self._loss_scale is None:
-            self._optimizer.apply_gradients(gradients, learning_rate, step, optimization.clip_scale(norm))
+            update = functools.partial(
+                self._optimizer.apply_gradients, gradients, learning_rate, step, optimization.clip_scale(norm)
+            )
+            update_if_finite(norm, update) if self._options.skip_nonfinite_updates else update()
             return {**measures, "gradient_norm": once * norm}
         norm /= scale
         update = functools.partial(
@@ -266,7 +343,7 @@ class Trainer:
 
 
 class _Every:
-    """An action that is due every `steps` steps, counted from the first one; never if `steps` is 0."""
+    """An action that is due at all multiples of `steps`, wherever a training begins; never if `steps` is 0."""
 
     def __init__(self, steps: int, first: int):
         self._steps = steps
@@ -274,7 +351,11 @@ class _Every:
 
     @property
     def next(self) -> float:
-        return self._last + self._steps if self._steps else math.inf
+        return (self._last // self._steps + 1) * self._steps if self._steps else math.inf
+
+    def was_due(self, step: int, in_any_case: bool) -> bool:
+        """Whether the action was due at a step that an earlier training reached."""
+        return bool(self._steps and step and (in_any_case or step % self._steps == 0))
 
     def due(self, step: int, in_any_case: bool) -> bool:
         if not self._steps or not (step >= self.next or in_any_case):

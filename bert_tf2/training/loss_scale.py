@@ -45,8 +45,7 @@ class LossScale:
         Returns:
           float32, 1 if the step was left out, otherwise 0.
         """
-        good = tf.math.is_finite(norm)
-        tf.cond(good, lambda: _done(update), lambda: tf.constant(0))
+        good = update_if_finite(norm, update)
         scale, steps = tf.convert_to_tensor(self._scale), tf.convert_to_tensor(self._good_steps) + 1.0
         grows = steps >= _STEPS_BEFORE_GROWTH
         larger = tf.where(grows, tf.minimum(scale * 2.0, _MOST), scale)
@@ -60,6 +59,13 @@ class LossScale:
         return 1.0 - tf.cast(good, tf.float32)
 
 
-def _done(update: Callable[[], None]) -> tf.Tensor:
-    update()
-    return tf.constant(0)
+def update_if_finite(norm: tf.Tensor, update: Callable[[], None]) -> tf.Tensor:
+    """Calls `update` if a number is finite, and returns whether it is."""
+
+    def do() -> tf.Tensor:
+        update()
+        return tf.constant(0)
+
+    good = tf.math.is_finite(norm)
+    tf.cond(good, do, lambda: tf.constant(0))
+    return good

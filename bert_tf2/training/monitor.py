@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import math
 import os
 import time
 from collections.abc import Mapping
@@ -13,7 +12,6 @@ from absl import logging
 
 from bert_tf2.config import BertConfig
 from bert_tf2.support import console, files, progress
-from bert_tf2.support.errors import UserError
 from bert_tf2.training.options import TrainOptions
 
 
@@ -61,24 +59,18 @@ class Watch:
         count = min(count, max(1, int(seconds / self._seconds_per_step)))
         return min(count, options.iterations_per_loop)
 
-    def report(self, step: int, count: int, sums: Mapping[str, float]) -> None:
-        """Adds the sums over the `count` steps that end at `step`."""
+    def report(self, step: int, count: int, sums: Mapping[str, float], left_out: int = 0) -> None:
+        """Adds the sums over the `count` steps that end at `step`, of which some are not in the sums."""
         now = time.monotonic()
-        if not (math.isfinite(sums["loss"]) and math.isfinite(sums["gradient_norm"])):
-            raise UserError(
-                f"the loss or its gradient is no longer a number within the {count} steps before step {step}; lower"
-                " --learning_rate, or"
-                f" look at the last checkpoint in {self._options.output_dir}"
-            )
         if step - count > self._first:  # the first step includes tracing the graph
             self._seconds_per_step = (now - self._look_at) / count
         self._look_at = now
-        self._summed += count
+        self._summed += count - left_out
         self._sums = {name: self._sums.get(name, 0.0) + value for name, value in sums.items()}
         is_point = step % self._options.log_steps == 0 or step - count == self._first
         if is_point or step == self._options.num_train_steps:
             self._point(step, now)
-        self._progress.advance(count, f"loss {sums['loss'] / count:.4f}")
+        self._progress.advance(count, f"loss {sums['loss'] / max(count - left_out, 1):.4f}")
 
     def resume(self) -> None:
         """Excludes the time since the last report (saving and evaluating) from the rates."""
@@ -92,7 +84,7 @@ class Watch:
         speed = (step - self._point_step) * self._options.train_batch_size / max(now - self._point_at, 1e-9)
         with self._writer.as_default(step=step):
             for name, value in self._sums.items():
-                tf.summary.scalar(name, value / self._summed)
+                tf.summary.scalar(name, value / max(self._summed, 1))
             tf.summary.scalar("examples/sec", speed)
         self._writer.flush()
         self._sums, self._summed = {}, 0

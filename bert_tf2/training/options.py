@@ -121,6 +121,14 @@ class OptimizerOptions(Options):
     save_checkpoints_steps: int = setting(
         "Steps between two checkpoints; 0 saves only at the end.", 1000, group=TRAINING, low=0
     )
+    keep_checkpoint_max: int = setting("Checkpoints to keep; older ones are deleted.", 5, group=TRAINING, low=1)
+    skip_nonfinite_updates: int = setting(
+        "The number of updates to leave out because the loss or a gradient is NaN or infinite; one more ends the"
+        " training.",
+        0,
+        group=TRAINING,
+        low=0,
+    )
     iterations_per_loop: int = setting(
         "The maximum number of steps between two checks of the clock.", 1000, group=TRAINING, low=1
     )
@@ -227,7 +235,6 @@ class TrainOptions(OptimizerOptions):
       num_train_steps, num_warmup_steps: the schedule; see optimization.learning_rate_at.
       precision: as in PrecisionOptions; float16 trains with a loss scale.
       max_seq_length: the maximum width of a batch, for the estimate of the memory; None if the batches' width is fixed.
-      keep_checkpoint_max: the number of checkpoints to keep.
       log_steps: the number of steps between TensorBoard points; the first step also gets one.
       texts: name -> Markdown text for TensorBoard. The model's configuration is always added.
     """
@@ -237,7 +244,6 @@ class TrainOptions(OptimizerOptions):
     num_warmup_steps: int
     precision: str = "float32"
     max_seq_length: int | None = None
-    keep_checkpoint_max: int = 5
     log_steps: int = 100
     texts: Mapping[str, str] = dataclasses.field(default_factory=dict)
 

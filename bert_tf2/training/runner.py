@@ -11,10 +11,16 @@ from absl import logging
 
 from bert_tf2.support.errors import UserError
 
+# In the name of every operation that takes an element from an iterator, which messages contain.
+_OF_ITERATOR = "GetNext"
+
 
 @contextlib.contextmanager
 def explained(explain: Callable[[], UserError | None]):
-    """Converts a failure to read the data into an error that names the file and the record."""
+    """Converts a failure to read the data into an error that names the file and the record.
+
+    An invalid argument of the model itself is none: to search all records for a reason could take hours.
+    """
     try:
         yield
     except (
@@ -24,6 +30,8 @@ def explained(explain: Callable[[], UserError | None]):
         StopIteration,
         UnicodeDecodeError,  # TensorFlow fails to format its message about a record that is not an Example
     ) as error:
+        if isinstance(error, tf.errors.InvalidArgumentError) and _OF_ITERATOR not in str(error):
+            raise
         logging.info("The data cannot be read; looking for the record at fault")
         reason = explain()
         if reason is None:

@@ -43,9 +43,10 @@ if TYPE_CHECKING:
 OBJECT_GRAPH = "_CHECKPOINTABLE_OBJECT_GRAPH"
 """The key that identifies a checkpoint of TensorFlow 2 objects."""
 
-_FILE = r"\.(index|meta|data-\d{5}-of-\d{5})$"
+_FILE = r"\.(index|meta|training\.json|data-\d{5}-of-\d{5})$"  # training.json: see training.state
 _OF_TRAINING = re.compile(r"model\.ckpt-(\d+)\.index")  # the names that CheckpointFolder and the reference write
 _STATE_FILE = "checkpoint"
+_NEWEST = re.compile(r'^model_checkpoint_path: "(.*)"$', re.MULTILINE)  # a line of it
 
 
 def find_prefix(path: str) -> str:
@@ -204,7 +205,7 @@ def write(prefix: str, arrays: Iterable[tuple[str, np.ndarray]]) -> None:
     data, index = f"{prefix}.data-00000-of-00001", f"{prefix}.index"
     # Protocol buffers with num_shards = 1, little endian, and a producer version of 1.
     entries = {b"": bytes([0x08, 0x01, 0x1A, 0x02, 0x08, 0x01])}
-    with files.complete_or_absent(data, index) as (beside_data, beside_index):
+    with files.complete_or_absent(data, index, durable=True) as (beside_data, beside_index):
         with files.open_binary(beside_data, "wb") as stream:
             offset = 0
             for name, value in arrays:
@@ -238,9 +239,7 @@ def latest_checkpoint(output_dir: str) -> str | None:
         if advice := _way_back(output_dir):
             raise UserError(f"{path}: no such file, although the folder holds the checkpoints of a training; {advice}")
         return None
-    named = re.search(
-        r'^model_checkpoint_path: "(.*)"$', files.read_text(path, drop_bom=True).replace("\r", ""), re.MULTILINE
-    )
+    named = _NEWEST.search(files.read_text(path, drop_bom=True).replace("\r", ""))
     if not named:
         raise _lost(output_dir, f"{path}: names no model_checkpoint_path")
     # The folder may have moved since an absolute path was written.
@@ -264,28 +263,56 @@ def _way_back(folder: str, but: str = "") -> str:
       folder: the folder of the checkpoints.
       but: the name of a checkpoint that is known to be damaged.
     """
+    name = _newest_intact(folder, but)
+    if name is None:
+        return ""
+    line, state = f'model_checkpoint_path: "{name}"', os.path.join(folder, _STATE_FILE)
+    write = f"put the line {line} into" if files.is_remote(state) else f"run echo '{line}' >"
+    return (
+        f"the newest intact checkpoint there is {os.path.join(folder, name)}. To continue from it, {write}"
+        f" {shlex.quote(state)} and give the same command again"
+    )
+
+
+def _newest_intact(folder: str, but: str = "") -> str | None:
+    """The name of the newest checkpoint `model.ckpt-STEP` in a folder whose tensors can all be read."""
     steps = {int(found[1]) for name in files.list_directory(folder) if (found := _OF_TRAINING.fullmatch(name))}
     for step in sorted(steps, reverse=True):
         name = f"model.ckpt-{step}"
-        if name != but and _is_intact(os.path.join(folder, name)):
-            line, state = f'model_checkpoint_path: "{name}"', os.path.join(folder, _STATE_FILE)
-            write = f"put the line {line} into" if files.is_remote(state) else f"run echo '{line}' >"
-            return (
-                f"the newest intact checkpoint there is {os.path.join(folder, name)}. To continue from it, {write}"
-                f" {shlex.quote(state)} and give the same command again"
-            )
-    return ""
+        if name != but and _problem(os.path.join(folder, name)) is None:
+            return name
+    return None
 
 
-def _is_intact(prefix: str) -> bool:
-    """Returns whether every tensor of a checkpoint is readable and matches its checksum."""
+def _problem(prefix: str) -> str | None:
+    """What is wrong with a checkpoint; None if every tensor is readable and matches its checksum."""
     try:
         source = Checkpoint(prefix, advise=False)
         for name in source.shapes:
             source.get(name)
-    except UserError:
-        return False
-    return True
+    except UserError as error:
+        return str(error)
+    return None
+
+
+def recover(output_dir: str) -> None:
+    """Makes a training continue from the newest intact checkpoint, if the newest one is damaged.
+
+    Reads all of the newest one. If it is damaged, a warning names it, and the file `checkpoint` then names the intact
+    one; the files of the damaged one stay, until the training comes to its step again. If none is intact, nothing is
+    changed: `latest_checkpoint`, or whoever reads the checkpoint, says so.
+    """
+    state = os.path.join(output_dir, _STATE_FILE)
+    if not files.exists(state):
+        return
+    folder = CheckpointFolder(output_dir)
+    named = _NEWEST.search(files.read_text(state, drop_bom=True).replace("\r", ""))
+    damaged = os.path.basename(named[1]) if named else ""
+    problem = _problem(os.path.join(output_dir, damaged)) if named else f"{state}: names no model_checkpoint_path"
+    intact = problem and _newest_intact(output_dir, but=damaged)
+    if intact:
+        logging.warning("%s. Continuing from the one before, %s", problem, os.path.join(output_dir, intact))
+        folder.set_newest(intact, without=damaged)
 
 
 class CheckpointFolder:
@@ -295,19 +322,27 @@ class CheckpointFolder:
         self._output_dir = output_dir
         self._keep = keep_checkpoint_max
 
+    def prefix(self, global_step: int) -> str:
+        """The path of the checkpoint of a step, without the endings of its files."""
+        return os.path.join(self._output_dir, f"model.ckpt-{global_step}")
+
     def save(self, variables: Mapping[str, tf.Variable], global_step: int) -> str:
         """Writes a checkpoint, records it in the file `checkpoint` as the latest, and deletes the oldest ones."""
-        name = f"model.ckpt-{global_step}"
-        prefix = os.path.join(self._output_dir, name)
+        prefix = self.prefix(global_step)
+        name = os.path.basename(prefix)
         save(prefix, variables, global_step)
-        listed = [old for old in self._listed() if old != name] + [name]
-        kept, dropped = listed[-self._keep :], listed[: -self._keep]
-        lines = [f'model_checkpoint_path: "{name}"', *(f'all_model_checkpoint_paths: "{old}"' for old in kept)]
-        files.write_text(os.path.join(self._output_dir, _STATE_FILE), "\n".join(lines) + "\n")
-        for old in dropped:
+        for old in self.set_newest(name):
             self._delete(old)
         logging.info("Saved %s", prefix)
         return prefix
+
+    def set_newest(self, name: str, without: str = "") -> list[str]:
+        """Writes the file `checkpoint`; returns the names that it held and that are too many now."""
+        listed = [old for old in self._listed() if os.path.basename(old) not in (name, without)] + [name]
+        kept, dropped = listed[-self._keep :], listed[: -self._keep]
+        lines = [f'model_checkpoint_path: "{name}"', *(f'all_model_checkpoint_paths: "{old}"' for old in kept)]
+        files.write_text(os.path.join(self._output_dir, _STATE_FILE), "\n".join(lines) + "\n", durable=True)
+        return dropped
 
     @property
     def count(self) -> int:

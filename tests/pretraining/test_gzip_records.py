@@ -8,8 +8,8 @@ import hashlib
 import pytest
 import tensorflow as tf
 
-from bert_tf2 import records
-from bert_tf2.pretraining import CreatePretrainingDataOptions, example_files, record_framing
+from bert_tf2 import record_framing, records
+from bert_tf2.pretraining import CreatePretrainingDataOptions, example_files
 from bert_tf2.pretraining.record_checks import read_all
 from bert_tf2.support import environment
 from bert_tf2.support.errors import UserError

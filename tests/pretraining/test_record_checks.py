@@ -7,8 +7,7 @@ import google_crc32c
 import pytest
 import tensorflow as tf
 
-from bert_tf2 import records
-from bert_tf2.pretraining import record_framing
+from bert_tf2 import record_framing, records
 from bert_tf2.pretraining.record_checks import Reader, read_all
 from bert_tf2.support.errors import UserError
 from bert_tf2.weights.sstable import mask

@@ -317,7 +317,7 @@ def test_evaluation_on_the_way_and_at_the_end(tmp_path):
     seen = []
     train(tmp_path, 7, how={"evaluate": lambda step: seen.append(step), "eval_steps": 3}, save_checkpoints_steps=4)
     assert seen == [3, 6, 7]
-    assert {path.stem for path in tmp_path.glob("*.index")} == {f"model.ckpt-{step}" for step in (0, 3, 6, 7)}
+    assert {path.stem for path in tmp_path.glob("*.index")} == {f"model.ckpt-{step}" for step in (0, 3, 4, 6, 7)}
 
 
 @pytest.mark.slow
@@ -417,11 +417,21 @@ def test_a_loss_that_is_no_number(tmp_path):
     broken[3] = 3e38  # a number still, but a sum of such losses is none
     checkpoint.tf1_variables(model)["cls/predictions/output_bias"].assign(broken)
     checkpoint.save(str(tmp_path / "start"), checkpoint.tf1_variables(model))
-    with pytest.raises(
-        UserError, match=r"the loss or its gradient is no longer a number .* before step 1; lower --learning_rate"
-    ):
-        train(tmp_path / "run", 5, init=str(tmp_path / "start"))
+    message = (
+        r"step 1: the loss or its gradient is not a finite number\. Its examples: 0 to 3\. The last good checkpoint is"
+        r" .*/run/model\.ckpt-0\. Lower --learning_rate, or leave out a few such updates with --skip_nonfinite_updates"
+    )
+    where = {"where": lambda first, count: f"{first} to {first + count - 1}"}
+    with pytest.raises(UserError, match=message):
+        train(tmp_path / "run", 5, init=str(tmp_path / "start"), how=where)
     assert [path.name for path in (tmp_path / "run").glob("*.index")] == ["model.ckpt-0.index"]
+
+
+def test_a_failure_of_the_model_is_not_blamed_on_the_data(tmp_path):
+    batch = batch_for("pretraining")
+    batch["input_ids"] = batch["input_ids"] + 10_000  # no row of the table
+    with pytest.raises(tf.errors.InvalidArgumentError):
+        train(tmp_path, 1, batch=batch, how={"explain": lambda: pytest.fail("searched the records")})
 
 
 # Signals and disks.

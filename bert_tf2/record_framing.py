@@ -23,10 +23,12 @@ import numpy as np
 
 from bert_tf2.support import files, gzip_files
 from bert_tf2.support.errors import UserError
-from bert_tf2.weights.sstable import mask
+from bert_tf2.support.example_bytes import mask
 
 _HEADER = 12
 _FOOTER = 4
+FRAME = _HEADER + _FOOTER
+"""The bytes of a record in addition to its data."""
 _BLOCK_BYTES = 1 << 22  # large enough that numpy's calls do not count, small enough for the processor's cache
 _MOST_BYTES = 1 << 31  # protobuf's limit for a message
 _AGAIN = "make it again or copy it again"

@@ -1,0 +1,112 @@
+"""The records that run_pretraining.py trains and evaluates on."""
+
+from __future__ import annotations
+
+from absl import logging
+
+from bert_tf2 import record_index, records, tokenization
+from bert_tf2.config import BertConfig
+from bert_tf2.pretraining import dynamic_masking
+from bert_tf2.pretraining.options import PretrainingOptions
+from bert_tf2.support import files
+from bert_tf2.support.errors import UserError, and_more
+from bert_tf2.training.runner import explained
+
+# What masks are drawn for: the second seed of dynamic_masking.Masker.
+_EVALUATION, _TRAINING = 0, 1
+
+
+class Source:
+    """The records of files, with masks or without."""
+
+    def __init__(
+        self,
+        options: PretrainingOptions,
+        config: BertConfig,
+        tokenizer: tokenization.FullTokenizer | None,
+        input_file: str,
+    ):
+        self._options = options
+        self._paths = files.match_files(input_file)
+        self._kind = dynamic_masking.find_kind(self._paths)
+        self._has_masks = self._kind is records.PRETRAINING
+        if self._has_masks and options.objective == "mlm":
+            self._kind = records.MASKED_WORDS
+        self._vocabulary = tokenizer and tokenizer.vocab
+        if not self._has_masks:
+            self._check_unmasked()
+        elif options.masked_lm_prob != PretrainingOptions.masked_lm_prob:
+            logging.warning("--masked_lm_prob=%g has no effect: the records hold masks", options.masked_lm_prob)
+        logging.info("Reading records from %s", and_more(self._paths, 8))
+        self._sizes = {
+            "max_seq_length": options.max_seq_length,
+            "max_predictions_per_seq": options.max_predictions_per_seq,
+            "vocab_size": config.vocab_size,
+            "type_vocab_size": config.type_vocab_size,
+        }
+
+    def _check_unmasked(self) -> None:
+        if self._vocabulary is None:
+            raise UserError(
+                f"{self._paths[0]}: its records hold no masks (create_pretraining_data.py --dynamic_masking); give the"
+                " vocabulary that they were made with, --vocab_file"
+            )
+        if self._options.objective == "mlm_nsp" and "next_sentence_labels" not in self._kind.features:
+            raise UserError(
+                f"{self._paths[0]}: its records hold no next_sentence_labels, so they are for masked words only; give"
+                " --objective=mlm"
+            )
+        dynamic_masking.check_vocabulary(self._paths, self._vocabulary, self._options.vocab_file)
+        logging.info("The records hold no masks: they are drawn now, other ones in each pass")
+
+    def _read(self, batch_size: int, purpose: int, *, repeat: bool = True, **order):
+        transform = None
+        if not self._has_masks:
+            options = self._options
+            transform = dynamic_masking.Masker(
+                self._vocabulary,
+                options.masked_lm_prob,
+                options.max_seq_length,
+                options.max_predictions_per_seq,
+                seeds=(options.random_seed, purpose),
+            )
+        return records.read_records(
+            self._paths,
+            self._kind,
+            self._sizes,
+            batch_size,
+            repeat=repeat,
+            drop_remainder=repeat,
+            transform=transform,
+            **order,
+        )
+
+    def for_training(self, index: record_index.RecordIndex, first: int):
+        """The records in the order of the seed, without the `first` examples."""
+        options = self._options
+        return self._read(
+            options.train_batch_size, _TRAINING, shuffle_seed=options.random_seed, index=index, first=first
+        )
+
+    def index(self) -> record_index.RecordIndex:
+        return record_index.read(self._paths)
+
+    def for_evaluation(self):
+        """The records in order, repeated without end as in the reference: max_eval_steps limits the evaluation."""
+        return self._read(self._options.eval_batch_size, _EVALUATION)
+
+    def held_out(self):
+        """The records in order, once.
+
+        Raises:
+          UserError: there is none.
+        """
+        data = self._read(self._options.eval_batch_size, _EVALUATION, repeat=False)
+        with explained(self.find_fault):
+            first = next(iter(data), None)
+        if first is None:
+            raise UserError(f"{and_more(self._paths, 8)}: no records to evaluate on; give others to --eval_input_file")
+        return data
+
+    def find_fault(self) -> UserError | None:
+        return records.find_fault(self._paths, self._kind, self._sizes)

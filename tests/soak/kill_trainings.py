@@ -1,0 +1,147 @@
+"""Kills trainings at random moments, continues them, and compares the end with that of an undisturbed one.
+
+    PYTHONPATH=tests python tests/soak/kill_trainings.py --kills=50 --kills_while_saving=20
+
+For pretraining, and for fine-tuning with evaluations and best weights. Prints a line for each training that reached its
+end, and exits with 1 if one ended with other bytes.
+"""
+
+from __future__ import annotations
+
+import argparse
+import functools
+import hashlib
+import pathlib
+import random
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+
+import toy_data
+from pretraining_text import VOCABULARY
+from unmasked_data import LENGTH, PREDICTIONS, make
+
+from bert_tf2.config import BertConfig
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+_SECONDS_TO_START = 6.0  # about; kills before it hit the imports
+
+
+def pretraining(folder: pathlib.Path) -> list[str]:
+    """Writes the files; returns the command without --output_dir."""
+    folder.mkdir()
+    records = make(folder, num_documents=200)
+    config = BertConfig(
+        vocab_size=len(VOCABULARY), hidden_size=64, num_hidden_layers=2, num_attention_heads=2, intermediate_size=256,
+        max_position_embeddings=LENGTH,
+    )  # fmt: skip
+    (folder / "config.json").write_text(config.to_json_string())
+    return [
+        *(sys.executable, str(ROOT / "run_pretraining.py"), "--do_train", "--do_eval", "--max_eval_steps=5"),
+        *(f"--input_file={records}", f"--eval_input_file={records}", f"--bert_config_file={folder}/config.json"),
+        *(f"--vocab_file={folder}/vocab.txt", f"--max_seq_length={LENGTH}", f"--max_predictions_per_seq={PREDICTIONS}"),
+        *("--num_train_steps=300", "--num_warmup_steps=10", "--train_batch_size=15", "--eval_steps=35"),
+        *("--save_checkpoints_steps=10", "--do_lower_case"),
+    ]
+
+
+def fine_tuning(folder: pathlib.Path) -> list[str]:
+    """The same for a classifier."""
+    folder.mkdir()
+    model = toy_data.write_model(folder, hidden_size=64, intermediate_size=256, hidden_dropout_prob=0.1)
+    toy_data.write_tsv_task(folder / "tables", 1000)
+    columns = [f"--{name}={value}" for name, value in toy_data.TSV_COLUMNS.items()]
+    return [
+        *(sys.executable, str(ROOT / "run_classifier.py"), "--do_train", "--do_eval", "--do_predict"),
+        *(f"--bert_config_file={model['bert_config_file']}", f"--vocab_file={model['vocab_file']}"),
+        *(f"--data_dir={folder}/tables", "--task_name=tsv", *columns, "--max_seq_length=32"),
+        *("--train_batch_size=16", "--num_train_epochs=5", "--learning_rate=1e-3", "--eval_steps=25", "--patience=50"),
+        "--save_checkpoints_steps=10",
+    ]
+
+
+TASKS = {"pretraining": pretraining, "fine-tuning": fine_tuning}
+
+
+def content(out: pathlib.Path) -> dict[str, str]:
+    """A hash of each file that a training leaves, but for its log for TensorBoard."""
+    return {
+        path.relative_to(out).as_posix(): hashlib.sha256(path.read_bytes()).hexdigest()
+        for path in out.rglob("*")
+        if path.is_file() and "tfevents" not in path.name
+    }
+
+
+def run(command: list[str], out: pathlib.Path, log: pathlib.Path) -> subprocess.Popen:
+    with open(log, "w") as stream:
+        return subprocess.Popen([*command, f"--output_dir={out}"], stdout=stream, stderr=subprocess.STDOUT)
+
+
+def is_saving(out: pathlib.Path) -> bool:
+    return any(".ckpt-" in path.name for path in out.rglob(".*.partial"))
+
+
+def kill(process: subprocess.Popen, out: pathlib.Path, draw: random.Random, while_saving: bool, seconds: float) -> bool:
+    """Kills a process at a random moment, or at one when it writes a checkpoint; whether that came before its end."""
+    moment = time.monotonic() + (_SECONDS_TO_START + draw.uniform(0, seconds) if draw.random() < 0.9 else 3.0)
+    while process.poll() is None:
+        if time.monotonic() > moment and (not while_saving or is_saving(out)):
+            process.send_signal(signal.SIGKILL)
+            process.wait()
+            return True
+        time.sleep(0.0005 if while_saving else 0.01)
+    if process.returncode:
+        sys.exit(f"a training failed with {process.returncode}")
+    return False
+
+
+@functools.cache
+def undisturbed(name: str, folder: pathlib.Path) -> tuple[list[str], pathlib.Path, float]:
+    """Trains without a kill; returns the command, the folder of the results, and the seconds behind the start."""
+    command, out = TASKS[name](folder / name), folder / f"{name}-undisturbed"
+    began = time.monotonic()
+    if run(command, out, folder / "log").wait():
+        sys.exit((folder / "log").read_text())
+    return command, out, time.monotonic() - began - _SECONDS_TO_START
+
+
+def soak(name: str, kills: int, while_saving: bool, draw: random.Random, folder: pathlib.Path) -> bool:
+    """Kills trainings of a task so many times; returns whether all of them ended as they should."""
+    command, expected, seconds = undisturbed(name, folder)
+    good, done, number = True, 0, 0
+    while done < kills:
+        number += 1
+        out, here = folder / f"{name}-{while_saving}-{number}", 0
+        # Several kills in each training, the last one anywhere up to its end.
+        while kill(run(command, out, folder / "log"), out, draw, while_saving, max(seconds / 2, 0.5)):
+            done, here = done + 1, here + 1
+        same = content(out) == content(expected)
+        good = good and same
+        how = "while a checkpoint was written" if while_saving else "at random moments"
+        print(f"{name}: killed {here} times {how}, then {'the same bytes' if same else 'OTHER BYTES'}", flush=True)
+    print(f"{name}: {done} kills in {number} trainings", flush=True)
+    return good
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--kills", type=int, default=50, help="kills of a pretraining at random moments")
+    parser.add_argument("--kills_while_saving", type=int, default=20, help="kills while a checkpoint is written")
+    parser.add_argument("--kills_of_fine_tuning", type=int, default=20)
+    parser.add_argument("--seed", type=int, default=1)
+    options = parser.parse_args()
+    draw = random.Random(options.seed)
+    with tempfile.TemporaryDirectory() as made:
+        folder = pathlib.Path(made)
+        good = [
+            soak("pretraining", options.kills, False, draw, folder),
+            soak("pretraining", options.kills_while_saving, True, draw, folder),
+            soak("fine-tuning", options.kills_of_fine_tuning, False, draw, folder),
+        ]
+    sys.exit(0 if all(good) else 1)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,147 @@
+"""A training that is killed anywhere and started again ends with the bytes of one that was not."""
+
+import pathlib
+
+import pytest
+import toy_data
+from pretraining_text import VOCABULARY
+from small_models import tiny_config
+from unmasked_data import LENGTH, PREDICTIONS, make
+
+from bert_tf2 import checkpoint
+from bert_tf2.finetuning.classification import run as classification
+from bert_tf2.finetuning.classification.options import ClassifierOptions
+from bert_tf2.pretraining import run as pretraining
+from bert_tf2.pretraining.options import PretrainingOptions
+from bert_tf2.training import best, monitor
+
+STEPS = 12
+INPUTS = ("input_file", "eval_input_file")
+
+
+class Killed(BaseException):
+    """Ends a training as SIGKILL would: nobody saves anything."""
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory) -> pathlib.Path:
+    folder = tmp_path_factory.mktemp("data")
+    config = tiny_config(vocab_size=len(VOCABULARY), max_position_embeddings=LENGTH, hidden_dropout_prob=0.1)
+    (folder / "config.json").write_text(config.to_json_string())
+    make(folder)
+    (folder / "task").mkdir()
+    toy_data.write_model(folder / "task", num_hidden_layers=1, hidden_dropout_prob=0.1)
+    toy_data.write_tsv_task(folder / "task" / "tables")
+    return folder
+
+
+def pretrain(folder, out):
+    names = {
+        "bert_config_file": "config.json",
+        "input_file": "out",
+        "eval_input_file": "out",
+        "vocab_file": "vocab.txt",
+    }
+    return pretraining.run(
+        PretrainingOptions(
+            **{name: str(folder / file) for name, file in names.items()},
+            output_dir=str(out),
+            do_lower_case=True,
+            max_seq_length=LENGTH,
+            max_predictions_per_seq=PREDICTIONS,
+            do_train=True,
+            do_eval=True,
+            num_train_steps=STEPS,
+            num_warmup_steps=2,
+            train_batch_size=7,
+            save_checkpoints_steps=3,
+            eval_steps=4,
+            max_eval_steps=2,
+            unpad="groups",
+        )
+    )
+
+
+def classify(folder, out):
+    return classification.run(
+        ClassifierOptions(
+            bert_config_file=str(folder / "task" / "bert_config.json"),
+            vocab_file=str(folder / "task" / "vocab.txt"),
+            data_dir=str(folder / "task" / "tables"),
+            task_name="tsv",
+            **toy_data.TSV_COLUMNS,
+            output_dir=str(out),
+            max_seq_length=32,
+            do_train=True,
+            do_eval=True,
+            do_predict=True,
+            num_train_epochs=3.0,
+            train_batch_size=16,
+            learning_rate=2e-3,
+            save_checkpoints_steps=5,
+            eval_steps=2,
+        )
+    )
+
+
+RUNS = {"pretraining": pretrain, "classification": classify}
+
+
+@pytest.fixture(scope="module")
+def undisturbed(folder, tmp_path_factory):
+    """Runs each kind once, when it is first asked for."""
+    made = {}
+
+    def get(kind: str) -> pathlib.Path:
+        if kind not in made:
+            made[kind] = tmp_path_factory.mktemp(kind)
+            RUNS[kind](folder, made[kind])
+        return made[kind]
+
+    return get
+
+
+def content(out: pathlib.Path) -> dict[str, bytes]:
+    """The newest and the best weights, what is beside them, and the results."""
+    files = {}
+    for part in (out, out / "best"):
+        prefix = pathlib.Path(checkpoint.latest_checkpoint(str(part)))
+        files |= {path.relative_to(out).as_posix(): path.read_bytes() for path in part.glob(f"{prefix.name}.*")}
+    results = [out / name for name in ("eval_results.txt", "best/measure.json", "predictions.tsv")]
+    return files | {path.name: path.read_bytes() for path in results if path.exists()}
+
+
+# Where a training is killed: a method, and its call. The first save is that of step 0.
+PLACES = {
+    "in the first step": (monitor.Watch, "report", 1),
+    "between two checkpoints": (monitor.Watch, "report", 5),
+    "before a checkpoint": (checkpoint.CheckpointFolder, "save", 3),
+    "between a checkpoint and its evaluation": (best.Best, "look", 2),
+    "before the file that names the newest": (checkpoint.CheckpointFolder, "set_newest", 4),
+    "before the last evaluation": (best.Best, "look", 3),
+}
+
+
+def kill_at(patched: pytest.MonkeyPatch, owner: type, name: str, count: int) -> None:
+    """The `count`-th call of a method ends the process, so to speak."""
+    method, left = getattr(owner, name), [count]
+
+    def call(*arguments, **named):
+        left[0] -= 1
+        if left[0] == 0:
+            raise Killed
+        return method(*arguments, **named)
+
+    patched.setattr(owner, name, call)
+
+
+@pytest.mark.parametrize("place", PLACES)
+@pytest.mark.parametrize("kind", RUNS)
+def test_a_killed_training_ends_like_one_that_was_not(kind, place, folder, undisturbed, monkeypatch, tmp_path):
+    expected = content(undisturbed(kind))
+    with monkeypatch.context() as patched:
+        kill_at(patched, *PLACES[place])
+        with pytest.raises(Killed):
+            RUNS[kind](folder, tmp_path)
+    RUNS[kind](folder, tmp_path)
+    assert content(tmp_path) == expected

@@ -1,0 +1,66 @@
+"""Losses and gradients that are no finite numbers: the step is named, and a few such updates can be left out."""
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from small_models import MAKERS, batch_for, tiny_config
+
+from bert_tf2 import checkpoint
+from bert_tf2.support.errors import UserError
+from bert_tf2.training.devices import build_model
+from bert_tf2.training.loop import Trainer
+from bert_tf2.training.options import POLICIES, TrainOptions
+
+
+def train(folder, steps, bad, strategy=None, precision="float32", **options) -> None:
+    """Trains on the same batch again and again, in the steps `bad` (counted from 0) with an infinite weight."""
+    strategy = strategy or tf.distribute.get_strategy()
+    batch = batch_for("pretraining")
+
+    def at(step):
+        is_bad = tf.reduce_any(step == tf.constant([*bad], tf.int64))
+        return {**batch, "masked_lm_weights": tf.where(is_bad, np.inf, batch["masked_lm_weights"])}
+
+    policy = POLICIES[precision]
+    model = build_model(strategy, lambda: MAKERS["pretraining"](tiny_config(), dtype=policy), 1)
+    settings = {"learning_rate": 1e-3, "num_train_steps": steps, "num_warmup_steps": 0, "train_batch_size": 4}
+    trainer = Trainer(
+        model, strategy, TrainOptions(output_dir=str(folder), precision=precision, **{**settings, **options})
+    )
+    trainer.start()
+    trainer.train(tf.data.Dataset.range(steps).map(at), where=lambda first, count: f"{first} to {first + count - 1}")
+
+
+def values(folder, step=None) -> dict[str, np.ndarray]:
+    source = checkpoint.Checkpoint(str(folder) if step is None else f"{folder}/model.ckpt-{step}")
+    return {name: source.get(name) for name in source.shapes if name != "global_step"}
+
+
+@pytest.mark.parametrize("precision", ["float32", "float16"])
+@pytest.mark.parametrize("replicas", [1, 2])
+def test_updates_are_left_out_if_that_is_tolerated(tmp_path, log_lines, precision, replicas):
+    strategy = tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"]) if replicas == 2 else None
+    train(tmp_path / "two", 6, {2, 3}, strategy, precision, skip_nonfinite_updates=2)
+    assert all(np.isfinite(value).all() for value in values(tmp_path / "two").values())
+    found = "\n".join(log_lines)
+    assert "step 3: the loss or its gradient is not a finite number. The update was left out (1 of 2" in found
+    assert "Its examples: 8 to 11." in found
+    with pytest.raises(
+        UserError, match=r"step 4: the loss or its gradient is not .* Its examples: 12 to 15\. The last"
+    ):
+        train(tmp_path / "one", 6, {2, 3}, strategy, precision, skip_nonfinite_updates=1)
+
+
+def test_an_update_that_is_left_out_changes_nothing(tmp_path):
+    train(tmp_path, 3, {2}, skip_nonfinite_updates=1, save_checkpoints_steps=2)
+    before, after = values(tmp_path, 2), values(tmp_path, 3)
+    for name in before:
+        np.testing.assert_array_equal(before[name], after[name])
+
+
+def test_whether_updates_may_be_left_out_changes_no_good_step(tmp_path):
+    for name, tolerated in (("without", 0), ("with", 5)):
+        train(tmp_path / name, 4, set(), skip_nonfinite_updates=tolerated)
+    with_it, without = values(tmp_path / "with"), values(tmp_path / "without")
+    for name in without:
+        np.testing.assert_allclose(with_it[name], without[name], rtol=1e-6, atol=1e-8)

@@ -1,0 +1,72 @@
+"""What is kept beside a checkpoint for its continuation."""
+
+import dataclasses
+
+import pytest
+
+from bert_tf2.support.errors import UserError
+from bert_tf2.training import state
+from bert_tf2.training.options import TrainOptions
+
+OPTIONS = TrainOptions(output_dir="out", num_train_steps=10, num_warmup_steps=1, train_batch_size=4)
+
+
+def test_what_is_written_is_read(tmp_path):
+    prefix = str(tmp_path / "model.ckpt-3")
+    assert state.read(prefix) is None
+    written = state.current(OPTIONS, 12, "6 records")
+    state.write(prefix, written)
+    assert state.read(prefix) == written
+    assert [path.name for path in tmp_path.iterdir()] == ["model.ckpt-3.training.json"]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        *("", "[]", "{}", "null", '{"examples": 1', "\x00", '{"examples": -1, "settings": {}}'),
+        *('{"examples": true, "settings": {}}', '{"examples": 1.5, "settings": {}}', '{"examples": 1, "settings": []}'),
+    ],
+)
+def test_a_damaged_file_is_named(tmp_path, text):
+    prefix = str(tmp_path / "model.ckpt-3")
+    (tmp_path / "model.ckpt-3.training.json").write_text(text)
+    with pytest.raises(UserError, match=r"model\.ckpt-3\.training\.json"):
+        state.read(prefix)
+
+
+def test_nothing_has_changed():
+    before = state.current(OPTIONS, 12, "6 records")
+    assert [*before.changes(state.current(OPTIONS, 400, "6 records"))] == []
+    assert [*before.changes(state.current(OPTIONS, 12, None))] == []  # nobody says what the records are
+    assert [*state.TrainingState(12, {}).changes(before)] == []  # a version that knew fewer settings wrote it
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "wanted"),
+    [
+        (
+            "train_batch_size",
+            8,
+            "train_batch_size: 4 before, 8 now: the larger or smaller batches begin behind",
+        ),
+        (
+            "num_train_steps",
+            20,
+            "num_train_steps: 10 before, 20 now: the learning rate of the steps to come is",
+        ),
+        ("learning_rate", 1e-3, "learning_rate: 5e-05 before, 0.001 now: the learning rate of the steps to come is"),
+        ("random_seed", 7, "random_seed: 12345 before, 7 now: the order of the examples and the dropout change"),
+        ("precision", "bfloat16", "precision: float32 before, bfloat16 now: numbers are rounded in another way"),
+    ],
+)
+def test_a_change_is_told_with_its_consequence(name, value, wanted):
+    before = state.current(OPTIONS, 12, "6 records")
+    after = state.current(dataclasses.replace(OPTIONS, **{name: value}), 12, "6 records")
+    (sentence,) = before.changes(after)
+    assert sentence.startswith(wanted)
+
+
+def test_other_records_are_told():
+    before, after = (state.current(OPTIONS, 12, text) for text in ("6 records", "9 records"))
+    (sentence,) = before.changes(after)
+    assert sentence.startswith("records: 6 records before, 9 records now: the order is that of the new ones")
