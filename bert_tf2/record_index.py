@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 from collections.abc import Iterator, Sequence
 
 import google_crc32c
@@ -27,6 +28,7 @@ class RecordIndex:
       offsets: int64 [R], the byte of the file at which the run begins.
       starts: int64 [R], the number of its first record in the file, from 0.
       counts: int64 [R], its records.
+      sizes: int64 [R], their bytes, uncompressed.
     """
 
     paths: tuple[str, ...]
@@ -34,6 +36,7 @@ class RecordIndex:
     offsets: np.ndarray
     starts: np.ndarray
     counts: np.ndarray
+    sizes: np.ndarray
 
     @property
     def total(self) -> int:
@@ -42,8 +45,8 @@ class RecordIndex:
 
     @property
     def description(self) -> str:
-        """Tells these records from others: their number, and a checksum of where they lie."""
-        checksum = google_crc32c.value(np.concatenate([self.files, self.offsets, self.counts]).tobytes())
+        """Tells these records from others: their number, and a checksum of their numbers and sizes."""
+        checksum = google_crc32c.value(np.concatenate([self.files, self.counts, self.sizes]).tobytes())
         return f"{self.total} records in {len(self.paths)} files ({checksum:08x})"
 
 
@@ -53,19 +56,19 @@ def read(paths: Sequence[str]) -> RecordIndex:
     Raises:
       UserError: a file cannot be read or is damaged; names the file and the record.
     """
-    runs: list[tuple[int, int, int, int]] = []
+    runs: list[tuple[int, int, int, int, int]] = []
     paths = tuple(sorted(paths))
     with progress.Progress("Checking the records", unit="records") as line:
         for number, path in enumerate(paths):
-            for offset, start, count in _runs(path):
-                runs.append((number, offset, start, count))
-                line.advance(count)
-    table = np.array(runs, np.int64).reshape(-1, 4).T
+            for run in _runs(path):
+                runs.append((number, *run))
+                line.advance(run[2])
+    table = np.array(runs, np.int64).reshape(-1, 5).T
     return RecordIndex(paths, *table)
 
 
-def _runs(path: str) -> Iterator[tuple[int, int, int]]:
-    """Yields (offset, number of the first record, number of records) of each run of a file."""
+def _runs(path: str) -> Iterator[tuple[int, int, int, int]]:
+    """Yields the offset, the number of the first record, the number of records, and the bytes of each run of a file."""
     firsts: list[int] = []  # byte offsets of the records RUN * 0, RUN * 1, ...
     count, offset = 0, 0
     for block in record_framing.read_blocks(path):
@@ -75,7 +78,7 @@ def _runs(path: str) -> Iterator[tuple[int, int, int]]:
         count, offset = count + len(block), int(ends[-1])
     if gzip_files.is_named_gzip(path):
         if count:
-            yield 0, 0, count
+            yield 0, 0, count, offset
         return
-    for number, first in enumerate(firsts):
-        yield first, number * RUN, min(RUN, count - number * RUN)
+    for number, (first, end) in enumerate(itertools.pairwise([*firsts, offset])):
+        yield first, number * RUN, min(RUN, count - number * RUN), end - first

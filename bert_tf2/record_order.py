@@ -40,7 +40,8 @@ def _opened(path, offset=0):
     import tensorflow as tf
 
     is_gzip = tf.strings.regex_full_match(path, rf"(?s).*\{gzip_files.ENDING}")
-    # tf.data.TFRecordDataset has no argument for the offset.
+    # tf.data.TFRecordDataset has no argument for the offset. This operation works only within a function of another
+    # dataset: TensorFlow 2.21 cannot serialize one that stands alone.
     records = tf.raw_ops.TFRecordDatasetV2(
         filenames=[path],
         compression_type=tf.where(is_gzip, "GZIP", ""),

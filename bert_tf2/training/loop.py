@@ -243,8 +243,8 @@ class Trainer:
         problem = f"step {first + 1}: the loss or its gradient is not a finite number."
         if self._skipped <= options.skip_nonfinite_updates:
             logging.warning(
-                "%s The update was left out (%d of %d that are tolerated).%s",
-                problem, self._skipped, options.skip_nonfinite_updates, records,
+                "%s Its update was left out.%s So far, %d of %d that are tolerated.",
+                problem, records, self._skipped, options.skip_nonfinite_updates,
             )  # fmt: skip
             return count
         latest = checkpoint.latest_checkpoint(options.output_dir)

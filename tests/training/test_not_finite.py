@@ -43,11 +43,10 @@ def test_updates_are_left_out_if_that_is_tolerated(tmp_path, log_lines, precisio
     train(tmp_path / "two", 6, {2, 3}, strategy, precision, skip_nonfinite_updates=2)
     assert all(np.isfinite(value).all() for value in values(tmp_path / "two").values())
     found = "\n".join(log_lines)
-    assert "step 3: the loss or its gradient is not a finite number. The update was left out (1 of 2" in found
-    assert "Its examples: 8 to 11." in found
-    with pytest.raises(
-        UserError, match=r"step 4: the loss or its gradient is not .* Its examples: 12 to 15\. The last"
-    ):
+    assert "step 3: the loss or its gradient is not a finite number. Its update was left out" in found
+    assert "Its examples: 8 to 11." in found and "So far, 2 of 2 that are tolerated." in found
+    message = r"step 3: the loss or its gradient is not a finite number\. Its examples: 8 to 11\. The last good"
+    with pytest.raises(UserError, match=message):
         train(tmp_path / "one", 6, {2, 3}, strategy, precision, skip_nonfinite_updates=1)
 
 
