@@ -191,7 +191,7 @@ def read_records(
     """
     import tensorflow as tf
 
-    _check_first_records(paths, kind, sizes, must_have_some=repeat)
+    check_first_records(paths, kind, sizes, must_have_some=repeat)
     if repeat:  # otherwise, a batch is not larger than the files
         _check_batch(batch_size, kind, sizes)
 
@@ -208,8 +208,8 @@ def read_records(
     return data.prefetch(2).with_options(options)
 
 
-def _check_first_records(paths: Sequence[str], kind: RecordKind, sizes: Sizes, must_have_some: bool) -> None:
-    """Finds wrong lengths in the first record of each file, before anything is computed or written."""
+def check_first_records(paths: Sequence[str], kind: RecordKind, sizes: Sizes, must_have_some: bool) -> None:
+    """Raises UserError for a wrong kind or wrong lengths in the first record of each file."""
     some = False
     for path in paths[:_FILES_TO_CHECK]:
         first = next(_raw_records(path), None)

@@ -104,8 +104,7 @@ def test_a_window_holds_records_of_several_places(paths):
             assert window != sorted(window)
 
 
-def test_two_replicas_read_what_one_reads(paths):
-    two = tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"])
+def test_two_replicas_read_what_one_reads(paths, two):
     data = record_order.shuffled(record_index.read(paths), 1).rebatch(6, drop_remainder=True).take(40)
     alone = [records.numpy().tolist() for records, _ in data]
     for batch, (parts, _) in zip(alone, two.experimental_distribute_dataset(data), strict=True):

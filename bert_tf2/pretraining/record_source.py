@@ -89,6 +89,8 @@ class Source:
         )
 
     def index(self) -> record_index.RecordIndex:
+        """Where the records lie. Raises UserError if a file is damaged, or is of another kind."""
+        records.check_first_records(self._paths, self._kind, self._sizes, must_have_some=True)
         return record_index.read(self._paths)
 
     def for_evaluation(self):

@@ -113,12 +113,10 @@ def content(out: pathlib.Path) -> dict[str, bytes]:
 
 # Where a training is killed: a method, and its call. The first save is that of step 0.
 PLACES = {
-    "in the first step": (monitor.Watch, "report", 1),
-    "between two checkpoints": (monitor.Watch, "report", 5),
-    "before a checkpoint": (checkpoint.CheckpointFolder, "save", 3),
-    "between a checkpoint and its evaluation": (best.Best, "look", 2),
-    "before the file that names the newest": (checkpoint.CheckpointFolder, "set_newest", 4),
-    "before the last evaluation": (best.Best, "look", 3),
+    "between two checkpoints": ("pretraining", monitor.Watch, "report", 5),
+    "before the file that names the newest": ("pretraining", checkpoint.CheckpointFolder, "set_newest", 4),
+    "between a checkpoint and its evaluation": ("classification", best.Best, "look", 2),
+    "before the last evaluation": ("classification", best.Best, "look", 3),
 }
 
 
@@ -136,11 +134,11 @@ def kill_at(patched: pytest.MonkeyPatch, owner: type, name: str, count: int) -> 
 
 
 @pytest.mark.parametrize("place", PLACES)
-@pytest.mark.parametrize("kind", RUNS)
-def test_a_killed_training_ends_like_one_that_was_not(kind, place, folder, undisturbed, monkeypatch, tmp_path):
+def test_a_killed_training_ends_like_one_that_was_not(place, folder, undisturbed, monkeypatch, tmp_path):
+    kind, *where = PLACES[place]
     expected = content(undisturbed(kind))
     with monkeypatch.context() as patched:
-        kill_at(patched, *PLACES[place])
+        kill_at(patched, *where)
         with pytest.raises(Killed):
             RUNS[kind](folder, tmp_path)
     RUNS[kind](folder, tmp_path)
