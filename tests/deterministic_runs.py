@@ -1,6 +1,6 @@
 """Trains with --deterministic, which concerns a whole process: python deterministic_runs.py FOLDER TASK...
 
-Writes FOLDER/TASK-1 and FOLDER/TASK-2 for each of the tasks, the output folders of two equal trainings. Prints the kind of
+Writes FOLDER/TASK-1 and FOLDER/TASK-2 for each task, the output folders of two equal trainings. Prints the kind of
 the devices.
 """
 
