@@ -34,6 +34,7 @@ from bert_tf2.training.monitor import Watch
 from bert_tf2.training.options import TrainOptions
 from bert_tf2.training.profile import StepProfile
 from bert_tf2.training.runner import explained
+from bert_tf2.training.saver import Saver
 from bert_tf2.training.step import local_gradients, reduce_gradients
 
 # What a step returns in addition to the losses of the model.
@@ -96,7 +97,7 @@ class Trainer:
                 self._variables, bias_correction=options.adam_bias_correction, fused=can_compile(strategy)
             )
             self._loss_scale = LossScale() if options.precision == "float16" else None
-        self._folder = checkpoint.CheckpointFolder(options.output_dir, options.keep_checkpoint_max)
+        self._saver = Saver(options.output_dir, options.keep_checkpoint_max)
         self.global_step = 0
         self.examples = 0
         self._before: state.TrainingState | None = None
@@ -186,9 +187,9 @@ class Trainer:
         watch = Watch(options, self.global_step, self._model.config)
         save = _Every(options.save_checkpoints_steps or options.num_train_steps, self.global_step)
         self._check_space()
-        if options.save_checkpoints_steps and not self.global_step:
-            self._save(records)
-        with _StopRequest() as stop, watch, profile:
+        with _StopRequest() as stop, watch, profile, self._saver:
+            if options.save_checkpoints_steps and not self.global_step:
+                self._save(records)
             while self.global_step < options.num_train_steps:
                 next_stop = min(save.next, look.next, profile.next_stop(self.global_step))
                 count = watch.steps_until_next_look(self.global_step, next_stop)
@@ -204,6 +205,9 @@ class Trainer:
                 looking = look.due(self.global_step, last)
                 if save.due(self.global_step, last or stopping or looking):  # an evaluated step survives a kill
                     self._save(records)
+                self._saver.check()
+                if looking or stopping:
+                    self._saver.wait()
                 enough = looking and evaluate(self.global_step)
                 if stopping and not last:
                     raise stop.stopped(
@@ -223,7 +227,7 @@ class Trainer:
         size = sum(4 * math.prod(variable.shape) for variable in self._state.values())
         interval = options.save_checkpoints_steps or options.num_train_steps
         to_come = 1 + math.ceil((options.num_train_steps - self.global_step) / interval)
-        missing = options.keep_checkpoint_max + 1 - self._folder.count
+        missing = options.keep_checkpoint_max + 1 - self._saver.count
         environment.check_space(options.output_dir, size, "the checkpoints", max(1, min(to_come, missing)) * size)
 
     def _check_finite(self, count: int, first: int, where: Callable[[int, int], str] | None) -> int:
@@ -265,13 +269,7 @@ class Trainer:
                 logging.warning("Not an exact continuation. %s", change)
 
     def _save(self, records: str | None) -> None:
-        try:
-            state.write(self._folder.prefix(self.global_step), state.current(self._options, self.examples, records))
-            self._folder.save(self._state, self.global_step)
-        except UserError as error:
-            latest = checkpoint.latest_checkpoint(self._options.output_dir)
-            way_back = f"; {latest} is there, the same command continues from it" if latest else ""
-            raise UserError(f"{error}{way_back}") from error
+        self._saver.save(self._state, self.global_step, state.current(self._options, self.examples, records))
 
     def compiled_step(self, *, jit_compile: bool = False):
         """One training step as a graph, on the default strategy: (batch, step) -> measures. For benchmarks and tests.

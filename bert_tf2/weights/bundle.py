@@ -181,12 +181,12 @@ class Checkpoint(Weights):
             return np.frombuffer(data, numpy_dtype(entry.dtype)).reshape(entry.shape)
 
 
-def save(prefix: str, variables: Mapping[str, tf.Variable], global_step: int | None = None) -> None:
-    """Writes the values of variables as a checkpoint for TensorFlow 1 and 2; see `write`."""
+def save(prefix: str, variables: Mapping[str, tf.Variable | np.ndarray], global_step: int | None = None) -> None:
+    """Writes values as a checkpoint for TensorFlow 1 and 2; see `write`."""
 
     def arrays() -> Iterator[tuple[str, np.ndarray]]:
         for name, variable in variables.items():
-            yield name, variable.numpy()
+            yield name, variable if isinstance(variable, np.ndarray) else variable.numpy()
         if global_step is not None:
             yield names.GLOBAL_STEP, np.array(global_step, np.int64)
 
@@ -326,7 +326,7 @@ class CheckpointFolder:
         """The path of the checkpoint of a step, without the endings of its files."""
         return os.path.join(self._output_dir, f"model.ckpt-{global_step}")
 
-    def save(self, variables: Mapping[str, tf.Variable], global_step: int) -> str:
+    def save(self, variables: Mapping[str, tf.Variable | np.ndarray], global_step: int) -> str:
         """Writes a checkpoint, records it in the file `checkpoint` as the latest, and deletes the oldest ones."""
         prefix = self.prefix(global_step)
         name = os.path.basename(prefix)
