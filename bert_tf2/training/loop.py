@@ -251,6 +251,7 @@ class Trainer:
                 problem, records, self._skipped, options.skip_nonfinite_updates,
             )  # fmt: skip
             return count
+        self._saver.wait()
         latest = checkpoint.latest_checkpoint(options.output_dir)
         way_back = f" The last good checkpoint is {latest}." if latest else ""
         raise UserError(
