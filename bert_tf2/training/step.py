@@ -96,11 +96,13 @@ def _in_parts(
         seed = fold_in(dropout_seed, part)
         found, gradients = _gradients(model, variables, rows, seed, loss_scale, lambda term: weights[term.name])
         lookups.update(name for name, g in gradients.items() if isinstance(g, tf.IndexedSlices))
+        # The other squares are not needed, and a gradient that is used once is added in place.
+        more = {name: optimization.square_norm(gradients[name]) for name in lookups}
         return (
             part + 1,
             {name: values[name] + found[name] for name in values},
             {name: sums[name] + gradients[name] for name in sums},
-            {name: squares[name] + optimization.square_norm(gradients[name]) for name in squares},
+            {name: squares[name] + more.get(name, 0.0) for name in squares},
         )
 
     _, values, sums, squares = tf.while_loop(
