@@ -30,10 +30,11 @@ test: $(VENV)/tests-installed
 
 # Those that are long and rarely break.
 test-slow: $(VENV)/tests-installed
-	$(PYTEST) -m slow
+	$(PYTEST) -m "slow and not soak"
 
-# Kills trainings 90 times and compares what they end with: half an hour.
+# The longest tests; then kills trainings 90 times and compares what they end with: half an hour.
 soak: $(VENV)/tests-installed
+	$(PYTEST) -m soak
 	PYTHONPATH=tests $(BIN)/python tests/soak/kill_trainings.py
 
 # On a machine with an NVIDIA GPU. On others it fails, because it would test nothing.

@@ -184,7 +184,7 @@ def write_tables(folder: pathlib.Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("document", ["README.md", "docs/guide.md"])
+@pytest.mark.parametrize("document", ["README.md", pytest.param("docs/guide.md", marks=pytest.mark.soak)])
 def test_command_lines_work_as_typed(document, user, command_lines):
     """Runs them in order, since later ones use the files of earlier ones; on small data of the same layout."""
     places = {

@@ -94,21 +94,20 @@ def test_two_replicas_make_the_update_of_one(kind, two, tmp_path):
         np.testing.assert_allclose(found[1].get(name), found[0].get(name), rtol=1e-4, atol=1e-7, err_msg=name)
 
 
-@pytest.mark.parametrize("kind", SLOW_ON_CPU)
+@pytest.mark.parametrize("kind", [pytest.param("CPU", marks=[pytest.mark.slow, pytest.mark.soak]), "GPU"])
 def test_deterministic_trainings_write_the_same_bytes(kind, tmp_path):
     need(kind)
     root = pathlib.Path(__file__).resolve().parents[1]
     environment = {**os.environ, "PYTHONPATH": f"{root}{os.pathsep}{root / 'tests'}", "TF_CPP_MIN_LOG_LEVEL": "2"}
     if kind == "CPU":
         environment["CUDA_VISIBLE_DEVICES"] = "-1"
-    tasks = [*deterministic_runs.TASKS][: 1 if kind == "CPU" else None]
     done = subprocess.run(
-        [sys.executable, deterministic_runs.__file__, str(tmp_path), *tasks],
+        [sys.executable, deterministic_runs.__file__, str(tmp_path), *deterministic_runs.TASKS],
         env=environment, capture_output=True, text=True, check=False, timeout=300,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     assert done.stdout.split()[-1] == kind
-    for task in tasks:
+    for task in deterministic_runs.TASKS:
         first, second = (sorted((tmp_path / f"{task}-{number}").glob("model.ckpt-*")) for number in (1, 2))
         assert [path.name for path in first] == [path.name for path in second] and len(first) >= 4
         for one, other in zip(first, second, strict=True):

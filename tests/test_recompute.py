@@ -41,7 +41,7 @@ def batch_of(kind):
     ("kind", "precision", "parts", "jit_compile"),
     [
         ("pretraining", "float32", 1, False),
-        pytest.param("tagging", "bfloat16", 2, False, marks=pytest.mark.slow),
+        pytest.param("tagging", "bfloat16", 2, False, marks=[pytest.mark.slow, pytest.mark.soak]),
         pytest.param("span", "float32", 1, True, marks=pytest.mark.slow),
     ],
 )

@@ -280,6 +280,7 @@ def test_bad_requests_get_a_sentence(client, exports, task):
 # Many requests.
 
 
+@pytest.mark.soak
 def test_ten_thousand_requests_from_four_threads(client, exports):
     """Good and bad ones in turn. Memory is looked at after the first thousand and at the end; the program's source says
     how. What is allocated grows by 0.05 to 0.1 %; a leak of 50 bytes a request would make it 0.6 %."""

@@ -143,7 +143,7 @@ def start_and_stop(options, number) -> tuple[int, str]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("number", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("number", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.soak)])
 def test_a_signal_saves_and_the_same_command_goes_on(files, tmp_path, number, log_lines):
     status, text = start_and_stop(files, number)
     assert status == 128 + number, text

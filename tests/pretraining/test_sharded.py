@@ -368,6 +368,7 @@ def test_a_worker_that_is_killed_ends_the_run_in_one_line(data, undisturbed):
 
 
 @pytest.mark.slow
+@pytest.mark.soak
 def test_ten_kills_at_random_moments(data, undisturbed):
     """Of the main process or of a worker; each time the same command continues."""
     rng = random.Random(11)

@@ -14,7 +14,13 @@ CASES = [("pretraining", precision) for precision in ("float32", "bfloat16", "fl
 CASES += [(kind, "float32") for kind in MAKERS if kind != "pretraining"]
 
 
-@pytest.mark.parametrize(("kind", "precision"), CASES)
+SHORT = {("pretraining", "float32"), ("pretraining", "bfloat16"), ("span", "float32")}
+SOAK = [pytest.mark.slow, pytest.mark.soak]
+
+
+@pytest.mark.parametrize(
+    ("kind", "precision"), [pytest.param(*case, marks=[] if case in SHORT else SOAK) for case in CASES]
+)
 def test_the_whole_step_compiles_to_the_same_update(kind, precision):
     config = small_config(hidden_dropout_prob=0.1, attention_probs_dropout_prob=0.1)
     model = build_model(ONE, lambda: MAKERS[kind](config, dtype=POLICIES[precision]), 1)

@@ -13,7 +13,7 @@ from bert_tf2.finetuning.classification import run as classification
 from bert_tf2.finetuning.classification.options import ClassifierOptions
 from bert_tf2.pretraining import run as pretraining
 from bert_tf2.pretraining.options import PretrainingOptions
-from bert_tf2.training import best, monitor
+from bert_tf2.training import best, monitor, state
 
 STEPS = 12
 INPUTS = ("input_file", "eval_input_file")
@@ -35,7 +35,7 @@ def folder(tmp_path_factory) -> pathlib.Path:
     return folder
 
 
-def pretrain(folder, out):
+def pretrain(folder, out, **changes):
     names = {
         "bert_config_file": "config.json",
         "input_file": "out",
@@ -51,13 +51,12 @@ def pretrain(folder, out):
             max_predictions_per_seq=PREDICTIONS,
             do_train=True,
             do_eval=True,
-            num_train_steps=STEPS,
             num_warmup_steps=2,
-            train_batch_size=7,
             save_checkpoints_steps=3,
             eval_steps=4,
             max_eval_steps=2,
             unpad="groups",
+            **{"num_train_steps": STEPS, "train_batch_size": 7, **changes},
         )
     )
 
@@ -133,7 +132,11 @@ def kill_at(patched: pytest.MonkeyPatch, owner: type, name: str, count: int) -> 
     patched.setattr(owner, name, call)
 
 
-@pytest.mark.parametrize("place", PLACES)
+IN_SHORT = ("before the file that names the newest", "between a checkpoint and its evaluation")
+SOAK = [pytest.mark.slow, pytest.mark.soak]
+
+
+@pytest.mark.parametrize("place", [pytest.param(name, marks=[] if name in IN_SHORT else SOAK) for name in PLACES])
 def test_a_killed_training_ends_like_one_that_was_not(place, folder, undisturbed, monkeypatch, tmp_path):
     kind, *where = PLACES[place]
     expected = content(undisturbed(kind))
@@ -143,3 +146,18 @@ def test_a_killed_training_ends_like_one_that_was_not(place, folder, undisturbed
             RUNS[kind](folder, tmp_path)
     RUNS[kind](folder, tmp_path)
     assert content(tmp_path) == expected
+
+
+@pytest.mark.slow
+def test_what_changed_is_told_and_the_data_go_on_behind_the_examples_read(folder, tmp_path, log_lines):
+    pretrain(folder, tmp_path, num_train_steps=4)
+    del log_lines[:]
+    pretrain(folder, tmp_path, num_train_steps=6, train_batch_size=5)
+    told = [line for line in log_lines if line.startswith("Not an exact continuation. ")]
+    assert [line.split(". ")[1].split(":")[0] for line in told] == ["train_batch_size", "num_train_steps"]
+    assert state.read(str(tmp_path / "model.ckpt-6")).examples == 4 * 7 + 2 * 5
+    for path in tmp_path.glob("*.training.json"):  # as if TensorFlow 1 had written the checkpoints
+        path.unlink()
+    pretrain(folder, tmp_path, num_train_steps=7)
+    assert any("continuing behind 42, 7 for each step" in line for line in log_lines)
+    assert state.read(str(tmp_path / "model.ckpt-7")).examples == 7 * 7
