@@ -26,7 +26,7 @@ from unmasked_data import LENGTH, PREDICTIONS, make
 from bert_tf2.config import BertConfig
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
-_SECONDS_TO_START = 6.0  # about; kills before it hit the imports
+_MOST_KILLS = 4  # of one training, which must come to its end some time
 
 
 def pretraining(folder: pathlib.Path) -> list[str]:
@@ -42,7 +42,7 @@ def pretraining(folder: pathlib.Path) -> list[str]:
         *(sys.executable, str(ROOT / "run_pretraining.py"), "--do_train", "--do_eval", "--max_eval_steps=5"),
         *(f"--input_file={records}", f"--eval_input_file={records}", f"--bert_config_file={folder}/config.json"),
         *(f"--vocab_file={folder}/vocab.txt", f"--max_seq_length={LENGTH}", f"--max_predictions_per_seq={PREDICTIONS}"),
-        *("--num_train_steps=300", "--num_warmup_steps=10", "--train_batch_size=15", "--eval_steps=35"),
+        *("--num_train_steps=150", "--num_warmup_steps=10", "--train_batch_size=15", "--eval_steps=35"),
         *("--save_checkpoints_steps=10", "--do_lower_case"),
     ]
 
@@ -85,26 +85,26 @@ def is_saving(out: pathlib.Path) -> bool:
 
 def kill(process: subprocess.Popen, out: pathlib.Path, draw: random.Random, while_saving: bool, seconds: float) -> bool:
     """Kills a process at a random moment, or at one when it writes a checkpoint; whether that came before its end."""
-    moment = time.monotonic() + (_SECONDS_TO_START + draw.uniform(0, seconds) if draw.random() < 0.9 else 3.0)
+    moment = time.monotonic() + draw.uniform(0.3 if while_saving else 0.1, 0.9) * seconds
     while process.poll() is None:
         if time.monotonic() > moment and (not while_saving or is_saving(out)):
             process.send_signal(signal.SIGKILL)
             process.wait()
             return True
         time.sleep(0.0005 if while_saving else 0.01)
-    if process.returncode:
-        sys.exit(f"a training failed with {process.returncode}")
     return False
 
 
 @functools.cache
 def undisturbed(name: str, folder: pathlib.Path) -> tuple[list[str], pathlib.Path, float]:
-    """Trains without a kill; returns the command, the folder of the results, and the seconds behind the start."""
+    """Trains without a kill; returns the command, the folder of the results, and the seconds."""
     command, out = TASKS[name](folder / name), folder / f"{name}-undisturbed"
     began = time.monotonic()
     if run(command, out, folder / "log").wait():
         sys.exit((folder / "log").read_text())
-    return command, out, time.monotonic() - began - _SECONDS_TO_START
+    seconds = time.monotonic() - began
+    print(f"{name}: undisturbed, {seconds:.0f} s", flush=True)
+    return command, out, seconds
 
 
 def soak(name: str, kills: int, while_saving: bool, draw: random.Random, folder: pathlib.Path) -> bool:
@@ -114,9 +114,11 @@ def soak(name: str, kills: int, while_saving: bool, draw: random.Random, folder:
     while done < kills:
         number += 1
         out, here = folder / f"{name}-{while_saving}-{number}", 0
-        # Several kills in each training, the last one anywhere up to its end.
-        while kill(run(command, out, folder / "log"), out, draw, while_saving, max(seconds / 2, 0.5)):
+        most = min(draw.randint(1, _MOST_KILLS), kills - done)
+        while here < most and kill(run(command, out, folder / "log"), out, draw, while_saving, seconds):
             done, here = done + 1, here + 1
+        if run(command, out, folder / "log").wait():
+            sys.exit((folder / "log").read_text())
         same = content(out) == content(expected)
         good = good and same
         how = "while a checkpoint was written" if while_saving else "at random moments"
