@@ -32,7 +32,7 @@ test: $(VENV)/tests-installed
 test-slow: $(VENV)/tests-installed
 	$(PYTEST) -m "slow and not soak"
 
-# The longest tests; then kills trainings 90 times and compares what they end with: half an hour.
+# The longest tests; then kills trainings 90 times and compares what they end with.
 soak: $(VENV)/tests-installed
 	$(PYTEST) -m soak
 	PYTHONPATH=tests $(BIN)/python tests/soak/kill_trainings.py

@@ -139,7 +139,7 @@ def where(index: RecordIndex, seed: int, first: int, count: int) -> str:
     found: dict[int, list[int]] = {}
     for file, record in zip(origin["file"].numpy(), origin["record"].numpy(), strict=True):
         found.setdefault(int(file), []).append(int(record) + 1)
-    parts = [f"{index.paths[file]}, record {', '.join(map(str, sorted(numbers)))}" for file, numbers in found.items()]
+    parts = [f"{index.paths[file]}, record {and_more([*map(str, sorted(found[file]))], 16)}" for file in found]
     return and_more(parts, 4, "; ")
 
 

@@ -1,6 +1,6 @@
-"""Trains with --deterministic, which concerns a whole process: python deterministic_runs.py FOLDER TASK...
+"""Trains with --deterministic, which concerns a whole process: python deterministic_runs.py FOLDER
 
-Writes FOLDER/TASK-1 and FOLDER/TASK-2 for each task, the output folders of two equal trainings. Prints the kind of
+Writes FOLDER/TASK-1 and FOLDER/TASK-2 for each of TASKS, the output folders of two equal trainings. Prints the kind of
 the devices.
 """
 
@@ -20,6 +20,7 @@ from bert_tf2.pretraining import run as pretraining
 from bert_tf2.pretraining.options import PretrainingOptions
 from bert_tf2.training.devices import computes_on, create_strategy
 
+TASKS = ("pretraining", "classification")
 DROPOUT = {"hidden_dropout_prob": 0.1, "attention_probs_dropout_prob": 0.1}
 
 
@@ -48,16 +49,13 @@ def classify(folder: pathlib.Path, output_dir: str) -> None:
     )  # fmt: skip
 
 
-TASKS = {"pretraining": pretrain, "classification": classify}
-
-
-def main(folder: pathlib.Path, *tasks: str) -> None:
-    for task in tasks:
+def main(folder: pathlib.Path) -> None:
+    for task, train in zip(TASKS, (pretrain, classify), strict=True):
         (folder / task).mkdir()
         for number in (1, 2):
-            TASKS[task](folder / task, f"{folder}/{task}-{number}")
+            train(folder / task, f"{folder}/{task}-{number}")
     print(computes_on(create_strategy()))
 
 
 if __name__ == "__main__":
-    main(pathlib.Path(sys.argv[1]), *sys.argv[2:])
+    main(pathlib.Path(sys.argv[1]))

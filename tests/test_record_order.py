@@ -140,3 +140,13 @@ def test_an_end_that_is_missing_is_found(paths, tmp_path, cut):
     path.write_bytes(path.read_bytes()[:-cut])
     with pytest.raises(UserError, match="d, record 70: the file is truncated"):
         record_index.read(paths)
+
+
+def test_the_records_of_a_step_are_named(paths, tmp_path):
+    """Counted from 1; those of `shuffled` at the same place, and no more than fit on a screen."""
+    index = record_index.read(paths)
+    _, origin = next(iter(record_order.shuffled(index, 1, 7).rebatch(3)))
+    found = record_order.where(index, 1, 7, 3)
+    for file, record in zip(origin["file"].numpy(), origin["record"].numpy(), strict=True):
+        assert index.paths[file] in found and str(record + 1) in found
+    assert " more" in record_order.where(index, 1, 0, 100)

@@ -143,6 +143,10 @@ class Trainer:
             logging.info("Starting from random weights")
         return self.global_step
 
+    def is_done(self, eval_steps: int = 0, evaluated: int = 0) -> bool:
+        """Whether neither a step nor an evaluation is left; the arguments are those of `train`."""
+        return self.global_step >= self._options.num_train_steps and (not eval_steps or evaluated >= self.global_step)
+
     def train(
         self,
         dataset: tf.data.Dataset,

@@ -105,14 +105,17 @@ def check(model, strategy: tf.distribute.Strategy, options: TrainOptions, batche
     kind = computes_on(strategy)
     in_use, capacity = _host() if kind == "CPU" else (None, _gpu() if kind == "GPU" else None)
     kept = need.parameters + need.optimizer + (_OF_A_GPU if kind == "GPU" else 0.0)
-    total = max(in_use or 0.0, kept) + need.gradients + need.update + need.activations
+    # On a GPU, the copy is in the memory of the host.
+    copy = need.parameters + need.optimizer if kind == "CPU" else 0.0
+    total = max(in_use or 0.0, kept) + need.gradients + need.update + need.activations + copy
     logging.info(
-        "Memory%s: about %s%s: parameters %s, optimizer %s, gradients %s, activations %s, other %s",
+        "Memory%s: about %s%s: parameters %s, optimizer %s, gradients %s, activations %s%s, other %s",
         " of each device" if replicas > 1 else "",
         human(total),
         f" of {human(capacity)}" if capacity else "",
         *map(human, (need.parameters, need.optimizer, need.gradients, need.activations)),
-        human(total - need.parameters - need.optimizer - need.gradients - need.activations),
+        f", a copy while a checkpoint is written {human(copy)}" if copy else "",
+        human(total - need.parameters - need.optimizer - need.gradients - need.activations - copy),
     )
     if capacity and total > capacity:
         fixed = total - need.activations

@@ -7,7 +7,6 @@ following steps compute, are in `model.ckpt-STEP.training.json`, which TensorFlo
 from __future__ import annotations
 
 import dataclasses
-import os
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -23,6 +22,7 @@ _CONSEQUENCES = {
     "learning_rate": _OTHER_SCHEDULE,
     "num_train_steps": _OTHER_SCHEDULE,
     "num_warmup_steps": _OTHER_SCHEDULE,
+    "gradient_accumulation_steps": "the dropout changes from here on",
     "adam_bias_correction": "the updates change from here on",
     "precision": "numbers are rounded in another way from here on",
 }
@@ -75,11 +75,20 @@ def read(prefix: str) -> TrainingState | None:
     path = path_of(prefix)
     if not files.exists(path):
         return None
-    found = files.read_json(path)
+    try:
+        found = files.read_json(path)
+    except UserError as error:
+        raise UserError(f"{path}: is damaged; {_WITHOUT}") from error
     examples, settings = (found.get(name) if isinstance(found, dict) else None for name in ("examples", "settings"))
-    if not isinstance(examples, int) or isinstance(examples, bool) or examples < 0 or not isinstance(settings, dict):
-        raise UserError(
-            f"{path}: says where in the data the training continues, and holds something else; remove it to begin"
-            f" {os.path.basename(prefix)}'s step with as many examples as batches were read"
-        )
+    is_count = isinstance(examples, int) and not isinstance(examples, bool) and 0 <= examples < _MOST_EXAMPLES
+    if not is_count or not isinstance(settings, dict):
+        raise UserError(f"{path}: does not tell how many examples were read; {_WITHOUT}")
     return TrainingState(examples, settings)
+
+
+_MOST_EXAMPLES = 2**62
+# What to do about a damaged file.
+_WITHOUT = (
+    "put back a copy, or remove it: the training then continues behind as many examples as its steps read with this"
+    " --train_batch_size"
+)

@@ -16,6 +16,7 @@ import os
 import re
 import shlex
 import struct
+import sys
 from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING
 
@@ -305,7 +306,7 @@ def recover(output_dir: str) -> None:
     state = os.path.join(output_dir, _STATE_FILE)
     if not files.exists(state):
         return
-    folder = CheckpointFolder(output_dir)
+    folder = CheckpointFolder(output_dir, keep_checkpoint_max=sys.maxsize)  # nothing is dropped here
     named = _NEWEST.search(files.read_text(state, drop_bom=True).replace("\r", ""))
     damaged = os.path.basename(named[1]) if named else ""
     problem = _problem(os.path.join(output_dir, damaged)) if named else f"{state}: names no model_checkpoint_path"

@@ -69,7 +69,7 @@ def test_a_batch_that_does_not_fit(monkeypatch, log_lines):
 
 
 def test_flags_that_are_given_are_not_proposed(monkeypatch, log_lines):
-    check(monkeypatch, 1000.0, 3e4, gradient_accumulation_steps=64, recompute=True, precision="bfloat16")
+    check(monkeypatch, 1000.0, 5e4, gradient_accumulation_steps=64, recompute=True, precision="bfloat16")
     assert log_lines[1].endswith("what may help: a smaller --max_seq_length")
 
 

@@ -24,13 +24,14 @@ def test_what_is_written_is_read(tmp_path):
     "text",
     [
         *("", "[]", "{}", "null", '{"examples": 1', "\x00", '{"examples": -1, "settings": {}}'),
+        '{"examples": 10000000000000000000000, "settings": {}}',
         *('{"examples": true, "settings": {}}', '{"examples": 1.5, "settings": {}}', '{"examples": 1, "settings": []}'),
     ],
 )
 def test_a_damaged_file_is_named(tmp_path, text):
     prefix = str(tmp_path / "model.ckpt-3")
     (tmp_path / "model.ckpt-3.training.json").write_text(text)
-    with pytest.raises(UserError, match=r"model\.ckpt-3\.training\.json"):
+    with pytest.raises(UserError, match=r"model\.ckpt-3\.training\.json: .* or remove it: the training"):
         state.read(prefix)
 
 
@@ -55,6 +56,7 @@ def test_nothing_has_changed():
             "num_train_steps: 10 before, 20 now: the learning rate of the steps to come is",
         ),
         ("learning_rate", 1e-3, "learning_rate: 5e-05 before, 0.001 now: the learning rate of the steps to come is"),
+        ("gradient_accumulation_steps", 2, "gradient_accumulation_steps: 1 before, 2 now: the dropout changes"),
         ("random_seed", 7, "random_seed: 12345 before, 7 now: the order of the examples and the dropout change"),
         ("precision", "bfloat16", "precision: float32 before, bfloat16 now: numbers are rounded in another way"),
     ],
