@@ -244,13 +244,15 @@ def _train(
     logging.info("Training in batches of %d examples: %d steps", options.train_batch_size, options.num_train_steps)
     trainer.start(options.init_checkpoint)
     evaluate = evaluation.begin(checkpoint.latest_checkpoint(options.output_dir) is not None)
-    if trainer.is_done(options.eval_steps, evaluation.last_step):
-        return trainer.global_step  # without a pass over all records
-    index = source.index()
-    batches = source.for_training(index, trainer.examples)  # looks at the records, before anything is in output_dir
+    done = trainer.is_done(options.eval_steps, evaluation.last_step)
+    if not done:  # a pass over all records, before anything is in output_dir
+        index = source.index()
+        batches = source.for_training(index, trainer.examples)
     provenance.write(options.output_dir, model.config, tokenizer, options.vocab_file)
     if evaluate:
         provenance.write(best_folder(options.output_dir), model.config, tokenizer, options.vocab_file)
+    if done:
+        return trainer.global_step
     return trainer.train(
         batches,
         records=index.description,
