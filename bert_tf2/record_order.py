@@ -14,7 +14,10 @@ an order that cannot be continued.
 
 from __future__ import annotations
 
+import functools
+import itertools
 from collections.abc import Sequence
+from typing import NamedTuple
 
 from bert_tf2 import record_index
 from bert_tf2.record_index import RUN, RecordIndex
@@ -131,6 +134,43 @@ def shuffled(index: RecordIndex, seed: int, first: int = 0, *, endless: bool = T
 
     epochs = tf.data.Dataset.range(first_epoch, tf.int64.max if endless else 1)
     return epochs.flat_map(of_epoch)
+
+
+def batched(data, batch_size: int, drop_remainder: bool, share: Share | None):
+    """Batches of a dataset of some records at a time, or this process's share of each of them."""
+    data = data.rebatch(batch_size, drop_remainder=drop_remainder)
+    return share.take(data, batch_size) if share else data
+
+
+class Share(NamedTuple):
+    """The rows of each batch that one of several processes reads, so that all of them together read each row once.
+
+    A batch of B rows is cut into `count` parts whose sizes differ by one at most.
+
+    Attributes:
+      first: the number of the first part of this process.
+      parts: the number of its parts; each becomes an element of its dataset, for one device.
+      count: the number of parts of all processes.
+    """
+
+    first: int
+    parts: int
+    count: int
+
+    def take(self, batches, batch_size: int):
+        """A dataset of this share's parts of the elements of a dataset, each of which has B rows, B >= `count`."""
+        import tensorflow as tf
+
+        ends = [batch_size * number // self.count for number in range(self.first, self.first + self.parts + 1)]
+
+        def cut(*batch):
+            parts = [
+                tf.data.Dataset.from_tensors(tf.nest.map_structure(lambda rows: rows[begin:end], batch))  # noqa: B023
+                for begin, end in itertools.pairwise(ends)
+            ]
+            return functools.reduce(lambda some, more: some.concatenate(more), parts)
+
+        return batches.flat_map(cut)
 
 
 def where(index: RecordIndex, seed: int, first: int, count: int) -> str:

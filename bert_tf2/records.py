@@ -157,6 +157,7 @@ def read_records(
     shuffle_seed: int | None = None,
     index: record_index.RecordIndex | None = None,
     first: int = 0,
+    share: record_order.Share | None = None,
     repeat: bool = False,
     drop_remainder: bool = False,
     pad_to_max_length: bool = True,
@@ -173,6 +174,7 @@ def read_records(
       shuffle_seed: shuffles the records, see `record_order.shuffled`; None for the order of the files.
       index: with `shuffle_seed`, that of `paths`, if it was read before.
       first: with `shuffle_seed`, the number of examples that were read before; reading goes on behind them.
+      share: the rows of each batch that this process reads, with `drop_remainder`; None for all.
       repeat: whether to repeat the records endlessly. A batch may then contain the last and the first records.
       drop_remainder: whether to drop a last batch that is smaller.
       pad_to_max_length: False cuts each batch to its longest row.
@@ -200,7 +202,7 @@ def read_records(
         return batch if transform is None else transform(batch, origin)
 
     data = record_order.ordered(paths, shuffle_seed, index, first, repeat)
-    data = data.rebatch(batch_size, drop_remainder=drop_remainder).map(parse, num_parallel_calls=2)
+    data = record_order.batched(data, batch_size, drop_remainder, share).map(parse, num_parallel_calls=2)
     if not pad_to_max_length:
         data = data.map(lambda batch: _cut_to_longest(batch, kind, width_multiple))
     options = tf.data.Options()

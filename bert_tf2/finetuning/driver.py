@@ -22,7 +22,9 @@ from bert_tf2.finetuning.tuner import FineTuner
 from bert_tf2.support import console, files
 from bert_tf2.support.errors import UserError
 from bert_tf2.tokenization import FullTokenizer
+from bert_tf2.training import workers
 from bert_tf2.training.best import best_folder, folder_of_weights
+from bert_tf2.training.devices import is_chief
 from bert_tf2.training.monitor import write_eval_results
 from bert_tf2.training.options import PRECISION_OF_EXPORT, OptimizerOptions
 from bert_tf2.weights import sources
@@ -167,6 +169,9 @@ def run(task: Task, export: Export | None = None) -> dict[str, Any] | None:
     """
     if task.options.do_export and export is None:
         raise ValueError("do_export needs the function that exports: run(..., export=bert_tf2.export.run.export_model)")
+    if not (task.options.do_train or is_chief(task.options)):
+        logging.info(workers.NOTHING_TO_DO)
+        return None
     with FineTuner(task.options) as tuner:
         return _Call(task, tuner).run(export)
 
@@ -190,6 +195,8 @@ class _Call:
         written: list[str] = []
         if options.do_train:
             self._train()
+        if not self._tuner.team.is_chief:
+            return None
         scores = {part: self._score(part) for part in task.eval_parts} if options.do_eval else {}
         results = self._report(scores, written) if scores else None
         if task.predicting:
@@ -206,15 +213,19 @@ class _Call:
     def _records(self, part: str) -> tuple[str, int]:
         """The path of the records of a part, which are written on first use, and their number."""
         if part not in self._written:
-            path = self._tuner.record_file(f"{part}.tf_record")
+            path = self._tuner.record_file(_record_file(part))
             self._written[part] = path, records.write_records(path, self._task.kind(part), self._task.rows(part))
         return self._written[part]
 
     def _train(self) -> None:
         task = self._task
-        path, _ = self._records("train")
-        if task.label_map:
-            self._tuner.save_labels(task.label_map)
+        team = self._tuner.team
+        if team.is_chief:
+            self._records("train")
+            if task.label_map:
+                self._tuner.save_labels(task.label_map)
+        team.wait()  # for the records of the chief
+        path = self._tuner.record_file(_record_file("train"))
         measure = self._main_measure if task.watching else None
         self._tuner.train(path, task.kind("train"), task.size("train"), self._num_labels, measure)
 
@@ -289,6 +300,10 @@ class _Call:
         left = [switch for switch in self._task.next_switches() if not getattr(options, switch)]
         flags = {left[0]: True, **console.changed(options, without=_OF_TRAINING)} if left else None
         console.summary(paths, figures, console.command(self._task.script, **flags) if flags else None)
+
+
+def _record_file(part: str) -> str:
+    return f"{part}.tf_record"
 
 
 _ALSO_OF_EXPORT = ("bert_config_file", "vocab_file", "max_seq_length")

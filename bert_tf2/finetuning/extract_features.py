@@ -85,7 +85,7 @@ def run(options: FeatureOptions) -> int:
     examples = _checked(itertools.chain([first], examples), options.input_file, config)
     features = (convert_example(example, options.max_seq_length, tokenizer) for example in examples)
     features = progress.track(_logged(features), "Extracting", files.count_lines(options.input_file), "lines")
-    pad_to = options.max_seq_length if options.use_tpu else None
+    pad_to = options.max_seq_length if options.on_tpu else None
     states = extract(model, features, layers, options.batch_size, pad_to)
     count = _write(options, layers, states)
     console.summary([f"{options.output_file} ({count:,} lines)"])

@@ -18,7 +18,7 @@ from bert_tf2.finetuning.options import FineTuneOptions
 from bert_tf2.support import files, output_lock, progress, settings
 from bert_tf2.support.errors import UserError
 from bert_tf2.training.best import Best, best_folder, folder_of_weights
-from bert_tf2.training.devices import build_model, create_strategy, way_to_unpad
+from bert_tf2.training.devices import build_model, create_strategy, join, way_to_unpad
 from bert_tf2.training.loop import Trainer, start_from
 from bert_tf2.training.monitor import hyperparameters
 from bert_tf2.training.options import MOST_STEPS, POLICIES, TrainOptions
@@ -37,6 +37,7 @@ class FineTuner:
       config: the model's configuration.
       tokenizer: for the model's vocabulary.
       model: None until `make_model`.
+      team: the workers of the training, connected.
       global_step: that of the model's weights; set by `make_model`.
     """
 
@@ -50,8 +51,10 @@ class FineTuner:
         self.options = options
         self.config = BertConfig.from_json_file(options.bert_config_file)
         self.config.check_sequence_length(options.max_seq_length)
-        if options.do_train:
+        self.team = join(options)
+        if options.do_train and self.team.is_chief:
             checkpoint.recover(options.output_dir)
+        self.team.wait()  # the others read what the chief has mended
         source = checkpoint.weights_in_use(options.output_dir, options.init_checkpoint, options.do_train)
         self.tokenizer = provenance.load_tokenizer(
             options.vocab_file, options.do_lower_case, self.config.vocab_size, source, options.init_checkpoint
@@ -81,9 +84,9 @@ class FineTuner:
         """
         options = self.options
         files.make_directory(options.output_dir)
-        if options.do_train:
+        if options.do_train and self.team.is_chief:
             self._held.enter_context(output_lock.training_in(options.output_dir))
-        self._strategy = create_strategy(options)
+        self._strategy = create_strategy(options, team=self.team)
         self.model = build_model(self._strategy, lambda: make(POLICIES[options.precision]), options.random_seed)
         self.model.bert.unpad = (
             "none"
@@ -132,7 +135,7 @@ class FineTuner:
 
     @property
     def _padded(self) -> bool:
-        return self.options.pad_to_max_length or self.options.use_tpu
+        return self.options.pad_to_max_length or self.options.on_tpu
 
     def train(
         self,
@@ -160,15 +163,16 @@ class FineTuner:
         if begun:
             trainer.start()  # loads the weights again, with the optimizer's slots
         best = Best(options.output_dir, begun, options.patience) if measure and options.eval_steps else None
-        for folder in [options.output_dir, *([best.folder] if best else [])]:
-            provenance.write(folder, self.config, self.tokenizer, options.vocab_file)
+        if self.team.is_chief:
+            for folder in [options.output_dir, *([best.folder] if best else [])]:
+                provenance.write(folder, self.config, self.tokenizer, options.vocab_file)
         if best is None or not best.given_up:
             sizes = self._sizes(num_labels)
             index = record_index.read([path])
             data = self._read(
                 path, kind, sizes, options.train_batch_size,
-                shuffle_seed=options.random_seed, index=index, first=trainer.examples, repeat=True,
-                drop_remainder=True, width_multiple=self._width_multiple,
+                shuffle_seed=options.random_seed, index=index, first=trainer.examples, share=self.team.share,
+                repeat=True, drop_remainder=True, width_multiple=self._width_multiple,
             )  # fmt: skip
             trainer.train(
                 data,
@@ -180,7 +184,7 @@ class FineTuner:
                 where=functools.partial(record_order.where, index, options.random_seed),
             )
         self.global_step = trainer.global_step
-        if best and best.found:
+        if best and self.team.is_chief and best.found:
             self.global_step = start_from(self.model, best.folder, None)
 
     def num_train_steps(self, num_examples: int) -> int:
@@ -212,7 +216,7 @@ class FineTuner:
             num_warmup_steps=int(steps * options.warmup_proportion),
             texts=hyperparameters(options),
         )
-        return Trainer(self.model, self._strategy, train_options)
+        return Trainer(self.model, self._strategy, train_options, self.team)
 
     def run(
         self,

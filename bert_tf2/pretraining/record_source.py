@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from absl import logging
 
-from bert_tf2 import record_index, records, tokenization
+from bert_tf2 import record_index, record_order, records, tokenization
 from bert_tf2.config import BertConfig
 from bert_tf2.pretraining import dynamic_masking
 from bert_tf2.pretraining.options import PretrainingOptions
@@ -81,12 +81,11 @@ class Source:
             **order,
         )
 
-    def for_training(self, index: record_index.RecordIndex, first: int):
-        """The records in the order of the seed, without the `first` examples."""
+    def for_training(self, index: record_index.RecordIndex, first: int, share: record_order.Share | None = None):
+        """The records in the order of the seed, without the `first` examples; of several workers, a share of them."""
         options = self._options
-        return self._read(
-            options.train_batch_size, _TRAINING, shuffle_seed=options.random_seed, index=index, first=first
-        )
+        order = {"shuffle_seed": options.random_seed, "index": index, "first": first, "share": share}
+        return self._read(options.train_batch_size, _TRAINING, **order)
 
     def index(self) -> record_index.RecordIndex:
         """Where the records lie. Raises UserError if a file is damaged, or is of another kind."""

@@ -18,12 +18,14 @@ from bert_tf2.pretraining.options import PretrainingOptions
 from bert_tf2.pretraining.record_source import Source
 from bert_tf2.support import console, files, output_lock, progress, settings
 from bert_tf2.support.errors import UserError
+from bert_tf2.training import workers
 from bert_tf2.training.best import Best, best_folder
-from bert_tf2.training.devices import build_model, create_strategy, way_to_unpad
+from bert_tf2.training.devices import build_model, create_strategy, is_chief, join, way_to_unpad
 from bert_tf2.training.loop import Trainer, start_from
 from bert_tf2.training.monitor import hyperparameters, write_eval_results, write_scalars
 from bert_tf2.training.options import POLICIES, PRECISION_OF_EXPORT, TrainOptions
 from bert_tf2.training.runner import Runner
+from bert_tf2.training.workers import Team
 from bert_tf2.weights import names, provenance
 from bert_tf2.weights.base import Weights
 
@@ -46,7 +48,13 @@ def run(options: PretrainingOptions, export: Callable[..., str] | None = None) -
     """
     if options.do_export and export is None:
         raise ValueError("do_export needs the function that exports: run(..., export=bert_tf2.export.run.export_model)")
+    chief = is_chief(options)
+    if not (chief or options.do_train):
+        logging.info(workers.NOTHING_TO_DO)
+        return None
     results = _train_and_evaluate(options) if options.do_train or options.do_eval else None
+    if not chief:
+        return None
     exported = [_export(options, export)] if options.do_export else []
     _tell_summary(options, results, exported)
     return results
@@ -87,8 +95,10 @@ def _export(options: PretrainingOptions, export: Callable[..., str]) -> str:
 def _train_and_evaluate(options: PretrainingOptions) -> dict[str, float] | None:
     config = BertConfig.from_json_file(options.bert_config_file)
     config.check_sequence_length(options.max_seq_length)
-    if options.do_train:
+    team = join(options)
+    if options.do_train and team.is_chief:
         checkpoint.recover(options.output_dir)
+    team.wait()  # the others read what the chief has mended
     weights = checkpoint.weights_in_use(options.output_dir, options.init_checkpoint, options.do_train)
     _check_objective(options, weights)
     tokenizer = _load_tokenizer(options, config, weights)
@@ -98,8 +108,9 @@ def _train_and_evaluate(options: PretrainingOptions) -> dict[str, float] | None:
     if options.eval_input_file:
         sources["held_out"] = Source(options, config, tokenizer, options.eval_input_file)
     files.make_directory(options.output_dir)
-    with output_lock.training_in(options.output_dir) if options.do_train else contextlib.nullcontext():
-        return _compute(options, config, sources, weights, tokenizer)
+    locks = options.do_train and team.is_chief
+    with output_lock.training_in(options.output_dir) if locks else contextlib.nullcontext():
+        return _compute(options, config, sources, weights, tokenizer, team)
 
 
 def _check_objective(options: PretrainingOptions, weights: Weights | None) -> None:
@@ -147,15 +158,16 @@ def _compute(
     sources: Mapping[str, Source],
     weights: Weights | None,
     tokenizer: tokenization.FullTokenizer | None,
+    team: Team,
 ) -> dict[str, float] | None:
-    strategy = create_strategy(options)
+    strategy = create_strategy(options, team=team)
     model = build_model(strategy, lambda: _make_model(options, config, weights), options.random_seed)
     model.bert.unpad = way_to_unpad(options.unpad, strategy, config.hidden_size, options.xla)
     evaluation = _Evaluation(options, model, strategy, sources)
     global_step = (
-        _train(model, strategy, sources["training"], options, tokenizer, evaluation) if options.do_train else None
+        _train(model, strategy, sources["training"], options, tokenizer, evaluation, team) if options.do_train else None
     )
-    if not options.do_eval:
+    if not options.do_eval or not team.is_chief:
         return None
     masked_words_only = False
     if global_step is None:
@@ -238,19 +250,20 @@ def _train(
     options: PretrainingOptions,
     tokenizer: tokenization.FullTokenizer | None,
     evaluation: _Evaluation,
+    team: Team,
 ) -> int:
     train_options = TrainOptions(**settings.shared(options, TrainOptions), texts=hyperparameters(options))
-    trainer = Trainer(model, strategy, train_options)
+    trainer = Trainer(model, strategy, train_options, team)
     logging.info("Training in batches of %d examples: %d steps", options.train_batch_size, options.num_train_steps)
     trainer.start(options.init_checkpoint)
     evaluate = evaluation.begin(checkpoint.latest_checkpoint(options.output_dir) is not None)
     done = trainer.is_done(options.eval_steps, evaluation.last_step)
     if not done:  # a pass over all records, before anything is in output_dir
         index = source.index()
-        batches = source.for_training(index, trainer.examples)
-    provenance.write(options.output_dir, model.config, tokenizer, options.vocab_file)
-    if evaluate:
-        provenance.write(best_folder(options.output_dir), model.config, tokenizer, options.vocab_file)
+        batches = source.for_training(index, trainer.examples, team.share)
+    if team.is_chief:
+        for folder in [options.output_dir, *([best_folder(options.output_dir)] if evaluate else [])]:
+            provenance.write(folder, model.config, tokenizer, options.vocab_file)
     if done:
         return trainer.global_step
     return trainer.train(

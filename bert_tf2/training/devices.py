@@ -13,30 +13,78 @@ from absl import logging
 
 from bert_tf2 import fusion
 from bert_tf2.support.errors import UserError
-from bert_tf2.training import tpu
-from bert_tf2.training.options import DeviceOptions
+from bert_tf2.training import tpu, workers
+from bert_tf2.training.options import DeviceOptions, TrainingOptions
+from bert_tf2.training.workers import ALONE, Cluster, Team
 
 _HERE = DeviceOptions()
 _AMPERE, _VOLTA = (8, 0), (7, 0)  # compute capabilities: the first GPUs with TF32 and bfloat16, and with float16 units
 
 
-def create_strategy(options: DeviceOptions = _HERE, *, several: bool = True) -> tf.distribute.Strategy:
-    """Returns the distribution strategy: a TPU if requested, else all visible GPUs, else the CPU.
+def workers_of(options: TrainingOptions) -> Cluster | None:
+    """The cluster that a call belongs to; None if this process is not one of several workers.
+
+    Raises:
+      UserError: TF_CONFIG makes no sense, or is missing with --distribution_strategy=multi_worker.
+    """
+    if options.on_tpu or options.distribution_strategy not in ("auto", "multi_worker"):
+        return None
+    cluster = workers.find_cluster()
+    if cluster is None and options.distribution_strategy == "multi_worker":
+        raise workers.lacking()
+    return cluster
+
+
+def is_chief(options: TrainingOptions) -> bool:
+    """Whether this process writes files and evaluates: alone, or as the first of several workers.
+
+    Raises:
+      UserError: see workers_of.
+    """
+    cluster = workers_of(options)
+    return cluster is None or cluster.index == 0
+
+
+def join(options: TrainingOptions) -> Team:
+    """Connects this process with the other workers of a training, if there are any.
+
+    It must come before anything else that starts TensorFlow, and before anything in output_dir is read that the chief
+    may change.
+
+    Raises:
+      UserError: see workers_of, and workers.connect.
+    """
+    cluster = workers_of(options) if options.do_train else None
+    if cluster is None:
+        return ALONE
+    _configure(options, tf.config.list_physical_devices("GPU"))
+    return workers.connect(cluster)
+
+
+def create_strategy(
+    options: DeviceOptions = _HERE, *, several: bool = True, team: Team = ALONE
+) -> tf.distribute.Strategy:
+    """Returns the distribution strategy: that of the team, a TPU if requested, else all visible GPUs, else the CPU.
 
     Configures how TensorFlow computes on them (see `_configure`), and logs what they are.
 
     Args:
       options: the settings.
+      team: the workers of a training.
       several: False for a model that is called directly (bert_tf2.load), which uses the first of several GPUs.
 
     Raises:
       UserError: the TPU cannot be reached, or does not have num_tpu_cores cores.
     """
     gpus = tf.config.list_physical_devices("GPU")
-    _configure(options, gpus)
-    if options.use_tpu:
+    if team.strategy is not None:
+        strategy = team.strategy
+    elif options.on_tpu:
+        _configure(options, gpus)
         strategy = _tpu_strategy(options)
     else:
+        _configure(options, gpus)
+        several = several and options.distribution_strategy != "one_device"
         many = several and len(tf.config.list_logical_devices("GPU")) > 1
         strategy = tf.distribute.MirroredStrategy() if many else tf.distribute.get_strategy()
     gpus = gpus if several else gpus[:1]
@@ -53,7 +101,7 @@ def computes_on(strategy: tf.distribute.Strategy) -> str:
     """The devices of a strategy, whatever else the machine has: CPU, GPU or TPU."""
     if isinstance(strategy, tf.distribute.TPUStrategy):
         return "TPU"
-    if isinstance(strategy, tf.distribute.MirroredStrategy):
+    if isinstance(strategy, (tf.distribute.MirroredStrategy, tf.distribute.MultiWorkerMirroredStrategy)):
         return "GPU" if any("GPU" in device for device in strategy.extended.worker_devices) else "CPU"
     return "GPU" if tf.config.list_logical_devices("GPU") else "CPU"  # the default strategy places nothing
 

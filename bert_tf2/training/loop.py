@@ -16,8 +16,10 @@ two are the same.) Keras' `fit` clips before it sums and divides by each replica
 from __future__ import annotations
 
 import functools
+import json
 import math
-from collections.abc import Callable
+import zlib
+from collections.abc import Callable, Sequence
 
 import tensorflow as tf
 from absl import logging
@@ -36,6 +38,8 @@ from bert_tf2.training.profile import StepProfile
 from bert_tf2.training.runner import explained
 from bert_tf2.training.saver import Saver
 from bert_tf2.training.step import local_gradients, reduce_gradients
+from bert_tf2.training.stops import Every, StopRequest
+from bert_tf2.training.workers import ALONE, Team
 
 # What a step returns in addition to the losses of the model.
 _MEASURES = ("loss", "gradient_norm", "learning_rate")
@@ -83,10 +87,11 @@ class Trainer:
       examples: the number of examples that these steps read, which is where `train`'s dataset must begin.
     """
 
-    def __init__(self, model, strategy: tf.distribute.Strategy, options: TrainOptions):
+    def __init__(self, model, strategy: tf.distribute.Strategy, options: TrainOptions, team: Team = ALONE):
         self._model = model
         self._strategy = strategy
         self._options = options
+        self._team = team
         self._variables = checkpoint.trained_variables(model)
         # Without padding, the number of tokens is rounded to few values.
         self._has_few_sizes = model.bert.unpad != "none" and options.num_train_steps >= _STEPS_WORTH_COMPILING
@@ -104,8 +109,13 @@ class Trainer:
         self._skipped = 0
 
     def _check_batch(self) -> None:
-        """Raises UserError if the parts of a batch would not have the same number of examples."""
+        """Raises UserError if the parts of a batch would not have the same number of examples, or would have none."""
         options, replicas = self._options, self._strategy.num_replicas_in_sync
+        if self._team.several and options.train_batch_size < replicas:
+            raise UserError(
+                f"--train_batch_size={options.train_batch_size} is smaller than the number of devices of all workers,"
+                f" {replicas}; each of them needs an example of every batch"
+            )
         parts = options.gradient_accumulation_steps * (replicas if options.gradient_accumulation_steps > 1 else 1)
         if options.train_batch_size % parts:
             raise UserError(
@@ -161,11 +171,12 @@ class Trainer:
         """Runs the remaining steps and returns the final global step.
 
         Args:
-          dataset: an infinite dataset of batches, from example number `examples` on.
+          dataset: an infinite dataset of batches, from example number `examples` on; with several workers, of the
+            share `Team.share` of each batch.
           records: a description of the data, which is compared with that of the training that continues.
           explain: called when reading the data fails; returns the error to raise.
           evaluate: called with the step every `eval_steps` steps and at the end, each time after a checkpoint has been
-            written; returning True ends the training.
+            written; returning True ends the training. Of several workers, only the chief calls it.
           eval_steps: the interval of `evaluate`; 0 disables it.
           evaluated: the last step that an earlier call evaluated. If a kill came between a checkpoint and its
             evaluation, that is made up for first.
@@ -173,31 +184,33 @@ class Trainer:
             files and records for a message.
 
         Raises:
-          UserError: the data cannot be read, or the loss or the gradient is not finite in more than
-            options.skip_nonfinite_updates steps.
+          UserError: the data cannot be read; the loss or the gradient is not finite in more than
+            options.skip_nonfinite_updates steps; or another worker has ended, or was started with other settings.
           KeyboardInterrupt: stopped by Ctrl-C or SIGTERM; a checkpoint of the last complete step has been written.
         """
-        options = self._options
-        look = _Every(eval_steps if evaluate else 0, self.global_step)
+        options, team = self._options, self._team
+        self._check_team(records, evaluated)
+        look = Every(eval_steps if evaluate else 0, self.global_step)
         over = self.global_step >= options.num_train_steps
         missed = look.was_due(self.global_step, over) and evaluated < self.global_step
-        if (missed and evaluate(self.global_step)) or over:
+        if (missed and self._ends(evaluate)) or over:
             return self.global_step
         self._tell_changes(records)
-        profile = StepProfile(options, self.global_step)
+        profile = StepProfile(options, self.global_step, writes=team.is_chief)
         memory.check(self._model, self._strategy, options, dataset.element_spec)
-        iterator = iter(self._strategy.experimental_distribute_dataset(dataset))
+        iterator = iter(team.distribute(self._strategy, dataset))
         steps = self._compile()
-        watch = Watch(options, self.global_step, self._model.config)
-        save = _Every(options.save_checkpoints_steps or options.num_train_steps, self.global_step)
-        self._check_space()
-        with _StopRequest() as stop, watch, profile, self._saver:
+        watch = Watch(options, self.global_step, self._model.config, writes=team.is_chief)
+        save = Every(options.save_checkpoints_steps or options.num_train_steps, self.global_step)
+        if team.is_chief:
+            self._check_space()
+        with StopRequest() as stop, watch, profile, self._saver:
             if options.save_checkpoints_steps and not self.global_step:
                 self._save(records)
             while self.global_step < options.num_train_steps:
                 next_stop = min(save.next, look.next, profile.next_stop(self.global_step))
-                count = watch.steps_until_next_look(self.global_step, next_stop)
-                with explained(explain), profile.step(self.global_step):
+                count = team.chiefs(watch.steps_until_next_look(self.global_step, next_stop))
+                with team.watched(), explained(explain), profile.step(self.global_step):
                     sums, *bad = steps(iterator, tf.constant(self.global_step, tf.int64), tf.constant(count))
                 bad = self._check_finite(*map(int, bad), where)
                 self.global_step += count
@@ -205,22 +218,50 @@ class Trainer:
                 profile.after(self.global_step)
                 watch.report(self.global_step, count, {name: float(value) for name, value in sums.items()}, bad)
                 last = self.global_step >= options.num_train_steps
-                stopping = stop.requested
+                signals = team.gather(stop.signal)  # all stop after the same step
+                stopping = any(signals)
                 looking = look.due(self.global_step, last)
                 if save.due(self.global_step, last or stopping or looking):  # an evaluated step survives a kill
                     self._save(records)
                 self._saver.check()
                 if looking or stopping:
                     self._saver.wait()
-                enough = looking and evaluate(self.global_step)
+                enough = looking and self._ends(evaluate)
                 if stopping and not last:
-                    raise stop.stopped(
-                        f"stopped after step {self.global_step}, which is saved; the same command continues there"
-                    )
+                    raise self._stopped(signals)
                 if enough:
                     break
                 watch.resume()
         return self.global_step
+
+    def _check_team(self, records: str | None, evaluated: int) -> None:
+        """Raises UserError if the workers would not train the same."""
+        team, now = self._team, state.current(self._options, self.examples, records)
+        if not team.several:
+            return
+        team.check_same(
+            "{chief} and {other} do not continue at the same step: --output_dir must be a folder that all workers see",
+            self.global_step,
+        )
+        # After that, what differs is not what they found, but how they were started.
+        text = json.dumps([now.examples, now.settings, evaluated, self._options.save_checkpoints_steps], sort_keys=True)
+        team.check_same(
+            "{chief} and {other} were started with other flags, or read other records; start all workers with the same"
+            " command",
+            zlib.crc32(text.encode()),
+        )
+
+    def _ends(self, evaluate: Callable[[int], bool]) -> bool:
+        """Evaluates, and tells all workers whether the training ends with that."""
+        return bool(self._team.chiefs(int(self._team.is_chief and evaluate(self.global_step))))
+
+    def _stopped(self, signals: Sequence[int]) -> process.Stopped:
+        """The exception that ends the script with the exit status of the first signal of a worker."""
+        index, number = next((index, number) for index, number in enumerate(signals) if number)
+        by = f" by a signal to {self._team.name(index)}" if self._team.several else ""
+        return process.Stopped(
+            number, f"stopped{by} after step {self.global_step}, which is saved; the same command continues there"
+        )
 
     def _check_space(self) -> None:
         """Checks that the disk has space for a checkpoint, and warns if it does not have space for all of them.
@@ -274,6 +315,8 @@ class Trainer:
                 logging.warning("Not an exact continuation. %s", change)
 
     def _save(self, records: str | None) -> None:
+        if not self._team.is_chief:
+            return
         self._saver.save(self._state, self.global_step, state.current(self._options, self.examples, records))
 
     def compiled_step(self, *, jit_compile: bool = False):
@@ -343,55 +386,3 @@ class Trainer:
         left_out = self._loss_scale.apply(norm, update)
         norm = tf.where(left_out > 0, 0.0, norm)
         return {**measures, "gradient_norm": once * norm, "left_out": once * left_out, "loss_scale": once * scale}
-
-
-class _Every:
-    """An action that is due at all multiples of `steps`, wherever a training begins; never if `steps` is 0."""
-
-    def __init__(self, steps: int, first: int):
-        self._steps = steps
-        self._last = first
-
-    @property
-    def next(self) -> float:
-        return (self._last // self._steps + 1) * self._steps if self._steps else math.inf
-
-    def was_due(self, step: int, in_any_case: bool) -> bool:
-        """Whether the action was due at a step that an earlier training reached."""
-        return bool(self._steps and step and (in_any_case or step % self._steps == 0))
-
-    def due(self, step: int, in_any_case: bool) -> bool:
-        if not self._steps or not (step >= self.next or in_any_case):
-            return False
-        self._last = step
-        return True
-
-
-class _StopRequest:
-    """Turns signals that stop a process into a request that the loop polls; a second signal stops the process.
-
-    Python handles a signal when the running graph returns, which happens every few seconds.
-    """
-
-    def __enter__(self) -> _StopRequest:
-        self._request = process.StopRequest()
-        self._before = process.handle_signals(self._on_signal)
-        return self
-
-    @property
-    def requested(self) -> bool:
-        return self._request.stopped is not None
-
-    def stopped(self, message: str) -> process.Stopped:
-        """The exception that ends the script with the exit status of the signal."""
-        return process.Stopped(self._request.stopped.number, message)
-
-    def _on_signal(self, number: int, frame) -> None:
-        new = self._request.is_new(number)
-        if new:
-            logging.info("Stopping; once more stops without saving")
-        elif new is False:
-            raise process.Stopped(number, "stopped at once; the last checkpoint is what remains")
-
-    def __exit__(self, *exception) -> None:
-        process.restore_signals(self._before)

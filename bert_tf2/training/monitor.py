@@ -20,10 +20,11 @@ class Watch:
 
     _SECONDS_BETWEEN_LOOKS = 5.0
 
-    def __init__(self, options: TrainOptions, step: int, config: BertConfig):
+    def __init__(self, options: TrainOptions, step: int, config: BertConfig, writes: bool = True):
+        """`writes` is False for a process that leaves TensorBoard's points to another one."""
         self._options = options
         self._first = step
-        self._writer = tf.summary.create_file_writer(options.output_dir)
+        self._writer = tf.summary.create_file_writer(options.output_dir) if writes else tf.summary.create_noop_writer()
         self._look_at = time.monotonic()
         self._seconds_per_step: float | None = None
         self._sums: dict[str, float] = {}

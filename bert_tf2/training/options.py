@@ -30,6 +30,8 @@ PRECISION_OF_EXPORT = {"float32": "float32", "tf32": "float32", "bfloat16": "bfl
 UNPAD = ("none", "groups", "packed")
 """The values of --unpad besides auto; see unpadding.Unpadded."""
 
+_STRATEGIES = ("auto", "one_device", "mirrored", "tpu")
+
 MOST_STEPS = 2**31
 """The maximum of a number of steps; a larger one is a typing error."""
 
@@ -81,17 +83,35 @@ class PrecisionOptions(Options):
 
 @options
 class DeviceOptions(PrecisionOptions):
-    """The devices: a TPU with use_tpu and the reference's flags; otherwise all visible GPUs, or the CPU."""
+    """The devices: a TPU with use_tpu and the reference's flags; otherwise all visible GPUs, or the CPU.
+
+    distribution_strategy: auto is tpu with use_tpu, multi_worker if TF_CONFIG lists several workers and this is a
+    training, and otherwise mirrored.
+    """
 
     use_tpu: bool = setting("Run on a TPU; otherwise on all visible GPUs or the CPU.", False, group=DEVICES)
     tpu_name: str | None = setting("Name or gRPC address of the Cloud TPU.", None, group=DEVICES)
     tpu_zone: str | None = setting("Zone of the Cloud TPU, if it cannot be detected.", None, group=DEVICES)
     gcp_project: str | None = setting("Project of the Cloud TPU, if it cannot be detected.", None, group=DEVICES)
     master: str | None = setting("Address of the TPU's master, if it has no tpu_name.", None, group=DEVICES)
+    distribution_strategy: str = setting(
+        "What computes: one_device, mirrored (all GPUs of this machine), or tpu; auto finds it out.",
+        "auto",
+        group=DEVICES,
+        choices=_STRATEGIES,
+    )
     num_tpu_cores: int = setting("Number of TPU cores; only used with use_tpu.", 8, group=DEVICES, low=1)
     deterministic: bool = setting(
         "Use only operations that give the same bits in every run, also on GPUs; slower there.", False, group=DEVICES
     )
+
+    def check(self) -> None:
+        if self.use_tpu and self.distribution_strategy not in ("auto", "tpu"):
+            raise WrongSetting(f"--use_tpu and --distribution_strategy={self.distribution_strategy} exclude each other")
+
+    @property
+    def on_tpu(self) -> bool:
+        return self.use_tpu or self.distribution_strategy == "tpu"
 
 
 @options
@@ -174,6 +194,13 @@ class TrainingOptions(OptimizerOptions, DeviceOptions, ModelOptions):
     """The settings that all training scripts share."""
 
     output_dir: str = output_folder()
+    distribution_strategy: str = setting(
+        "What computes: one_device, mirrored (all GPUs of this machine), multi_worker (those of all machines in the"
+        " environment variable TF_CONFIG), or tpu; auto finds it out.",
+        "auto",
+        group=DEVICES,
+        choices=(*_STRATEGIES, "multi_worker"),
+    )
     do_train: bool = setting("Train, up to the last step of the schedule.", False, group=TO_DO)
     do_export: bool = setting(
         "Write a SavedModel for TensorFlow Serving, as export_saved_model.py does.", False, group=TO_DO

@@ -17,11 +17,11 @@ class StepProfile:
     A profile that cannot be written is a warning: the training is worth more.
     """
 
-    def __init__(self, options: TrainOptions, done: int):
-        """`done` is the number of steps that are done already."""
+    def __init__(self, options: TrainOptions, done: int, writes: bool = True):
+        """`done` is the number of steps that are done already; `writes` is False for one of several workers."""
         self._folder = options.output_dir
         self._waiting = self._running = False
-        if options.steps_to_profile is None:
+        if options.steps_to_profile is None or not writes:
             return
         first, last = options.steps_to_profile
         flag, total = f"--profile_steps={options.profile_steps}", options.num_train_steps

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 
 import numpy as np
 import tensorflow as tf
@@ -63,7 +63,7 @@ class Runner:
         Raises:
           UserError: the data cannot be read; the error of `explain`, if it returns one.
         """
-        iterator = iter(self._strategy.experimental_distribute_dataset(dataset))
+        iterator = iter(self._distribute(dataset))
         while True:
             with explained(explain):
                 batch = next(iterator, None)
@@ -73,3 +73,25 @@ class Runner:
                 name: np.concatenate([part.numpy() for part in self._strategy.experimental_local_results(value)])
                 for name, value in self._step(batch).items()
             }
+
+    def _distribute(self, dataset: tf.data.Dataset):
+        """The dataset for the replicas; under a strategy of several workers, for those of this process alone."""
+        if not isinstance(self._strategy, tf.distribute.MultiWorkerMirroredStrategy):
+            return self._strategy.experimental_distribute_dataset(dataset)
+        devices = len(self._strategy.extended.worker_devices)
+        return dataset if devices == 1 else (divided(self._strategy, batch, devices) for batch in dataset)
+
+
+def divided(strategy: tf.distribute.Strategy, batch: Mapping[str, tf.Tensor], devices: int):
+    """A batch of [B, ...] in parts for the devices of this process, without asking other workers; B >= 1.
+
+    The last ones may have no rows.
+    """
+    rows = next(iter(batch.values())).shape[0]
+    ends = [rows * number // devices for number in range(devices + 1)]
+
+    def part(context: tf.distribute.ValueContext) -> dict[str, tf.Tensor]:
+        number = context.replica_id_in_sync_group % devices
+        return {name: values[ends[number] : ends[number + 1]] for name, values in batch.items()}
+
+    return strategy.experimental_distribute_values_from_function(part)

@@ -1,0 +1,297 @@
+"""Several processes that train one model together, each on its own machine.
+
+Every process (a worker) runs the same script with the same flags, and finds the others in the environment variable
+TF_CONFIG, as TensorFlow's users know it:
+
+    TF_CONFIG -> Cluster: who is there       join -> Team: connected
+    each step:   a worker's rows of the global batch -> its gradients -> their sum over all workers -> the same update
+    between:     `gather`: the number of steps to run next, requests to stop, the end of an evaluation
+
+The first worker, the chief, is the only one that writes files and evaluates; the others wait for it in `gather`. A
+worker that ends, or does not answer for 20 seconds, ends the others with a sentence that names it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, NamedTuple, TypeVar
+
+import tensorflow as tf
+from absl import logging
+
+from bert_tf2.record_order import Share
+from bert_tf2.support.errors import UserError, and_more
+from bert_tf2.training import rendezvous
+
+VARIABLE = "TF_CONFIG"
+_EXAMPLE = '{"cluster": {"worker": ["host1:2222", "host2:2222"]}, "task": {"type": "worker", "index": 0}}'
+
+_SECONDS_OF_SILENCE = 20  # of a worker, after which the others take it for dead
+
+Value = TypeVar("Value")
+
+
+class Cluster(NamedTuple):
+    """The workers that train together.
+
+    Attributes:
+      names: of all workers, the chief first: their task in TF_CONFIG, such as "worker 1".
+      addresses: HOST:PORT of each.
+      index: the number of this process among them.
+    """
+
+    names: tuple[str, ...]
+    addresses: tuple[str, ...]
+    index: int
+
+    def name(self, index: int) -> str:
+        return f"{self.names[index]} ({self.addresses[index]})"
+
+
+def find_cluster(environment: Mapping[str, str] = os.environ) -> Cluster | None:
+    """The cluster in TF_CONFIG; None without it, or if there is only one worker.
+
+    Raises:
+      UserError: TF_CONFIG does not describe a cluster of workers with this process among them.
+    """
+    text = environment.get(VARIABLE, "").strip()
+    if not text:
+        return None
+    try:
+        found = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise _wrong(f"is not JSON ({error})") from error
+    if not isinstance(found, dict):
+        raise _wrong("is not a JSON object")
+    jobs, task = found.get("cluster"), found.get("task")
+    if not jobs and not task:
+        return None  # as some platforms set it for jobs on one machine
+    if not isinstance(jobs, dict) or not isinstance(task, dict):
+        raise _wrong('needs a "cluster" and a "task"')
+    tasks = _tasks(jobs)
+    kind, index = task.get("type"), str(task.get("index", ""))
+    me = f"{kind} {index}"
+    if me not in tasks:
+        raise _wrong(f"its task is {kind!r} number {index or None}, and its cluster has {and_more([*tasks], 8)}")
+    names, addresses = tuple(tasks), tuple(tasks.values())
+    return Cluster(names, addresses, names.index(me)) if len(tasks) > 1 else None
+
+
+def _tasks(jobs: Mapping[str, Any]) -> dict[str, str]:
+    """The address of each task, the chief first. Raises UserError."""
+    tasks = {}
+    for kind in ("chief", "worker"):  # TensorFlow counts them in this order
+        listed = jobs.get(kind, [])
+        if not isinstance(listed, list) or not all(isinstance(address, str) for address in listed):
+            raise _wrong(f"the addresses of {kind!r} must be a list of HOST:PORT")
+        tasks |= {f"{kind} {number}": address for number, address in enumerate(listed)}
+    if others := sorted({*jobs} - {"chief", "worker"}):
+        raise _wrong(
+            f"its cluster has the job {others[0]!r}; there are only workers here, which hold all weights, and a chief,"
+            " which also evaluates"
+        )
+    for name, address in tasks.items():
+        host, _, port = address.rpartition(":")
+        if not host or not port.isdecimal() or not 0 < int(port) < 2**16:
+            raise _wrong(f"the address of {name}, {address!r}, is not HOST:PORT")
+    if len({*tasks.values()}) < len(tasks):
+        raise _wrong("two of its tasks have the same address")
+    if not tasks:
+        raise _wrong("its cluster has no worker")
+    return tasks
+
+
+NOTHING_TO_DO = "Only the chief evaluates, predicts and exports: there is nothing to do for this worker"
+
+
+def lacking() -> UserError:
+    """What to say if there must be a cluster, and TF_CONFIG lists none."""
+    return _wrong("is not set, or lists a single worker")
+
+
+def _wrong(problem: str) -> UserError:
+    return UserError(f"{VARIABLE}: {problem}; as an example: {VARIABLE}='{_EXAMPLE}'")
+
+
+class Team:
+    """The workers of a training, connected; without arguments, a process that trains alone.
+
+    Attributes:
+      strategy: the strategy of all workers; None if alone.
+      index: the number of this worker.
+      size: the number of workers.
+    """
+
+    def __init__(self, cluster: Cluster | None = None, strategy: tf.distribute.Strategy | None = None):
+        self._cluster = cluster
+        self.strategy = strategy
+        self.index = cluster.index if cluster else 0
+        self.size = len(cluster.names) if cluster else 1
+        if strategy is not None:
+            self._sum = tf.function(lambda row: strategy.run(self._sum_of_rows, args=(row,)), autograph=False)
+
+    @property
+    def several(self) -> bool:
+        return self.size > 1
+
+    @property
+    def is_chief(self) -> bool:
+        """Whether this worker writes files, and evaluates."""
+        return self.index == 0
+
+    @property
+    def share(self) -> Share | None:
+        """The rows of a batch that this worker reads; None if alone."""
+        if self.strategy is None:
+            return None
+        replicas = self.strategy.num_replicas_in_sync
+        return Share(self.index * replicas // self.size, replicas // self.size, replicas)
+
+    def distribute(self, strategy: tf.distribute.Strategy, dataset: tf.data.Dataset):
+        """A dataset for `strategy.run`.
+
+        Args:
+          strategy: the strategy of the training.
+          dataset: an endless one of batches; with several workers, of the parts that `share` tells to read.
+        """
+        if self.strategy is None:
+            return strategy.experimental_distribute_dataset(dataset)
+        # Otherwise TensorFlow lets all workers tell each other before each step that they have a batch.
+        endless = dataset.apply(tf.data.experimental.assert_cardinality(tf.data.INFINITE_CARDINALITY))
+        return strategy.distribute_datasets_from_function(lambda context: endless)
+
+    def name(self, index: int) -> str:
+        return self._cluster.name(index) if self._cluster else "this process"
+
+    def gather(self, number: int) -> list[int]:
+        """The numbers of all workers, each of which calls this; waits for the last one, so it is a barrier, too.
+
+        Args:
+          number: its size is below 2^53.
+
+        Raises:
+          UserError: a worker has ended, or does not answer.
+        """
+        if self.strategy is None:
+            return [number]
+        row = [number if index == self.index else 0 for index in range(self.size)]
+        with self.watched():
+            result = in_thread(lambda: self._sum(tf.constant(row, tf.float64)))
+            return [int(value) for value in self.strategy.experimental_local_results(result)[0].numpy()]
+
+    def _sum_of_rows(self, row: tf.Tensor) -> tf.Tensor:
+        """[W] -> [W], the sum over all workers; of the replicas of a worker, the first one counts."""
+        context = tf.distribute.get_replica_context()
+        first = context.replica_id_in_sync_group % (self.strategy.num_replicas_in_sync // self.size)
+        return context.all_reduce("SUM", tf.where(tf.equal(first, 0), row, 0.0))
+
+    def chiefs(self, number: int) -> int:
+        """The number of the chief, for all workers."""
+        return self.gather(number)[0]
+
+    def wait(self) -> None:
+        """Returns when all workers have called this. Raises UserError as `gather` does."""
+        self.gather(0)
+
+    def check_same(self, what: str, number: int) -> None:
+        """Raises UserError, on every worker, if the numbers of the workers differ; `what` says what they mean."""
+        found = self.gather(number)
+        if len({*found}) > 1:
+            other = next(index for index, value in enumerate(found) if value != found[0])
+            raise UserError(f"{what.format(chief=self.name(0), other=self.name(other))}")
+
+    @contextlib.contextmanager
+    def watched(self) -> Iterator[None]:
+        """Converts the failure of an operation of all workers into a UserError that names the worker."""
+        try:
+            yield
+        except _LOST as error:
+            if self.strategy is None:
+                raise
+            raise UserError(self._loss(str(error))) from error
+
+    def _loss(self, message: str) -> str:
+        """A sentence about the worker that an error of TensorFlow is about."""
+        others = [index for index in range(self.size) if index != self.index]
+        named = {" ".join(found) for found in re.findall(r"/job:(\w+)(?:/replica:\d+)?/task:(\d+)", message)}
+        lost = [index for index in others if not rendezvous.listens(self._cluster.addresses[index])]
+        lost = lost or [index for index in others if self._cluster.names[index] in named] or others
+        return (
+            f"{' or '.join(map(self.name, lost))} has ended or does not answer any more (see its log); start all"
+            " workers again, and they continue from the newest checkpoint"
+        )
+
+
+_LOST = (
+    tf.errors.UnavailableError,
+    tf.errors.DeadlineExceededError,
+    tf.errors.AbortedError,
+    tf.errors.CancelledError,
+    tf.errors.FailedPreconditionError,
+)
+
+ALONE = Team()
+
+
+def in_thread(function: Callable[[], Value]) -> Value:
+    """The result of a function that may wait long in TensorFlow's code, where Python handles no signals."""
+    outcome: list[Callable[[], Value]] = []
+
+    def call() -> None:
+        try:
+            value = function()
+        except BaseException as caught:
+            error = caught
+
+            def fail() -> Value:
+                raise error
+
+            outcome.append(fail)
+        else:
+            outcome.append(lambda: value)
+
+    thread = threading.Thread(target=call, daemon=True)
+    thread.start()
+    while thread.is_alive():
+        thread.join(0.5)
+    return outcome[0]()
+
+
+def connect(cluster: Cluster) -> Team:
+    """Starts this worker and waits for the others.
+
+    It must come before any operation of TensorFlow.
+
+    Raises:
+      UserError: the port is in use, or a worker does not come.
+    """
+    logging.info("This is %s of %d workers", cluster.name(cluster.index), len(cluster.names))
+    rendezvous.meet(cluster.addresses, cluster.index, cluster.names)
+    try:
+        return Team(cluster, _start(cluster))
+    except (tf.errors.OpError, ValueError, RuntimeError) as error:
+        reason = next(iter(str(error).strip().splitlines()), type(error).__name__)[:200]
+        raise UserError(f"{VARIABLE}: the workers cannot be connected ({reason})") from error
+
+
+def _start(cluster: Cluster) -> tf.distribute.Strategy:
+    # Only here does TensorFlow take the time after which a silent worker counts as dead.
+    from tensorflow.compiler.xla.tsl.protobuf import coordination_config_pb2
+    from tensorflow.python.eager import context
+
+    kinds = [name.split()[0] for name in cluster.names]
+    context.context().configure_coordination_service(
+        service_type="standalone",
+        service_leader=f"/job:{kinds[0]}/replica:0/task:0",
+        heartbeat_timeout_in_ms=_SECONDS_OF_SILENCE * 1000,
+        coordinated_jobs=[
+            coordination_config_pb2.CoordinatedJob(name=kind, num_tasks=kinds.count(kind))
+            for kind in dict.fromkeys(kinds)
+        ],
+    )
+    return tf.distribute.MultiWorkerMirroredStrategy()

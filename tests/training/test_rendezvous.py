@@ -1,0 +1,110 @@
+"""Workers that meet before TensorFlow connects them: threads in place of processes."""
+
+from __future__ import annotations
+
+import socket
+import threading
+import time
+
+import pytest
+from refused import message_of
+from worker_processes import free_ports
+
+from bert_tf2.training import rendezvous
+
+
+def addresses(count: int) -> list[str]:
+    return [f"localhost:{port}" for port in free_ports(count)]
+
+
+def names(count: int) -> list[str]:
+    return [f"worker {number}" for number in range(count)]
+
+
+class Worker(threading.Thread):
+    """One that meets the others; `error` is what it raised."""
+
+    def __init__(self, where: list[str], index: int):
+        super().__init__(daemon=True)
+        self._arguments = where, index, names(len(where))
+        self.error: Exception | None = None
+        self.start()
+
+    def run(self) -> None:
+        try:
+            rendezvous.meet(*self._arguments)
+        except Exception as error:
+            self.error = error
+
+    def is_through(self) -> bool:
+        self.join(10)
+        return not self.is_alive() and self.error is None
+
+
+@pytest.mark.parametrize("order", [(0, 1, 2), (2, 1, 0), (1, 0, 2)])
+def test_nobody_goes_on_before_the_last_has_come(order):
+    where = addresses(3)
+    first, second = (Worker(where, index) for index in order[:2])
+    time.sleep(0.5)
+    assert first.is_alive() and second.is_alive()
+    last = Worker(where, order[2])
+    assert first.is_through() and second.is_through() and last.is_through()
+    with socket.create_server(("", int(where[0].split(":")[1]))):
+        pass  # the port is free again
+
+
+def test_other_callers_of_the_port_are_no_workers():
+    where = addresses(2)
+    chief = Worker(where, 0)
+    for line in (
+        b"GET / HTTP/1.1\r\n",
+        b"",
+        b"[" * 100_000,
+        b'{"index": 1}\n',
+        b'{"index":\n',
+    ):
+        while not rendezvous.listens(where[0]):
+            time.sleep(0.01)
+        with socket.create_connection(("localhost", int(where[0].split(":")[1]))) as connection:
+            connection.sendall(line)
+    assert chief.is_alive()
+    assert Worker(where, 1).is_through() and chief.is_through()
+
+
+def test_a_worker_that_ended_and_came_again_counts_once():
+    where = addresses(3)
+    chief, other = Worker(where, 0), Worker(where, 1)
+    with socket.create_connection(("localhost", int(where[0].split(":")[1]))) as connection:
+        connection.sendall(b'{"index": 2, "addresses": ["%s"]}\n' % '", "'.join(where).encode())
+    time.sleep(0.5)
+    if chief.is_alive():  # it may have met all three before the connection ended
+        assert other.is_alive()
+        assert Worker(where, 2).is_through()
+    assert chief.is_through() and other.is_through()
+
+
+def test_who_does_not_come_is_named(monkeypatch, log_lines):
+    monkeypatch.setattr(rendezvous, "SECONDS", 1.0)
+    monkeypatch.setattr(rendezvous, "_SECONDS_BETWEEN_REMINDERS", 0.3)
+    where = addresses(3)
+    other = Worker(where, 1)
+    assert f"worker 2 ({where[2]}) did not come within" in message_of(rendezvous.meet, where, 0, names(3))
+    assert f"Waiting for worker 2 ({where[2]})" in log_lines
+    other.join(10)
+    assert f"worker 0 ({where[0]}) did not come within" in str(other.error)
+
+
+def test_workers_of_another_cluster_are_refused():
+    where = addresses(2)
+    other = Worker([where[0], "elsewhere:1"], 1)
+    other.join(0.1)
+    message = message_of(rendezvous.meet, where, 0, names(2))
+    assert f"worker 1 ({where[1]}) has another cluster than worker 0 ({where[0]})" in message
+
+
+def test_a_port_in_use_is_told():
+    with socket.create_server(("", 0)) as other:
+        port = other.getsockname()[1]
+        where = [f"localhost:{port}", "localhost:1"]
+        message = message_of(rendezvous.meet, where, 0, names(2))
+    assert f"worker 0 (localhost:{port}): its port cannot be opened" in message

@@ -1,0 +1,200 @@
+"""Several processes that train one model: TF_CONFIG, shares of batches, equality, kills, signals."""
+
+from __future__ import annotations
+
+import json
+import pathlib
+import re
+import signal
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from command_lines import ROOT
+from pretraining_text import VOCABULARY
+from refused import message_of
+from unmasked_data import LENGTH, PREDICTIONS, make
+from worker_processes import WorkerProcesses
+
+from bert_tf2.config import BertConfig
+from bert_tf2.record_order import Share
+from bert_tf2.training import runner
+from bert_tf2.training.devices import is_chief, workers_of
+from bert_tf2.training.options import TrainingOptions
+from bert_tf2.training.workers import ALONE, VARIABLE, find_cluster
+
+TWO = {"worker": ["one:2222", "two:2222"]}
+
+
+def environment(cluster, kind="worker", index=0, **more) -> dict[str, str]:
+    return {VARIABLE: json.dumps({"cluster": cluster, "task": {"type": kind, "index": index}, **more})}
+
+
+# TF_CONFIG
+
+
+def test_a_cluster_has_the_chief_first():
+    cluster = find_cluster(environment({"worker": ["b:1", "c:2"], "chief": ["a:1"]}, index="1", environment="cloud"))
+    assert cluster == (("chief 0", "worker 0", "worker 1"), ("a:1", "b:1", "c:2"), 2)
+    assert cluster.name(2) == "worker 1 (c:2)"
+
+
+@pytest.mark.parametrize("text", ["", " ", "{}", json.dumps({"environment": "cloud"})])
+def test_without_a_cluster_a_process_is_alone(text):
+    assert find_cluster({VARIABLE: text}) is None
+    assert find_cluster({}) is None
+    assert find_cluster(environment({"worker": ["one:2222"]})) is None
+
+
+WRONG = {
+    "no JSON": ({VARIABLE: "{'cluster'"}, "is not JSON"),
+    "nested": ({VARIABLE: "[" * 100_000}, "is not JSON"),
+    "a list": ({VARIABLE: "[1]"}, "is not a JSON object"),
+    "no task": ({VARIABLE: json.dumps({"cluster": TWO})}, 'needs a "cluster" and a "task"'),
+    "no cluster": ({VARIABLE: json.dumps({"task": {"type": "worker", "index": 0}})}, 'needs a "cluster" and a "task"'),
+    "index": (environment(TWO, index=2), "its task is 'worker' number 2, and its cluster has worker 0, worker 1"),
+    "no index": ({VARIABLE: json.dumps({"cluster": TWO, "task": {"type": "worker"}})}, "number None"),
+    "chief": (environment(TWO, kind="chief"), "its task is 'chief' number 0"),
+    "parameter server": (environment({**TWO, "ps": ["c:1"]}), "has the job 'ps'"),
+    "evaluator": (environment({**TWO, "evaluator": ["c:1"]}, kind="evaluator"), "has the job 'evaluator'"),
+    "no list": (environment({"worker": "a:1,b:2"}), "must be a list of HOST:PORT"),
+    "no port": (environment({"worker": ["one", "two:1"]}), "the address of worker 0, 'one', is not HOST:PORT"),
+    "large port": (environment({"worker": ["one:70000", "two:1"]}), "'one:70000', is not HOST:PORT"),
+    "twice": (environment({"worker": ["one:1", "one:1"]}), "two of its tasks have the same address"),
+    "nobody": (environment({"worker": []}), "its cluster has no worker"),
+}
+
+
+@pytest.mark.parametrize("case", WRONG)
+def test_a_wrong_tf_config_is_told_with_an_example(case):
+    found, expected = WRONG[case]
+    message = message_of(find_cluster, found)
+    assert message.startswith("TF_CONFIG: ") and expected in message
+    assert """as an example: TF_CONFIG='{"cluster": {"worker": ["host1:2222", "host2:2222"]}""" in message
+
+
+def options(**more) -> TrainingOptions:
+    return TrainingOptions(bert_config_file="c", output_dir="o", **more)
+
+
+def test_the_strategy_decides_whether_tf_config_counts(monkeypatch):
+    monkeypatch.setenv(VARIABLE, environment(TWO, index=1)[VARIABLE])
+    assert workers_of(options()).index == workers_of(options(distribution_strategy="multi_worker")).index == 1
+    assert not is_chief(options())
+    for other in ("one_device", "mirrored", "tpu"):
+        assert workers_of(options(distribution_strategy=other)) is None
+        assert is_chief(options(distribution_strategy=other))
+    assert workers_of(options(use_tpu=True)) is None
+    monkeypatch.delenv(VARIABLE)
+    assert workers_of(options()) is None
+    assert "TF_CONFIG: is not set" in message_of(workers_of, options(distribution_strategy="multi_worker"))
+
+
+# Shares
+
+
+def test_a_process_that_is_alone_agrees_with_itself():
+    assert ALONE.gather(7) == [7] and ALONE.chiefs(3) == 3 and ALONE.share is None and ALONE.is_chief
+    ALONE.wait()
+    ALONE.check_same("never", 1)
+
+
+@pytest.mark.parametrize("batch_size", [6, 7, 11])
+@pytest.mark.parametrize(("number", "devices"), [(1, 1), (2, 1), (3, 1), (2, 2), (3, 2)])
+def test_shares_hold_every_row_once_and_in_order(batch_size, number, devices):
+    rows = np.arange(3 * batch_size)
+    data = tf.data.Dataset.from_tensor_slices((rows, {"record": rows})).batch(batch_size)
+    parts = []
+    for worker in range(number):
+        share = Share(worker * devices, devices, number * devices)
+        taken = share.take(data, batch_size).as_numpy_iterator()
+        parts.append([(some.tolist(), more["record"].tolist()) for some, more in taken])
+    assert [len(part) for part in parts] == [3 * devices] * number
+    for step in range(3):
+        of_step = [part[step * devices + device] for part in parts for device in range(devices)]
+        assert [row for some, _ in of_step for row in some] == rows.tolist()[step * batch_size :][:batch_size]
+        assert all(some and some == more for some, more in of_step)
+        assert max(len(some) for some, _ in of_step) - min(len(some) for some, _ in of_step) <= 1
+
+
+@pytest.mark.parametrize("rows", [1, 4, 5])
+def test_a_batch_is_divided_among_the_devices_of_a_process(two, rows):
+    batch = {"input_ids": tf.reshape(tf.range(rows * 3), [rows, 3])}
+    parts = two.experimental_local_results(runner.divided(two, batch, 2)["input_ids"])
+    assert len(parts) == 2
+    np.testing.assert_array_equal(np.concatenate([part.numpy() for part in parts]), batch["input_ids"])
+
+
+# Processes
+
+
+@pytest.fixture(scope="module")
+def command(tmp_path_factory) -> list[str]:
+    """A pretraining without dropout that draws its masks, and evaluates; without --output_dir and --num_train_steps."""
+    folder = tmp_path_factory.mktemp("task")
+    records = make(folder, num_documents=40)
+    config = BertConfig(
+        vocab_size=len(VOCABULARY), hidden_size=16, num_hidden_layers=1, num_attention_heads=2, intermediate_size=32,
+        max_position_embeddings=LENGTH, hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0,
+    )  # fmt: skip
+    (folder / "config.json").write_text(config.to_json_string())
+    return [
+        *(sys.executable, str(ROOT / "run_pretraining.py"), "--do_train", "--do_eval", "--max_eval_steps=3"),
+        *(f"--input_file={records}", f"--eval_input_file={records}", f"--bert_config_file={folder}/config.json"),
+        *(f"--vocab_file={folder}/vocab.txt", f"--max_seq_length={LENGTH}", f"--max_predictions_per_seq={PREDICTIONS}"),
+        *("--num_warmup_steps=2", "--train_batch_size=6", "--learning_rate=1e-3", "--do_lower_case"),
+    ]
+
+
+def weights(folder: pathlib.Path) -> dict[str, np.ndarray]:
+    reader = tf.train.load_checkpoint(str(folder))
+    return {name: reader.get_tensor(name) for name in reader.get_variable_to_shape_map()}
+
+
+@pytest.mark.parametrize("count", [2, pytest.param(3, marks=pytest.mark.slow)])
+def test_workers_train_as_one_process_does(command, tmp_path, count):
+    command = [*command, "--num_train_steps=20", "--eval_steps=10"]
+    subprocess.run([*command, f"--output_dir={tmp_path}/alone"], check=True, capture_output=True)
+    with WorkerProcesses([*command, f"--output_dir={tmp_path}/team"], count, tmp_path / "logs") as team:
+        assert team.wait() == [0] * count
+        assert "This is worker 1 (localhost:" in team.log(1) and "Saved" not in team.log(1)
+    alone, together = weights(tmp_path / "alone"), weights(tmp_path / "team")
+    assert alone.keys() == together.keys() and alone["global_step"] == 20
+    for name, values in alone.items():
+        np.testing.assert_allclose(together[name], values, rtol=0, atol=1e-6, err_msg=name)
+    for name in ("eval_results.txt", "best/checkpoint"):
+        alone, together = ((tmp_path / run / name).read_text() for run in ("alone", "team"))
+        assert len(alone.splitlines()) == len(together.splitlines()) and alone.split()[0] == together.split()[0]
+
+
+@pytest.mark.slow
+def test_a_team_ends_together_and_continues(command, tmp_path):
+    command = [*command, "--num_train_steps=1000000", "--save_checkpoints_steps=100", f"--output_dir={tmp_path}/out"]
+    with WorkerProcesses(command, 2, tmp_path / "logs") as team:
+        team.wait_for("model.ckpt-200")
+        team.processes[1].send_signal(signal.SIGKILL)
+        assert team.wait(60) == [1, -signal.SIGKILL]
+        last = team.log(0).strip().splitlines()[-1]
+        assert last.startswith("run_pretraining.py: error: worker 1 (localhost:") and "start all workers again" in last
+    with WorkerProcesses(command, 2, tmp_path / "logs") as team:
+        team.wait_for("Saved")
+        team.processes[1].send_signal(signal.SIGTERM)
+        assert team.wait(60) == [128 + signal.SIGTERM] * 2
+        assert all("Continuing from" in team.log(index) for index in range(2))
+        stopped = [team.log(index).strip().splitlines()[-1] for index in range(2)]
+        assert stopped[0] == stopped[1] and "stopped by a signal to worker 1" in stopped[0]
+        step = re.search(r"after step (\d+), which is saved", stopped[0])[1]
+        assert (tmp_path / "out" / f"model.ckpt-{step}.index").exists()
+
+
+@pytest.mark.slow
+def test_workers_with_other_flags_are_refused(command, tmp_path):
+    command = [*command, "--num_train_steps=20", f"--output_dir={tmp_path}/out"]
+    with WorkerProcesses(command, 2, tmp_path / "logs", more={1: ["--random_seed=7"]}) as team:
+        assert team.wait() == [1, 1]
+        for index in range(2):
+            last = team.log(index).strip().splitlines()[-1]
+            assert "were started with other flags, or read other records" in last and "worker 1 (localhost:" in last
+    assert not list((tmp_path / "out").glob("model.ckpt-*"))
