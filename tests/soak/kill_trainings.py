@@ -2,15 +2,14 @@
 
     PYTHONPATH=tests python tests/soak/kill_trainings.py --kills=50 --kills_while_saving=20
 
-For pretraining, and for fine-tuning with evaluations and best weights. Prints a line for each training that reached its
-end, and exits with 1 if one ended with other bytes.
+For pretraining, also by two workers, and for fine-tuning with evaluations and best weights. Prints a line for each
+training that reached its end, and exits with 1 if one ended with other bytes.
 """
 
 from __future__ import annotations
 
 import argparse
 import functools
-import hashlib
 import pathlib
 import random
 import signal
@@ -20,8 +19,10 @@ import tempfile
 import time
 
 import toy_data
+from folder_content import content
 from pretraining_text import VOCABULARY
 from unmasked_data import LENGTH, PREDICTIONS, make
+from worker_processes import WorkerProcesses
 
 from bert_tf2.config import BertConfig
 
@@ -65,15 +66,6 @@ def fine_tuning(folder: pathlib.Path) -> list[str]:
 TASKS = {"pretraining": pretraining, "fine-tuning": fine_tuning}
 
 
-def content(out: pathlib.Path) -> dict[str, str]:
-    """A hash of each file that a training leaves, but for its log for TensorBoard."""
-    return {
-        path.relative_to(out).as_posix(): hashlib.sha256(path.read_bytes()).hexdigest()
-        for path in out.rglob("*")
-        if path.is_file() and "tfevents" not in path.name
-    }
-
-
 def run(command: list[str], out: pathlib.Path, log: pathlib.Path) -> subprocess.Popen:
     with open(log, "w") as stream:
         return subprocess.Popen([*command, f"--output_dir={out}"], stdout=stream, stderr=subprocess.STDOUT)
@@ -93,6 +85,66 @@ def kill(process: subprocess.Popen, out: pathlib.Path, draw: random.Random, whil
             return True
         time.sleep(0.0005 if while_saving else 0.01)
     return False
+
+
+class Team(WorkerProcesses):
+    """A training of two workers, with what `kill` and `soak` need of a process."""
+
+    def __init__(self, command: list[str], out: pathlib.Path, log: pathlib.Path):
+        super().__init__([*command, f"--output_dir={out}"], 2, log)
+
+    def poll(self) -> int | None:
+        found = [process.poll() for process in self.processes]
+        return None if None in found else max(found, key=abs)
+
+    def end(self) -> int:
+        """Waits for the end of all; returns a status that is not 0 if one of them is not."""
+        return max(super().wait(600), key=abs)
+
+    def kill_some(self, draw: random.Random) -> str:
+        """Kills one worker or both, and sees that no other one goes on; returns the names."""
+        chosen = draw.choice([(0,), (1,), (0, 1)])
+        for index in chosen:
+            self.processes[index].send_signal(signal.SIGKILL)
+        statuses = super().wait(60)
+        for index, status in enumerate(statuses):
+            if index not in chosen and status not in (0, 1):
+                sys.exit(f"worker {index} ended with {status}:\n{self.log(index)}")
+            if index not in chosen and status == 1 and f"worker {chosen[0]} (localhost:" not in self.log(index):
+                sys.exit(f"worker {index} does not name the one that was killed:\n{self.log(index)}")
+        return " and ".join(map(str, chosen))
+
+
+def soak_team(kills: int, draw: random.Random, folder: pathlib.Path) -> bool:
+    """The same for two workers."""
+    command, logs = pretraining(folder / "team"), folder / "logs"
+    expected, began = folder / "team-undisturbed", time.monotonic()
+    if Team(command, expected, logs).end():
+        sys.exit((logs / "0.log").read_text())
+    seconds = time.monotonic() - began
+    print(f"two workers: undisturbed, {seconds:.0f} s", flush=True)
+    good, done, number = True, 0, 0
+    while done < kills:
+        number += 1
+        out, killed, status = folder / f"team-{number}", [], None
+        most = min(draw.randint(1, _MOST_KILLS), kills - done)
+        while status is None:
+            with Team(command, out, logs) as team:
+                moment = time.monotonic() + draw.uniform(0.1, 0.9) * seconds
+                while len(killed) < most and team.poll() is None and time.monotonic() < moment:
+                    time.sleep(0.01)
+                if len(killed) < most and team.poll() is None:
+                    killed.append(team.kill_some(draw))
+                    continue
+                if status := team.end():
+                    sys.exit(team.log(0) + team.log(1))
+        done += len(killed)
+        same = content(out) == content(expected)
+        good = good and same
+        end = "the same bytes" if same else "OTHER BYTES"
+        print(f"two workers: killed {', '.join(killed) or 'none'}, then {end}", flush=True)
+    print(f"two workers: {done} kills in {number} trainings", flush=True)
+    return good
 
 
 @functools.cache
@@ -132,6 +184,7 @@ def main() -> None:
     parser.add_argument("--kills", type=int, default=50, help="kills of a pretraining at random moments")
     parser.add_argument("--kills_while_saving", type=int, default=20, help="kills while a checkpoint is written")
     parser.add_argument("--kills_of_fine_tuning", type=int, default=20)
+    parser.add_argument("--kills_of_teams", type=int, default=20)
     parser.add_argument("--seed", type=int, default=1)
     options = parser.parse_args()
     draw = random.Random(options.seed)
@@ -141,6 +194,7 @@ def main() -> None:
             soak("pretraining", options.kills, False, draw, folder),
             soak("pretraining", options.kills_while_saving, True, draw, folder),
             soak("fine-tuning", options.kills_of_fine_tuning, False, draw, folder),
+            soak_team(options.kills_of_teams, draw, folder),
         ]
     sys.exit(0 if all(good) else 1)
 
