@@ -217,6 +217,26 @@ def _shown(value: object) -> str:
     return text if len(text) <= 60 else f"{text[:60]}..."
 
 
+# The fields that determine the function that the weights compute: all except the dropout rates, the scale of initial
+# weights and keys that BERT does not use. Training may change those.
+_DECISIVE = tuple(
+    field.name
+    for field in dataclasses.fields(BertConfig)
+    if field.name not in (*_PROBABILITIES, "initializer_range", "extra")
+)
+
+
+def config_value(config: BertConfig, name: str) -> Any:
+    """Returns the value of a field, in the form in which values are compared."""
+    value = getattr(config, name)
+    return value.lower() if isinstance(value, str) else value
+
+
+def decisive_differences(stated: BertConfig, config: BertConfig) -> list[str]:
+    """Returns the fields with which the same weights compute something else."""
+    return [name for name in _DECISIVE if config_value(stated, name) != config_value(config, name)]
+
+
 # Hugging Face's spelling.
 
 # Keys that `transformers` writes and that no bert_config.json has.

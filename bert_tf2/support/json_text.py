@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Mapping
 from typing import Any
+
+import google_crc32c
 
 from bert_tf2.support import file_kinds
 from bert_tf2.support.errors import UserError
@@ -75,3 +78,22 @@ def _without_doubles(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
             if content[key] != value:
                 raise _DoubleKey(repr(key)[:100])
     return content
+
+
+# The key of the checksum in a file that only this project writes.
+_CHECKSUM = "crc32c"
+
+
+def _checksum(content: Mapping[str, Any]) -> str:
+    return f"{google_crc32c.value(json.dumps(content, sort_keys=True).encode()):08x}"
+
+
+def with_checksum(content: Mapping[str, Any]) -> dict[str, Any]:
+    """Adds a checksum of all keys and values to an object, with which a changed digit is found."""
+    return {**content, _CHECKSUM: _checksum(content)}
+
+
+def without_checksum(content: Mapping[str, Any]) -> dict[str, Any] | None:
+    """Returns an object without its checksum, if it has one; None if the rest does not match it."""
+    rest = {key: value for key, value in content.items() if key != _CHECKSUM}
+    return rest if content.get(_CHECKSUM, _checksum(rest)) == _checksum(rest) else None

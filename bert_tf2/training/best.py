@@ -9,7 +9,7 @@ import numpy as np
 from absl import logging
 
 from bert_tf2 import checkpoint
-from bert_tf2.support import files
+from bert_tf2.support import files, json_text
 from bert_tf2.support.errors import UserError
 from bert_tf2.training.monitor import write_scalars
 from bert_tf2.training.options import MOST_STEPS
@@ -81,9 +81,11 @@ class Best:
           UserError: the file is damaged, or its weights are missing.
         """
         try:
-            seen = files.read_json(self._file)
+            seen = json_text.without_checksum(files.read_json(self._file))
         except UserError as error:
             raise self._unusable(str(error).removeprefix(f"{self._file}: ")) from error
+        if seen is None:
+            raise self._unusable("it does not match its checksum")
         for name, is_good in _SEEN.items():
             if name not in seen or not is_good(seen[name]):
                 raise self._unusable(f"its {name} is missing or makes no sense")
@@ -128,7 +130,7 @@ class Best:
             self._seen["evaluations_since"] += 1
         # JSON has no infinity, the value while no evaluation has given a number.
         seen = {**self._seen, "value": self._seen["value"] if self.found else None}
-        files.write_json(self._file, seen, durable=True)
+        files.write_json(self._file, json_text.with_checksum(seen), durable=True)
         write_scalars(self._events, step, {name: value})
         logging.info("step %d: %s %.4f (best so far %.4f)", step, name, value, self._seen["value"])
         return self.given_up

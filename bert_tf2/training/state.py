@@ -10,7 +10,7 @@ import dataclasses
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from bert_tf2.support import files
+from bert_tf2.support import files, json_text
 from bert_tf2.support.errors import UserError
 from bert_tf2.training.options import TrainOptions
 
@@ -63,7 +63,8 @@ def path_of(prefix: str) -> str:
 
 def write(prefix: str, state: TrainingState) -> None:
     """Writes the file. Raises UserError if that is not possible."""
-    files.write_json(path_of(prefix), {"examples": state.examples, "settings": dict(state.settings)}, durable=True)
+    content = json_text.with_checksum({"examples": state.examples, "settings": dict(state.settings)})
+    files.write_json(path_of(prefix), content, durable=True)
 
 
 def read(prefix: str) -> TrainingState | None:
@@ -79,7 +80,10 @@ def read(prefix: str) -> TrainingState | None:
         found = files.read_json(path)
     except UserError as error:
         raise UserError(f"{path}: is damaged; {_WITHOUT}") from error
-    examples, settings = (found.get(name) if isinstance(found, dict) else None for name in ("examples", "settings"))
+    found = json_text.without_checksum(found)
+    if found is None:
+        raise UserError(f"{path}: is damaged, it does not match its checksum; {_WITHOUT}")
+    examples, settings = (found.get(name) for name in ("examples", "settings"))
     is_count = isinstance(examples, int) and not isinstance(examples, bool) and 0 <= examples < _MOST_EXAMPLES
     if not is_count or not isinstance(settings, dict):
         raise UserError(f"{path}: does not tell how many examples were read; {_WITHOUT}")

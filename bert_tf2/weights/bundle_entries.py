@@ -88,8 +88,8 @@ def numpy_dtype(name: str) -> np.dtype:
     return np.dtype(ml_dtypes.bfloat16 if name == "bfloat16" else name)
 
 
-def _bytes_of(value: np.ndarray) -> np.ndarray:
-    """Returns a view of the bytes of an array."""
+def bytes_of(value: np.ndarray) -> np.ndarray:
+    """Returns a read-only view of the bytes of an array in C order, for checksums and files."""
     view = np.asarray(value, order="C").reshape(-1).view(np.uint8)
     view.flags.writeable = False  # google_crc32c requires it
     return view
@@ -115,7 +115,7 @@ def decode_strings(data: bytes, entry: Entry) -> np.ndarray:
 def encode_array(value: np.ndarray) -> tuple[str, np.ndarray | bytes, int]:
     """Returns the dtype, bytes and checksum for a checkpoint. Encodes arrays of bytes objects for `decode_strings`."""
     if value.dtype != object:
-        data = _bytes_of(value)
+        data = bytes_of(value)
         return value.dtype.name, data, sstable.mask(google_crc32c.value(data))
     strings = value.reshape(-1).tolist()
     checksum = google_crc32c.value(struct.pack(f"<{len(strings)}I", *map(len, strings)))

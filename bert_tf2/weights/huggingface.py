@@ -14,8 +14,15 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from bert_tf2.config import BertConfig, activation_remark, architecture_of, from_huggingface
-from bert_tf2.support import files
+from bert_tf2.config import (
+    BertConfig,
+    activation_remark,
+    architecture_of,
+    config_value,
+    decisive_differences,
+    from_huggingface,
+)
+from bert_tf2.support import files, json_text
 from bert_tf2.support.errors import UserError, and_more
 from bert_tf2.weights import names, tensor_files
 from bert_tf2.weights.base import Weights
@@ -30,6 +37,8 @@ WEIGHTS = (
     "pytorch_model.bin.index.json",
 )
 """In the order in which transformers searches for them."""
+CONFIG_OF_WEIGHTS = "config"
+"""The metadata of a file of weights that is the config.json which was written with it."""
 
 
 class Architecture(NamedTuple):
@@ -172,6 +181,8 @@ class HuggingFaceFolder(Weights):
             self._take(rows.get(name), place)
         self._check_shapes(rows.values())
         self.remarks += self._remarks()
+        for file in {place.file.path: place.file for place in self._places.values()}.values():
+            self.remarks += self._changed_since(file)
 
     def _take(self, row: names.Variable | None, place: _Place) -> None:
         name = row.reference if row else place.name
@@ -194,6 +205,28 @@ class HuggingFaceFolder(Weights):
                 f"{self.path}: the weights are not those of {_config_path(self.folder or '.')}:"
                 f" {and_more(problems, 5, '; ')}. Take both from one place"
             )
+
+    def _changed_since(self, file: TensorFile) -> Iterator[str]:
+        """Yields a message if config.json is not as it was written with the weights, if they say how that was.
+
+        Raises:
+          UserError: with the values now in it, the weights compute something else.
+        """
+        if CONFIG_OF_WEIGHTS not in file.metadata:
+            return
+        written = json_text.parse(file.metadata[CONFIG_OF_WEIGHTS], file.path)
+        before = _config_of(written, file.path)
+        different = decisive_differences(before, self.config)
+        if different:
+            now, then = (", ".join(f"{n} {config_value(c, n)}" for n in different) for c in (self.config, before))
+            raise UserError(
+                f"{self.config_file}: says {now}, and said {then} when {os.path.basename(file.path)} was written: it is"
+                " damaged or was changed; copy both files again, or put these values back"
+            )
+        keys = [key for key in {**written, **self._values} if written.get(key) != self._values.get(key)]
+        if keys:
+            since = f"since {os.path.basename(file.path)} was written"
+            yield f"{self.config_file}: {and_more(keys, 5)} changed {since}; the weights do not depend on it."
 
     def _remarks(self) -> Iterator[str]:
         if remark := activation_remark(self._values):

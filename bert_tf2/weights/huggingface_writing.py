@@ -13,7 +13,7 @@ from bert_tf2.config import BertConfig, activation_remark, to_huggingface
 from bert_tf2.support import files
 from bert_tf2.support.errors import UserError, and_more
 from bert_tf2.weights import names, tensor_files
-from bert_tf2.weights.huggingface import ARCHITECTURES, WEIGHTS
+from bert_tf2.weights.huggingface import ARCHITECTURES, CONFIG_OF_WEIGHTS, WEIGHTS
 from bert_tf2.weights.labels import LabelMap
 
 
@@ -60,7 +60,7 @@ def write_folder(
     # The weights are last, so that a folder with weights is complete.
     paths = [os.path.join(folder, name) for name in (*contents, WEIGHTS[0])]
     with files.complete_or_absent(*paths) as beside:
-        _write_weights(beside[-1], architecture, written, shapes, arrays)
+        _write_weights(beside[-1], architecture, written, shapes, arrays, contents["config.json"])
         for path, text in zip(beside, contents.values(), strict=False):
             with files.open_binary(path, "wb") as stream:
                 stream.write(text.encode("utf-8"))
@@ -153,6 +153,7 @@ def _write_weights(
     rows: Iterable[names.Variable],
     shapes: Mapping[str, Sequence[int]],
     arrays: Iterable[tuple[str, np.ndarray]],
+    config: str,
 ) -> None:
     prefix = "bert." if architecture == "BertModel" else ""
     theirs = {row.reference: row.huggingface.removeprefix(prefix) for row in rows}
@@ -162,7 +163,7 @@ def _write_weights(
     chosen = (
         (theirs[name], value.T if names.is_transposed(name) else value) for name, value in arrays if name in theirs
     )
-    tensor_files.write_safetensors(path, sizes, chosen)
+    tensor_files.write_safetensors(path, sizes, chosen, {CONFIG_OF_WEIGHTS: config})
 
 
 def _report(

@@ -13,7 +13,6 @@ from __future__ import annotations
 import contextlib
 import errno
 import functools
-import io
 import math
 import os
 import re
@@ -34,7 +33,7 @@ from bert_tf2.config import BertConfig
 from bert_tf2.support import environment, files, json_text, outputs
 from bert_tf2.support.errors import UserError, and_more
 from bert_tf2.support.quiet import load_tensorflow
-from bert_tf2.weights import names
+from bert_tf2.weights import hdf5_files, names
 from bert_tf2.weights.base import Weights, as_float32
 from bert_tf2.weights.labels import TAGGING_TASK, LabelMap
 
@@ -245,7 +244,8 @@ class KerasFile(Weights):
     def get(self, name: str) -> np.ndarray:
         """Returns one variable. Raises UserError if it cannot be read.
 
-        A .keras file has a checksum, which is verified on opening; a .weights.h5 file has none.
+        A .keras file has a checksum, which is verified on opening. A .weights.h5 file has checksums if `write` wrote
+        it, which are verified when it is read; Keras writes none.
         """
         with self._explained(name):
             return as_float32(self._variables[name].numpy())
@@ -328,7 +328,10 @@ def write(path: str, model) -> None:
         else:
             weights = os.path.join(scratch, f"model{_WEIGHTS}")
             _save(model.save_weights, weights)
-            with files.open_binary(beside, "wb") as stream, open(weights, "rb") as source:
+            checked = os.path.join(scratch, "checked.h5")
+            hdf5_files.copy_with_checksums(weights, checked)
+            os.remove(weights)
+            with files.open_binary(beside, "wb") as stream, open(checked, "rb") as source:
                 shutil.copyfileobj(source, stream, 2**20)
 
 
@@ -347,34 +350,6 @@ def _scratch_beside(path: str) -> Iterator[str]:
         shutil.rmtree(scratch, ignore_errors=True)
 
 
-class _Store(io.FileIO):
-    """A file that never fails a write of HDF5, which crashes the process if it cannot complete an operation.
-
-    Attributes:
-      error: the first failure; nothing is written after it.
-    """
-
-    def __init__(self, path: str):
-        super().__init__(path, "w+b")
-        self.error: OSError | None = None
-
-    def write(self, data) -> int:
-        rest = memoryview(data)
-        while rest and self.error is None:
-            try:
-                rest = rest[super().write(rest) :]
-            except OSError as error:
-                self.error = error
-        return len(data)
-
-    def truncate(self, size: int | None = None) -> int:
-        try:
-            return super().truncate(size)
-        except OSError as error:
-            self.error = self.error or error
-            return size or 0
-
-
 def _save(save: Callable[[str], None], path: str) -> None:
     """Calls one of Keras' saving functions. Raises OSError if the disk is full."""
     from keras.src.saving import saving_lib  # no public function selects the file that HDF5 writes to
@@ -382,7 +357,7 @@ def _save(save: Callable[[str], None], path: str) -> None:
     stores = []
 
     def open_store(name, mode):
-        stores.append(_Store(os.fspath(name)))
+        stores.append(hdf5_files.Store(os.fspath(name)))
         return h5py.File(stores[-1], mode)
 
     saving_lib.h5py = types.SimpleNamespace(**{**vars(h5py), "File": open_store})

@@ -23,7 +23,7 @@ from collections.abc import Iterator, Sequence
 from absl import logging
 
 from bert_tf2 import tokenization, vocabulary_checks
-from bert_tf2.config import BertConfig
+from bert_tf2.config import BertConfig, config_value, decisive_differences
 from bert_tf2.support import files
 from bert_tf2.support.errors import UserError
 from bert_tf2.weights import bundle, huggingface
@@ -32,28 +32,12 @@ from bert_tf2.weights.base import Weights
 CONFIG_FILE = "bert_config.json"
 TOKENIZATION_FILE = "tokenization.json"
 
-# The fields that determine the function that the weights compute: all except the dropout rates, the scale of initial
-# weights and keys that BERT does not use. Training may change those.
-_DECISIVE = tuple(
-    field.name
-    for field in dataclasses.fields(BertConfig)
-    if field.name not in ("hidden_dropout_prob", "attention_probs_dropout_prob", "initializer_range", "extra")
-)
 # The shapes of the weights show these; loading compares them.
 _SHOWN_BY_SHAPES = ("vocab_size", "hidden_size", "intermediate_size", "max_position_embeddings", "type_vocab_size")
 
 
-def _value(config: BertConfig, name: str):
-    value = getattr(config, name)
-    return value.lower() if isinstance(value, str) else value
-
-
-def _differences(stated: BertConfig, config: BertConfig) -> list[str]:
-    return [name for name in _DECISIVE if _value(stated, name) != _value(config, name)]
-
-
 def _listed(config: BertConfig, fields: Sequence[str]) -> str:
-    return " and ".join(f"{name} {_value(config, name)}" for name in fields)
+    return " and ".join(f"{name} {config_value(config, name)}" for name in fields)
 
 
 # The configuration
@@ -85,7 +69,7 @@ def check_config(source: Weights, config: BertConfig) -> list[str]:
     if found is None:
         return []
     stated, path = found
-    different = [name for name in _differences(stated, config) if name not in _SHOWN_BY_SHAPES]
+    different = [name for name in decisive_differences(stated, config) if name not in _SHOWN_BY_SHAPES]
     meant = [name for name in different if _may_be_meant(source, stated, config, name)]
     refused = [name for name in different if name not in meant]
     if refused:
@@ -104,7 +88,7 @@ def check_config(source: Weights, config: BertConfig) -> list[str]:
 def _may_be_meant(source: Weights, stated: BertConfig, config: BertConfig, name: str) -> bool:
     if name == "num_hidden_layers":
         return config.num_hidden_layers < stated.num_hidden_layers  # with more layers, weights would be missing
-    return _value(config, name) in source.uncertain.get(name, ())
+    return config_value(config, name) in source.uncertain.get(name, ())
 
 
 def _consequence(name: str) -> str:
@@ -287,7 +271,7 @@ def check_output_dir(output_dir: str, config: BertConfig) -> None:
     if not files.exists(path) or bundle.latest_checkpoint(output_dir):  # check_config compares that of a training run
         return
     stated = BertConfig.from_json_file(path)
-    if different := _differences(stated, config):
+    if different := decisive_differences(stated, config):
         raise UserError(
             f"{path}: states {_listed(stated, different)}, but --bert_config_file says {_listed(config, different)},"
             " and would take its place there; give another --output_dir, or move the file away"
@@ -305,7 +289,7 @@ def write(
       tokenizer, vocab_file: for tokenization.json, which is not written without them.
     """
     path = os.path.join(folder, CONFIG_FILE)
-    if not files.exists(path) or _differences(BertConfig.from_json_file(path), config):
+    if not files.exists(path) or decisive_differences(BertConfig.from_json_file(path), config):
         files.write_text(path, config.to_json_string())
     if tokenizer is not None:
         lower = tokenizer.basic_tokenizer.do_lower_case

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import refused
 import tensorflow as tf
+from huggingface_folders import forget_configuration
 from small_models import MAKERS, SHARED, VOCAB, randomize, small_batch, small_config, values_of
 
 from bert_tf2 import checkpoint, heads, modeling, optimization
@@ -228,6 +229,7 @@ def test_a_layer_too_many_in_a_hugging_face_folder(tmp_path):
     converted(input=tmp_path / "in", output=tmp_path / "hf", to="hf")
     config = tmp_path / "hf" / "config.json"
     config.write_text(config.read_text().replace('"num_hidden_layers": 2', '"num_hidden_layers": 1'))
+    forget_configuration(tmp_path / "hf")
     message = message_of(input=tmp_path / "hf", output=tmp_path / "out", to="tf1")
     assert "bert.encoder.layer.1.attention.output.dense.bias has no place in 1 layers" in message
     assert not (tmp_path / "out").exists()
@@ -275,6 +277,7 @@ def test_a_conversion_keeps_the_function(tmp_path):
     assert content["hidden_act"] == "gelu_pytorch_tanh"
     content["hidden_act"] = "gelu"
     (tmp_path / "hf" / "config.json").write_text(json.dumps(content))
+    forget_configuration(tmp_path / "hf")
     report = converted(input=tmp_path / "hf", output=tmp_path / "back", to="tf1")
     assert json.loads((tmp_path / "back" / "bert_config.json").read_text())["hidden_act"] == "gelu_erf"
     assert any("--hidden_act=gelu" in line for line in report)
@@ -300,6 +303,7 @@ def test_a_configuration_that_contradicts_the_input_s_own(tmp_path):
         assert f"says {name} {value}" in message_of(**how)
     content = json.loads((tmp_path / "hf" / "config.json").read_text())
     (tmp_path / "hf" / "config.json").write_text(json.dumps({**content, "hidden_act": "gelu"}))
+    forget_configuration(tmp_path / "hf")
     other.write_text(small_config().to_json_string())
     report = converted(**how)  # "gelu" is what Google's models on the hub are called, whose it is not
     assert any("states hidden_act gelu_erf" in line and "says hidden_act gelu: the outputs" in line for line in report)

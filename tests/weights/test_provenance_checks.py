@@ -9,6 +9,7 @@ import re
 import pytest
 import toy_data
 from google_folders import CASED, save, write_json, write_vocab
+from huggingface_folders import forget_configuration
 from refused import message_of
 from small_models import small_config
 
@@ -17,6 +18,7 @@ from bert_tf2.support.errors import UserError
 from bert_tf2.weights import convert, provenance
 from bert_tf2.weights.base import Weights
 from bert_tf2.weights.options import ConversionOptions
+from bert_tf2.weights.sources import open_weights
 
 # The configuration
 
@@ -83,7 +85,22 @@ def from_transformers(encoder, tmp_path) -> str:
     convert.run(ConversionOptions(input=str(encoder), output=str(tmp_path / "hf"), to="hf"))
     content = json.loads((tmp_path / "hf" / "config.json").read_text())
     write_json(tmp_path / "hf" / "config.json", {**content, "hidden_act": "gelu"})
+    forget_configuration(tmp_path / "hf")
     return str(tmp_path / "hf")
+
+
+def test_a_configuration_that_the_weights_do_not_state(encoder, tmp_path):
+    """No shape shows these values, and nobody gave a configuration to compare with."""
+    convert.run(ConversionOptions(input=str(encoder), output=str(tmp_path / "hf"), to="hf"))
+    path = tmp_path / "hf" / "config.json"
+    content = json.loads(path.read_text())
+    for changes in ({"num_attention_heads": 4}, {"layer_norm_eps": 1e-2}, {"hidden_act": "gelu"}):
+        write_json(path, {**content, **changes})
+        message = message_of(open_weights, str(tmp_path / "hf"))
+        assert message.startswith(f"{path}: says {next(iter(changes))} ") and "model.safetensors was written" in message
+    write_json(path, {**content, "hidden_dropout_prob": 0.3, "finetuning_task": "mine"})
+    (remark,) = (remark for remark in open_weights(str(tmp_path / "hf")).remarks if "changed" in remark)
+    assert remark.startswith(f"{path}: hidden_dropout_prob, finetuning_task changed since model.safetensors was")
 
 
 def test_gelu_of_transformers_may_be_either_with_a_warning(from_transformers, log_lines):
