@@ -32,10 +32,13 @@ test: $(VENV)/tests-installed
 test-slow: $(VENV)/tests-installed
 	$(PYTEST) -m "slow and not soak"
 
-# The longest tests; then kills trainings 90 times and compares what they end with.
+# The longest tests; then flips bytes of files, tokenizes a million strings, and kills trainings 90 times.
+SOAK := PYTHONPATH=tests $(BIN)/python tests/soak
 soak: $(VENV)/tests-installed
 	$(PYTEST) -m soak
-	PYTHONPATH=tests $(BIN)/python tests/soak/kill_trainings.py
+	$(SOAK)/flip_bytes.py
+	$(SOAK)/tokenize_strings.py
+	$(SOAK)/kill_trainings.py
 
 # On a machine with an NVIDIA GPU. On others it fails, because it would test nothing.
 test-gpu: $(VENV)/tests-installed
