@@ -89,6 +89,7 @@ bench: $(VENV)/installed
 	  $(BENCH)/pretraining_step.py --precision=$$precision $(SMALL) $(if $(QUICK),--steps=2) || exit 1; \
 	done
 	$(BENCH)/training_flags.py $(SMALL) $(if $(QUICK),--steps=1)
+	$(BENCH)/saving.py $(SMALL)
 	$(BENCH)/loss_curve.py $(TEXT) $(if $(QUICK),--steps=40 --seeds=1 --num_hidden_layers=1 --hidden_size=64)
 	$(BENCH)/table.py $(if $(QUICK),--models=tiny$(COMMA)mini --steps=1)
 	$(if $(DATA),$(MAKE) bench-finetuning,@echo "For the benchmarks of fine-tuning: make bench DATA=FOLDER, with MRPC/ in it")

@@ -121,16 +121,23 @@ def in_turn(results: Results, program: str, sides: Mapping[str, Sequence[str]], 
     return measured
 
 
-def seconds_to_first_step(folder: str | Path, began: float) -> float:
-    """The seconds from `began` (time.time()) to the end of the first training step, by TensorBoard's events there."""
+def ends_of_steps(folder: str | Path) -> dict[int, float]:
+    """The time (time.time()) at the end of each training step of which there is an event for TensorBoard."""
     from bert_tf2.support.quiet import load_tensorflow
 
     load_tensorflow()  # which the import below does too, with its messages about devices
     from tensorboard.backend.event_processing.event_file_loader import LegacyEventFileLoader
 
-    paths = sorted(Path(folder).glob("events.out.*"))
-    ends = [event.wall_time for path in paths for event in LegacyEventFileLoader(str(path)).Load() if event.step == 1]
-    return min(ends) - began
+    ends: dict[int, float] = {}
+    for path in sorted(Path(folder).glob("events.out.*")):
+        for event in LegacyEventFileLoader(str(path)).Load():
+            ends[event.step] = min(event.wall_time, ends.get(event.step, event.wall_time))
+    return ends
+
+
+def seconds_to_first_step(folder: str | Path, began: float) -> float:
+    """The seconds from `began` (time.time()) to the end of the first training step."""
+    return ends_of_steps(folder)[1] - began
 
 
 def _last_line(text: str, status: int) -> str:

@@ -238,8 +238,8 @@ KINDS = (
 
 def flips(data: bytes, marks: list[int], count: int, draw: random.Random) -> Iterator[tuple[int, int]]:
     """Yields places and new bytes: by turns anywhere and at a mark; each by turns of one bit and of a whole byte."""
-    for how, _ in zip(itertools.cycle(itertools.product((range(len(data)), marks), (False, True))), range(count)):  # noqa: B905
-        places, is_whole = how
+    ways = itertools.cycle(itertools.product((range(len(data)), marks), (False, True)))
+    for places, is_whole in itertools.islice(ways, count):
         place = draw.choice(places)
         yield place, data[place] ^ (draw.randrange(1, 256) if is_whole else 1 << draw.randrange(8))
 
