@@ -189,6 +189,31 @@ def test_differences_of_curves():
     assert abs(largest - 0.05) < 1e-9 and abs(mean - 0.025) < 1e-9
 
 
+def test_the_cost_of_a_checkpoint(monkeypatch, tmp_path, capsys):
+    """19 steps of 2 s, and 3 checkpoints of 1 s each: with one every 5 steps, 5 steps take 11 s."""
+    import processes
+    import saving
+    import training_flags
+
+    ran = []
+
+    def run(command, log):
+        ran.append(next(word for word in command if word.startswith("--save_checkpoints_steps")))
+        return 0.0
+
+    monkeypatch.setattr(training_flags, "make_records", lambda folder, *_: folder.mkdir(exist_ok=True))
+    monkeypatch.setattr(processes, "run", run)
+    took = {"--save_checkpoints_steps=0": 38.0, "--save_checkpoints_steps=5": 41.0}
+    monkeypatch.setattr(processes, "ends_of_steps", lambda folder: {0: 0.5, 1: 1.0, 20: 1.0 + took[ran[-1]]})
+    options = {"saves": 3, "save_checkpoints_steps": 5, "work_dir": str(tmp_path)}
+    saving.main(saving.BenchmarkOptions(**options))
+    saving.main(saving.BenchmarkOptions(**options))
+    assert ran == [*took]  # the second call knows the results
+    shown = capsys.readouterr().out
+    assert "0.500 steps/s without saving; a checkpoint costs 1.00 s" in shown
+    assert "one every 5 steps there are 0.455 steps/s (90.9 %)" in shown
+
+
 def test_training_seconds_are_those_between_checkpoints():
     from finetuning_commands import training_seconds
 

@@ -35,6 +35,17 @@ def test_a_damaged_file_is_named(tmp_path, text):
         state.read(prefix)
 
 
+def test_a_changed_digit_is_found(tmp_path):
+    prefix = str(tmp_path / "model.ckpt-3")
+    state.write(prefix, state.current(OPTIONS, 12, "6 records"))
+    path = tmp_path / "model.ckpt-3.training.json"
+    path.write_text(path.read_text().replace('"examples": 12', '"examples": 13'))
+    with pytest.raises(UserError, match=r"training\.json: is damaged, it does not match its checksum; put back"):
+        state.read(prefix)
+    path.write_text('{"examples": 13, "settings": {}}')  # as it was written before there were checksums
+    assert state.read(prefix).examples == 13
+
+
 def test_nothing_has_changed():
     before = state.current(OPTIONS, 12, "6 records")
     assert [*before.changes(state.current(OPTIONS, 400, "6 records"))] == []

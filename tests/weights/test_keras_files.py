@@ -12,7 +12,7 @@ from refused import message_of
 from small_models import MAKERS, randomize, small_batch, small_config, values_of
 
 from bert_tf2 import modeling
-from bert_tf2.weights import keras_files
+from bert_tf2.weights import hdf5_files, keras_files
 from bert_tf2.weights.keras_files import KerasFile
 
 ALL = {**MAKERS, "encoder": modeling.BertModel}
@@ -220,6 +220,44 @@ def test_no_changed_byte_of_the_weights_goes_unseen(tmp_path):
     for place in np.random.default_rng(0).integers(start, start + member.file_size, 50):
         path.write_bytes(whole[:place] + bytes([whole[place] ^ 0x10]) + whole[place + 1 :])
         assert "damaged" in message_of(KerasFile, str(path))
+
+
+def test_weights_that_keras_would_load_have_checksums_too(tmp_path):
+    """Whatever reads the file with the HDF5 library compares them; an array that is changed in place stays good."""
+    path = tmp_path / "model.weights.h5"
+    model = make()
+    keras_files.write(str(path), model)
+    with h5py.File(path, "r+") as store:
+        array = store["bert/embeddings/vars/0"]
+        assert array.fletcher32
+        array[3, 5] = 7.0
+        start = array.id.get_chunk_info(0).byte_offset
+    assert KerasFile(str(path)).get("bert/embeddings/word_embeddings")[3, 5] == 7.0
+    whole = path.read_bytes()
+    path.write_bytes(whole[: start + 9] + bytes([whole[start + 9] ^ 1]) + whole[start + 10 :])
+    with h5py.File(path) as store, pytest.raises(OSError, match=r"checksum|filter"):
+        store["bert/embeddings/vars/0"][()]
+    source = KerasFile(str(path))
+    assert "word_embeddings" in message_of(source.get, "bert/pooler/dense/bias")
+
+
+def test_arrays_larger_than_a_chunk_and_without_elements(tmp_path, monkeypatch):
+    monkeypatch.setattr(hdf5_files, "_CHUNK_BYTES", 1000)
+    values = {
+        "large": np.arange(3 * 7 * 50.0).reshape(21, 50),
+        "row": np.arange(2000.0)[None],
+        "none": np.zeros([0, 3]),
+    }
+    with h5py.File(tmp_path / "a.h5", "w") as store:
+        for name, value in {**values, "scalar": np.float32(3)}.items():
+            store[f"group/{name}"] = value
+        store["group"].attrs["name"] = "one"
+    hdf5_files.copy_with_checksums(str(tmp_path / "a.h5"), str(tmp_path / "b.h5"))
+    with h5py.File(tmp_path / "b.h5") as store:
+        assert store["group"].attrs["name"] == "one" and store["group/scalar"][()] == 3
+        assert store["group/large"].chunks == (3, 50) and store["group/row"].chunks == (1, 2000)
+        for name, value in values.items():
+            np.testing.assert_array_equal(store[f"group/{name}"][()], value)
 
 
 def test_parts_that_are_missing(tmp_path):
