@@ -17,6 +17,7 @@ from bert_tf2 import records
 from bert_tf2.config import BertConfig
 from bert_tf2.finetuning import classification, extract_features, squad
 from bert_tf2.finetuning.classification import tasks as classification_tasks
+from bert_tf2.support import json_text
 from bert_tf2.support.errors import UserError
 from bert_tf2.training import tpu
 from bert_tf2.training.best import Best
@@ -157,6 +158,8 @@ def best(out: pathlib.Path, text: str) -> Best:
         (json.dumps({**SEEN, "last_step": -1}), "its last_step is missing or makes no sense"),
         (json.dumps({**SEEN, "step": True}), "its step is missing or makes no sense"),
         (json.dumps(SEEN), "it tells of weights of step 4, which are not in"),
+        (json.dumps({**json_text.with_checksum(SEEN), "value": 0.9}), "it does not match its checksum"),
+        (json.dumps(json_text.with_checksum(SEEN)), "it tells of weights of step 4, which are not in"),
     ],
 )
 def test_a_broken_measure_says_how_to_go_on_without_loss(text, reason, tmp_path):
