@@ -77,14 +77,6 @@ def test_random_unicode_equals_the_naive_tokenizer(tmp_path, naive, do_lower_cas
         assert tokenizer.wordpiece_tokenizer.tokenize(" ".join(words)) == pieces, repr(text)
 
 
-@pytest.mark.slow
-def test_every_assigned_code_point_equals_the_naive_tokenizer(naive):
-    tokenizer = tokenization.BasicTokenizer(do_lower_case=True)
-    for code in [*range(0x30000), *range(0xE0000, 0xE0200)]:  # of the rest few are assigned
-        text = f"a{chr(code)}b"
-        assert tokenizer.tokenize(text) == naive.naive_words(text, True), hex(code)
-
-
 @needs_golden
 @pytest.mark.parametrize("path", sorted((GOLDEN / "A_tokenization").glob("rows_*.jsonl")), ids=lambda path: path.stem)
 def test_rows_of_the_reference(path):

@@ -1,4 +1,4 @@
-"""Short forms of the programs in this folder: the same code, on few files and strings."""
+"""Short forms of the programs in tests/soak: the same code, on few files and strings."""
 
 from __future__ import annotations
 
