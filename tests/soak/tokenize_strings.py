@@ -268,12 +268,13 @@ def main() -> None:
         tasks = [(vocab_file, number, 0) for number in range(-(-CODES // CHUNK))]
         sizes = [min(CHUNK, options.strings - first) for first in range(0, options.strings, CHUNK)]
         tasks += [(vocab_file, options.seed * 1_000_000 + number, size) for number, size in enumerate(sizes)]
-        for (_, number, count), (comparisons, difference) in zip(tasks, pool.imap(_work, tasks), strict=True):
+        for index, (comparisons, difference) in enumerate(pool.imap(_work, tasks), 1):
             if difference:
                 sys.exit(difference)
+            _, number, count = tasks[index - 1]
             done, compared = done + count, compared + comparisons
             codes = codes if count else min((number + 1) * CHUNK, CODES)
-            if done % (10 * CHUNK) == 0 and codes % (20 * CHUNK) in (0, CODES % (20 * CHUNK)):
+            if index % 10 == 0:
                 print(f"{codes:,} code points, {done:,} strings: no difference", flush=True)
     print(f"{codes:,} code points and {done:,} strings in {compared:,} comparisons: no difference")
 
