@@ -115,19 +115,23 @@ class Manifest:
             files.remove(self._journal)
 
     def _finished(self, found: dict[str, Any]) -> dict[int, dict[str, Any]]:
-        rows = [row for row in found.get("shards", ()) if isinstance(row, dict)]
+        listed = found.get("shards")
+        rows = [*listed] if isinstance(listed, list) else []
         if files.exists(self._journal):
-            for line in files.read_text(self._journal).splitlines():
-                with contextlib.suppress(ValueError):  # the last line of a run that was killed may be incomplete
-                    rows.append(json.loads(line))
+            with files.open_binary(self._journal) as stream:
+                for line in stream:
+                    # The last line of a run that was killed may be incomplete, within a character too.
+                    with contextlib.suppress(ValueError, RecursionError):
+                        rows.append(json.loads(line))
         expected = {shard.number: shard for shard in self._shards}
         return {
             row["shard"]: row
             for row in rows
-            if (shard := expected.get(row.get("shard"))) is not None
+            if _is_row(row)
+            and (shard := expected.get(row["shard"])) is not None
             and row.get("seed") == shard.seed
             and files.exists(shard.output)
-            and files.size(shard.output) == row.get("bytes")
+            and files.size(shard.output) == row["bytes"]
         }
 
     def missing(self) -> list[Shard]:
@@ -185,6 +189,13 @@ class Manifest:
 
     def _listed(self) -> list[dict[str, Any]]:
         return [self._rows[number] for number in sorted(self._rows)]
+
+
+def _is_row(row: object) -> bool:
+    """Whether a value is the row of a finished shard. One that is damaged is none: its shard is made again."""
+    if not isinstance(row, dict):
+        return False
+    return all(type(row.get(name)) is int and row[name] >= 0 for name in ("shard", "bytes", "examples"))
 
 
 def _difference(found: dict[str, Any], described: dict[str, Any]) -> str | None:

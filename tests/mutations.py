@@ -1,0 +1,174 @@
+"""Damaged and invented contents of files, for property tests: what reads them may refuse, and must not fail otherwise.
+
+@given(damaged(valid))       # bytes
+@given(altered(valid))       # a JSON object with other types, keys and values
+"""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import json
+import struct
+from collections.abc import Callable
+from typing import Any
+
+import google_crc32c
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from bert_tf2.support.errors import UserError
+from bert_tf2.support.example_bytes import mask
+
+SOAK = [pytest.mark.slow, pytest.mark.soak]
+
+
+def lengths(short: int, long: int) -> pytest.MarkDecorator:
+    """Runs a test with few examples in `make test`, and with many in `make soak`."""
+    return pytest.mark.parametrize(
+        "examples", [pytest.param(short, id="short"), pytest.param(long, id="long", marks=SOAK)]
+    )
+
+
+def refuses_or_reads(content: st.SearchStrategy, read: Callable[[Any], object], examples: int) -> None:
+    """Checks that `read` returns, or raises the error of this project, in one line, for so many contents."""
+
+    @settings(
+        max_examples=examples, derandomize=True, database=None, deadline=None, suppress_health_check=[*HealthCheck]
+    )
+    @given(content)
+    def holds(drawn):
+        with contextlib.suppress(UserError):
+            read(drawn)
+
+    holds()
+
+
+# Bytes
+
+# Numbers at the edges of what lengths and offsets are stored in.
+_EDGES = [0, 1, 0x7F, 0x80, 0xFF, 0x7FFF, 0xFFFF, 0x7FFFFFFF, 0x80000000, 0xFFFFFFFF, 2**60, 2**63 - 1, 2**64 - 1]
+
+
+def _flip(data: bytes, at: int, length: int, number: int) -> bytes:
+    return (
+        data[:at]
+        + bytes(byte ^ (1 << number % 8) for byte in data[at : at + length % 4 + 1])
+        + data[at + length % 4 + 1 :]
+    )
+
+
+def _cut_out(data: bytes, at: int, length: int, number: int) -> bytes:
+    return data[:at] + data[at + length :]
+
+
+def _cut_off(data: bytes, at: int, length: int, number: int) -> bytes:
+    return data[:at]
+
+
+def _insert(data: bytes, at: int, length: int, number: int) -> bytes:
+    return data[:at] + bytes((number * place + length) % 256 for place in range(length)) + data[at:]
+
+
+def _double(data: bytes, at: int, length: int, number: int) -> bytes:
+    return data[: at + length] + data[at : at + length] * (number % 3 + 1) + data[at + length :]
+
+
+def _swap(data: bytes, at: int, length: int, number: int) -> bytes:
+    middle, end = at + length, at + 2 * length
+    return data[:at] + data[middle:end] + data[at:middle] + data[end:]
+
+
+def _edge(data: bytes, at: int, length: int, number: int) -> bytes:
+    width = (1, 2, 4, 8)[length % 4]
+    edge = _EDGES[number % len(_EDGES)] % 256**width
+    return data[:at] + edge.to_bytes(width, "little") + data[at + width :]
+
+
+_CHANGES = (_flip, _cut_out, _cut_off, _insert, _double, _swap, _edge)
+
+
+@st.composite
+def damaged(draw, valid: bytes) -> bytes:
+    """Valid bytes with a few places flipped, cut out, inserted, doubled, exchanged or set; sometimes random bytes."""
+    if draw(st.integers(0, 9)) == 9:
+        return draw(st.binary(max_size=200))
+    data = valid
+    for _ in range(draw(st.integers(1, 3))):
+        change = draw(st.sampled_from(_CHANGES))
+        data = change(
+            data, draw(st.integers(0, max(len(data) - 1, 0))), draw(st.integers(1, 24)), draw(st.integers(0, 255))
+        )
+    return data
+
+
+# JSON
+
+_SCALARS = [
+    *(None, True, False, 0, -1, 1, 2, 7, 0.5, -0.0, 10**9, 2**31, 2**63, 2**64, 10**30, 10**400),
+    *(1e308, float("nan"), float("inf")),
+    *("", "0", "text", "two\nlines", "\0", "\ud800", "\U0001f600", "../x", "ß" * 300),
+]
+_VALUES = st.one_of(
+    st.sampled_from([*_SCALARS, [], {}, [[]], ["a"], [1, 2], [None], {"a": 1}, {"": {}}, [{"id": []}], ["\ud800"] * 3]),
+    st.recursive(
+        st.sampled_from(_SCALARS),
+        lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=3), inner, max_size=3),
+        max_leaves=5,
+    ),
+)
+
+
+def _places(node: Any, path: tuple = ()) -> list[tuple]:
+    keys = node.keys() if isinstance(node, dict) else range(min(len(node), 4)) if isinstance(node, list) else ()
+    return [path, *(place for key in keys for place in _places(node[key], (*path, key)))]
+
+
+@st.composite
+def altered(draw, valid: Any) -> Any:
+    """A valid JSON content in which a few values are of other types, missing, doubled, or new."""
+    whole = [copy.deepcopy(valid)]
+    for _ in range(draw(st.integers(1, 3))):
+        *path, last = draw(st.sampled_from(_places(whole)[1:]))
+        node = whole
+        for key in path:
+            node = node[key]
+        change = draw(st.sampled_from(["set", "set", "set", "remove", "add"]))
+        if change == "set" or len(path) == 0:
+            node[last] = copy.deepcopy(draw(_VALUES))
+        elif change == "remove":
+            del node[last]
+        elif isinstance(node, dict):
+            node[draw(st.text(max_size=4))] = copy.deepcopy(draw(_VALUES))
+        else:
+            node.insert(last, copy.deepcopy(draw(st.sampled_from(node))))
+    return whole[0]
+
+
+def json_bytes(content: Any) -> bytes:
+    return json.dumps(content).encode()
+
+
+def damaged_json(valid: Any) -> st.SearchStrategy[bytes]:
+    """The bytes of a JSON file: other content, or a damaged text."""
+    return altered(valid).map(json_bytes) | damaged(json_bytes(valid))
+
+
+# Records
+
+
+def framed(*contents: bytes) -> bytes:
+    """A TFRecord file whose checksums are right."""
+    whole = b""
+    for content in contents:
+        length = struct.pack("<Q", len(content))
+        sums = [struct.pack("<I", mask(google_crc32c.value(part))) for part in (length, content)]
+        whole += length + sums[0] + content + sums[1]
+    return whole
+
+
+def damaged_records(valid: bytes) -> st.SearchStrategy[bytes]:
+    """A file of records: damaged, or with right checksums around damaged content."""
+    whole = framed(valid, valid, valid)
+    return damaged(whole) | damaged(valid).map(lambda content: framed(valid, content, valid))

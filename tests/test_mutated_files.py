@@ -1,0 +1,251 @@
+"""Damaged and invented text, JSON and records, at every reader: all read, or refused by an error of this project."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import types
+from collections.abc import Callable
+from typing import NamedTuple
+
+import pytest
+import tensorflow as tf
+import toy_data
+from bad_calls import LABELS
+from huggingface_folders import CONFIG
+from hypothesis import strategies as st
+from mutations import damaged, damaged_json, damaged_records, json_bytes, lengths, refuses_or_reads
+
+from bert_tf2 import checkpoint, record_index, records, vocabulary_checks
+from bert_tf2.config import BertConfig, to_huggingface
+from bert_tf2.finetuning import classification, extract_features, ner, squad
+from bert_tf2.finetuning.classification import tasks
+from bert_tf2.pretraining import manifest, record_checks, sentences, unmasked
+from bert_tf2.pretraining.options import PretrainingDataOptions
+from bert_tf2.support.errors import UserError
+from bert_tf2.training import state
+from bert_tf2.training.best import Best
+from bert_tf2.weights import bundle, huggingface, labels, provenance
+
+VOCABULARY = "".join(f"{word}\n" for word in toy_data.VOCAB).encode()
+TEXT = b"one film was good .\na book ||| the play\n\nit lives in Oslo now . Is it ?\n"
+TABLE = b"name\ttext\tanswer\n1\ta film\tyes\n2\tthe \xc3\xa9 book\tno\n3\tit is\tyes\n"
+TRAINING = {"examples": 64, "settings": {"random_seed": 1, "learning_rate": 1e-4, "records": "4 records in 1 files"}}
+MEASURE = {"measure": None, "value": None, "step": 4, "last_step": 4, "evaluations_since": 0}
+TOKENIZER = {
+    "normalizer": {"type": "BertNormalizer", "lowercase": True, "strip_accents": None},
+    "added_tokens": [{"id": 0, "content": "[PAD]"}],
+    "model": {"type": "WordPiece", "vocab": {word: index for index, word in enumerate(toy_data.VOCAB)}},
+}
+TOKENIZER_CONFIG = {"do_lower_case": True, "strip_accents": None, "tokenize_chinese_chars": True}
+SHARD = {"shard": 0, "file": "x", "seed": 5, "bytes": 4, "examples": 3, "text": []}
+DESCRIBED = {
+    "output": "x",
+    "flags": {"max_seq_length": 128},
+    "splitter": None,
+    "vocabulary": {"name": "vocab.txt", "sha256": "0"},
+    "inputs": [{"name": "text.txt", "size": 3, "modified": "2026-11-22"}],
+}
+MANIFEST = {**DESCRIBED, "complete": False, "shards": [SHARD]}
+
+
+def _tables(path) -> None:
+    layout = tasks.TsvLayout(text_a="text", label="answer", id="name")
+    for task, tsv in (("tsv", layout), ("tsv", tasks.TsvLayout(text_a="2", label="3")), ("mrpc", None), ("xnli", None)):
+        processor = classification.get_processor(task, tsv=tsv)
+        for read in (processor.get_train_examples, processor.get_dev_examples, processor.get_test_examples):
+            try:
+                read(str(path.parent))
+            except UserError:
+                continue
+
+
+def _questions(path) -> None:
+    for training, version_2 in ((True, False), (True, True), (False, False)):
+        try:
+            read = squad.read_squad_examples(str(path), training, version_2)
+        except UserError:
+            continue
+        for example in read:
+            json.dumps([example.qas_id, example.question_text, example.doc_tokens]).encode()
+
+
+def _config(path) -> None:
+    config = BertConfig.from_json_file(str(path))
+    assert BertConfig.from_dict(json.loads(config.to_json_string())) == config
+    to_huggingface(config, "BertModel", (), None, 0)
+    hash(config)
+
+
+def _corpus(path) -> None:
+    for input_format in ("lines", "text", "jsonl"):
+        try:
+            for sentence in sentences.read([str(path)], PretrainingDataOptions(input_format=input_format)):
+                sentence.encode()
+        except UserError:
+            continue
+
+
+def _features(path) -> None:
+    for example in extract_features.read_examples(str(path)):
+        example.text_a.encode()
+
+
+def _manifest(path) -> None:
+    (path.parent / "x").write_bytes(b"four")
+    shard = types.SimpleNamespace(number=0, seed=5, output=str(path.parent / "x"))
+    found = manifest.Manifest(str(path.parent / "x"), DESCRIBED, [shard])
+    if not found.missing():
+        assert found.total("examples") >= 0
+    found.save()
+
+
+def _journal(path) -> None:
+    (path.parent / manifest.NAME).write_bytes(json_bytes({**MANIFEST, "shards": []}))
+    _manifest(path)
+
+
+def _training(path) -> None:
+    now = state.TrainingState(1, TRAINING["settings"])
+    list(state.read(str(path).removesuffix(".training.json")).changes(now))
+
+
+def _newest(path) -> None:
+    checkpoint.latest_checkpoint(str(path.parent))
+    bundle.recover(str(path.parent))
+
+
+def _tokenizer(path) -> None:
+    folder = str(path.parent)
+    huggingface.stated_case(folder)
+    if path.name == "tokenizer.json":
+        huggingface._wordpiece_entries(str(path))
+    list(huggingface._tokenizer_remarks([*huggingface._tokenizer_files(folder).values()]))
+    provenance._case_stated_in(folder)
+
+
+class Reader(NamedTuple):
+    """The name of a file, what it may hold, and what reads it, given its path."""
+
+    name: str
+    content: st.SearchStrategy[bytes]
+    read: Callable
+
+
+READERS = {
+    "vocabulary": Reader(
+        "vocab.txt", damaged(VOCABULARY), lambda path: vocabulary_checks.load_tokenizer(str(path), True, 40)
+    ),
+    "bert_config": Reader("bert_config.json", damaged_json(toy_data.config().to_dict()), _config),
+    "huggingface_config": Reader("config.json", damaged_json(CONFIG), _config),
+    "table": Reader("train.tsv", damaged(TABLE), _tables),
+    "squad": Reader("squad.json", damaged_json(toy_data.squad(3, 1, impossible=True)), _questions),
+    "conll": Reader(
+        "words.txt", damaged(toy_data.conll(2, 1).encode()), lambda path: ner.labels_of(ner.read_conll(str(path)))
+    ),
+    "label_map": Reader(
+        "label_map.json",
+        damaged_json({"task": LABELS.task, "labels": [*LABELS.labels], "regression": False, "multi_label": False}),
+        lambda path: labels.read_label_map(str(path)).describe().encode(),
+    ),
+    "training": Reader("model.ckpt-7.training.json", damaged_json(TRAINING), _training),
+    "measure": Reader(
+        "best/measure.json", damaged_json(MEASURE), lambda path: Best(str(path.parent.parent), True, 1).given_up
+    ),
+    "newest": Reader("checkpoint", damaged(b'model_checkpoint_path: "model.ckpt-7"\n'), _newest),
+    "manifest": Reader(manifest.NAME, damaged_json(MANIFEST), _manifest),
+    "journal": Reader(".manifest.jsonl", damaged_json(SHARD), _journal),
+    "tokenizer": Reader("tokenizer.json", damaged_json(TOKENIZER), _tokenizer),
+    "tokenizer_config": Reader("tokenizer_config.json", damaged_json(TOKENIZER_CONFIG), _tokenizer),
+    "tokenization": Reader("tokenization.json", damaged_json({"do_lower_case": True, "vocab_sha256": "0"}), _tokenizer),
+    "corpus": Reader("text.txt", damaged(TEXT), _corpus),
+    "corpus_json": Reader("text.jsonl", damaged_json({"text": "one film . A book .", "id": 7}), _corpus),
+    "corpus_gzip": Reader("text.gz", damaged(gzip.compress(TEXT, mtime=0)), _corpus),
+    "features": Reader("text.txt", damaged(TEXT), _features),
+}
+
+
+@lengths(40, 5000)
+@pytest.mark.parametrize("name", READERS)
+def test_a_text_is_read_or_refused(name, examples, tmp_path):
+    reader = READERS[name]
+    path = tmp_path / reader.name
+    path.parent.mkdir(exist_ok=True)
+
+    def read(content: bytes) -> None:
+        for left in (other for other in tmp_path.rglob("*") if other.is_file()):
+            left.unlink()
+        path.write_bytes(content)
+        if name == "table":
+            (tmp_path / "dev.tsv").write_bytes(content)
+        reader.read(path)
+
+    refuses_or_reads(reader.content, read, examples)
+
+
+# Records
+
+SIZES = {"max_seq_length": 4, "max_predictions_per_seq": 2, "vocab_size": 37, "type_vocab_size": 2, "num_labels": 3}
+TOKENS = {"input_ids": [2, 5, 3, 0], "input_mask": [1, 1, 1, 0], "segment_ids": [0] * 4}
+ROWS = {
+    "pretraining": (
+        records.PRETRAINING,
+        {
+            **TOKENS,
+            "masked_lm_positions": [1, 0],
+            "masked_lm_ids": [7, 0],
+            "masked_lm_weights": [1.0, 0.0],
+            "next_sentence_labels": [1],
+        },
+    ),
+    "unmasked": (
+        unmasked.kind(pairs=True, words=True),
+        {"input_ids": [2, 5, 3], "segment_lengths": [3], "next_sentence_labels": [0], "word_lengths": [1]},
+    ),
+    "classification": (records.CLASSIFICATION, {**TOKENS, "label_ids": [2], "is_real_example": [1]}),
+    "regression": (records.REGRESSION, {**TOKENS, "label_ids": [2.5], "is_real_example": [1]}),
+    "tagging": (records.TOKEN_TAGGING, {**TOKENS, "label_ids": [-1, 2, -1, 0]}),
+}
+
+
+def _read_to_the_end(path: str, kind: records.RecordKind) -> None:
+    """What TensorFlow refuses, find_fault explains; what it accepts, find_fault accepts."""
+    data = records.read_records([path], kind, SIZES, 2)
+    try:
+        count = sum(len(batch["input_ids"]) if not kind.problem else batch["input_ids"].shape[0] for batch in data)
+    except tf.errors.OpError as error:
+        fault = records.find_fault([path], kind, SIZES)
+        assert fault is not None, error
+        raise fault from error
+    assert count == record_index.read([path]).total
+    if count and not kind.problem:  # `problem` is checked where the masks are drawn
+        assert records.find_fault([path], kind, SIZES) is None
+
+
+@lengths(12, 1000)
+@pytest.mark.parametrize("name", ROWS)
+def test_records_are_read_or_refused(name, examples, tmp_path):
+    kind, row = ROWS[name]
+    path = str(tmp_path / "records")
+
+    def read(content: bytes) -> None:
+        (tmp_path / "records").write_bytes(content)
+        _read_to_the_end(path, kind)
+
+    refuses_or_reads(damaged_records(records.encode(kind, row)), read, examples)
+
+
+@lengths(40, 5000)
+@pytest.mark.parametrize("name", ROWS)
+def test_records_are_inspected_or_refused(name, examples, tmp_path):
+    """The other two readers of records, which need no TensorFlow."""
+    kind, row = ROWS[name]
+    path = tmp_path / "records"
+
+    def read(content: bytes) -> None:
+        path.write_bytes(content)
+        index = record_index.read([str(path)])
+        count = sum(len(batch) for batch in record_checks.read_all([str(path)], 37))
+        assert count == index.total
+
+    refuses_or_reads(damaged_records(records.encode(kind, row)), read, examples)
