@@ -80,8 +80,13 @@ class Weights:
 
     @property
     def global_step(self) -> int:
-        """The number of training steps, or 0 if the source does not contain it."""
-        return int(self.get(names.GLOBAL_STEP)) if names.GLOBAL_STEP in self.shapes else 0
+        """The number of training steps, or 0 if the source does not contain it. Raises UserError if it is damaged."""
+        if names.GLOBAL_STEP not in self.shapes:
+            return 0
+        value = self.get(names.GLOBAL_STEP)
+        if value.size != 1 or value.dtype.kind not in "iu" or value.item() < 0:
+            raise UserError(f"{self.path}: its {names.GLOBAL_STEP} is no number of training steps; copy it again")
+        return value.item()
 
 
 def as_float32(value: np.ndarray) -> np.ndarray:

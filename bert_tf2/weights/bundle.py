@@ -34,6 +34,7 @@ from bert_tf2.weights.bundle_entries import (
     encode_array,
     encode_entry,
     fields_of,
+    number_in,
     numpy_dtype,
     parse_entry,
 )
@@ -107,7 +108,7 @@ class Checkpoint(Weights):
         with self._explained():
             with files.open_binary(self._prefix + ".index") as stream:
                 table = sstable.read(stream.read())
-            self._num_shards = fields_of(table.pop(b"", b"")).get(1, [1])[-1]
+            self._num_shards = number_in(fields_of(table.pop(b"", b"")), 1, default=1)
             self._entries = {key.decode(): parse_entry(value) for key, value in table.items()}
         # Modules in TF-Hub's first format have the reference's names in an extra scope.
         self._keys = {key.removeprefix("module/"): key for key in self._entries}

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import struct
+from collections.abc import Mapping
 from typing import NamedTuple
 
 import google_crc32c
@@ -22,6 +23,7 @@ _DTYPES = {
     14: "bfloat16", 17: "uint16", 19: "float16", 22: "uint32", 23: "uint64",
 }  # fmt: skip
 _NUMBERS = {name: number for number, name in _DTYPES.items()}
+_LARGEST_NUMBER = 1 << 62  # of bytes or values; numpy counts no further
 
 
 class Entry(NamedTuple):
@@ -54,15 +56,35 @@ def fields_of(message: bytes) -> dict[int, list]:
     return fields
 
 
+def number_in(fields: Mapping[int, list], field: int, default: int = 0) -> int:
+    """Returns the number in a field, the last one if there are several. Raises DamagedTable if it is no number."""
+    value = fields.get(field, [default])[-1]
+    if not isinstance(value, int) or value > _LARGEST_NUMBER:
+        raise sstable.DamagedTable("an entry makes no sense")
+    return value
+
+
+def _message_in(fields: Mapping[int, list], field: int) -> dict[int, list]:
+    """Returns the fields of the message in a field. Raises DamagedTable if it is none."""
+    value = fields.get(field, [b""])[-1]
+    if not isinstance(value, bytes):
+        raise sstable.DamagedTable("an entry makes no sense")
+    return fields_of(value)
+
+
 def parse_entry(message: bytes) -> Entry:
-    fields = {number: values[-1] for number, values in fields_of(message).items()}
-    sizes = fields_of(fields.get(2, b"")).get(2, [])
-    shape = [fields_of(size).get(1, [0])[-1] for size in sizes]
-    dtype = _DTYPES.get(fields.get(1))
+    """Parses an entry. Raises DamagedTable or struct.error if it is invalid."""
+    fields = fields_of(message)
+    sizes = _message_in(fields, 2).get(2, [])
+    shape = [number_in(_message_in({0: [size]}, 0), 1) for size in sizes]
+    dtype = _DTYPES.get(number_in(fields, 1))
     if dtype is None or 7 in fields:
         raise sstable.DamagedTable("an entry is of a type that weights do not have, or in slices")
-    checksum = struct.unpack("<I", fields.get(6, bytes(4)))[0]
-    return Entry(dtype, shape, fields.get(3, 0), fields.get(4, 0), fields.get(5, 0), checksum)
+    checksum = fields.get(6, [bytes(4)])[-1]
+    if not isinstance(checksum, bytes):
+        raise sstable.DamagedTable("an entry makes no sense")
+    place = (number_in(fields, field) for field in (3, 4, 5))
+    return Entry(dtype, shape, *place, struct.unpack("<I", checksum)[0])
 
 
 def encode_entry(entry: Entry) -> bytes:

@@ -230,5 +230,5 @@ def listing(path: str) -> Iterator[str]:
 
 
 def _num_layers(source: Weights) -> int:
-    found = (re.match(r"bert/encoder/layer_(\d+)/", name) for name in source.shapes)
+    found = (re.match(r"bert/encoder/layer_(\d{1,3})/", name) for name in source.shapes)  # any number may stand there
     return max((int(match[1]) + 1 for match in found if match), default=0)

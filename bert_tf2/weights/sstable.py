@@ -17,6 +17,8 @@ _MAGIC = 0xDB4775248B80FB57
 _FOOTER = 48
 _TRAILER = 5  # one byte for the compression, four for the checksum
 _BLOCK_BYTES = 4096
+# Keys are stored without the prefix that they share, so a small file could state gigabytes of them.
+_MOST_KEY_BYTES = 1 << 26
 
 
 class DamagedTable(Exception):
@@ -56,8 +58,17 @@ def read(data: bytes) -> dict[bytes, bytes]:
     _, place = _read_handle(footer, 0)  # of the metaindex block, which is empty here
     index, _ = _read_handle(footer, place)
     entries: dict[bytes, bytes] = {}
+    reached = key_bytes = 0
     for _, handle in _entries(_read_block(data, *index)):
-        entries.update(_entries(_read_block(data, *_read_handle(handle, 0)[0])))
+        (offset, size), _ = _read_handle(handle, 0)
+        if offset < reached:  # reading one block over and over could take hours
+            raise DamagedTable(f"the block at byte {offset} begins within another one")
+        reached = offset + size
+        found = dict(_entries(_read_block(data, offset, size)))
+        key_bytes += sum(map(len, found))
+        if key_bytes > _MOST_KEY_BYTES:
+            raise DamagedTable("its names take more memory than those of any model")
+        entries |= found
     return entries
 
 
@@ -83,11 +94,16 @@ def _entries(block: bytes) -> Iterator[tuple[bytes, bytes]]:
     if len(block) < 4:
         raise DamagedTable("a block is too short")
     restarts = struct.unpack("<I", block[-4:])[0]
-    end, place, key = len(block) - 4 - 4 * restarts, 0, b""
+    end, place, key, key_bytes = len(block) - 4 - 4 * restarts, 0, b"", 0
+    if end < 0:
+        raise DamagedTable("a block is too short")
     while place < end:
         shared, place = read_varint(block, place)
         own, place = read_varint(block, place)
         size, place = read_varint(block, place)
+        key_bytes += shared + own
+        if shared > len(key) or place + own + size > end or key_bytes > _MOST_KEY_BYTES:
+            raise DamagedTable("an entry of a block makes no sense")
         key = key[:shared] + block[place : place + own]
         yield key, block[place + own : place + own + size]
         place += own + size
