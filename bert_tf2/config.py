@@ -31,7 +31,8 @@ _PROBABILITIES = ("hidden_dropout_prob", "attention_probs_dropout_prob")
 
 # No encoder is larger. Larger numbers are typing errors, which would otherwise exhaust memory after minutes.
 _MOST_LAYERS = 1000
-_LARGEST_SIZE = 10**7
+LARGEST_SIZE = 10**7
+"""The most words, positions, or numbers in a hidden state."""
 _MOST_PARAMETERS = 10**11
 
 
@@ -86,7 +87,7 @@ class BertConfig:
             value = getattr(self, name)
             if not isinstance(value, int) or isinstance(value, bool) or value < 1:
                 yield f"{name} must be a whole number above 0, not {_shown(value)}"
-            most = _MOST_LAYERS if name == "num_hidden_layers" else _LARGEST_SIZE
+            most = _MOST_LAYERS if name == "num_hidden_layers" else LARGEST_SIZE
             if value > most:
                 yield f"{name} {_shown(value)} is more than any model has ({most} is allowed); correct the number"
         if (total := self._num_parameters()) > _MOST_PARAMETERS:

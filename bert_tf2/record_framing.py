@@ -30,7 +30,7 @@ _FOOTER = 4
 FRAME = _HEADER + _FOOTER
 """The bytes of a record in addition to its data."""
 _BLOCK_BYTES = 1 << 22  # large enough that numpy's calls do not count, small enough for the processor's cache
-_MOST_BYTES = 1 << 31  # protobuf's limit for a message
+_MOST_BYTES = 1 << 28  # thirty million tokens; protobuf allows 1 << 31
 _AGAIN = "make it again or copy it again"
 
 
@@ -143,7 +143,7 @@ class _Walk:
         if checksum != mask(google_crc32c.value(header[:8])):
             return 0, f"the length does not match its checksum: the file is corrupted; {_AGAIN}"
         if length >= _MOST_BYTES:
-            return 0, f"claims to have {length:,} bytes, more than a tf.train.Example can have; {_AGAIN}"
+            return 0, f"claims to have {length:,} bytes, more than any record has; {_AGAIN}"
         if len(self._lengths) < 1 << 16:
             self._lengths[header] = length
         return length, None

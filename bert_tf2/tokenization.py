@@ -30,6 +30,7 @@ from typing import Any
 
 from absl import logging
 
+from bert_tf2.config import LARGEST_SIZE
 from bert_tf2.support import files
 from bert_tf2.support.errors import UserError
 
@@ -301,20 +302,19 @@ class FullTokenizer:
 def read_entries(vocab_file: str) -> list[str]:
     """The unchanged lines of a vocabulary, without a byte order mark at the beginning.
 
-    Raises:
-      UserError: the file is missing, or a line is not UTF-8 (names the line).
+    Raises UserError if the file is missing, a line is not UTF-8 (names it), or no model can have as many entries.
     """
-    return list(files.read_lines(vocab_file, drop_bom=True))
+    entries = list(itertools.islice(files.read_lines(vocab_file, drop_bom=True), LARGEST_SIZE + 1))
+    if len(entries) > LARGEST_SIZE:
+        raise UserError(f"{vocab_file}: more than {LARGEST_SIZE} entries, which no model has; is it the right file?")
+    return entries
 
 
 def load_vocab(vocab_file: str) -> dict[str, int]:
     """Reads a vocabulary: one entry per line, stripped of blanks; its id is its line number, counted from 0.
 
     As in the reference, an empty line is an entry, and the last of several equal entries wins. This is logged as a
-    warning, because no text can then produce the earlier ids.
-
-    Raises:
-      UserError: the file is missing, or a line is not UTF-8 (names the line).
+    warning, because no text can then produce the earlier ids. Raises UserError like `read_entries`.
     """
     vocab: dict[str, int] = {}
     repeated: list[tuple[str, int, int]] = []

@@ -12,6 +12,7 @@ from bert_tf2.pretraining.record_checks import Batch, read_all
 from bert_tf2.pretraining.record_statistics import Statistics
 from bert_tf2.support import files, progress
 from bert_tf2.support.errors import UserError
+from bert_tf2.vocabulary_checks import check_special_tokens
 
 
 def run(options: InspectRecordsOptions) -> list[str]:
@@ -19,7 +20,7 @@ def run(options: InspectRecordsOptions) -> list[str]:
 
     Raises:
       UserError: a file is missing or of another kind, a record is damaged or invalid (the first one is named), there
-        are no records, the vocabulary cannot be read, or matplotlib is missing.
+        are no records, the vocabulary cannot be read or is none, or matplotlib is missing.
     """
     if options.plot and not importlib.util.find_spec("matplotlib"):
         raise UserError("--plot needs matplotlib, which is not installed: pip install matplotlib")
@@ -27,6 +28,7 @@ def run(options: InspectRecordsOptions) -> list[str]:
     words = None
     if options.vocab_file:
         words = [entry.strip() for entry in tokenization.read_entries(options.vocab_file)]
+        check_special_tokens({word: index for index, word in enumerate(words)}, options.vocab_file, ("[CLS]", "[SEP]"))
     statistics, examples = inspect(paths, words, options.show)
     size = sum(map(files.size, paths))
     report = record_report.summary(statistics, len(paths), size, words, options.top_k)

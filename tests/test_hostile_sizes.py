@@ -1,0 +1,229 @@
+"""Files that state huge sizes, or unfold to them: refused or read in seconds, and in little memory."""
+
+from __future__ import annotations
+
+import contextlib
+import gzip
+import io
+import json
+import pathlib
+import resource
+import struct
+import time
+import zipfile
+
+import google_crc32c
+import pytest
+import toy_data
+from huggingface_folders import CONFIG, make_folder, tensors_of, write_json
+from mutations import SOAK, framed
+from refused import message_of
+from torch_pickles import both_formats, program, tensor, zip_bytes
+
+from bert_tf2 import record_index, tokenization, vocabulary_checks
+from bert_tf2.config import BertConfig
+from bert_tf2.finetuning import classification, ner, squad
+from bert_tf2.finetuning.classification.tasks import TsvLayout
+from bert_tf2.support.example_bytes import mask
+from bert_tf2.weights import labels, sources, sstable
+
+MEGABYTE = 1 << 20
+
+
+@contextlib.contextmanager
+def bounded(megabytes: int, seconds: float = 5.0):
+    """Allows so much more memory than there is now: beyond it, whatever asks for memory fails with MemoryError."""
+    pages = int(pathlib.Path("/proc/self/statm").read_text().split()[0])
+    before = resource.getrlimit(resource.RLIMIT_AS)
+    begun = time.process_time()
+    resource.setrlimit(resource.RLIMIT_AS, (pages * resource.getpagesize() + megabytes * MEGABYTE, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_AS, before)
+    assert time.process_time() - begun < seconds
+
+
+def refusal(call, *arguments, megabytes: int = 300) -> str:
+    with bounded(megabytes):
+        return message_of(call, *arguments)
+
+
+def test_the_bound_is_one():
+    with pytest.raises(MemoryError), bounded(100):
+        bytearray(300 * MEGABYTE)
+
+
+# JSON
+
+DEEP = "[" * 10_000 + "]" * 10_000
+
+
+@pytest.mark.parametrize("text", [DEEP, DEEP[:10_000], '{"a": ' * 10_000 + "1" + "}" * 10_000, f'{{"data": {DEEP}}}'])
+def test_deep_json(text, tmp_path):
+    for name in ("config.json", "label_map.json", "squad.json", "tokenizer_config.json", "tokenizer.json"):
+        (tmp_path / name).write_text(text)
+    (tmp_path / "model.safetensors").write_bytes(len(text).to_bytes(8, "little") + text.encode())
+    path = str(tmp_path)
+    for call, *arguments in (
+        (BertConfig.from_json_file, f"{path}/config.json"),
+        (labels.read_label_map, f"{path}/label_map.json"),
+        (squad.read_squad_examples, f"{path}/squad.json", False),
+        (sources.open_weights, path),
+    ):
+        assert "json: its JSON is nested too deep" in refusal(call, *arguments)
+    write_json(tmp_path / "config.json", CONFIG)
+    wrong = "the header of the file is damaged" if text[0] == "{" else "is text, not a safetensors file"
+    assert wrong in refusal(sources.open_weights, path)
+    make_folder(tmp_path)
+    for name in ("tokenizer_config.json", "tokenizer.json"):
+        assert f"{name}: its JSON is nested too deep" in refusal(lambda: sources.open_weights(path).vocabulary())
+        (tmp_path / name).unlink()
+
+
+def test_configurations_of_giants(tmp_path):
+    for changes in (
+        {"vocab_size": 10**7, "hidden_size": 10**5, "num_attention_heads": 10},
+        {"num_hidden_layers": 1000, "hidden_size": 10**4, "intermediate_size": 4 * 10**4},
+        {"intermediate_size": 10**12},
+        {"max_position_embeddings": 10**300},
+    ):
+        write_json(tmp_path / "bert_config.json", {**toy_data.config().to_dict(), **changes})
+        message = refusal(BertConfig.from_json_file, str(tmp_path / "bert_config.json"))
+        assert "more than any model has" in message
+
+
+# Records
+
+
+def record_of(length: int) -> bytes:
+    """The beginning of a record that claims so many bytes; the checksum of the length is right."""
+    header = struct.pack("<Q", length)
+    return header + struct.pack("<I", mask(google_crc32c.value(header))) + bytes(50)
+
+
+@pytest.mark.parametrize("length", [2**60, 2**64 - 1, 2**63, 2**31 - 1, 2**27])
+@pytest.mark.parametrize("packed", [False, True])
+def test_a_record_that_claims_to_be_huge(length, packed, tmp_path):
+    path = tmp_path / ("records.gz" if packed else "records")
+    content = framed(b"good") + record_of(length)
+    path.write_bytes(gzip.compress(content) if packed else content)
+    message = refusal(record_index.read, [str(path)])
+    assert f"record 2: {'the file is truncated' if length == 2**27 else 'claims to have'}" in message
+
+
+# Weights
+
+
+@pytest.mark.parametrize("length", [2**60, 2**64 - 1, 2**31])
+def test_a_safetensors_header_that_claims_to_be_huge(length, tmp_path):
+    folder = make_folder(tmp_path)
+    path = tmp_path / "model.safetensors"
+    path.write_bytes(length.to_bytes(8, "little") + path.read_bytes()[8:])
+    assert "is cut off or no safetensors file" in refusal(sources.open_weights, folder)
+    with path.open("r+b") as stream:  # the file is as large as it says, most of it a hole
+        stream.truncate(2**33)
+    assert "is cut off or no safetensors file" in refusal(sources.open_weights, folder)
+
+
+def test_tensors_that_claim_to_be_huge(tmp_path):
+    folder = make_folder(tmp_path)
+    for shape, places in (([2**60], [0, 2**62]), ([0, 2**62], [0, 0]), ([1] * 10**5, [0, 4])):
+        header = json.dumps({"a": {"dtype": "F32", "shape": shape, "data_offsets": places}}).encode()
+        (tmp_path / "model.safetensors").write_bytes(len(header).to_bytes(8, "little") + header + bytes(4))
+        refusal(lambda: sources.open_weights(folder).get("a"))
+
+
+def test_an_index_whose_names_take_gigabytes(tmp_path):
+    """Each name shares all of the one before: a megabyte states 30 GB."""
+    blocks = bytearray()
+    for place in range(250_000):
+        blocks += sstable.varint(place) + b"\x01\x00a"
+    table = bytearray(blocks + bytes(4))
+    handle = sstable.varint(0) + sstable.varint(len(table))
+    table += b"\0" + struct.pack("<I", mask(google_crc32c.value(bytes(table) + b"\0")))
+    footer = sstable._append_block(table, []) + sstable._append_block(table, [(b"\xff", handle)])
+    whole = bytes(table) + footer.ljust(40, b"\0") + struct.pack("<Q", 0xDB4775248B80FB57)
+    (tmp_path / "model.ckpt.index").write_bytes(whole)
+    assert "an entry of a block makes no sense" in refusal(sources.open_weights, str(tmp_path))
+
+
+def test_an_index_that_names_one_block_ten_thousand_times(tmp_path):
+    table = bytearray()
+    handle = sstable._append_block(table, [(f"{number:05}".encode(), b"") for number in range(20_000)])
+    footer = sstable._append_block(table, [])
+    footer += sstable._append_block(table, [(f"{number:05}".encode(), handle) for number in range(10_000)])
+    whole = bytes(table) + footer.ljust(40, b"\0") + struct.pack("<Q", 0xDB4775248B80FB57)
+    (tmp_path / "model.ckpt.index").write_bytes(whole)
+    assert "begins within another one" in refusal(sources.open_weights, str(tmp_path))
+
+
+def test_an_archive_of_keras_that_unfolds(tmp_path):
+    path = tmp_path / "model.keras"
+    for big in ("config.json", "model.weights.h5"):
+        with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
+            for name in ("metadata.json", "config.json", "model.weights.h5"):
+                with archive.open(name, "w") as part:
+                    for _ in range(60 if name == big else 1):
+                        part.write(bytes(MEGABYTE) if name == big else b"{}")
+        assert "it is not safe to unpack" in refusal(sources.open_weights, str(path))
+
+
+def test_a_pickle_that_would_run_code(tmp_path):
+    class Evil:
+        def __reduce__(self):
+            return exec, (f"open({str(tmp_path / 'ran')!r}, 'w')",)
+
+    import pickle
+
+    arrays = {"0": next(iter(tensors_of("BertModel").values()))}
+    write_json(tmp_path / "config.json", CONFIG)
+    for content in (
+        pickle.dumps(Evil()),
+        pickle.dumps({"a": Evil()}, 2),
+        zip_bytes(pickle.dumps({"a": Evil()}, 2), {}),
+        both_formats({"a": tensor("0", arrays["0"])}, arrays)["legacy"].replace(program(1001), pickle.dumps(Evil(), 2)),
+    ):
+        (tmp_path / "pytorch_model.bin").write_bytes(content)
+        refusal(sources.open_weights, str(tmp_path))
+    stream = io.BytesIO()
+    with zipfile.ZipFile(stream, "w") as archive:  # as numpy.savez does it
+        archive.writestr(
+            "a.npy", b"\x93NUMPY\x01\x00v\x00{'descr': '|O', 'fortran_order': False, 'shape': (1,)}" + b"\n"
+        )
+    for name in ("pytorch_model.bin", "weights.npz"):
+        (tmp_path / name).write_bytes(stream.getvalue())
+        refusal(sources.open_weights, str(tmp_path / name))
+    assert not (tmp_path / "ran").exists()
+
+
+# Text
+
+
+@pytest.mark.parametrize("megabytes", [10, pytest.param(100, marks=SOAK)])
+def test_a_line_without_an_end(megabytes, tmp_path):
+    """As a vocabulary, as a table, as words: one line."""
+    path = tmp_path / "train.tsv"
+    path.write_bytes(b"word " * (megabytes * MEGABYTE // 5))
+    layout = TsvLayout(text_a="text", label="answer")
+    for call, *arguments in (
+        (vocabulary_checks.load_tokenizer, str(path), True),
+        (classification.get_processor("tsv", tsv=layout).get_train_examples, str(tmp_path)),
+        (ner.read_conll, str(path), 0, -1),
+        (squad.read_squad_examples, str(path), False),
+    ):
+        message = refusal(call, *arguments, megabytes=megabytes * 30)
+        assert len(message) < 2000, call
+
+
+@pytest.mark.parametrize("entries", [2 * 10**5, pytest.param(10**7, marks=SOAK)])
+def test_a_vocabulary_of_millions(entries, tmp_path):
+    path = tmp_path / "vocab.txt"
+    with path.open("w") as stream:
+        stream.writelines(f"{word}\n" for word in toy_data.VOCAB)
+        stream.writelines(f"w{number}\n" for number in range(entries))
+    with bounded(max(100, entries // 4000), seconds=60):
+        if entries == 10**7:
+            assert "more than 10000000 entries" in message_of(tokenization.load_vocab, str(path))
+        else:
+            assert len(tokenization.load_vocab(str(path))) == len(toy_data.VOCAB) + entries
