@@ -45,7 +45,7 @@ setuptools.setup(
     ],
     extras_require={
         "test": [
-            *("pytest", "pytest-xdist", "ruff", "grpcio", "tensorflow-serving-api", "pyyaml", "safetensors"),
+            *("pytest", "pytest-xdist", "ruff", "grpcio", "tensorflow-serving-api", "pyyaml", "safetensors", "hypothesis"),
             "sentencex>=1.0.32",
         ],
         "sentences": ["sentencex>=1.0.32"],  # create_pretraining_data.py --input_format=text and jsonl

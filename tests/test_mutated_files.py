@@ -165,7 +165,7 @@ READERS = {
 }
 
 
-@lengths(40, 2000)
+@lengths(25, 2000)
 @pytest.mark.parametrize("name", READERS)
 def test_a_text_is_read_or_refused(name, examples, tmp_path):
     reader = READERS[name]
@@ -215,7 +215,7 @@ def _read_to_the_end(path: str, kind: records.RecordKind) -> None:
     assert count == record_index.read([path]).total
 
 
-@lengths(12, 300)
+@lengths(6, 300)
 @pytest.mark.parametrize("name", ROWS)
 def test_records_are_read_or_refused(name, examples, tmp_path):
     kind, row = ROWS[name]
@@ -228,7 +228,7 @@ def test_records_are_read_or_refused(name, examples, tmp_path):
     refuses_or_reads(damaged_records(records.encode(kind, row)), read, examples)
 
 
-@lengths(40, 2000)
+@lengths(25, 2000)
 @pytest.mark.parametrize("name", ROWS)
 def test_records_are_inspected_or_refused(name, examples, tmp_path):
     """The other two readers of records, which need no TensorFlow."""

@@ -183,6 +183,8 @@ def check_writable(folder: str, what: str) -> None:
     if is_remote(folder):
         return  # a check would load TensorFlow; writing the first file reports the error
     place = nearest_folder(folder)
+    if (number := _fault_in_name(folder)) is not None:
+        raise UserError(f"{what}: cannot be written: cannot make the folder {folder}: {_sentence(number, place)}")
     if not os.path.isdir(place):
         raise UserError(f"{what}: cannot be written: cannot make the folder {folder}: {place} is a file")
     try:
@@ -191,6 +193,15 @@ def check_writable(folder: str, what: str) -> None:
             probe.flush()
     except OSError as error:
         raise UserError(f"{what}: cannot be written: {_sentence(error.errno or 0, place)}") from error
+
+
+def _fault_in_name(path: str) -> int | None:
+    """The system's number of what is wrong with a name, wherever the path may lead: it is too long, for example."""
+    try:
+        os.lstat(path)
+    except OSError as error:
+        return None if error.errno in (errno.ENOENT, errno.ENOTDIR) else error.errno
+    return None
 
 
 def check_space(path: str, least: int, what: str, wanted: int = 0) -> None:

@@ -102,7 +102,7 @@ def check(inputs: Iterable[Input], outputs: Iterable[Output]) -> None:
         if identity(output.value) in written:
             raise UserError(f"{what}: is named twice; give it a name of its own")
         written.add(identity(output.value))
-        if not _is_device(output.value):
+        if output.names is not None or not _is_device(output.value):
             folder = output.value if output.names is not None else os.path.dirname(output.value) or "."
             environment.check_writable(folder, what)
 

@@ -10,6 +10,7 @@ import contextlib
 from collections.abc import Iterator
 from typing import BinaryIO, Protocol
 
+from bert_tf2.support import environment
 from bert_tf2.support.errors import UserError
 from bert_tf2.support.quiet import load_tensorflow
 
@@ -78,7 +79,12 @@ class TensorFlowFiles:
     def open(self, path: str, mode: str) -> BinaryIO:
         class RemoteFile(_gfile().GFile):
             def write(self, content) -> None:
-                super().write(bytes(content))  # unlike local files, a GFile does not accept views of arrays
+                with _answering(path, "cannot be written"):
+                    super().write(bytes(content))  # unlike local files, a GFile does not accept views of arrays
+
+            def close(self) -> None:
+                with _answering(path, "cannot be written" if "w" in mode else "cannot be read"):
+                    super().close()  # an object store writes all of the file now
 
         stream = RemoteFile(path, mode)
         if "w" in mode:
@@ -94,10 +100,10 @@ def _gfile():
 
 
 @contextlib.contextmanager
-def _answering(path: str) -> Iterator[None]:
+def _answering(path: str, what: str = "cannot be reached") -> Iterator[None]:
     """Converts the exceptions of a remote file system, for example an unknown scheme, to a UserError."""
     try:
         yield
     except load_tensorflow().errors.OpError as error:
         reason = " ".join(str(error.message).split())
-        raise UserError(f"{path}: cannot be reached: {reason}") from error
+        raise UserError(f"{environment.final_name(path)}: {what}: {reason}") from error

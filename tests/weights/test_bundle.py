@@ -10,7 +10,7 @@ import tensorflow as tf
 from refused import message_of
 
 from bert_tf2.support.errors import UserError
-from bert_tf2.weights import bundle
+from bert_tf2.weights import bundle, convert
 
 ARRAYS = {
     "a/kernel": np.arange(6, dtype=np.float32).reshape(2, 3),
@@ -180,3 +180,16 @@ def test_names_of_a_tensorflow_1_hub_module(tmp_path):
     source = bundle.Checkpoint(prefix)
     assert source.shapes == {"bert/pooler/dense/bias": [2]}
     np.testing.assert_array_equal(source.get("bert/pooler/dense/bias"), [1, 1])
+
+
+@pytest.mark.parametrize("step", [np.array([1, 2]), np.array(-1), np.array(0.5), np.array(b"7", object)])
+def test_a_step_that_is_none(step, tmp_path):
+    bundle.save(str(tmp_path / "x"), {"global_step": step})
+    source = bundle.Checkpoint(str(tmp_path / "x"))
+    with pytest.raises(UserError, match="its global_step is no number of training steps"):
+        assert source.global_step
+
+
+def test_a_name_that_states_a_trillion_layers(tmp_path):
+    bundle.save(str(tmp_path / "x"), {f"bert/encoder/layer_{10**12}/x": np.zeros(2, np.float32)})
+    assert "layer_1000000000000/x" in "".join(convert.listing(str(tmp_path / "x")))
