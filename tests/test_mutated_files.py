@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import gzip
 import json
 import types
@@ -15,10 +16,10 @@ from huggingface_folders import CONFIG
 from hypothesis import strategies as st
 from mutations import damaged, damaged_json, damaged_records, json_bytes, lengths, refuses_or_reads
 
-from bert_tf2 import checkpoint, record_index, records, vocabulary_checks
+from bert_tf2 import checkpoint, export, record_index, records, vocabulary_checks
 from bert_tf2.config import BertConfig, to_huggingface
 from bert_tf2.finetuning import classification, extract_features, ner, squad
-from bert_tf2.finetuning.classification import tasks
+from bert_tf2.finetuning.classification import class_weights, tasks
 from bert_tf2.pretraining import manifest, record_checks, sentences, unmasked
 from bert_tf2.pretraining.options import PretrainingDataOptions
 from bert_tf2.support.errors import UserError
@@ -124,6 +125,16 @@ def _tokenizer(path) -> None:
     provenance._case_stated_in(folder)
 
 
+def _scores(path) -> None:
+    """The file stands for each of the three that squad.evaluate_predictions reads."""
+    dataset = toy_data.squad(3, 1)
+    answers, odds = {f"q{number}": "Oslo" for number in range(3)}, {f"q{number}": 0.5 for number in range(3)}
+    for files in ((str(path), answers, odds), (dataset, str(path), odds), (dataset, answers, str(path))):
+        for version_2 in (False, True):
+            with contextlib.suppress(UserError):
+                json.dumps(squad.evaluate_predictions(*files, version_2_with_negative=version_2))
+
+
 class Reader(NamedTuple):
     """The name of a file, what it may hold, and what reads it, given its path."""
 
@@ -161,6 +172,19 @@ READERS = {
     "corpus": Reader("text.txt", damaged(TEXT), _corpus),
     "corpus_json": Reader("text.jsonl", damaged_json({"text": "one film . A book .", "id": 7}), _corpus),
     "corpus_gzip": Reader("text.gz", damaged(gzip.compress(TEXT, mtime=0)), _corpus),
+    "squad_answers": Reader("squad.json", damaged_json(toy_data.squad(3, 1)), _scores),
+    "squad_predictions": Reader("predictions.json", damaged_json({"q0": "Oslo", "q1": "", "q2": "Lima"}), _scores),
+    "squad_odds": Reader("null_odds.json", damaged_json({"q0": 0.5, "q1": -2.0, "q2": 1e-5}), _scores),
+    "class_weights": Reader(
+        "weights.json",
+        damaged_json({"maybe": 1.0, "no": 2, "yes": 0.5}),
+        lambda path: class_weights.class_weights(str(path), (), LABELS),
+    ),
+    "export": Reader(
+        "model_info.json",
+        damaged_json({"text_signatures": True, "signatures": {"serving_text": {"inputs": {"text": {}}}}}),
+        lambda path: export.load(str(path.parent)),
+    ),
     "features": Reader("text.txt", damaged(TEXT), _features),
 }
 

@@ -25,6 +25,7 @@ from bert_tf2.support import environment, files, gzip_files, outputs
 from bert_tf2.support.errors import UserError
 
 _BLOCK = 1 << 20
+_MOST_SHARDS = 10**6
 
 
 @dataclasses.dataclass(frozen=True)
@@ -172,10 +173,19 @@ def _unpack(name: str, stream: BinaryIO, place: str) -> None:
 
 
 def count_of(total: int, num_shards: int | None, shard_megabytes: float | None) -> int:
-    """The number of shards; `shard_megabytes` is the size of a shard's text in units of 1,000,000 bytes."""
+    """The number of shards; `shard_megabytes` is the size of a shard's text in units of 1,000,000 bytes.
+
+    Raises:
+      UserError: there would be more than anybody can use: each is a row of the manifest and a few files.
+    """
     if num_shards is not None:
-        return num_shards
-    return max(1, -(-total // round(shard_megabytes * 1_000_000)))
+        count, flag, advice = num_shards, f"--num_shards={num_shards}", "give a smaller number"
+    else:
+        count = max(1, -(-total // round(shard_megabytes * 1_000_000)))
+        flag, advice = f"--shard_megabytes={shard_megabytes}", "make the shards larger"
+    if count > _MOST_SHARDS:
+        raise UserError(f"{flag}: {count:,} shards of {total:,} bytes of text; at most {_MOST_SHARDS:,}: {advice}")
+    return count
 
 
 def cut(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import collections
-import math
 from collections.abc import Sequence
 
 from bert_tf2.finetuning.classification.examples import InputExample, labels_of
@@ -12,6 +11,7 @@ from bert_tf2.support.errors import UserError
 from bert_tf2.weights.labels import LabelMap
 
 BALANCED = "balanced"
+_LARGEST = 1e6  # a loss of larger ones overflows; an integer may even be too large for a float
 
 
 def class_weights(wanted: str, examples: Sequence[InputExample], label_map: LabelMap) -> tuple[float, ...]:
@@ -48,6 +48,8 @@ def _read(path: str, labels: Sequence[str]) -> tuple[float, ...]:
         raise UserError(f"{path}: {problem}; a number for each of the labels is needed: {', '.join(labels)}")
     for label in labels:
         value = content[label]
-        if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value < math.inf:
-            raise UserError(f"{path}: the weight of {label!r} is {value!r:.40}; a positive number is needed")
+        if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value <= _LARGEST:
+            raise UserError(
+                f"{path}: the weight of {label!r} is {value!r:.40}; a positive number up to {_LARGEST:g} is needed"
+            )
     return tuple(float(content[label]) for label in labels)
