@@ -10,7 +10,7 @@ import dataclasses
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
-from bert_tf2 import record_index, record_order
+from bert_tf2 import record_framing, record_index, record_order
 from bert_tf2.support import files, gzip_files
 from bert_tf2.support.errors import UserError
 
@@ -215,8 +215,6 @@ def check_first_records(paths: Sequence[str], kind: RecordKind, sizes: Sizes, mu
     some = False
     for path in paths[:_FILES_TO_CHECK]:
         first = next(_raw_records(path), None)
-        if first is None and gzip_files.read_head(path):  # TensorFlow ignores a file of less than 12 bytes
-            raise _no_records([path])
         if first and (fault := _fault(path, *first, kind, sizes)):
             raise fault
         some = some or first is not None
@@ -224,14 +222,9 @@ def check_first_records(paths: Sequence[str], kind: RecordKind, sizes: Sizes, mu
         raise _no_records(paths)  # tf.data would search forever for a first record
 
 
-def _fault(path: str, number: int, data: bytes | str, kind: RecordKind, sizes: Sizes) -> UserError | None:
-    """Returns what is wrong with an item of _raw_records; `number` counts from 1."""
-    if isinstance(data, bytes):
-        problem = _record_problem(data, kind, sizes)
-    elif number == 1 and (found := _kind_problem(path)):
-        return UserError(f"{path}: {found}")
-    else:
-        problem = data
+def _fault(path: str, number: int, data: bytes, kind: RecordKind, sizes: Sizes) -> UserError | None:
+    """Returns what is wrong with an item of _raw_records."""
+    problem = _record_problem(data, kind, sizes)
     return UserError(f"{path}, record {number}: {problem}") if problem else None
 
 
@@ -304,34 +297,38 @@ def find_fault(paths: Sequence[str], kind: RecordKind, sizes: Sizes) -> UserErro
     Used after a failure, because it reads the records one by one in Python.
     """
     total = 0
-    for path in paths:
-        for number, data in _raw_records(path):
-            total += 1
-            if fault := _fault(path, number, data, kind, sizes):
-                return fault
+    try:
+        for path in paths:
+            for number, data in _raw_records(path):
+                total += 1
+                if fault := _fault(path, number, data, kind, sizes):
+                    return fault
+    except UserError as error:
+        return error
     return None if total else _no_records(paths)
 
 
 def _no_records(paths: Sequence[str]) -> UserError:
-    for path in paths:  # TensorFlow treats a file of less than 12 bytes as empty
-        if files.exists(path) and gzip_files.read_head(path):
-            return UserError(f"{path}: {_kind_problem(path) or 'is no TFRecord file, or is cut off; copy it again'}")
     return UserError(f"{', '.join(paths)}: no records in there; was the corpus empty?")
 
 
-def _raw_records(path: str) -> Iterator[tuple[int, bytes | str]]:
-    """Yields the records of a file, numbered from 1; a string instead of bytes is the reason why reading failed."""
-    import tensorflow as tf
+def _raw_records(path: str) -> Iterator[tuple[int, bytes]]:
+    """Yields the records of a file, numbered from 1.
 
+    TensorFlow's reader would end the process at a record that claims more bytes than there is memory.
+
+    Raises:
+      UserError: the file cannot be read or is damaged; names the file and the record.
+    """
     number = 0
     try:
-        for number, record in enumerate(record_order.opened([path]), 1):
-            yield number, record.numpy()
-    except tf.errors.DataLossError as error:
-        what = "truncated" if "truncated" in str(error) else "corrupted"
-        yield number + 1, f"the file is {what} here; make it again or copy it again"
-    except tf.errors.OpError as error:
-        yield number + 1, f"cannot be read ({str(error).splitlines()[0]})"
+        for block in record_framing.read_blocks(path):
+            for number in range(block.first, block.first + len(block)):
+                yield number, block.record(number - block.first)
+    except UserError as error:
+        if not number and (problem := _kind_problem(path)):
+            raise UserError(f"{path}: {problem}") from error
+        raise
 
 
 def _kind_problem(path: str) -> str | None:

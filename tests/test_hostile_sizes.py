@@ -20,7 +20,7 @@ from mutations import SOAK, framed
 from refused import message_of
 from torch_pickles import both_formats, program, tensor, zip_bytes
 
-from bert_tf2 import record_index, tokenization, vocabulary_checks
+from bert_tf2 import record_index, records, tokenization, vocabulary_checks
 from bert_tf2.config import BertConfig
 from bert_tf2.finetuning import classification, ner, squad
 from bert_tf2.finetuning.classification.tasks import TsvLayout
@@ -109,7 +109,12 @@ def test_a_record_that_claims_to_be_huge(length, packed, tmp_path):
     content = framed(b"good") + record_of(length)
     path.write_bytes(gzip.compress(content) if packed else content)
     message = refusal(record_index.read, [str(path)])
-    assert f"record 2: {'the file is truncated' if length == 2**27 else 'claims to have'}" in message
+    problem = "the file is truncated" if length == 2**27 else "claims to have"
+    assert f"record 2: {problem}" in message
+    path.write_bytes(gzip.compress(record_of(length)) if packed else record_of(length))
+    # TensorFlow's reader would end the process.
+    assert f"record 1: {problem}" in refusal(records.read_records, [str(path)], records.PRETRAINING, {}, 2)
+    assert f"record 1: {problem}" in str(records.find_fault([str(path)], records.PRETRAINING, {}))
 
 
 # Weights

@@ -189,7 +189,7 @@ def valid(tmp_path_factory) -> pathlib.Path:
 
 
 # Those of Keras load TensorFlow's model for each that passes the first checks.
-@lengths(15, 1000)
+@lengths(12, 1000)
 @pytest.mark.parametrize("name", FORMATS)
 def test_weights_are_read_or_refused(name, examples, valid, tmp_path):
     kind, folder = FORMATS[name], tmp_path / "it"
