@@ -45,8 +45,8 @@ setuptools.setup(
     ],
     extras_require={
         "test": [
-            *("pytest", "pytest-xdist", "ruff", "grpcio", "tensorflow-serving-api", "pyyaml", "safetensors", "hypothesis"),
-            "sentencex>=1.0.32",
+            *("pytest", "pytest-xdist", "ruff", "grpcio", "tensorflow-serving-api", "pyyaml", "safetensors"),
+            *("sentencex>=1.0.32", "hypothesis"),
         ],
         "sentences": ["sentencex>=1.0.32"],  # create_pretraining_data.py --input_format=text and jsonl
         # create_pretraining_data.py --runner; with [gcp], [aws] or [azure] behind it for files there.
