@@ -2,43 +2,17 @@
 
 import json
 import os
-import re
-import resource
-import shutil
-import subprocess
 
 import numpy as np
 import pytest
 import tensorflow as tf
 from refused import message_of
-from small_models import GOLDEN, MAKERS, SHARED, needs_golden, randomize, small_config, values_of
+from small_checkpoints import DATA, cut, flip, save_model, small_model, state_of
+from small_models import GOLDEN, MAKERS, SHARED, needs_golden, small_config, values_of
 
-from bert_tf2 import checkpoint, heads, modeling, optimization
-from bert_tf2.checkpoint import CheckpointFolder
+from bert_tf2 import checkpoint, heads, modeling
 from bert_tf2.config import BertConfig
-from bert_tf2.support import files
-from bert_tf2.support.errors import UserError
 from bert_tf2.weights import bundle, names
-
-DATA = ".data-00000-of-00001"
-
-
-def small_model(kind="pretraining", seed=0, **changes):
-    model = MAKERS[kind](small_config(**changes))
-    randomize(model, seed)
-    return model
-
-
-def state_of(model) -> dict[str, tf.Variable]:
-    slots = optimization.AdamWeightDecayOptimizer(checkpoint.trained_variables(model)).slots
-    return {**checkpoint.tf1_variables(model), **slots}
-
-
-def save_model(folder, model, step=7) -> str:
-    prefix = str(folder / f"model.ckpt-{step}")
-    checkpoint.save(prefix, state_of(model), step)
-    return prefix
-
 
 # Names, shapes and types.
 
@@ -301,17 +275,6 @@ def test_a_prefix_that_does_not_exist(tmp_path):
     assert "no such checkpoint" in message_of(checkpoint.Checkpoint, str(tmp_path / "gone" / "model.ckpt"))
 
 
-def cut(path, share):
-    data = path.read_bytes()
-    path.write_bytes(data[: int(len(data) * share)])
-
-
-def flip(path, share):
-    data = bytearray(path.read_bytes())
-    data[int(len(data) * share)] ^= 0xFF
-    path.write_bytes(bytes(data))
-
-
 @pytest.mark.parametrize(
     ("ending", "damage"),
     [
@@ -334,166 +297,3 @@ def test_a_damaged_checkpoint(tmp_path, ending, damage):
         message = message_of(call)
         assert message.startswith(prefix)
         assert "the checkpoint is damaged or incomplete" in message
-
-
-# The folder of a run.
-
-
-def test_the_oldest_are_deleted_and_the_state_file_lists_the_rest(tmp_path):
-    folder, variables = CheckpointFolder(str(tmp_path), keep_checkpoint_max=3), {"v": tf.Variable([1.0])}
-    (tmp_path / "model.ckpt-0.meta").touch()  # as the reference leaves next to a checkpoint
-    (tmp_path / "model.ckpt-10.index.note").touch()
-    for step in (0, 5, 10, 15, 20):
-        folder.save(variables, step)
-    assert (tmp_path / "checkpoint").read_text() == (
-        'model_checkpoint_path: "model.ckpt-20"\n'
-        'all_model_checkpoint_paths: "model.ckpt-10"\n'
-        'all_model_checkpoint_paths: "model.ckpt-15"\n'
-        'all_model_checkpoint_paths: "model.ckpt-20"\n'
-    )
-    kept = {f"model.ckpt-{step}{ending}" for step in (10, 15, 20) for ending in (DATA, ".index")}
-    assert set(os.listdir(tmp_path)) == {*kept, "checkpoint", "model.ckpt-10.index.note"}
-    assert tf.train.latest_checkpoint(str(tmp_path)) == f"{tmp_path}/model.ckpt-20"  # TensorFlow understands it
-    assert checkpoint.latest_checkpoint(str(tmp_path)) == f"{tmp_path}/model.ckpt-20"
-
-
-def test_a_path_with_a_scheme(tmp_path):
-    """Like gs:// and hdfs://, through TensorFlow's file systems."""
-    folder = f"file://{tmp_path}/out"
-    CheckpointFolder(folder, keep_checkpoint_max=1).save({"v": tf.Variable([1.0, 2.0])}, 4)
-    CheckpointFolder(folder, keep_checkpoint_max=1).save({"v": tf.Variable([3.0, 4.0])}, 5)
-    latest = checkpoint.latest_checkpoint(folder)
-    assert latest == f"{folder}/model.ckpt-5" and checkpoint.Checkpoint(latest).get("v").tolist() == [3.0, 4.0]
-    assert not (tmp_path / "out" / "model.ckpt-4.index").exists()
-
-
-def test_saving_a_step_again_lists_it_once(tmp_path):
-    folder, variable = CheckpointFolder(str(tmp_path), keep_checkpoint_max=2), tf.Variable([1.0])
-    folder.save({"v": variable}, 5)
-    variable.assign([2.0])
-    folder.save({"v": variable}, 5)
-    assert (tmp_path / "checkpoint").read_text().count("all_model_checkpoint_paths") == 1
-    assert checkpoint.Checkpoint(str(tmp_path)).get("v") == [2.0]
-
-
-def test_a_run_that_goes_on_keeps_counting(tmp_path):
-    variables = {"v": tf.Variable([1.0])}
-    for step in (1, 2, 3):
-        CheckpointFolder(str(tmp_path), keep_checkpoint_max=2).save(variables, step)
-    assert not (tmp_path / "model.ckpt-1.index").exists()
-    assert (tmp_path / "model.ckpt-2.index").exists()
-
-
-def test_no_state_file_means_no_checkpoint(tmp_path):
-    (tmp_path / "bert_model.ckpt.index").touch()  # a released model, not a training's checkpoint
-    assert checkpoint.latest_checkpoint(str(tmp_path)) is None
-    assert checkpoint.latest_checkpoint(str(tmp_path / "none")) is None
-
-
-# Damage to the newest checkpoint, or to the file that names it -> the beginning of the message.
-LOST = {
-    "data-flipped": (lambda folder: flip(folder / f"model.ckpt-30{DATA}", 0.5), "{}/model.ckpt-30: the tensor"),
-    "data-gone": (lambda folder: (folder / f"model.ckpt-30{DATA}").unlink(), f"{{}}/model.ckpt-30{DATA}: no such file"),
-    "index-cut": (lambda folder: cut(folder / "model.ckpt-30.index", 0.5), "{}/model.ckpt-30: cannot be read"),
-    "index-gone": (
-        lambda folder: (folder / "model.ckpt-30.index").unlink(),
-        "{0}/checkpoint: names the checkpoint model.ckpt-30, but {0}/model.ckpt-30.index is missing",
-    ),
-    "state-gone": (lambda folder: (folder / "checkpoint").unlink(), "{}/checkpoint: no such file, although"),
-    "state-rubbish": (lambda folder: (folder / "checkpoint").write_text("x"), "{}/checkpoint: names no model_"),
-}
-
-
-@pytest.fixture(scope="module")
-def training_folder(tmp_path_factory):
-    """Three checkpoints of a training, the second of which has damage that a quick check does not find."""
-    path = tmp_path_factory.mktemp("training")
-    folder, variables = CheckpointFolder(str(path)), {"v": tf.Variable([1.0] * 100)}
-    for step in (5, 20, 30):
-        folder.save(variables, step)
-    flip(path / f"model.ckpt-20{DATA}", 0.5)
-    return path
-
-
-@pytest.mark.parametrize("case", LOST)
-def test_the_newest_intact_checkpoint_is_named_and_its_command_continues_there(training_folder, tmp_path, case):
-    """If 30 is lost, 5 is the newest: 20 is damaged too. Steps are compared as numbers, not as strings."""
-    damage, beginning = LOST[case]
-    folder = tmp_path / "out"
-    shutil.copytree(training_folder, folder)
-    damage(folder)
-
-    def resume():
-        variables = {"v": tf.Variable([0.0] * 100)}
-        return checkpoint.restore(checkpoint.latest_checkpoint(str(folder)), variables)
-
-    message = message_of(resume)
-    assert message.startswith(beginning.format(folder))
-    step = 30 if case.startswith("state") else 5
-    assert f"the newest intact checkpoint there is {folder}/model.ckpt-{step}. To continue from it, run" in message
-    command = re.search("run (echo .*) and give the same command again", message)[1]
-    subprocess.run(command, shell=True, check=True)
-    assert resume() == step
-
-
-@pytest.mark.parametrize("case", LOST)
-def test_a_training_continues_from_the_newest_intact_checkpoint(training_folder, tmp_path, case, log_lines):
-    folder = tmp_path / "out"
-    shutil.copytree(training_folder, folder)
-    LOST[case][0](folder)
-    if not (folder / "checkpoint").exists():  # someone removed it: to start afresh?
-        checkpoint.recover(str(folder))
-        assert not (folder / "checkpoint").exists()
-        return
-    before = sorted(path.name for path in folder.iterdir())
-    checkpoint.recover(str(folder))
-    step = 30 if case.startswith("state") else 5
-    assert checkpoint.latest_checkpoint(str(folder)) == f"{folder}/model.ckpt-{step}"
-    assert f"Continuing from the one before, {folder}/model.ckpt-{step}" in log_lines[-1]
-    assert sorted(path.name for path in folder.iterdir()) == before  # what is damaged may help someone
-
-
-def test_an_intact_checkpoint_is_not_touched(training_folder, tmp_path, log_lines):
-    folder = tmp_path / "out"
-    shutil.copytree(training_folder, folder)
-    before = (folder / "checkpoint").read_bytes()
-    checkpoint.recover(str(folder))
-    checkpoint.recover(str(tmp_path))
-    assert (folder / "checkpoint").read_bytes() == before and not log_lines
-
-
-def test_nothing_intact_is_left(tmp_path):
-    (tmp_path / "checkpoint").write_text('model_checkpoint_path: "model.ckpt-9"\n')
-    message = message_of(checkpoint.latest_checkpoint, str(tmp_path))
-    assert message.startswith(f"{tmp_path}/checkpoint: names the checkpoint model.ckpt-9, but ")
-    assert "no intact checkpoint is left" in message and "remove" not in message
-
-
-def test_a_folder_that_was_moved(tmp_path):
-    save_model(tmp_path, small_model())
-    (tmp_path / "checkpoint").write_text('model_checkpoint_path: "/where/it/was/model.ckpt-7"\n')
-    assert checkpoint.latest_checkpoint(str(tmp_path)) == f"{tmp_path}/model.ckpt-7"
-
-
-def test_nothing_half_written_when_the_disk_is_full(tmp_path):
-    folder, variables = CheckpointFolder(str(tmp_path)), {"v": tf.Variable(tf.zeros([100_000]))}
-    folder.save({"v": tf.Variable([1.0])}, 1)
-    before = {name: (tmp_path / name).read_bytes() for name in os.listdir(tmp_path)}
-    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (50_000, limits[1]))  # writing more fails, as on a full disk
-    try:
-        message = message_of(folder.save, variables, 2)
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
-    assert message.startswith(f"{tmp_path}/model.ckpt-2.data-00000-of-00001 and 1 more: cannot be written: File")
-    assert {name: (tmp_path / name).read_bytes() for name in os.listdir(tmp_path)} == before
-
-
-def test_nothing_half_written_when_renaming_fails(tmp_path, monkeypatch):
-    def refuse(source, target):
-        raise PermissionError(13, "Permission denied")
-
-    monkeypatch.setattr(files, "rename", refuse)
-    with pytest.raises((UserError, OSError)):
-        CheckpointFolder(str(tmp_path)).save({"v": tf.Variable([1.0])}, 1)
-    assert os.listdir(tmp_path) == []

@@ -102,7 +102,7 @@ class Trainer:
                 self._variables, bias_correction=options.adam_bias_correction, fused=can_compile(strategy)
             )
             self._loss_scale = LossScale() if options.precision == "float16" else None
-        self._saver = Saver(options.output_dir, options.keep_checkpoint_max)
+        self._saver = Saver(options.output_dir, options.keep_checkpoint_max, options.keep_checkpoint_every_n_hours)
         self.global_step = 0
         self.examples = 0
         self._before: state.TrainingState | None = None

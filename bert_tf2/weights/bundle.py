@@ -320,9 +320,11 @@ def recover(output_dir: str) -> None:
 class CheckpointFolder:
     """The checkpoints `model.ckpt-STEP` of one training run. Saving a new one deletes the oldest."""
 
-    def __init__(self, output_dir: str, keep_checkpoint_max: int = 5):
+    def __init__(self, output_dir: str, keep_checkpoint_max: int = 5, keep_checkpoint_every_n_hours: float = 0.0):
+        """`keep_checkpoint_every_n_hours`: of those to be deleted, keeps one for so many hours; 0 keeps none."""
         self._output_dir = output_dir
         self._keep = keep_checkpoint_max
+        self._seconds = keep_checkpoint_every_n_hours * 3600.0
 
     def prefix(self, global_step: int) -> str:
         """The path of the checkpoint of a step, without the endings of its files."""
@@ -334,7 +336,8 @@ class CheckpointFolder:
         name = os.path.basename(prefix)
         save(prefix, variables, global_step)
         for old in self.set_newest(name):
-            self._delete(old)
+            if not self._stays(old):
+                self._delete(old)
         logging.info("Saved %s", prefix)
         return prefix
 
@@ -355,6 +358,21 @@ class CheckpointFolder:
         path = os.path.join(self._output_dir, _STATE_FILE)
         text = files.read_text(path, drop_bom=True) if files.exists(path) else ""
         return re.findall(r'^all_model_checkpoint_paths: "(.*)"$', text, re.MULTILINE)
+
+    def _stays(self, name: str) -> bool:
+        """Whether to keep a checkpoint that the file `checkpoint` does not list any more.
+
+        Their times are those of their files, so that a training that continues goes on with the same clock.
+        """
+        path = os.path.join(self._output_dir, os.path.basename(name))
+        written = files.modified(f"{path}.index")
+        if not self._seconds or path == self.prefix(0) or written is None:
+            return False
+        found = (re.fullmatch(r"model\.ckpt-[1-9]\d*\.index", file) for file in files.list_directory(self._output_dir))
+        others = (os.path.join(self._output_dir, match[0]) for match in found if match)
+        kept = (files.modified(other) for other in others if other != f"{path}.index")
+        before = [moment for moment in kept if moment is not None and moment <= written]
+        return written - max(before, default=-math.inf) >= self._seconds
 
     def _delete(self, name: str) -> None:
         for file in _files_of(os.path.join(self._output_dir, os.path.basename(name))):
