@@ -1,0 +1,99 @@
+"""A TPU as far as it can be tried without one: its resolver is mocked, and its strategy computes on the CPU."""
+
+from __future__ import annotations
+
+import dataclasses
+import types
+
+import pytest
+import tensorflow as tf
+import toy_data
+from refused import message_of
+
+from bert_tf2 import heads
+from bert_tf2.finetuning.classification import run as classification
+from bert_tf2.finetuning.classification.options import ClassifierOptions
+from bert_tf2.training import devices, memory
+from bert_tf2.training.options import DeviceOptions
+
+LENGTH = 32
+
+
+class OnCpu(tf.distribute.OneDeviceStrategy):
+    """In place of TPUStrategy."""
+
+    def __init__(self, resolver):
+        super().__init__("/cpu:0")
+        self.resolver = resolver
+
+
+@pytest.fixture
+def calls(monkeypatch) -> list[tuple]:
+    """What was asked of the system of a TPU, in order."""
+    made: list[tuple] = []
+
+    class Resolver:
+        def __init__(self, tpu, zone, project):
+            made.append(("resolve", tpu, zone, project))
+
+        def master(self) -> str:
+            return "local"
+
+    monkeypatch.setattr(tf.distribute.cluster_resolver, "TPUClusterResolver", Resolver)
+    monkeypatch.setattr(tf.config, "experimental_connect_to_cluster", lambda resolver: made.append(("connect",)))
+    experimental = types.SimpleNamespace(initialize_tpu_system=lambda resolver: made.append(("initialize",)))
+    monkeypatch.setattr(tf, "tpu", types.SimpleNamespace(experimental=experimental))
+    monkeypatch.setattr(tf.distribute, "TPUStrategy", OnCpu)
+    return made
+
+
+@pytest.mark.parametrize("how", [{"use_tpu": True}, {"distribution_strategy": "tpu"}])
+def test_the_flags_reach_the_resolver(calls, how, log_lines):
+    options = DeviceOptions(tpu_name="mine", tpu_zone="zone", gcp_project="project", num_tpu_cores=1, **how)
+    strategy = devices.create_strategy(options)
+    assert calls == [("resolve", "mine", "zone", "project"), ("connect",), ("initialize",)]
+    assert isinstance(strategy, OnCpu) and devices.computes_on(strategy) == "TPU"
+    assert "Computing on 1 TPU cores, precision float32" in log_lines
+    calls.clear()
+    devices.create_strategy(DeviceOptions(master="grpc", num_tpu_cores=1, **how))
+    assert calls[0] == ("resolve", "grpc", None, None)
+
+
+def test_another_number_of_cores_is_refused(calls):
+    message = message_of(devices.create_strategy, DeviceOptions(use_tpu=True))
+    assert message == "--num_tpu_cores=8, but this TPU has 1 cores"
+
+
+def test_nothing_depends_on_shapes_that_are_not_known(calls, log_lines):
+    strategy = devices.create_strategy(DeviceOptions(use_tpu=True, num_tpu_cores=1))
+    assert devices.way_to_unpad("auto", strategy, hidden_size=768) == "none"
+    assert "a TPU's program has fixed shapes" in message_of(devices.way_to_unpad, "groups", strategy, 768)
+    assert not devices.can_compile(strategy)  # XLA compiles the program as a whole, not parts of it
+    assert not devices.compiles_whole_step(strategy)
+    assert "--xla has no effect: a TPU's program is always compiled" in log_lines
+
+
+def test_a_fine_tuning_has_the_same_shapes_in_every_batch(calls, tmp_path, monkeypatch):
+    shapes: dict[bool, set] = {True: set(), False: set()}
+    original = heads.ClassifierModel.loss_terms
+
+    def loss_terms(model, batch, **how):
+        shapes[on_tpu].add(tuple(sorted((name, tuple(values.shape)) for name, values in batch.items())))
+        assert model.bert.unpad == "none" or not on_tpu
+        return original(model, batch, **how)
+
+    monkeypatch.setattr(heads.ClassifierModel, "loss_terms", loss_terms)
+    monkeypatch.setattr(memory, "check", lambda *arguments: None)
+    model = toy_data.write_model(tmp_path)
+    toy_data.write_tsv_task(tmp_path / "tables", 64)
+    options = ClassifierOptions(
+        **model, **toy_data.TSV_COLUMNS, data_dir=f"{tmp_path}/tables", task_name="tsv", output_dir=f"{tmp_path}/cpu",
+        max_seq_length=LENGTH, train_batch_size=16, num_train_epochs=1.0, do_train=True, num_tpu_cores=1,
+    )  # fmt: skip
+    for on_tpu in (True, False):
+        changes = {"use_tpu": True, "output_dir": f"{tmp_path}/tpu"} if on_tpu else {}
+        classification.run(dataclasses.replace(options, **changes))
+    (only,) = shapes[True]
+    assert {shape for _, shape in only} == {(16,), (16, LENGTH)}
+    assert any(None in shape for some in shapes[False] for _, shape in some)  # or this test would see nothing
+    assert (tmp_path / "tpu" / "model.ckpt-4.index").exists()
