@@ -52,13 +52,15 @@ def join(options: TrainingOptions) -> Team:
     may change.
 
     Raises:
-      UserError: see workers_of, and workers.connect.
+      UserError: see workers_of, and workers.connect; or a worker was started with other flags.
     """
     cluster = workers_of(options) if options.do_train else None
     if cluster is None:
         return ALONE
     _configure(options, tf.config.list_physical_devices("GPU"))
-    return workers.connect(cluster)
+    team = workers.connect(cluster)
+    team.check_options(options)
+    return team
 
 
 def create_strategy(

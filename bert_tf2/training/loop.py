@@ -16,9 +16,7 @@ two are the same.) Keras' `fit` clips before it sums and divides by each replica
 from __future__ import annotations
 
 import functools
-import json
 import math
-import zlib
 from collections.abc import Callable, Sequence
 
 import tensorflow as tf
@@ -235,21 +233,12 @@ class Trainer:
         return self.global_step
 
     def _check_team(self, records: str | None, evaluated: int) -> None:
-        """Raises UserError if the workers would not train the same."""
-        team, now = self._team, state.current(self._options, self.examples, records)
-        if not team.several:
-            return
-        team.check_same(
-            "{chief} and {other} do not continue at the same step: --output_dir must be a folder that all workers see",
-            self.global_step,
+        """Raises UserError if the workers would not train the same, though their flags are."""
+        self._team.check_same(
+            [self.global_step, self.examples, evaluated],
+            "do not continue from the same checkpoint; --output_dir must be a folder that all workers see",
         )
-        # After that, what differs is not what they found, but how they were started.
-        text = json.dumps([now.examples, now.settings, evaluated, self._options.save_checkpoints_steps], sort_keys=True)
-        team.check_same(
-            "{chief} and {other} were started with other flags, or read other records; start all workers with the same"
-            " command",
-            zlib.crc32(text.encode()),
-        )
+        self._team.check_same(records, "read other records; all workers need the same files")
 
     def _ends(self, evaluate: Callable[[int], bool]) -> bool:
         """Evaluates, and tells all workers whether the training ends with that."""

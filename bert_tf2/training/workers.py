@@ -18,6 +18,7 @@ import json
 import os
 import re
 import threading
+import zlib
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple, TypeVar
 
@@ -25,7 +26,9 @@ import tensorflow as tf
 from absl import logging
 
 from bert_tf2.record_order import Share
+from bert_tf2.support import settings
 from bert_tf2.support.errors import UserError, and_more
+from bert_tf2.support.settings import Options
 from bert_tf2.training import rendezvous
 
 VARIABLE = "TF_CONFIG"
@@ -198,12 +201,25 @@ class Team:
         """Returns when all workers have called this. Raises UserError as `gather` does."""
         self.gather(0)
 
-    def check_same(self, what: str, number: int) -> None:
-        """Raises UserError, on every worker, if the numbers of the workers differ; `what` says what they mean."""
-        found = self.gather(number)
+    def check_same(self, value: object, what: str) -> None:
+        """Raises UserError, on every worker, if they have other values.
+
+        Args:
+          value: what JSON can hold.
+          what: what another value means and what to do, after the names of two workers.
+        """
+        found = self.gather(zlib.crc32(json.dumps(value, sort_keys=True).encode()))
         if len({*found}) > 1:
-            other = next(index for index, value in enumerate(found) if value != found[0])
-            raise UserError(f"{what.format(chief=self.name(0), other=self.name(other))}")
+            other = next(index for index, checksum in enumerate(found) if checksum != found[0])
+            raise UserError(f"{self.name(0)} and {self.name(other)} {what}")
+
+    def check_options(self, options: Options) -> None:
+        """Raises UserError, on every worker, if they were started with other flags; paths may differ."""
+        stated = settings.settings_of(type(options)).items()
+        values = {name: getattr(options, name) for name, (how, *_) in stated if not how.reads and how.writes is None}
+        same = self.gather(zlib.crc32(json.dumps(values, sort_keys=True).encode()))
+        for name in values if len({*same}) > 1 else ():
+            self.check_same(values[name], f"have other values of --{name}; start all workers with the same command")
 
     @contextlib.contextmanager
     def watched(self) -> Iterator[None]:

@@ -98,7 +98,7 @@ def test_the_strategy_decides_whether_tf_config_counts(monkeypatch):
 def test_a_process_that_is_alone_agrees_with_itself():
     assert ALONE.gather(7) == [7] and ALONE.chiefs(3) == 3 and ALONE.share is None and ALONE.is_chief
     ALONE.wait()
-    ALONE.check_same("never", 1)
+    ALONE.check_same(1, "never")
 
 
 @pytest.mark.parametrize("batch_size", [6, 7, 11])
@@ -196,5 +196,6 @@ def test_workers_with_other_flags_are_refused(command, tmp_path):
         assert team.wait() == [1, 1]
         for index in range(2):
             last = team.log(index).strip().splitlines()[-1]
-            assert "were started with other flags, or read other records" in last and "worker 1 (localhost:" in last
+            assert "have other values of --random_seed; start all workers with the same command" in last
+            assert "error: worker 0 (localhost:" in last and "and worker 1 (localhost:" in last
     assert not list((tmp_path / "out").glob("model.ckpt-*"))
