@@ -125,7 +125,7 @@ class Best:
             self._seen = {"measure": name, "value": value, "step": step, "last_step": step, "evaluations_since": 0}
             folder = checkpoint.CheckpointFolder(self.folder, keep_checkpoint_max=1)
             folder.save(checkpoint.tf1_variables(model), step)
-        else:
+        elif step > self._seen["last_step"]:  # otherwise it was counted, before a damaged checkpoint was given up
             self._seen["last_step"] = step
             self._seen["evaluations_since"] += 1
         # JSON has no infinity, the value while no evaluation has given a number.

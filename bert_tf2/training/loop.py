@@ -208,7 +208,7 @@ class Trainer:
             while self.global_step < options.num_train_steps:
                 next_stop = min(save.next, look.next, profile.next_stop(self.global_step))
                 count = team.chiefs(watch.steps_until_next_look(self.global_step, next_stop))
-                with team.watched(), explained(explain), profile.step(self.global_step):
+                with team.watched(watch.longest(count)), explained(explain), profile.step(self.global_step):
                     sums, *bad = steps(iterator, tf.constant(self.global_step, tf.int64), tf.constant(count))
                 bad = self._check_finite(*map(int, bad), where)
                 self.global_step += count

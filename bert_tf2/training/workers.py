@@ -26,7 +26,7 @@ import tensorflow as tf
 from absl import logging
 
 from bert_tf2.record_order import Share
-from bert_tf2.support import settings
+from bert_tf2.support import process, settings
 from bert_tf2.support.errors import UserError, and_more
 from bert_tf2.support.settings import Options
 from bert_tf2.training import rendezvous
@@ -222,14 +222,26 @@ class Team:
             self.check_same(values[name], f"have other values of --{name}; start all workers with the same command")
 
     @contextlib.contextmanager
-    def watched(self) -> Iterator[None]:
-        """Converts the failure of an operation of all workers into a UserError that names the worker."""
+    def watched(self, seconds: float | None = None) -> Iterator[None]:
+        """Converts the failure of an operation of all workers into a UserError that names the worker.
+
+        Args:
+          seconds: the time after which the process ends in any case; None for no limit. A worker that answers, but
+            waits for a file system that does not, can only be noticed in this way.
+        """
+        limit = self.several and seconds is not None
+        timer = threading.Timer(seconds if limit else 0.0, lambda: process.leave(1, _STUCK.format(seconds)))
+        timer.daemon = True
         try:
+            if limit:
+                timer.start()
             yield
         except _LOST as error:
             if self.strategy is None:
                 raise
             raise UserError(self._loss(str(error))) from error
+        finally:
+            timer.cancel()
 
     def _loss(self, message: str) -> str:
         """A sentence about the worker that an error of TensorFlow is about."""
@@ -243,6 +255,10 @@ class Team:
         )
 
 
+_STUCK = (
+    "no step has ended for {:.0f} s, though all workers answer; one of them may wait for its files or devices; start"
+    " all workers again, and they continue from the newest checkpoint"
+)
 _LOST = (
     tf.errors.UnavailableError,
     tf.errors.DeadlineExceededError,

@@ -8,6 +8,7 @@ import re
 import signal
 import subprocess
 import sys
+import time
 
 import numpy as np
 import pytest
@@ -20,7 +21,7 @@ from worker_processes import WorkerProcesses
 
 from bert_tf2.config import BertConfig
 from bert_tf2.record_order import Share
-from bert_tf2.training import runner
+from bert_tf2.training import runner, workers
 from bert_tf2.training.devices import is_chief, workers_of
 from bert_tf2.training.options import TrainingOptions
 from bert_tf2.training.workers import ALONE, VARIABLE, find_cluster
@@ -99,6 +100,18 @@ def test_a_process_that_is_alone_agrees_with_itself():
     assert ALONE.gather(7) == [7] and ALONE.chiefs(3) == 3 and ALONE.share is None and ALONE.is_chief
     ALONE.wait()
     ALONE.check_same(1, "never")
+
+
+def test_an_operation_that_never_ends_ends_the_process(monkeypatch):
+    ended = []
+    monkeypatch.setattr(workers.process, "leave", lambda *how: ended.append(how))
+    team = workers.Team(find_cluster(environment(TWO)))
+    with team.watched(60), team.watched(None), ALONE.watched(0.01):
+        time.sleep(0.1)
+    assert ended == []
+    with team.watched(0.01):
+        time.sleep(0.2)
+    assert ended[0][0] == 1 and ended[0][1].startswith("no step has ended for 0 s, though all workers answer")
 
 
 @pytest.mark.parametrize("batch_size", [6, 7, 11])
