@@ -16,13 +16,14 @@ import tensorflow as tf
 from command_lines import ROOT
 from pretraining_text import VOCABULARY
 from refused import message_of
+from small_models import MAKERS, batch_for, tiny_config
 from unmasked_data import LENGTH, PREDICTIONS, make
 from worker_processes import WorkerProcesses
 
 from bert_tf2.config import BertConfig
 from bert_tf2.record_order import Share
 from bert_tf2.training import runner, workers
-from bert_tf2.training.devices import is_chief, workers_of
+from bert_tf2.training.devices import build_model, is_chief, workers_of
 from bert_tf2.training.options import TrainingOptions
 from bert_tf2.training.workers import ALONE, VARIABLE, find_cluster
 
@@ -138,6 +139,23 @@ def test_a_batch_is_divided_among_the_devices_of_a_process(two, rows):
     parts = two.experimental_local_results(runner.divided(two, batch, 2)["input_ids"])
     assert len(parts) == 2
     np.testing.assert_array_equal(np.concatenate([part.numpy() for part in parts]), batch["input_ids"])
+
+
+@pytest.mark.parametrize("kind", ["classifier", "pretraining"])
+def test_a_worker_evaluates_on_its_own_devices_alone(two, monkeypatch, kind):
+    """With two devices in one process, in place of a worker that has two; the last batch has one row."""
+    model = build_model(two, lambda: MAKERS[kind](tiny_config()), 1)
+    rows = {name: np.concatenate([values, values[:1]]) for name, values in batch_for(kind).items()}
+    data = tf.data.Dataset.from_tensor_slices(rows).batch(4)
+    expected = [*runner.Runner(model, two).run(data)]
+    monkeypatch.setattr(tf.distribute, "MultiWorkerMirroredStrategy", tf.distribute.MirroredStrategy)
+    monkeypatch.setattr(type(two), "experimental_distribute_dataset", None)  # it would ask the other workers
+    found = [*runner.Runner(model, two).run(data)]
+    assert [len(batch["input_ids"]) for batch in found] == [4, 1]
+    for batch, other in zip(found, expected, strict=True):
+        assert batch.keys() == other.keys()
+        for name, values in batch.items():
+            np.testing.assert_allclose(values, other[name], atol=1e-6, err_msg=name)
 
 
 # Processes
