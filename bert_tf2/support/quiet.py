@@ -12,7 +12,9 @@ def load_tensorflow():
 
     Set TF_CPP_MIN_LOG_LEVEL=0 to see them; if the import fails, they are always shown.
     """
-    if "tensorflow" in sys.modules or os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2") == "0":
+    # When a worker ends, TensorFlow's code tells it in several errors on each of the others, besides the exception.
+    level = "3" if os.environ.get("TF_CONFIG") else "2"
+    if "tensorflow" in sys.modules or os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", level) == "0":
         import tensorflow as tf
 
         return tf
