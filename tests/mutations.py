@@ -172,3 +172,9 @@ def damaged_records(valid: bytes) -> st.SearchStrategy[bytes]:
     """A file of records: damaged, or with right checksums around damaged content."""
     whole = framed(valid, valid, valid)
     return damaged(whole) | damaged(valid).map(lambda content: framed(valid, content, valid))
+
+
+def record_of(length: int) -> bytes:
+    """The beginning of a record that claims so many bytes; the checksum of the length is right."""
+    header = struct.pack("<Q", length)
+    return header + struct.pack("<I", mask(google_crc32c.value(header))) + bytes(50)

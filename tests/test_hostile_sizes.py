@@ -16,7 +16,7 @@ import google_crc32c
 import pytest
 import toy_data
 from huggingface_folders import CONFIG, make_folder, tensors_of, write_json
-from mutations import SOAK, framed
+from mutations import SOAK, framed, record_of
 from refused import message_of
 from torch_pickles import both_formats, program, tensor, zip_bytes
 
@@ -94,12 +94,6 @@ def test_configurations_of_giants(tmp_path):
 
 
 # Records
-
-
-def record_of(length: int) -> bytes:
-    """The beginning of a record that claims so many bytes; the checksum of the length is right."""
-    header = struct.pack("<Q", length)
-    return header + struct.pack("<I", mask(google_crc32c.value(header))) + bytes(50)
 
 
 @pytest.mark.parametrize("length", [2**60, 2**64 - 1, 2**63, 2**31 - 1, 2**27])

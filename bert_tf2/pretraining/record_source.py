@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from absl import logging
 
-from bert_tf2 import record_index, record_order, records, tokenization
+from bert_tf2 import record_framing, record_index, record_order, records, tokenization
 from bert_tf2.config import BertConfig
 from bert_tf2.pretraining import dynamic_masking
 from bert_tf2.pretraining.options import PretrainingOptions
@@ -93,21 +93,36 @@ class Source:
         return record_index.read(self._paths)
 
     def for_evaluation(self):
-        """The records in order, repeated without end as in the reference: max_eval_steps limits the evaluation."""
+        """The records in order, repeated without end as in the reference: max_eval_steps limits the evaluation.
+
+        Raises:
+          UserError: a record is damaged; names the file and the record.
+        """
+        self._check_framing()
         return self._read(self._options.eval_batch_size, _EVALUATION)
 
     def held_out(self):
         """The records in order, once.
 
         Raises:
-          UserError: there is none.
+          UserError: there is none, or one is damaged.
         """
+        self._check_framing()
         data = self._read(self._options.eval_batch_size, _EVALUATION, repeat=False)
         with explained(self.find_fault):
             first = next(iter(data), None)
         if first is None:
             raise UserError(f"{and_more(self._paths, 8)}: no records to evaluate on; give others to --eval_input_file")
         return data
+
+    def _check_framing(self) -> None:
+        """Checks the records of an evaluation, which have no index: a damaged length would end TensorFlow's reader."""
+        left = self._options.max_eval_steps * self._options.eval_batch_size
+        for path in self._paths:
+            for block in record_framing.read_blocks(path):
+                left -= len(block)
+                if left <= 0:
+                    return
 
     def find_fault(self) -> UserError | None:
         return records.find_fault(self._paths, self._kind, self._sizes)

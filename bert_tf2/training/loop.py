@@ -31,7 +31,7 @@ from bert_tf2.training import loss_scale, memory, state
 from bert_tf2.training.devices import can_compile, compiles_whole_step
 from bert_tf2.training.loss_scale import LossScale, update_if_finite
 from bert_tf2.training.monitor import Watch
-from bert_tf2.training.options import TrainOptions
+from bert_tf2.training.options import OptimizerOptions, TrainOptions
 from bert_tf2.training.profile import StepProfile
 from bert_tf2.training.runner import explained
 from bert_tf2.training.saver import Saver
@@ -77,6 +77,22 @@ def start_from(
     return 0
 
 
+def check_batch(options: OptimizerOptions, strategy: tf.distribute.Strategy, team: Team = ALONE) -> None:
+    """Raises UserError if the parts of a batch would not have the same number of examples, or would have none."""
+    replicas = strategy.num_replicas_in_sync
+    if team.several and options.train_batch_size < replicas:
+        raise UserError(
+            f"--train_batch_size={options.train_batch_size} is smaller than the number of devices of all workers,"
+            f" {replicas}; each of them needs an example of every batch"
+        )
+    parts = options.gradient_accumulation_steps * (replicas if options.gradient_accumulation_steps > 1 else 1)
+    if options.train_batch_size % parts:
+        raise UserError(
+            f"--train_batch_size={options.train_batch_size} is not divisible by {parts}, which is"
+            f" --gradient_accumulation_steps={options.gradient_accumulation_steps} times {replicas} devices"
+        )
+
+
 class Trainer:
     """Trains a model: `Trainer(...)`, then `start()`, then `train(dataset)`.
 
@@ -93,7 +109,7 @@ class Trainer:
         self._variables = checkpoint.trained_variables(model)
         # Without padding, the number of tokens is rounded to few values.
         self._has_few_sizes = model.bert.unpad != "none" and options.num_train_steps >= _STEPS_WORTH_COMPILING
-        self._check_batch()
+        check_batch(options, strategy, team)
         model.bert.recompute = options.recompute
         with strategy.scope():
             self._optimizer = optimization.AdamWeightDecayOptimizer(
@@ -105,21 +121,6 @@ class Trainer:
         self.examples = 0
         self._before: state.TrainingState | None = None
         self._skipped = 0
-
-    def _check_batch(self) -> None:
-        """Raises UserError if the parts of a batch would not have the same number of examples, or would have none."""
-        options, replicas = self._options, self._strategy.num_replicas_in_sync
-        if self._team.several and options.train_batch_size < replicas:
-            raise UserError(
-                f"--train_batch_size={options.train_batch_size} is smaller than the number of devices of all workers,"
-                f" {replicas}; each of them needs an example of every batch"
-            )
-        parts = options.gradient_accumulation_steps * (replicas if options.gradient_accumulation_steps > 1 else 1)
-        if options.train_batch_size % parts:
-            raise UserError(
-                f"--train_batch_size={options.train_batch_size} is not divisible by {parts}, which is"
-                f" --gradient_accumulation_steps={options.gradient_accumulation_steps} times {replicas} devices"
-            )
 
     @property
     def _state(self) -> dict[str, tf.Variable]:

@@ -5,12 +5,13 @@ import math
 
 import numpy as np
 import pytest
+from mutations import record_of
 from pretraining_text import VOCABULARY
 from small_models import tiny_config
 from tensorboard.backend.event_processing import event_accumulator
 from unmasked_data import LENGTH, PREDICTIONS, make
 
-from bert_tf2 import checkpoint
+from bert_tf2 import checkpoint, heads
 from bert_tf2.pretraining import run as pretraining
 from bert_tf2.pretraining.options import PretrainingOptions
 from bert_tf2.support.errors import UserError
@@ -93,3 +94,20 @@ def test_what_is_refused(options, tmp_path):
     with pytest.raises(UserError, match=r"longer, record 1: was made for max_seq_length"):
         pretraining.run(options("other", eval_steps=2, eval_input_file=longer))
     assert not checkpoint.latest_checkpoint(str(tmp_path / "other"))
+
+
+@pytest.mark.parametrize("changes", [{"eval_steps": 2}, {"do_train": False, "do_eval": True, "init_checkpoint": "w"}])
+@pytest.mark.parametrize("which", ["held_out", "training"])
+def test_a_record_that_claims_to_be_huge_does_not_reach_tensorflow(options, tmp_path, changes, which):
+    """Its reader would end the process."""
+    model = heads.PretrainingModel(tiny_config(vocab_size=len(VOCABULARY), max_position_embeddings=LENGTH))
+    checkpoint.save(str(tmp_path / "w"), checkpoint.tf1_variables(model))
+    if changes.get("init_checkpoint"):
+        changes = {**changes, "init_checkpoint": str(tmp_path / "w")}
+    if which == "training":
+        changes = {**changes, "eval_input_file": None, "eval_steps": 0}
+    with open(tmp_path / which, "ab") as stream:
+        stream.write(record_of(2**60))
+    with pytest.raises(UserError, match=rf"{which}, record \d+: claims to have"):
+        pretraining.run(options(max_eval_steps=100, **changes))
+    assert not (tmp_path / "run" / "eval_results.txt").exists()
