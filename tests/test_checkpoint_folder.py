@@ -142,6 +142,17 @@ def test_a_training_continues_from_the_newest_intact_checkpoint(training_folder,
     assert sorted(path.name for path in folder.iterdir()) == before  # what is damaged may help someone
 
 
+def test_a_kill_before_the_first_state_file(tmp_path, log_lines):
+    CheckpointFolder(str(tmp_path)).save({"v": tf.Variable([1.0])}, 0)
+    written = (tmp_path / "checkpoint").read_text()
+    (tmp_path / "checkpoint").unlink()
+    checkpoint.recover(str(tmp_path))
+    assert (tmp_path / "checkpoint").read_text() == written
+    assert (
+        log_lines[-1] == f"{tmp_path}/checkpoint: no such file; continuing from the only checkpoint there, model.ckpt-0"
+    )
+
+
 def test_an_intact_checkpoint_is_not_touched(training_folder, tmp_path, log_lines):
     folder = tmp_path / "out"
     shutil.copytree(training_folder, folder)

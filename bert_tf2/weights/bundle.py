@@ -298,16 +298,23 @@ def _problem(prefix: str) -> str | None:
 
 
 def recover(output_dir: str) -> None:
-    """Makes a training continue from the newest intact checkpoint, if the newest one is damaged.
+    """Makes a training continue from the newest intact checkpoint, if the newest one is damaged or not recorded.
+
+    A kill can come between the first checkpoint of a training and the file `checkpoint`. Without that file, a single
+    checkpoint is therefore taken for the newest one; several are not, because someone must have removed the file.
 
     Reads all of the newest one. If it is damaged, a warning names it, and the file `checkpoint` then names the intact
     one; the files of the damaged one stay, until the training comes to its step again. If none is intact, nothing is
     changed: `latest_checkpoint`, or whoever reads the checkpoint, says so.
     """
     state = os.path.join(output_dir, _STATE_FILE)
-    if not files.exists(state):
-        return
     folder = CheckpointFolder(output_dir, keep_checkpoint_max=sys.maxsize)  # nothing is dropped here
+    if not files.exists(state):
+        found = [name for name in files.list_directory(output_dir) if _OF_TRAINING.fullmatch(name)]
+        if len(found) == 1 and (only := _newest_intact(output_dir)):
+            logging.warning("%s: no such file; continuing from the only checkpoint there, %s", state, only)
+            folder.set_newest(only)
+        return
     named = _NEWEST.search(files.read_text(state, drop_bom=True).replace("\r", ""))
     damaged = os.path.basename(named[1]) if named else ""
     problem = _problem(os.path.join(output_dir, damaged)) if named else f"{state}: names no model_checkpoint_path"
