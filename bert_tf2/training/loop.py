@@ -243,7 +243,7 @@ class Trainer:
 
     def _ends(self, evaluate: Callable[[int], bool]) -> bool:
         """Evaluates, and tells all workers whether the training ends with that."""
-        return bool(self._team.chiefs(int(self._team.is_chief and evaluate(self.global_step))))
+        return bool(self._team.chiefs(int(bool(self._team.is_chief and evaluate(self.global_step)))))
 
     def _stopped(self, signals: Sequence[int]) -> process.Stopped:
         """The exception that ends the script with the exit status of the first signal of a worker."""
