@@ -3,7 +3,7 @@
 TensorFlow waits for missing workers without a word and without an end, and Ctrl-C does not reach it. So the workers
 meet first, at the address of the first one, the chief, which TensorFlow opens only later:
 
-    each other worker -> chief: its number and the addresses it knows      all are there: chief -> each: go
+    each other worker -> chief: its number, and what must be alike      all are there: chief -> each: go, or why not
 """
 
 from __future__ import annotations
@@ -13,7 +13,8 @@ import json
 import selectors
 import socket
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
 
 from absl import logging
 
@@ -28,23 +29,25 @@ _GO = b"go\n"
 _MOST_BYTES = 1 << 20
 
 
-def meet(addresses: Sequence[str], index: int, names: Sequence[str]) -> None:
+def meet(addresses: Sequence[str], index: int, names: Sequence[str], alike: Mapping[str, int | str]) -> None:
     """Returns when all workers have called this, and no longer than a second apart.
 
     Args:
       addresses: HOST:PORT of all workers, the chief first.
       index: the number of this worker.
       names: what to call each worker.
+      alike: what must be the same for all of them, by its name in a message.
 
     Raises:
-      UserError: a worker does not come within SECONDS, knows other addresses, or the port of this one is in use.
+      UserError: a worker does not come within SECONDS, or is not like the chief, or the port of this one is in use.
     """
+    alike = {**alike, "the cluster in TF_CONFIG": " ".join(addresses)}
     clock = _Clock([f"{name} ({address})" for name, address in zip(names, addresses, strict=True)])
     with _own_port(addresses[index], clock.names[index]) as listener:
         if index == 0:
-            _gather(listener, addresses, clock)
+            _gather(listener, alike, clock)
         else:
-            _report(addresses, index, clock)
+            _report(addresses[0], {"index": index, "alike": alike}, clock)
 
 
 def listens(address: str) -> bool:
@@ -94,67 +97,88 @@ def _call(address: str) -> socket.socket:
     return socket.create_connection((host.strip("[]"), int(port)), timeout=_SECONDS_TO_ANSWER)
 
 
-def _gather(listener: socket.socket, addresses: Sequence[str], clock: _Clock) -> None:
+def _gather(listener: socket.socket, alike: Mapping[str, int | str], clock: _Clock) -> None:
     """The chief's part: waits until all are there at the same time, then lets them go."""
     there: dict[int, socket.socket] = {}
+    total = len(clock.names)
     with contextlib.ExitStack() as held, selectors.DefaultSelector() as waiting:
         waiting.register(listener, selectors.EVENT_READ)
-        while len(there) < len(addresses) - 1:
+        while len(there) < total - 1:
             for key, _ in waiting.select(_SECONDS_BETWEEN_LOOKS):
                 if key.fileobj is not listener:  # it says nothing more, so it has ended
                     waiting.unregister(key.fileobj)
                     there = {number: other for number, other in there.items() if other is not key.fileobj}
                     continue
                 connection = held.enter_context(listener.accept()[0])
-                number = _number(connection, addresses, clock)
+                number, found = _read(connection, total)
                 if number is not None:
                     there[number] = connection
                     waiting.register(connection, selectors.EVENT_READ)
-            clock.check([number for number in range(1, len(addresses)) if number not in there])
-        for connection in there.values():
-            with contextlib.suppress(OSError):  # TensorFlow finds out, and tells
-                connection.sendall(_GO)
+                    if found != alike:
+                        problem = _difference(clock.names, number, alike, found)
+                        _tell(there.values(), problem.encode() + b"\n")
+                        raise UserError(problem)
+            clock.check([number for number in range(1, total) if number not in there])
+        _tell(there.values(), _GO)
 
 
-def _number(connection: socket.socket, addresses: Sequence[str], clock: _Clock) -> int | None:
-    """The number of a worker that has connected; None for whatever else connects to ports.
+def _tell(connections: Iterable[socket.socket], line: bytes) -> None:
+    for connection in connections:
+        with contextlib.suppress(OSError):  # it has ended, which TensorFlow will notice
+            connection.sendall(line)
 
-    Raises:
-      UserError: it knows other workers.
-    """
+
+def _read(connection: socket.socket, total: int) -> tuple[int | None, Mapping[str, int | str]]:
+    """The number of a worker that has connected, and its `alike`; None for whatever else connects to ports."""
     connection.settimeout(_SECONDS_TO_ANSWER)
     try:
         with connection.makefile("rb") as stream:
             found = json.loads(stream.readline(_MOST_BYTES))
-        number, known = found["index"], found["addresses"]
-        valid = isinstance(number, int) and 0 < number < len(addresses)
+        number, alike = found["index"], found["alike"]
+        if type(number) is int and 0 < number < total and isinstance(alike, dict):
+            return number, alike
     except (OSError, ValueError, KeyError, TypeError, RecursionError):
-        return None
-    if known != [*addresses]:
-        who = clock.names[number] if valid else "a worker"
-        raise UserError(
-            f"TF_CONFIG: {who} has another cluster than {clock.names[0]}; it must be the same for all workers"
-        )
-    return number if valid else None
+        pass
+    return None, {}
 
 
-def _report(addresses: Sequence[str], index: int, clock: _Clock) -> None:
+def _difference(
+    names: Sequence[str], number: int, alike: Mapping[str, int | str], found: Mapping[str, int | str]
+) -> str:
+    what = next(name for name in {**alike, **found} if alike.get(name) != found.get(name))
+    return (
+        f"{what} must be the same for all workers: {names[0]} has {alike.get(what)}, {names[number]} has"
+        f" {found.get(what)}"
+    )
+
+
+def _report(chief: str, message: Mapping[str, Any], clock: _Clock) -> None:
     """The part of the others: calls the chief until it answers."""
-    line = json.dumps({"index": index, "addresses": [*addresses]}).encode() + b"\n"
+    line = json.dumps(message).encode() + b"\n"
     while True:
-        with contextlib.suppress(OSError), _call(addresses[0]) as connection:
+        answer = b""
+        with contextlib.suppress(OSError), _call(chief) as connection:
             connection.sendall(line)
             connection.settimeout(_SECONDS_BETWEEN_LOOKS)
-            if _answer(connection, clock) == _GO:
-                return
+            answer = _answer(connection, clock)
+        if answer == _GO:
+            return
+        if answer.endswith(b"\n"):
+            raise UserError(answer.decode(errors="replace").strip())
         clock.check([0])
         time.sleep(_SECONDS_BETWEEN_LOOKS)
 
 
 def _answer(connection: socket.socket, clock: _Clock) -> bytes:
-    """What the chief says once it has met all workers; empty if it has ended."""
-    while True:
+    """The line that the chief says once it has met all workers; incomplete if it has ended."""
+    line = b""
+    while not line.endswith(b"\n") and len(line) < _MOST_BYTES:
         try:
-            return connection.recv(len(_GO))
+            more = connection.recv(4096)
         except TimeoutError:
             clock.check([0])
+            continue
+        if not more:
+            break
+        line += more
+    return line

@@ -300,10 +300,13 @@ def connect(cluster: Cluster) -> Team:
     It must come before any operation of TensorFlow.
 
     Raises:
-      UserError: the port is in use, or a worker does not come.
+      UserError: the port is in use, or a worker does not come, or its devices or TensorFlow are not those of the chief.
     """
     logging.info("This is %s of %d workers", cluster.name(cluster.index), len(cluster.names))
-    rendezvous.meet(cluster.addresses, cluster.index, cluster.names)
+    # TensorFlow waits forever for devices that a worker does not have.
+    devices = len(tf.config.list_physical_devices("GPU"))
+    alike = {"the number of GPUs": devices, "the version of TensorFlow": tf.__version__}
+    rendezvous.meet(cluster.addresses, cluster.index, cluster.names, alike)
     try:
         return Team(cluster, _start(cluster))
     except (tf.errors.OpError, ValueError, RuntimeError) as error:

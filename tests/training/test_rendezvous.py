@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import socket
 import threading
 import time
@@ -21,12 +22,15 @@ def names(count: int) -> list[str]:
     return [f"worker {number}" for number in range(count)]
 
 
+ALIKE = {"the number of GPUs": 0}
+
+
 class Worker(threading.Thread):
     """One that meets the others; `error` is what it raised."""
 
-    def __init__(self, where: list[str], index: int):
+    def __init__(self, where: list[str], index: int, alike: dict = ALIKE):
         super().__init__(daemon=True)
-        self._arguments = where, index, names(len(where))
+        self._arguments = where, index, names(len(where)), alike
         self.error: Exception | None = None
         self.start()
 
@@ -75,7 +79,8 @@ def test_a_worker_that_ended_and_came_again_counts_once():
     where = addresses(3)
     chief, other = Worker(where, 0), Worker(where, 1)
     with socket.create_connection(("localhost", int(where[0].split(":")[1]))) as connection:
-        connection.sendall(b'{"index": 2, "addresses": ["%s"]}\n' % '", "'.join(where).encode())
+        alike = {**ALIKE, "the cluster in TF_CONFIG": " ".join(where)}
+        connection.sendall(json.dumps({"index": 2, "alike": alike}).encode() + b"\n")
     time.sleep(0.5)
     if chief.is_alive():  # it may have met all three before the connection ended
         assert other.is_alive()
@@ -88,23 +93,38 @@ def test_who_does_not_come_is_named(monkeypatch, log_lines):
     monkeypatch.setattr(rendezvous, "_SECONDS_BETWEEN_REMINDERS", 0.3)
     where = addresses(3)
     other = Worker(where, 1)
-    assert f"worker 2 ({where[2]}) did not come within" in message_of(rendezvous.meet, where, 0, names(3))
+    assert f"worker 2 ({where[2]}) did not come within" in message_of(rendezvous.meet, where, 0, names(3), ALIKE)
     assert f"Waiting for worker 2 ({where[2]})" in log_lines
     other.join(10)
     assert f"worker 0 ({where[0]}) did not come within" in str(other.error)
 
 
+def test_workers_that_differ_from_the_chief_end_all_of_them():
+    where = addresses(3)
+    other, wrong = Worker(where, 1), Worker(where, 2, {"the number of GPUs": 4})
+    message = message_of(rendezvous.meet, where, 0, names(3), ALIKE)
+    who = [f"worker {number} ({where[number]})" for number in (0, 2)]
+    assert message == f"the number of GPUs must be the same for all workers: {who[0]} has 0, {who[1]} has 4"
+    wrong.join(10)
+    assert str(wrong.error) == message
+    if other.error is None:  # it may have called after that
+        other.join(0.1)
+    assert other.error is None or str(other.error) == message
+
+
 def test_workers_of_another_cluster_are_refused():
     where = addresses(2)
     other = Worker([where[0], "elsewhere:1"], 1)
-    other.join(0.1)
-    message = message_of(rendezvous.meet, where, 0, names(2))
-    assert f"worker 1 ({where[1]}) has another cluster than worker 0 ({where[0]})" in message
+    message = message_of(rendezvous.meet, where, 0, names(2), ALIKE)
+    assert message.startswith("the cluster in TF_CONFIG must be the same for all workers: worker 0")
+    assert message.endswith(f"has {where[0]} elsewhere:1")
+    other.join(10)
+    assert str(other.error) == message
 
 
 def test_a_port_in_use_is_told():
     with socket.create_server(("", 0)) as other:
         port = other.getsockname()[1]
         where = [f"localhost:{port}", "localhost:1"]
-        message = message_of(rendezvous.meet, where, 0, names(2))
+        message = message_of(rendezvous.meet, where, 0, names(2), ALIKE)
     assert f"worker 0 (localhost:{port}): its port cannot be opened" in message
