@@ -359,7 +359,7 @@ def test_words_are_tagged_later_without_the_training_file(tagged, tmp_path, docu
 
 @pytest.mark.slow
 def test_two_replicas_answer_as_one(classified, tagged, tmp_path, monkeypatch, two):
-    monkeypatch.setattr(tuner, "create_strategy", lambda options: two)
+    monkeypatch.setattr(tuner, "create_strategy", lambda options, team: two)
     (tmp_path / "tables").symlink_to(classified.folder / "tables")
     results = classify(
         tmp_path,
