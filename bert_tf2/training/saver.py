@@ -53,7 +53,7 @@ class Saver:
           UserError: the one before could not be written.
         """
         self.wait()
-        copies = {name: np.array(variable.numpy()) for name, variable in variables.items()}
+        copies = {name: np.asarray(variable.numpy()) for name, variable in variables.items()}  # numpy() copies
         self._thread = threading.Thread(target=self._write, args=(copies, step, beside), daemon=True)
         self._thread.start()
 
