@@ -26,6 +26,8 @@ class Saver:
         self._folder = checkpoint.CheckpointFolder(output_dir, keep_checkpoint_max, keep_checkpoint_every_n_hours)
         self._thread: threading.Thread | None = None
         self._error: BaseException | None = None
+        # Kept from one checkpoint to the next: new memory costs more time than the copying.
+        self._copies: dict[str, np.ndarray] = {}
 
     def __enter__(self) -> Saver:
         return self
@@ -53,8 +55,11 @@ class Saver:
           UserError: the one before could not be written.
         """
         self.wait()
-        copies = {name: np.asarray(variable.numpy()) for name, variable in variables.items()}  # numpy() copies
-        self._thread = threading.Thread(target=self._write, args=(copies, step, beside), daemon=True)
+        for name, variable in variables.items():
+            if name not in self._copies:
+                self._copies[name] = np.empty(variable.shape, variable.dtype.as_numpy_dtype)
+            np.copyto(self._copies[name], variable.numpy())
+        self._thread = threading.Thread(target=self._write, args=(self._copies, step, beside), daemon=True)
         self._thread.start()
 
     def wait(self) -> None:
