@@ -46,6 +46,14 @@ def test_one_of_those_that_would_be_deleted_is_kept_every_n_hours(tmp_path):
     assert "model.ckpt-70" not in (tmp_path / "checkpoint").read_text()
 
 
+@pytest.mark.parametrize("hours", [0.0, 1.0])
+def test_one_that_someone_removed_does_not_end_the_training(tmp_path, hours):
+    for step in range(1, 5):
+        CheckpointFolder(str(tmp_path), 2, hours).save({"v": tf.Variable([1.0])}, step)
+        (tmp_path / f"model.ckpt-{step - 1}.index").unlink(missing_ok=True)
+    assert checkpoint.latest_checkpoint(str(tmp_path)) == f"{tmp_path}/model.ckpt-4"
+
+
 def test_a_path_with_a_scheme(tmp_path):
     """Like gs:// and hdfs://, through TensorFlow's file systems."""
     folder = f"file://{tmp_path}/out"

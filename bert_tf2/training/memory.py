@@ -114,7 +114,7 @@ def check(model, strategy: tf.distribute.Strategy, options: TrainOptions, batche
         human(total),
         f" of {human(capacity)}" if capacity else "",
         *map(human, (need.parameters, need.optimizer, need.gradients, need.activations)),
-        f", a copy while a checkpoint is written {human(copy)}" if copy else "",
+        f", a copy for checkpoints {human(copy)}" if copy else "",
         human(total - need.parameters - need.optimizer - need.gradients - need.activations - copy),
     )
     if capacity and total > capacity:

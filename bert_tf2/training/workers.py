@@ -20,6 +20,7 @@ import re
 import threading
 import zlib
 from collections.abc import Callable, Iterator, Mapping
+from concurrent import futures
 from typing import Any, NamedTuple, TypeVar
 
 import tensorflow as tf
@@ -184,7 +185,7 @@ class Team:
             return [number]
         row = [number if index == self.index else 0 for index in range(self.size)]
         with self.watched():
-            result = in_thread(lambda: self._sum(tf.constant(row, tf.float64)))
+            result = _in_thread(lambda: self._sum(tf.constant(row, tf.float64)))
             return [int(value) for value in self.strategy.experimental_local_results(result)[0].numpy()]
 
     def _sum_of_rows(self, row: tf.Tensor) -> tf.Tensor:
@@ -270,28 +271,20 @@ _LOST = (
 ALONE = Team()
 
 
-def in_thread(function: Callable[[], Value]) -> Value:
+def _in_thread(function: Callable[[], Value]) -> Value:
     """The result of a function that may wait long in TensorFlow's code, where Python handles no signals."""
-    outcome: list[Callable[[], Value]] = []
+    future: futures.Future[Value] = futures.Future()
 
     def call() -> None:
         try:
-            value = function()
-        except BaseException as caught:
-            error = caught
+            future.set_result(function())
+        except BaseException as error:
+            future.set_exception(error)
 
-            def fail() -> Value:
-                raise error
-
-            outcome.append(fail)
-        else:
-            outcome.append(lambda: value)
-
-    thread = threading.Thread(target=call, daemon=True)
-    thread.start()
-    while thread.is_alive():
-        thread.join(0.5)
-    return outcome[0]()
+    threading.Thread(target=call, daemon=True).start()  # an executor would wait for it when the process ends
+    while not future.done():
+        futures.wait([future], timeout=0.5)
+    return future.result()
 
 
 def connect(cluster: Cluster) -> Team:

@@ -372,8 +372,10 @@ class CheckpointFolder:
         Their times are those of their files, so that a training that continues goes on with the same clock.
         """
         path = os.path.join(self._output_dir, os.path.basename(name))
+        if not self._seconds or path == self.prefix(0) or not files.exists(f"{path}.index"):  # someone removed it
+            return False
         written = files.modified(f"{path}.index")
-        if not self._seconds or path == self.prefix(0) or written is None:
+        if written is None:
             return False
         found = (re.fullmatch(r"model\.ckpt-[1-9]\d*\.index", file) for file in files.list_directory(self._output_dir))
         others = (os.path.join(self._output_dir, match[0]) for match in found if match)
