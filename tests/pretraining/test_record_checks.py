@@ -6,6 +6,7 @@ import struct
 import google_crc32c
 import pytest
 import tensorflow as tf
+from mutations import framed
 
 from bert_tf2 import record_framing, records
 from bert_tf2.pretraining.record_checks import Reader, read_all
@@ -40,15 +41,6 @@ def path(tmp_path) -> pathlib.Path:
 
 def write(path, *rows: dict, kind=records.PRETRAINING) -> None:
     records.write_records(str(path), kind, rows)
-
-
-def framed(*pieces: bytes) -> bytes:
-    whole = b""
-    for piece in pieces:
-        length = struct.pack("<Q", len(piece))
-        sums = [struct.pack("<I", mask(google_crc32c.value(part))) for part in (length, piece)]
-        whole += length + sums[0] + piece + sums[1]
-    return whole
 
 
 def complaint(*paths, vocab_size=None) -> str:

@@ -87,6 +87,13 @@ def kill(process: subprocess.Popen, out: pathlib.Path, draw: random.Random, whil
     return False
 
 
+def same_end(out: pathlib.Path, expected: pathlib.Path, what: str) -> bool:
+    """Prints what was done, and whether the training ended with the bytes of an undisturbed one; returns that."""
+    same = content(out) == content(expected)
+    print(f"{what}, then {'the same bytes' if same else 'OTHER BYTES'}", flush=True)
+    return same
+
+
 class Team(WorkerProcesses):
     """A training of two workers, with what `kill` and `soak` need of a process."""
 
@@ -116,7 +123,7 @@ class Team(WorkerProcesses):
 
 
 def soak_team(kills: int, draw: random.Random, folder: pathlib.Path) -> bool:
-    """The same for two workers."""
+    """Kills one of two workers, or both, so many times; returns whether all trainings ended as they should."""
     command, logs = pretraining(folder / "team"), folder / "logs"
     expected, began = folder / "team-undisturbed", time.monotonic()
     if Team(command, expected, logs).end():
@@ -139,10 +146,7 @@ def soak_team(kills: int, draw: random.Random, folder: pathlib.Path) -> bool:
                 if status := team.end():
                     sys.exit(team.log(0) + team.log(1))
         done += len(killed)
-        same = content(out) == content(expected)
-        good = good and same
-        end = "the same bytes" if same else "OTHER BYTES"
-        print(f"two workers: killed {', '.join(killed) or 'none'}, then {end}", flush=True)
+        good &= same_end(out, expected, f"two workers: killed {', '.join(killed) or 'none'}")
     print(f"two workers: {done} kills in {number} trainings", flush=True)
     return good
 
@@ -171,10 +175,8 @@ def soak(name: str, kills: int, while_saving: bool, draw: random.Random, folder:
             done, here = done + 1, here + 1
         if run(command, out, folder / "log").wait():
             sys.exit((folder / "log").read_text())
-        same = content(out) == content(expected)
-        good = good and same
         how = "while a checkpoint was written" if while_saving else "at random moments"
-        print(f"{name}: killed {here} times {how}, then {'the same bytes' if same else 'OTHER BYTES'}", flush=True)
+        good &= same_end(out, expected, f"{name}: killed {here} times {how}")
     print(f"{name}: {done} kills in {number} trainings", flush=True)
     return good
 
