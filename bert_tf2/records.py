@@ -10,7 +10,7 @@ import dataclasses
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
-from bert_tf2 import record_framing, record_index, record_order
+from bert_tf2 import by_length, record_framing, record_index, record_order
 from bert_tf2.support import files, gzip_files
 from bert_tf2.support.errors import UserError
 
@@ -162,6 +162,7 @@ def read_records(
     drop_remainder: bool = False,
     pad_to_max_length: bool = True,
     width_multiple: int = 1,
+    like_lengths: bool = False,
     transform: Callable | None = None,
 ):
     """Creates a tf.data pipeline over TFRecord files.
@@ -179,6 +180,7 @@ def read_records(
       drop_remainder: whether to drop a last batch that is smaller.
       pad_to_max_length: False cuts each batch to its longest row.
       width_multiple: the width of such a batch is a multiple of this, or the whole width; for few different widths.
+      like_lengths: with pad_to_max_length=False, whether to read batches of rows of like length; see `by_length`.
       transform: makes another batch of each batch. It is called with the batch, in which features whose number of
         values varies are RaggedTensors, and with the origins of its records: the dict of `record_order.shuffled`,
         each int64 [B].
@@ -202,7 +204,10 @@ def read_records(
         return batch if transform is None else transform(batch, origin)
 
     data = record_order.ordered(paths, shuffle_seed, index, first, repeat)
-    data = record_order.batched(data, batch_size, drop_remainder, share).map(parse, num_parallel_calls=2)
+    at_once = by_length.rows_of_window(batch_size) if like_lengths else batch_size
+    data = record_order.batched(data, at_once, drop_remainder, share).map(parse, num_parallel_calls=2)
+    if like_lengths:
+        data = by_length.batches(data, batch_size)
     if not pad_to_max_length:
         data = data.map(lambda batch: _cut_to_longest(batch, kind, width_multiple))
     options = tf.data.Options()
@@ -286,7 +291,7 @@ def _cut_to_longest(batch: dict, kind: RecordKind, multiple: int) -> dict:
     length = tf.maximum(tf.reduce_max(tf.concat([used, [[0]]], 0)) + 1, 1)
     length = -(-length // multiple) * multiple  # a slice ends at the last column in any case
     return {
-        name: values[:, :length] if kind.features[name].length == "max_seq_length" else values
+        name: values[:, :length] if name in kind.features and kind.features[name].length == "max_seq_length" else values
         for name, values in batch.items()
     }
 

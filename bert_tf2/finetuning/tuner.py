@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Mapping
 import numpy as np
 from absl import logging
 
-from bert_tf2 import checkpoint, record_index, record_order, records
+from bert_tf2 import by_length, checkpoint, record_index, record_order, records
 from bert_tf2.config import BertConfig
 from bert_tf2.finetuning.options import FineTuneOptions
 from bert_tf2.support import files, output_lock, progress, settings
@@ -237,6 +237,7 @@ class FineTuner:
           what, total, unit: how the progress is shown; see progress.track.
         """
         sizes = self._sizes(num_labels)
-        data = self._read(path, kind, sizes, batch_size)
+        data = self._read(path, kind, sizes, batch_size, like_lengths=not self._padded)
         batches = self._runner.run(data, explain=lambda: records.find_fault([path], kind, sizes))
-        return progress.track(batches, what, total, unit, size=lambda batch: len(batch["input_ids"]))
+        batches = progress.track(batches, what, total, unit, size=lambda batch: len(batch["input_ids"]))
+        return batches if self._padded else by_length.in_order(batches, batch_size)

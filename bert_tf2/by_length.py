@@ -1,0 +1,95 @@
+"""Batches of rows of like length, which have little padding, and their results in the order of the rows again.
+
+    batches:   windows of some batches, sorted by length -> batches
+    in_order:  batches with what was computed for them -> the batches that the order of the files makes
+
+`training.forward.in_order` does this for rows that come one by one; here it is a part of a tf.data pipeline.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+import numpy as np
+
+# A window is in memory at once. A larger one has less padding.
+_BATCHES_OF_WINDOW = 128
+
+PLACES = "places"
+"""A feature of the batches, int32 [B, 2]: the number of the window, and the place of the row in it."""
+
+
+def rows_of_window(batch_size: int) -> int:
+    return _BATCHES_OF_WINDOW * batch_size
+
+
+def batches(windows, batch_size: int):
+    """Divides windows into batches of like length, the longest rows first.
+
+    The shorter the rows of a batch, the more it has: as many tokens as `batch_size` rows of the full length. Small
+    batches of short rows would be too little work for each operation.
+
+    Args:
+      windows: a dataset of dicts of [rows, ...] with `input_mask`.
+      batch_size: the least number of rows in a batch, B; the last one of a window may have fewer.
+
+    Returns:
+      A dataset of dicts of [B or more, ...] with the further feature PLACES.
+    """
+    import tensorflow as tf
+
+    def divided(number, window):
+        mask = window["input_mask"]
+        width = tf.shape(mask)[1]
+        lengths = tf.reduce_max(tf.where(mask > 0, tf.range(1, width + 1), 1), axis=1)
+        order = tf.argsort(lengths, stable=True, direction="DESCENDING")
+        longest, count = tf.gather(lengths, order), tf.size(order)
+        rows = {name: tf.gather(values, order) for name, values in window.items()}
+        rows[PLACES] = tf.stack([tf.fill([count], tf.cast(number, tf.int32)), order], axis=1)
+
+        def end(start: tf.Tensor) -> tf.Tensor:
+            return tf.minimum(start + batch_size * width // longest[start], count)
+
+        _, _, ends = tf.while_loop(
+            lambda start, *_: start < count,
+            lambda start, size, ends: (end(start), size + 1, ends.write(size, end(start))),
+            (0, 0, tf.TensorArray(tf.int32, size=0, dynamic_size=True)),
+        )
+        ends = ends.stack()
+        bounds = tf.data.Dataset.from_tensor_slices((tf.concat([[0], ends[:-1]], 0), ends))
+        return bounds.map(lambda start, end: {name: values[start:end] for name, values in rows.items()})
+
+    return windows.enumerate().flat_map(divided)
+
+
+def in_order(found: Iterable[Mapping[str, np.ndarray]], batch_size: int) -> Iterator[dict[str, np.ndarray]]:
+    """Puts batches of `batches`, or what was computed for them, into the order of the windows.
+
+    Args:
+      found: arrays [B, ...] for each batch, with PLACES.
+      batch_size: of the batches to make.
+
+    Yields:
+      The batches without PLACES. Rows that are shorter than others of their batch are filled: whole numbers with 0,
+      which is padding, others with MASKED_SCORE, so that a position that was not computed is no answer.
+    """
+    for _, window in itertools.groupby(found, key=lambda batch: batch[PLACES][0, 0]):
+        parts = list(window)
+        order = np.argsort(np.concatenate([part[PLACES][:, 1] for part in parts]))
+        rows = {name: [row for part in parts for row in part[name]] for name in parts[0] if name != PLACES}
+        for start in range(0, len(order), batch_size):
+            chosen = order[start : start + batch_size]
+            yield {name: _stacked([values[place] for place in chosen]) for name, values in rows.items()}
+
+
+def _stacked(rows: Sequence[np.ndarray]) -> np.ndarray:
+    if len({row.shape for row in rows}) == 1:
+        return np.stack(rows)
+    from bert_tf2.layers import MASKED_SCORE  # records are read without TensorFlow, too
+
+    fill = 0 if np.issubdtype(rows[0].dtype, np.integer) else MASKED_SCORE
+    stacked = np.full([len(rows), max(map(len, rows))], fill, rows[0].dtype)
+    for row, values in zip(stacked, rows, strict=True):
+        row[: len(values)] = values
+    return stacked
