@@ -230,8 +230,7 @@ class BertModel(keras.Model):
       heads, labels_of, uses_pooler, has_pooler: class attributes as in the models of `heads`.
       unpad: how padding is left out of the computation: "none", or "groups" or "packed" of unpadding.Unpadded. The
         outputs are the same within rounding, except for the states of padding, which are then zeros. It is not saved.
-      recompute: whether a training keeps only the inputs of the blocks; see `recompute.recomputed`. The activations of
-        the last block are the first that the backward pass needs, so they are kept.
+      recompute: whether a training keeps of two blocks in three only the inputs; see `recompute.recomputed`.
     """
 
     heads: tuple[str, ...] = ()
@@ -329,8 +328,8 @@ class BertModel(keras.Model):
             mask_scores = (1.0 - tf.cast(mask, tf.float32))[:, tf.newaxis, tf.newaxis, :] * MASKED_SCORE
         states = self.embeddings(input_ids, token_type_ids, seeds=seeds, unpadded=unpadded)
         layers = [states]
-        for block in self.blocks:
-            run = recompute.recomputed(block) if seeds and self.recompute and block is not self.blocks[-1] else block
+        for block, is_kept in zip(self.blocks, recompute.kept(len(self.blocks)), strict=True):
+            run = recompute.recomputed(block) if seeds and self.recompute and not is_kept else block
             states = run(states, mask_scores, seeds=seeds, unpadded=unpadded)
             layers.append(states)
         return states, layers

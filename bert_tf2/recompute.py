@@ -1,7 +1,8 @@
 """Blocks whose activations are computed again in the backward pass instead of being kept from the forward pass.
 
-After Chen et al., "Training Deep Nets with Sublinear Memory Cost" (2016). Of a block only its input is kept. One more
-forward pass is a third of a step's arithmetic at most; the activations of a single block are in memory at a time.
+After Chen et al., "Training Deep Nets with Sublinear Memory Cost" (2016). Of such a block only its input is kept. A
+second forward pass through all blocks would be a third of a step's arithmetic at most; that through two blocks in
+three is two ninths.
 """
 
 from __future__ import annotations
@@ -13,6 +14,17 @@ import keras
 import tensorflow as tf
 
 Seeds = Callable[[], tf.Tensor]
+
+_KEPT = 3
+
+
+def kept(blocks: int) -> list[bool]:
+    """Whether the activations of each block are kept from the forward pass: of one block in three.
+
+    To keep none would leave about an eighth of the memory instead of a third, for half as much time again. The last
+    block is among those that are kept: the backward pass needs its activations first.
+    """
+    return [(blocks - 1 - number) % _KEPT == 0 for number in range(blocks)]
 
 
 def recomputed(block: keras.layers.Layer) -> Callable[..., tf.Tensor]:

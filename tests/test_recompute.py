@@ -6,7 +6,7 @@ import tensorflow as tf
 from small_models import MAKERS, batch_for, randomize, small_config
 from tensorflow.python.eager import context
 
-from bert_tf2 import checkpoint
+from bert_tf2 import checkpoint, recompute
 from bert_tf2.training.options import POLICIES
 from bert_tf2.training.step import local_gradients, reduce_gradients
 
@@ -64,6 +64,11 @@ def test_the_gradients_are_the_same_on_two_replicas(two):
         found.append({name: two.experimental_local_results(g)[1].numpy() for name, g in gradients.items()})
     for name, gradient in found[0].items():
         np.testing.assert_allclose(found[1][name], gradient, rtol=1e-6, atol=1e-6, err_msg=name)
+
+
+@pytest.mark.parametrize(("blocks", "kept"), [(1, [0]), (2, [1]), (4, [0, 3]), (12, [2, 5, 8, 11])])
+def test_one_block_in_three_keeps_its_activations(blocks, kept):
+    assert [number for number, is_kept in enumerate(recompute.kept(blocks)) if is_kept] == kept
 
 
 def test_tensorflow_does_not_merge_the_second_computation_with_the_first():

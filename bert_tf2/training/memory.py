@@ -8,7 +8,7 @@ from typing import NamedTuple
 import tensorflow as tf
 from absl import logging
 
-from bert_tf2 import checkpoint
+from bert_tf2 import checkpoint, recompute
 from bert_tf2.config import BertConfig
 from bert_tf2.support.environment import human
 from bert_tf2.training.devices import computes_on
@@ -53,8 +53,9 @@ def estimate(
     width = 2 if POLICIES[options.precision].startswith("mixed_") else _FLOAT32
     block, states = _block(config, rows, length, width), rows * length * config.hidden_size * width
     layers = config.num_hidden_layers
-    # With recompute: the inputs, the last block, and the one that is computed again beside it.
-    blocks = layers * states + min(layers, 2) * block if options.recompute else layers * block
+    blocks = layers * block
+    if options.recompute:  # the inputs, the blocks that are kept, and the one that is computed again beside them
+        blocks = layers * states + min(layers, sum(recompute.kept(layers)) + 1) * block
     words = rows * predictions * config.vocab_size * _FLOAT32
     parts = options.gradient_accumulation_steps
     return Need(
