@@ -50,7 +50,7 @@ class Embeddings(keras.layers.Layer):
     The word table is also the output layer of the masked language model: see heads.get_masked_lm_output.
 
     Attributes:
-      position_embeddings: the variable [X, D] of positions; None if the configuration's position_embedding_type has none.
+      position_embeddings: the variable [X, D] of positions, or None, see BertConfig.has_position_table.
     """
 
     def __init__(self, config: BertConfig, **kwargs):

@@ -19,8 +19,8 @@ def sinusoidal_positions(num_positions: int, width: int) -> np.ndarray:
         row[p, 2 i + 1] = cos(p / 10000^(2 i / width))
 
     The dot product of two rows depends only on the distance of their positions, because it is a sum of
-    cos((p - q) / 10000^(2 i / width)). A row k positions further is the row rotated, in each pair of columns by an angle
-    that depends on k alone.
+    cos((p - q) / 10000^(2 i / width)). The row k positions further is the same row, rotated in each pair of columns by
+    an angle that depends on k alone.
 
     Args:
       num_positions: the number of rows.

@@ -104,12 +104,16 @@ class Target:
                 f"Its bert_config.json says layer_norm_eps {self._config.layer_norm_eps}; google-research/bert always"
                 " takes 1e-12."
             )
-        for key in ("position_embedding_type", "tie_word_embeddings"):
-            if key in written and written[key] != "absolute":
-                report.append(
-                    f"Its bert_config.json says {key} {json.dumps(written[key])}, which google-research/bert does not"
-                    " know: it has learned positions, and its output weights are the table of word embeddings."
-                )
+        unknown = {}
+        if not self._config.has_position_table:
+            unknown["position_embedding_type"] = "which has a table of positions"
+        if not self._config.tie_word_embeddings:
+            unknown["tie_word_embeddings"] = "whose output weights are the table of word embeddings"
+        report += [
+            f"Its bert_config.json says {key} {json.dumps(written[key])}; google-research/bert, {what}, cannot use"
+            " these weights."
+            for key, what in unknown.items()
+        ]
         return report
 
     def _others(self) -> list[str]:

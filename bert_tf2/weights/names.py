@@ -225,7 +225,10 @@ def of_another_kind(found: Container[str], config: BertConfig, heads: Collection
     table, kind = POSITIONS.reference, config.position_embedding_type
     if EMBEDDINGS[0].reference in found and config.has_position_table != (table in found):
         has = "lack" if config.has_position_table else "have"
-        yield f"the weights {has} a table of positions ({table}), but the configuration says position_embedding_type {kind}"
+        yield (
+            f"the weights {has} a table of positions ({table}), but the configuration says position_embedding_type"
+            f" {kind}"
+        )
     table, tied = OUTPUT_TABLE.reference, config.tie_word_embeddings
     if "masked_lm" in heads and MASKED_LM[-1].reference in found and tied == (table in found):
         has = "have" if tied else "lack"
