@@ -33,14 +33,25 @@ __all__ = [
     "save",
     "tf1_variables",
     "trained_variables",
+    "used_variables",
     "weights_in_use",
 ]
 
 
-def trained_variables(model) -> dict[str, tf.Variable]:
-    """Returns the tf1_variables that the model's loss depends on, which therefore have gradients and slots."""
+def used_variables(model) -> dict[str, tf.Variable]:
+    """Returns the tf1_variables that the model's loss and its outputs depend on."""
     unused = () if model.uses_pooler else {row.reference for row in names.POOLER}
     return {name: variable for name, variable in tf1_variables(model).items() if name not in unused}
+
+
+def trained_variables(model) -> dict[str, tf.Variable]:
+    """Returns the used_variables that have gradients and slots: all that are not frozen.
+
+    `layer.trainable = False` freezes a layer, `variable.trainable = False` a variable, as everywhere in Keras; set it
+    before a Trainer is created.
+    """
+    trainable = {id(variable.value) for variable in model.trainable_variables}
+    return {name: variable for name, variable in used_variables(model).items() if id(variable) in trainable}
 
 
 def _misfits(source: Weights, variables: Mapping[str, tf.Variable]) -> list[str]:
@@ -50,6 +61,16 @@ def _misfits(source: Weights, variables: Mapping[str, tf.Variable]) -> list[str]
         for name, variable in variables.items()
         if name in source.shapes and source.shapes[name] != variable.shape.as_list()
     ]
+
+
+# The variables that models have or do not have, depending on the configuration.
+_OF_KINDS = (names.POSITIONS.reference, names.OUTPUT_TABLE.reference)
+
+
+def _of_another_kind(source: Weights, config: BertConfig, variables: Mapping[str, tf.Variable]) -> list[str]:
+    """Returns a phrase for each key of the configuration that has another value in the checkpoint."""
+    heads = [head for head, rows in names.HEADS.items() if rows[0].reference in variables]
+    return [*names.of_another_kind(source.shapes, config, heads)]
 
 
 def _refuse(source: Weights, problems: list[str], advice: str) -> None:
@@ -76,9 +97,10 @@ def initialize(model, init_checkpoint: str) -> str:
     source = open_weights(init_checkpoint)
     variables = tf1_variables(model)
     fresh = [name for name in variables if name not in source.shapes]
-    missing = [f"{name} is missing" for name in fresh if names.is_encoder(name)]
+    problems = _of_another_kind(source, model.config, variables)
+    problems += [f"{name} is missing" for name in fresh if names.is_encoder(name) and name not in _OF_KINDS]
     _refuse(
-        source, missing + _misfits(source, variables), "Is it a checkpoint of this configuration, and of this task?"
+        source, problems + _misfits(source, variables), "Is it a checkpoint of this configuration, and of this task?"
     )
     for sentence in provenance.check_config(source, model.config):
         logging.warning("%s", sentence)
@@ -120,10 +142,12 @@ def restore(
     """
     source = Checkpoint(path)
     variables = {name: variables[name] for name in variables if name not in may_lack or name in source.shapes}
-    problems = [f"{name} is missing" for name in variables if name not in source.shapes]
+    problems = [] if config is None else _of_another_kind(source, config, variables)
+    told = () if config is None else _OF_KINDS
+    problems += [f"{name} is missing" for name in variables if name not in source.shapes and name not in told]
     problems += _misfits(source, variables)
     # A continued training run would omit them from its next checkpoint.
-    problems += [f"{name} is not in the model" for name in _layers_beyond(source, variables)]
+    problems += [f"{name} is not in the model" for name in _layers_beyond(source, variables) if name not in told]
     advice = "It belongs to another model or task: use another output_dir, or the configuration it was made with"
     _refuse(source, problems, advice)
     if config is not None:
@@ -171,7 +195,7 @@ def check_trained(model, source: Weights, may_lack: tuple[str, ...] = ()) -> Non
     Raises:
       UserError: the weights lack a variable that the outputs depend on, usually the task's head.
     """
-    missing = [name for name in trained_variables(model) if name not in source.shapes and not name.startswith(may_lack)]
+    missing = [name for name in used_variables(model) if name not in source.shapes and not name.startswith(may_lack)]
     if missing:
         raise UserError(
             f"{source.path}: has no {and_more(missing, 4)}, so the answers would come from random weights;"

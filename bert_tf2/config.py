@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -22,6 +23,10 @@ from bert_tf2.support.errors import UserError
 ACTIVATIONS = ("gelu", "gelu_erf", "relu", "tanh", "linear")
 
 LAYER_NORM_EPSILON = 1e-12
+
+POSITION_EMBEDDING_TYPES = ("learned", "sinusoidal", "learned_from_sinusoidal", "none")
+# What `transformers` calls learned positions. Some copies of a bert_config.json have that key; it is kept in them.
+_THEIR_LEARNED = "absolute"
 
 # Required keys. The reference requires only vocab_size and defaults to BERT-Base's values for the rest, which later
 # causes a mismatch with the checkpoint.
@@ -58,8 +63,13 @@ class BertConfig:
       type_vocab_size: rows of the segment table.
       initializer_range: standard deviation of the truncated normal distribution of initial weights; 0 makes them all
         zero.
-      layer_norm_eps: added to the variance in LayerNorm. Always 1e-12 in the reference, which has no key for it, so it
-        is written only if it differs.
+      layer_norm_eps: added to the variance in LayerNorm. The reference has no key for this and the next two fields, so
+        they are written only if they differ from what it does.
+      position_embedding_type: "learned", a table that is trained; "sinusoidal", the fixed table of `sinusoid`, which is
+        no variable; "learned_from_sinusoidal", a table that is trained and starts from it; "none", no positions. The
+        sinusoid is scaled to the deviation initializer_range, with which the other tables start.
+      tie_word_embeddings: whether the masked-LM head scores the words with the table of word embeddings. If not, it has
+        a table of its own.
       extra: keys of the file that BERT does not use (the multilingual and Chinese releases have some), preserved when
         the file is written again.
     """
@@ -76,6 +86,8 @@ class BertConfig:
     type_vocab_size: int = 16
     initializer_range: float = 0.02
     layer_norm_eps: float = LAYER_NORM_EPSILON
+    position_embedding_type: str = "learned"
+    tie_word_embeddings: bool = True
     extra: Mapping[str, Any] = dataclasses.field(default_factory=dict, hash=False)
 
     def __post_init__(self):
@@ -108,16 +120,32 @@ class BertConfig:
             yield f"layer_norm_eps must be a number above 0 and at most 1, not {_shown(self.layer_norm_eps)}"
         if not isinstance(self.hidden_act, str) or self.hidden_act.lower() not in ACTIVATIONS:
             yield f"hidden_act {_shown(self.hidden_act)} is not one of {', '.join(ACTIVATIONS)}"
+        if self.position_embedding_type not in POSITION_EMBEDDING_TYPES:
+            shown, known = _shown(self.position_embedding_type), ", ".join(POSITION_EMBEDDING_TYPES)
+            yield f"position_embedding_type {shown} is not one of {known}"
+        if not isinstance(self.tie_word_embeddings, bool):
+            yield f"tie_word_embeddings must be true or false, not {_shown(self.tie_word_embeddings)}"
 
     def _num_parameters(self) -> int:
         """Returns the approximate number of parameters of the encoder, without biases and the like."""
         rows = self.vocab_size + self.max_position_embeddings + self.type_vocab_size
+        rows += 0 if self.tie_word_embeddings else self.vocab_size
         block = self.hidden_size * (4 * self.hidden_size + 2 * self.intermediate_size)
         return self.hidden_size * rows + self.num_hidden_layers * block
 
     @property
     def attention_head_size(self) -> int:
         return self.hidden_size // self.num_attention_heads
+
+    @property
+    def has_position_table(self) -> bool:
+        """Whether the positions are a variable."""
+        return self.position_embedding_type.startswith("learned")
+
+    @property
+    def sinusoid_scale(self) -> float:
+        """The factor that gives sines and cosines, whose root mean square is 1 / sqrt(2), the tables' deviation."""
+        return math.sqrt(2.0) * self.initializer_range
 
     @classmethod
     def from_dict(cls, json_object: Mapping[str, Any]) -> BertConfig:
@@ -130,9 +158,11 @@ class BertConfig:
         if missing:
             raise UserError(f"model configuration: missing {', '.join(missing)}")
         known = {field.name for field in dataclasses.fields(cls)} - {"extra"}
+        if json_object.get("position_embedding_type") == _THEIR_LEARNED:
+            known.remove("position_embedding_type")
         values = {name: value for name, value in json_object.items() if name in known}
         config = cls(**values, extra={name: value for name, value in json_object.items() if name not in known})
-        if absent := sorted(known - values.keys() - {"layer_norm_eps"}):
+        if absent := sorted(known - values.keys() - {*_WRITTEN_IF_OTHER}):
             shown = ", ".join(f"{name} = {getattr(config, name)!r}" for name in absent)
             logging.warning("The model configuration leaves out some keys; taking the reference's defaults: %s", shown)
         return config
@@ -184,13 +214,22 @@ class BertConfig:
         """Returns every key, including the extra ones, as plain Python values."""
         values = dataclasses.asdict(self)
         extra = values.pop("extra")
-        if self.layer_norm_eps == LAYER_NORM_EPSILON:
-            del values["layer_norm_eps"]
+        for name, usual in _WRITTEN_IF_OTHER.items():
+            if values[name] == usual:
+                del values[name]
         return {**values, **extra}
 
     def to_json_string(self) -> str:
         """Returns the text of a `bert_config.json`: sorted keys, indentation of two, a final newline."""
         return json.dumps(self.to_dict(), indent=2, sort_keys=True) + "\n"
+
+
+# The keys that the reference does not have, and what it does.
+_WRITTEN_IF_OTHER = {
+    field.name: field.default
+    for field in dataclasses.fields(BertConfig)
+    if field.name in ("layer_norm_eps", "position_embedding_type", "tie_word_embeddings")
+}
 
 
 def check_vocab_size(name: str, num_entries: int, vocab_size: int, exact: bool = False) -> None:
@@ -234,8 +273,13 @@ def config_value(config: BertConfig, name: str) -> Any:
 
 
 def decisive_differences(stated: BertConfig, config: BertConfig) -> list[str]:
-    """Returns the fields with which the same weights compute something else."""
-    return [name for name in _DECISIVE if config_value(stated, name) != config_value(config, name)]
+    """Returns the fields with which the same weights compute something else.
+
+    The deviation of initial weights is one of them if it scales a sinusoid that is no variable.
+    """
+    fixed = "sinusoidal" in (stated.position_embedding_type, config.position_embedding_type)
+    compared = (*_DECISIVE, "initializer_range") if fixed else _DECISIVE
+    return [name for name in compared if config_value(stated, name) != config_value(config, name)]
 
 
 # Hugging Face's spelling.
@@ -245,7 +289,11 @@ _MARKS = ("model_type", "architectures", "transformers_version", "torch_dtype", 
 
 # The defaults of `transformers`: the reference's, except for type_vocab_size, and for vocab_size, which has none there.
 _DEFAULTS = {
-    **{field.name: field.default for field in dataclasses.fields(BertConfig) if field.name != "extra"},
+    **{
+        field.name: field.default
+        for field in dataclasses.fields(BertConfig)
+        if field.name not in ("position_embedding_type", "extra")
+    },
     "vocab_size": 30522,
     "type_vocab_size": 2,
 }
@@ -297,9 +345,9 @@ def _foreign_parts(values: Mapping[str, Any]):
         yield f"is one of {architecture}, which is no BERT"
     if values.get("is_decoder") or values.get("add_cross_attention"):
         yield "is one of a decoder (is_decoder or add_cross_attention), whose tokens see only what is before them"
-    position = values.get("position_embedding_type", "absolute")
-    if position not in ("absolute", None):
-        yield f"has position_embedding_type {position!r}; BERT's are 'absolute'"
+    position = values.get("position_embedding_type", _THEIR_LEARNED)
+    if position not in (_THEIR_LEARNED, None):
+        yield f"has position_embedding_type {position!r}; BERT's are {_THEIR_LEARNED!r}"
     if values.get("quantization_config"):
         yield "is one of quantized weights (quantization_config); save the model without quantization first"
 
@@ -327,16 +375,18 @@ def to_huggingface(
     """
     hidden_act = config.hidden_act.lower()
     content = {
-        **{name: getattr(config, name) for name in _DEFAULTS},
+        **{name: getattr(config, name) for name in _DEFAULTS if name != "tie_word_embeddings"},
         **{name: getattr(config, name) or 0.0 for name in _PROBABILITIES},  # null is not allowed there
         "hidden_act": {"gelu": "gelu_pytorch_tanh", "gelu_erf": "gelu"}.get(hidden_act, hidden_act),
         "architectures": [architecture],
         "model_type": "bert",
         "pad_token_id": pad_token_id,
-        "position_embedding_type": "absolute",
+        "position_embedding_type": _THEIR_LEARNED,
         "torch_dtype": "float32",
         "use_cache": True,
     }
+    if not config.tie_word_embeddings:
+        content["tie_word_embeddings"] = False
     if labels:
         content["id2label"] = {str(index): label for index, label in enumerate(labels)}
         content["label2id"] = {label: index for index, label in enumerate(labels)}

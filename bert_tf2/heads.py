@@ -27,7 +27,7 @@ import tensorflow as tf
 
 from bert_tf2 import modeling, records, shapes
 from bert_tf2.config import BertConfig
-from bert_tf2.layers import Dense, DropoutSeeds, LayerNorm, OutputLayer, class_scores, dropout, fold_in
+from bert_tf2.layers import DropoutSeeds, OutputLayer, dropout, fold_in
 from bert_tf2.losses import (
     NO_PREDICTIONS,
     LossTerm,
@@ -39,43 +39,10 @@ from bert_tf2.losses import (
     mean_term,
     multi_label_loss,
 )
+from bert_tf2.masked_lm import MaskedLMHead
 from bert_tf2.shapes import get_shape_list
 
 Batch = Mapping[str, tf.Tensor]
-
-
-class MaskedLMHead(keras.layers.Layer):
-    """Predicts words from hidden states (paper, section 3.1, task 1).
-
-    A small network, `transform`, maps the state to the space of the word embeddings, so that the encoder's last layer
-    need not specialise in words. The score of a word is the dot product with its embedding: the output layer is the
-    transposed embedding table, so training on a word as an output updates the same numbers that represent it as an
-    input. Only the bias, one number per word that learns its frequency, belongs to the output alone.
-    """
-
-    def __init__(self, config: BertConfig, **kwargs):
-        super().__init__(**kwargs)
-        width = config.hidden_size
-        self.transform = Dense(
-            width, width, config.initializer_range, config.hidden_act, name="transform", dtype=self.dtype_policy
-        )
-        self.layer_norm = LayerNorm(width, config.layer_norm_eps, name="LayerNorm", dtype=self.dtype_policy)
-        self.output_bias = self.add_weight(
-            shape=[config.vocab_size], initializer="zeros", autocast=False, name="output_bias"
-        )
-        self.built = True
-
-    def contract(self) -> shapes.Contract:
-        """A contract with the D and V of this head."""
-        return shapes.Contract(D=self.transform.kernel.shape[0], V=self.output_bias.shape[0])
-
-    def call(self, states: tf.Tensor, output_weights: tf.Tensor) -> tf.Tensor:
-        """[M, D] and the embedding table [V, D] -> float32 logits [M, V]. Raises shapes.ShapeError for other shapes."""
-        contract = self.contract()
-        contract.check("MD", states=states)
-        contract.check("VD", output_weights=output_weights)
-        states = self.layer_norm(self.transform(states))
-        return class_scores(states, output_weights) + self.output_bias  # [M, D] x [D, V]
 
 
 # The shapes of a feature by its length in the table of records. For length 1, models also accept a column.
@@ -178,17 +145,22 @@ class MaskedLMModel(_Model):
     def get_config(self) -> dict:
         return {**super().get_config(), **({} if self.has_pooler else {"has_pooler": False})}
 
+    def get_output_table(self) -> tf.Variable:
+        """What the words are scored with, float32 [V, D]: the table of embeddings itself, or that of the head."""
+        own = self.masked_lm.output_weights
+        return self.bert.get_embedding_table() if own is None else own.value
+
     def call(self, batch: Batch, training: bool = False, dropout_seed: tf.Tensor | None = None) -> tf.Tensor:
         """Scores every word at `masked_lm_positions`, int [B, P] -> float32 logits [B, P, V]."""
         self.check(batch, "masked_lm_positions")
         output = self.encode(batch, training, dropout_seed)
         states = gather_indexes(output.sequence_output, batch["masked_lm_positions"])  # [B * P, D]
-        logits = self.masked_lm(states, self.bert.get_embedding_table())
+        logits = self.masked_lm(states, self.get_output_table())
         return tf.reshape(logits, [*get_shape_list(batch["masked_lm_positions"]), self.config.vocab_size])
 
     def _words(self, batch: Batch, output: modeling.BertOutput) -> tuple:
         """The arguments of losses.get_masked_lm_output."""
-        table = self.bert.get_embedding_table()
+        table = self.get_output_table()
         features = (batch[f"masked_lm_{name}"] for name in ("positions", "ids", "weights"))
         return self.masked_lm, output.sequence_output, table, *features
 

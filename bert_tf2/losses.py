@@ -13,7 +13,7 @@ from bert_tf2 import shapes
 from bert_tf2.layers import OutputLayer
 
 if TYPE_CHECKING:
-    from bert_tf2.heads import MaskedLMHead
+    from bert_tf2.masked_lm import MaskedLMHead
 
 # The loss of a batch without predictions is 0 instead of 0 / 0 (reference: get_masked_lm_output).
 NO_PREDICTIONS = 1e-5
@@ -74,7 +74,7 @@ def get_masked_lm_output(
     Args:
       head: the transform and the output bias.
       input_tensor: sequence_output, [B, F, D].
-      output_weights: the word embedding table [V, D], the variable itself.
+      output_weights: the word embedding table [V, D], the variable itself; or the head's own.
       positions: int [B, P], masked_lm_positions.
       label_ids: int [B, P], the original words.
       label_weights: float [B, P], 1 for a prediction and 0 for padding.

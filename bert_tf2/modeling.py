@@ -21,9 +21,11 @@ are not specific to BERT: Dense, LayerNorm, dropout and the activation functions
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import NamedTuple
 
 import keras
+import numpy as np
 import tensorflow as tf
 
 from bert_tf2 import recompute, shapes
@@ -37,6 +39,7 @@ from bert_tf2.shapes import assert_rank as assert_rank
 from bert_tf2.shapes import get_shape_list
 from bert_tf2.shapes import reshape_from_matrix as reshape_from_matrix
 from bert_tf2.shapes import reshape_to_matrix as reshape_to_matrix
+from bert_tf2.sinusoid import sinusoidal_positions
 from bert_tf2.support.errors import UserError
 from bert_tf2.unpadding import Unpadded
 
@@ -45,6 +48,9 @@ class Embeddings(keras.layers.Layer):
     """Token ids to vectors: word + segment + position, each a row of a learned table (paper, figure 2).
 
     The word table is also the output layer of the masked language model: see heads.get_masked_lm_output.
+
+    Attributes:
+      position_embeddings: the variable [X, D] of positions, or None, see BertConfig.has_position_table.
     """
 
     def __init__(self, config: BertConfig, **kwargs):
@@ -54,17 +60,27 @@ class Embeddings(keras.layers.Layer):
         # more than casting the gathered rows.
         self.word_embeddings = self._table("word_embeddings", config.vocab_size)
         self.token_type_embeddings = self._table("token_type_embeddings", config.type_vocab_size)
-        self.position_embeddings = self._table("position_embeddings", config.max_position_embeddings)
+        self.position_embeddings = None
+        if config.has_position_table:
+            from_sinusoid = config.position_embedding_type == "learned_from_sinusoidal"
+            initializer = (lambda shape, dtype: scaled_sinusoid(config)) if from_sinusoid else None
+            self.position_embeddings = self._table("position_embeddings", config.max_position_embeddings, initializer)
         self.layer_norm = LayerNorm(
             config.hidden_size, config.layer_norm_eps, name="LayerNorm", dtype=self.dtype_policy
         )
         self.built = True
 
-    def _table(self, name: str, rows: int):
-        initializer = create_initializer(self.config.initializer_range)
+    def _table(self, name: str, rows: int, initializer: Callable | None = None):
+        initializer = initializer or create_initializer(self.config.initializer_range)
         return self.add_weight(
             shape=[rows, self.config.hidden_size], initializer=initializer, autocast=False, name=name
         )
+
+    def position_table(self) -> tf.Variable | tf.Tensor | None:
+        """The rows that are added for positions, float32 [X, D]: a variable, the fixed sinusoid, or None."""
+        if self.config.position_embedding_type == "sinusoidal":
+            return scaled_sinusoid(self.config)
+        return None if self.position_embeddings is None else self.position_embeddings.value
 
     def call(
         self,
@@ -78,15 +94,24 @@ class Embeddings(keras.layers.Layer):
         # The table has about two rows: a one-hot product is faster than a gather, and its gradient is dense.
         one_hot = tf.one_hot(token_type_ids, self.config.type_vocab_size)  # [B, F, types]
         segments = tf.matmul(one_hot, self.token_type_embeddings)  # [B, F, D]
+        summed = words + segments
         # Position p is row p for every token: attention has no other information about order. The rows are learned, so
         # a sequence cannot be longer than the table.
-        if unpadded is None:
-            positions = self.position_embeddings[: get_shape_list(input_ids)[1]]  # [F, D], added to each of B examples
-        else:
-            # The slice gives a dense gradient, as in the other case, so that it counts the same when it is clipped.
-            positions = tf.gather(self.position_embeddings[: unpadded.width], unpadded.positions)  # [T, D]
-        summed = tf.cast(words + segments + positions, self.compute_dtype)
+        if (table := self.position_table()) is not None:
+            if unpadded is None:
+                positions = table[: get_shape_list(input_ids)[1]]  # [F, D], added to each of B examples
+            else:
+                # The slice gives a dense gradient, as in the other case, so that it counts the same when it is clipped.
+                positions = tf.gather(table[: unpadded.width], unpadded.positions)  # [T, D]
+            summed += positions
+        summed = tf.cast(summed, self.compute_dtype)
         return dropout(self.layer_norm(summed), self.config.hidden_dropout_prob, seeds)
+
+
+def scaled_sinusoid(config: BertConfig) -> tf.Tensor:
+    """The fixed positions, float32 [X, D]. Unscaled, they would hide the words, whose numbers are about 0.02."""
+    rows = sinusoidal_positions(config.max_position_embeddings, config.hidden_size)
+    return tf.constant(np.float32(config.sinusoid_scale) * rows)
 
 
 class SelfAttention(keras.layers.Layer):

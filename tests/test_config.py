@@ -1,11 +1,18 @@
 """BertConfig with the published files and with invalid values."""
 
+import dataclasses
 import json
 
 import pytest
 from small_models import SHARED, small_config
 
-from bert_tf2.config import BertConfig, from_huggingface, is_huggingface_config, to_huggingface
+from bert_tf2.config import (
+    BertConfig,
+    decisive_differences,
+    from_huggingface,
+    is_huggingface_config,
+    to_huggingface,
+)
 from bert_tf2.support.errors import UserError
 
 BASE = {
@@ -163,3 +170,59 @@ def test_a_config_of_transformers(tmp_path, log_lines):
 def test_whose_file_it_is():
     assert is_huggingface_config({**BASE, "model_type": "bert"}) and is_huggingface_config({"architectures": []})
     assert not is_huggingface_config(small_config(layer_norm_eps=1e-5).to_dict())
+
+
+# position_embedding_type and tie_word_embeddings, which the reference does not have.
+
+
+def test_the_keys_are_written_only_where_they_are_others():
+    plain = BertConfig.from_dict(BASE)
+    assert (plain.position_embedding_type, plain.tie_word_embeddings) == ("learned", True)
+    assert plain.to_dict() == BASE
+    values = {**BASE, "position_embedding_type": "sinusoidal", "tie_word_embeddings": False}
+    assert BertConfig.from_dict(values).to_dict() == values
+    assert BertConfig.from_dict({**BASE, "position_embedding_type": "learned"}).to_dict() == BASE
+
+
+def test_absolute_positions_of_transformers_are_learned_and_stay_in_the_file():
+    values = {**BASE, "position_embedding_type": "absolute"}
+    config = BertConfig.from_dict(values)
+    assert config.position_embedding_type == "learned" and config.to_dict() == values
+
+
+@pytest.mark.parametrize("value", ["relative_key", "Sinusoidal", None, 1, ["none"]])
+def test_other_positions_are_refused_with_those_that_there_are(value):
+    wanted = "position_embedding_type .* is not one of learned, sinusoidal, learned_from_sinusoidal, none"
+    with pytest.raises(UserError, match=wanted):
+        BertConfig.from_dict({**BASE, "position_embedding_type": value})
+
+
+@pytest.mark.parametrize("value", ["false", 0, None])
+def test_tied_is_true_or_false(value):
+    with pytest.raises(UserError, match="tie_word_embeddings must be true or false, not"):
+        BertConfig.from_dict({**BASE, "tie_word_embeddings": value})
+
+
+def test_the_tied_flag_of_transformers_goes_both_ways():
+    config = BertConfig.from_dict({**BASE, "tie_word_embeddings": False})
+    there = to_huggingface(config, "BertForMaskedLM", (), None, 0)
+    assert there["tie_word_embeddings"] is False and there["position_embedding_type"] == "absolute"
+    assert BertConfig.from_dict(from_huggingface(there)) == config
+    tied = to_huggingface(BertConfig.from_dict(BASE), "BertForMaskedLM", (), None, 0)
+    assert "tie_word_embeddings" not in tied  # as before: their default
+    assert BertConfig.from_dict(from_huggingface(tied)).tie_word_embeddings is True
+
+
+def test_an_untied_model_of_impossible_size_is_refused():
+    sizes = {**BASE, "vocab_size": 10**6, "hidden_size": 7 * 10**4, "num_attention_heads": 1, "num_hidden_layers": 1}
+    BertConfig.from_dict({**sizes, "intermediate_size": 1})
+    with pytest.raises(UserError, match="parameters are more than any model has"):
+        BertConfig.from_dict({**sizes, "intermediate_size": 1, "tie_word_embeddings": False})
+
+
+def test_the_scale_of_a_fixed_sinusoid_is_decisive():
+    """It is no variable, so that another scale would be another model; the scale of other tables is only a start."""
+    fixed = small_config(position_embedding_type="sinusoidal")
+    assert decisive_differences(fixed, dataclasses.replace(fixed, initializer_range=0.05)) == ["initializer_range"]
+    learned = small_config(position_embedding_type="learned_from_sinusoidal")
+    assert decisive_differences(learned, dataclasses.replace(learned, initializer_range=0.05)) == []

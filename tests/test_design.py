@@ -33,6 +33,8 @@ BERT = {
     "recompute",
     "modeling",
     "losses",
+    "masked_lm",
+    "sinusoid",
     "heads",
     "optimization",
 }
@@ -52,7 +54,7 @@ FRONT_DOOR = {"loading", "commands", "__main__", "demo", "demo.__main__"}
 WITHOUT_TENSORFLOW = [
     *(name for name in MODULES if name.startswith("support.")),
     *("config", "tokenization", "records", "vocabulary", "vocabulary_checks"),
-    *("record_framing", "record_index", "record_order"),
+    *("record_framing", "record_index", "record_order", "sinusoid"),
     *(name for name in MODULES if name.startswith("weights.") and name != "weights.models"),
     *(f"pretraining.{name}" for name in ("documents", "examples", "masking", "example_files")),
     *(f"pretraining.{name}" for name in ("compact_examples", "corpus", "draws", "sentences", "whole_sentences")),

@@ -40,7 +40,8 @@ def _activation(hidden_act: str) -> Callable[[tf.Tensor], tf.Tensor]:
     return modeling.get_activation(hidden_act)
 
 
-def _constant(value: np.ndarray | tf.Tensor, dtype: tf.DType = tf.float32) -> tf.Variable:
+def constant(value: np.ndarray | tf.Tensor, dtype: tf.DType = tf.float32) -> tf.Variable:
+    """A variable that is not trained."""
     # A variable, since every signature in the file, and in memory, would have its own copy of a constant.
     return tf.Variable(tf.cast(value, dtype), trainable=False)
 
@@ -51,8 +52,8 @@ class _Affine(tf.Module):
     def __init__(self, layers: Sequence[modeling.Dense], dtype: tf.DType, scales: Sequence[float] = (1.0,)):
         super().__init__()
         pairs = list(zip(layers, scales, strict=True))
-        self.kernel = _constant(np.concatenate([layer.kernel.numpy() * by for layer, by in pairs], axis=1), dtype)
-        self.bias = _constant(np.concatenate([layer.bias.numpy() * by for layer, by in pairs]), dtype)
+        self.kernel = constant(np.concatenate([layer.kernel.numpy() * by for layer, by in pairs], axis=1), dtype)
+        self.bias = constant(np.concatenate([layer.bias.numpy() * by for layer, by in pairs]), dtype)
 
     def __call__(self, x: tf.Tensor) -> tf.Tensor:
         return tf.nn.bias_add(tf.matmul(x, self.kernel), self.bias)
@@ -63,7 +64,7 @@ class _Norm(tf.Module):
 
     def __init__(self, layer: modeling.LayerNorm):
         super().__init__()
-        self.gamma, self.beta = _constant(layer.gamma.value), _constant(layer.beta.value)
+        self.gamma, self.beta = constant(layer.gamma.value), constant(layer.beta.value)
         self._epsilon = layer.epsilon
 
     def __call__(self, x: tf.Tensor) -> tf.Tensor:
@@ -201,9 +202,10 @@ class Encoder(tf.Module):
         super().__init__(name="encoder")
         dtype = tf.as_dtype(precision)
         embeddings = model.embeddings
-        self.word_embeddings = _constant(embeddings.word_embeddings.value, dtype)
-        self.token_type_embeddings = _constant(embeddings.token_type_embeddings.value)
-        self.position_embeddings = _constant(embeddings.position_embeddings.value)
+        self.word_embeddings = constant(embeddings.word_embeddings.value, dtype)
+        self.token_type_embeddings = constant(embeddings.token_type_embeddings.value)
+        positions = embeddings.position_table()
+        self.position_embeddings = None if positions is None else constant(positions)
         self.norm = _Norm(embeddings.layer_norm)
         self.blocks = [_Block(block, dtype) for block in model.blocks]
         self.pooler = _Affine([model.pooler], dtype)
@@ -235,9 +237,10 @@ class Encoder(tf.Module):
     def _embed(self, input_ids: tf.Tensor, segment_ids: tf.Tensor, packing: _Packing) -> tf.Tensor:
         """-> [T, D]."""
         words = tf.cast(tf.gather(self.word_embeddings, packing.pack(input_ids)), tf.float32)
-        segments = tf.gather(self.token_type_embeddings, packing.pack(segment_ids))
-        positions = tf.gather(self.position_embeddings, packing.positions)
-        return tf.cast(self.norm(words + segments + positions), self._dtype)
+        summed = words + tf.gather(self.token_type_embeddings, packing.pack(segment_ids))
+        if self.position_embeddings is not None:
+            summed += tf.gather(self.position_embeddings, packing.positions)
+        return tf.cast(self.norm(summed), self._dtype)
 
     def _pool(self, states: tf.Tensor) -> tf.Tensor:
         """[B, D] -> float32 [B, D]."""

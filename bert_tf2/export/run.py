@@ -26,9 +26,8 @@ from tensorflow.core.protobuf import meta_graph_pb2
 
 from bert_tf2 import __version__, checkpoint, heads, modeling, tokenization
 from bert_tf2.config import BertConfig
-from bert_tf2.export import answers, entities, saved_model_files, signatures, versions
+from bert_tf2.export import answers, entities, fast_encoder, saved_model_files, signatures, versions
 from bert_tf2.export.exported_model import INFO_FILE, log_level
-from bert_tf2.export.fast_encoder import Encoder
 from bert_tf2.export.graph_tokenization import GraphTokenizer
 from bert_tf2.export.options import ExportOptions
 from bert_tf2.export.request_checks import Limits, SpecialIds
@@ -124,7 +123,7 @@ class _Call:
         bert = model if options.task == "features" else model.bert
         special = SpecialIds(*self._tokenizer.convert_tokens_to_ids(["[PAD]", "[CLS]", "[SEP]", "[MASK]"]))
         keep = ["[MASK]"] if options.task == "masked_lm" else []
-        encoder = Encoder(bert, options.precision)
+        encoder = fast_encoder.Encoder(bert, options.precision)
         setting = signatures.Setting(
             encoder,
             Limits(config.vocab_size, config.type_vocab_size, config.max_position_embeddings),
@@ -139,7 +138,8 @@ class _Call:
         if options.task == "ner":
             return entities.Tagger(setting, model.output_layer, self._labels.labels)
         if options.task == "masked_lm":
-            words = encoder.word_embeddings
+            own = model.masked_lm.output_weights
+            words = encoder.word_embeddings if own is None else fast_encoder.constant(own.value, options.precision)
             return signatures.MaskedLM(setting, model.masked_lm, words, self._entries(), options.top_k)
         return answers.Answerer(setting, model.output_layer, self._span_settings())
 

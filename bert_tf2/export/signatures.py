@@ -196,8 +196,11 @@ class MaskedLM(WithHead):
     pairs = True
 
     def __init__(self, setting: Setting, head: heads.MaskedLMHead, table: tf.Variable, tokens: Sequence[str], k: int):
-        """`table`: the word embeddings [V, D]. `k`: the number of pieces for each [MASK]."""
+        """`table`: the output weights [V, D]. `k`: the number of pieces for each [MASK]."""
         super().__init__(setting, head)
+        # A table of the head's own would be in the file twice.
+        own = head.output_weights
+        self._variables = [variable for variable in self._variables if own is None or variable is not own.value]
         self._table = table
         self._tokens = tf.constant([*tokens])
         self._k = k

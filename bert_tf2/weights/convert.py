@@ -184,10 +184,11 @@ def _check(source: Weights, config: BertConfig, vocabulary: list[str] | None) ->
 
 def _problems(source: Weights, config: BertConfig) -> Iterator[str]:
     rows = names.known(config.num_hidden_layers)
+    yield from names.of_another_kind(source.shapes, config, names.HEADS)
     for row in rows:
         shape = source.shapes.get(row.reference)
         wanted = names.shape(row, config, source.num_labels)
-        if shape is None and names.is_encoder(row.reference):
+        if shape is None and names.is_encoder(row.reference) and row is not names.POSITIONS:
             yield f"{row.reference} is missing"
         elif shape is not None and shape != wanted:
             yield f"{row.reference} is {shape}, not {wanted}"

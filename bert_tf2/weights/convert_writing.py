@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import math
 import os
 from collections.abc import Iterable, Iterator
@@ -97,11 +98,22 @@ class Target:
                 " know; --hidden_act=gelu writes the approximation it has (the two"
                 " differ by less than 5e-4)."
             )
-        if "layer_norm_eps" in self._config.to_dict():
+        written = self._config.to_dict()
+        if "layer_norm_eps" in written:
             report.append(
                 f"Its bert_config.json says layer_norm_eps {self._config.layer_norm_eps}; google-research/bert always"
                 " takes 1e-12."
             )
+        unknown = {}
+        if not self._config.has_position_table:
+            unknown["position_embedding_type"] = "which has a table of positions"
+        if not self._config.tie_word_embeddings:
+            unknown["tie_word_embeddings"] = "whose output weights are the table of word embeddings"
+        report += [
+            f"Its bert_config.json says {key} {json.dumps(written[key])}; google-research/bert, {what}, cannot use"
+            " these weights."
+            for key, what in unknown.items()
+        ]
         return report
 
     def _others(self) -> list[str]:

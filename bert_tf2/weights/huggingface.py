@@ -54,10 +54,9 @@ class Architecture(NamedTuple):
     pooler: bool
     labels_of: str | None = None
 
-    @property
-    def variables(self) -> list[names.Variable]:
-        """The variables of the heads."""
-        return names.of_heads(self.heads)
+    def variables(self, tied: bool = True) -> list[names.Variable]:
+        """The variables of the heads; `tied`: tie_word_embeddings."""
+        return names.of_heads(self.heads, tied)
 
 
 ARCHITECTURES = {
@@ -73,10 +72,8 @@ ARCHITECTURES = {
 
 # Tensors without information: 0, 1, 2, ..., zeros, and copies of the masked-LM output table and bias.
 _BUFFERS = re.compile(r"embeddings\.(position_ids|token_type_ids)$")
-_TIED = {
-    "cls.predictions.decoder.weight": "bert.embeddings.word_embeddings.weight",
-    "cls.predictions.decoder.bias": "cls.predictions.bias",
-}
+_BIAS, BIAS_OF_DECODER = "cls.predictions.bias", "cls.predictions.decoder.bias"
+_TIED = {"cls.predictions.decoder.weight": "bert.embeddings.word_embeddings.weight", BIAS_OF_DECODER: _BIAS}
 
 
 def recognises(path: str) -> str | None:
@@ -177,7 +174,9 @@ class HuggingFaceFolder(Weights):
         self.architecture = architecture_of(self._values)
         rows = {row.huggingface: row for row in names.known(self.config.num_hidden_layers)}
         self._places: dict[str, _Place] = {}
-        for name, place in _without_copies(path, _usual_places(path, weights)).items():
+        tensors = _usual_places(path, weights)
+        tensors = _without_copies(path, tensors) if self.config.tie_word_embeddings else _with_one_bias(tensors)
+        for name, place in tensors.items():
             self._take(rows.get(name), place)
         self._check_shapes(rows.values())
         self.remarks += self._remarks()
@@ -337,8 +336,16 @@ def _without_copies(path: str, places: dict[str, _Place]) -> dict[str, _Place]:
         raise UserError(
             f"{path}: {duplicate.name} is not equal to {places[original].name}: this model's output layer is its own,"
             " where BERT's is the table of embeddings with one bias, so that it cannot be taken over. Save the encoder"
-            " alone (model.bert.save_pretrained)"
+            " alone (model.bert.save_pretrained), or, if it was trained so, with tie_word_embeddings false in its"
+            " config.json"
         )
+    return places
+
+
+def _with_one_bias(places: dict[str, _Place]) -> dict[str, _Place]:
+    """Returns the tensors of an untied model, whose decoder has the bias that counts; the other one is not used."""
+    if counts := places.pop(BIAS_OF_DECODER, None):
+        places[_BIAS] = counts
     return places
 
 

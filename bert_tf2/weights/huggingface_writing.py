@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -10,10 +11,11 @@ from typing import Any
 import numpy as np
 
 from bert_tf2.config import BertConfig, activation_remark, to_huggingface
+from bert_tf2.sinusoid import sinusoidal_positions
 from bert_tf2.support import files
 from bert_tf2.support.errors import UserError, and_more
 from bert_tf2.weights import names, tensor_files
-from bert_tf2.weights.huggingface import ARCHITECTURES, CONFIG_OF_WEIGHTS, WEIGHTS
+from bert_tf2.weights.huggingface import ARCHITECTURES, BIAS_OF_DECODER, CONFIG_OF_WEIGHTS, WEIGHTS
 from bert_tf2.weights.labels import LabelMap
 
 
@@ -30,8 +32,8 @@ def write_folder(
 ) -> list[str]:
     """Writes a folder that `transformers` loads without missing or unexpected weights.
 
-    Files are written completely or not at all. The activation function is preserved: this project's "gelu" is
-    "gelu_pytorch_tanh" there.
+    Files are written completely or not at all. What the weights compute is preserved: this project's "gelu" is
+    "gelu_pytorch_tanh" there, and the fixed sinusoid is a table of positions, the only kind that they know.
 
     Args:
       folder: created if it does not exist. Existing files of these names are replaced.
@@ -48,8 +50,9 @@ def write_folder(
 
     Raises:
       UserError: a variable of that architecture is missing or does not have the shape that the configuration requires;
-        the folder has a tokenizer of another kind, or cannot be written.
+        the model has no positions; the folder has a tokenizer of another kind, or cannot be written.
     """
+    shapes, arrays = _with_positions(shapes, arrays, config)
     architecture = architecture or _architecture_for(shapes, labels)
     written = _written_variables(architecture, shapes, config)
     _check_target(folder, vocabulary is not None)
@@ -67,13 +70,30 @@ def write_folder(
     return [*_report(folder, architecture, written, shapes, config)]
 
 
+def _with_positions(
+    shapes: Mapping[str, Sequence[int]], arrays: Iterable[tuple[str, np.ndarray]], config: BertConfig
+) -> tuple[Mapping[str, Sequence[int]], Iterable[tuple[str, np.ndarray]]]:
+    """Returns both with a table of positions."""
+    if config.has_position_table:
+        return shapes, arrays
+    if config.position_embedding_type == "none":
+        raise UserError(
+            "the configuration says position_embedding_type none, and transformers has no BERT without positions; the"
+            " formats of this project (--to=tf1, --to=keras) can hold the model"
+        )
+    name = names.POSITIONS.reference
+    rows = sinusoidal_positions(config.max_position_embeddings, config.hidden_size)
+    added = (name, np.float32(config.sinusoid_scale) * rows)
+    return {**shapes, name: [*rows.shape]}, itertools.chain(arrays, [added])
+
+
 def _architecture_for(shapes: Mapping[str, Any], labels: LabelMap | None) -> str:
     """Returns the first class that has all of its heads in `shapes`."""
     labels_of = labels.labels_of if labels else "texts"
     return next(
         name
         for name, there in ARCHITECTURES.items()
-        if there.labels_of in (None, labels_of) and all(row.reference in shapes for row in there.variables)
+        if there.labels_of in (None, labels_of) and all(row.reference in shapes for row in there.variables())
     )
 
 
@@ -85,7 +105,7 @@ def _written_variables(
         raise UserError(f"{architecture} is none of {', '.join(ARCHITECTURES)}")
     there = ARCHITECTURES[architecture]
     pooler = there.pooler and (architecture != "BertModel" or names.POOLER[0].reference in shapes)
-    rows = [*names.encoder(config.num_hidden_layers, pooler), *there.variables]
+    rows = [*names.encoder(config.num_hidden_layers, pooler), *there.variables(config.tie_word_embeddings)]
     num_labels = next(iter(shapes.get(names.LABELS[0].reference, [])), None)
     problems = []
     for row in rows:
@@ -160,10 +180,20 @@ def _write_weights(
     sizes = {
         other: [*shapes[name]][::-1] if names.is_transposed(name) else [*shapes[name]] for name, other in theirs.items()
     }
-    chosen = (
-        (theirs[name], value.T if names.is_transposed(name) else value) for name, value in arrays if name in theirs
-    )
-    tensor_files.write_safetensors(path, sizes, chosen, {CONFIG_OF_WEIGHTS: config})
+    bias = names.MASKED_LM[-1].reference
+    # transformers uses the decoder's bias if the decoder is not tied, and the other one if it is.
+    untied = names.OUTPUT_TABLE.reference in theirs
+    if untied:
+        sizes[BIAS_OF_DECODER] = [*shapes[bias]]
+
+    def chosen() -> Iterator[tuple[str, np.ndarray]]:
+        for name, value in arrays:
+            if name in theirs:
+                yield theirs[name], value.T if names.is_transposed(name) else value
+            if untied and name == bias:
+                yield BIAS_OF_DECODER, value
+
+    tensor_files.write_safetensors(path, sizes, chosen(), {CONFIG_OF_WEIGHTS: config})
 
 
 def _report(
@@ -172,7 +202,12 @@ def _report(
     yield f"Wrote {folder}: a {architecture} with {len(written)} weights."
     if remark := activation_remark(to_huggingface(config, architecture, (), None, 0)):
         yield remark
-    others = [row for row in (*names.POOLER, *names.of_heads(names.HEADS)) if row not in written]
+    if not config.has_position_table:
+        yield (
+            "Its sinusoidal positions are a table there (position_embedding_type absolute), which a further training"
+            " changes."
+        )
+    others = [row for row in (*names.POOLER, *names.of_heads(names.HEADS, tied=False)) if row not in written]
     left_out = [row.reference for row in others if row.reference in shapes]
     if left_out:
         yield f"Left out, since a {architecture} has no place for it: {', '.join(left_out)}."

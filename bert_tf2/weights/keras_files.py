@@ -49,7 +49,7 @@ _DAMAGED_ZIP = (zipfile.BadZipFile, zlib.error)
 # Checked before Keras loads a file: the groups with a model's weights, and the arrays that determine its sizes.
 _GROUPS = ("bert", "embeddings", "blocks", "layers", "vars")
 _OUTPUT_BIAS = "layers/output_layer/vars/1"
-_MASKED_LM_BIAS = "layers/masked_lm_head/vars/0"
+_MASKED_LM_BIAS, _MASKED_LM_TABLE = "layers/masked_lm_head/vars/0", "layers/masked_lm_head/vars/1"
 # Not the value of any weight: variables that still have it were not in the file.
 _NOT_LOADED = float(np.finfo(np.float32).min)
 
@@ -98,7 +98,7 @@ class KerasFile(Weights):
                     self.class_name = self._guess_class(store, arrays)
             self._sizes, num_labels = self._measure(arrays)
             unused = names.POOLER if self.class_config.get("has_pooler") is False else ()
-            rows = [r for r in names.of_model(self._model_class, self._sizes.num_hidden_layers) if r not in unused]
+            rows = [r for r in names.of_model(self._model_class, self._sizes) if r not in unused]
             self.shapes = {row.reference: names.shape(row, self._sizes, num_labels) for row in rows}
             dtypes = sorted({array.dtype for array in arrays.values()})
             self.dtypes = dict.fromkeys(self.shapes, "/".join(dtypes))  # Keras has one dtype per model
@@ -189,7 +189,8 @@ class KerasFile(Weights):
         root = "" if self.class_name == "BertModel" else "bert/"
         blocks = {place.removeprefix(root).split("/")[1] for place in arrays if place.startswith(f"{root}blocks/")}
         try:
-            words, types, positions = (arrays[f"{root}embeddings/vars/{number}"].shape for number in range(3))
+            words, types = (arrays[f"{root}embeddings/vars/{number}"].shape for number in range(2))
+            positions = arrays.get(f"{root}embeddings/vars/2")
             inner = next(array.shape for place, array in arrays.items() if place.endswith("/intermediate/vars/1"))
             sizes = BertConfig(
                 vocab_size=words[0],
@@ -197,8 +198,11 @@ class KerasFile(Weights):
                 num_hidden_layers=len(blocks),
                 num_attention_heads=1,  # no size depends on it
                 intermediate_size=inner[0],
-                max_position_embeddings=positions[0],
+                max_position_embeddings=positions.shape[0] if positions else 1,
                 type_vocab_size=types[0],
+                # Not what it says, but which variables there are.
+                position_embedding_type="learned" if positions else "none",
+                tie_word_embeddings=_MASKED_LM_TABLE not in arrays,
             )
         except (LookupError, StopIteration, UserError) as error:
             held = ", ".join(sorted({place.split("/")[0] for place in arrays})) or "none"

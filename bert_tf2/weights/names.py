@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import functools
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Container, Iterable, Iterator
 from typing import Any, NamedTuple
 
 from bert_tf2.config import BertConfig
@@ -66,6 +66,15 @@ def _output(outputs: str, *names: str) -> tuple[Variable, Variable]:
     )
 
 
+POSITIONS = Variable(
+    "bert/embeddings/position_embeddings",
+    "XD",
+    "bert.embeddings.position_embeddings",
+    "bert.embeddings.position_embeddings.weight",
+    "position_embedding/embeddings",
+)
+"""Only for the values of the configuration's position_embedding_type that have a table."""
+
 EMBEDDINGS = (
     Variable(
         "bert/embeddings/word_embeddings",
@@ -81,13 +90,7 @@ EMBEDDINGS = (
         "bert.embeddings.token_type_embeddings.weight",
         "type_embeddings/embeddings",
     ),
-    Variable(
-        "bert/embeddings/position_embeddings",
-        "XD",
-        "bert.embeddings.position_embeddings",
-        "bert.embeddings.position_embeddings.weight",
-        "position_embedding/embeddings",
-    ),
+    POSITIONS,
     *_layer_norm(
         "bert/embeddings/LayerNorm", "bert.embeddings.layer_norm", "bert.embeddings.LayerNorm", "embeddings/layer_norm"
     ),
@@ -159,6 +162,10 @@ MASKED_LM = (
         "cls/predictions/output_bias/bias",
     ),
 )
+OUTPUT_TABLE = Variable(
+    "cls/predictions/output_weights", "VD", "masked_lm.output_weights", "cls.predictions.decoder.weight", ""
+)
+"""The masked-LM head's own table, if the configuration's tie_word_embeddings is false. The reference has none."""
 NEXT_SENTENCE = _output("2", "cls/seq_relationship/", "next_sentence", "cls.seq_relationship")
 SPAN = _output("2", "cls/squad/", "output_layer", "qa_outputs")
 # For classifiers and taggers: the reference's run_classifier has no scope here.
@@ -172,9 +179,15 @@ _OPTIMIZER_STATE = re.compile(
 )
 
 
-def encoder(num_hidden_layers: int, pooler: bool = True) -> Iterator[Variable]:
-    """Yields every variable of an encoder, in the order in which they are written."""
-    yield from EMBEDDINGS
+def encoder(num_hidden_layers: int, pooler: bool = True, positions: bool = True) -> Iterator[Variable]:
+    """Yields every variable of an encoder, in the order in which they are written.
+
+    Args:
+      num_hidden_layers: the number of blocks.
+      pooler: whether it has one.
+      positions: whether its positions are a table, see BertConfig.has_position_table.
+    """
+    yield from (row for row in EMBEDDINGS if positions or row is not POSITIONS)
     for index in range(num_hidden_layers):
         for row in BLOCK:
             yield Variable(*(text.replace("{i}", str(index)) for text in row))
@@ -182,19 +195,47 @@ def encoder(num_hidden_layers: int, pooler: bool = True) -> Iterator[Variable]:
         yield from POOLER
 
 
-def of_heads(heads: Iterable[str]) -> list[Variable]:
-    """Returns the variables of heads, which are keys of HEADS."""
-    return [row for head in heads for row in HEADS[head]]
+def of_heads(heads: Iterable[str], tied: bool = True) -> list[Variable]:
+    """Returns the variables of heads, which are keys of HEADS; `tied`: the configuration's tie_word_embeddings."""
+    own = {} if tied else {"masked_lm": (OUTPUT_TABLE,)}
+    return [row for head in heads for row in (*HEADS[head], *own.get(head, ()))]
 
 
 def known(num_hidden_layers: int) -> list[Variable]:
-    """Returns every variable in this table for an encoder and all heads."""
-    return [*encoder(num_hidden_layers), *of_heads(HEADS)]
+    """Returns every variable in this table for an encoder and all heads, also those that not every model has."""
+    return [*encoder(num_hidden_layers), *of_heads(HEADS, tied=False)]
 
 
-def of_model(model, num_hidden_layers: int) -> list[Variable]:
-    """Returns every variable of a model: a BertModel or one of heads', or the class of one."""
-    return [*encoder(num_hidden_layers, model.has_pooler), *of_heads(model.heads)]
+def of_model(model, config: BertConfig) -> list[Variable]:
+    """Returns every variable of a model with this configuration: a BertModel or one of heads', or the class of one."""
+    return [
+        *encoder(config.num_hidden_layers, model.has_pooler, config.has_position_table),
+        *of_heads(model.heads, config.tie_word_embeddings),
+    ]
+
+
+def of_another_kind(found: Container[str], config: BertConfig, heads: Collection[str]) -> Iterator[str]:
+    """Yields a phrase for each key of a configuration that weights show to have another value.
+
+    Args:
+      found: the reference's names of the weights.
+      config: the configuration.
+      heads: the heads that are compared, keys of HEADS.
+    """
+    table, kind = POSITIONS.reference, config.position_embedding_type
+    if EMBEDDINGS[0].reference in found and config.has_position_table != (table in found):
+        has = "lack" if config.has_position_table else "have"
+        yield (
+            f"the weights {has} a table of positions ({table}), but the configuration says position_embedding_type"
+            f" {kind}"
+        )
+    table, tied = OUTPUT_TABLE.reference, config.tie_word_embeddings
+    if "masked_lm" in heads and MASKED_LM[-1].reference in found and tied == (table in found):
+        has = "have" if tied else "lack"
+        yield (
+            f"the weights {has} an output table of their own ({table}), but the configuration says tie_word_embeddings"
+            f" {str(tied).lower()}"
+        )
 
 
 def tf1_variables(model) -> dict[str, Any]:
@@ -206,8 +247,7 @@ def tf1_variables(model) -> dict[str, Any]:
     if not hasattr(model, "heads"):
         raise TypeError(f"no names are known for the variables of {type(model).__name__}")
     own = "" if hasattr(model, "bert") else "bert."  # a BertModel is what the other models have as `bert`
-    rows = of_model(model, model.config.num_hidden_layers)
-    return {row.reference: _attribute(model, row.attribute.removeprefix(own)) for row in rows}
+    return {row.reference: _attribute(model, row.attribute.removeprefix(own)) for row in of_model(model, model.config)}
 
 
 def _attribute(model, path: str):

@@ -1,6 +1,7 @@
 """Adds entries to the vocabulary of a trained model, for words that it would split into pieces.
 
-A new entry needs a row in the word embeddings and a bias in the masked-LM head. These start as the mean over the pieces
+A new entry needs a row in the word embeddings and a bias in the masked-LM head, and a row in its table of output
+weights if it has one of its own. These start as the mean over the pieces
 that represented the word before, so that the model initially reads the word about as before, and pretraining on the new
 text continues from there.
 """
@@ -23,7 +24,11 @@ from bert_tf2.weights.base import Weights
 _UNUSED = re.compile(r"\[unused\d+\]")
 _UNKNOWN = "[UNK]"
 _LONGEST_WORD = tokenization.WordpieceTokenizer(vocab=()).max_input_chars_per_word
-_ROWS_OF_WORDS = ("bert/embeddings/word_embeddings", "cls/predictions/output_bias")
+_ROWS_OF_WORDS = (
+    "bert/embeddings/word_embeddings",
+    "cls/predictions/output_bias",
+    "cls/predictions/output_weights",
+)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -32,7 +32,7 @@ from bert_tf2.weights.base import Weights
 CONFIG_FILE = "bert_config.json"
 TOKENIZATION_FILE = "tokenization.json"
 
-# The shapes of the weights show these; loading compares them.
+# The shapes of the weights show these; loading compares them. Positions that are no table can be of any number.
 _SHOWN_BY_SHAPES = ("vocab_size", "hidden_size", "intermediate_size", "max_position_embeddings", "type_vocab_size")
 
 
@@ -76,13 +76,19 @@ def check_config(source: Weights, config: BertConfig) -> list[str]:
         remedy = f"give --bert_config_file={path}" if path.endswith(".json") else "correct --bert_config_file"
         raise UserError(
             f"{path}: states {_listed(stated, refused)} for the weights {source.path}, but the configuration in use"
-            f" says {_listed(config, refused)}, with which they compute something else; {remedy}"
+            f" says {_listed(config, refused)}, {_difference(stated, config, refused)}; {remedy}"
         )
     return [
         f"{path}: states {_listed(stated, [name])} for the weights {source.path}, the configuration in use says"
         f" {_listed(config, [name])}: {_consequence(name)}."
         for name in meant
     ]
+
+
+def _difference(stated: BertConfig, config: BertConfig, refused: Sequence[str]) -> str:
+    if refused == ["position_embedding_type"] and stated.has_position_table and config.has_position_table:
+        return "which is another beginning of the training"
+    return "with which they compute something else"
 
 
 def _may_be_meant(source: Weights, stated: BertConfig, config: BertConfig, name: str) -> bool:

@@ -1,0 +1,201 @@
+"""Trains small models with and without parts of BERT, and measures what each part is good for.
+
+    python benchmarks/study.py
+    python benchmarks/study.py --input_file=book.txt --vocab_size=4000 --steps=6000
+    python benchmarks/study.py --quick
+
+Each variant differs from `base`, which is the reference's BERT, in one thing, see VARIANTS. Every seed holds out other
+documents of the text, and no model sees them in its training. The text is cut into documents, the records are made by
+create_pretraining_data.py, and the models are trained by the project's own Trainer.
+
+Each training is a process of its own, with one thread; --processes of them run at the same time. Results are kept in
+WORK_DIR/study.jsonl, and an interrupted call continues there. What is printed is also in WORK_DIR/study.md; --plots
+draws it (matplotlib, the extra `plot`). docs/study.md says what the figures mean.
+"""
+
+from __future__ import annotations
+
+import concurrent.futures
+import dataclasses
+import hashlib
+import json
+import sys
+import time
+from pathlib import Path
+
+import machine
+
+from bert_tf2.support import flags
+from bert_tf2.support.errors import UserError
+from bert_tf2.support.settings import DATA, MODEL, TO_DO, TRAINING, Options, WrongSetting, options, setting
+
+VARIANTS = {
+    "base": "as in the reference",
+    "untied": "the head has an output table of its own",
+    "cloned_frozen": "the head's table is a copy of the new word table, and is not trained",
+    "from_sinusoid": "positions are learned, and start from the sinusoid",
+    "sinusoidal": "positions are the fixed sinusoid",
+    "no_positions": "no positions",
+    "all_masked": "all words to predict are [MASK] in training (100/0/0, not 80/10/10)",
+    "no_pairs": "one text, no next sentence",
+}
+_DOCUMENTS_PER_HELD_OUT = 5
+_QUICK = {"steps": 20, "hidden_size": 24, "num_hidden_layers": 1, "seeds": "1", "dupe_factor": 3}
+
+
+@options
+class BenchmarkOptions(Options):
+    """Trains small models with and without parts of BERT, and measures what each part is good for."""
+
+    input_file: str = setting("Text: a sentence a line, a blank line between documents.", machine.CORPUS, group=DATA)
+    vocab_file: str | None = setting(
+        "The vocabulary; the demo's for its text, and otherwise one that is built from the text.", None, group=DATA
+    )
+    vocab_size: int = setting("Entries of a vocabulary that is built.", 2000, group=DATA, low=200)
+    work_dir: str = setting("Folder for the records, study.jsonl and study.md.", "bench_output/study", group=DATA)
+    variants: str = setting("Which variants, separated by commas.", ",".join(VARIANTS), group=TO_DO)
+    seeds: str = setting("Seeds, separated by commas; each holds out other documents.", "1,2,3", group=TO_DO)
+    plots: str | None = setting("A folder for the plots, SVG files.", None, group=TO_DO)
+    processes: int = setting("Trainings at the same time.", 2, group=TO_DO, low=1)
+    quick: bool = setting("A look at all of it in a minute, whose numbers mean nothing.", False, group=TO_DO)
+    one: str | None = setting(
+        "Train this VARIANT:SEED alone and print the result; for the processes.", None, group=TO_DO
+    )
+    num_hidden_layers: int = setting("Layers of the model.", 2, group=MODEL, low=1)
+    hidden_size: int = setting("Width of the model; 24 a head.", 96, group=MODEL, low=24)
+    max_seq_length: int = setting("Tokens per example.", 32, group=MODEL, low=8)
+    max_predictions_per_seq: int = setting("Masked words per example.", 5, group=MODEL, low=1)
+    dupe_factor: int = setting("Passes over the text, each with other pairs and masks.", 50, group=TRAINING, low=1)
+    steps: int = setting("Steps of a training.", 1200, group=TRAINING, low=1)
+    batch_size: int = setting("Examples per step.", 16, group=TRAINING, low=1)
+    learning_rate: float = setting("The highest learning rate of the schedule.", 1.5e-3, group=TRAINING, low=0.0)
+
+    def check(self) -> None:
+        if unknown := [name for name in self.variants.split(",") if name not in VARIANTS]:
+            raise WrongSetting(f"--variants: {unknown[0]!r} is none of {', '.join(VARIANTS)}")
+        if wrong := [seed for seed in self.seeds.split(",") if not seed.isdigit()]:
+            raise WrongSetting(f"--seeds: {wrong[0]!r} is no whole number")
+        if self.hidden_size % 24:
+            raise WrongSetting(f"--hidden_size={self.hidden_size} is not divisible by 24, the width of a head")
+
+
+# What decides a result, besides the text.
+_DECISIVE = (
+    *("vocab_size", "num_hidden_layers", "hidden_size", "max_seq_length", "max_predictions_per_seq", "dupe_factor"),
+    *("steps", "batch_size", "learning_rate"),
+)
+
+
+def split(text: str, seed: int) -> tuple[str, str]:
+    """Cuts a text at its blank lines; returns the documents to train on, and one in five that is held out."""
+    documents = [document.strip("\n") for document in text.split("\n\n") if document.strip()]
+    held_out = [d for n, d in enumerate(documents) if n % _DOCUMENTS_PER_HELD_OUT == seed % _DOCUMENTS_PER_HELD_OUT]
+    train = [d for n, d in enumerate(documents) if n % _DOCUMENTS_PER_HELD_OUT != seed % _DOCUMENTS_PER_HELD_OUT]
+    if not held_out or not train:
+        raise UserError(f"{len(documents)} documents are too few; a blank line must separate them")
+    return "\n\n".join(train) + "\n", "\n\n".join(held_out) + "\n"
+
+
+def prepare(options: BenchmarkOptions, text: str, folder: Path, seed: int) -> None:
+    """Writes the records of a seed's split: in pairs and as single texts, to train on and held out."""
+    import processes
+
+    if (folder / "complete").exists():
+        return
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, part in zip(("train", "heldout"), split(text, seed), strict=True):
+        (folder / f"{name}.txt").write_text(part, encoding="utf-8")
+    vocabulary = options.vocab_file or (machine.VOCAB if options.input_file == machine.CORPUS else None)
+    script = [sys.executable, str(processes.ROOT / "build_vocab.py"), f"--vocab_size={options.vocab_size}"]
+    if vocabulary:
+        (folder / "vocab.txt").write_text(Path(vocabulary).read_text(encoding="utf-8"), encoding="utf-8")
+    else:
+        script += [f"--input_file={folder / 'train.txt'}", f"--vocab_file={folder / 'vocab.txt'}", "--num_unused=0"]
+        processes.run(script, folder / "vocabulary.log")
+    for name, dupe_factor in (("train", options.dupe_factor), ("heldout", min(10, options.dupe_factor))):
+        for form, objective in (("pairs", "mlm_nsp"), ("single", "mlm")):
+            command = [sys.executable, str(processes.ROOT / "create_pretraining_data.py"), f"--objective={objective}"]
+            command += [f"--input_file={folder / name}.txt", f"--output_file={folder / f'{name}_{form}.tfrecord'}"]
+            command += [f"--vocab_file={folder / 'vocab.txt'}", f"--max_seq_length={options.max_seq_length}"]
+            command += [f"--max_predictions_per_seq={options.max_predictions_per_seq}", "--do_lower_case"]
+            command += [f"--dupe_factor={dupe_factor}", f"--random_seed={seed}"]
+            processes.run(command, folder / f"{name}_{form}.log")
+    (folder / "complete").write_text("")
+
+
+def train_all(options: BenchmarkOptions) -> list[dict]:
+    """The results of all variants and seeds, the stored ones and the new ones.
+
+    Raises:
+      UserError: the text is no text, or a training fails.
+    """
+    import processes
+
+    from bert_tf2.support import files
+
+    text = files.read_text(options.input_file, drop_bom=True)
+    settings = {name: getattr(options, name) for name in _DECISIVE}
+    vocabulary = files.read_text(options.vocab_file) if options.vocab_file else ""
+    identity = json.dumps([settings, text, vocabulary], sort_keys=True)
+    work = Path(options.work_dir) / hashlib.sha256(identity.encode()).hexdigest()[:10]
+    results = processes.Results(Path(options.work_dir) / "study.jsonl")
+    shared = [f"--{name}={value}" for name, value in settings.items()]
+
+    def train(variant: str, seed: str) -> dict:
+        began = time.monotonic()
+        command = processes.ours("study.py", *shared, f"--work_dir={work / seed}", f"--one={variant}:{seed}")
+        found = processes.measure(command, OMP_NUM_THREADS="1")
+        print(f"{variant}, seed {seed}: {time.monotonic() - began:.0f} s", flush=True)
+        return found
+
+    try:
+        for seed in options.seeds.split(","):
+            prepare(options, text, work / seed, int(seed))
+        # Variant after variant would leave an interrupted study with one variant whole and others missing.
+        runs = [(variant, seed) for seed in options.seeds.split(",") for variant in options.variants.split(",")]
+        key = f"{work.name} {{}} {{}}".format
+        known = results.known()
+        with concurrent.futures.ThreadPoolExecutor(options.processes) as pool:
+            missing = [run for run in runs if key(*run) not in known]
+            if len(missing) < len(runs):
+                print(f"{len(runs) - len(missing)} of {len(runs)} trainings are in {options.work_dir}/study.jsonl")
+            new = {pool.submit(train, *run): run for run in missing}
+            try:
+                for done in concurrent.futures.as_completed(new):
+                    results.add(key(*new[done]), done.result())
+            except BaseException:
+                pool.shutdown(cancel_futures=True)
+                raise
+    except processes.Failed as failure:
+        raise UserError(f"a part of the study failed: {failure}") from failure
+    known = results.known()
+    return [known[key(*run)] for run in runs]
+
+
+def main(options: BenchmarkOptions) -> None:
+    if options.one:
+        flags.load_tensorflow()
+        import study_run
+
+        variant, seed = options.one.split(":")
+        print(json.dumps(study_run.train(options, Path(options.work_dir), variant, int(seed))))
+        return
+    import study_report
+
+    if options.plots:
+        study_report.check_matplotlib()
+    if options.quick:
+        options = dataclasses.replace(options, **_QUICK)
+    began = time.monotonic()
+    print(machine.describe(), flush=True)
+    results = train_all(options)
+    report = study_report.write(results, options, machine.describe())
+    print(report)
+    Path(options.work_dir, "study.md").write_text(report + "\n", encoding="utf-8")
+    if options.plots:
+        print("Plots:", *study_report.draw(results, Path(options.plots)))
+    print(f"{time.monotonic() - began:.0f} s")
+
+
+if __name__ == "__main__":
+    flags.run(BenchmarkOptions, main)

@@ -1,0 +1,137 @@
+"""What the study asks of the states and tables of a trained model; numpy alone.
+
+A probe is a linear classifier of frozen states. It has no random start and no steps: the linear discriminant, whose
+weights follow from the means of the classes and the common covariance. What it cannot tell may still be in the states,
+but in no linear form.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+# Added to the covariance's diagonal, relative to its mean, so that it can be inverted.
+_RIDGE = 1e-3
+
+
+def linear_discriminant(states: np.ndarray, labels: np.ndarray, others: np.ndarray) -> np.ndarray:
+    """Returns the classes of other states.
+
+    Args:
+      states: [M, D], whose classes are known.
+      labels: int [M].
+      others: [K, D].
+
+    Returns:
+      int [K].
+    """
+    classes, index = np.unique(labels, return_inverse=True)
+    counts = np.bincount(index)
+    means = np.zeros([len(classes), states.shape[1]])
+    np.add.at(means, index, states)
+    means /= counts[:, np.newaxis]
+    around = states - means[index]
+    covariance = around.T @ around / len(states)
+    covariance += _RIDGE * np.trace(covariance) / len(covariance) * np.eye(len(covariance))
+    weights = np.linalg.solve(covariance, means.T)  # [D, classes]
+    constant = np.log(counts / counts.sum()) - 0.5 * (means.T * weights).sum(axis=0)
+    return classes[np.argmax(others @ weights + constant, axis=1)]
+
+
+def probe_accuracy(states: np.ndarray, labels: np.ndarray, asked_states: np.ndarray, asked_labels: np.ndarray) -> float:
+    """The share of right answers of the discriminant of some states for others.
+
+    Args:
+      states, asked_states: [rows, F, D], to learn from and to be asked.
+      labels, asked_labels: int [rows, F]; where they are negative nothing is asked.
+    """
+    known, asked = labels >= 0, asked_labels >= 0
+    answers = linear_discriminant(states[known], labels[known], asked_states[asked])
+    return float(np.mean(answers == asked_labels[asked]))
+
+
+class Swapped(NamedTuple):
+    """Texts in which some neighbours have changed places.
+
+    Attributes:
+      input_ids: int [B, F].
+      labels: int [B, F]; at the place of each word that was chosen 1 if it has changed places with its neighbour and 0
+        if not, at other places -1.
+    """
+
+    input_ids: np.ndarray
+    labels: np.ndarray
+
+
+def swap_neighbours(input_ids: np.ndarray, lengths: np.ndarray, seed: int) -> Swapped:
+    """Swaps half of the chosen pairs of neighbours, at random.
+
+    One in four of the places 1, 3, 5, ... before [SEP] is the first of a chosen pair, unless its two words are equal.
+    The question is asked for one word of a pair, the one that is first in the text, wherever it stands then. So whether
+    it was moved does not depend on which word it is, and a state without information about order tells nothing: the
+    chance is one half.
+
+    Args:
+      input_ids: int [B, F], rows of [CLS] words [SEP] padding.
+      lengths: int [B], without padding.
+      seed: of the choice.
+    """
+    random = np.random.default_rng(seed)
+    ids, labels = input_ids.copy(), np.full(input_ids.shape, -1)
+    first = np.arange(1, input_ids.shape[1] - 1, 2)
+    chosen = random.random([len(ids), len(first)]) < 0.25
+    chosen &= (first[np.newaxis] + 1 < lengths[:, np.newaxis] - 1) & (ids[:, first] != ids[:, first + 1])
+    rows, pairs = np.nonzero(chosen)
+    places, moved = first[pairs], random.integers(0, 2, len(rows))
+    ids[rows, places + moved] = input_ids[rows, places]
+    ids[rows, places + 1 - moved] = input_ids[rows, places + 1]
+    labels[rows, places + moved] = moved
+    return Swapped(ids, labels)
+
+
+def position_labels(lengths: np.ndarray, width: int) -> np.ndarray:
+    """The position of each word of the rows that fill the width, int [B, width]; -1 for [CLS], [SEP], other rows."""
+    places = np.tile(np.arange(width), [len(lengths), 1])
+    places[:, [0, width - 1]] = -1
+    places[lengths < width] = -1
+    return places
+
+
+def cosines(a: np.ndarray, b: np.ndarray) -> np.ndarray:
+    """[M, D], [K, D] -> [M, K]."""
+    return _unit(a) @ _unit(b).T
+
+
+def _unit(rows: np.ndarray) -> np.ndarray:
+    return rows / np.maximum(np.linalg.norm(rows, axis=1, keepdims=True), 1e-12)
+
+
+def compare_tables(a: np.ndarray, b: np.ndarray) -> dict[str, float]:
+    """How alike two tables are, row by row, and in what is near to what; both are centred first.
+
+    Args:
+      a, b: [M, D], rows of the same words.
+
+    Returns:
+      cosine: the mean over the rows of the cosine of a row of `a` and that of `b`.
+      cosine_of_others: the same for different words.
+      same_neighbours: the correlation between the cosines within `a` and those within `b`, over all pairs of words. It
+        does not change if a table is rotated.
+    """
+    a, b = a - a.mean(axis=0), b - b.mean(axis=0)
+    across, pairs = cosines(a, b), np.triu_indices(len(a), 1)
+    same = np.corrcoef(cosines(a, a)[pairs], cosines(b, b)[pairs])[0, 1]
+    others = (across.sum() - np.trace(across)) / (across.size - len(a))
+    return {
+        "cosine": float(np.mean(np.diag(across))),
+        "cosine_of_others": float(others),
+        "same_neighbours": float(same),
+    }
+
+
+def similarity_by_distance(table: np.ndarray) -> list[float]:
+    """The mean cosine of two rows of a centred table of positions, by their distance from 0 to half of the table."""
+    centred = table - table.mean(axis=0)
+    found = cosines(centred, centred)
+    return [float(np.diagonal(found, distance).mean()) for distance in range(len(table) // 2 + 1)]

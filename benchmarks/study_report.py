@@ -1,0 +1,255 @@
+"""The tables and plots of the study, from the results of its trainings."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import processes
+from study_probes import similarity_by_distance
+
+from bert_tf2.sinusoid import sinusoidal_positions
+from bert_tf2.support.errors import UserError
+
+Result = Mapping[str, Any]
+_DISTANCES = (1, 2, 3, 4, 6, 8, 12, 16)
+# What is compared, and what else than the loss shows it.
+_GROUPS = {
+    "output weights": ("base", "untied", "cloned_frozen"),
+    "positions": ("base", "from_sinusoid", "sinusoidal", "no_positions"),
+    "masking and pairs": ("base", "all_masked", "no_pairs"),
+}
+
+
+def spread(values: Sequence[float], digits: int = 3, sign: bool = False) -> str:
+    """The mean, and the least and the largest value if there are several."""
+    if not values:
+        return ""
+    shown = [
+        f"{value:{'+' if sign else ''}.{digits}f}" for value in (sum(values) / len(values), min(values), max(values))
+    ]
+    return shown[0] if len(values) == 1 else f"{shown[0]} ({shown[1]} to {shown[2]})"
+
+
+def of(results: Sequence[Result], variant: str, *path: str) -> dict[int, float]:
+    """The value at a path in the results of a variant, by seed."""
+    found = {}
+    for result in results:
+        value: Any = result if result["variant"] == variant else None
+        for part in path:
+            value = value.get(part) if isinstance(value, dict) else None
+        if value is not None:
+            found[result["seed"]] = value
+    return found
+
+
+def _form(variant: str) -> str:
+    """The form of the held-out texts that a variant was trained for."""
+    return "single" if variant == "no_pairs" else "pairs"
+
+
+def _percent(values: Mapping[int, float]) -> str:
+    return spread([100 * value for value in values.values()], 1)
+
+
+def _variants(results: Sequence[Result]) -> list[str]:
+    return list(dict.fromkeys(result["variant"] for result in results))
+
+
+def _beside_base(results: Sequence[Result], variant: str, value: Callable[[str], dict[int, float]]) -> str:
+    """The differences from base with the same seed, which has the same held-out documents."""
+    base, own = value("base"), value(variant)
+    return spread([own[seed] - base[seed] for seed in own if seed in base], 3, sign=True) if variant != "base" else ""
+
+
+def _main_table(results: Sequence[Result], chance: float) -> str:
+    def loss(variant: str) -> dict[int, float]:
+        return of(results, variant, "heldout", _form(variant), "mask", "loss")
+
+    rows = []
+    for variant in _variants(results):
+        rows.append([
+            variant,
+            f"{next(iter(of(results, variant, 'parameters').values())):,}",
+            spread([*loss(variant).values()]),
+            _beside_base(results, variant, loss),
+            _percent(of(results, variant, "heldout", _form(variant), "mask", "accuracy")),
+            _percent(of(results, variant, "probes", "swapped")),
+            _percent(of(results, variant, "probes", "position")),
+        ])  # fmt: skip
+    rows.append(["chance", "", "", "", "", "50.0", f"{100 * chance:.1f}"])
+    header = ("variant", "parameters", "loss", "loss - base's", "accuracy %", "swapped %", "position %")
+    return processes.render(header, rows)
+
+
+def _words_table(results: Sequence[Result]) -> str:
+    """What is predicted where the model reads [MASK], the right word, or a random one."""
+    rows = []
+    for variant in ("base", "all_masked"):
+        for read, name in (("mask", "[MASK]"), ("kept", "the right word"), ("random", "a random word")):
+            at = ("heldout", "pairs", read)
+            losses, right = of(results, variant, *at, "loss"), of(results, variant, *at, "accuracy")
+            rows.append([variant, name, spread([*losses.values()], 2), _percent(right)])
+    return processes.render(("variant", "it reads", "loss", "accuracy %"), rows)
+
+
+def _pairs_table(results: Sequence[Result]) -> str:
+    rows = []
+    for variant in ("base", "no_pairs"):
+        rows.append([variant])
+        for form in ("pairs", "single"):
+            rows[-1].append(spread([*of(results, variant, "heldout", form, "mask", "loss").values()]))
+            rows[-1].append(_percent(of(results, variant, "heldout", form, "mask", "accuracy")))
+        rows[-1].append(_percent(of(results, variant, "next_sentence_accuracy")))
+    header = ("variant", "loss, pairs", "accuracy %", "loss, one text", "accuracy %", "next sentence %")
+    return processes.render(header, rows)
+
+
+def _ends_table(results: Sequence[Result]) -> str:
+    columns = {
+        "input moved": ("moved", "input"),
+        "output moved": ("moved", "output"),
+        "gradient, input": ("gradients", "input"),
+        "gradient, output": ("gradients", "output"),
+        "cosine": ("ends", "cosine"),
+        "of other words": ("ends", "cosine_of_others"),
+        "same neighbours": ("ends", "same_neighbours"),
+    }
+    rows = [
+        [variant, *(spread([*of(results, variant, "tables", *path).values()], 2) for path in columns.values())]
+        for variant in _GROUPS["output weights"]
+    ]
+    return processes.render(("variant", *columns), rows)
+
+
+def _similarities(results: Sequence[Result], width: int, length: int) -> dict[str, list[list[float]]]:
+    """Similarities by distance, of each seed: learned positions, and the sinusoid."""
+    found = {
+        variant: [*of(results, variant, "tables", "similarity_by_distance").values()]
+        for variant in ("base", "from_sinusoid")
+    }
+    return {**found, "the sinusoid": [similarity_by_distance(sinusoidal_positions(length, width))]}
+
+
+def _positions_table(similarities: Mapping[str, list[list[float]]]) -> str:
+    count = min(len(values) for of_seeds in similarities.values() for values in of_seeds)
+    distances = [distance for distance in _DISTANCES if distance < count]
+    rows = [
+        [name, *(spread([values[distance] for values in of_seeds], 2) for distance in distances)]
+        for name, of_seeds in similarities.items()
+    ]
+    return processes.render(("positions", *map(str, distances)), rows)
+
+
+def write(results: Sequence[Result], options, machine: str) -> str:
+    """The tables of the study, as Markdown."""
+    first = results[0]["heldout"]["pairs"]["mask"]
+    probes = results[0]["probes"]
+    seconds, processor = (sum(result[name] for result in results) for name in ("seconds", "processor_seconds"))
+    parts = [
+        f"{machine}. {len(results)} trainings of {options.steps} steps with {options.batch_size} examples of"
+        f" {options.max_seq_length} tokens; {options.num_hidden_layers} layers, hidden {options.hidden_size}; text"
+        f" {Path(options.input_file).name}, seeds {options.seeds}. Together {processor / 60:.0f} minutes of processor"
+        f" time, {seconds / 60:.0f} minutes by the clock, {options.processes} at a time. Held out with the first seed:"
+        f" {first['count']:.0f} masked words; the probes are asked {probes['swapped_count']} and"
+        f" {probes['position_count']} times.",
+        "### All variants",
+        _main_table(results, 1 / (options.max_seq_length - 2)),
+    ]
+    there = {*_variants(results)}
+    if "all_masked" in there and "base" in there:
+        parts += ["### What is predicted where no [MASK] stands", _words_table(results)]
+    if "no_pairs" in there and "base" in there:
+        parts += ["### With pairs and without", _pairs_table(results)]
+    if there >= {*_GROUPS["output weights"]}:
+        parts += ["### The two ends of the word table", _ends_table(results)]
+    if there >= {"base", "from_sinusoid"}:
+        similarities = _similarities(results, options.hidden_size, options.max_seq_length)
+        parts += ["### Similarity of positions by distance", _positions_table(similarities)]
+    return "\n\n".join(parts)
+
+
+def check_matplotlib() -> None:
+    """Raises UserError if it is missing."""
+    try:
+        import matplotlib  # noqa: F401
+    except ImportError as error:
+        raise UserError("--plots needs matplotlib: pip install matplotlib, or the extra `plot`") from error
+
+
+def draw(results: Sequence[Result], folder: Path) -> list[str]:
+    """Writes the plots, each group of variants with curves and probes, and the positions; returns the files."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    matplotlib.rcParams.update({"svg.hashsalt": "study", "font.size": 8, "svg.fonttype": "none"})
+    folder.mkdir(parents=True, exist_ok=True)
+    figures = {"study_variants.svg": _draw_variants(results), "study_curves.svg": _draw_curves(results)}
+    if {"base", "from_sinusoid"} <= {*_variants(results)}:
+        figures["study_positions.svg"] = _draw_positions(results)
+    for name, figure in figures.items():
+        figure.savefig(folder / name, metadata={"Date": None})
+    return [str(folder / name) for name in figures]
+
+
+def _draw_variants(results: Sequence[Result]):
+    """A dot for each seed: loss beside base's, and the probes."""
+    from matplotlib import pyplot
+
+    variants = _variants(results)[::-1]
+    figure, axes = pyplot.subplots(1, 3, figsize=(9, 2.8), layout="constrained", sharey=True)
+    base = of(results, "base", "heldout", "pairs", "mask", "loss")
+    for row, variant in enumerate(variants):
+        losses = of(results, variant, "heldout", _form(variant), "mask", "loss")
+        panels = (
+            [value - base.get(seed, value) for seed, value in losses.items()],
+            [100 * value for value in of(results, variant, "probes", "swapped").values()],
+            [100 * value for value in of(results, variant, "probes", "position").values()],
+        )
+        for panel, values in zip(axes, panels, strict=True):
+            panel.plot(values, [row] * len(values), "o", color="C0", alpha=0.6, markersize=4)
+            panel.plot([sum(values) / len(values)], [row], "|", color="black", markersize=12)
+    titles = ("loss of held-out masked words, less base's", "swapped neighbours found, %", "position found, %")
+    for panel, title, chance in zip(axes, titles, (0, 50, None), strict=True):
+        panel.set_title(title)
+        panel.grid(alpha=0.3)
+        if chance is not None:
+            panel.axvline(chance, color="gray", linewidth=0.8)
+    axes[0].set_yticks(range(len(variants)), variants)
+    return figure
+
+
+def _draw_curves(results: Sequence[Result]):
+    """The held-out loss during the training, the mean over the seeds, a panel for each group."""
+    from matplotlib import pyplot
+
+    figure, axes = pyplot.subplots(1, len(_GROUPS), figsize=(9, 2.8), layout="constrained", sharey=True)
+    for panel, (title, group) in zip(axes, _GROUPS.items(), strict=True):
+        for variant in group:
+            curves = [result["curve"] for result in results if result["variant"] == variant]
+            if curves:
+                losses = [sum(loss for _, loss in points) / len(points) for points in zip(*curves, strict=True)]
+                panel.plot([step for step, _ in curves[0]], losses, marker=".", label=variant)
+        panel.set(title=title, xlabel="step")
+        panel.grid(alpha=0.3)
+        panel.legend()
+    axes[0].set_ylabel("loss of held-out masked words")
+    return figure
+
+
+def _draw_positions(results: Sequence[Result]):
+    """How similar two positions are, by their distance."""
+    from matplotlib import pyplot
+
+    figure, panel = pyplot.subplots(figsize=(4.5, 2.8), layout="constrained")
+    width, length = (max(result[name] for result in results) for name in ("hidden_size", "max_seq_length"))
+    for name, of_seeds in _similarities(results, width, length).items():
+        for number, values in enumerate(of_seeds):
+            style = {"label": name if number == 0 else None, "alpha": 0.7}
+            color = {"base": "C0", "from_sinusoid": "C1"}.get(name, "black")
+            panel.plot(range(len(values)), values, color=color, **style)
+    panel.set(xlabel="distance of two positions", ylabel="mean cosine")
+    panel.grid(alpha=0.3)
+    panel.legend()
+    return figure

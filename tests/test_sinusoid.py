@@ -1,0 +1,31 @@
+"""The fixed positions, against the formula of the paper one number at a time."""
+
+import math
+
+import numpy as np
+import pytest
+
+from bert_tf2.sinusoid import sinusoidal_positions
+
+
+@pytest.mark.parametrize("width", [1, 2, 7, 12])
+def test_the_formula_of_the_paper(width):
+    found = sinusoidal_positions(9, width)
+    assert found.dtype == np.float32 and found.shape == (9, width)
+    for position in range(9):
+        for column in range(width):
+            angle = position / 10000 ** ((column // 2 * 2) / width)
+            wanted = math.sin(angle) if column % 2 == 0 else math.cos(angle)
+            assert abs(found[position, column] - wanted) < 1e-6, (position, column)
+
+
+def test_a_product_depends_on_the_distance_alone():
+    table = sinusoidal_positions(40, 16).astype(np.float64)
+    products = table @ table.T
+    for distance in range(10):
+        np.testing.assert_allclose(np.diagonal(products, distance), products[0, distance], atol=1e-5)
+
+
+def test_far_positions_keep_their_precision():
+    row = sinusoidal_positions(100_000, 8)[99_999]
+    np.testing.assert_allclose(row[0], math.sin(99_999), atol=1e-6)

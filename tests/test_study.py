@@ -1,0 +1,170 @@
+"""benchmarks/study.py: what its probes can tell and cannot, how it cuts a text, and a run of it."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import pathlib
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+ROOT = pathlib.Path(__file__).resolve().parents[1]
+WORDS, LENGTH = 30, 16
+
+
+@pytest.fixture(autouse=True)
+def as_run_as_a_script(monkeypatch):
+    monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
+
+
+def texts(rows: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
+    """[CLS] words [SEP] padding of random words, 3 to 29, and their lengths."""
+    random = np.random.default_rng(seed)
+    lengths = random.integers(4, LENGTH + 1, rows)
+    ids = random.integers(3, WORDS, [rows, LENGTH])
+    column = np.arange(LENGTH)
+    ids[:, 0] = 1
+    ids[column == lengths[:, np.newaxis] - 1] = 2
+    ids[column >= lengths[:, np.newaxis]] = 0
+    return ids, lengths
+
+
+def test_a_linear_discriminant_finds_what_is_linear():
+    import study_probes
+
+    random = np.random.default_rng(0)
+    centres = random.normal(size=[3, 5]) * 3
+    labels, asked = (random.integers(0, 3, count) for count in (600, 300))
+    stretched = random.normal(size=[5, 5])  # the same noise for every class, in no direction alike
+    points, others = (centres[of] + random.normal(size=[len(of), 5]) @ stretched * 0.3 for of in (labels, asked))
+    assert np.mean(study_probes.linear_discriminant(points, labels, others) == asked) > 0.95
+
+
+def test_swapped_neighbours():
+    import study_probes
+
+    ids, lengths = texts(400, 0)
+    made = study_probes.swap_neighbours(ids, lengths, 0)
+    again = study_probes.swap_neighbours(ids, lengths, 0)
+    np.testing.assert_array_equal(made.input_ids, again.input_ids)
+    np.testing.assert_array_equal(np.sort(made.input_ids), np.sort(ids))  # each row has its words
+    np.testing.assert_array_equal(made.input_ids[:, 0], 1)
+    assert (made.input_ids == 2).sum() == (ids == 2).sum() and (made.labels[made.input_ids < 3] == -1).all()
+    rows, places = np.nonzero(made.labels >= 0)
+    moved = made.labels[rows, places]
+    assert 0.4 < moved.mean() < 0.6 and len(rows) > 300
+    np.testing.assert_array_equal(made.input_ids[rows, places], ids[rows, places - moved])
+    changed = made.input_ids != ids
+    assert changed.sum() == 2 * moved.sum()
+
+
+def test_states_that_know_only_words_cannot_tell_whether_they_were_swapped():
+    """And those that know their place can, if the text says which word belongs there."""
+    import study_probes
+
+    rows = []
+    for seed in (0, 1):
+        ids, lengths = texts(1500, seed)
+        rows.append((study_probes.swap_neighbours(ids, lengths, seed), ids))
+    (seen, _), (asked, original) = rows
+    vectors = np.random.default_rng(3).normal(size=[WORDS, 12])
+    by_word = study_probes.probe_accuracy(vectors[seen.input_ids], seen.labels, vectors[asked.input_ids], asked.labels)
+    assert 0.45 < by_word < 0.55
+    at_home = [(made.input_ids == ids)[..., np.newaxis] * np.ones(12) + vectors[made.input_ids] for made, ids in rows]
+    assert study_probes.probe_accuracy(at_home[0], seen.labels, at_home[1], asked.labels) > 0.95
+    assert original.shape == asked.labels.shape
+
+
+def test_positions_are_asked_of_words_in_rows_that_are_full():
+    import study_probes
+
+    labels = study_probes.position_labels(np.array([4, 6]), 6)
+    assert labels.tolist() == [[-1] * 6, [-1, 1, 2, 3, 4, -1]]
+
+
+def test_tables_are_compared_row_by_row_and_by_their_neighbours():
+    import study_probes
+
+    random = np.random.default_rng(0)
+    table, other = random.normal(size=[2, 50, 8])
+    same = study_probes.compare_tables(table, 2 * table + 1)
+    assert same["cosine"] > 0.999 and same["same_neighbours"] > 0.999 and abs(same["cosine_of_others"]) < 0.1
+    rotation, _ = np.linalg.qr(random.normal(size=[8, 8]))
+    turned = study_probes.compare_tables(table, table @ rotation)
+    assert abs(turned["cosine"]) < 0.5 and turned["same_neighbours"] > 0.999
+    unlike = study_probes.compare_tables(table, other)
+    assert abs(unlike["cosine"]) < 0.2 and abs(unlike["same_neighbours"]) < 0.2
+
+
+def test_similarity_by_distance():
+    import study_probes
+
+    from bert_tf2.sinusoid import sinusoidal_positions
+
+    found = study_probes.similarity_by_distance(sinusoidal_positions(32, 96))
+    assert len(found) == 17 and abs(found[0] - 1) < 1e-6
+    assert found[0] > found[1] > found[2] > found[3] > found[4]
+
+
+def test_every_document_is_held_out_by_one_of_five_seeds():
+    import study
+
+    from bert_tf2.support.errors import UserError
+
+    documents = [f"document {n}\nof two lines" for n in range(12)]
+    text = "\n\n".join(documents) + "\n\n\n"
+    held_out = []
+    for seed in range(1, 6):
+        train, held = study.split(text, seed)
+        parts = [[d.strip() for d in part.split("\n\n")] for part in (train, held)]
+        assert sorted(parts[0] + parts[1]) == sorted(documents)
+        held_out += parts[1]
+    assert sorted(held_out) == sorted(documents)
+    with pytest.raises(UserError, match="1 documents are too few; a blank line"):
+        study.split("one\ntwo\n", 1)
+
+
+def test_the_spread():
+    import study_report
+
+    assert study_report.spread([1.0, 2.0, 4.5], 1) == "2.5 (1.0 to 4.5)"
+    assert study_report.spread([-0.25], 2, sign=True) == "-0.25" and study_report.spread([]) == ""
+
+
+@pytest.mark.parametrize(
+    ("flag", "told"),
+    [("--variants=base,tide", "'tide' is none of base"), ("--seeds=1,x", "'x' is no whole number"),
+     ("--hidden_size=100", "not divisible by 24")],
+)  # fmt: skip
+def test_a_wrong_flag_is_one_line(flag, told):
+    done = run(flag)
+    assert done.returncode == 2 and told in done.stderr and len(done.stderr.splitlines()) <= 2
+
+
+def run(*arguments: str) -> subprocess.CompletedProcess:
+    command = [sys.executable, str(ROOT / "benchmarks" / "study.py"), *arguments]
+    return subprocess.run(command, env={"PYTHONPATH": f"{ROOT}:{':'.join(sys.path)}"}, capture_output=True, text=True)
+
+
+@pytest.mark.slow
+def test_a_look_at_it_which_continues(tmp_path):
+    variants, there = ("cloned_frozen", "all_masked"), importlib.util.find_spec("matplotlib")
+    plots = [f"--plots={tmp_path / 'plots'}"] if there else []
+    call = ("--quick", f"--work_dir={tmp_path}", f"--variants={','.join(variants)}", *plots)
+    done = run(*call)
+    assert done.returncode == 0, done.stderr
+    found = [json.loads(line) for line in (tmp_path / "study.jsonl").read_text().splitlines()]
+    assert {result["variant"] for result in found} == {*variants}
+    frozen = next(result for result in found if result["variant"] == "cloned_frozen")
+    assert frozen["tables"]["moved"]["output"] == 0.0 < frozen["tables"]["moved"]["input"]
+    assert all(0 < result["heldout"]["pairs"][read]["loss"] < 20 for result in found for read in ("mask", "kept"))
+    report = (tmp_path / "study.md").read_text()
+    assert report.strip() in done.stdout and all(f"| {variant}" in report for variant in variants)
+    if there:
+        assert {path.name for path in (tmp_path / "plots").iterdir()} == {"study_variants.svg", "study_curves.svg"}
+    again = run(*call)
+    assert again.returncode == 0 and "2 of 2 trainings are in" in again.stdout
+    assert (tmp_path / "study.md").read_text() == report
