@@ -24,7 +24,10 @@ setuptools.setup(
         "Topic :: Scientific/Engineering :: Artificial Intelligence",
     ],
     packages=setuptools.find_packages(include=["bert_tf2", "bert_tf2.*"]),
-    package_data={"bert_tf2.demo": ["*.txt", "*.json"]},
+    package_data={
+        "bert_tf2.demo": ["*.txt", "*.json"],
+        "bert_tf2.explorer": ["page/*"],
+    },
     entry_points={"console_scripts": ["bert_tf2 = bert_tf2.commands:main"]},
     python_requires=">=3.10,<3.14",
     install_requires=[
@@ -35,6 +38,7 @@ setuptools.setup(
         "numpy",
         "absl-py",
         "tensorboard",  # tf.summary requires it, and TensorFlow no longer installs it
+        "werkzeug",  # the server of explore.py; TensorBoard has it too
         "tqdm",  # progress on a terminal
         "scikit-learn",  # metrics of classification and regression tasks
         "scipy",
@@ -47,6 +51,7 @@ setuptools.setup(
         "test": [
             *("pytest", "pytest-xdist", "ruff", "grpcio", "tensorflow-serving-api", "pyyaml", "safetensors"),
             *("sentencex>=1.0.32", "hypothesis"),
+            "playwright",  # drives the explorer in the system's Chromium
         ],
         "sentences": ["sentencex>=1.0.32"],  # create_pretraining_data.py --input_format=text and jsonl
         # create_pretraining_data.py --runner; with [gcp], [aws] or [azure] behind it for files there.
