@@ -42,6 +42,7 @@ setuptools.setup(
         "tqdm",  # progress on a terminal
         "scikit-learn",  # metrics of classification and regression tasks
         "scipy",
+        "threadpoolctl",  # scikit-learn has it too
         "h5py",  # Keras' files
         "filelock>=4",  # one training at a time in an output folder
         "google-crc32c",  # the checksums of TensorFlow's checkpoints

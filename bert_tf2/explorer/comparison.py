@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 
-from bert_tf2 import checkpoint
 from bert_tf2.config import BertConfig, config_value, decisive_differences
 from bert_tf2.explorer.inventory import WORDS, kind_of, part_of
 from bert_tf2.explorer.opened import Explorer
@@ -23,9 +22,7 @@ _MOST_WORDS = 30
 def routes(explorer: Explorer) -> dict[str, Callable[[dict[str, Any]], dict[str, Any]]]:
     @functools.cache
     def described() -> dict[str, Any]:
-        if not explorer.options.compare_with:
-            return {"other": None}
-        return describe(explorer, checkpoint.open_weights(explorer.options.compare_with))
+        return describe(explorer, explorer.other) if explorer.other else {"other": None}
 
     return {"/api/comparison": lambda arguments: described()}
 

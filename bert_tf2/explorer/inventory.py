@@ -22,8 +22,8 @@ WORDS = "bert/embeddings/word_embeddings"
 _BINS = 48
 _BLOCK = re.compile(r"bert/encoder/layer_(\d+)/")
 
-# What the names of variables end with or contain -> their kind, and the key of code_lines.PLACES where they are used. The
-# first row that fits counts.
+# What the name of a variable contains, its kind, and the key of code_lines.PLACES where the code uses it. The first row
+# that fits counts.
 _KINDS = (
     ("embeddings/word_embeddings", "word embeddings", "embeddings.words"),
     ("embeddings/token_type_embeddings", "segment embeddings", "embeddings.segments"),

@@ -5,9 +5,10 @@ from __future__ import annotations
 import threading
 from typing import Any
 
-from bert_tf2 import loading
+from bert_tf2 import checkpoint, loading
 from bert_tf2.explorer.options import ExplorerOptions
 from bert_tf2.support.errors import UserError
+from bert_tf2.training import curves
 from bert_tf2.weights import names
 
 
@@ -17,6 +18,7 @@ class Explorer:
     Attributes:
       options: the settings.
       bert: the model with its tokenizer and configuration.
+      other: the weights of --compare_with, or None.
       lock: held while TensorFlow computes, so that two requests do not need the memory of both.
       max_seq_length: the most tokens of a sentence.
     """
@@ -25,9 +27,13 @@ class Explorer:
         """Loads the model.
 
         Raises:
-          UserError: see loading.load; or max_seq_length is more than the model can read.
+          UserError: see loading.load; or max_seq_length is more than the model can read; or the weights to compare with
+            or a training cannot be read.
         """
         self.options = options
+        self.other = checkpoint.open_weights(options.compare_with) if options.compare_with else None
+        for folder in options.training_dir or ():  # they are read again when they are shown
+            curves.read_run(folder)
         self.bert = loading.load(
             options.model,
             bert_config_file=options.bert_config_file,

@@ -57,7 +57,7 @@ class ExplorerOptions(Options):
         "Folder for the embedding tables as files of TensorBoard's projector; writes them, and opens no page.",
         None,
         group=TO_DO,
-        writes=(),
+        writes=("projector_config.pbtxt", "*_embeddings.bytes", "*_embeddings.tsv", "*_embeddings_metadata.tsv"),
     )
     port: int = setting(
         "The page is http://127.0.0.1:PORT; 0 takes any free one.", DEFAULT_PORT, group=TO_DO, low=0, high=65535

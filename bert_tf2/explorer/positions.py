@@ -142,7 +142,7 @@ def similarities(table: np.ndarray, measure: str = "cosine") -> np.ndarray:
 
 
 def correlation(one: np.ndarray, other: np.ndarray) -> float:
-    """Pearson's correlation of two symmetric matrices [X, X], over the pairs of different rows; 0 for a constant one."""
+    """Pearson's correlation of two symmetric matrices [X, X], over pairs of different rows; 0 for a constant one."""
     pairs = np.triu_indices(len(one), 1)
     values = [matrix[pairs] - matrix[pairs].mean() for matrix in (one, other)]
     norms = np.linalg.norm(values[0]) * np.linalg.norm(values[1])

@@ -14,6 +14,7 @@ import json
 import mimetypes
 import os
 import pathlib
+import shlex
 import socket
 import threading
 from collections.abc import Callable, Mapping
@@ -23,15 +24,21 @@ from absl import logging
 from werkzeug import serving
 from werkzeug.wrappers import Request, Response
 
-from bert_tf2.explorer import code_lines
+from bert_tf2.explorer import code_lines, comparison, curves, inventory, positions, projector
 from bert_tf2.explorer.opened import Explorer
 from bert_tf2.explorer.options import ExplorerOptions
-from bert_tf2.support import environment, process
+from bert_tf2.support import console, environment, process
 from bert_tf2.support.errors import UserError
 
 Handler = Callable[[dict[str, Any]], Any]
 
-VIEWS: list[Callable[[Explorer], Mapping[str, Handler]]] = [code_lines.routes]
+VIEWS: list[Callable[[Explorer], Mapping[str, Handler]]] = [
+    code_lines.routes,
+    positions.routes,
+    inventory.routes,
+    comparison.routes,
+    curves.routes,
+]
 
 HOST = "127.0.0.1"
 PAGE = pathlib.Path(__file__).with_name("page")
@@ -47,11 +54,15 @@ _HEADERS = {
 
 
 def run(options: ExplorerOptions) -> None:
-    """Shows the page until a signal asks to stop.
+    """Shows the page until a signal asks to stop; or writes the files of --write_projector, if given.
 
     Raises:
-      UserError: the model cannot be loaded, or the port cannot be used.
+      UserError: the model cannot be loaded, or the port cannot be used; see also projector.write.
     """
+    if options.write_projector:
+        written = projector.write(options.write_projector, Explorer(options).bert)
+        console.summary(written, next_command=f"tensorboard --logdir={shlex.quote(options.write_projector)}")
+        return
     listening = listen(options.port)  # before the model is loaded, which takes longer
     explorer = Explorer(options)
     port = listening.getsockname()[1]

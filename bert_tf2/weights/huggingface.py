@@ -73,10 +73,11 @@ ARCHITECTURES = {
 
 # Tensors without information: 0, 1, 2, ..., zeros, and copies of the masked-LM output table and bias.
 _BUFFERS = re.compile(r"embeddings\.(position_ids|token_type_ids)$")
-_TIED = {
+TIED = {
     "cls.predictions.decoder.weight": "bert.embeddings.word_embeddings.weight",
     "cls.predictions.decoder.bias": "cls.predictions.bias",
 }
+"""The name of a copy -> that of the tensor that it equals."""
 
 
 def recognises(path: str) -> str | None:
@@ -328,7 +329,7 @@ def _usual_places(path: str, weights: str) -> dict[str, _Place]:
 
 def _without_copies(path: str, places: dict[str, _Place]) -> dict[str, _Place]:
     """Removes the copies of other tensors. Raises UserError if a copy differs from its original."""
-    for copy, original in _TIED.items():
+    for copy, original in TIED.items():
         if copy not in places:
             continue
         duplicate = places.pop(copy)
