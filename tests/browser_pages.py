@@ -127,7 +127,9 @@ def without_name(page) -> list[str]:
         named = node.get("name", {}).get("value", "").strip()
         if focusable and not named and not node.get("ignored") and role != "RootWebArea":
             described = session.send("DOM.describeNode", {"backendNodeId": node["backendDOMNodeId"]})["node"]
-            found.append(f"{role} <{described['localName']} {described.get('attributes', [])}>")
+            attributes = described.get("attributes", [])
+            if attributes[attributes.index("tabindex") + 1 :][:1] != ["-1"] if "tabindex" in attributes else True:
+                found.append(f"{role} <{described['localName']} {attributes}>")
     return found
 
 

@@ -14,7 +14,7 @@
 
 import { element, notice } from "./draw.js";
 
-const VIEWS = ["sentence"];
+const VIEWS = ["sentence", "positions", "model"];
 
 export async function api(path, given = {}) {
   const response = await fetch(path, {

@@ -225,8 +225,11 @@ export function bars({ items, label, most = null, format = number }) {
 }
 
 // Lines over a common x: series of {name, points: [[x, y], ...]}. Pointing or the arrow keys read the values at an x.
-export function lineChart({ series, label, xLabel = "", yLabel = "", width = 640, height = 260, low = null, high = null, formatX = number, formatY = number }) {
-  const all = series.flatMap((line) => line.points);
+//
+// `points` may have null for y, where the line has a gap. formatTick is for the labels of the y axis.
+export function lineChart({ series, label, xLabel = "", yLabel = "", width = 640, height = 260, low = null, high = null, formatX = number, formatY = number, formatTick = plain }) {
+  width = Math.min(width, document.documentElement.clientWidth - 32); // so that its text stays readable on a phone
+  const all = series.flatMap((line) => line.points).filter(([, y]) => y !== null);
   const told = readout();
   const space = { left: 56, right: 12, top: 12, bottom: 40 };
   const extent = (values) => (values.length ? [Math.min(...values), Math.max(...values)] : [0, 1]);
@@ -237,10 +240,10 @@ export function lineChart({ series, label, xLabel = "", yLabel = "", width = 640
   const toX = (x) => space.left + ((x - x0) / (x1 - x0 || 1)) * (width - space.left - space.right);
   const toY = (y) => height - space.bottom - ((y - y0) / (y1 - y0)) * (height - space.top - space.bottom);
   const chart = svg("svg", { viewBox: `0 0 ${width} ${height}`, class: "chart", tabindex: "0", role: "application", "aria-roledescription": "line chart", "aria-label": `${label}; arrow keys read the values` });
-  for (const y of ticks(y0, y1)) chart.append(svg("line", { class: "grid", x1: space.left, x2: width - space.right, y1: toY(y), y2: toY(y) }), svg("text", { class: "tick", x: space.left - 6, y: toY(y) + 4, "text-anchor": "end" }, formatY(y)));
+  for (const y of ticks(y0, y1)) chart.append(svg("line", { class: "grid", x1: space.left, x2: width - space.right, y1: toY(y), y2: toY(y) }), svg("text", { class: "tick", x: space.left - 6, y: toY(y) + 4, "text-anchor": "end" }, formatTick(y)));
   for (const x of ticks(x0, x1)) chart.append(svg("text", { class: "tick", x: toX(x), y: height - space.bottom + 16, "text-anchor": "middle" }, formatX(x)));
   chart.append(svg("text", { class: "axis", x: (space.left + width) / 2, y: height - 6, "text-anchor": "middle" }, xLabel), svg("text", { class: "axis", x: 12, y: space.top, "dominant-baseline": "hanging" }, yLabel));
-  series.forEach((line, index) => chart.append(svg("path", { class: `line series-${index % 6}`, d: line.points.map(([x, y], at) => `${at ? "L" : "M"}${toX(x).toFixed(1)} ${toY(y).toFixed(1)}`).join("") })));
+  series.forEach((line, index) => chart.append(svg("path", { class: `line series-${index % 6}`, d: path(line.points.map(([x, y]) => (y === null ? null : [toX(x), toY(y)]))) })));
   const marker = svg("line", { class: "marker", y1: space.top, y2: height - space.bottom, visibility: "hidden" });
   chart.append(marker);
   const steps = [...new Set(all.map(([x]) => x))].sort((a, b) => a - b);
@@ -252,7 +255,7 @@ export function lineChart({ series, label, xLabel = "", yLabel = "", width = 640
     marker.setAttribute("x1", toX(x));
     marker.setAttribute("x2", toX(x));
     marker.setAttribute("visibility", "visible");
-    const here = series.map((line) => [line.name, line.points.find(([place]) => place === x)]).filter(([, point]) => point);
+    const here = series.map((line) => [line.name, line.points.find(([place, y]) => place === x && y !== null)]).filter(([, point]) => point);
     told.textContent = `${xLabel} ${formatX(x)}: ${here.map(([name, [, y]]) => `${name} ${formatY(y)}`).join(", ")}`;
   };
   const leave = () => { marker.setAttribute("visibility", "hidden"); told.textContent = ""; };
@@ -271,6 +274,15 @@ export function lineChart({ series, label, xLabel = "", yLabel = "", width = 640
   });
   const legend = series.length > 1 ? element("ul", { class: "legend" }, ...series.map((line, index) => element("li", { class: `series-${index % 6}` }, line.name))) : null;
   return element("figure", { class: "line-chart" }, element("figcaption", {}, label), chart, told, ...(legend ? [legend] : []));
+}
+
+// A tick of an axis: no more digits than it needs.
+function plain(value) {
+  return (Math.abs(value) >= 1e6 ? value.toExponential() : String(Number(value.toPrecision(6)))).replace("-", "\u2212");
+}
+
+function path(points) {
+  return points.map((point, at) => (point ? `${at && points[at - 1] ? "L" : "M"}${point[0].toFixed(1)} ${point[1].toFixed(1)}` : "")).join("");
 }
 
 function nearest(steps, x) {
