@@ -1,7 +1,7 @@
 """From a picture to the code that computes it: the file, the line, and the lines of the function around it.
 
-The place is found by searching the source of a function for an expression, so it moves with the code. An expression that
-is no longer there is an error, which `tests/explorer/test_code_lines.py` finds for every key.
+The place is found by searching the source of a function for an expression, so it moves with the code. An expression
+that is no longer there is an error, which `tests/explorer/test_code_lines.py` finds for every key.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ PLACES = {
     "tokens.words": Place("tokenization:BasicTokenizer.tokenize", "split", "text -> words"),
     "tokens.pieces": Place("tokenization:WordpieceTokenizer._longest_piece", "for", "word -> the longest entry"),
     "tokens.ids": Place("tokenization:FullTokenizer.convert_tokens_to_ids", "return", "tokens -> ids [F]"),
-    "tokens.packed": Place("pretraining.predict_masked:encode", "segment_ids +=", "texts -> one array of F tokens"),
+    "tokens.packed": Place("pretraining.blanks:pack", "segment_ids +=", "texts -> one array of F tokens"),
     "embeddings.words": Place("modeling:Embeddings.call", "words = tf.gather", "[B, F] -> [B, F, D]"),
     "embeddings.segments": Place("modeling:Embeddings.call", "segments = tf.matmul", "[B, F] -> [B, F, D]"),
     "embeddings.positions": Place("modeling:Embeddings.call", "positions = self.position_embeddings[", "[F, D]"),

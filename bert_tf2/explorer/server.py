@@ -24,7 +24,7 @@ from absl import logging
 from werkzeug import serving
 from werkzeug.wrappers import Request, Response
 
-from bert_tf2.explorer import code_lines, comparison, curves, inventory, positions, projector
+from bert_tf2.explorer import code_lines, comparison, curves, inventory, positions, projector, sentence
 from bert_tf2.explorer.opened import Explorer
 from bert_tf2.explorer.options import ExplorerOptions
 from bert_tf2.support import console, environment, process
@@ -34,6 +34,7 @@ Handler = Callable[[dict[str, Any]], Any]
 
 VIEWS: list[Callable[[Explorer], Mapping[str, Handler]]] = [
     code_lines.routes,
+    sentence.routes,
     positions.routes,
     inventory.routes,
     comparison.routes,
