@@ -28,6 +28,8 @@ MEASURES = ("cosine", "dot")
 _COMPONENTS = 4  # whose values are drawn
 _SHARES = 32  # components whose shares of the variance are drawn
 _FEWEST = 3  # rows of which anything can be said
+_LEAST = 4  # rows that are taken for untrained
+_FAR = 5.0  # standard deviations that no random row is away
 
 
 def routes(explorer: Explorer) -> dict[str, Callable[[dict[str, Any]], dict[str, Any]]]:
@@ -40,9 +42,7 @@ def routes(explorer: Explorer) -> dict[str, Callable[[dict[str, Any]], dict[str,
 
     @functools.lru_cache(maxsize=8)
     def described(rows: int | None) -> dict[str, Any]:
-        # With several threads, these small decompositions take up to twenty times as long on a machine that is busy.
-        with threadpoolctl.threadpool_limits(1):
-            return describe(table(), rows)
+        return describe(table(), rows)
 
     def handle(arguments: dict[str, Any]) -> dict[str, Any]:
         if arguments.get("rows") in (None, ""):
@@ -52,6 +52,8 @@ def routes(explorer: Explorer) -> dict[str, Callable[[dict[str, Any]], dict[str,
     return {"/api/positions": handle}
 
 
+# With several threads, these small decompositions take up to twenty times as long on a machine that is busy.
+@threadpoolctl.threadpool_limits.wrap(limits=1)
 def describe(table: np.ndarray, rows: int | None = None) -> dict[str, Any]:
     """Everything that the view shows.
 
@@ -110,28 +112,29 @@ def trained_rows(table: np.ndarray) -> int:
     A model that only saw short sequences keeps its initial random numbers in the rows of later positions. Such rows
     have directions that are independent of each other, and nearly equal norms. So the rows at the end are counted whose
     cosine with the row before is that of random vectors (mean 0, standard deviation 1 / sqrt(D)), and whose norm is the
-    others' (standard deviation: 1 / sqrt(2 D) of it). Fewer than four of them are no evidence.
+    others' (standard deviation: 1 / sqrt(2 D) of it). Fewer than four of them are no evidence. If the rows before them
+    are no more alike on average either, none is trained.
 
     Args:
       table: [X, D].
     """
     count, width = table.shape
+    if count < _LEAST:
+        return count
     norms = np.linalg.norm(table, axis=1)
     directions = table / np.maximum(norms, 1e-12)[:, None]
-    alike = np.sum(directions[:-1] * directions[1:], axis=1)  # alike[i]: rows i and i + 1
-    least = 4
-    if count < least:
-        return count
+    alike = np.sum(directions[:-1] * directions[1:], axis=1) * np.sqrt(width)  # [i]: rows i and i + 1, in deviations
     first = count
-    typical = np.median(norms[-least:])
     while first > 0:
-        row = first - 1
-        same_norm = abs(norms[row] - typical) <= 4 * typical / np.sqrt(2 * width)
-        if not same_norm or (first < count and alike[row] > 3.5 / np.sqrt(width)):
+        typical = np.median(norms[min(first, count - _LEAST) :])
+        same_norm = abs(norms[first - 1] - typical) <= _FAR * typical / np.sqrt(2 * width)
+        if not same_norm or (first < count and alike[first - 1] > _FAR):
             break
-        first = row
-        typical = np.median(norms[min(first, count - least) :])
-    return first if count - first >= least else count
+        first -= 1
+    if count - first < _LEAST:
+        return count
+    before = alike[: max(first - 1, 0)]
+    return first if before.sum() > _FAR * np.sqrt(len(before)) else 0
 
 
 def similarities(table: np.ndarray, measure: str = "cosine") -> np.ndarray:

@@ -36,7 +36,7 @@ def write(folder: str, bert: Bert) -> list[str]:
     tables = {
         name: variables[f"bert/embeddings/{name}"].numpy() for name in _TABLES if f"bert/embeddings/{name}" in variables
     }
-    content, config = _contents(tables, bert.tokenizer.inv_vocab)
+    content, config = contents(tables, bert.tokenizer.inv_vocab)
     content[CONFIG_FILE] = (_OURS + text_format.MessageToString(config, as_utf8=True)).encode("utf-8")
     _refuse_foreign(folder, content)
     paths = [os.path.join(folder, name) for name in content]
@@ -48,10 +48,15 @@ def write(folder: str, bert: Bert) -> list[str]:
     return paths
 
 
-def _contents(
+def contents(
     tables: Mapping[str, np.ndarray], words: Mapping[int, str]
 ) -> tuple[dict[str, bytes], projector_config_pb2.ProjectorConfig]:
-    """The name and content of each file but the configuration, and the configuration."""
+    """The name and content of each file but the configuration, and the configuration.
+
+    Args:
+      tables: name -> float32 [rows, columns].
+      words: id -> word, for the rows of "word_embeddings".
+    """
     content: dict[str, bytes] = {}
     config = projector_config_pb2.ProjectorConfig()
     for name, table in tables.items():

@@ -9,11 +9,12 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from bert_tf2 import heads
+from bert_tf2 import heads, tokenization
 from bert_tf2.explorer import arguments as read
 from bert_tf2.explorer import masked_words, trace
 from bert_tf2.explorer.arrays import pack
 from bert_tf2.explorer.opened import Explorer
+from bert_tf2.pretraining import blanks
 from bert_tf2.support.errors import UserError
 
 _TRACES = 4
@@ -34,6 +35,15 @@ def routes(explorer: Explorer) -> dict[str, Callable[[dict[str, Any]], dict[str,
         "/api/words": view.words,
         "/api/outputs": view.outputs,
     }
+
+
+def warm_up(explorer: Explorer) -> None:
+    """Runs the encoder once: TensorFlow's first use of each operation takes a second in all."""
+    bert = explorer.bert
+    found = trace.run(bert.encoder, trace.read("", "", 0, bert.tokenizer, bert.config, explorer.max_seq_length))
+    trace.block_steps(bert.encoder.blocks[0], found.states[0], found.mask_scores)
+    if not masked_words.without_head(bert.model):
+        masked_words.best_words(bert.model, masked_words.head_steps(bert.model, found.sequence_output[0, 0]), 1)
 
 
 class _View:
@@ -66,20 +76,18 @@ class _View:
         return read.whole_number(arguments, "layer", 0, self._bert.config.num_hidden_layers - 1)
 
     def sentence(self, arguments: dict[str, Any]) -> dict[str, Any]:
-        """The tokens, the norms of all states [L + 1, F], and what the words were before they were cut into pieces."""
+        """The tokens, and the words before they were cut into pieces."""
         sentence = self._read(arguments)
         basic = self._bert.tokenizer.basic_tokenizer
         with self._explorer.lock:
-            states = self._trace(sentence).states
-            norms = tf.stack([tf.norm(state[0], axis=-1) for state in states]).numpy()
+            self._trace(sentence)  # so that what is asked next is fast
         return {
             "tokens": sentence.tokens,
             "input_ids": sentence.input_ids,
             "segment_ids": sentence.segment_ids,
             "input_mask": sentence.input_mask,
-            "words": [basic.tokenize(read.text(arguments, name)) for name in ("text", "text_b")],
-            "masks": [index for index, token in enumerate(sentence.tokens) if token == "[MASK]"],
-            "norms": pack(norms),
+            "words": [_words(read.text(arguments, name), basic) for name in ("text", "text_b")],
+            "masks": [index for index, token in enumerate(sentence.tokens) if token == blanks.MASK],
         }
 
     def embeddings(self, arguments: dict[str, Any]) -> dict[str, Any]:
@@ -131,7 +139,7 @@ class _View:
         token = self._token(arguments, sentence)
         with self._explorer.lock:
             steps = masked_words.head_steps(model, self._trace(sentence).sequence_output[0, token])
-            own = sentence.input_ids[token] if sentence.tokens[token] != "[MASK]" else None
+            own = sentence.input_ids[token] if sentence.tokens[token] != blanks.MASK else None
             words = masked_words.best_words(model, steps, min(TOP_K, self._bert.config.vocab_size), also=own)
         name = self._bert.tokenizer.inv_vocab
         return {
@@ -161,6 +169,12 @@ class _View:
         if self._bert.labels and self._bert.labels.labels:
             return [*self._bert.labels.labels]
         return [f"label {index}" for index in range(getattr(model, "num_labels", 0))]
+
+
+def _words(text: str, basic: tokenization.BasicTokenizer) -> list[str]:
+    """The words of a text before they are cut into pieces; [MASK] is one."""
+    first, *others = (basic.tokenize(part) for part in text.split(blanks.MASK))
+    return [*first, *(word for part in others for word in (blanks.MASK, *part))]
 
 
 def _outputs(model: Any, encoder: Any, found: trace.Trace, labels: list[str]) -> list[dict[str, Any]]:

@@ -6,7 +6,8 @@
 // and context is
 //   model                       what /api/model says: path, kind, heads, config, labels, max_seq_length, ...
 //   api(path, arguments)        a request; arrays of the answer ({shape, float32}) become {shape, values: Float32Array}
-//   codeLink(key, what)         a button that shows the code of a key of code_lines.py; `what` is for screen readers
+//   codeLink(key, what, text)   a button that shows the code of a key of code_lines.py; `what` is for screen readers, and
+//                               `text` is what it reads if there are several side by side
 //   state.get(name, fallback)   a value of the address (#sentence?layer=2), as a string
 //   state.set({name: value})    changes it, so that a reload shows the same; null removes a value
 //   announce(text)              says something to screen readers
@@ -14,7 +15,7 @@
 
 import { element, notice } from "./draw.js";
 
-const VIEWS = ["sentence", "positions", "model"];
+const VIEWS = ["sentence", "positions", "model", "training"];
 
 export async function api(path, given = {}) {
   const response = await fetch(path, {
@@ -46,8 +47,8 @@ const panel = {
   opener: null,
 };
 
-export function codeLink(key, what = key.replaceAll(".", ", ")) {
-  const button = element("button", { type: "button", class: "code-link", "aria-label": `Code: ${what}` }, "code");
+export function codeLink(key, what = key.replaceAll(".", ", "), text = null) {
+  const button = element("button", { type: "button", class: "code-link", "aria-label": `Code: ${what}` }, text ? `code: ${text}` : "code");
   button.dataset.key = key;
   button.addEventListener("click", () => showCode(key, button));
   return button;

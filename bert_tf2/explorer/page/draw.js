@@ -226,12 +226,15 @@ export function bars({ items, label, most = null, format = number }) {
 
 // Lines over a common x: series of {name, points: [[x, y], ...]}. Pointing or the arrow keys read the values at an x.
 //
-// `points` may have null for y, where the line has a gap. formatTick is for the labels of the y axis.
-export function lineChart({ series, label, xLabel = "", yLabel = "", width = 640, height = 260, low = null, high = null, formatX = number, formatY = number, formatTick = plain }) {
+// `points` may have null for y, where the line has a gap. A series may have a `color` (its number), be `faint` (behind the
+// others, without a name), or have `dots`. formatTick is for the labels of the y axis. Without `captioned`, only screen readers get the label.
+export function lineChart({ series, label, xLabel = "", yLabel = "", width = 640, height = 260, low = null, high = null, formatX = number, formatY = number, formatTick = plain, captioned = true }) {
   width = Math.min(width, document.documentElement.clientWidth - 32); // so that its text stays readable on a phone
   const all = series.flatMap((line) => line.points).filter(([, y]) => y !== null);
+  const named = series.filter((line) => !line.faint);
+  const colorOf = (line, index) => `series-${(line.color ?? index) % 6}`;
   const told = readout();
-  const space = { left: 56, right: 12, top: 12, bottom: 40 };
+  const space = { left: 56, right: 24, top: 12, bottom: 40 };
   const extent = (values) => (values.length ? [Math.min(...values), Math.max(...values)] : [0, 1]);
   const [x0, x1] = extent(all.map(([x]) => x));
   let [y0, y1] = extent(all.map(([, y]) => y));
@@ -243,7 +246,11 @@ export function lineChart({ series, label, xLabel = "", yLabel = "", width = 640
   for (const y of ticks(y0, y1)) chart.append(svg("line", { class: "grid", x1: space.left, x2: width - space.right, y1: toY(y), y2: toY(y) }), svg("text", { class: "tick", x: space.left - 6, y: toY(y) + 4, "text-anchor": "end" }, formatTick(y)));
   for (const x of ticks(x0, x1)) chart.append(svg("text", { class: "tick", x: toX(x), y: height - space.bottom + 16, "text-anchor": "middle" }, formatX(x)));
   chart.append(svg("text", { class: "axis", x: (space.left + width) / 2, y: height - 6, "text-anchor": "middle" }, xLabel), svg("text", { class: "axis", x: 12, y: space.top, "dominant-baseline": "hanging" }, yLabel));
-  series.forEach((line, index) => chart.append(svg("path", { class: `line series-${index % 6}`, d: path(line.points.map(([x, y]) => (y === null ? null : [toX(x), toY(y)]))) })));
+  series.forEach((line, index) => {
+    const places = line.points.map(([x, y]) => (y === null ? null : [toX(x), toY(y)]));
+    chart.append(svg("path", { class: `line ${colorOf(line, index)}${line.faint ? " faint" : ""}${line.dots ? " dashed" : ""}`, d: path(places) }));
+    if (line.dots) chart.append(...places.filter(Boolean).map(([cx, cy]) => svg("circle", { class: `dot ${colorOf(line, index)}`, cx, cy, r: 4 })));
+  });
   const marker = svg("line", { class: "marker", y1: space.top, y2: height - space.bottom, visibility: "hidden" });
   chart.append(marker);
   const steps = [...new Set(all.map(([x]) => x))].sort((a, b) => a - b);
@@ -255,7 +262,7 @@ export function lineChart({ series, label, xLabel = "", yLabel = "", width = 640
     marker.setAttribute("x1", toX(x));
     marker.setAttribute("x2", toX(x));
     marker.setAttribute("visibility", "visible");
-    const here = series.map((line) => [line.name, line.points.find(([place, y]) => place === x && y !== null)]).filter(([, point]) => point);
+    const here = named.map((line) => [line.name, line.points.find(([place, y]) => place === x && y !== null)]).filter(([, point]) => point);
     told.textContent = `${xLabel} ${formatX(x)}: ${here.map(([name, [, y]]) => `${name} ${formatY(y)}`).join(", ")}`;
   };
   const leave = () => { marker.setAttribute("visibility", "hidden"); told.textContent = ""; };
@@ -272,8 +279,8 @@ export function lineChart({ series, label, xLabel = "", yLabel = "", width = 640
     go(moves[event.key]);
     event.preventDefault();
   });
-  const legend = series.length > 1 ? element("ul", { class: "legend" }, ...series.map((line, index) => element("li", { class: `series-${index % 6}` }, line.name))) : null;
-  return element("figure", { class: "line-chart" }, element("figcaption", {}, label), chart, told, ...(legend ? [legend] : []));
+  const legend = named.length > 1 ? element("ul", { class: "legend" }, ...named.map((line) => element("li", { class: `${colorOf(line, series.indexOf(line))}${line.dots ? " dots" : ""}` }, line.name))) : null;
+  return element("figure", { class: "line-chart" }, captioned ? element("figcaption", {}, label) : null, chart, told, ...(legend ? [legend] : []));
 }
 
 // A tick of an axis: no more digits than it needs.

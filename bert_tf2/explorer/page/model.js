@@ -66,7 +66,7 @@ function sharing({ sharing: facts, parameters }, context) {
       `The masked-LM head has no weights of its own for the words: it multiplies the transformed state, [hidden_size], with the word embeddings, [vocab_size, hidden_size], transposed. A word's score is the dot product of the state and the word's own embedding. It is not a copy that was made once: there is one variable, which gets gradients from both ends. This saves ${size} parameters (vocab_size x hidden_size, whatever the length of the sentences), ${percent(facts.saved / (parameters + facts.saved))} of what the model would have otherwise.`,
       "The bias is at the output only: it says how frequent a word is in general, before any context. At the input, a bias for each word would be the same as another embedding.",
     ],
-    codes: [context.codeLink("head.table", "the table"), context.codeLink("head.logits", "where it is multiplied"), context.codeLink("head.bias", "the bias")],
+    codes: [context.codeLink("head.table", "the table", "the table"), context.codeLink("head.logits", "where the states are multiplied with it", "the product"), context.codeLink("head.bias", "the bias", "the bias")],
   }, table({
     label: "Names of Hugging Face that are one array",
     head: ["In Hugging Face's BertLMPredictionHead", "is the same array as", "which is here"],
@@ -97,7 +97,11 @@ function comparison(facts) {
     element("h3", {}, "By part"), moved(facts.parts, "Distance by part"),
     element("h3", {}, "By kind"), moved(facts.kinds, "Distance by kind")),
     ...(facts.words ? [movedWords(facts.words)] : []),
-    section("Which variables moved farthest?", { level: "h3" }, table({
+    section("Which variables moved farthest?", {
+      level: "h3",
+      text: "The bias of the keys is a special case: it adds the same number to all scores of a row, which the softmax ignores. So its gradient is 0 but for rounding, and its distance says nothing.",
+    }, table({
+      tall: true,
       label: "Distance of every variable",
       head: ["Variable", "distance", "cosine", "largest change"],
       rows: [...facts.variables].sort((a, b) => (b.relative ?? Infinity) - (a.relative ?? Infinity)).map((row) => [
@@ -155,9 +159,10 @@ function variables(facts, context) {
     found.textContent = `${rows.length} of ${facts.variables.length} variables, ${whole(parameters)} parameters`;
     shown.replaceChildren(table({
       label: "Variables",
-      head: ["Name here and in the reference", "Hugging Face", "shape", "parameters", "norm", "mean", "std. deviation", "code"],
-      rows: rows.map((row) => [opener(row, details, context), code(row.huggingface), shapeOf(row), whole(row.parameters), told(row.norm), told(row.mean), told(row.deviation), context.codeLink(row.code, `where ${row.name} is used`)]),
-      numeric: [3, 4, 5, 6],
+      tall: true,
+      head: ["Name here and in the reference, in Hugging Face", "shape", "parameters", "norm", "mean", "std. deviation", "code"],
+      rows: rows.map((row) => [namesOf(row, details, context), shapeOf(row), whole(row.parameters), told(row.norm), told(row.mean), told(row.deviation), context.codeLink(row.code, `where ${row.name} is used`)]),
+      numeric: [2, 3, 4, 5],
     }));
   };
   const change = (name) => (value) => { state.set({ [name]: value }); draw(); };
@@ -177,6 +182,10 @@ const told = (value) => (value === null ? "not finite" : number(value));
 
 function shapeOf(row) {
   return `[${row.shape.map(whole).join(", ")}]`;
+}
+
+function namesOf(row, details, context) {
+  return element("span", { class: "names" }, opener(row, details, context), code(row.huggingface));
 }
 
 function opener(row, details, context) {

@@ -3,7 +3,7 @@
 // A part is a module with a class: `element` is what it shows, and `update(look)` draws it for a look:
 //   text, text_b, padding      what was typed
 //   token, layer, head         what is looked at
-//   read                       the answer of /api/sentence: tokens, input_ids, segment_ids, input_mask, masks, norms
+//   read                       the answer of /api/sentence: tokens, input_ids, segment_ids, input_mask, masks, words
 //   ask(path, more)            a request about this sentence
 //   choose({token, layer, head})
 
@@ -24,7 +24,7 @@ const EXAMPLES = [
 
 export async function render(container, context) {
   const view = new View(context);
-  container.append(view.form, view.status, view.bar, ...view.parts.map((part) => part.element));
+  container.append(view.form, view.status, view.parts.find((part) => part.summary).summary, view.bar, ...view.parts.map((part) => part.element));
   await view.read();
 }
 

@@ -1,7 +1,7 @@
 // One head of one layer: queries, keys and values, scores before and after the mask and the softmax, as matrix and lines.
 
-import { bars, element, heatMap, number, percent, section, strip, svg } from "./draw.js";
-import { largestOf, shown, variable } from "./sentence_tokens.js";
+import { bars, element, heatMap, largest, number, percent, section, strip, svg } from "./draw.js";
+import { shown, variable } from "./sentence_tokens.js";
 
 const STAGES = [
   ["scores", "scores: query x key / sqrt(H)"],
@@ -38,7 +38,7 @@ export class Attention {
       id: "attention",
       text: "The only step in which tokens meet. Each token compares its query with the keys of all tokens; the softmax turns these scores into weights that add up to 1; and the token gets the mean of the values with these weights. Each head does so with its own share of the numbers.",
       codes: [codeLink("attention.query", "query, key and value", "Q, K, V"), codeLink("attention.scores", "scores", "scores"), codeLink("attention.mask", "mask", "mask"), codeLink("attention.softmax", "softmax", "softmax"), codeLink("attention.context", "mean of the values", "mean")],
-    }, this.heading, this.heads, this.vectors, stages, element("div", { class: "beside" }, this.matrix, this.lines), this.reason, this.where);
+    }, this.heading, this.heads, this.vectors, stages, element("div", { class: "matrix-and-lines" }, this.matrix, this.lines), this.reason, this.where);
   }
 
   async update(look, current) {
@@ -92,8 +92,8 @@ export class Attention {
   showVectors() {
     const { read, token } = this.look;
     const { query, key, value, context } = this.answer;
-    const of = (name, matrix) => strip({ values: this.row(matrix, token), domain: largestOf(matrix.values), label: `${name} of ${read.tokens[token]}`, name: `${name} of ${read.tokens[token]}, [${matrix.shape[1]}]` });
-    this.vectors.replaceChildren(element("div", { class: "grid" }, of("query", query), of("key", key), of("value", value), of("context (mean of the values)", context)));
+    const of = (name, matrix) => strip({ values: this.row(matrix, token), domain: largest(matrix.values), label: `${name} of ${read.tokens[token]}`, name: `${name} of ${read.tokens[token]}, [${matrix.shape[1]}]` });
+    this.vectors.replaceChildren(element("div", { class: "pair" }, of("query", query), of("key", key), of("value", value), of("context (mean of the values)", context)));
   }
 
   show(stage) {
@@ -108,13 +108,13 @@ export class Attention {
     const weights = this.stage === "probabilities";
     const given = this.answer[this.stage];
     const name = STAGES.find(([stage]) => stage === this.stage)[1];
-    const most = largestOf(this.answer.scores.values);
+    const most = largest(this.answer.scores.values);
     const value = (number_) => (weights ? percent(number_) : number(number_));
     this.matrix.replaceChildren(heatMap({
       values: given.values, rows: given.shape[0], columns: given.shape[1], rowLabels: read.tokens, columnLabels: read.tokens, rowTitle: "from", columnTitle: "to",
       scale: weights ? "weight" : "signed", domain: weights ? [0, 1] : [-most, most], gamma: weights ? 0.6 : 1,
       label: `Attention, ${name}, layer ${this.look.layer}, head ${this.look.head}`,
-      hint: weights ? "Each row adds up to 100 %; dark is much. Point at a cell, or use the arrow keys; Enter explains it." : `Blue is negative, orange positive, up to ${number(most)}. Enter or a click explains a cell.`,
+      hint: weights ? "Each row adds up to 100 %; a strong color is much. Point at a cell, or use the arrow keys; Enter explains it." : `Blue is negative, orange positive, up to ${number(most)}. Enter or a click explains a cell.`,
       describe: (from, to, number_) => `from ${read.tokens[from]} (${from}) to ${read.tokens[to]} (${to}): ${value(number_)}`,
       hover: (from) => this.highlight(from ?? token),
       select: (from, to) => { this.explain(from, to); },
@@ -156,6 +156,7 @@ export class Attention {
       picture.append(left, svg("text", { x: width - 124, y: y(index) + 4 }, text));
     });
     this.lines.replaceChildren(picture);
+    this.lines.scrollTop = Math.max(0, y(token) - this.lines.clientHeight / 2);
   }
 
   highlight(from) {
@@ -171,15 +172,15 @@ export class Attention {
     let product = 0;
     q.forEach((value, index) => { product += value * k[index]; });
     const at = from * scores.shape[1] + to;
-    const rowSum = this.row(masked, from).reduce((sum, value) => sum + Math.exp(value - largestOfRow(this.row(masked, from))), 0);
-    const top = Math.exp(masked.values[at] - largestOfRow(this.row(masked, from)));
+    const rowSum = this.row(masked, from).reduce((sum, value) => sum + Math.exp(value - highest(this.row(masked, from))), 0);
+    const top = Math.exp(masked.values[at] - highest(this.row(masked, from)));
     const step = (text, value, key_) => element("li", {}, text, element("b", {}, value), " ", this.codeLink(key_, text));
     this.reason.replaceChildren(element("h3", {}, "One weight: from ", shown(read.tokens[from]), ` (${from}) to `, shown(read.tokens[to]), ` (${to})`),
       element("ol", { class: "steps" },
         step(`query of ${read.tokens[from]} x key of ${read.tokens[to]}, a sum of ${size} products: `, number(product), "attention.scores"),
         step(`divided by sqrt(${size}): `, number(scores.values[at]), "attention.scale"),
         step("the mask adds: ", `${number(mask.values[to])}${mask.values[to] ? " (padding)" : " (no padding)"}`, "attention.mask"),
-        step(`softmax: ${number(top)} of ${number(rowSum)} over the row: `, percent(probabilities.values[at]), "attention.softmax")),
+        step(`softmax, e^score over the sum of e^score in the row (${number(top)} of ${number(rowSum)}, with the largest score of the row taken off each): `, percent(probabilities.values[at]), "attention.softmax")),
       strip({ values: Float32Array.from(q, (value, index) => value * k[index]), label: "products of query and key", name: `the ${size} products that are added` }));
   }
 
@@ -191,6 +192,6 @@ export class Attention {
   }
 }
 
-function largestOfRow(values) {
+function highest(values) {
   return values.reduce((most, value) => Math.max(most, value), -Infinity);
 }

@@ -1,7 +1,7 @@
 // The rest of a layer for one token: residual sums, LayerNorm, the feed-forward half with its activation function.
 
-import { element, lineChart, number, section, strip, svg } from "./draw.js";
-import { largestOf, shown, variable } from "./sentence_tokens.js";
+import { element, largest, number, section, strip, svg } from "./draw.js";
+import { shown, variable } from "./sentence_tokens.js";
 
 export class Block {
   uses = ["token", "layer"];
@@ -24,30 +24,29 @@ export class Block {
     const { config } = this.model;
     const [d, i] = [config.hidden_size, config.intermediate_size];
     const base = `bert/encoder/layer_${look.layer}`;
-    const vector = (name, ...title) => strip({ values: steps[name].values, label: title.filter((part) => typeof part === "string").join(" "), name: title });
+    const vector = (name, key, ...title) => strip({ values: steps[name].values, label: title.map((part) => part.textContent ?? part).join(""), name: key ? [...title, " ", this.codeLink(key, name.replaceAll("_", " "))] : title });
     this.inside.replaceChildren(
       element("h3", {}, shown(look.read.tokens[look.token]), ` (${look.token}) in layer ${look.layer}`),
-      vector("states", look.layer ? `enters, from layer ${look.layer - 1}` : "enters, from the embeddings"),
-      vector("context", "contexts of all heads, side by side"),
-      vector("attention_output", "mixed by ", variable(`${base}/attention/output/dense/kernel`, [d, d])),
-      vector("attention_sum", "residual sum: what entered + mixed"),
-      vector("attention_norm", "after ", variable(`${base}/attention/output/LayerNorm/gamma, beta`, [d])),
+      vector("states", null, look.layer ? `enters, from layer ${look.layer - 1}` : "enters, from the embeddings"),
+      vector("context", "attention.context", "contexts of all heads, side by side"),
+      vector("attention_output", "attention.output", "mixed by ", variable(`${base}/attention/output/dense/kernel`, [d, d])),
+      vector("attention_sum", "attention.norm", "residual sum: what entered + mixed"),
+      vector("attention_norm", "layer_norm", "after ", variable(`${base}/attention/output/LayerNorm/gamma, beta`, [d])),
       element("h3", {}, "The feed-forward half"),
-      vector("intermediate", "widened by ", variable(`${base}/intermediate/dense/kernel`, [d, i])),
-      vector("activated", `after ${config.hidden_act}`),
+      vector("intermediate", "intermediate", "widened by ", variable(`${base}/intermediate/dense/kernel`, [d, i])),
+      vector("activated", "gelu", `after ${config.hidden_act}`),
       this.curve(steps.intermediate.values, steps.activated.values),
-      vector("output", "back by ", variable(`${base}/output/dense/kernel`, [i, d])),
-      vector("output_sum", "residual sum: after the first LayerNorm + back"),
-      vector("output_norm", "after ", variable(`${base}/output/LayerNorm/gamma, beta`, [d]), `: ${look.layer + 1 < config.num_hidden_layers ? `enters layer ${look.layer + 1}` : "the output of the encoder"}`),
-      this.shares(steps),
-      this.norms(look));
+      vector("output", "output", "back by ", variable(`${base}/output/dense/kernel`, [i, d])),
+      vector("output_sum", "output", "residual sum: after the first LayerNorm + back"),
+      vector("output_norm", "layer_norm", "after ", variable(`${base}/output/LayerNorm/gamma, beta`, [d]), `: ${look.layer + 1 < config.num_hidden_layers ? `enters layer ${look.layer + 1}` : "the output of the encoder"}`),
+      this.shares(steps));
   }
 
   // Each number before and after the activation function.
   curve(before, after) {
     const [width, height, edge] = [320, 200, 28];
-    const reach = Math.max(1, largestOf(before));
-    const high = Math.max(1, largestOf(after));
+    const reach = Math.max(1, largest(before));
+    const high = Math.max(1, largest(after));
     const x = (value) => edge + ((value + reach) / (2 * reach)) * (width - 2 * edge);
     const y = (value) => height - edge - ((value + 0.2 * high) / (1.2 * high)) * (height - 2 * edge);
     const below = before.reduce((count, value) => count + (value < 0), 0);
@@ -64,11 +63,5 @@ export class Block {
   shares(steps) {
     const length = (name) => Math.hypot(...steps[name].values);
     return element("p", { class: "explain" }, `What attention adds is ${number(length("attention_output") / length("states"), 2)} times as long as what entered; what the feed-forward half adds, ${number(length("output") / length("attention_norm"), 2)} times as long as what entered there.`);
-  }
-
-  norms(look) {
-    const { values, shape } = look.read.norms;
-    const points = Array.from({ length: shape[0] }, (_, layer) => [layer, values[layer * shape[1] + look.token]]);
-    return lineChart({ series: [{ name: "norm", points }], label: `Length of the state of ${look.read.tokens[look.token]} from layer to layer (0: embeddings)`, xLabel: "after layer", yLabel: "norm", height: 180, low: 0, formatX: (value) => String(value) });
   }
 }

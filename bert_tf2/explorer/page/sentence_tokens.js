@@ -1,6 +1,6 @@
 // The tokens of a sentence, and the three embeddings that are added for one of them.
 
-import { element, norm, number, section, strip } from "./draw.js";
+import { element, largest, number, section, strip } from "./draw.js";
 
 // A name of a variable with its shape, as it stands in checkpoints.
 export function variable(name, shape) {
@@ -83,7 +83,7 @@ export class Embeddings {
     const { config } = this.model;
     const { read, token } = look;
     const rows = { words: [config.vocab_size, read.input_ids[token]], segments: [config.type_vocab_size, read.segment_ids[token]], positions: [config.max_position_embeddings, token] };
-    const domain = Math.max(...EMBEDDINGS.map(([name]) => largestOf(vectors[name].values)), largestOf(vectors.sum.values));
+    const domain = Math.max(...EMBEDDINGS.map(([name]) => largest(vectors[name].values)), largest(vectors.sum.values));
     const strips = EMBEDDINGS.map(([name, what, variableName, key], index) => strip({
       values: vectors[name].values, domain, label: `${what} ${rows[name][1]} for ${read.tokens[token]}`,
       name: [index ? "+ " : "", variable(variableName, [rows[name][0], config.hidden_size]), `, row ${rows[name][1]} `, this.codeLink(key, what)],
@@ -104,11 +104,3 @@ export class Embeddings {
         element("tbody", {}, ...look.read.tokens.map((token, index) => element("tr", {}, element("th", { scope: "row" }, shown(token)), ...names.map(([name]) => element("td", { class: "number" }, number(norms[name].values[index])))))))));
   }
 }
-
-export function largestOf(values) {
-  let most = 0;
-  for (const value of values) most = Math.max(most, Math.abs(value));
-  return most;
-}
-
-export { norm };

@@ -12,6 +12,7 @@ export class Words {
     this.state = state;
     this.codeLink = codeLink;
     this.inside = element("div");
+    this.summary = element("div", { class: "summary" }); // above all parts: what most people want to know first
     const { vocab_size: v, hidden_size: d } = model.config;
     this.element = section("From the state to a word", {
       id: "words",
@@ -25,6 +26,7 @@ export class Words {
 
   async update(look, current) {
     if (!this.model.heads.includes("masked_lm")) {
+      this.summary.replaceChildren();
       this.inside.replaceChildren(notice("hint", "These weights have no masked-LM head (cls/predictions), so they predict no words: fine-tuning and some conversions leave it out. Everything above works without it."));
       return;
     }
@@ -35,7 +37,8 @@ export class Words {
     const answers = await Promise.all(wanted.slice(0, 6).map((token) => look.ask("/api/words", { token })));
     if (!current()) return;
     const at = wanted.indexOf(shownToken) < answers.length ? wanted.indexOf(shownToken) : 0;
-    this.inside.replaceChildren(this.overview(look, wanted, answers), this.way(look, wanted[at], answers[at]), this.swap(look, wanted[at], answers[at]));
+    this.summary.replaceChildren(this.overview(look, wanted, answers));
+    this.inside.replaceChildren(this.way(look, wanted[at], answers[at]), this.swap(look, wanted[at], answers[at]));
   }
 
   overview(look, wanted, answers) {
@@ -50,9 +53,9 @@ export class Words {
     const table = this.table(answer, look, token, (word) => this.detail(chosen, answer, word));
     this.detail(chosen, answer, answer.words[0]);
     return element("div", {}, element("h3", {}, "The way of ", shown(look.read.tokens[token]), ` (${token})`),
-      strip({ values: answer.state.values, label: "state", name: "gathered: the encoder's output at this token" }),
-      strip({ values: answer.transformed.values, label: "transformed", name: ["through ", variable(`${head}/dense/kernel`, [d, d]), ` and ${activation}`] }),
-      strip({ values: answer.norm.values, label: "normalized", name: ["after ", variable(`${head}/LayerNorm/gamma, beta`, [d]), ": compared with every row"] }),
+      strip({ values: answer.state.values, label: "state", name: ["gathered: the encoder's output at this token ", this.codeLink("head.gather", "gathering")] }),
+      strip({ values: answer.transformed.values, label: "transformed", name: ["through ", variable(`${head}/dense/kernel`, [d, d]), ` and ${activation} `, this.codeLink("head.transform", "transform")] }),
+      strip({ values: answer.norm.values, label: "normalized", name: ["after ", variable(`${head}/LayerNorm/gamma, beta`, [d]), ": compared with every row ", this.codeLink("layer_norm", "LayerNorm")] }),
       table, chosen);
   }
 
@@ -72,7 +75,7 @@ export class Words {
     const unbiased = answer.unbiased_best[0] === answer.words[0].token ? `Without the bias, ${answer.unbiased_best[0]} would stay the best word.` : `Without the bias, the best word would be ${answer.unbiased_best[0]}.`;
     return element("div", {}, element("div", { class: "table-frame", tabindex: "0", role: "region", "aria-label": "The most probable words" },
       element("table", { class: "facts best-words" },
-        element("thead", {}, element("tr", {}, ...head.map((text, index) => (text ? element("th", { scope: "col", class: numeric.has(index) ? "number" : null }, text) : element("td"))))), element("tbody", {}, ...rows))),
+        element("thead", {}, element("tr", {}, ...head.map((text, index) => element("th", { scope: "col", class: numeric.has(index) ? "number" : null, "aria-hidden": text ? null : "true" }, text)))), element("tbody", {}, ...rows))),
     element("p", { class: "explain" }, `${unbiased}${own === null ? "" : " The word that stands there is in bold."} Choose a word to see its dot product.`));
   }
 
@@ -82,7 +85,7 @@ export class Words {
     place.replaceChildren(element("h3", {}, "The dot product for ", element("code", {}, word.token)),
       strip({ values: answer.norm.values, label: "the state", name: "the state, after its LayerNorm" }),
       strip({ values: word.row.values, label: `row of ${word.token}`, name: ["x ", variable("bert/embeddings/word_embeddings", [this.model.config.vocab_size, this.model.config.hidden_size]), `, row ${word.token_id}`] }),
-      strip({ values: products, label: "products", name: `= ${products.length} products, which add up to ${number(word.product)}` }),
+      strip({ values: products, label: "products", name: [`= ${products.length} products, which add up to ${number(word.product)} `, this.codeLink("head.logits", "dot product")] }),
       element("p", { class: "explain" }, "+ ", variable("cls/predictions/output_bias", [this.model.config.vocab_size]), ` [${word.token_id}] ${number(word.bias)} = ${number(word.logit)}; of all words, e^${number(word.logit)} is ${percent(word.probability)}.`));
   }
 
