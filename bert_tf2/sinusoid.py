@@ -20,5 +20,5 @@ def sinusoidal_positions(num_positions: int, width: int) -> np.ndarray:
     """
     pairs = np.arange((width + 1) // 2)
     angles = np.arange(num_positions)[:, None] / 10000.0 ** (2 * pairs / width)  # [num_positions, pairs]
-    interleaved = np.stack([np.sin(angles), np.cos(angles)], axis=-1).reshape(num_positions, -1)
+    interleaved = np.stack([np.sin(angles), np.cos(angles)], axis=-1).reshape(num_positions, 2 * len(pairs))
     return interleaved[:, :width].astype(np.float32)

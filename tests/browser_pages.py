@@ -106,7 +106,13 @@ class Pages:
 def wait_until_drawn(page) -> None:
     """Waits until the view of the page has its data: the main element is there and not busy any more."""
     page.wait_for_selector("main:not([aria-busy=true])")
-    page.wait_for_load_state("networkidle")
+
+
+def expect(locator):
+    """Playwright's assertions about a part of a page, which wait until they hold."""
+    from playwright.sync_api import expect as playwrights  # an extra
+
+    return playwrights(locator)
 
 
 def screenshot(page, name: str) -> pathlib.Path:
@@ -127,8 +133,8 @@ def without_name(page) -> list[str]:
         named = node.get("name", {}).get("value", "").strip()
         if focusable and not named and not node.get("ignored") and role != "RootWebArea":
             described = session.send("DOM.describeNode", {"backendNodeId": node["backendDOMNodeId"]})["node"]
-            attributes = described.get("attributes", [])
-            if attributes[attributes.index("tabindex") + 1 :][:1] != ["-1"] if "tabindex" in attributes else True:
+            attributes = dict(zip(*[iter(described.get("attributes", []))] * 2, strict=True))
+            if attributes.get("tabindex") != "-1":  # what only the page itself gives the focus
                 found.append(f"{role} <{described['localName']} {attributes}>")
     return found
 
@@ -228,12 +234,12 @@ def too_wide(page) -> int:
     return page.evaluate("document.documentElement.scrollWidth - document.documentElement.clientWidth")
 
 
-def accessibility_problems(page) -> list[str]:
-    """Everything above, for one view in the colors and the width that it has."""
+def accessibility_problems(page, keyboard: bool = True) -> list[str]:
+    """Everything above, for one view in the colors and the width that it has; `keyboard_problems` take the longest."""
     wide = too_wide(page)
     return [
         *(f"no name: {each}" for each in without_name(page)),
         *(f"low contrast {each}" for each in low_contrasts(page)),
         *([f"the page is {wide} pixels too wide"] if wide else []),
-        *keyboard_problems(page),
+        *(keyboard_problems(page) if keyboard else []),
     ]

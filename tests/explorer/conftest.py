@@ -13,7 +13,7 @@ import threading
 import numpy as np
 import pytest
 from browser_pages import Browser
-from command_lines import ROOT
+from explorer_model import MOVED, MOVED_WORD, SIZES, VOCAB_FILE
 from small_models import randomize, small_config
 
 from bert_tf2 import checkpoint, heads
@@ -21,14 +21,6 @@ from bert_tf2.explorer import server
 from bert_tf2.explorer.opened import Explorer
 from bert_tf2.explorer.options import ExplorerOptions
 from bert_tf2.training import monitor
-
-VOCAB_FILE = ROOT / "bert_tf2" / "demo" / "vocab.txt"
-SIZES = {"vocab_size": 888, "hidden_size": 16, "intermediate_size": 32, "max_position_embeddings": 48}
-"""Of the model. It has 2 blocks with 2 heads each."""
-MOVED = "bert/encoder/layer_1/output/dense/kernel"
-"""The variable that changed most in the fine-tuned twin."""
-MOVED_WORD = "paris"
-"""The word whose embedding did."""
 
 
 @pytest.fixture(scope="session")
