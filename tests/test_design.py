@@ -32,6 +32,7 @@ BERT = {
     "layers",
     "recompute",
     "modeling",
+    "sinusoid",
     "losses",
     "heads",
     "optimization",
@@ -46,6 +47,8 @@ RULES = {
     "pretraining": {"support", "bert", "weights", "checkpoint", "training"},
     "finetuning": {"support", "bert", "weights", "checkpoint", "training"},
     "export": {"support", "bert", "weights", "checkpoint", "training", "pretraining", "finetuning"},
+    # It shows what bert_tf2.load returns.
+    "explorer": {"support", "bert", "weights", "checkpoint", "training", "pretraining", "loading"},
 }
 FRONT_DOOR = {"loading", "commands", "__main__", "demo", "demo.__main__"}
 
