@@ -51,7 +51,7 @@ class ExplorerOptions(Options):
         reads="weights",
     )
     training_dir: Sequence[str] | None = setting(
-        "An output_dir whose curves are shown; may be repeated.", None, group=DATA, reads=True
+        "An output_dir whose curves are shown; may be repeated.", None, group=DATA
     )
     write_projector: str | None = setting(
         "Folder for the embedding tables as files of TensorBoard's projector; writes them, and opens no page.",

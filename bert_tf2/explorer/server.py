@@ -61,8 +61,10 @@ def run(options: ExplorerOptions) -> None:
       UserError: the model cannot be loaded, or the port cannot be used; see also projector.write.
     """
     if options.write_projector:
-        written = projector.write(options.write_projector, Explorer(options).bert)
-        console.summary(written, next_command=f"tensorboard --logdir={shlex.quote(options.write_projector)}")
+        projector.write(options.write_projector, Explorer(options).bert)
+        console.summary(
+            [options.write_projector], next_command=f"tensorboard --logdir={shlex.quote(options.write_projector)}"
+        )
         return
     listening = listen(options.port)  # before the model is loaded, which takes longer
     explorer = Explorer(options)

@@ -38,7 +38,7 @@ export function section(title, { text = [], codes = [], id = null, level = "h2" 
 export function number(value, digits = 3) {
   if (value === 0) return "0";
   const size = Math.abs(value);
-  const text = size >= 1e5 || size < 1e-4 ? value.toExponential(2) : value.toFixed(Math.max(0, digits - Math.max(0, Math.floor(Math.log10(size)))));
+  const text = size >= 1e5 || size < 1e-3 ? value.toExponential(2) : value.toFixed(Math.max(0, digits - Math.max(0, Math.floor(Math.log10(size)))));
   return text.replace("-", "\u2212");
 }
 

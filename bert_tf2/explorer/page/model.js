@@ -23,7 +23,7 @@ export async function render(container, context) {
 
 function totals(facts) {
   const more = [
-    facts.optimizer ? `The file also holds ${whole(facts.optimizer)} numbers and tables of the optimizer, which only a training needs.` : "",
+    facts.optimizer ? `The file also holds ${whole(facts.optimizer)} arrays of the optimizer and the step, which only a training needs.` : "",
     facts.unused.length ? `The file also has variables that this model does not use: ${listed(facts.unused)}.` : "",
     missing(facts.variables),
   ].filter(Boolean);
@@ -64,7 +64,7 @@ function sharing({ sharing: facts, parameters }, context) {
   return section("One table at both ends", {
     text: [
       `The masked-LM head has no weights of its own for the words: it multiplies the transformed state, [hidden_size], with the word embeddings, [vocab_size, hidden_size], transposed. A word's score is the dot product of the state and the word's own embedding. It is not a copy that was made once: there is one variable, which gets gradients from both ends. This saves ${size} parameters (vocab_size x hidden_size, whatever the length of the sentences), ${percent(facts.saved / (parameters + facts.saved))} of what the model would have otherwise.`,
-      "The bias is at the output only: it says how frequent a word is in general, before any context. At the input, a bias for each word would be the same as another embedding.",
+      "The bias is at the output only. It can say how frequent a word is in general, whatever the state is. At the input, there is nothing that it could be added to but the embedding itself, which is learned anyway.",
     ],
     codes: [context.codeLink("head.table", "the table", "the table"), context.codeLink("head.logits", "where the states are multiplied with it", "the product"), context.codeLink("head.bias", "the bias", "the bias")],
   }, table({
