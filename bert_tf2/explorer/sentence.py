@@ -27,6 +27,7 @@ MOST_PADDING = 8
 
 def routes(explorer: Explorer) -> dict[str, Callable[[dict[str, Any]], dict[str, Any]]]:
     view = _View(explorer)
+    view.warm_up()
     return {
         "/api/sentence": view.sentence,
         "/api/embeddings": view.embeddings,
@@ -37,23 +38,20 @@ def routes(explorer: Explorer) -> dict[str, Callable[[dict[str, Any]], dict[str,
     }
 
 
-def warm_up(explorer: Explorer) -> None:
-    """Runs the encoder once: TensorFlow's first use of each operation takes a second in all."""
-    bert = explorer.bert
-    found = trace.run(bert.encoder, trace.read("", "", 0, bert.tokenizer, bert.config, explorer.max_seq_length))
-    trace.block_steps(bert.encoder.blocks[0], found.states[0], found.mask_scores)
-    if not masked_words.without_head(bert.model):
-        masked_words.best_words(bert.model, masked_words.head_steps(bert.model, found.sequence_output[0, 0]), 1)
-
-
 class _View:
     """The handlers. All take `text`, `text_b` and `padding`; those of a layer or a token its number, from 0."""
 
     def __init__(self, explorer: Explorer):
         self._explorer = explorer
         self._bert = explorer.bert
-        self._trace = functools.lru_cache(_TRACES)(lambda sentence: trace.run(self._bert.encoder, sentence))
+        self._trace = functools.lru_cache(_TRACES)(trace.runner(self._bert.encoder))
         self._block = functools.lru_cache(_BLOCKS)(self._compute_block)
+
+    def warm_up(self) -> None:
+        """Builds the graph, and uses each operation once: a second that the first sentence would take longer."""
+        nothing = {"text": "", "token": 0, "layer": 0, "head": 0}
+        for handler in (self.attention, *([] if masked_words.without_head(self._bert.model) else [self.words])):
+            handler(nothing)
 
     def _compute_block(self, sentence: trace.Sentence, layer: int) -> trace.BlockSteps:
         found = self._trace(sentence)

@@ -70,7 +70,6 @@ def run(options: ExplorerOptions) -> None:
     explorer = Explorer(options)
     port = listening.getsockname()[1]
     server = serve(explorer, listening)
-    sentence.warm_up(explorer)
     asked, ask = os.pipe()
     process.handle_signals(lambda number, frame: os.write(ask, b"."))
     thread = threading.Thread(target=server.serve_forever, daemon=True)

