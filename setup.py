@@ -24,7 +24,10 @@ setuptools.setup(
         "Topic :: Scientific/Engineering :: Artificial Intelligence",
     ],
     packages=setuptools.find_packages(include=["bert_tf2", "bert_tf2.*"]),
-    package_data={"bert_tf2.demo": ["*.txt", "*.json"]},
+    package_data={
+        "bert_tf2.demo": ["*.txt", "*.json"],
+        "bert_tf2.explorer": ["page/*"],
+    },
     entry_points={"console_scripts": ["bert_tf2 = bert_tf2.commands:main"]},
     python_requires=">=3.10,<3.14",
     install_requires=[
@@ -35,9 +38,11 @@ setuptools.setup(
         "numpy",
         "absl-py",
         "tensorboard",  # tf.summary requires it, and TensorFlow no longer installs it
+        "werkzeug",  # the server of explore.py; TensorBoard has it too
         "tqdm",  # progress on a terminal
         "scikit-learn",  # metrics of classification and regression tasks
         "scipy",
+        "threadpoolctl",  # scikit-learn has it too
         "h5py",  # Keras' files
         "filelock>=4",  # one training at a time in an output folder
         "google-crc32c",  # the checksums of TensorFlow's checkpoints
@@ -47,6 +52,7 @@ setuptools.setup(
         "test": [
             *("pytest", "pytest-xdist", "ruff", "grpcio", "tensorflow-serving-api", "pyyaml", "safetensors"),
             *("sentencex>=1.0.32", "hypothesis"),
+            "playwright",  # drives the explorer in the system's Chromium
         ],
         "sentences": ["sentencex>=1.0.32"],  # create_pretraining_data.py --input_format=text and jsonl
         # create_pretraining_data.py --runner; with [gcp], [aws] or [azure] behind it for files there.

@@ -54,6 +54,7 @@ COMMANDS = {
     "convert_checkpoint": Command(
         "weights.options:ConversionOptions", "weights.convert:run", tensorflow=False, prints=True
     ),
+    "explore": Command("explorer.options:ExplorerOptions", "explorer.server:run"),
     "export_saved_model": Command("export.options:ExportOptions", "export.run:run", prints=True),
 }
 

@@ -57,9 +57,8 @@ def run(
 
 
 def test_a_wheel_holds_all_modules_and_data(installed):
-    ours = {
-        path.relative_to(ROOT) for path in (ROOT / "bert_tf2").rglob("*") if path.suffix in (".py", ".txt", ".json")
-    }
+    kinds = (".py", ".txt", ".json", ".html", ".css", ".js", ".svg")
+    ours = {path.relative_to(ROOT) for path in (ROOT / "bert_tf2").rglob("*") if path.suffix in kinds}
     assert ours == {path.relative_to(installed) for path in (installed / "bert_tf2").rglob("*") if path.is_file()} - {
         pathlib.Path("bert_tf2/demo/README.md")
     }

@@ -32,6 +32,7 @@ BERT = {
     "layers",
     "recompute",
     "modeling",
+    "sinusoid",
     "losses",
     "masked_lm",
     "sinusoid",
@@ -48,6 +49,8 @@ RULES = {
     "pretraining": {"support", "bert", "weights", "checkpoint", "training"},
     "finetuning": {"support", "bert", "weights", "checkpoint", "training"},
     "export": {"support", "bert", "weights", "checkpoint", "training", "pretraining", "finetuning"},
+    # It shows what bert_tf2.load returns.
+    "explorer": {"support", "bert", "weights", "checkpoint", "training", "pretraining", "loading"},
 }
 FRONT_DOOR = {"loading", "commands", "__main__", "demo", "demo.__main__"}
 
@@ -63,7 +66,7 @@ WITHOUT_TENSORFLOW = [
     *(f"pretraining.{name}" for name in ("record_report", "inspect_records")),
     *(f"pretraining.{name}" for name in ("shards", "shard_workers", "shard_results", "sharded", "manifest")),
     *(name for name in MODULES if name.endswith("options")),
-    *("commands", "finetuning.classification.tasks"),
+    *("commands", "finetuning.classification.tasks", "training.curves"),
     *(
         f"finetuning.{task}.{name}"
         for task in ("classification", "squad", "ner")

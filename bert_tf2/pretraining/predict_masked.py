@@ -14,7 +14,6 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
-import re
 import sys
 from collections.abc import Container, Iterable, Iterator, Sequence
 
@@ -25,6 +24,7 @@ from absl import logging
 
 from bert_tf2 import checkpoint, heads, tokenization
 from bert_tf2.config import BertConfig, check_vocab_size
+from bert_tf2.pretraining.blanks import MASK, check_fits, check_spelling, fill, pack, split_segments, tokenize
 from bert_tf2.pretraining.options import MaskedLMOptions
 from bert_tf2.support import files
 from bert_tf2.support.errors import UserError
@@ -33,8 +33,6 @@ from bert_tf2.training.devices import build_model, create_strategy
 from bert_tf2.training.options import POLICIES, DeviceOptions
 from bert_tf2.weights import names, provenance
 
-MASK = "[MASK]"
-_SEGMENT_SEPARATOR = " ||| "
 _STANDARD_INPUT = "standard input"
 _READ_AHEAD = 1 << 14  # tokens of a file that are sorted by length
 _FRESH_WEIGHTS_SEED = 12345  # for variables that do not affect the answers
@@ -246,13 +244,8 @@ def encode(
         since that could remove a `[MASK]` or its context.
     """
     _check_masks(text, where)
-    first, *second = (_tokenize(segment, tokenizer) for segment in _segments(text))
-    parts = [first, *filter(None, second)]  # an empty second segment is ignored, as in the reference
-    tokens, segment_ids = ["[CLS]"], [0]
-    for index, part in enumerate(parts):
-        tokens += [*part, "[SEP]"]
-        segment_ids += [index] * (len(part) + 1)
-    _check_fits(len(tokens), len(parts), config, max_seq_length, where)
+    tokens, segment_ids = pack([tokenize(segment, tokenizer) for segment in split_segments(text)])
+    check_fits(len(tokens), segment_ids[-1] + 1, config, max_seq_length, where)
     positions = [index for index, token in enumerate(tokens) if token == MASK]
     return Encoded(text, tokenizer.convert_tokens_to_ids(tokens), segment_ids, positions)
 
@@ -260,39 +253,9 @@ def encode(
 def _check_masks(text: str, where: str) -> None:
     if not isinstance(text, str):
         raise UserError(f"{where}: {text!r:.60} is no text")
-    # As text, "[mask]" would become three tokens, which is rarely intended ("[ mask ]" gives the same tokens).
-    for found in re.findall(r"\[mask\]", text, re.IGNORECASE):
-        if found != MASK:
-            raise UserError(f"{where}: holds {found}; a blank is written {MASK}, in capitals")
+    check_spelling(text, where)
     if MASK not in text:
         raise UserError(f"{where}: holds no {MASK}; write {MASK} where a word is to be found")
-
-
-def _check_fits(num_tokens: int, num_segments: int, config: BertConfig, max_seq_length: int, where: str) -> None:
-    positions = config.max_position_embeddings
-    if num_tokens > min(max_seq_length, positions):
-        if max_seq_length < positions:
-            limit = f"--max_seq_length is {max_seq_length}; raise it (the model can read {positions})"
-        else:
-            limit = f"the model can read {positions} (max_position_embeddings); shorten the sentence"
-        raise UserError(f"{where}: has {num_tokens} tokens with [CLS] and [SEP], but {limit} or split it")
-    if num_segments > config.type_vocab_size:
-        raise UserError(f"{where}: has two segments, but the model knows one (type_vocab_size 1); leave out the |||")
-
-
-def _segments(text: str) -> list[str]:
-    """One segment or two; the last separator counts, as in the reference."""
-    first, separator, second = text.rpartition(_SEGMENT_SEPARATOR)
-    return [first, second] if separator else [text]
-
-
-def _tokenize(segment: str, tokenizer: tokenization.FullTokenizer) -> list[str]:
-    """The pieces of a segment; [MASK] is kept whole, since the tokenizer would split it."""
-    first, *others = segment.split(MASK)
-    tokens = tokenizer.tokenize(first)
-    for part in others:
-        tokens += [MASK, *tokenizer.tokenize(part)]
-    return tokens
 
 
 def _answer(
@@ -357,24 +320,6 @@ def _describe(sentence: Encoded, tokenizer: tokenization.FullTokenizer, probabil
         words = tokenizer.convert_ids_to_tokens(best_ids)
         masks.append(Mask(position, list(map(Prediction, words, best_ids, best_probabilities))))
     return Answer(sentence.text, masks, fill(sentence.text, [mask.predictions[0].token for mask in masks]))
-
-
-def fill(text: str, words: Iterable[str]) -> str:
-    """Replaces every `[MASK]` of the text by a word; a `##` piece joins the word before it.
-
-    fill("She is play [MASK] the [MASK].", ["##ing", "piano"]) is "She is playing the piano."
-    """
-    remaining = iter(words)
-    return _SEGMENT_SEPARATOR.join(_fill_segment(segment, remaining) for segment in _segments(text))
-
-
-def _fill_segment(segment: str, words: Iterator[str]) -> str:
-    filled, *others = segment.split(MASK)
-    for part in others:
-        word = next(words)
-        filled = filled.rstrip() + word.removeprefix("##") if word.startswith("##") else filled + word
-        filled += part
-    return filled
 
 
 def as_text(answer: Answer) -> str:

@@ -73,7 +73,8 @@ ARCHITECTURES = {
 # Tensors without information: 0, 1, 2, ..., zeros, and copies of the masked-LM output table and bias.
 _BUFFERS = re.compile(r"embeddings\.(position_ids|token_type_ids)$")
 _BIAS, BIAS_OF_DECODER = "cls.predictions.bias", "cls.predictions.decoder.bias"
-_TIED = {"cls.predictions.decoder.weight": "bert.embeddings.word_embeddings.weight", BIAS_OF_DECODER: _BIAS}
+TIED = {"cls.predictions.decoder.weight": "bert.embeddings.word_embeddings.weight", BIAS_OF_DECODER: _BIAS}
+"""The name of a copy -> that of the tensor that it equals, unless tie_word_embeddings is false."""
 
 
 def recognises(path: str) -> str | None:
@@ -327,7 +328,7 @@ def _usual_places(path: str, weights: str) -> dict[str, _Place]:
 
 def _without_copies(path: str, places: dict[str, _Place]) -> dict[str, _Place]:
     """Removes the copies of other tensors. Raises UserError if a copy differs from its original."""
-    for copy, original in _TIED.items():
+    for copy, original in TIED.items():
         if copy not in places:
             continue
         duplicate = places.pop(copy)

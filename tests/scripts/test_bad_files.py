@@ -28,6 +28,7 @@ CALLS = {
     "inspect_records.py": ["--input_file=records", "--vocab_file=vocab.txt"],
     "predict_masked.py": [*MODEL[:2], "--init_checkpoint=pretrained", "--input_file=words.txt"],
     "convert_checkpoint.py": [*MODEL[:2], "--input=pretrained", "--output=out/converted", "--to=tf1"],
+    "explore.py": [*MODEL[:2], "--model=pretrained", "--port=0"],
     "export_saved_model.py": [
         *(*MODEL[:2], "--task=classifier", "--init_checkpoint=classifier", "--export_dir=out/exported"),
         "--text_signatures=false",
@@ -88,6 +89,9 @@ CASES = [
     ("extract_features.py", "--init_checkpoint=wrong/empty", "wrong/empty"),
     ("convert_checkpoint.py", "--input=wrong/zeros", "wrong/zeros"),
     ("convert_checkpoint.py", "--extend_vocab=wrong/empty", "wrong/empty"),
+    ("explore.py", "--model=wrong/zeros", "wrong/zeros"),
+    ("explore.py", "--compare_with=wrong/text", "wrong/text"),
+    ("explore.py", "--training_dir=wrong/folder", "wrong/folder"),
     ("export_saved_model.py", "--label_map=wrong/other", "'labels' is missing or of a wrong type"),
 ]
 SLOW_CASES = [
@@ -116,6 +120,8 @@ SLOW_CASES = [
     ("convert_checkpoint.py", "--bert_config_file=wrong/deep", "nested too deep"),
     ("convert_checkpoint.py", "--extend_vocab=wrong/folder", FOLDER),
     ("convert_checkpoint.py", "--input= --output= --list=wrong/page", "wrong/page"),
+    ("explore.py", "--bert_config_file=wrong/deep", "nested too deep"),
+    ("explore.py", "--vocab_file=wrong/page", "wrong/page"),
     ("export_saved_model.py", "--label_map=wrong/deep", "nested too deep"),
     ("export_saved_model.py", "--init_checkpoint=wrong/loop", "wrong/loop"),
     ("export_saved_model.py", "--bert_config_file=wrong/empty", EMPTY),

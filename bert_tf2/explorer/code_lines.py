@@ -1,0 +1,115 @@
+"""From a picture to the code that computes it: the file, the line, and the lines of the function around it.
+
+The place is found by searching the source of a function for an expression, so it moves with the code. An expression
+that is no longer there is an error, which `tests/explorer/test_code_lines.py` finds for every key.
+"""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import pathlib
+import textwrap
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from bert_tf2.explorer import arguments as read
+from bert_tf2.explorer.opened import Explorer
+from bert_tf2.support.errors import UserError
+
+_ROOT = pathlib.Path(__file__).resolve().parents[2]
+
+
+class Place(NamedTuple):
+    """Where something is computed.
+
+    Attributes:
+      of: the function or class, as "module:name" within the package.
+      expression: a part of the line, which occurs in its source.
+      shapes: what goes in and comes out, in the letters of modeling.py.
+    """
+
+    of: str
+    expression: str
+    shapes: str = ""
+
+
+PLACES = {
+    "tokens.words": Place("tokenization:BasicTokenizer.tokenize", "split", "text -> words"),
+    "tokens.pieces": Place("tokenization:WordpieceTokenizer._longest_piece", "for", "word -> the longest entry"),
+    "tokens.ids": Place("tokenization:FullTokenizer.convert_tokens_to_ids", "return", "tokens -> ids [F]"),
+    "tokens.packed": Place("pretraining.blanks:pack", "segment_ids +=", "texts -> one array of F tokens"),
+    "embeddings.words": Place("modeling:Embeddings.call", "words = tf.gather", "[B, F] -> [B, F, D]"),
+    "embeddings.segments": Place("modeling:Embeddings.call", "segments = tf.matmul", "[B, F] -> [B, F, D]"),
+    "embeddings.positions": Place("modeling:Embeddings.call", "positions = self.position_embeddings[", "[F, D]"),
+    "embeddings.sum": Place("modeling:Embeddings.call", "summed =", "[B, F, D]"),
+    "embeddings.norm": Place("modeling:Embeddings.call", "self.layer_norm(summed)", "[B, F, D] -> [B, F, D]"),
+    "attention.query": Place("modeling:SelfAttention.call", "query, key, value =", "[B, F, D] -> 3 x [B, F, D]"),
+    "attention.scale": Place("modeling:SelfAttention.call", "query *=", "[B, F, D]"),
+    "attention.heads": Place("modeling:SelfAttention._split_heads", "tf.reshape", "[B, F, D] -> [B, N, F, H]"),
+    "attention.scores": Place("modeling:SelfAttention._attend", "scores = tf.matmul", "-> [B, N, F, T]"),
+    "attention.mask": Place("modeling:BertModel._encode", "mask_scores = (1.0", "[B, T] -> [B, 1, 1, T]"),
+    "attention.softmax": Place("modeling:SelfAttention._attend", "tf.nn.softmax", "[B, N, F, T] -> [B, N, F, T]"),
+    "attention.context": Place(
+        "modeling:SelfAttention._attend", "value.dtype), value)", "[B, N, F, T] x [B, N, T, H] -> [B, N, F, H]"
+    ),
+    "attention.output": Place("modeling:TransformerBlock.call", "attended =", "[B, F, D] -> [B, F, D]"),
+    "attention.norm": Place("modeling:TransformerBlock.call", "self.attention_norm(", "[B, F, D] -> [B, F, D]"),
+    "layer_norm": Place("layers:_forward", "centred * inverse", "[..., D] -> [..., D]"),
+    "intermediate": Place("modeling:TransformerBlock.call", "expanded =", "[B, F, D] -> [B, F, I]"),
+    "gelu": Place("layers:_gelu", "half =", "any shape"),
+    "output": Place("modeling:TransformerBlock.call", "self.output_dense(expanded)", "[B, F, I] -> [B, F, D]"),
+    "pooler": Place("modeling:BertModel.call", "pooled_output = self.pooler", "[B, D] -> [B, D]"),
+    "head.gather": Place("losses:gather_indexes", "tf.gather(", "[B, F, D] -> [B * P, D]"),
+    "head.transform": Place("heads:MaskedLMHead.call", "self.transform(states)", "[M, D] -> [M, D]"),
+    "head.logits": Place("heads:MaskedLMHead.call", "class_scores(", "[M, D] x [D, V] -> [M, V]"),
+    "head.bias": Place("heads:MaskedLMHead.call", "+ self.output_bias", "[V]"),
+    "head.softmax": Place("losses:get_masked_lm_output", "tf.nn.log_softmax", "[M, V] -> [M, V]"),
+    "head.table": Place("modeling:BertModel.get_embedding_table", "return", "[V, D]"),
+    "head.labels": Place("layers:OutputLayer.call", "class_scores(", "[..., D] -> [..., L]"),
+}
+
+
+def routes(explorer: Explorer) -> dict[str, Callable[[dict[str, Any]], dict[str, Any]]]:
+    del explorer  # the code is the same for every model
+    return {"/api/source": lambda arguments: source(read.text(arguments, "key"))}
+
+
+def source(key: str) -> dict[str, Any]:
+    """The place of a key, for the page.
+
+    Returns:
+      `key`, `file` (relative to the checkout), `line` (from 1), `name` (of the function), `shapes`; `first`, the number
+      of the first of `lines`, which are the source of the whole function.
+
+    Raises:
+      UserError: there is no such key.
+      LookupError: the expression is no longer in the code: a bug.
+    """
+    if key not in PLACES:
+        raise UserError(f"there is no code for {key!r:.60}")
+    place = PLACES[key]
+    module, _, name = place.of.partition(":")
+    found: Any = importlib.import_module(f"bert_tf2.{module}")
+    for part in name.split("."):
+        found = inspect.unwrap(getattr(found, part))
+    lines, first = inspect.getsourcelines(found)
+    at = _line_with(place.expression, lines)
+    if at is None:
+        raise LookupError(f"{key}: {place.expression!r} is not in {place.of}")
+    return {
+        "key": key,
+        "file": pathlib.Path(inspect.getsourcefile(found)).resolve().relative_to(_ROOT).as_posix(),
+        "line": first + at,
+        "name": name,
+        "shapes": place.shapes,
+        "first": first,
+        "lines": textwrap.dedent("".join(lines)).splitlines(),
+    }
+
+
+def _line_with(expression: str, lines: list[str]) -> int | None:
+    """The index of the first line with the expression after the docstring."""
+    quotes = [index for index, line in enumerate(lines) for _ in range(line.count('"""'))]
+    start = quotes[1] + 1 if len(quotes) > 1 else 1
+    return next((index for index in range(start, len(lines)) if expression in lines[index]), None)

@@ -1,0 +1,130 @@
+"""The way of one state through the masked-LM head: from D numbers to a probability of every word.
+
+    state -> dense, activation -> LayerNorm -> dot product with each row of the embedding table -> + bias -> softmax
+
+`tests/explorer/test_masked_words.py` compares the result with the model's own logits.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+import tensorflow as tf
+
+from bert_tf2 import heads, modeling
+
+NEIGHBOURS = 5
+
+
+class HeadSteps(NamedTuple):
+    """Every step of the head for one state, float32.
+
+    Attributes:
+      state: [D], of sequence_output.
+      dense: [D], before the activation function.
+      transformed: [D], after it.
+      norm: [D], the LayerNorm, which the rows of the table are compared with.
+      products: [V], dot products with the rows.
+      bias: [V].
+      logits: [V], their sum.
+      probabilities: [V], the softmax of the logits.
+      unbiased: [V], the softmax of the products alone.
+    """
+
+    state: np.ndarray
+    dense: np.ndarray
+    transformed: np.ndarray
+    norm: np.ndarray
+    products: np.ndarray
+    bias: np.ndarray
+    logits: np.ndarray
+    probabilities: np.ndarray
+    unbiased: np.ndarray
+
+
+def output_table(model: heads.MaskedLMModel) -> tf.Tensor:
+    """The rows that states are compared with, [V, D]: the word embeddings."""
+    return model.bert.get_embedding_table()
+
+
+def head_steps(model: heads.MaskedLMModel, state: tf.Tensor) -> HeadSteps:
+    """Computes heads.MaskedLMHead.call in steps, for a state [D]."""
+    head = model.masked_lm
+    dense = tf.nn.bias_add(tf.matmul(state[tf.newaxis], head.transform.kernel), head.transform.bias)  # [1, D]
+    transformed = head.transform.activation(dense)
+    norm = head.layer_norm(transformed)
+    products = tf.linalg.matvec(output_table(model), norm[0])  # [V]
+    bias = tf.convert_to_tensor(head.output_bias.value)
+    logits = products + bias
+    steps = (state, dense[0], transformed[0], norm[0], products, bias, logits)
+    return HeadSteps(*(np.asarray(step) for step in (*steps, tf.nn.softmax(logits), tf.nn.softmax(products))))
+
+
+class Word(NamedTuple):
+    """A word that the head may answer.
+
+    Attributes:
+      token_id: its row in the table.
+      product, bias, logit, probability: its entries of HeadSteps.
+      unbiased: its probability without the bias.
+      unbiased_rank: its place without the bias, from 1.
+      cosine: of the state after the LayerNorm and the row.
+      row: float32 [D], its row.
+      neighbours: the ids of the rows that point in the most similar directions, and their cosines.
+    """
+
+    token_id: int
+    product: float
+    bias: float
+    logit: float
+    probability: float
+    unbiased: float
+    unbiased_rank: int
+    cosine: float
+    row: np.ndarray
+    neighbours: list[tuple[int, float]]
+
+
+def best_words(model: heads.MaskedLMModel, steps: HeadSteps, top_k: int, also: int | None = None) -> list[Word]:
+    """The most probable words, the best first; then the word with the id `also`, if it is not among them."""
+    ids = np.argsort(-steps.logits, kind="stable")[:top_k].tolist()
+    if also is not None and also not in ids:
+        ids.append(also)
+    rows = tf.gather(output_table(model), ids).numpy()
+    length = float(np.linalg.norm(steps.norm)) or 1.0
+    words = []
+    for token_id, row, near in zip(ids, rows, neighbours(output_table(model), ids), strict=True):
+        product = float(steps.products[token_id])
+        words.append(
+            Word(
+                token_id,
+                product,
+                *(float(step[token_id]) for step in (steps.bias, steps.logits, steps.probabilities, steps.unbiased)),
+                int((steps.products > steps.products[token_id]).sum()) + 1,
+                product / (length * (float(np.linalg.norm(row)) or 1.0)),
+                row,
+                near,
+            )
+        )
+    return words
+
+
+def neighbours(table: tf.Tensor, ids: list[int], count: int = NEIGHBOURS) -> list[list[tuple[int, float]]]:
+    """For each id the rows with the largest cosine with its row, without itself; zeros have cosine 0."""
+    lengths = tf.maximum(tf.norm(table, axis=1), 1e-30)  # [V]
+    rows = tf.gather(table, ids) / tf.gather(lengths, ids)[:, tf.newaxis]  # [M, D]
+    cosines = tf.matmul(rows, table, transpose_b=True) / lengths  # [M, V]
+    best, found = tf.math.top_k(cosines, min(count + 1, int(table.shape[0])))
+    pairs = [zip(*lists, strict=True) for lists in zip(found.numpy().tolist(), best.numpy().tolist(), strict=True)]
+    return [[pair for pair in of if pair[0] != own][:count] for of, own in zip(pairs, ids, strict=True)]
+
+
+def without_head(model: modeling.BertModel | heads.MaskedLMModel) -> str | None:
+    """Why a model predicts no words, in a sentence; None if it does."""
+    if isinstance(model, heads.MaskedLMModel):
+        return None
+    return (
+        "These weights have no masked-LM head (cls/predictions), so no words can be predicted: fine-tuning and some"
+        " conversions leave it out."
+    )

@@ -1,0 +1,66 @@
+// What the views ask with: choices, numbers, sliders; and tables.
+
+import { element } from "./draw.js";
+
+let made = 0;
+
+function labelled(label, control) {
+  made += 1;
+  control.id ||= `control-${made}`;
+  return element("span", { class: "control" }, element("label", { for: control.id }, label), control);
+}
+
+// One of several: options are [[value, text], ...].
+export function choice({ label, options, value, change }) {
+  const select = element("select", {}, ...options.map(([name, text]) => element("option", { value: name }, text)));
+  select.value = value;
+  select.addEventListener("change", () => change(select.value));
+  return labelled(label, select);
+}
+
+// A whole number; `change` gets it when it is in range, and the value before comes back otherwise.
+export function count({ label, value, low, high, change }) {
+  const input = element("input", { type: "number", min: low, max: high, step: 1, value, inputmode: "numeric" });
+  let before = value;
+  input.addEventListener("change", () => {
+    const number = Number(input.value);
+    if (!Number.isInteger(number) || number < low || number > high) input.value = before;
+    else if (number !== before) change(before = number);
+  });
+  return labelled(label, input);
+}
+
+// A slider from 0 to 1.
+export function slider({ label, value, change }) {
+  const input = element("input", { type: "range", min: 0, max: 1, step: 0.05, value });
+  const told = element("output", {}, Number(value).toFixed(2));
+  input.addEventListener("input", () => {
+    told.textContent = Number(input.value).toFixed(2);
+    change(Number(input.value));
+  });
+  const control = labelled(label, input);
+  control.append(told);
+  return control;
+}
+
+// A field whose text is searched for.
+export function search({ label, value, change }) {
+  const input = element("input", { type: "search", value, autocomplete: "off", spellcheck: "false" });
+  input.addEventListener("input", () => change(input.value));
+  return labelled(label, input);
+}
+
+export function controls(...given) {
+  return element("div", { class: "controls" }, ...given);
+}
+
+// A table that scrolls within its frame where it is wide: head is a row of texts or elements, rows are rows of them. The
+// first cell of a row is its heading. `numeric` are the columns of numbers; a `tall` table scrolls within itself.
+export function table({ label, head, rows, numeric = [], tall = false }) {
+  const align = (index) => (numeric.includes(index) ? "number" : null);
+  return element("div", { class: tall ? "table-frame tall" : "table-frame", tabindex: "0", role: "region", "aria-label": label },
+    element("table", { class: "facts" },
+      element("thead", {}, element("tr", {}, ...head.map((text, index) => element("th", { scope: "col", class: align(index) }, text)))),
+      element("tbody", {}, ...rows.map((row) => element("tr", {}, ...row.map((cell, index) => (
+        element(index ? "td" : "th", { scope: index ? null : "row", class: align(index) }, cell))))))));
+}

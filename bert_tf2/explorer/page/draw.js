@@ -1,0 +1,309 @@
+// What the views draw with: elements, color scales, heat maps, vectors, bars and line charts.
+//
+// All colors are variables of style.css, which has a set for light and one for dark. Everything that can be pointed at
+// can also be reached with the keyboard, and tells the value in words.
+
+const SVG = "http://www.w3.org/2000/svg";
+
+export function element(tag, attributes = {}, ...children) {
+  return filled(document.createElement(tag), attributes, children);
+}
+
+export function svg(tag, attributes = {}, ...children) {
+  return filled(document.createElementNS(SVG, tag), attributes, children);
+}
+
+function filled(made, attributes, children) {
+  for (const [name, value] of Object.entries(attributes)) {
+    if (value === true) made.setAttribute(name, "");
+    else if (value !== null && value !== undefined && value !== false) made.setAttribute(name, value);
+  }
+  made.append(...children.filter((child) => child !== null && child !== undefined));
+  return made;
+}
+
+// A line in words: kind is "error" or "hint".
+export function notice(kind, text) {
+  return element("p", { class: `notice ${kind}`, role: kind === "error" ? "alert" : null }, text);
+}
+
+// A part of a view: a heading, a sentence or two, the buttons with code, and what it shows.
+export function section(title, { text = [], codes = [], id = null, level = "h2" } = {}, ...children) {
+  const heading = element(level, {}, title);
+  const explained = [text].flat().map((line) => element("p", { class: "explain" }, ...[line].flat()));
+  return element("section", { id, class: "part" }, element("div", { class: "part-head" }, heading, ...codes), ...explained, ...children);
+}
+
+// Numbers with as many digits as one wants to read.
+export function number(value, digits = 3) {
+  if (value === 0) return "0";
+  const size = Math.abs(value);
+  const text = size >= 1e5 || size < 1e-3 ? value.toExponential(2) : value.toFixed(Math.max(0, digits - Math.max(0, Math.floor(Math.log10(size)))));
+  return text.replace("-", "\u2212");
+}
+
+export function percent(value) {
+  if (value > 0 && value < 0.0001) return "under 0.01 %";
+  return `${(100 * value).toFixed(value >= 0.1 ? 1 : 2)} %`;
+}
+
+export function norm(values) {
+  let sum = 0;
+  for (const value of values) sum += value * value;
+  return Math.sqrt(sum);
+}
+
+export function largest(values) {
+  let most = 0;
+  for (const value of values) most = Math.max(most, Math.abs(value));
+  return most;
+}
+
+// Colors
+
+const STOPS = {
+  weight: ["--none", "--weight-mid", "--weight-high"],
+  positive: ["--none", "--positive-mid", "--positive-high"],
+  negative: ["--none", "--negative-mid", "--negative-high"],
+};
+let colors = null;
+const redrawn = new Set();
+
+function readColors() {
+  const style = getComputedStyle(document.documentElement);
+  const rgb = (name) => {
+    const hex = style.getPropertyValue(name).trim().slice(1);
+    return [0, 2, 4].map((start) => parseInt(hex.slice(start, start + 2), 16));
+  };
+  return Object.fromEntries(Object.entries(STOPS).map(([name, stops]) => [name, stops.map(rgb)]));
+}
+
+matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => {
+  colors = null;
+  for (const entry of [...redrawn]) entry.canvas.isConnected ? entry.draw() : redrawn.delete(entry);
+});
+
+// The color of a share of the scale, [red, green, blue]: "weight" from 0 to 1, "signed" from -1 to 1.
+export function color(scale, share) {
+  colors ??= readColors();
+  const stops = colors[scale === "weight" ? "weight" : share < 0 ? "negative" : "positive"];
+  const at = Math.min(Math.abs(share), 1) * 2;
+  const low = Math.min(Math.floor(at), 1);
+  return stops[low].map((from, index) => Math.round(from + (stops[low + 1][index] - from) * (at - low)));
+}
+
+// Numbers as colored cells, [rows, columns]; gamma below 1 shows small weights more clearly.
+function paint(canvas, { values, rows, columns, scale, domain, gamma }) {
+  canvas.width = columns;
+  canvas.height = rows;
+  const context = canvas.getContext("2d");
+  const image = context.createImageData(columns, rows);
+  for (let index = 0; index < rows * columns; index += 1) {
+    if (index >= values.length) continue; // transparent
+    const share = scale === "weight" ? (values[index] - domain[0]) / (domain[1] - domain[0] || 1) : values[index] / (domain[1] || 1);
+    const shaded = Math.sign(share) * Math.min(Math.abs(share), 1) ** gamma;
+    image.data.set([...color(scale, scale === "weight" ? Math.max(0, shaded) : shaded), 255], index * 4);
+  }
+  context.putImageData(image, 0, 0);
+}
+
+// Cells that one points at or walks through with the arrow keys.
+//
+//   values           Float32Array or array, row after row
+//   label            what it shows, for screen readers
+//   scale            "weight" (domain [low, high], low is paper) or "signed" (domain [, high] around 0)
+//   describe         (row, column, value) => text of a cell
+//   select           (row, column) => done on a click or Enter
+//   show             (text) => where the text of the cell goes; "" for none
+function cells({ values, rows, columns, label, scale, domain, gamma = 1, describe, select, show, cellHeight }) {
+  const canvas = element("canvas", { "aria-hidden": "true" });
+  const cursor = element("span", { class: "cursor", "aria-hidden": "true", hidden: true });
+  const field = element("div", { class: "cells", tabindex: "0", role: "application", "aria-roledescription": "heat map", "aria-label": `${label}; arrow keys read the values` }, canvas, cursor);
+  const draw = () => paint(canvas, { values, rows, columns, scale, domain, gamma });
+  draw();
+  redrawn.add({ canvas, draw });
+  let at = null;
+  field.style.setProperty("--columns", columns);
+  field.style.setProperty("--rows", rows);
+  if (cellHeight) field.style.setProperty("--cell-height", cellHeight);
+  const go = (row, column) => {
+    const index = row * columns + column;
+    if (index >= values.length) return;
+    at = [row, column];
+    cursor.hidden = false;
+    Object.assign(cursor.style, { left: `${(100 * column) / columns}%`, top: `${(100 * row) / rows}%`, width: `${100 / columns}%`, height: `${100 / rows}%` });
+    show(describe(row, column, values[index]), row, column);
+  };
+  const leave = () => {
+    at = null;
+    cursor.hidden = true;
+    show("", null, null);
+  };
+  const under = (event) => {
+    const box = canvas.getBoundingClientRect();
+    const place = (offset, size, count) => Math.min(count - 1, Math.max(0, Math.floor((offset / size) * count)));
+    return [place(event.clientY - box.top, box.height, rows), place(event.clientX - box.left, box.width, columns)];
+  };
+  field.addEventListener("pointermove", (event) => go(...under(event)));
+  field.addEventListener("pointerdown", (event) => go(...under(event)));
+  field.addEventListener("pointerleave", () => { if (document.activeElement !== field) leave(); });
+  field.addEventListener("focus", () => { if (at === null && field.matches(":focus-visible")) go(0, 0); });
+  field.addEventListener("blur", leave);
+  field.addEventListener("click", (event) => select?.(...under(event)));
+  field.addEventListener("keydown", (event) => {
+    const [row, column] = at ?? [0, 0];
+    const last = columns - 1;
+    const moves = { ArrowUp: [row - 1, column], ArrowDown: [row + 1, column], ArrowLeft: [row, column - 1], ArrowRight: [row, column + 1], Home: [row, 0], End: [row, last], PageUp: [0, column], PageDown: [rows - 1, column] };
+    if (event.key === "Enter" && select) select(row, column);
+    else if (event.key in moves) {
+      const [nextRow, nextColumn] = moves[event.key];
+      go(Math.min(rows - 1, Math.max(0, nextRow)), Math.min(last, Math.max(0, nextColumn)));
+    } else return;
+    event.preventDefault();
+  });
+  return field;
+}
+
+function readout() {
+  return element("output", { class: "readout", "aria-live": "polite" });
+}
+
+// A matrix: values [rows, columns]. Labels are shown where a cell has room for one.
+//
+// Besides what `cells` takes: rowLabels, columnLabels, rowTitle ("from"), columnTitle ("to"), and hover(row, column),
+// called with null for none. The domain defaults to what the values need.
+export function heatMap(given) {
+  const { values, rows, columns, label, scale = "signed", rowLabels, columnLabels, rowTitle = "", columnTitle = "", hover } = given;
+  const domain = given.domain ?? [0, largest(values)];
+  const where = (labels, index) => (labels ? `${labels[index]} (${index})` : index);
+  const describe = given.describe ?? ((row, column, value) => `${where(rowLabels, row)}, ${where(columnLabels, column)}: ${number(value)}`);
+  const told = readout();
+  const hint = given.hint ?? `${number(scale === "weight" ? domain[0] : -domain[1])} to ${number(domain[1])}`;
+  told.textContent = hint;
+  const show = (text, row, column) => {
+    told.textContent = text || hint;
+    hover?.(row, column);
+  };
+  const field = cells({ ...given, scale, domain, describe, show });
+  const names = (labels, kind) => element("div", { class: `labels ${kind}`, "aria-hidden": "true" }, ...(labels ?? []).map((text) => element("span", {}, element("span", {}, text))));
+  const map = element("div", { class: "heat-map" },
+    element("span", { class: "axis row-axis", "aria-hidden": "true" }, rowTitle), element("span", { class: "axis column-axis", "aria-hidden": "true" }, columnTitle),
+    names(columnLabels, "above"), names(rowLabels, "beside"), field, told);
+  map.style.setProperty("--columns", columns);
+  map.style.setProperty("--rows", rows);
+  new ResizeObserver(([entry]) => map.classList.toggle("narrow", entry.contentRect.width / columns < 9)).observe(field);
+  map.dataset.label = label;
+  return map;
+}
+
+// A vector as a strip of cells; long ones have several lines. `unit` is a note behind its norm.
+export function strip({ values, label, domain = null, unit = "", name = label, wrap = 128 }) {
+  const columns = Math.min(values.length, wrap);
+  const rows = Math.ceil(values.length / columns);
+  const most = domain ?? largest(values);
+  const told = readout();
+  const about = `norm ${number(norm(values))}${unit ? `, ${unit}` : ""}`;
+  told.textContent = about;
+  const describe = (row, column, value) => `[${row * columns + column}] ${number(value)}`;
+  const show = (text) => { told.textContent = text || about; };
+  const field = cells({ values, rows, columns, label, scale: "signed", domain: [-most, most], describe, show, cellHeight: rows > 1 ? "9px" : "18px" });
+  field.classList.add("strip-cells");
+  return element("div", { class: "strip" }, element("span", { class: "strip-name" }, ...[name].flat()), told, field);
+}
+
+// A table with a bar in each row: items of {label, value, note, mark}. Values are shares of `most`.
+export function bars({ items, label, most = null, format = number }) {
+  const end = most ?? largest(items.map((item) => item.value));
+  const body = element("tbody", {}, ...items.map((item) => {
+    const bar = element("span", { class: item.value < 0 ? "bar negative" : "bar" });
+    bar.style.width = `${(100 * Math.abs(item.value)) / (end || 1)}%`;
+    return element("tr", { class: item.mark ? "mark" : null },
+      element("th", { scope: "row" }, item.label), element("td", { class: "number" }, format(item.value)),
+      element("td", { class: "bar-cell", "aria-hidden": "true" }, bar), element("td", { class: "note" }, item.note ?? ""));
+  }));
+  return element("table", { class: "bars" }, element("caption", { class: "only-heard" }, label), body);
+}
+
+// Lines over a common x: series of {name, points: [[x, y], ...]}. Pointing or the arrow keys read the values at an x.
+//
+// `points` may have null for y, where the line has a gap. A series may have a `color` (its number), be `faint` (behind the
+// others, without a name), or have `dots`. formatTick is for the labels of the y axis. Without `captioned`, only screen readers get the label.
+export function lineChart({ series, label, xLabel = "", yLabel = "", width = 640, height = 260, low = null, high = null, formatX = number, formatY = number, formatTick = plain, captioned = true }) {
+  width = Math.min(width, document.documentElement.clientWidth - 32); // so that its text stays readable on a phone
+  const all = series.flatMap((line) => line.points).filter(([, y]) => y !== null);
+  const named = series.filter((line) => !line.faint);
+  const colorOf = (line, index) => `series-${(line.color ?? index) % 6}`;
+  const told = readout();
+  const space = { left: 56, right: 24, top: 12, bottom: 40 };
+  const extent = (values) => (values.length ? [Math.min(...values), Math.max(...values)] : [0, 1]);
+  const [x0, x1] = extent(all.map(([x]) => x));
+  let [y0, y1] = extent(all.map(([, y]) => y));
+  [y0, y1] = [low ?? y0, high ?? y1];
+  if (y0 === y1) [y0, y1] = [y0 - 0.5, y1 + 0.5];
+  const toX = (x) => space.left + ((x - x0) / (x1 - x0 || 1)) * (width - space.left - space.right);
+  const toY = (y) => height - space.bottom - ((y - y0) / (y1 - y0)) * (height - space.top - space.bottom);
+  const chart = svg("svg", { viewBox: `0 0 ${width} ${height}`, class: "chart", tabindex: "0", role: "application", "aria-roledescription": "line chart", "aria-label": `${label}; arrow keys read the values` });
+  for (const y of ticks(y0, y1)) chart.append(svg("line", { class: "grid", x1: space.left, x2: width - space.right, y1: toY(y), y2: toY(y) }), svg("text", { class: "tick", x: space.left - 6, y: toY(y) + 4, "text-anchor": "end" }, formatTick(y)));
+  for (const x of ticks(x0, x1)) chart.append(svg("text", { class: "tick", x: toX(x), y: height - space.bottom + 16, "text-anchor": "middle" }, formatX(x)));
+  chart.append(svg("text", { class: "axis", x: (space.left + width) / 2, y: height - 6, "text-anchor": "middle" }, xLabel), svg("text", { class: "axis", x: 12, y: space.top, "dominant-baseline": "hanging" }, yLabel));
+  series.forEach((line, index) => {
+    const places = line.points.map(([x, y]) => (y === null ? null : [toX(x), toY(y)]));
+    chart.append(svg("path", { class: `line ${colorOf(line, index)}${line.faint ? " faint" : ""}${line.dots ? " dashed" : ""}`, d: path(places) }));
+    if (line.dots) chart.append(...places.filter(Boolean).map(([cx, cy]) => svg("circle", { class: `dot ${colorOf(line, index)}`, cx, cy, r: 4 })));
+  });
+  const marker = svg("line", { class: "marker", y1: space.top, y2: height - space.bottom, visibility: "hidden" });
+  chart.append(marker);
+  const steps = [...new Set(all.map(([x]) => x))].sort((a, b) => a - b);
+  let at = -1;
+  const go = (index) => {
+    if (!steps.length) return;
+    at = Math.min(steps.length - 1, Math.max(0, index));
+    const x = steps[at];
+    marker.setAttribute("x1", toX(x));
+    marker.setAttribute("x2", toX(x));
+    marker.setAttribute("visibility", "visible");
+    const here = named.map((line) => [line.name, line.points.find(([place, y]) => place === x && y !== null)]).filter(([, point]) => point);
+    told.textContent = `${xLabel} ${formatX(x)}: ${here.map(([name, [, y]]) => `${name} ${formatY(y)}`).join(", ")}`;
+  };
+  const leave = () => { marker.setAttribute("visibility", "hidden"); told.textContent = ""; };
+  chart.addEventListener("pointermove", (event) => {
+    const box = chart.getBoundingClientRect();
+    const x = x0 + (((event.clientX - box.left) / box.width) * width - space.left) / (width - space.left - space.right) * (x1 - x0);
+    go(nearest(steps, x));
+  });
+  chart.addEventListener("pointerleave", leave);
+  chart.addEventListener("blur", leave);
+  chart.addEventListener("keydown", (event) => {
+    const moves = { ArrowLeft: at - 1, ArrowRight: at + 1, Home: 0, End: steps.length - 1 };
+    if (!(event.key in moves)) return;
+    go(moves[event.key]);
+    event.preventDefault();
+  });
+  const legend = named.length > 1 ? element("ul", { class: "legend" }, ...named.map((line) => element("li", { class: `${colorOf(line, series.indexOf(line))}${line.dots ? " dots" : ""}` }, line.name))) : null;
+  return element("figure", { class: "line-chart" }, captioned ? element("figcaption", {}, label) : null, chart, told, ...(legend ? [legend] : []));
+}
+
+// A tick of an axis: no more digits than it needs.
+function plain(value) {
+  return (Math.abs(value) >= 1e6 ? value.toExponential() : String(Number(value.toPrecision(6)))).replace("-", "\u2212");
+}
+
+function path(points) {
+  return points.map((point, at) => (point ? `${at && points[at - 1] ? "L" : "M"}${point[0].toFixed(1)} ${point[1].toFixed(1)}` : "")).join("");
+}
+
+function nearest(steps, x) {
+  let best = 0;
+  steps.forEach((step, index) => { if (Math.abs(step - x) < Math.abs(steps[best] - x)) best = index; });
+  return best;
+}
+
+function ticks(low, high, most = 5) {
+  const rough = (high - low) / most;
+  if (!(rough > 0)) return [low];
+  const power = 10 ** Math.floor(Math.log10(rough));
+  const step = [1, 2, 5, 10].map((factor) => factor * power).find((size) => size >= rough);
+  const found = [];
+  for (let index = Math.ceil(low / step); index * step <= high + step * 1e-6; index += 1) found.push(index * step);
+  return found;
+}

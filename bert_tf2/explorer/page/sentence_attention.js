@@ -1,0 +1,197 @@
+// One head of one layer: queries, keys and values, scores before and after the mask and the softmax, as matrix and lines.
+
+import { bars, element, heatMap, largest, number, percent, section, strip, svg } from "./draw.js";
+import { shown, variable } from "./sentence_tokens.js";
+
+const STAGES = [
+  ["scores", "scores: query x key / sqrt(H)"],
+  ["masked", "with the mask added"],
+  ["probabilities", "after the softmax"],
+];
+const MOST_LINES_OF_ALL = 40; // tokens; with more, only the lines of the chosen token are drawn
+const ROW = 22; // height of a token in the drawing of lines
+
+export class Attention {
+  uses = ["token", "layer", "head"];
+  name = "Attention";
+
+  constructor({ codeLink, model, state }) {
+    this.model = model;
+    this.state = state;
+    this.codeLink = codeLink;
+    this.stage = STAGES.some(([name]) => name === state.get("stage")) ? state.get("stage") : "probabilities";
+    this.heads = element("div", { class: "heads", role: "group", "aria-label": "Heads of this layer" });
+    this.vectors = element("div");
+    this.matrix = element("div", { class: "matrix" });
+    this.lines = element("div", { class: "lines-frame" });
+    this.reason = element("div", { class: "reason" });
+    this.where = element("div");
+    this.heading = element("p", { class: "explain" });
+    const stages = element("div", { class: "stages", role: "group", "aria-label": "What the matrix shows" }, ...STAGES.map(([name, text]) => {
+      const button = element("button", { type: "button", class: "plain", "aria-pressed": String(name === this.stage) }, text);
+      button.dataset.stage = name;
+      button.addEventListener("click", () => this.show(name));
+      return button;
+    }));
+    this.stages = stages;
+    this.element = section("Attention", {
+      id: "attention",
+      text: "The only step in which tokens meet. Each token compares its query with the keys of all tokens; the softmax turns these scores into weights that add up to 1; and the token gets the mean of the values with these weights. Each head does so with its own share of the numbers.",
+      codes: [codeLink("attention.query", "query, key and value", "Q, K, V"), codeLink("attention.scores", "scores", "scores"), codeLink("attention.mask", "mask", "mask"), codeLink("attention.softmax", "softmax", "softmax"), codeLink("attention.context", "mean of the values", "mean")],
+    }, this.heading, this.heads, this.vectors, stages, element("div", { class: "matrix-and-lines" }, this.matrix, this.lines), this.reason, this.where);
+  }
+
+  async update(look, current) {
+    const asked = `${look.text}\n${look.text_b}\n${look.padding}\n${look.layer}\n${look.head}`;
+    if (asked !== this.asked) {
+      const answer = await look.ask("/api/attention", { layer: look.layer, head: look.head });
+      if (!current()) return;
+      this.asked = asked;
+      this.answer = answer;
+      const { scores, mask_scores: mask } = answer;
+      const columns = mask.values.length;
+      this.answer.masked = { shape: scores.shape, values: scores.values.map((value, index) => value + mask.values[index % columns]) };
+    }
+    this.look = look;
+    this.pair = null;
+    this.describe();
+    this.showHeads();
+    this.showVectors();
+    this.showMatrix();
+    this.showLines();
+    this.explain(look.token, this.strongest()[0]);
+    this.showWhere();
+  }
+
+  describe() {
+    const { config } = this.model;
+    const { layer, head } = this.look;
+    const size = config.hidden_size / config.num_attention_heads;
+    this.heading.replaceChildren(`Layer ${layer}, head ${head} of ${config.num_attention_heads}: numbers ${head * size} to ${(head + 1) * size - 1} of what `,
+      ...["query", "key", "value"].flatMap((name, index) => [index ? ", " : "", variable(`bert/encoder/layer_${layer}/attention/self/${name}/kernel`, [config.hidden_size, config.hidden_size])]), " make of the states.");
+  }
+
+  showHeads() {
+    const hadFocus = this.heads.contains(document.activeElement);
+    const { heads } = this.answer;
+    this.heads.replaceChildren(...heads.map((summary, index) => {
+      const [name, share] = [["itself", summary.itself], ["the token before", summary.previous], ["the token after", summary.following], ["[CLS]", summary.first], ["[SEP]", summary.separators]].sort((a, b) => b[1] - a[1])[0];
+      const button = element("button", { type: "button", class: "head", "aria-pressed": String(index === this.look.head) },
+        element("b", {}, `Head ${index}`), element("span", {}, `${percent(share)} to ${name}`), element("span", {}, `spread over ${number(summary.spread, 1)} tokens`));
+      button.addEventListener("click", () => this.look.choose({ head: index }));
+      return button;
+    }));
+    if (hadFocus) this.heads.children[this.look.head].focus({ preventScroll: true });
+  }
+
+  // Row `index` of a matrix [F, H].
+  row({ shape, values }, index) {
+    return values.subarray(index * shape[1], (index + 1) * shape[1]);
+  }
+
+  showVectors() {
+    const { read, token } = this.look;
+    const { query, key, value, context } = this.answer;
+    const of = (name, matrix) => strip({ values: this.row(matrix, token), domain: largest(matrix.values), label: `${name} of ${read.tokens[token]}`, name: `${name} of ${read.tokens[token]}, [${matrix.shape[1]}]` });
+    this.vectors.replaceChildren(element("div", { class: "pair" }, of("query", query), of("key", key), of("value", value), of("context (mean of the values)", context)));
+  }
+
+  show(stage) {
+    this.stage = stage;
+    this.state.set({ stage: stage === "probabilities" ? null : stage });
+    this.showMatrix();
+  }
+
+  showMatrix() {
+    const { read, token } = this.look;
+    for (const button of this.stages.children) button.setAttribute("aria-pressed", String(button.dataset.stage === this.stage));
+    const weights = this.stage === "probabilities";
+    const given = this.answer[this.stage];
+    const name = STAGES.find(([stage]) => stage === this.stage)[1];
+    const most = largest(this.answer.scores.values);
+    const value = (number_) => (weights ? percent(number_) : number(number_));
+    this.matrix.replaceChildren(heatMap({
+      values: given.values, rows: given.shape[0], columns: given.shape[1], rowLabels: read.tokens, columnLabels: read.tokens, rowTitle: "from", columnTitle: "to",
+      scale: weights ? "weight" : "signed", domain: weights ? [0, 1] : [-most, most], gamma: weights ? 0.6 : 1,
+      label: `Attention, ${name}, layer ${this.look.layer}, head ${this.look.head}`,
+      hint: weights ? "Each row adds up to 100 %; a strong color is much. Point at a cell, or use the arrow keys; Enter explains it." : `Blue is negative, orange positive, up to ${number(most)}. Enter or a click explains a cell.`,
+      describe: (from, to, number_) => `from ${read.tokens[from]} (${from}) to ${read.tokens[to]} (${to}): ${value(number_)}`,
+      hover: (from) => this.highlight(from ?? token),
+      select: (from, to) => { this.explain(from, to); },
+    }));
+  }
+
+  strongest() {
+    const row = [...this.row(this.answer.probabilities, this.look.token)];
+    return row.map((_, index) => index).sort((a, b) => row[b] - row[a]);
+  }
+
+  showLines() {
+    const { read, token } = this.look;
+    const { values, shape } = this.answer.probabilities;
+    const [count] = shape;
+    const [width, height] = [360, count * ROW + 8];
+    const y = (index) => index * ROW + ROW / 2 + 4;
+    const picture = svg("svg", { viewBox: `0 0 ${width} ${height}`, width, class: "lines", role: "img", "aria-label": `Lines from each token to those that it looks at, layer ${this.look.layer}, head ${this.look.head}; the table below has the numbers of ${read.tokens[token]}` });
+    const lines = svg("g");
+    for (let from = 0; from < count; from += 1) {
+      if (count > MOST_LINES_OF_ALL && from !== token) continue;
+      for (let to = 0; to < count; to += 1) {
+        const weight = values[from * count + to];
+        if (weight < 0.01) continue;
+        const line = svg("line", { x1: 130, y1: y(from), x2: width - 130, y2: y(to), class: from === token ? "from chosen" : "from" });
+        line.dataset.from = from;
+        line.style.strokeWidth = `${0.5 + 4 * weight}px`;
+        line.style.setProperty("--weight", Math.sqrt(weight).toFixed(3));
+        lines.append(line);
+      }
+    }
+    picture.append(lines);
+    read.tokens.forEach((name, index) => {
+      const text = name.length > 14 ? `${name.slice(0, 13)}\u2026` : name;
+      const left = svg("text", { x: 124, y: y(index) + 4, "text-anchor": "end", class: index === token ? "chosen" : null }, text);
+      left.addEventListener("pointerenter", () => this.highlight(index));
+      left.addEventListener("pointerleave", () => this.highlight(this.look.token));
+      left.addEventListener("click", () => this.look.choose({ token: index }));
+      picture.append(left, svg("text", { x: width - 124, y: y(index) + 4 }, text));
+    });
+    this.lines.replaceChildren(picture);
+    this.lines.scrollTop = Math.max(0, y(token) - this.lines.clientHeight / 2);
+  }
+
+  highlight(from) {
+    for (const line of this.lines.querySelectorAll("line")) line.classList.toggle("chosen", Number(line.dataset.from) === from);
+  }
+
+  // How one weight comes about.
+  explain(from, to) {
+    const { read } = this.look;
+    const { query, key, scores, mask_scores: mask, masked, probabilities } = this.answer;
+    const [, size] = query.shape;
+    const [q, k] = [this.row(query, from), this.row(key, to)];
+    let product = 0;
+    q.forEach((value, index) => { product += value * k[index]; });
+    const at = from * scores.shape[1] + to;
+    const rowSum = this.row(masked, from).reduce((sum, value) => sum + Math.exp(value - highest(this.row(masked, from))), 0);
+    const top = Math.exp(masked.values[at] - highest(this.row(masked, from)));
+    const step = (text, value, key_) => element("li", {}, text, element("b", {}, value), " ", this.codeLink(key_, text));
+    this.reason.replaceChildren(element("h3", {}, "One weight: from ", shown(read.tokens[from]), ` (${from}) to `, shown(read.tokens[to]), ` (${to})`),
+      element("ol", { class: "steps" },
+        step(`query of ${read.tokens[from]} x key of ${read.tokens[to]}, a sum of ${size} products: `, number(product), "attention.scores"),
+        step(`divided by sqrt(${size}): `, number(scores.values[at]), "attention.scale"),
+        step("the mask adds: ", `${number(mask.values[to])}${mask.values[to] ? " (padding)" : " (no padding)"}`, "attention.mask"),
+        step(`softmax, e^score over the sum of e^score in the row (${number(top)} of ${number(rowSum)}, with the largest score of the row taken off each): `, percent(probabilities.values[at]), "attention.softmax")),
+      strip({ values: Float32Array.from(q, (value, index) => value * k[index]), label: "products of query and key", name: `the ${size} products that are added` }));
+  }
+
+  showWhere() {
+    const { read, token } = this.look;
+    const row = this.row(this.answer.probabilities, token);
+    this.where.replaceChildren(element("h3", {}, "Where ", shown(read.tokens[token]), ` (${token}) looks`),
+      bars({ label: `Attention weights from ${read.tokens[token]}`, most: 1, format: percent, items: this.strongest().slice(0, 8).map((to) => ({ label: `${read.tokens[to]} (${to})`, value: row[to], mark: to === token })) }));
+  }
+}
+
+function highest(values) {
+  return values.reduce((most, value) => Math.max(most, value), -Infinity);
+}

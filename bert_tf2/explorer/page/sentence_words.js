@@ -1,0 +1,145 @@
+// From a state to words: the masked-LM head for each [MASK], and what the other heads say.
+
+import { bars, element, notice, number, percent, section, strip } from "./draw.js";
+import { shown, variable } from "./sentence_tokens.js";
+
+export class Words {
+  uses = ["token"];
+  name = "Words";
+
+  constructor({ codeLink, model, state }) {
+    this.model = model;
+    this.state = state;
+    this.codeLink = codeLink;
+    this.inside = element("div");
+    this.summary = element("div", { class: "summary" }); // above all parts: what most people want to know first
+    const { vocab_size: v, hidden_size: d } = model.config;
+    this.element = section("From the state to a word", {
+      id: "words",
+      text: [
+        "The score of a word is the dot product of the state, after a small network, with the word's row of the embedding table: the same table that turned words into vectors at the beginning, transposed. A word is probable if the state points where its row points.",
+        [`The table has one row of ${d} numbers per word, so its product with a state of ${d} numbers gives ${v} scores: that is why the transposed table fits. It is one variable, not a copy, and is trained from both ends. Sharing it saves ${v} x ${d} = ${(v * d).toLocaleString("en")} parameters. The bias belongs to the output alone: one number per word for how frequent it is anywhere, which an input does not need.`],
+      ],
+      codes: [codeLink("head.gather", "gathering the masked states", "gather"), codeLink("head.transform", "transform", "transform"), codeLink("head.logits", "dot products", "product"), codeLink("head.table", "the shared table", "table"), codeLink("head.bias", "bias", "bias"), codeLink("head.softmax", "softmax", "softmax")],
+    }, this.inside);
+  }
+
+  async update(look, current) {
+    if (!this.model.heads.includes("masked_lm")) {
+      this.summary.replaceChildren();
+      this.inside.replaceChildren(notice("hint", "These weights have no masked-LM head (cls/predictions), so they predict no words: fine-tuning and some conversions leave it out. Everything above works without it."));
+      return;
+    }
+    const { read } = look;
+    // The tokens whose words are shown: every [MASK], and the chosen one.
+    const wanted = [...read.masks, ...(read.masks.includes(look.token) ? [] : [look.token])];
+    const shownToken = read.masks.includes(look.token) || !read.masks.length ? look.token : read.masks[0];
+    const answers = await Promise.all(wanted.slice(0, 6).map((token) => look.ask("/api/words", { token })));
+    if (!current()) return;
+    const at = wanted.indexOf(shownToken) < answers.length ? wanted.indexOf(shownToken) : 0;
+    this.summary.replaceChildren(this.overview(look, wanted, answers));
+    this.inside.replaceChildren(this.way(look, wanted[at], answers[at]), this.swap(look, wanted[at], answers[at]));
+  }
+
+  overview(look, wanted, answers) {
+    return element("ul", { class: "guesses" }, ...answers.map(({ words }, index) => element("li", {},
+      shown(look.read.tokens[wanted[index]]), ` (${wanted[index]}): `, ...words.slice(0, 3).flatMap((word, place) => [place ? ", " : "", element("b", {}, word.token), ` ${percent(word.probability)}`]))));
+  }
+
+  way(look, token, answer) {
+    const { hidden_size: d, hidden_act: activation } = this.model.config;
+    const head = "cls/predictions/transform";
+    const chosen = element("div", { class: "word-detail" });
+    const table = this.table(answer, look, token, (word) => this.detail(chosen, answer, word));
+    this.detail(chosen, answer, answer.words[0]);
+    return element("div", {}, element("h3", {}, "The way of ", shown(look.read.tokens[token]), ` (${token})`),
+      strip({ values: answer.state.values, label: "state", name: ["gathered: the encoder's output at this token ", this.codeLink("head.gather", "gathering")] }),
+      strip({ values: answer.transformed.values, label: "transformed", name: ["through ", variable(`${head}/dense/kernel`, [d, d]), ` and ${activation} `, this.codeLink("head.transform", "transform")] }),
+      strip({ values: answer.norm.values, label: "normalized", name: ["after ", variable(`${head}/LayerNorm/gamma, beta`, [d]), ": compared with every row ", this.codeLink("layer_norm", "LayerNorm")] }),
+      table, chosen);
+  }
+
+  table(answer, look, token, choose) {
+    const head = ["word", "dot product", "+ bias", "= logit", "softmax", "", "without the bias", "cosine", "nearest rows of the table"];
+    const numeric = new Set([1, 2, 3, 4, 6, 7]);
+    const own = look.read.tokens[token] === "[MASK]" ? null : look.read.input_ids[token];
+    const rows = answer.words.map((word) => {
+      const button = element("button", { type: "button", class: "as-text word" }, word.token);
+      button.addEventListener("click", () => choose(word));
+      const bar = element("span", { class: "bar" });
+      bar.style.width = `${100 * word.probability}%`;
+      const cells = [button, number(word.product), number(word.bias), number(word.logit), percent(word.probability), bar,
+        `${percent(word.unbiased)}, rank ${word.unbiased_rank}`, number(word.cosine, 2), word.neighbours.map((near) => `${near.token} ${near.cosine.toFixed(2)}`).join(", ")];
+      return element("tr", { class: word.token_id === own ? "mark" : null }, ...cells.map((cell, index) => element(index ? "td" : "th", { scope: index ? null : "row", class: [numeric.has(index) ? "number" : "", index === 5 ? "bar-cell" : "", index === 8 ? "near" : ""].join(" ").trim() || null, "aria-hidden": index === 5 ? "true" : null }, cell)));
+    });
+    const unbiased = answer.unbiased_best[0] === answer.words[0].token ? `Without the bias, ${answer.unbiased_best[0]} would stay the best word.` : `Without the bias, the best word would be ${answer.unbiased_best[0]}.`;
+    return element("div", {}, element("div", { class: "table-frame", tabindex: "0", role: "region", "aria-label": "The most probable words" },
+      element("table", { class: "facts best-words" },
+        element("thead", {}, element("tr", {}, ...head.map((text, index) => element("th", { scope: "col", class: numeric.has(index) ? "number" : null, "aria-hidden": text ? null : "true" }, text)))), element("tbody", {}, ...rows))),
+    element("p", { class: "explain" }, `${unbiased}${own === null ? "" : " The word that stands there is in bold."} Choose a word to see its dot product.`));
+  }
+
+  // A dot product, number by number.
+  detail(place, answer, word) {
+    const products = Float32Array.from(word.row.values, (value, index) => value * answer.norm.values[index]);
+    place.replaceChildren(element("h3", {}, "The dot product for ", element("code", {}, word.token)),
+      strip({ values: answer.norm.values, label: "the state", name: "the state, after its LayerNorm" }),
+      strip({ values: word.row.values, label: `row of ${word.token}`, name: ["x ", variable("bert/embeddings/word_embeddings", [this.model.config.vocab_size, this.model.config.hidden_size]), `, row ${word.token_id}`] }),
+      strip({ values: products, label: "products", name: [`= ${products.length} products, which add up to ${number(word.product)} `, this.codeLink("head.logits", "dot product")] }),
+      element("p", { class: "explain" }, "+ ", variable("cls/predictions/output_bias", [this.model.config.vocab_size]), ` [${word.token_id}] ${number(word.bias)} = ${number(word.logit)}; of all words, e^${number(word.logit)} is ${percent(word.probability)}.`));
+  }
+
+  // The same head on the state of another token.
+  swap(look, token, answer) {
+    const others = look.read.tokens.map((name, index) => [index, name]).filter(([index]) => index !== token && look.read.input_mask[index]);
+    const select = element("select", { id: "swap-token" }, element("option", { value: "" }, "choose a token"), ...others.map(([index, name]) => element("option", { value: index }, `${index} ${name}`)));
+    const result = element("div", { class: "swap-result", "aria-live": "polite" });
+    const list = (title, words) => element("div", {}, element("h4", {}, title), bars({ label: title, most: 1, format: percent, items: words.slice(0, 6).map((word) => ({ label: word.token, value: word.probability })) }));
+    const show = async () => {
+      this.state.set({ swap: select.value || null });
+      if (!select.value) return result.replaceChildren();
+      const other = Number(select.value);
+      const found = await look.ask("/api/words", { token: other });
+      return result.replaceChildren(list(`with its own state (${token})`, answer.words), list(`with the state of ${look.read.tokens[other]} (${other})`, found.words));
+    };
+    select.addEventListener("change", show);
+    if (others.some(([index]) => String(index) === this.state.get("swap"))) {
+      select.value = this.state.get("swap");
+      show();
+    }
+    return element("div", { class: "swap" }, element("h3", {}, "With another word's state"),
+      element("p", { class: "explain" }, "Only the state decides: the same head on the state of another token answers something else, mostly that token itself, because a tenth of the tokens to predict stood there unchanged in pretraining."),
+      element("span", { class: "control" }, element("label", { for: "swap-token" }, "Take the state of"), select), result);
+  }
+}
+
+export class Outputs {
+  uses = [];
+  name = "Other heads";
+
+  constructor({ codeLink }) {
+    this.codeLink = codeLink;
+    this.element = element("div");
+  }
+
+  async update(look, current) {
+    const { outputs } = await look.ask("/api/outputs");
+    if (!current()) return;
+    this.element.replaceChildren(...outputs.map((output) => section(`${output.title}`, {
+      id: "outputs",
+      text: output.of === "text" ? "Of the whole text: the state of [CLS] goes through the pooler and an output layer." : "Of each token: its state goes through an output layer.",
+      codes: [this.codeLink("pooler", "pooler", "pooler"), this.codeLink("head.labels", "output layer", "output layer")].slice(output.of === "text" ? 0 : 1),
+    }, output.of === "text" ? this.ofText(output) : this.ofTokens(output, look))));
+  }
+
+  ofText({ title, labels, values }) {
+    const score = title === "Regression";
+    return bars({ label: title, most: score ? null : 1, format: score ? number : percent, items: labels.map((label, index) => ({ label, value: values.values[index] })) });
+  }
+
+  ofTokens({ title, labels, values }, look) {
+    return element("div", { class: "table-frame", tabindex: "0", role: "region", "aria-label": title }, element("table", { class: "facts" },
+      element("thead", {}, element("tr", {}, element("th", { scope: "col" }, "token"), ...labels.map((label) => element("th", { scope: "col", class: "number" }, label)))),
+      element("tbody", {}, ...look.read.tokens.map((token, index) => element("tr", {}, element("th", { scope: "row" }, shown(token)), ...labels.map((_, label) => element("td", { class: "number" }, percent(values.values[index * labels.length + label]))))))));
+  }
+}

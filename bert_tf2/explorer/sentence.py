@@ -1,0 +1,204 @@
+"""What the page asks about one sentence; everything is computed for the text that stands in the request."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from bert_tf2 import heads, tokenization
+from bert_tf2.explorer import arguments as read
+from bert_tf2.explorer import masked_words, trace
+from bert_tf2.explorer.arrays import pack
+from bert_tf2.explorer.opened import Explorer
+from bert_tf2.pretraining import blanks
+from bert_tf2.support.errors import UserError
+
+_TRACES = 4
+"""How many sentences are kept."""
+_BLOCKS = 2
+"""How many blocks are kept with all their steps: 75 MB each for 512 tokens and 16 heads."""
+TOP_K = 10
+MOST_PADDING = 8
+
+
+def routes(explorer: Explorer) -> dict[str, Callable[[dict[str, Any]], dict[str, Any]]]:
+    view = _View(explorer)
+    view.warm_up()
+    return {
+        "/api/sentence": view.sentence,
+        "/api/embeddings": view.embeddings,
+        "/api/attention": view.attention,
+        "/api/block": view.block,
+        "/api/words": view.words,
+        "/api/outputs": view.outputs,
+    }
+
+
+class _View:
+    """The handlers. All take `text`, `text_b` and `padding`; those of a layer or a token its number, from 0."""
+
+    def __init__(self, explorer: Explorer):
+        self._explorer = explorer
+        self._bert = explorer.bert
+        self._trace = functools.lru_cache(_TRACES)(trace.runner(self._bert.encoder))
+        self._block = functools.lru_cache(_BLOCKS)(self._compute_block)
+
+    def warm_up(self) -> None:
+        """Builds the graph, and uses each operation once: a second that the first sentence would take longer."""
+        nothing = {"text": "", "token": 0, "layer": 0, "head": 0}
+        for handler in (self.attention, *([] if masked_words.without_head(self._bert.model) else [self.words])):
+            handler(nothing)
+
+    def _compute_block(self, sentence: trace.Sentence, layer: int) -> trace.BlockSteps:
+        found = self._trace(sentence)
+        return trace.block_steps(self._bert.encoder.blocks[layer], found.states[layer], found.mask_scores)
+
+    def _read(self, arguments: dict[str, Any]) -> trace.Sentence:
+        return trace.read(
+            read.text(arguments, "text"),
+            read.text(arguments, "text_b"),
+            read.whole_number(arguments, "padding", 0, MOST_PADDING, default=0),
+            self._bert.tokenizer,
+            self._bert.config,
+            self._explorer.max_seq_length,
+        )
+
+    def _token(self, arguments: dict[str, Any], sentence: trace.Sentence, name: str = "token") -> int:
+        return read.whole_number(arguments, name, 0, len(sentence.tokens) - 1)
+
+    def _layer(self, arguments: dict[str, Any]) -> int:
+        return read.whole_number(arguments, "layer", 0, self._bert.config.num_hidden_layers - 1)
+
+    def sentence(self, arguments: dict[str, Any]) -> dict[str, Any]:
+        """The tokens, and the words before they were cut into pieces."""
+        sentence = self._read(arguments)
+        basic = self._bert.tokenizer.basic_tokenizer
+        with self._explorer.lock:
+            self._trace(sentence)  # so that what is asked next is fast
+        return {
+            "tokens": sentence.tokens,
+            "input_ids": sentence.input_ids,
+            "segment_ids": sentence.segment_ids,
+            "input_mask": sentence.input_mask,
+            "words": [_words(read.text(arguments, name), basic) for name in ("text", "text_b")],
+            "masks": [index for index, token in enumerate(sentence.tokens) if token == blanks.MASK],
+        }
+
+    def embeddings(self, arguments: dict[str, Any]) -> dict[str, Any]:
+        """For a token, each step of the embeddings as a vector [D]; for all tokens their norms [F]."""
+        sentence = self._read(arguments)
+        token = self._token(arguments, sentence)
+        with self._explorer.lock:
+            steps = trace.embedding_steps(self._bert.encoder, self._trace(sentence))
+        vectors = {name: pack(rows[token]) for name, rows in steps._asdict().items()}
+        norms = {name: pack(np.linalg.norm(rows, axis=-1)) for name, rows in steps._asdict().items()}
+        return {"vectors": vectors, "norms": norms}
+
+    def attention(self, arguments: dict[str, Any]) -> dict[str, Any]:
+        """One head of one layer: Q, K, V [F, H], scores and probabilities [F, T]; and summaries of all its heads."""
+        sentence = self._read(arguments)
+        layer = self._layer(arguments)
+        head = read.whole_number(arguments, "head", 0, self._bert.config.num_attention_heads - 1)
+        with self._explorer.lock:
+            steps = self._block(sentence, layer)
+            mask_scores = self._trace(sentence).mask_scores.numpy().reshape(-1)
+        parts = ("query", "key", "value", "scores", "probabilities", "context")
+        return {
+            **{name: pack(getattr(steps, name)[head]) for name in parts},
+            "mask_scores": pack(mask_scores),
+            "heads": [summary._asdict() for summary in trace.summarize_heads(steps.probabilities, sentence)],
+        }
+
+    def block(self, arguments: dict[str, Any]) -> dict[str, Any]:
+        """The steps of one layer for one token, as vectors [D] or [I]."""
+        sentence = self._read(arguments)
+        layer, token = self._layer(arguments), self._token(arguments, sentence)
+        with self._explorer.lock:
+            steps = self._block(sentence, layer)
+        names = [name for name in steps._fields if name not in ("query", "key", "value", "context")]
+        vectors = {name: pack(getattr(steps, name)[token]) for name in names if getattr(steps, name).ndim == 2}
+        vectors["context"] = pack(steps.context[:, token].reshape(-1))  # the heads side by side, [D]
+        return vectors
+
+    def words(self, arguments: dict[str, Any]) -> dict[str, Any]:
+        """The way of a token's state through the masked-LM head, and the best words.
+
+        Raises:
+          UserError: the weights have no such head.
+        """
+        model = self._bert.model
+        if problem := masked_words.without_head(model):
+            raise UserError(problem)
+        sentence = self._read(arguments)
+        token = self._token(arguments, sentence)
+        with self._explorer.lock:
+            steps = masked_words.head_steps(model, self._trace(sentence).sequence_output[0, token])
+            own = sentence.input_ids[token] if sentence.tokens[token] != blanks.MASK else None
+            words = masked_words.best_words(model, steps, min(TOP_K, self._bert.config.vocab_size), also=own)
+        name = self._bert.tokenizer.inv_vocab
+        return {
+            **{step: pack(getattr(steps, step)) for step in ("state", "dense", "transformed", "norm")},
+            "words": [
+                {
+                    **word._asdict(),
+                    "token": name[word.token_id],
+                    "row": pack(word.row),
+                    "neighbours": [{"token": name[near], "cosine": cosine} for near, cosine in word.neighbours],
+                }
+                for word in words
+            ],
+            "unbiased_best": [name[index] for index in np.argsort(-steps.products, kind="stable")[:TOP_K].tolist()],
+        }
+
+    def outputs(self, arguments: dict[str, Any]) -> dict[str, Any]:
+        """What the other heads say: probabilities by label, of the text or of each token."""
+        sentence = self._read(arguments)
+        model = self._bert.model
+        with self._explorer.lock:
+            found = self._trace(sentence)
+            return {"outputs": _outputs(model, self._bert.encoder, found, self._labels(model))}
+
+    def _labels(self, model: Any) -> list[str]:
+        """The labels of the outputs, or numbers where no file states them."""
+        if self._bert.labels and self._bert.labels.labels:
+            return [*self._bert.labels.labels]
+        return [f"label {index}" for index in range(getattr(model, "num_labels", 0))]
+
+
+def _words(text: str, basic: tokenization.BasicTokenizer) -> list[str]:
+    """The words of a text before they are cut into pieces; [MASK] is one."""
+    first, *others = (basic.tokenize(part) for part in text.split(blanks.MASK))
+    return [*first, *(word for part in others for word in (blanks.MASK, *part))]
+
+
+def _outputs(model: Any, encoder: Any, found: trace.Trace, labels: list[str]) -> list[dict[str, Any]]:
+    """One entry for each head besides the masked words: `title`, `of` ("text" or "tokens"), `labels`, `values`."""
+    states = found.sequence_output  # [1, F, D]
+    if isinstance(model, heads.PretrainingModel):
+        names = ["the second text follows the first", "it comes from elsewhere"]
+        return [_of_text("Next sentence", names, tf.nn.softmax(model.next_sentence(encoder.pooler(states[:, 0]))))]
+    if isinstance(model, heads.ClassifierModel):
+        logits = model.output_layer(encoder.pooler(states[:, 0]))
+        if model.regression:
+            return [_of_text("Regression", ["score"], logits)]
+        return [_of_text("Classifier", labels, tf.sigmoid(logits) if model.multi_label else tf.nn.softmax(logits))]
+    if isinstance(model, heads.TaggingModel):
+        return [_of_tokens("Tagger", labels, tf.nn.softmax(model.output_layer(states)[0]))]
+    if isinstance(model, heads.SpanModel):
+        logits = model.output_layer(states)[0] + tf.reshape(found.mask_scores, [-1, 1])  # no answer in padding
+        return [_of_tokens("Answer", ["starts here", "ends here"], tf.nn.softmax(logits, axis=0))]
+    return []
+
+
+def _of_text(title: str, labels: list[str], values: tf.Tensor) -> dict[str, Any]:
+    """Of [1, L]."""
+    return {"title": title, "of": "text", "labels": labels, "values": pack(values[0])}
+
+
+def _of_tokens(title: str, labels: list[str], values: tf.Tensor) -> dict[str, Any]:
+    """Of [F, L]."""
+    return {"title": title, "of": "tokens", "labels": labels, "values": pack(values)}

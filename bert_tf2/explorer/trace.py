@@ -1,0 +1,238 @@
+"""One sentence through the encoder, step by step, with the model's own layers.
+
+A `Trace` keeps only the states that enter each block, so that 24 layers of 512 tokens stay usable: 50 MB for
+BERT-Large. Everything within a block is computed again when someone looks at it (`block_steps`).
+`tests/explorer/test_trace.py` compares every step with the model's own output.
+
+The letters of the shapes are those of modeling.py; B is 1 and left out.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Callable
+from typing import NamedTuple
+
+import numpy as np
+import tensorflow as tf
+
+from bert_tf2 import modeling, tokenization
+from bert_tf2.config import BertConfig
+from bert_tf2.layers import MASKED_SCORE
+from bert_tf2.pretraining import blanks
+
+PADDING = "[PAD]"
+
+
+@dataclasses.dataclass(frozen=True)
+class Sentence:
+    """What the model reads: F tokens, with an id, a segment and a bit of the mask for each."""
+
+    tokens: tuple[str, ...]
+    input_ids: tuple[int, ...]
+    segment_ids: tuple[int, ...]
+    input_mask: tuple[int, ...]
+
+
+def read(
+    text: str,
+    text_b: str,
+    padding: int,
+    tokenizer: tokenization.FullTokenizer,
+    config: BertConfig,
+    max_seq_length: int,
+) -> Sentence:
+    """A text or a pair as the model reads it, as predict_masked.py and extract_features.py pack it.
+
+    Args:
+      text: may have `[MASK]`.
+      text_b: the second text of a pair; "" for none.
+      padding: the number of [PAD] tokens at the end, which change nothing but show the mask at work.
+      tokenizer, config: of the model.
+      max_seq_length: the most tokens.
+
+    Raises:
+      UserError: there are too many tokens, or more segments than the model knows, or a [MASK] is not in capitals.
+    """
+    for where, part in (("the sentence", text), ("the second sentence", text_b)):
+        blanks.check_spelling(part, where)
+    parts = [blanks.tokenize(part, tokenizer) for part in (text, text_b)]
+    tokens, segment_ids = blanks.pack(parts)
+    count = len(tokens) + padding
+    blanks.check_fits(count, segment_ids[-1] + 1, config, max_seq_length, "the sentence")
+    ids = tokenizer.convert_tokens_to_ids([*tokens, *[PADDING] * padding])
+    return Sentence(
+        (*tokens, *[PADDING] * padding),
+        tuple(ids),
+        (*segment_ids, *[0] * padding),
+        (*[1] * len(tokens), *[0] * padding),
+    )
+
+
+@dataclasses.dataclass(frozen=True)
+class Trace:
+    """A sentence and its states.
+
+    Attributes:
+      sentence: what was read.
+      states: L + 1 tensors [1, F, D]; number i enters block i, the last one is sequence_output.
+      mask_scores: [1, 1, 1, T], added to the attention scores.
+    """
+
+    sentence: Sentence
+    states: tuple[tf.Tensor, ...]
+    mask_scores: tf.Tensor
+
+    @property
+    def sequence_output(self) -> tf.Tensor:
+        """[1, F, D]."""
+        return self.states[-1]
+
+
+def runner(encoder: modeling.BertModel) -> Callable[[Sentence], Trace]:
+    """A function that runs the encoder: its embeddings, then its blocks one after the other.
+
+    It is one graph for sentences of all lengths, which takes a sixth of the time of single operations.
+    """
+    row = tf.TensorSpec([1, None], tf.int32)
+
+    @tf.function(input_signature=[row, row, row], autograph=False)
+    def compute(input_ids, segment_ids, input_mask):
+        mask_scores = (1.0 - tf.cast(input_mask, tf.float32))[:, tf.newaxis, tf.newaxis, :] * MASKED_SCORE
+        states = [encoder.embeddings(input_ids, segment_ids)]
+        for block in encoder.blocks:
+            states.append(block(states[-1], mask_scores))
+        return states, mask_scores
+
+    def run(sentence: Sentence) -> Trace:
+        inputs = (sentence.input_ids, sentence.segment_ids, sentence.input_mask)
+        states, mask_scores = compute(*(tf.constant([values], tf.int32) for values in inputs))
+        return Trace(sentence, tuple(states), mask_scores)
+
+    return run
+
+
+class EmbeddingSteps(NamedTuple):
+    """The embeddings of a sentence, each float32 [F, D]: three rows of tables, their sum, and its LayerNorm."""
+
+    words: np.ndarray
+    segments: np.ndarray
+    positions: np.ndarray
+    sum: np.ndarray
+    norm: np.ndarray
+
+
+def embedding_steps(encoder: modeling.BertModel, trace: Trace) -> EmbeddingSteps:
+    """What modeling.Embeddings.call adds."""
+    embeddings, sentence = encoder.embeddings, trace.sentence
+    words = tf.gather(embeddings.word_embeddings.value, sentence.input_ids)
+    segments = tf.gather(embeddings.token_type_embeddings.value, sentence.segment_ids)
+    positions = embeddings.position_embeddings[: len(sentence.tokens)]
+    summed = words + segments + positions
+    return EmbeddingSteps(*(np.asarray(step) for step in (words, segments, positions, summed)), _rows(trace.states[0]))
+
+
+class BlockSteps(NamedTuple):
+    """Every step of a block for a sentence, float32, in the order of computation.
+
+    Attributes:
+      states: [F, D], what enters.
+      query, key, value: [N, F, H]; the query before it is scaled by 1 / sqrt(H).
+      scores: [N, F, T], products of queries and keys, scaled.
+      masked_scores: [N, F, T], with the mask added.
+      probabilities: [N, F, T], their softmax; each row adds up to 1.
+      context: [N, F, H], means of the values.
+      attention_output: [F, D], after the dense layer that mixes the heads.
+      attention_sum: [F, D], added to what entered.
+      attention_norm: [F, D], its LayerNorm.
+      intermediate: [F, I], before the activation function.
+      activated: [F, I], after it.
+      output: [F, D], after the dense layer back to D.
+      output_sum: [F, D], added to attention_norm.
+      output_norm: [F, D], its LayerNorm: what enters the next block.
+    """
+
+    states: np.ndarray
+    query: np.ndarray
+    key: np.ndarray
+    value: np.ndarray
+    scores: np.ndarray
+    masked_scores: np.ndarray
+    probabilities: np.ndarray
+    context: np.ndarray
+    attention_output: np.ndarray
+    attention_sum: np.ndarray
+    attention_norm: np.ndarray
+    intermediate: np.ndarray
+    activated: np.ndarray
+    output: np.ndarray
+    output_sum: np.ndarray
+    output_norm: np.ndarray
+
+
+def block_steps(block: modeling.TransformerBlock, states: tf.Tensor, mask_scores: tf.Tensor) -> BlockSteps:
+    """Computes a block in steps; the same operations as modeling.TransformerBlock.call without dropout."""
+    attention, config = block.attention, block.config
+    heads, size = config.num_attention_heads, config.attention_head_size
+    query, key, value = (
+        tf.transpose(tf.reshape(layer(states), [-1, heads, size]), [1, 0, 2])  # [N, F, H]
+        for layer in (attention.query, attention.key, attention.value)
+    )
+    scores = tf.matmul(query * (1.0 / math.sqrt(size)), key, transpose_b=True)  # [N, F, T]
+    masked = scores + mask_scores[0]
+    probabilities = tf.nn.softmax(masked)
+    context = tf.matmul(probabilities, value)  # [N, F, H]
+    merged = tf.reshape(tf.transpose(context, [1, 0, 2]), [1, -1, heads * size])
+    attended = block.attention_output(merged)
+    attention_sum = states + attended
+    attention_norm = block.attention_norm(attention_sum)
+    dense = block.intermediate
+    intermediate = tf.nn.bias_add(tf.matmul(attention_norm[0], dense.kernel), dense.bias)
+    activated = dense.activation(intermediate)
+    output = block.output_dense(activated[tf.newaxis])
+    output_sum = attention_norm + output
+    steps = (
+        *(states[0], query, key, value, scores, masked, probabilities, context),
+        *(attended[0], attention_sum[0], attention_norm[0], intermediate, activated),
+        *(output[0], output_sum[0], block.output_norm(output_sum)[0]),
+    )
+    return BlockSteps(*(np.asarray(step) for step in steps))
+
+
+def _rows(states: tf.Tensor) -> np.ndarray:
+    """[1, F, D] -> [F, D]."""
+    return states[0].numpy()
+
+
+class HeadSummary(NamedTuple):
+    """Where a head looks on average over the tokens of a sentence, without padding; shares of 1.
+
+    Attributes:
+      itself, previous, following: the token, the one before it, the one after it.
+      first: [CLS].
+      separators: [SEP].
+      spread: to how many tokens it looks, exp of the entropy: 1 for a single one, T for all alike.
+    """
+
+    itself: float
+    previous: float
+    following: float
+    first: float
+    separators: float
+    spread: float
+
+
+def summarize_heads(probabilities: np.ndarray, sentence: Sentence) -> list[HeadSummary]:
+    """One summary for each head of [N, F, T]."""
+    count = sum(sentence.input_mask)
+    p = probabilities[:, :count, :count].astype(np.float64)
+    ends = [index for index, token in enumerate(sentence.tokens[:count]) if token == "[SEP]"]
+    entropy = -np.sum(p * np.log(np.maximum(p, 1e-30)), axis=-1)  # [N, F]
+
+    def diagonal(offset: int) -> np.ndarray:
+        return np.diagonal(p, offset, axis1=1, axis2=2).sum(axis=1) / count
+
+    columns = (diagonal(0), diagonal(-1), diagonal(1), p[:, :, 0].mean(axis=1), p[:, :, ends].sum(axis=2).mean(axis=1))
+    rows = np.stack([*columns, np.exp(entropy).mean(axis=1)], axis=1)
+    return [HeadSummary(*row) for row in rows.tolist()]

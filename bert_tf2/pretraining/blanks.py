@@ -1,0 +1,80 @@
+"""Sentences with `[MASK]`: their tokens, one or two segments in one array, and the sentence with its blanks filled."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Sequence
+
+from bert_tf2 import tokenization
+from bert_tf2.config import BertConfig
+from bert_tf2.support.errors import UserError
+
+MASK = "[MASK]"
+SEGMENT_SEPARATOR = " ||| "
+
+
+def split_segments(text: str) -> list[str]:
+    """One segment or two; the last separator counts, as in the reference."""
+    first, separator, second = text.rpartition(SEGMENT_SEPARATOR)
+    return [first, second] if separator else [text]
+
+
+def tokenize(segment: str, tokenizer: tokenization.FullTokenizer) -> list[str]:
+    """The pieces of a segment; [MASK] is kept whole, since the tokenizer would split it."""
+    first, *others = segment.split(MASK)
+    tokens = tokenizer.tokenize(first)
+    for part in others:
+        tokens += [MASK, *tokenizer.tokenize(part)]
+    return tokens
+
+
+def pack(parts: Sequence[Sequence[str]]) -> tuple[list[str], list[int]]:
+    """The tokens of one text or two as one array, `[CLS] A [SEP] B [SEP]`, and the segment of each.
+
+    An empty second text is ignored, as in the reference.
+    """
+    first, *second = parts
+    tokens, segment_ids = ["[CLS]"], [0]
+    for index, part in enumerate([first, *filter(None, second)]):
+        tokens += [*part, "[SEP]"]
+        segment_ids += [index] * (len(part) + 1)
+    return tokens, segment_ids
+
+
+def check_spelling(text: str, where: str) -> None:
+    """Raises UserError if a `[MASK]` is not in capitals."""
+    # As text, "[mask]" would become three tokens, which is rarely intended ("[ mask ]" gives the same tokens).
+    for found in re.findall(r"\[mask\]", text, re.IGNORECASE):
+        if found != MASK:
+            raise UserError(f"{where}: holds {found}; a blank is written {MASK}, in capitals")
+
+
+def check_fits(num_tokens: int, num_segments: int, config: BertConfig, max_seq_length: int, where: str) -> None:
+    """Raises UserError if the model cannot read so many tokens or segments."""
+    positions = config.max_position_embeddings
+    if num_tokens > min(max_seq_length, positions):
+        if max_seq_length < positions:
+            limit = f"--max_seq_length is {max_seq_length}; raise it (the model can read {positions})"
+        else:
+            limit = f"the model can read {positions} (max_position_embeddings); shorten the sentence"
+        raise UserError(f"{where}: has {num_tokens} tokens with [CLS] and [SEP], but {limit} or split it")
+    if num_segments > config.type_vocab_size:
+        raise UserError(f"{where}: has two segments, but the model knows one (type_vocab_size 1); leave out the |||")
+
+
+def fill(text: str, words: Iterable[str]) -> str:
+    """Replaces every `[MASK]` of the text by a word; a `##` piece joins the word before it.
+
+    fill("She is play [MASK] the [MASK].", ["##ing", "piano"]) is "She is playing the piano."
+    """
+    remaining = iter(words)
+    return SEGMENT_SEPARATOR.join(_fill_segment(segment, remaining) for segment in split_segments(text))
+
+
+def _fill_segment(segment: str, words: Iterator[str]) -> str:
+    filled, *others = segment.split(MASK)
+    for part in others:
+        word = next(words)
+        filled = filled.rstrip() + word.removeprefix("##") if word.startswith("##") else filled + word
+        filled += part
+    return filled

@@ -1,0 +1,245 @@
+"""Pages of the explorer in Debian's Chromium, driven by Playwright, and what must hold of every page.
+
+An `open` page has no console error, and loads nothing from elsewhere; `Pages.problems` lists where it did.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import pathlib
+import shutil
+
+from command_lines import ROOT
+
+SCREENSHOTS = ROOT / "screenshots"
+"""Where the pictures of the views are left, for a person to look at; git ignores it."""
+
+_PROGRAMS = ("chromium", "chromium-browser", "google-chrome")
+DESKTOP, PHONE = 1280, 390
+"""Widths in CSS pixels."""
+
+
+def _program() -> str | None:
+    return next((path for name in _PROGRAMS if (path := shutil.which(name))), None)
+
+
+class Browser:
+    """Chromium without a window; a context manager."""
+
+    @staticmethod
+    def missing() -> str | None:
+        """Why there is no browser, in a sentence; None if there is one."""
+        if not importlib.util.find_spec("playwright"):
+            return "playwright is not installed (pip install playwright)"
+        if not _program():
+            return f"Chromium is not installed (none of {', '.join(_PROGRAMS)})"
+        return None
+
+    def __enter__(self) -> Browser:
+        from playwright.sync_api import sync_playwright  # an extra
+
+        self._playwright = sync_playwright().start()
+        # Its own sandbox does not start for root or in most containers; it shows nothing but this server's pages.
+        self._chromium = self._playwright.chromium.launch(executable_path=_program(), args=["--no-sandbox"])
+        return self
+
+    def __exit__(self, *error) -> None:
+        self._chromium.close()
+        self._playwright.stop()
+
+    def pages(self, address: str) -> Pages:
+        return Pages(self._chromium, address)
+
+
+class Pages:
+    """The pages of one test.
+
+    Attributes:
+      problems: errors of the console and of scripts, and requests to other servers, so far.
+    """
+
+    def __init__(self, chromium, address: str):
+        self._chromium = chromium
+        self._address = address
+        self._contexts: list = []
+        self.problems: list[str] = []
+
+    def open(self, view: str = "", width: int = DESKTOP, height: int = 900, color_scheme: str = "light"):
+        """Opens a page, and waits until its view is drawn.
+
+        Args:
+          view: the part of the address behind the port, as "#/model".
+          width, height: of the window, in CSS pixels.
+          color_scheme: light or dark.
+        """
+        context = self._chromium.new_context(
+            viewport={"width": width, "height": height}, color_scheme=color_scheme, reduced_motion="reduce"
+        )
+        self._contexts.append(context)
+        context.set_default_timeout(15_000)
+        page = context.new_page()
+        page.on("console", self._on_console)
+        page.on("pageerror", lambda error: self.problems.append(f"script: {error}"))
+        page.on("request", self._on_request)
+        page.on("requestfailed", lambda request: self._on_failure(page, request))
+        page.goto(f"{self._address}/{view}")
+        wait_until_drawn(page)
+        return page
+
+    def _on_console(self, message) -> None:
+        if message.type in ("error", "warning"):
+            self.problems.append(f"console: {message.text}")
+
+    def _on_request(self, request) -> None:
+        if not request.url.startswith((f"{self._address}/", "data:", "blob:")):
+            self.problems.append(f"asks another server: {request.url}")
+
+    def _on_failure(self, page, request) -> None:
+        if request.failure != "net::ERR_ABORTED":  # the page left, or asks anew
+            self.problems.append(f"failed: {request.url} {request.failure}")
+
+    def close(self) -> None:
+        for context in self._contexts:
+            context.close()
+
+
+def wait_until_drawn(page) -> None:
+    """Waits until the view of the page has its data: the main element is there and not busy any more."""
+    page.wait_for_selector("main:not([aria-busy=true])")
+
+
+def expect(locator):
+    """Playwright's assertions about a part of a page, which wait until they hold."""
+    from playwright.sync_api import expect as playwrights  # an extra
+
+    return playwrights(locator)
+
+
+def screenshot(page, name: str) -> pathlib.Path:
+    """Saves a picture of the whole page for a person."""
+    SCREENSHOTS.mkdir(exist_ok=True)
+    path = SCREENSHOTS / f"{name}.png"
+    page.screenshot(path=path, full_page=True)
+    return path
+
+
+def without_name(page) -> list[str]:
+    """The elements that can have the focus, but have no name for a screen reader, as Chromium computes it."""
+    session = page.context.new_cdp_session(page)
+    found = []
+    for node in session.send("Accessibility.getFullAXTree")["nodes"]:
+        focusable = any(each["name"] == "focusable" and each["value"]["value"] for each in node.get("properties", ()))
+        role = node.get("role", {}).get("value", "")
+        named = node.get("name", {}).get("value", "").strip()
+        if focusable and not named and not node.get("ignored") and role != "RootWebArea":
+            described = session.send("DOM.describeNode", {"backendNodeId": node["backendDOMNodeId"]})["node"]
+            attributes = dict(zip(*[iter(described.get("attributes", []))] * 2, strict=True))
+            if attributes.get("tabindex") != "-1":  # what only the page itself gives the focus
+                found.append(f"{role} <{described['localName']} {attributes}>")
+    return found
+
+
+_CONTROLS = """() => {
+  const all = document.querySelectorAll(
+    "a[href], button, input, select, textarea, summary, [tabindex], [contenteditable=true]");
+  window.__controls = [...all].filter((each) => {
+    const grouped = each.type === "radio" && each.name && !each.checked;
+    return each.tabIndex >= 0 && !each.disabled && !grouped && each.checkVisibility({visibilityProperty: true});
+  });
+  document.activeElement?.blur();
+  return window.__controls.map((each) => each.outerHTML.slice(0, 120));
+}"""
+_FOCUSED = """() => {
+  const each = document.activeElement;
+  if (!each || each === document.body) return null;
+  const style = getComputedStyle(each);
+  const visible = (style.outlineStyle !== "none" && parseFloat(style.outlineWidth) > 0) || style.boxShadow !== "none";
+  return {index: window.__controls.indexOf(each), html: each.outerHTML.slice(0, 120), visible};
+}"""
+
+
+def keyboard_problems(page) -> list[str]:
+    """What a person without a mouse cannot reach with the Tab key, or cannot see the focus of."""
+    controls = page.evaluate(_CONTROLS)
+    reached: set[int] = set()
+    problems = []
+    for _ in range(len(controls) + 5):
+        page.keyboard.press("Tab")
+        focused = page.evaluate(_FOCUSED)
+        if focused is None:
+            break
+        if focused["index"] in reached:
+            break
+        reached.add(focused["index"])
+        if not focused["visible"]:
+            problems.append(f"the focus cannot be seen: {focused['html']}")
+    missed = [html for index, html in enumerate(controls) if index not in reached]
+    return problems + [f"not reached with Tab: {html}" for html in missed]
+
+
+# The contrast of two colors is that of https://www.w3.org/TR/WCAG21/#dfn-contrast-ratio.
+_CONTRASTS = """() => {
+  const canvas = document.createElement("canvas").getContext("2d", {willReadFrequently: true});
+  const channels = (color) => {  // any CSS color -> [r, g, b, a]
+    canvas.clearRect(0, 0, 1, 1);
+    canvas.fillStyle = color;
+    canvas.fillRect(0, 0, 1, 1);
+    const [r, g, b, a] = canvas.getImageData(0, 0, 1, 1).data;
+    return [r, g, b, a / 255];
+  };
+  const over = (top, below) => [0, 1, 2].map((i) => top[i] * top[3] + below[i] * (1 - top[3]));
+  const luminance = (rgb) => {
+    const [r, g, b] = rgb.map((c) => (c /= 255) <= 0.04045 ? c / 12.92 : ((c + 0.055) / 1.055) ** 2.4);
+    return 0.2126 * r + 0.7152 * g + 0.0722 * b;
+  };
+  const background = (element) => {
+    const layers = [];
+    for (let each = element; each; each = each.parentElement)
+      layers.push(channels(getComputedStyle(each).backgroundColor));
+    return layers.reduceRight((below, top) => over(top, below), channels(getComputedStyle(document.documentElement)
+      .colorScheme.includes("dark") && matchMedia("(prefers-color-scheme: dark)").matches ? "#121212" : "#ffffff"));
+  };
+  const found = [];
+  const walker = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT);
+  while (walker.nextNode()) {
+    const element = walker.currentNode.parentElement;
+    if (!walker.currentNode.data.trim() || !element.checkVisibility({visibilityProperty: true, opacityProperty: true}))
+      continue;
+    if (element.closest("script, style, [disabled], [aria-disabled=true], option, title, desc")) continue;
+    const style = getComputedStyle(element);
+    const below = background(element);
+    const text = over(channels(element.namespaceURI.endsWith("svg") ? style.fill : style.color), below);
+    const [light, dark] = [luminance(text), luminance(below)].sort((a, b) => b - a);
+    const ratio = (light + 0.05) / (dark + 0.05);
+    const size = parseFloat(style.fontSize);
+    const large = size >= 24 || (size >= 18.66 && Number(style.fontWeight) >= 700);
+    if (ratio < (large ? 3 : 4.5))
+      found.push(`${ratio.toFixed(2)}: ${walker.currentNode.data.trim().slice(0, 40)} in <${element.localName} ` +
+        `class="${element.getAttribute("class") ?? ""}">`);
+  }
+  return [...new Set(found)];
+}"""
+
+
+def low_contrasts(page) -> list[str]:
+    """The visible texts whose contrast with what is behind them is less than 4.5 (3 for large text), as WCAG 2.1 AA.
+
+    Text of an SVG is compared with the background of the HTML around it: not for labels within colored cells.
+    """
+    return page.evaluate(_CONTRASTS)
+
+
+def too_wide(page) -> int:
+    """By how many pixels the page is wider than its window; 0 if it does not scroll sideways."""
+    return page.evaluate("document.documentElement.scrollWidth - document.documentElement.clientWidth")
+
+
+def accessibility_problems(page, keyboard: bool = True) -> list[str]:
+    """Everything above, for one view in the colors and the width that it has; `keyboard_problems` take the longest."""
+    wide = too_wide(page)
+    return [
+        *(f"no name: {each}" for each in without_name(page)),
+        *(f"low contrast {each}" for each in low_contrasts(page)),
+        *([f"the page is {wide} pixels too wide"] if wide else []),
+        *(keyboard_problems(page) if keyboard else []),
+    ]

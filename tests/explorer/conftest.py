@@ -1,0 +1,115 @@
+"""A small model with what the explorer shows of it, the server, and Chromium.
+
+The words are the demo's vocabulary; every variable is random. The browser tests need Chromium and Playwright, and are
+skipped where they are not installed, except where BERT_TF2_TEST_BROWSER=1 asks for them, as `.ci/run` does.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import threading
+
+import numpy as np
+import pytest
+from browser_pages import Browser
+from explorer_model import MOVED, MOVED_WORD, SIZES, VOCAB_FILE
+from small_models import randomize, small_config
+
+from bert_tf2 import checkpoint, heads
+from bert_tf2.explorer import server
+from bert_tf2.explorer.opened import Explorer
+from bert_tf2.explorer.options import ExplorerOptions
+from bert_tf2.training import monitor
+
+
+@pytest.fixture(scope="session")
+def weights(tmp_path_factory) -> str:
+    """The folder of a PretrainingModel with bert_config.json and vocab.txt."""
+    folder = tmp_path_factory.mktemp("explorer") / "pretrained"
+    model = heads.PretrainingModel(small_config(**SIZES))
+    randomize(model, seed=3)
+    return _save(folder, model)
+
+
+@pytest.fixture(scope="session")
+def tuned(tmp_path_factory, weights) -> str:
+    """The folder of a classifier that began as `weights`: every variable moved a little, MOVED and MOVED_WORD more."""
+    model = heads.ClassifierModel(small_config(**SIZES), 2)
+    randomize(model, seed=4)
+    checkpoint.initialize(model, weights)
+    random = np.random.default_rng(5)
+    for name, variable in checkpoint.tf1_variables(model).items():
+        change = random.normal(0.0, 0.1 if name == MOVED else 0.002, variable.shape)
+        if name == "bert/embeddings/word_embeddings":
+            change[VOCAB_FILE.read_text().splitlines().index(MOVED_WORD)] += 0.5
+        variable.assign_add(change.astype(np.float32))
+    return _save(tmp_path_factory.mktemp("explorer") / "tuned", model)
+
+
+def _save(folder, model) -> str:
+    folder.mkdir()
+    checkpoint.save(str(folder / "model.ckpt-7"), checkpoint.tf1_variables(model), 7)
+    (folder / "bert_config.json").write_text(model.config.to_json_string())
+    shutil.copy(VOCAB_FILE, folder / "vocab.txt")
+    return str(folder)
+
+
+@pytest.fixture(scope="session")
+def trainings(tmp_path_factory) -> list[str]:
+    """Two output_dirs with curves; only the first one has an evaluation, the second one a loss that was not finite."""
+    folders = [tmp_path_factory.mktemp("trainings") / name for name in ("first_run", "second_run")]
+    for number, folder in enumerate(folders):
+        for step in range(0, 200, 20):
+            loss = float("nan") if number and step == 100 else 7.0 * 0.99**step + number
+            values = {"loss": loss, "learning_rate": 1e-4 * (1 - step / 200), "gradient_norm": 2.0 - number}
+            monitor.write_scalars(str(folder), step, {**values, "examples/sec": 100.0 + 50 * number})
+    monitor.write_scalars(str(folders[0] / "eval"), 180, {"masked_lm_accuracy": 0.25, "loss": 2.5})
+    return [str(folder) for folder in folders]
+
+
+@pytest.fixture(scope="session")
+def explorer(weights, tuned, trainings) -> Explorer:
+    return Explorer(ExplorerOptions(model=weights, compare_with=tuned, training_dir=trainings))
+
+
+@pytest.fixture(scope="session")
+def address(explorer):
+    """http://127.0.0.1:PORT of a server with this model."""
+    with server.listen(0) as listening:
+        served = server.serve(explorer, listening)
+        thread = threading.Thread(target=served.serve_forever, daemon=True)
+        thread.start()
+        yield f"http://{server.HOST}:{listening.getsockname()[1]}"
+        served.shutdown()
+        thread.join()
+
+
+@pytest.fixture(scope="session")
+def browser():
+    """Chromium, started once."""
+    missing = Browser.missing()
+    if missing and os.environ.get("BERT_TF2_TEST_BROWSER") == "1":
+        pytest.fail(f"BERT_TF2_TEST_BROWSER=1 asks for the browser tests, but {missing}")
+    if missing:
+        pytest.skip(missing)
+    with Browser() as started:
+        yield started
+
+
+@pytest.fixture
+def open_page(browser, address):
+    """open_page("#/model", width=390, color_scheme="dark") -> a Playwright page, once its view is drawn.
+
+    The test fails if a page logs an error, or asks anything but the server for anything.
+    """
+    pages = browser.pages(address)
+    yield pages.open
+    pages.close()
+    assert not pages.problems
+
+
+@pytest.fixture
+def page(open_page):
+    """The first view, on a desktop."""
+    return open_page()

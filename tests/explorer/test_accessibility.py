@@ -1,0 +1,59 @@
+"""Every view in both colors and on a phone: names, keyboard, contrast, width; and a picture of each for a person."""
+
+from __future__ import annotations
+
+import pytest
+from browser_pages import DESKTOP, PHONE, SCREENSHOTS, accessibility_problems, screenshot
+
+VIEWS = {
+    "sentence": "#sentence",
+    "positions": "#positions",
+    "model": "#model?variable=bert%2Fpooler%2Fdense%2Fkernel",
+    "training": "#training?smooth=0.5",
+}
+LOOKS = {
+    "light": ("light", DESKTOP),
+    "dark": ("dark", DESKTOP),
+    "phone": ("light", PHONE),
+    "phone-dark": ("dark", PHONE),
+}
+
+
+@pytest.mark.parametrize("look", LOOKS)
+@pytest.mark.parametrize("view", VIEWS)
+def test_everyone_can_read_and_use_a_view(open_page, view, look):
+    color_scheme, width = LOOKS[look]
+    page = open_page(VIEWS[view], width=width, color_scheme=color_scheme)
+    if look != "phone-dark":
+        path = screenshot(page, f"{view}-{look}")
+        print(f"a picture of {view} is in {path.relative_to(SCREENSHOTS.parent)}")
+    assert accessibility_problems(page, keyboard=look == "light") == []
+
+
+def test_the_checks_find_what_is_wrong(page):
+    page.evaluate(
+        """() => {
+          const add = (html) => document.querySelector("main").insertAdjacentHTML("beforeend", html);
+          add("<button></button>");
+          add("<p class='pale'>pale words</p>");
+          add("<a href='#x' class='hidden-focus'>a link</a>");
+          document.querySelector(".pale").style.color = "#999";
+          document.querySelector(".hidden-focus").style.outline = "none";
+          add("<div class='wide'>wide</div>");
+          document.querySelector(".wide").style.width = "3000px";
+        }"""
+    )
+    found = "\n".join(accessibility_problems(page))
+    for expected in ("no name: button", "pale words", "pixels too wide", "the focus cannot be seen: <a href"):
+        assert expected in found
+
+
+def test_pages_that_fail_are_noticed(browser, address):
+    pages = browser.pages(address)
+    page = pages.open()
+    page.evaluate("console.error('a mistake'); setTimeout(() => { throw new Error('another') })")
+    page.evaluate("fetch('https://example.org/').catch(() => null)")
+    page.wait_for_timeout(50)
+    pages.close()
+    told = "\n".join(pages.problems)
+    assert "a mistake" in told and "another" in told and "https://example.org/" in told

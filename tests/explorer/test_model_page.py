@@ -1,0 +1,56 @@
+"""The page of the variables and of two checkpoints, in Chromium."""
+
+from __future__ import annotations
+
+import re
+
+from browser_pages import expect
+from explorer_model import MOVED, MOVED_WORD
+
+
+def test_the_totals_and_the_shared_table(open_page):
+    page = open_page("#model")
+    parts = page.get_by_role("table", name="Parameters by part")
+    assert re.search(r"embeddings\s+15,040", parts.inner_text())  # (888 + 2 + 48 + 2) * 16
+    assert "888 x 16 = 14,208 parameters" in page.locator("main").inner_text()
+    copies = page.get_by_role("region", name="Names of Hugging Face that are one array")
+    assert "cls.predictions.decoder.weight" in copies.inner_text()
+
+
+def test_the_farthest_moved_are_first(open_page):
+    page = open_page("#model")
+    rows = page.get_by_role("region", name="Distance of every variable").get_by_role("row")
+    assert MOVED in rows.nth(1).inner_text()
+    words = page.get_by_role("table", name="Distance of the words that moved farthest").get_by_role("row")
+    assert MOVED_WORD in words.nth(0).inner_text()
+    assert "The embeddings moved as well" in page.locator("main").inner_text()
+
+
+def test_finding_sorting_and_choosing_a_variable(open_page):
+    page = open_page("#model")
+    page.get_by_label("Find").fill("attention.self.query")  # the name in Hugging Face
+    table = page.get_by_role("region", name="Variables", exact=True)
+    expect(table.get_by_role("row")).to_have_count(1 + 4)
+    expect(page.get_by_role("status").first).to_contain_text("4 of 46 variables")
+    page.get_by_label("Part").select_option("block 1")
+    page.get_by_label("Sort by").select_option("parameters")
+    assert "query/kernel" in table.get_by_role("row").nth(1).inner_text() and table.get_by_role("row").count() == 3
+    table.get_by_role("button", name="bert/encoder/layer_1/attention/self/query/bias", exact=True).press("Enter")
+    picture = page.get_by_role("img", name="Histogram of bert/encoder/layer_1/attention/self/query/bias")
+    expect(picture).to_be_visible()
+    details = page.locator(".detail").inner_text()
+    assert "model.bert.blocks[1].attention.query.bias" in details and "transformer/layer_1/self_attention" in details
+    assert "variable=" in page.url
+    page.reload()
+    page.wait_for_selector(".detail")
+    page.get_by_role("button", name="Close").first.click()
+    expect(page.locator(".detail")).to_have_count(0)
+
+
+def test_the_code_of_a_variable_is_shown_beside_it(open_page):
+    page = open_page("#model?find=word_embeddings")
+    page.get_by_role("button", name="Code: where bert/embeddings/word_embeddings is used").click()
+    page.wait_for_selector("#code-panel:not([hidden])")
+    assert "modeling.py, line" in page.locator("#code-panel").inner_text()
+    page.keyboard.press("Escape")
+    expect(page.locator("#code-panel")).to_be_hidden()

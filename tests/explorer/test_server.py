@@ -1,0 +1,213 @@
+"""The server: what it answers, to whom, and how it says no."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import pathlib
+import re
+import signal
+import socket
+import subprocess
+import sys
+import urllib.parse
+
+import numpy as np
+import pytest
+from command_lines import ROOT
+from werkzeug.test import Client
+
+from bert_tf2.explorer import server, trace
+from bert_tf2.explorer.arrays import pack, unpack
+from bert_tf2.support.errors import UserError
+
+TEXT = {"text": "Paris is the [MASK] of France.", "text_b": "It rains"}
+
+
+@pytest.fixture
+def ask(address):
+    """ask("GET", "/path", body, headers) -> (status, headers, bytes)."""
+    place = urllib.parse.urlsplit(address)
+
+    def asked(method: str, path: str, body: bytes | None = None, **headers: str):
+        connection = http.client.HTTPConnection(place.hostname, place.port, timeout=60)
+        connection.request(method, path, body, {name.replace("_", "-"): value for name, value in headers.items()})
+        response = connection.getresponse()
+        content = response.read()
+        connection.close()
+        return response.status, response.headers, content
+
+    return asked
+
+
+@pytest.fixture
+def post(ask):
+    """post("/api/x", name=value) -> (status, answer)."""
+
+    def posted(path: str, **arguments):
+        status, _, content = ask("POST", path, json.dumps(arguments).encode(), Content_Type="application/json")
+        return status, json.loads(content)
+
+    return posted
+
+
+def test_the_files_of_the_page(ask):
+    for path in server.PAGE.iterdir():
+        status, headers, content = ask("GET", f"/{path.name}")
+        assert (status, content) == (200, path.read_bytes())
+        assert headers["Content-Type"].endswith("; charset=utf-8") and headers["Cache-Control"] == "no-store"
+        assert headers["Content-Security-Policy"].startswith("default-src 'self';")
+    assert ask("GET", "/")[2] == (server.PAGE / "index.html").read_bytes()
+    assert ask("GET", "/app.js")[1]["Content-Type"].startswith("text/javascript")
+
+
+@pytest.mark.parametrize("path", ["/none.js", "/../server.py", "/%2e%2e/server.py", "/page/app.js", "/..%5cserver.py"])
+def test_nothing_else_is_a_file(ask, path):
+    status, _, content = ask("GET", path)
+    assert status == 404 and "there is no file" in json.loads(content)["error"]
+
+
+def test_the_page_names_no_other_place():
+    """No address at all but the names of XML, and nothing that the policy of the page would block."""
+    for path in server.PAGE.iterdir():
+        text = path.read_text()
+        assert not re.findall(r"(?:https?:)?//[a-z0-9]+\.[a-z]", text.replace("http://www.w3.org/2000/svg", "")), path
+        assert not re.search(r"innerHTML|\beval\(|[\"']style[\"'],|<[^>]+ (style|on[a-z]+)=", text), path
+    assert "<script>" not in (server.PAGE / "index.html").read_text()
+
+
+@pytest.mark.parametrize("host", ["evil.example", "evil.example:80", "127.0.0.1:1", "localhost", ""])
+def test_another_name_is_refused(ask, host):
+    for path in ("/", "/api/model"):
+        status, _, content = ask("GET", path, Host=host)
+        assert status == 403 and b"answers only to 127.0.0.1:" in content
+
+
+@pytest.mark.parametrize(
+    ("method", "headers", "body", "expected"),
+    [
+        ("POST", {}, b"{}", 415),
+        ("POST", {"Content_Type": "text/plain"}, b"{}", 415),
+        ("POST", {"Content_Type": "application/x-www-form-urlencoded"}, b"a=b", 415),
+        ("POST", {"Content_Type": "application/json"}, b"{", 400),
+        ("POST", {"Content_Type": "application/json"}, b"[" * 100_000, 400),
+        ("POST", {"Content_Type": "application/json"}, b"[1]", 400),
+        ("POST", {"Content_Type": "application/json"}, b" " * (1 << 20) + b"{}", 413),
+        ("PUT", {"Content_Type": "application/json"}, b"{}", 405),
+    ],
+)
+def test_what_is_no_request(ask, method, headers, body, expected):
+    status, _, content = ask(method, "/api/model", body, **headers)
+    assert status == expected and json.loads(content)["error"]
+
+
+def test_the_model(post, ask, explorer):
+    status, model = post("/api/model")
+    assert status == 200 and model["config"]["vocab_size"] == 888 and model["heads"] == ["masked_lm", "next_sentence"]
+    assert model["max_seq_length"] == 48 and model["path"] == explorer.bert.path
+    assert json.loads(ask("GET", "/api/model")[2]) == model
+    assert post("/api/nothing") == (404, {"error": "there is no /api/nothing"})
+
+
+def test_a_sentence(post):
+    status, answer = post("/api/sentence", **TEXT, padding=2)
+    assert (
+        status == 200 and answer["masks"] == [4] and answer["tokens"][:5] == ["[CLS]", "paris", "is", "the", "[MASK]"]
+    )
+    assert {len(answer[name]) for name in ("tokens", "input_ids", "segment_ids", "input_mask")} == {
+        len(answer["tokens"])
+    }
+    assert answer["words"] == [["paris", "is", "the", "[MASK]", "of", "france", "."], ["it", "rains"]]
+
+
+def test_the_steps_of_a_sentence(post, explorer):
+    """Their shapes; tests/explorer/test_trace.py has the numbers."""
+    count = len(post("/api/sentence", **TEXT)[1]["tokens"])
+    vectors = post("/api/embeddings", **TEXT, token=4)[1]["vectors"]
+    assert {name: unpack(vector).shape for name, vector in vectors.items()} == dict.fromkeys(
+        trace.EmbeddingSteps._fields, (16,)
+    )
+    attention = post("/api/attention", **TEXT, layer=1, head=1)[1]
+    assert unpack(attention["query"]).shape == (count, 8) and len(attention["heads"]) == 2
+    assert unpack(attention["probabilities"]).sum(axis=1) == pytest.approx([1.0] * count, abs=1e-5)
+    block = post("/api/block", **TEXT, layer=0, token=4)[1]
+    assert unpack(block["activated"]).shape == (32,) and unpack(block["context"]).shape == (16,)
+    entering = post("/api/block", **TEXT, layer=1, token=4)[1]["states"]
+    assert entering == block["output_norm"]
+
+
+def test_the_words_are_those_of_predict_masked(post, explorer):
+    found = post("/api/words", **{**TEXT, "text_b": ""}, token=4)[1]["words"]
+    (mask,) = explorer.bert.fill_mask(TEXT["text"], top_k=10).masks
+    assert [word["token"] for word in found] == [prediction.token for prediction in mask.predictions]
+    for word, prediction in zip(found, mask.predictions, strict=True):
+        assert word["probability"] == pytest.approx(prediction.probability, rel=1e-4)
+        assert len(word["neighbours"]) == 5 and unpack(word["row"]).shape == (16,)
+
+
+def test_the_other_heads(post):
+    (output,) = post("/api/outputs", **TEXT)[1]["outputs"]
+    assert output["title"] == "Next sentence" and unpack(output["values"]).sum() == pytest.approx(1)
+
+
+@pytest.mark.parametrize(
+    ("path", "arguments", "problem"),
+    [
+        ("/api/sentence", {"text": 5}, "text must be a text, not 5"),
+        ("/api/sentence", {"text": "a " * 100}, "the sentence: has "),
+        ("/api/sentence", {"text": "a [mask]"}, "in capitals"),
+        ("/api/sentence", {"text": "a", "padding": 9}, "padding must be a whole number from 0 to 8"),
+        ("/api/embeddings", {"text": "the"}, "token must be a whole number from 0 to 2, not None"),
+        ("/api/attention", {"text": "the", "layer": 2, "head": 0}, "layer must be a whole number from 0 to 1, not 2"),
+        ("/api/attention", {"text": "the", "layer": 0, "head": True}, "head must be"),
+        ("/api/block", {"text": "the", "layer": 0, "token": 1.5}, "token must be"),
+        ("/api/words", {"text": "the", "token": -1}, "token must be"),
+        ("/api/source", {"key": "x"}, "there is no code for 'x'"),
+    ],
+)
+def test_mistakes_are_told_in_a_sentence(post, path, arguments, problem):
+    status, answer = post(path, **arguments)
+    assert status == 400 and problem in answer["error"] and "\n" not in answer["error"]
+
+
+def test_a_fault_is_one_sentence_and_a_log_line(explorer, monkeypatch, log_lines):
+    def fail(arguments):
+        raise ZeroDivisionError("inside")
+
+    monkeypatch.setattr(server, "VIEWS", [lambda explorer: {"/api/fault": fail}])
+    application = server.Application(explorer, 8600)
+    response = Client(application).get("/api/fault", headers={"Host": "127.0.0.1:8600"})
+    assert response.status_code == 500
+    assert response.json["error"] == "a fault of this program: ZeroDivisionError; its log has the details"
+    assert any("/api/fault failed" in line for line in log_lines)
+
+
+def test_a_port_that_is_taken():
+    with socket.socket() as other:
+        other.bind((server.HOST, 0))
+        other.listen()
+        port = other.getsockname()[1]
+        with pytest.raises(UserError, match=rf"--port={port}: .*; give another one, or --port=0"):
+            server.listen(port)
+
+
+def test_arrays_keep_every_bit():
+    values = np.array([[1 / 3, -0.0], [np.float32(1e-40), 3e38]], np.float32)
+    packed = json.loads(json.dumps(pack(values)))
+    assert packed["shape"] == [2, 2]
+    assert unpack(packed).tobytes() == values.tobytes()
+
+
+@pytest.mark.slow
+def test_the_script_ends_with_one_line(weights, tmp_path):
+    command = [sys.executable, str(ROOT / "explore.py"), f"--model={weights}", "--port=0", "--verbosity=-1"]
+    process = subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    line = process.stdout.readline()
+    port = int(re.fullmatch(r"Open http://127\.0\.0\.1:(\d+) in a browser; Ctrl-C ends\.\n", line)[1])
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=30)
+    connection.request("GET", "/api/model")
+    assert connection.getresponse().status == 200
+    process.send_signal(signal.SIGINT)
+    out, err = process.communicate(timeout=30)
+    assert (process.returncode, out) == (0, "Ended.\n")
+    assert "Traceback" not in err and not [*pathlib.Path(tmp_path).iterdir()]
