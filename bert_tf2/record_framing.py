@@ -70,7 +70,7 @@ class Block:
             yield from part.parts(most_bytes)
 
 
-def read_blocks(path: str, block_bytes: int = _BLOCK_BYTES) -> Iterator[Block]:
+def read_blocks(path: str, block_bytes: int = _BLOCK_BYTES, growing: bool = False) -> Iterator[Block]:
     """Yields the records of a TFRecord file in blocks.
 
     All records before a damaged one are yielded before the error is raised.
@@ -78,6 +78,7 @@ def read_blocks(path: str, block_bytes: int = _BLOCK_BYTES) -> Iterator[Block]:
     Args:
       path: the file, local or remote; compressed by gzip if its name ends in .gz.
       block_bytes: how much to read at a time. A longer record makes its block as large as necessary.
+      growing: whether another process may still be writing the file: an incomplete last record is then no damage.
 
     Raises:
       UserError: the file is missing or cannot be read, is of another kind, or is damaged; the message has the number of
@@ -96,7 +97,7 @@ def read_blocks(path: str, block_bytes: int = _BLOCK_BYTES) -> Iterator[Block]:
                 raise _damaged(path, number, problem)
             rest = data[place:]
             wanted = max(block_bytes, len(rest))  # doubles for a record that is longer than a block
-    if rest:
+    if rest and not growing:
         raise _damaged(path, number, _incomplete(rest))
 
 
