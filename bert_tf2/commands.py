@@ -54,6 +54,9 @@ COMMANDS = {
     "convert_checkpoint": Command(
         "weights.options:ConversionOptions", "weights.convert:run", tensorflow=False, prints=True
     ),
+    "plot_training": Command(
+        "training.options:PlotTrainingOptions", "training.plots:run", tensorflow=False, prints=True
+    ),
     "export_saved_model": Command("export.options:ExportOptions", "export.run:run", prints=True),
 }
 
