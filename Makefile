@@ -64,7 +64,7 @@ $(VENV)/beam-installed: $(VENV)/tests-installed
 
 # Against PyTorch and transformers, which are large, and with the trained weights of a small encoder.
 interop: $(VENV)/interop-installed
-	$(BIN)/python -m pytest tests/test_interop.py
+	$(BIN)/python -m pytest tests/test_interop.py tests/test_examples.py::test_compare_with_transformers
 
 $(VENV)/interop-installed: $(VENV)/tests-installed
 	$(BIN)/python -m pip install --quiet --editable '.[test,interop]'

@@ -51,14 +51,15 @@ setuptools.setup(
     extras_require={
         "test": [
             *("pytest", "pytest-xdist", "ruff", "grpcio", "tensorflow-serving-api", "pyyaml", "safetensors"),
-            *("sentencex>=1.0.32", "hypothesis"),
+            *("sentencex>=1.0.32", "hypothesis", "matplotlib"),
             "playwright",  # drives the explorer in the system's Chromium
         ],
         "sentences": ["sentencex>=1.0.32"],  # create_pretraining_data.py --input_format=text and jsonl
         # create_pretraining_data.py --runner; with [gcp], [aws] or [azure] behind it for files there.
         "beam": ["apache-beam>=2.70"],
         "gpu": ["tensorflow[and-cuda]>=2.20,<2.22"],  # TensorFlow with NVIDIA's libraries; never tried here
-        "plot": ["matplotlib"],  # inspect_records.py --plot
+        "plot": ["matplotlib"],  # plot_training.py, --plot of two scripts, confusion_matrix.png
+        "notebooks": ["matplotlib", "notebook"],  # examples/*.ipynb
         # For the comparisons in tests/test_interop.py; the CPU build of torch is enough.
         "interop": ["torch==2.13.0", "transformers"],
         # For the comparison in benchmarks/serving.py, and benchmarks/table.py --plot.

@@ -1,5 +1,7 @@
 """The scripts, as functions of the installed package: `bert_tf2 run_pretraining --do_train ...` runs one of them.
 
+From Python, `call` does.
+
 A script in a checkout is two lines that call `run` with its name. Its options class defines its settings and its help
 text.
 """
@@ -14,6 +16,7 @@ import sys
 from typing import Any, NamedTuple
 
 from bert_tf2.support import process
+from bert_tf2.support.quiet import load_tensorflow
 
 
 class Command(NamedTuple):
@@ -55,6 +58,9 @@ COMMANDS = {
         "weights.options:ConversionOptions", "weights.convert:run", tensorflow=False, prints=True
     ),
     "explore": Command("explorer.options:ExplorerOptions", "explorer.server:run"),
+    "plot_training": Command(
+        "training.options:PlotTrainingOptions", "training.plots:run", tensorflow=False, prints=True
+    ),
     "export_saved_model": Command("export.options:ExportOptions", "export.run:run", prints=True),
 }
 
@@ -66,15 +72,37 @@ def run(name: str) -> None:
 
     command = COMMANDS[name]
 
-    def call(options: Any) -> None:
-        if command.tensorflow:
-            flags.load_tensorflow()
-        more = {"export": find("export.run:export_model")} if command.exports else {}
-        result = find(command.run)(options, **more)
+    def main(options: Any) -> None:
+        result = _run(command, options)
         if command.prints:
             print(result if isinstance(result, str) else "\n".join(result))
 
-    flags.run(find(command.options), call)
+    flags.run(find(command.options), main)
+
+
+def call(name: str, **settings: Any) -> Any:
+    """Runs a script from Python: `call("run_classifier", task_name="MRPC", do_train=True, ...)["accuracy"]`.
+
+    Args:
+      name: a key of COMMANDS.
+      settings: the script's settings, with the names and defaults of its flags.
+
+    Returns:
+      What the script's function returns: the scores of an evaluation, the lines of a report, the path of an export.
+
+    Raises:
+      UserError: a setting is wrong (settings.WrongSetting), or what the script would report as an error.
+      TypeError: the script has no such setting.
+    """
+    command = COMMANDS[name]
+    return _run(command, find(command.options)(**settings))
+
+
+def _run(command: Command, options: Any) -> Any:
+    if command.tensorflow:
+        load_tensorflow()
+    more = {"export": find("export.run:export_model")} if command.exports else {}
+    return find(command.run)(options, **more)
 
 
 def find(path: str) -> Any:

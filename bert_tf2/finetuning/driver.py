@@ -143,6 +143,10 @@ class Task(abc.ABC):
     def write(self, part: str, answers: Any) -> Sequence[str]:
         """Writes the answers of a part into output_dir; returns the names of the files."""
 
+    def draw(self, part: str, metrics: Mapping[str, Any]) -> Sequence[str]:
+        """Draws the scores of a part into output_dir; returns the names of the files."""
+        return ()
+
     def export_settings(self) -> dict[str, Any]:
         """Fields of export.options.ExportOptions that the task adds."""
         return {"labels": self.label_map}
@@ -267,6 +271,8 @@ class _Call:
             written.append("eval_results.txt")
         files.write_json(self._tuner.output_file("eval_metrics.json"), metrics)
         written.append("eval_metrics.json")
+        for part, found in scores.items():
+            written += self._task.draw(part, found.metrics)
         for found in scores.values():
             if found.screen:
                 logging.info("%s", found.screen)

@@ -16,9 +16,12 @@ from absl import logging
 
 from bert_tf2 import checkpoint, modeling, tokenization
 from bert_tf2.config import BertConfig
+from bert_tf2.finetuning import vector_plots
+from bert_tf2.finetuning.classification.examples import read_rows
 from bert_tf2.finetuning.classification.features import join_texts
+from bert_tf2.finetuning.classification.tasks import TsvLayout
 from bert_tf2.finetuning.options import FeatureOptions
-from bert_tf2.support import console, files, progress
+from bert_tf2.support import console, files, plots, progress
 from bert_tf2.support.decimals import json_lists
 from bert_tf2.support.errors import UserError
 from bert_tf2.training import forward
@@ -63,8 +66,11 @@ def run(options: FeatureOptions) -> int:
     """Writes one JSON line (or one vector) for each line of the input; returns their number.
 
     Raises:
-      UserError: files are missing or inconsistent, or the model does not have one of the layers.
+      UserError: files are missing or inconsistent, the model does not have one of the layers, matplotlib is missing, or
+        there are too few lines for --plot.
     """
+    if options.plot:
+        plots.require("--plot")
     config = BertConfig.from_json_file(options.bert_config_file)
     layers = parse_layers(options.layers, config.num_hidden_layers)
     config.check_sequence_length(options.max_seq_length)
@@ -75,7 +81,7 @@ def run(options: FeatureOptions) -> int:
         checkpoint.open_weights(options.init_checkpoint),
         options.init_checkpoint,
     )
-    examples = _lines(options.input_file)
+    examples = (example for example, _ in _read(options))
     first = next(examples, None)
     if first is None:
         raise UserError(f"{options.input_file}: the file is empty; a line of text for each example is needed")
@@ -84,18 +90,50 @@ def run(options: FeatureOptions) -> int:
     logging.info(checkpoint.initialize(model, options.init_checkpoint))
     examples = _checked(itertools.chain([first], examples), options.input_file, config)
     features = (convert_example(example, options.max_seq_length, tokenizer) for example in examples)
-    features = progress.track(_logged(features), "Extracting", files.count_lines(options.input_file), "lines")
+    lines = files.count_lines(options.input_file)
+    lines = lines - 1 if lines and options.text_a_column and options.header else lines
+    features = progress.track(_logged(features), "Extracting", lines, "lines")
     pad_to = options.max_seq_length if options.on_tpu else None
     states = extract(model, features, layers, options.batch_size, pad_to)
-    count = _write(options, layers, states)
-    console.summary([f"{options.output_file} ({count:,} lines)"])
+    sample = vector_plots.Sample() if options.plot else None
+    count = _write(options, layers, states, sample)
+    if sample:
+        texts, labels = zip(*((_as_text(example), label) for example, label in _read(options)), strict=True)
+        title = f"{options.pooling} of the tokens, layers {options.layers}"
+        vector_plots.draw_vectors(options.plot, sample, labels if options.label_column else None, texts, title)
+    console.summary([f"{options.output_file} ({count:,} lines)", *([options.plot] if options.plot else [])])
     return count
 
 
-def _write(options: FeatureOptions, layers: Sequence[int], states: Iterable[tuple[InputFeatures, np.ndarray]]) -> int:
+def _read(options: FeatureOptions) -> Iterator[tuple[InputExample, str]]:
+    """Yields the examples of a text or a table, each with its label, "" if there is none.
+
+    Raises:
+      UserError: the file is missing, is not UTF-8, or is no table with these columns.
+    """
+    if not options.text_a_column:
+        yield from ((example, "") for example in _lines(options.input_file))
+        return
+    columns = TsvLayout(options.text_a_column, options.text_b_column, options.label_column, header=options.header)
+    rows = read_rows(options.input_file, columns.task().train)
+    for number, (_, cells) in enumerate(rows):
+        yield InputExample(number, cells["text_a"], cells.get("text_b")), cells.get("label", "")
+
+
+def _as_text(example: InputExample) -> str:
+    return example.text_a if example.text_b is None else f"{example.text_a} ||| {example.text_b}"
+
+
+def _write(
+    options: FeatureOptions,
+    layers: Sequence[int],
+    states: Iterable[tuple[InputFeatures, np.ndarray]],
+    sample: vector_plots.Sample | None,
+) -> int:
     if options.pooling == "none":
         return _write_lines(options.output_file, (token_line(f, layers, values) for f, values in states))
     vectors = (pool(values, options.pooling) for _, values in states)
+    vectors = sample.through(vectors) if sample else vectors
     if options.output_file.endswith(".npy"):
         return _write_array(options.output_file, vectors)
     lines = (

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from bert_tf2.support import plots
 from bert_tf2.support.settings import (
     DATA,
     DEVICES,
     EVALUATION,
     FEATURES,
+    FIGURE,
     MODEL,
     TRAINING,
     WrongSetting,
@@ -63,8 +65,19 @@ class FeatureOptions(LogOptions, VocabularyOptions, DeviceOptions, ModelOptions)
     """
 
     input_file: str = setting(
-        "Text, one example per line; ` ||| ` separates the two texts of a pair.", group=DATA, reads=True
+        "Text, one example per line; ` ||| ` separates the two texts of a pair. With text_a_column, a table of columns"
+        " separated by tabs.",
+        group=DATA,
+        reads=True,
     )
+    text_a_column: str | None = setting(
+        "Table: column of the text, by its name or its number from 1.", None, group=DATA
+    )
+    text_b_column: str | None = setting("Table: column of the second text, if there is one.", None, group=DATA)
+    label_column: str | None = setting(
+        "Table: column of the label, by which --plot colours the points.", None, group=DATA
+    )
+    header: bool = setting("Table: whether the first line is a header.", True, group=DATA)
     output_file: str = setting(
         "JSON lines; with pooling, a name that ends in .npy writes an array.", group=DATA, writes_file=True
     )
@@ -77,9 +90,22 @@ class FeatureOptions(LogOptions, VocabularyOptions, DeviceOptions, ModelOptions)
         group=FEATURES,
         choices=("none", "cls", "mean", "max"),
     )
+    plot: str | None = setting(
+        "A file to draw the vectors into, .png, .svg or .pdf, along their two principal components; needs --pooling and"
+        " matplotlib (the extra `plot`).",
+        None,
+        group=FIGURE,
+        writes_file=True,
+    )
     batch_size: int = setting("Lines per batch.", 32, group=DEVICES, low=1, memory=())
     use_one_hot_embeddings: bool = setting("Accepted and ignored.", False, group=DEVICES)
 
+    needs = (("text_b_column", "text_a_column"), ("label_column", "text_a_column"), ("label_column", "plot"))
+
     def check(self) -> None:
+        if self.plot:
+            plots.check_name("--plot", self.plot)
+            if self.pooling == "none":
+                raise WrongSetting(f"--plot={self.plot}: a point is a vector of a line, which needs --pooling")
         if self.output_file.endswith(".npy") and self.pooling == "none":
             raise WrongSetting(f"--output_file={self.output_file}: .npy holds a vector a line, which needs --pooling")

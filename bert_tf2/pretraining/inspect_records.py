@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 from collections.abc import Sequence
 
 from bert_tf2 import tokenization
@@ -10,20 +9,20 @@ from bert_tf2.pretraining import record_report
 from bert_tf2.pretraining.options import InspectRecordsOptions
 from bert_tf2.pretraining.record_checks import Batch, read_all
 from bert_tf2.pretraining.record_statistics import Statistics
-from bert_tf2.support import files, progress
+from bert_tf2.support import files, plots, progress
 from bert_tf2.support.errors import UserError
 from bert_tf2.vocabulary_checks import check_special_tokens
 
 
 def run(options: InspectRecordsOptions) -> list[str]:
-    """Checks every record of the files, and returns a report; writes the PNG of --plot, if given.
+    """Checks every record of the files, and returns a report; draws the histograms, if --plot is given.
 
     Raises:
       UserError: a file is missing or of another kind, a record is damaged or invalid (the first one is named), there
         are no records, the vocabulary cannot be read or is none, or matplotlib is missing.
     """
-    if options.plot and not importlib.util.find_spec("matplotlib"):
-        raise UserError("--plot needs matplotlib, which is not installed: pip install matplotlib")
+    if options.plot:
+        plots.require("--plot")
     paths = files.match_files(options.input_file)
     words = None
     if options.vocab_file:
@@ -81,17 +80,13 @@ def _examples(batch: Batch, count: int, words: Sequence[str] | None) -> list[str
 
 
 def _plot(statistics: Statistics, path: str) -> None:
-    """Writes the histograms to a PNG."""
-    from matplotlib.figure import Figure  # an extra; without pyplot, which would look for a screen
-
+    """Draws the histograms."""
     histograms = record_report.histograms(statistics)
-    figure = Figure(figsize=(8, 3 * len(histograms)), layout="constrained")
-    axes = figure.subplots(len(histograms), squeeze=False)[:, 0]
-    for axis, histogram in zip(axes, histograms, strict=True):
-        places = range(len(histogram.counts))
-        axis.bar(places, histogram.counts)
-        axis.set_xticks(places, histogram.names, rotation=45 if len(histogram.names) > 12 else 0)
-        axis.set_xlabel(histogram.title)
-        axis.set_ylabel("records" if histogram.of_records else "tokens")
-    with files.complete_or_absent(path) as (beside,), files.open_binary(beside, "wb") as stream:
-        figure.savefig(stream, format="png", dpi=120)
+    with plots.drawing(path, 8, 3 * len(histograms)) as figure:
+        axes = figure.subplots(len(histograms), squeeze=False)[:, 0]
+        for axis, histogram in zip(axes, histograms, strict=True):
+            places = range(len(histogram.counts))
+            axis.bar(places, histogram.counts)
+            axis.set_xticks(places, histogram.names, rotation=45 if len(histogram.names) > 12 else 0)
+            axis.set_xlabel(histogram.title)
+            axis.set_ylabel("records" if histogram.of_records else "tokens")

@@ -6,6 +6,7 @@ import os
 import re
 from collections.abc import Sequence
 
+from bert_tf2.support import plots
 from bert_tf2.support.settings import (
     ANSWERS,
     DATA,
@@ -318,12 +319,12 @@ class InspectRecordsOptions(Options):
     show: int = setting("Number of examples to show as text, the first ones.", 0, group=ANSWERS, low=0)
     top_k: int = setting("Number of most frequent masked words to show.", 10, group=ANSWERS, low=0)
     plot: str | None = setting(
-        "A PNG file to write with the histograms; needs matplotlib (the extra `plot`).",
+        "A file to draw the histograms into, .png, .svg or .pdf; needs matplotlib (the extra `plot`).",
         None,
         group=ANSWERS,
         writes_file=True,
     )
 
     def check(self) -> None:
-        if self.plot and not self.plot.lower().endswith(".png"):
-            raise WrongSetting(f"--plot={self.plot}: a PNG is written; give a name that ends in .png")
+        if self.plot:
+            plots.check_name("--plot", self.plot)

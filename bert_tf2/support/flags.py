@@ -77,10 +77,15 @@ class _Script:
             sys.exit(0)
         try:
             argv, passed_on = self._split(argv)
+            if self._class.words is not None:
+                FLAGS.set_gnu_getopt()  # flags may also stand behind the words
             rest = FLAGS(list(argv))
-            if len(rest) > 1:
+            if len(rest) > 1 and self._class.words is None:
                 raise flags.Error(_stray_word(rest[1], before=argv[len(argv) - len(rest)]))
-            self._options = self._class(**{name: self._value(name) for name in self._settings}, **passed_on)
+            values = {name: self._value(name) for name in self._settings}
+            if self._class.words is not None:
+                values[self._class.words] = (*(values[self._class.words] or ()), *rest[1:])
+            self._options = self._class(**values, **passed_on)
             if getattr(self._options, "verbose_logging", False):
                 logging.set_verbosity(max(logging.DEBUG, logging.get_verbosity()))
         except flags.UnrecognizedFlagError as error:

@@ -41,10 +41,11 @@ FEATURES = "Features"
 VOCABULARY = "Vocabulary"
 DEVICES = "Devices"
 EXPORT = "Export"
+FIGURE = "Figure"
 LOG = "Log"
 GROUPS = (
     *(TO_DO, DATA, CONVERSION, MODEL, EXAMPLES, TRAINING, EVALUATION, ANSWERS, FEATURES, VOCABULARY, DEVICES, EXPORT),
-    LOG,
+    *(FIGURE, LOG),
 )
 
 _LARGEST_INTEGER = 2**31 - 1  # TensorFlow's int32
@@ -98,12 +99,14 @@ class Options:
       needs: (setting, the setting that it requires).
       not_both: pairs of settings that exclude each other.
       passes_on: the field, no setting, that gets the words after `--` on the command line; None: there may be none.
+      words: the setting, a sequence of texts, that also gets the words that are no flags; None: there may be none.
     """
 
     any_of: ClassVar[Sequence[str]] = ()
     needs: ClassVar[Sequence[tuple[str, str]]] = ()
     not_both: ClassVar[Sequence[tuple[str, str]]] = ()
     passes_on: ClassVar[str | None] = None
+    words: ClassVar[str | None] = None
 
     def __post_init__(self) -> None:
         """Raises WrongSetting for the first broken rule."""
@@ -163,7 +166,7 @@ def _without_none(annotation: Any) -> type:
 
 
 def _missing(given: Options) -> Iterator[str]:
-    missing = [f"--{name}" for name in required(type(given)) if getattr(given, name) in (None, "")]
+    missing = [f"--{name}" for name in required(type(given)) if getattr(given, name) in (None, "", ())]
     if missing:
         yield f"{' and '.join(missing)} must be given"
 

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
+from bert_tf2.support import plots
 from bert_tf2.support.settings import (
     DATA,
     DEVICES,
     EVALUATION,
     EXPORT,
+    FIGURE,
     LOG,
     MODEL,
     TO_DO,
@@ -257,6 +259,42 @@ class LogOptions(Options):
     verbose_logging: bool = setting(
         "Log several examples as the model reads them, instead of one in words.", False, group=LOG
     )
+
+
+@options
+class PlotTrainingOptions(Options):
+    """Draws the curves of one or several trainings: losses, accuracy, learning rate, gradient norm, speed.
+
+    It reads the TensorBoard events that the training scripts write into output_dir, also those of google-research/bert.
+    Folders are given as words or with the flag. The last values are printed as a table.
+
+    Example:
+      python plot_training.py demo_output other_output --output_file=comparison.png
+    """
+
+    words = "output_dir"
+
+    output_dir: Sequence[str] = setting("The output_dir of a training; may be given several times.", group=DATA)
+    output_file: str = setting("The figure to write, .png, .svg or .pdf.", "training.png", group=DATA, writes_file=True)
+    x_axis: str = setting(
+        "Draw over steps, or over examples: steps times the batch size of the last call.",
+        "steps",
+        group=FIGURE,
+        choices=("steps", "examples"),
+    )
+    smoothing: float = setting(
+        "Draw a moving average, in which each point counts this much of the next one; 0.9 is smooth.",
+        0.0,
+        group=FIGURE,
+        low=0.0,
+        high=0.999,
+    )
+    curves: str | None = setting(
+        "Only these panels, separated by commas, in this order: loss,masked_lm_accuracy.", None, group=FIGURE
+    )
+
+    def check(self) -> None:
+        plots.check_name("--output_file", self.output_file)
 
 
 @options

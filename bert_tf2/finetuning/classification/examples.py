@@ -206,7 +206,7 @@ def _read_examples(
     if table.label is None and needs_label:
         raise UserError(f"the task {task.name} has no label column, which is needed to train and evaluate")
     read_any = False
-    for index, cells in _read_rows(path, table):
+    for index, cells in read_rows(path, table):
         if cells.get("language", table.only) != table.only:
             continue
         label = cells.get("label", labels[0] if labels else "0")
@@ -246,7 +246,7 @@ def _is_number(text: str) -> bool:
         return False
 
 
-def _read_rows(path: str, table: Table) -> Iterator[tuple[int, dict[str, str]]]:
+def read_rows(path: str, table: Table) -> Iterator[tuple[int, dict[str, str]]]:
     """Yields (index of the line from 0, `text_a` etc. -> cell) for each row below the header.
 
     Cells are separated by tabs, quotation marks have no special meaning, and a byte order mark is removed. The

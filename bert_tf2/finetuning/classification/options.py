@@ -28,7 +28,14 @@ class ClassifierOptions(PredictionOptions, EvaluationOptions, FineTuneOptions):
         "cola, mnli, mrpc, xnli, sst-2, qqp, qnli, rte, wnli, sts-b, or tsv for tables of your own.", group=DATA
     )
     output_dir: str = output_folder(
-        *("*.tf_record", "eval_metrics.json", "label_map.json", "test_results*.tsv", "predictions*.tsv")
+        *(
+            "*.tf_record",
+            "eval_metrics.json",
+            "label_map.json",
+            "confusion_matrix*.png",
+            "test_results*.tsv",
+            "predictions*.tsv",
+        )
     )
     do_eval: bool = setting("Evaluate on the development table.", False, group=TO_DO)
     do_predict: bool = setting("Predict the rows of the test table.", False, group=TO_DO)

@@ -16,7 +16,9 @@ from bert_tf2.finetuning.classification import scores as metrics
 from bert_tf2.finetuning.classification.class_weights import class_weights
 from bert_tf2.finetuning.classification.features import convert_examples
 from bert_tf2.finetuning.classification.options import ClassifierOptions
+from bert_tf2.finetuning.classification.plots import draw_confusion_matrix
 from bert_tf2.finetuning.driver import Batches, Export, Scores, known_labels
+from bert_tf2.support import plots
 from bert_tf2.weights.labels import LabelMap
 
 
@@ -24,7 +26,8 @@ def run(options: ClassifierOptions, export: Export | None = None) -> dict[str, A
     """Trains, evaluates, predicts, exports; see driver.run.
 
     Writes into output_dir what the reference writes (`train.tf_record`, `eval.tf_record`, `predict.tf_record`,
-    checkpoints, `eval_results.txt`, `test_results.tsv`), and `label_map.json`, `eval_metrics.json`, `predictions.tsv`.
+    checkpoints, `eval_results.txt`, `test_results.tsv`), and `label_map.json`, `eval_metrics.json`, `predictions.tsv`;
+    where matplotlib is installed, `confusion_matrix.png`.
     """
     return driver.run(ClassifierTask(options), export)
 
@@ -112,6 +115,18 @@ class ClassifierTask(driver.Task):
         if task.multi_label:
             results |= {name: np.float32(measures[name]) for name in task.measures}
         return Scores(measures, task.main_measure, task.measures, results, metrics.screen(measures))
+
+    def draw(self, part: str, metrics: Mapping[str, Any]) -> Sequence[str]:
+        """Draws the confusion matrix if there is one and matplotlib is installed; otherwise one line in the log."""
+        further = part.partition("_")[2]
+        name = f"confusion_matrix_{further}.png" if further else "confusion_matrix.png"
+        if "confusion_matrix" not in metrics:
+            return ()
+        if not plots.is_installed():
+            logging.info("%s is not drawn, because matplotlib is not installed: pip install matplotlib", name)
+            return ()
+        draw_confusion_matrix(os.path.join(self.options.output_dir, name), **metrics["confusion_matrix"])
+        return (name,)
 
     def write(self, part: str, answers: list[Mapping[str, np.ndarray]]) -> Sequence[str]:
         """The names of the files of a further table end in its name, as in predictions_mismatched.tsv."""

@@ -1,0 +1,17 @@
+"""Fill in [MASK] with the most probable words: python examples/fill_mask.py MODEL_FOLDER ["a [MASK] sentence"]"""
+
+import sys
+
+import bert_tf2
+
+SENTENCES = [
+    "The capital of Spain is [MASK].",
+    "A spider has [MASK] legs.",
+    "In the [MASK] the sun [MASK].",
+]
+
+bert = bert_tf2.load(sys.argv[1])
+for answer in bert.fill_mask(sys.argv[2:] or SENTENCES, top_k=3):
+    print(answer.filled)
+    for mask in answer.masks:
+        print("   ", ", ".join(f"{word.token} {word.probability:.3f}" for word in mask.predictions))

@@ -1,0 +1,18 @@
+"""Export a model for TensorFlow Serving, and ask it with raw text: python examples/serve_and_ask.py MODEL_FOLDER"""
+
+import sys
+import tempfile
+
+from bert_tf2 import commands, export
+
+model, folder = sys.argv[1], tempfile.mkdtemp(prefix="export_")
+exported = commands.call(
+    "export_saved_model", task="masked_lm", init_checkpoint=model, export_dir=folder, max_seq_length=32,
+    bert_config_file=f"{model}/bert_config.json", vocab_file=f"{model}/vocab.txt", top_k=3,
+)  # fmt: skip
+ask = export.load(exported)  # the SavedModel itself, as a server would run it; it tokenizes the text
+for text in ("The capital of Egypt is [MASK].", "A bird is an animal with [MASK] and two [MASK]."):
+    answer = ask(text)
+    print(text, *(f"  {' '.join(words)}" for words in answer["tokens"]), sep="\n")
+print(f"A server for it: MODEL_DIR={folder} docker compose -f serving/compose.yaml up --detach --wait")
+print("Ask it:          python serving/client.py --text='The capital of Egypt is [MASK].'")

@@ -1,0 +1,64 @@
+"""Figures: their kinds, complete or absent, the same bytes for the same figure, texts as they are."""
+
+import importlib.util
+
+import pytest
+
+from bert_tf2.support import plots
+from bert_tf2.support.errors import UserError
+from bert_tf2.support.settings import WrongSetting
+
+
+def test_the_suffix_decides_the_kind():
+    for name in ("a.png", "a.SVG", "folder/a.pdf"):
+        plots.check_name("--plot", name)
+    with pytest.raises(WrongSetting, match=r"--plot=a\.gif: give a name that ends in \.png, \.svg or \.pdf"):
+        plots.check_name("--plot", "a.gif")
+
+
+def test_a_missing_matplotlib_is_one_sentence(monkeypatch):
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(UserError, match=r"^--plot needs matplotlib, which is not installed: pip install matplotlib$"):
+        plots.require("--plot")
+
+
+def write(path, text="text"):
+    with plots.drawing(str(path), 2, 1) as figure:
+        figure.subplots().set_title(text)
+    return path.read_bytes()
+
+
+def test_the_three_kinds_of_files(tmp_path):
+    pytest.importorskip("matplotlib")
+    assert write(tmp_path / "a.png").startswith(b"\x89PNG\r\n\x1a\n")
+    assert write(tmp_path / "a.pdf").startswith(b"%PDF-")
+    assert write(tmp_path / "new" / "a.svg").startswith(b"<?xml")
+    for kind in plots.KINDS:
+        assert write(tmp_path / f"1.{kind}") == write(tmp_path / f"2.{kind}")
+
+
+def test_dollars_are_no_formulas(tmp_path):
+    pytest.importorskip("matplotlib")
+    assert write(tmp_path / "a.svg", r"$\frac$") != write(tmp_path / "b.svg", r"$frac$")  # an error, as a formula
+
+
+def test_a_figure_that_fails_leaves_no_file(tmp_path, monkeypatch):
+    figure = pytest.importorskip("matplotlib.figure")
+
+    def savefig(self, stream, **settings):
+        stream.write(b"half")
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(figure.Figure, "savefig", savefig)
+    with pytest.raises(UserError, match=r"x\.png"):
+        write(tmp_path / "x.png")
+    with pytest.raises(ZeroDivisionError), plots.drawing(str(tmp_path / "y.png"), 2, 1):
+        _ = 1 / 0
+    assert not [*tmp_path.iterdir()]
+
+
+def test_characters_without_a_font_are_told_once(tmp_path, log_lines):
+    pytest.importorskip("matplotlib")
+    write(tmp_path / "a.png", "\U0001f9d0 \U0001f9d1 \U0001f9d0")  # two of Unicode 10
+    (line,) = [line for line in log_lines if "no installed font" in line]
+    assert "a.png: no installed font has 2 of the characters" in line

@@ -1,0 +1,152 @@
+"""The scripts in examples/: short, and each prints what it promises, on a random model with the demo's vocabulary."""
+
+from __future__ import annotations
+
+import importlib.util
+import pathlib
+import re
+import runpy
+import shutil
+import sys
+import tempfile
+
+import numpy as np
+import pytest
+from command_lines import ROOT
+from demo_like import demo_like_model
+
+import bert_tf2
+from bert_tf2 import checkpoint, commands
+
+EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory) -> str:
+    return demo_like_model(tmp_path_factory.mktemp("model"))
+
+
+@pytest.fixture
+def run(model, monkeypatch, capsys, tmp_path):
+    """Runs an example in this process: run(name, *further arguments) -> the lines that it printed."""
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    call = commands.call
+
+    def shorter(name: str, **settings):
+        """The trainings of the examples take some seconds; here a few steps are enough."""
+        limits = {"num_train_epochs": 1.0, "num_train_steps": 8, "num_warmup_steps": 2, "dupe_factor": 1}
+        return call(name, **{**settings, **{key: least for key, least in limits.items() if key in settings}})
+
+    monkeypatch.setattr(commands, "call", shorter)
+
+    def run(name: str, *arguments: str) -> list[str]:
+        path = ROOT / "examples" / f"{name}.py"
+        monkeypatch.setattr(sys, "argv", [str(path), model, *arguments])
+        runpy.run_path(str(path), run_name="__main__")
+        return capsys.readouterr().out.splitlines()
+
+    return run
+
+
+@pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
+def test_an_example_is_short_and_says_how_to_call_it(path):
+    lines = path.read_text().splitlines()
+    assert len(lines) <= 20
+    assert re.fullmatch(rf'"""[A-Z].*: python examples/{path.name} MODEL_FOLDER.*"""', lines[0])
+
+
+def test_the_table_lists_all_examples():
+    table = re.findall(r"(?m)^\| \[(\w+\.py)\]\(\1\) \|", (ROOT / "examples" / "README.md").read_text())
+    assert sorted(table) == [path.name for path in EXAMPLES] and len(table) == 10
+
+
+def test_embed_and_search(run, model):
+    lines = run("embed_and_search", "Where is Tokyo?")
+    found = [re.fullmatch(r"  (-?\d\.\d{3})  (.*)", line).groups() for line in lines[1:]]
+    bert = bert_tf2.load(model)
+    question, *others = bert.embed(["Where is Tokyo?", *(text for _, text in found)])
+    for (shown, _), other in zip(found, others, strict=True):
+        cosine = question @ other / np.linalg.norm(question) / np.linalg.norm(other)
+        assert abs(float(shown) - cosine) < 1e-3
+    assert lines[0] == "Where is Tokyo?" and len(found) == 3
+    assert [shown for shown, _ in found] == sorted((shown for shown, _ in found), reverse=True)
+
+
+def test_fill_mask(run, model):
+    best = bert_tf2.load(model).fill_mask("It is [MASK].").masks[0].predictions[0]
+    filled, words = run("fill_mask", "It is [MASK].")
+    assert words.strip().startswith(f"{best.token} {best.probability:.3f}, ") and "[MASK]" not in filled
+    assert len(run("fill_mask")) == 7  # three sentences, one of them with two blanks
+
+
+def test_look_at_attention(run):
+    lines = run("look_at_attention", "It is [MASK] now.")
+    assert [line.partition(":")[0] for line in lines] == [
+        f"layer {layer}, head {head}" for layer in range(2) for head in range(4)
+    ]
+    for line in lines:
+        weights = [float(weight) for weight in re.findall(r" (\d\.\d\d)", line)]
+        assert len(weights) == 4 and weights == sorted(weights, reverse=True) and sum(weights) <= 1.02
+
+
+@pytest.mark.slow
+def test_classify_tsv(run, tmp_path):
+    data = tmp_path / "own"
+    shutil.copytree(ROOT / "examples" / "data" / "topics", data)
+    (data / "test.tsv").write_text("text\nA text of my own.\n")
+    accuracy, header, row = run("classify_tsv", str(data))
+    assert re.match(r"accuracy on dev.tsv: \d\.\d\d; everything is in ", accuracy)
+    assert header == "id\tlabel\tprobability\ttext"
+    assert re.fullmatch(r"test-1\t(animals|body|countries|sky)\t0\.\d+\tA text of my own\.", row)
+
+
+@pytest.mark.slow
+def test_several_labels(run):
+    score, header, *rows = run("several_labels")
+    assert re.match(r"micro F1 on dev.tsv: \d\.\d\d; ", score) and header == "id\tlabels\ttext" and len(rows) == 4
+    labels = {label for row in rows for label in row.split("\t")[1].split(",")}
+    assert labels <= {"", "animal", "color", "place", "water"}
+
+
+@pytest.mark.slow
+def test_tag_words(run):
+    score, *sentences = run("tag_words")
+    assert re.match(r"F1 on dev.txt: \d\.\d\d; ", score)
+    plain = [re.sub(r"/(PLACE|ANIMAL|TIME)\b", "", sentence) for sentence in sentences]
+    assert plain[0] == "Penguins live in Antarctica ." and len(plain) == 3
+
+
+@pytest.mark.slow
+def test_answer_questions(run):
+    lines = run("answer_questions")
+    assert len(lines) == 8
+    for context, answered in zip(lines[::2], lines[1::2], strict=True):
+        answer = answered.partition("?")[2].strip()
+        assert answer and answer in context
+
+
+@pytest.mark.slow
+def test_continue_pretraining(run):
+    before, after = run("continue_pretraining")
+    assert before.startswith("before: The capital of ") and after.startswith("after:  The capital of ")
+    folder = pathlib.Path(after.partition("the model is ")[2].rstrip(")"))
+    assert (folder.parent / "extended" / "vocab.txt").read_text().split()[1:4] == ["norway", "oslo", "norwegian"]
+    assert checkpoint.open_weights(str(folder)).path.endswith("model.ckpt-8")
+
+
+@pytest.mark.slow
+def test_serve_and_ask(run, model):
+    text, words, *_ = run("serve_and_ask")
+    best = bert_tf2.load(model).fill_mask(text, top_k=3).masks[0].predictions
+    assert words.split() == [word.token for word in best]
+
+
+@pytest.mark.slow
+def test_compare_with_transformers(run):
+    for name in ("torch", "transformers"):
+        if not importlib.util.find_spec(name):
+            pytest.skip(f"{name} is not installed: make interop")
+    lines = run("compare_with_transformers")
+    pairs = [re.search(r"here (\d\.\d+)  there (\d\.\d+)$", line).groups() for line in lines]
+    assert len(pairs) == 5
+    assert all(abs(float(here) - float(there)) < 2e-5 for here, there in pairs)
