@@ -41,7 +41,7 @@ PLACES = {
     "tokens.packed": Place("pretraining.blanks:pack", "segment_ids +=", "texts -> one array of F tokens"),
     "embeddings.words": Place("modeling:Embeddings.call", "words = tf.gather", "[B, F] -> [B, F, D]"),
     "embeddings.segments": Place("modeling:Embeddings.call", "segments = tf.matmul", "[B, F] -> [B, F, D]"),
-    "embeddings.positions": Place("modeling:Embeddings.call", "positions = self.position_embeddings[", "[F, D]"),
+    "embeddings.positions": Place("modeling:Embeddings.call", "positions = table[", "[F, D]"),
     "embeddings.sum": Place("modeling:Embeddings.call", "summed =", "[B, F, D]"),
     "embeddings.norm": Place("modeling:Embeddings.call", "self.layer_norm(summed)", "[B, F, D] -> [B, F, D]"),
     "attention.query": Place("modeling:SelfAttention.call", "query, key, value =", "[B, F, D] -> 3 x [B, F, D]"),
@@ -65,7 +65,7 @@ PLACES = {
     "head.logits": Place("heads:MaskedLMHead.call", "class_scores(", "[M, D] x [D, V] -> [M, V]"),
     "head.bias": Place("heads:MaskedLMHead.call", "+ self.output_bias", "[V]"),
     "head.softmax": Place("losses:get_masked_lm_output", "tf.nn.log_softmax", "[M, V] -> [M, V]"),
-    "head.table": Place("modeling:BertModel.get_embedding_table", "return", "[V, D]"),
+    "head.table": Place("heads:MaskedLMModel.get_output_table", "return", "[V, D]"),
     "head.labels": Place("layers:OutputLayer.call", "class_scores(", "[..., D] -> [..., L]"),
 }
 

@@ -145,7 +145,7 @@ def finite(value: Any) -> float | None:
 def _sharing(explorer: Explorer, table: dict[str, names.Variable]) -> dict[str, Any]:
     """The word table at both ends of the model, and the names of `transformers` that are copies of one array."""
     config = explorer.bert.config
-    shared = "masked_lm" in explorer.bert.model.heads and getattr(config, "tie_word_embeddings", True)
+    shared = "masked_lm" in explorer.bert.model.heads and config.tie_word_embeddings
     by_name = {row.huggingface: row.reference for row in table.values()}
     return {
         "shared": shared,

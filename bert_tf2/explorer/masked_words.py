@@ -44,8 +44,8 @@ class HeadSteps(NamedTuple):
 
 
 def output_table(model: heads.MaskedLMModel) -> tf.Tensor:
-    """The rows that states are compared with, [V, D]: the word embeddings."""
-    return model.bert.get_embedding_table()
+    """The rows that states are compared with, [V, D]: the word embeddings, if they are tied."""
+    return tf.convert_to_tensor(model.get_output_table())
 
 
 def head_steps(model: heads.MaskedLMModel, state: tf.Tensor) -> HeadSteps:

@@ -128,7 +128,8 @@ def embedding_steps(encoder: modeling.BertModel, trace: Trace) -> EmbeddingSteps
     embeddings, sentence = encoder.embeddings, trace.sentence
     words = tf.gather(embeddings.word_embeddings.value, sentence.input_ids)
     segments = tf.gather(embeddings.token_type_embeddings.value, sentence.segment_ids)
-    positions = embeddings.position_embeddings[: len(sentence.tokens)]
+    table = embeddings.position_table()
+    positions = tf.zeros_like(words) if table is None else table[: len(sentence.tokens)]
     summed = words + segments + positions
     return EmbeddingSteps(*(np.asarray(step) for step in (words, segments, positions, summed)), _rows(trace.states[0]))
 
