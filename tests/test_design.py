@@ -35,7 +35,6 @@ BERT = {
     "sinusoid",
     "losses",
     "masked_lm",
-    "sinusoid",
     "heads",
     "optimization",
 }

@@ -3,6 +3,9 @@
 import { bars, element, notice, number, percent, section, strip } from "./draw.js";
 import { shown, variable } from "./sentence_tokens.js";
 
+// The word embeddings, unless the head has a table of its own.
+const outputTable = (config) => (config.tie_word_embeddings === false ? "cls/predictions/output_weights" : "bert/embeddings/word_embeddings");
+
 export class Words {
   uses = ["token"];
   name = "Words";
@@ -84,7 +87,7 @@ export class Words {
     const products = Float32Array.from(word.row.values, (value, index) => value * answer.norm.values[index]);
     place.replaceChildren(element("h3", {}, "The dot product for ", element("code", {}, word.token)),
       strip({ values: answer.norm.values, label: "the state", name: "the state, after its LayerNorm" }),
-      strip({ values: word.row.values, label: `row of ${word.token}`, name: ["x ", variable("bert/embeddings/word_embeddings", [this.model.config.vocab_size, this.model.config.hidden_size]), `, row ${word.token_id}`] }),
+      strip({ values: word.row.values, label: `row of ${word.token}`, name: ["x ", variable(outputTable(this.model.config), [this.model.config.vocab_size, this.model.config.hidden_size]), `, row ${word.token_id}`] }),
       strip({ values: products, label: "products", name: [`= ${products.length} products, which add up to ${number(word.product)} `, this.codeLink("head.logits", "dot product")] }),
       element("p", { class: "explain" }, "+ ", variable("cls/predictions/output_bias", [this.model.config.vocab_size]), ` [${word.token_id}] ${number(word.bias)} = ${number(word.logit)}; of all words, e^${number(word.logit)} is ${percent(word.probability)}.`));
   }
