@@ -33,12 +33,17 @@ TRAINING = (
 )
 
 
+def shown(script: str, *arguments: str) -> str:
+    """A command line as one types it: in a checkout, or wherever the package is installed."""
+    in_checkout = (CHECKOUT / script).exists()
+    start = f"python {script}" if in_checkout else f"bert_tf2 {script.removesuffix('.py')}"
+    return f"{start} {shlex.join(arguments)}"
+
+
 def run(script: str, *arguments: str) -> str:
     """Runs one of the scripts; its log goes to the terminal, its standard output comes back."""
-    in_checkout = (CHECKOUT / script).exists()
-    shown = f"python {script}" if in_checkout else f"bert_tf2 {script.removesuffix('.py')}"
-    print(f"\n$ {shown} {shlex.join(arguments)}", flush=True)
-    start = [str(CHECKOUT / script)] if in_checkout else ["-m", "bert_tf2", script]
+    print(f"\n$ {shown(script, *arguments)}", flush=True)
+    start = [str(CHECKOUT / script)] if (CHECKOUT / script).exists() else ["-m", "bert_tf2", script]
     done = subprocess.run([sys.executable, *start, *arguments], stdout=subprocess.PIPE, encoding="utf-8", check=False)
     if done.returncode:
         sys.exit(done.returncode)
@@ -93,12 +98,14 @@ def main() -> None:
     began = time.monotonic()
     output = pathlib.Path(sys.argv[1] if len(sys.argv) > 1 else "demo_output")
     output.mkdir(parents=True, exist_ok=True)
+    shutil.copyfile(HERE / "vocab.txt", output / "vocab.txt")  # beside the weights, where scripts look for it
     accuracy = pretrain(output)
     shutil.copy(HERE / "vocab.txt", output)  # with it, the folder is all that bert_tf2.load needs
     right, count = fill_in_blanks(output)
     print(f"\nmasked words of the corpus that the model gets right: {100 * accuracy:.1f} %")
     print(f"blanks whose best word is the right one: {right} of {count}")
     print(f"time: {time.monotonic() - began:.0f} s; everything it wrote is in {output}/")
+    print(f"to see how it comes to its answers, step by step: {shown('explore.py', f'--model={output}')}")
 
 
 if __name__ == "__main__":

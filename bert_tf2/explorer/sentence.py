@@ -46,6 +46,7 @@ class _View:
         self._bert = explorer.bert
         self._trace = functools.lru_cache(_TRACES)(trace.runner(self._bert.encoder))
         self._block = functools.lru_cache(_BLOCKS)(self._compute_block)
+        self._heads = functools.lru_cache(_BLOCKS)(self._summarize_heads)
 
     def warm_up(self) -> None:
         """Builds the graph, and uses each operation once: a second that the first sentence would take longer."""
@@ -56,6 +57,10 @@ class _View:
     def _compute_block(self, sentence: trace.Sentence, layer: int) -> trace.BlockSteps:
         found = self._trace(sentence)
         return trace.block_steps(self._bert.encoder.blocks[layer], found.states[layer], found.mask_scores)
+
+    def _summarize_heads(self, sentence: trace.Sentence, layer: int) -> list[dict[str, float]]:
+        found = trace.summarize_heads(self._block(sentence, layer).probabilities, sentence)
+        return [summary._asdict() for summary in found]
 
     def _read(self, arguments: dict[str, Any]) -> trace.Sentence:
         return trace.read(
@@ -105,12 +110,13 @@ class _View:
         head = read.whole_number(arguments, "head", 0, self._bert.config.num_attention_heads - 1)
         with self._explorer.lock:
             steps = self._block(sentence, layer)
+            summaries = self._heads(sentence, layer)
             mask_scores = self._trace(sentence).mask_scores.numpy().reshape(-1)
         parts = ("query", "key", "value", "scores", "probabilities", "context")
         return {
             **{name: pack(getattr(steps, name)[head]) for name in parts},
             "mask_scores": pack(mask_scores),
-            "heads": [summary._asdict() for summary in trace.summarize_heads(steps.probabilities, sentence)],
+            "heads": summaries,
         }
 
     def block(self, arguments: dict[str, Any]) -> dict[str, Any]:

@@ -227,7 +227,7 @@ class HeadSummary(NamedTuple):
 def summarize_heads(probabilities: np.ndarray, sentence: Sentence) -> list[HeadSummary]:
     """One summary for each head of [N, F, T]."""
     count = sum(sentence.input_mask)
-    p = probabilities[:, :count, :count].astype(np.float64)
+    p = probabilities[:, :count, :count]
     ends = [index for index, token in enumerate(sentence.tokens[:count]) if token == "[SEP]"]
     entropy = -np.sum(p * np.log(np.maximum(p, 1e-30)), axis=-1)  # [N, F]
 

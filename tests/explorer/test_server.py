@@ -133,7 +133,7 @@ def test_the_steps_of_a_sentence(post, explorer):
     block = post("/api/block", **TEXT, layer=0, token=4)[1]
     assert unpack(block["activated"]).shape == (32,) and unpack(block["context"]).shape == (16,)
     entering = post("/api/block", **TEXT, layer=1, token=4)[1]["states"]
-    assert entering == block["output_norm"]
+    np.testing.assert_allclose(unpack(entering), unpack(block["output_norm"]), rtol=1e-5, atol=2e-6)
 
 
 def test_the_words_are_those_of_predict_masked(post, explorer):

@@ -101,8 +101,8 @@ def test_where_heads_look():
     before = np.array([[1, 0, 0, 0], [1, 0, 0, 0], [0, 1, 0, 0], [0, 0, 1, 0]], np.float32)
     alike = np.tile(np.array([1 / 3, 1 / 3, 1 / 3, 0], np.float32), (4, 1))
     first, second = trace.summarize_heads(np.stack([before, alike]), sentence)
-    assert first == pytest.approx((1 / 3, 2 / 3, 0, 2 / 3, 0, 1))
-    assert second == pytest.approx((1 / 3, 2 / 9, 2 / 9, 1 / 3, 1 / 3, 3))
+    assert first == pytest.approx((1 / 3, 2 / 3, 0, 2 / 3, 0, 1), rel=1e-5)
+    assert second == pytest.approx((1 / 3, 2 / 9, 2 / 9, 1 / 3, 1 / 3, 3), rel=1e-5)
 
 
 @pytest.fixture(scope="module")

@@ -39,7 +39,7 @@ export function number(value, digits = 3) {
   if (value === 0) return "0";
   const size = Math.abs(value);
   const text = size >= 1e5 || size < 1e-3 ? value.toExponential(2) : value.toFixed(Math.max(0, digits - Math.max(0, Math.floor(Math.log10(size)))));
-  return text.replace("-", "\u2212");
+  return text.replaceAll("-", "\u2212");
 }
 
 export function percent(value) {

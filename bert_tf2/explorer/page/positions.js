@@ -66,7 +66,7 @@ function verdict(facts, measure) {
   const turned = excess > 0.1
     ? "so some of the pattern is there, in directions of its own"
     : "so no rotation makes one the other";
-  return `${found}: where two positions are alike in the sinusoid, they tend to be alike in the learned table with a correlation of ${correlation.sinusoid.toFixed(2)} (1 would be the same pattern, 0 none). Turned in the best way, the sinusoid explains ${percent(aligned.sinusoid)} of the learned table, and ${percent(aligned.shuffled)} when its rows are shuffled, ${turned}.`;
+  return `${found}: where two positions are alike in the sinusoid, they tend to be alike in the learned table with a correlation of ${rounded(correlation.sinusoid)} (1 would be the same pattern, 0 none). Turned in the best way, the sinusoid explains ${percent(aligned.sinusoid)} of the learned table, and ${percent(aligned.shuffled)} when its rows are shuffled, ${turned}.`;
 }
 
 function parts(facts, measure, context) {
@@ -86,7 +86,7 @@ function similar(facts, measure) {
     }));
   const step = facts.shown[1] - facts.shown[0];
   return section("How alike is each position to each other?", {
-    text: `Each cell is the ${MEASURES[measure]} of two rows of a table; the first position is at the top and at the left. A diagonal that fades to both sides means that neighbors are alike.${step > 1 ? ` Every ${step}th position is shown.` : ""}${measure === "dot" ? " The sinusoid is scaled to the norm of the learned table." : ""}`,
+    text: `Each cell is the ${MEASURES[measure]} of two rows of a table; the first position is at the top and at the left. A diagonal that fades to both sides means that neighbors are alike.${step > 1 ? ` One of ${step} positions is shown; the figures below use all.` : ""}${measure === "dot" ? " The sinusoid is scaled to the norm of the learned table." : ""}`,
   }, element("div", { class: "pair" }, map("learned"), map("sinusoid")));
 }
 
@@ -98,12 +98,12 @@ function figures(facts, measure) {
       label: "Figures that compare the learned positions with others",
       head: ["The learned table and", ...others.map((name) => NAMES[name])],
       rows: [
-        ["correlation of the similarities", ...others.map((name) => correlation[name].toFixed(2))],
+        ["correlation of the similarities", ...others.map((name) => rounded(correlation[name]))],
         ["explained after the best rotation", ...others.map((name) => percent(facts.aligned[name]))],
       ],
       numeric: [1, 2, 3],
     }),
-    element("p", { class: "explain" }, `The two columns at the right show what the figures are where there is nothing to find. With ${facts.rows} rows in ${facts.width} dimensions, a rotation has much freedom, and explains a part of anything: the more so, the more directions the other table uses.`));
+    element("p", { class: "explain" }, `The two columns at the right show what the figures are where there is nothing to find. A rotation is free enough to explain a part of anything: the more so, the fewer rows there are (${facts.rows}) for the dimensions (${facts.width}), and the more directions the other table uses.`));
 }
 
 function distance(facts, measure) {
@@ -127,7 +127,7 @@ function waves(facts) {
     });
   };
   return section("Turned so that most of it shows", {
-    text: "The rows of each table along the directions in which they vary most. Those of the sinusoid are slow waves over the positions. Where the learned ones are waves too, the model found by itself what the paper prescribes.",
+    text: "The rows of each table along the directions in which they vary most. Those of the sinusoid are slow waves over the positions. Where the learned ones are waves too, slow or fast, the model found by itself what the paper prescribes.",
   }, element("div", { class: "pair" }, chart("learned"), chart("sinusoid")));
 }
 
@@ -148,6 +148,11 @@ function norms(facts) {
     label: "Norm by position", xLabel: "position", formatX: String, low: 0,
     series: [{ name: "norm", points: points(facts.norms.values) }],
   }));
+}
+
+// Two digits, and no minus before a zero.
+function rounded(value) {
+  return value.toFixed(2).replace(/^-(?=0\.00$)/, "").replace("-", "\u2212");
 }
 
 function points(values, first = 0) {

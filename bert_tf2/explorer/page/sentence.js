@@ -99,12 +99,15 @@ class View {
     const now = this.asked;
     const began = performance.now();
     const sentence = { text: this.form.elements.text.value, text_b: this.form.elements.text_b.value, padding: Number(this.form.elements.padding.value) };
+    const waiting = this.wait();
     let read;
     try {
       read = await api("/api/sentence", sentence);
     } catch (error) {
       if (now === this.asked) this.status.replaceChildren(notice("error", error.message));
       return;
+    } finally {
+      clearTimeout(waiting);
     }
     if (now !== this.asked) return;
     this.status.replaceChildren();
@@ -132,7 +135,15 @@ class View {
   async choose(changes) {
     Object.assign(this.look, changes);
     this.context.state.set(changes);
+    const waiting = this.wait();
     await this.update(changes);
+    clearTimeout(waiting);
+    this.status.replaceChildren();
+  }
+
+  // Says so where it takes longer: a large model needs seconds for a long text.
+  wait() {
+    return setTimeout(() => this.status.replaceChildren(element("p", { class: "notice hint waiting", role: "status" }, "Computing")), 400);
   }
 
   // Parts say which changes concern them (`uses`); everything does when the sentence is new.

@@ -21,7 +21,8 @@ export class Words {
       id: "words",
       text: [
         "The score of a word is the dot product of the state, after a small network, with the word's row of the embedding table: the same table that turned words into vectors at the beginning, transposed. A word is probable if the state points where its row points.",
-        [`The table has one row of ${d} numbers per word, so its product with a state of ${d} numbers gives ${v} scores: that is why the transposed table fits. It is one variable, not a copy, and is trained from both ends. Sharing it saves ${v} x ${d} = ${(v * d).toLocaleString("en")} parameters. The bias belongs to the output alone: one number per word for how frequent it is anywhere, which an input does not need.`],
+        `The table has one row of ${d} numbers per word, so its product with a state of ${d} numbers gives ${v} scores: that is why the transposed table fits. It is one variable, not a copy, and is trained from both ends. Sharing it saves ${v} x ${d} = ${(v * d).toLocaleString("en")} parameters.`,
+        "The bias belongs to the output alone: one number per word that is added whatever the context is, so it learns how frequent the word is. An input needs none: what is added to a word's row can as well be learned in the row.",
       ],
       codes: [codeLink("head.gather", "gathering the masked states", "gather"), codeLink("head.transform", "transform", "transform"), codeLink("head.logits", "dot products", "product"), codeLink("head.table", "the shared table", "table"), codeLink("head.bias", "bias", "bias"), codeLink("head.softmax", "softmax", "softmax")],
     }, this.inside);
