@@ -9,14 +9,14 @@ from __future__ import annotations
 import json
 import os
 import pathlib
+import re
 import shutil
-import sys
 import tempfile
 import types
 
 import pytest
 from command_lines import ROOT
-from demo_like import demo_like_model
+from demo_like import demo_like_model, shorten
 
 NOTEBOOKS = sorted((ROOT / "examples").glob("*.ipynb"))
 
@@ -39,6 +39,12 @@ def test_a_notebook_is_stored_without_outputs_in_one_form(path):
     assert max(len(line) for line in text.splitlines()) <= 140
     code = "\n".join(cells_of(path, "code"))
     assert not [line for line in code.splitlines() if line.startswith(("%", "!"))]
+
+
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+def test_the_links_of_a_notebook_lead_somewhere(path):
+    for target in re.findall(r"\]\(([^)#\s]+)", "\n".join(cells_of(path, "markdown"))):
+        assert target.startswith("http") or (path.parent / target).exists(), target
 
 
 @pytest.fixture
@@ -74,12 +80,13 @@ def test_from_text_to_the_masked_word(checkout, capsys):
     assert done.figures == 2
     assert done.attention_of(1, done.mask).shape == (4, len(done.tokens))
     printed = capsys.readouterr().out
-    assert "  6     104  [MASK]   <- here" in printed or "[MASK]   <- here" in printed
+    assert "\n 6    103  [MASK]   <- here\n" in printed
     assert f"best word with the bias:    {done.answer[0].token}\n" in printed
 
 
 @pytest.mark.slow
 def test_fine_tune(checkout, capsys, monkeypatch):
+    shorten(monkeypatch)
     done = run(ROOT / "examples" / "fine_tune.ipynb")
     assert done.figures == 3
     assert done.tuned.labels.labels == ("animals", "body", "countries", "sky")
@@ -88,4 +95,3 @@ def test_fine_tune(checkout, capsys, monkeypatch):
         and f"accuracy on dev.tsv: {done.scores['accuracy']:.3f}" in capsys.readouterr().out
     )
     assert os.path.exists(os.path.join(done.OUTPUT, "confusion_matrix.png"))
-    assert "notebook" not in sys.modules
