@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import pathlib
 import shutil
 
@@ -26,10 +27,12 @@ def shorten(monkeypatch) -> None:
 
 
 def demo_like_model(folder: pathlib.Path) -> str:
-    """Writes a random model with the demo's configuration and vocabulary; returns the folder."""
-    for name in ("bert_config.json", "vocab.txt"):
-        shutil.copy(DEMO / name, folder)
-    model = heads.PretrainingModel(BertConfig.from_json_file(str(folder / "bert_config.json")))
+    """Writes a random model with the demo's vocabulary and a configuration with one block; returns the folder."""
+    shutil.copy(DEMO / "vocab.txt", folder)
+    config = BertConfig.from_json_file(str(DEMO / "bert_config.json"))
+    config = dataclasses.replace(config, num_hidden_layers=1, hidden_size=32, intermediate_size=64)
+    (folder / "bert_config.json").write_text(config.to_json_string())
+    model = heads.PretrainingModel(config)
     randomize(model, seed=1, scale=0.1)
     checkpoint.save(str(folder / "model.ckpt-0"), checkpoint.tf1_variables(model))
     return str(folder)
