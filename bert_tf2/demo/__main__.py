@@ -10,7 +10,6 @@ from __future__ import annotations
 import pathlib
 import re
 import shlex
-import shutil
 import subprocess
 import sys
 import time
@@ -100,7 +99,6 @@ def main() -> None:
     output.mkdir(parents=True, exist_ok=True)
     shutil.copyfile(HERE / "vocab.txt", output / "vocab.txt")  # beside the weights, where scripts look for it
     accuracy = pretrain(output)
-    shutil.copy(HERE / "vocab.txt", output)  # with it, the folder is all that bert_tf2.load needs
     right, count = fill_in_blanks(output)
     print(f"\nmasked words of the corpus that the model gets right: {100 * accuracy:.1f} %")
     print(f"blanks whose best word is the right one: {right} of {count}")
