@@ -67,10 +67,11 @@ class Swapped(NamedTuple):
 def swap_neighbours(input_ids: np.ndarray, lengths: np.ndarray, seed: int) -> Swapped:
     """Swaps half of the chosen pairs of neighbours, at random.
 
-    One in four of the places 1, 3, 5, ... before [SEP] is the first of a chosen pair, unless its two words are equal.
-    The question is asked for one word of a pair, the one that is first in the text, wherever it stands then. So whether
-    it was moved does not depend on which word it is, and a state without information about order tells nothing: the
-    chance is one half.
+    Pairs begin at the places 1, 3, 5, ... of a text or at 2, 4, 6, ...; one in four is chosen, unless its two words are
+    equal. The question is asked for one word of a pair, the one that was first, wherever it stands now. So whether it
+    was moved depends neither on which word it is nor on its place: at the first and the last place, where only one of
+    the two answers is possible, nothing is asked. The chance is one half, also for a state that knows both but not the
+    order of the others.
 
     Args:
       input_ids: int [B, F], rows of [CLS] words [SEP] padding.
@@ -79,14 +80,18 @@ def swap_neighbours(input_ids: np.ndarray, lengths: np.ndarray, seed: int) -> Sw
     """
     random = np.random.default_rng(seed)
     ids, labels = input_ids.copy(), np.full(input_ids.shape, -1)
-    first = np.arange(1, input_ids.shape[1] - 1, 2)
-    chosen = random.random([len(ids), len(first)]) < 0.25
-    chosen &= (first[np.newaxis] + 1 < lengths[:, np.newaxis] - 1) & (ids[:, first] != ids[:, first + 1])
+    first = np.arange(1, input_ids.shape[1] - 1)
+    last = lengths[:, np.newaxis] - 2  # the last word
+    chosen = first % 2 == random.integers(0, 2, [len(ids), 1])
+    chosen &= random.random(chosen.shape) < 0.25
+    chosen &= (first < last) & (input_ids[:, first] != input_ids[:, first + 1])
     rows, pairs = np.nonzero(chosen)
     places, moved = first[pairs], random.integers(0, 2, len(rows))
     ids[rows, places + moved] = input_ids[rows, places]
     ids[rows, places + 1 - moved] = input_ids[rows, places + 1]
     labels[rows, places + moved] = moved
+    labels[:, 1] = -1
+    labels[np.arange(len(ids)), last[:, 0]] = -1
     return Swapped(ids, labels)
 
 

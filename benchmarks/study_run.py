@@ -11,11 +11,12 @@ import numpy as np
 import study_probes as probes
 import tensorflow as tf
 
-from bert_tf2 import heads, losses, records, tokenization
+from bert_tf2 import checkpoint, heads, losses, records, tokenization
 from bert_tf2.config import BertConfig
 from bert_tf2.training.devices import build_model
 from bert_tf2.training.loop import Trainer
 from bert_tf2.training.options import TrainOptions
+from bert_tf2.weights import provenance
 
 # The keys of bert_config.json of each variant; `base` and those that are not here have the reference's.
 _KEYS = {
@@ -59,6 +60,10 @@ def train(options, folder: Path, variant: str, seed: int) -> dict[str, Any]:
     seen = _Texts(folder, "train_single", options, words, _PROBE_ROWS)
     result["probes"] = _measure_order(model, seen, held_out["single"])
     result["tables"] = _compare(model, before, held_out[form])
+    output_dir = folder / variant  # for whoever wants to ask the models something else
+    output_dir.mkdir(exist_ok=True)
+    checkpoint.save(str(output_dir / "bert_model.ckpt"), checkpoint.tf1_variables(model), options.steps)
+    provenance.write(str(output_dir), model.config)
     return result | {"seconds": time.monotonic() - began, "processor_seconds": time.process_time() - cpu}
 
 

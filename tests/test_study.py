@@ -46,7 +46,7 @@ def test_a_linear_discriminant_finds_what_is_linear():
 def test_swapped_neighbours():
     import study_probes
 
-    ids, lengths = texts(400, 0)
+    ids, lengths = texts(400, 10)
     made = study_probes.swap_neighbours(ids, lengths, 0)
     again = study_probes.swap_neighbours(ids, lengths, 0)
     np.testing.assert_array_equal(made.input_ids, again.input_ids)
@@ -58,24 +58,26 @@ def test_swapped_neighbours():
     assert 0.4 < moved.mean() < 0.6 and len(rows) > 300
     np.testing.assert_array_equal(made.input_ids[rows, places], ids[rows, places - moved])
     changed = made.input_ids != ids
-    assert changed.sum() == 2 * moved.sum()
+    assert 2 * moved.sum() <= changed.sum() < 3 * moved.sum()  # a few are not asked
+    assert (places > 1).all() and (places < lengths[rows] - 2).all()
 
 
-def test_states_that_know_only_words_cannot_tell_whether_they_were_swapped():
-    """And those that know their place can, if the text says which word belongs there."""
+def test_states_that_know_only_words_and_places_cannot_tell_what_was_swapped():
+    """And those that know whether the word belongs there can."""
     import study_probes
 
     rows = []
     for seed in (0, 1):
-        ids, lengths = texts(1500, seed)
+        ids, lengths = texts(1500, seed + 10)
         rows.append((study_probes.swap_neighbours(ids, lengths, seed), ids))
-    (seen, _), (asked, original) = rows
+    seen, asked = (made for made, _ in rows)
     vectors = np.random.default_rng(3).normal(size=[WORDS, 12])
-    by_word = study_probes.probe_accuracy(vectors[seen.input_ids], seen.labels, vectors[asked.input_ids], asked.labels)
-    assert 0.45 < by_word < 0.55
+    both = [
+        np.concatenate([vectors[m.input_ids], np.tile(np.eye(LENGTH), [1500, 1, 1])], axis=2) for m in (seen, asked)
+    ]
+    assert 0.45 < study_probes.probe_accuracy(both[0], seen.labels, both[1], asked.labels) < 0.55
     at_home = [(made.input_ids == ids)[..., np.newaxis] * np.ones(12) + vectors[made.input_ids] for made, ids in rows]
     assert study_probes.probe_accuracy(at_home[0], seen.labels, at_home[1], asked.labels) > 0.95
-    assert original.shape == asked.labels.shape
 
 
 def test_positions_are_asked_of_words_in_rows_that_are_full():
