@@ -56,12 +56,15 @@ class Swapped(NamedTuple):
 
     Attributes:
       input_ids: int [B, F].
-      labels: int [B, F]; at the place of each word that was chosen 1 if it has changed places with its neighbour and 0
-        if not, at other places -1.
+      labels: int [B, F]; at the place of each word that is asked about 1 if it has changed places with its neighbour
+        and 0 if not, at other places -1.
+      pairs: int [M, 4], for each chosen pair its row, the place where the word that was first stands now, the place of
+        the other one, and 1 if they have changed places.
     """
 
     input_ids: np.ndarray
     labels: np.ndarray
+    pairs: np.ndarray
 
 
 def swap_neighbours(input_ids: np.ndarray, lengths: np.ndarray, seed: int) -> Swapped:
@@ -92,7 +95,26 @@ def swap_neighbours(input_ids: np.ndarray, lengths: np.ndarray, seed: int) -> Sw
     labels[rows, places + moved] = moved
     labels[:, 1] = -1
     labels[np.arange(len(ids)), last[:, 0]] = -1
-    return Swapped(ids, labels)
+    return Swapped(ids, labels, np.stack([rows, places + moved, places + 1 - moved, moved], axis=1))
+
+
+def order_accuracy(states: np.ndarray, pairs: np.ndarray, asked_states: np.ndarray, asked_pairs: np.ndarray) -> float:
+    """How often the states of two neighbours tell which of them comes first in the text.
+
+    The two are named in the order that they had before some were swapped, so that neither the words nor the places, of
+    which there are the same two, tell the answer: the chance is one half.
+
+    Args:
+      states, asked_states: [rows, F, D], to learn from and to be asked.
+      pairs, asked_pairs: of swap_neighbours.
+    """
+
+    def features(all_states: np.ndarray, all_pairs: np.ndarray) -> np.ndarray:
+        row, first, second, _ = all_pairs.T
+        return np.concatenate([all_states[row, first], all_states[row, second]], axis=1)  # [M, 2 D]
+
+    answers = linear_discriminant(features(states, pairs), pairs[:, 3], features(asked_states, asked_pairs))
+    return float(np.mean(answers == asked_pairs[:, 3]))
 
 
 def position_labels(lengths: np.ndarray, width: int) -> np.ndarray:

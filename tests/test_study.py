@@ -58,6 +58,10 @@ def test_swapped_neighbours():
     assert 0.4 < moved.mean() < 0.6 and len(rows) > 300
     np.testing.assert_array_equal(made.input_ids[rows, places], ids[rows, places - moved])
     changed = made.input_ids != ids
+    row, first, second, swapped = made.pairs.T
+    assert changed.sum() == 2 * swapped.sum()
+    np.testing.assert_array_equal(made.input_ids[row, first], ids[row, np.minimum(first, second)])
+    np.testing.assert_array_equal(swapped, (first > second).astype(int))
     assert 2 * moved.sum() <= changed.sum() < 3 * moved.sum()  # a few are not asked
     assert (places > 1).all() and (places < lengths[rows] - 2).all()
 
@@ -72,6 +76,9 @@ def test_states_that_know_only_words_and_places_cannot_tell_what_was_swapped():
         rows.append((study_probes.swap_neighbours(ids, lengths, seed), ids))
     seen, asked = (made for made, _ in rows)
     vectors = np.random.default_rng(3).normal(size=[WORDS, 12])
+    for at_places, low, high in ((False, 0.45, 0.55), (True, 0.9, 1.0)):
+        known = [vectors[m.input_ids] + at_places * 0.5 * np.arange(LENGTH)[:, np.newaxis] for m in (seen, asked)]
+        assert low < study_probes.order_accuracy(known[0], seen.pairs, known[1], asked.pairs) <= high
     both = [
         np.concatenate([vectors[m.input_ids], np.tile(np.eye(LENGTH), [1500, 1, 1])], axis=2) for m in (seen, asked)
     ]
@@ -170,3 +177,6 @@ def test_a_look_at_it_which_continues(tmp_path):
     again = run(*call)
     assert again.returncode == 0 and "2 of 2 trainings are in" in again.stdout
     assert (tmp_path / "study.md").read_text() == report
+    (tmp_path / "study.jsonl").unlink()
+    run(*call)
+    assert (tmp_path / "study.md").read_text() == report  # measured again, with the same weights
