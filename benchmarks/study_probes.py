@@ -15,28 +15,34 @@ import numpy as np
 _RIDGE = 1e-3
 
 
-def linear_discriminant(states: np.ndarray, labels: np.ndarray, others: np.ndarray) -> np.ndarray:
-    """Returns the classes of other states.
+class Discriminant:
+    """Classes of states by a linear discriminant."""
 
-    Args:
-      states: [M, D], whose classes are known.
-      labels: int [M].
-      others: [K, D].
+    def __init__(self, states: np.ndarray, labels: np.ndarray):
+        """Learns from states [M, D] and their classes, int [M]."""
+        self._classes, index = np.unique(labels, return_inverse=True)
+        counts = np.bincount(index)
+        means = np.zeros([len(self._classes), states.shape[1]])
+        np.add.at(means, index, states)
+        means /= counts[:, np.newaxis]
+        around = states - means[index]
+        covariance = around.T @ around / len(states)
+        covariance += _RIDGE * np.trace(covariance) / len(covariance) * np.eye(len(covariance))
+        self._weights = np.linalg.solve(covariance, means.T)  # [D, classes]
+        self._constant = np.log(counts / counts.sum()) - 0.5 * (means.T * self._weights).sum(axis=0)
 
-    Returns:
-      int [K].
-    """
-    classes, index = np.unique(labels, return_inverse=True)
-    counts = np.bincount(index)
-    means = np.zeros([len(classes), states.shape[1]])
-    np.add.at(means, index, states)
-    means /= counts[:, np.newaxis]
-    around = states - means[index]
-    covariance = around.T @ around / len(states)
-    covariance += _RIDGE * np.trace(covariance) / len(covariance) * np.eye(len(covariance))
-    weights = np.linalg.solve(covariance, means.T)  # [D, classes]
-    constant = np.log(counts / counts.sum()) - 0.5 * (means.T * weights).sum(axis=0)
-    return classes[np.argmax(others @ weights + constant, axis=1)]
+    def _scores(self, states: np.ndarray) -> np.ndarray:
+        return states @ self._weights + self._constant
+
+    def classify(self, states: np.ndarray) -> np.ndarray:
+        """[K, D] -> int [K]."""
+        return self._classes[np.argmax(self._scores(states), axis=1)]
+
+    def expect(self, states: np.ndarray) -> np.ndarray:
+        """The mean of the classes, which are numbers, by their probabilities: [K, D] -> [K]."""
+        scores = self._scores(states)
+        probabilities = np.exp(scores - scores.max(axis=1, keepdims=True))
+        return probabilities @ self._classes / probabilities.sum(axis=1)
 
 
 def probe_accuracy(states: np.ndarray, labels: np.ndarray, asked_states: np.ndarray, asked_labels: np.ndarray) -> float:
@@ -47,7 +53,7 @@ def probe_accuracy(states: np.ndarray, labels: np.ndarray, asked_states: np.ndar
       labels, asked_labels: int [rows, F]; where they are negative nothing is asked.
     """
     known, asked = labels >= 0, asked_labels >= 0
-    answers = linear_discriminant(states[known], labels[known], asked_states[asked])
+    answers = Discriminant(states[known], labels[known]).classify(asked_states[asked])
     return float(np.mean(answers == asked_labels[asked]))
 
 
@@ -98,23 +104,23 @@ def swap_neighbours(input_ids: np.ndarray, lengths: np.ndarray, seed: int) -> Sw
     return Swapped(ids, labels, np.stack([rows, places + moved, places + 1 - moved, moved], axis=1))
 
 
-def order_accuracy(states: np.ndarray, pairs: np.ndarray, asked_states: np.ndarray, asked_pairs: np.ndarray) -> float:
+def order_accuracy(states: np.ndarray, positions: np.ndarray, asked_states: np.ndarray, pairs: np.ndarray) -> float:
     """How often the states of two neighbours tell which of them comes first in the text.
 
-    The two are named in the order that they had before some were swapped, so that neither the words nor the places, of
-    which there are the same two, tell the answer: the chance is one half.
+    The discriminant of positions says where each of the two stands, and these answers are compared; equal ones are half
+    right. Whether the text has the two as they were or the other way round was drawn at random, so the words alone tell
+    nothing, and the chance is one half.
 
     Args:
-      states, asked_states: [rows, F, D], to learn from and to be asked.
-      pairs, asked_pairs: of swap_neighbours.
+      states, positions: [rows, F, D] and position_labels, to learn from.
+      asked_states: [rows, F, D], of the texts of swap_neighbours.
+      pairs: of swap_neighbours.
     """
-
-    def features(all_states: np.ndarray, all_pairs: np.ndarray) -> np.ndarray:
-        row, first, second, _ = all_pairs.T
-        return np.concatenate([all_states[row, first], all_states[row, second]], axis=1)  # [M, 2 D]
-
-    answers = linear_discriminant(features(states, pairs), pairs[:, 3], features(asked_states, asked_pairs))
-    return float(np.mean(answers == asked_pairs[:, 3]))
+    known = positions >= 0
+    where = Discriminant(states[known], positions[known])
+    row, first, second, _ = pairs.T
+    further = where.expect(asked_states[row, second]) - where.expect(asked_states[row, first])
+    return float(np.mean((1 + np.sign(further) * np.sign(second - first)) / 2))
 
 
 def position_labels(lengths: np.ndarray, width: int) -> np.ndarray:

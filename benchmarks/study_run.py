@@ -243,7 +243,7 @@ def _measure_order(model, seen: _Texts, held_out: _Texts) -> dict[str, float]:
     plain = [texts.states(model, texts.plain()) for texts in (seen, held_out)]
     places = [probes.position_labels(texts.lengths, texts.plain().shape[1]) for texts in (seen, held_out)]
     return {
-        "order": probes.order_accuracy(states[0], swapped[0].pairs, states[1], swapped[1].pairs),
+        "order": probes.order_accuracy(plain[0], places[0], states[1], swapped[1].pairs),
         "order_count": len(swapped[1].pairs),
         "swapped": probes.probe_accuracy(states[0], swapped[0].labels, states[1], swapped[1].labels),
         "swapped_count": int((swapped[1].labels >= 0).sum()),

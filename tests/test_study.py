@@ -40,7 +40,7 @@ def test_a_linear_discriminant_finds_what_is_linear():
     labels, asked = (random.integers(0, 3, count) for count in (600, 300))
     stretched = random.normal(size=[5, 5])  # the same noise for every class, in no direction alike
     points, others = (centres[of] + random.normal(size=[len(of), 5]) @ stretched * 0.3 for of in (labels, asked))
-    assert np.mean(study_probes.linear_discriminant(points, labels, others) == asked) > 0.95
+    assert np.mean(study_probes.Discriminant(points, labels).classify(others) == asked) > 0.95
 
 
 def test_swapped_neighbours():
@@ -76,15 +76,25 @@ def test_states_that_know_only_words_and_places_cannot_tell_what_was_swapped():
         rows.append((study_probes.swap_neighbours(ids, lengths, seed), ids))
     seen, asked = (made for made, _ in rows)
     vectors = np.random.default_rng(3).normal(size=[WORDS, 12])
-    for at_places, low, high in ((False, 0.45, 0.55), (True, 0.9, 1.0)):
-        known = [vectors[m.input_ids] + at_places * 0.5 * np.arange(LENGTH)[:, np.newaxis] for m in (seen, asked)]
-        assert low < study_probes.order_accuracy(known[0], seen.pairs, known[1], asked.pairs) <= high
     both = [
         np.concatenate([vectors[m.input_ids], np.tile(np.eye(LENGTH), [1500, 1, 1])], axis=2) for m in (seen, asked)
     ]
     assert 0.45 < study_probes.probe_accuracy(both[0], seen.labels, both[1], asked.labels) < 0.55
     at_home = [(made.input_ids == ids)[..., np.newaxis] * np.ones(12) + vectors[made.input_ids] for made, ids in rows]
     assert study_probes.probe_accuracy(at_home[0], seen.labels, at_home[1], asked.labels) > 0.95
+
+
+@pytest.mark.parametrize(("strength", "low", "high"), [(0.0, 0.45, 0.55), (3.0, 0.97, 1.0)])
+def test_the_order_of_two_neighbours_needs_their_places(strength, low, high):
+    import study_probes
+
+    random = np.random.default_rng(3)
+    words, places = random.normal(size=[WORDS, 24]), strength * random.normal(size=[LENGTH, 24])
+    (ids, lengths), (others, other_lengths) = texts(1500, 10), texts(1500, 11)
+    asked = study_probes.swap_neighbours(others, other_lengths, 0)
+    labels = study_probes.position_labels(lengths, LENGTH)
+    found = study_probes.order_accuracy(words[ids] + places, labels, words[asked.input_ids] + places, asked.pairs)
+    assert low < found <= high
 
 
 def test_positions_are_asked_of_words_in_rows_that_are_full():
