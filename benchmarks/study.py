@@ -9,7 +9,8 @@ documents of the text, and no model sees them in its training. The text is cut i
 create_pretraining_data.py, and the models are trained by the project's own Trainer.
 
 Each training is a process of its own, with one thread; --processes of them run at the same time. Results are kept in
-WORK_DIR/study.jsonl, and an interrupted call continues there. What is printed is also in WORK_DIR/study.md; --plots
+WORK_DIR/study.jsonl and the weights beside it, so an interrupted call continues; without study.jsonl, the weights are
+measured again. What is printed is also in WORK_DIR/study.md; --plots
 draws it (matplotlib, the extra `plot`). docs/study.md says what the figures mean.
 """
 

@@ -15,28 +15,34 @@ import numpy as np
 _RIDGE = 1e-3
 
 
-def linear_discriminant(states: np.ndarray, labels: np.ndarray, others: np.ndarray) -> np.ndarray:
-    """Returns the classes of other states.
+class Discriminant:
+    """Classes of states by a linear discriminant."""
 
-    Args:
-      states: [M, D], whose classes are known.
-      labels: int [M].
-      others: [K, D].
+    def __init__(self, states: np.ndarray, labels: np.ndarray):
+        """Learns from states [M, D] and their classes, int [M]."""
+        self._classes, index = np.unique(labels, return_inverse=True)
+        counts = np.bincount(index)
+        means = np.zeros([len(self._classes), states.shape[1]])
+        np.add.at(means, index, states)
+        means /= counts[:, np.newaxis]
+        around = states - means[index]
+        covariance = around.T @ around / len(states)
+        covariance += _RIDGE * np.trace(covariance) / len(covariance) * np.eye(len(covariance))
+        self._weights = np.linalg.solve(covariance, means.T)  # [D, classes]
+        self._constant = np.log(counts / counts.sum()) - 0.5 * (means.T * self._weights).sum(axis=0)
 
-    Returns:
-      int [K].
-    """
-    classes, index = np.unique(labels, return_inverse=True)
-    counts = np.bincount(index)
-    means = np.zeros([len(classes), states.shape[1]])
-    np.add.at(means, index, states)
-    means /= counts[:, np.newaxis]
-    around = states - means[index]
-    covariance = around.T @ around / len(states)
-    covariance += _RIDGE * np.trace(covariance) / len(covariance) * np.eye(len(covariance))
-    weights = np.linalg.solve(covariance, means.T)  # [D, classes]
-    constant = np.log(counts / counts.sum()) - 0.5 * (means.T * weights).sum(axis=0)
-    return classes[np.argmax(others @ weights + constant, axis=1)]
+    def _scores(self, states: np.ndarray) -> np.ndarray:
+        return states @ self._weights + self._constant
+
+    def classify(self, states: np.ndarray) -> np.ndarray:
+        """[K, D] -> int [K]."""
+        return self._classes[np.argmax(self._scores(states), axis=1)]
+
+    def expect(self, states: np.ndarray) -> np.ndarray:
+        """The mean of the classes, which are numbers, by their probabilities: [K, D] -> [K]."""
+        scores = self._scores(states)
+        probabilities = np.exp(scores - scores.max(axis=1, keepdims=True))
+        return probabilities @ self._classes / probabilities.sum(axis=1)
 
 
 def probe_accuracy(states: np.ndarray, labels: np.ndarray, asked_states: np.ndarray, asked_labels: np.ndarray) -> float:
@@ -47,7 +53,7 @@ def probe_accuracy(states: np.ndarray, labels: np.ndarray, asked_states: np.ndar
       labels, asked_labels: int [rows, F]; where they are negative nothing is asked.
     """
     known, asked = labels >= 0, asked_labels >= 0
-    answers = linear_discriminant(states[known], labels[known], asked_states[asked])
+    answers = Discriminant(states[known], labels[known]).classify(asked_states[asked])
     return float(np.mean(answers == asked_labels[asked]))
 
 
@@ -56,21 +62,25 @@ class Swapped(NamedTuple):
 
     Attributes:
       input_ids: int [B, F].
-      labels: int [B, F]; at the place of each word that was chosen 1 if it has changed places with its neighbour and 0
-        if not, at other places -1.
+      labels: int [B, F]; at the place of each word that is asked about 1 if it has changed places with its neighbour
+        and 0 if not, at other places -1.
+      pairs: int [M, 4], for each chosen pair its row, the place where the word that was first stands now, the place of
+        the other one, and 1 if they have changed places.
     """
 
     input_ids: np.ndarray
     labels: np.ndarray
+    pairs: np.ndarray
 
 
 def swap_neighbours(input_ids: np.ndarray, lengths: np.ndarray, seed: int) -> Swapped:
     """Swaps half of the chosen pairs of neighbours, at random.
 
-    One in four of the places 1, 3, 5, ... before [SEP] is the first of a chosen pair, unless its two words are equal.
-    The question is asked for one word of a pair, the one that is first in the text, wherever it stands then. So whether
-    it was moved does not depend on which word it is, and a state without information about order tells nothing: the
-    chance is one half.
+    Pairs begin at the places 1, 3, 5, ... of a text or at 2, 4, 6, ...; one in four is chosen, unless its two words are
+    equal. The question is asked for one word of a pair, the one that was first, wherever it stands now. So whether it
+    was moved depends neither on which word it is nor on its place: at the first and the last place, where only one of
+    the two answers is possible, nothing is asked. The chance is one half, also for a state that knows both but not the
+    order of the others.
 
     Args:
       input_ids: int [B, F], rows of [CLS] words [SEP] padding.
@@ -79,15 +89,38 @@ def swap_neighbours(input_ids: np.ndarray, lengths: np.ndarray, seed: int) -> Sw
     """
     random = np.random.default_rng(seed)
     ids, labels = input_ids.copy(), np.full(input_ids.shape, -1)
-    first = np.arange(1, input_ids.shape[1] - 1, 2)
-    chosen = random.random([len(ids), len(first)]) < 0.25
-    chosen &= (first[np.newaxis] + 1 < lengths[:, np.newaxis] - 1) & (ids[:, first] != ids[:, first + 1])
+    first = np.arange(1, input_ids.shape[1] - 1)
+    last = lengths[:, np.newaxis] - 2  # the last word
+    chosen = first % 2 == random.integers(0, 2, [len(ids), 1])
+    chosen &= random.random(chosen.shape) < 0.25
+    chosen &= (first < last) & (input_ids[:, first] != input_ids[:, first + 1])
     rows, pairs = np.nonzero(chosen)
     places, moved = first[pairs], random.integers(0, 2, len(rows))
     ids[rows, places + moved] = input_ids[rows, places]
     ids[rows, places + 1 - moved] = input_ids[rows, places + 1]
     labels[rows, places + moved] = moved
-    return Swapped(ids, labels)
+    labels[:, 1] = -1
+    labels[np.arange(len(ids)), last[:, 0]] = -1
+    return Swapped(ids, labels, np.stack([rows, places + moved, places + 1 - moved, moved], axis=1))
+
+
+def order_accuracy(states: np.ndarray, positions: np.ndarray, asked_states: np.ndarray, pairs: np.ndarray) -> float:
+    """How often the states of two neighbours tell which of them comes first in the text.
+
+    The discriminant of positions says where each of the two stands, and these answers are compared; equal ones are half
+    right. Whether the text has the two as they were or the other way round was drawn at random, so the words alone tell
+    nothing, and the chance is one half.
+
+    Args:
+      states, positions: [rows, F, D] and position_labels, to learn from.
+      asked_states: [rows, F, D], of the texts of swap_neighbours.
+      pairs: of swap_neighbours.
+    """
+    known = positions >= 0
+    where = Discriminant(states[known], positions[known])
+    row, first, second, _ = pairs.T
+    further = where.expect(asked_states[row, second]) - where.expect(asked_states[row, first])
+    return float(np.mean((1 + np.sign(further) * np.sign(second - first)) / 2))
 
 
 def position_labels(lengths: np.ndarray, width: int) -> np.ndarray:

@@ -75,11 +75,12 @@ def _main_table(results: Sequence[Result], chance: float) -> str:
             spread([*loss(variant).values()]),
             _beside_base(results, variant, loss),
             _percent(of(results, variant, "heldout", _form(variant), "mask", "accuracy")),
+            _percent(of(results, variant, "probes", "order")),
             _percent(of(results, variant, "probes", "swapped")),
             _percent(of(results, variant, "probes", "position")),
         ])  # fmt: skip
-    rows.append(["chance", "", "", "", "", "50.0", f"{100 * chance:.1f}"])
-    header = ("variant", "parameters", "loss", "loss - base's", "accuracy %", "swapped %", "position %")
+    rows.append(["chance", "", "", "", "", "50.0", "50.0", f"{100 * chance:.1f}"])
+    header = ("variant", "parameters", "loss", "loss - base's", "accuracy %", "order %", "swapped %", "position %")
     return processes.render(header, rows)
 
 
@@ -152,8 +153,8 @@ def write(results: Sequence[Result], options, machine: str) -> str:
         f" {options.max_seq_length} tokens; {options.num_hidden_layers} layers, hidden {options.hidden_size}; text"
         f" {Path(options.input_file).name}, seeds {options.seeds}. Together {processor / 60:.0f} minutes of processor"
         f" time, {seconds / 60:.0f} minutes by the clock, {options.processes} at a time. Held out with the first seed:"
-        f" {first['count']:.0f} masked words; the probes are asked {probes['swapped_count']} and"
-        f" {probes['position_count']} times.",
+        f" {first['count']:.0f} masked words; the probes are asked {probes['order_count']}, {probes['swapped_count']}"
+        f" and {probes['position_count']} times.",
         "### All variants",
         _main_table(results, 1 / (options.max_seq_length - 2)),
     ]
@@ -204,13 +205,13 @@ def _draw_variants(results: Sequence[Result]):
         losses = of(results, variant, "heldout", _form(variant), "mask", "loss")
         panels = (
             [value - base.get(seed, value) for seed, value in losses.items()],
-            [100 * value for value in of(results, variant, "probes", "swapped").values()],
+            [100 * value for value in of(results, variant, "probes", "order").values()],
             [100 * value for value in of(results, variant, "probes", "position").values()],
         )
         for panel, values in zip(axes, panels, strict=True):
             panel.plot(values, [row] * len(values), "o", color="C0", alpha=0.6, markersize=4)
             panel.plot([sum(values) / len(values)], [row], "|", color="black", markersize=12)
-    titles = ("loss of held-out masked words, less base's", "swapped neighbours found, %", "position found, %")
+    titles = ("loss of held-out masked words, less base's", "order of neighbours known, %", "position found, %")
     for panel, title, chance in zip(axes, titles, (0, 50, None), strict=True):
         panel.set_title(title)
         panel.grid(alpha=0.3)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -11,11 +12,12 @@ import numpy as np
 import study_probes as probes
 import tensorflow as tf
 
-from bert_tf2 import heads, losses, records, tokenization
+from bert_tf2 import checkpoint, heads, losses, records, tokenization
 from bert_tf2.config import BertConfig
 from bert_tf2.training.devices import build_model
 from bert_tf2.training.loop import Trainer
 from bert_tf2.training.options import TrainOptions
+from bert_tf2.weights import provenance
 
 # The keys of bert_config.json of each variant; `base` and those that are not here have the reference's.
 _KEYS = {
@@ -34,8 +36,10 @@ _PROBE_ROWS = 2048
 def train(options, folder: Path, variant: str, seed: int) -> dict[str, Any]:
     """Trains one variant with one seed, and measures it on the held-out documents.
 
+    The weights are kept in FOLDER/VARIANT. If they are there, they are only measured.
+
     Args:
-      options: study.StudyOptions.
+      options: study.BenchmarkOptions.
       folder: has vocab.txt, and the records of this seed's split of the documents.
       variant: one of study.VARIANTS.
       seed: of the initial weights and the order of the records.
@@ -43,23 +47,38 @@ def train(options, folder: Path, variant: str, seed: int) -> dict[str, Any]:
     Returns:
       The measures, as JSON takes them.
     """
-    began, cpu = time.monotonic(), time.process_time()
     _use_one_thread()
     words = [line.strip() for line in tokenization.read_entries(str(folder / "vocab.txt"))]
     model = _make_model(options, variant, seed, len(words))
     held_out = {form: _Texts(folder, f"heldout_{form}", options, words) for form in ("pairs", "single")}
-    form = "single" if variant == "no_pairs" else "pairs"
+    own = held_out["single" if variant == "no_pairs" else "pairs"]
     before = {name: table.copy() for name, table in _tables(model).items()}
-    curve = _run_steps(options, folder / f"train_{form}.tfrecord", model, variant, seed, words, held_out[form])
-    sizes = {"hidden_size": options.hidden_size, "max_seq_length": options.max_seq_length}
-    result = {"variant": variant, "seed": seed, **sizes, "parameters": _count(model), "curve": curve}
-    result["heldout"] = {name: data.measure_words(model) for name, data in held_out.items()}
-    if isinstance(model, heads.PretrainingModel):
-        result["next_sentence_accuracy"] = held_out["pairs"].next_sentence_accuracy(model)
+    stored = folder / variant / "training.json"
+    if stored.exists():
+        checkpoint.initialize(model, str(folder / variant / "bert_model.ckpt"))
+    else:
+        _train(options, folder, model, variant, seed, words, own)
     seen = _Texts(folder, "train_single", options, words, _PROBE_ROWS)
-    result["probes"] = _measure_order(model, seen, held_out["single"])
-    result["tables"] = _compare(model, before, held_out[form])
-    return result | {"seconds": time.monotonic() - began, "processor_seconds": time.process_time() - cpu}
+    return {
+        **{"variant": variant, "seed": seed, "parameters": _count(model), **json.loads(stored.read_text())},
+        **{name: getattr(options, name) for name in ("hidden_size", "max_seq_length")},
+        "heldout": {name: data.measure_words(model) for name, data in held_out.items()},
+        "next_sentence_accuracy": held_out["pairs"].next_sentence_accuracy(model) if variant != "no_pairs" else None,
+        "probes": _measure_order(model, seen, held_out["single"]),
+        "tables": _compare(model, before, own),
+    }
+
+
+def _train(options, folder: Path, model, variant: str, seed: int, words: list[str], held_out: _Texts) -> None:
+    """Trains, and writes the weights; then training.json, the curve and the time it took."""
+    began, cpu = time.monotonic(), time.process_time()
+    form, output_dir = "single" if variant == "no_pairs" else "pairs", folder / variant
+    curve = _run_steps(options, folder / f"train_{form}.tfrecord", model, variant, seed, words, held_out)
+    output_dir.mkdir(exist_ok=True)
+    checkpoint.save(str(output_dir / "bert_model.ckpt"), checkpoint.tf1_variables(model), options.steps)
+    provenance.write(str(output_dir), model.config)
+    took = {"seconds": time.monotonic() - began, "processor_seconds": time.process_time() - cpu}
+    (output_dir / "training.json").write_text(json.dumps({"curve": curve, **took}))
 
 
 def _use_one_thread() -> None:
@@ -224,6 +243,8 @@ def _measure_order(model, seen: _Texts, held_out: _Texts) -> dict[str, float]:
     plain = [texts.states(model, texts.plain()) for texts in (seen, held_out)]
     places = [probes.position_labels(texts.lengths, texts.plain().shape[1]) for texts in (seen, held_out)]
     return {
+        "order": probes.order_accuracy(plain[0], places[0], states[1], swapped[1].pairs),
+        "order_count": len(swapped[1].pairs),
         "swapped": probes.probe_accuracy(states[0], swapped[0].labels, states[1], swapped[1].labels),
         "swapped_count": int((swapped[1].labels >= 0).sum()),
         "position": probes.probe_accuracy(plain[0], places[0], plain[1], places[1]),

@@ -217,7 +217,7 @@ class BertConfig:
         for name, usual in _WRITTEN_IF_OTHER.items():
             if values[name] == usual:
                 del values[name]
-        return {**values, **extra}
+        return {**extra, **values}
 
     def to_json_string(self) -> str:
         """Returns the text of a `bert_config.json`: sorted keys, indentation of two, a final newline."""

@@ -60,6 +60,7 @@ class Embeddings(keras.layers.Layer):
         # more than casting the gathered rows.
         self.word_embeddings = self._table("word_embeddings", config.vocab_size)
         self.token_type_embeddings = self._table("token_type_embeddings", config.type_vocab_size)
+        self._sinusoid = scaled_sinusoid(config) if config.position_embedding_type == "sinusoidal" else None
         self.position_embeddings = None
         if config.has_position_table:
             from_sinusoid = config.position_embedding_type == "learned_from_sinusoidal"
@@ -78,8 +79,8 @@ class Embeddings(keras.layers.Layer):
 
     def position_table(self) -> tf.Variable | tf.Tensor | None:
         """The rows that are added for positions, float32 [X, D]: a variable, the fixed sinusoid, or None."""
-        if self.config.position_embedding_type == "sinusoidal":
-            return scaled_sinusoid(self.config)
+        if self._sinusoid is not None:
+            return tf.constant(self._sinusoid)
         return None if self.position_embeddings is None else self.position_embeddings.value
 
     def call(
@@ -108,10 +109,10 @@ class Embeddings(keras.layers.Layer):
         return dropout(self.layer_norm(summed), self.config.hidden_dropout_prob, seeds)
 
 
-def scaled_sinusoid(config: BertConfig) -> tf.Tensor:
+def scaled_sinusoid(config: BertConfig) -> np.ndarray:
     """The fixed positions, float32 [X, D]. Unscaled, they would hide the words, whose numbers are about 0.02."""
     rows = sinusoidal_positions(config.max_position_embeddings, config.hidden_size)
-    return tf.constant(np.float32(config.sinusoid_scale) * rows)
+    return np.float32(config.sinusoid_scale) * rows
 
 
 class SelfAttention(keras.layers.Layer):

@@ -40,13 +40,13 @@ def test_a_linear_discriminant_finds_what_is_linear():
     labels, asked = (random.integers(0, 3, count) for count in (600, 300))
     stretched = random.normal(size=[5, 5])  # the same noise for every class, in no direction alike
     points, others = (centres[of] + random.normal(size=[len(of), 5]) @ stretched * 0.3 for of in (labels, asked))
-    assert np.mean(study_probes.linear_discriminant(points, labels, others) == asked) > 0.95
+    assert np.mean(study_probes.Discriminant(points, labels).classify(others) == asked) > 0.95
 
 
 def test_swapped_neighbours():
     import study_probes
 
-    ids, lengths = texts(400, 0)
+    ids, lengths = texts(400, 10)
     made = study_probes.swap_neighbours(ids, lengths, 0)
     again = study_probes.swap_neighbours(ids, lengths, 0)
     np.testing.assert_array_equal(made.input_ids, again.input_ids)
@@ -58,24 +58,43 @@ def test_swapped_neighbours():
     assert 0.4 < moved.mean() < 0.6 and len(rows) > 300
     np.testing.assert_array_equal(made.input_ids[rows, places], ids[rows, places - moved])
     changed = made.input_ids != ids
-    assert changed.sum() == 2 * moved.sum()
+    row, first, second, swapped = made.pairs.T
+    assert changed.sum() == 2 * swapped.sum()
+    np.testing.assert_array_equal(made.input_ids[row, first], ids[row, np.minimum(first, second)])
+    np.testing.assert_array_equal(swapped, (first > second).astype(int))
+    assert 2 * moved.sum() <= changed.sum() < 3 * moved.sum()  # a few are not asked
+    assert (places > 1).all() and (places < lengths[rows] - 2).all()
 
 
-def test_states_that_know_only_words_cannot_tell_whether_they_were_swapped():
-    """And those that know their place can, if the text says which word belongs there."""
+def test_states_that_know_only_words_and_places_cannot_tell_what_was_swapped():
+    """And those that know whether the word belongs there can."""
     import study_probes
 
     rows = []
     for seed in (0, 1):
-        ids, lengths = texts(1500, seed)
+        ids, lengths = texts(1500, seed + 10)
         rows.append((study_probes.swap_neighbours(ids, lengths, seed), ids))
-    (seen, _), (asked, original) = rows
+    seen, asked = (made for made, _ in rows)
     vectors = np.random.default_rng(3).normal(size=[WORDS, 12])
-    by_word = study_probes.probe_accuracy(vectors[seen.input_ids], seen.labels, vectors[asked.input_ids], asked.labels)
-    assert 0.45 < by_word < 0.55
+    both = [
+        np.concatenate([vectors[m.input_ids], np.tile(np.eye(LENGTH), [1500, 1, 1])], axis=2) for m in (seen, asked)
+    ]
+    assert 0.45 < study_probes.probe_accuracy(both[0], seen.labels, both[1], asked.labels) < 0.55
     at_home = [(made.input_ids == ids)[..., np.newaxis] * np.ones(12) + vectors[made.input_ids] for made, ids in rows]
     assert study_probes.probe_accuracy(at_home[0], seen.labels, at_home[1], asked.labels) > 0.95
-    assert original.shape == asked.labels.shape
+
+
+@pytest.mark.parametrize(("strength", "low", "high"), [(0.0, 0.45, 0.55), (3.0, 0.97, 1.0)])
+def test_the_order_of_two_neighbours_needs_their_places(strength, low, high):
+    import study_probes
+
+    random = np.random.default_rng(3)
+    words, places = random.normal(size=[WORDS, 24]), strength * random.normal(size=[LENGTH, 24])
+    (ids, lengths), (others, other_lengths) = texts(1500, 10), texts(1500, 11)
+    asked = study_probes.swap_neighbours(others, other_lengths, 0)
+    labels = study_probes.position_labels(lengths, LENGTH)
+    found = study_probes.order_accuracy(words[ids] + places, labels, words[asked.input_ids] + places, asked.pairs)
+    assert low < found <= high
 
 
 def test_positions_are_asked_of_words_in_rows_that_are_full():
@@ -168,3 +187,6 @@ def test_a_look_at_it_which_continues(tmp_path):
     again = run(*call)
     assert again.returncode == 0 and "2 of 2 trainings are in" in again.stdout
     assert (tmp_path / "study.md").read_text() == report
+    (tmp_path / "study.jsonl").unlink()
+    run(*call)
+    assert (tmp_path / "study.md").read_text() == report  # measured again, with the same weights
