@@ -1,7 +1,8 @@
-"""Batches of rows of like length, which have little padding, and their results in the order of the rows again.
+"""Batches with little padding: cut to their longest row, or of rows of like length.
 
-    batches:   windows of some batches, sorted by length -> batches
-    in_order:  batches with what was computed for them -> the batches that the order of the files makes
+    cut_to_longest:  a batch -> without the columns that are padding in every row
+    batches:         windows of some batches, sorted by length -> batches
+    in_order:        what was computed for them -> the batches that the order of the files makes
 
 `training.forward.in_order` does this for rows that come one by one; here it is a part of a tf.data pipeline.
 """
@@ -9,7 +10,8 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -18,6 +20,24 @@ _BATCHES_OF_WINDOW = 128
 
 PLACES = "places"
 """A feature of the batches, int32 [B, 2]: the number of the window, and the place of the row in it."""
+
+
+def cut_to_longest(batch: Mapping[str, Any], wide: Container[str], multiple: int) -> dict[str, Any]:
+    """Drops columns that are padding in every row, up to a multiple of so many columns.
+
+    Attention gives padding no weight, so outputs do not change.
+
+    Args:
+      batch: tensors [B, F] and others, with `input_mask`.
+      wide: the names of those of [B, F].
+      multiple: the width is a multiple of this, or remains F.
+    """
+    import tensorflow as tf
+
+    used = tf.where(tf.reduce_any(batch["input_mask"] > 0, axis=0))  # columns with a token in any row
+    length = tf.maximum(tf.reduce_max(tf.concat([used, [[0]]], 0)) + 1, 1)
+    length = -(-length // multiple) * multiple  # a slice ends at the last column in any case
+    return {name: values[:, :length] if name in wide else values for name, values in batch.items()}
 
 
 def rows_of_window(batch_size: int) -> int:

@@ -209,7 +209,8 @@ def read_records(
     if like_lengths:
         data = by_length.batches(data, batch_size)
     if not pad_to_max_length:
-        data = data.map(lambda batch: _cut_to_longest(batch, kind, width_multiple))
+        wide = {name for name, feature in kind.features.items() if feature.length == "max_seq_length"}
+        data = data.map(lambda batch: by_length.cut_to_longest(batch, wide, width_multiple))
     options = tf.data.Options()
     options.autotune.enabled = False  # not needed, and its thread can delay the end of the program by a minute
     return data.prefetch(2).with_options(options)
@@ -278,22 +279,6 @@ def _narrow(values, feature: Feature):
 
     values = tf.cast(values, tf.int32) if feature.dtype == "int64" else values  # TPUs have no int64
     return values[:, 0] if feature.length == 1 and not feature.varies else values
-
-
-def _cut_to_longest(batch: dict, kind: RecordKind, multiple: int) -> dict:
-    """Drops columns that are padding in every row, up to a multiple of so many columns.
-
-    Attention gives padding no weight, so outputs do not change.
-    """
-    import tensorflow as tf
-
-    used = tf.where(tf.reduce_any(batch["input_mask"] > 0, axis=0))  # columns with a token in any row
-    length = tf.maximum(tf.reduce_max(tf.concat([used, [[0]]], 0)) + 1, 1)
-    length = -(-length // multiple) * multiple  # a slice ends at the last column in any case
-    return {
-        name: values[:, :length] if name in kind.features and kind.features[name].length == "max_seq_length" else values
-        for name, values in batch.items()
-    }
 
 
 def find_fault(paths: Sequence[str], kind: RecordKind, sizes: Sizes) -> UserError | None:

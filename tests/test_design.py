@@ -26,6 +26,7 @@ BERT = {
     "record_framing",
     "record_index",
     "record_order",
+    "by_length",
     "shapes",
     "fusion",
     "unpadding",
@@ -56,7 +57,7 @@ FRONT_DOOR = {"loading", "commands", "__main__", "demo", "demo.__main__"}
 WITHOUT_TENSORFLOW = [
     *(name for name in MODULES if name.startswith("support.")),
     *("config", "tokenization", "records", "vocabulary", "vocabulary_checks"),
-    *("record_framing", "record_index", "record_order", "sinusoid"),
+    *("record_framing", "record_index", "record_order", "by_length", "sinusoid"),
     *(name for name in MODULES if name.startswith("weights.") and name != "weights.models"),
     *(f"pretraining.{name}" for name in ("documents", "examples", "masking", "example_files")),
     *(f"pretraining.{name}" for name in ("compact_examples", "corpus", "draws", "sentences", "whole_sentences")),

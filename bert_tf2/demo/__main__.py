@@ -10,6 +10,7 @@ from __future__ import annotations
 import pathlib
 import re
 import shlex
+import shutil
 import subprocess
 import sys
 import time

@@ -337,8 +337,7 @@ def _without_copies(path: str, places: dict[str, _Place]) -> dict[str, _Place]:
         raise UserError(
             f"{path}: {duplicate.name} is not equal to {places[original].name}: this model's output layer is its own,"
             " where BERT's is the table of embeddings with one bias, so that it cannot be taken over. Save the encoder"
-            " alone (model.bert.save_pretrained), or, if it was trained so, with tie_word_embeddings false in its"
-            " config.json"
+            " alone (model.bert.save_pretrained), or, if trained so, with tie_word_embeddings false in its config.json"
         )
     return places
 

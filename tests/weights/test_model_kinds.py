@@ -83,7 +83,7 @@ def test_of_two_biases_the_decoder_s_counts_where_nothing_is_tied(tmp_path):
     source = huggingface.HuggingFaceFolder(path)
     np.testing.assert_array_equal(source.get(OUTPUT_TABLE), tensors[DECODER])
     np.testing.assert_array_equal(source.get("cls/predictions/output_bias"), tensors[BIAS_OF_DECODER])
-    with pytest.raises(UserError, match="or, if it was trained so, with tie_word_embeddings false"):
+    with pytest.raises(UserError, match="or, if trained so, with tie_word_embeddings false"):
         make_folder(tmp_path, tensors, "BertForMaskedLM")
         huggingface.HuggingFaceFolder(path)
 
