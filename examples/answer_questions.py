@@ -7,7 +7,7 @@ import tempfile
 
 from bert_tf2 import commands
 
-model, data = sys.argv[1], pathlib.Path(__file__).parent / "data" / "questions"
+model, data = (sys.argv[1:] or sys.exit(__doc__))[0], pathlib.Path(__file__).parent / "data" / "questions"
 commands.call(
     "run_squad", train_file=f"{data}/train.json", predict_file=f"{data}/test.json", do_train=True, do_predict=True,
     bert_config_file=f"{model}/bert_config.json", vocab_file=f"{model}/vocab.txt", init_checkpoint=model,

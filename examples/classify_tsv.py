@@ -6,7 +6,7 @@ import tempfile
 
 from bert_tf2 import commands
 
-model, *given = sys.argv[1:]
+model, *given = sys.argv[1:] or sys.exit(__doc__)
 data = pathlib.Path(given[0] if given else pathlib.Path(__file__).parent / "data" / "topics")
 scores = commands.call(
     "run_classifier", task_name="tsv", data_dir=str(data), text_a_column="text", label_column="topic",

@@ -7,8 +7,9 @@ import tempfile
 import bert_tf2
 from bert_tf2 import commands
 
-model, data, output = sys.argv[1], pathlib.Path(__file__).parent / "data" / "norway", tempfile.mkdtemp(prefix="norway_")
-print("before:", bert_tf2.load(model).fill_mask("The capital of Norway is [MASK].").filled)
+model, data = (sys.argv[1:] or sys.exit(__doc__))[0], pathlib.Path(__file__).parent / "data" / "norway"
+blank, output = "The capital of Norway is [MASK].", tempfile.mkdtemp(prefix="norway_")
+print("before:", bert_tf2.load(model).fill_mask(blank).filled)
 extended, trained, records = (f"{output}/{name}" for name in ("extended", "trained", "text.tfrecord"))
 commands.call("convert_checkpoint", input=model, output=extended, to="tf1", extend_vocab=f"{data}/words.txt")
 files = {"vocab_file": f"{extended}/vocab.txt", "max_seq_length": 32, "max_predictions_per_seq": 5}
@@ -16,5 +17,4 @@ commands.call("create_pretraining_data", input_file=f"{data}/text.txt", output_f
 commands.call("run_pretraining", input_file=records, output_dir=trained, init_checkpoint=extended, do_train=True,
               bert_config_file=f"{extended}/bert_config.json", train_batch_size=16, learning_rate=1e-3,
               num_train_steps=300, num_warmup_steps=20, **files)  # fmt: skip
-bert = bert_tf2.load(trained, vocab_file=f"{extended}/vocab.txt")
-print("after: ", bert.fill_mask("The capital of Norway is [MASK].").filled, f"(the model is {trained})")
+print("after: ", bert_tf2.load(trained, vocab_file=files["vocab_file"]).fill_mask(blank).filled, f"({trained})")

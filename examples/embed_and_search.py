@@ -10,8 +10,8 @@ SENTENCES = """The capital of Japan is Tokyo. | The largest animal on the earth 
 The heart pumps blood around the body. | The moon goes around the earth. | A saw is a tool that cuts wood.
 Water freezes and becomes ice. | Elephants live in Africa and in Asia.""".replace("\n", " | ").split(" | ")
 
-bert = bert_tf2.load(sys.argv[1])
-question = sys.argv[2] if len(sys.argv) > 2 else "Which animals live in Africa?"
+model, *given = sys.argv[1:] or sys.exit(__doc__)
+bert, question = bert_tf2.load(model), (given or ["Which animals live in Africa?"])[0]
 vectors = bert.embed([question, *SENTENCES], pooling="mean")  # [1 + sentences, hidden_size]
 vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
 similarities = vectors[1:] @ vectors[0]  # cosines

@@ -10,8 +10,8 @@ SENTENCES = [
     "In the [MASK] the sun [MASK].",
 ]
 
-bert = bert_tf2.load(sys.argv[1])
-for answer in bert.fill_mask(sys.argv[2:] or SENTENCES, top_k=3):
+model, *given = sys.argv[1:] or sys.exit(__doc__)
+for answer in bert_tf2.load(model).fill_mask(given or SENTENCES, top_k=3):
     print(answer.filled)
     for mask in answer.masks:
         print("   ", ", ".join(f"{word.token} {word.probability:.3f}" for word in mask.predictions))

@@ -6,7 +6,8 @@ import numpy as np
 
 import bert_tf2
 
-bert, text = bert_tf2.load(sys.argv[1]), (sys.argv[2:] or ["The capital of Italy is [MASK]."])[0]
+model, *given = sys.argv[1:] or sys.exit(__doc__)
+bert, text = bert_tf2.load(model), (given or ["The capital of Italy is [MASK]."])[0]
 before, after = (bert.tokenizer.tokenize(part) for part in text.split("[MASK]"))
 tokens = ["[CLS]", *before, "[MASK]", *after, "[SEP]"]
 output = bert.encoder(np.array([bert.tokenizer.convert_tokens_to_ids(tokens)]))

@@ -6,7 +6,7 @@ import tempfile
 
 from bert_tf2 import commands
 
-model, data = sys.argv[1], pathlib.Path(__file__).parent / "data" / "mentions"
+model, data = (sys.argv[1:] or sys.exit(__doc__))[0], pathlib.Path(__file__).parent / "data" / "mentions"
 scores = commands.call(
     "run_classifier", task_name="tsv", data_dir=str(data), text_a_column="text", label_column="mentions",
     multi_label=True, label_separator=",", do_train=True, do_eval=True, do_predict=True, init_checkpoint=model,

@@ -6,7 +6,7 @@ import tempfile
 
 from bert_tf2 import commands
 
-model, data = sys.argv[1], pathlib.Path(__file__).parent / "data" / "tags"
+model, data = (sys.argv[1:] or sys.exit(__doc__))[0], pathlib.Path(__file__).parent / "data" / "tags"
 scores = commands.call(
     "run_ner", train_file=f"{data}/train.txt", eval_file=f"{data}/dev.txt", predict_file=f"{data}/test.txt",
     bert_config_file=f"{model}/bert_config.json", vocab_file=f"{model}/vocab.txt", init_checkpoint=model,

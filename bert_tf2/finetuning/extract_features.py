@@ -81,7 +81,9 @@ def run(options: FeatureOptions) -> int:
         checkpoint.open_weights(options.init_checkpoint),
         options.init_checkpoint,
     )
-    examples = (example for example, _ in _read(options))
+    sample = vector_plots.Sample() if options.plot else None
+    told: list[tuple[str, str]] = []  # the text and the label of each line, for --plot
+    examples = _noting(_read(options), told) if sample else (example for example, _ in _read(options))
     first = next(examples, None)
     if first is None:
         raise UserError(f"{options.input_file}: the file is empty; a line of text for each example is needed")
@@ -95,10 +97,9 @@ def run(options: FeatureOptions) -> int:
     features = progress.track(_logged(features), "Extracting", lines, "lines")
     pad_to = options.max_seq_length if options.on_tpu else None
     states = extract(model, features, layers, options.batch_size, pad_to)
-    sample = vector_plots.Sample() if options.plot else None
     count = _write(options, layers, states, sample)
     if sample:
-        texts, labels = zip(*((_as_text(example), label) for example, label in _read(options)), strict=True)
+        texts, labels = zip(*told, strict=True)
         title = f"{options.pooling} of the tokens, layers {options.layers}"
         vector_plots.draw_vectors(options.plot, sample, labels if options.label_column else None, texts, title)
     console.summary([f"{options.output_file} ({count:,} lines)", *([options.plot] if options.plot else [])])
@@ -120,8 +121,11 @@ def _read(options: FeatureOptions) -> Iterator[tuple[InputExample, str]]:
         yield InputExample(number, cells["text_a"], cells.get("text_b")), cells.get("label", "")
 
 
-def _as_text(example: InputExample) -> str:
-    return example.text_a if example.text_b is None else f"{example.text_a} ||| {example.text_b}"
+def _noting(examples: Iterable[tuple[InputExample, str]], told: list[tuple[str, str]]) -> Iterator[InputExample]:
+    """Yields the examples, and appends the text and the label of each to `told`: a pipe cannot be read again."""
+    for example, label in examples:
+        told.append((" ||| ".join(filter(None, (example.text_a, example.text_b))), label))
+        yield example
 
 
 def _write(

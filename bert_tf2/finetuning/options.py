@@ -64,6 +64,8 @@ class FeatureOptions(LogOptions, VocabularyOptions, DeviceOptions, ModelOptions)
           --init_checkpoint=$BERT_BASE_DIR/bert_model.ckpt --max_seq_length=128 --batch_size=8
     """
 
+    needs = (("text_b_column", "text_a_column"), ("label_column", "text_a_column"), ("label_column", "plot"))
+
     input_file: str = setting(
         "Text, one example per line; ` ||| ` separates the two texts of a pair. With text_a_column, a table of columns"
         " separated by tabs.",
@@ -99,8 +101,6 @@ class FeatureOptions(LogOptions, VocabularyOptions, DeviceOptions, ModelOptions)
     )
     batch_size: int = setting("Lines per batch.", 32, group=DEVICES, low=1, memory=())
     use_one_hot_embeddings: bool = setting("Accepted and ignored.", False, group=DEVICES)
-
-    needs = (("text_b_column", "text_a_column"), ("label_column", "text_a_column"), ("label_column", "plot"))
 
     def check(self) -> None:
         if self.plot:

@@ -166,7 +166,7 @@ def _without_none(annotation: Any) -> type:
 
 
 def _missing(given: Options) -> Iterator[str]:
-    missing = [f"--{name}" for name in required(type(given)) if getattr(given, name) in (None, "", ())]
+    missing = [f"--{name}" for name in required(type(given)) if getattr(given, name) in (None, "", (), [])]
     if missing:
         yield f"{' and '.join(missing)} must be given"
 

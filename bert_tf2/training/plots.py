@@ -55,6 +55,8 @@ def run(options: PlotTrainingOptions) -> list[str]:
     runs = read_runs(options.output_dir)
     names = labels([each.folder for each in runs])
     panels = find_panels([_at(each, options.x_axis) for each in runs])
+    if not panels:
+        raise UserError(f"{and_more(options.output_dir)}: no curve has two points yet, and nothing was evaluated")
     if options.curves is not None:
         panels = _chosen(panels, options.curves)
     rows = math.ceil(len(panels) / _COLUMNS)

@@ -106,10 +106,18 @@ def test_what_cannot_be_drawn(tmp_path):
     write_scalars(str(tmp_path / "bare"), 1, {"loss": 1.0})
     with pytest.raises(UserError, match="bare: its events do not tell the batch size; leave out --x_axis=examples"):
         plots.run(options([tmp_path / "bare"], tmp_path / "a.png", x_axis="examples"))
+    writer = tf.summary.create_file_writer(str(tmp_path / "begun"))
+    with writer.as_default(step=0):
+        tf.summary.text("hyperparameters", "none")
+    writer.close()
+    with pytest.raises(UserError, match="begun: no curve has two points yet, and nothing was evaluated"):
+        plots.run(options([str(tmp_path / "begun")], tmp_path / "a.png"))
     with pytest.raises(WrongSetting, match=r"--output_file=a\.jpg: give a name that ends in \.png"):
         PlotTrainingOptions(output_dir=("a",), output_file="a.jpg")
     with pytest.raises(WrongSetting, match="--output_dir must be given"):
         PlotTrainingOptions(output_dir=())
+    with pytest.raises(WrongSetting, match="--output_dir=runs: from Python, a list of folders is needed"):
+        PlotTrainingOptions(output_dir="runs")
 
 
 def test_folders_are_words_or_flags(command_lines, runs, tmp_path):
