@@ -16,10 +16,12 @@ draws it (matplotlib, the extra `plot`). docs/study.md says what the figures mea
 
 from __future__ import annotations
 
+import collections
 import concurrent.futures
 import dataclasses
 import hashlib
 import json
+import math
 import sys
 import time
 from pathlib import Path
@@ -124,8 +126,31 @@ def prepare(options: BenchmarkOptions, text: str, folder: Path, seed: int) -> No
     (folder / "complete").write_text("")
 
 
-def train_all(options: BenchmarkOptions) -> list[dict]:
-    """The results of all variants and seeds, the stored ones and the new ones.
+def guess_by_frequency(folder: Path) -> dict[str, float]:
+    """Loss and accuracy on the held-out tokens of a guess that knows only how often words occur in the training.
+
+    Returns:
+      `loss`, `accuracy`, and `unseen`, the share of the held-out tokens that do not occur in the training. Half an
+      occurrence is added to each word's.
+    """
+    from bert_tf2 import tokenization
+    from bert_tf2.support import files
+
+    tokenizer = tokenization.FullTokenizer(str(folder / "vocab.txt"), do_lower_case=True)
+    train, held_out = (
+        collections.Counter(
+            token for line in files.read_lines(str(folder / name)) for token in tokenizer.tokenize(line)
+        )
+        for name in ("train.txt", "heldout.txt")
+    )
+    total, count = sum(train.values()) + len(tokenizer.vocab) / 2, sum(held_out.values())
+    loss = -sum(n * math.log((train[token] + 0.5) / total) for token, n in held_out.items())
+    unseen = sum(n for token, n in held_out.items() if token not in train)
+    return {"loss": loss / count, "accuracy": held_out[train.most_common(1)[0][0]] / count, "unseen": unseen / count}
+
+
+def train_all(options: BenchmarkOptions) -> tuple[list[dict], list[dict[str, float]]]:
+    """The results of all variants and seeds, the stored ones and the new ones; and guess_by_frequency of each seed.
 
     Raises:
       UserError: the text is no text, or a training fails.
@@ -170,7 +195,7 @@ def train_all(options: BenchmarkOptions) -> list[dict]:
     except processes.Failed as failure:
         raise UserError(f"a part of the study failed: {failure}") from failure
     known = results.known()
-    return [known[key(*run)] for run in runs]
+    return [known[key(*run)] for run in runs], [guess_by_frequency(work / seed) for seed in options.seeds.split(",")]
 
 
 def main(options: BenchmarkOptions) -> None:
@@ -189,8 +214,8 @@ def main(options: BenchmarkOptions) -> None:
         options = dataclasses.replace(options, **_QUICK)
     began = time.monotonic()
     print(machine.describe(), flush=True)
-    results = train_all(options)
-    report = study_report.write(results, options, machine.describe())
+    results, guesses = train_all(options)
+    report = study_report.write(results, guesses, options, machine.describe())
     print(report)
     Path(options.work_dir, "study.md").write_text(report + "\n", encoding="utf-8")
     if options.plots:

@@ -13,6 +13,7 @@ from bert_tf2.sinusoid import sinusoidal_positions
 from bert_tf2.support.errors import UserError
 
 Result = Mapping[str, Any]
+_OF_GUESSES = (("loss", 1, 3), ("accuracy", 100, 1))
 _DISTANCES = (1, 2, 3, 4, 6, 8, 12, 16)
 # What is compared, and what else than the loss shows it.
 _GROUPS = {
@@ -63,7 +64,7 @@ def _beside_base(results: Sequence[Result], variant: str, value: Callable[[str],
     return spread([own[seed] - base[seed] for seed in own if seed in base], 3, sign=True) if variant != "base" else ""
 
 
-def _main_table(results: Sequence[Result], chance: float) -> str:
+def _main_table(results: Sequence[Result], guesses: Sequence[Mapping[str, float]], chance: float) -> str:
     def loss(variant: str) -> dict[int, float]:
         return of(results, variant, "heldout", _form(variant), "mask", "loss")
 
@@ -79,6 +80,8 @@ def _main_table(results: Sequence[Result], chance: float) -> str:
             _percent(of(results, variant, "probes", "swapped")),
             _percent(of(results, variant, "probes", "position")),
         ])  # fmt: skip
+    loss, right = (spread([guess[name] * by for guess in guesses], d) for name, by, d in _OF_GUESSES)
+    rows.append(["a guess by frequency", "", loss, "", right, "", "", ""])
     rows.append(["chance", "", "", "", "", "50.0", "50.0", f"{100 * chance:.1f}"])
     header = ("variant", "parameters", "loss", "loss - base's", "accuracy %", "order %", "swapped %", "position %")
     return processes.render(header, rows)
@@ -143,8 +146,8 @@ def _positions_table(similarities: Mapping[str, list[list[float]]]) -> str:
     return processes.render(("positions", *map(str, distances)), rows)
 
 
-def write(results: Sequence[Result], options, machine: str) -> str:
-    """The tables of the study, as Markdown."""
+def write(results: Sequence[Result], guesses: Sequence[Mapping[str, float]], options, machine: str) -> str:
+    """The tables of the study, as Markdown; `guesses`: study.guess_by_frequency of each seed."""
     first = results[0]["heldout"]["pairs"]["mask"]
     probes = results[0]["probes"]
     seconds, processor = (sum(result[name] for result in results) for name in ("seconds", "processor_seconds"))
@@ -154,9 +157,10 @@ def write(results: Sequence[Result], options, machine: str) -> str:
         f" {Path(options.input_file).name}, seeds {options.seeds}. Together {processor / 60:.0f} minutes of processor"
         f" time, {seconds / 60:.0f} minutes by the clock, {options.processes} at a time. Held out with the first seed:"
         f" {first['count']:.0f} masked words; the probes are asked {probes['order_count']}, {probes['swapped_count']}"
-        f" and {probes['position_count']} times.",
+        f" and {probes['position_count']} times. Held-out tokens that do not occur in the training:"
+        f" {spread([100 * guess['unseen'] for guess in guesses], 0)} %.",
         "### All variants",
-        _main_table(results, 1 / (options.max_seq_length - 2)),
+        _main_table(results, guesses, 1 / (options.max_seq_length - 2)),
     ]
     there = {*_variants(results)}
     if "all_masked" in there and "base" in there:

@@ -190,3 +190,14 @@ def test_a_look_at_it_which_continues(tmp_path):
     (tmp_path / "study.jsonl").unlink()
     run(*call)
     assert (tmp_path / "study.md").read_text() == report  # measured again, with the same weights
+
+
+def test_a_guess_by_frequency(tmp_path):
+    import study
+
+    (tmp_path / "vocab.txt").write_text("[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\na\nb\nc\n")
+    (tmp_path / "train.txt").write_text("a a b\n\na\n")
+    (tmp_path / "heldout.txt").write_text("a b\nc c\n")
+    found = study.guess_by_frequency(tmp_path)
+    wanted = -(np.log(3.5 / 8) + np.log(1.5 / 8) + 2 * np.log(0.5 / 8)) / 4
+    assert abs(found["loss"] - wanted) < 1e-9 and (found["accuracy"], found["unseen"]) == (0.25, 0.5)
