@@ -67,11 +67,11 @@ def part_of(name: str) -> str:
         return f"block {block[1]}"
     if name.startswith("bert/"):
         return name.split("/")[1]  # embeddings, pooler
-    return next((head.replace("_", " ") for head, rows in names.HEADS.items() if _is_of(name, rows)), "head")
+    return next((head.replace("_", " ") for head in names.HEADS if _is_of(name, head)), "head")
 
 
-def _is_of(name: str, rows: tuple[names.Variable, ...]) -> bool:
-    return any(row.reference == name for row in rows)
+def _is_of(name: str, head: str) -> bool:
+    return any(row.reference == name for row in names.of_heads([head], tied=False))
 
 
 def kind_of(name: str) -> tuple[str, str]:
@@ -90,7 +90,7 @@ def describe(explorer: Explorer) -> dict[str, Any]:
     bert = explorer.bert
     source = checkpoint.open_weights(bert.path)
     variables = names.tf1_variables(bert.model)
-    table = {row.reference: row for row in names.of_model(bert.model, bert.config.num_hidden_layers)}
+    table = {row.reference: row for row in names.of_model(bert.model, bert.config)}
     rows = [
         {"name": name, **_elsewhere(table[name]), "in_file": name in source.shapes, **statistics(variable.numpy())}
         for name, variable in variables.items()

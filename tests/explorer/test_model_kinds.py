@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import shutil
+
 import numpy as np
 import pytest
 import tensorflow as tf
-from model_kinds import KINDS
+from explorer_model import SIZES, VOCAB_FILE
+from model_kinds import KINDS, OUTPUT_TABLE, POSITIONS
 from small_models import randomize, small_config
 
-from bert_tf2 import heads
-from bert_tf2.explorer import masked_words, trace
+from bert_tf2 import checkpoint, heads
+from bert_tf2.explorer import inventory, masked_words, positions, sentence, trace
+from bert_tf2.explorer.opened import Explorer
+from bert_tf2.explorer.options import ExplorerOptions
+from bert_tf2.support.errors import UserError
 
 SENTENCE = trace.Sentence(("[CLS]", "a", "b", "[SEP]"), (1, 9, 10, 2), (0, 0, 1, 1), (1, 1, 1, 1))
 
@@ -29,3 +35,23 @@ def test_the_steps_are_the_models_own(kind):
     np.testing.assert_allclose(steps.logits, logits, rtol=1e-5, atol=2e-6)
     best = masked_words.best_words(model, steps, 1)[0]
     np.testing.assert_array_equal(best.row, model.get_output_table()[best.token_id])
+
+
+def test_every_view_opens_such_a_model(tmp_path):
+    model = heads.MaskedLMModel(small_config(**SIZES, **KINDS["untied and sinusoidal"]))
+    checkpoint.save(str(tmp_path / "model.ckpt-7"), checkpoint.tf1_variables(model), 7)
+    (tmp_path / "bert_config.json").write_text(model.config.to_json_string())
+    shutil.copy(VOCAB_FILE, tmp_path / "vocab.txt")
+    explorer = Explorer(ExplorerOptions(model=str(tmp_path)))
+    assert explorer.describe()["config"]["tie_word_embeddings"] is False
+
+    found = inventory.describe(explorer)
+    parts = {row["name"]: row["part"] for row in found["variables"]}
+    assert parts[OUTPUT_TABLE] == "masked lm" and POSITIONS not in parts
+    assert not found["sharing"]["shared"] and not found["sharing"]["copies"]
+    with pytest.raises(UserError, match="no table of positions"):
+        positions.routes(explorer)["/api/positions"]({})
+    asked = {"text": "the capital of france is [MASK] .", "token": 6}
+    routes = sentence.routes(explorer)
+    assert len(routes["/api/embeddings"](asked)["norms"]) == 5
+    assert routes["/api/words"](asked)["words"]
