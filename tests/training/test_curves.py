@@ -59,6 +59,14 @@ def test_an_older_checkpoint_evaluated_later_keeps_the_other_evaluations(tmp_pat
     assert curves.read_run(str(tmp_path)).scalars == {"eval/accuracy": [(5, 3.0), (10, 2.0)]}
 
 
+def test_files_of_one_second_are_in_the_order_of_their_numbers(tmp_path):
+    for serial in (8, 9, 10, 11):
+        event = event_pb2.Event(wall_time=1e9, step=5)
+        event.summary.value.add(tag="accuracy", simple_value=serial)
+        write_events(tmp_path / "eval" / f"events.out.tfevents.1000000000.host.77.{serial}.v2", event)
+    assert curves.read_run(str(tmp_path)).scalars == {"eval/accuracy": [(5, 11.0)]}
+
+
 def test_a_training_that_is_running_may_be_in_the_middle_of_a_point(tmp_path):
     train(tmp_path, 0, 3)
     (path,) = tmp_path.glob("events*")
