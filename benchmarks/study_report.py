@@ -150,15 +150,14 @@ def write(results: Sequence[Result], guesses: Sequence[Mapping[str, float]], opt
     """The tables of the study, as Markdown; `guesses`: study.guess_by_frequency of each seed."""
     first = results[0]["heldout"]["pairs"]["mask"]
     probes = results[0]["probes"]
-    seconds, processor = (sum(result[name] for result in results) for name in ("seconds", "processor_seconds"))
+    minutes = sum(result["processor_seconds"] for result in results) / 60
     parts = [
         f"{machine}. {len(results)} trainings of {options.steps} steps with {options.batch_size} examples of"
         f" {options.max_seq_length} tokens; {options.num_hidden_layers} layers, hidden {options.hidden_size}; text"
-        f" {Path(options.input_file).name}, seeds {options.seeds}. Together {processor / 60:.0f} minutes of processor"
-        f" time, {seconds / 60:.0f} minutes by the clock, {options.processes} at a time. Held out with the first seed:"
-        f" {first['count']:.0f} masked words; the probes are asked {probes['order_count']}, {probes['swapped_count']}"
-        f" and {probes['position_count']} times. Held-out tokens that do not occur in the training:"
-        f" {spread([100 * guess['unseen'] for guess in guesses], 0)} %.",
+        f" {Path(options.input_file).name}, seeds {options.seeds}.\nThe trainings took {minutes:.0f} minutes of"
+        f" processor time.\nHeld out with the first seed: {first['count']:.0f} masked words; the probes are asked"
+        f" {probes['order_count']}, {probes['swapped_count']} and {probes['position_count']} times.\nHeld-out tokens"
+        f" that do not occur in the training: {spread([100 * guess['unseen'] for guess in guesses], 0)} %.",
         "### All variants",
         _main_table(results, guesses, 1 / (options.max_seq_length - 2)),
     ]
