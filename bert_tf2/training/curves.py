@@ -116,7 +116,7 @@ class _Events:
 def _events_in(folder: str) -> list[_Events]:
     """The files of events in a folder, in the order in which they were begun.
 
-    A file says the second in which it was begun; those of one process and second are numbered at the end of their names.
+    A file says the second in which it was begun; those of one process and second have numbers in their names.
     """
     names = [name for name in files.list_directory(folder) if name.startswith(_FILE_NAME)]
     names.sort(key=lambda name: [int(part) if part.isdigit() else -1 for part in name.split(".")])
