@@ -66,6 +66,7 @@ def run(path: pathlib.Path) -> types.ModuleType:
     import matplotlib.pyplot as plt
 
     plt.switch_backend("agg")
+    plt.close("all")  # those of other tests
     module = types.ModuleType("notebook")
     for number, code in enumerate(cells_of(path, "code"), 1):
         exec(compile(code, f"{path.name}, code cell {number}", "exec"), module.__dict__)
