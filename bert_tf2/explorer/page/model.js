@@ -23,7 +23,7 @@ export async function render(container, context) {
 
 function totals(facts) {
   const more = [
-    facts.optimizer ? `The file also holds ${whole(facts.optimizer)} arrays of the optimizer and the step, which only a training needs.` : "",
+    facts.optimizer ? `The file also holds what only a training needs, the arrays of the optimizer and the step: ${whole(facts.optimizer)}.` : "",
     facts.unused.length ? `The file also has variables that this model does not use: ${listed(facts.unused)}.` : "",
     missing(facts.variables),
   ].filter(Boolean);
