@@ -17,6 +17,7 @@ import numpy as np
 
 # A window is in memory at once. A larger one has less padding.
 _BATCHES_OF_WINDOW = 128
+_ROWS_OF_WINDOW = 1 << 14  # at most, unless a batch is larger
 
 PLACES = "places"
 """A feature of the batches, int32 [B, 2]: the number of the window, and the place of the row in it."""
@@ -41,7 +42,8 @@ def cut_to_longest(batch: Mapping[str, Any], wide: Container[str], multiple: int
 
 
 def rows_of_window(batch_size: int) -> int:
-    return _BATCHES_OF_WINDOW * batch_size
+    """The number of rows of a window, whole batches of the file."""
+    return batch_size * max(1, min(_BATCHES_OF_WINDOW, _ROWS_OF_WINDOW // batch_size))
 
 
 def batches(windows, batch_size: int):
@@ -68,8 +70,13 @@ def batches(windows, batch_size: int):
         rows = {name: tf.gather(values, order) for name, values in window.items()}
         rows[PLACES] = tf.stack([tf.fill([count], tf.cast(number, tf.int32)), order], axis=1)
 
+        # The tokens of a batch, in int64: both factors may be large.
+        rows_at_least = tf.minimum(tf.constant(batch_size, tf.int64), tf.cast(count, tf.int64))
+        budget = rows_at_least * tf.cast(width, tf.int64)
+
         def end(start: tf.Tensor) -> tf.Tensor:
-            return tf.minimum(start + batch_size * width // longest[start], count)
+            fitting = budget // tf.cast(longest[start], tf.int64)
+            return start + tf.cast(tf.minimum(fitting, tf.cast(count - start, tf.int64)), tf.int32)
 
         _, _, ends = tf.while_loop(
             lambda start, *_: start < count,

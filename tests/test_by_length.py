@@ -65,6 +65,21 @@ def test_the_batches_are_as_large_as_a_padded_one_and_have_little_padding():
     assert len(found) < 0.7 * len(values["input_ids"]) / BATCH
 
 
+@pytest.mark.parametrize("batch_size", [2**31 - 1, 10**12])
+def test_a_batch_may_be_larger_than_the_file(batch_size):
+    values = rows(20)
+    (batch,) = by_length.in_order(divided(values, batch_size), batch_size)
+    np.testing.assert_array_equal(batch["label_ids"], values["label_ids"])
+
+
+def test_a_window_has_whole_batches_and_fits_into_memory():
+    sizes = (1, 7, 8, 32, 129, 1000, 16384, 50_000)
+    assert [by_length.rows_of_window(size) % size for size in sizes] == [0] * len(sizes)
+    assert by_length.rows_of_window(8) == 1024
+    assert max(by_length.rows_of_window(size) for size in sizes[:-1]) <= 16384
+    assert by_length.rows_of_window(50_000) == 50_000
+
+
 def test_what_was_not_computed_is_no_answer():
     """Rows of one batch of the file that were computed in batches of different widths."""
     found = [
