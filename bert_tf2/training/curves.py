@@ -119,7 +119,7 @@ def _events_in(folder: str) -> list[_Events]:
     A file says the second in which it was begun; those of one process and second have numbers in their names.
     """
     names = [name for name in files.list_directory(folder) if name.startswith(_FILE_NAME)]
-    names.sort(key=lambda name: [int(part) if part.isdigit() else -1 for part in name.split(".")])
+    names.sort(key=lambda name: [int(part) if part.isdecimal() else -1 for part in name.split(".")])
     found = [_read(os.path.join(folder, name)) for name in names]
     return sorted((events for events in found if events is not None), key=lambda events: events.started)
 

@@ -67,6 +67,12 @@ def test_files_of_one_second_are_in_the_order_of_their_numbers(tmp_path):
     assert curves.read_run(str(tmp_path)).scalars == {"eval/accuracy": [(5, 11.0)]}
 
 
+def test_a_name_of_a_file_may_have_any_characters(tmp_path):
+    train(tmp_path, 0, 2)
+    write_events(tmp_path / "events.out.tfevents.²", event_pb2.Event(wall_time=1.0))
+    assert len(curves.read_run(str(tmp_path)).scalars["loss"]) == 2
+
+
 def test_a_training_that_is_running_may_be_in_the_middle_of_a_point(tmp_path):
     train(tmp_path, 0, 3)
     (path,) = tmp_path.glob("events*")
