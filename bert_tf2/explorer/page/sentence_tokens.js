@@ -75,7 +75,7 @@ export class Embeddings {
     this.inside = element("div");
     this.element = section("Three embeddings are added", {
       id: "embeddings",
-      text: "Each token gets the sum of three learned vectors of hidden_size numbers: of its id, of its segment and of its position. LayerNorm then shifts and scales the sum to mean 0 and variance 1, and applies gamma and beta. Point at a strip, or use the arrow keys, to read its numbers.",
+      text: "Each token gets the sum of three vectors of hidden_size numbers, rows of tables: of its id, of its segment and of its position. LayerNorm then shifts and scales the sum to mean 0 and variance 1, and applies gamma and beta. Point at a strip, or use the arrow keys, to read its numbers.",
       codes: [codeLink("embeddings.sum", "the sum of the embeddings", "sum"), codeLink("embeddings.norm", "the LayerNorm of the embeddings", "LayerNorm")],
     }, this.inside);
   }

@@ -6,6 +6,22 @@ import { shown, variable } from "./sentence_tokens.js";
 // The word embeddings, unless the head has a table of its own.
 const outputTable = (config) => (config.tie_word_embeddings === false ? "cls/predictions/output_weights" : "bert/embeddings/word_embeddings");
 
+function explanation({ vocab_size: v, hidden_size: d, tie_word_embeddings: tied }) {
+  const size = `${v} x ${d} = ${(v * d).toLocaleString("en")} parameters`;
+  const fits = `The table has one row of ${d} numbers per word, so its product with a state of ${d} numbers gives ${v} scores: that is why the transposed table fits.`;
+  const bias = "The bias belongs to the output alone: one number per word that is added whatever the context is, so it learns how frequent the word is. An input needs none: what is added to a word's row can as well be learned in the row.";
+  if (tied === false) {
+    return [
+      "The score of a word is the dot product of the state, after a small network, with the word's row of a table. In BERT it is the table that turned words into vectors at the beginning; this model has one of its own for the output (tie_word_embeddings is false). A word is probable if the state points where its row points.",
+      `${fits} That it is not shared costs ${size}.`, bias,
+    ];
+  }
+  return [
+    "The score of a word is the dot product of the state, after a small network, with the word's row of the embedding table: the same table that turned words into vectors at the beginning, transposed. A word is probable if the state points where its row points.",
+    `${fits} It is one variable, not a copy, and is trained from both ends. Sharing it saves ${size}.`, bias,
+  ];
+}
+
 export class Words {
   uses = ["token"];
   name = "Words";
@@ -16,14 +32,9 @@ export class Words {
     this.codeLink = codeLink;
     this.inside = element("div");
     this.summary = element("div", { class: "summary" }); // above all parts: what most people want to know first
-    const { vocab_size: v, hidden_size: d } = model.config;
     this.element = section("From the state to a word", {
       id: "words",
-      text: [
-        "The score of a word is the dot product of the state, after a small network, with the word's row of the embedding table: the same table that turned words into vectors at the beginning, transposed. A word is probable if the state points where its row points.",
-        `The table has one row of ${d} numbers per word, so its product with a state of ${d} numbers gives ${v} scores: that is why the transposed table fits. It is one variable, not a copy, and is trained from both ends. Sharing it saves ${v} x ${d} = ${(v * d).toLocaleString("en")} parameters.`,
-        "The bias belongs to the output alone: one number per word that is added whatever the context is, so it learns how frequent the word is. An input needs none: what is added to a word's row can as well be learned in the row.",
-      ],
+      text: explanation(model.config),
       codes: [codeLink("head.gather", "gathering the masked states", "gather"), codeLink("head.transform", "transform", "transform"), codeLink("head.logits", "dot products", "product"), codeLink("head.table", "the shared table", "table"), codeLink("head.bias", "bias", "bias"), codeLink("head.softmax", "softmax", "softmax")],
     }, this.inside);
   }
