@@ -211,7 +211,8 @@ def _leave(*_) -> None:
 
 def _end_with_parent() -> None:
     multiprocessing.connection.wait([multiprocessing.parent_process().sentinel])
-    _leave()
+    # Not _leave() here: the main thread could begin another partial file after they are removed. It handles the signal.
+    signal.pthread_kill(threading.main_thread().ident, signal.SIGTERM)
 
 
 class _Messages(python_logging.Handler):

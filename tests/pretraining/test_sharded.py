@@ -352,6 +352,38 @@ def test_the_number_of_workers_and_kills_change_nothing(data, undisturbed):
     assert sum(again[name] == when for name, when in kept.items()) >= len(kept) - 1  # the last one was not recorded
 
 
+BEGINS_FILES = """
+import multiprocessing, os, pathlib, sys, time, types
+from bert_tf2.pretraining import shard_workers
+from bert_tf2.support import outputs
+
+def begin_files(folder, *_):
+    for number in range(10**6):
+        open(outputs.name_beside(f"{folder}/{number}"), "w").close()
+
+shard_workers.make_shard = begin_files
+setup = types.SimpleNamespace(options=types.SimpleNamespace(vocab_file=sys.argv[2]), do_lower_case=True)
+
+if __name__ == "__main__":
+    context = multiprocessing.get_context("spawn")
+    ours, theirs = context.Pipe()
+    context.Process(target=shard_workers.work, args=(theirs, setup)).start()
+    ours.send(sys.argv[1])
+    while len(os.listdir(sys.argv[1])) < 300:
+        time.sleep(0.01)
+    os._exit(0)
+"""
+
+
+def test_a_worker_whose_parent_ends_begins_no_file_while_it_removes_them(data):
+    (data / "begins_files.py").write_text(BEGINS_FILES)
+    (data / "out").mkdir()
+    environment_with_us = {**os.environ, "PYTHONPATH": str(ROOT)}
+    command_line = [sys.executable, data / "begins_files.py", data / "out", data / "vocab.txt"]
+    subprocess.run(command_line, env=environment_with_us, check=True, timeout=60)
+    assert partial_files(data / "out") == []
+
+
 @pytest.mark.slow
 def test_a_worker_that_is_killed_ends_the_run_in_one_line(data, undisturbed):
     running = start(data, "out", *LONG, "--num_workers=1")
