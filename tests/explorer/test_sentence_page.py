@@ -103,6 +103,7 @@ def test_the_keyboard_alone(page):
     page.keyboard.press("Enter")
     expect(page.locator("#embeddings h3")).to_have_text("For rome at position 1")
     expect(tokens.nth(1)).to_be_focused()
+    expect(matrix(page)).to_contain_text("rome")  # each part of the page is drawn when its own answer is there
     cells = matrix(page).locator(".cells")
     cells.focus()
     for key in ("ArrowDown", "ArrowRight", "ArrowRight"):
