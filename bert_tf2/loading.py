@@ -220,7 +220,7 @@ def _config(source: Weights, bert_config_file: str | os.PathLike[str] | None) ->
         return BertConfig.from_json_file(found)
     raise UserError(
         f"{source.path}: no configuration is found beside the weights ({provenance.CONFIG_FILE} or config.json); give"
-        " bert_config_file="
+        " its path as bert_config_file"
     )
 
 
@@ -235,7 +235,9 @@ def _tokenizer(
         return _load_tokenizer(source, config, vocab_file, do_lower_case)
     entries = source.vocabulary()
     if entries is None:
-        raise UserError(f"{source.path}: no vocabulary is found beside the weights (vocab.txt); give vocab_file=")
+        raise UserError(
+            f"{source.path}: no vocabulary is found beside the weights (vocab.txt); give its path as vocab_file"
+        )
     with tempfile.TemporaryDirectory() as folder:  # it is in another file, for example Hugging Face's tokenizer.json
         path = os.path.join(folder, "vocab.txt")
         files.write_text(path, "".join(f"{entry}\n" for entry in entries))

@@ -189,12 +189,12 @@ def test_what_cannot_be_loaded(folder, tmp_path):
     bare = shutil.copytree(folder, tmp_path / "bare", ignore=shutil.ignore_patterns("*.json", "*.txt"))
     weights = f"{bare}/model.ckpt-7"
     assert refusal(bert_tf2.load, bare) == (
-        f"{weights}: no configuration is found beside the weights (bert_config.json or config.json); give"
-        " bert_config_file="
+        f"{weights}: no configuration is found beside the weights (bert_config.json or config.json); give its"
+        " path as bert_config_file"
     )
     config = folder / "bert_config.json"
     assert refusal(bert_tf2.load, bare, bert_config_file=config) == (
-        f"{weights}: no vocabulary is found beside the weights (vocab.txt); give vocab_file="
+        f"{weights}: no vocabulary is found beside the weights (vocab.txt); give its path as vocab_file"
     )
     assert "gone.json: no such file" in refusal(bert_tf2.load, bare, bert_config_file=tmp_path / "gone.json")
     assert "gone.txt: no such file" in refusal(bert_tf2.load, folder, vocab_file=tmp_path / "gone.txt")
