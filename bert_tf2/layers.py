@@ -103,16 +103,27 @@ class DropoutSeeds:
 
     The masks of a step depend only on the seed of that step and are the same in every run, so an interrupted training
     resumes exactly.
+
+    Attributes:
+      seed: int32 [2].
+      number: of the last seed.
+      made: how many this object has made.
     """
 
-    def __init__(self, seed: tf.Tensor | None = None):
-        """`seed` is an int32 [2] tensor; None draws one from TensorFlow's global generator."""
-        self._seed = tf.random.uniform([2], maxval=tf.int32.max, dtype=tf.int32) if seed is None else seed
-        self._given = 0
+    def __init__(self, seed: tf.Tensor | None = None, number: tf.Tensor | int = 0):
+        """Continues behind the seed of this number, int32 [] as a tensor. Without `seed`, TensorFlow draws one."""
+        self.seed = tf.random.uniform([2], maxval=tf.int32.max, dtype=tf.int32) if seed is None else seed
+        self.number = number
+        self.made = 0
 
     def __call__(self) -> tf.Tensor:
-        self._given += 1
-        return fold_in(self._seed, self._given)
+        self.skip(1)
+        return fold_in(self.seed, self.number)
+
+    def skip(self, count: int) -> None:
+        """Makes that many seeds without returning them."""
+        self.number = self.number + count
+        self.made += count
 
 
 _LEVELS = 1 << 16

@@ -20,6 +20,7 @@ are not specific to BERT: Dense, LayerNorm, dropout and the activation functions
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable
 from typing import NamedTuple
@@ -39,9 +40,10 @@ from bert_tf2.shapes import assert_rank as assert_rank
 from bert_tf2.shapes import get_shape_list
 from bert_tf2.shapes import reshape_from_matrix as reshape_from_matrix
 from bert_tf2.shapes import reshape_to_matrix as reshape_to_matrix
+from bert_tf2.shared_graph import SharedGraph, values_of, with_values
 from bert_tf2.sinusoid import sinusoidal_positions
 from bert_tf2.support.errors import UserError
-from bert_tf2.unpadding import Unpadded
+from bert_tf2.unpadding import Places, Unpadded
 
 
 class Embeddings(keras.layers.Layer):
@@ -146,19 +148,19 @@ class SelfAttention(keras.layers.Layer):
         states: tf.Tensor,
         mask_scores: tf.Tensor | None,
         seeds: DropoutSeeds | None = None,
-        unpadded: Unpadded | None = None,
+        places: Places | None = None,
     ) -> tf.Tensor:
-        """[B, F, D], [B, 1, 1, T] -> [B, F, D]. With `unpadded`, which has the scores, the states are [T, D]."""
+        """[B, F, D], [B, 1, 1, T] -> [B, F, D]. With `places`, which have the scores, the states are [T, D]."""
         query, key, value = self.query(states), self.key(states), self.value(states)
         # The scale keeps the deviation of a sum of H products near 1; without it softmax would saturate and its
         # gradient would vanish. It stands before the heads are split: next to the product of query and key, TensorFlow
         # 2.21 fuses both with the addition of the mask, and confuses the shapes of several groups.
         query *= 1.0 / math.sqrt(self.config.attention_head_size)
-        if unpadded is None:
+        if places is None:
             split = [self._split_heads(x) for x in (query, key, value)]
             return self._merge_heads(self._attend(*split, mask_scores, seeds))
-        groups = zip(*(unpadded.split_heads(x) for x in (query, key, value)), unpadded.mask_scores, strict=True)
-        return unpadded.merge_heads([self._attend(*group, seeds) for group in groups])
+        groups = zip(*(places.split_heads(x) for x in (query, key, value)), places.mask_scores, strict=True)
+        return places.merge_heads([self._attend(*group, seeds) for group in groups])
 
     def _attend(
         self,
@@ -202,11 +204,11 @@ class TransformerBlock(keras.layers.Layer):
         states: tf.Tensor,
         mask_scores: tf.Tensor | None,
         seeds: DropoutSeeds | None = None,
-        unpadded: Unpadded | None = None,
+        places: Places | None = None,
     ) -> tf.Tensor:
-        """[B, F, D], [B, 1, 1, T] -> [B, F, D]; see SelfAttention for `unpadded`."""
+        """[B, F, D], [B, 1, 1, T] -> [B, F, D]; see SelfAttention for `places`."""
         rate = self.config.hidden_dropout_prob
-        attended = self.attention_output(self.attention(states, mask_scores, seeds=seeds, unpadded=unpadded))
+        attended = self.attention_output(self.attention(states, mask_scores, seeds=seeds, places=places))
         states = self.attention_norm(states, attended, rate=rate, seeds=seeds)  # of states + dropout(attended)
         expanded = self.intermediate(states)  # [B, F, I]
         return self.output_norm(states, self.output_dense(expanded), rate=rate, seeds=seeds)
@@ -257,6 +259,7 @@ class BertModel(keras.Model):
       unpad: how padding is left out of the computation: "none", or "groups" or "packed" of unpadding.Unpadded. The
         outputs are the same within rounding, except for the states of padding, which are then zeros. It is not saved.
       recompute: whether a training keeps of two blocks in three only the inputs; see `recompute.recomputed`.
+      share_graph: whether the graph of a training has the operations of a block once, for all; see `SharedGraph`.
     """
 
     heads: tuple[str, ...] = ()
@@ -264,6 +267,7 @@ class BertModel(keras.Model):
     uses_pooler = True
     has_pooler = True
     recompute = False
+    share_graph = False
 
     def __init__(self, config: BertConfig, *, name: str = "bert", **kwargs):
         super().__init__(name=name, **kwargs)
@@ -354,8 +358,20 @@ class BertModel(keras.Model):
             mask_scores = (1.0 - tf.cast(mask, tf.float32))[:, tf.newaxis, tf.newaxis, :] * MASKED_SCORE
         states = self.embeddings(input_ids, token_type_ids, seeds=seeds, unpadded=unpadded)
         layers = [states]
+        places = unpadded and unpadded.places
+        # Only in a training: what a model answers must not depend, by rounding, on whether it was trained just before.
+        shares = seeds and self.share_graph and not tf.executing_eagerly() and self._blocks_are_alike()
+        shared = SharedGraph(self.blocks[0]) if shares else None
         for block, is_kept in zip(self.blocks, recompute.kept(len(self.blocks)), strict=True):
-            run = recompute.recomputed(block) if seeds and self.recompute and not is_kept else block
-            states = run(states, mask_scores, seeds=seeds, unpadded=unpadded)
+            again = bool(seeds) and self.recompute and not is_kept
+            if shared or again:
+                run = functools.partial(shared or with_values(block), mask_scores, places)
+                states = (recompute.recomputed(run) if again else run)(values_of(block), states, seeds)
+            else:
+                states = block(states, mask_scores, seeds=seeds, places=places)
             layers.append(states)
         return states, layers
+
+    def _blocks_are_alike(self) -> bool:
+        """Whether they differ in nothing but their variables; someone may have replaced one."""
+        return len({(type(block), id(block.config), block.dtype_policy.name) for block in self.blocks}) == 1

@@ -7,13 +7,15 @@ three is two ninths.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Callable
 
-import keras
 import tensorflow as tf
 
-Seeds = Callable[[], tf.Tensor]
+from bert_tf2.layers import DropoutSeeds
+from bert_tf2.shared_graph import Values
+
+Run = Callable[[Values, tf.Tensor, DropoutSeeds | None], tf.Tensor]
+"""The values of a block's variables, states [B, F, D] or [T, D], and seeds, to states."""
 
 _KEPT = 3
 
@@ -27,22 +29,14 @@ def kept(blocks: int) -> list[bool]:
     return [(blocks - 1 - number) % _KEPT == 0 for number in range(blocks)]
 
 
-def recomputed(block: keras.layers.Layer) -> Callable[..., tf.Tensor]:
-    """A function like `block` that keeps only its input for the backward pass.
+def recomputed(run: Run) -> Run:
+    """A function like `run` that keeps only its arguments for the backward pass.
 
-    It is called with the states [B, F, D], which are differentiated; with other arguments, which are not; and with
-    `seeds`, a function that makes a new seed for each dropout, or None. The gradients of the trainable variables are
-    those of `block` itself, because both passes drop the same values.
+    The gradients are those of `run` itself, because both passes drop the same values.
     """
 
-    def call(states: tf.Tensor, *others: Any, seeds: Seeds | None = None, **more: Any) -> tf.Tensor:
-        variables = list(block.trainable_variables)
-        drawn: list[tf.Tensor] = []
-
-        def run(states: tf.Tensor, values: Sequence[tf.Tensor], seeds: Seeds | None) -> tf.Tensor:
-            # As tensors: tf.custom_gradient refuses variables that several replicas have.
-            with keras.StatelessScope(state_mapping=list(zip(variables, values, strict=True))):
-                return block(states, *others, seeds=seeds, **more)
+    def call(values: Values, states: tf.Tensor, seeds: DropoutSeeds | None) -> tf.Tensor:
+        before = seeds and seeds.number
 
         @tf.custom_gradient
         def compute(states: tf.Tensor, *values: tf.Tensor):
@@ -51,23 +45,14 @@ def recomputed(block: keras.layers.Layer) -> Callable[..., tf.Tensor]:
                 with tf.control_dependencies([upstream]), tf.GradientTape() as tape:
                     inputs = [states + tf.cast(again, states.dtype), *map(tf.identity, values)]
                     tape.watch(inputs)
-                    seeds_again = iter([seed + tf.cast(again, seed.dtype) for seed in drawn])
-                    output = run(inputs[0], inputs[1:], seeds and seeds_again.__next__)
+                    output = run(inputs[1:], inputs[0], seeds and DropoutSeeds(seeds.seed + again, before))
                 return tape.gradient(output, inputs, output_gradients=upstream)
 
-            return run(states, values, seeds and _recording(seeds, drawn)), gradient
+            return run(values, states, seeds), gradient
 
-        return compute(states, *(tf.convert_to_tensor(variable.value) for variable in variables))
+        return compute(states, *values)
 
     return call
-
-
-def _recording(seeds: Seeds, drawn: list[tf.Tensor]) -> Seeds:
-    def draw() -> tf.Tensor:
-        drawn.append(seeds())
-        return drawn[-1]
-
-    return draw
 
 
 def _only_after(upstream: tf.Tensor) -> tf.Tensor:

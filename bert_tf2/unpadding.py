@@ -46,6 +46,32 @@ class _Group(NamedTuple):
     mask_scores: tf.Tensor
 
 
+class Places(NamedTuple):
+    """Where attention finds the tokens of a batch, and where its results belong; all of it tensors.
+
+    Attributes:
+      groups: what is computed together.
+      contexts: int32 [T, N], for each token and head the index of its piece among the contexts of all groups, one after
+        the other, and a piece of zeros behind them.
+    """
+
+    groups: Sequence[_Group]
+    contexts: tf.Tensor
+
+    @property
+    def mask_scores(self) -> list[tf.Tensor]:
+        """For each group, see SelfAttention."""
+        return [group.mask_scores for group in self.groups]
+
+    def split_heads(self, states: tf.Tensor) -> list[tf.Tensor]:
+        """[T, D] -> [R, N, W, H] for each group."""
+        return _split(states, [group.pieces for group in self.groups], self.contexts)
+
+    def merge_heads(self, contexts: Sequence[tf.Tensor]) -> tf.Tensor:
+        """[R, N, W, H] for each group -> [T, D], zeros for what fills up."""
+        return _merge(contexts, [group.pieces for group in self.groups], self.contexts)
+
+
 class Unpadded:
     """Where the tokens of a batch are: end to end for most of the model, in groups of rows for attention.
 
@@ -56,7 +82,7 @@ class Unpadded:
       positions: int32 [T], the position of each token in its row.
       width: F, the number of positions of the batch.
       firsts: int32 [B], the index of the first token of each row.
-      mask_scores: for each group, see SelfAttention.
+      places: for attention.
     """
 
     def __init__(self, input_mask: tf.Tensor, heads: int, way: str):
@@ -82,15 +108,13 @@ class Unpadded:
         self.firsts = tf.cumsum(self._lengths, exclusive=True)
         self.positions = self.pack(tf.broadcast_to(columns, self._shape))
         self._heard = tf.concat([tf.gather_nd(mask, self._places), tf.fill([self._filled - self._count], False)], 0)
-        self._groups, begins, strides = self._by_length() if way == "groups" else self._packed()
-        self.mask_scores = [group.mask_scores for group in self._groups]
-        # The contexts of all groups, one after the other, are pieces of H numbers, and a piece of zeros follows them.
-        # Their indexes, for every token and head:
-        end = tf.add_n([tf.size(group.pieces) for group in self._groups])
+        groups, begins, strides = self._by_length() if way == "groups" else self._packed()
+        end = tf.add_n([tf.size(group.pieces) for group in groups])
         row, position = self._places[:, 0], self._places[:, 1]
         first = (tf.gather(begins, row) + position)[:, tf.newaxis]
         pieces = first + tf.gather(strides, row)[:, tf.newaxis] * tf.range(heads)  # [tokens, N]
-        self._contexts = tf.concat([pieces, tf.fill([self._filled - self._count, heads], end)], 0)  # [T, N]
+        contexts = tf.concat([pieces, tf.fill([self._filled - self._count, heads], end)], 0)
+        self.places = Places(groups, contexts)
 
     def _by_length(self) -> tuple[list[_Group], tf.Tensor, tf.Tensor]:
         """The rows in groups of similar length; see `_group` for the other two results, here for each row."""
@@ -142,14 +166,6 @@ class Unpadded:
         """[T, D] -> [B, F, D], zeros at padding."""
         shape = tf.concat([self._shape, [states.shape[1]]], 0)
         return tf.scatter_nd(self._places, states[: self._count], shape)
-
-    def split_heads(self, states: tf.Tensor) -> list[tf.Tensor]:
-        """[T, D] -> [R, N, W, H] for each group."""
-        return _split(states, [group.pieces for group in self._groups], self._contexts)
-
-    def merge_heads(self, contexts: Sequence[tf.Tensor]) -> tf.Tensor:
-        """[R, N, W, H] for each group -> [T, D], zeros for what fills up."""
-        return _merge(contexts, [group.pieces for group in self._groups], self._contexts)
 
 
 def _scores(heard: tf.Tensor) -> tf.Tensor:

@@ -32,6 +32,7 @@ BERT = {
     "unpadding",
     "layers",
     "recompute",
+    "shared_graph",
     "modeling",
     "sinusoid",
     "losses",

@@ -2,39 +2,10 @@
 
 import numpy as np
 import pytest
-import tensorflow as tf
-from small_models import MAKERS, batch_for, randomize, small_config
+from gradient_steps import batch_of, make, on_second_replica, step_of
 from tensorflow.python.eager import context
 
-from bert_tf2 import checkpoint, recompute
-from bert_tf2.training.options import POLICIES
-from bert_tf2.training.step import local_gradients, reduce_gradients
-
-DROPOUT = {"hidden_dropout_prob": 0.2, "attention_probs_dropout_prob": 0.2}
-ONE = tf.distribute.get_strategy()
-
-
-def make(kind, precision="float32", strategy=ONE):
-    with strategy.scope():
-        model = MAKERS[kind](small_config(**DROPOUT), dtype=POLICIES[precision])
-    randomize(model)
-    return model
-
-
-def step_of(model, parts=1, jit_compile=False):
-    """A graph function batch -> gradients by name."""
-    variables = checkpoint.trained_variables(model)
-
-    @tf.function(jit_compile=jit_compile)
-    def step(batch):
-        _, gradients = local_gradients(model, variables, batch, tf.constant([1, 2]), parts=parts)
-        return reduce_gradients(gradients)[0]
-
-    return step
-
-
-def batch_of(kind):
-    return {name: tf.constant(values) for name, values in batch_for(kind).items()}
+from bert_tf2 import recompute
 
 
 @pytest.mark.parametrize(
@@ -60,8 +31,7 @@ def test_the_gradients_are_the_same(kind, precision, parts, jit_compile):
 def test_the_gradients_are_the_same_on_two_replicas(two):
     model, found = make("classifier", strategy=two), []
     for model.bert.recompute in (False, True):
-        gradients = two.run(step_of(model), args=(batch_of("classifier"),))
-        found.append({name: two.experimental_local_results(g)[1].numpy() for name, g in gradients.items()})
+        found.append(on_second_replica(model, two, "classifier"))
     for name, gradient in found[0].items():
         np.testing.assert_allclose(found[1][name], gradient, rtol=1e-6, atol=1e-6, err_msg=name)
 

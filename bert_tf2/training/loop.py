@@ -28,7 +28,7 @@ from bert_tf2.layers import fold_in
 from bert_tf2.support import environment, process
 from bert_tf2.support.errors import UserError
 from bert_tf2.training import loss_scale, memory, state
-from bert_tf2.training.devices import can_compile, compiles_whole_step
+from bert_tf2.training.devices import can_compile, compiles_whole_step, computes_on
 from bert_tf2.training.loss_scale import LossScale, update_if_finite
 from bert_tf2.training.monitor import Watch
 from bert_tf2.training.options import OptimizerOptions, TrainOptions
@@ -111,6 +111,7 @@ class Trainer:
         self._has_few_sizes = model.bert.unpad != "none" and options.num_train_steps >= _STEPS_WORTH_COMPILING
         check_batch(options, strategy, team)
         model.bert.recompute = options.recompute
+        model.bert.share_graph = computes_on(strategy) == "CPU" and not options.xla
         with strategy.scope():
             self._optimizer = optimization.AdamWeightDecayOptimizer(
                 self._variables, bias_correction=options.adam_bias_correction, fused=can_compile(strategy)
@@ -326,20 +327,22 @@ class Trainer:
         compiles = self._options.xla and compiles_whole_step(strategy)
         replica_step = self.compiled_step(jit_compile=True) if compiles else self._replica_step
 
-        @tf.function(reduce_retracing=True)
+        # Without AutoGraph, which would take a second to convert a loop.
+        @tf.function(reduce_retracing=True, autograph=False)
         def steps(iterator, first: tf.Tensor, count: tf.Tensor) -> tuple[dict[str, tf.Tensor], tf.Tensor, tf.Tensor]:
-            names = (*_MEASURES, *(_OF_LOSS_SCALE if self._loss_scale else ()), *self._model.loss_names)
-            sums = dict.fromkeys(names, tf.constant(0.0))
-            num_bad, first_bad = tf.constant(0), tf.constant(-1, tf.int64)
-            for offset in tf.range(count):
+            def one(offset, sums, num_bad, first_bad):
                 step = first + tf.cast(offset, tf.int64)
                 measured = strategy.run(replica_step, args=(next(iterator), step))
-                values = {name: strategy.reduce("SUM", measured[name], axis=None) for name in names}
+                values = {name: strategy.reduce("SUM", measured[name], axis=None) for name in sums}
                 good = tf.math.is_finite(values["loss"]) & tf.math.is_finite(values["gradient_norm"])
                 sums = {name: value + tf.where(good, values[name], 0.0) for name, value in sums.items()}
                 first_bad = tf.where(good | (num_bad > 0), first_bad, step)
-                num_bad += tf.cast(~good, tf.int32)
-            return sums, num_bad, first_bad
+                return offset + 1, sums, num_bad + tf.cast(~good, tf.int32), first_bad
+
+            names = (*_MEASURES, *(_OF_LOSS_SCALE if self._loss_scale else ()), *self._model.loss_names)
+            none = (tf.constant(0), dict.fromkeys(names, tf.constant(0.0)), tf.constant(0), tf.constant(-1, tf.int64))
+            _, *found = tf.while_loop(lambda offset, *_: offset < count, one, none)
+            return tuple(found)
 
         return steps
 

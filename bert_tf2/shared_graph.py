@@ -1,0 +1,164 @@
+"""Blocks as functions of their variables, and one graph for all blocks of a model.
+
+A graph of twelve blocks has the same operations twelve times: TensorFlow builds, optimizes and places each of them
+before the first step. Blocks differ only in the values of their variables. So the operations of one block can be a
+function of these values, which the graph calls twelve times.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import keras
+import tensorflow as tf
+
+from bert_tf2.layers import DropoutSeeds
+from bert_tf2.unpadding import Places
+
+Values = Sequence[tf.Tensor]
+Block = Callable[[tf.Tensor | None, Places | None, Values, tf.Tensor, DropoutSeeds | None], tf.Tensor]
+"""Mask scores, places, the values of the block's variables, states and seeds, as in TransformerBlock, to states."""
+
+
+def values_of(block: keras.layers.Layer) -> list[tf.Tensor]:
+    """The variables of a block as tensors, which functions of several replicas can take; with gradients."""
+    return [tf.convert_to_tensor(variable.value) for variable in block.variables]
+
+
+def with_values(block: keras.layers.Layer) -> Block:
+    """`block`, with the given values in place of those of its variables."""
+
+    def run(
+        mask_scores: tf.Tensor | None,
+        places: Places | None,
+        values: Values,
+        states: tf.Tensor,
+        seeds: DropoutSeeds | None,
+    ) -> tf.Tensor:
+        with keras.StatelessScope(state_mapping=list(zip(block.variables, values, strict=True))):
+            return block(states, mask_scores, seeds=seeds, places=places)
+
+    return run
+
+
+class SharedGraph:
+    """A `Block` for all blocks that are equal but for their variables: functions in the graph, called for each of them.
+
+    An object belongs to one pass through a model. The numbers that dropout draws are those of separate blocks.
+    """
+
+    def __init__(self, block: keras.layers.Layer):
+        self._run = with_values(block)
+        self._functions: dict[tuple, tuple[Callable, Callable]] = {}  # by the known shape of the states
+        self._seeds = 0  # that a block makes
+        self._zero: tf.Tensor | None = None
+
+    def __call__(
+        self,
+        mask_scores: tf.Tensor | None,
+        places: Places | None,
+        values: Values,
+        states: tf.Tensor,
+        seeds: DropoutSeeds,
+    ) -> tf.Tensor:
+        if self._zero is None:
+            # TensorFlow would make a function for every constant that is an argument, so the number of a seed must not
+            # be a constant: no optimization knows that this is 0.
+            self._zero = tf.cast(seeds.seed[0] == seeds.seed[0] + 1, tf.int32)
+        fixed = [mask_scores, places]
+        others = [one for one in tf.nest.flatten([fixed, seeds.seed, seeds.number + self._zero]) if one is not None]
+        if (shape := tuple(states.shape)) not in self._functions:
+            function = self._graph_of(fixed, len(values))
+            self._functions[shape] = _forward_and_backward(function, [states, *values, *others], 1 + len(values))
+        forward, backward = self._functions[shape]
+
+        @tf.custom_gradient
+        def compute(*sources):
+            states, kept = forward([*sources, *others])
+            return states, lambda upstream: backward(tf.convert_to_tensor(upstream), kept)
+
+        seeds.skip(self._seeds)
+        return compute(states, *values)
+
+    def _graph_of(self, fixed: list, count: int) -> Callable:
+        """A function of tensors: states, the values of `count` variables, what is in `fixed`, a seed and its number."""
+
+        def compute(states, *others):
+            rest = iter(others[count:])
+            mask_scores, places = tf.nest.map_structure(lambda one: None if one is None else next(rest), fixed)
+            seeds = DropoutSeeds(*rest)
+            states = self._run(mask_scores, places, others[:count], states, seeds)
+            self._seeds = seeds.made
+            return states
+
+        return compute
+
+
+def _shared(function: Callable) -> Callable:
+    """A function in the graph. The attribute is TensorFlow's: it would replace each call with the operations."""
+    return tf.function(function, autograph=False, experimental_attributes={"_noinline": True})
+
+
+# Their results are small, and what they read can be large.
+_OF_SHAPES = {"Shape", "ShapeN", "Size", "BroadcastGradientArgs"}
+
+
+def _forward_and_backward(compute: Callable, inputs: Sequence[tf.Tensor], sources: int) -> tuple[Callable, Callable]:
+    """Cuts the graph of a function and its gradient in two: what is computed before the gradient is known, and after.
+
+    TensorFlow would cut it by itself, but keep every tensor of which the second part uses only the shape, and others
+    that it does not use at all: a sixth more memory.
+
+    Args:
+      compute: tensors to a tensor.
+      inputs: tensors like its arguments.
+      sources: how many of the arguments to differentiate by, from the first on.
+
+    Returns:
+      Forward: a list of arguments to the result and a list of the tensors to keep. Backward: the gradient of the result
+      and the kept tensors to the gradients.
+    """
+
+    def both(*tensors):
+        *tensors, upstream = tensors
+        output = compute(*tensors)
+        return output, tf.gradients(output, tensors[:sources], upstream, unconnected_gradients="zero")
+
+    specs = [tf.TensorSpec(tensor.shape, tensor.dtype) for tensor in inputs]
+    whole = tf.compat.v1.wrap_function(both, [*specs, specs[0]])
+    *arguments, upstream = whole.inputs
+    output, gradients = whole.structured_outputs
+    kept = _kept(output, gradients)
+    first = whole.prune(arguments, [output, kept])
+    second = whole.prune([upstream, *kept], gradients)
+
+    def block_forward(tensors):
+        return first(*tensors)
+
+    def block_backward(upstream, tensors):
+        return second(upstream, *tensors)
+
+    return _shared(block_forward), _shared(block_backward)
+
+
+def _kept(output: tf.Tensor, gradients: Sequence[tf.Tensor]) -> list[tf.Tensor]:
+    """The tensors of the forward pass that the gradients are computed from."""
+    before = _needed_for([output.op], lambda op: True)
+
+    def is_before(op: tf.Operation) -> bool:
+        return op in before or (op.type in _OF_SHAPES | {"Const"} and all(is_before(x.op) for x in op.inputs))
+
+    after = _needed_for([gradient.op for gradient in gradients], lambda op: not is_before(op))
+    read = {tensor.ref(): tensor for op in after for tensor in op.inputs}
+    return [x for x in read.values() if is_before(x.op) and x.op.type != "Const"]
+
+
+def _needed_for(ops: Sequence[tf.Operation], counts: Callable[[tf.Operation], bool]) -> dict[tf.Operation, None]:
+    """These operations and all that they depend on, as far as they count; in the order in which they are found."""
+    found, ways = dict.fromkeys(ops), [*ops]
+    while ways:
+        for tensor in ways.pop().inputs:
+            if tensor.op not in found and counts(tensor.op):
+                found[tensor.op] = None
+                ways.append(tensor.op)
+    return found
