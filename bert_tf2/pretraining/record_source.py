@@ -93,36 +93,41 @@ class Source:
         return record_index.read(self._paths)
 
     def for_evaluation(self):
-        """The records in order, repeated without end as in the reference: max_eval_steps limits the evaluation.
+        """The records in order, repeated without end as in the reference, and how many batches of them count.
 
         Raises:
           UserError: a record is damaged; names the file and the record.
         """
         self._check_framing()
-        return self._read(self._options.eval_batch_size, _EVALUATION)
+        return self._read(self._options.eval_batch_size, _EVALUATION), self._options.max_eval_steps
 
     def held_out(self):
-        """The records in order, once.
+        """The records in order, once, and how many batches of them count.
 
         Raises:
           UserError: there is none, or one is damaged.
         """
-        self._check_framing()
-        data = self._read(self._options.eval_batch_size, _EVALUATION, repeat=False)
+        options = self._options
+        there = -(-self._check_framing() // options.eval_batch_size)
+        data = self._read(options.eval_batch_size, _EVALUATION, repeat=False)
         with explained(self.find_fault):
             first = next(iter(data), None)
         if first is None:
             raise UserError(f"{and_more(self._paths, 8)}: no records to evaluate on; give others to --eval_input_file")
-        return data
+        return data, min(there, options.max_eval_steps)
 
-    def _check_framing(self) -> None:
-        """Checks the records of an evaluation, which have no index: a damaged length would end TensorFlow's reader."""
-        left = self._options.max_eval_steps * self._options.eval_batch_size
+    def _check_framing(self) -> int:
+        """Checks and counts the records of an evaluation, as far as it needs them.
+
+        They have no index, and a damaged length would end TensorFlow's reader.
+        """
+        found, needed = 0, self._options.max_eval_steps * self._options.eval_batch_size
         for path in self._paths:
             for block in record_framing.read_blocks(path):
-                left -= len(block)
-                if left <= 0:
-                    return
+                found += len(block)
+                if found >= needed:
+                    return found
+        return found
 
     def find_fault(self) -> UserError | None:
         return records.find_fault(self._paths, self._kind, self._sizes)

@@ -228,8 +228,9 @@ class _Evaluation:
 
     def results(self) -> dict[str, float]:
         """See evaluation_results; with `masked_lm_perplexity`, e^masked_lm_loss, for records that are held out."""
-        batches = self._runner.run(self._read(), explain=self._source.find_fault)
-        results = evaluation_results(_counted(batches, self._options.max_eval_steps))
+        data, count = self._read()
+        batches = itertools.islice(self._runner.run(data, explain=self._source.find_fault), count)
+        results = evaluation_results(progress.track(batches, "Evaluating", count, "batches"))
         if self._is_held_out:
             results["masked_lm_perplexity"] = _as_float32(np.exp(results["masked_lm_loss"]))
         return results
@@ -275,10 +276,6 @@ def _train(
         evaluated=evaluation.last_step,
         where=functools.partial(record_order.where, index, options.random_seed),
     )
-
-
-def _counted(batches: Iterable[Mapping[str, np.ndarray]], count: int) -> Iterable[Mapping[str, np.ndarray]]:
-    return progress.track(itertools.islice(batches, count), "Evaluating", count, "batches")
 
 
 def evaluation_results(batches: Iterable[Mapping[str, np.ndarray]]) -> dict[str, float]:

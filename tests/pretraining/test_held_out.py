@@ -60,12 +60,14 @@ def test_the_best_weights_are_kept_and_a_training_goes_on(options, tmp_path, log
 
 
 def test_the_evaluation_reads_the_held_out_records_once(options, monkeypatch):
-    read = []
-    compute = pretraining.evaluation_results
+    read, totals = [], []
+    compute, track = pretraining.evaluation_results, pretraining.progress.track
     monkeypatch.setattr(pretraining, "evaluation_results", lambda batches: compute(read_by(batches, read)))
+    monkeypatch.setattr(pretraining.progress, "track", lambda *given: totals.append(given[2]) or track(*given))
     held_out = pretraining.run(options(do_eval=True))
     rows = sum(read)
     assert 0 < rows < 100 * 16 and rows % 16  # not a whole number of batches
+    assert totals == [len(read)]  # the progress tells when it ends
     del read[:]
     same = pretraining.run(options(do_train=False, do_eval=True, eval_batch_size=5))
     assert sum(read) == rows
