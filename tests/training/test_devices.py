@@ -48,25 +48,30 @@ def test_a_gpu_that_tensorflow_cannot_use_is_reported(monkeypatch, log_lines):
 
 
 @pytest.mark.parametrize(
-    ("precision", "kind", "capabilities", "features", "words"),
+    ("precision", "kind", "capabilities", "times", "words"),
     [
-        ("tf32", "CPU", [], set(), "float32"),
-        ("tf32", "GPU", [(7, 5)], set(), "Ampere"),
-        ("tf32", "GPU", [(9, 0)], set(), None),
-        ("bfloat16", "CPU", [], {"avx2"}, "no instructions"),
-        ("bfloat16", "CPU", [], {"avx512_bf16"}, None),
-        ("bfloat16", "CPU", [], set(), None),  # unknown
-        ("bfloat16", "GPU", [(8, 0), (7, 0)], set(), "try float16"),
-        ("float16", "GPU", [(7, 0)], set(), None),
-        ("float16", "GPU", [(6, 1)], set(), "memory at most"),
-        ("float16", "CPU", [], {"avx512_bf16"}, "try bfloat16"),
-        ("float16", "TPU", [], set(), "bfloat16"),
-        ("float32", "GPU", [(6, 1)], set(), None),
+        ("tf32", "CPU", [], 1.0, "float32"),
+        ("tf32", "GPU", [(7, 5)], 0.0, "Ampere"),
+        ("tf32", "GPU", [(9, 0)], 0.0, None),
+        ("bfloat16", "CPU", [], 1.94, "1.9 times as long as in float32"),
+        ("bfloat16", "CPU", [], 0.5, None),
+        ("bfloat16", "GPU", [(8, 0), (7, 0)], 0.0, "try float16"),
+        ("float16", "GPU", [(7, 0)], 0.0, None),
+        ("float16", "GPU", [(6, 1)], 0.0, "memory at most"),
+        ("float16", "CPU", [], 30.0, "30.0 times as long"),
+        ("float16", "TPU", [], 0.0, "bfloat16"),
+        ("float32", "CPU", [], 1.0, None),
+        ("float32", "GPU", [(6, 1)], 0.0, None),
     ],
 )
-def test_a_precision_that_gains_nothing_is_doubted(precision, kind, capabilities, features, words):
-    doubt = devices._doubt(precision, kind, capabilities, features)
+def test_a_precision_that_gains_nothing_is_doubted(precision, kind, capabilities, times, words):
+    doubt = devices._doubt(precision, kind, capabilities, times)
     assert doubt is None if words is None else words in doubt
+
+
+def test_products_of_matrices_are_timed_where_they_differ():
+    assert devices._times_as_long("float32") == devices._times_as_long("tf32") == 1.0
+    assert devices._times_as_long("bfloat16") > 0.0 and devices._times_as_long("float16") > 0.0
 
 
 @pytest.mark.parametrize(
