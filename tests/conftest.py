@@ -2,6 +2,7 @@
 
 import logging
 import os
+import signal
 
 if os.environ.get("BERT_TF2_TEST_GPU") != "1":
     os.environ["CUDA_VISIBLE_DEVICES"] = "-1"  # the tolerances are those of a CPU
@@ -13,6 +14,10 @@ import tensorflow as tf
 from command_lines import CommandLines
 
 gpu_or_cpu.divide()  # so that a test can train on two replicas
+
+# Under nohup or in the background of a shell script, these are ignored, also by the scripts that tests start.
+signal.signal(signal.SIGINT, signal.default_int_handler)
+signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 
 @pytest.fixture(scope="session")
