@@ -30,6 +30,7 @@ import numpy as np
 import tensorflow as tf
 
 from bert_tf2 import recompute, shapes
+from bert_tf2.attention_dropout import average_with_dropout
 from bert_tf2.config import BertConfig
 
 # Those that are not used below are imported because the reference's modeling.py has these names.
@@ -173,9 +174,11 @@ class SelfAttention(keras.layers.Layer):
         """[B, N, F, H], [B, N, T, H], [B, N, T, H], [B, 1, 1, T] -> [B, N, F, H]."""
         scores = tf.matmul(query, key, transpose_b=True)  # [B, N, F, T]
         # Both in float32: Keras casts mask_scores, like every input of a layer, to the compute dtype.
-        probabilities = tf.nn.softmax(tf.cast(scores, tf.float32) + tf.cast(mask_scores, tf.float32))
-        # This drops whole (from, to) pairs, as in the Transformer paper.
-        probabilities = dropout(probabilities, self.config.attention_probs_dropout_prob, seeds)
+        scores = tf.cast(scores, tf.float32) + tf.cast(mask_scores, tf.float32)
+        if seeds is not None and (rate := self.config.attention_probs_dropout_prob):
+            # The same as below, with dropout of whole (from, to) pairs, as in the Transformer paper.
+            return average_with_dropout(scores, value, rate, seeds)
+        probabilities = tf.nn.softmax(scores)
         return tf.matmul(tf.cast(probabilities, value.dtype), value)  # [B, N, F, H]
 
 

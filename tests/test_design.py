@@ -31,6 +31,7 @@ BERT = {
     "fusion",
     "unpadding",
     "layers",
+    "attention_dropout",
     "recompute",
     "shared_graph",
     "modeling",

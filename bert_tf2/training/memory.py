@@ -54,6 +54,7 @@ def estimate(
     block, states = _block(config, rows, length, width), rows * length * config.hidden_size * width
     layers = config.num_hidden_layers
     blocks = layers * block
+    scores = rows * config.num_attention_heads * length**2 * _FLOAT32
     if options.recompute:  # the inputs, the blocks that are kept, and the one that is computed again beside them
         blocks = layers * states + min(layers, sum(recompute.kept(layers)) + 1) * block
     words = rows * predictions * config.vocab_size * _FLOAT32
@@ -63,25 +64,26 @@ def estimate(
         optimizer=2 * _FLOAT32 * parameters,
         gradients=(3 if parts > 1 else 1) * _FLOAT32 * parameters,
         update=_UPDATE * _FLOAT32 * parameters,
-        activations=blocks + _BACKWARD * block + 3 * states + 3 * words,
+        activations=blocks + _BACKWARD * block + _SCORES * scores + 3 * states + 3 * words,
     )
 
 
-# Fitted: the share of the update's new values that are there at the same time as the largest activations, and the
-# blocks' worth of gradients within the backward pass.
+# Fitted: the share of the update's new values that are there at the same time as the largest activations, and what is
+# there at once within the backward pass of a block, in blocks and in tensors of its attention scores.
 _UPDATE = 1.0
 _BACKWARD = 1.5
+_SCORES = 3
 
 
 def _block(config: BertConfig, rows: int, length: int, width: int) -> float:
     """The bytes that a block keeps for the backward pass, in numbers of `width` bytes.
 
-    Of each token: its state, query, key, value, context, both branches before their addition, the state between them;
-    the wide states before and after the activation function; two times the random bits of dropout. Of each attention
-    score: the probability and dropout's factor in float32, their product.
+    Of each token: its state, query, key, value, context by head and merged, both branches before their addition, the
+    state between them; the wide states before and after the activation function; two times the random bits of dropout.
+    Of each attention score: the probability in float32, and whether dropout keeps it.
     """
-    of_token = config.hidden_size * (8 * width + 4) + config.intermediate_size * 2 * width
-    of_scores = config.num_attention_heads * length * (2 * _FLOAT32 + width)
+    of_token = config.hidden_size * (9 * width + 4) + config.intermediate_size * 2 * width
+    of_scores = config.num_attention_heads * length * (_FLOAT32 + 1)
     return rows * length * (of_token + of_scores)
 
 
