@@ -38,19 +38,17 @@ def average_with_dropout(scores: tf.Tensor, value: tf.Tensor, rate: float, seeds
 
         def gradient(upstream):
             # The sum over T of (what comes from above for a weight) * (the weight), for each position and head.
-            along = tf.reduce_sum(_wide(upstream) * _wide(context), axis=-1, keepdims=True)  # [B, N, F, 1]
+            products = tf.cast(upstream, tf.float32) * tf.cast(context, tf.float32)
+            along = tf.reduce_sum(products, axis=-1, keepdims=True)  # [B, N, F, 1]
             with tf.control_dependencies([upstream]):
-                # Not before: TensorFlow would see that the forward pass computes the same, and keep its results.
+                # Not before: TensorFlow would see that the forward pass computes the same, and keep its results. (XLA
+                # ignores this, and decides by itself.)
                 kept = tf.cast(mask, tf.float32)
             of_weights = tf.matmul(upstream, value, transpose_b=True)  # [B, N, F, T]
-            of_scores = scaled * (_wide(of_weights) * kept - along / scale)
+            of_scores = scaled * (tf.cast(of_weights, tf.float32) * kept - along / scale)
             again = tf.cast(scaled * kept, value.dtype)
             return of_scores, tf.matmul(again, upstream, transpose_a=True)
 
         return context, gradient
 
     return compute(scores, value)
-
-
-def _wide(x: tf.Tensor) -> tf.Tensor:
-    return tf.cast(x, tf.float32)

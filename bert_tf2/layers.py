@@ -153,19 +153,19 @@ def _random_bits(shape: tf.Tensor, seed: tf.Tensor) -> tf.Tensor:
 
 def _kept(bits: tf.Tensor, rate: float) -> tf.Tensor:
     """The factor of each value, float32: 0, or the inverse of the share that is kept."""
-    dropped = _dropped(rate)
-    return tf.cast(bits >= tf.constant(dropped, tf.uint16), tf.float32) * (_LEVELS / (_LEVELS - dropped))
+    mask, scale = _mask(bits, rate)
+    return tf.cast(mask, tf.float32) * scale
 
 
-def _dropped(rate: float) -> int:
-    """The rate as a number of levels; never all of them."""
-    return min(round(rate * _LEVELS), _LEVELS - 1)
+def _mask(bits: tf.Tensor, rate: float) -> tuple[tf.Tensor, float]:
+    """Which values are kept, bool, and what they are multiplied by."""
+    dropped = min(round(rate * _LEVELS), _LEVELS - 1)
+    return bits >= tf.constant(dropped, tf.uint16), _LEVELS / (_LEVELS - dropped)
 
 
 def dropout_mask(shape: tf.Tensor, rate: float, seeds: DropoutSeeds) -> tuple[tf.Tensor, float]:
     """The parts of `dropout`: which values are kept, bool of this shape, and what they are multiplied by."""
-    dropped = _dropped(rate)
-    return _random_bits(shape, seeds()) >= tf.constant(dropped, tf.uint16), _LEVELS / (_LEVELS - dropped)
+    return _mask(_random_bits(shape, seeds()), rate)
 
 
 def class_scores(states: tf.Tensor, weights: tf.Tensor | tf.Variable) -> tf.Tensor:

@@ -1,5 +1,7 @@
 """The average of the values with dropout, its explicit gradient, and what is kept for it."""
 
+import functools
+
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -43,14 +45,11 @@ def with_gradients(function, scores, value, upstream):
 def test_it_is_the_average_with_dropout_and_so_is_its_gradient(dtype, in_graph):
     scores, value, upstream = inputs(dtype)
     exact = with_gradients(by_hand, *(tf.cast(x, tf.float64) for x in (scores, value, upstream)))
-    compute = with_gradients
+    compute = functools.partial(with_gradients, average)
     if in_graph:  # of unknown sizes
         specs = [tf.TensorSpec([None] * 4, x.dtype) for x in (scores, value, upstream)]
-        compute = tf.function(lambda function, *tensors: with_gradients(function, *tensors), autograph=False)
-        compute = compute.get_concrete_function(average, *specs)
-        found = compute(scores, value, upstream)
-    else:
-        found = compute(average, scores, value, upstream)
+        compute = tf.function(lambda *tensors: with_gradients(average, *tensors), specs, autograph=False)
+    found = compute(scores, value, upstream)
     tolerance = {tf.float32: 2e-6, tf.bfloat16: 0.02, tf.float16: 0.003}[dtype]
     for one, other, kind in zip(found, exact, (dtype, tf.float32, dtype), strict=True):
         assert one.dtype == kind
