@@ -10,6 +10,7 @@ from executed_graphs import executed
 from bert_tf2 import layers, shared_graph
 from bert_tf2.attention_dropout import average_with_dropout
 
+pytestmark = pytest.mark.compiled
 SEED = tf.constant([3, 4])
 RATE = 0.2
 SHAPE = [2, 3, 10, 8]  # B, N, F = T, H; F and H differ, so that a sum over the wrong axis would not fit

@@ -7,6 +7,8 @@ from gradient_steps import batch_of, make, on_second_replica, step_of
 
 from bert_tf2 import recompute
 
+pytestmark = pytest.mark.compiled
+
 
 @pytest.mark.parametrize(
     ("kind", "precision", "parts", "jit_compile"),

@@ -10,6 +10,7 @@ from bert_tf2 import modeling, shared_graph
 from bert_tf2.training.loop import Trainer
 from bert_tf2.training.options import TrainOptions
 
+pytestmark = pytest.mark.compiled
 CLOSE = {"rtol": 1e-6, "atol": 1e-6}
 
 

@@ -10,6 +10,7 @@ from small_models import LABELS, MAKERS, batch_for, randomize, small_config
 from bert_tf2 import checkpoint, fusion, heads, modeling, unpadding
 from bert_tf2.training.step import local_gradients, reduce_gradients
 
+pytestmark = pytest.mark.compiled
 WAYS = ["groups", "packed"]
 SEED = tf.constant([3, 4])
 MASKS = {
