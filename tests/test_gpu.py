@@ -60,11 +60,9 @@ def on_the_cpu() -> np.ndarray:
 @pytest.mark.parametrize(
     ("kind", "precision", "compiled"),
     [
-        ("CPU", "float32", False),
-        ("CPU", "bfloat16", False),
         *(("GPU", precision, False) for precision in POLICIES),
         ("GPU", "float32", True),
-        pytest.param("CPU", "float16", False, marks=pytest.mark.slow),
+        *(pytest.param("CPU", precision, False, marks=pytest.mark.slow) for precision in POLICIES),
         pytest.param("CPU", "float32", True, marks=pytest.mark.slow),
     ],
 )
