@@ -15,15 +15,13 @@ CASES = [("pretraining", precision) for precision in ("float32", "bfloat16", "fl
 CASES += [(kind, "float32") for kind in MAKERS if kind != "pretraining"]
 
 
-SLOW = {("pretraining", "bfloat16"), ("span", "float32")}
+SHORT = {("pretraining", "float32"), ("pretraining", "bfloat16"), ("span", "float32")}
 
 
-def marks(case) -> list:
-    """The first case runs always, those of SLOW where the slow tests run, the others in make soak."""
-    return [] if case == CASES[0] else [pytest.mark.slow] + [pytest.mark.soak] * (case not in SLOW)
-
-
-@pytest.mark.parametrize(("kind", "precision"), [pytest.param(*case, marks=marks(case)) for case in CASES])
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("kind", "precision"), [pytest.param(*case, marks=() if case in SHORT else pytest.mark.soak) for case in CASES]
+)
 def test_the_whole_step_compiles_to_the_same_update(kind, precision):
     config = small_config(hidden_dropout_prob=0.1, attention_probs_dropout_prob=0.1)
     model = build_model(ONE, lambda: MAKERS[kind](config, dtype=POLICIES[precision]), 1)
