@@ -225,7 +225,7 @@ def run(options: CreatePretrainingDataOptions) -> None:
     input_files = find_inputs(options.input_file)
     output_files = [name.strip() for name in options.output_file.split(",")]
     outputs.check(
-        [outputs.Input(f"--{name}", getattr(options, name)) for name in ("input_file", "vocab_file")],
+        [outputs.Input(f"--{name}", getattr(options, name), once=True) for name in ("input_file", "vocab_file")],
         [outputs.Output("--output_file", name) for name in output_files],
     )
     tokenizer = provenance.load_tokenizer(options.vocab_file, options.do_lower_case)

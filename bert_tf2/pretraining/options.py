@@ -141,12 +141,18 @@ class CreatePretrainingDataOptions(LogOptions, PretrainingDataOptions, CaseOptio
         "Text files to read, also compressed by gzip: names and patterns (*, ?), separated by commas.",
         group=DATA,
         reads=True,
+        rereads=("num_shards", "shard_megabytes"),
     )
     output_file: str = setting(
         "TFRecord files to write, examples in turn: names, separated by commas. A name that ends in .gz is compressed.",
         group=DATA,
     )
-    vocab_file: str = setting("Vocabulary of the model to train, one entry per line.", group=MODEL, reads=True)
+    vocab_file: str = setting(
+        "Vocabulary of the model to train, one entry per line.",
+        group=MODEL,
+        reads=True,
+        rereads=("num_shards", "shard_megabytes"),
+    )
     num_shards: int | None = setting(
         "Cut the text into this many shards, each made alone and written to OUTPUT-00000-of-00010 and so on.",
         None,
@@ -281,7 +287,7 @@ class MaskedLMOptions(VocabularyOptions, PrecisionOptions, ModelOptions):
 
     init_checkpoint: str = setting("The weights of a pretrained BERT, of any kind.", group=MODEL, reads="weights")
     input_file: str | None = setting(
-        "File with one sentence per line; - is standard input.", None, group=DATA, reads=True
+        "File with one sentence per line; - is standard input.", None, group=DATA, reads=True, rereads=None
     )
     sentence: Sequence[str] | None = setting(
         "A sentence with [MASK] for each blank, or two with ' ||| ' between them; may be repeated.", None, group=DATA
@@ -308,13 +314,17 @@ class InspectRecordsOptions(Options):
     """
 
     input_file: str = setting(
-        "TFRecord files to inspect, all of one kind: names and globs, separated by commas.", group=DATA, reads=True
+        "TFRecord files to inspect, all of one kind: names and globs, separated by commas.",
+        group=DATA,
+        reads=True,
+        rereads=None,
     )
     vocab_file: str | None = setting(
         "The vocabulary that the records were made with; without it, ids are shown instead of words.",
         None,
         group=MODEL,
         reads=True,
+        rereads=None,
     )
     show: int = setting("Number of examples to show as text, the first ones.", 0, group=ANSWERS, low=0)
     top_k: int = setting("Number of most frequent masked words to show.", 10, group=ANSWERS, low=0)

@@ -152,8 +152,8 @@ def _open(options: MaskedLMOptions) -> tuple[str, Iterator[str]]:
         return "--sentence", files.decode_lines(raw, "--sentence")
     if options.input_file in (None, "-"):
         return _STANDARD_INPUT, files.decode_lines(sys.stdin.buffer, _STANDARD_INPUT)
-    files.open_binary(options.input_file).close()  # report a wrong name before the model is loaded
-    return options.input_file, files.read_lines(options.input_file)
+    stream = files.open_binary(options.input_file)  # reports a wrong name before the model is loaded; may be a pipe
+    return options.input_file, files.decode_lines(stream, options.input_file)
 
 
 def _nonblank(lines: Iterable[str], name: str) -> Iterator[tuple[str, str]]:

@@ -67,14 +67,14 @@ def make_directory(path: str) -> None:
     """Creates a folder and its parents unless it exists.
 
     Raises:
-      UserError: a file of this name exists, or the location is not writable.
+      UserError: a file of this name exists, the location is not writable, or a link leads back to itself.
     """
     if not path:
         return
     if is_remote(path):
         return _remote.make_directory(path)
     try:
-        os.makedirs(path, exist_ok=True)
+        os.makedirs(outputs.follow(path), exist_ok=True)
     except OSError as error:
         raise UserError(environment.cannot_make(path, error)) from error
 
@@ -326,7 +326,7 @@ def complete_or_absent(*paths: str, durable: bool = False) -> Iterator[list[str]
 
     Yields a temporary name next to each of `paths`; write to those. On a normal exit they are renamed to `paths`; on an
     exception they are removed, and existing files at `paths` are unchanged. Temporary files of killed processes in
-    these folders are removed.
+    these folders are removed. A symbolic link stays; what it leads to is written, as by any other program.
 
     Example:
       with complete_or_absent("out/predictions.json") as (beside,):
@@ -337,9 +337,10 @@ def complete_or_absent(*paths: str, durable: bool = False) -> Iterator[list[str]
       durable: whether the files survive a power failure once this is done, and are complete whenever they are there.
 
     Raises:
-      UserError: one of `paths` is a folder or an input of this script, its folder cannot be created, or the files
-        cannot be written, for example because the disk is full. Other exceptions of the caller propagate.
+      UserError: one of `paths` is a folder, an input of this script or a link to itself, its folder cannot be created,
+        or the files cannot be written, for example because the disk is full. Other exceptions of the caller propagate.
     """
+    paths = [*map(outputs.follow, paths)]
     for path in paths:
         if is_directory(path):
             raise UserError(f"{path}: is a folder; name a file to write")

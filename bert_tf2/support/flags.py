@@ -120,7 +120,8 @@ class _Script:
         for name, (stated, _, _) in self._settings.items():
             if value := getattr(self._options, name):
                 if stated.reads:
-                    inputs.append(outputs.Input(f"--{name}", value, weights=stated.reads == "weights"))
+                    once = not self._applies(stated.rereads)
+                    inputs.append(outputs.Input(f"--{name}", value, weights=stated.reads == "weights", once=once))
                 if stated.writes is not None:
                     written.append(outputs.Output(f"--{name}", value, stated.writes))
                 elif stated.writes_file:
@@ -132,9 +133,14 @@ class _Script:
         return [
             f"--{name}={getattr(self._options, name)}"
             for name, (stated, _, _) in self._settings.items()
-            if stated.memory is not None and getattr(self._options, name, None)
-            if not stated.memory or any(getattr(self._options, switch, False) for switch in stated.memory)
+            if getattr(self._options, name, None) and self._applies(stated.memory)
         ]
+
+    def _applies(self, switches: Sequence[str] | None) -> bool:
+        """Whether one of the switches is on; () stands for always, None for never."""
+        return switches is not None and (
+            not switches or any(getattr(self._options, switch, False) for switch in switches)
+        )
 
     def _help(self) -> str:
         must = settings.required(self._class)

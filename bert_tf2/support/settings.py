@@ -68,6 +68,7 @@ class Setting:
       choices: the possible values.
       flag_default: the default of the flag, for a field whose default None means "not given".
       reads: whether it names files to be read. "weights" for a checkpoint.
+      rereads: the switches with which they are read more than once, () for always; None if it never happens.
       writes: for an output folder: patterns of the files that are written into it.
       writes_file: whether it names a file to be written.
       memory: None if it does not affect memory usage; else the switches with which it does, () for always.
@@ -80,6 +81,7 @@ class Setting:
     choices: Sequence[str] | None = None
     flag_default: Any = None
     reads: bool | str = False
+    rereads: Sequence[str] | None = ()
     writes: Sequence[str] | None = None
     writes_file: bool = False
     memory: Sequence[str] | None = None

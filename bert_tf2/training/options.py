@@ -42,7 +42,9 @@ MOST_STEPS = 2**31
 class ModelOptions(Options):
     """The model."""
 
-    bert_config_file: str = setting("JSON file with the model's sizes.", group=MODEL, reads=True)
+    bert_config_file: str = setting(
+        "JSON file with the model's sizes.", group=MODEL, reads=True, rereads=("do_export",)
+    )
     init_checkpoint: str | None = setting(
         "Weights to start from, usually of a pretrained BERT: a TensorFlow 1 or Model Garden checkpoint,"
         " a Hugging Face folder, or a Keras file.",

@@ -152,7 +152,7 @@ _COMPANIONS = ("vocab.txt", "bert_config.json", "tokenizer_config.json", LABEL_M
 
 def _inputs(options: ConversionOptions) -> list[outputs.Input]:
     names = ("bert_config_file", "vocab_file", "extend_vocab")
-    given = [outputs.Input(f"--{name}", getattr(options, name)) for name in names if getattr(options, name)]
+    given = [outputs.Input(f"--{name}", getattr(options, name), once=True) for name in names if getattr(options, name)]
     return [outputs.Input("--input", options.input, weights=True), *given]
 
 
