@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from absl import logging
 
-from bert_tf2 import records, tokenization
+from bert_tf2 import records, tokenization, vocabulary_checks
 from bert_tf2.pretraining import compact_examples, corpus, drawn_examples, sentences, unmasked
 from bert_tf2.pretraining.documents import Tokenizer
 from bert_tf2.pretraining.draws import Draws
@@ -257,6 +257,8 @@ def make_files(
       UserError: see `sentences.read`; or an output cannot be written.
     """
     text = corpus.read(input_files, tokenizer, options)
+    unknown = np.count_nonzero(text.ids == tokenizer.vocab.get("[UNK]", -1))
+    vocabulary_checks.check_unknown(and_more(input_files, 3), unknown, len(text.ids))
     folder = os.path.dirname(output_files[0]) or "."
     examples = compact_examples.make(text, tokenizer, options, Draws(random.Random(seed)), folder)
     maker = unmasked if options.dynamic_masking else compact_examples

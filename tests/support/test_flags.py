@@ -2,6 +2,7 @@
 
 import functools
 import json
+import os
 import re
 import subprocess
 import sys
@@ -120,6 +121,38 @@ def test_a_wrong_command_line_is_answered_in_one_line(arguments, words):
     assert text.count("\n") == 1, text
     assert text.startswith("run_pretraining.py: error: ")
     assert all(word in text for word in words), text
+
+
+MODEL = ("--bert_config_file=b", "--vocab_file=v", "--output_dir=c")
+
+
+@pytest.mark.parametrize(
+    ("script", "arguments"),
+    [
+        ("run_pretraining.py", [*NEEDED[1:], "--do_train", "--input_file=PIPE"]),
+        ("run_pretraining.py", [*NEEDED, "--do_eval", "--eval_input_file=PI*,other"]),
+        ("run_pretraining.py", [*NEEDED, "--do_eval", "--init_checkpoint=PIPE"]),
+        ("run_squad.py", [*MODEL, "--do_eval", "--predict_file=PIPE"]),
+        ("run_ner.py", [*MODEL, "--do_predict", "--predict_file=PIPE"]),
+        ("predict_masked.py", [*MODEL[:1], "--init_checkpoint=a", "--vocab_file=PIPE"]),
+        ("create_pretraining_data.py", ["--output_file=a", "--vocab_file=PIPE", "--input_file=t", "--num_shards=2"]),
+    ],
+)
+def test_a_pipe_that_would_be_read_twice_is_refused(script, arguments, tmp_path):
+    os.mkfifo(tmp_path / "PIPE")  # whoever opened it would wait
+    arguments = [text.replace("PI", f"{tmp_path}/PI") for text in arguments]
+    wrong = next(text for text in arguments if str(tmp_path) in text)
+    status, text = answer(script, *arguments)
+    assert status == 1 and text.count("\n") == 1, text
+    assert f"{script}: error: {wrong}" in text and f"{tmp_path}/PIPE" in text and "is a pipe" in text
+
+
+def test_a_pipe_that_is_read_once_is_read(tmp_path):
+    (tmp_path / "vocab.txt").write_text("\n".join(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "a", "b", "c"]))
+    arguments = ["--input_file=/dev/stdin", f"--output_file={tmp_path}/out", f"--vocab_file={tmp_path}/vocab.txt"]
+    command = [sys.executable, "create_pretraining_data.py", *arguments]
+    subprocess.run(command, cwd=ROOT, input=b"a b c\na\n\nb c\nc\n", capture_output=True, timeout=60, check=True)
+    assert (tmp_path / "out").stat().st_size > 1000
 
 
 _RAISES = """
