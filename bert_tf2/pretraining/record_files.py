@@ -19,7 +19,7 @@ from typing import Any
 from absl import logging
 
 from bert_tf2.pretraining import manifest
-from bert_tf2.support import files, gzip_files
+from bert_tf2.support import files, gzip_files, progress
 from bert_tf2.support.errors import UserError, and_more
 
 _NUMBERED = re.compile(r"(?P<begin>.*-)(?P<number>\d{1,6})-of-(?P<count>\d{1,6})(?P<end>(\..*)?)")
@@ -47,13 +47,14 @@ class RecordFiles:
         Raises:
           UserError: a file has another size, number of records, or content.
         """
-        for path, count in counts.items():
-            if row := self.rows.get(path):
-                _check_size(path, row)
-                if count is not None and count != row["examples"]:
-                    raise _other(path, f"has {count:,} records", f"{row['examples']:,}")
-                if not files.is_remote(path) and manifest.sha256(path) != row.get("sha256"):
-                    raise _other(path, "has another SHA-256", "the one it was made with")
+        listed = [path for path in counts if path in self.rows]
+        for path in progress.track(listed, "Comparing with the manifest", unit="files"):
+            count, row = counts[path], self.rows[path]
+            _check_size(path, row)
+            if count is not None and count != row["examples"]:
+                raise _other(path, f"has {count:,} records", f"{row['examples']:,}")
+            if not files.is_remote(path) and manifest.sha256(path) != row.get("sha256"):
+                raise _other(path, "has another SHA-256", "the one it was made with")
 
 
 def _check_size(path: str, row: Mapping[str, Any]) -> None:
@@ -115,7 +116,7 @@ def _compare(folder: str, names: Sequence[str], expected: Collection[str], patte
         logging.warning("%s: matches %s beside numbered files, and reads all of them", pattern, and_more(others, 3))
 
 
-def _as_numbered(names: Iterable[str], pattern: str) -> list[str]:
+def _as_numbered(names: Iterable[str], pattern: str) -> set[str]:
     """The names that should be there by the numbers of some of them; none for other names.
 
     Raises:
@@ -125,7 +126,7 @@ def _as_numbered(names: Iterable[str], pattern: str) -> list[str]:
     for found in filter(None, map(_NUMBERED.fullmatch, names)):
         run = runs.setdefault(found["begin"], {})
         run.setdefault((found["count"], found["end"]), set()).add(int(found["number"]))
-    expected: list[str] = []
+    expected: set[str] = set()
     for begin, run in runs.items():
         if len(run) > 1:
             found = " and ".join(f"{begin}*-of-{count}{end}" for count, end in run)
@@ -133,7 +134,7 @@ def _as_numbered(names: Iterable[str], pattern: str) -> list[str]:
         for (count, end), numbers in run.items():
             first = int(0 not in numbers and int(count) in numbers)  # other programs may count from 1
             places = range(first, int(count) + first)
-            expected += [f"{begin}{number:0{len(count)}d}-of-{count}{end}" for number in places]
+            expected |= {f"{begin}{number:0{len(count)}d}-of-{count}{end}" for number in places}
     return expected
 
 
