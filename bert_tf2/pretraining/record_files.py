@@ -48,13 +48,15 @@ class RecordFiles:
           UserError: a file has another size, number of records, or content.
         """
         listed = [path for path in counts if path in self.rows]
-        for path in progress.track(listed, "Comparing with the manifest", unit="files"):
-            count, row = counts[path], self.rows[path]
-            _check_size(path, row)
-            if count is not None and count != row["examples"]:
-                raise _other(path, f"has {count:,} records", f"{row['examples']:,}")
-            if not files.is_remote(path) and manifest.sha256(path) != row.get("sha256"):
-                raise _other(path, "has another SHA-256", "the one it was made with")
+        with progress.Progress("Comparing with the manifest", len(listed), "files") as shown:
+            for path in listed:
+                count, row = counts[path], self.rows[path]
+                _check_size(path, row)
+                if count is not None and count != row["examples"]:
+                    raise _other(path, f"has {count:,} records", f"{row['examples']:,}")
+                if not files.is_remote(path) and manifest.sha256(path) != row.get("sha256"):
+                    raise _other(path, "has another SHA-256", "the one it was made with")
+                shown.advance()
 
 
 def _check_size(path: str, row: Mapping[str, Any]) -> None:
