@@ -313,11 +313,12 @@ def probabilities(answers) -> list[float]:
 
 
 def test_who_types_at_a_terminal_may_err(options, capsys, monkeypatch):
-    type_in(monkeypatch, "[MASK] is paris\nno blank\n[MASK] .\n", at_terminal=True)
+    type_in(monkeypatch, b"[MASK] is paris\nno blank\n[MASK] \xff\n%PDF-1.4\n[MASK] .\n", at_terminal=True)
     predict_masked.run(options(input_file="-"))
     shown = capsys.readouterr()
     assert [text.splitlines()[0] for text in shown.out.split("\n\n") if text] == ["[MASK] is paris", "[MASK] ."]
     assert "standard input, line 2: holds no [MASK]" in shown.err
+    assert "standard input, line 3: not UTF-8 text (byte 0xff)" in shown.err and shown.err.count("\n") == 4
 
 
 def test_faults_are_named(options, tmp_path, monkeypatch, folder):

@@ -432,8 +432,10 @@ def test_a_warning_of_a_worker_names_the_input_and_is_shown_once(data):
 def test_ctrl_c_is_one_line_and_leaves_no_partial_files(data):
     running = start(data, "out", *LONG, "--num_workers=2")
     wait_for_shards(data / "out", 1, running)
+    workers = workers_of(running)
     os.killpg(running.pid, signal.SIGINT)  # as a terminal does
+    assert running.wait(timeout=60) == 130
+    assert workers and not [worker for worker in workers if os.path.exists(f"/proc/{worker}")]  # it waited for them
     _, log = running.communicate(timeout=60)
-    assert running.returncode == 130
     assert log.splitlines()[-1] == "create_pretraining_data.py: error: interrupted" and "Traceback" not in log
     assert partial_files(data / "out") == []
