@@ -398,10 +398,12 @@ def test_the_script_answers_standard_input_and_stops_at_a_faulty_line(folder, mo
 
 
 @pytest.mark.slow
-def test_the_script_takes_sentences_from_flags_and_writes_json(folder):
+def test_the_script_takes_sentences_from_flags_and_writes_json(folder, monkeypatch):
+    monkeypatch.setenv("KERAS_BACKEND", "torch")
     sentences = ["--sentence=Is [MASK], she", "--sentence=[MASK] ||| 北"]
     done = run_script(folder, f"--init_checkpoint={folder}", "--output_format=json", "--top_k=3", *sentences)
     assert done.returncode == 0, done.stderr.decode()
+    assert "Keras runs on TensorFlow here, not on torch as KERAS_BACKEND has it" in done.stderr.decode().splitlines()[0]
     found = [json.loads(line) for line in done.stdout.decode().splitlines()]
     assert [answer["text"] for answer in found] == ["Is [MASK], she", "[MASK] ||| 北"]
     assert [len(answer["masks"][0]["predictions"]) for answer in found] == [3, 3]
