@@ -81,7 +81,7 @@ def test_a_command_runs_as_printed_from_where_it_is_printed(script, on_path, tmp
 
 
 def test_a_value_with_dashes_is_not_broken():
-    line = console.command("run_x.py", first="a" * 40, folder_of="my --folder", last="b" * 40)
+    line = console.command("run_x.py", first="a" * 40, folder_of=f"my --{'c' * 40}", last="b" * 40)
     assert shlex.split(help_screen.break_command(line, 50).replace("\\\n", "")) == shlex.split(line)
 
 
