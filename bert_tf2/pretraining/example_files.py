@@ -270,15 +270,16 @@ def make_files(
     return text, examples
 
 
-def next_command(output_files: Sequence[str], options: CreatePretrainingDataOptions) -> str:
-    """The command that trains on the output."""
+def next_command(output_files: Sequence[str], options: CreatePretrainingDataOptions) -> str | None:
+    """The command that trains on the output; None if no configuration lies beside the vocabulary or here."""
     beside = os.path.join(os.path.dirname(options.vocab_file), "bert_config.json")
-    return console.command(
+    config = next(filter(files.exists, (beside, "bert_config.json")), None)
+    return config and console.command(
         "run_pretraining.py",
         do_train=True,
         do_eval=True,
         input_file=",".join(output_files),
-        bert_config_file=beside if files.exists(beside) else "bert_config.json",
+        bert_config_file=config,
         output_dir=os.path.join(os.path.dirname(output_files[0]), "pretraining_output"),
         max_seq_length=options.max_seq_length,
         max_predictions_per_seq=options.max_predictions_per_seq,

@@ -218,12 +218,12 @@ def count_lines(path: str) -> int | None:
     return count + (not block.endswith(b"\n") if block else 0)
 
 
-def decode_lines(stream: Iterable[bytes], name: str, *, drop_bom: bool = False) -> Iterator[str]:
-    """`read_lines` for an open stream, such as standard input; `name` is its name in errors."""
+def decode_lines(stream: Iterable[bytes], name: str, *, drop_bom: bool = False, first: int = 1) -> Iterator[str]:
+    """`read_lines` for an open stream, such as standard input, for errors with its name and its first line's number."""
     head, number, joins = b"", 0, 0
     if isinstance(stream, io.BufferedReader):  # check the kind before reading a line, which may not end
         _refuse_other_kinds(stream.peek(file_kinds.HEAD_BYTES)[: file_kinds.HEAD_BYTES], name)
-    for number, line in enumerate(stream, 1):
+    for number, line in enumerate(stream, first):
         if number == 1:
             _refuse_other_kinds(line[: file_kinds.HEAD_BYTES], name)
             line = line.removeprefix(codecs.BOM_UTF8) if drop_bom else line
@@ -308,6 +308,8 @@ def match_files(names: str, unmatched: list[str] | None = None) -> list[str]:
             matches = sorted(_remote.glob(name) if is_remote(name) else glob.glob(name))
         if not matches:
             what = "no file matches this pattern" if any(c in name for c in "*?[") else "no such file" + _hint(name)
+            if "," in names and glob.glob(names.replace(",", "?")):
+                what += f"; a comma separates names, so write ? for one within a name: {names.replace(',', '?')}"
             if unmatched is None:
                 raise UserError(f"{name}: {what}")
             unmatched.append(f"{name}: {what}")

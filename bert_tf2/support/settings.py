@@ -17,11 +17,13 @@ Options classes that several tasks share are base classes.
 from __future__ import annotations
 
 import dataclasses
+import difflib
 import functools
 import itertools
 import math
+import re
 import typing
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, ClassVar
 
 from bert_tf2.support.errors import UserError
@@ -112,7 +114,8 @@ class Options:
 
     def __post_init__(self) -> None:
         """Raises WrongSetting for the first broken rule."""
-        problems = (problem for find in (_missing, _out_of_bounds, _combined) for problem in find(self))
+        finders = (_text_for_list, _missing, _out_of_bounds, _combined)
+        problems = (problem for find in finders for problem in find(self))
         if problem := next(problems, None):
             raise WrongSetting(problem)
         for stated in _stated(type(self), "check"):
@@ -165,6 +168,28 @@ def _without_none(annotation: Any) -> type:
     """`int | None` -> int."""
     kinds = [kind for kind in typing.get_args(annotation) if kind is not type(None)]
     return kinds[0] if len(kinds) < len(typing.get_args(annotation)) else annotation
+
+
+def near(wanted: str, known: Iterable[str]) -> list[str]:
+    """The names that are similar to a wrong one, at most three: do_lower_case for do_lower."""
+    known = sorted(known)
+    wanted = wanted.strip("-").replace("-", "_").lower()
+    if wanted in known:
+        return [wanted]
+    if len(wanted) > 2:  # shorter ones are part of many names
+        parts = ".*_".join(map(re.escape, wanted.split("_")))  # max_len is max_seq_length too
+        for pattern in (f"^{re.escape(wanted)}", parts):
+            if found := [name for name in known if re.search(pattern, name)]:
+                return found[:3]
+    return difflib.get_close_matches(wanted, known, n=2, cutoff=0.75)
+
+
+def _text_for_list(given: Options) -> Iterator[str]:
+    """From Python: as a list of texts, a text would be one of letters."""
+    kinds = {name: kind for name, (_, kind, _) in settings_of(type(given)).items()}
+    for name in (*(name for name in kinds if typing.get_origin(kinds[name]) is Sequence), given.passes_on):
+        if name and isinstance(value := getattr(given, name), str):
+            yield f"{name}={value!r}: a list of texts is needed, {name}=[{value!r}]"
 
 
 def _missing(given: Options) -> Iterator[str]:

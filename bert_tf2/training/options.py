@@ -296,8 +296,6 @@ class PlotTrainingOptions(Options):
     )
 
     def check(self) -> None:
-        if isinstance(self.output_dir, str):  # a sequence too, of letters
-            raise WrongSetting(f"--output_dir={self.output_dir}: from Python, a list of folders is needed")
         plots.check_name("--output_file", self.output_file)
 
 

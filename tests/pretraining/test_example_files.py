@@ -95,6 +95,7 @@ def test_what_is_logged(tmp_path, corpus, vocab_file, log, monkeypatch):
     monkeypatch.setattr(progress, "_SECONDS_BETWEEN_LINES", 0.0)
     monkeypatch.setattr(progress, "_SECONDS_BETWEEN_DRAWINGS", 0.0)
     monkeypatch.setattr(example_files, "_VALUES_PER_BATCH", 100)
+    (tmp_path / "bert_config.json").touch()  # the next command is told
     make(corpus, vocab_file, f"{tmp_path}/out")
     (first, *rest) = read_records(tmp_path / "out")
     tokens = [VOCABULARY[i] for i in first["input_ids"][: sum(first["input_mask"])]]
@@ -110,7 +111,7 @@ def test_what_is_logged(tmp_path, corpus, vocab_file, log, monkeypatch):
     for stage in ("Reading", "Making examples", "Writing"):
         assert any(line.startswith(f"info: {stage}") and "/s" in line for line in log), stage
     assert any(f"of {len(rest) + 1} examples, " in line and line.endswith(" s left") for line in log)
-    assert f"  wrote  {tmp_path}/out\n  next\n    python " in log[-1]
+    assert f"  wrote  {tmp_path}/out\n  next\n    " in log[-1]
     assert "run_pretraining.py" in log[-1] and "--do_train" in log[-1]
     assert not any(line.startswith("warning") for line in log)
 
