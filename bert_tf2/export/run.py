@@ -27,7 +27,7 @@ from tensorflow.core.protobuf import meta_graph_pb2
 from bert_tf2 import __version__, checkpoint, heads, modeling, tokenization
 from bert_tf2.config import BertConfig
 from bert_tf2.export import answers, entities, fast_encoder, saved_model_files, signatures, versions
-from bert_tf2.export.exported_model import INFO_FILE, log_level
+from bert_tf2.export.exported_model import log_level
 from bert_tf2.export.graph_tokenization import GraphTokenizer
 from bert_tf2.export.options import ExportOptions
 from bert_tf2.export.request_checks import Limits, SpecialIds
@@ -185,7 +185,7 @@ class _Call:
             save_label_map(assets, self._labels)
         graph = saved_model_files.read_graph(folder)
         saved_model_files.write_warmup(folder, self._warmup_requests(graph))
-        files.write_json(os.path.join(folder, INFO_FILE), self._info(graph))
+        files.write_json(os.path.join(folder, sources.EXPORT_INFO_FILE), self._info(graph))
 
     def _info(self, graph: meta_graph_pb2.MetaGraphDef) -> dict[str, Any]:
         options = self._options
