@@ -208,6 +208,7 @@ class _Call:
             info |= {"multi_label": True} if self._labels.multi_label else {}
         if options.task == "masked_lm":
             info["top_k"] = options.top_k
+            info["refuses"] = "a row without [MASK], and a text with a [MASK] beyond max_seq_length tokens"
         if options.task == "squad":
             info |= self._span_settings()._asdict()
         custom_ops = saved_model_files.custom_ops(graph)
@@ -226,8 +227,9 @@ class _Call:
         for name, texts in itertools.product(saved_model_files.signature_names(graph), batches):
             inputs = graph.signature_def[name].inputs
             if tf.as_dtype(next(iter(inputs.values())).dtype) == tf.string:
-                first = {"text_a": [f"{text} [MASK]" for text in texts], "context": texts}
-                found = {"text_b": texts[::-1], "question": texts[:1] * len(texts), **first}
+                first = {"text_a": [f"[MASK] {text}" for text in texts], "context": texts}
+                second = texts[::-1] if self._max_seq_length > 3 else [""] * len(texts)  # room for [MASK]
+                found = {"text_b": second, "question": texts[:1] * len(texts), **first}
             else:
                 found = self._rows([self._tokenizer.tokenize(text) for text in texts])
             yield name, {key: tf.constant(found[key]) for key in sorted(inputs)}
