@@ -355,4 +355,5 @@ def known_labels(options: FineTuneOptions, tagging: bool = False) -> LabelMap | 
 
 def _are_numbered(label_map: LabelMap | None) -> bool:
     """Whether the labels are LABEL_0 and so on, Hugging Face's default names."""
-    return bool(label_map and label_map.labels) and all(re.fullmatch(r"LABEL_\d+", name) for name in label_map.labels)
+    single = label_map and not label_map.multi_label
+    return bool(single and label_map.labels) and all(re.fullmatch(r"LABEL_\d+", name) for name in label_map.labels)

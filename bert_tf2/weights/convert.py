@@ -175,7 +175,7 @@ def _check(source: Weights, config: BertConfig, vocabulary: list[str] | None) ->
     problems = [*_problems(source, config)]
     if problems:
         raise UserError(
-            f"{source.path}: does not fit the configuration: {and_more(problems, 8, '; ')}. Is it a BERT, and the"
+            f"{source.path}: does not fit the configuration: {and_more(problems, 3, '; ')}. Is it a BERT, and the"
             " configuration its own?"
         )
     if vocabulary is not None:
