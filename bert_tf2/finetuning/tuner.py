@@ -18,8 +18,8 @@ from bert_tf2.finetuning.options import FineTuneOptions
 from bert_tf2.support import files, output_lock, progress, settings
 from bert_tf2.support.errors import UserError
 from bert_tf2.training.best import Best, best_folder, folder_of_weights
-from bert_tf2.training.devices import build_model, create_strategy, join, way_to_unpad
-from bert_tf2.training.loop import Trainer, check_batch, start_from
+from bert_tf2.training.devices import build_model, check_batch, create_strategy, join, way_to_unpad
+from bert_tf2.training.loop import Trainer, start_from
 from bert_tf2.training.monitor import hyperparameters
 from bert_tf2.training.options import MOST_STEPS, POLICIES, TrainOptions
 from bert_tf2.training.runner import Runner
@@ -88,7 +88,7 @@ class FineTuner:
             self._held.enter_context(output_lock.training_in(options.output_dir))
         self._strategy = create_strategy(options, team=self.team)
         if options.do_train:
-            check_batch(options, self._strategy, self.team)  # before the records of the training are written
+            check_batch(options, self._strategy.num_replicas_in_sync)  # before the records of the training are written
         self.model = build_model(self._strategy, lambda: make(POLICIES[options.precision]), options.random_seed)
         self.model.bert.unpad = (
             "none"

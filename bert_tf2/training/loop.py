@@ -28,10 +28,10 @@ from bert_tf2.layers import fold_in
 from bert_tf2.support import environment, process
 from bert_tf2.support.errors import UserError
 from bert_tf2.training import loss_scale, memory, state
-from bert_tf2.training.devices import can_compile, compiles_whole_step, computes_on
+from bert_tf2.training.devices import can_compile, check_batch, compiles_whole_step, computes_on
 from bert_tf2.training.loss_scale import LossScale, update_if_finite
 from bert_tf2.training.monitor import Watch
-from bert_tf2.training.options import OptimizerOptions, TrainOptions
+from bert_tf2.training.options import TrainOptions
 from bert_tf2.training.profile import StepProfile
 from bert_tf2.training.runner import explained
 from bert_tf2.training.saver import Saver
@@ -77,22 +77,6 @@ def start_from(
     return 0
 
 
-def check_batch(options: OptimizerOptions, strategy: tf.distribute.Strategy, team: Team = ALONE) -> None:
-    """Raises UserError if the parts of a batch would not have the same number of examples, or would have none."""
-    replicas = strategy.num_replicas_in_sync
-    if team.several and options.train_batch_size < replicas:
-        raise UserError(
-            f"--train_batch_size={options.train_batch_size} is smaller than the number of devices of all workers,"
-            f" {replicas}; each of them needs an example of every batch"
-        )
-    parts = options.gradient_accumulation_steps * (replicas if options.gradient_accumulation_steps > 1 else 1)
-    if options.train_batch_size % parts:
-        raise UserError(
-            f"--train_batch_size={options.train_batch_size} is not divisible by {parts}, which is"
-            f" --gradient_accumulation_steps={options.gradient_accumulation_steps} times {replicas} devices"
-        )
-
-
 class Trainer:
     """Trains a model: `Trainer(...)`, then `start()`, then `train(dataset)`.
 
@@ -109,7 +93,7 @@ class Trainer:
         self._variables = checkpoint.trained_variables(model)
         # Without padding, the number of tokens is rounded to few values.
         self._has_few_sizes = model.bert.unpad != "none" and options.num_train_steps >= _STEPS_WORTH_COMPILING
-        check_batch(options, strategy, team)
+        check_batch(options, strategy.num_replicas_in_sync, team.size)
         model.bert.recompute = options.recompute
         model.bert.share_graph = computes_on(strategy) == "CPU" and not options.xla
         with strategy.scope():
