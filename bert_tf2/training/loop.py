@@ -66,6 +66,7 @@ def start_from(
     if latest:
         step = checkpoint.restore(latest, checkpoint.tf1_variables(model), model.config)
         logging.info("Using %s", latest)
+        _tell_unused(latest, init_checkpoint)
         return step
     source = checkpoint.weights_in_use(output_dir, init_checkpoint, will_train)
     if source is None:
@@ -75,6 +76,11 @@ def start_from(
         checkpoint.check_trained(model, source, may_lack)
     logging.info(checkpoint.initialize(model, init_checkpoint))
     return 0
+
+
+def _tell_unused(latest: str, init_checkpoint: str | None) -> None:
+    if init_checkpoint:
+        logging.info("--init_checkpoint=%s is not used, because there is %s", init_checkpoint, latest)
 
 
 class Trainer:
@@ -124,6 +130,8 @@ class Trainer:
             self.global_step = checkpoint.restore(latest, self._state, self._model.config, may_lack=loss_scale.NAMES)
             self._before = state.read(latest)
             self.examples = self._before.examples if self._before else self.global_step * self._options.train_batch_size
+            self._skipped = self._before.skipped if self._before else 0
+            _tell_unused(latest, init_checkpoint)
             if self.global_step >= self._options.num_train_steps:
                 logging.info(
                     "%s is already at step %d of %d: nothing left to train",
@@ -277,6 +285,7 @@ class Trainer:
         raise UserError(
             f"{problem}{records}{way_back} Lower --learning_rate, or leave out a few such updates with"
             " --skip_nonfinite_updates"
+            + (f" (this is number {self._skipped} of the training)" if self._skipped > 1 else "")
         )
 
     def _tell_changes(self, records: str | None) -> None:
@@ -286,13 +295,16 @@ class Trainer:
                 self.examples, self._options.train_batch_size,
             )  # fmt: skip
         elif self._before:
-            for change in self._before.changes(state.current(self._options, self.examples, records)):
+            for change in self._before.changes(self._now(records)):
                 logging.warning("Not an exact continuation. %s", change)
 
     def _save(self, records: str | None) -> None:
         if not self._team.is_chief:
             return
-        self._saver.save(self._state, self.global_step, state.current(self._options, self.examples, records))
+        self._saver.save(self._state, self.global_step, self._now(records))
+
+    def _now(self, records: str | None) -> state.TrainingState:
+        return state.current(self._options, self.examples, records, self._model.config, self._skipped)
 
     def compiled_step(self, *, jit_compile: bool = False):
         """One training step as a graph, on the default strategy: (batch, step) -> measures. For benchmarks and tests.
