@@ -30,6 +30,13 @@ from bert_tf2.weights.labels import LabelMap, save_label_map
 _XLA_WIDTHS = 4
 
 
+def flag_of_weights(options: FineTuneOptions) -> str | None:
+    """The flag that names the fine-tuned weights that a call uses; None if it trains new ones."""
+    if checkpoint.latest_checkpoint(options.output_dir):
+        return "--output_dir"
+    return "--init_checkpoint" if options.init_checkpoint and not options.do_train else None
+
+
 class FineTuner:
     """One call of a fine-tuning script: the configuration, the tokenizer, the devices, and the model once it is made.
 
@@ -41,14 +48,19 @@ class FineTuner:
       global_step: that of the model's weights; set by `make_model`.
     """
 
-    def __init__(self, options: FineTuneOptions):
+    def __init__(self, options: FineTuneOptions, task: Mapping[str, str | bool]):
         """Reads the configuration, the vocabulary and the metadata of the initial weights.
 
+        Args:
+          options: the settings.
+          task: what the model is for; see provenance.check_task.
+
         Raises:
-          UserError: files are missing, files or settings are inconsistent, or there are no weights and none will be
-            trained.
+          UserError: files are missing, files or settings are inconsistent, there are no weights and none will be
+            trained, or they were fine-tuned for another task.
         """
         self.options = options
+        self._task = task
         self.config = BertConfig.from_json_file(options.bert_config_file)
         self.config.check_sequence_length(options.max_seq_length)
         self.team = join(options)
@@ -56,6 +68,9 @@ class FineTuner:
             checkpoint.recover(options.output_dir)
         self.team.wait()  # the others read what the chief has mended
         source = checkpoint.weights_in_use(options.output_dir, options.init_checkpoint, options.do_train)
+        flag = flag_of_weights(options)
+        if source is not None and flag is not None:
+            provenance.check_task(source, task, flag, options.other_task)
         self.tokenizer = provenance.load_tokenizer(
             options.vocab_file, options.do_lower_case, self.config.vocab_size, source, options.init_checkpoint
         )
@@ -167,7 +182,7 @@ class FineTuner:
         best = Best(options.output_dir, begun, options.patience) if measure and options.eval_steps else None
         if self.team.is_chief:
             for folder in [options.output_dir, *([best.folder] if best else [])]:
-                provenance.write(folder, self.config, self.tokenizer, options.vocab_file)
+                provenance.write(folder, self.config, self.tokenizer, options.vocab_file, self._task)
         if best is None or not best.given_up:
             sizes = self._sizes(num_labels)
             index = record_index.read([path])
