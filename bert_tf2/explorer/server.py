@@ -176,7 +176,9 @@ def _arguments(request: Request) -> dict[str, Any]:
         raise _Refused(413, f"the arguments have more than {_MOST_BYTES} bytes")
     try:
         arguments = json.loads(request.get_data())
-        json.dumps(arguments, ensure_ascii=False).encode()  # half a character (one of a pair of \u...) is no text
+        json.dumps(arguments, ensure_ascii=False).encode()
+    except UnicodeEncodeError:
+        raise _Refused(400, "a text holds half a character (one of a pair of \\u...)") from None
     except (OSError, ValueError, RecursionError):  # OSError: a body in chunks that are none
         raise _Refused(400, "the arguments are not JSON") from None
     if not isinstance(arguments, dict):

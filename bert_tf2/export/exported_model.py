@@ -14,6 +14,7 @@ from absl import logging
 
 from bert_tf2.support import files
 from bert_tf2.support.errors import UserError
+from bert_tf2.support.settings import check_type
 
 INFO_FILE = "model_info.json"
 
@@ -129,6 +130,7 @@ class ExportedModel:
           UserError: an argument is neither, or a text is empty or too large (rows are counted from 0).
           ValueError: batch_size is below 1.
         """
+        check_type("batch_size", batch_size, int)
         if batch_size < 1:
             raise ValueError(f"batch_size is {batch_size}; 1 is the least")
         if second is not None:

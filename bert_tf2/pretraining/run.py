@@ -67,7 +67,7 @@ def _tell_summary(options: PretrainingOptions, results: Mapping[str, float] | No
     written += [os.path.join(options.output_dir, "eval_results.txt")] if results else []
     names = ("loss", "masked_lm_accuracy", "masked_lm_perplexity", "next_sentence_accuracy")
     is_complete = trained and "vocab_file" in provenance.model_files(options.output_dir)
-    if trained and not is_complete:
+    if options.do_train and not is_complete:
         logging.info(
             "%s: holds no vocabulary; with --vocab_file, it is kept there, and other scripts need no further flags",
             options.output_dir,

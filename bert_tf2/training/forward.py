@@ -91,7 +91,7 @@ def check_process() -> None:
     if _process != os.getpid():
         raise UserError(
             "this process is a fork of one that has used TensorFlow, in which TensorFlow does not work; start it with"
-            ' multiprocessing.get_context("spawn"), or load the model only after the fork'
+            ' multiprocessing.get_context("spawn"), or use TensorFlow only after the fork'
         )
 
 
