@@ -72,17 +72,19 @@ def _tell_summary(options: PretrainingOptions, results: Mapping[str, float] | No
             "%s: holds no vocabulary; with --vocab_file, it is kept there, and other scripts need no further flags",
             options.output_dir,
         )
+    vocab_file = options.vocab_file or os.path.join(os.path.dirname(options.bert_config_file), "vocab.txt")
+    following = console.command(
+        "predict_masked.py",
+        sentence="The capital of France is [MASK].",
+        bert_config_file=None if is_complete else options.bert_config_file,
+        vocab_file=None if is_complete else vocab_file,
+        init_checkpoint=options.output_dir if trained else options.init_checkpoint,
+        do_lower_case=options.do_lower_case,
+    )
     console.summary(
         [*written, *exported],
         {name: results[name] for name in names if name in results} if results else None,
-        console.command(
-            "predict_masked.py",
-            sentence="The capital of France is [MASK].",
-            vocab_file=None if is_complete else options.vocab_file or "vocab.txt",
-            bert_config_file=None if is_complete else options.bert_config_file,
-            init_checkpoint=options.output_dir if trained else options.init_checkpoint,
-            do_lower_case=options.do_lower_case,
-        ),
+        following if is_complete or files.exists(vocab_file) else None,
     )
 
 

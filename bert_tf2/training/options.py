@@ -49,6 +49,7 @@ class ModelOptions(Options):
         None,
         group=MODEL,
         reads=True,
+        rereads=("do_export",),
         beside_weights="bert_config.json",
     )
     init_checkpoint: str | None = setting(
@@ -322,8 +323,6 @@ class PlotTrainingOptions(Options):
     )
 
     def check(self) -> None:
-        if isinstance(self.output_dir, str):  # a sequence too, of letters
-            raise WrongSetting(f"--output_dir={self.output_dir}: from Python, a list of folders is needed")
         plots.check_name("--output_file", self.output_file)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pathlib
+from collections.abc import Sequence
 
 import numpy as np
 import pytest
@@ -39,6 +40,21 @@ class Task(Part):
     def check(self) -> None:
         if self.word == "bad":
             raise WrongSetting("--word=bad: another word is needed")
+
+
+@options
+class Lists(Options):
+    passes_on = "rest"
+
+    texts: Sequence[str] | None = setting("Texts.", None, group=DATA)
+    rest: Sequence[str] = ()
+
+
+@pytest.mark.parametrize("name", ["texts", "rest"])
+def test_a_text_is_no_list_of_letters(name):
+    assert getattr(Lists(**{name: ["abc"]}), name) == ["abc"]
+    with pytest.raises(WrongSetting, match=rf"^{name}='abc': a list of texts is needed, {name}=\['abc'\]$"):
+        Lists(**{name: "abc"})
 
 
 def test_what_is_allowed():

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import pathlib
+import re
 
 import numpy as np
 import pytest
@@ -220,7 +221,7 @@ def test_fewer_layers_are_no_way_to_go_on(tmp_path):
     folder.save(checkpoint.tf1_variables(heads.SpanModel(small_config())), 3)
     model = heads.SpanModel(small_config(num_hidden_layers=1))
     message = message_of(start_from, model, str(tmp_path / "out"), None)
-    assert "bert/encoder/layer_1/attention/self/query/kernel is not in the model" in message
+    assert re.search("bert/encoder/layer_1/[a-z/]+ is not in the model", message, re.IGNORECASE)
 
 
 def test_another_configuration_in_output_dir_is_not_replaced(trained, tmp_path):
