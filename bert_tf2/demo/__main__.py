@@ -10,7 +10,6 @@ from __future__ import annotations
 import pathlib
 import re
 import shlex
-import shutil
 import subprocess
 import sys
 import time
@@ -47,7 +46,7 @@ def run(script: str, *arguments: str) -> str:
 
 def pretrain(output: pathlib.Path) -> float:
     """Creates records, pretrains, and returns the accuracy on the masked words of the corpus."""
-    model = [f"--bert_config_file={HERE / 'bert_config.json'}"]
+    model = [f"--bert_config_file={HERE / 'bert_config.json'}", f"--vocab_file={HERE / 'vocab.txt'}"]
     records = output / "corpus.tfrecord"
     sizes = [f"--max_seq_length={MAX_SEQ_LENGTH}", f"--max_predictions_per_seq={MAX_PREDICTIONS}"]
     run(
@@ -78,9 +77,7 @@ def fill_in_blanks(output: pathlib.Path) -> tuple[int, int]:
     """Prints the best words for each blank; returns the number of correct ones, and of all blanks."""
     answers = run(
         "predict_masked.py",
-        f"--bert_config_file={HERE / 'bert_config.json'}",
         f"--init_checkpoint={output}",
-        f"--vocab_file={HERE / 'vocab.txt'}",
         f"--input_file={HERE / 'sentences.txt'}",
     )
     print(answers, end="")
@@ -103,7 +100,6 @@ def main() -> None:
 def demonstrate(output: pathlib.Path) -> None:
     began = time.monotonic()
     files.make_directory(str(output))
-    shutil.copyfile(HERE / "vocab.txt", output / "vocab.txt")  # beside the weights, where scripts look for it
     accuracy = pretrain(output)
     right, count = fill_in_blanks(output)
     print(f"\nmasked words of the corpus that the model gets right: {100 * accuracy:.1f} %")

@@ -14,6 +14,7 @@ from absl import logging
 
 from bert_tf2.support import files
 from bert_tf2.support.errors import UserError
+from bert_tf2.support.settings import check_type
 from bert_tf2.weights.sources import EXPORT_INFO_FILE
 
 Text = str | tuple[str, str]
@@ -129,6 +130,7 @@ class ExportedModel:
             among the first max_seq_length tokens, or further ones behind them (rows are counted from 0).
           ValueError: batch_size is below 1.
         """
+        check_type("batch_size", batch_size, int)
         if batch_size < 1:
             raise ValueError(f"batch_size is {batch_size}; 1 is the least")
         if second is not None:

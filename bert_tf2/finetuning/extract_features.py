@@ -24,6 +24,7 @@ from bert_tf2.finetuning.options import FeatureOptions
 from bert_tf2.support import console, files, plots, progress
 from bert_tf2.support.decimals import json_lists
 from bert_tf2.support.errors import UserError
+from bert_tf2.support.settings import check_texts, check_type
 from bert_tf2.training import forward
 from bert_tf2.training.devices import build_model, create_strategy
 from bert_tf2.training.options import POLICIES
@@ -188,6 +189,7 @@ def parse_layers(layers: str, num_hidden_layers: int) -> list[int]:
 def check_layers(layers: Sequence[int], num_hidden_layers: int, setting: str) -> None:
     """Raises UserError if the model does not have a layer, or `layers` is empty; `setting` begins the message."""
     for number in layers:
+        check_type("layers", number, int)
         if not -num_hidden_layers <= number < num_hidden_layers:
             raise UserError(
                 f"{setting}: the model has {num_hidden_layers} layers, 0 to {num_hidden_layers - 1} or"
@@ -266,9 +268,14 @@ def embed(
       float32 [N, layers * D]; with "none" a list of N arrays [tokens, layers * D], including [CLS] and [SEP].
 
     Raises:
-      UserError: a setting is out of range, or an element of `texts` is neither a text nor a pair.
+      UserError: a setting is out of range or of another type, or an element of `texts` is neither a text nor a pair.
     """
     config = model.config
+    check_texts(texts)
+    check_type("pooling", pooling, str)
+    check_type("max_seq_length", max_seq_length, int)
+    check_type("batch_size", batch_size, int, low=1)
+    layers = [*layers]
     if pooling not in _POOLINGS:
         raise UserError(f"pooling={pooling!r}: must be one of {', '.join(_POOLINGS)}")
     if not 3 <= max_seq_length <= config.max_position_embeddings:
@@ -276,8 +283,6 @@ def embed(
             f"max_seq_length={max_seq_length}: must be from 3 to {config.max_position_embeddings}, the most that the"
             " model can read"
         )
-    if batch_size < 1:
-        raise UserError(f"batch_size={batch_size}: must be 1 or more")
     check_layers(layers, config.num_hidden_layers, f"layers={layers}")
     examples = (_as_example(number, text) for number, text in enumerate(texts))
     features = (convert_example(example, max_seq_length, tokenizer) for example in examples)
@@ -326,6 +331,7 @@ def extract(
     Yields:
       Each line's features and its hidden states, float32 [layers, tokens, D], in the order of the input.
     """
+    forward.check_process()
     strategy, layers = model.distribute_strategy, tuple(layers)
     graph = _states.get_concrete_function(model, layers, forward.shapes_of(strategy, _NAMES))
 

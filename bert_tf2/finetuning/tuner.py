@@ -75,7 +75,7 @@ class FineTuner:
             options.vocab_file, options.do_lower_case, self.config.vocab_size, source, options.init_checkpoint
         )
         if options.do_train:
-            provenance.check_output_dir(options.output_dir, self.config)
+            provenance.check_output_dir(options.output_dir, self.config, options.vocab_file)
         self.model = None
         self.global_step: int | None = None
         self._strategy = None  # see make_model

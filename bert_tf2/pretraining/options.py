@@ -250,7 +250,7 @@ class PretrainingOptions(EvaluationOptions, CaseOptions, TrainingOptions):
     )
     vocab_file: str | None = setting(
         "The vocabulary that the records were made with; needed for records of --dynamic_masking. It is kept beside the"
-        " checkpoints.",
+        " checkpoints. Defaults to the one beside the weights.",
         None,
         group=MODEL,
         reads=True,

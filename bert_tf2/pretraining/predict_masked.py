@@ -28,6 +28,7 @@ from bert_tf2.pretraining.blanks import MASK, check_fits, check_spelling, fill, 
 from bert_tf2.pretraining.options import MaskedLMOptions
 from bert_tf2.support import files
 from bert_tf2.support.errors import UserError
+from bert_tf2.support.settings import check_texts, check_type
 from bert_tf2.training import forward
 from bert_tf2.training.devices import build_model, create_strategy
 from bert_tf2.training.options import POLICIES, DeviceOptions
@@ -230,9 +231,13 @@ def predict(
       An Answer for each text, in order.
 
     Raises:
-      UserError: a text is invalid (raised after the answers to all texts before it), or top_k or the vocabulary does
-        not match the model.
+      UserError: a text is invalid (raised after the answers to all texts before it), top_k or the vocabulary does not
+        match the model, or an argument has another type.
     """
+    check_texts(texts)
+    check_type("top_k", top_k, int)
+    check_type("max_seq_length", max_seq_length, int)
+    check_type("batch_size", batch_size, int, low=1)
     _check_size(tokenizer, model.config, "the tokenizer's vocabulary")
     named_texts = ((f"text {number}", text) for number, text in enumerate(texts, 1))
     sentences = _encode_each(named_texts, tokenizer, model.config, max_seq_length)
@@ -277,6 +282,7 @@ def _answer(
     read_ahead: int = 0,
 ) -> Iterator[Answer]:
     """Yields the answers in order; `read_ahead` tokens of sentences are read before the first, or one batch."""
+    forward.check_process()
     if not 1 <= top_k <= model.config.vocab_size:
         raise UserError(f"--top_k={top_k}: must be from 1 to {model.config.vocab_size}, the size of the vocabulary")
     # One graph for batches of all sizes, cached for later calls and released together with its model.

@@ -15,6 +15,7 @@ import itertools
 import json
 import os
 import shlex
+import shutil
 from collections.abc import Iterable, Iterator
 from typing import Any
 
@@ -378,6 +379,12 @@ def is_utf8(text: str) -> bool:
     except UnicodeEncodeError:
         return False
     return True
+
+
+def copy(source: str, path: str) -> None:
+    """Copies a file like complete_or_absent."""
+    with open_binary(source) as read, complete_or_absent(path) as (beside,), open_binary(beside, "wb") as written:
+        shutil.copyfileobj(read, written)
 
 
 def write_text(path: str, text: str, *, durable: bool = False) -> None:

@@ -14,7 +14,7 @@ from absl import logging
 
 from bert_tf2 import fusion
 from bert_tf2.support.errors import UserError
-from bert_tf2.training import tpu, workers
+from bert_tf2.training import forward, tpu, workers
 from bert_tf2.training.options import DeviceOptions, OptimizerOptions, TrainingOptions
 from bert_tf2.training.workers import ALONE, Cluster, Team
 
@@ -101,8 +101,9 @@ def create_strategy(
       several: False for a model that is called directly (bert_tf2.load), which uses the first of several GPUs.
 
     Raises:
-      UserError: the TPU cannot be reached, or does not have num_tpu_cores cores.
+      UserError: the TPU cannot be reached, or does not have num_tpu_cores cores; or see forward.check_process.
     """
+    forward.check_process()
     gpus = tf.config.list_physical_devices("GPU")
     if team.strategy is not None:
         strategy = team.strategy

@@ -6,6 +6,8 @@ import dataclasses
 import re
 from collections.abc import Mapping, Sequence
 
+from absl import logging
+
 from bert_tf2.support import plots
 from bert_tf2.support.settings import (
     DATA,
@@ -42,8 +44,13 @@ MOST_STEPS = 2**31
 class ModelOptions(Options):
     """The model."""
 
-    bert_config_file: str = setting(
-        "JSON file with the model's sizes.", group=MODEL, reads=True, rereads=("do_export",)
+    bert_config_file: str | None = setting(
+        "JSON file with the model's sizes; defaults to the one beside the weights.",
+        None,
+        group=MODEL,
+        reads=True,
+        rereads=("do_export",),
+        beside_weights="bert_config.json",
     )
     init_checkpoint: str | None = setting(
         "Weights to start from, usually of a pretrained BERT: a TensorFlow 1 or Model Garden checkpoint,"
@@ -52,6 +59,20 @@ class ModelOptions(Options):
         group=MODEL,
         reads="weights",
     )
+
+    def complete(self) -> None:
+        """Takes the configuration and the vocabulary from the folder of the weights, and with it do_lower_case."""
+        if all(getattr(self, name, "") is not None for name in ("bert_config_file", "vocab_file")):
+            return
+        from bert_tf2.weights import provenance  # late: it needs numpy
+
+        found = provenance.files_in_use(getattr(self, "output_dir", None), self.init_checkpoint)
+        taken = {name: path for name, path in found.items() if getattr(self, name, "") is None}
+        if "vocab_file" in taken and self.do_lower_case is None:
+            taken["do_lower_case"] = provenance.find_case(taken["vocab_file"])
+        for name, value in taken.items():
+            logging.info("--%s=%s: taken from the folder of the weights", name, value)
+            object.__setattr__(self, name, value)
 
 
 @options
@@ -70,7 +91,13 @@ class CaseOptions(Options):
 class VocabularyOptions(CaseOptions):
     """The vocabulary of a model."""
 
-    vocab_file: str = setting("The vocabulary that the model was trained with.", group=MODEL, reads=True)
+    vocab_file: str | None = setting(
+        "The vocabulary that the model was trained with; defaults to the one beside the weights, then with its case.",
+        None,
+        group=MODEL,
+        reads=True,
+        beside_weights="vocab.txt",
+    )
 
 
 @options

@@ -90,6 +90,8 @@ def test_load_knows_an_export(exported, tmp_path):
     (tmp_path / "export/2").mkdir()
     with pytest.raises(UserError, match=r"export/2: is no export"):  # and a server would take that one too
         load(tmp_path / "export")
+    with pytest.raises(UserError, match="batch_size='8': must be a whole number"):
+        load(tmp_path / "export/1")(["Bob"], batch_size="8")
     with pytest.raises(ValueError, match="batch_size is -1"):
         load(tmp_path / "export/1")(["Bob"], batch_size=-1)
 
