@@ -9,9 +9,9 @@ affect any shape. With a wrong value the weights silently compute something else
     tokenization.json                                   do_lower_case and the vocabulary's hash, for this project's
     task.json                                           what a model was fine-tuned for
 
-Training writes bert_config.json, vocab.txt, tokenization.json and task.json beside its checkpoints (`write`), and scripts
-that get no other files take these (`model_files`). All code that loads weights compares with them: `checkpoint` calls
-`check_config`, every task that reads text calls `load_tokenizer`, and fine-tuning calls `check_task`.
+Training writes bert_config.json, vocab.txt, tokenization.json and task.json beside its checkpoints (`write`), and
+scripts that get no other files take these (`model_files`). All code that loads weights compares with them: `checkpoint`
+calls `check_config`, every task that reads text calls `load_tokenizer`, and fine-tuning calls `check_task`.
 """
 
 from __future__ import annotations
@@ -371,8 +371,8 @@ def write(
     Args:
       folder: the folder of the checkpoints.
       config: the model's configuration. An existing file that describes the same model is kept.
-      tokenizer, vocab_file: for vocab.txt and tokenization.json, which are not written without them. The same vocabulary
-        is kept, too.
+      tokenizer, vocab_file: for vocab.txt and tokenization.json, which are not written without them. An equal
+        vocabulary is kept, too.
       task: for task.json; see check_task.
     """
     path = os.path.join(folder, CONFIG_FILE)
