@@ -8,8 +8,9 @@ from typing import NamedTuple
 import tensorflow as tf
 from absl import logging
 
-from bert_tf2 import checkpoint, recompute
+from bert_tf2 import checkpoint
 from bert_tf2.config import BertConfig
+from bert_tf2.fast.recompute import keeps_activations
 from bert_tf2.support.environment import human
 from bert_tf2.training.devices import computes_on
 from bert_tf2.training.options import POLICIES, TrainOptions
@@ -56,7 +57,7 @@ def estimate(
     blocks = layers * block
     scores = rows * config.num_attention_heads * length**2 * _FLOAT32
     if options.recompute:  # the inputs, the blocks that are kept, and the one that is computed again beside them
-        blocks = layers * states + min(layers, sum(recompute.kept(layers)) + 1) * block
+        blocks = layers * states + min(layers, sum(keeps_activations(layers)) + 1) * block
     words = rows * predictions * config.vocab_size * _FLOAT32
     parts = options.gradient_accumulation_steps
     return Need(
