@@ -9,8 +9,6 @@ from small_models import small_config
 from bert_tf2 import modeling
 from bert_tf2.fast import shared_graph
 from bert_tf2.fast.encoder import FastEncoder, Plan, accelerate
-from bert_tf2.training import devices
-from bert_tf2.training.options import TrainingOptions
 
 CLOSE = {"rtol": 1e-6, "atol": 1e-6}
 
@@ -78,11 +76,3 @@ def test_answers_do_not_depend_on_a_training_before():
     graph = tf.function(lambda ids: model(ids).pooled_output, autograph=False).get_concrete_function(ids).graph
     softmaxes = [op for op in graph.get_operations() if op.type == "Softmax"]
     assert len(softmaxes) == len(bert.blocks)
-
-
-@pytest.mark.parametrize("xla", [False, True])
-def test_a_training_on_a_cpu_shares_the_graph_unless_xla_compiles_it(xla, tmp_path):
-    options = TrainingOptions(bert_config_file="x", output_dir="x", xla=xla)
-    assert devices.plan_for(options, tf.distribute.get_strategy(), 768) == Plan(
-        "none" if xla else "groups", share_graph=not xla
-    )
