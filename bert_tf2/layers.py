@@ -19,11 +19,9 @@ import tensorflow as tf
 
 from bert_tf2 import shapes
 from bert_tf2.config import LAYER_NORM_EPSILON
+from bert_tf2.support.quiet import check_backend
 
-if keras.backend.backend() != "tensorflow":
-    raise ImportError(
-        f"bert_tf2 needs Keras on TensorFlow, but Keras runs on {keras.backend.backend()}: set KERAS_BACKEND=tensorflow"
-    )
+check_backend()
 
 # Added to the attention scores of padding positions: e^-10000 is 0 in float32. It is finite, so that a row of padding
 # only gives finite values instead of NaN.

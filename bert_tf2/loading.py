@@ -20,7 +20,6 @@ from absl import logging
 
 from bert_tf2 import checkpoint, modeling, tokenization, vocabulary_checks
 from bert_tf2.config import BertConfig
-from bert_tf2.export.exported_model import INFO_FILE
 from bert_tf2.finetuning import extract_features
 from bert_tf2.pretraining import predict_masked
 from bert_tf2.support import files
@@ -135,8 +134,8 @@ class Bert:
           `.token` and `.probability` of the best word for the first `[MASK]`. For a single sentence, its Answer.
 
         Raises:
-          UserError: the weights have no masked-LM head, a sentence has no `[MASK]` or too many tokens, or top_k is out
-            of range.
+          UserError: the weights have no masked-LM head, a sentence has no `[MASK]` (an exported model refuses it too)
+            or too many tokens, or top_k is out of range.
         """
         predict_masked.check_head(self.path, self._variables)
         if batch_size < 1:
@@ -185,7 +184,6 @@ def load(
         or a file is damaged.
     """
     path = os.fspath(path)
-    _refuse_export(path)
     if precision not in POLICIES:
         raise UserError(f"precision={precision!r}: must be one of {', '.join(POLICIES)}")
     source = checkpoint.open_weights(path)
@@ -200,15 +198,6 @@ def load(
     )
     logging.info(checkpoint.initialize(model, source.path))
     return Bert(source, config, tokenizer, model, labels)
-
-
-def _refuse_export(path: str) -> None:
-    for folder in (path, *(os.path.join(path, name.strip("/")) for name in files.list_directory(path))):
-        if files.exists(os.path.join(folder, INFO_FILE)):
-            raise UserError(
-                f"{path}: is an exported model, which answers texts without this package's models; use"
-                " bert_tf2.export.load, or give the weights that it was made from"
-            )
 
 
 def _config(source: Weights, bert_config_file: str | os.PathLike[str] | None) -> BertConfig:

@@ -62,9 +62,8 @@ def run(options: ExplorerOptions) -> None:
     """
     if options.write_projector:
         projector.write(options.write_projector, Explorer(options).bert)
-        console.summary(
-            [options.write_projector], next_command=f"tensorboard --logdir={shlex.quote(options.write_projector)}"
-        )
+        look = f"{console.python()} -m tensorboard.main --logdir={shlex.quote(options.write_projector)}"
+        console.summary([options.write_projector], next_command=look)
         return
     listening = listen(options.port)  # before the model is loaded, which takes longer
     explorer = Explorer(options)

@@ -152,8 +152,8 @@ class Task(abc.ABC):
         return {"labels": self.label_map}
 
     def next_switches(self) -> Iterable[str]:
-        """The switches to suggest after a training, in this order."""
-        return ("do_eval", "do_predict", "do_export")
+        """The switches to suggest after a training, in this order: those for which there are files."""
+        raise NotImplementedError
 
 
 def run(task: Task, export: Export | None = None) -> dict[str, Any] | None:
@@ -304,8 +304,11 @@ class _Call:
         first = next(iter(scores.values()), None)
         figures = {name: first.metrics[name] for name in first.figures if name in first.metrics} if first else None
         left = [switch for switch in self._task.next_switches() if not getattr(options, switch)]
-        flags = {left[0]: True, **console.changed(options, without=_OF_TRAINING)} if left else None
-        console.summary(paths, figures, console.command(self._task.script, **flags) if flags else None)
+        flags = console.changed(options, without=_OF_TRAINING)
+        if not checkpoint.latest_checkpoint(options.output_dir):
+            flags["init_checkpoint"] = options.init_checkpoint
+        following = console.command(self._task.script, **{left[0]: True}, **flags) if left else None
+        console.summary(paths, figures, following)
 
 
 def _record_file(part: str) -> str:
@@ -352,4 +355,5 @@ def known_labels(options: FineTuneOptions, tagging: bool = False) -> LabelMap | 
 
 def _are_numbered(label_map: LabelMap | None) -> bool:
     """Whether the labels are LABEL_0 and so on, Hugging Face's default names."""
-    return bool(label_map and label_map.labels) and all(re.fullmatch(r"LABEL_\d+", name) for name in label_map.labels)
+    single = label_map and not label_map.multi_label
+    return bool(single and label_map.labels) and all(re.fullmatch(r"LABEL_\d+", name) for name in label_map.labels)

@@ -14,7 +14,7 @@ import numpy as np
 import tensorflow as tf
 from absl import logging
 
-from bert_tf2 import checkpoint, modeling, tokenization
+from bert_tf2 import checkpoint, modeling, tokenization, vocabulary_checks
 from bert_tf2.config import BertConfig
 from bert_tf2.finetuning import vector_plots
 from bert_tf2.finetuning.classification.examples import read_rows
@@ -94,7 +94,7 @@ def run(options: FeatureOptions) -> int:
     features = (convert_example(example, options.max_seq_length, tokenizer) for example in examples)
     lines = files.count_lines(options.input_file)
     lines = lines - 1 if lines and options.text_a_column and options.header else lines
-    features = progress.track(_logged(features), "Extracting", lines, "lines")
+    features = progress.track(_counted(_logged(features), options.input_file), "Extracting", lines, "lines")
     pad_to = options.max_seq_length if options.on_tpu else None
     states = extract(model, features, layers, options.batch_size, pad_to)
     count = _write(options, layers, states, sample)
@@ -159,6 +159,16 @@ def _logged(features: Iterable[InputFeatures]) -> Iterator[InputFeatures]:
             logging.debug("input_ids: %s", " ".join(map(str, feature.input_ids)))
             logging.debug("input_type_ids: %s", " ".join(map(str, feature.input_type_ids)))
         yield feature
+
+
+def _counted(features: Iterable[InputFeatures], input_file: str) -> Iterator[InputFeatures]:
+    """Yields the features; warns at the end if the vocabulary lacks many of the words."""
+    unknown = tokens = 0
+    for feature in features:
+        unknown += feature.tokens.count("[UNK]")
+        tokens += sum(token not in ("[CLS]", "[SEP]") for token in feature.tokens)
+        yield feature
+    vocabulary_checks.check_unknown(input_file, unknown, tokens)
 
 
 def parse_layers(layers: str, num_hidden_layers: int) -> list[int]:

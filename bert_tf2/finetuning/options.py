@@ -71,6 +71,7 @@ class FeatureOptions(LogOptions, VocabularyOptions, DeviceOptions, ModelOptions)
         " separated by tabs.",
         group=DATA,
         reads=True,
+        rereads=None,
     )
     text_a_column: str | None = setting(
         "Table: column of the text, by its name or its number from 1.", None, group=DATA

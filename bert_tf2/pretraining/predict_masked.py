@@ -86,8 +86,6 @@ def run(options: MaskedLMOptions) -> None:
     Raises:
       UserError: there is no sentence, one is invalid (the message names it), or a file is missing or does not match.
     """
-    if hasattr(sys.stdout, "reconfigure"):  # notebooks replace the stream by one of their own
-        sys.stdout.reconfigure(encoding="utf-8")  # like every file here, regardless of the locale
     config = BertConfig.from_json_file(options.bert_config_file)
     tokenizer = _load_tokenizer(options, config)
     name, lines = _open(options)
@@ -151,9 +149,21 @@ def _open(options: MaskedLMOptions) -> tuple[str, Iterator[str]]:
         raw = (os.fsencode(text) + b"\n" for text in options.sentence)  # the bytes of the command line, UTF-8 or not
         return "--sentence", files.decode_lines(raw, "--sentence")
     if options.input_file in (None, "-"):
-        return _STANDARD_INPUT, files.decode_lines(sys.stdin.buffer, _STANDARD_INPUT)
-    files.open_binary(options.input_file).close()  # report a wrong name before the model is loaded
-    return options.input_file, files.read_lines(options.input_file)
+        lines = _typed() if sys.stdin.isatty() else files.decode_lines(sys.stdin.buffer, _STANDARD_INPUT)
+        return _STANDARD_INPUT, lines
+    stream = files.open_binary(options.input_file)  # reports a wrong name before the model is loaded; may be a pipe
+    return options.input_file, files.decode_lines(stream, options.input_file)
+
+
+def _typed() -> Iterator[str]:
+    """The lines of a terminal; one that is no text is reported, and blank here."""
+    for number, line in enumerate(sys.stdin.buffer, 1):
+        text = ""
+        try:
+            text = "".join(files.decode_lines([line], _STANDARD_INPUT, first=number))
+        except UserError as error:
+            print(error, file=sys.stderr, flush=True)
+        yield text
 
 
 def _nonblank(lines: Iterable[str], name: str) -> Iterator[tuple[str, str]]:

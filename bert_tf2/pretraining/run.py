@@ -67,18 +67,19 @@ def _tell_summary(options: PretrainingOptions, results: Mapping[str, float] | No
     written += [best_folder(options.output_dir)] if options.do_train and options.eval_steps else []
     written += [os.path.join(options.output_dir, "eval_results.txt")] if results else []
     names = ("loss", "masked_lm_accuracy", "masked_lm_perplexity", "next_sentence_accuracy")
-    beside = os.path.join(os.path.dirname(options.bert_config_file), "vocab.txt")
+    vocab_file = options.vocab_file or os.path.join(os.path.dirname(options.bert_config_file), "vocab.txt")
+    following = console.command(
+        "predict_masked.py",
+        sentence="The capital of France is [MASK].",
+        bert_config_file=options.bert_config_file,
+        vocab_file=vocab_file,
+        init_checkpoint=options.output_dir if trained else options.init_checkpoint,
+        do_lower_case=options.do_lower_case,
+    )
     console.summary(
         [*written, *exported],
         {name: results[name] for name in names if name in results} if results else None,
-        console.command(
-            "predict_masked.py",
-            sentence="The capital of France is [MASK].",
-            bert_config_file=options.bert_config_file,
-            vocab_file=options.vocab_file or (beside if files.exists(beside) else "vocab.txt"),
-            init_checkpoint=options.output_dir if trained else options.init_checkpoint,
-            do_lower_case=options.do_lower_case,
-        ),
+        following if files.exists(vocab_file) else None,
     )
 
 

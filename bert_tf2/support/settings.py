@@ -17,11 +17,13 @@ Options classes that several tasks share are base classes.
 from __future__ import annotations
 
 import dataclasses
+import difflib
 import functools
 import itertools
 import math
+import re
 import typing
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, ClassVar
 
 from bert_tf2.support.errors import UserError
@@ -68,6 +70,7 @@ class Setting:
       choices: the possible values.
       flag_default: the default of the flag, for a field whose default None means "not given".
       reads: whether it names files to be read. "weights" for a checkpoint.
+      rereads: the switches with which they are read more than once, () for always; None if it never happens.
       writes: for an output folder: patterns of the files that are written into it.
       writes_file: whether it names a file to be written.
       memory: None if it does not affect memory usage; else the switches with which it does, () for always.
@@ -80,6 +83,7 @@ class Setting:
     choices: Sequence[str] | None = None
     flag_default: Any = None
     reads: bool | str = False
+    rereads: Sequence[str] | None = ()
     writes: Sequence[str] | None = None
     writes_file: bool = False
     memory: Sequence[str] | None = None
@@ -110,7 +114,8 @@ class Options:
 
     def __post_init__(self) -> None:
         """Raises WrongSetting for the first broken rule."""
-        problems = (problem for find in (_missing, _out_of_bounds, _combined) for problem in find(self))
+        finders = (_text_for_list, _missing, _out_of_bounds, _combined)
+        problems = (problem for find in finders for problem in find(self))
         if problem := next(problems, None):
             raise WrongSetting(problem)
         for stated in _stated(type(self), "check"):
@@ -163,6 +168,28 @@ def _without_none(annotation: Any) -> type:
     """`int | None` -> int."""
     kinds = [kind for kind in typing.get_args(annotation) if kind is not type(None)]
     return kinds[0] if len(kinds) < len(typing.get_args(annotation)) else annotation
+
+
+def near(wanted: str, known: Iterable[str]) -> list[str]:
+    """The names that are similar to a wrong one, at most three: do_lower_case for do_lower."""
+    known = sorted(known)
+    wanted = wanted.strip("-").replace("-", "_").lower()
+    if wanted in known:
+        return [wanted]
+    if len(wanted) > 2:  # shorter ones are part of many names
+        parts = ".*_".join(map(re.escape, wanted.split("_")))  # max_len is max_seq_length too
+        for pattern in (f"^{re.escape(wanted)}", parts):
+            if found := [name for name in known if re.search(pattern, name)]:
+                return found[:3]
+    return difflib.get_close_matches(wanted, known, n=2, cutoff=0.75)
+
+
+def _text_for_list(given: Options) -> Iterator[str]:
+    """From Python: as a list of texts, a text would be one of letters."""
+    kinds = {name: kind for name, (_, kind, _) in settings_of(type(given)).items()}
+    for name in (*(name for name in kinds if typing.get_origin(kinds[name]) is Sequence), given.passes_on):
+        if name and isinstance(value := getattr(given, name), str):
+            yield f"{name}={value!r}: a list of texts is needed, {name}=[{value!r}]"
 
 
 def _missing(given: Options) -> Iterator[str]:

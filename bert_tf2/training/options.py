@@ -42,7 +42,9 @@ MOST_STEPS = 2**31
 class ModelOptions(Options):
     """The model."""
 
-    bert_config_file: str = setting("JSON file with the model's sizes.", group=MODEL, reads=True)
+    bert_config_file: str = setting(
+        "JSON file with the model's sizes.", group=MODEL, reads=True, rereads=("do_export",)
+    )
     init_checkpoint: str | None = setting(
         "Weights to start from, usually of a pretrained BERT: a TensorFlow 1 or Model Garden checkpoint,"
         " a Hugging Face folder, or a Keras file.",
@@ -294,8 +296,6 @@ class PlotTrainingOptions(Options):
     )
 
     def check(self) -> None:
-        if isinstance(self.output_dir, str):  # a sequence too, of letters
-            raise WrongSetting(f"--output_dir={self.output_dir}: from Python, a list of folders is needed")
         plots.check_name("--output_file", self.output_file)
 
 

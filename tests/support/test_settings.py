@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import pytest
 
 from bert_tf2.support import settings
@@ -36,6 +38,21 @@ class Task(Part):
     def check(self) -> None:
         if self.word == "bad":
             raise WrongSetting("--word=bad: another word is needed")
+
+
+@options
+class Lists(Options):
+    passes_on = "rest"
+
+    texts: Sequence[str] | None = setting("Texts.", None, group=DATA)
+    rest: Sequence[str] = ()
+
+
+@pytest.mark.parametrize("name", ["texts", "rest"])
+def test_a_text_is_no_list_of_letters(name):
+    assert getattr(Lists(**{name: ["abc"]}), name) == ["abc"]
+    with pytest.raises(WrongSetting, match=rf"^{name}='abc': a list of texts is needed, {name}=\['abc'\]$"):
+        Lists(**{name: "abc"})
 
 
 def test_what_is_allowed():

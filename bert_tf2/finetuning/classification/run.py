@@ -18,7 +18,7 @@ from bert_tf2.finetuning.classification.features import convert_examples
 from bert_tf2.finetuning.classification.options import ClassifierOptions
 from bert_tf2.finetuning.classification.plots import draw_confusion_matrix
 from bert_tf2.finetuning.driver import Batches, Export, Scores, known_labels
-from bert_tf2.support import plots
+from bert_tf2.support import files, plots
 from bert_tf2.weights.labels import LabelMap
 
 
@@ -66,6 +66,12 @@ class ClassifierTask(driver.Task):
         if any(example.text_b is not None for example in examples):
             self.config.check_pairs(f"the task {self._processor.task.name}")
         return examples
+
+    def next_switches(self) -> Iterable[str]:
+        task = self._processor.task
+        tables = {"do_eval": task.dev.file, "do_predict": task.test.file}
+        there = (switch for switch, name in tables.items() if files.exists(os.path.join(self.options.data_dir, name)))
+        return [*there, "do_export"]
 
     def find_labels(self) -> LabelMap:
         return self._processor.label_map()

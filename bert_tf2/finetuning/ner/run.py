@@ -14,7 +14,7 @@ import numpy as np
 from absl import logging
 
 from bert_tf2 import heads, records
-from bert_tf2.finetuning import driver, ner
+from bert_tf2.finetuning import driver, label_checks, ner
 from bert_tf2.finetuning.driver import Batches, Export, Scores, known_labels
 from bert_tf2.finetuning.ner import scores as ner_scores
 from bert_tf2.finetuning.ner.options import NerOptions
@@ -66,6 +66,12 @@ class NerTask(driver.Task):
             raise UserError(
                 f"{self.options.train_file}: every word has the tag {ner.OUTSIDE}, so there is nothing to learn"
             )
+        rows: dict[str, list[int]] = {}
+        for sentence in self.examples["train"]:
+            for row, tag in zip(sentence.rows, sentence.tags, strict=True):
+                rows.setdefault(tag, []).append(row)
+        for doubt in label_checks.spelled_alike(rows):
+            logging.warning("%s, %s", self.options.train_file, doubt)
         return LabelMap(TAGGING_TASK, tuple(labels), regression=False)
 
     def make_model(self, dtype: str) -> heads.TaggingModel:
