@@ -18,7 +18,7 @@ from absl import logging
 from bert_tf2 import checkpoint, records
 from bert_tf2.config import BertConfig
 from bert_tf2.finetuning.options import FineTuneOptions
-from bert_tf2.finetuning.tuner import FineTuner
+from bert_tf2.finetuning.tuner import FineTuner, flag_of_weights
 from bert_tf2.support import console, files
 from bert_tf2.support.errors import UserError
 from bert_tf2.tokenization import FullTokenizer
@@ -107,6 +107,11 @@ class Task(abc.ABC):
         """Whether to write answers."""
         return self.options.do_predict
 
+    @property
+    @abc.abstractmethod
+    def purpose(self) -> dict[str, str | bool]:
+        """What the model is for: the name of the task, and facts about its data; see provenance.check_task."""
+
     @abc.abstractmethod
     def read(self, part: str) -> Sequence:
         """The examples of a part. Raises UserError if its file is missing or malformed."""
@@ -176,7 +181,7 @@ def run(task: Task, export: Export | None = None) -> dict[str, Any] | None:
     if not (task.options.do_train or is_chief(task.options)):
         logging.info(workers.NOTHING_TO_DO)
         return None
-    with FineTuner(task.options) as tuner:
+    with FineTuner(task.options, task.purpose) as tuner:
         return _Call(task, tuner).run(export)
 
 
@@ -335,9 +340,10 @@ def known_labels(options: FineTuneOptions, tagging: bool = False) -> LabelMap | 
     Raises:
       UserError: the labels are for the other kind of task, or label_map.json is malformed.
     """
-    if checkpoint.latest_checkpoint(options.output_dir):
+    flag = flag_of_weights(options)
+    if flag == "--output_dir":
         folder, label_map = options.output_dir, load_label_map(options.output_dir)
-    elif options.init_checkpoint and not options.do_train:
+    elif flag:
         source = sources.open_weights(options.init_checkpoint)
         folder, label_map = source.folder, sources.labels_of(source)
         own_file = files.exists(os.path.join(folder, LABEL_MAP_FILE))
@@ -348,7 +354,7 @@ def known_labels(options: FineTuneOptions, tagging: bool = False) -> LabelMap | 
     if label_map and (label_map.task == TAGGING_TASK) != tagging:
         raise UserError(
             f"{os.path.join(folder, LABEL_MAP_FILE)}: the model there was trained for the task"
-            f" {label_map.task}, which this script does not do; give another --output_dir or --init_checkpoint"
+            f" {label_map.task}, which this script does not do; give another {flag}"
         )
     return label_map
 

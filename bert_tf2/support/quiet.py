@@ -16,9 +16,13 @@ def load_tensorflow():
     Set TF_CPP_MIN_LOG_LEVEL=0 to see them; if the import fails, they are always shown.
 
     Raises:
-      UserError: Keras runs on another backend, see check_backend.
+      UserError: Keras runs on another backend, see check_backend; or see free_memory.check_tensorflow_starts.
     """
     check_backend()
+    if "tensorflow" not in sys.modules:
+        from bert_tf2.support import free_memory  # not earlier: a script handles signals before it imports more
+
+        free_memory.check_tensorflow_starts()
     # When a worker ends, TensorFlow's code tells it in several errors on each of the others, besides the exception.
     level = "3" if os.environ.get("TF_CONFIG") else "2"
     if "tensorflow" in sys.modules or os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", level) == "0":

@@ -16,7 +16,7 @@ from bert_tf2.fast import compiled
 from bert_tf2.fast.encoder import Plan
 from bert_tf2.support.errors import UserError
 from bert_tf2.training import tpu, workers
-from bert_tf2.training.options import DeviceOptions, TrainingOptions
+from bert_tf2.training.options import DeviceOptions, OptimizerOptions, TrainingOptions
 from bert_tf2.training.workers import ALONE, Cluster, Team
 
 _HERE = DeviceOptions()
@@ -54,15 +54,39 @@ def join(options: TrainingOptions) -> Team:
     may change.
 
     Raises:
-      UserError: see workers_of, and workers.connect; or a worker was started with other flags.
+      UserError: see workers_of, check_batch and workers.connect; or a worker was started with other flags.
     """
     cluster = workers_of(options) if options.do_train else None
     if cluster is None:
         return ALONE
-    _configure(options, tf.config.list_physical_devices("GPU"))
+    gpus = tf.config.list_physical_devices("GPU")
+    size = len(cluster.names)
+    check_batch(options, size * max(1, len(gpus)), size)  # which needs no other worker: all have as many GPUs
+    _configure(options, gpus)
     team = workers.connect(cluster)
     team.check_options(options)
     return team
+
+
+def check_batch(options: OptimizerOptions, replicas: int, workers: int = 1) -> None:
+    """Raises UserError if the parts of a batch would not have the same number of examples, or would have none.
+
+    Args:
+      options: the settings.
+      replicas: the number of devices, of all workers.
+      workers: the number of workers.
+    """
+    if workers > 1 and options.train_batch_size < replicas:
+        raise UserError(
+            f"--train_batch_size={options.train_batch_size} is smaller than the number of devices of all workers,"
+            f" {replicas}; each of them needs an example of every batch"
+        )
+    parts = options.gradient_accumulation_steps * (replicas if options.gradient_accumulation_steps > 1 else 1)
+    if options.train_batch_size % parts:
+        raise UserError(
+            f"--train_batch_size={options.train_batch_size} is not divisible by {parts}, which is"
+            f" --gradient_accumulation_steps={options.gradient_accumulation_steps} times {replicas} devices"
+        )
 
 
 def create_strategy(

@@ -153,8 +153,8 @@ class OptimizerOptions(Options):
         low=0.0,
     )
     skip_nonfinite_updates: int = setting(
-        "The number of updates to leave out because the loss or a gradient is NaN or infinite; one more ends the"
-        " training.",
+        "The number of updates to leave out, over all calls of a training, because the loss or a gradient is NaN or"
+        " infinite; one more ends the training.",
         0,
         group=TRAINING,
         low=0,

@@ -166,7 +166,12 @@ class XnliProcessor(TaskProcessor):
 
 
 def get_processor(
-    task_name: str, *, tsv: TsvLayout | None = None, language: str = "zh", label_map: LabelMap | None = None
+    task_name: str,
+    *,
+    tsv: TsvLayout | None = None,
+    language: str = "zh",
+    label_map: LabelMap | None = None,
+    flag: str = "--output_dir",
 ) -> TaskProcessor:
     """The processor of a task.
 
@@ -175,6 +180,7 @@ def get_processor(
       tsv: the columns of the task `tsv`.
       language: the language of XNLI; always `zh` in the reference.
       label_map: the labels that were saved with the checkpoint, or None.
+      flag: the one that names the checkpoint, for the message.
 
     Raises:
       UserError: there is no task of this name, or the checkpoint was trained for other labels.
@@ -187,8 +193,8 @@ def get_processor(
         several = label_map.multi_label != task.multi_label and label_map.task == task.name
         advice = f"{'give' if label_map.multi_label else 'leave out'} --multi_label, or " if several else ""
         raise UserError(
-            f"the output folder holds a model of the task {label_map.task} ({label_map.describe()});"
-            f" it does not fit the task {task.name}: {advice}use another --output_dir"
+            f"{flag} holds a model of the task {label_map.task} ({label_map.describe()});"
+            f" it does not fit the task {task.name}: {advice}give another {flag}"
         )
     return TaskProcessor(task, label_map.labels)
 

@@ -47,6 +47,10 @@ class NerTask(driver.Task):
         super().__init__(options)
         self._features: dict[str, Sequence[ner.InputFeatures]] = {}
 
+    @property
+    def purpose(self) -> dict[str, str | bool]:
+        return {"task": TAGGING_TASK}
+
     def read(self, part: str) -> Sequence[ner.NerSentence]:
         columns = {name: getattr(self.options, name) for name in ("word_column", "tag_column")}
         columns = {name: column - 1 if column > 0 else column for name, column in columns.items()}  # from 0
