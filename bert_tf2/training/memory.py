@@ -134,7 +134,7 @@ def check(model, strategy: tf.distribute.Strategy, options: TrainOptions, batche
         f"what may help: {', '.join(_remedies(options, rows))}" if fixed < capacity else
         f"{human(fixed)} without any batch, so use a smaller model or a device with more memory"
     )  # fmt: skip
-    padded = batches["input_ids"].shape[1] is not None and model.bert.unpad == "none"
+    padded = batches["input_ids"].shape[1] is not None and model.encoder.computes_padding
     least = _CERTAIN * (fixed + need.activations * (1.0 if padded else _SHORT))
     if free is not None and least > in_use + free_memory.available_bytes(swap=True):
         raise UserError(
