@@ -26,7 +26,7 @@ from tensorflow.core.protobuf import meta_graph_pb2
 
 from bert_tf2 import __version__, checkpoint, heads, modeling, tokenization
 from bert_tf2.config import BertConfig
-from bert_tf2.export import answers, entities, fast_encoder, saved_model_files, signatures, versions
+from bert_tf2.export import answers, entities, folded_encoder, saved_model_files, signatures, versions
 from bert_tf2.export.exported_model import log_level
 from bert_tf2.export.graph_tokenization import GraphTokenizer
 from bert_tf2.export.options import ExportOptions
@@ -123,7 +123,7 @@ class _Call:
         bert = model if options.task == "features" else model.bert
         special = SpecialIds(*self._tokenizer.convert_tokens_to_ids(["[PAD]", "[CLS]", "[SEP]", "[MASK]"]))
         keep = ["[MASK]"] if options.task == "masked_lm" else []
-        encoder = fast_encoder.Encoder(bert, options.precision)
+        encoder = folded_encoder.Encoder(bert, options.precision)
         setting = signatures.Setting(
             encoder,
             Limits(config.vocab_size, config.type_vocab_size, config.max_position_embeddings),
@@ -139,7 +139,7 @@ class _Call:
             return entities.Tagger(setting, model.output_layer, self._labels.labels)
         if options.task == "masked_lm":
             own = model.masked_lm.output_weights
-            words = encoder.word_embeddings if own is None else fast_encoder.constant(own.value, options.precision)
+            words = encoder.word_embeddings if own is None else folded_encoder.constant(own.value, options.precision)
             return signatures.MaskedLM(setting, model.masked_lm, words, self._entries(), options.top_k)
         return answers.Answerer(setting, model.output_layer, self._span_settings())
 

@@ -14,11 +14,12 @@ from absl import logging
 
 from bert_tf2 import by_length, checkpoint, record_index, record_order, records
 from bert_tf2.config import BertConfig
+from bert_tf2.fast.encoder import accelerate
 from bert_tf2.finetuning.options import FineTuneOptions
 from bert_tf2.support import files, output_lock, progress, settings
 from bert_tf2.support.errors import UserError
 from bert_tf2.training.best import Best, best_folder, folder_of_weights
-from bert_tf2.training.devices import build_model, check_batch, create_strategy, join, way_to_unpad
+from bert_tf2.training.devices import build_model, check_batch, create_strategy, join, plan_for
 from bert_tf2.training.loop import Trainer, start_from
 from bert_tf2.training.monitor import hyperparameters
 from bert_tf2.training.options import MOST_STEPS, POLICIES, TrainOptions
@@ -105,11 +106,7 @@ class FineTuner:
         if options.do_train:
             check_batch(options, self._strategy.num_replicas_in_sync)  # before the records of the training are written
         self.model = build_model(self._strategy, lambda: make(POLICIES[options.precision]), options.random_seed)
-        self.model.bert.unpad = (
-            "none"
-            if self._padded
-            else way_to_unpad(options.unpad, self._strategy, self.config.hidden_size, options.xla)
-        )
+        accelerate(self.model, plan_for(options, self._strategy, self.config.hidden_size, self._padded))
         self._runner = Runner(self.model, self._strategy)
         folder = options.output_dir if options.do_train else folder_of_weights(options.output_dir)
         self.global_step = start_from(self.model, folder, options.init_checkpoint, will_train=options.do_train)

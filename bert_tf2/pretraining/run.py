@@ -14,13 +14,14 @@ from absl import logging
 
 from bert_tf2 import checkpoint, heads, record_order, tokenization
 from bert_tf2.config import BertConfig
+from bert_tf2.fast.encoder import accelerate
 from bert_tf2.pretraining.options import PretrainingOptions
 from bert_tf2.pretraining.record_source import Source
 from bert_tf2.support import console, files, output_lock, progress, settings
 from bert_tf2.support.errors import UserError
 from bert_tf2.training import workers
 from bert_tf2.training.best import Best, best_folder
-from bert_tf2.training.devices import build_model, create_strategy, is_chief, join, way_to_unpad
+from bert_tf2.training.devices import build_model, create_strategy, is_chief, join, plan_for
 from bert_tf2.training.loop import Trainer, start_from
 from bert_tf2.training.monitor import hyperparameters, write_eval_results, write_scalars
 from bert_tf2.training.options import POLICIES, PRECISION_OF_EXPORT, TrainOptions
@@ -169,7 +170,7 @@ def _compute(
 ) -> dict[str, float] | None:
     strategy = create_strategy(options, team=team)
     model = build_model(strategy, lambda: _make_model(options, config, weights), options.random_seed)
-    model.bert.unpad = way_to_unpad(options.unpad, strategy, config.hidden_size, options.xla)
+    accelerate(model, plan_for(options, strategy, config.hidden_size))
     evaluation = _Evaluation(options, model, strategy, sources)
     global_step = (
         _train(model, strategy, sources["training"], options, tokenizer, evaluation, team) if options.do_train else None

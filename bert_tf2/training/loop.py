@@ -22,13 +22,14 @@ from collections.abc import Callable, Sequence
 import tensorflow as tf
 from absl import logging
 
-from bert_tf2 import checkpoint, fusion, optimization
+from bert_tf2 import checkpoint, optimization
+from bert_tf2.fast import compiled
 from bert_tf2.heads import Batch
 from bert_tf2.layers import fold_in
 from bert_tf2.support import environment, process
 from bert_tf2.support.errors import UserError
 from bert_tf2.training import loss_scale, memory, state
-from bert_tf2.training.devices import can_compile, check_batch, compiles_whole_step, computes_on
+from bert_tf2.training.devices import can_compile, check_batch, compiles_whole_step
 from bert_tf2.training.loss_scale import LossScale, update_if_finite
 from bert_tf2.training.monitor import Watch
 from bert_tf2.training.options import TrainOptions
@@ -98,10 +99,8 @@ class Trainer:
         self._team = team
         self._variables = checkpoint.trained_variables(model)
         # Without padding, the number of tokens is rounded to few values.
-        self._has_few_sizes = model.bert.unpad != "none" and options.num_train_steps >= _STEPS_WORTH_COMPILING
+        self._has_few_sizes = not model.encoder.computes_padding and options.num_train_steps >= _STEPS_WORTH_COMPILING
         check_batch(options, strategy.num_replicas_in_sync, team.size)
-        model.bert.recompute = options.recompute
-        model.bert.share_graph = computes_on(strategy) == "CPU" and not options.xla
         with strategy.scope():
             self._optimizer = optimization.AdamWeightDecayOptimizer(
                 self._variables, bias_correction=options.adam_bias_correction, fused=can_compile(strategy)
@@ -350,7 +349,7 @@ class Trainer:
         seed = fold_in([self._options.random_seed, 0], step)
         seed = fold_in(seed, replica)
         scale = self._loss_scale.value() if self._loss_scale else None
-        with fusion.few_sizes(self._has_few_sizes):
+        with compiled.few_sizes(self._has_few_sizes):
             values, gradients = local_gradients(
                 self._model, self._variables, batch, seed, scale, self._options.gradient_accumulation_steps
             )

@@ -7,8 +7,9 @@ from typing import NamedTuple
 import tensorflow as tf
 from absl import logging
 
-from bert_tf2 import checkpoint, recompute
+from bert_tf2 import checkpoint
 from bert_tf2.config import BertConfig
+from bert_tf2.fast.recompute import keeps_activations
 from bert_tf2.support import free_memory
 from bert_tf2.support.environment import human
 from bert_tf2.support.errors import UserError
@@ -57,7 +58,7 @@ def estimate(
     blocks = layers * block
     scores = rows * config.num_attention_heads * length**2 * _FLOAT32
     if options.recompute:  # the inputs, the blocks that are kept, and the one that is computed again beside them
-        blocks = layers * states + min(layers, sum(recompute.kept(layers)) + 1) * block
+        blocks = layers * states + min(layers, sum(keeps_activations(layers)) + 1) * block
     words = rows * predictions * config.vocab_size * _FLOAT32
     parts = options.gradient_accumulation_steps
     return Need(
@@ -133,7 +134,7 @@ def check(model, strategy: tf.distribute.Strategy, options: TrainOptions, batche
         f"what may help: {', '.join(_remedies(options, rows))}" if fixed < capacity else
         f"{human(fixed)} without any batch, so use a smaller model or a device with more memory"
     )  # fmt: skip
-    padded = batches["input_ids"].shape[1] is not None and model.bert.unpad == "none"
+    padded = batches["input_ids"].shape[1] is not None and model.encoder.computes_padding
     least = _CERTAIN * (fixed + need.activations * (1.0 if padded else _SHORT))
     if free is not None and least > in_use + free_memory.available_bytes(swap=True):
         raise UserError(

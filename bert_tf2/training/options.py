@@ -32,7 +32,7 @@ POLICIES = {"float32": "float32", "tf32": "float32", "bfloat16": "mixed_bfloat16
 PRECISION_OF_EXPORT = {"float32": "float32", "tf32": "float32", "bfloat16": "bfloat16", "float16": "float32"}
 
 UNPAD = ("none", "groups", "packed")
-"""The values of --unpad besides auto; see unpadding.Unpadded."""
+"""The values of --unpad besides auto; see fast.unpadding."""
 
 _STRATEGIES = ("auto", "one_device", "mirrored", "tpu")
 
