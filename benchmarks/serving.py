@@ -3,7 +3,7 @@
     python benchmarks/serving.py --weights WEIGHTS_FOLDER
     python benchmarks/serving.py --weights WEIGHTS_FOLDER --threads 4 --rounds 20
 
-TensorFlow runs fast_encoder.Encoder as TensorFlow Serving does: a SavedModel, loaded into a session, which C++ then
+TensorFlow runs folded_encoder.Encoder as TensorFlow Serving does: a SavedModel, loaded into a session, which C++ then
 executes (tf.saved_model.load would add Python overhead to each call). It uses --threads intra-op and --threads inter-op
 threads. ONNX Runtime uses --threads threads and all its graph optimisations; its model is exported from transformers
 with torch.onnx.export, and "fused" is that model after onnxruntime.transformers' optimizer. Both sides return
@@ -74,12 +74,12 @@ def make_tensorflow(folder: str, precision: str) -> Side:
     import tensorflow as tf
 
     from bert_tf2 import checkpoint, modeling
-    from bert_tf2.export import fast_encoder
+    from bert_tf2.export import folded_encoder
     from bert_tf2.weights import huggingface
 
     model = modeling.BertModel(huggingface.HuggingFaceFolder(FLAGS.weights).config)
     checkpoint.initialize(model, FLAGS.weights)
-    encoder = fast_encoder.Encoder(model, precision)
+    encoder = folded_encoder.Encoder(model, precision)
     encoder.serve = tf.function(lambda **inputs: dict(zip(OUTPUTS, encoder(**inputs), strict=True)), autograph=False)
     specs = {name: tf.TensorSpec([None, None], tf.int32, name=name) for name in INPUTS}
     signatures = {"serving_default": encoder.serve.get_concrete_function(**specs)}

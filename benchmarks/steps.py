@@ -55,22 +55,23 @@ def time_training(
     Args:
       make_model: creates the model.
       batches: features by name, one batch a step.
-      unpad: how padding is left out; see BertModel.
+      unpad: how padding is left out; see fast.Plan.
       profile_dir: a folder for a profile of the timed steps.
       settings: fields of TrainOptions.
     """
     import tensorflow as tf
 
+    from bert_tf2.fast.encoder import Plan, accelerate
     from bert_tf2.training.devices import build_model
     from bert_tf2.training.loop import Trainer
     from bert_tf2.training.options import TrainOptions
 
     strategy = tf.distribute.get_strategy()
     model = build_model(strategy, make_model, 1)
-    model.bert.unpad = unpad
     schedule = {"learning_rate": 1e-4, "num_train_steps": 1000, "num_warmup_steps": 10}
     rows = len(next(iter(batches[0].values())))
     options = TrainOptions(output_dir="", train_batch_size=rows, **schedule, **settings)
+    accelerate(model, Plan(unpad, options.recompute, share_graph=not options.xla))
     compiled = Trainer(model, strategy, options).compiled_step(jit_compile=options.xla)
     number = iter(range(len(batches)))
 

@@ -75,7 +75,7 @@ def _of_another_kind(source: Weights, config: BertConfig, variables: Mapping[str
 
 def _refuse(source: Weights, problems: list[str], advice: str) -> None:
     if problems:
-        raise UserError(f"{source.path}: does not fit the model: {and_more(problems, 8, '; ')}. {advice}")
+        raise UserError(f"{source.path}: does not fit the model: {and_more(problems, 3, '; ')}. {advice}")
 
 
 def initialize(model, init_checkpoint: str) -> str:

@@ -9,14 +9,16 @@ text.
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import difflib
 import importlib
 import os
 import sys
 from typing import Any, NamedTuple
 
+from bert_tf2 import __version__
 from bert_tf2.support import process
-from bert_tf2.support.quiet import load_tensorflow
+from bert_tf2.support.quiet import backend, load_tensorflow
 
 
 class Command(NamedTuple):
@@ -68,11 +70,16 @@ COMMANDS = {
 def run(name: str) -> None:
     """Runs a script with the command line of this process; see flags.run for the exit status."""
     process.begin()  # before the imports, so that Ctrl-C prints a single line
+    from absl import logging
+
     from bert_tf2.support import flags
 
     command = COMMANDS[name]
+    asked, os.environ["KERAS_BACKEND"] = backend(), "tensorflow"  # before Keras is imported
 
     def main(options: Any) -> None:
+        if command.tensorflow and asked != "tensorflow":
+            logging.info("Keras runs on TensorFlow here, not on %s as KERAS_BACKEND has it", asked)
         result = _run(command, options)
         if command.prints:
             print(result if isinstance(result, str) else "\n".join(result))
@@ -91,11 +98,20 @@ def call(name: str, **settings: Any) -> Any:
       What the script's function returns: the scores of an evaluation, the lines of a report, the path of an export.
 
     Raises:
-      UserError: a setting is wrong (settings.WrongSetting), or what the script would report as an error.
-      TypeError: the script has no such setting.
+      UserError: there is no such script or setting, or a setting is wrong (settings.WrongSetting), or what the script
+        would report as an error.
     """
-    command = COMMANDS[name]
-    return _run(command, find(command.options)(**settings))
+    from bert_tf2.support.settings import WrongSetting, near, required
+
+    if name not in COMMANDS:
+        raise WrongSetting(_no_script(name))
+    options = find(COMMANDS[name].options)
+    known = [field.name for field in dataclasses.fields(options)]
+    for wrong in settings.keys() - known:
+        similar = " or ".join(near(wrong, known))
+        hint = f"did you mean {similar}?" if similar else f"{name}.py --help lists them"
+        raise WrongSetting(f"{name} has no setting {wrong!r}; {hint}")
+    return _run(COMMANDS[name], options(**dict.fromkeys(required(options)) | settings))
 
 
 def _run(command: Command, options: Any) -> Any:
@@ -114,21 +130,31 @@ def find(path: str) -> Any:
 def main() -> None:
     """The command `bert_tf2`: the name of a script, then its flags."""
     name = sys.argv[1].removesuffix(".py") if len(sys.argv) > 1 else ""
+    if name == "demo":
+        del sys.argv[1]
+        return find("demo.__main__:main")()
+    if name in ("--version", "-version"):
+        return print(f"bert_tf2 {__version__}")
     if name in ("", "--help", "-h", "help"):
         listed = "\n".join(f"  {command}" for command in COMMANDS)
         with contextlib.suppress(BrokenPipeError):  # a reader that has seen enough
             print(
-                f"usage: bert_tf2 SCRIPT --flag=value ...   (bert_tf2 SCRIPT --help lists the flags)\n\n{listed}",
+                f"usage: bert_tf2 SCRIPT --flag=value ...   (bert_tf2 SCRIPT --help lists the flags)\n\n{listed}\n\n"
+                "       bert_tf2 demo [OUTPUT_DIR]          pretrains a small BERT in minutes\n"
+                "       bert_tf2 --version",
                 flush=True,
             )
         sys.exit(0 if name else 2)
     if name not in COMMANDS:
-        near = difflib.get_close_matches(name, COMMANDS, n=1)
-        hint = f"did you mean {near[0]}?" if near else "bert_tf2 --help lists the scripts"
-        sys.exit(f"bert_tf2: error: there is no script {name!r}; {hint}")
+        sys.exit(f"bert_tf2: error: {_no_script(name)}")
     # Messages begin with the name of the script, which is expected next to this executable.
     sys.argv[:2] = [os.path.join(os.path.dirname(sys.argv[0]), f"{name}.py")]
     run(name)
+
+
+def _no_script(name: str) -> str:
+    near = difflib.get_close_matches(name, COMMANDS, n=1)
+    return f"there is no script {name!r}; " + (f"did you mean {near[0]}?" if near else "bert_tf2 --help lists them")
 
 
 if __name__ == "__main__":

@@ -27,7 +27,7 @@ import tensorflow as tf
 
 from bert_tf2 import modeling, records, shapes
 from bert_tf2.config import BertConfig
-from bert_tf2.layers import DropoutSeeds, OutputLayer, dropout, fold_in
+from bert_tf2.layers import DropoutSeeds, OutputLayer, dropout, dropout_from, fold_in
 from bert_tf2.losses import (
     NO_PREDICTIONS,
     LossTerm,
@@ -64,6 +64,7 @@ class _Model(keras.Model):
       has_pooler: whether the pooler is one of its variables in checkpoints.
       loss_names: the names of the terms of loss_terms, in order.
       record_kind: the table of its features, used for their shapes.
+      encoder: what `encode` calls: `bert`, or what `fast.accelerate` has put in its place over the same variables.
     """
 
     heads: tuple[str, ...]
@@ -77,6 +78,15 @@ class _Model(keras.Model):
         super().__init__(**kwargs)
         self.config = config
         self.bert = modeling.BertModel(config, dtype=self.dtype_policy)
+        self._faster = None
+
+    @property
+    def encoder(self):
+        return self._faster or self.bert
+
+    @encoder.setter
+    def encoder(self, encoder) -> None:
+        self._faster = encoder
 
     def _make_output_layer(self, num_labels: int) -> OutputLayer:
         width, deviation = self.config.hidden_size, _OUTPUT_INITIALIZER_RANGE
@@ -109,7 +119,7 @@ class _Model(keras.Model):
           shapes.ShapeError: see `check`.
         """
         self.check(batch)
-        return self.bert(
+        return self.encoder(
             batch["input_ids"],
             batch.get("input_mask"),
             batch.get("segment_ids"),
@@ -123,7 +133,8 @@ class _Model(keras.Model):
             return states
         # A separate stream: the encoder's dropouts derive theirs from the step's seed itself.
         own = None if dropout_seed is None else fold_in(dropout_seed, -1)
-        return dropout(states, _CLASSIFIER_DROPOUT, DropoutSeeds(own))
+        with dropout_from(DropoutSeeds(own)):
+            return dropout(states, _CLASSIFIER_DROPOUT)
 
 
 @keras.saving.register_keras_serializable(package="bert_tf2")
@@ -165,7 +176,7 @@ class MaskedLMModel(_Model):
         return self.masked_lm, output.sequence_output, table, *features
 
     def _word_term(self, batch: Batch, output: modeling.BertOutput) -> LossTerm:
-        return masked_lm_term(*self._words(batch, output), only_real=self.bert.unpad != "none")
+        return masked_lm_term(*self._words(batch, output), only_real=not self.encoder.computes_padding)
 
     def loss_terms(self, batch: Batch, dropout_seed: tf.Tensor) -> list[LossTerm]:
         self.check(batch, "masked_lm_positions", "masked_lm_ids", "masked_lm_weights")
@@ -313,7 +324,7 @@ class SpanModel(_Model):
     def call(self, batch: Batch, training: bool = False, dropout_seed: tf.Tensor | None = None):
         """-> float32 (start_logits, end_logits), each [B, F]."""
         logits = self.output_layer(self.encode(batch, training, dropout_seed).sequence_output)  # [B, F, 2]
-        if self.bert.unpad != "none" and "input_mask" in batch:  # what is not computed is no answer
+        if not self.encoder.computes_padding and "input_mask" in batch:  # what is not computed is no answer
             logits += (1.0 - tf.cast(batch["input_mask"], tf.float32))[..., tf.newaxis] * modeling.MASKED_SCORE
         return logits[..., 0], logits[..., 1]
 

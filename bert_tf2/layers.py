@@ -2,65 +2,48 @@
 
 The constructors create the variables, so that a checkpoint can be loaded before the first call. Shapes are those of the
 reference: kernels are 2-D, [inputs, outputs]. D is hidden_size, L the number of labels.
+
+In models of narrower dtypes, variables stay float32 and each layer casts what it multiplies; statistics are float32.
 """
 
 from __future__ import annotations
 
+import contextlib
 import math
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import keras
 import tensorflow as tf
 
-from bert_tf2 import fusion, shapes
+from bert_tf2 import shapes
 from bert_tf2.config import LAYER_NORM_EPSILON
+from bert_tf2.support.quiet import check_backend
 
-if keras.backend.backend() != "tensorflow":
-    raise ImportError(
-        f"bert_tf2 needs Keras on TensorFlow, but Keras runs on {keras.backend.backend()}: set KERAS_BACKEND=tensorflow"
-    )
+check_backend()
 
 # Added to the attention scores of padding positions: e^-10000 is 0 in float32. It is finite, so that a row of padding
 # only gives finite values instead of NaN.
 MASKED_SCORE = -10000.0
 
-_GELU_SCALE = math.sqrt(2.0 / math.pi)
-_GELU_CUBIC = 0.044715
+GELU_SCALE = math.sqrt(2.0 / math.pi)
+GELU_CUBIC = 0.044715
 
 
-@tf.custom_gradient
 def gelu(x: tf.Tensor) -> tf.Tensor:
     """Gaussian Error Linear Unit (Hendrycks & Gimpel, 2016), tanh approximation, any shape.
 
     x * P(Z <= x) for a standard normal Z. The released models were trained with this approximation, not with the exact
-    form that uses erf; the two differ by up to 5e-4. The gradient is explicit, because automatic differentiation would
-    keep five more tensors of the widest shape in the model for the backward pass. Narrower dtypes are computed in
-    float32.
+    form that uses erf; the two differ by up to 5e-4. Narrower dtypes are computed in float32.
     """
-    return _gelu(x), lambda upstream: _gelu_gradient(x, upstream)
+    wide = at_least_float32(x)
+    probability = 0.5 * (1.0 + tf.tanh(GELU_SCALE * wide * (1.0 + GELU_CUBIC * wide * wide)))
+    return tf.cast(wide * probability, x.dtype)
 
 
-def _wide(x: tf.Tensor) -> tf.Tensor:
-    """At least float32."""
+def at_least_float32(x: tf.Tensor) -> tf.Tensor:
     return x if x.dtype == tf.float64 else tf.cast(x, tf.float32)
-
-
-@fusion.chain
-def _gelu(x: tf.Tensor) -> tf.Tensor:
-    wide = _wide(x)
-    half = 0.5 * (1.0 + tf.tanh(_GELU_SCALE * wide * (1.0 + _GELU_CUBIC * wide * wide)))
-    return tf.cast(wide * half, x.dtype)
-
-
-@fusion.chain
-def _gelu_gradient(x: tf.Tensor, upstream: tf.Tensor) -> tf.Tensor:
-    wide = _wide(x)
-    square = wide * wide
-    tanh = tf.tanh(_GELU_SCALE * wide * (1.0 + _GELU_CUBIC * square))
-    slope = _GELU_SCALE * (1.0 + 3.0 * _GELU_CUBIC * square)
-    slope = 0.5 * (1.0 + tanh + wide * (1.0 - tanh * tanh) * slope)
-    return tf.cast(_wide(upstream) * slope, x.dtype)
 
 
 def gelu_erf(x: tf.Tensor) -> tf.Tensor:
@@ -126,46 +109,59 @@ class DropoutSeeds:
         self.made += count
 
 
+_OF_THREAD = threading.local()  # TensorFlow builds the graph of each replica in a thread of its own
+
+
+@contextlib.contextmanager
+def dropout_from(seeds: DropoutSeeds | None) -> Iterator[None]:
+    """In its block, every `dropout` takes the next of these seeds; None turns dropout off, as it is outside."""
+    before = current_seeds()
+    _OF_THREAD.seeds = seeds
+    try:
+        yield
+    finally:
+        _OF_THREAD.seeds = before
+
+
+def current_seeds() -> DropoutSeeds | None:
+    """Those of the innermost `dropout_from`."""
+    return getattr(_OF_THREAD, "seeds", None)
+
+
 _LEVELS = 1 << 16
 
 
-def dropout(x: tf.Tensor, rate: float | None, seeds: DropoutSeeds | None) -> tf.Tensor:
+def dropout(x: tf.Tensor, rate: float | None) -> tf.Tensor:
     """Sets a share `rate` of the values to 0 and scales the others by 1 / (1 - rate); any shape.
 
-    Returns `x` if `seeds` is None (no training), or if the rate is 0 or None.
+    Returns `x` outside of `dropout_from` (no training), or if the rate is 0 or None.
 
     Each value has 16 random bits for every dtype, so the rate is a multiple of 1 / 65536, and the scale is that of the
     rounded rate. TensorFlow draws bfloat16 numbers of 7 bits instead: for a rate of 0.1 it drops 10.15 % and scales
     by 1.109, which makes the mean 0.3 % too small at each of 25 places.
     """
-    if seeds is None or not rate:
+    bits = dropout_bits(x, rate)
+    if bits is None:
         return x
     # In float32: rounded to bfloat16, the scale itself would be 0.15 % too small.
-    return tf.cast(tf.cast(x, tf.float32) * _kept(_random_bits(tf.shape(x), seeds()), rate), x.dtype)
+    mask, scale = dropout_mask(bits, rate)
+    return tf.cast(tf.cast(x, tf.float32) * (tf.cast(mask, tf.float32) * scale), x.dtype)
 
 
-def _random_bits(shape: tf.Tensor, seed: tf.Tensor) -> tf.Tensor:
-    """uint16 numbers of this shape."""
-    size = tf.reduce_prod(shape)
-    words = tf.random.stateless_uniform([(size + 1) // 2], seed, None, None, tf.uint32, alg=_ALGORITHM)
-    return tf.reshape(tf.reshape(tf.bitcast(words, tf.uint16), [-1])[:size], shape)
+def dropout_bits(x: tf.Tensor, rate: float | None) -> tf.Tensor | None:
+    """The random numbers of `dropout`, uint16 of the shape of `x`; None where it drops nothing."""
+    seeds = current_seeds()
+    if seeds is None or not rate:
+        return None
+    size = tf.size(x)
+    words = tf.random.stateless_uniform([(size + 1) // 2], seeds(), None, None, tf.uint32, alg=_ALGORITHM)
+    return tf.reshape(tf.reshape(tf.bitcast(words, tf.uint16), [-1])[:size], tf.shape(x))
 
 
-def _kept(bits: tf.Tensor, rate: float) -> tf.Tensor:
-    """The factor of each value, float32: 0, or the inverse of the share that is kept."""
-    mask, scale = _mask(bits, rate)
-    return tf.cast(mask, tf.float32) * scale
-
-
-def _mask(bits: tf.Tensor, rate: float) -> tuple[tf.Tensor, float]:
-    """Which values are kept, bool, and what they are multiplied by."""
+def dropout_mask(bits: tf.Tensor, rate: float) -> tuple[tf.Tensor, float]:
+    """Which values these numbers keep, bool, and what `dropout` multiplies them by."""
     dropped = min(round(rate * _LEVELS), _LEVELS - 1)
     return bits >= tf.constant(dropped, tf.uint16), _LEVELS / (_LEVELS - dropped)
-
-
-def dropout_mask(shape: tf.Tensor, rate: float, seeds: DropoutSeeds) -> tuple[tf.Tensor, float]:
-    """The parts of `dropout`: which values are kept, bool of this shape, and what they are multiplied by."""
-    return _mask(_random_bits(shape, seeds()), rate)
 
 
 def class_scores(states: tf.Tensor, weights: tf.Tensor | tf.Variable) -> tf.Tensor:
@@ -201,20 +197,32 @@ class Dense(keras.layers.Layer):
     def __init__(self, inputs: int, outputs: int, initializer_range: float, activation: str = "linear", **kwargs):
         super().__init__(**kwargs)
         self.kernel = self.add_weight(
-            shape=[inputs, outputs], initializer=create_initializer(initializer_range), name="kernel"
+            shape=[inputs, outputs], initializer=create_initializer(initializer_range), autocast=False, name="kernel"
         )
-        self.bias = self.add_weight(shape=[outputs], initializer="zeros", name="bias")
+        self.bias = self.add_weight(shape=[outputs], initializer="zeros", autocast=False, name="bias")
         self.activation = get_activation(activation)
         self.built = True
 
     def call(self, x: tf.Tensor) -> tf.Tensor:
+        return self.activation(self.linear(x))
+
+    def linear(self, x: tf.Tensor) -> tf.Tensor:
+        """x @ kernel + bias."""
         rows = tf.reshape(x, [-1, self.kernel.shape[0]])  # one large 2-D product is faster than a batch of small ones
-        y = self.activation(tf.nn.bias_add(tf.matmul(rows, self.kernel), self.bias))
+        kernel, bias = tf.cast(self.kernel.value, x.dtype), tf.cast(self.bias.value, x.dtype)
+        y = tf.nn.bias_add(tf.matmul(rows, kernel), bias)
         return tf.reshape(y, [*shapes.get_shape_list(x)[:-1], self.kernel.shape[1]])
 
 
+def normalize(x: tf.Tensor, gamma: tf.Tensor, beta: tf.Tensor, epsilon: float) -> tf.Tensor:
+    """Layer normalization of float32 [..., D]: mean 0 and variance 1 over D, then a scale and a shift for each of D."""
+    centered = x - tf.reduce_mean(x, axis=-1, keepdims=True)
+    variance = tf.reduce_mean(tf.square(centered), axis=-1, keepdims=True)
+    return centered * tf.math.rsqrt(variance + epsilon) * gamma + beta
+
+
 class LayerNorm(keras.layers.Layer):
-    """Normalises every hidden state to mean 0 and variance 1, then applies gamma and beta (Ba et al., 2016).
+    """Normalizes every hidden state to mean 0 and variance 1, then applies gamma and beta (Ba et al., 2016).
 
     [..., D] -> [..., D]. The statistics are computed in float32 for every dtype.
     """
@@ -226,125 +234,25 @@ class LayerNorm(keras.layers.Layer):
         self.beta = self.add_weight(shape=[width], initializer="zeros", autocast=False, name="beta")
         self.built = True
 
-    def call(
-        self,
-        x: tf.Tensor,
-        branch: tf.Tensor | None = None,
-        rate: float | None = None,
-        seeds: DropoutSeeds | None = None,
-    ) -> tf.Tensor:
-        """Normalises `x`, or `x + dropout(branch, rate, seeds)` if there is a `branch` of the same shape."""
-        bits = None
-        if branch is not None and seeds is not None and rate:
-            bits = _random_bits(tf.shape(branch), seeds())
-        gamma, beta = tf.convert_to_tensor(self.gamma.value), tf.convert_to_tensor(self.beta.value)
-        if branch is None:
-            return _normalize(x, gamma, beta, self.epsilon)
-        return _add_and_normalize(x, branch, gamma, beta, bits, rate, self.epsilon)
+    def call(self, x: tf.Tensor) -> tf.Tensor:
+        return tf.cast(normalize(tf.cast(x, tf.float32), self.gamma.value, self.beta.value, self.epsilon), x.dtype)
 
 
-def _normalize(x: tf.Tensor, gamma: tf.Tensor, beta: tf.Tensor, epsilon: float) -> tf.Tensor:
-    """LayerNorm of the last axis; see `_forward` for the arguments."""
+class AddAndNorm(LayerNorm):
+    """LayerNorm of the sum of hidden states and what a layer computed from them, with dropout on the latter.
 
-    @tf.custom_gradient
-    def compute(x, gamma, beta):
-        y, mean, inverse = _forward(x, None, None, gamma, beta, None, epsilon)
-
-        def gradient(upstream):
-            of_x, _, of_gamma, of_beta = _backward(upstream, x, None, None, gamma, mean, inverse, None)
-            return of_x, of_gamma, of_beta
-
-        return y, gradient
-
-    return compute(x, gamma, beta)
-
-
-def _add_and_normalize(
-    x: tf.Tensor,
-    branch: tf.Tensor,
-    gamma: tf.Tensor,
-    beta: tf.Tensor,
-    bits: tf.Tensor | None,
-    rate: float | None,
-    epsilon: float,
-) -> tf.Tensor:
-    """LayerNorm of x + dropout(branch); see `_forward` for the arguments.
-
-    The gradient is explicit: it keeps the inputs, the random bits and two numbers for each state, and computes the rest
-    again. Automatic differentiation would keep six more tensors of the size of the states.
+    The box "Add & Norm" in figure 1 of Vaswani et al. (2017).
     """
 
-    @tf.custom_gradient
-    def compute(x, branch, gamma, beta):
-        y, mean, inverse = _forward(x, branch, bits, gamma, beta, rate, epsilon)
-        return y, lambda upstream: _backward(upstream, x, branch, bits, gamma, mean, inverse, rate)
+    def __init__(self, width: int, epsilon: float = LAYER_NORM_EPSILON, rate: float = 0.0, **kwargs):
+        """`rate`: of the dropout."""
+        super().__init__(width, epsilon, **kwargs)
+        self.rate = rate
 
-    return compute(x, branch, gamma, beta)
-
-
-def _sum_of(x: tf.Tensor, branch: tf.Tensor | None, bits: tf.Tensor | None, rate: float | None) -> tf.Tensor:
-    """x + dropout(branch), float32."""
-    wide = tf.cast(x, tf.float32)
-    if branch is None:
-        return wide
-    added = tf.cast(branch, tf.float32)
-    return wide + (added if bits is None else added * _kept(bits, rate))
-
-
-@fusion.chain
-def _forward(
-    x: tf.Tensor,
-    branch: tf.Tensor | None,
-    bits: tf.Tensor | None,
-    gamma: tf.Tensor,
-    beta: tf.Tensor,
-    rate: float | None,
-    epsilon: float,
-) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
-    """LayerNorm of x + dropout(branch).
-
-    Args:
-      x, branch: [..., D]; the branch may be None.
-      bits: uint16 [..., D], what dropout drops; None for no dropout.
-      gamma, beta: float32 [D].
-      rate: of the dropout.
-      epsilon: added to the variance.
-
-    Returns:
-      The normalised states [..., D], their means and the inverses of their deviations, float32 [..., 1].
-    """
-    wide = _sum_of(x, branch, bits, rate)
-    mean = tf.reduce_mean(wide, axis=-1, keepdims=True)
-    centred = wide - mean
-    inverse = tf.math.rsqrt(tf.reduce_mean(centred * centred, axis=-1, keepdims=True) + epsilon)
-    return tf.cast(centred * inverse * gamma + beta, x.dtype), mean, inverse
-
-
-@fusion.chain
-def _backward(
-    upstream: tf.Tensor,
-    x: tf.Tensor,
-    branch: tf.Tensor | None,
-    bits: tf.Tensor | None,
-    gamma: tf.Tensor,
-    mean: tf.Tensor,
-    inverse: tf.Tensor,
-    rate: float | None,
-) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor, tf.Tensor]:
-    """The gradients of `_forward` with respect to x, branch, gamma and beta.
-
-    With n the normalised states before gamma and beta, and g = upstream * gamma, that of the sum is
-    (g - mean(g) - n * mean(g * n)) / deviation: what would shift or stretch the states is removed by the norm.
-    """
-    normal = (_sum_of(x, branch, bits, rate) - mean) * inverse
-    upstream = tf.cast(upstream, tf.float32)
-    g = upstream * gamma
-    along = tf.reduce_mean(g * normal, axis=-1, keepdims=True)
-    of_sum = (g - tf.reduce_mean(g, axis=-1, keepdims=True) - normal * along) * inverse
-    of_branch = of_sum if bits is None else of_sum * _kept(bits, rate)
-    axes = list(range(len(x.shape) - 1))
-    of_gamma, of_beta = tf.reduce_sum(upstream * normal, axes), tf.reduce_sum(upstream, axes)
-    return tf.cast(of_sum, x.dtype), tf.cast(of_branch, x.dtype), of_gamma, of_beta
+    def call(self, states: tf.Tensor, branch: tf.Tensor) -> tf.Tensor:
+        """[..., D], [..., D] -> [..., D]."""
+        added = tf.cast(states, tf.float32) + tf.cast(dropout(branch, self.rate), tf.float32)
+        return tf.cast(normalize(added, self.gamma.value, self.beta.value, self.epsilon), states.dtype)
 
 
 class OutputLayer(keras.layers.Layer):

@@ -18,13 +18,13 @@ import keras
 import numpy as np
 from absl import logging
 
-from bert_tf2 import checkpoint, modeling, tokenization, vocabulary_checks
+from bert_tf2 import checkpoint, modeling, tokenization
 from bert_tf2.config import BertConfig
-from bert_tf2.export.exported_model import INFO_FILE
 from bert_tf2.finetuning import extract_features
 from bert_tf2.pretraining import predict_masked
 from bert_tf2.support import files
 from bert_tf2.support.errors import UserError
+from bert_tf2.support.settings import check_type
 from bert_tf2.training.devices import build_model, create_strategy
 from bert_tf2.training.options import POLICIES, DeviceOptions
 from bert_tf2.weights import provenance, sources
@@ -99,7 +99,8 @@ class Bert:
           [tokens, D]. For a single text, its [D] or [tokens, D].
 
         Raises:
-          UserError: a setting is out of range, or a text is neither a string nor a tuple of two strings.
+          UserError: a setting is out of range or of another type, or a text is neither a string nor a tuple of two
+            strings; or this process is a fork of one that has used TensorFlow.
         """
         alone = isinstance(texts, str | tuple)
         vectors = extract_features.embed(
@@ -107,7 +108,7 @@ class Bert:
             self.tokenizer,
             [texts] if alone else texts,
             pooling=pooling,
-            layers=[layers] if isinstance(layers, int) else list(layers),
+            layers=layers if isinstance(layers, Iterable) else [layers],
             max_seq_length=self._max_seq_length(max_seq_length),
             batch_size=batch_size,
         )
@@ -135,12 +136,11 @@ class Bert:
           `.token` and `.probability` of the best word for the first `[MASK]`. For a single sentence, its Answer.
 
         Raises:
-          UserError: the weights have no masked-LM head, a sentence has no `[MASK]` or too many tokens, or top_k is out
-            of range.
+          UserError: the weights have no masked-LM head, a sentence has no `[MASK]` (an exported model refuses it too)
+            or too many tokens, an argument is out of range or of another type, or this process is a fork of one that
+            has used TensorFlow.
         """
         predict_masked.check_head(self.path, self._variables)
-        if batch_size < 1:
-            raise UserError(f"batch_size={batch_size}: must be 1 or more")
         alone = isinstance(texts, str)
         answers = predict_masked.predict(
             self.model,
@@ -182,10 +182,14 @@ def load(
 
     Raises:
       UserError: the weights do not exist; the configuration or the vocabulary is missing or does not fit the weights;
-        or a file is damaged.
+        a file is damaged; an argument has another type; or this process is a fork of one that has used TensorFlow.
     """
+    check_type("path", path, os.PathLike)
+    check_type("bert_config_file", bert_config_file, os.PathLike, optional=True)
+    check_type("vocab_file", vocab_file, os.PathLike, optional=True)
+    check_type("do_lower_case", do_lower_case, bool, optional=True)
+    check_type("precision", precision, str)
     path = os.fspath(path)
-    _refuse_export(path)
     if precision not in POLICIES:
         raise UserError(f"precision={precision!r}: must be one of {', '.join(POLICIES)}")
     source = checkpoint.open_weights(path)
@@ -202,21 +206,12 @@ def load(
     return Bert(source, config, tokenizer, model, labels)
 
 
-def _refuse_export(path: str) -> None:
-    for folder in (path, *(os.path.join(path, name.strip("/")) for name in files.list_directory(path))):
-        if files.exists(os.path.join(folder, INFO_FILE)):
-            raise UserError(
-                f"{path}: is an exported model, which answers texts without this package's models; use"
-                " bert_tf2.export.load, or give the weights that it was made from"
-            )
-
-
 def _config(source: Weights, bert_config_file: str | os.PathLike[str] | None) -> BertConfig:
     if bert_config_file is not None:
         return BertConfig.from_json_file(os.fspath(bert_config_file))
-    if stated := provenance.stated_config(source):
-        return stated[0]
-    if files.exists(found := os.path.join(source.folder, "config.json")):
+    if source.config is not None:
+        return source.config
+    if found := provenance.model_files(source.path).get("bert_config_file"):
         return BertConfig.from_json_file(found)
     raise UserError(
         f"{source.path}: no configuration is found beside the weights ({provenance.CONFIG_FILE} or config.json); give"
@@ -248,7 +243,5 @@ def _load_tokenizer(
     source: Weights, config: BertConfig, vocab_file: str, do_lower_case: bool | None
 ) -> tokenization.FullTokenizer:
     if do_lower_case is None:
-        stated = provenance.stated_case(source, vocab_file)
-        entries = (entry.strip() for entry in files.read_lines(vocab_file))
-        do_lower_case = stated[0] if stated else not vocabulary_checks.is_cased([*entries])
+        do_lower_case = provenance.find_case(vocab_file, source)
     return provenance.load_tokenizer(vocab_file, do_lower_case, config.vocab_size, source)

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 # The loss of a batch without predictions is 0 instead of 0 / 0 (reference: get_masked_lm_output).
 NO_PREDICTIONS = 1e-5
 
-# The number of real predictions is rounded up to a multiple of this; see unpadding.TOKENS_STEP.
+# The number of real predictions is rounded up to a multiple of this; see fast.unpadding.TOKENS_STEP.
 _PREDICTIONS_STEP = 32
 
 

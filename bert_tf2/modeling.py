@@ -1,7 +1,7 @@
 """The BERT encoder: from token ids to one hidden state per token.
 
     input_ids, token_type_ids          [B, F]
-      -> Embeddings                    [B, F, D]   word + segment + position, normalised
+      -> Embeddings                    [B, F, D]   word + segment + position, normalized
       -> TransformerBlock x L          [B, F, D]   attention mixes positions, the feed-forward half mixes features
       -> Pooler                        [B, D]      the first token's state, for tasks about the whole input
 
@@ -20,7 +20,6 @@ are not specific to BERT: Dense, LayerNorm, dropout and the activation functions
 
 from __future__ import annotations
 
-import functools
 import math
 from collections.abc import Callable
 from typing import NamedTuple
@@ -29,22 +28,28 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from bert_tf2 import recompute, shapes
-from bert_tf2.attention_dropout import average_with_dropout
+from bert_tf2 import shapes
 from bert_tf2.config import BertConfig
 
 # Those that are not used below are imported because the reference's modeling.py has these names.
-from bert_tf2.layers import MASKED_SCORE, Dense, DropoutSeeds, LayerNorm, create_initializer, dropout
+from bert_tf2.layers import (
+    MASKED_SCORE,
+    AddAndNorm,
+    Dense,
+    DropoutSeeds,
+    LayerNorm,
+    create_initializer,
+    dropout,
+    dropout_from,
+)
 from bert_tf2.layers import gelu as gelu
 from bert_tf2.layers import get_activation as get_activation
 from bert_tf2.shapes import assert_rank as assert_rank
 from bert_tf2.shapes import get_shape_list
 from bert_tf2.shapes import reshape_from_matrix as reshape_from_matrix
 from bert_tf2.shapes import reshape_to_matrix as reshape_to_matrix
-from bert_tf2.shared_graph import SharedGraph, values_of, with_values
 from bert_tf2.sinusoid import sinusoidal_positions
 from bert_tf2.support.errors import UserError
-from bert_tf2.unpadding import Places, Unpadded
 
 
 class Embeddings(keras.layers.Layer):
@@ -86,30 +91,43 @@ class Embeddings(keras.layers.Layer):
             return tf.constant(self._sinusoid)
         return None if self.position_embeddings is None else self.position_embeddings.value
 
-    def call(
-        self,
-        input_ids: tf.Tensor,
-        token_type_ids: tf.Tensor,
-        seeds: DropoutSeeds | None = None,
-        unpadded: Unpadded | None = None,
+    def call(self, input_ids: tf.Tensor, token_type_ids: tf.Tensor) -> tf.Tensor:
+        """int32 [B, F], int32 [B, F] -> [B, F, D]."""
+        summed = self.add_up(input_ids, token_type_ids)
+        return dropout(self.layer_norm(summed), self.config.hidden_dropout_prob)
+
+    def add_up(
+        self, input_ids: tf.Tensor, token_type_ids: tf.Tensor, position_ids: tf.Tensor | None = None
     ) -> tf.Tensor:
-        """int32 [B, F], int32 [B, F] -> [B, F, D]. With `unpadded`, [T], [T] -> [T, D]."""
+        """The sum of a word's, a segment's and a position's row.
+
+        Args:
+          input_ids: int32 [B, F], or [T].
+          token_type_ids: of the same shape.
+          position_ids: of the same shape; by default 0, 1, 2, ... in each example.
+
+        Returns:
+          [B, F, D], or [T, D].
+        """
         words = tf.gather(self.word_embeddings.value, input_ids)  # [B, F, D]
         # The table has about two rows: a one-hot product is faster than a gather, and its gradient is dense.
         one_hot = tf.one_hot(token_type_ids, self.config.type_vocab_size)  # [B, F, types]
-        segments = tf.matmul(one_hot, self.token_type_embeddings)  # [B, F, D]
-        summed = words + segments
-        # Position p is row p for every token: attention has no other information about order. The rows are learned, so
-        # a sequence cannot be longer than the table.
-        if (table := self.position_table()) is not None:
-            if unpadded is None:
-                positions = table[: get_shape_list(input_ids)[1]]  # [F, D], added to each of B examples
-            else:
-                # The slice gives a dense gradient, as in the other case, so that it counts the same when it is clipped.
-                positions = tf.gather(table[: unpadded.width], unpadded.positions)  # [T, D]
-            summed += positions
-        summed = tf.cast(summed, self.compute_dtype)
-        return dropout(self.layer_norm(summed), self.config.hidden_dropout_prob, seeds)
+        segments = tf.matmul(one_hot, self.token_type_embeddings.value)  # [B, F, D]
+        positions = self._rows_of_positions(input_ids, position_ids)
+        summed = words + segments if positions is None else words + segments + positions
+        return tf.cast(summed, self.compute_dtype)
+
+    def _rows_of_positions(self, input_ids: tf.Tensor, position_ids: tf.Tensor | None) -> tf.Tensor | None:
+        """[F, D], to be added to each of B examples, or [T, D]; None for a model without positions.
+
+        Position p is row p for every token: attention has no other information about order. The rows are learned, so a
+        sequence cannot be longer than the table.
+        """
+        table = self.position_table()
+        if table is None or position_ids is None:
+            return None if table is None else table[: get_shape_list(input_ids)[1]]
+        # The slice gives a dense gradient, as in the other case, so that it counts the same when it is clipped.
+        return tf.gather(table[: tf.reduce_max(position_ids) + 1], position_ids)
 
 
 def scaled_sinusoid(config: BertConfig) -> np.ndarray:
@@ -133,59 +151,54 @@ class SelfAttention(keras.layers.Layer):
         self.value = Dense(**make, initializer_range=config.initializer_range, name="value")
         self.built = True
 
-    def _split_heads(self, x: tf.Tensor) -> tf.Tensor:
-        """[B, F, D] -> [B, N, F, H]: the D features are N groups of H, one group per head."""
-        batch, length, _ = get_shape_list(x)
-        heads = tf.reshape(x, [batch, length, self.config.num_attention_heads, self.config.attention_head_size])
-        return tf.transpose(heads, [0, 2, 1, 3])
+    def call(self, states: tf.Tensor, mask_scores: tf.Tensor) -> tf.Tensor:
+        """[B, F, D], [B, 1, 1, T] -> [B, F, D]."""
+        query, key, value = self.query_key_value(states)
+        query, key, value = (split_heads(x, self.config.num_attention_heads) for x in (query, key, value))
+        scores = attention_scores(query, key, mask_scores)  # [B, N, F, T]
+        return merge_heads(average_values(scores, value, self.config.attention_probs_dropout_prob))
 
-    def _merge_heads(self, contexts: tf.Tensor) -> tf.Tensor:
-        """[B, N, F, H] -> [B, F, D]."""
-        batch, heads, length, size = get_shape_list(contexts)
-        return tf.reshape(tf.transpose(contexts, [0, 2, 1, 3]), [batch, length, heads * size])
-
-    def call(
-        self,
-        states: tf.Tensor,
-        mask_scores: tf.Tensor | None,
-        seeds: DropoutSeeds | None = None,
-        places: Places | None = None,
-    ) -> tf.Tensor:
-        """[B, F, D], [B, 1, 1, T] -> [B, F, D]. With `places`, which have the scores, the states are [T, D]."""
-        query, key, value = self.query(states), self.key(states), self.value(states)
+    def query_key_value(self, states: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
+        """[..., D] -> [..., D] each; the queries are scaled."""
         # The scale keeps the deviation of a sum of H products near 1; without it softmax would saturate and its
         # gradient would vanish. It stands before the heads are split: next to the product of query and key, TensorFlow
-        # 2.21 fuses both with the addition of the mask, and confuses the shapes of several groups.
-        query *= 1.0 / math.sqrt(self.config.attention_head_size)
-        if places is None:
-            split = [self._split_heads(x) for x in (query, key, value)]
-            return self._merge_heads(self._attend(*split, mask_scores, seeds))
-        groups = zip(*(places.split_heads(x) for x in (query, key, value)), places.mask_scores, strict=True)
-        return places.merge_heads([self._attend(*group, seeds) for group in groups])
+        # 2.21 fuses both with the addition of the mask, and confuses the shapes of several groups of rows.
+        query = self.query(states) * (1.0 / math.sqrt(self.config.attention_head_size))
+        return query, self.key(states), self.value(states)
 
-    def _attend(
-        self,
-        query: tf.Tensor,
-        key: tf.Tensor,
-        value: tf.Tensor,
-        mask_scores: tf.Tensor,
-        seeds: DropoutSeeds | None,
-    ) -> tf.Tensor:
-        """[B, N, F, H], [B, N, T, H], [B, N, T, H], [B, 1, 1, T] -> [B, N, F, H]."""
-        scores = tf.matmul(query, key, transpose_b=True)  # [B, N, F, T]
-        # Both in float32: Keras casts mask_scores, like every input of a layer, to the compute dtype.
-        scores = tf.cast(scores, tf.float32) + tf.cast(mask_scores, tf.float32)
-        if seeds is not None and (rate := self.config.attention_probs_dropout_prob):
-            # The same as below, with dropout of whole (from, to) pairs, as in the Transformer paper.
-            return average_with_dropout(scores, value, rate, seeds)
-        probabilities = tf.nn.softmax(scores)
-        return tf.matmul(tf.cast(probabilities, value.dtype), value)  # [B, N, F, H]
+
+def split_heads(x: tf.Tensor, heads: int) -> tf.Tensor:
+    """[B, F, D] -> [B, N, F, H]: the D features are N groups of H, one group per head."""
+    batch, length, width = get_shape_list(x)
+    return tf.transpose(tf.reshape(x, [batch, length, heads, width // heads]), [0, 2, 1, 3])
+
+
+def merge_heads(contexts: tf.Tensor) -> tf.Tensor:
+    """[B, N, F, H] -> [B, F, D]."""
+    batch, heads, length, size = get_shape_list(contexts)
+    return tf.reshape(tf.transpose(contexts, [0, 2, 1, 3]), [batch, length, heads * size])
+
+
+def attention_scores(query: tf.Tensor, key: tf.Tensor, mask_scores: tf.Tensor) -> tf.Tensor:
+    """How much each position attends to each: [B, N, F, H], [B, N, T, H], [B, 1, 1, T] -> float32 [B, N, F, T]."""
+    products = tf.matmul(query, key, transpose_b=True)
+    # Both in float32: Keras casts mask_scores, like every input of a layer, to the compute dtype.
+    return tf.cast(products, tf.float32) + tf.cast(mask_scores, tf.float32)
+
+
+def average_values(scores: tf.Tensor, value: tf.Tensor, rate: float) -> tf.Tensor:
+    """Means of the values, weighted by the softmax of the scores: [B, N, F, T], [B, N, T, H] -> [B, N, F, H].
+
+    `rate` is that of a dropout of whole (from, to) pairs, as in the Transformer paper.
+    """
+    probabilities = tf.nn.softmax(scores)
+    return tf.matmul(tf.cast(dropout(probabilities, rate), value.dtype), value)
 
 
 class TransformerBlock(keras.layers.Layer):
-    """One block: self-attention, then a feed-forward network at each position, each added to its input and normalised.
+    """One block: self-attention, then a feed-forward network at each position, each added to its input and normalized.
 
-    The normalisation follows the addition ("post-LayerNorm"), as in the paper of 2017. Reference: one iteration of the
+    The normalization follows the addition ("post-LayerNorm"), as in the paper of 2017. Reference: one iteration of the
     loop in transformer_model.
     """
 
@@ -193,28 +206,36 @@ class TransformerBlock(keras.layers.Layer):
         super().__init__(**kwargs)
         self.config = config
         common = {"initializer_range": config.initializer_range, "dtype": self.dtype_policy}
+        norm = {"epsilon": config.layer_norm_eps, "rate": config.hidden_dropout_prob, "dtype": self.dtype_policy}
         width, inner = config.hidden_size, config.intermediate_size
         self.attention = SelfAttention(config, name="attention", dtype=self.dtype_policy)
         self.attention_output = Dense(width, width, name="attention_output", **common)
-        self.attention_norm = LayerNorm(width, config.layer_norm_eps, name="attention_norm", dtype=self.dtype_policy)
+        self.attention_norm = AddAndNorm(width, name="attention_norm", **norm)
         self.intermediate = Dense(width, inner, activation=config.hidden_act, name="intermediate", **common)
         self.output_dense = Dense(inner, width, name="output", **common)
-        self.output_norm = LayerNorm(width, config.layer_norm_eps, name="output_norm", dtype=self.dtype_policy)
+        self.output_norm = AddAndNorm(width, name="output_norm", **norm)
         self.built = True
 
-    def call(
-        self,
-        states: tf.Tensor,
-        mask_scores: tf.Tensor | None,
-        seeds: DropoutSeeds | None = None,
-        places: Places | None = None,
-    ) -> tf.Tensor:
-        """[B, F, D], [B, 1, 1, T] -> [B, F, D]; see SelfAttention for `places`."""
-        rate = self.config.hidden_dropout_prob
-        attended = self.attention_output(self.attention(states, mask_scores, seeds=seeds, places=places))
-        states = self.attention_norm(states, attended, rate=rate, seeds=seeds)  # of states + dropout(attended)
-        expanded = self.intermediate(states)  # [B, F, I]
-        return self.output_norm(states, self.output_dense(expanded), rate=rate, seeds=seeds)
+    def call(self, states: tf.Tensor, mask_scores: tf.Tensor) -> tf.Tensor:
+        """[B, F, D], [B, 1, 1, T] -> [B, F, D]."""
+        return after_attention(self, states, self.attention(states, mask_scores))
+
+
+def after_attention(block: TransformerBlock, states: tf.Tensor, context: tf.Tensor) -> tf.Tensor:
+    """What a block computes at each position by itself.
+
+    Args:
+      block: an object with the five layers that are called here; `fast` and `export` have others, with the same
+        weights.
+      states: [..., D], what enters the block.
+      context: [..., D], what self-attention made of it.
+
+    Returns:
+      [..., D].
+    """
+    states = block.attention_norm(states, block.attention_output(context))
+    expanded = block.intermediate(states)  # [..., I]
+    return block.output_norm(states, block.output_dense(expanded))
 
 
 class BertOutput(NamedTuple):
@@ -259,23 +280,18 @@ class BertModel(keras.Model):
 
     Attributes:
       heads, labels_of, uses_pooler, has_pooler: class attributes as in the models of `heads`.
-      unpad: how padding is left out of the computation: "none", or "groups" or "packed" of unpadding.Unpadded. The
-        outputs are the same within rounding, except for the states of padding, which are then zeros. It is not saved.
-      recompute: whether a training keeps of two blocks in three only the inputs; see `recompute.recomputed`.
-      share_graph: whether the graph of a training has the operations of a block once, for all; see `SharedGraph`.
+      computes_padding: whether the states of padding are computed; see `fast.accelerate`.
     """
 
     heads: tuple[str, ...] = ()
     labels_of: str | None = None
     uses_pooler = True
     has_pooler = True
-    recompute = False
-    share_graph = False
+    computes_padding = True
 
     def __init__(self, config: BertConfig, *, name: str = "bert", **kwargs):
         super().__init__(name=name, **kwargs)
         self.config = config
-        self.unpad = "none"
         policy = self.dtype_policy
         self.embeddings = Embeddings(config, name="embeddings", dtype=policy)
         self.blocks = [
@@ -318,9 +334,22 @@ class BertModel(keras.Model):
           shapes.ShapeError: an argument has another shape.
           UserError: the sequence is longer than the position table.
         """
-        contract = shapes.Contract()
-        contract.check("BF", input_ids=input_ids, input_mask=input_mask, token_type_ids=token_type_ids)
-        contract.check("2", dropout_seed=dropout_seed)
+        shapes.Contract().check("2", dropout_seed=dropout_seed)
+        input_ids, mask, types = self.check_inputs(input_ids, input_mask, token_type_ids)
+        with dropout_from(DropoutSeeds(dropout_seed) if training else None):
+            layers, scores = [self.embeddings(input_ids, types)], mask_scores(mask)
+            for block in self.blocks:
+                layers.append(block(layers[-1], scores))
+        embedding_output, *all_encoder_layers = layers
+        # The paper's [CLS] state. Token-level tasks do not use it; then the pooler gets no gradient.
+        pooled_output = self.pooler(layers[-1][:, 0])  # [B, D]
+        return BertOutput(embedding_output, tuple(all_encoder_layers), layers[-1], pooled_output)
+
+    def check_inputs(
+        self, input_ids: tf.Tensor, input_mask: tf.Tensor | None, token_type_ids: tf.Tensor | None
+    ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
+        """Checks the first arguments of `call`, and returns them with their defaults, int [B, F] each."""
+        shapes.Contract().check("BF", input_ids=input_ids, input_mask=input_mask, token_type_ids=token_type_ids)
         input_ids = tf.cast(input_ids, tf.int32)
         length = input_ids.shape[1]
         if length is not None and length > self.config.max_position_embeddings:
@@ -330,51 +359,12 @@ class BertModel(keras.Model):
             )
         mask = tf.ones_like(input_ids) if input_mask is None else input_mask
         types = tf.zeros_like(input_ids) if token_type_ids is None else token_type_ids
-        seeds = DropoutSeeds(dropout_seed) if training else None
+        return input_ids, mask, types
 
-        unpadded = None
-        if self.unpad != "none":
-            unpadded = Unpadded(mask, self.config.num_attention_heads, self.unpad)
-            input_ids, types = unpadded.pack(input_ids), unpadded.pack(types)  # [T]
-        states, layers = self._encode(input_ids, types, mask, seeds, unpadded)
-        # The paper's [CLS] state. Token-level tasks do not use it; then the pooler gets no gradient.
-        firsts = states[:, 0] if unpadded is None else tf.gather(states, unpadded.firsts)
-        pooled_output = self.pooler(firsts)  # [B, D]
-        if unpadded is not None:
-            layers = [unpadded.spread(states) for states in layers]  # a graph computes only those that are used
-        embedding_output, *all_encoder_layers = layers
-        return BertOutput(embedding_output, tuple(all_encoder_layers), layers[-1], pooled_output)
 
-    def _encode(
-        self,
-        input_ids: tf.Tensor,
-        token_type_ids: tf.Tensor,
-        mask: tf.Tensor,
-        seeds: DropoutSeeds | None,
-        unpadded: Unpadded | None,
-    ) -> tuple[tf.Tensor, list[tf.Tensor]]:
-        """Returns the last states, and the output of the embeddings and of each block."""
-        # No position attends to padding (padding itself attends, but its output is not used): [B, T] -> [B, 1, 1, T],
-        # the same for every head and every query.
-        mask_scores = None
-        if unpadded is None:
-            mask_scores = (1.0 - tf.cast(mask, tf.float32))[:, tf.newaxis, tf.newaxis, :] * MASKED_SCORE
-        states = self.embeddings(input_ids, token_type_ids, seeds=seeds, unpadded=unpadded)
-        layers = [states]
-        places = unpadded and unpadded.places
-        # Only in a training: what a model answers must not depend, by rounding, on whether it was trained just before.
-        shares = seeds and self.share_graph and not tf.executing_eagerly() and self._blocks_are_alike()
-        shared = SharedGraph(self.blocks[0]) if shares else None
-        for block, is_kept in zip(self.blocks, recompute.kept(len(self.blocks)), strict=True):
-            again = bool(seeds) and self.recompute and not is_kept
-            if shared or again:
-                run = functools.partial(shared or with_values(block), mask_scores, places)
-                states = (recompute.recomputed(run) if again else run)(values_of(block), states, seeds)
-            else:
-                states = block(states, mask_scores, seeds=seeds, places=places)
-            layers.append(states)
-        return states, layers
+def mask_scores(mask: tf.Tensor) -> tf.Tensor:
+    """[B, T] -> float32 [B, 1, 1, T], added to the attention scores: no position attends to padding.
 
-    def _blocks_are_alike(self) -> bool:
-        """Whether they differ in nothing but their variables; someone may have replaced one."""
-        return len({(type(block), id(block.config), block.dtype_policy.name) for block in self.blocks}) == 1
+    They are the same for every head and every query. Padding itself attends, but its states are not used.
+    """
+    return (1.0 - tf.cast(mask, tf.float32))[:, tf.newaxis, tf.newaxis, :] * MASKED_SCORE

@@ -7,11 +7,11 @@ names, types and lengths.
 from __future__ import annotations
 
 import dataclasses
-import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 from bert_tf2 import by_length, record_framing, record_index, record_order
-from bert_tf2.support import files, gzip_files
+from bert_tf2.support import files, free_memory, gzip_files
+from bert_tf2.support.environment import human
 from bert_tf2.support.errors import UserError
 
 
@@ -235,13 +235,13 @@ def _fault(path: str, number: int, data: bytes, kind: RecordKind, sizes: Sizes) 
 
 
 def _check_batch(batch_size: int, kind: RecordKind, sizes: Sizes) -> None:
-    """Raises UserError if the features of a batch would exceed the machine's memory."""
+    """Raises UserError if the features of a batch would exceed the memory that this process can get."""
     numbers = sum(_size(feature.length, sizes) for feature in kind.features.values())
-    wanted, there = batch_size * numbers * 8, os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    if wanted > there:
+    wanted, there = batch_size * numbers * 8, free_memory.available_bytes(swap=True)
+    if there is not None and wanted > there:
         raise UserError(
-            f"a batch of {batch_size} examples with {numbers} numbers each takes {wanted / 1e9:.0f} GB, and this"
-            f" machine has {there / 1e9:.0f} GB; lower the batch size"
+            f"a batch of {batch_size} examples with {numbers} numbers each takes {human(wanted)}, and"
+            f" {human(there)} are free for this process; lower the batch size"
         )
 
 

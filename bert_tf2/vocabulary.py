@@ -40,7 +40,9 @@ class BuildVocabOptions(Options):
     the "vocab_size" of bert_config.json.
     """
 
-    input_file: str = setting("Text files in UTF-8: names and globs, separated by commas.", group=DATA, reads=True)
+    input_file: str = setting(
+        "Text files in UTF-8: names and globs, separated by commas.", group=DATA, reads=True, rereads=None
+    )
     vocab_file: str = setting("Vocabulary to write, one entry per line.", group=DATA, writes_file=True)
     vocab_size: int = setting("Maximum number of entries.", 30522, group=VOCABULARY, low=1, memory=())
     do_lower_case: bool = setting(

@@ -16,6 +16,7 @@ from bert_tf2.support.errors import UserError
 from bert_tf2.tokenization import SPECIAL_TOKENS, FullTokenizer
 
 _MOST_ROUNDED_UP = 128  # by how much vocab_size is commonly rounded up, for the efficiency of a device
+_MANY_UNKNOWN = 0.3  # a language or script that the vocabulary was not made for; with its own, it is less than 0.01
 # Entries that no text produces: [CLS], and <S> of the Chinese vocabulary, which is uncased.
 _SPECIAL = re.compile(r"\[.+\]|<.+>")
 
@@ -105,6 +106,22 @@ def check_case_of_vocabulary(vocab: Mapping[str, int], vocab_file: str, do_lower
 
 def _has_capitals(entry: str) -> bool:
     return entry != entry.lower() and not _SPECIAL.fullmatch(entry)
+
+
+def check_unknown(name: str, unknown: int, tokens: int) -> None:
+    """Warns if much of a text is [UNK], from which a model learns and tells nothing.
+
+    Args:
+      name: of the text, for the message.
+      unknown: the number of its tokens that are [UNK].
+      tokens: the number of all its tokens, without [CLS] and [SEP].
+    """
+    if unknown > _MANY_UNKNOWN * tokens:
+        logging.warning(
+            "%s: %.0f%% of its %d tokens are [UNK], words that the vocabulary lacks; give one for this language and"
+            " script, with the model that belongs to it (for a model of your own, build_vocab.py makes one)",
+            name, 100 * unknown / tokens, tokens,
+        )  # fmt: skip
 
 
 def load_tokenizer(vocab_file: str, do_lower_case: bool, vocab_size: int | None = None) -> FullTokenizer:

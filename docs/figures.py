@@ -74,7 +74,7 @@ def _recorded() -> Iterator[dict[str, Shape]]:
     found: dict[str, Shape] = {}
     names = iter(("scores", "contexts"))  # the two products of attention, the only ones of four dimensions
     plain = {"layer": keras.layers.Layer.__call__, "product": tf.matmul, "softmax": tf.nn.softmax}
-    split, merge = modeling.SelfAttention._split_heads, modeling.SelfAttention._merge_heads
+    split, merge = modeling.split_heads, modeling.merge_heads
 
     def keep(name: str, result):
         if hasattr(result, "shape"):
@@ -91,8 +91,8 @@ def _recorded() -> Iterator[dict[str, Shape]]:
         ),
         mock.patch.object(tf, "matmul", product),
         mock.patch.object(tf.nn, "softmax", lambda x, *a, **k: keep("probabilities", plain["softmax"](x, *a, **k))),
-        mock.patch.object(modeling.SelfAttention, "_split_heads", lambda self, x: keep("split", split(self, x))),
-        mock.patch.object(modeling.SelfAttention, "_merge_heads", lambda self, x: keep("merged", merge(self, x))),
+        mock.patch.object(modeling, "split_heads", lambda x, heads: keep("split", split(x, heads))),
+        mock.patch.object(modeling, "merge_heads", lambda x: keep("merged", merge(x))),
     ):
         yield found
 

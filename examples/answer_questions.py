@@ -10,7 +10,7 @@ from bert_tf2 import commands
 model, data = (sys.argv[1:] or sys.exit(__doc__))[0], pathlib.Path(__file__).parent / "data" / "questions"
 commands.call(
     "run_squad", train_file=f"{data}/train.json", predict_file=f"{data}/test.json", do_train=True, do_predict=True,
-    bert_config_file=f"{model}/bert_config.json", vocab_file=f"{model}/vocab.txt", init_checkpoint=model,
+    init_checkpoint=model,
     output_dir=(output := tempfile.mkdtemp(prefix="questions_")), max_seq_length=64, max_query_length=20,
     doc_stride=20, train_batch_size=16, learning_rate=1e-3, num_train_epochs=25.0,
 )  # fmt: skip

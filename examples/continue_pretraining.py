@@ -15,6 +15,6 @@ commands.call("convert_checkpoint", input=model, output=extended, to="tf1", exte
 files = {"vocab_file": f"{extended}/vocab.txt", "max_seq_length": 32, "max_predictions_per_seq": 5}
 commands.call("create_pretraining_data", input_file=f"{data}/text.txt", output_file=records, dupe_factor=30, **files)
 commands.call("run_pretraining", input_file=records, output_dir=trained, init_checkpoint=extended, do_train=True,
-              bert_config_file=f"{extended}/bert_config.json", train_batch_size=16, learning_rate=1e-3,
+              train_batch_size=16, learning_rate=1e-3,
               num_train_steps=300, num_warmup_steps=20, **files)  # fmt: skip
-print("after: ", bert_tf2.load(trained, vocab_file=files["vocab_file"]).fill_mask(blank).filled, f"({trained})")
+print("after: ", bert_tf2.load(trained).fill_mask(blank).filled, f"({trained})")

@@ -8,7 +8,7 @@ from bert_tf2 import commands, export
 model, folder = (sys.argv[1:] or sys.exit(__doc__))[0], tempfile.mkdtemp(prefix="export_")
 exported = commands.call(
     "export_saved_model", task="masked_lm", init_checkpoint=model, export_dir=folder, max_seq_length=32,
-    bert_config_file=f"{model}/bert_config.json", vocab_file=f"{model}/vocab.txt", top_k=3,
+    top_k=3,
 )  # fmt: skip
 ask = export.load(exported)  # the SavedModel itself, as a server would run it; it tokenizes the text
 for text in ("The capital of Egypt is [MASK].", "A bird is an animal with [MASK] and two [MASK]."):

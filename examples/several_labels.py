@@ -10,9 +10,8 @@ model, data = (sys.argv[1:] or sys.exit(__doc__))[0], pathlib.Path(__file__).par
 scores = commands.call(
     "run_classifier", task_name="tsv", data_dir=str(data), text_a_column="text", label_column="mentions",
     multi_label=True, label_separator=",", do_train=True, do_eval=True, do_predict=True, init_checkpoint=model,
-    bert_config_file=f"{model}/bert_config.json", vocab_file=f"{model}/vocab.txt", max_seq_length=32,
     output_dir=(output := tempfile.mkdtemp(prefix="mentions_")), train_batch_size=16, learning_rate=1e-3,
-    num_train_epochs=12.0,
+    max_seq_length=32, num_train_epochs=12.0,
 )  # fmt: skip
 print(f"micro F1 on dev.tsv: {scores['micro_f1']:.2f}; everything is in {output}")
 texts, answers = (data / "test.tsv").read_text(), pathlib.Path(output, "predictions.tsv").read_text()

@@ -9,8 +9,8 @@ from bert_tf2 import commands
 model, data = (sys.argv[1:] or sys.exit(__doc__))[0], pathlib.Path(__file__).parent / "data" / "tags"
 scores = commands.call(
     "run_ner", train_file=f"{data}/train.txt", eval_file=f"{data}/dev.txt", predict_file=f"{data}/test.txt",
-    bert_config_file=f"{model}/bert_config.json", vocab_file=f"{model}/vocab.txt", init_checkpoint=model,
-    do_train=True, do_eval=True, do_predict=True, output_dir=(output := tempfile.mkdtemp(prefix="tags_")),
+    init_checkpoint=model, do_train=True, do_eval=True, do_predict=True,
+    output_dir=(output := tempfile.mkdtemp(prefix="tags_")),
     max_seq_length=32, train_batch_size=16, learning_rate=1e-3, num_train_epochs=8.0,
 )  # fmt: skip
 print(f"F1 on dev.txt: {scores['f1']:.2f}; everything is in {output}")

@@ -29,6 +29,7 @@ import random
 import re
 import socket
 import sys
+import threading
 import time
 import urllib.parse
 from collections.abc import Callable, Mapping, Sequence
@@ -69,6 +70,8 @@ class _Client:
     """The common base of the REST and the gRPC client."""
 
     def __init__(self, server: str, model: str, version: int | None, deadline: float, retries: int):
+        if not 0 < deadline <= threading.TIMEOUT_MAX:
+            raise ServingError("INVALID_ARGUMENT", f"the deadline must be seconds, more than 0, not {deadline:g}")
         self.server, self.model, self.version = server, model, version
         self.deadline, self.retries = deadline, retries
 
@@ -135,7 +138,12 @@ class RestClient(_Client):
     ):
         """`server` is HOST:PORT, with the prefix https:// if the server or its proxy requires it."""
         super().__init__(server, model, version, deadline, retries)
-        self._address = urllib.parse.urlsplit(server if "://" in server else f"http://{server}")
+        try:
+            self._address = urllib.parse.urlsplit(server if "://" in server else f"http://{server}")
+            if not self._address.hostname or self._address.port == 0:  # `port` raises ValueError too
+                raise ValueError("no host or port")
+        except ValueError as error:
+            raise ServingError("INVALID_ARGUMENT", f"the server must be HOST:PORT, not {server!r}: {error}") from error
         self._path = f"/v1/models/{urllib.parse.quote(model)}" + (f"/versions/{version}" if version else "")
         self._connection: http.client.HTTPConnection | None = None
         self._single_outputs: dict[str, str] = {}
@@ -350,4 +358,5 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
+    sys.stdout.reconfigure(encoding="utf-8", errors="backslashreplace")  # in any locale
     sys.exit(main())

@@ -31,11 +31,11 @@ def pytest_configure(config):
 @pytest.fixture(scope="session", autouse=True)
 def without_xla():
     """Leaves out XLA, whose compilation takes longer than what tiny models compute; returns what decides on it."""
-    from bert_tf2 import fusion
+    from bert_tf2.fast import compiled
 
     with pytest.MonkeyPatch.context() as patch:
-        can_compile = fusion.can_compile
-        patch.setattr(fusion, "can_compile", lambda: False)
+        can_compile = compiled.can_compile
+        patch.setattr(compiled, "can_compile", lambda: False)
         yield can_compile
 
 
@@ -43,7 +43,7 @@ def without_xla():
 def xla_where_asked_for(request, without_xla, monkeypatch):
     """Tests with the mark `compiled` compute as users do; so do scripts, which are other processes."""
     if request.node.get_closest_marker("compiled"):
-        monkeypatch.setattr("bert_tf2.fusion.can_compile", without_xla)
+        monkeypatch.setattr("bert_tf2.fast.compiled.can_compile", without_xla)
 
 
 @pytest.fixture(scope="module", autouse=True)

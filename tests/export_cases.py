@@ -81,14 +81,14 @@ def make_options(folder: pathlib.Path, task: str, weights: pathlib.Path, **chang
     return ExportOptions(task=task, **{**settings, **changes})
 
 
-def rows(lengths=(3, 17, 9, 24), seed: int = 3) -> dict[str, np.ndarray]:
-    """Rows `[CLS] tokens [SEP] tokens [SEP]` of several lengths, with some [MASK] tokens, segments and padding."""
+def rows(lengths=(4, 17, 9, 24), seed: int = 3) -> dict[str, np.ndarray]:
+    """Rows `[CLS] tokens [SEP] tokens [SEP]` of several lengths, with one [MASK] or more, segments and padding."""
     draw = np.random.default_rng(seed)
     inputs = {name: np.zeros([len(lengths), max(lengths)], np.int32) for name in signatures.IDS}
     for row, length in enumerate(lengths):
         ids = draw.integers(MASK, len(toy_data.VOCAB), length)
         middle = length // 2
-        ids[[0, middle, length - 1]] = CLS, SEP, SEP
+        ids[[0, 1, middle, length - 1]] = CLS, MASK, SEP, SEP
         inputs["input_ids"][row, :length] = ids
         inputs["input_mask"][row, :length] = 1
         inputs["segment_ids"][row, middle + 1 : length] = 1

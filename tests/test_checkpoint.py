@@ -250,7 +250,7 @@ def test_a_head_of_another_number_of_labels_is_an_error(tmp_path):
 def test_a_long_list_of_misfits_is_cut(tmp_path):
     prefix = save_model(tmp_path, small_model(num_hidden_layers=1))
     message = message_of(checkpoint.initialize, small_model(), prefix)
-    assert "; and 8 more." in message  # 16 of the second layer
+    assert "; and 13 more." in message  # 16 of the second layer
     assert len(message) < 1000
 
 

@@ -9,6 +9,8 @@ import pytest
 from command_lines import ROOT, SCRIPTS
 
 from bert_tf2 import commands
+from bert_tf2.support import process
+from bert_tf2.support.settings import WrongSetting
 
 
 def test_there_is_a_command_for_every_script():
@@ -22,6 +24,34 @@ def test_the_command_without_a_script_lists_them(capsys, monkeypatch):
     assert ended.value.code == 2
     shown = capsys.readouterr().out
     assert all(f"  {name}\n" in shown for name in commands.COMMANDS)
+
+
+@pytest.mark.parametrize(
+    ("name", "given", "message"),
+    [
+        ("run_clasifier", {}, "there is no script 'run_clasifier'; did you mean run_classifier?"),
+        ("run_classifier", {"do_trian": True}, "run_classifier has no setting 'do_trian'; did you mean do_train?"),
+        ("run_classifier", {"qqq": 1}, "run_classifier has no setting 'qqq'; run_classifier.py --help lists them"),
+        ("build_vocab", {"input_file": "x"}, "--vocab_file must be given"),
+    ],
+)
+def test_a_wrong_call_says_what_would_be_right(name, given, message):
+    with pytest.raises(WrongSetting) as caught:
+        commands.call(name, **given)
+    assert str(caught.value) == message
+
+
+def test_the_demonstration_is_a_command(capsys, monkeypatch, tmp_path):
+    for words, status in (["--help"], 0), (["--dir=x"], 2), (["a", "b"], 2):
+        monkeypatch.setattr(sys, "argv", ["bert_tf2", "demo", *words])
+        with pytest.raises(SystemExit) as ended, monkeypatch.context() as patched:
+            patched.setattr(process, "begin", lambda: None)  # it would replace what capsys reads
+            commands.main()
+        assert ended.value.code == status and "bert_tf2 demo [OUTPUT_DIR]" in capsys.readouterr().out
+    (tmp_path / "out").touch()
+    done = run(ROOT, tmp_path, sys.executable, "-m", "bert_tf2", "demo", "out")
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr.startswith("bert_tf2 demo: error: ") and done.stderr.count("\n") == 1
 
 
 def test_a_wrong_name_of_a_script_gets_the_right_one(monkeypatch):
@@ -94,5 +124,5 @@ def test_the_demonstration_starts_away_from_the_checkout(installed, tmp_path):
     process.terminate()
     process.wait(timeout=60)
     process.stdout.close()
-    assert "$ bert_tf2 create_pretraining_data" in seen and "$ bert_tf2 run_pretraining" in seen
+    assert " -m bert_tf2 create_pretraining_data" in seen and " -m bert_tf2 run_pretraining" in seen
     assert "loss" in seen, seen

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 import pathlib
 import shutil
+import signal
 import subprocess
 import sys
 
@@ -207,7 +209,65 @@ def test_what_cannot_be_loaded(folder, tmp_path):
     )
     (tmp_path / "export" / "1").mkdir(parents=True)
     (tmp_path / "export" / "1" / "model_info.json").write_text("{}")
-    assert "use bert_tf2.export.load" in refusal(bert_tf2.load, tmp_path / "export")
+    assert "use it with bert_tf2.export.load" in refusal(bert_tf2.load, tmp_path / "export")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"path": None}, "path=None: must be a path"),
+        ({"vocab_file": 5}, "vocab_file=5: must be a path"),
+        ({"do_lower_case": "False"}, "do_lower_case='False': must be True or False"),
+        ({"precision": None}, "precision=None: must be a text"),
+    ],
+)
+def test_arguments_of_another_type(folder, arguments, message):
+    assert refusal(bert_tf2.load, **{"path": folder, **arguments}) == message
+
+
+@pytest.mark.parametrize("method", ["embed", "fill_mask"])
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"texts": None}, "texts=None: must be a text, or several"),
+        ({"texts": b"hello"}, "texts=b'hello': must be a text, or several"),
+        ({"texts": np.array("hello")}, "texts=array('hello', dtype='<U5'): must be a text, or several"),
+        ({"texts": {"a": "hello"}}, "texts={'a': 'hello'}: must be a text, or several"),
+        ({"texts": 1.5}, "texts=1.5: must be a text, or several"),
+        ({"texts": [1.5]}, "text 1: 1.5 is n"),
+        ({"batch_size": None}, "batch_size=None: must be a whole number"),
+        ({"batch_size": "8"}, "batch_size='8': must be a whole number"),
+        ({"max_seq_length": 8.0}, "max_seq_length=8.0: must be a whole number"),
+    ],
+)
+def test_arguments_of_the_methods_of_another_type(bert, method, arguments, message):
+    assert refusal(getattr(bert, method), **{"texts": ["[MASK]"], **arguments}).startswith(message)
+
+
+def test_other_arguments_of_another_type(bert):
+    assert refusal(bert.fill_mask, "[MASK]", "5") == "top_k='5': must be a whole number"
+    assert refusal(bert.embed, "good", None) == "pooling=None: must be a text"
+    assert refusal(bert.embed, "good", layers=None) == "layers=None: must be a whole number"
+    assert refusal(bert.embed, "good", layers="12") == "layers='1': must be a whole number"
+
+
+def test_a_fork_after_use_is_noticed(bert):
+    bert.embed("good")
+    out, into = os.pipe()
+    child = os.fork()
+    if not child:
+        signal.alarm(20)  # it would wait for ever
+        for call in (bert.embed, bert.fill_mask, bert_tf2.load):
+            try:
+                call(bert.path if call is bert_tf2.load else "[MASK]")
+            except UserError as error:
+                os.write(into, f"{error}\n".encode())
+        os._exit(0)
+    os.close(into)
+    with open(out, encoding="utf-8") as stream:
+        told = stream.read().splitlines()
+    assert os.waitpid(child, 0)[1] == 0
+    assert len(told) == 3 and all(line.startswith("this process is a fork of one that has used") for line in told)
 
 
 # The values of the scripts

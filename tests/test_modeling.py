@@ -217,15 +217,16 @@ def test_without_a_seed_every_call_drops_other_values():
 
 def test_the_dropouts_of_one_step_are_independent():
     seeds = modeling.DropoutSeeds(SEED)
-    one, two = (modeling.dropout(tf.ones([1000]), 0.5, seeds).numpy() > 0 for _ in range(2))
+    with modeling.dropout_from(seeds):
+        one, two = (modeling.dropout(tf.ones([1000]), 0.5).numpy() > 0 for _ in range(2))
     assert 400 < (one == two).sum() < 600
 
 
 def test_dropout_does_nothing_without_seeds_or_without_a_rate():
     x = tf.constant([1.0, 2.0])
-    assert modeling.dropout(x, 0.5, None) is x
-    assert modeling.dropout(x, 0.0, modeling.DropoutSeeds(SEED)) is x
-    assert modeling.dropout(x, None, modeling.DropoutSeeds(SEED)) is x
+    assert modeling.dropout(x, 0.5) is x
+    with modeling.dropout_from(modeling.DropoutSeeds(SEED)):
+        assert modeling.dropout(x, 0.0) is x and modeling.dropout(x, None) is x
     none, still = small_model(hidden_dropout_prob=None, attention_probs_dropout_prob=None), small_model()
     batch = small_batch()
     trained = run(none, batch, training=True, dropout_seed=SEED).sequence_output

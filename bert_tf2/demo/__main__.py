@@ -1,6 +1,6 @@
 """Pretrains a small BERT on the built-in corpus with the project's scripts, and fills in blanks with it.
 
-    make demo        or, wherever the package is installed,        python -m bert_tf2.demo [OUTPUT_DIR]
+    make demo        or, wherever the package is installed,        bert_tf2 demo [OUTPUT_DIR]
 
 Every command is printed before it runs.
 """
@@ -10,13 +10,14 @@ from __future__ import annotations
 import pathlib
 import re
 import shlex
-import shutil
 import subprocess
 import sys
 import time
 
+from bert_tf2.support import console, ending, files, process
+
 HERE = pathlib.Path(__file__).parent
-CHECKOUT = HERE.parents[1]
+CHECKOUT = str(HERE.parents[1])
 
 MAX_SEQ_LENGTH = 32
 MAX_PREDICTIONS = 5
@@ -33,18 +34,11 @@ TRAINING = (
 )
 
 
-def shown(script: str, *arguments: str) -> str:
-    """A command line as one types it: in a checkout, or wherever the package is installed."""
-    in_checkout = (CHECKOUT / script).exists()
-    start = f"python {script}" if in_checkout else f"bert_tf2 {script.removesuffix('.py')}"
-    return f"{start} {shlex.join(arguments)}"
-
-
 def run(script: str, *arguments: str) -> str:
     """Runs one of the scripts; its log goes to the terminal, its standard output comes back."""
-    print(f"\n$ {shown(script, *arguments)}", flush=True)
-    start = [str(CHECKOUT / script)] if (CHECKOUT / script).exists() else ["-m", "bert_tf2", script]
-    done = subprocess.run([sys.executable, *start, *arguments], stdout=subprocess.PIPE, encoding="utf-8", check=False)
+    line = console.command(script, *arguments, folder=CHECKOUT)
+    print(f"\n$ {line}", flush=True)
+    done = subprocess.run(shlex.split(line), stdout=subprocess.PIPE, encoding="utf-8", check=False)
     if done.returncode:
         sys.exit(done.returncode)
     return done.stdout
@@ -52,7 +46,7 @@ def run(script: str, *arguments: str) -> str:
 
 def pretrain(output: pathlib.Path) -> float:
     """Creates records, pretrains, and returns the accuracy on the masked words of the corpus."""
-    model = [f"--bert_config_file={HERE / 'bert_config.json'}"]
+    model = [f"--bert_config_file={HERE / 'bert_config.json'}", f"--vocab_file={HERE / 'vocab.txt'}"]
     records = output / "corpus.tfrecord"
     sizes = [f"--max_seq_length={MAX_SEQ_LENGTH}", f"--max_predictions_per_seq={MAX_PREDICTIONS}"]
     run(
@@ -83,9 +77,7 @@ def fill_in_blanks(output: pathlib.Path) -> tuple[int, int]:
     """Prints the best words for each blank; returns the number of correct ones, and of all blanks."""
     answers = run(
         "predict_masked.py",
-        f"--bert_config_file={HERE / 'bert_config.json'}",
         f"--init_checkpoint={output}",
-        f"--vocab_file={HERE / 'vocab.txt'}",
         f"--input_file={HERE / 'sentences.txt'}",
     )
     print(answers, end="")
@@ -95,16 +87,26 @@ def fill_in_blanks(output: pathlib.Path) -> tuple[int, int]:
 
 
 def main() -> None:
+    """The command `bert_tf2 demo`."""
+    words, sys.argv = sys.argv[1:], ["bert_tf2 demo"]  # the name in errors
+    process.begin()
+    with ending.in_one_line():
+        if len(words) > 1 or (words and words[0].startswith("-")):
+            print(__doc__)
+            sys.exit(0 if "--help" in words else 2)
+        demonstrate(pathlib.Path(*words or ["demo_output"]))
+
+
+def demonstrate(output: pathlib.Path) -> None:
     began = time.monotonic()
-    output = pathlib.Path(sys.argv[1] if len(sys.argv) > 1 else "demo_output")
-    output.mkdir(parents=True, exist_ok=True)
-    shutil.copyfile(HERE / "vocab.txt", output / "vocab.txt")  # beside the weights, where scripts look for it
+    files.make_directory(str(output))
     accuracy = pretrain(output)
     right, count = fill_in_blanks(output)
     print(f"\nmasked words of the corpus that the model gets right: {100 * accuracy:.1f} %")
     print(f"blanks whose best word is the right one: {right} of {count}")
     print(f"time: {time.monotonic() - began:.0f} s; everything it wrote is in {output}/")
-    print(f"to see how it comes to its answers, step by step: {shown('explore.py', f'--model={output}')}")
+    explore = console.command("explore.py", folder=CHECKOUT, model=output)
+    print(f"to see how it comes to its answers, step by step: {explore}")
 
 
 if __name__ == "__main__":

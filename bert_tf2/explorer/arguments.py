@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 from bert_tf2.support.errors import UserError
@@ -18,7 +19,7 @@ def text(arguments: dict[str, Any], name: str, default: str = "") -> str:
 def whole_number(arguments: dict[str, Any], name: str, low: int, high: int, default: int | None = None) -> int:
     """A whole number from low to high, both included; also as text, as it stands in an address. Raises UserError."""
     value = arguments.get(name, default)
-    if isinstance(value, str) and value.strip().lstrip("-").isdecimal():
+    if isinstance(value, str) and re.fullmatch(r"\s*-?[0-9]{1,9}\s*", value):
         value = int(value)
     if not isinstance(value, int) or isinstance(value, bool) or not low <= value <= high:
         raise UserError(f"{name} must be a whole number from {low} to {high}, not {value!r:.60}")

@@ -62,9 +62,8 @@ def run(options: ExplorerOptions) -> None:
     """
     if options.write_projector:
         projector.write(options.write_projector, Explorer(options).bert)
-        console.summary(
-            [options.write_projector], next_command=f"tensorboard --logdir={shlex.quote(options.write_projector)}"
-        )
+        look = f"{console.python()} -m tensorboard.main --logdir={shlex.quote(options.write_projector)}"
+        console.summary([options.write_projector], next_command=look)
         return
     listening = listen(options.port)  # before the model is loaded, which takes longer
     explorer = Explorer(options)
@@ -176,7 +175,10 @@ def _arguments(request: Request) -> dict[str, Any]:
         raise _Refused(413, f"the arguments have more than {_MOST_BYTES} bytes")
     try:
         arguments = json.loads(request.get_data())
-    except (ValueError, RecursionError):
+        json.dumps(arguments, ensure_ascii=False).encode()
+    except UnicodeEncodeError:
+        raise _Refused(400, "a text holds half a character (one of a pair of \\u...)") from None
+    except (OSError, ValueError, RecursionError):  # OSError: a body in chunks that are none
         raise _Refused(400, "the arguments are not JSON") from None
     if not isinstance(arguments, dict):
         raise _Refused(400, "the arguments must be a JSON object")
@@ -188,10 +190,9 @@ def _file(request: Request) -> Response:
     if request.method not in ("GET", "HEAD"):
         return _error(405, "only GET is answered here")
     name = request.path.removeprefix("/") or "index.html"
-    path = PAGE / name
-    if "/" in name or "\\" in name or not path.is_file():
+    if name not in os.listdir(PAGE):
         return _error(404, f"there is no file {name}")
-    return Response(path.read_bytes(), content_type=f"{_mime_type(name)}; charset=utf-8")
+    return Response((PAGE / name).read_bytes(), content_type=f"{_mime_type(name)}; charset=utf-8")
 
 
 def _mime_type(name: str) -> str:

@@ -10,7 +10,6 @@ The letters of the shapes are those of modeling.py; B is 1 and left out.
 from __future__ import annotations
 
 import dataclasses
-import math
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -19,7 +18,8 @@ import tensorflow as tf
 
 from bert_tf2 import modeling, tokenization
 from bert_tf2.config import BertConfig
-from bert_tf2.layers import MASKED_SCORE
+from bert_tf2.explorer.local_values import seen
+from bert_tf2.layers import AddAndNorm, Dense
 from bert_tf2.pretraining import blanks
 
 PADDING = "[PAD]"
@@ -91,7 +91,7 @@ class Trace:
 
 
 def runner(encoder: modeling.BertModel) -> Callable[[Sentence], Trace]:
-    """A function that runs the encoder: its embeddings, then its blocks one after the other.
+    """A function that runs the encoder: with all its states.
 
     It is one graph for sentences of all lengths, which takes a sixth of the time of single operations.
     """
@@ -99,11 +99,8 @@ def runner(encoder: modeling.BertModel) -> Callable[[Sentence], Trace]:
 
     @tf.function(input_signature=[row, row, row], autograph=False)
     def compute(input_ids, segment_ids, input_mask):
-        mask_scores = (1.0 - tf.cast(input_mask, tf.float32))[:, tf.newaxis, tf.newaxis, :] * MASKED_SCORE
-        states = [encoder.embeddings(input_ids, segment_ids)]
-        for block in encoder.blocks:
-            states.append(block(states[-1], mask_scores))
-        return states, mask_scores
+        output = encoder(input_ids, input_mask, segment_ids)
+        return [output.embedding_output, *output.all_encoder_layers], modeling.mask_scores(input_mask)
 
     def run(sentence: Sentence) -> Trace:
         inputs = (sentence.input_ids, sentence.segment_ids, sentence.input_mask)
@@ -124,14 +121,15 @@ class EmbeddingSteps(NamedTuple):
 
 
 def embedding_steps(encoder: modeling.BertModel, trace: Trace) -> EmbeddingSteps:
-    """What modeling.Embeddings.call adds."""
-    embeddings, sentence = encoder.embeddings, trace.sentence
-    words = tf.gather(embeddings.word_embeddings.value, sentence.input_ids)
-    segments = tf.gather(embeddings.token_type_embeddings.value, sentence.segment_ids)
-    table = embeddings.position_table()
-    positions = tf.zeros_like(words) if table is None else table[: len(sentence.tokens)]
-    summed = words + segments + positions
-    return EmbeddingSteps(*(np.asarray(step) for step in (words, segments, positions, summed)), _rows(trace.states[0]))
+    """What modeling.Embeddings.add_up adds."""
+    sentence = trace.sentence
+    with seen(modeling.Embeddings.add_up) as calls:
+        summed = encoder.embeddings.add_up(tf.constant([sentence.input_ids]), tf.constant([sentence.segment_ids]))
+    values = calls[modeling.Embeddings.add_up][0].values
+    words, segments, positions = values["words"], values["segments"], values["positions"]
+    if positions is None:
+        positions = tf.zeros_like(words[0])
+    return EmbeddingSteps(*map(np.asarray, (words[0], segments[0], positions, summed[0])), _rows(trace.states[0]))
 
 
 class BlockSteps(NamedTuple):
@@ -173,32 +171,19 @@ class BlockSteps(NamedTuple):
 
 
 def block_steps(block: modeling.TransformerBlock, states: tf.Tensor, mask_scores: tf.Tensor) -> BlockSteps:
-    """Computes a block in steps; the same operations as modeling.TransformerBlock.call without dropout."""
-    attention, config = block.attention, block.config
-    heads, size = config.num_attention_heads, config.attention_head_size
-    query, key, value = (
-        tf.transpose(tf.reshape(layer(states), [-1, heads, size]), [1, 0, 2])  # [N, F, H]
-        for layer in (attention.query, attention.key, attention.value)
-    )
-    scores = tf.matmul(query * (1.0 / math.sqrt(size)), key, transpose_b=True)  # [N, F, T]
-    masked = scores + mask_scores[0]
-    probabilities = tf.nn.softmax(masked)
-    context = tf.matmul(probabilities, value)  # [N, F, H]
-    merged = tf.reshape(tf.transpose(context, [1, 0, 2]), [1, -1, heads * size])
-    attended = block.attention_output(merged)
-    attention_sum = states + attended
-    attention_norm = block.attention_norm(attention_sum)
-    dense = block.intermediate
-    intermediate = tf.nn.bias_add(tf.matmul(attention_norm[0], dense.kernel), dense.bias)
-    activated = dense.activation(intermediate)
-    output = block.output_dense(activated[tf.newaxis])
-    output_sum = attention_norm + output
+    """What the block computes of states [1, F, D] and mask scores [1, 1, 1, T]; the computation itself is looked at."""
+    with seen(Dense.linear, Dense.call, AddAndNorm.call, modeling.attention_scores, modeling.average_values) as calls:
+        output_norm = block(states, mask_scores)
+    query, key, value, attended, intermediate, output = (call.result for call in calls[Dense.linear])
+    heads = (modeling.split_heads(x, block.config.num_attention_heads) for x in (query, key, value))
+    attention_sum, output_sum = (call.values["added"] for call in calls[AddAndNorm.call])
+    (scores,), (average,) = calls[modeling.attention_scores], calls[modeling.average_values]
     steps = (
-        *(states[0], query, key, value, scores, masked, probabilities, context),
-        *(attended[0], attention_sum[0], attention_norm[0], intermediate, activated),
-        *(output[0], output_sum[0], block.output_norm(output_sum)[0]),
+        *(states, *heads, scores.values["products"], scores.result, average.values["probabilities"], average.result),
+        *(attended, attention_sum, calls[AddAndNorm.call][0].result, intermediate, calls[Dense.call][4].result),
+        *(output, output_sum, output_norm),
     )
-    return BlockSteps(*(np.asarray(step) for step in steps))
+    return BlockSteps(*(np.asarray(step[0]) for step in steps))
 
 
 def _rows(states: tf.Tensor) -> np.ndarray:

@@ -14,8 +14,8 @@ from absl import logging
 
 from bert_tf2.support import files
 from bert_tf2.support.errors import UserError
-
-INFO_FILE = "model_info.json"
+from bert_tf2.support.settings import check_type
+from bert_tf2.weights.sources import EXPORT_INFO_FILE
 
 Text = str | tuple[str, str]
 
@@ -57,7 +57,7 @@ def load(path: str | os.PathLike[str]) -> ExportedModel:
       UserError: there is no export, it has no text signatures, it is damaged, or tensorflow-text is missing.
     """
     folder = _find_version(os.fspath(path))
-    info = _read_info(os.path.join(folder, INFO_FILE))
+    info = _read_info(os.path.join(folder, EXPORT_INFO_FILE))
     if not info["text_signatures"]:
         raise UserError(f"{folder}: was exported with --text_signatures=false and takes no texts; export it again")
     try:
@@ -76,14 +76,14 @@ def load(path: str | os.PathLike[str]) -> ExportedModel:
 
 
 def _find_version(path: str) -> str:
-    if files.exists(os.path.join(path, INFO_FILE)):
+    if files.exists(os.path.join(path, EXPORT_INFO_FILE)):
         return path
     versions = [name.strip("/") for name in files.list_directory(path)]
     found = max((name for name in versions if name.isdecimal()), key=int, default=None)
     folder = os.path.join(path, found or "")
-    if found is None or not files.exists(os.path.join(folder, INFO_FILE)):
+    if found is None or not files.exists(os.path.join(folder, EXPORT_INFO_FILE)):
         raise UserError(
-            f"{folder}: is no export (there is no {INFO_FILE}); give a folder that export_saved_model.py wrote"
+            f"{folder}: is no export (there is no {EXPORT_INFO_FILE}); give a folder that export_saved_model.py wrote"
         )
     return folder
 
@@ -126,9 +126,11 @@ class ExportedModel:
           numbers as numpy arrays, everything else as Python types.
 
         Raises:
-          UserError: an argument is neither, or a text is empty or too large (rows are counted from 0).
+          UserError: an argument is neither, a text is empty or too large, or for the task masked_lm, it has no [MASK]
+            among the first max_seq_length tokens, or further ones behind them (rows are counted from 0).
           ValueError: batch_size is below 1.
         """
+        check_type("batch_size", batch_size, int)
         if batch_size < 1:
             raise ValueError(f"batch_size is {batch_size}; 1 is the least")
         if second is not None:

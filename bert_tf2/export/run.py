@@ -26,8 +26,8 @@ from tensorflow.core.protobuf import meta_graph_pb2
 
 from bert_tf2 import __version__, checkpoint, heads, modeling, tokenization
 from bert_tf2.config import BertConfig
-from bert_tf2.export import answers, entities, fast_encoder, saved_model_files, signatures, versions
-from bert_tf2.export.exported_model import INFO_FILE, log_level
+from bert_tf2.export import answers, entities, folded_encoder, saved_model_files, signatures, versions
+from bert_tf2.export.exported_model import log_level
 from bert_tf2.export.graph_tokenization import GraphTokenizer
 from bert_tf2.export.options import ExportOptions
 from bert_tf2.export.request_checks import Limits, SpecialIds
@@ -123,7 +123,7 @@ class _Call:
         bert = model if options.task == "features" else model.bert
         special = SpecialIds(*self._tokenizer.convert_tokens_to_ids(["[PAD]", "[CLS]", "[SEP]", "[MASK]"]))
         keep = ["[MASK]"] if options.task == "masked_lm" else []
-        encoder = fast_encoder.Encoder(bert, options.precision)
+        encoder = folded_encoder.Encoder(bert, options.precision)
         setting = signatures.Setting(
             encoder,
             Limits(config.vocab_size, config.type_vocab_size, config.max_position_embeddings),
@@ -139,7 +139,7 @@ class _Call:
             return entities.Tagger(setting, model.output_layer, self._labels.labels)
         if options.task == "masked_lm":
             own = model.masked_lm.output_weights
-            words = encoder.word_embeddings if own is None else fast_encoder.constant(own.value, options.precision)
+            words = encoder.word_embeddings if own is None else folded_encoder.constant(own.value, options.precision)
             return signatures.MaskedLM(setting, model.masked_lm, words, self._entries(), options.top_k)
         return answers.Answerer(setting, model.output_layer, self._span_settings())
 
@@ -185,7 +185,7 @@ class _Call:
             save_label_map(assets, self._labels)
         graph = saved_model_files.read_graph(folder)
         saved_model_files.write_warmup(folder, self._warmup_requests(graph))
-        files.write_json(os.path.join(folder, INFO_FILE), self._info(graph))
+        files.write_json(os.path.join(folder, sources.EXPORT_INFO_FILE), self._info(graph))
 
     def _info(self, graph: meta_graph_pb2.MetaGraphDef) -> dict[str, Any]:
         options = self._options
@@ -208,6 +208,7 @@ class _Call:
             info |= {"multi_label": True} if self._labels.multi_label else {}
         if options.task == "masked_lm":
             info["top_k"] = options.top_k
+            info["refuses"] = "a row without [MASK], and a text with a [MASK] beyond max_seq_length tokens"
         if options.task == "squad":
             info |= self._span_settings()._asdict()
         custom_ops = saved_model_files.custom_ops(graph)
@@ -226,8 +227,9 @@ class _Call:
         for name, texts in itertools.product(saved_model_files.signature_names(graph), batches):
             inputs = graph.signature_def[name].inputs
             if tf.as_dtype(next(iter(inputs.values())).dtype) == tf.string:
-                first = {"text_a": [f"{text} [MASK]" for text in texts], "context": texts}
-                found = {"text_b": texts[::-1], "question": texts[:1] * len(texts), **first}
+                first = {"text_a": [f"[MASK] {text}" for text in texts], "context": texts}
+                second = texts[::-1] if self._max_seq_length > 3 else [""] * len(texts)  # room for [MASK]
+                found = {"text_b": second, "question": texts[:1] * len(texts), **first}
             else:
                 found = self._rows([self._tokenizer.tokenize(text) for text in texts])
             yield name, {key: tf.constant(found[key]) for key in sorted(inputs)}

@@ -21,7 +21,15 @@ import tensorflow as tf
 
 from bert_tf2 import heads
 from bert_tf2.export.graph_tokenization import GraphTokenizer, Inputs, Pieces
-from bert_tf2.export.request_checks import Limits, Rows, SpecialIds, checked_rows, checked_texts, require_words
+from bert_tf2.export.request_checks import (
+    Limits,
+    Rows,
+    SpecialIds,
+    checked_rows,
+    checked_texts,
+    require_none,
+    require_words,
+)
 from bert_tf2.weights.labels import THRESHOLD, LabelMap
 
 IDS = ("input_ids", "input_mask", "segment_ids")
@@ -116,7 +124,10 @@ class Task(tf.Module):
     def read(self, texts: Mapping[str, tf.Tensor]) -> Inputs:
         """Returns the encoder's inputs for a text, or a pair whose second text may be empty."""
         texts = checked_texts(texts, may_be_empty=["text_b"])
-        pieces = self.tokenize(texts, may_be_empty=["text_b"])
+        return self.combine(self.tokenize(texts, may_be_empty=["text_b"]))
+
+    def combine(self, pieces: Mapping[str, Pieces]) -> Inputs:
+        """Returns the encoder's inputs for the pieces of checked texts, cut to max_seq_length."""
         return self.setting.tokenizer.combine(pieces["text_a"], pieces.get("text_b"), self.setting.max_seq_length)
 
 
@@ -190,7 +201,8 @@ class Classifier(WithHead):
 class MaskedLM(WithHead):
     """For each [MASK] its position among the tokens, and the best pieces: positions [B, M], tokens, scores [B, M, K].
 
-    The scores are probabilities. Texts contain [MASK] literally.
+    The scores are probabilities. Texts contain [MASK] literally. A row without [MASK], or with one that would be cut
+    off, is refused, as `fill_mask` refuses it: an empty answer would hide that a [MASK] was misspelled or not read.
     """
 
     pairs = True
@@ -205,9 +217,25 @@ class MaskedLM(WithHead):
         self._tokens = tf.constant([*tokens])
         self._k = k
 
+    def combine(self, pieces: Mapping[str, Pieces]) -> Inputs:
+        inputs, mask = super().combine(pieces), self.setting.special.mask
+        counts = (found.ids.with_values(tf.cast(found.ids.values == mask, tf.int32)) for found in pieces.values())
+        written = tf.add_n([tf.reduce_sum(count, axis=1) for count in counts])  # [B]
+        kept = tf.reduce_sum(tf.cast(inputs.input_ids == mask, tf.int32), axis=1)
+        name, length = " and ".join(pieces), self.setting.max_seq_length
+        none = f"row {{}} of {name} holds no [MASK]; write [MASK], in capitals, where a word is to be found"
+        cut = f"row {{}} of {name} has a [MASK] beyond the {length} tokens that are read; shorten the text"
+        with tf.control_dependencies([require_none(written == 0, none)]):
+            check = require_none(kept < written, cut)
+        with tf.control_dependencies([check]):
+            return Inputs(*map(tf.identity, inputs))
+
     def from_rows(self, rows: Rows | Inputs) -> Outputs:
         is_mask = tf.equal(rows.input_ids, self.setting.special.mask) & (rows.input_mask > 0)
-        places = tf.where(is_mask)  # [masks of the batch, 2]
+        none = f"row {{}} of input_ids holds no [MASK], whose id is {self.setting.special.mask}"
+        with tf.control_dependencies([require_none(~tf.reduce_any(is_mask, axis=1), none)]):
+            places = tf.where(is_mask)  # [masks of the batch, 2]
+            rows = rows._replace(input_ids=tf.identity(rows.input_ids))
         states = tf.gather_nd(self.encode(rows)[0], places)
         logits = self.head(states, self._table)  # [masks, V]
         best, ids = tf.math.top_k(logits, self._k)

@@ -18,7 +18,7 @@ from absl import logging
 from bert_tf2 import checkpoint, records
 from bert_tf2.config import BertConfig
 from bert_tf2.finetuning.options import FineTuneOptions
-from bert_tf2.finetuning.tuner import FineTuner
+from bert_tf2.finetuning.tuner import FineTuner, flag_of_weights
 from bert_tf2.support import console, files
 from bert_tf2.support.errors import UserError
 from bert_tf2.tokenization import FullTokenizer
@@ -107,6 +107,11 @@ class Task(abc.ABC):
         """Whether to write answers."""
         return self.options.do_predict
 
+    @property
+    @abc.abstractmethod
+    def purpose(self) -> dict[str, str | bool]:
+        """What the model is for: the name of the task, and facts about its data; see provenance.check_task."""
+
     @abc.abstractmethod
     def read(self, part: str) -> Sequence:
         """The examples of a part. Raises UserError if its file is missing or malformed."""
@@ -152,8 +157,8 @@ class Task(abc.ABC):
         return {"labels": self.label_map}
 
     def next_switches(self) -> Iterable[str]:
-        """The switches to suggest after a training, in this order."""
-        return ("do_eval", "do_predict", "do_export")
+        """The switches to suggest after a training, in this order: those for which there are files."""
+        raise NotImplementedError
 
 
 def run(task: Task, export: Export | None = None) -> dict[str, Any] | None:
@@ -176,7 +181,7 @@ def run(task: Task, export: Export | None = None) -> dict[str, Any] | None:
     if not (task.options.do_train or is_chief(task.options)):
         logging.info(workers.NOTHING_TO_DO)
         return None
-    with FineTuner(task.options) as tuner:
+    with FineTuner(task.options, task.purpose) as tuner:
         return _Call(task, tuner).run(export)
 
 
@@ -304,8 +309,11 @@ class _Call:
         first = next(iter(scores.values()), None)
         figures = {name: first.metrics[name] for name in first.figures if name in first.metrics} if first else None
         left = [switch for switch in self._task.next_switches() if not getattr(options, switch)]
-        flags = {left[0]: True, **console.changed(options, without=_OF_TRAINING)} if left else None
-        console.summary(paths, figures, console.command(self._task.script, **flags) if flags else None)
+        flags = console.changed(options, without=_OF_TRAINING)
+        if not checkpoint.latest_checkpoint(options.output_dir):
+            flags["init_checkpoint"] = options.init_checkpoint
+        following = console.command(self._task.script, **{left[0]: True}, **flags) if left else None
+        console.summary(paths, figures, following)
 
 
 def _record_file(part: str) -> str:
@@ -332,9 +340,10 @@ def known_labels(options: FineTuneOptions, tagging: bool = False) -> LabelMap | 
     Raises:
       UserError: the labels are for the other kind of task, or label_map.json is malformed.
     """
-    if checkpoint.latest_checkpoint(options.output_dir):
+    flag = flag_of_weights(options)
+    if flag == "--output_dir":
         folder, label_map = options.output_dir, load_label_map(options.output_dir)
-    elif options.init_checkpoint and not options.do_train:
+    elif flag:
         source = sources.open_weights(options.init_checkpoint)
         folder, label_map = source.folder, sources.labels_of(source)
         own_file = files.exists(os.path.join(folder, LABEL_MAP_FILE))
@@ -345,11 +354,12 @@ def known_labels(options: FineTuneOptions, tagging: bool = False) -> LabelMap | 
     if label_map and (label_map.task == TAGGING_TASK) != tagging:
         raise UserError(
             f"{os.path.join(folder, LABEL_MAP_FILE)}: the model there was trained for the task"
-            f" {label_map.task}, which this script does not do; give another --output_dir or --init_checkpoint"
+            f" {label_map.task}, which this script does not do; give another {flag}"
         )
     return label_map
 
 
 def _are_numbered(label_map: LabelMap | None) -> bool:
     """Whether the labels are LABEL_0 and so on, Hugging Face's default names."""
-    return bool(label_map and label_map.labels) and all(re.fullmatch(r"LABEL_\d+", name) for name in label_map.labels)
+    single = label_map and not label_map.multi_label
+    return bool(single and label_map.labels) and all(re.fullmatch(r"LABEL_\d+", name) for name in label_map.labels)

@@ -14,7 +14,7 @@ import numpy as np
 import tensorflow as tf
 from absl import logging
 
-from bert_tf2 import checkpoint, modeling, tokenization
+from bert_tf2 import checkpoint, modeling, tokenization, vocabulary_checks
 from bert_tf2.config import BertConfig
 from bert_tf2.finetuning import vector_plots
 from bert_tf2.finetuning.classification.examples import read_rows
@@ -24,6 +24,7 @@ from bert_tf2.finetuning.options import FeatureOptions
 from bert_tf2.support import console, files, plots, progress
 from bert_tf2.support.decimals import json_lists
 from bert_tf2.support.errors import UserError
+from bert_tf2.support.settings import check_texts, check_type
 from bert_tf2.training import forward
 from bert_tf2.training.devices import build_model, create_strategy
 from bert_tf2.training.options import POLICIES
@@ -94,7 +95,7 @@ def run(options: FeatureOptions) -> int:
     features = (convert_example(example, options.max_seq_length, tokenizer) for example in examples)
     lines = files.count_lines(options.input_file)
     lines = lines - 1 if lines and options.text_a_column and options.header else lines
-    features = progress.track(_logged(features), "Extracting", lines, "lines")
+    features = progress.track(_counted(_logged(features), options.input_file), "Extracting", lines, "lines")
     pad_to = options.max_seq_length if options.on_tpu else None
     states = extract(model, features, layers, options.batch_size, pad_to)
     count = _write(options, layers, states, sample)
@@ -161,6 +162,16 @@ def _logged(features: Iterable[InputFeatures]) -> Iterator[InputFeatures]:
         yield feature
 
 
+def _counted(features: Iterable[InputFeatures], input_file: str) -> Iterator[InputFeatures]:
+    """Yields the features; warns at the end if the vocabulary lacks many of the words."""
+    unknown = tokens = 0
+    for feature in features:
+        unknown += feature.tokens.count("[UNK]")
+        tokens += sum(token not in ("[CLS]", "[SEP]") for token in feature.tokens)
+        yield feature
+    vocabulary_checks.check_unknown(input_file, unknown, tokens)
+
+
 def parse_layers(layers: str, num_hidden_layers: int) -> list[int]:
     """Parses "-1,-2" to [-1, -2]; negative numbers are kept.
 
@@ -178,6 +189,7 @@ def parse_layers(layers: str, num_hidden_layers: int) -> list[int]:
 def check_layers(layers: Sequence[int], num_hidden_layers: int, setting: str) -> None:
     """Raises UserError if the model does not have a layer, or `layers` is empty; `setting` begins the message."""
     for number in layers:
+        check_type("layers", number, int)
         if not -num_hidden_layers <= number < num_hidden_layers:
             raise UserError(
                 f"{setting}: the model has {num_hidden_layers} layers, 0 to {num_hidden_layers - 1} or"
@@ -256,9 +268,14 @@ def embed(
       float32 [N, layers * D]; with "none" a list of N arrays [tokens, layers * D], including [CLS] and [SEP].
 
     Raises:
-      UserError: a setting is out of range, or an element of `texts` is neither a text nor a pair.
+      UserError: a setting is out of range or of another type, or an element of `texts` is neither a text nor a pair.
     """
     config = model.config
+    check_texts(texts)
+    check_type("pooling", pooling, str)
+    check_type("max_seq_length", max_seq_length, int)
+    check_type("batch_size", batch_size, int, low=1)
+    layers = [*layers]
     if pooling not in _POOLINGS:
         raise UserError(f"pooling={pooling!r}: must be one of {', '.join(_POOLINGS)}")
     if not 3 <= max_seq_length <= config.max_position_embeddings:
@@ -266,8 +283,6 @@ def embed(
             f"max_seq_length={max_seq_length}: must be from 3 to {config.max_position_embeddings}, the most that the"
             " model can read"
         )
-    if batch_size < 1:
-        raise UserError(f"batch_size={batch_size}: must be 1 or more")
     check_layers(layers, config.num_hidden_layers, f"layers={layers}")
     examples = (_as_example(number, text) for number, text in enumerate(texts))
     features = (convert_example(example, max_seq_length, tokenizer) for example in examples)
@@ -316,6 +331,7 @@ def extract(
     Yields:
       Each line's features and its hidden states, float32 [layers, tokens, D], in the order of the input.
     """
+    forward.check_process()
     strategy, layers = model.distribute_strategy, tuple(layers)
     graph = _states.get_concrete_function(model, layers, forward.shapes_of(strategy, _NAMES))
 

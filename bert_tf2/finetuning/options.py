@@ -39,6 +39,11 @@ class FineTuneOptions(LogOptions, VocabularyOptions, TrainingOptions):
     needs = (("patience", "eval_steps"),)
 
     max_seq_length: int = sequence_length("Tokens per example, including special tokens; longer texts are cut.")
+    other_task: bool = setting(
+        "Use, or train on, weights that were fine-tuned for another task, which is an error without this flag.",
+        False,
+        group=MODEL,
+    )
     num_train_epochs: float = setting("Number of passes over the training data.", 3.0, group=TRAINING, low=0.0)
     warmup_proportion: float = setting(
         "Fraction of the training in which the learning rate rises.", 0.1, group=TRAINING, low=0.0, high=1.0
@@ -71,6 +76,7 @@ class FeatureOptions(LogOptions, VocabularyOptions, DeviceOptions, ModelOptions)
         " separated by tabs.",
         group=DATA,
         reads=True,
+        rereads=None,
     )
     text_a_column: str | None = setting(
         "Table: column of the text, by its name or its number from 1.", None, group=DATA

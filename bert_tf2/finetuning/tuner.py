@@ -14,12 +14,13 @@ from absl import logging
 
 from bert_tf2 import by_length, checkpoint, record_index, record_order, records
 from bert_tf2.config import BertConfig
+from bert_tf2.fast.encoder import accelerate
 from bert_tf2.finetuning.options import FineTuneOptions
 from bert_tf2.support import files, output_lock, progress, settings
 from bert_tf2.support.errors import UserError
 from bert_tf2.training.best import Best, best_folder, folder_of_weights
-from bert_tf2.training.devices import build_model, create_strategy, join, way_to_unpad
-from bert_tf2.training.loop import Trainer, check_batch, start_from
+from bert_tf2.training.devices import build_model, check_batch, create_strategy, join, plan_for
+from bert_tf2.training.loop import Trainer, start_from
 from bert_tf2.training.monitor import hyperparameters
 from bert_tf2.training.options import MOST_STEPS, POLICIES, TrainOptions
 from bert_tf2.training.runner import Runner
@@ -28,6 +29,13 @@ from bert_tf2.weights.labels import LabelMap, save_label_map
 
 # The number of widths of training batches with --xla, which compiles the step for each of them.
 _XLA_WIDTHS = 4
+
+
+def flag_of_weights(options: FineTuneOptions) -> str | None:
+    """The flag that names the fine-tuned weights that a call uses; None if it trains new ones."""
+    if checkpoint.latest_checkpoint(options.output_dir):
+        return "--output_dir"
+    return "--init_checkpoint" if options.init_checkpoint and not options.do_train else None
 
 
 class FineTuner:
@@ -41,14 +49,19 @@ class FineTuner:
       global_step: that of the model's weights; set by `make_model`.
     """
 
-    def __init__(self, options: FineTuneOptions):
+    def __init__(self, options: FineTuneOptions, task: Mapping[str, str | bool]):
         """Reads the configuration, the vocabulary and the metadata of the initial weights.
 
+        Args:
+          options: the settings.
+          task: what the model is for; see provenance.check_task.
+
         Raises:
-          UserError: files are missing, files or settings are inconsistent, or there are no weights and none will be
-            trained.
+          UserError: files are missing, files or settings are inconsistent, there are no weights and none will be
+            trained, or they were fine-tuned for another task.
         """
         self.options = options
+        self._task = task
         self.config = BertConfig.from_json_file(options.bert_config_file)
         self.config.check_sequence_length(options.max_seq_length)
         self.team = join(options)
@@ -56,11 +69,14 @@ class FineTuner:
             checkpoint.recover(options.output_dir)
         self.team.wait()  # the others read what the chief has mended
         source = checkpoint.weights_in_use(options.output_dir, options.init_checkpoint, options.do_train)
+        flag = flag_of_weights(options)
+        if source is not None and flag is not None:
+            provenance.check_task(source, task, flag, options.other_task)
         self.tokenizer = provenance.load_tokenizer(
             options.vocab_file, options.do_lower_case, self.config.vocab_size, source, options.init_checkpoint
         )
         if options.do_train:
-            provenance.check_output_dir(options.output_dir, self.config)
+            provenance.check_output_dir(options.output_dir, self.config, options.vocab_file)
         self.model = None
         self.global_step: int | None = None
         self._strategy = None  # see make_model
@@ -88,13 +104,9 @@ class FineTuner:
             self._held.enter_context(output_lock.training_in(options.output_dir))
         self._strategy = create_strategy(options, team=self.team)
         if options.do_train:
-            check_batch(options, self._strategy, self.team)  # before the records of the training are written
+            check_batch(options, self._strategy.num_replicas_in_sync)  # before the records of the training are written
         self.model = build_model(self._strategy, lambda: make(POLICIES[options.precision]), options.random_seed)
-        self.model.bert.unpad = (
-            "none"
-            if self._padded
-            else way_to_unpad(options.unpad, self._strategy, self.config.hidden_size, options.xla)
-        )
+        accelerate(self.model, plan_for(options, self._strategy, self.config.hidden_size, self._padded))
         self._runner = Runner(self.model, self._strategy)
         folder = options.output_dir if options.do_train else folder_of_weights(options.output_dir)
         self.global_step = start_from(self.model, folder, options.init_checkpoint, will_train=options.do_train)
@@ -167,7 +179,7 @@ class FineTuner:
         best = Best(options.output_dir, begun, options.patience) if measure and options.eval_steps else None
         if self.team.is_chief:
             for folder in [options.output_dir, *([best.folder] if best else [])]:
-                provenance.write(folder, self.config, self.tokenizer, options.vocab_file)
+                provenance.write(folder, self.config, self.tokenizer, options.vocab_file, self._task)
         if best is None or not best.given_up:
             sizes = self._sizes(num_labels)
             index = record_index.read([path])

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from absl import logging
 
-from bert_tf2 import records, tokenization
+from bert_tf2 import records, tokenization, vocabulary_checks
 from bert_tf2.pretraining import compact_examples, corpus, drawn_examples, sentences, unmasked
 from bert_tf2.pretraining.documents import Tokenizer
 from bert_tf2.pretraining.draws import Draws
@@ -225,7 +225,7 @@ def run(options: CreatePretrainingDataOptions) -> None:
     input_files = find_inputs(options.input_file)
     output_files = [name.strip() for name in options.output_file.split(",")]
     outputs.check(
-        [outputs.Input(f"--{name}", getattr(options, name)) for name in ("input_file", "vocab_file")],
+        [outputs.Input(f"--{name}", getattr(options, name), once=True) for name in ("input_file", "vocab_file")],
         [outputs.Output("--output_file", name) for name in output_files],
     )
     tokenizer = provenance.load_tokenizer(options.vocab_file, options.do_lower_case)
@@ -257,6 +257,8 @@ def make_files(
       UserError: see `sentences.read`; or an output cannot be written.
     """
     text = corpus.read(input_files, tokenizer, options)
+    unknown = np.count_nonzero(text.ids == tokenizer.vocab.get("[UNK]", -1))
+    vocabulary_checks.check_unknown(and_more(input_files, 3), unknown, len(text.ids))
     folder = os.path.dirname(output_files[0]) or "."
     examples = compact_examples.make(text, tokenizer, options, Draws(random.Random(seed)), folder)
     maker = unmasked if options.dynamic_masking else compact_examples
@@ -268,15 +270,16 @@ def make_files(
     return text, examples
 
 
-def next_command(output_files: Sequence[str], options: CreatePretrainingDataOptions) -> str:
-    """The command that trains on the output."""
+def next_command(output_files: Sequence[str], options: CreatePretrainingDataOptions) -> str | None:
+    """The command that trains on the output; None if no configuration lies beside the vocabulary or here."""
     beside = os.path.join(os.path.dirname(options.vocab_file), "bert_config.json")
-    return console.command(
+    config = next(filter(files.exists, (beside, "bert_config.json")), None)
+    return config and console.command(
         "run_pretraining.py",
         do_train=True,
         do_eval=True,
         input_file=",".join(output_files),
-        bert_config_file=beside if files.exists(beside) else "bert_config.json",
+        bert_config_file=config,
         output_dir=os.path.join(os.path.dirname(output_files[0]), "pretraining_output"),
         max_seq_length=options.max_seq_length,
         max_predictions_per_seq=options.max_predictions_per_seq,

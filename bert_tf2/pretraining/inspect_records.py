@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from bert_tf2 import tokenization
-from bert_tf2.pretraining import record_report
+from bert_tf2.pretraining import record_files, record_report
 from bert_tf2.pretraining.options import InspectRecordsOptions
 from bert_tf2.pretraining.record_checks import Batch, read_all
 from bert_tf2.pretraining.record_statistics import Statistics
@@ -18,19 +18,21 @@ def run(options: InspectRecordsOptions) -> list[str]:
     """Checks every record of the files, and returns a report; draws the histograms, if --plot is given.
 
     Raises:
-      UserError: a file is missing or of another kind, a record is damaged or invalid (the first one is named), there
-        are no records, the vocabulary cannot be read or is none, or matplotlib is missing.
+      UserError: see record_files.find and RecordFiles.check; a file is of another kind, a record is damaged or invalid
+        (the first one is named), there are no records, the vocabulary cannot be read or is none, or matplotlib is
+        missing.
     """
     if options.plot:
         plots.require("--plot")
-    paths = files.match_files(options.input_file)
+    found = record_files.find(options.input_file)
     words = None
     if options.vocab_file:
         words = [entry.strip() for entry in tokenization.read_entries(options.vocab_file)]
         check_special_tokens({word: index for index, word in enumerate(words)}, options.vocab_file, ("[CLS]", "[SEP]"))
-    statistics, examples = inspect(paths, words, options.show)
-    size = sum(map(files.size, paths))
-    report = record_report.summary(statistics, len(paths), size, words, options.top_k)
+    statistics, examples = inspect(found.paths, words, options.show)
+    found.check({path: statistics.of_files[path] for path in found.paths})
+    size = sum(map(files.size, found.paths))
+    report = record_report.summary(statistics, len(found.paths), size, words, options.top_k)
     if options.plot:
         _plot(statistics, options.plot)
     return [*report, *examples]

@@ -127,7 +127,7 @@ class Manifest:
         return {
             row["shard"]: row
             for row in rows
-            if _is_row(row)
+            if is_row(row)
             and (shard := expected.get(row["shard"])) is not None
             and row.get("seed") == shard.seed
             and files.exists(shard.output)
@@ -191,7 +191,7 @@ class Manifest:
         return [self._rows[number] for number in sorted(self._rows)]
 
 
-def _is_row(row: object) -> bool:
+def is_row(row: object) -> bool:
     """Whether a value is the row of a finished shard. One that is damaged is none: its shard is made again."""
     if not isinstance(row, dict):
         return False

@@ -36,6 +36,16 @@ NUM_DELIMITERS = 3  # [CLS], [SEP], [SEP]; of pairs
 OBJECTIVES = ("mlm_nsp", "mlm")
 _LONGEST = 1_000_000  # every example is padded to its length, in memory
 
+# ISO 639-1, and sh and bh, which were in it. Languages without a code there have one of three letters.
+_TWO_LETTERS = frozenset(
+    "aa ab ae af ak am an ar as av ay az ba be bg bh bi bm bn bo br bs ca ce ch co cr cs cu cv cy da de dv dz ee "
+    "el en eo es et eu fa ff fi fj fo fr fy ga gd gl gn gu gv ha he hi ho hr ht hu hy hz ia id ie ig ii ik io is "
+    "it iu ja jv ka kg ki kj kk kl km kn ko kr ks ku kv kw ky la lb lg li ln lo lt lu lv mg mh mi mk ml mn mr ms "
+    "mt my na nb nd ne ng nl nn no nr nv ny oc oj om or os pa pi pl ps pt qu rm rn ro ru rw sa sc sd se sg sh si "
+    "sk sl sm sn so sq sr ss st su sv sw ta te tg th ti tk tl tn to tr ts tt tw ty ug uk ur uz ve vi vo wa wo xh "
+    "yi yo za zh zu".split()
+)
+
 
 @options
 class PretrainingDataOptions(Options):
@@ -114,8 +124,12 @@ class PretrainingDataOptions(Options):
             )
         if self.text_field != "text" and self.input_format != "jsonl":
             raise WrongSetting(f"--text_field={self.text_field} needs --input_format=jsonl")
-        if not re.fullmatch(r"[a-z]{2,3}(-[A-Za-z]+)*", self.language):
-            raise WrongSetting(f"--language={self.language}: an ISO 639 code is needed, such as en, de or zh")
+        code = re.fullmatch(r"([a-z]{2,3})(-[A-Za-z]+)*", self.language)
+        if not code or (len(code[1]) == 2 and code[1] not in _TWO_LETTERS):  # would silently be split like English
+            raise WrongSetting(
+                f"--language={self.language}: an ISO 639 code is needed, such as en, de, ja (Japanese), ko (Korean),"
+                " uk (Ukrainian) or zh (Chinese)"
+            )
 
     def num_to_predict(self, num_tokens: int) -> int:
         """The number of tokens to predict among `num_tokens`, which include the delimiters; at least one."""
@@ -141,12 +155,18 @@ class CreatePretrainingDataOptions(LogOptions, PretrainingDataOptions, CaseOptio
         "Text files to read, also compressed by gzip: names and patterns (*, ?), separated by commas.",
         group=DATA,
         reads=True,
+        rereads=("num_shards", "shard_megabytes"),
     )
     output_file: str = setting(
         "TFRecord files to write, examples in turn: names, separated by commas. A name that ends in .gz is compressed.",
         group=DATA,
     )
-    vocab_file: str = setting("Vocabulary of the model to train, one entry per line.", group=MODEL, reads=True)
+    vocab_file: str = setting(
+        "Vocabulary of the model to train, one entry per line.",
+        group=MODEL,
+        reads=True,
+        rereads=("num_shards", "shard_megabytes"),
+    )
     num_shards: int | None = setting(
         "Cut the text into this many shards, each made alone and written to OUTPUT-00000-of-00010 and so on.",
         None,
@@ -230,7 +250,7 @@ class PretrainingOptions(EvaluationOptions, CaseOptions, TrainingOptions):
     )
     vocab_file: str | None = setting(
         "The vocabulary that the records were made with; needed for records of --dynamic_masking. It is kept beside the"
-        " checkpoints.",
+        " checkpoints. Defaults to the one beside the weights.",
         None,
         group=MODEL,
         reads=True,
@@ -281,7 +301,7 @@ class MaskedLMOptions(VocabularyOptions, PrecisionOptions, ModelOptions):
 
     init_checkpoint: str = setting("The weights of a pretrained BERT, of any kind.", group=MODEL, reads="weights")
     input_file: str | None = setting(
-        "File with one sentence per line; - is standard input.", None, group=DATA, reads=True
+        "File with one sentence per line; - is standard input.", None, group=DATA, reads=True, rereads=None
     )
     sentence: Sequence[str] | None = setting(
         "A sentence with [MASK] for each blank, or two with ' ||| ' between them; may be repeated.", None, group=DATA
@@ -308,13 +328,17 @@ class InspectRecordsOptions(Options):
     """
 
     input_file: str = setting(
-        "TFRecord files to inspect, all of one kind: names and globs, separated by commas.", group=DATA, reads=True
+        "TFRecord files to inspect, all of one kind: names and globs, separated by commas.",
+        group=DATA,
+        reads=True,
+        rereads=None,
     )
     vocab_file: str | None = setting(
         "The vocabulary that the records were made with; without it, ids are shown instead of words.",
         None,
         group=MODEL,
         reads=True,
+        rereads=None,
     )
     show: int = setting("Number of examples to show as text, the first ones.", 0, group=ANSWERS, low=0)
     top_k: int = setting("Number of most frequent masked words to show.", 10, group=ANSWERS, low=0)

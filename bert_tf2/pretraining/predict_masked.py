@@ -28,6 +28,7 @@ from bert_tf2.pretraining.blanks import MASK, check_fits, check_spelling, fill, 
 from bert_tf2.pretraining.options import MaskedLMOptions
 from bert_tf2.support import files
 from bert_tf2.support.errors import UserError
+from bert_tf2.support.settings import check_texts, check_type
 from bert_tf2.training import forward
 from bert_tf2.training.devices import build_model, create_strategy
 from bert_tf2.training.options import POLICIES, DeviceOptions
@@ -86,8 +87,6 @@ def run(options: MaskedLMOptions) -> None:
     Raises:
       UserError: there is no sentence, one is invalid (the message names it), or a file is missing or does not match.
     """
-    if hasattr(sys.stdout, "reconfigure"):  # notebooks replace the stream by one of their own
-        sys.stdout.reconfigure(encoding="utf-8")  # like every file here, regardless of the locale
     config = BertConfig.from_json_file(options.bert_config_file)
     tokenizer = _load_tokenizer(options, config)
     name, lines = _open(options)
@@ -151,9 +150,21 @@ def _open(options: MaskedLMOptions) -> tuple[str, Iterator[str]]:
         raw = (os.fsencode(text) + b"\n" for text in options.sentence)  # the bytes of the command line, UTF-8 or not
         return "--sentence", files.decode_lines(raw, "--sentence")
     if options.input_file in (None, "-"):
-        return _STANDARD_INPUT, files.decode_lines(sys.stdin.buffer, _STANDARD_INPUT)
-    files.open_binary(options.input_file).close()  # report a wrong name before the model is loaded
-    return options.input_file, files.read_lines(options.input_file)
+        lines = _typed() if sys.stdin.isatty() else files.decode_lines(sys.stdin.buffer, _STANDARD_INPUT)
+        return _STANDARD_INPUT, lines
+    stream = files.open_binary(options.input_file)  # reports a wrong name before the model is loaded; may be a pipe
+    return options.input_file, files.decode_lines(stream, options.input_file)
+
+
+def _typed() -> Iterator[str]:
+    """The lines of a terminal; one that is no text is reported, and blank here."""
+    for number, line in enumerate(sys.stdin.buffer, 1):
+        text = ""
+        try:
+            text = "".join(files.decode_lines([line], _STANDARD_INPUT, first=number))
+        except UserError as error:
+            print(error, file=sys.stderr, flush=True)
+        yield text
 
 
 def _nonblank(lines: Iterable[str], name: str) -> Iterator[tuple[str, str]]:
@@ -220,9 +231,13 @@ def predict(
       An Answer for each text, in order.
 
     Raises:
-      UserError: a text is invalid (raised after the answers to all texts before it), or top_k or the vocabulary does
-        not match the model.
+      UserError: a text is invalid (raised after the answers to all texts before it), top_k or the vocabulary does not
+        match the model, or an argument has another type.
     """
+    check_texts(texts)
+    check_type("top_k", top_k, int)
+    check_type("max_seq_length", max_seq_length, int)
+    check_type("batch_size", batch_size, int, low=1)
     _check_size(tokenizer, model.config, "the tokenizer's vocabulary")
     named_texts = ((f"text {number}", text) for number, text in enumerate(texts, 1))
     sentences = _encode_each(named_texts, tokenizer, model.config, max_seq_length)
@@ -267,6 +282,7 @@ def _answer(
     read_ahead: int = 0,
 ) -> Iterator[Answer]:
     """Yields the answers in order; `read_ahead` tokens of sentences are read before the first, or one batch."""
+    forward.check_process()
     if not 1 <= top_k <= model.config.vocab_size:
         raise UserError(f"--top_k={top_k}: must be from 1 to {model.config.vocab_size}, the size of the vocabulary")
     # One graph for batches of all sizes, cached for later calls and released together with its model.

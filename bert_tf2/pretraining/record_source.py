@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import numpy as np
 from absl import logging
 
 from bert_tf2 import record_framing, record_index, record_order, records, tokenization
 from bert_tf2.config import BertConfig
-from bert_tf2.pretraining import dynamic_masking
+from bert_tf2.pretraining import dynamic_masking, record_files
 from bert_tf2.pretraining.options import PretrainingOptions
-from bert_tf2.support import files
 from bert_tf2.support.errors import UserError, and_more
 from bert_tf2.training.runner import explained
 
@@ -27,7 +27,8 @@ class Source:
         input_file: str,
     ):
         self._options = options
-        self._paths = files.match_files(input_file)
+        self._files = record_files.find(input_file)
+        self._paths = self._files.paths
         self._kind = dynamic_masking.find_kind(self._paths)
         self._has_masks = self._kind is records.PRETRAINING
         if self._has_masks and options.objective == "mlm":
@@ -88,9 +89,16 @@ class Source:
         return self._read(options.train_batch_size, _TRAINING, **order)
 
     def index(self) -> record_index.RecordIndex:
-        """Where the records lie. Raises UserError if a file is damaged, or is of another kind."""
+        """Where the records lie.
+
+        Raises:
+          UserError: a file is damaged, of another kind, or not what a manifest beside it says.
+        """
         records.check_first_records(self._paths, self._kind, self._sizes, must_have_some=True)
-        return record_index.read(self._paths)
+        index = record_index.read(self._paths)
+        counts = np.bincount(index.files, index.counts, len(index.paths)).astype(np.int64)
+        self._files.check(dict(zip(index.paths, counts.tolist(), strict=True)))
+        return index
 
     def for_evaluation(self):
         """The records in order, repeated without end as in the reference, and how many batches of them count.
@@ -123,10 +131,15 @@ class Source:
         """
         found, needed = 0, self._options.max_eval_steps * self._options.eval_batch_size
         for path in self._paths:
+            before, whole = found, True
             for block in record_framing.read_blocks(path):
                 found += len(block)
                 if found >= needed:
-                    return found
+                    whole = False
+                    break
+            self._files.check({path: found - before if whole else None})
+            if not whole:
+                break
         return found
 
     def find_fault(self) -> UserError | None:

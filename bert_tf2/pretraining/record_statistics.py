@@ -20,6 +20,7 @@ class Statistics:
       kind: the kind of the records.
       records: their number. Records that only fill up a batch of a TPU (is_real_example 0) are not counted elsewhere.
       fillers: the number of such records.
+      of_files: the number of records of each file.
       max_seq_length: the length of each record, with padding; of records without masks, the length of the longest.
       lengths: int64 [max_seq_length + 1], the number of records with so many tokens.
       masked: int64 [max_predictions_per_seq + 1], the number of records with so many masked tokens.
@@ -35,6 +36,7 @@ class Statistics:
     def __init__(self, kind: RecordKind, max_seq_length: int):
         self.kind = kind
         self.records = 0
+        self.of_files: Counter[str] = Counter()
         self.fillers = 0
         self.lengths = np.zeros(max_seq_length + 1, np.int64)
         self.masked = np.zeros(1, np.int64)
@@ -49,6 +51,7 @@ class Statistics:
     def add(self, batch: Batch) -> None:
         features = batch.features
         self.records += len(batch)
+        self.of_files[batch.path] += len(batch)
         if "is_real_example" in features and not (real := features["is_real_example"][:, 0] != 0).all():
             self.fillers += int((~real).sum())
             features = {name: values[real] for name, values in features.items()}

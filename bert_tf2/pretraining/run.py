@@ -14,13 +14,14 @@ from absl import logging
 
 from bert_tf2 import checkpoint, heads, record_order, tokenization
 from bert_tf2.config import BertConfig
+from bert_tf2.fast.encoder import accelerate
 from bert_tf2.pretraining.options import PretrainingOptions
 from bert_tf2.pretraining.record_source import Source
 from bert_tf2.support import console, files, output_lock, progress, settings
 from bert_tf2.support.errors import UserError
 from bert_tf2.training import workers
 from bert_tf2.training.best import Best, best_folder
-from bert_tf2.training.devices import build_model, create_strategy, is_chief, join, way_to_unpad
+from bert_tf2.training.devices import build_model, create_strategy, is_chief, join, plan_for
 from bert_tf2.training.loop import Trainer, start_from
 from bert_tf2.training.monitor import hyperparameters, write_eval_results, write_scalars
 from bert_tf2.training.options import POLICIES, PRECISION_OF_EXPORT, TrainOptions
@@ -66,18 +67,25 @@ def _tell_summary(options: PretrainingOptions, results: Mapping[str, float] | No
     written += [best_folder(options.output_dir)] if options.do_train and options.eval_steps else []
     written += [os.path.join(options.output_dir, "eval_results.txt")] if results else []
     names = ("loss", "masked_lm_accuracy", "masked_lm_perplexity", "next_sentence_accuracy")
-    beside = os.path.join(os.path.dirname(options.bert_config_file), "vocab.txt")
+    is_complete = trained and "vocab_file" in provenance.model_files(options.output_dir)
+    if options.do_train and not is_complete:
+        logging.info(
+            "%s: holds no vocabulary; with --vocab_file, it is kept there, and other scripts need no further flags",
+            options.output_dir,
+        )
+    vocab_file = options.vocab_file or os.path.join(os.path.dirname(options.bert_config_file), "vocab.txt")
+    following = console.command(
+        "predict_masked.py",
+        sentence="The capital of France is [MASK].",
+        bert_config_file=None if is_complete else options.bert_config_file,
+        vocab_file=None if is_complete else vocab_file,
+        init_checkpoint=options.output_dir if trained else options.init_checkpoint,
+        do_lower_case=options.do_lower_case,
+    )
     console.summary(
         [*written, *exported],
         {name: results[name] for name in names if name in results} if results else None,
-        console.command(
-            "predict_masked.py",
-            sentence="The capital of France is [MASK].",
-            bert_config_file=options.bert_config_file,
-            vocab_file=options.vocab_file or (beside if files.exists(beside) else "vocab.txt"),
-            init_checkpoint=options.output_dir if trained else options.init_checkpoint,
-            do_lower_case=options.do_lower_case,
-        ),
+        following if is_complete or files.exists(vocab_file) else None,
     )
 
 
@@ -103,7 +111,7 @@ def _train_and_evaluate(options: PretrainingOptions) -> dict[str, float] | None:
     _check_objective(options, weights)
     tokenizer = _load_tokenizer(options, config, weights)
     if options.do_train:
-        provenance.check_output_dir(options.output_dir, config)
+        provenance.check_output_dir(options.output_dir, config, options.vocab_file)
     sources = {"training": Source(options, config, tokenizer, options.input_file)}
     if options.eval_input_file:
         sources["held_out"] = Source(options, config, tokenizer, options.eval_input_file)
@@ -162,7 +170,7 @@ def _compute(
 ) -> dict[str, float] | None:
     strategy = create_strategy(options, team=team)
     model = build_model(strategy, lambda: _make_model(options, config, weights), options.random_seed)
-    model.bert.unpad = way_to_unpad(options.unpad, strategy, config.hidden_size, options.xla)
+    accelerate(model, plan_for(options, strategy, config.hidden_size))
     evaluation = _Evaluation(options, model, strategy, sources)
     global_step = (
         _train(model, strategy, sources["training"], options, tokenizer, evaluation, team) if options.do_train else None

@@ -26,11 +26,9 @@ from bert_tf2.pretraining import manifest, shards
 from bert_tf2.pretraining.example_files import make_files
 from bert_tf2.pretraining.options import CreatePretrainingDataOptions
 from bert_tf2.pretraining.shards import Shard
-from bert_tf2.support import environment, files, outputs
+from bert_tf2.support import environment, files, outputs, process
 from bert_tf2.support.errors import UserError
 from bert_tf2.tokenization import FullTokenizer
-
-_SECONDS_TO_END = 5.0
 
 
 @dataclasses.dataclass(frozen=True)
@@ -97,9 +95,8 @@ def make(wanted: Sequence[Shard], setup: Setup, num_workers: int) -> Iterator[tu
                 yield shard, result.counts
     finally:
         for worker in workers:
-            worker.end()
-        for worker in workers:
-            worker.join()
+            worker.connection.close()
+        process.end_processes([worker.process for worker in workers])
 
 
 def warn(lines: Sequence[str], shard: Shard, warned: set[str]) -> None:
@@ -118,9 +115,9 @@ class _Worker:
     def __init__(self, setup: Setup):
         context = multiprocessing.get_context("spawn")
         self.connection, theirs = context.Pipe()
-        self._process = context.Process(target=work, args=(theirs, setup), name="shards", daemon=True)
+        self.process = context.Process(target=work, args=(theirs, setup), name="shards", daemon=True)
         with blocking_interrupts():
-            self._process.start()
+            self.process.start()
         theirs.close()  # so that the end of the worker is the end of the pipe
         self._shard: Shard | None = None
 
@@ -141,24 +138,13 @@ class _Worker:
         return self._shard, result
 
     def _epitaph(self) -> str:
-        self._process.join(_SECONDS_TO_END)
-        status = self._process.exitcode
+        self.process.join(process.SECONDS_TO_END)
+        status = self.process.exitcode
         how = f"was killed by signal {-status}" if status and status < 0 else f"ended with status {status}"
         return (
-            f"worker process {self._process.pid} {how} while it made {self._shard.output}; finished shards are kept, so"
+            f"worker process {self.process.pid} {how} while it made {self._shard.output}; finished shards are kept, so"
             " run the same command again (if memory was short, with fewer --num_workers or smaller shards)"
         )
-
-    def end(self) -> None:
-        """Asks the process to end; one that waits for work ends at once, another one without its partial file."""
-        self.connection.close()
-        self._process.terminate()
-
-    def join(self) -> None:
-        self._process.join(_SECONDS_TO_END)
-        if self._process.is_alive():
-            self._process.kill()
-            self._process.join()
 
 
 @contextlib.contextmanager

@@ -87,17 +87,47 @@ def table(title: str, rows: Mapping[str, object], most_lines: int = 6) -> str:
     return "\n".join(lines)
 
 
-def command(script: str, **flags) -> str:
-    """A command line as someone types it; a flag whose value is None is left out."""
-    beside = os.path.join(os.path.dirname(sys.argv[0]), script)  # where the script that is running lies
-    start = f"python {shlex.quote(beside)}" if os.path.exists(beside) else f"bert_tf2 {script.removesuffix('.py')}"
-    parts = [start]
+def python() -> str:
+    """The interpreter that runs this, as one types it here."""
+    for name in ("python", "python3"):
+        if _is_ours(name) and os.path.samefile(shutil.which(name), sys.executable):
+            return name
+    return _typed(sys.executable or "python")
+
+
+def command(script: str, /, *arguments: str, folder: str | None = None, **flags) -> str:
+    """A command line that runs a script as it is printed, here and with this interpreter.
+
+    Args:
+      script: its name.
+      arguments: what follows it.
+      folder: where it may lie; defaults to the folder of the script that is running. If it does not, the command is the
+        one of the installed package.
+      flags: a flag whose value is None is left out.
+    """
+    path = os.path.join(os.path.dirname(sys.argv[0]) if folder is None else folder, script)
+    if os.path.exists(path):
+        start = f"{python()} {_typed(path)}"
+    else:
+        start = f"{'bert_tf2' if _is_ours('bert_tf2') else f'{python()} -m bert_tf2'} {script.removesuffix('.py')}"
+    parts = [start, *map(shlex.quote, arguments)]
     for name, value in flags.items():
         if value is True:
             parts.append(f"--{name}")
         elif value is not None:
             parts.append(f"--{name}={shlex.quote(str(value))}")
     return " ".join(parts)
+
+
+def _is_ours(name: str) -> bool:
+    """Whether a program on PATH is of the environment that runs this."""
+    found = shutil.which(name)
+    return bool(found) and os.path.samefile(os.path.dirname(found), os.path.dirname(sys.executable) or ".")
+
+
+def _typed(path: str) -> str:
+    near = os.path.relpath(path)
+    return shlex.quote(os.path.abspath(path) if near.startswith(os.pardir) else near)
 
 
 def changed(options, *, without: Iterable[str] = ()) -> dict[str, object]:

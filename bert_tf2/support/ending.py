@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import contextlib
+import sys
 from collections.abc import Callable, Iterable, Iterator
+from typing import NoReturn
 
 from absl import logging
 
-from bert_tf2.support import environment, process
+from bert_tf2.support import console, environment, process, progress
 from bert_tf2.support.errors import UserError
 
 
 @contextlib.contextmanager
 def in_one_line(
-    fail: Callable[[int, str], None], memory_settings: Callable[[], Iterable[str]], tidy: Callable[[], None]
+    memory_settings: Callable[[], Iterable[str]] = tuple, tidy: Callable[[], object] = tuple
 ) -> Iterator[None]:
     """Reports errors that are not bugs in one line: a user's mistake, a signal, a full disk, lack of memory.
 
@@ -22,7 +24,6 @@ def in_one_line(
     and propagates. With --verbosity=1, the traceback of a one-line error is logged.
 
     Args:
-      fail: called with an exit status and the line; does not return.
       memory_settings: the flags that determine how much memory is needed, with their values.
       tidy: called after a signal; see process.end_on_signals.
     """
@@ -45,6 +46,15 @@ def in_one_line(
         logging.debug("The error:", exc_info=True)
         if line:
             fail(status, line)
+
+
+def fail(status: int, message: str) -> NoReturn:
+    """Ends the script with one line on standard error."""
+    with contextlib.suppress(OSError):  # for example, the terminal is closed
+        progress.close_all()
+        line = "\\n".join(message.splitlines())  # the name of a file may contain a line end
+        print(f"{process.script_name()}: {console.loud('error:')} {line}", file=sys.stderr, flush=True)
+    sys.exit(status)
 
 
 def _answer(error: BaseException, memory_settings: Callable[[], Iterable[str]]) -> tuple[int, str | None]:

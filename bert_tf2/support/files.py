@@ -15,6 +15,7 @@ import itertools
 import json
 import os
 import shlex
+import shutil
 from collections.abc import Iterable, Iterator
 from typing import Any
 
@@ -67,14 +68,14 @@ def make_directory(path: str) -> None:
     """Creates a folder and its parents unless it exists.
 
     Raises:
-      UserError: a file of this name exists, or the location is not writable.
+      UserError: a file of this name exists, the location is not writable, or a link leads back to itself.
     """
     if not path:
         return
     if is_remote(path):
         return _remote.make_directory(path)
     try:
-        os.makedirs(path, exist_ok=True)
+        os.makedirs(outputs.follow(path), exist_ok=True)
     except OSError as error:
         raise UserError(environment.cannot_make(path, error)) from error
 
@@ -218,12 +219,12 @@ def count_lines(path: str) -> int | None:
     return count + (not block.endswith(b"\n") if block else 0)
 
 
-def decode_lines(stream: Iterable[bytes], name: str, *, drop_bom: bool = False) -> Iterator[str]:
-    """`read_lines` for an open stream, such as standard input; `name` is its name in errors."""
+def decode_lines(stream: Iterable[bytes], name: str, *, drop_bom: bool = False, first: int = 1) -> Iterator[str]:
+    """`read_lines` for an open stream, such as standard input, for errors with its name and its first line's number."""
     head, number, joins = b"", 0, 0
     if isinstance(stream, io.BufferedReader):  # check the kind before reading a line, which may not end
         _refuse_other_kinds(stream.peek(file_kinds.HEAD_BYTES)[: file_kinds.HEAD_BYTES], name)
-    for number, line in enumerate(stream, 1):
+    for number, line in enumerate(stream, first):
         if number == 1:
             _refuse_other_kinds(line[: file_kinds.HEAD_BYTES], name)
             line = line.removeprefix(codecs.BOM_UTF8) if drop_bom else line
@@ -308,6 +309,8 @@ def match_files(names: str, unmatched: list[str] | None = None) -> list[str]:
             matches = sorted(_remote.glob(name) if is_remote(name) else glob.glob(name))
         if not matches:
             what = "no file matches this pattern" if any(c in name for c in "*?[") else "no such file" + _hint(name)
+            if "," in names and glob.glob(names.replace(",", "?")):
+                what += f"; a comma separates names, so write ? for one within a name: {names.replace(',', '?')}"
             if unmatched is None:
                 raise UserError(f"{name}: {what}")
             unmatched.append(f"{name}: {what}")
@@ -326,7 +329,7 @@ def complete_or_absent(*paths: str, durable: bool = False) -> Iterator[list[str]
 
     Yields a temporary name next to each of `paths`; write to those. On a normal exit they are renamed to `paths`; on an
     exception they are removed, and existing files at `paths` are unchanged. Temporary files of killed processes in
-    these folders are removed.
+    these folders are removed. A symbolic link stays; what it leads to is written, as by any other program.
 
     Example:
       with complete_or_absent("out/predictions.json") as (beside,):
@@ -337,9 +340,10 @@ def complete_or_absent(*paths: str, durable: bool = False) -> Iterator[list[str]
       durable: whether the files survive a power failure once this is done, and are complete whenever they are there.
 
     Raises:
-      UserError: one of `paths` is a folder or an input of this script, its folder cannot be created, or the files
-        cannot be written, for example because the disk is full. Other exceptions of the caller propagate.
+      UserError: one of `paths` is a folder, an input of this script or a link to itself, its folder cannot be created,
+        or the files cannot be written, for example because the disk is full. Other exceptions of the caller propagate.
     """
+    paths = [*map(outputs.follow, paths)]
     for path in paths:
         if is_directory(path):
             raise UserError(f"{path}: is a folder; name a file to write")
@@ -375,6 +379,12 @@ def is_utf8(text: str) -> bool:
     except UnicodeEncodeError:
         return False
     return True
+
+
+def copy(source: str, path: str) -> None:
+    """Copies a file like complete_or_absent."""
+    with open_binary(source) as read, complete_or_absent(path) as (beside,), open_binary(beside, "wb") as written:
+        shutil.copyfileobj(read, written)
 
 
 def write_text(path: str, text: str, *, durable: bool = False) -> None:

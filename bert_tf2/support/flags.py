@@ -6,10 +6,9 @@ flag is reported immediately.
 
 from __future__ import annotations
 
-import contextlib
-import difflib
 import inspect
 import itertools
+import os
 import re
 import sys
 from collections.abc import Callable, Sequence
@@ -18,7 +17,8 @@ from typing import Any
 
 from absl import app, flags, logging
 
-from bert_tf2.support import console, ending, help_screen, outputs, process, progress, settings
+from bert_tf2 import __version__
+from bert_tf2.support import console, ending, help_screen, outputs, progress, settings
 from bert_tf2.support.quiet import load_tensorflow as load_tensorflow  # for the scripts
 from bert_tf2.support.settings import Options, WrongSetting
 
@@ -40,7 +40,7 @@ def run(options_class: type[Options], main: Callable[[Any], None]) -> None:
     FLAGS["verbosity"].help = "What to log: -1 only warnings, 0 also progress, 1 everything."
     console.set_up_log()
     script = _Script(options_class, main)
-    with ending.in_one_line(_fail, script.memory_settings, _tidy):
+    with ending.in_one_line(script.memory_settings, _tidy):
         app.run(script.main, flags_parser=script.parse)
 
 
@@ -72,14 +72,19 @@ class _Script:
         self._options: Options | None = None
 
     def parse(self, argv: Sequence[str]) -> Sequence[str]:
-        if _HELP.intersection(itertools.takewhile("--".__ne__, argv[1:])):
-            print(self._help(), end="", flush=True)
+        given = {*itertools.takewhile("--".__ne__, argv[1:])}
+        if given & _HELP or given & _VERSION:
+            print(self._help() if given & _HELP else f"bert_tf2 {__version__}\n", end="", flush=True)
             sys.exit(0)
+        try:
+            os.getcwd()
+        except OSError:
+            ending.fail(1, "the working directory was deleted; change to one that exists (cd)")
         try:
             argv, passed_on = self._split(argv)
             if self._class.words is not None:
                 FLAGS.set_gnu_getopt()  # flags may also stand behind the words
-            rest = FLAGS(list(argv))
+            rest = _parse(list(argv))
             if len(rest) > 1 and self._class.words is None:
                 raise flags.Error(_stray_word(rest[1], before=argv[len(argv) - len(rest)]))
             values = {name: self._value(name) for name in self._settings}
@@ -89,9 +94,9 @@ class _Script:
             if getattr(self._options, "verbose_logging", False):
                 logging.set_verbosity(max(logging.DEBUG, logging.get_verbosity()))
         except flags.UnrecognizedFlagError as error:
-            _fail(2, _unknown_flag(error.flagname) + _SEE_HELP)
+            ending.fail(2, _unknown_flag(error.flagname) + _SEE_HELP)
         except (flags.Error, WrongSetting) as error:
-            _fail(2, " ".join(str(error).split()) + _SEE_HELP)
+            ending.fail(2, _plain(" ".join(str(error).split())) + _SEE_HELP)
         return rest
 
     def _split(self, argv: Sequence[str]) -> tuple[Sequence[str], dict[str, tuple[str, ...]]]:
@@ -120,7 +125,8 @@ class _Script:
         for name, (stated, _, _) in self._settings.items():
             if value := getattr(self._options, name):
                 if stated.reads:
-                    inputs.append(outputs.Input(f"--{name}", value, weights=stated.reads == "weights"))
+                    once = not self._applies(stated.rereads)
+                    inputs.append(outputs.Input(f"--{name}", value, weights=stated.reads == "weights", once=once))
                 if stated.writes is not None:
                     written.append(outputs.Output(f"--{name}", value, stated.writes))
                 elif stated.writes_file:
@@ -132,9 +138,14 @@ class _Script:
         return [
             f"--{name}={getattr(self._options, name)}"
             for name, (stated, _, _) in self._settings.items()
-            if stated.memory is not None and getattr(self._options, name, None)
-            if not stated.memory or any(getattr(self._options, switch, False) for switch in stated.memory)
+            if getattr(self._options, name, None) and self._applies(stated.memory)
         ]
+
+    def _applies(self, switches: Sequence[str] | None) -> bool:
+        """Whether one of the switches is on; () stands for always, None for never."""
+        return switches is not None and (
+            not switches or any(getattr(self._options, switch, False) for switch in switches)
+        )
 
     def _help(self) -> str:
         must = settings.required(self._class)
@@ -158,8 +169,36 @@ class _Script:
 
 
 _HELP = {"-h", "--h", "-help", "--help", "-helpshort", "--helpshort", "-?", "--?"}  # absl's names; --helpfull is absl's
+_VERSION = {"-version", "--version"}
 _ONE_OF_THESE = f"{settings.TO_DO} (at least one of these)"
 _SEE_HELP = " (--help lists the flags)"
+
+
+def _parse(argv: Sequence[str]) -> list[str]:
+    """What is left of the command line without the flags. Raises flags.Error also where absl raises ValueError."""
+    try:
+        return FLAGS(argv)
+    except UnicodeDecodeError as error:
+        named = [word for word in argv if word.lstrip("-").startswith("flagfile")]
+        raise flags.Error(f"{' '.join(named)}: not text in {error.encoding}; one flag in a line is needed") from error
+    except ValueError as error:
+        raise flags.Error(str(error)) from error
+
+
+# What absl's messages say, and what to write instead.
+_PLAIN = {
+    r"^--no(\w+)=(.*) does not take an argument$": r"--no\1=\2: write --no\1, or --\1=True or --\1=False",
+    r"^flag (--\w+)=(.*?): \('Non-boolean argument .*\)$": r"\1=\2: write \1=True or \1=False",
+    r"^flag (--.*): invalid literal for int\(\) with base.*$": r"\1: a whole number is needed",
+    r"^flag (--.*): could not convert string to float.*$": r"\1: a number is needed",
+    r"^ERROR:: (.*?)\[Errno \d+\] ": r"\1",
+}
+
+
+def _plain(message: str) -> str:
+    for pattern, instead in _PLAIN.items():
+        message = re.sub(pattern, instead, message)
+    return message
 
 
 def _unknown_flag(name: str) -> str:
@@ -169,19 +208,11 @@ def _unknown_flag(name: str) -> str:
 
 
 def _near_flags(name: str) -> list[str]:
-    """The script's own flags that are similar to a wrong name, at most three: --do_lower_case for --do_lower."""
-    known = sorted(flag.name for flag in FLAGS.flags_by_module_dict()[__name__])
-    wanted = name.strip("-").replace("-", "_").lower()
-    if wanted in known:
-        return [wanted]
-    if len(wanted) > 2:  # shorter ones are part of many names
-        parts = ".*_".join(map(re.escape, wanted.split("_")))  # max_len is max_seq_length too
-        for pattern in (f"^{re.escape(wanted)}", parts):
-            if near := [flag for flag in known if re.search(pattern, flag)]:
-                return near[:3]
-    if wanted.startswith("no") and (near := _near_flags(wanted[2:])):
-        return [f"no{flag}" for flag in near if FLAGS[flag].boolean]
-    return difflib.get_close_matches(wanted, known, n=2, cutoff=0.75)
+    """The script's own flags that are similar to a wrong name."""
+    known = [flag.name for flag in FLAGS.flags_by_module_dict()[__name__]]
+    if name.startswith("no") and (found := [flag for flag in settings.near(name[2:], known) if FLAGS[flag].boolean]):
+        return [f"no{flag}" for flag in found]
+    return settings.near(name, known)
 
 
 def _stray_word(word: str, before: str) -> str:
@@ -197,11 +228,3 @@ def _stray_word(word: str, before: str) -> str:
 def _tidy() -> None:
     progress.close_all()
     outputs.remove_partial()
-
-
-def _fail(status: int, message: str) -> None:
-    with contextlib.suppress(OSError):  # for example, the terminal is closed
-        progress.close_all()
-        line = "\\n".join(message.splitlines())  # the name of a file may contain a line end
-        print(f"{process.script_name()}: {console.loud('error:')} {line}", file=sys.stderr, flush=True)
-    sys.exit(status)

@@ -55,7 +55,7 @@ def _wrapped(lines: Sequence[str], width: int) -> str:
 
 def break_command(line: str, width: int) -> str:
     """Breaks a command that is longer than `width` into lines that can be typed."""
-    first, *flags = line.split(" --")
+    first, *flags = re.split(r" --(?=(?:[^']*'[^']*')*[^']*$)", line)  # not within a quoted value
     broken = [first]
     for flag in flags:
         if len(broken[-1]) + len(flag) + 5 > width:  # with the space, the dashes and " \\"

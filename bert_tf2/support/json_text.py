@@ -31,6 +31,11 @@ def parse(text: str, name: str, kind: type | None = dict) -> Any:
     except json.JSONDecodeError as error:
         if page := file_kinds.recognise_page(text[: file_kinds.HEAD_BYTES].encode("utf-8", "replace"), name):
             raise UserError(f"{name}: {page.sentence('JSON')}") from error
+        if _is_value(text, error.pos):
+            raise UserError(
+                f"{name}, line {error.lineno}: a second JSON value begins here, as in JSON lines; this file must hold"
+                f" one value, {_JSON_NAMES.get(kind, 'not one for each line')}"
+            ) from error
         raise UserError(
             f"{name}, line {error.lineno}, column {error.colno}: not valid JSON ({error.msg}); is the file complete?"
         ) from error
@@ -46,6 +51,14 @@ def parse(text: str, name: str, kind: type | None = dict) -> Any:
         found = _JSON_NAMES.get(type(content), "a number")
         raise UserError(f"{name}: {_JSON_NAMES[kind]} is needed in this JSON file, not {found}")
     return content
+
+
+def _is_value(text: str, start: int) -> bool:
+    """Returns whether a JSON object or list begins here."""
+    try:
+        return isinstance(json.JSONDecoder().raw_decode(text, start)[0], (dict, list))
+    except (ValueError, RecursionError):
+        return False
 
 
 # Python can read deeper JSON than it can write. Texts of the length of a data set are never written and may be deeper.

@@ -19,6 +19,7 @@ import os
 import re
 import shutil
 import socket
+import stat
 import tempfile
 import uuid
 from collections.abc import Iterable, Iterator, Sequence
@@ -35,11 +36,19 @@ _OF_WEIGHTS = (*("*" + end for end in _OF_CHECKPOINT), "*.keras", "*.h5", "*.saf
 
 
 class Input(NamedTuple):
-    """The value of a flag for input: a file, a list of names and globs, or weights (a prefix, a file or a folder)."""
+    """The value of a flag for input: a file, a list of names and globs, or weights (a prefix, a file or a folder).
+
+    Attributes:
+      flag: its name, with the dashes.
+      value: what it names.
+      weights: whether these are weights.
+      once: whether the files are read once, so that they may be pipes.
+    """
 
     flag: str
     value: str
     weights: bool = False
+    once: bool = False
 
     def files(self) -> set[str]:
         """Returns the local files, and the names of remote ones."""
@@ -80,12 +89,19 @@ _protected: dict[object, str] = {}
 
 
 def check(inputs: Iterable[Input], outputs: Iterable[Output]) -> None:
-    """Checks outputs before the work starts.
+    """Checks inputs and outputs before the work starts.
 
     Raises:
-      UserError: an output is an input or another output, is a folder where a file is needed or has no name, or its
-        folder cannot be written to.
+      UserError: an input that is read more than once is a pipe; an output is an input or another output, is a folder
+        where a file is needed or has no name, or its folder cannot be written to.
     """
+    inputs = [*inputs]
+    for each in inputs:
+        if pipe := next(filter(_is_pipe, () if each.once or not each.value else each.files()), None):
+            what = f"{each.flag}={each.value}" + (f" ({pipe})" if pipe != each.value else "")
+            raise UserError(
+                f"{what}: is a pipe, which can be read only once, and is needed more than once; copy it to a file"
+            )
     read = _by_identity(inputs)
     written: set[object] = set()
     for output in outputs:
@@ -103,7 +119,8 @@ def check(inputs: Iterable[Input], outputs: Iterable[Output]) -> None:
             raise UserError(f"{what}: is named twice; give it a name of its own")
         written.add(identity(output.value))
         if output.names is not None or not _is_device(output.value):
-            folder = output.value if output.names is not None else os.path.dirname(output.value) or "."
+            target = follow(output.value)
+            folder = target if output.names is not None else follow(os.path.dirname(target)) or "."
             environment.check_writable(folder, what)
 
 
@@ -135,6 +152,20 @@ def identity(name: str) -> object:
     return found.st_dev, found.st_ino
 
 
+def follow(path: str) -> str:
+    """Returns where a file or folder is written: where a symbolic link leads, which need not exist; or `path` itself.
+
+    Raises:
+      UserError: the link leads back to itself.
+    """
+    if is_remote(path) or not os.path.islink(path) or _is_device(path):
+        return path
+    target = os.path.realpath(path)
+    if os.path.islink(target):
+        raise UserError(f"{path}: is a symbolic link that leads back to itself; remove it, or give another name")
+    return target
+
+
 def refuse_inputs(beside: Sequence[str], paths: Sequence[str]) -> None:
     """Raises UserError if renaming files to `paths` would replace an input with other content."""
     for source, target in zip(beside, paths, strict=True):
@@ -143,9 +174,23 @@ def refuse_inputs(beside: Sequence[str], paths: Sequence[str]) -> None:
             raise UserError(f"{target}: is also read from ({flag}), so it is not written; choose another output")
 
 
+def _is_pipe(path: str) -> bool:
+    """Whether what is read from a path is gone afterwards; of a process substitution and a piped /dev/stdin too."""
+    if is_remote(path):
+        return False
+    with contextlib.suppress(OSError):
+        mode = os.stat(path).st_mode
+        return stat.S_ISFIFO(mode) or stat.S_ISSOCK(mode)
+    return False
+
+
 def _is_device(path: str) -> bool:
-    """Whether a path exists and is neither a file nor a folder: /dev/null, a named pipe."""
-    return not is_remote(path) and os.path.exists(path) and not (os.path.isfile(path) or os.path.isdir(path))
+    """Whether a path is neither a file nor a folder: /dev/null, a named pipe. So is /dev/stdout, even of a file."""
+    if is_remote(path) or not os.path.exists(path) or os.path.isdir(path):
+        return False
+    with contextlib.suppress(OSError):  # a stream of this process may be closed
+        return not os.path.isfile(path) or any(os.path.samestat(os.stat(path), os.fstat(stream)) for stream in (1, 2))
+    return False
 
 
 _HOST = re.sub(r"[^A-Za-z0-9-]", "-", socket.gethostname())[:32] or "host"

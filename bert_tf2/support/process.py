@@ -15,7 +15,11 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
+from typing import IO, TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from multiprocessing.process import BaseProcess
 
 STANDARD_OUTPUT = "standard output"
 """The file name in exceptions of standard output."""
@@ -25,6 +29,9 @@ _STOPPING = {getattr(signal, name): words for name, words in _WORDS.items() if h
 
 # Ctrl-C in a shell and `timeout` send the same signal twice within milliseconds, which counts as one request.
 _SECONDS_OF_ONE_REQUEST = 1.0
+
+SECONDS_TO_END = 5.0
+"""How long a process may take to end that was asked to."""
 
 
 class Stopped(KeyboardInterrupt):
@@ -84,7 +91,8 @@ def restore_signals(before: dict[int, object]) -> None:
 def begin() -> None:
     """Ends the process at once on a signal from here on, and opens the standard streams that the caller has closed.
 
-    Without these streams, the next file that is opened would become standard output.
+    Without these streams, the next file that is opened would become standard output. Standard output is UTF-8, as every
+    file of this project is, in any locale.
     """
     handle_signals(lambda number, frame: leave(128 + number, _STOPPING[number]))
     for descriptor in range(3):
@@ -92,13 +100,15 @@ def begin() -> None:
             os.fstat(descriptor)
         except OSError:
             os.open(os.devnull, os.O_RDWR)  # gets the lowest free number, which is this one
+    if sys.stdin is None:
+        sys.stdin = open(0, encoding="utf-8", closefd=False)  # noqa: SIM115
     if sys.stderr is None:
-        sys.stderr = open(2, "w", encoding="utf-8", closefd=False)  # noqa: SIM115
+        sys.stderr = open(2, "w", encoding="utf-8", errors="backslashreplace", closefd=False)  # noqa: SIM115
     given = sys.stdout
     sys.stdout = io.TextIOWrapper(
         io.BufferedWriter(_StandardOutput(1, "wb", closefd=False)),
-        encoding=given.encoding if given else "utf-8",
-        errors=given.errors if given else "strict",
+        encoding="utf-8",
+        errors="backslashreplace",  # for names of files that are not UTF-8
         line_buffering=given is not None and given.line_buffering,
     )
 
@@ -117,9 +127,27 @@ class _StandardOutput(io.FileIO):
 def leave(status: int, message: str) -> None:
     """Ends the process without unwinding the stack or flushing streams."""
     try:
-        os.write(2, f"{script_name()}: error: {message}\n".encode())
+        os.write(_standard_error, f"{script_name()}: error: {message}\n".encode(errors="backslashreplace"))
     finally:
         os._exit(status)
+
+
+_standard_error = 2
+
+
+@contextlib.contextmanager
+def standard_error_into(stream: IO[bytes]) -> Iterator[int]:
+    """What libraries write to standard error goes to `stream`; yields the descriptor that `leave` still writes to."""
+    global _standard_error
+    sys.stderr.flush()
+    terminal = _standard_error = os.dup(2)
+    os.dup2(stream.fileno(), 2)
+    try:
+        yield terminal
+    finally:
+        os.dup2(terminal, 2)
+        _standard_error = 2
+        os.close(terminal)
 
 
 def script_name() -> str:
@@ -132,6 +160,8 @@ def end_on_signals(tidy: Callable[[], None]) -> None:
     The handler raises nothing, because an exception from a signal handler can be lost: Python drops it in a destructor,
     TensorFlow prints it in a callback, and the script would continue to its end.
 
+    Processes that multiprocessing has started end first, so that their partial files are gone too.
+
     Args:
       tidy: removes partial files. It can run at any point of the program, so it must not wait for anything.
     """
@@ -139,10 +169,24 @@ def end_on_signals(tidy: Callable[[], None]) -> None:
     def end(number: int, frame) -> None:
         handle_signals(signal.SIG_IGN)  # `timeout` and Ctrl-C in a shell send several
         with contextlib.suppress(Exception):
+            if multiprocessing := sys.modules.get("multiprocessing"):
+                end_processes(multiprocessing.active_children())
+        with contextlib.suppress(Exception):
             tidy()
         leave(128 + number, _STOPPING[number])
 
     handle_signals(end)
+
+
+def end_processes(processes: Sequence[BaseProcess]) -> None:
+    """Ends processes of multiprocessing: asks them to, waits for a while, and kills those that are left."""
+    for child in processes:
+        child.terminate()
+    for child in processes:
+        child.join(SECONDS_TO_END)
+        if child.is_alive():
+            child.kill()
+            child.join()
 
 
 def flush_streams() -> OSError | None:

@@ -1,4 +1,4 @@
-"""Imports TensorFlow without its messages about devices."""
+"""Imports TensorFlow without its messages about devices, and refuses Keras on another backend."""
 
 from __future__ import annotations
 
@@ -6,22 +6,31 @@ import os
 import sys
 import tempfile
 
+from bert_tf2.support import process
+from bert_tf2.support.errors import UserError
+
 
 def load_tensorflow():
     """Imports TensorFlow and returns it, without its messages on standard error about missing devices.
 
     Set TF_CPP_MIN_LOG_LEVEL=0 to see them; if the import fails, they are always shown.
+
+    Raises:
+      UserError: Keras runs on another backend, see check_backend; or see free_memory.check_tensorflow_starts.
     """
+    check_backend()
+    if "tensorflow" not in sys.modules:
+        from bert_tf2.support import free_memory  # not earlier: a script handles signals before it imports more
+
+        free_memory.check_tensorflow_starts()
     # When a worker ends, TensorFlow's code tells it in several errors on each of the others, besides the exception.
     level = "3" if os.environ.get("TF_CONFIG") else "2"
     if "tensorflow" in sys.modules or os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", level) == "0":
         import tensorflow as tf
 
         return tf
-    sys.stderr.flush()
-    with tempfile.TemporaryFile() as chatter:
-        terminal = os.dup(2)
-        os.dup2(chatter.fileno(), 2)
+    # TensorFlow logs a part of them at any level, before it reads the variable.
+    with tempfile.TemporaryFile() as chatter, process.standard_error_into(chatter) as terminal:
         try:
             import tensorflow as tf
 
@@ -31,6 +40,18 @@ def load_tensorflow():
             chatter.seek(0)
             os.write(terminal, chatter.read())
             raise
-        finally:
-            os.dup2(terminal, 2)
-            os.close(terminal)
+
+
+def backend() -> str:
+    """The backend on which Keras runs, or would run as the environment has it."""
+    keras = sys.modules.get("keras")
+    return keras.config.backend() if keras else os.environ.get("KERAS_BACKEND") or "tensorflow"
+
+
+def check_backend() -> None:
+    """Raises UserError if Keras runs on another backend than TensorFlow, or would."""
+    if (other := backend()) != "tensorflow":
+        raise UserError(
+            f"Keras runs on {other}, and bert_tf2 needs it on TensorFlow: set KERAS_BACKEND=tensorflow before Keras is"
+            " imported, in the shell or in os.environ"
+        )

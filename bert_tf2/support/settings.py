@@ -16,12 +16,17 @@ Options classes that several tasks share are base classes.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import difflib
 import functools
 import itertools
 import math
+import numbers
+import os
+import re
 import typing
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, ClassVar
 
 from bert_tf2.support.errors import UserError
@@ -68,9 +73,11 @@ class Setting:
       choices: the possible values.
       flag_default: the default of the flag, for a field whose default None means "not given".
       reads: whether it names files to be read. "weights" for a checkpoint.
+      rereads: the switches with which they are read more than once, () for always; None if it never happens.
       writes: for an output folder: patterns of the files that are written into it.
       writes_file: whether it names a file to be written.
       memory: None if it does not affect memory usage; else the switches with which it does, () for always.
+      beside_weights: the name of a file, if the setting is required but defaults to this file beside the weights.
     """
 
     help: str
@@ -80,9 +87,11 @@ class Setting:
     choices: Sequence[str] | None = None
     flag_default: Any = None
     reads: bool | str = False
+    rereads: Sequence[str] | None = ()
     writes: Sequence[str] | None = None
     writes_file: bool = False
     memory: Sequence[str] | None = None
+    beside_weights: str | None = None
 
 
 def setting(help: str, default: Any = dataclasses.MISSING, **stated: Any) -> Any:
@@ -110,11 +119,20 @@ class Options:
 
     def __post_init__(self) -> None:
         """Raises WrongSetting for the first broken rule."""
-        problems = (problem for find in (_missing, _out_of_bounds, _combined) for problem in find(self))
+        for name, (_, kind, default) in settings_of(type(self)).items():
+            if kind is str and isinstance(value := getattr(self, name), os.PathLike):
+                object.__setattr__(self, name, os.fspath(value))
+            check_type(name, getattr(self, name), kind, optional=default in (None, dataclasses.MISSING))
+        self.complete()
+        finders = (_text_for_list, _missing, _out_of_bounds, _combined)
+        problems = (problem for find in finders for problem in find(self))
         if problem := next(problems, None):
             raise WrongSetting(problem)
         for stated in _stated(type(self), "check"):
             stated(self)
+
+    def complete(self) -> None:
+        """Sets what was not given and follows from files, before the rules are checked."""
 
     def check(self) -> None:
         """Checks rules that attributes cannot express, one method per class and base. Raises WrongSetting."""
@@ -137,7 +155,11 @@ def settings_of(cls: type[Options]) -> dict[str, tuple[Setting, type, Any]]:
 
 
 def required(cls: type[Options]) -> list[str]:
-    return [name for name, (_, _, default) in settings_of(cls).items() if default is dataclasses.MISSING]
+    return [
+        name
+        for name, (stated, _, default) in settings_of(cls).items()
+        if default is dataclasses.MISSING or stated.beside_weights
+    ]
 
 
 def needed(cls: type[Options]) -> Iterator[tuple[str, str]]:
@@ -165,10 +187,35 @@ def _without_none(annotation: Any) -> type:
     return kinds[0] if len(kinds) < len(typing.get_args(annotation)) else annotation
 
 
+def near(wanted: str, known: Iterable[str]) -> list[str]:
+    """The names that are similar to a wrong one, at most three: do_lower_case for do_lower."""
+    known = sorted(known)
+    wanted = wanted.strip("-").replace("-", "_").lower()
+    if wanted in known:
+        return [wanted]
+    if len(wanted) > 2:  # shorter ones are part of many names
+        parts = ".*_".join(map(re.escape, wanted.split("_")))  # max_len is max_seq_length too
+        for pattern in (f"^{re.escape(wanted)}", parts):
+            if found := [name for name in known if re.search(pattern, name)]:
+                return found[:3]
+    return difflib.get_close_matches(wanted, known, n=2, cutoff=0.75)
+
+
+def _text_for_list(given: Options) -> Iterator[str]:
+    """From Python: as a list of texts, a text would be one of letters."""
+    kinds = {name: kind for name, (_, kind, _) in settings_of(type(given)).items()}
+    for name in (*(name for name in kinds if typing.get_origin(kinds[name]) is Sequence), given.passes_on):
+        if name and isinstance(value := getattr(given, name), str):
+            yield f"{name}={value!r}: a list of texts is needed, {name}=[{value!r}]"
+
+
 def _missing(given: Options) -> Iterator[str]:
-    missing = [f"--{name}" for name in required(type(given)) if getattr(given, name) in (None, "", (), [])]
+    missing = [name for name in required(type(given)) if getattr(given, name) in (None, "", (), [])]
     if missing:
-        yield f"{' and '.join(missing)} must be given"
+        known = settings_of(type(given))
+        sought = [known[name][0].beside_weights for name in missing if known[name][0].beside_weights]
+        reason = f": there is no {' and no '.join(sought)} beside the weights" if sought else ""
+        yield f"{' and '.join(f'--{name}' for name in missing)} must be given{reason}"
 
 
 def _out_of_bounds(given: Options) -> Iterator[str]:
@@ -210,3 +257,46 @@ def _combined(given: Options) -> Iterator[str]:
         for one, other in pairs:
             if getattr(given, one) and getattr(given, other):
                 yield f"--{one} and --{other} exclude each other: give one of them"
+
+
+# Arguments from Python
+
+
+_KINDS = {
+    bool: (bool, "True or False"),
+    int: (numbers.Integral, "a whole number"),
+    float: (numbers.Real, "a number"),
+    str: (str, "a text"),
+    os.PathLike: ((str, os.PathLike), "a path"),
+}
+
+
+def check_type(name: str, value: Any, kind: Any, *, optional: bool = False, low: int | None = None) -> None:
+    """Checks the type of an argument. Numpy's numbers and booleans count as Python's.
+
+    Args:
+      name: the argument, for the message.
+      value: its value.
+      kind: a key of _KINDS; every value has another kind.
+      optional: whether None is possible.
+      low: the least possible number.
+
+    Raises:
+      WrongSetting: the value is not of this kind, or too small.
+    """
+    types, what = _KINDS.get(kind, (object, ""))
+    is_bool = type(value).__name__ in ("bool", "bool_")  # numpy's has both names
+    good = is_bool if kind is bool else isinstance(value, types) and not (is_bool and kind in (int, float))
+    if not good and not (optional and value is None):
+        raise WrongSetting(f"{name}={value!r:.60}: must be {what}")
+    if low is not None and value is not None and value < low:
+        raise WrongSetting(f"{name}={value}: must be {low} or more")
+
+
+def check_texts(texts: Any) -> None:
+    """Raises WrongSetting unless an argument `texts` is iterable; bytes and mappings are, but not over texts."""
+    if not isinstance(texts, bytes | Mapping):
+        with contextlib.suppress(TypeError):
+            iter(texts)
+            return
+    raise WrongSetting(f"texts={texts!r:.60}: must be a text, or several")

@@ -12,10 +12,11 @@ import keras
 import tensorflow as tf
 from absl import logging
 
-from bert_tf2 import fusion
+from bert_tf2.fast import compiled
+from bert_tf2.fast.encoder import Plan
 from bert_tf2.support.errors import UserError
-from bert_tf2.training import tpu, workers
-from bert_tf2.training.options import DeviceOptions, TrainingOptions
+from bert_tf2.training import forward, tpu, workers
+from bert_tf2.training.options import DeviceOptions, OptimizerOptions, TrainingOptions
 from bert_tf2.training.workers import ALONE, Cluster, Team
 
 _HERE = DeviceOptions()
@@ -53,15 +54,39 @@ def join(options: TrainingOptions) -> Team:
     may change.
 
     Raises:
-      UserError: see workers_of, and workers.connect; or a worker was started with other flags.
+      UserError: see workers_of, check_batch and workers.connect; or a worker was started with other flags.
     """
     cluster = workers_of(options) if options.do_train else None
     if cluster is None:
         return ALONE
-    _configure(options, tf.config.list_physical_devices("GPU"))
+    gpus = tf.config.list_physical_devices("GPU")
+    size = len(cluster.names)
+    check_batch(options, size * max(1, len(gpus)), size)  # which needs no other worker: all have as many GPUs
+    _configure(options, gpus)
     team = workers.connect(cluster)
     team.check_options(options)
     return team
+
+
+def check_batch(options: OptimizerOptions, replicas: int, workers: int = 1) -> None:
+    """Raises UserError if the parts of a batch would not have the same number of examples, or would have none.
+
+    Args:
+      options: the settings.
+      replicas: the number of devices, of all workers.
+      workers: the number of workers.
+    """
+    if workers > 1 and options.train_batch_size < replicas:
+        raise UserError(
+            f"--train_batch_size={options.train_batch_size} is smaller than the number of devices of all workers,"
+            f" {replicas}; each of them needs an example of every batch"
+        )
+    parts = options.gradient_accumulation_steps * (replicas if options.gradient_accumulation_steps > 1 else 1)
+    if options.train_batch_size % parts:
+        raise UserError(
+            f"--train_batch_size={options.train_batch_size} is not divisible by {parts}, which is"
+            f" --gradient_accumulation_steps={options.gradient_accumulation_steps} times {replicas} devices"
+        )
 
 
 def create_strategy(
@@ -77,8 +102,9 @@ def create_strategy(
       several: False for a model that is called directly (bert_tf2.load), which uses the first of several GPUs.
 
     Raises:
-      UserError: the TPU cannot be reached, or does not have num_tpu_cores cores.
+      UserError: the TPU cannot be reached, or does not have num_tpu_cores cores; or see forward.check_process.
     """
+    forward.check_process()
     gpus = tf.config.list_physical_devices("GPU")
     if team.strategy is not None:
         strategy = team.strategy
@@ -115,22 +141,33 @@ def computes_on(strategy: tf.distribute.Strategy) -> str:
 _WORTH_GROUPS = 128
 
 
-def way_to_unpad(unpad: str, strategy: tf.distribute.Strategy, hidden_size: int, xla: bool = False) -> str:
-    """BertModel.unpad for a value of --unpad.
+def plan_for(
+    options: TrainingOptions, strategy: tf.distribute.Strategy, hidden_size: int, padded: bool = False
+) -> Plan:
+    """How a model is accelerated on the devices of a strategy.
 
     On a GPU, many small operations and sizes that the host must know first can cost more than the padding. The program
     of a TPU, or of --xla, has fixed shapes.
 
+    Args:
+      options: the settings.
+      strategy: the devices.
+      hidden_size: of the model.
+      padded: whether padding is computed whatever the options say.
+
     Raises:
       UserError: the strategy cannot leave out padding.
     """
-    kind = computes_on(strategy)
-    if unpad == "auto":
-        return "groups" if kind == "CPU" and hidden_size >= _WORTH_GROUPS and not xla else "none"
-    if unpad != "none" and (kind == "TPU" or xla):
-        what = "with --xla, the step has" if xla else "a TPU's program has"
+    kind, unpad = computes_on(strategy), options.unpad
+    on_cpu = kind == "CPU" and not options.xla
+    if padded:
+        unpad = "none"
+    elif unpad == "auto":
+        unpad = "groups" if on_cpu and hidden_size >= _WORTH_GROUPS else "none"
+    elif unpad != "none" and (kind == "TPU" or options.xla):
+        what = "with --xla, the step has" if options.xla else "a TPU's program has"
         raise UserError(f"--unpad={unpad}: {what} fixed shapes, padding included; use --unpad=none")
-    return unpad
+    return Plan(unpad, recompute=options.recompute, share_graph=on_cpu)
 
 
 def _configure(options: DeviceOptions, gpus: Sequence[tf.config.PhysicalDevice]) -> None:
@@ -236,9 +273,9 @@ def build_model(strategy: tf.distribute.Strategy, make_model: Callable[[], keras
 def can_compile(strategy: tf.distribute.Strategy) -> bool:
     """Whether parts of a step can be compiled by XLA. A TPU's program is compiled as a whole."""
     kind = computes_on(strategy)
-    if kind == "GPU" and not fusion.can_compile():
+    if kind == "GPU" and not compiled.can_compile():
         logging.warning("XLA cannot compile for this GPU, so steps take longer; tensorflow[and-cuda] has what it needs")
-    return kind != "TPU" and fusion.can_compile()
+    return kind != "TPU" and compiled.can_compile()
 
 
 def compiles_whole_step(strategy: tf.distribute.Strategy) -> bool:
@@ -248,7 +285,7 @@ def compiles_whole_step(strategy: tf.distribute.Strategy) -> bool:
         reason = "a TPU's program is always compiled"
     elif strategy.num_replicas_in_sync > 1:
         reason = "with several devices, the steps are not compiled as a whole, because their gradients are summed"
-    elif not fusion.can_compile():
+    elif not compiled.can_compile():
         reason = "XLA cannot compile for this GPU; tensorflow[and-cuda] has what it needs"
     if reason:
         logging.warning("--xla has no effect: %s", reason)

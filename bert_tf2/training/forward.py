@@ -9,6 +9,7 @@ ahead of its window.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 
@@ -74,6 +75,24 @@ def _windows(
         raise
     if window:
         yield window
+
+
+_process: int | None = None
+
+
+def check_process() -> None:
+    """Remembers the process that uses TensorFlow first. Its threads are not in a fork, which would wait for them.
+
+    Raises:
+      UserError: this process is such a fork.
+    """
+    global _process
+    _process = _process or os.getpid()
+    if _process != os.getpid():
+        raise UserError(
+            "this process is a fork of one that has used TensorFlow, in which TensorFlow does not work; start it with"
+            ' multiprocessing.get_context("spawn"), or use TensorFlow only after the fork'
+        )
 
 
 def shapes_of(strategy: tf.distribute.Strategy, names: Sequence[str]) -> list[Batch]:

@@ -22,16 +22,17 @@ from collections.abc import Callable, Sequence
 import tensorflow as tf
 from absl import logging
 
-from bert_tf2 import checkpoint, fusion, optimization
+from bert_tf2 import checkpoint, optimization
+from bert_tf2.fast import compiled
 from bert_tf2.heads import Batch
 from bert_tf2.layers import fold_in
 from bert_tf2.support import environment, process
 from bert_tf2.support.errors import UserError
 from bert_tf2.training import loss_scale, memory, state
-from bert_tf2.training.devices import can_compile, compiles_whole_step, computes_on
+from bert_tf2.training.devices import can_compile, check_batch, compiles_whole_step
 from bert_tf2.training.loss_scale import LossScale, update_if_finite
 from bert_tf2.training.monitor import Watch
-from bert_tf2.training.options import OptimizerOptions, TrainOptions
+from bert_tf2.training.options import TrainOptions
 from bert_tf2.training.profile import StepProfile
 from bert_tf2.training.runner import explained
 from bert_tf2.training.saver import Saver
@@ -66,6 +67,7 @@ def start_from(
     if latest:
         step = checkpoint.restore(latest, checkpoint.tf1_variables(model), model.config)
         logging.info("Using %s", latest)
+        _tell_unused(latest, init_checkpoint)
         return step
     source = checkpoint.weights_in_use(output_dir, init_checkpoint, will_train)
     if source is None:
@@ -77,20 +79,9 @@ def start_from(
     return 0
 
 
-def check_batch(options: OptimizerOptions, strategy: tf.distribute.Strategy, team: Team = ALONE) -> None:
-    """Raises UserError if the parts of a batch would not have the same number of examples, or would have none."""
-    replicas = strategy.num_replicas_in_sync
-    if team.several and options.train_batch_size < replicas:
-        raise UserError(
-            f"--train_batch_size={options.train_batch_size} is smaller than the number of devices of all workers,"
-            f" {replicas}; each of them needs an example of every batch"
-        )
-    parts = options.gradient_accumulation_steps * (replicas if options.gradient_accumulation_steps > 1 else 1)
-    if options.train_batch_size % parts:
-        raise UserError(
-            f"--train_batch_size={options.train_batch_size} is not divisible by {parts}, which is"
-            f" --gradient_accumulation_steps={options.gradient_accumulation_steps} times {replicas} devices"
-        )
+def _tell_unused(latest: str, init_checkpoint: str | None) -> None:
+    if init_checkpoint:
+        logging.info("--init_checkpoint=%s is not used, because there is %s", init_checkpoint, latest)
 
 
 class Trainer:
@@ -108,10 +99,8 @@ class Trainer:
         self._team = team
         self._variables = checkpoint.trained_variables(model)
         # Without padding, the number of tokens is rounded to few values.
-        self._has_few_sizes = model.bert.unpad != "none" and options.num_train_steps >= _STEPS_WORTH_COMPILING
-        check_batch(options, strategy, team)
-        model.bert.recompute = options.recompute
-        model.bert.share_graph = computes_on(strategy) == "CPU" and not options.xla
+        self._has_few_sizes = not model.encoder.computes_padding and options.num_train_steps >= _STEPS_WORTH_COMPILING
+        check_batch(options, strategy.num_replicas_in_sync, team.size)
         with strategy.scope():
             self._optimizer = optimization.AdamWeightDecayOptimizer(
                 self._variables, bias_correction=options.adam_bias_correction, fused=can_compile(strategy)
@@ -140,6 +129,8 @@ class Trainer:
             self.global_step = checkpoint.restore(latest, self._state, self._model.config, may_lack=loss_scale.NAMES)
             self._before = state.read(latest)
             self.examples = self._before.examples if self._before else self.global_step * self._options.train_batch_size
+            self._skipped = self._before.skipped if self._before else 0
+            _tell_unused(latest, init_checkpoint)
             if self.global_step >= self._options.num_train_steps:
                 logging.info(
                     "%s is already at step %d of %d: nothing left to train",
@@ -293,6 +284,7 @@ class Trainer:
         raise UserError(
             f"{problem}{records}{way_back} Lower --learning_rate, or leave out a few such updates with"
             " --skip_nonfinite_updates"
+            + (f" (this is number {self._skipped} of the training)" if self._skipped > 1 else "")
         )
 
     def _tell_changes(self, records: str | None) -> None:
@@ -302,13 +294,16 @@ class Trainer:
                 self.examples, self._options.train_batch_size,
             )  # fmt: skip
         elif self._before:
-            for change in self._before.changes(state.current(self._options, self.examples, records)):
+            for change in self._before.changes(self._now(records)):
                 logging.warning("Not an exact continuation. %s", change)
 
     def _save(self, records: str | None) -> None:
         if not self._team.is_chief:
             return
-        self._saver.save(self._state, self.global_step, state.current(self._options, self.examples, records))
+        self._saver.save(self._state, self.global_step, self._now(records))
+
+    def _now(self, records: str | None) -> state.TrainingState:
+        return state.current(self._options, self.examples, records, self._model.config, self._skipped)
 
     def compiled_step(self, *, jit_compile: bool = False):
         """One training step as a graph, on the default strategy: (batch, step) -> measures. For benchmarks and tests.
@@ -354,7 +349,7 @@ class Trainer:
         seed = fold_in([self._options.random_seed, 0], step)
         seed = fold_in(seed, replica)
         scale = self._loss_scale.value() if self._loss_scale else None
-        with fusion.few_sizes(self._has_few_sizes):
+        with compiled.few_sizes(self._has_few_sizes):
             values, gradients = local_gradients(
                 self._model, self._variables, batch, seed, scale, self._options.gradient_accumulation_steps
             )

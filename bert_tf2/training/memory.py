@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-import os
 from typing import NamedTuple
 
 import tensorflow as tf
 from absl import logging
 
-from bert_tf2 import checkpoint, recompute
+from bert_tf2 import checkpoint
 from bert_tf2.config import BertConfig
+from bert_tf2.fast.recompute import keeps_activations
+from bert_tf2.support import free_memory
 from bert_tf2.support.environment import human
+from bert_tf2.support.errors import UserError
 from bert_tf2.training.devices import computes_on
 from bert_tf2.training.options import POLICIES, TrainOptions
 
@@ -56,7 +58,7 @@ def estimate(
     blocks = layers * block
     scores = rows * config.num_attention_heads * length**2 * _FLOAT32
     if options.recompute:  # the inputs, the blocks that are kept, and the one that is computed again beside them
-        blocks = layers * states + min(layers, sum(recompute.kept(layers)) + 1) * block
+        blocks = layers * states + min(layers, sum(keeps_activations(layers)) + 1) * block
     words = rows * predictions * config.vocab_size * _FLOAT32
     parts = options.gradient_accumulation_steps
     return Need(
@@ -88,13 +90,16 @@ def _block(config: BertConfig, rows: int, length: int, width: int) -> float:
 
 
 def check(model, strategy: tf.distribute.Strategy, options: TrainOptions, batches: dict[str, tf.TensorSpec]) -> None:
-    """Logs the memory that a training needs, and warns if the device has less; not for batches of unknown shapes.
+    """Logs the memory that a training needs, and warns if the device may have less; not for batches of unknown shapes.
 
     Args:
       model: one of `heads`, with its optimizer's slots.
       strategy: the devices.
       options: the settings.
       batches: the features of a batch, by name.
+
+    Raises:
+      UserError: it computes on the CPU, which certainly has less.
     """
     masked = batches.get("masked_lm_positions")
     length = options.max_seq_length or batches["input_ids"].shape[1]
@@ -106,7 +111,9 @@ def check(model, strategy: tf.distribute.Strategy, options: TrainOptions, batche
     parameters = sum(variable.shape.num_elements() for variable in checkpoint.trained_variables(model).values())
     need = estimate(model.config, parameters, rows, length, predictions, options)
     kind = computes_on(strategy)
-    in_use, capacity = _host() if kind == "CPU" else (None, _gpu() if kind == "GPU" else None)
+    in_use = free_memory.own_bytes() if kind == "CPU" else None
+    free = free_memory.available_bytes() if in_use is not None else None
+    capacity = in_use + free if free is not None else _gpu() if kind == "GPU" else None
     kept = need.parameters + need.optimizer + (_OF_A_GPU if kind == "GPU" else 0.0)
     # On a GPU, the copy is in the memory of the host.
     copy = need.parameters + need.optimizer if kind == "CPU" else 0.0
@@ -120,14 +127,29 @@ def check(model, strategy: tf.distribute.Strategy, options: TrainOptions, batche
         f", a copy for checkpoints {human(copy)}" if copy else "",
         human(total - need.parameters - need.optimizer - need.gradients - need.activations - copy),
     )
-    if capacity and total > capacity:
-        fixed = total - need.activations
-        logging.warning(
-            "The training may need more memory than there is: about %s of %s; %s",
-            human(total), human(capacity),
-            f"what may help: {', '.join(_remedies(options, rows))}" if fixed < capacity else
-            f"{human(fixed)} without any batch, so use a smaller model or a device with more memory",
-        )  # fmt: skip
+    if not capacity or total <= capacity:
+        return
+    fixed = total - need.activations
+    advice = (
+        f"what may help: {', '.join(_remedies(options, rows))}" if fixed < capacity else
+        f"{human(fixed)} without any batch, so use a smaller model or a device with more memory"
+    )  # fmt: skip
+    padded = batches["input_ids"].shape[1] is not None and model.encoder.computes_padding
+    least = _CERTAIN * (fixed + need.activations * (1.0 if padded else _SHORT))
+    if free is not None and least > in_use + free_memory.available_bytes(swap=True):
+        raise UserError(
+            f"the training needs more memory than there is for this process: about {human(total)} of"
+            f" {human(capacity)}; {advice}"
+        )
+    logging.warning(
+        "The training may need more memory than there is: about %s of %s; %s", human(total), human(capacity), advice
+    )
+
+
+# The share of the estimate that a training needs at least, and of the activations if texts are short and their padding
+# is left out.
+_CERTAIN = 0.8
+_SHORT = 0.125
 
 
 def _remedies(options: TrainOptions, rows: int) -> list[str]:
@@ -137,64 +159,8 @@ def _remedies(options: TrainOptions, rows: int) -> list[str]:
         found += [f"--gradient_accumulation_steps={2 * options.gradient_accumulation_steps}"]
         found += [f"a --train_batch_size below {options.train_batch_size}"]
     found += ["a smaller --max_seq_length"]
-    return found + (["--precision=bfloat16"] if POLICIES[options.precision] == "float32" else [])
-
-
-def _host() -> tuple[float | None, float | None]:
-    """The bytes that this process has, and those that it can have; None where the system does not tell."""
-    own, free = _own_bytes(), available_bytes()
-    return own, own + free if own is not None and free is not None else None
-
-
-def _own_bytes() -> float | None:
-    try:
-        with open("/proc/self/statm", encoding="ascii") as file:
-            return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
-    except OSError:
-        return None
-
-
-def available_bytes(root: str = "/") -> float | None:
-    """The memory that processes can still get: of the machine, and of the control groups (a container's limit).
-
-    Args:
-      root: the folder that has proc and sys.
-
-    Returns:
-      None where the system does not tell.
-    """
-    found = _table(os.path.join(root, "proc/meminfo")).get("MemAvailable:")
-    limits = [] if found is None else [found * 1024.0]
-    for folder, limit, usage, files in (
-        ("sys/fs/cgroup", "memory.max", "memory.current", "inactive_file"),
-        ("sys/fs/cgroup/memory", "memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"),
-    ):
-        folder = os.path.join(root, folder)
-        most, used = (_number(os.path.join(folder, name)) for name in (limit, usage))
-        if most is not None and used is not None:
-            # Files that were read and are not used now count as used, but make room.
-            limits.append(most - used + _table(os.path.join(folder, "memory.stat")).get(files, 0))
-    return float(min(limits)) if limits else None
-
-
-def _table(path: str) -> dict[str, int]:
-    """The lines "NAME NUMBER ..." of a file; empty if it cannot be read."""
-    try:
-        with open(path, encoding="ascii") as lines:
-            rows = [line.split() for line in lines]
-    except OSError:
-        return {}
-    return {row[0]: int(row[1]) for row in rows if len(row) > 1 and row[1].isdigit()}
-
-
-def _number(path: str) -> int | None:
-    """The number in a file; None if it cannot be read, or holds a word such as "max"."""
-    try:
-        with open(path, encoding="ascii") as file:
-            text = file.read().strip()
-    except OSError:
-        return None
-    return int(text) if text.isdigit() else None
+    found += ["--precision=bfloat16"] if POLICIES[options.precision] == "float32" else []
+    return found + (["a higher limit (ulimit -v)"] if free_memory.address_limit() is not None else [])
 
 
 def _gpu() -> float | None:

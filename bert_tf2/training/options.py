@@ -6,6 +6,8 @@ import dataclasses
 import re
 from collections.abc import Mapping, Sequence
 
+from absl import logging
+
 from bert_tf2.support import plots
 from bert_tf2.support.settings import (
     DATA,
@@ -30,7 +32,7 @@ POLICIES = {"float32": "float32", "tf32": "float32", "bfloat16": "mixed_bfloat16
 PRECISION_OF_EXPORT = {"float32": "float32", "tf32": "float32", "bfloat16": "bfloat16", "float16": "float32"}
 
 UNPAD = ("none", "groups", "packed")
-"""The values of --unpad besides auto; see unpadding.Unpadded."""
+"""The values of --unpad besides auto; see fast.unpadding."""
 
 _STRATEGIES = ("auto", "one_device", "mirrored", "tpu")
 
@@ -42,7 +44,14 @@ MOST_STEPS = 2**31
 class ModelOptions(Options):
     """The model."""
 
-    bert_config_file: str = setting("JSON file with the model's sizes.", group=MODEL, reads=True)
+    bert_config_file: str | None = setting(
+        "JSON file with the model's sizes; defaults to the one beside the weights.",
+        None,
+        group=MODEL,
+        reads=True,
+        rereads=("do_export",),
+        beside_weights="bert_config.json",
+    )
     init_checkpoint: str | None = setting(
         "Weights to start from, usually of a pretrained BERT: a TensorFlow 1 or Model Garden checkpoint,"
         " a Hugging Face folder, or a Keras file.",
@@ -50,6 +59,20 @@ class ModelOptions(Options):
         group=MODEL,
         reads="weights",
     )
+
+    def complete(self) -> None:
+        """Takes the configuration and the vocabulary from the folder of the weights, and with it do_lower_case."""
+        if all(getattr(self, name, "") is not None for name in ("bert_config_file", "vocab_file")):
+            return
+        from bert_tf2.weights import provenance  # late: it needs numpy
+
+        found = provenance.files_in_use(getattr(self, "output_dir", None), self.init_checkpoint)
+        taken = {name: path for name, path in found.items() if getattr(self, name, "") is None}
+        if "vocab_file" in taken and self.do_lower_case is None:
+            taken["do_lower_case"] = provenance.find_case(taken["vocab_file"])
+        for name, value in taken.items():
+            logging.info("--%s=%s: taken from the folder of the weights", name, value)
+            object.__setattr__(self, name, value)
 
 
 @options
@@ -68,7 +91,13 @@ class CaseOptions(Options):
 class VocabularyOptions(CaseOptions):
     """The vocabulary of a model."""
 
-    vocab_file: str = setting("The vocabulary that the model was trained with.", group=MODEL, reads=True)
+    vocab_file: str | None = setting(
+        "The vocabulary that the model was trained with; defaults to the one beside the weights, then with its case.",
+        None,
+        group=MODEL,
+        reads=True,
+        beside_weights="vocab.txt",
+    )
 
 
 @options
@@ -151,8 +180,8 @@ class OptimizerOptions(Options):
         low=0.0,
     )
     skip_nonfinite_updates: int = setting(
-        "The number of updates to leave out because the loss or a gradient is NaN or infinite; one more ends the"
-        " training.",
+        "The number of updates to leave out, over all calls of a training, because the loss or a gradient is NaN or"
+        " infinite; one more ends the training.",
         0,
         group=TRAINING,
         low=0,
@@ -294,8 +323,6 @@ class PlotTrainingOptions(Options):
     )
 
     def check(self) -> None:
-        if isinstance(self.output_dir, str):  # a sequence too, of letters
-            raise WrongSetting(f"--output_dir={self.output_dir}: from Python, a list of folders is needed")
         plots.check_name("--output_file", self.output_file)
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import selectors
 import socket
 import time
@@ -22,9 +23,12 @@ from bert_tf2.support.errors import UserError
 
 # Machines of a cluster start minutes apart, if a scheduler has to find or to prepare them.
 SECONDS = 600.0
+# The names of machines are known before these start. In Kubernetes, a pod's name is known only when it runs.
+SECONDS_TO_RESOLVE = 20.0
 _SECONDS_BETWEEN_REMINDERS = 20.0
 _SECONDS_TO_ANSWER = 2.0
 _SECONDS_BETWEEN_LOOKS = 0.2
+_SECONDS_BETWEEN_QUERIES = 2.0
 _GO = b"go\n"
 _MOST_BYTES = 1 << 20
 
@@ -39,10 +43,11 @@ def meet(addresses: Sequence[str], index: int, names: Sequence[str], alike: Mapp
       alike: what must be the same for all of them, by its name in a message.
 
     Raises:
-      UserError: a worker does not come within SECONDS, or is not like the chief, or the port of this one is in use.
+      UserError: a worker does not come within SECONDS, or is not like the chief, or the port of this one is in use, or
+        no address is known for a host within SECONDS_TO_RESOLVE.
     """
     alike = {**alike, "the cluster in TF_CONFIG": " ".join(addresses)}
-    clock = _Clock([f"{name} ({address})" for name, address in zip(names, addresses, strict=True)])
+    clock = _Clock([f"{name} ({address})" for name, address in zip(names, addresses, strict=True)], addresses)
     with _own_port(addresses[index], clock.names[index]) as listener:
         if index == 0:
             _gather(listener, alike, clock)
@@ -61,11 +66,38 @@ def listens(address: str) -> bool:
 class _Clock:
     """Tells from time to time who is missing, and when the time is over."""
 
-    def __init__(self, names: Sequence[str]):
+    def __init__(self, names: Sequence[str], addresses: Sequence[str]):
         self.names = names
         self._began = self._told = time.monotonic()
+        self._unresolved = dict(enumerate(map(_host, addresses)))
+        self._ask_at = self._began
+
+    def resolve(self) -> bool:
+        """Whether the hosts of all workers have addresses, which TensorFlow needs; waits for names that are new.
+
+        Raises:
+          UserError: one of them had none for too long.
+        """
+        now = time.monotonic()
+        if not self._unresolved or now < self._ask_at:
+            return not self._unresolved
+        problems = {number: _name_problem(host) for number, host in self._unresolved.items()}
+        first = self._ask_at == self._began
+        self._unresolved = {number: host for number, host in self._unresolved.items() if problems[number]}
+        self._ask_at = time.monotonic() + _SECONDS_BETWEEN_QUERIES
+        for number in self._unresolved:
+            problem = f"the host of {self.names[number]} has no address ({problems[number]})"
+            if now - self._began >= (SECONDS if "KUBERNETES_SERVICE_HOST" in os.environ else SECONDS_TO_RESOLVE):
+                raise UserError(f"TF_CONFIG: {problem}; correct its name, the same for all workers")
+            if first:
+                logging.info("Waiting, because %s", problem)
+        return not self._unresolved
 
     def check(self, missing: Sequence[int]) -> None:
+        """Raises UserError if the time is over for the missing workers, or for the names of hosts."""
+        self.resolve()
+        if not missing:
+            return
         now = time.monotonic()
         who = " and ".join(self.names[number] for number in missing)
         if now - self._began >= SECONDS:
@@ -92,9 +124,22 @@ def _own_port(address: str, name: str) -> Iterator[socket.socket]:
         yield listener
 
 
+def _host(address: str) -> str:
+    return address.rpartition(":")[0].strip("[]")
+
+
+def _name_problem(host: str) -> str | None:
+    """Why a host has no address; None if it has one."""
+    try:
+        socket.getaddrinfo(host, None)
+    except (OSError, UnicodeError) as error:  # UnicodeError: no name can be like that
+        return str(getattr(error, "strerror", None) or error)
+    return None
+
+
 def _call(address: str) -> socket.socket:
-    host, _, port = address.rpartition(":")
-    return socket.create_connection((host.strip("[]"), int(port)), timeout=_SECONDS_TO_ANSWER)
+    port = int(address.rpartition(":")[2])
+    return socket.create_connection((_host(address), port), timeout=_SECONDS_TO_ANSWER)
 
 
 def _gather(listener: socket.socket, alike: Mapping[str, int | str], clock: _Clock) -> None:
@@ -103,22 +148,24 @@ def _gather(listener: socket.socket, alike: Mapping[str, int | str], clock: _Clo
     total = len(clock.names)
     with contextlib.ExitStack() as held, selectors.DefaultSelector() as waiting:
         waiting.register(listener, selectors.EVENT_READ)
-        while len(there) < total - 1:
-            for key, _ in waiting.select(_SECONDS_BETWEEN_LOOKS):
-                if key.fileobj is not listener:  # it says nothing more, so it has ended
-                    waiting.unregister(key.fileobj)
-                    there = {number: other for number, other in there.items() if other is not key.fileobj}
-                    continue
-                connection = held.enter_context(listener.accept()[0])
-                number, found = _read(connection, total)
-                if number is not None:
-                    there[number] = connection
-                    waiting.register(connection, selectors.EVENT_READ)
-                    if found != alike:
-                        problem = _difference(clock.names, number, alike, found)
-                        _tell(there.values(), problem.encode() + b"\n")
-                        raise UserError(problem)
-            clock.check([number for number in range(1, total) if number not in there])
+        try:
+            while len(there) < total - 1 or not clock.resolve():
+                for key, _ in waiting.select(_SECONDS_BETWEEN_LOOKS):
+                    if key.fileobj is not listener:  # it says nothing more, so it has ended
+                        waiting.unregister(key.fileobj)
+                        there = {number: other for number, other in there.items() if other is not key.fileobj}
+                        continue
+                    connection = held.enter_context(listener.accept()[0])
+                    number, found = _read(connection, total)
+                    if number is not None:
+                        there[number] = connection
+                        waiting.register(connection, selectors.EVENT_READ)
+                        if found != alike:
+                            raise UserError(_difference(clock.names, number, alike, found))
+                clock.check([number for number in range(1, total) if number not in there])
+        except UserError as error:
+            _tell(there.values(), f"{error}\n".encode())
+            raise
         _tell(there.values(), _GO)
 
 

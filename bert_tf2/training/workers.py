@@ -103,7 +103,9 @@ def _tasks(jobs: Mapping[str, Any]) -> dict[str, str]:
         host, _, port = address.rpartition(":")
         if not host or not port.isdecimal() or not 0 < int(port) < 2**16:
             raise _wrong(f"the address of {name}, {address!r}, is not HOST:PORT")
-    if len({*tasks.values()}) < len(tasks):
+    if "chief 1" in tasks:
+        raise _wrong("its cluster has several chiefs; there is one, and the others are workers")
+    if len({address.lower() for address in tasks.values()}) < len(tasks):
         raise _wrong("two of its tasks have the same address")
     if not tasks:
         raise _wrong("its cluster has no worker")

@@ -152,7 +152,7 @@ _COMPANIONS = ("vocab.txt", "bert_config.json", "tokenizer_config.json", LABEL_M
 
 def _inputs(options: ConversionOptions) -> list[outputs.Input]:
     names = ("bert_config_file", "vocab_file", "extend_vocab")
-    given = [outputs.Input(f"--{name}", getattr(options, name)) for name in names if getattr(options, name)]
+    given = [outputs.Input(f"--{name}", getattr(options, name), once=True) for name in names if getattr(options, name)]
     return [outputs.Input("--input", options.input, weights=True), *given]
 
 
@@ -175,7 +175,7 @@ def _check(source: Weights, config: BertConfig, vocabulary: list[str] | None) ->
     problems = [*_problems(source, config)]
     if problems:
         raise UserError(
-            f"{source.path}: does not fit the configuration: {and_more(problems, 8, '; ')}. Is it a BERT, and the"
+            f"{source.path}: does not fit the configuration: {and_more(problems, 3, '; ')}. Is it a BERT, and the"
             " configuration its own?"
         )
     if vocabulary is not None:

@@ -203,7 +203,7 @@ class HuggingFaceFolder(Weights):
         if problems:
             raise UserError(
                 f"{self.path}: the weights are not those of {_config_path(self.folder or '.')}:"
-                f" {and_more(problems, 5, '; ')}. Take both from one place"
+                f" {and_more(problems, 3, '; ')}. Take both from one place"
             )
 
     def _changed_since(self, file: TensorFile) -> Iterator[str]:

@@ -115,7 +115,7 @@ def _written_variables(
         elif [*shape] != wanted:
             problems.append(f"{row.reference} is {[*shape]}, not {wanted}")
     if problems:
-        raise UserError(f"these weights do not make a {architecture}: {and_more(problems, 8, '; ')}")
+        raise UserError(f"these weights do not make a {architecture}: {and_more(problems, 3, '; ')}")
     return rows
 
 

@@ -80,7 +80,7 @@ class KerasFile(Weights):
 
     Attributes:
       class_name: the model's class, one of modeling's or heads'; None if a .weights.h5 file does not identify it.
-      class_config: the arguments of its head (num_labels, regression, has_pooler) that the file contains.
+      class_config: what its get_config returned, except for `config`; empty for a .weights.h5 file.
     """
 
     def __init__(self, path: str):
@@ -163,9 +163,7 @@ class KerasFile(Weights):
         if not ours or not isinstance(arguments, dict) or not isinstance(arguments.get("config"), dict):
             raise UserError(f"{self.path}: holds a {said.get('module')}.{name}, which is not a model of this project")
         self.class_name = name
-        self.class_config = {
-            key: arguments[key] for key in ("num_labels", "regression", "has_pooler") if key in arguments
-        }
+        self.class_config = {key: value for key, value in arguments.items() if key != "config"}
         try:
             self.config = BertConfig.from_dict(arguments["config"])
         except UserError as error:
@@ -236,14 +234,12 @@ class KerasFile(Weights):
 
     def labels(self) -> LabelMap | None:
         """Returns the labels of a tagger, regression or multi-label model, which no shape shows; names are numbered."""
+        numbered = tuple(f"LABEL_{index}" for index in range(self.num_labels or 0))
         if self._model_class.labels_of == "tokens":
-            return LabelMap(TAGGING_TASK, tuple(f"LABEL_{index}" for index in range(self.num_labels)), regression=False)
-        if self.class_config.get("regression"):
-            return LabelMap("regression", (), regression=True)
+            return LabelMap(TAGGING_TASK, numbered, regression=False)
         if self.class_config.get("multi_label"):
-            numbered = tuple(f"LABEL_{index}" for index in range(self.num_labels))
             return LabelMap("multi_label", numbered, regression=False, multi_label=True)
-        return None
+        return LabelMap("regression", (), regression=True) if len(numbered) == 1 else None
 
     def get(self, name: str) -> np.ndarray:
         """Returns one variable. Raises UserError if it cannot be read.

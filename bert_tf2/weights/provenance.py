@@ -7,9 +7,11 @@ affect any shape. With a wrong value the weights silently compute something else
     vocab.txt                                           the vocabulary
     tokenizer_config.json, tokenizer.json               do_lower_case, for Hugging Face models
     tokenization.json                                   do_lower_case and the vocabulary's hash, for this project's
+    task.json                                           what a model was fine-tuned for
 
-Training writes bert_config.json and tokenization.json beside its checkpoints (`write`). All code that loads weights
-compares with these files: `checkpoint` calls `check_config`, and every task that reads text calls `load_tokenizer`.
+Training writes bert_config.json, vocab.txt, tokenization.json and task.json beside its checkpoints (`write`), and
+scripts that get no other files take these (`model_files`). All code that loads weights compares with them: `checkpoint`
+calls `check_config`, every task that reads text calls `load_tokenizer`, and fine-tuning calls `check_task`.
 """
 
 from __future__ import annotations
@@ -18,7 +20,7 @@ import dataclasses
 import hashlib
 import json
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from absl import logging
 
@@ -28,9 +30,12 @@ from bert_tf2.support import files
 from bert_tf2.support.errors import UserError
 from bert_tf2.weights import bundle, huggingface
 from bert_tf2.weights.base import Weights
+from bert_tf2.weights.labels import LABEL_MAP_FILE, load_label_map
 
 CONFIG_FILE = "bert_config.json"
+VOCABULARY_FILE = "vocab.txt"
 TOKENIZATION_FILE = "tokenization.json"
+TASK_FILE = "task.json"
 
 # The shapes of the weights show these; loading compares them. Positions that are no table can be of any number.
 _SHOWN_BY_SHAPES = ("vocab_size", "hidden_size", "intermediate_size", "max_position_embeddings", "type_vocab_size")
@@ -38,6 +43,31 @@ _SHOWN_BY_SHAPES = ("vocab_size", "hidden_size", "intermediate_size", "max_posit
 
 def _listed(config: BertConfig, fields: Sequence[str]) -> str:
     return " and ".join(f"{name} {config_value(config, name)}" for name in fields)
+
+
+def model_files(path: str) -> dict[str, str]:
+    """Returns the configuration and the vocabulary in the folder of a model: their paths, by the names of their flags.
+
+    Args:
+      path: the folder, or weights in it.
+    """
+    folder = path if files.is_directory(path) else os.path.dirname(path)
+    configs = ("config.json", CONFIG_FILE) if huggingface.recognises(path) else (CONFIG_FILE, "config.json")
+    names = {"bert_config_file": configs, "vocab_file": (VOCABULARY_FILE,)}
+    sought = {flag: [os.path.join(folder, name) for name in names[flag]] for flag in names}
+    return {flag: found[0] for flag in sought if (found := [*filter(files.exists, sought[flag])])}
+
+
+def files_in_use(output_dir: str | None, init_checkpoint: str | None) -> dict[str, str]:
+    """Returns the model_files of the weights that a call starts from, as checkpoint.weights_in_use chooses them.
+
+    What output_dir lacks, as trainings of TensorFlow 1 do, is taken from init_checkpoint.
+
+    Raises:
+      UserError: see bundle.latest_checkpoint.
+    """
+    found = model_files(init_checkpoint) if init_checkpoint else {}
+    return {**found, **(model_files(output_dir) if output_dir and bundle.latest_checkpoint(output_dir) else {})}
 
 
 # The configuration
@@ -148,6 +178,13 @@ def _case_stated_in(folder: str) -> tuple[bool, str] | None:
     if record and record.do_lower_case is not None:
         return record.do_lower_case, record.path
     return huggingface.stated_case(folder)
+
+
+def find_case(vocab_file: str, source: Weights | None = None) -> bool:
+    """Returns whether to lower-case text if nobody said: see stated_case; otherwise whether no entry has capitals."""
+    if stated := stated_case(source, vocab_file):
+        return stated[0]
+    return not vocabulary_checks.is_cased(_entries(vocab_file))
 
 
 def choose_case(
@@ -267,12 +304,50 @@ def _hash(entries: Sequence[str]) -> str:
 # Writing
 
 
-def check_output_dir(output_dir: str, config: BertConfig) -> None:
-    """Checks, before a new training run, that `write` would not replace another model's configuration.
+# What a model was fine-tuned for
+
+
+def check_task(source: Weights, task: Mapping[str, str | bool], flag: str, other_task: bool = False) -> None:
+    """Compares what weights were fine-tuned for with what they are used for, as far as files beside them state it.
+
+    Args:
+      source: the weights.
+      task: what they are used for: "task", its name, and facts about its data.
+      flag: the one that names the weights.
+      other_task: whether a difference is meant; it is a warning then.
 
     Raises:
-      UserError: the folder has the bert_config.json of another model.
+      UserError: they were fine-tuned for something else, or a file is invalid.
     """
+    path = os.path.join(source.folder, TASK_FILE)
+    if files.exists(path):
+        stated = files.read_json(path)
+    else:  # a version before this one wrote label_map.json alone
+        path = os.path.join(source.folder, LABEL_MAP_FILE)
+        label_map = load_label_map(source.folder)
+        stated = {"task": label_map.task} if label_map else {}
+    different = [name for name in task if stated.get(name, task[name]) != task[name]]
+    if not different:
+        return
+    then, now = (", ".join(f"{name} {json.dumps(facts[name])}" for name in different) for facts in (stated, task))
+    problem = f"{path}: the weights {source.path} were fine-tuned for {then}, and this call is for {now}"
+    if not other_task:
+        raise UserError(f"{problem}; give another {flag}, or --other_task if that is meant")
+    logging.warning("%s", problem)
+
+
+def check_output_dir(output_dir: str, config: BertConfig, vocab_file: str | None) -> None:
+    """Checks, before a training run, that `write` would not replace another model's configuration or vocabulary.
+
+    Raises:
+      UserError: the folder has the bert_config.json or vocab.txt of another model.
+    """
+    theirs = os.path.join(output_dir, VOCABULARY_FILE)
+    if vocab_file and files.exists(theirs) and _entries(theirs) != _entries(vocab_file):
+        raise UserError(
+            f"{theirs}: is another vocabulary than --vocab_file={vocab_file}, which would take its place there; give"
+            " another --output_dir, or move the file away"
+        )
     path = os.path.join(output_dir, CONFIG_FILE)
     if not files.exists(path) or bundle.latest_checkpoint(output_dir):  # check_config compares that of a training run
         return
@@ -285,21 +360,32 @@ def check_output_dir(output_dir: str, config: BertConfig) -> None:
 
 
 def write(
-    folder: str, config: BertConfig, tokenizer: tokenization.FullTokenizer | None = None, vocab_file: str | None = None
+    folder: str,
+    config: BertConfig,
+    tokenizer: tokenization.FullTokenizer | None = None,
+    vocab_file: str | None = None,
+    task: Mapping[str, str | bool] | None = None,
 ) -> None:
-    """Writes bert_config.json and tokenization.json beside the checkpoints of a training run.
+    """Writes bert_config.json, vocab.txt, tokenization.json and task.json beside the checkpoints of a training run.
 
     Args:
       folder: the folder of the checkpoints.
       config: the model's configuration. An existing file that describes the same model is kept.
-      tokenizer, vocab_file: for tokenization.json, which is not written without them.
+      tokenizer, vocab_file: for vocab.txt and tokenization.json, which are not written without them. An equal
+        vocabulary is kept, too.
+      task: for task.json; see check_task.
     """
     path = os.path.join(folder, CONFIG_FILE)
     if not files.exists(path) or decisive_differences(BertConfig.from_json_file(path), config):
         files.write_text(path, config.to_json_string())
     if tokenizer is not None:
         lower = tokenizer.basic_tokenizer.do_lower_case
+        beside = os.path.join(folder, VOCABULARY_FILE)
+        if not files.exists(beside) or _entries(beside) != _entries(vocab_file):
+            files.copy(vocab_file, beside)
         files.write_text(os.path.join(folder, TOKENIZATION_FILE), record_of(lower, _entries(vocab_file)))
+    if task is not None:
+        files.write_json(os.path.join(folder, TASK_FILE), task)
 
 
 def record_of(do_lower_case: bool, vocabulary: Sequence[str] | None) -> str:

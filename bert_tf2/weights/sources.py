@@ -10,6 +10,9 @@ from bert_tf2.weights import bundle, huggingface, keras_files, model_garden
 from bert_tf2.weights.base import Weights
 from bert_tf2.weights.labels import LabelMap, load_label_map
 
+EXPORT_INFO_FILE = "model_info.json"
+"""The description of an exported model, in the folder of its version."""
+
 _KINDS = (
     "a TensorFlow checkpoint (its prefix, its folder or one of its files), a Hugging Face folder (config.json with"
     " model.safetensors or pytorch_model.bin), a SavedModel of a BERT encoder, a .keras or a .weights.h5 file"
@@ -25,8 +28,24 @@ def open_weights(path: str) -> Weights:
         or a folder with one of them.
 
     Raises:
-      UserError: the path contains none of these, or more than one, or cannot be read.
+      UserError: the path contains none of these, or more than one, or cannot be read. An exported model is
+        named as such.
     """
+    try:
+        return _open(path)
+    except UserError as error:
+        names = [] if bundle.prefixes_in(path) else [name.strip("/") for name in files.list_directory(path)]
+        versions = (os.path.join(path, name) for name in names if name.isdecimal())
+        for folder in (path, os.path.dirname(path), *versions):
+            if files.exists(os.path.join(folder, EXPORT_INFO_FILE)):
+                raise UserError(
+                    f"{path}: is an exported model, which is not read as weights; give the checkpoint that it was made"
+                    " from, or use it with bert_tf2.export.load or a server"
+                ) from error
+        raise
+
+
+def _open(path: str) -> Weights:
     if keras_files.recognises(path):
         return keras_files.KerasFile(path)
     from_huggingface = huggingface.recognises(path)

@@ -93,4 +93,4 @@ def test_the_script_writes_and_opens_no_page(weights, tmp_path, monkeypatch, log
     monkeypatch.setattr(server, "listen", lambda port: pytest.fail("opened a page"))
     server.run(ExplorerOptions(model=weights, write_projector=str(tmp_path / "new folder")))
     assert {path.name for path in (tmp_path / "new folder").iterdir()} == FILES
-    assert any("tensorboard --logdir='" in line for line in log_lines)
+    assert any(" -m tensorboard.main " in line and "--logdir='" in line for line in log_lines)

@@ -151,7 +151,7 @@ def test_the_code_behind_a_picture(page):
     link.click()
     panel = page.locator("#code-panel")
     expect(panel).to_be_visible()
-    expect(panel.get_by_role("heading", name="SelfAttention._attend")).to_be_focused()
+    expect(panel.get_by_role("heading", name="average_values")).to_be_focused()
     expect(panel.locator(".here")).to_contain_text("tf.nn.softmax(")
     page.keyboard.press("Escape")
     expect(panel).to_be_hidden()

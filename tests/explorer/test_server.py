@@ -61,7 +61,9 @@ def test_the_files_of_the_page(ask):
     assert ask("GET", "/app.js")[1]["Content-Type"].startswith("text/javascript")
 
 
-@pytest.mark.parametrize("path", ["/none.js", "/../server.py", "/%2e%2e/server.py", "/page/app.js", "/..%5cserver.py"])
+@pytest.mark.parametrize(
+    "path", ["/none.js", "/" + "a" * 300, "/../server.py", "/%2e%2e/server.py", "/page/app.js", "/..%5cserver.py"]
+)
 def test_nothing_else_is_a_file(ask, path):
     status, _, content = ask("GET", path)
     assert status == 404 and "there is no file" in json.loads(content)["error"]
@@ -92,6 +94,8 @@ def test_another_name_is_refused(ask, host):
         ("POST", {"Content_Type": "application/json"}, b"{", 400),
         ("POST", {"Content_Type": "application/json"}, b"[" * 100_000, 400),
         ("POST", {"Content_Type": "application/json"}, b"[1]", 400),
+        ("POST", {"Content_Type": "application/json"}, rb'{"text": "\ud800"}', 400),
+        ("POST", {"Content_Type": "application/json", "Transfer_Encoding": "chunked"}, b"no chunk\r\n\r\n", 400),
         ("POST", {"Content_Type": "application/json"}, b" " * (1 << 20) + b"{}", 413),
         ("PUT", {"Content_Type": "application/json"}, b"{}", 405),
     ],
@@ -160,6 +164,8 @@ def test_the_other_heads(post):
         ("/api/embeddings", {"text": "the"}, "token must be a whole number from 0 to 2, not None"),
         ("/api/attention", {"text": "the", "layer": 2, "head": 0}, "layer must be a whole number from 0 to 1, not 2"),
         ("/api/attention", {"text": "the", "layer": 0, "head": True}, "head must be"),
+        ("/api/attention", {"text": "the", "layer": "--1", "head": 0}, "layer must be"),
+        ("/api/attention", {"text": "the", "layer": "1" * 5000, "head": 0}, "layer must be"),
         ("/api/block", {"text": "the", "layer": 0, "token": 1.5}, "token must be"),
         ("/api/words", {"text": "the", "token": -1}, "token must be"),
         ("/api/source", {"key": "x"}, "there is no code for 'x'"),

@@ -25,9 +25,9 @@ TASKS = ["features", "classifier", "squad", "ner", "masked_lm"]
 INVALID_ARGUMENT = tf.errors.INVALID_ARGUMENT
 TEXTS = [
     "a lovely [MASK] in Paris , with Ann",
-    "BAD",
-    "Bob lives in Oslo now . " * 9,
-    "the caf\N{COMBINING ACUTE ACCENT}e?",
+    "BAD [MASK]",
+    "[MASK] " + "Bob lives in Oslo now . " * 9,
+    "the caf\N{COMBINING ACUTE ACCENT}e [MASK]?",
 ]
 
 
@@ -59,13 +59,15 @@ def ids_of(*texts: str) -> dict[str, np.ndarray]:
     return {"input_ids": ids, "input_mask": (ids > 0).astype(np.int32), "segment_ids": segments}
 
 
-IDS = ids_of("a lovely [MASK] film", "bad", "ann was in [MASK] with [MASK] and bob now where is [SEP] the book ?")
+IDS = ids_of(
+    "a lovely [MASK] film", "bad [MASK]", "ann was in [MASK] with [MASK] and bob now where is [SEP] the book ?"
+)
 
 
 def good_requests(model: str) -> list[Request]:
     """Every signature, with mixed lengths in a batch and with a single row."""
     requests = [Request("serving_default", IDS), Request("serving_ids", {"input_ids": IDS["input_ids"]})]
-    requests.append(Request("serving_default", {name: value[1:2, :3] for name, value in IDS.items()}))
+    requests.append(Request("serving_default", {name: value[1:2, :4] for name, value in IDS.items()}))
     found = c_client.signatures(model)
     for texts in (TEXTS, TEXTS[:1], [text.encode() for text in TEXTS[2:]]):
         requests.append(Request("serving_text", dict.fromkeys(found["serving_text"].inputs, texts)))
@@ -109,9 +111,9 @@ def outputs_of_the_checkpoint(task: str, model) -> dict[str, np.ndarray]:
         mean = sequence.sum(1) / mask.sum(1, keepdims=True)
         return {"sequence_output": sequence, "pooled_output": output.pooled_output.numpy(), "mean_pooled": mean}
     if task == "masked_lm":
-        positions = np.array([[3, 0, 0], [0, 0, 0], [4, 6, 0]], np.int32)
+        positions = np.array([[3, 0, 0], [2, 0, 0], [4, 6, 0]], np.int32)
         scores = tf.nn.softmax(model({**IDS, "masked_lm_positions": positions}))
-        best, ids = (part.numpy()[[0, 2, 2], [0, 0, 1]] for part in tf.math.top_k(scores, 3))
+        best, ids = (part.numpy()[[0, 1, 2, 2], [0, 0, 0, 1]] for part in tf.math.top_k(scores, 3))
         return {"best": best, "words": np.array([word.encode() for word in toy_data.VOCAB], object)[ids]}
     if task == "squad":
         start, end = (np.where(mask, logits.numpy(), np.float32(-10000)) for logits in model(IDS))
@@ -131,8 +133,8 @@ def test_answers_are_those_of_the_checkpoint(client, exports, task):
     (answer,) = client.answer(path, [Request("serving_default", IDS)])
     found, wanted = answer.outputs, outputs_of_the_checkpoint(task, model)
     if task == "masked_lm":
-        assert found["positions"].tolist() == [[3, -1], [-1, -1], [4, 6]]
-        rows = [0, 2, 2], [0, 0, 1]
+        assert found["positions"].tolist() == [[3, -1], [2, -1], [4, 6]]
+        rows = [0, 1, 2, 2], [0, 0, 0, 1]
         found = {"best": found["scores"][rows], "words": found["tokens"][rows]}
     assert_same(found, wanted)
 
@@ -186,8 +188,8 @@ def test_requests_that_the_server_puts_together_keep_their_answers(client, expor
     path = exports(task).path
     parts = [
         ids_of("a [MASK] film"),
-        ids_of("bad", "ann was in [MASK] with [MASK] and bob [SEP] the book ?"),
-        ids_of("good ."),
+        ids_of("bad [MASK]", "ann was in [MASK] with [MASK] and bob [SEP] the book ?"),
+        ids_of("good [MASK] ."),
     ]
     for names, signature in ((("input_ids",), "serving_ids"), (tuple(IDS), "serving_default")):
         requests = [Request(signature, {name: part[name] for name in names}) for part in parts]

@@ -8,7 +8,9 @@ import shutil
 import numpy as np
 import pytest
 from export_cases import CLOSE, SECONDS, TEXTS
+from refused import message_of
 
+from bert_tf2 import checkpoint
 from bert_tf2.export import load
 from bert_tf2.support.errors import UserError
 
@@ -44,9 +46,9 @@ def test_load_leaves_filling_out(exported):
         ["[CLS]", *"the film was good".split(), "[SEP]"],
     ]
     assert [answer["sequence_output"].shape for answer in features] == [(3, 16), (6, 16)]
-    words = load(exported("masked_lm").folder)(["a [MASK]", "[MASK] is [MASK]", "none"])
-    assert [answer["positions"] for answer in words] == [[2], [1, 3], []]
-    assert [len(answer["tokens"]) for answer in words] == [1, 2, 0]
+    words = load(exported("masked_lm").folder)(["a [MASK]", "[MASK] is [MASK]"])
+    assert [answer["positions"] for answer in words] == [[2], [1, 3]]
+    assert [len(answer["tokens"]) for answer in words] == [1, 2]
     assert all(
         len(row) == 3 and abs(scores.sum()) <= 1
         for answer in words
@@ -88,8 +90,21 @@ def test_load_knows_an_export(exported, tmp_path):
     (tmp_path / "export/2").mkdir()
     with pytest.raises(UserError, match=r"export/2: is no export"):  # and a server would take that one too
         load(tmp_path / "export")
+    with pytest.raises(UserError, match="batch_size='8': must be a whole number"):
+        load(tmp_path / "export/1")(["Bob"], batch_size="8")
     with pytest.raises(ValueError, match="batch_size is -1"):
         load(tmp_path / "export/1")(["Bob"], batch_size=-1)
+
+
+@pytest.mark.parametrize("task", ["features", "ner"])
+def test_an_export_is_not_read_as_weights(exported, tmp_path, task):
+    folder = pathlib.Path(exported(task).folder)
+    for path in (folder, folder.parent, folder / "saved_model.pb", folder / "variables"):
+        message = message_of(checkpoint.open_weights, str(path))
+        assert message.startswith(f"{path}: is an exported model, which is not read as weights; give the checkpoint")
+    shutil.copytree(folder.parent, tmp_path, dirs_exist_ok=True)
+    (tmp_path / "model.ckpt-7.index").write_bytes(b"damaged")  # an --export_dir that is the --output_dir
+    assert "exported" not in message_of(checkpoint.open_weights, str(tmp_path))
 
 
 def shorten(path: pathlib.Path) -> None:

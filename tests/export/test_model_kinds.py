@@ -11,7 +11,7 @@ from small_models import randomize, small_batch, small_config
 
 from bert_tf2 import heads, modeling
 from bert_tf2.config import BertConfig
-from bert_tf2.export import fast_encoder
+from bert_tf2.export import folded_encoder
 from bert_tf2.export.run import run
 
 
@@ -21,7 +21,7 @@ def test_the_encoder_computes_what_the_model_does(kind):
     randomize(model)
     batch = small_batch()
     inputs = [batch[name] for name in ("input_ids", "input_mask", "segment_ids")]
-    sequence, pooled = fast_encoder.Encoder(model)(*map(tf.constant, inputs))
+    sequence, pooled = folded_encoder.Encoder(model)(*map(tf.constant, inputs))
     wanted = model(*inputs)
     there = inputs[1] > 0
     np.testing.assert_allclose(sequence.numpy()[there], wanted.sequence_output.numpy()[there], atol=1e-5)

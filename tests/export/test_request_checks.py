@@ -9,7 +9,10 @@ import pytest
 import tensorflow as tf
 from export_cases import CONFIG, POSITIONS, assert_outputs, raw
 
+from bert_tf2 import heads
 from bert_tf2.export.options import TASKS
+from bert_tf2.pretraining import predict_masked
+from bert_tf2.support.errors import UserError
 
 pytest.importorskip("tensorflow_text")
 
@@ -80,6 +83,37 @@ def test_bad_texts(exported, task, texts, message):
     assert message.format("question") in raw(made, "serving_text", question=texts, context=as_good)
     if texts.shape == [2]:  # otherwise it is the question again that is named
         assert message.format("context") in raw(made, "serving_text", question=as_good, context=texts)
+
+
+REFUSED_BLANKS = [
+    ({"text_a": ["a [MASK]", "a film"]}, "row 1 of text_a holds no [MASK]; write [MASK], in capitals"),
+    ({"text_a": ["the [mask]"]}, "row 0 of text_a holds no [MASK]"),
+    (
+        {"text_a": ["a [MASK] " * 23]},
+        "row 0 of text_a has a [MASK] beyond the 24 tokens that are read; shorten the text",
+    ),
+    ({"text_a": ["a", "b"], "text_b": ["[MASK]", ""]}, "row 1 of text_a and text_b holds no [MASK]"),
+    (
+        {"text_a": ["a " * 30], "text_b": ["b " * 30 + "[MASK]"]},
+        "row 0 of text_a and text_b has a [MASK] beyond the 24",
+    ),
+    ({"input_ids": [[2, 4, 3], [2, 5, 3]]}, "row 1 of input_ids holds no [MASK], whose id is 4"),
+]
+
+
+def test_nothing_without_a_mask_is_answered(exported):
+    """By the server as by fill_mask: no answer passes for one to a blank that was misspelled or cut off."""
+    made = exported("masked_lm")
+    for inputs, message in REFUSED_BLANKS:
+        signature = "serving_ids" if "input_ids" in inputs else "serving_text" + "_pair" * (len(inputs) - 1)
+        assert message in raw(made, signature, **inputs)
+    model, tokenizer = heads.PretrainingModel(CONFIG), made.tokenizer
+    for text in ("a film", "the [mask]", "a [MASK] " * 23):
+        with pytest.raises(UserError):
+            next(predict_masked.predict(model, tokenizer, [text], max_seq_length=24))
+    kept = made.ask("serving_text", text_a=["a [MASK] " + "film " * 30])  # other words may be cut off
+    assert kept["positions"].tolist() == [[2]]
+    assert "row without [MASK]" in made.info["refuses"]
 
 
 def test_pairs_must_be_pairs(exported):

@@ -254,6 +254,21 @@ def test_nobody_at_the_address(model, kind):
     assert time.monotonic() - start >= 0.5 * (0.1 + 0.2)
 
 
+@pytest.mark.parametrize(
+    ("flag", "message"),
+    [
+        ("--deadline=nan", "the deadline must be seconds, more than 0, not nan"),
+        ("--deadline=-1", "the deadline must be seconds, more than 0, not -1"),
+        ("--server=localhost:abc", "the server must be HOST:PORT, not 'localhost:abc'"),
+        ("--server=:8501", "the server must be HOST:PORT, not ':8501'"),
+        ("--server=localhost:99999", "the server must be HOST:PORT, not 'localhost:99999'"),
+    ],
+)
+def test_a_wrong_address_or_deadline(flag, message, capsys):
+    assert client_module.main(["--text=ab", flag]) == 1
+    assert capsys.readouterr().err.startswith(f"client.py: INVALID_ARGUMENT: {message}")
+
+
 @pytest.mark.parametrize("misbehaviour", ["drop", "cut"])
 def test_a_lost_connection_is_made_again(rest, misbehaviour):
     with RestClient(rest.address) as client:

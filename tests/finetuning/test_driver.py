@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 import toy_data
+from refused import message_of
 from small_models import randomize
 from tensorboard.backend.event_processing import event_accumulator
 
@@ -314,6 +315,63 @@ def test_labels_of_words_and_of_sentences_are_told_apart(options, tmp_path):
     assert known_labels(options(init_checkpoint=classifier, do_train=True)) is None
     assert known_labels(options(output_dir=classifier, do_train=True)) == ANSWERS
     assert known_labels(options(do_eval=True)) is None
+
+
+@pytest.mark.parametrize(
+    ("flag", "task", "message"),
+    [
+        (
+            "output_dir",
+            "cola",
+            'fine-tuned for task "mrpc", and this call is for task "cola"; give another --output_dir, or',
+        ),
+        (
+            "init_checkpoint",
+            "SST2",
+            'and this call is for task "sst-2"; give another --init_checkpoint, or --other_task',
+        ),
+        ("init_checkpoint", "mnli", "--init_checkpoint holds a model of the task mrpc (labels 0, 1); it does not fit"),
+    ],
+)
+def test_the_weights_of_another_task_are_refused(options, tmp_path, flag, task, message):
+    model = heads.ClassifierModel(toy_data.config(num_hidden_layers=1), num_labels=2)
+    folder = save(model, tmp_path / "mrpc", LabelMap("mrpc", ("0", "1"), regression=False))
+    switches = ["do_eval", "do_predict", *(["do_train"] if flag == "output_dir" else [])]
+    for switch in switches:
+        wanted = options(**{flag: folder, "task_name": task, switch: True})
+        assert message in message_of(finetune_classifier.run, wanted)
+    before = {path.name for path in (tmp_path / "mrpc").iterdir()}
+    assert "label_map.json" in before and "train.tf_record" not in before
+
+
+def test_what_a_training_was_for_is_recorded_and_another_use_must_be_meant(options, tmp_path, log_lines):
+    finetune_classifier.run(options(do_train=True, num_train_epochs=0.25))
+    record = tmp_path / "out" / "task.json"
+    assert json.loads(record.read_text()) == {"task": "tsv", "pairs": False}
+    other = {"do_eval": True, "text_b_column": "name"}
+    message = message_of(finetune_classifier.run, options(**other))
+    assert (
+        message.startswith(f"{record}: the weights ") and "for pairs false, and this call is for pairs true" in message
+    )
+    assert "eval_accuracy" in finetune_classifier.run(options(**other, other_task=True))
+    assert any("this call is for pairs true" in line for line in log_lines)
+    # To begin a new training with these weights is no use of the task.
+    new = {"do_train": True, "init_checkpoint": str(tmp_path / "out"), "output_dir": str(tmp_path / "new")}
+    finetune_classifier.run(options(**new, text_b_column="name", num_train_epochs=0.25))
+    assert json.loads((tmp_path / "new" / "task.json").read_text()) == {"task": "tsv", "pairs": True}
+
+
+def test_questions_without_answers_are_another_task(tmp_path):
+    out = save(heads.SpanModel(toy_data.config(num_hidden_layers=1)), tmp_path / "out")
+    (tmp_path / "out" / "task.json").write_text('{"task": "squad", "version_2_with_negative": false}')
+    files = {"predict_file": toy_data.write_squad(tmp_path / "dev.json", 6, 2), "max_seq_length": 32}
+    wanted = SquadOptions(
+        **toy_data.write_model(tmp_path, num_hidden_layers=1), **files, output_dir=out, do_predict=True,
+        version_2_with_negative=True, max_query_length=8, doc_stride=8,
+    )  # fmt: skip
+    assert "this call is for version_2_with_negative true; give another --output_dir" in message_of(
+        finetune_squad.run, wanted
+    )
 
 
 def test_going_on_with_other_tags_is_refused(tmp_path):

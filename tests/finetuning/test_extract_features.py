@@ -194,3 +194,10 @@ def test_an_empty_file_and_a_file_that_breaks_off_leave_nothing(folder, tmp_path
         with pytest.raises(UserError, match=rf"{name}\.txt.*{message}"):
             run(folder, tmp_path / "out" / "features.json", input_file=str(tmp_path / f"{name}.txt"))
     assert [path.name for path in tmp_path.rglob("*.json*")] == []
+
+
+@pytest.mark.parametrize(("text", "told"), [("\u0434\u043e\u043c good\n", True), ("good the film was \u0434\n", False)])
+def test_a_text_that_the_vocabulary_does_not_have_is_told(folder, tmp_path, log_lines, text, told):
+    (tmp_path / "text").write_text(text * 3)
+    run(folder, tmp_path / "out", input_file=f"{tmp_path}/text")
+    assert any("/text: 50% of its 6 tokens are [UNK]" in line for line in log_lines) == told

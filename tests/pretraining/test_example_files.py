@@ -15,7 +15,7 @@ from golden_data import GOLDEN, cases, digest
 from pretraining_text import CORPUS, VOCABULARY
 
 from bert_tf2 import pretraining
-from bert_tf2.pretraining import CreatePretrainingDataOptions, PretrainingDataOptions, example_files
+from bert_tf2.pretraining import CreatePretrainingDataOptions, PretrainingDataOptions, example_files, sharded
 from bert_tf2.support import progress
 from bert_tf2.support.errors import UserError
 
@@ -95,6 +95,7 @@ def test_what_is_logged(tmp_path, corpus, vocab_file, log, monkeypatch):
     monkeypatch.setattr(progress, "_SECONDS_BETWEEN_LINES", 0.0)
     monkeypatch.setattr(progress, "_SECONDS_BETWEEN_DRAWINGS", 0.0)
     monkeypatch.setattr(example_files, "_VALUES_PER_BATCH", 100)
+    (tmp_path / "bert_config.json").touch()  # the next command is told
     make(corpus, vocab_file, f"{tmp_path}/out")
     (first, *rest) = read_records(tmp_path / "out")
     tokens = [VOCABULARY[i] for i in first["input_ids"][: sum(first["input_mask"])]]
@@ -110,7 +111,7 @@ def test_what_is_logged(tmp_path, corpus, vocab_file, log, monkeypatch):
     for stage in ("Reading", "Making examples", "Writing"):
         assert any(line.startswith(f"info: {stage}") and "/s" in line for line in log), stage
     assert any(f"of {len(rest) + 1} examples, " in line and line.endswith(" s left") for line in log)
-    assert f"  wrote  {tmp_path}/out\n  next\n    python " in log[-1]
+    assert f"  wrote  {tmp_path}/out\n  next\n    " in log[-1]
     assert "run_pretraining.py" in log[-1] and "--do_train" in log[-1]
     assert not any(line.startswith("warning") for line in log)
 
@@ -263,3 +264,18 @@ def test_instances_of_one_s_own_are_written(tokenizer, tmp_path):
     assert (row["masked_lm_positions"], row["next_sentence_labels"]) == ([1, 0], [1])
     with pytest.raises(ValueError, match="5 tokens and 1 predictions does not fit max_seq_length 4"):
         pretraining.write_instance_to_example_files([own], tokenizer, 4, 2, [path])
+
+
+@pytest.mark.parametrize("shards", [None, 2])
+@pytest.mark.parametrize(
+    ("text", "share"),
+    [("\u0434\u043e\u043c a .\n", 33), ("\u4e2d\u6587\n", 100), ("a \u0434 b .\n", None)],
+)
+def test_a_text_of_unknown_words_is_told(tmp_path, vocab_file, text, share, shards, in_process, log_lines):
+    (tmp_path / "text").write_text(f"{text * 9}\n" * 2)
+    settings = {"max_seq_length": 24, "max_predictions_per_seq": 4, "num_shards": shards, "vocab_file": vocab_file}
+    sharded.run(
+        CreatePretrainingDataOptions(input_file=f"{tmp_path}/text", output_file=f"{tmp_path}/new/out", **settings)
+    )
+    told = [line for line in log_lines if "tokens are [UNK]" in line]
+    assert bool(told) == bool(share) and all(f"{share}% of its " in line for line in told)

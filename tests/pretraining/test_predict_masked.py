@@ -313,11 +313,12 @@ def probabilities(answers) -> list[float]:
 
 
 def test_who_types_at_a_terminal_may_err(options, capsys, monkeypatch):
-    type_in(monkeypatch, "[MASK] is paris\nno blank\n[MASK] .\n", at_terminal=True)
+    type_in(monkeypatch, b"[MASK] is paris\nno blank\n[MASK] \xff\n%PDF-1.4\n[MASK] .\n", at_terminal=True)
     predict_masked.run(options(input_file="-"))
     shown = capsys.readouterr()
     assert [text.splitlines()[0] for text in shown.out.split("\n\n") if text] == ["[MASK] is paris", "[MASK] ."]
     assert "standard input, line 2: holds no [MASK]" in shown.err
+    assert "standard input, line 3: not UTF-8 text (byte 0xff)" in shown.err and shown.err.count("\n") == 4
 
 
 def test_faults_are_named(options, tmp_path, monkeypatch, folder):
@@ -397,10 +398,12 @@ def test_the_script_answers_standard_input_and_stops_at_a_faulty_line(folder, mo
 
 
 @pytest.mark.slow
-def test_the_script_takes_sentences_from_flags_and_writes_json(folder):
+def test_the_script_takes_sentences_from_flags_and_writes_json(folder, monkeypatch):
+    monkeypatch.setenv("KERAS_BACKEND", "torch")
     sentences = ["--sentence=Is [MASK], she", "--sentence=[MASK] ||| 北"]
     done = run_script(folder, f"--init_checkpoint={folder}", "--output_format=json", "--top_k=3", *sentences)
     assert done.returncode == 0, done.stderr.decode()
+    assert "Keras runs on TensorFlow here, not on torch as KERAS_BACKEND has it" in done.stderr.decode().splitlines()[0]
     found = [json.loads(line) for line in done.stdout.decode().splitlines()]
     assert [answer["text"] for answer in found] == ["Is [MASK], she", "[MASK] ||| 北"]
     assert [len(answer["masks"][0]["predictions"]) for answer in found] == [3, 3]

@@ -166,6 +166,8 @@ def test_without_the_library(tmp_path, monkeypatch, vocab_file, corpus):
         ({"input_format": "json"}, "--input_format=json"),
         ({"language": "de"}, "--language=de needs --input_format=text or jsonl"),
         ({"language": "German", "input_format": "text"}, "--language=German: an ISO 639 code"),
+        ({"language": "xx", "input_format": "text"}, r"--language=xx: an ISO 639 code .* zh \(Chinese\)"),
+        ({"language": "jp-Hira", "input_format": "jsonl"}, r"--language=jp-Hira: .* ja \(Japanese\)"),
         ({"text_field": "body", "input_format": "text"}, "--text_field=body needs --input_format=jsonl"),
     ],
 )

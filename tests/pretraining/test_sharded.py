@@ -160,6 +160,7 @@ def test_compressed_shards_hold_the_same_records(data, in_process, log_lines):
     for row in manifest(data, "outx.gz")["shards"]:
         assert row["sha256"] == hashlib.sha256(packed[row["file"]]).hexdigest()
     in_process.clear()
+    (data / "bert_config.json").touch()  # the next command is told
     sharded.run(options(data, "again", dupe_factor=20, output_file=f"{data}/again/x.gz"))
     assert contents(data / "again") == packed  # neither a name nor a time in the archives
     assert len(rows_of(f"{data}/again/x-*")) == len(rows_of(f"{data}/outx/x-*"))
@@ -432,8 +433,10 @@ def test_a_warning_of_a_worker_names_the_input_and_is_shown_once(data):
 def test_ctrl_c_is_one_line_and_leaves_no_partial_files(data):
     running = start(data, "out", *LONG, "--num_workers=2")
     wait_for_shards(data / "out", 1, running)
+    workers = workers_of(running)
     os.killpg(running.pid, signal.SIGINT)  # as a terminal does
+    assert running.wait(timeout=60) == 130
+    assert workers and not [worker for worker in workers if os.path.exists(f"/proc/{worker}")]  # it waited for them
     _, log = running.communicate(timeout=60)
-    assert running.returncode == 130
     assert log.splitlines()[-1] == "create_pretraining_data.py: error: interrupted" and "Traceback" not in log
     assert partial_files(data / "out") == []

@@ -110,7 +110,7 @@ def make_checkpoint(folder: pathlib.Path) -> None:
     slots = {f"{name}/adam_{slot}": value * 0.5 for name, value in values.items() for slot in "mv"}
     prefix = str(folder / "model.ckpt-7")
     options = TrainOptions(output_dir=str(folder), num_train_steps=10, num_warmup_steps=1, train_batch_size=4)
-    state.write(prefix, state.current(options, 28, "6 records"))
+    state.write(prefix, state.current(options, 28, "6 records", model.config))
     bundle.save(prefix, {**values, **slots, "words": np.array([b"one", b"two"], object)}, 7)
 
 

@@ -1,10 +1,12 @@
 """Reading as the reference reads, and files that are complete or absent."""
 
 import os
+import subprocess
+import sys
 
 import pytest
 
-from bert_tf2.support import files, remote_files
+from bert_tf2.support import files, outputs, remote_files
 from bert_tf2.support.errors import UserError
 
 
@@ -107,6 +109,48 @@ def test_a_failure_leaves_the_old_file_and_no_rest(tmp_path):
     assert (tmp_path / "one").read_bytes() == b"old"
 
 
+@pytest.mark.parametrize("there", [True, False])
+def test_a_link_stays_and_what_it_leads_to_is_written(tmp_path, there):
+    (tmp_path / "far").mkdir()
+    target, link, second = tmp_path / "far" / "real", tmp_path / "link", tmp_path / "second"
+    if there:
+        target.write_text("old")
+    link.symlink_to("far/real")
+    second.symlink_to(link)
+    with pytest.raises(ZeroDivisionError), files.complete_or_absent(str(second)):
+        raise ZeroDivisionError
+    assert target.exists() == there
+    files.write_text(str(second), "new")
+    outputs.check([], [outputs.Output("--output_file", str(second))])
+    assert link.is_symlink() and second.is_symlink() and target.read_text() == "new"
+    assert os.listdir(tmp_path / "far") == ["real"] and sorted(os.listdir(tmp_path)) == ["far", "link", "second"]
+    (tmp_path / "folder").symlink_to("far/new")
+    files.write_text(f"{tmp_path}/folder/file", "x")
+    assert (tmp_path / "far" / "new" / "file").read_text() == "x"
+
+
+def test_a_loop_of_links_is_named(tmp_path):
+    for name, target in (("a", "b"), ("b", "a"), ("c", "c")):
+        (tmp_path / name).symlink_to(target)
+    for name in ("a", "c", "a/below"):
+        message = rf"/{name[0]}(: is a symbolic link that leads back to itself|/below: Too many levels of symbolic)"
+        with pytest.raises(UserError, match=message):
+            files.write_text(f"{tmp_path}/{name}", "x")
+        for patterns in (None, ("*",)):
+            with pytest.raises(UserError, match=message):
+                outputs.check([], [outputs.Output("--output", f"{tmp_path}/{name}", patterns)])
+
+
+@pytest.mark.skipif(not os.path.exists("/proc/self/fd/1"), reason="no /proc here")
+def test_the_standard_output_is_written_to_and_not_replaced(tmp_path):
+    (tmp_path / "stdout").symlink_to("/proc/self/fd/1")  # as /dev/stdout is
+    program = f"from bert_tf2.support import files; files.write_text('{tmp_path}/stdout', 'text')"
+    with open(tmp_path / "out", "w") as out:
+        subprocess.run([sys.executable, "-c", program], stdout=out, check=True)
+    assert (tmp_path / "out").read_text() == "text" and sorted(os.listdir(tmp_path)) == ["out", "stdout"]
+    assert os.path.islink(tmp_path / "stdout")
+
+
 def test_write_text_writes_utf8(tmp_path):
     files.write_text(str(tmp_path / "text"), "ä\n")
     assert (tmp_path / "text").read_bytes() == b"\xc3\xa4\n"
@@ -156,3 +200,14 @@ def test_a_remote_file_that_cannot_be_written(tmp_path):
     with remote_files.TensorFlowFiles().open(path, "wb") as stream:
         stream.write(memoryview(b"text"))
     assert (tmp_path / "x").read_bytes() == b"text"
+
+
+def test_a_comma_within_a_name(tmp_path):
+    (tmp_path / "a,b").touch()
+    with pytest.raises(
+        UserError, match=rf"; a comma separates names, so write \? for one within a name: {tmp_path}/a\?b$"
+    ):
+        files.match_files(f"{tmp_path}/a,b")
+    assert files.match_files(f"{tmp_path}/a?b") == [f"{tmp_path}/a,b"]
+    with pytest.raises(UserError, match=r"^[^;]*$"):
+        files.match_files(f"{tmp_path}/c,d")

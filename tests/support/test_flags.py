@@ -2,6 +2,7 @@
 
 import functools
 import json
+import os
 import re
 import subprocess
 import sys
@@ -9,6 +10,8 @@ import sys
 import pytest
 from command_lines import ROOT, SCRIPTS, described
 from small_models import SHARED
+
+import bert_tf2
 
 REFERENCE = SHARED / "reference" / "flags.json"
 
@@ -106,7 +109,17 @@ NEEDED = ("--input_file=a", "--bert_config_file=b", "--output_dir=c")
         ([*NEEDED, "--learning_rate=-1"], ["learning_rate", "-1"]),
         ([*NEEDED, "--max_seq_length=4"], ["max_seq_length", "4"]),
         ([*NEEDED, "--precision=float8"], ["precision", "float8", "bfloat16"]),
-        ([*NEEDED, "--do_train=perhaps"], ["do_train", "perhaps"]),
+        ([*NEEDED, "--do_train=yes"], ["error: --do_train=yes: write --do_train=True or --do_train=False (--help"]),
+        (
+            [*NEEDED, "--nodo_eval=true"],
+            ["error: --nodo_eval=true: write --nodo_eval, or --do_eval=True or --do_eval=F"],
+        ),
+        ([*NEEDED, "--noxla=false"], ["error: --noxla=false: write --noxla, or --xla=True or --xla=False (--help"]),
+        ([*NEEDED, "--max_eval_steps=1.5"], ["error: --max_eval_steps=1.5: a whole number is needed (--help"]),
+        ([*NEEDED, "--learning_rate=1,5"], ["error: --learning_rate=1,5: a number is needed (--help"]),
+        ([*NEEDED, "--stderrthreshold=bad"], ["--stderrthreshold must be one of"]),
+        ([*NEEDED, f"--flagfile={sys.executable}"], [f"--flagfile={sys.executable}: not text in utf-8; one flag in a"]),
+        ([*NEEDED, "--flagfile=gone"], ["error: Unable to open flagfile: No such file or directory: 'gone'"]),
         ([*NEEDED, "--do_train", "--profile_steps=20,10"], ["--profile_steps=20,10: must be the first and the last"]),
         ([*NEEDED, "--do_train", "train.tfrecord"], ["unexpected argument 'train.tfrecord'"]),
         ([*NEEDED], ["nothing to do", "--do_train", "--do_eval"]),
@@ -120,6 +133,52 @@ def test_a_wrong_command_line_is_answered_in_one_line(arguments, words):
     assert text.count("\n") == 1, text
     assert text.startswith("run_pretraining.py: error: ")
     assert all(word in text for word in words), text
+
+
+MODEL = ("--bert_config_file=b", "--vocab_file=v", "--output_dir=c")
+
+
+@pytest.mark.parametrize(
+    ("script", "arguments"),
+    [
+        ("run_pretraining.py", [*NEEDED[1:], "--do_train", "--input_file=PIPE"]),
+        ("run_pretraining.py", [*NEEDED, "--do_eval", "--eval_input_file=PI*,other"]),
+        ("run_pretraining.py", [*NEEDED, "--do_eval", "--init_checkpoint=PIPE"]),
+        ("run_squad.py", [*MODEL, "--do_eval", "--predict_file=PIPE"]),
+        ("run_ner.py", [*MODEL, "--do_predict", "--predict_file=PIPE"]),
+        ("predict_masked.py", [*MODEL[:1], "--init_checkpoint=a", "--vocab_file=PIPE"]),
+        ("create_pretraining_data.py", ["--output_file=a", "--vocab_file=PIPE", "--input_file=t", "--num_shards=2"]),
+    ],
+)
+def test_a_pipe_that_would_be_read_twice_is_refused(script, arguments, tmp_path):
+    os.mkfifo(tmp_path / "PIPE")  # whoever opened it would wait
+    arguments = [text.replace("PI", f"{tmp_path}/PI") for text in arguments]
+    wrong = next(text for text in arguments if str(tmp_path) in text)
+    status, text = answer(script, *arguments)
+    assert status == 1 and text.count("\n") == 1, text
+    assert f"{script}: error: {wrong}" in text and f"{tmp_path}/PIPE" in text and "is a pipe" in text
+
+
+def test_a_pipe_that_is_read_once_is_read(tmp_path):
+    (tmp_path / "vocab.txt").write_text("\n".join(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "a", "b", "c"]))
+    arguments = ["--input_file=/dev/stdin", f"--output_file={tmp_path}/out", f"--vocab_file={tmp_path}/vocab.txt"]
+    command = [sys.executable, "create_pretraining_data.py", *arguments]
+    subprocess.run(command, cwd=ROOT, input=b"a b c\na\n\nb c\nc\n", capture_output=True, timeout=60, check=True)
+    assert (tmp_path / "out").stat().st_size > 1000
+
+
+@pytest.mark.parametrize("start", [["run_squad.py"], ["-m", "bert_tf2", "run_squad"], ["-m", "bert_tf2"]])
+def test_the_version(start):
+    done = subprocess.run([sys.executable, *start, "--version"], cwd=ROOT, capture_output=True, text=True)
+    assert (done.returncode, done.stdout, done.stderr) == (0, f"bert_tf2 {bert_tf2.__version__}\n", "")
+
+
+def test_a_working_directory_that_was_deleted_is_named(tmp_path):
+    script = f"{sys.executable} {ROOT}/build_vocab.py --input_file={ROOT}/sample_text.txt --vocab_file={tmp_path}/v.txt"
+    shell = f"mkdir gone && cd gone && rmdir ../gone && exec {script}"
+    done = subprocess.run(["sh", "-c", shell], cwd=tmp_path, capture_output=True, text=True)
+    message = "the working directory was deleted; change to one that exists (cd)"
+    assert (done.returncode, done.stderr) == (1, f"build_vocab.py: error: {message}\n")
 
 
 _RAISES = """

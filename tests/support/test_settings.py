@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import pathlib
+from collections.abc import Sequence
+
+import numpy as np
 import pytest
 
 from bert_tf2.support import settings
@@ -38,6 +42,21 @@ class Task(Part):
             raise WrongSetting("--word=bad: another word is needed")
 
 
+@options
+class Lists(Options):
+    passes_on = "rest"
+
+    texts: Sequence[str] | None = setting("Texts.", None, group=DATA)
+    rest: Sequence[str] = ()
+
+
+@pytest.mark.parametrize("name", ["texts", "rest"])
+def test_a_text_is_no_list_of_letters(name):
+    assert getattr(Lists(**{name: ["abc"]}), name) == ["abc"]
+    with pytest.raises(WrongSetting, match=rf"^{name}='abc': a list of texts is needed, {name}=\['abc'\]$"):
+        Lists(**{name: "abc"})
+
+
 def test_what_is_allowed():
     made = Task(output="out", train=True, path="text.txt", patience=2, eval_steps=1)
     assert (made.rate, made.kind, made.size) == (0.1, "a", None)
@@ -65,6 +84,31 @@ def test_what_is_allowed():
 def test_what_is_refused(given, message):
     with pytest.raises(WrongSetting, match=message):
         Task(**{"output": "out", "train": True, "path": "text.txt", **given})
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"train": "False"}, "train='False': must be True or False"),
+        ({"train": 1}, "train=1: must be True or False"),
+        ({"train": None}, "train=None: must be True or False"),
+        ({"size": "8"}, "size='8': must be a whole number"),
+        ({"size": 8.0}, "size=8.0: must be a whole number"),
+        ({"size": np.array(8)}, r"size=array\(8\): must be a whole number"),
+        ({"seed": True}, "seed=True: must be a whole number"),
+        ({"rate": "0.1"}, "rate='0.1': must be a number"),
+        ({"path": b"text.txt"}, "path=b'text.txt': must be a text"),
+        ({"kind": ["a"]}, r"kind=\['a'\]: must be a text"),
+    ],
+)
+def test_values_of_another_type_are_refused(given, message):
+    with pytest.raises(WrongSetting, match=f"^{message}$"):
+        Task(**{"output": "out", "train": True, "path": "text.txt", **given})
+
+
+def test_numbers_of_numpy_and_paths_are_accepted():
+    made = Task(output=pathlib.Path("out"), train=np.bool_(True), path="a", size=np.int64(8), rate=np.float32(0.5))
+    assert (made.output, made.size, made.rate) == ("out", 8, 0.5)
 
 
 def test_all_missing_settings_are_named():

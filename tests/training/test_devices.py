@@ -3,10 +3,12 @@
 import pytest
 import tensorflow as tf
 
+from bert_tf2.fast.encoder import Plan
 from bert_tf2.support.errors import UserError
 from bert_tf2.training import devices
-from bert_tf2.training.options import POLICIES, DeviceOptions
+from bert_tf2.training.options import POLICIES, DeviceOptions, TrainingOptions
 
+REQUIRED = {"bert_config_file": "x", "output_dir": "x"}
 ONE = tf.distribute.get_strategy()
 
 
@@ -81,21 +83,30 @@ def test_products_of_matrices_are_timed_where_they_differ():
 )
 def test_padding_is_left_out_where_that_is_faster(monkeypatch, unpad, kind, way):
     monkeypatch.setattr(devices, "computes_on", lambda strategy: kind)
-    assert devices.way_to_unpad(unpad, ONE, hidden_size=128) == way
+    assert plan(unpad).unpad == way
+
+
+def plan(unpad, hidden_size=128, **settings):
+    return devices.plan_for(TrainingOptions(**REQUIRED, unpad=unpad, **settings), ONE, hidden_size)
 
 
 def test_a_narrow_model_is_computed_with_its_padding():
-    assert devices.way_to_unpad("auto", ONE, hidden_size=96) == "none"
+    assert plan("auto", hidden_size=96).unpad == "none"
 
 
 @pytest.mark.parametrize("hidden_size", [96, 768])
 def test_xla_computes_padding(hidden_size):
-    assert devices.way_to_unpad("auto", ONE, hidden_size, xla=True) == "none"
+    assert plan("auto", hidden_size, xla=True) == Plan("none", share_graph=False)
     with pytest.raises(UserError, match="--unpad=packed: with --xla, the step has fixed shapes"):
-        devices.way_to_unpad("packed", ONE, hidden_size, xla=True)
+        plan("packed", hidden_size, xla=True)
 
 
 def test_a_tpu_computes_padding(monkeypatch):
     monkeypatch.setattr(devices, "computes_on", lambda strategy: "TPU")
     with pytest.raises(UserError, match="--unpad=groups: a TPU's program has fixed shapes"):
-        devices.way_to_unpad("groups", ONE, hidden_size=128)
+        plan("groups")
+
+
+def test_what_the_options_say_is_in_the_plan():
+    assert plan("packed", recompute=True) == Plan("packed", recompute=True, share_graph=True)
+    assert devices.plan_for(TrainingOptions(**REQUIRED, unpad="packed"), ONE, 128, padded=True).unpad == "none"

@@ -25,6 +25,7 @@ from tensorflow.core.util import event_pb2
 
 from bert_tf2 import checkpoint, heads, optimization
 from bert_tf2.config import BertConfig
+from bert_tf2.fast.encoder import Plan, accelerate
 from bert_tf2.support import environment, process
 from bert_tf2.support.errors import UserError
 from bert_tf2.training.devices import build_model
@@ -67,7 +68,7 @@ def train(
     """Trains to step `steps` in `folder` and returns the model."""
     settings = {"learning_rate": 1e-3, "num_train_steps": steps, "num_warmup_steps": 0, "train_batch_size": 4}
     model = build_model(strategy, lambda: MAKERS[kind](tiny_config(**(config or {}))), 1)
-    model.bert.unpad = unpad
+    accelerate(model, Plan(unpad, options.get("recompute", False), share_graph=not options.get("xla")))
     trainer = Trainer(model, strategy, TrainOptions(output_dir=str(folder), **{**settings, **options}))
     trainer.start(init)
     trainer.train(endless(batch_for(kind) if batch is None else batch), **(how or {}))

@@ -1,10 +1,18 @@
-"""The memory of a training: the estimate against measurements, what the machine has, the line and the warning."""
+"""The memory of a training: the estimate against measurements, the line, the warning and the refusal."""
+
+import subprocess
+import sys
 
 import pytest
 import tensorflow as tf
+from command_lines import ROOT
+from pretraining_text import VOCABULARY
+from refused import message_of
 from small_models import MAKERS, batch_for, tiny_config
+from unmasked_data import LENGTH, PREDICTIONS, make
 
 from bert_tf2.config import BertConfig
+from bert_tf2.support import free_memory
 from bert_tf2.training import memory
 from bert_tf2.training.devices import build_model
 from bert_tf2.training.options import TrainOptions
@@ -48,9 +56,11 @@ def test_the_estimate_is_near_what_was_measured(sizes, settings, millions, befor
     assert before + (need.gradients + need.update + need.activations) / 1e9 == pytest.approx(peak, rel=0.2)
 
 
-def check(monkeypatch, own, has, **settings):
-    monkeypatch.setattr(memory, "_host", lambda: (own, has))
+def check(monkeypatch, own, has, swap=1e9, unpad="none", **settings):
+    monkeypatch.setattr(free_memory, "own_bytes", lambda: own)
+    monkeypatch.setattr(free_memory, "available_bytes", lambda **how: has and has - own + (swap if how else 0))
     model = build_model(ONE, lambda: MAKERS["pretraining"](tiny_config()), 1)
+    model.bert.unpad = unpad
     data = tf.data.Dataset.from_tensors(batch_for("pretraining"))
     memory.check(model, ONE, options(train_batch_size=64, **settings), data.element_spec)
 
@@ -85,18 +95,45 @@ def test_a_system_that_does_not_tell(monkeypatch, log_lines):
     assert len(log_lines) == 1 and " of " not in log_lines[0].split(":")[1]
 
 
-def write(path, text):
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(text)
+def test_what_certainly_does_not_fit_is_refused_with_the_flags_that_help(monkeypatch, log_lines):
+    message = message_of(check, monkeypatch, 1000.0, 1e5, swap=0)
+    assert message.startswith("the training needs more memory than there is for this process: about ")
+    assert message.endswith(
+        "what may help: --recompute, --gradient_accumulation_steps=2, a --train_batch_size below 64, a"
+        " smaller --max_seq_length, --precision=bfloat16"
+    )
+    check(monkeypatch, 1000.0, 1.5e5, swap=0, unpad="groups")  # texts may be shorter
+    assert log_lines[-1].startswith("The training may need more memory than there is")
 
 
-def test_the_memory_of_a_container_is_its_limit(tmp_path):
-    assert memory.available_bytes(str(tmp_path)) is None
-    write(tmp_path / "proc/meminfo", "MemTotal:  9000000 kB\nMemAvailable:  4000000 kB\n")
-    assert memory.available_bytes(str(tmp_path)) == 4_096_000_000
-    write(tmp_path / "sys/fs/cgroup/memory.max", "max\n")
-    write(tmp_path / "sys/fs/cgroup/memory.current", "1000000000\n")
-    assert memory.available_bytes(str(tmp_path)) == 4_096_000_000
-    write(tmp_path / "sys/fs/cgroup/memory.max", "3000000000\n")
-    write(tmp_path / "sys/fs/cgroup/memory.stat", "anon 5\ninactive_file 200000000\n")
-    assert memory.available_bytes(str(tmp_path)) == 2_200_000_000
+LIMITED = """
+import resource, runpy, sys
+resource.setrlimit(resource.RLIMIT_AS, (int(sys.argv[1]),) * 2)
+sys.argv = sys.argv[2:]
+runpy.run_path(sys.argv[0], run_name="__main__")
+"""
+
+
+@pytest.mark.parametrize(
+    ("limit", "batch", "message"),
+    [
+        (2.5e9, 4, "this process may have 2.5 GB of address space (ulimit -v), and TensorFlow needs "),
+        (6e9, 60000, "the training needs more memory than there is for this process: about "),
+        (6e9, 10**7, "a batch of 10000000 examples with "),
+    ],
+)
+def test_a_limit_of_address_space_ends_in_a_line(tmp_path, limit, batch, message):
+    """Without the check, TensorFlow ends the process."""
+    records = make(tmp_path, num_documents=40, dynamic_masking=False)
+    (tmp_path / "config.json").write_text(
+        tiny_config(vocab_size=len(VOCABULARY), max_position_embeddings=LENGTH).to_json_string()
+    )
+    flags = [
+        *("--do_train", f"--input_file={records}", f"--bert_config_file={tmp_path}/config.json"),
+        *(f"--vocab_file={tmp_path}/vocab.txt", f"--max_seq_length={LENGTH}", f"--train_batch_size={batch}"),
+        *(f"--max_predictions_per_seq={PREDICTIONS}", f"--output_dir={tmp_path}/trained", "--num_train_steps=2"),
+    ]
+    command = [sys.executable, "-c", LIMITED, str(int(limit)), str(ROOT / "run_pretraining.py"), *flags]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 1 and f"run_pretraining.py: error: {message}" in done.stderr, done.stderr[-2000:]
+    assert "ulimit -v" in done.stderr.splitlines()[-1] or "lower the batch size" in done.stderr.splitlines()[-1]

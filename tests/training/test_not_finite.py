@@ -12,7 +12,7 @@ from bert_tf2.training.loop import Trainer
 from bert_tf2.training.options import POLICIES, TrainOptions
 
 
-def train(folder, steps, bad, strategy=None, precision="float32", **options) -> None:
+def train(folder, steps, bad, strategy=None, precision="float32", init_checkpoint=None, **options):
     """Trains on the same batch again and again, in the steps `bad` (counted from 0) with an infinite weight."""
     strategy = strategy or tf.distribute.get_strategy()
     batch = batch_for("pretraining")
@@ -27,7 +27,7 @@ def train(folder, steps, bad, strategy=None, precision="float32", **options) -> 
     trainer = Trainer(
         model, strategy, TrainOptions(output_dir=str(folder), precision=precision, **{**settings, **options})
     )
-    trainer.start()
+    trainer.start(init_checkpoint)
     trainer.train(tf.data.Dataset.range(steps).map(at), where=lambda first, count: f"{first} to {first + count - 1}")
 
 
@@ -62,3 +62,16 @@ def test_whether_updates_may_be_left_out_changes_no_good_step(tmp_path):
     with_it, without = values(tmp_path / "with"), values(tmp_path / "without")
     for name in without:
         np.testing.assert_allclose(with_it[name], without[name], rtol=1e-6, atol=1e-8)
+
+
+def test_updates_are_counted_over_all_calls_and_unused_weights_are_told(tmp_path, log_lines):
+    how = {"skip_nonfinite_updates": 2, "save_checkpoints_steps": 1}
+    train(tmp_path / "out", 2, {1}, **how)
+    train(tmp_path / "out", 3, {0}, init_checkpoint=str(tmp_path / "other"), **how)  # the data begin at step 3
+    assert "So far, 2 of 2 that are tolerated." in "\n".join(log_lines)
+    unused = f"--init_checkpoint={tmp_path}/other is not used, because there is {tmp_path}/out/model.ckpt-2"
+    assert log_lines.count(unused) == 1
+    with pytest.raises(
+        UserError, match=r"step 4: .* with --skip_nonfinite_updates \(this is number 3 of the training\)"
+    ):
+        train(tmp_path / "out", 4, {0}, **how)

@@ -116,7 +116,7 @@ def test_what_cannot_be_drawn(tmp_path):
         PlotTrainingOptions(output_dir=("a",), output_file="a.jpg")
     with pytest.raises(WrongSetting, match="--output_dir must be given"):
         PlotTrainingOptions(output_dir=())
-    with pytest.raises(WrongSetting, match="--output_dir=runs: from Python, a list of folders is needed"):
+    with pytest.raises(WrongSetting, match="output_dir='runs': a list of texts is needed, output_dir=\\['runs'\\]"):
         PlotTrainingOptions(output_dir="runs")
 
 

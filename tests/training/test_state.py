@@ -3,18 +3,20 @@
 import dataclasses
 
 import pytest
+from small_models import tiny_config
 
 from bert_tf2.support.errors import UserError
 from bert_tf2.training import state
 from bert_tf2.training.options import TrainOptions
 
+CONFIG = tiny_config()
 OPTIONS = TrainOptions(output_dir="out", num_train_steps=10, num_warmup_steps=1, train_batch_size=4)
 
 
 def test_what_is_written_is_read(tmp_path):
     prefix = str(tmp_path / "model.ckpt-3")
     assert state.read(prefix) is None
-    written = state.current(OPTIONS, 12, "6 records")
+    written = state.current(OPTIONS, 12, "6 records", CONFIG)
     state.write(prefix, written)
     assert state.read(prefix) == written
     assert [path.name for path in tmp_path.iterdir()] == ["model.ckpt-3.training.json"]
@@ -37,7 +39,7 @@ def test_a_damaged_file_is_named(tmp_path, text):
 
 def test_a_changed_digit_is_found(tmp_path):
     prefix = str(tmp_path / "model.ckpt-3")
-    state.write(prefix, state.current(OPTIONS, 12, "6 records"))
+    state.write(prefix, state.current(OPTIONS, 12, "6 records", CONFIG))
     path = tmp_path / "model.ckpt-3.training.json"
     path.write_text(path.read_text().replace('"examples": 12', '"examples": 13'))
     with pytest.raises(UserError, match=r"training\.json: is damaged, it does not match its checksum; put back"):
@@ -47,9 +49,9 @@ def test_a_changed_digit_is_found(tmp_path):
 
 
 def test_nothing_has_changed():
-    before = state.current(OPTIONS, 12, "6 records")
-    assert [*before.changes(state.current(OPTIONS, 400, "6 records"))] == []
-    assert [*before.changes(state.current(OPTIONS, 12, None))] == []  # nobody says what the records are
+    before = state.current(OPTIONS, 12, "6 records", CONFIG)
+    assert [*before.changes(state.current(OPTIONS, 400, "6 records", CONFIG))] == []
+    assert [*before.changes(state.current(OPTIONS, 12, None, CONFIG))] == []  # nobody says what the records are
     assert [*state.TrainingState(12, {}).changes(before)] == []  # a version that knew fewer settings wrote it
 
 
@@ -73,13 +75,41 @@ def test_nothing_has_changed():
     ],
 )
 def test_a_change_is_told_with_its_consequence(name, value, wanted):
-    before = state.current(OPTIONS, 12, "6 records")
-    after = state.current(dataclasses.replace(OPTIONS, **{name: value}), 12, "6 records")
+    before = state.current(OPTIONS, 12, "6 records", CONFIG)
+    after = state.current(dataclasses.replace(OPTIONS, **{name: value}), 12, "6 records", CONFIG)
     (sentence,) = before.changes(after)
     assert sentence.startswith(wanted)
 
 
 def test_other_records_are_told():
-    before, after = (state.current(OPTIONS, 12, text) for text in ("6 records", "9 records"))
+    before, after = (state.current(OPTIONS, 12, text, CONFIG) for text in ("6 records", "9 records"))
     (sentence,) = before.changes(after)
     assert sentence.startswith("records: 6 records before, 9 records now: the order is that of the new ones")
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "wanted"),
+    [
+        ("hidden_dropout_prob", 0.3, "hidden_dropout_prob: 0.1 before, 0.3 now: the dropout changes from here on"),
+        (
+            "attention_probs_dropout_prob",
+            None,
+            "attention_probs_dropout_prob: 0.1 before, 0.0 now: the dropout changes",
+        ),
+    ],
+)
+def test_a_change_of_the_model_that_no_check_refuses_is_told(name, value, wanted):
+    config = dataclasses.replace(CONFIG, hidden_dropout_prob=0.1, attention_probs_dropout_prob=0.1)
+    before = state.current(OPTIONS, 12, "6 records", config)
+    (sentence,) = before.changes(state.current(OPTIONS, 12, "6 records", dataclasses.replace(config, **{name: value})))
+    assert sentence.startswith(wanted)
+
+
+def test_the_file_of_another_step_is_refused(tmp_path):
+    state.write(str(tmp_path / "model.ckpt-3"), state.current(OPTIONS, 12, "6 records", CONFIG, skipped=2))
+    assert state.read(str(tmp_path / "model.ckpt-3")).skipped == 2
+    (tmp_path / "model.ckpt-3.training.json").rename(tmp_path / "model.ckpt-5.training.json")
+    with pytest.raises(
+        UserError, match=r"model\.ckpt-5\.training\.json: is that of step 3, not of this checkpoint; put"
+    ):
+        state.read(str(tmp_path / "model.ckpt-5"))

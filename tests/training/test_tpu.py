@@ -11,10 +11,11 @@ import toy_data
 from refused import message_of
 
 from bert_tf2 import heads
+from bert_tf2.fast.encoder import Plan
 from bert_tf2.finetuning.classification import run as classification
 from bert_tf2.finetuning.classification.options import ClassifierOptions
 from bert_tf2.training import devices, memory
-from bert_tf2.training.options import DeviceOptions
+from bert_tf2.training.options import DeviceOptions, TrainingOptions
 
 LENGTH = 32
 
@@ -66,8 +67,9 @@ def test_another_number_of_cores_is_refused(calls):
 
 def test_nothing_depends_on_shapes_that_are_not_known(calls, log_lines):
     strategy = devices.create_strategy(DeviceOptions(use_tpu=True, num_tpu_cores=1))
-    assert devices.way_to_unpad("auto", strategy, hidden_size=768) == "none"
-    assert "a TPU's program has fixed shapes" in message_of(devices.way_to_unpad, "groups", strategy, 768)
+    auto, groups = (TrainingOptions(bert_config_file="x", output_dir="x", unpad=unpad) for unpad in ("auto", "groups"))
+    assert devices.plan_for(auto, strategy, hidden_size=768) == Plan("none")
+    assert "a TPU's program has fixed shapes" in message_of(devices.plan_for, groups, strategy, 768)
     assert not devices.can_compile(strategy)  # XLA compiles the program as a whole, not parts of it
     assert not devices.compiles_whole_step(strategy)
     assert "--xla has no effect: a TPU's program is always compiled" in log_lines
@@ -80,7 +82,7 @@ def test_a_fine_tuning_has_the_same_shapes_in_every_batch(calls, tmp_path, monke
 
     def loss_terms(model, batch, **how):
         shapes[on_tpu].add(tuple(sorted((name, tuple(values.shape)) for name, values in batch.items())))
-        assert model.bert.unpad == "none" or not on_tpu
+        assert model.encoder.computes_padding or not on_tpu
         return original(model, batch, **how)
 
     monkeypatch.setattr(heads.ClassifierModel, "loss_terms", loss_terms)

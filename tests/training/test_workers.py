@@ -23,7 +23,7 @@ from worker_processes import WorkerProcesses
 from bert_tf2.config import BertConfig
 from bert_tf2.record_order import Share
 from bert_tf2.training import runner, workers
-from bert_tf2.training.devices import build_model, is_chief, workers_of
+from bert_tf2.training.devices import build_model, is_chief, join, workers_of
 from bert_tf2.training.options import TrainingOptions
 from bert_tf2.training.workers import ALONE, VARIABLE, find_cluster
 
@@ -65,6 +65,12 @@ WRONG = {
     "no port": (environment({"worker": ["one", "two:1"]}), "the address of worker 0, 'one', is not HOST:PORT"),
     "large port": (environment({"worker": ["one:70000", "two:1"]}), "'one:70000', is not HOST:PORT"),
     "twice": (environment({"worker": ["one:1", "one:1"]}), "two of its tasks have the same address"),
+    "twice in capitals": (environment({"worker": ["one:1", "ONE:1"]}), "two of its tasks have the same address"),
+    "two chiefs": (environment({"chief": ["one:1", "two:1"]}, kind="chief"), "its cluster has several chiefs"),
+    "index of letters": (
+        environment(TWO, index="one"),
+        "its task is 'worker' number one, and its cluster has worker 0",
+    ),
     "nobody": (environment({"worker": []}), "its cluster has no worker"),
 }
 
@@ -92,6 +98,22 @@ def test_the_strategy_decides_whether_tf_config_counts(monkeypatch):
     monkeypatch.delenv(VARIABLE)
     assert workers_of(options()) is None
     assert "TF_CONFIG: is not set" in message_of(workers_of, options(distribution_strategy="multi_worker"))
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"train_batch_size": 1}, "--train_batch_size=1 is smaller than the number of devices of all workers, 2"),
+        (
+            {"train_batch_size": 6, "gradient_accumulation_steps": 2},
+            "--train_batch_size=6 is not divisible by 4, which",
+        ),
+    ],
+)
+def test_a_batch_that_cannot_be_shared_is_told_before_the_workers_wait(monkeypatch, settings, message):
+    monkeypatch.setenv(VARIABLE, environment(TWO)[VARIABLE])
+    monkeypatch.setattr(workers, "connect", None)
+    assert message in message_of(join, options(do_train=True, **settings))
 
 
 # Shares

@@ -132,7 +132,7 @@ def refused_writings():
         (without, {}, "bert/encoder/layer_1/output/dense/kernel is missing"),
         (misshapen, {}, "bert/pooler/dense/bias is [3], not [8]"),
         (no_pooler, {}, "bert/pooler/dense/kernel is missing"),
-        (values, {"architecture": "BertForPreTraining"}, "cls/predictions/output_bias is missing"),
+        (values, {"architecture": "BertForPreTraining"}, "cls/predictions/transform/dense/kernel is missing"),
         (values, {"architecture": "BertForSummaries"}, "BertForSummaries is none of"),
         (values, {"labels": LabelMap("tsv", ("a", "b"), regression=False)}, "3 outputs"),
     ]

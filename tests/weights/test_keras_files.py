@@ -1,5 +1,6 @@
 """Keras' own files: what Keras writes is read here, what is written here Keras loads; damaged and foreign ones."""
 
+import inspect
 import json
 import os
 import zipfile
@@ -11,9 +12,10 @@ import pytest
 from refused import message_of
 from small_models import MAKERS, randomize, small_batch, small_config, values_of
 
-from bert_tf2 import modeling
+from bert_tf2 import heads, modeling
 from bert_tf2.weights import hdf5_files, keras_files
 from bert_tf2.weights.keras_files import KerasFile
+from bert_tf2.weights.models import make_model
 
 ALL = {**MAKERS, "encoder": modeling.BertModel}
 CLASSES = {
@@ -112,12 +114,28 @@ def test_members_are_those_that_keras_writes(tmp_path):
         assert json.loads(ours.read("config.json")) == json.loads(theirs.read("config.json"))
 
 
-def test_heads_keep_their_arguments(tmp_path):
+def variants(head) -> list[dict]:
+    """The arguments of a head: its own number of labels, and each switch in turn the other way."""
+    parameters = inspect.signature(head).parameters.values()
+    labels = {"num_labels": 3} if head.labels_of else {}
+    switches = [{one.name: not one.default} for one in parameters if isinstance(one.default, bool)]
+    return [labels | switch for switch in ({}, *switches)]
+
+
+@pytest.mark.parametrize("head", heads.MODELS)
+def test_a_file_gives_back_the_model_with_all_its_arguments(tmp_path, head):
     path = str(tmp_path / "model.keras")
-    keras_files.write(path, make("tagging"))
-    assert KerasFile(path).class_config == {"num_labels": 3}
-    keras_files.write(path, make("classifier"))
-    assert KerasFile(path).class_config == {"num_labels": 3, "regression": False}
+    for arguments in variants(head):
+        model = head(small_config(), **arguments, name="mine")
+        keras_files.write(path, model)
+        source = KerasFile(path)
+        expected = model.get_config()
+        config = source.config.to_dict()
+        assert {**source.class_config, "config": config} == json.loads(json.dumps(expected))
+        loaded = make_model(source, source.config, source.labels(), name="mine")
+        assert type(loaded) is head
+        one_score = {"num_labels": 1} if arguments.get("regression") else {}  # whatever number was asked for
+        assert loaded.get_config() == expected | one_score
 
 
 def test_optimizer_state_is_left_aside(tmp_path):

@@ -12,11 +12,12 @@ import csv
 import dataclasses
 import os
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 
 from absl import logging
 
 from bert_tf2 import records
+from bert_tf2.finetuning import label_checks
 from bert_tf2.finetuning.classification.tasks import Table, Task, TsvLayout, find_task
 from bert_tf2.support import files
 from bert_tf2.support.errors import UserError, and_more
@@ -165,7 +166,12 @@ class XnliProcessor(TaskProcessor):
 
 
 def get_processor(
-    task_name: str, *, tsv: TsvLayout | None = None, language: str = "zh", label_map: LabelMap | None = None
+    task_name: str,
+    *,
+    tsv: TsvLayout | None = None,
+    language: str = "zh",
+    label_map: LabelMap | None = None,
+    flag: str = "--output_dir",
 ) -> TaskProcessor:
     """The processor of a task.
 
@@ -174,6 +180,7 @@ def get_processor(
       tsv: the columns of the task `tsv`.
       language: the language of XNLI; always `zh` in the reference.
       label_map: the labels that were saved with the checkpoint, or None.
+      flag: the one that names the checkpoint, for the message.
 
     Raises:
       UserError: there is no task of this name, or the checkpoint was trained for other labels.
@@ -186,8 +193,8 @@ def get_processor(
         several = label_map.multi_label != task.multi_label and label_map.task == task.name
         advice = f"{'give' if label_map.multi_label else 'leave out'} --multi_label, or " if several else ""
         raise UserError(
-            f"the output folder holds a model of the task {label_map.task} ({label_map.describe()});"
-            f" it does not fit the task {task.name}: {advice}use another --output_dir"
+            f"{flag} holds a model of the task {label_map.task} ({label_map.describe()});"
+            f" it does not fit the task {task.name}: {advice}give another {flag}"
         )
     return TaskProcessor(task, label_map.labels)
 
@@ -206,6 +213,8 @@ def _read_examples(
     if table.label is None and needs_label:
         raise UserError(f"the task {task.name} has no label column, which is needed to train and evaluate")
     read_any = False
+    rows: dict[str, list[int]] = collections.defaultdict(list)  # label -> its rows, while the labels are collected
+    counts = set()
     for index, cells in read_rows(path, table):
         if cells.get("language", table.only) != table.only:
             continue
@@ -216,10 +225,31 @@ def _read_examples(
             label = task.other_names_of_labels.get(label, label)
         if problem := label_problem(label, labels):
             raise UserError(f"{path}, row {index + 1}: {problem}")
+        if labels is None:
+            found = label if task.multi_label else (label,)
+            counts.add(len(found))
+            for part in found:
+                rows[part].append(index + 1)
         yield InputExample(table.guid.format(cells.get("id", index)), cells["text_a"], cells.get("text_b"), label)
         read_any = True
     if not read_any:
         raise UserError(f"{path}: has no usable row" + (f" in the language {table.only!r}" if table.only else ""))
+    for sentence in _doubts(rows, counts, task, table):
+        logging.warning("%s, %s", path, sentence)
+
+
+def _doubts(rows: Mapping[str, Sequence[int]], counts: Collection[int], task: Task, table: Table) -> Iterator[str]:
+    """Yields a sentence for each mistake that collected labels suggest. `counts`: the numbers of labels of the rows."""
+    yield from label_checks.spelled_alike(rows)
+    if not table.header:
+        yield from label_checks.header_as_row(rows)
+    doubts = [*label_checks.not_separated(rows, task.separator)]
+    yield from doubts
+    if task.multi_label and counts == {1} and not doubts:
+        yield (
+            f"every row has exactly one label: if labels are not separated by {task.separator!r} there, give"
+            " --label_separator; if a text has one label, leave out --multi_label"
+        )
 
 
 def labels_of(example: InputExample) -> tuple[str, ...]:
@@ -256,12 +286,14 @@ def read_rows(path: str, table: Table) -> Iterator[tuple[int, dict[str, str]]]:
     """
     lines = enumerate(line.split("\t") for line in files.read_lines(path, drop_bom=True))
     header = next(lines, (0, None))[1] if table.header else None
-    allowed, numbers, broken, widths = None, {}, [], _Widths()
+    allowed, numbers, broken, blank, widths = None, {}, [], [], _Widths()
     for index, cells in lines:
         if allowed is None:
             numbers, allowed = _find_columns(path, table, header, len(cells))
         if len(cells) in allowed:
             widths.add(len(cells), index + 1)
+            if not cells[numbers["text_a"]].strip():
+                blank.append(index + 1)
             yield index, {name: cells[number] for name, number in numbers.items()}
         elif table.skip_broken_rows:
             broken.append(index + 1)
@@ -271,6 +303,9 @@ def read_rows(path: str, table: Table) -> Iterator[tuple[int, dict[str, str]]]:
         raise UserError(f"{path}: has no row but the header" if header else f"{path}: is empty")
     if broken:
         logging.warning("%s: left out %d rows of a wrong width, the first is row %d", path, len(broken), broken[0])
+    if blank:
+        what = "%s: column %d has no text in row %s; fill it in, or leave the row out"
+        logging.warning(what, path, numbers["text_a"] + 1, and_more(blank, 3))
     widths.warn(path)
 
 
@@ -313,6 +348,12 @@ def _find_columns(path: str, table: Table, header: list[str] | None, width: int)
     for name, column in wanted.items():
         if isinstance(column, str) and column not in header:
             raise UserError(f"{path}: has no column {column!r}; its header is {and_more(header)}")
+        if isinstance(column, str) and header.count(column) > 1:
+            places = " and ".join(str(number) for number, cell in enumerate(header, 1) if cell == column)
+            raise UserError(
+                f"{path}, row 1: columns {places} are both called {column!r}; rename all but one, or give the number"
+                " of the column"
+            )
         numbers[name] = header.index(column) if isinstance(column, str) else column
         if numbers[name] >= width:
             row = 1 if header is None else 2

@@ -18,7 +18,8 @@ from bert_tf2.finetuning.classification.features import convert_examples
 from bert_tf2.finetuning.classification.options import ClassifierOptions
 from bert_tf2.finetuning.classification.plots import draw_confusion_matrix
 from bert_tf2.finetuning.driver import Batches, Export, Scores, known_labels
-from bert_tf2.support import plots
+from bert_tf2.finetuning.tuner import flag_of_weights
+from bert_tf2.support import files, plots
 from bert_tf2.weights.labels import LabelMap
 
 
@@ -42,8 +43,16 @@ class ClassifierTask(driver.Task):
     def __init__(self, options: ClassifierOptions):
         super().__init__(options)
         self._processor = classification.get_processor(
-            options.task_name, tsv=options.columns, label_map=known_labels(options)
+            options.task_name,
+            tsv=options.columns,
+            label_map=known_labels(options),
+            flag=flag_of_weights(options) or "--output_dir",
         )
+
+    @property
+    def purpose(self) -> dict[str, str | bool]:
+        task = self._processor.task
+        return {"task": task.name, "pairs": task.train.text_b is not None}
 
     @functools.cached_property
     def eval_parts(self) -> Sequence[str]:
@@ -66,6 +75,12 @@ class ClassifierTask(driver.Task):
         if any(example.text_b is not None for example in examples):
             self.config.check_pairs(f"the task {self._processor.task.name}")
         return examples
+
+    def next_switches(self) -> Iterable[str]:
+        task = self._processor.task
+        tables = {"do_eval": task.dev.file, "do_predict": task.test.file}
+        there = (switch for switch, name in tables.items() if files.exists(os.path.join(self.options.data_dir, name)))
+        return [*there, "do_export"]
 
     def find_labels(self) -> LabelMap:
         return self._processor.label_map()

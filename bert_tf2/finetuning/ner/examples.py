@@ -88,15 +88,29 @@ def read_conll(
       has_labels: whether to read tags. None reads them unless the file has a single column.
 
     Raises:
-      UserError: the file is missing, is not UTF-8 or has no words; a line has another number of columns than the first
-        word, an empty word, or a tag that is not O or B-, I-, E- or S- with a type; or a column does not exist.
+      UserError: the file is missing, is not UTF-8 or has no words, or only their numbers; a line has another number of
+        columns than the first word, an empty word, or a tag that is not O or B-, I-, E- or S- with a type; or a column
+        does not exist.
     """
     rows = list(_rows(input_file))
     layout = _layout(input_file, rows, word_column, tag_column, has_labels)
     sentences = [_sentence(layout, document, group) for document, group in _sentence_rows(rows, layout)]
     if not sentences:  # comments only
         raise _no_words(input_file)
+    if any(len(sentence.words) > 1 for sentence in sentences) and all(map(_is_numbered, sentences)):
+        raise UserError(
+            f"{input_file}: column {layout.word_column + 1} holds the numbers of the words and not the words; give the"
+            f" column of the words, perhaps --word_column={layout.word_column + 2}"
+        )
     return sentences
+
+
+def _is_numbered(sentence: NerSentence) -> bool:
+    """Whether the words are consecutive numbers; in CoNLL-U, rows like 2-3 and 2.1 may stand between."""
+    words = [word for word in sentence.words if not re.fullmatch(r"\d+[-.]\d+", word)]
+    if not words or not all(re.fullmatch(r"\d{1,9}", word) for word in words):
+        return False
+    return [*map(int, words)] == [*range(int(words[0]), int(words[0]) + len(words))]
 
 
 def labels_of(sentences: Iterable[NerSentence]) -> list[str]:

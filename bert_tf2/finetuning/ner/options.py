@@ -30,8 +30,9 @@ class NerOptions(PredictionOptions, EvaluationOptions, FineTuneOptions):
         None,
         group=DATA,
         reads=True,
+        rereads=None,
     )
-    eval_file: str | None = setting("Evaluation data in the same format.", None, group=DATA, reads=True)
+    eval_file: str | None = setting("Evaluation data in the same format.", None, group=DATA, reads=True, rereads=None)
     predict_file: str | None = setting(
         "Words to tag; a tag column is optional and ignored.", None, group=DATA, reads=True
     )

@@ -14,7 +14,7 @@ import numpy as np
 from absl import logging
 
 from bert_tf2 import heads, records
-from bert_tf2.finetuning import driver, ner
+from bert_tf2.finetuning import driver, label_checks, ner
 from bert_tf2.finetuning.driver import Batches, Export, Scores, known_labels
 from bert_tf2.finetuning.ner import scores as ner_scores
 from bert_tf2.finetuning.ner.options import NerOptions
@@ -47,6 +47,10 @@ class NerTask(driver.Task):
         super().__init__(options)
         self._features: dict[str, Sequence[ner.InputFeatures]] = {}
 
+    @property
+    def purpose(self) -> dict[str, str | bool]:
+        return {"task": TAGGING_TASK}
+
     def read(self, part: str) -> Sequence[ner.NerSentence]:
         columns = {name: getattr(self.options, name) for name in ("word_column", "tag_column")}
         columns = {name: column - 1 if column > 0 else column for name, column in columns.items()}  # from 0
@@ -66,6 +70,12 @@ class NerTask(driver.Task):
             raise UserError(
                 f"{self.options.train_file}: every word has the tag {ner.OUTSIDE}, so there is nothing to learn"
             )
+        rows: dict[str, list[int]] = {}
+        for sentence in self.examples["train"]:
+            for row, tag in zip(sentence.rows, sentence.tags, strict=True):
+                rows.setdefault(tag, []).append(row)
+        for doubt in label_checks.spelled_alike(rows):
+            logging.warning("%s, %s", self.options.train_file, doubt)
         return LabelMap(TAGGING_TASK, tuple(labels), regression=False)
 
     def make_model(self, dtype: str) -> heads.TaggingModel:

@@ -29,9 +29,15 @@ class SquadOptions(PredictionOptions, FineTuneOptions):
         ("eval_steps", "predict_file"),
     )
 
-    train_file: str | None = setting("SQuAD JSON to train on, e.g. train-v1.1.json.", None, group=DATA, reads=True)
+    train_file: str | None = setting(
+        "SQuAD JSON to train on, e.g. train-v1.1.json.", None, group=DATA, reads=True, rereads=None
+    )
     predict_file: str | None = setting(
-        "SQuAD JSON with the questions to answer, e.g. dev-v1.1.json.", None, group=DATA, reads=True
+        "SQuAD JSON with the questions to answer, e.g. dev-v1.1.json.",
+        None,
+        group=DATA,
+        reads=True,
+        rereads=("do_eval", "eval_steps"),
     )
     version_2_with_negative: bool = setting("SQuAD 2.0: some questions have no answer.", False, group=DATA)
     output_dir: str = output_folder("*.tf_record", "eval_metrics.json", "*predictions.json", "null_odds.json")

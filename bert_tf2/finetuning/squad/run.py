@@ -41,6 +41,10 @@ class SquadTask(driver.Task):
     def predicting(self) -> bool:
         return self.options.do_predict or self.options.do_eval
 
+    @property
+    def purpose(self) -> dict[str, str | bool]:
+        return {"task": "squad", "version_2_with_negative": self.options.version_2_with_negative}
+
     def read(self, part: str) -> Sequence[squad.SquadExample]:
         self.config.check_pairs("a question and its paragraph")
         options = self.options

@@ -36,13 +36,14 @@ def fail(function, *arguments):
     ("task", "folder", "counts"),
     [("mrpc", "MRPC", (3668, 408, 1725)), ("cola", "CoLA", (8551, 1043, 1063)), ("sst-2", "SST-2", (67349, 872, 1821))],
 )
-def test_real_tables(task, folder, counts):
+def test_real_tables_are_read_without_a_warning(task, folder, counts, log_lines):
     path = SHARED / "data" / folder
     if not path.exists():
         pytest.skip(f"no data in {path}")
     processor = get_processor(task)
     read = (processor.get_train_examples, processor.get_dev_examples, processor.get_test_examples)
     assert tuple(len(function(str(path))) for function in read) == counts
+    assert log_lines == []
 
 
 MNLI_HEADER = "index|promptID|pairID|genre|s1b|s2b|s1p|s2p|sentence1|sentence2"

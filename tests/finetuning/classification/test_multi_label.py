@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import pathlib
+import types
 
 import numpy as np
 import pytest
@@ -15,14 +16,14 @@ from small_models import LABELS, randomize, small_batch, small_config
 from bert_tf2 import export as exports
 from bert_tf2 import heads, records
 from bert_tf2.export.run import export_model
-from bert_tf2.finetuning import classification
+from bert_tf2.finetuning import classification, driver
 from bert_tf2.finetuning.classification.class_weights import class_weights
 from bert_tf2.finetuning.classification.examples import InputExample
 from bert_tf2.finetuning.classification.options import ClassifierOptions
 from bert_tf2.finetuning.classification.run import run
 from bert_tf2.finetuning.classification.scores import compute_metrics, screen
 from bert_tf2.tokenization import FullTokenizer
-from bert_tf2.weights import convert, sources
+from bert_tf2.weights import convert, keras_files, sources
 from bert_tf2.weights.labels import LabelMap, load_label_map, read_label_map, save_label_map
 from bert_tf2.weights.options import ConversionOptions
 
@@ -61,6 +62,14 @@ def test_a_model_of_one_label_is_not_one_of_several():
     one = LabelMap("tsv", MAP.labels, regression=False)
     message = message_of(classification.get_processor, "tsv", tsv=LAYOUT, label_map=one)
     assert "(labels fun, long, sad)" in message and "leave out --multi_label" in message
+
+
+def test_a_keras_file_of_several_labels_predicts_no_task_of_one(tmp_path):
+    path = str(tmp_path / "model.keras")
+    keras_files.write(path, heads.ClassifierModel(small_config(), 2, multi_label=True))
+    options = types.SimpleNamespace(output_dir=str(tmp_path / "out"), init_checkpoint=path, do_train=False)
+    known = driver.known_labels(options)
+    assert "any of the labels LABEL_0, LABEL_1" in message_of(classification.get_processor, "mrpc", label_map=known)
 
 
 def test_features_hold_a_number_for_each_label(tmp_path):

@@ -7,20 +7,15 @@ three is two ninths.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import tensorflow as tf
 
-from bert_tf2.layers import DropoutSeeds
-from bert_tf2.shared_graph import Values
-
-Run = Callable[[Values, tf.Tensor, DropoutSeeds | None], tf.Tensor]
-"""The values of a block's variables, states [B, F, D] or [T, D], and seeds, to states."""
+from bert_tf2.fast.shared_graph import Block, Values
+from bert_tf2.layers import DropoutSeeds, current_seeds, dropout_from
 
 _KEPT = 3
 
 
-def kept(blocks: int) -> list[bool]:
+def keeps_activations(blocks: int) -> list[bool]:
     """Whether the activations of each block are kept from the forward pass: of one block in three.
 
     To keep none would leave about an eighth of the memory instead of a third, for half as much time again. The last
@@ -29,26 +24,28 @@ def kept(blocks: int) -> list[bool]:
     return [(blocks - 1 - number) % _KEPT == 0 for number in range(blocks)]
 
 
-def recomputed(run: Run) -> Run:
+def recomputed(run: Block) -> Block:
     """A function like `run` that keeps only its arguments for the backward pass.
 
     The gradients are those of `run` itself, because both passes drop the same values.
     """
 
-    def call(values: Values, states: tf.Tensor, seeds: DropoutSeeds | None) -> tf.Tensor:
+    def call(values: Values, states: tf.Tensor) -> tf.Tensor:
+        seeds = current_seeds()
         before = seeds and seeds.number
 
         @tf.custom_gradient
         def compute(states: tf.Tensor, *values: tf.Tensor):
             def gradient(upstream: tf.Tensor) -> list[tf.Tensor]:
                 again = _only_after(upstream)
-                with tf.control_dependencies([upstream]), tf.GradientTape() as tape:
+                same = seeds and DropoutSeeds(seeds.seed + again, before)
+                with tf.control_dependencies([upstream]), tf.GradientTape() as tape, dropout_from(same):
                     inputs = [states + tf.cast(again, states.dtype), *map(tf.identity, values)]
                     tape.watch(inputs)
-                    output = run(inputs[1:], inputs[0], seeds and DropoutSeeds(seeds.seed + again, before))
+                    output = run(inputs[1:], inputs[0])
                 return tape.gradient(output, inputs, output_gradients=upstream)
 
-            return run(values, states, seeds), gradient
+            return run(values, states), gradient
 
         return compute(states, *values)
 

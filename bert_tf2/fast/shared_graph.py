@@ -12,12 +12,14 @@ from collections.abc import Callable, Sequence
 import keras
 import tensorflow as tf
 
-from bert_tf2.layers import DropoutSeeds
-from bert_tf2.unpadding import Places
+from bert_tf2.layers import DropoutSeeds, current_seeds, dropout_from
 
 Values = Sequence[tf.Tensor]
-Block = Callable[[tf.Tensor | None, Places | None, Values, tf.Tensor, DropoutSeeds | None], tf.Tensor]
-"""Mask scores, places, the values of the block's variables, states and seeds, as in TransformerBlock, to states."""
+Block = Callable[[Values, tf.Tensor], tf.Tensor]
+"""The values of a block's variables, and states, to states."""
+
+# The same, with the layout for attention, a structure of tensors, as a third argument.
+BlockOfLayout = Callable[[Values, tf.Tensor, tuple], tf.Tensor]
 
 
 def values_of(block: keras.layers.Layer) -> list[tf.Tensor]:
@@ -25,50 +27,39 @@ def values_of(block: keras.layers.Layer) -> list[tf.Tensor]:
     return [tf.convert_to_tensor(variable.value) for variable in block.variables]
 
 
-def with_values(block: keras.layers.Layer) -> Block:
-    """`block`, with the given values in place of those of its variables."""
+def with_values(run: Callable[[tf.Tensor, tuple], tf.Tensor], variables: Sequence[keras.Variable]) -> BlockOfLayout:
+    """`run`, a function of states and a layout, with the given values in place of those of these variables."""
 
-    def run(
-        mask_scores: tf.Tensor | None,
-        places: Places | None,
-        values: Values,
-        states: tf.Tensor,
-        seeds: DropoutSeeds | None,
-    ) -> tf.Tensor:
-        with keras.StatelessScope(state_mapping=list(zip(block.variables, values, strict=True))):
-            return block(states, mask_scores, seeds=seeds, places=places)
+    def call(values: Values, states: tf.Tensor, layout: tuple) -> tf.Tensor:
+        with keras.StatelessScope(state_mapping=list(zip(variables, values, strict=True))):
+            return run(states, layout)
 
-    return run
+    return call
 
 
 class SharedGraph:
-    """A `Block` for all blocks that are equal but for their variables: functions in the graph, called for each of them.
+    """A `BlockOfLayout` for all blocks that are equal but for their variables: functions that the graph calls for each.
 
-    An object belongs to one pass through a model. The numbers that dropout draws are those of separate blocks.
+    An object belongs to one pass through a model, within layers.dropout_from. The numbers that dropout draws are those
+    of separate blocks.
     """
 
-    def __init__(self, block: keras.layers.Layer):
-        self._run = with_values(block)
+    def __init__(self, run: BlockOfLayout):
+        """`run`: of one of the blocks."""
+        self._run = run
         self._functions: dict[tuple, tuple[Callable, Callable]] = {}  # by the known shape of the states
         self._seeds = 0  # that a block makes
         self._zero: tf.Tensor | None = None
 
-    def __call__(
-        self,
-        mask_scores: tf.Tensor | None,
-        places: Places | None,
-        values: Values,
-        states: tf.Tensor,
-        seeds: DropoutSeeds,
-    ) -> tf.Tensor:
+    def __call__(self, values: Values, states: tf.Tensor, layout: tuple) -> tf.Tensor:
+        seeds = current_seeds()
         if self._zero is None:
             # TensorFlow would make a function for every constant that is an argument, so the number of a seed must not
             # be a constant: no optimization knows that this is 0.
             self._zero = tf.cast(seeds.seed[0] == seeds.seed[0] + 1, tf.int32)
-        fixed = [mask_scores, places]
-        others = [one for one in tf.nest.flatten([fixed, seeds.seed, seeds.number + self._zero]) if one is not None]
+        others = [*tf.nest.flatten(layout), seeds.seed, seeds.number + self._zero]
         if (shape := tuple(states.shape)) not in self._functions:
-            function = self._graph_of(fixed, len(values))
+            function = self._graph_of(layout, len(values))
             self._functions[shape] = _forward_and_backward(function, [states, *values, *others], 1 + len(values))
         forward, backward = self._functions[shape]
 
@@ -80,14 +71,14 @@ class SharedGraph:
         seeds.skip(self._seeds)
         return compute(states, *values)
 
-    def _graph_of(self, fixed: list, count: int) -> Callable:
-        """A function of tensors: states, the values of `count` variables, what is in `fixed`, a seed and its number."""
+    def _graph_of(self, layout: tuple, count: int) -> Callable:
+        """A function of tensors: states, the values of `count` variables, those of a layout, a seed and its number."""
 
         def compute(states, *others):
-            rest = iter(others[count:])
-            mask_scores, places = tf.nest.map_structure(lambda one: None if one is None else next(rest), fixed)
-            seeds = DropoutSeeds(*rest)
-            states = self._run(mask_scores, places, others[:count], states, seeds)
+            *of_layout, seed, number = others[count:]
+            seeds = DropoutSeeds(seed, number)
+            with dropout_from(seeds):
+                states = self._run(others[:count], states, tf.nest.pack_sequence_as(layout, of_layout))
             self._seeds = seeds.made
             return states
 

@@ -5,10 +5,12 @@ import itertools
 import numpy as np
 import pytest
 import tensorflow as tf
-from small_models import LABELS, MAKERS, batch_for, randomize, small_config
+from small_models import LABELS, randomize, small_config
+from training_steps import batch_of, check, step_of
 
-from bert_tf2 import checkpoint, fusion, heads, modeling, unpadding
-from bert_tf2.training.step import local_gradients, reduce_gradients
+from bert_tf2 import heads, modeling
+from bert_tf2.fast import compiled, unpadding
+from bert_tf2.fast.encoder import FastEncoder, Plan, accelerate
 
 pytestmark = pytest.mark.compiled
 WAYS = ["groups", "packed"]
@@ -31,10 +33,10 @@ def test_the_encoder_computes_the_same(name, way):
     random = np.random.default_rng(5)
     ids, types = random.integers(0, 23, mask.shape), random.integers(0, 2, mask.shape)
     padded = model(ids, mask, types)
-    model.unpad = way
+    fast = FastEncoder(model, Plan(way))
     # As a graph without gradients: there TensorFlow fuses products with what surrounds them.
     sizes = [tf.TensorSpec([None, None], tf.int32)] * 3
-    graph = tf.function(lambda *inputs: model(*inputs), input_signature=sizes, autograph=False)
+    graph = tf.function(lambda *inputs: fast(*inputs), input_signature=sizes, autograph=False)
     unpadded = graph(*(tf.constant(values, tf.int32) for values in (ids, mask, types)))
     last = np.where(mask.any(1), 6 - mask[:, ::-1].argmax(1), 6)
     computed = np.arange(6) < last[:, None]
@@ -50,70 +52,40 @@ def test_the_encoder_computes_the_same(name, way):
         assert not ours.numpy()[~computed].any()
 
 
-def labelled(kind: str) -> dict[str, tf.Tensor]:
-    """A batch whose labels are all at tokens, as in records; among 9 rows are one full and one without predictions."""
-    batch = batch_for(kind, 9)
-    lengths = batch["input_mask"].sum(1)
-    if kind == "tagging":
-        batch["label_ids"] = np.where(batch["input_mask"] > 0, batch["label_ids"], -1)
-    for name in ("start_positions", "end_positions"):
-        batch[name] %= lengths
-    return {name: tf.constant(values) for name, values in batch.items()}
-
-
-def losses_and_gradients(model, batch, way, compiled=False):
-    """`compiled`: with loops that XLA compiles for each number of tokens, as in a long training."""
-    model.bert.unpad = way
-
-    @tf.function
-    def compute():
-        with fusion.few_sizes(compiled):
-            losses, gradients = local_gradients(model, checkpoint.trained_variables(model), batch, SEED)
-        return losses, *reduce_gradients(gradients)
-
-    return compute()
-
-
-@pytest.mark.parametrize("kind", [kind for kind in MAKERS if kind != "span"])
-def test_losses_and_gradients_are_the_same(kind, monkeypatch):
-    monkeypatch.setattr(heads, "_CLASSIFIER_DROPOUT", 0.0)
-    model, batch = MAKERS[kind](small_config()), labelled(kind)
+@pytest.mark.parametrize("way", WAYS)
+def test_loops_that_xla_compiles_for_each_number_of_tokens(way):
+    """As in a long training; test_accelerate compares the others."""
+    model, batch = heads.PretrainingModel(small_config()), batch_of("pretraining")
     randomize(model)
-    losses, gradients, norm = losses_and_gradients(model, batch, "none")
-    for way in WAYS:
-        ours, our_gradients, our_norm = losses_and_gradients(model, batch, way, compiled=kind == "pretraining")
-        assert {name: float(x) for name, x in ours.items()} == pytest.approx(
-            {name: float(x) for name, x in losses.items()}, rel=1e-6
-        )
-        assert float(our_norm) == pytest.approx(float(norm), rel=1e-5)  # rows of the tables count as they did
-        for name, gradient in gradients.items():
-            np.testing.assert_allclose(our_gradients[name], gradient, rtol=1e-4, atol=2e-6, err_msg=name)
+    wanted = step_of(model, batch)
+    with compiled.few_sizes(True):
+        check(step_of(accelerate(model, Plan(way)), batch), wanted, rtol=1e-4, atol=2e-6)
 
 
 def test_an_answer_is_not_at_padding():
-    model, batch = heads.SpanModel(small_config()), labelled("span")
+    model, batch = heads.SpanModel(small_config()), batch_of("span")
     randomize(model)
-    model.bert.unpad = "groups"
+    accelerate(model, Plan("groups"))
     start_logits, _ = model(batch)
     probabilities = tf.nn.softmax(start_logits).numpy()
     assert not probabilities[batch["input_mask"].numpy() == 0].any()
     alone = {name: values[3:4, :4] if values.shape.rank == 2 else values[3:4] for name, values in batch.items()}
     assert batch["input_mask"].numpy()[3].sum() >= 4
-    model.bert.unpad = "none"
+    accelerate(model, Plan("none"))
     shorter = {**batch, **alone, "input_mask": tf.ones([1, 4], tf.int32)}
     whole = {name: values[3:4] for name, values in batch.items()} | {
         "input_mask": tf.constant([[1, 1, 1, 1, 0, 0, 0, 0, 0, 0]])
     }
     wanted = tf.nn.softmax(model({name: shorter[name] for name in ("input_ids", "input_mask", "segment_ids")})[0])
-    model.bert.unpad = "packed"
+    accelerate(model, Plan("packed"))
     np.testing.assert_allclose(tf.nn.softmax(model(whole)[0])[:, :4], wanted, atol=1e-5)
 
 
 @pytest.mark.parametrize("way", WAYS)
 def test_no_predictions_at_all(way):
-    model, batch = heads.PretrainingModel(small_config()), labelled("pretraining")
+    model, batch = heads.PretrainingModel(small_config()), batch_of("pretraining")
     batch["masked_lm_weights"] = tf.zeros_like(batch["masked_lm_weights"])
-    losses, gradients, norm = losses_and_gradients(model, batch, way)
+    losses, gradients, norm = step_of(accelerate(model, Plan(way)), batch)
     assert float(losses["masked_lm_loss"]) == 0.0
     assert np.isfinite(float(norm)) and all(np.isfinite(gradient).all() for gradient in gradients.values())
 
@@ -121,9 +93,9 @@ def test_no_predictions_at_all(way):
 @pytest.mark.parametrize("way", WAYS)
 def test_dropout_depends_on_the_seed_alone(way):
     config = small_config(hidden_dropout_prob=0.2, attention_probs_dropout_prob=0.2)
-    model, batch = heads.ClassifierModel(config, LABELS), labelled("classifier")
+    model, batch = heads.ClassifierModel(config, LABELS), batch_of("classifier")
     randomize(model)
-    model.bert.unpad = way
+    accelerate(model, Plan(way))
     seeds = [SEED, SEED, SEED + 1]
     one, again, other = (float(model.loss_terms(batch, dropout_seed=seed)[0].total) for seed in seeds)
     assert one == again != other
@@ -133,11 +105,10 @@ def test_dropout_depends_on_the_seed_alone(way):
 def test_bfloat16(way):
     model = modeling.BertModel(small_config(), dtype="mixed_bfloat16")
     randomize(model, scale=0.1)
-    batch = labelled("classifier")
+    batch = batch_of("classifier")
     features = (batch["input_ids"], batch["input_mask"], batch["segment_ids"])
     wanted = model(*features).pooled_output
-    model.unpad = way
-    np.testing.assert_allclose(model(*features).pooled_output, wanted, atol=0.05)
+    np.testing.assert_allclose(FastEncoder(model, Plan(way))(*features).pooled_output, wanted, atol=0.05)
 
 
 @pytest.mark.parametrize("seed", range(5))

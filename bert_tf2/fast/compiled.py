@@ -1,4 +1,4 @@
-"""Chains of element-wise operations in one pass over memory.
+"""Chains of element-wise operations in one pass over memory, by XLA.
 
 TensorFlow runs one operation after the other, and each reads and writes whole tensors: on a CPU, gelu takes five times
 as long as its arithmetic. XLA compiles a chain into one loop. It compiles again for every new shape, so
@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator
 import tensorflow as tf
 
 
-def chain(function: Callable) -> Callable:
+def compiled_with_xla(function: Callable) -> Callable:
     """Decorates a function of tensors whose operations XLA compiles into one where that pays.
 
     Its arguments are tensors, None, or Python numbers. Elsewhere (outside a graph, where a shape is not known, in a

@@ -24,13 +24,14 @@ from typing import NamedTuple
 
 import tensorflow as tf
 
+from bert_tf2 import modeling
 from bert_tf2.layers import MASKED_SCORE
 
 # More groups omit more padding, but are more and smaller operations.
 _GROUPS = 4
 
-# T is a multiple of this: few different sizes, for which XLA compiles loops (see `fusion`). The tokens that fill it up
-# take part in nothing.
+# T is a multiple of this: few different sizes, for which XLA compiles loops (see `compiled`). The tokens that fill it
+# up take part in nothing.
 TOKENS_STEP = 64
 
 
@@ -38,7 +39,8 @@ class _Group(NamedTuple):
     """Some rows for attention, [R, W] positions each.
 
     Attributes:
-      pieces: int32 [R, N, W], for each position and head the index of the token's piece of H numbers in [T * N, H].
+      pieces: int32 [R, N, W], for each position and head the index of the token's piece of H numbers in [T * N, H]; or
+        [3, R, N, W], those of its query, key and value in [T * 3 N, H].
       mask_scores: float32 [R, 1, 1, W] or [R, 1, W, W], added to the attention scores.
     """
 
@@ -46,7 +48,29 @@ class _Group(NamedTuple):
     mask_scores: tf.Tensor
 
 
-class Places(NamedTuple):
+class Padded(NamedTuple):
+    """The layout of a batch with its padding.
+
+    Attributes:
+      scores: [B, 1, 1, T].
+    """
+
+    scores: tf.Tensor
+
+    @property
+    def mask_scores(self) -> list[tf.Tensor]:
+        return [self.scores]
+
+    def split_heads(self, states: tf.Tensor, heads: int) -> list[tf.Tensor]:
+        """[B, F, D] -> [B, N, F, H], one group."""
+        return [modeling.split_heads(states, heads)]
+
+    def merge_heads(self, contexts: Sequence[tf.Tensor]) -> tf.Tensor:
+        """[B, N, F, H], one group -> [B, F, D]."""
+        return modeling.merge_heads(*contexts)
+
+
+class Layout(NamedTuple):
     """Where attention finds the tokens of a batch, and where its results belong; all of it tensors.
 
     Attributes:
@@ -63,7 +87,7 @@ class Places(NamedTuple):
         """For each group, see SelfAttention."""
         return [group.mask_scores for group in self.groups]
 
-    def split_heads(self, states: tf.Tensor) -> list[tf.Tensor]:
+    def split_heads(self, states: tf.Tensor, heads: int) -> list[tf.Tensor]:
         """[T, D] -> [R, N, W, H] for each group."""
         return _split(states, [group.pieces for group in self.groups], self.contexts)
 
@@ -82,21 +106,24 @@ class Unpadded:
       positions: int32 [T], the position of each token in its row.
       width: F, the number of positions of the batch.
       firsts: int32 [B], the index of the first token of each row.
-      places: for attention.
+      layout: for attention.
+      ranks: int32 [B], the place of each row among those of the groups; only for "groups".
     """
 
-    def __init__(self, input_mask: tf.Tensor, heads: int, way: str):
+    def __init__(self, input_mask: tf.Tensor, heads: int, way: str, step: int = TOKENS_STEP, folded: bool = False):
         """Lays out a batch.
 
         Args:
           input_mask: int [B, F], 1 for tokens and 0 for padding.
           heads: N.
           way: "groups" or "packed".
+          step: T is a multiple of this.
+          folded: whether queries, keys and values are beside each other, [T, 3 D].
         """
         mask = tf.cast(input_mask, tf.int32) > 0
         self._shape = tf.shape(mask)
         self.width = self._shape[1]
-        self._heads = heads
+        self._heads, self._folded = heads, folded
         columns = tf.range(self.width)
         last = tf.reduce_max(tf.where(mask, columns + 1, 0), axis=1)
         self._lengths = tf.where(last > 0, last, self.width)  # [B]
@@ -104,17 +131,17 @@ class Unpadded:
         self._count = tf.shape(self._places)[0]
         # One more token where there is padding, whose places in the groups it takes.
         needed = self._count + tf.cast(tf.reduce_any(self._lengths < self.width), tf.int32)
-        self._filled = -(-needed // TOKENS_STEP) * TOKENS_STEP  # T
+        self._filled = -(-needed // step) * step  # T
         self.firsts = tf.cumsum(self._lengths, exclusive=True)
         self.positions = self.pack(tf.broadcast_to(columns, self._shape))
-        self._heard = tf.concat([tf.gather_nd(mask, self._places), tf.fill([self._filled - self._count], False)], 0)
+        self._mask = tf.concat([tf.gather_nd(mask, self._places), tf.fill([self._filled - self._count], False)], 0)
         groups, begins, strides = self._by_length() if way == "groups" else self._packed()
-        end = tf.add_n([tf.size(group.pieces) for group in groups])
+        end = tf.add_n([tf.size(group.pieces) for group in groups]) // (3 if folded else 1)
         row, position = self._places[:, 0], self._places[:, 1]
         first = (tf.gather(begins, row) + position)[:, tf.newaxis]
         pieces = first + tf.gather(strides, row)[:, tf.newaxis] * tf.range(heads)  # [tokens, N]
         contexts = tf.concat([pieces, tf.fill([self._filled - self._count, heads], end)], 0)
-        self.places = Places(groups, contexts)
+        self.layout = Layout(groups, contexts)
 
     def _by_length(self) -> tuple[list[_Group], tf.Tensor, tf.Tensor]:
         """The rows in groups of similar length; see `_group` for the other two results, here for each row."""
@@ -128,13 +155,13 @@ class Unpadded:
             slots = tf.range(width)
             tokens = tf.gather(self.firsts, chosen)[:, tf.newaxis] + slots  # [R, W]
             tokens = tf.where(slots < lengths[:, tf.newaxis], tokens, self._filled - 1)
-            scores = _scores(tf.gather(self._heard, tokens))[:, tf.newaxis, tf.newaxis, :]
+            scores = _scores(tf.gather(self._mask, tokens))[:, tf.newaxis, tf.newaxis, :]
             groups.append(self._group(tokens, scores))
             begins.append(end + tf.range(tf.size(chosen)) * self._heads * width)
             strides.append(tf.fill([tf.size(chosen)], width))
-            end += tf.size(groups[-1].pieces)
-        back = tf.argsort(order)
-        return groups, tf.gather(tf.concat(begins, 0), back), tf.gather(tf.concat(strides, 0), back)
+            end += tf.size(chosen) * self._heads * width
+        self.ranks = tf.argsort(order)
+        return groups, tf.gather(tf.concat(begins, 0), self.ranks), tf.gather(tf.concat(strides, 0), self.ranks)
 
     def _packed(self) -> tuple[list[_Group], tf.Tensor, tf.Tensor]:
         """One group, whose rows hold several rows of the batch."""
@@ -147,15 +174,18 @@ class Unpadded:
         tokens = tf.scatter_nd(place, tf.range(1, self._count + 1), shape) - 1
         owner = tf.scatter_nd(place, self._places[:, 0] + 1, shape)  # [R, W], 0 where there is no token
         tokens = tf.where(tokens < 0, self._filled - 1, tokens)
-        heard = tf.gather(self._heard, tokens)[:, tf.newaxis, :] & (owner[:, :, tf.newaxis] == owner[:, tf.newaxis, :])
+        mask = tf.gather(self._mask, tokens)[:, tf.newaxis, :] & (owner[:, :, tf.newaxis] == owner[:, tf.newaxis, :])
         begins = row * self._heads * self.width + offset
         strides = tf.fill(tf.shape(row), self.width)
-        return [self._group(tokens, _scores(heard)[:, tf.newaxis])], begins, strides
+        return [self._group(tokens, _scores(mask)[:, tf.newaxis])], begins, strides
 
     def _group(self, tokens: tf.Tensor, mask_scores: tf.Tensor) -> _Group:
         """Of the tokens at [R, W]."""
-        heads = tf.range(self._heads)[:, tf.newaxis]
-        return _Group(tokens[:, tf.newaxis, :] * self._heads + heads, mask_scores)
+        count = 3 if self._folded else 1
+        pieces = tokens[:, tf.newaxis, :] * (count * self._heads) + tf.range(self._heads)[:, tf.newaxis]
+        if self._folded:
+            pieces += tf.reshape(tf.range(3) * self._heads, [3, 1, 1, 1])
+        return _Group(pieces, mask_scores)
 
     def pack(self, values: tf.Tensor) -> tf.Tensor:
         """Numbers of the positions, [B, F] -> [T]; 0 for what fills up."""
@@ -168,8 +198,8 @@ class Unpadded:
         return tf.scatter_nd(self._places, states[: self._count], shape)
 
 
-def _scores(heard: tf.Tensor) -> tf.Tensor:
-    return tf.where(heard, 0.0, MASKED_SCORE)
+def _scores(mask: tf.Tensor) -> tf.Tensor:
+    return tf.where(mask, 0.0, MASKED_SCORE)
 
 
 # Each token has one place in the groups, so splitting and merging are each other's gradients, and both are gathers;
@@ -183,7 +213,8 @@ def _take(states: tf.Tensor, groups: Sequence[tf.Tensor]) -> list[tf.Tensor]:
     return [tf.gather(pieces, group) for group in groups]
 
 
-def _put(contexts: Sequence[tf.Tensor], places: tf.Tensor) -> tf.Tensor:
+def gather_heads(contexts: Sequence[tf.Tensor], places: tf.Tensor) -> tf.Tensor:
+    """Layout.merge_heads without a gradient; `places` are Layout.contexts."""
     size = contexts[0].shape[-1]
     pieces = [tf.reshape(context, [-1, size]) for context in contexts]
     joined = tf.concat([*pieces, tf.zeros([1, size], pieces[0].dtype)], 0)
@@ -193,7 +224,7 @@ def _put(contexts: Sequence[tf.Tensor], places: tf.Tensor) -> tf.Tensor:
 def _split(states: tf.Tensor, groups: Sequence[tf.Tensor], places: tf.Tensor) -> list[tf.Tensor]:
     @tf.custom_gradient
     def compute(states):
-        return _take(states, groups), lambda *upstream: _put(upstream, places)
+        return _take(states, groups), lambda *upstream: gather_heads(upstream, places)
 
     return compute(states)
 
@@ -201,7 +232,7 @@ def _split(states: tf.Tensor, groups: Sequence[tf.Tensor], places: tf.Tensor) ->
 def _merge(contexts: Sequence[tf.Tensor], groups: Sequence[tf.Tensor], places: tf.Tensor) -> tf.Tensor:
     @tf.custom_gradient
     def compute(*contexts):
-        return _put(contexts, places), lambda upstream: _take(upstream, groups)
+        return gather_heads(contexts, places), lambda upstream: _take(upstream, groups)
 
     return compute(*contexts)
 

@@ -6,7 +6,7 @@ import small_models
 import tensorflow as tf
 
 from bert_tf2 import modeling
-from bert_tf2.export import fast_encoder
+from bert_tf2.export import folded_encoder
 
 SPECS = [tf.TensorSpec([None, None], tf.int32, name=name) for name in ("input_ids", "input_mask", "segment_ids")]
 ONES = [1] * small_models.LENGTH
@@ -53,7 +53,7 @@ def model():
 
 @pytest.fixture(scope="module")
 def graph(model):
-    return tf.function(fast_encoder.Encoder(model), input_signature=SPECS)
+    return tf.function(folded_encoder.Encoder(model), input_signature=SPECS)
 
 
 @pytest.mark.slow
@@ -86,7 +86,7 @@ def test_an_empty_batch(graph):
 @pytest.mark.parametrize("hidden_act", ["gelu", "gelu_erf", "GELU", "relu", "tanh", "linear"])
 def test_activations(hidden_act):
     model, inputs = make_model(hidden_act=hidden_act), make_inputs(MASKS["all lengths"])
-    check(tf.function(fast_encoder.Encoder(model))(*inputs), model, inputs)
+    check(tf.function(folded_encoder.Encoder(model))(*inputs), model, inputs)
 
 
 @pytest.mark.slow
@@ -94,21 +94,21 @@ def test_activations(hidden_act):
 def test_epsilon_of_layer_norm(epsilon):
     """Weights so small that the epsilon is what decides."""
     model, inputs = make_model(scale=0.01, layer_norm_eps=epsilon), make_inputs(MASKS["all lengths"])
-    check(tf.function(fast_encoder.Encoder(model))(*inputs), model, inputs)
+    check(tf.function(folded_encoder.Encoder(model))(*inputs), model, inputs)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("mask", MASKS.values(), ids=MASKS)
 def test_pooled_output_alone(model, mask):
     inputs = make_inputs(mask)
-    pooled_output = tf.function(fast_encoder.Encoder(model).pooled_output, input_signature=SPECS)(*inputs)
+    pooled_output = tf.function(folded_encoder.Encoder(model).pooled_output, input_signature=SPECS)(*inputs)
     np.testing.assert_allclose(pooled_output, model(*inputs).pooled_output, atol=1e-5, rtol=0)
 
 
 def test_bfloat16(model):
     """As near the numbers of float32 as the model itself comes in that precision, with weights of half the size."""
     inputs = make_inputs(MASKS["all lengths"])
-    encoder = fast_encoder.Encoder(model, "bfloat16")
+    encoder = folded_encoder.Encoder(model, "bfloat16")
     outputs = tf.function(encoder)(*inputs)
     assert {output.dtype for output in outputs} == {tf.float32}
     assert encoder.word_embeddings.dtype == encoder.blocks[1].query_key_value.kernel.dtype == tf.bfloat16
@@ -124,7 +124,7 @@ def test_bfloat16(model):
 def test_the_weights_are_its_own(model):
     inputs = make_inputs(MASKS["holes"])
     other = make_model(seed=3)
-    encoder = fast_encoder.Encoder(other)
+    encoder = folded_encoder.Encoder(other)
     before = [output.numpy() for output in encoder(*inputs)]
     for variable in other.variables:
         variable.assign(tf.zeros(variable.shape))
@@ -136,7 +136,7 @@ def test_the_weights_are_its_own(model):
 @pytest.mark.slow
 def test_saved_and_run_in_a_session(model, graph, tmp_path):
     """As TensorFlow Serving runs it; the graph has no operation that belongs to Python or to XLA."""
-    module = fast_encoder.Encoder(model)
+    module = folded_encoder.Encoder(model)
     module.serve = tf.function(
         lambda **inputs: dict(zip(("sequence", "pooled"), module(**inputs), strict=True)), autograph=False
     )

@@ -1,0 +1,163 @@
+"""The encoder for serving: that of `modeling` and `fast`, without training, and with its weights folded.
+
+    query, key, value  are one product with a kernel [D, 3 D]
+    1 / sqrt(H)        is part of the query's kernel
+    weights            are copies in the precision of the computation
+
+Padding is left out as in `fast.unpadding`. T is the number of computed tokens in the batch; the other letters are those
+of modeling.py. The formulas allow TensorFlow's graph optimizer to fuse a product with its bias, its activation and the
+following addition into one oneDNN operation on CPUs. Otherwise they are computed as written.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Callable, Sequence
+
+import numpy as np
+import tensorflow as tf
+
+from bert_tf2 import layers, modeling
+from bert_tf2.fast.unpadding import Unpadded, gather_heads
+
+
+def _activation(activation: Callable) -> Callable[[tf.Tensor], tf.Tensor]:
+    """A layer's activation, with the only form of approximate gelu that the graph optimizer recognizes."""
+    return functools.partial(tf.nn.gelu, approximate=True) if activation is layers.gelu else activation
+
+
+def constant(value: np.ndarray | tf.Tensor, dtype: tf.DType = tf.float32) -> tf.Variable:
+    """A variable that is not trained."""
+    # A variable, since every signature in the file, and in memory, would have its own copy of a constant.
+    return tf.Variable(tf.cast(value, dtype), trainable=False)
+
+
+class _Dense(tf.Module):
+    """activation(x @ kernel + bias), from layers whose outputs are concatenated."""
+
+    def __init__(self, dense: Sequence[layers.Dense], dtype: tf.DType, scales: Sequence[float] = (1.0,)):
+        super().__init__()
+        pairs = list(zip(dense, scales, strict=True))
+        self.kernel = constant(np.concatenate([layer.kernel.numpy() * by for layer, by in pairs], axis=1), dtype)
+        self.bias = constant(np.concatenate([layer.bias.numpy() * by for layer, by in pairs]), dtype)
+        self._activation = _activation(dense[0].activation)
+
+    def __call__(self, x: tf.Tensor) -> tf.Tensor:
+        return self._activation(self.linear(x))
+
+    def linear(self, x: tf.Tensor) -> tf.Tensor:
+        return tf.nn.bias_add(tf.matmul(x, self.kernel), self.bias)
+
+
+class _Norm(tf.Module):
+    """LayerNorm of what a layer computed and, if there are any, of the states that it is added to."""
+
+    def __init__(self, layer: layers.LayerNorm):
+        super().__init__()
+        self.gamma, self.beta = constant(layer.gamma.value), constant(layer.beta.value)
+        self._epsilon = layer.epsilon
+
+    def __call__(self, states: tf.Tensor, branch: tf.Tensor | None = None) -> tf.Tensor:
+        # Not tf.nn.batch_normalization or another order of the factors: TensorFlow 2.21 would replace some of them with
+        # its own fused operation, which is slower on few rows and always uses an epsilon of 0.001.
+        added = states if branch is None else branch + states
+        normal = layers.normalize(tf.cast(added, tf.float32), self.gamma, self.beta, self._epsilon)
+        return tf.cast(normal, states.dtype)
+
+
+class _Block(tf.Module):
+    """One Transformer block; see modeling.after_attention."""
+
+    def __init__(self, block: modeling.TransformerBlock, dtype: tf.DType):
+        super().__init__()
+        attention, config = block.attention, block.config
+        scale = 1.0 / math.sqrt(config.attention_head_size)
+        self.query_key_value = _Dense([attention.query, attention.key, attention.value], dtype, (scale, 1.0, 1.0))
+        self.attention_output = _Dense([block.attention_output], dtype)
+        self.attention_norm = _Norm(block.attention_norm)
+        self.intermediate = _Dense([block.intermediate], dtype)
+        self.output_dense = _Dense([block.output_dense], dtype)
+        self.output_norm = _Norm(block.output_norm)
+        self._heads, self._head_size = config.num_attention_heads, config.attention_head_size
+
+    def __call__(self, states: tf.Tensor, batch: Unpadded, first_only: bool = False) -> tf.Tensor:
+        """[T, D] -> [T, D]; or, with first_only, only the first token of each row: [B, D]."""
+        context = self._attend(self.query_key_value(states), batch, first_only)
+        if first_only:
+            states = tf.gather(states, batch.firsts)
+        return modeling.after_attention(self, states, context)
+
+    def _attend(self, rows: tf.Tensor, batch: Unpadded, first_only: bool) -> tf.Tensor:
+        """[T, 3 D] -> [T, D] or [B, D]."""
+        pieces = tf.reshape(rows, [-1, self._head_size])
+        contexts = []
+        for group in batch.layout.groups:
+            query, key, value = tf.unstack(tf.gather(pieces, group.pieces))  # each [R, N, W, H]
+            if first_only:
+                query = query[:, :, :1]
+            contexts.append(
+                modeling.average_values(modeling.attention_scores(query, key, group.mask_scores), value, 0.0)
+            )
+        if not first_only:
+            return gather_heads(contexts, batch.layout.contexts)
+        joined = tf.concat(contexts, 0)  # [B, N, 1, H], as the groups order the rows
+        return tf.reshape(tf.gather(joined, batch.ranks), [-1, self._heads * self._head_size])
+
+
+class Encoder(tf.Module):
+    """The encoder of a model, with its own copy of the weights in the precision of the computation.
+
+    Attributes:
+      word_embeddings: the table [V, D] in that precision, a variable.
+    """
+
+    def __init__(self, model: modeling.BertModel, precision: str = "float32"):
+        """`precision`: "float32" or "bfloat16"; LayerNorm and softmax are always float32."""
+        super().__init__(name="encoder")
+        dtype = tf.as_dtype(precision)
+        embeddings = model.embeddings
+        self.word_embeddings = constant(embeddings.word_embeddings.value, dtype)
+        self.token_type_embeddings = constant(embeddings.token_type_embeddings.value)
+        positions = embeddings.position_table()
+        self.position_embeddings = None if positions is None else constant(positions)
+        self.norm = _Norm(embeddings.layer_norm)
+        self.blocks = [_Block(block, dtype) for block in model.blocks]
+        self.pooler = _Dense([model.pooler], dtype)
+        self._dtype, self._heads = dtype, model.config.num_attention_heads
+
+    def __call__(
+        self, input_ids: tf.Tensor, input_mask: tf.Tensor, segment_ids: tf.Tensor
+    ) -> tuple[tf.Tensor, tf.Tensor]:
+        """Runs the encoder on int32 [B, F] each; every id must be within its table, and every row must have a token.
+
+        Returns:
+          sequence_output: float32 [B, F, D], zeros where input_mask is 0.
+          pooled_output: float32 [B, D].
+        """
+        states, batch = self._embed(input_ids, input_mask, segment_ids)
+        for block in self.blocks:
+            states = block(states, batch)
+        sequence_output = batch.spread(tf.cast(states, tf.float32))
+        real = tf.cast(input_mask > 0, tf.float32)[:, :, tf.newaxis]  # a mask may have holes
+        return sequence_output * real, self._pool(tf.gather(states, batch.firsts))
+
+    def pooled_output(self, input_ids: tf.Tensor, input_mask: tf.Tensor, segment_ids: tf.Tensor) -> tf.Tensor:
+        """Returns only the second output of a call, at lower cost: the last block computes the first tokens only."""
+        states, batch = self._embed(input_ids, input_mask, segment_ids)
+        for block in self.blocks[:-1]:
+            states = block(states, batch)
+        return self._pool(self.blocks[-1](states, batch, first_only=True))
+
+    def _embed(self, input_ids: tf.Tensor, input_mask: tf.Tensor, segment_ids: tf.Tensor) -> tuple[tf.Tensor, Unpadded]:
+        """-> [T, D], and where these tokens are."""
+        batch = Unpadded(input_mask, self._heads, "groups", step=1, folded=True)
+        words = tf.cast(tf.gather(self.word_embeddings, batch.pack(input_ids)), tf.float32)
+        summed = words + tf.gather(self.token_type_embeddings, batch.pack(segment_ids))
+        if self.position_embeddings is not None:
+            summed += tf.gather(self.position_embeddings, batch.positions)
+        return tf.cast(self.norm(summed), self._dtype), batch
+
+    def _pool(self, states: tf.Tensor) -> tf.Tensor:
+        """[B, D] -> float32 [B, D]."""
+        return tf.tanh(tf.cast(self.pooler.linear(states), tf.float32))

@@ -1,0 +1,142 @@
+"""The way of a batch through a model with all that makes it fast."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from typing import TypeVar
+
+import tensorflow as tf
+
+from bert_tf2 import modeling
+from bert_tf2.fast import kernels
+from bert_tf2.fast.recompute import keeps_activations, recomputed
+from bert_tf2.fast.shared_graph import SharedGraph, values_of, with_values
+from bert_tf2.fast.unpadding import Layout, Padded, Unpadded
+from bert_tf2.layers import DropoutSeeds, current_seeds, dropout, dropout_from
+from bert_tf2.shapes import Contract
+
+Model = TypeVar("Model")
+
+
+@dataclasses.dataclass(frozen=True)
+class Plan:
+    """What to do besides the explicit gradients of `kernels`.
+
+    Attributes:
+      unpad: how padding is left out of the computation: "none", or "groups" or "packed" of `unpadding`. The outputs are
+        the same within rounding, except for the states of padding, which are then zeros.
+      recompute: whether a training keeps of two blocks in three only the inputs; see `recompute`.
+      share_graph: whether the graph of a training has the operations of a block once, for all; see `shared_graph`.
+    """
+
+    unpad: str = "none"
+    recompute: bool = False
+    share_graph: bool = False
+
+
+def accelerate(model: Model, plan: Plan) -> Model:
+    """Makes a model of `heads` compute its encoder as planned, with the same variables; returns that model.
+
+    A model with a block of another class than modeling.TransformerBlock is left as it is: only that class knows how its
+    block computes.
+    """
+    if all(type(block) is modeling.TransformerBlock for block in model.bert.blocks):
+        model.encoder = FastEncoder(model.bert, plan)
+    return model
+
+
+class FastEncoder:
+    """Computes what a BertModel does, and is called like it.
+
+    Attributes:
+      plan: how.
+      computes_padding: as in BertModel.
+    """
+
+    def __init__(self, bert: modeling.BertModel, plan: Plan):
+        self.plan = plan
+        self.computes_padding = plan.unpad == "none"
+        self._bert = bert
+        self._blocks = [_Block(block) for block in bert.blocks]
+        self._norm = kernels.norm(bert.embeddings.layer_norm)
+
+    def __call__(
+        self,
+        input_ids: tf.Tensor,
+        input_mask: tf.Tensor | None = None,
+        token_type_ids: tf.Tensor | None = None,
+        training: bool = False,
+        dropout_seed: tf.Tensor | None = None,
+    ) -> modeling.BertOutput:
+        """See BertModel.call."""
+        Contract().check("2", dropout_seed=dropout_seed)
+        input_ids, mask, types = self._bert.check_inputs(input_ids, input_mask, token_type_ids)
+        with dropout_from(DropoutSeeds(dropout_seed) if training else None):
+            if self.computes_padding:
+                states = self._embed(input_ids, types, None)  # [B, F, D]
+                layers = self._run_blocks(states, Padded(modeling.mask_scores(mask)))
+                firsts = layers[-1][:, 0]
+            else:
+                batch = Unpadded(mask, self._bert.config.num_attention_heads, self.plan.unpad)
+                states = self._embed(batch.pack(input_ids), batch.pack(types), batch.positions)  # [T, D]
+                layers = self._run_blocks(states, batch.layout)
+                firsts = tf.gather(layers[-1], batch.firsts)
+                layers = [batch.spread(states) for states in layers]  # a graph computes only those that are used
+        embedding_output, *all_encoder_layers = layers
+        return modeling.BertOutput(embedding_output, tuple(all_encoder_layers), layers[-1], self._bert.pooler(firsts))
+
+    def _embed(self, input_ids: tf.Tensor, types: tf.Tensor, position_ids: tf.Tensor | None) -> tf.Tensor:
+        summed = self._bert.embeddings.add_up(input_ids, types, position_ids)
+        return dropout(self._norm(summed), self._bert.config.hidden_dropout_prob)
+
+    def _run_blocks(self, states: tf.Tensor, layout: Padded | Layout) -> list[tf.Tensor]:
+        """Returns the states that enter each block and leave the last one."""
+        trains = current_seeds() is not None
+        # Only in a training: what a model answers must not depend, by rounding, on whether it was trained just before.
+        shared = None
+        if trains and self.plan.share_graph and not tf.executing_eagerly() and self._are_alike():
+            shared = SharedGraph(self._blocks[0].with_values())
+        layers = [states]
+        for block, keeps in zip(self._blocks, keeps_activations(len(self._blocks)), strict=True):
+            again = trains and self.plan.recompute and not keeps
+            if shared or again:
+                run = functools.partial(shared or block.with_values(), layout=layout)
+                states = (recomputed(run) if again else run)(values_of(block.layer), states)
+            else:
+                states = block(states, layout)
+            layers.append(states)
+        return layers
+
+    def _are_alike(self) -> bool:
+        """Whether the blocks differ in nothing but their variables."""
+        return len({(id(block.layer.config), block.layer.dtype_policy.name) for block in self._blocks}) == 1
+
+
+class _Block:
+    """A block with the parts of `kernels` in place of its own; see modeling.after_attention."""
+
+    def __init__(self, layer: modeling.TransformerBlock):
+        self.layer = layer
+        self.attention_output, self.output_dense = layer.attention_output, layer.output_dense
+        self.intermediate = kernels.dense(layer.intermediate)
+        self.attention_norm = kernels.add_and_norm(layer.attention_norm)
+        self.output_norm = kernels.add_and_norm(layer.output_norm)
+
+    def __call__(self, states: tf.Tensor, layout: Padded | Layout) -> tf.Tensor:
+        """[B, F, D] or [T, D], of the layout, to the same."""
+        return modeling.after_attention(self, states, self._attend(states, layout))
+
+    def with_values(self):
+        """See shared_graph.with_values."""
+        return with_values(self, self.layer.variables)
+
+    def _attend(self, states: tf.Tensor, layout: Padded | Layout) -> tf.Tensor:
+        attention = self.layer.attention
+        heads, rate = attention.config.num_attention_heads, attention.config.attention_probs_dropout_prob
+        split = [layout.split_heads(x, heads) for x in attention.query_key_value(states)]
+        contexts = [
+            kernels.average_values(modeling.attention_scores(query, key, mask_scores), value, rate)
+            for query, key, value, mask_scores in zip(*split, layout.mask_scores, strict=True)
+        ]
+        return layout.merge_heads(contexts)

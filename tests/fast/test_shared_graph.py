@@ -1,0 +1,79 @@
+"""One function for all blocks: the same gradients and outputs, and one function indeed."""
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from gradient_steps import batch_of, make, on_second_replica, step_of
+from small_models import small_config
+
+from bert_tf2 import modeling
+from bert_tf2.fast import shared_graph
+from bert_tf2.fast.encoder import FastEncoder, Plan, accelerate
+
+pytestmark = pytest.mark.compiled
+CLOSE = {"rtol": 1e-6, "atol": 1e-6}
+
+
+def gradients_of(model, kind, **settings):
+    return {name: g.numpy() for name, g in step_of(model, **settings)(batch_of(kind)).items()}
+
+
+def both(model, kind):
+    for shared in (False, True):
+        yield gradients_of(accelerate(model, Plan(share_graph=shared)), kind)
+
+
+def test_blocks_whose_variables_are_not_trained():
+    """Their values must be their own too, not those of the block whose graph it is."""
+    model = make("classifier", num_hidden_layers=3)
+    model.bert.blocks[0].trainable = model.bert.blocks[2].trainable = False
+    apart, shared = both(model, "classifier")
+    assert apart.keys() == shared.keys()
+    assert any("layer_1/" in name for name in apart) and not any("layer_2/" in name for name in apart)
+    for name, gradient in apart.items():
+        np.testing.assert_allclose(shared[name], gradient, **CLOSE, err_msg=name)
+
+
+@pytest.mark.slow
+def test_two_replicas(two):
+    model, found = make("classifier", strategy=two), []
+    for shared in (False, True):
+        found.append(on_second_replica(accelerate(model, Plan(share_graph=shared)), two, "classifier"))
+    for name, gradient in found[0].items():
+        np.testing.assert_allclose(found[1][name], gradient, **CLOSE, err_msg=name)
+
+
+def test_the_graph_has_the_operations_of_one_block():
+    model = accelerate(make("classifier", num_hidden_layers=4), Plan(share_graph=True))
+    graph = step_of(model).get_concrete_function(batch_of("classifier")).graph.as_graph_def()
+    functions = [node.attr["f"].func.name for node in graph.node]
+    calls = [name for name in functions if "_block_forward_" in name or "_block_backward_" in name]
+    assert len(calls) == 8 and len(set(calls)) == 2
+    assert not any(node.op == "Softmax" for node in graph.node)
+
+
+def test_what_the_gradient_needs_only_the_shape_of_is_not_kept():
+    """The gradient of a sum asks for the shapes of both summands, if they are not known before."""
+
+    @tf.function(autograph=False)
+    def compute(x):
+        forward, backward = shared_graph._forward_and_backward(lambda x: x + tf.tanh(x)[:, :1], [x], 1)
+        y, kept = forward([x])
+        floats = [tensor for tensor in kept if tensor.dtype == tf.float32]
+        assert len(floats) == 1 < len(kept)  # tanh, and shapes; not x
+        return y, floats[0], backward(tf.ones_like(y), kept)[0]
+
+    x = np.array([[0.5, -1.0], [2.0, 0.0]], np.float32)
+    y, kept, gradient = compute.get_concrete_function(tf.TensorSpec([None, None]))(tf.constant(x))
+    tanh = np.tanh(x)
+    np.testing.assert_allclose(y, x + tanh[:, :1], rtol=1e-6)
+    np.testing.assert_allclose(kept, tanh, rtol=1e-6)
+    np.testing.assert_allclose(gradient, 1 + np.array([2.0, 0.0]) * (1 - tanh**2), rtol=1e-4)
+
+
+def test_answers_do_not_depend_on_a_training_before():
+    model = FastEncoder(bert := modeling.BertModel(small_config()), Plan(share_graph=True))
+    ids = tf.constant(np.arange(12).reshape(2, 6))
+    graph = tf.function(lambda ids: model(ids).pooled_output, autograph=False).get_concrete_function(ids).graph
+    softmaxes = [op for op in graph.get_operations() if op.type == "Softmax"]
+    assert len(softmaxes) == len(bert.blocks)

@@ -1,0 +1,91 @@
+"""The standard streams of a script in any locale, signals while libraries load, and Keras on another backend."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import types
+
+import pytest
+from command_lines import ROOT
+
+import bert_tf2
+from bert_tf2.support import quiet
+from bert_tf2.support.errors import UserError
+
+_ASCII = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
+
+
+def python(program: str, **environment: str) -> subprocess.CompletedProcess:
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), **environment}
+    return subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, timeout=60)
+
+
+@pytest.mark.parametrize("environment", [{"PYTHONIOENCODING": "ascii"}, _ASCII, {"PYTHONIOENCODING": "latin-1"}])
+def test_what_is_printed_is_utf_8_in_any_locale_and_cannot_fail(environment):
+    done = python(
+        "from bert_tf2.support import process; process.begin(); print('\\xe9\\u5317 \\udcff \\ud83d')", **environment
+    )
+    assert (done.stdout, done.stderr) == ("\xe9\u5317 \\udcff \\ud83d\n".encode(), b"")
+
+
+def test_a_standard_input_that_is_closed_is_empty():
+    program = "import sys; from bert_tf2.support import process; process.begin(); print([*sys.stdin.buffer])"
+    done = subprocess.run(
+        ["sh", "-c", f'exec {sys.executable} -c "{program}" <&-'], cwd=ROOT, capture_output=True, text=True
+    )
+    assert (done.stdout, done.stderr) == ("[]\n", "")
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_while_tensorflow_loads_gets_its_line(number, tmp_path):
+    """What libraries write to standard error at that time goes elsewhere."""
+    loads = f"import os, time\nos.write(2, b'chatter')\nos.kill(os.getpid(), {int(number)})\ntime.sleep(20)"
+    (tmp_path / "tensorflow.py").write_text(loads)
+    program = "from bert_tf2.support import process, quiet; process.begin(); quiet.load_tensorflow()"
+    done = python(program, PYTHONPATH=f"{tmp_path}{os.pathsep}{ROOT}", TF_CPP_MIN_LOG_LEVEL="2")
+    words = {signal.SIGINT: "interrupted", signal.SIGTERM: "stopped by SIGTERM"}[number]
+    assert (done.returncode, done.stderr.decode()) == (128 + number, f"-c: error: {words}\n")
+
+
+def test_processes_of_multiprocessing_end_before_a_script_that_is_stopped(tmp_path):
+    """One that needs some time to remove its partial file, and one that would never end."""
+    (tmp_path / "children.py").write_text(
+        "import multiprocessing, os, pathlib, signal, sys, time\n"
+        "from bert_tf2.support import process\n"
+        "def tidily(*_): time.sleep(0.5); pathlib.Path('partial').unlink(); os._exit(0)\n"
+        "def work(handler, name):\n"
+        "    signal.signal(signal.SIGTERM, handler); pathlib.Path(name).touch(); time.sleep(60)\n"
+        "if __name__ == '__main__':\n"
+        "    process.SECONDS_TO_END = 1.0\n"
+        "    process.end_on_signals(lambda: print('tidied', flush=True))\n"
+        "    context = multiprocessing.get_context('spawn')\n"
+        "    given = [(tidily, 'partial'), (signal.SIG_IGN, 'deaf')]\n"
+        "    children = [context.Process(target=work, args=arguments) for arguments in given]\n"
+        "    for child in children: child.start()\n"
+        "    while not (os.path.exists('partial') and os.path.exists('deaf')): time.sleep(0.01)\n"
+        "    print(children[1].pid, flush=True); os.kill(os.getpid(), signal.SIGTERM); time.sleep(60)\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "children.py"],
+        cwd=tmp_path, env={**os.environ, "PYTHONPATH": str(ROOT)}, stdout=subprocess.PIPE, text=True, timeout=60,
+    )  # fmt: skip
+    deaf, tidied = done.stdout.split()
+    assert done.returncode == 143 and tidied == "tidied" and not (tmp_path / "partial").exists()
+    with pytest.raises(ProcessLookupError):
+        os.kill(int(deaf), 0)
+
+
+def test_keras_on_another_backend_is_refused_in_a_line(monkeypatch):
+    other = types.SimpleNamespace(config=types.SimpleNamespace(backend=lambda: "jax"))
+    monkeypatch.setitem(sys.modules, "keras", other)
+    with pytest.raises(UserError, match=r"^Keras runs on jax, .*: set KERAS_BACKEND=tensorflow before Keras"):
+        bert_tf2.load("folder")
+    monkeypatch.delitem(sys.modules, "keras")
+    monkeypatch.setenv("KERAS_BACKEND", "torch")
+    with pytest.raises(UserError, match=r"^Keras runs on torch"):
+        quiet.check_backend()
+    monkeypatch.setenv("KERAS_BACKEND", "")  # as if it were not set
+    quiet.check_backend()
