@@ -25,8 +25,10 @@ demo: $(VENV)/installed
 
 PYTEST := $(BIN)/python -m pytest --numprocesses=auto --dist=worksteal
 
+# TESTS="not soak" for those of test-slow too, in one go: models that several tests need are trained once.
+TESTS ?= not slow
 test: $(VENV)/tests-installed
-	$(PYTEST) -m "not slow"
+	$(PYTEST) -m "$(TESTS)"
 
 # Those that are long and rarely break.
 test-slow: $(VENV)/tests-installed

@@ -75,6 +75,10 @@ def _serve() -> None:
     # What the scripts import late and what takes long, so that the forks need not.
     import keras, scipy.stats, sklearn.metrics, tensorflow  # noqa: E401, F401, I001
 
+    from bert_tf2 import commands
+
+    for command in commands.COMMANDS.values():
+        commands.find(command.run)
     for line in sys.stdin:
         script, arguments, cwd = json.loads(line)
         with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:

@@ -1,5 +1,7 @@
 """Settings that must precede the start of TensorFlow, and fixtures that several test files share."""
 
+import ctypes
+import gc
 import logging
 import os
 import signal
@@ -7,22 +9,67 @@ import signal
 if os.environ.get("BERT_TF2_TEST_GPU") != "1":
     os.environ["CUDA_VISIBLE_DEVICES"] = "-1"  # the tolerances are those of a CPU
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+if "PYTEST_XDIST_WORKER" in os.environ:  # one worker for each core, which needs no more threads than one
+    os.environ.setdefault("TF_NUM_INTRAOP_THREADS", "1")
 
-import gpu_or_cpu
 import pytest
-import tensorflow as tf
 from command_lines import CommandLines
-
-gpu_or_cpu.divide()  # so that a test can train on two replicas
 
 # Under nohup or in the background of a shell script, these are ignored, also by the scripts that tests start.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 
+def pytest_configure(config):
+    if config.getoption("numprocesses", None) and not hasattr(config, "workerinput"):
+        return  # this process only distributes the tests, and can do without TensorFlow
+    import gpu_or_cpu
+
+    gpu_or_cpu.divide()  # so that a test can train on two replicas
+
+
+@pytest.fixture(scope="session", autouse=True)
+def xla():
+    """Leaves out XLA, whose compilation takes longer than what tiny models compute; returns what decides on it."""
+    from bert_tf2.fast import compiled
+
+    with pytest.MonkeyPatch.context() as patch:
+        can_compile = compiled.can_compile
+        patch.setattr(compiled, "can_compile", lambda: False)
+        yield can_compile
+
+
+@pytest.fixture(autouse=True)
+def xla_where_asked_for(request, xla, monkeypatch):
+    """Tests with the mark `compiled` compute as users do; so do scripts, which are other processes."""
+    if request.node.get_closest_marker("compiled"):
+        monkeypatch.setattr("bert_tf2.fast.compiled.can_compile", xla)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def graphs_are_forgotten():
+    """Frees the graphs of a module's tests; otherwise a worker grows to several GB.
+
+    TensorFlow registers every gradient of tf.custom_gradient in a graph for good, and with it all that it refers to.
+    """
+    from tensorflow.python.framework import ops
+
+    gradients = ops.gradient_registry._registry
+    before = {*gradients}
+    yield
+    for name in gradients.keys() - before:
+        if name.startswith("CustomGradient-"):
+            del gradients[name]
+    gc.collect()
+    if trim := getattr(ctypes.CDLL(None), "malloc_trim", None):  # in glibc: gives free memory back to the system
+        trim(0)
+
+
 @pytest.fixture(scope="session")
-def two() -> tf.distribute.Strategy:
+def two():
     """Two replicas. One strategy for all tests: those of several would take each other's collective operations."""
+    import tensorflow as tf
+
     return tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"])
 
 

@@ -24,6 +24,7 @@ from bert_tf2.training.devices import build_model
 from bert_tf2.training.loop import Trainer
 from bert_tf2.training.options import POLICIES, DeviceOptions, TrainOptions
 
+pytestmark = pytest.mark.compiled
 SLOW_ON_CPU = [pytest.param("CPU", marks=pytest.mark.slow), "GPU"]
 SETTINGS = {"learning_rate": 1e-3, "num_train_steps": 10, "num_warmup_steps": 0, "train_batch_size": 4}
 # The largest difference from float32 on the CPU, relative to the norm of all gradients.
@@ -59,11 +60,9 @@ def on_the_cpu() -> np.ndarray:
 @pytest.mark.parametrize(
     ("kind", "precision", "compiled"),
     [
-        ("CPU", "float32", False),
-        ("CPU", "bfloat16", False),
         *(("GPU", precision, False) for precision in POLICIES),
         ("GPU", "float32", True),
-        pytest.param("CPU", "float16", False, marks=pytest.mark.slow),
+        *(pytest.param("CPU", precision, False, marks=pytest.mark.slow) for precision in POLICIES),
         pytest.param("CPU", "float32", True, marks=pytest.mark.slow),
     ],
 )

@@ -56,6 +56,7 @@ def test_random_strings_in_the_graph(tmp_path):
     assert tokenize_strings.compare_strings(graphs, seed=4, count=2000) > 2 * 4 * 2000
 
 
+@pytest.mark.slow
 def test_the_words_of_every_assigned_code_point(sides):
     for side in sides:
         tokenizer = side.full.basic_tokenizer

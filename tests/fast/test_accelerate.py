@@ -7,7 +7,6 @@ from small_models import MAKERS, randomize, small_config
 from training_steps import batch_of, check, step_of
 
 from bert_tf2 import heads
-from bert_tf2.fast import compiled
 from bert_tf2.fast.encoder import Plan, accelerate
 
 PLANS = {
@@ -19,12 +18,6 @@ PLANS = {
     "all": Plan("groups", recompute=True, share_graph=True),
 }
 LAYERS = 2  # of which the last keeps its activations with recompute
-
-
-@pytest.fixture(autouse=True)
-def without_xla(monkeypatch):
-    """It compiles for seconds, and test_kernels compares what it makes of the chains."""
-    monkeypatch.setattr(compiled, "can_compile", lambda: False)
 
 
 @pytest.mark.parametrize("kind", [kind for kind in MAKERS if kind != "span"])

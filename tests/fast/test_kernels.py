@@ -10,6 +10,7 @@ from executed_graphs import executed
 from bert_tf2 import layers, modeling
 from bert_tf2.fast import compiled, kernels, shared_graph
 
+pytestmark = pytest.mark.compiled
 SEED = tf.constant([3, 4])
 DTYPES = [tf.float32, tf.bfloat16, tf.float16]
 RATE = 0.2

@@ -51,6 +51,7 @@ def test_the_encoder_computes_the_same(name, way):
         assert not ours.numpy()[~computed].any()
 
 
+@pytest.mark.compiled
 @pytest.mark.parametrize("way", WAYS)
 def test_loops_that_xla_compiles_for_each_number_of_tokens(way):
     """As in a long training; test_accelerate compares the others."""

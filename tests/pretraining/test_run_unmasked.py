@@ -36,6 +36,7 @@ def options(tmp_path):
     return made
 
 
+@pytest.mark.slow
 def test_training_evaluation_and_continuation(options, tmp_path, monkeypatch):
     seeds = []
     masker = dynamic_masking.Masker
@@ -97,7 +98,11 @@ def test_a_bad_record_is_named(options, tmp_path):
         pretraining.run(options(input_file=f"{tmp_path}/y"))
 
 
-@pytest.mark.parametrize("changes", [{}, {"do_whole_word_mask": True, "word_boundaries": "spaces"}], ids=["", "spaces"])
+@pytest.mark.parametrize(
+    "changes",
+    [{}, pytest.param({"do_whole_word_mask": True, "word_boundaries": "spaces"}, marks=pytest.mark.slow)],
+    ids=["", "spaces"],
+)
 def test_masked_words_only_in_compressed_records(options, tmp_path, changes):
     path = make(tmp_path, "mlm.gz", objective="mlm", **changes)
     results = pretraining.run(options(input_file=path, objective="mlm"))

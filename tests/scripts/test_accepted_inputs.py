@@ -7,6 +7,8 @@ import json
 import pytest
 import toy_data
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(scope="module")
 def done(command_lines, tmp_path_factory):
@@ -27,7 +29,6 @@ def done(command_lines, tmp_path_factory):
     return folder, result.stderr
 
 
-@pytest.mark.slow
 def test_a_configuration_with_null_trains_evaluates_and_is_exported(done):
     folder, _ = done
     assert json.loads((folder / "bert_config.json").read_text())["hidden_dropout_prob"] is None

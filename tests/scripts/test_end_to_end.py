@@ -25,6 +25,7 @@ from bert_tf2.pretraining import run as pretraining
 from bert_tf2.pretraining.options import CreatePretrainingDataOptions, MaskedLMOptions, PretrainingOptions
 from bert_tf2.support.errors import UserError
 
+pytestmark = pytest.mark.compiled
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 LIVES_IN = dict(zip(toy_data.NAMES, toy_data.PLACES, strict=True))
 # The classifier learns with every seed tried at this width; at half of it, one in three stays below.

@@ -1,11 +1,13 @@
 """--gradient_accumulation_steps: the update of a batch that is computed in parts is that of the whole batch."""
 
+import functools
+
 import numpy as np
 import pytest
 import tensorflow as tf
 from small_models import MAKERS, batch_for, tiny_config
 
-from bert_tf2 import checkpoint
+from bert_tf2 import checkpoint, heads
 from bert_tf2.support.errors import UserError
 from bert_tf2.training.devices import build_model
 from bert_tf2.training.loop import Trainer
@@ -15,10 +17,12 @@ ONE = tf.distribute.get_strategy()
 SETTINGS = {"learning_rate": 1e-3, "num_train_steps": 3, "num_warmup_steps": 0}
 
 
-def without_classifier_dropout(monkeypatch):
-    from bert_tf2 import heads
-
-    monkeypatch.setattr(heads, "_CLASSIFIER_DROPOUT", 0.0)
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory):
+    """kind -> what the batch as a whole gives; without the classifier's dropout."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(heads, "_CLASSIFIER_DROPOUT", 0.0)
+        yield functools.cache(lambda kind: train(tmp_path_factory.mktemp(kind), kind))
 
 
 def train(folder, kind, strategy=ONE, precision="float32", **options):
@@ -41,19 +45,14 @@ def assert_equal(whole, in_parts):
 
 
 @pytest.mark.parametrize("kind", MAKERS)
-@pytest.mark.parametrize("parts", [2, 8])
-def test_parts_update_as_the_whole_batch(tmp_path, monkeypatch, kind, parts):
-    without_classifier_dropout(monkeypatch)
-    whole = train(tmp_path / "whole", kind)
-    in_parts = train(tmp_path / "parts", kind, gradient_accumulation_steps=parts)
-    assert_equal(whole, in_parts)
+@pytest.mark.parametrize("parts", [2, pytest.param(8, marks=pytest.mark.slow)])
+def test_parts_update_as_the_whole_batch(tmp_path, whole, kind, parts):
+    assert_equal(whole(kind), train(tmp_path, kind, gradient_accumulation_steps=parts))
 
 
 @pytest.mark.slow
-def test_parts_on_two_replicas(tmp_path, two):
-    whole = train(tmp_path / "whole", "pretraining")
-    in_parts = train(tmp_path / "parts", "pretraining", two, gradient_accumulation_steps=2)
-    assert_equal(whole, in_parts)
+def test_parts_on_two_replicas(tmp_path, whole, two):
+    assert_equal(whole("pretraining"), train(tmp_path, "pretraining", two, gradient_accumulation_steps=2))
 
 
 def test_parts_with_a_loss_scale(tmp_path):

@@ -9,17 +9,18 @@ from bert_tf2.training.devices import build_model, compiles_whole_step
 from bert_tf2.training.loop import Trainer
 from bert_tf2.training.options import POLICIES, TrainOptions
 
+pytestmark = pytest.mark.compiled
 ONE = tf.distribute.get_strategy()
 CASES = [("pretraining", precision) for precision in ("float32", "bfloat16", "float16")]
 CASES += [(kind, "float32") for kind in MAKERS if kind != "pretraining"]
 
 
 SHORT = {("pretraining", "float32"), ("pretraining", "bfloat16"), ("span", "float32")}
-SOAK = [pytest.mark.slow, pytest.mark.soak]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
-    ("kind", "precision"), [pytest.param(*case, marks=[] if case in SHORT else SOAK) for case in CASES]
+    ("kind", "precision"), [pytest.param(*case, marks=() if case in SHORT else pytest.mark.soak) for case in CASES]
 )
 def test_the_whole_step_compiles_to_the_same_update(kind, precision):
     config = small_config(hidden_dropout_prob=0.1, attention_probs_dropout_prob=0.1)

@@ -19,6 +19,7 @@ def as_before():
     tf.config.experimental.enable_tensor_float_32_execution(before)
 
 
+@pytest.mark.compiled
 def test_the_first_line_names_devices_and_precision(log_lines):
     strategy = devices.create_strategy(DeviceOptions(precision="float32"))
     (line,) = (line for line in log_lines if line.startswith("Computing on"))

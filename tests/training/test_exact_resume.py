@@ -15,6 +15,7 @@ from bert_tf2.pretraining import run as pretraining
 from bert_tf2.pretraining.options import PretrainingOptions
 from bert_tf2.training import best, monitor, state
 
+pytestmark = pytest.mark.compiled
 STEPS = 12
 INPUTS = ("input_file", "eval_input_file")
 
@@ -133,10 +134,12 @@ def kill_at(patched: pytest.MonkeyPatch, owner: type, name: str, count: int) -> 
 
 
 IN_SHORT = ("before the file that names the newest", "between a checkpoint and its evaluation")
-SOAK = [pytest.mark.slow, pytest.mark.soak]
 
 
-@pytest.mark.parametrize("place", [pytest.param(name, marks=[] if name in IN_SHORT else SOAK) for name in PLACES])
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "place", [pytest.param(name, marks=() if name in IN_SHORT else pytest.mark.soak) for name in PLACES]
+)
 def test_a_killed_training_ends_like_one_that_was_not(place, folder, undisturbed, monkeypatch, tmp_path):
     kind, *where = PLACES[place]
     expected = content(undisturbed(kind))

@@ -90,6 +90,7 @@ def test_two_replicas_leave_out_the_same_steps(tmp_path, monkeypatch, two):
     assert float(trainer._loss_scale.value()) < 2.0**27
 
 
+@pytest.mark.slow
 def test_a_checkpoint_keeps_the_scale_and_one_of_float32_has_none(tmp_path, monkeypatch):
     train(tmp_path / "half", 4)
     source = checkpoint.Checkpoint(str(tmp_path / "half"))

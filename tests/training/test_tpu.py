@@ -75,6 +75,7 @@ def test_nothing_depends_on_shapes_that_are_not_known(calls, log_lines):
     assert "--xla has no effect: a TPU's program is always compiled" in log_lines
 
 
+@pytest.mark.slow
 def test_a_fine_tuning_has_the_same_shapes_in_every_batch(calls, tmp_path, monkeypatch):
     shapes: dict[bool, set] = {True: set(), False: set()}
     original = heads.ClassifierModel.loss_terms
