@@ -18,12 +18,11 @@ import os
 import re
 import shutil
 import tempfile
-import types
 import warnings
 import weakref
 import zipfile
 import zlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import IO, Any, NamedTuple
 
 import h5py
@@ -33,7 +32,7 @@ from bert_tf2.config import BertConfig
 from bert_tf2.support import environment, files, json_text, outputs
 from bert_tf2.support.errors import UserError, and_more
 from bert_tf2.support.quiet import load_tensorflow
-from bert_tf2.weights import hdf5_files, names
+from bert_tf2.weights import checksums, names
 from bert_tf2.weights.base import Weights, as_float32
 from bert_tf2.weights.labels import TAGGING_TASK, LabelMap
 
@@ -42,6 +41,9 @@ _CONFIG, _METADATA, _STORE = "config.json", "metadata.json", "model.weights.h5"
 _MOST_CONFIG_BYTES = 2**20
 # Weights are barely compressible; a file that expands by more than this is meant to fill the disk.
 _MOST_UNPACKED = 100
+
+# What HDF5 writes about an array and its groups.
+_MOST_HEADER_BYTES = 4096
 
 _DTYPES = ("float32", "bfloat16", "float16", "float64")
 _DAMAGED_ZIP = (zipfile.BadZipFile, zlib.error)
@@ -216,6 +218,7 @@ class KerasFile(Weights):
     @functools.cached_property
     def _variables(self) -> dict[str, Any]:
         """Reference name -> variable of a model into which Keras has loaded the weights."""
+        checksums.check(self.path)
         with load_tensorflow().device("CPU"):
             labels = [self.num_labels] if self._model_class.labels_of else []
             model = self._model_class(self._sizes, *labels, dtype="float32")
@@ -248,8 +251,8 @@ class KerasFile(Weights):
     def get(self, name: str) -> np.ndarray:
         """Returns one variable. Raises UserError if it cannot be read.
 
-        A .keras file has a checksum, which is verified on opening. A .weights.h5 file has checksums if `write` wrote
-        it, which are verified when it is read; Keras writes none.
+        A .keras file has a checksum, which is verified on opening; the one beside a .weights.h5 file, if there is one,
+        when the first variable is read.
         """
         with self._explained(name):
             return as_float32(self._variables[name].numpy())
@@ -321,22 +324,28 @@ def write(path: str, model) -> None:
     """
     if not recognises_name(path):
         raise UserError(f"{path}: the name of one of Keras' files ends in {_MODEL} or {_WEIGHTS}")
-    with files.complete_or_absent(path) as (beside,), _scratch_beside(path) as scratch:
-        size = sum(4 * math.prod(weight.shape) for weight in model.weights)
-        environment.check_space(path, 2 * size, "the weights, which are written twice,")
+    # An archive has checksums of its own.
+    target = files.complete_or_absent(path) if path.endswith(_MODEL) else checksums.complete_or_absent(path)
+    with target as (beside,), _scratch_beside(path) as scratch:
+        _check_room(path, scratch, model)
         if path.endswith(_MODEL):
-            _save(functools.partial(model.save, zipped=False), os.path.join(scratch, "model"))
+            model.save(os.path.join(scratch, "model"), zipped=False)
             with files.open_binary(beside, "wb") as stream, zipfile.ZipFile(stream, "w") as archive:
                 for name in (_METADATA, _CONFIG, _STORE):
                     archive.write(os.path.join(scratch, "model", name), name)
         else:
-            weights = os.path.join(scratch, f"model{_WEIGHTS}")
-            _save(model.save_weights, weights)
-            checked = os.path.join(scratch, "checked.h5")
-            hdf5_files.copy_with_checksums(weights, checked)
-            os.remove(weights)
-            with files.open_binary(beside, "wb") as stream, open(checked, "rb") as source:
-                shutil.copyfileobj(source, stream, 2**20)
+            model.save_weights(os.path.join(scratch, f"model{_WEIGHTS}"))
+            with files.open_binary(beside, "wb") as stream:
+                _copy(files.open_binary(os.path.join(scratch, f"model{_WEIGHTS}")), stream)
+
+
+def _check_room(path: str, scratch: str, model) -> None:
+    """Raises UserError or OSError if the disk has no room for the weights twice: HDF5 would crash the process."""
+    size = 2 * sum(4 * math.prod(weight.shape) + _MOST_HEADER_BYTES for weight in model.weights)
+    environment.check_space(path, size, "the weights, which are written twice,")
+    if hasattr(os, "posix_fallocate"):  # it also finds what no free space shows: quotas, the shell's limit
+        with tempfile.TemporaryFile(dir=scratch) as room:
+            os.posix_fallocate(room.fileno(), 0, size)
 
 
 @contextlib.contextmanager
@@ -352,25 +361,3 @@ def _scratch_beside(path: str) -> Iterator[str]:
         yield scratch
     finally:
         shutil.rmtree(scratch, ignore_errors=True)
-
-
-def _save(save: Callable[[str], None], path: str) -> None:
-    """Calls one of Keras' saving functions. Raises OSError if the disk is full."""
-    from keras.src.saving import saving_lib  # no public function selects the file that HDF5 writes to
-
-    stores = []
-
-    def open_store(name, mode):
-        stores.append(hdf5_files.Store(os.fspath(name)))
-        return h5py.File(stores[-1], mode)
-
-    saving_lib.h5py = types.SimpleNamespace(**{**vars(h5py), "File": open_store})
-    try:
-        save(path)
-    finally:
-        saving_lib.h5py = h5py
-        for store in stores:
-            store.close()
-    for store in stores:
-        if store.error is not None:
-            raise store.error
