@@ -177,7 +177,7 @@ def _compute(
             model,
             options.output_dir,
             options.init_checkpoint,
-            may_lack=tuple(row.reference for row in _OF_NEXT_SENTENCE),
+            allow_missing=tuple(row.reference for row in _OF_NEXT_SENTENCE),
         )
     results = evaluation.results()
     if masked_words_only:

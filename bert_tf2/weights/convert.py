@@ -141,7 +141,7 @@ def _check_output(options: ConversionOptions) -> None:
     if name.endswith((".keras", ".h5", ".index", ".safetensors", ".bin")) and not files.is_directory(options.output):
         if options.to != "keras":
             raise UserError(f"--output={options.output}: --to={options.to} writes a folder; give the name of one")
-        if not keras_files.recognises_name(name):
+        if not keras_files.recognizes_name(name):
             raise UserError(f"--output={options.output}: the name of one of Keras' files ends in .keras or .weights.h5")
 
 
@@ -164,7 +164,7 @@ def _companions_of_input(options: ConversionOptions) -> list[outputs.Input]:
 
 def _check_files(options: ConversionOptions) -> None:
     """Raises UserError if the output would overwrite an input or cannot be written."""
-    one_file = options.to == "keras" and keras_files.recognises_name(options.output)
+    one_file = options.to == "keras" and keras_files.recognizes_name(options.output)
     outputs.check(
         _inputs(options), [outputs.Output("--output", options.output, None if one_file else _WRITTEN[options.to])]
     )

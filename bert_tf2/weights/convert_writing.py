@@ -163,7 +163,7 @@ class Target:
 
         model = models.make_model(self._source, self._config, self._labels)
         output = self._options.output
-        path = output if keras_files.recognises_name(output) else os.path.join(output, "bert_model.keras")
+        path = output if keras_files.recognizes_name(output) else os.path.join(output, "bert_model.keras")
         variables = names.tf1_variables(model)
         for name, value in self._arrays(self._weights):
             if name in variables:

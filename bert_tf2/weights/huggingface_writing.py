@@ -16,7 +16,7 @@ from bert_tf2.support import files
 from bert_tf2.support.errors import UserError, and_more
 from bert_tf2.weights import checksums, names, tensor_files
 from bert_tf2.weights.huggingface import ARCHITECTURES, BIAS_OF_DECODER, CONFIG_OF_WEIGHTS, WEIGHTS
-from bert_tf2.weights.labels import LabelMap
+from bert_tf2.weights.labels import LabelMap, numbered
 
 
 def write_folder(
@@ -137,10 +137,10 @@ def _config_content(
     labels: LabelMap | None,
     shapes: Mapping[str, Sequence[int]],
 ) -> dict[str, Any]:
-    outputs, problem_type = [], None
+    outputs, problem_type = (), None
     if ARCHITECTURES[architecture].labels_of:
         count = shapes[names.LABELS[0].reference][0]
-        outputs = [*(labels.labels if labels else ())] or [f"LABEL_{index}" for index in range(count)]
+        outputs = (labels.labels if labels else ()) or numbered(count)
         if labels.regression if labels else count == 1:
             problem_type = "regression"
         elif labels and labels.multi_label:

@@ -70,7 +70,7 @@ _POOLER = re.compile(r"(?:^|/)(?:next_sentence|sentence_prediction)/pooler_dense
 _ACTIVATIONS = {"gelu": "gelu", "relu": "relu", "tanh": "tanh", "linear": "linear", "identity": "linear"}
 
 
-def recognises(path: str) -> bool:
+def recognizes(path: str) -> bool:
     """Returns whether this is a SavedModel or an object-based TensorFlow 2 checkpoint of any model."""
     if _saved_model_folder(path):
         return True
@@ -369,4 +369,4 @@ def _settings_of_trainer(path: str) -> dict[str, Any]:
 
 def _refuse_norm_first(path: str, said: bool) -> None:
     if said:
-        raise UserError(f"{path}: says norm_first; a model that normalises before attention, not after, is not BERT")
+        raise UserError(f"{path}: says norm_first; a model that normalizes before attention, not after, is not BERT")
