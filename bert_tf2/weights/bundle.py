@@ -27,14 +27,13 @@ from absl import logging
 from bert_tf2.support import files
 from bert_tf2.support.errors import UserError
 from bert_tf2.weights import names, sstable
-from bert_tf2.weights.base import Weights, as_float32
+from bert_tf2.weights.base import Weights, as_float32, numpy_dtype
 from bert_tf2.weights.bundle_entries import (
     decode_strings,
     dtype_of,
     encode_array,
     encode_entry,
     new,
-    numpy_dtype,
     parse,
     parse_entry,
     shape_of,
@@ -111,8 +110,7 @@ class Checkpoint(Weights):
         self._keys = {key.removeprefix("module/"): key for key in self._entries}
         self.shapes = {name: shape_of(self._entries[key]) for name, key in self._keys.items()}
         self.dtypes = {name: dtype_of(self._entries[key]) for name, key in self._keys.items()}
-        for dtype in sorted({*self.dtypes.values()} & {"float16", "bfloat16", "float64"}):
-            self.remarks.append(f"Numbers that are {dtype} in the file are read as float32.")
+        self.remarks += self.remarks_on_dtypes()
         self._check_sizes()
 
     def _data_file(self, shard: int) -> str:

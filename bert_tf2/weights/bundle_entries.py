@@ -12,10 +12,10 @@ import math
 import struct
 
 import google_crc32c
-import ml_dtypes
 import numpy as np
 
 from bert_tf2.weights import sstable
+from bert_tf2.weights.base import bytes_of
 
 # Numbers and names of the TensorFlow dtypes (DataType in types.proto) that occur in checkpoints of weights.
 _DTYPES = {
@@ -97,17 +97,6 @@ def encode_entry(dtype: str, shape: tuple[int, ...], offset: int, size: int, che
     dims = [new("Dim", size=size) for size in shape]
     entry = new("Entry", dtype=_NUMBERS[dtype], shape=new("Shape", dim=dims), offset=offset, size=size, crc32c=checksum)
     return entry.SerializeToString(deterministic=True)
-
-
-def numpy_dtype(name: str) -> np.dtype:
-    return np.dtype(ml_dtypes.bfloat16 if name == "bfloat16" else name)
-
-
-def bytes_of(value: np.ndarray) -> np.ndarray:
-    """Returns a read-only view of the bytes of an array in C order, for checksums and files."""
-    view = np.asarray(value, order="C").reshape(-1).view(np.uint8)
-    view.flags.writeable = False  # google_crc32c requires it
-    return view
 
 
 def decode_strings(data: bytes, shape: list[int], checksum: int) -> np.ndarray:

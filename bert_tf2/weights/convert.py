@@ -23,7 +23,7 @@ from bert_tf2.config import BertConfig, check_vocab_size
 from bert_tf2.support import files, outputs
 from bert_tf2.support.errors import UserError, and_more
 from bert_tf2.weights import keras_files, names, provenance
-from bert_tf2.weights.base import Weights
+from bert_tf2.weights.base import CONFIG_FILE, VOCAB_FILE, Weights
 from bert_tf2.weights.convert_writing import Target
 from bert_tf2.weights.labels import LABEL_MAP_FILE
 from bert_tf2.weights.new_words import ExtendedWeights, extend
@@ -80,7 +80,7 @@ def _config(source: Weights, options: ConversionOptions) -> tuple[BertConfig, li
         config = stated[0]
     else:
         raise UserError(
-            f"{source.path}: nothing here says which model this is (no {provenance.CONFIG_FILE} beside it): give"
+            f"{source.path}: nothing here says which model this is (no {CONFIG_FILE} beside it): give"
             " --bert_config_file"
         )
     return dataclasses.replace(config, hidden_act=options.hidden_act) if options.hidden_act else config, sentences
@@ -147,7 +147,7 @@ def _check_output(options: ConversionOptions) -> None:
 
 # The files that each value of --to writes into a folder, besides the companions.
 _WRITTEN = {"tf1": ("bert_model.ckpt.*",), "hf": ("config.json", "model.safetensors"), "keras": ("bert_model.keras",)}
-_COMPANIONS = ("vocab.txt", "bert_config.json", "tokenizer_config.json", LABEL_MAP_FILE)
+_COMPANIONS = (VOCAB_FILE, CONFIG_FILE, "tokenizer_config.json", LABEL_MAP_FILE)
 
 
 def _inputs(options: ConversionOptions) -> list[outputs.Input]:
@@ -185,13 +185,8 @@ def _check(source: Weights, config: BertConfig, vocabulary: list[str] | None) ->
 def _problems(source: Weights, config: BertConfig) -> Iterator[str]:
     rows = names.known(config.num_hidden_layers)
     yield from names.of_another_kind(source.shapes, config, names.HEADS)
-    for row in rows:
-        shape = source.shapes.get(row.reference)
-        wanted = names.shape(row, config, source.num_labels)
-        if shape is None and names.is_encoder(row.reference) and row is not names.POSITIONS:
-            yield f"{row.reference} is missing"
-        elif shape is not None and shape != wanted:
-            yield f"{row.reference} is {shape}, not {wanted}"
+    optional = {row.reference for row in rows if row is names.POSITIONS or not names.is_encoder(row.reference)}
+    yield from names.misfits(rows, source.shapes, config, optional)
     known = {row.reference for row in rows}
     for name in source.shapes:
         slot = names.is_optimizer_state(name) or name.rpartition("/")[0] in known
@@ -213,7 +208,7 @@ def listing(path: str) -> Iterator[str]:
     source = open_weights(path)
     step = f", step {source.global_step}" if source.global_step else ""
     yield f"{source.path}: {source.kind}, {len(source.shapes)} variables{step}"
-    there = {row.reference: row.huggingface for row in names.known(_num_layers(source))}
+    there = {row.reference: row.huggingface for row in names.known(names.num_layers(source.shapes))}
     columns = [max(map(len, column), default=0) for column in (source.shapes, there.values())]
     total = 0
     for name in sorted(source.shapes):
@@ -228,8 +223,3 @@ def listing(path: str) -> Iterator[str]:
             f"{name:<{columns[0]}}  {there.get(name, '-'):<{columns[1]}}  {shape:<14} {source.dtypes[name]:<9} {norm}"
         )
     yield f"{total} numbers"
-
-
-def _num_layers(source: Weights) -> int:
-    found = (re.match(r"bert/encoder/layer_(\d{1,3})/", name) for name in source.shapes)  # any number may stand there
-    return max((int(match[1]) + 1 for match in found if match), default=0)

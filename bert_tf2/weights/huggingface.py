@@ -25,11 +25,11 @@ from bert_tf2.config import (
 from bert_tf2.support import files, json_text
 from bert_tf2.support.errors import UserError, and_more
 from bert_tf2.weights import names, tensor_files
-from bert_tf2.weights.base import Weights
+from bert_tf2.weights.base import CONFIG_FILE, Weights
 from bert_tf2.weights.labels import TAGGING_TASK, LabelMap, numbered
 from bert_tf2.weights.tensor_files import TensorFile
 
-_CONFIGS = ("config.json", "bert_config.json")  # the second in early releases
+_CONFIGS = ("config.json", CONFIG_FILE)  # the second in early releases
 WEIGHTS = (
     "model.safetensors",
     "model.safetensors.index.json",
@@ -231,8 +231,7 @@ class HuggingFaceFolder(Weights):
     def _remarks(self) -> Iterator[str]:
         if remark := activation_remark(self._values):
             yield remark
-        for dtype in sorted({*self.dtypes.values()} & {"float16", "bfloat16", "float64"}):
-            yield f"Numbers that are {dtype} in the file are read as float32."
+        yield from self.remarks_on_dtypes()
         if self.architecture and self.architecture not in ARCHITECTURES:
             yield f"There is no {self.architecture} here: its encoder is what can be used."
         yield from _tokenizer_remarks([*_tokenizer_files(self.folder).values()])

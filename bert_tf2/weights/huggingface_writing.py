@@ -15,6 +15,7 @@ from bert_tf2.sinusoid import sinusoidal_positions
 from bert_tf2.support import files
 from bert_tf2.support.errors import UserError, and_more
 from bert_tf2.weights import checksums, names, tensor_files
+from bert_tf2.weights.base import VOCAB_FILE
 from bert_tf2.weights.huggingface import ARCHITECTURES, BIAS_OF_DECODER, CONFIG_OF_WEIGHTS, WEIGHTS
 from bert_tf2.weights.labels import LabelMap, numbered
 
@@ -58,7 +59,7 @@ def write_folder(
     _check_target(folder, vocabulary is not None)
     contents = {"config.json": _json(_config_content(architecture, config, vocabulary, labels, shapes))}
     if vocabulary is not None:
-        contents["vocab.txt"] = "".join(f"{entry}\n" for entry in vocabulary)
+        contents[VOCAB_FILE] = "".join(f"{entry}\n" for entry in vocabulary)
         contents["tokenizer_config.json"] = _json(_tokenizer_content(config, do_lower_case))
     # The weights are last, so that a folder with weights is complete.
     paths = [os.path.join(folder, name) for name in (*contents, WEIGHTS[0])]
@@ -106,14 +107,7 @@ def _written_variables(
     there = ARCHITECTURES[architecture]
     pooler = there.pooler and (architecture != "BertModel" or names.POOLER[0].reference in shapes)
     rows = [*names.encoder(config.num_hidden_layers, pooler), *there.variables(config.tie_word_embeddings)]
-    num_labels = next(iter(shapes.get(names.LABELS[0].reference, [])), None)
-    problems = []
-    for row in rows:
-        shape, wanted = shapes.get(row.reference), names.shape(row, config, num_labels)
-        if shape is None:
-            problems.append(f"{row.reference} is missing")
-        elif [*shape] != wanted:
-            problems.append(f"{row.reference} is {[*shape]}, not {wanted}")
+    problems = [*names.misfits(rows, shapes, config)]
     if problems:
         raise UserError(f"these weights do not make a {architecture}: {and_more(problems, 8, '; ')}")
     return rows
@@ -139,7 +133,7 @@ def _config_content(
 ) -> dict[str, Any]:
     outputs, problem_type = (), None
     if ARCHITECTURES[architecture].labels_of:
-        count = shapes[names.LABELS[0].reference][0]
+        count = names.num_labels(shapes)
         outputs = (labels.labels if labels else ()) or numbered(count)
         if labels.regression if labels else count == 1:
             problem_type = "regression"

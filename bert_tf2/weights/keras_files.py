@@ -103,8 +103,7 @@ class KerasFile(Weights):
             self.dtypes = dict.fromkeys(self.shapes, "/".join(dtypes))  # Keras has one dtype per model
             if len(arrays) < len(rows):
                 self._variables  # noqa: B018, raises with the missing names
-        if others := [dtype for dtype in dtypes if dtype != "float32"]:
-            self.remarks.append(f"Its weights are {', '.join(others)}; they are read as float32.")
+        self.remarks += self.remarks_on_dtypes()
 
     @contextlib.contextmanager
     def _explained(self, name: str | None = None) -> Iterator[None]:

@@ -27,9 +27,8 @@ from bert_tf2.config import BertConfig, config_value, decisive_differences
 from bert_tf2.support import files
 from bert_tf2.support.errors import UserError
 from bert_tf2.weights import bundle, huggingface
-from bert_tf2.weights.base import Weights
+from bert_tf2.weights.base import CONFIG_FILE, Weights
 
-CONFIG_FILE = "bert_config.json"
 TOKENIZATION_FILE = "tokenization.json"
 
 # The shapes of the weights show these; loading compares them. Positions that are no table can be of any number.

@@ -20,8 +20,7 @@ import numpy as np
 from bert_tf2.support import files
 from bert_tf2.support.errors import UserError
 from bert_tf2.weights import checksums, torch_files, torch_unpickler
-from bert_tf2.weights.base import as_float32
-from bert_tf2.weights.bundle_entries import bytes_of
+from bert_tf2.weights.base import as_float32, bytes_of, numpy_dtype
 from bert_tf2.weights.torch_files import Stored
 
 # The format's dtype names. It also defines types of 8 bits and less, which BERT weights do not use.
@@ -92,7 +91,7 @@ def open_tensors(path: str) -> TensorFile:
 
 
 def _as_array(data: bytes, stored: Stored) -> np.ndarray:
-    numbers = np.frombuffer(data, torch_files.DTYPES[stored.dtype])
+    numbers = np.frombuffer(data, numpy_dtype(stored.dtype))
     if stored.strides == torch_files.row_major(stored.shape):
         array = numbers.reshape(stored.shape)
     else:
