@@ -22,7 +22,7 @@ from bert_tf2.weights import names
 from bert_tf2.weights.labels import LabelMap
 
 CONFIG_FILE = "bert_config.json"
-VOCAB_FILE = "vocab.txt"
+VOCABULARY_FILE = "vocab.txt"
 
 
 class Weights:
@@ -62,7 +62,7 @@ class Weights:
 
     def vocabulary_file(self) -> str | None:
         """Returns the path of the vocab.txt beside the weights, or None."""
-        path = os.path.join(self.folder, VOCAB_FILE)
+        path = os.path.join(self.folder, VOCABULARY_FILE)
         return path if files.exists(path) else None
 
     def vocabulary(self) -> list[str] | None:

@@ -23,7 +23,7 @@ from bert_tf2.config import BertConfig, check_vocab_size
 from bert_tf2.support import files, outputs
 from bert_tf2.support.errors import UserError, and_more
 from bert_tf2.weights import keras_files, names, provenance
-from bert_tf2.weights.base import CONFIG_FILE, VOCAB_FILE, Weights
+from bert_tf2.weights.base import CONFIG_FILE, VOCABULARY_FILE, Weights
 from bert_tf2.weights.convert_writing import Target
 from bert_tf2.weights.labels import LABEL_MAP_FILE
 from bert_tf2.weights.new_words import ExtendedWeights, extend
@@ -147,7 +147,7 @@ def _check_output(options: ConversionOptions) -> None:
 
 # The files that each value of --to writes into a folder, besides the companions.
 _WRITTEN = {"tf1": ("bert_model.ckpt.*",), "hf": ("config.json", "model.safetensors"), "keras": ("bert_model.keras",)}
-_COMPANIONS = (VOCAB_FILE, CONFIG_FILE, "tokenizer_config.json", LABEL_MAP_FILE)
+_COMPANIONS = (VOCABULARY_FILE, CONFIG_FILE, "tokenizer_config.json", LABEL_MAP_FILE)
 
 
 def _inputs(options: ConversionOptions) -> list[outputs.Input]:

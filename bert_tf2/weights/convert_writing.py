@@ -15,7 +15,7 @@ from bert_tf2.config import BertConfig
 from bert_tf2.support import environment, files, outputs, progress
 from bert_tf2.support.quiet import load_tensorflow
 from bert_tf2.weights import bundle, huggingface_writing, keras_files, names, provenance
-from bert_tf2.weights.base import CONFIG_FILE, VOCAB_FILE, Weights, check_finite
+from bert_tf2.weights.base import CONFIG_FILE, VOCABULARY_FILE, Weights, check_finite
 from bert_tf2.weights.labels import LABEL_MAP_FILE, LabelMap, save_label_map
 
 if TYPE_CHECKING:
@@ -63,7 +63,7 @@ class Target:
     def _left_from_before(self) -> list[str]:
         """Returns a message if the folder has older files that this conversion does not replace."""
         unwritten = {
-            VOCAB_FILE: self._vocabulary is None,
+            VOCABULARY_FILE: self._vocabulary is None,
             LABEL_MAP_FILE: not self._labels,
             provenance.TOKENIZATION_FILE: not self._case_is_stated or self._options.to == "hf",
         }
@@ -132,7 +132,7 @@ class Target:
         """Writes the files beside the weights, which the caller writes inside the context; none if that fails."""
         texts = {CONFIG_FILE: self._config.to_json_string()}
         if self._vocabulary is not None:
-            texts[VOCAB_FILE] = "".join(f"{entry}\n" for entry in self._vocabulary)
+            texts[VOCABULARY_FILE] = "".join(f"{entry}\n" for entry in self._vocabulary)
         if self._case_is_stated:  # a recorded guess would later look like a fact
             texts[provenance.TOKENIZATION_FILE] = provenance.record_of(self._do_lower_case, self._vocabulary)
         paths = [os.path.join(folder, name) for name in texts]

@@ -15,7 +15,7 @@ from bert_tf2.sinusoid import sinusoidal_positions
 from bert_tf2.support import files
 from bert_tf2.support.errors import UserError, and_more
 from bert_tf2.weights import checksums, names, tensor_files
-from bert_tf2.weights.base import VOCAB_FILE
+from bert_tf2.weights.base import VOCABULARY_FILE
 from bert_tf2.weights.huggingface import ARCHITECTURES, BIAS_OF_DECODER, CONFIG_OF_WEIGHTS, WEIGHTS
 from bert_tf2.weights.labels import LabelMap, numbered
 
@@ -59,7 +59,7 @@ def write_folder(
     _check_target(folder, vocabulary is not None)
     contents = {"config.json": _json(_config_content(architecture, config, vocabulary, labels, shapes))}
     if vocabulary is not None:
-        contents[VOCAB_FILE] = "".join(f"{entry}\n" for entry in vocabulary)
+        contents[VOCABULARY_FILE] = "".join(f"{entry}\n" for entry in vocabulary)
         contents["tokenizer_config.json"] = _json(_tokenizer_content(config, do_lower_case))
     # The weights are last, so that a folder with weights is complete.
     paths = [os.path.join(folder, name) for name in (*contents, WEIGHTS[0])]

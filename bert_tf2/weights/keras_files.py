@@ -35,7 +35,7 @@ from bert_tf2.support.errors import UserError, and_more
 from bert_tf2.support.quiet import load_tensorflow
 from bert_tf2.weights import checksums, names
 from bert_tf2.weights.base import Weights, as_float32
-from bert_tf2.weights.labels import TAGGING_TASK, LabelMap, numbered
+from bert_tf2.weights.labels import TAGGING_TASK, LabelMap
 
 _MODEL, _WEIGHTS = ".keras", ".weights.h5"
 _CONFIG, _METADATA, _STORE = "config.json", "metadata.json", "model.weights.h5"
@@ -226,11 +226,12 @@ class KerasFile(Weights):
     def labels(self) -> LabelMap | None:
         """Returns the labels of a tagger, regression or multi-label model, which no shape shows; names are numbered."""
         if self._model_class.labels_of == "tokens":
-            return LabelMap(TAGGING_TASK, numbered(self.num_labels), regression=False)
+            return LabelMap(TAGGING_TASK, tuple(f"LABEL_{index}" for index in range(self.num_labels)), regression=False)
         if self.class_config.get("regression"):
             return LabelMap("regression", (), regression=True)
         if self.class_config.get("multi_label"):
-            return LabelMap("multi_label", numbered(self.num_labels), regression=False, multi_label=True)
+            numbered = tuple(f"LABEL_{index}" for index in range(self.num_labels))
+            return LabelMap("multi_label", numbered, regression=False, multi_label=True)
         return None
 
     def get(self, name: str) -> np.ndarray:

@@ -26,7 +26,7 @@ from bert_tf2.config import ACTIVATIONS, BertConfig
 from bert_tf2.support import files
 from bert_tf2.support.errors import UserError, and_more
 from bert_tf2.weights import bundle, names, sstable
-from bert_tf2.weights.base import CONFIG_FILE, VOCAB_FILE, Weights
+from bert_tf2.weights.base import CONFIG_FILE, VOCABULARY_FILE, Weights
 from bert_tf2.weights.object_graph import ObjectGraph
 
 _SAVED_MODEL = "saved_model.pb"
@@ -199,8 +199,8 @@ class ObjectCheckpoint(Weights):
         """Returns the path of the only vocabulary in a SavedModel's assets, or of the vocab.txt beside the weights."""
         assets = os.path.join(self.folder, "assets")
         found = [name for name in files.list_directory(assets) if re.search(r"vocab.*\.txt$", name)]
-        if self._saved_model and (VOCAB_FILE in found or len(found) == 1):
-            return os.path.join(assets, VOCAB_FILE if VOCAB_FILE in found else found[0])
+        if self._saved_model and (VOCABULARY_FILE in found or len(found) == 1):
+            return os.path.join(assets, VOCABULARY_FILE if VOCABULARY_FILE in found else found[0])
         return super().vocabulary_file()
 
     def tokenizer_settings(self) -> Mapping[str, Any]:

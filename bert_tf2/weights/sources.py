@@ -39,13 +39,13 @@ def open_weights(path: str) -> Weights:
         return huggingface.HuggingFaceFolder(path)
     if model_garden.recognizes(path):
         return model_garden.ObjectCheckpoint(path)
-    if len(kept := _keras_files_in(path)) == 1 and not bundle.prefixes_in(path):
-        return keras_files.KerasFile(kept[0])
+    if len(in_keras := _keras_files_in(path)) == 1 and not bundle.prefixes_in(path):
+        return keras_files.KerasFile(in_keras[0])
     try:
         prefix = bundle.find_prefix(path)
     except UserError as error:
-        if kept:
-            raise UserError(f"{path}: holds several files of Keras, name one of them: {', '.join(kept)}") from error
+        if in_keras:
+            raise UserError(f"{path}: holds several files of Keras, name one of them: {', '.join(in_keras)}") from error
         if files.exists(path) and not files.is_directory(path):
             files.expect_kind(path, f"weights; what can be read is {_KINDS}")
         if files.is_directory(path) or files.exists(path):
