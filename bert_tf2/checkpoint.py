@@ -15,7 +15,7 @@ from absl import logging
 from bert_tf2.config import BertConfig
 from bert_tf2.support import files
 from bert_tf2.support.errors import UserError, and_more
-from bert_tf2.weights import names, provenance
+from bert_tf2.weights import metadata, names
 from bert_tf2.weights.base import Weights, check_finite
 from bert_tf2.weights.bundle import Checkpoint, CheckpointFolder, latest_checkpoint, recover, save
 from bert_tf2.weights.names import tf1_variables
@@ -91,7 +91,7 @@ def initialize(model, init_checkpoint: str) -> str:
     Raises:
       UserError: an encoder variable is missing, or any variable has another shape; the message lists them. (The
         reference silently leaves a missing one at its random value.) Or a file beside the checkpoint states another
-        model (provenance.check_config), or a value is NaN or infinite, or any part of the checkpoint, used or not, does
+        model (metadata.check_config), or a value is NaN or infinite, or any part of the checkpoint, used or not, does
         not match its checksum.
     """
     source = open_weights(init_checkpoint)
@@ -102,7 +102,7 @@ def initialize(model, init_checkpoint: str) -> str:
     _refuse(
         source, problems + _misfits(source, variables), "Is it a checkpoint of this configuration, and of this task?"
     )
-    for sentence in provenance.check_config(source, model.config):
+    for sentence in metadata.check_config(source, model.config):
         logging.warning("%s", sentence)
     for remark in source.remarks:
         logging.info("%s: %s", source.path, remark)
@@ -151,7 +151,7 @@ def restore(
     advice = "It belongs to another model or task: use another output_dir, or the configuration it was made with"
     _refuse(source, problems, advice)
     if config is not None:
-        provenance.check_config(source, config)
+        metadata.check_config(source, config)
     for name, variable in variables.items():
         variable.assign(source.get(name))
     return source.global_step

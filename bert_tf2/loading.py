@@ -27,7 +27,7 @@ from bert_tf2.support import files
 from bert_tf2.support.errors import UserError
 from bert_tf2.training.devices import build_model, create_strategy
 from bert_tf2.training.options import POLICIES, DeviceOptions
-from bert_tf2.weights import provenance, sources
+from bert_tf2.weights import metadata, sources
 from bert_tf2.weights.base import Weights
 from bert_tf2.weights.labels import LabelMap
 from bert_tf2.weights.models import make_model
@@ -214,12 +214,12 @@ def _refuse_export(path: str) -> None:
 def _config(source: Weights, bert_config_file: str | os.PathLike[str] | None) -> BertConfig:
     if bert_config_file is not None:
         return BertConfig.from_json_file(os.fspath(bert_config_file))
-    if stated := provenance.stated_config(source):
+    if stated := metadata.stated_config(source):
         return stated[0]
     if files.exists(found := os.path.join(source.folder, "config.json")):
         return BertConfig.from_json_file(found)
     raise UserError(
-        f"{source.path}: no configuration is found beside the weights ({provenance.CONFIG_FILE} or config.json); give"
+        f"{source.path}: no configuration is found beside the weights ({metadata.CONFIG_FILE} or config.json); give"
         " its path as bert_config_file"
     )
 
@@ -248,7 +248,7 @@ def _load_tokenizer(
     source: Weights, config: BertConfig, vocab_file: str, do_lower_case: bool | None
 ) -> tokenization.FullTokenizer:
     if do_lower_case is None:
-        stated = provenance.stated_case(source, vocab_file)
+        stated = metadata.stated_case(source, vocab_file)
         entries = (entry.strip() for entry in files.read_lines(vocab_file))
         do_lower_case = stated[0] if stated else not vocabulary_checks.is_cased([*entries])
-    return provenance.load_tokenizer(vocab_file, do_lower_case, config.vocab_size, source)
+    return metadata.load_tokenizer(vocab_file, do_lower_case, config.vocab_size, source)

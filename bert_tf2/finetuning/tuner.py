@@ -23,7 +23,7 @@ from bert_tf2.training.loop import Trainer, check_batch, start_from
 from bert_tf2.training.monitor import hyperparameters
 from bert_tf2.training.options import MOST_STEPS, POLICIES, TrainOptions
 from bert_tf2.training.runner import Runner
-from bert_tf2.weights import provenance
+from bert_tf2.weights import metadata
 from bert_tf2.weights.labels import LabelMap, save_label_map
 
 # The number of widths of training batches with --xla, which compiles the step for each of them.
@@ -56,11 +56,11 @@ class FineTuner:
             checkpoint.recover(options.output_dir)
         self.team.wait()  # the others read what the chief has mended
         source = checkpoint.weights_in_use(options.output_dir, options.init_checkpoint, options.do_train)
-        self.tokenizer = provenance.load_tokenizer(
+        self.tokenizer = metadata.load_tokenizer(
             options.vocab_file, options.do_lower_case, self.config.vocab_size, source, options.init_checkpoint
         )
         if options.do_train:
-            provenance.check_output_dir(options.output_dir, self.config)
+            metadata.check_output_dir(options.output_dir, self.config)
         self.model = None
         self.global_step: int | None = None
         self._strategy = None  # see make_model
@@ -167,7 +167,7 @@ class FineTuner:
         best = Best(options.output_dir, begun, options.patience) if measure and options.eval_steps else None
         if self.team.is_chief:
             for folder in [options.output_dir, *([best.folder] if best else [])]:
-                provenance.write(folder, self.config, self.tokenizer, options.vocab_file)
+                metadata.write(folder, self.config, self.tokenizer, options.vocab_file)
         if best is None or not best.given_up:
             sizes = self._sizes(num_labels)
             index = record_index.read([path])

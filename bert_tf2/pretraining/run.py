@@ -26,7 +26,7 @@ from bert_tf2.training.monitor import hyperparameters, write_eval_results, write
 from bert_tf2.training.options import POLICIES, PRECISION_OF_EXPORT, TrainOptions
 from bert_tf2.training.runner import Runner
 from bert_tf2.training.workers import Team
-from bert_tf2.weights import names, provenance
+from bert_tf2.weights import metadata, names
 from bert_tf2.weights.base import Weights
 
 # Without these a model cannot predict whether a sentence follows another; it can still predict masked words.
@@ -103,7 +103,7 @@ def _train_and_evaluate(options: PretrainingOptions) -> dict[str, float] | None:
     _check_objective(options, weights)
     tokenizer = _load_tokenizer(options, config, weights)
     if options.do_train:
-        provenance.check_output_dir(options.output_dir, config)
+        metadata.check_output_dir(options.output_dir, config)
     sources = {"training": Source(options, config, tokenizer, options.input_file)}
     if options.eval_input_file:
         sources["held_out"] = Source(options, config, tokenizer, options.eval_input_file)
@@ -147,7 +147,7 @@ def _load_tokenizer(
     """Only the export and dynamic masking need it, but one that does not match is reported before the training."""
     if not options.vocab_file:
         return None
-    return provenance.load_tokenizer(
+    return metadata.load_tokenizer(
         options.vocab_file, options.do_lower_case, config.vocab_size, weights, options.init_checkpoint
     )
 
@@ -264,7 +264,7 @@ def _train(
         batches = source.for_training(index, trainer.examples, team.share)
     if team.is_chief:
         for folder in [options.output_dir, *([best_folder(options.output_dir)] if evaluate else [])]:
-            provenance.write(folder, model.config, tokenizer, options.vocab_file)
+            metadata.write(folder, model.config, tokenizer, options.vocab_file)
     if done:
         return trainer.global_step
     return trainer.train(

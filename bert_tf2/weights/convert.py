@@ -22,7 +22,7 @@ from bert_tf2 import tokenization, vocabulary_checks
 from bert_tf2.config import BertConfig, check_vocab_size
 from bert_tf2.support import files, outputs
 from bert_tf2.support.errors import UserError, and_more
-from bert_tf2.weights import keras_files, names, provenance
+from bert_tf2.weights import keras_files, metadata, names
 from bert_tf2.weights.base import CONFIG_FILE, VOCABULARY_FILE, Weights
 from bert_tf2.weights.convert_writing import Target
 from bert_tf2.weights.labels import LABEL_MAP_FILE
@@ -75,8 +75,8 @@ def _config(source: Weights, options: ConversionOptions) -> tuple[BertConfig, li
     sentences = []
     if options.bert_config_file:
         config = BertConfig.from_json_file(options.bert_config_file)
-        sentences = provenance.check_config(source, config)
-    elif stated := provenance.stated_config(source):
+        sentences = metadata.check_config(source, config)
+    elif stated := metadata.stated_config(source):
         config = stated[0]
     else:
         raise UserError(
@@ -93,7 +93,7 @@ def _vocabulary(source: Weights, options: ConversionOptions) -> tuple[list[str] 
       UserError: the file has no entries; or the flag's file is not a BERT vocabulary, or is that of another model.
     """
     if options.vocab_file:
-        provenance.check_vocabulary(source, options.vocab_file)
+        metadata.check_vocabulary(source, options.vocab_file)
     entries = tokenization.read_entries(options.vocab_file) if options.vocab_file else source.vocabulary()
     if entries is None:
         return None, []
@@ -117,7 +117,7 @@ def _do_lower_case(
     source: Weights, options: ConversionOptions, vocabulary: list[str] | None
 ) -> tuple[bool, bool, list[str]]:
     """Returns whether the model is uncased, whether this is stated, and a message if it is a guess or contradicted."""
-    stated = provenance.stated_case(source, options.vocab_file)
+    stated = metadata.stated_case(source, options.vocab_file)
     lower = options.do_lower_case
     if lower is not None:
         contradicted = stated is not None and stated[0] != lower

@@ -14,7 +14,7 @@ import numpy as np
 from bert_tf2.config import BertConfig
 from bert_tf2.support import environment, files, outputs, progress
 from bert_tf2.support.quiet import load_tensorflow
-from bert_tf2.weights import bundle, huggingface_writing, keras_files, names, provenance
+from bert_tf2.weights import bundle, huggingface_writing, keras_files, metadata, names
 from bert_tf2.weights.base import CONFIG_FILE, VOCABULARY_FILE, Weights, check_finite
 from bert_tf2.weights.labels import LABEL_MAP_FILE, LabelMap, save_label_map
 
@@ -65,7 +65,7 @@ class Target:
         unwritten = {
             VOCABULARY_FILE: self._vocabulary is None,
             LABEL_MAP_FILE: not self._labels,
-            provenance.TOKENIZATION_FILE: not self._case_is_stated or self._options.to == "hf",
+            metadata.TOKENIZATION_FILE: not self._case_is_stated or self._options.to == "hf",
         }
         there = files.list_directory(self._options.output)
         old = [name for name, absent in unwritten.items() if absent and name in there]
@@ -134,7 +134,7 @@ class Target:
         if self._vocabulary is not None:
             texts[VOCABULARY_FILE] = "".join(f"{entry}\n" for entry in self._vocabulary)
         if self._case_is_stated:  # a recorded guess would later look like a fact
-            texts[provenance.TOKENIZATION_FILE] = provenance.record_of(self._do_lower_case, self._vocabulary)
+            texts[metadata.TOKENIZATION_FILE] = metadata.record_of(self._do_lower_case, self._vocabulary)
         paths = [os.path.join(folder, name) for name in texts]
         with files.complete_or_absent(*paths) as beside:
             for path, text in zip(beside, texts.values(), strict=True):
