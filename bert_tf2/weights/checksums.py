@@ -11,7 +11,7 @@ import hashlib
 import os
 from collections.abc import Iterator
 
-from bert_tf2.support import files
+from bert_tf2.support import files, outputs
 from bert_tf2.support.errors import UserError
 
 ENDING = ".sha256"
@@ -21,10 +21,12 @@ ENDING = ".sha256"
 def complete_or_absent(*paths: str) -> Iterator[list[str]]:
     """Like files.complete_or_absent, and writes the checksum of the last of `paths`, which are the weights."""
     weights = paths[-1]
-    with files.complete_or_absent(*paths, weights + ENDING) as beside:
+    written = [*paths, weights + ENDING]
+    with files.complete_or_absent(*written) as beside:
         yield beside[:-1]
         with files.open_binary(beside[-1], "wb") as stream:
             stream.write(f"{_sha256(beside[-2])}  {os.path.basename(weights)}\n".encode())
+        outputs.refuse_inputs(beside, written)
         if files.exists(weights + ENDING):
             files.remove(weights + ENDING)  # a kill from here on leaves weights without one, not with another's
 
