@@ -27,7 +27,7 @@ from bert_tf2.support.errors import UserError
 from bert_tf2.support.settings import check_type
 from bert_tf2.training.devices import build_model, create_strategy
 from bert_tf2.training.options import POLICIES, DeviceOptions
-from bert_tf2.weights import provenance, sources
+from bert_tf2.weights import metadata, sources
 from bert_tf2.weights.base import Weights
 from bert_tf2.weights.labels import LabelMap
 from bert_tf2.weights.models import make_model
@@ -211,10 +211,10 @@ def _config(source: Weights, bert_config_file: str | os.PathLike[str] | None) ->
         return BertConfig.from_json_file(os.fspath(bert_config_file))
     if source.config is not None:
         return source.config
-    if found := provenance.model_files(source.path).get("bert_config_file"):
+    if found := metadata.model_files(source.path).get("bert_config_file"):
         return BertConfig.from_json_file(found)
     raise UserError(
-        f"{source.path}: no configuration is found beside the weights ({provenance.CONFIG_FILE} or config.json); give"
+        f"{source.path}: no configuration is found beside the weights ({metadata.CONFIG_FILE} or config.json); give"
         " its path as bert_config_file"
     )
 
@@ -243,5 +243,5 @@ def _load_tokenizer(
     source: Weights, config: BertConfig, vocab_file: str, do_lower_case: bool | None
 ) -> tokenization.FullTokenizer:
     if do_lower_case is None:
-        do_lower_case = provenance.find_case(vocab_file, source)
-    return provenance.load_tokenizer(vocab_file, do_lower_case, config.vocab_size, source)
+        do_lower_case = metadata.find_case(vocab_file, source)
+    return metadata.load_tokenizer(vocab_file, do_lower_case, config.vocab_size, source)

@@ -110,7 +110,7 @@ class Task(abc.ABC):
     @property
     @abc.abstractmethod
     def purpose(self) -> dict[str, str | bool]:
-        """What the model is for: the name of the task, and facts about its data; see provenance.check_task."""
+        """What the model is for: the name of the task, and facts about its data; see metadata.check_task."""
 
     @abc.abstractmethod
     def read(self, part: str) -> Sequence:

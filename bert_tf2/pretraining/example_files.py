@@ -219,7 +219,7 @@ def run(options: CreatePretrainingDataOptions) -> None:
     """
     if options.is_sharded:
         raise ValueError("these options ask for shards; call bert_tf2.pretraining.sharded.run")
-    from bert_tf2.weights import provenance  # late: it imports the readers of many formats
+    from bert_tf2.weights import metadata  # late: it imports the readers of many formats
 
     sentences.splitter_version(options)  # raises an error if the library is missing
     input_files = find_inputs(options.input_file)
@@ -228,7 +228,7 @@ def run(options: CreatePretrainingDataOptions) -> None:
         [outputs.Input(f"--{name}", getattr(options, name), once=True) for name in ("input_file", "vocab_file")],
         [outputs.Output("--output_file", name) for name in output_files],
     )
-    tokenizer = provenance.load_tokenizer(options.vocab_file, options.do_lower_case)
+    tokenizer = metadata.load_tokenizer(options.vocab_file, options.do_lower_case)
     warn_of_settings(options)
     logging.info("Reading %s", and_more(input_files, 8))
     _, examples = make_files(input_files, output_files, tokenizer, options, options.random_seed)

@@ -32,7 +32,7 @@ from bert_tf2.support.settings import check_texts, check_type
 from bert_tf2.training import forward
 from bert_tf2.training.devices import build_model, create_strategy
 from bert_tf2.training.options import POLICIES, DeviceOptions
-from bert_tf2.weights import names, provenance
+from bert_tf2.weights import metadata, names
 
 _STANDARD_INPUT = "standard input"
 _READ_AHEAD = 1 << 14  # tokens of a file that are sorted by length
@@ -106,7 +106,7 @@ def run(options: MaskedLMOptions) -> None:
 def _load_tokenizer(options: MaskedLMOptions, config: BertConfig) -> tokenization.FullTokenizer:
     """Raises UserError if the vocabulary is missing or evidently belongs to another model."""
     source = checkpoint.open_weights(options.init_checkpoint)
-    tokenizer = provenance.load_tokenizer(options.vocab_file, options.do_lower_case, source=source)
+    tokenizer = metadata.load_tokenizer(options.vocab_file, options.do_lower_case, source=source)
     _check_size(tokenizer, config, options.vocab_file)
     return tokenizer
 

@@ -27,7 +27,7 @@ from bert_tf2.training.monitor import hyperparameters, write_eval_results, write
 from bert_tf2.training.options import POLICIES, PRECISION_OF_EXPORT, TrainOptions
 from bert_tf2.training.runner import Runner
 from bert_tf2.training.workers import Team
-from bert_tf2.weights import names, provenance
+from bert_tf2.weights import metadata, names
 from bert_tf2.weights.base import Weights
 
 # Without these a model cannot predict whether a sentence follows another; it can still predict masked words.
@@ -67,7 +67,7 @@ def _tell_summary(options: PretrainingOptions, results: Mapping[str, float] | No
     written += [best_folder(options.output_dir)] if options.do_train and options.eval_steps else []
     written += [os.path.join(options.output_dir, "eval_results.txt")] if results else []
     names = ("loss", "masked_lm_accuracy", "masked_lm_perplexity", "next_sentence_accuracy")
-    is_complete = trained and "vocab_file" in provenance.model_files(options.output_dir)
+    is_complete = trained and "vocab_file" in metadata.model_files(options.output_dir)
     if options.do_train and not is_complete:
         logging.info(
             "%s: holds no vocabulary; with --vocab_file, it is kept there, and other scripts need no further flags",
@@ -111,7 +111,7 @@ def _train_and_evaluate(options: PretrainingOptions) -> dict[str, float] | None:
     _check_objective(options, weights)
     tokenizer = _load_tokenizer(options, config, weights)
     if options.do_train:
-        provenance.check_output_dir(options.output_dir, config, options.vocab_file)
+        metadata.check_output_dir(options.output_dir, config, options.vocab_file)
     sources = {"training": Source(options, config, tokenizer, options.input_file)}
     if options.eval_input_file:
         sources["held_out"] = Source(options, config, tokenizer, options.eval_input_file)
@@ -155,7 +155,7 @@ def _load_tokenizer(
     """Only the export and dynamic masking need it, but one that does not match is reported before the training."""
     if not options.vocab_file:
         return None
-    return provenance.load_tokenizer(
+    return metadata.load_tokenizer(
         options.vocab_file, options.do_lower_case, config.vocab_size, weights, options.init_checkpoint
     )
 
@@ -185,7 +185,7 @@ def _compute(
             model,
             options.output_dir,
             options.init_checkpoint,
-            may_lack=tuple(row.reference for row in _OF_NEXT_SENTENCE),
+            allow_missing=tuple(row.reference for row in _OF_NEXT_SENTENCE),
         )
     results = evaluation.results()
     if masked_words_only:
@@ -272,7 +272,7 @@ def _train(
         batches = source.for_training(index, trainer.examples, team.share)
     if team.is_chief:
         for folder in [options.output_dir, *([best_folder(options.output_dir)] if evaluate else [])]:
-            provenance.write(folder, model.config, tokenizer, options.vocab_file)
+            metadata.write(folder, model.config, tokenizer, options.vocab_file)
     if done:
         return trainer.global_step
     return trainer.train(

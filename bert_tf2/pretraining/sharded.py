@@ -45,7 +45,7 @@ def run(options: CreatePretrainingDataOptions) -> None:
     """
     if not options.is_sharded:
         return example_files.run(options)
-    from bert_tf2.weights import provenance  # late: it imports the readers of many formats
+    from bert_tf2.weights import metadata  # late: it imports the readers of many formats
 
     sentences.splitter_version(options)  # raises an error if the library is missing
     if options.runner:
@@ -55,7 +55,7 @@ def run(options: CreatePretrainingDataOptions) -> None:
         [outputs.Input(f"--{name}", getattr(options, name)) for name in ("input_file", "vocab_file")],
         [outputs.Output("--output_file", options.output_file)],
     )
-    tokenizer = provenance.load_tokenizer(options.vocab_file, options.do_lower_case)
+    tokenizer = metadata.load_tokenizer(options.vocab_file, options.do_lower_case)
     do_lower_case = options.do_lower_case is not False
     example_files.warn_of_settings(options)
     folder = os.path.dirname(options.output_file)

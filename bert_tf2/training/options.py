@@ -64,12 +64,12 @@ class ModelOptions(Options):
         """Takes the configuration and the vocabulary from the folder of the weights, and with it do_lower_case."""
         if all(getattr(self, name, "") is not None for name in ("bert_config_file", "vocab_file")):
             return
-        from bert_tf2.weights import provenance  # late: it needs numpy
+        from bert_tf2.weights import metadata  # late: it needs numpy
 
-        found = provenance.files_in_use(getattr(self, "output_dir", None), self.init_checkpoint)
+        found = metadata.files_in_use(getattr(self, "output_dir", None), self.init_checkpoint)
         taken = {name: path for name, path in found.items() if getattr(self, name, "") is None}
         if "vocab_file" in taken and self.do_lower_case is None:
-            taken["do_lower_case"] = provenance.find_case(taken["vocab_file"])
+            taken["do_lower_case"] = metadata.find_case(taken["vocab_file"])
         for name, value in taken.items():
             logging.info("--%s=%s: taken from the folder of the weights", name, value)
             object.__setattr__(self, name, value)
