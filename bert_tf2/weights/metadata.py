@@ -29,10 +29,9 @@ from bert_tf2.config import BertConfig, config_value, decisive_differences
 from bert_tf2.support import files
 from bert_tf2.support.errors import UserError
 from bert_tf2.weights import bundle, huggingface
-from bert_tf2.weights.base import CONFIG_FILE, Weights
+from bert_tf2.weights.base import CONFIG_FILE, VOCABULARY_FILE, Weights
 from bert_tf2.weights.labels import LABEL_MAP_FILE, load_label_map
 
-VOCABULARY_FILE = "vocab.txt"
 TOKENIZATION_FILE = "tokenization.json"
 TASK_FILE = "task.json"
 
