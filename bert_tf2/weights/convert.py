@@ -22,7 +22,7 @@ from bert_tf2 import tokenization, vocabulary_checks
 from bert_tf2.config import BertConfig, check_vocab_size
 from bert_tf2.support import files, outputs
 from bert_tf2.support.errors import UserError, and_more
-from bert_tf2.weights import keras_files, metadata, names
+from bert_tf2.weights import checksums, keras_files, metadata, names
 from bert_tf2.weights.base import CONFIG_FILE, VOCABULARY_FILE, Weights
 from bert_tf2.weights.convert_writing import Target
 from bert_tf2.weights.labels import LABEL_MAP_FILE
@@ -40,7 +40,8 @@ def run(options: ConversionOptions) -> list[str]:
     `to` is "tf1" (writes `output/bert_model.ckpt.*`, `bert_config.json`, `vocab.txt`), "hf" (`config.json`,
     `model.safetensors`, `vocab.txt` and the tokenizer's settings) or "keras" (`output` itself, if it ends in `.keras`
     or `.weights.h5`, else `output/bert_model.keras` with `bert_config.json` and `vocab.txt`). Labels are converted too:
-    `label_map.json` here, `id2label` in Hugging Face's format. Files are written completely or not at all.
+    `label_map.json` here, `id2label` in Hugging Face's format. `model.safetensors` and `.weights.h5` get a
+    file with their checksum (`checksums`). Files are written completely or not at all.
 
     Raises:
       UserError: the input is not a BERT, lacks a part, does not fit the configuration, is damaged, or contains NaN or
@@ -146,7 +147,11 @@ def _check_output(options: ConversionOptions) -> None:
 
 
 # The files that each value of --to writes into a folder, besides the companions.
-_WRITTEN = {"tf1": ("bert_model.ckpt.*",), "hf": ("config.json", "model.safetensors"), "keras": ("bert_model.keras",)}
+_WRITTEN = {
+    "tf1": ("bert_model.ckpt.*",),
+    "hf": ("config.json", "model.safetensors", f"model.safetensors{checksums.ENDING}"),
+    "keras": ("bert_model.keras",),
+}
 _COMPANIONS = (VOCABULARY_FILE, CONFIG_FILE, "tokenizer_config.json", LABEL_MAP_FILE)
 
 
