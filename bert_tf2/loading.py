@@ -26,7 +26,8 @@ from bert_tf2.support import files
 from bert_tf2.support.errors import UserError
 from bert_tf2.support.settings import check_type
 from bert_tf2.training.devices import build_model, create_strategy
-from bert_tf2.training.options import POLICIES, DeviceOptions
+from bert_tf2.training.options import DeviceOptions
+from bert_tf2.training.precision import PRECISIONS
 from bert_tf2.weights import metadata, sources
 from bert_tf2.weights.base import Weights
 from bert_tf2.weights.labels import LabelMap
@@ -178,7 +179,7 @@ def load(
       vocab_file: the vocabulary; defaults to the one in the weights or beside them (vocab.txt).
       do_lower_case: whether to lower-case text; defaults to the value in the files beside the weights, otherwise to
         False if the vocabulary has entries with capital letters.
-      precision: the type of the computations, a key of training.options.POLICIES.
+      precision: the type of the computations, a key of training.precision.PRECISIONS.
 
     Raises:
       UserError: the weights do not exist; the configuration or the vocabulary is missing or does not fit the weights;
@@ -190,13 +191,13 @@ def load(
     check_type("do_lower_case", do_lower_case, bool, optional=True)
     check_type("precision", precision, str)
     path = os.fspath(path)
-    if precision not in POLICIES:
-        raise UserError(f"precision={precision!r}: must be one of {', '.join(POLICIES)}")
+    if precision not in PRECISIONS:
+        raise UserError(f"precision={precision!r}: must be one of {', '.join(PRECISIONS)}")
     source = checkpoint.open_weights(path)
     config = _config(source, bert_config_file)
     tokenizer = _tokenizer(source, config, vocab_file, do_lower_case)
     labels = sources.labels_of(source)
-    dtype = POLICIES[precision]
+    dtype = PRECISIONS[precision].policy
     model = build_model(
         create_strategy(DeviceOptions(precision=precision), several=False),
         lambda: make_model(source, config, labels, dtype=dtype),

@@ -64,6 +64,7 @@ WITHOUT_TENSORFLOW = [
     *(f"pretraining.{name}" for name in ("record_report", "inspect_records")),
     *(f"pretraining.{name}" for name in ("shards", "shard_workers", "shard_results", "sharded", "manifest")),
     *(name for name in MODULES if name.endswith("options")),
+    "training.precision",
     *("commands", "finetuning.classification.tasks", "training.curves", "training.plots"),
     *(
         f"finetuning.{task}.{name}"

@@ -33,7 +33,7 @@ from bert_tf2.export.options import ExportOptions
 from bert_tf2.export.request_checks import Limits, SpecialIds
 from bert_tf2.support import environment, files, progress
 from bert_tf2.support.errors import UserError
-from bert_tf2.training.options import POLICIES
+from bert_tf2.training.precision import PRECISIONS
 from bert_tf2.weights import metadata, names, sources
 from bert_tf2.weights.base import Weights
 from bert_tf2.weights.labels import LABEL_MAP_FILE, TAGGING_TASK, LabelMap, read_label_map, save_label_map
@@ -96,7 +96,7 @@ class _Call:
         config, labels = self._config, self._labels
         # The masked-LM head multiplies with the encoder's embedding table, and so in its precision; the other heads
         # cost almost nothing in float32.
-        table_dtype = POLICIES[self._options.precision]
+        table_dtype = PRECISIONS[self._options.precision].policy
         makers = {
             "features": lambda: modeling.BertModel(config),
             "classifier": lambda: heads.ClassifierModel(

@@ -27,7 +27,7 @@ from bert_tf2.support.errors import UserError
 from bert_tf2.support.settings import check_texts, check_type
 from bert_tf2.training import forward
 from bert_tf2.training.devices import build_model, create_strategy
-from bert_tf2.training.options import POLICIES
+from bert_tf2.training.precision import PRECISIONS
 from bert_tf2.weights import metadata
 
 _LOGGED_EXAMPLES = 5
@@ -88,7 +88,7 @@ def run(options: FeatureOptions) -> int:
     first = next(examples, None)
     if first is None:
         raise UserError(f"{options.input_file}: the file is empty; a line of text for each example is needed")
-    policy = POLICIES[options.precision]
+    policy = PRECISIONS[options.precision].policy
     model = build_model(create_strategy(options), lambda: modeling.BertModel(config, dtype=policy), random_seed=0)
     logging.info(checkpoint.initialize(model, options.init_checkpoint))
     examples = _checked(itertools.chain([first], examples), options.input_file, config)

@@ -22,7 +22,8 @@ from bert_tf2.training.best import Best, best_folder, folder_of_weights
 from bert_tf2.training.devices import build_model, check_batch, create_strategy, join, plan_for
 from bert_tf2.training.loop import Trainer, start_from
 from bert_tf2.training.monitor import hyperparameters
-from bert_tf2.training.options import MOST_STEPS, POLICIES, TrainOptions
+from bert_tf2.training.options import MOST_STEPS, TrainOptions
+from bert_tf2.training.precision import PRECISIONS
 from bert_tf2.training.runner import Runner
 from bert_tf2.weights import metadata
 from bert_tf2.weights.labels import LabelMap, save_label_map
@@ -105,7 +106,8 @@ class FineTuner:
         self._strategy = create_strategy(options, team=self.team)
         if options.do_train:
             check_batch(options, self._strategy.num_replicas_in_sync)  # before the records of the training are written
-        self.model = build_model(self._strategy, lambda: make(POLICIES[options.precision]), options.random_seed)
+        policy = PRECISIONS[options.precision].policy
+        self.model = build_model(self._strategy, lambda: make(policy), options.random_seed)
         accelerate(self.model, plan_for(options, self._strategy, self.config.hidden_size, self._padded))
         self._runner = Runner(self.model, self._strategy)
         folder = options.output_dir if options.do_train else folder_of_weights(options.output_dir)

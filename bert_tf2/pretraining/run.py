@@ -24,7 +24,8 @@ from bert_tf2.training.best import Best, best_folder
 from bert_tf2.training.devices import build_model, create_strategy, is_chief, join, plan_for
 from bert_tf2.training.loop import Trainer, start_from
 from bert_tf2.training.monitor import hyperparameters, write_eval_results, write_scalars
-from bert_tf2.training.options import POLICIES, PRECISION_OF_EXPORT, TrainOptions
+from bert_tf2.training.options import TrainOptions
+from bert_tf2.training.precision import PRECISIONS
 from bert_tf2.training.runner import Runner
 from bert_tf2.training.workers import Team
 from bert_tf2.weights import metadata, names
@@ -95,7 +96,7 @@ def _export(options: PretrainingOptions, export: Callable[..., str]) -> str:
         task="masked_lm",
         init_checkpoint=checkpoint.weights_in_use(options.output_dir, options.init_checkpoint).path,
         export_dir=options.export_dir or os.path.join(options.output_dir, "export"),
-        precision=PRECISION_OF_EXPORT[options.precision],
+        precision=PRECISIONS[options.precision].exported,
         **{name: getattr(options, name) for name in shared},
     )
 
@@ -142,7 +143,7 @@ def _check_objective(options: PretrainingOptions, weights: Weights | None) -> No
 
 def _make_model(options: PretrainingOptions, config: BertConfig, weights: Weights | None):
     """The model of the objective; without next sentences, it has a pooler if the weights have one."""
-    policy = POLICIES[options.precision]
+    policy = PRECISIONS[options.precision].policy
     if options.objective == "mlm_nsp":
         return heads.PretrainingModel(config, dtype=policy)
     has_pooler = weights is not None and all(row.reference in weights.shapes for row in names.POOLER)

@@ -33,6 +33,7 @@ from bert_tf2.training.devices import can_compile, check_batch, compiles_whole_s
 from bert_tf2.training.loss_scale import LossScale, update_if_finite
 from bert_tf2.training.monitor import Watch
 from bert_tf2.training.options import TrainOptions
+from bert_tf2.training.precision import PRECISIONS
 from bert_tf2.training.profile import StepProfile
 from bert_tf2.training.runner import explained
 from bert_tf2.training.saver import Saver
@@ -110,7 +111,7 @@ class Trainer:
             self._optimizer = optimization.AdamWeightDecayOptimizer(
                 self._variables, bias_correction=options.adam_bias_correction, fused=can_compile(strategy)
             )
-            self._loss_scale = LossScale() if options.precision == "float16" else None
+            self._loss_scale = LossScale() if PRECISIONS[options.precision].scales_loss else None
         self._saver = Saver(options.output_dir, options.keep_checkpoint_max, options.keep_checkpoint_every_n_hours)
         self.global_step = 0
         self.examples = 0

@@ -24,12 +24,7 @@ from bert_tf2.support.settings import (
     options,
     setting,
 )
-
-# The values of --precision and their Keras dtype policies. Variables are always float32.
-POLICIES = {"float32": "float32", "tf32": "float32", "bfloat16": "mixed_bfloat16", "float16": "mixed_float16"}
-
-# A SavedModel has one of two precisions; TF32 is float32 with another product, and float16 is for training.
-PRECISION_OF_EXPORT = {"float32": "float32", "tf32": "float32", "bfloat16": "bfloat16", "float16": "float32"}
+from bert_tf2.training.precision import PRECISIONS
 
 UNPAD = ("none", "groups", "packed")
 """The values of --unpad besides auto; see fast.unpadding."""
@@ -108,7 +103,7 @@ class PrecisionOptions(Options):
         "The type of the large products; variables, LayerNorm, softmax and logits stay float32.",
         "float32",
         group=TRAINING,
-        choices=tuple(POLICIES),
+        choices=tuple(PRECISIONS),
     )
 
 
