@@ -265,6 +265,14 @@ def _train(
     train_options = TrainOptions(**settings.shared(options, TrainOptions), texts=hyperparameters(options))
     trainer = Trainer(model, strategy, train_options, team)
     logging.info("Training in batches of %d examples: %d steps", options.train_batch_size, options.num_train_steps)
+    if options.num_warmup_steps >= options.num_train_steps:
+        logging.warning(
+            "--num_warmup_steps=%d is not below --num_train_steps=%d: the learning rate rises to the end, and only to"
+            " %.2g; a tenth of the steps is usual",
+            options.num_warmup_steps,
+            options.num_train_steps,
+            options.learning_rate * options.num_train_steps / options.num_warmup_steps,
+        )
     trainer.start(options.init_checkpoint)
     evaluate = evaluation.begin(checkpoint.latest_checkpoint(options.output_dir) is not None)
     done = trainer.is_done(options.eval_steps, evaluation.last_step)
