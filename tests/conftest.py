@@ -29,7 +29,7 @@ def pytest_configure(config):
 
 
 @pytest.fixture(scope="session", autouse=True)
-def xla():
+def without_xla():
     """Leaves out XLA, whose compilation takes longer than what tiny models compute; returns what decides on it."""
     from bert_tf2.fast import compiled
 
@@ -40,10 +40,10 @@ def xla():
 
 
 @pytest.fixture(autouse=True)
-def xla_where_asked_for(request, xla, monkeypatch):
+def xla_where_asked_for(request, without_xla, monkeypatch):
     """Tests with the mark `compiled` compute as users do; so do scripts, which are other processes."""
     if request.node.get_closest_marker("compiled"):
-        monkeypatch.setattr("bert_tf2.fast.compiled.can_compile", xla)
+        monkeypatch.setattr("bert_tf2.fast.compiled.can_compile", without_xla)
 
 
 @pytest.fixture(scope="module", autouse=True)

@@ -393,17 +393,3 @@ def test_a_vocabulary_may_be_smaller_than_the_model_and_not_larger(tmp_path):
     vocabulary_checks.load_tokenizer(model["vocab_file"], True, words + 3)
     with pytest.raises(UserError, match=rf"vocab\.txt: {words} entries, but .* vocab_size {words - 1}"):
         vocabulary_checks.load_tokenizer(model["vocab_file"], True, words - 1)
-
-
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({}, "nothing to do"),
-        ({"do_train": True, "patience": 3}, "--patience needs --eval_steps"),
-        ({"do_train": True, "num_train_epochs": 0.0}, "64 examples, batches of 16 and 0.0 epochs make not a single"),
-        ({"do_train": True, "max_seq_length": 65}, "--max_seq_length=65"),
-    ],
-)
-def test_settings_that_make_no_sense(options, changes, message):
-    with pytest.raises(UserError, match=message):
-        finetune_classifier.run(options(**changes))

@@ -82,8 +82,6 @@ CASES = [
     ("run_classifier.py", "--text_b_column=2", "train.tsv: column 2 would be text_a and text_b at once"),
     ("run_classifier.py", "--id_column=answer", "train.tsv: column 3 would be label and id at once"),
     ("run_squad.py", "--do_predict --predict_file=doubled.json", r"\[3\], .* id q1 was .* at data\[0\].par"),
-    ("run_ner.py", "--word_column=7", r"words.txt, line 3: there is no column 7 among 3 columns \(the first is 1,"),
-    ("run_ner.py", "--tag_column=2", r"words.txt, line 3: column 2 would be word and tag at once"),
 ]  # fmt: skip
 
 

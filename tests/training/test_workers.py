@@ -206,7 +206,8 @@ def weights(folder: pathlib.Path) -> dict[str, np.ndarray]:
     return {name: reader.get_tensor(name) for name in reader.get_variable_to_shape_map()}
 
 
-@pytest.mark.parametrize("count", [2, pytest.param(3, marks=[pytest.mark.slow, pytest.mark.soak])])
+@pytest.mark.slow
+@pytest.mark.parametrize("count", [2, pytest.param(3, marks=pytest.mark.soak)])
 def test_workers_train_as_one_process_does(command, tmp_path, count):
     command = [*command, "--num_train_steps=20", "--eval_steps=10"]
     subprocess.run([*command, f"--output_dir={tmp_path}/alone"], check=True, capture_output=True)
