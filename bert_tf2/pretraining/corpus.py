@@ -34,8 +34,8 @@ class Corpus:
 
     Attributes:
       tokens: the tokens of all documents, N ids (int32) or strings.
-      kinds: N bytes, what each token is for masking; see `masking.BEGINS`. With the word boundaries "spaces", a token
-        continues a word where it is not the first one between two spaces.
+      kinds: N bytes, what each token is for masking, see `masking.BEGINS`; empty for ids without whole words. With the
+        word boundaries "spaces", a token continues a word where it is not the first one between two spaces.
       bounds: sentence i is `tokens[bounds[i]:bounds[i + 1]]`.
       documents: the first sentence of each document and the one after its last.
     """
@@ -73,7 +73,8 @@ def read(
     Args:
       input_files: text files.
       tokenizer: a FullTokenizer with the rules of this project (see `FullTokenizer.has_own_rules`).
-      options: the format of the files; a sentence a line and a blank line between documents if not given.
+      options: the format of the files, a sentence a line and a blank line between documents if not given; and whether
+        there are whole words.
 
     Raises:
       UserError: see `sentences.read`.
@@ -92,7 +93,7 @@ def read(
     at_spaces = options.word_boundaries == "spaces"
     _read(input_files, options, corpus, add_words if at_spaces else add)
     corpus.tokens = np.frombuffer(corpus.tokens, np.int32) if corpus.tokens else np.zeros(0, np.int32)
-    if not at_spaces:
+    if options.do_whole_word_mask and not at_spaces:
         kinds = np.zeros(max(tokenizer.vocab.values(), default=0) + 1, np.uint8)
         for token, number in tokenizer.vocab.items():
             kinds[number] = masking.kind_of(token)

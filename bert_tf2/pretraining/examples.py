@@ -158,16 +158,16 @@ class ExampleMaker:
         if self._options.dynamic_masking:
             self._add(start_a, length_a, start_b, length_b, is_random_next, num_truncated)
             return
-        kinds = self._corpus.kinds[start_a : start_a + length_a]
-        if length_b:
+        kinds = b""
+        if self._corpus.kinds:
             of_b = self._corpus.kinds[start_b : start_b + length_b]
-            if self._segments_begin_words and of_b[0] == masking.CONTINUES:  # B was cut inside a word
+            if self._segments_begin_words and of_b[:1] == bytes([masking.CONTINUES]):  # B was cut inside a word
                 of_b = bytes([masking.BEGINS]) + of_b[1:]
-            kinds += of_b
+            kinds = self._corpus.kinds[start_a : start_a + length_a] + of_b
         wanted = self._wanted.get(num_tokens)
         if wanted is None:
             wanted = self._wanted[num_tokens] = self._options.num_to_predict(num_tokens + self._options.num_delimiters)
-        masked = masking.choose(kinds, wanted, self._options.do_whole_word_mask, self._draws)
+        masked = masking.choose(num_tokens, kinds, wanted, self._options.do_whole_word_mask, self._draws)
         replacements = masking.draw_replacements(len(masked), self._mask, self._words, self._draws)
         self._add(start_a, length_a, start_b, length_b, is_random_next, num_truncated, masked, replacements)
 

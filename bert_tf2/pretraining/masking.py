@@ -36,11 +36,12 @@ def kind_of(token: str) -> int:
     return NEVER if token in ("[CLS]", "[SEP]") else CONTINUES if token.startswith("##") else BEGINS
 
 
-def choose(kinds: bytes, wanted: int, whole_words: bool, draws: Draws) -> Sequence[int]:
+def choose(count: int, kinds: bytes, wanted: int, whole_words: bool, draws: Draws) -> Sequence[int]:
     """Chooses the tokens to predict.
 
     Args:
-      kinds: what each token is: BEGINS, CONTINUES or NEVER.
+      count: the number of tokens.
+      kinds: what each token is: BEGINS, CONTINUES or NEVER. Empty if any may be masked and there are no whole words.
       wanted: how many to choose.
       whole_words: whether the tokens of a word are masked together. The first token always begins a word.
       draws: the random numbers.
@@ -48,12 +49,11 @@ def choose(kinds: bytes, wanted: int, whole_words: bool, draws: Draws) -> Sequen
     Returns:
       The indexes of at most `wanted` tokens, in the order in which their replacements are drawn.
     """
-    indexes = None
     if NEVER in kinds:
         indexes = [index for index, kind in enumerate(kinds) if kind != NEVER]
         kinds = bytes(kinds[index] for index in indexes)
-    chosen = _choose_words(kinds, wanted, draws) if whole_words else draws.shuffled(len(kinds), min(wanted, len(kinds)))
-    return chosen if indexes is None else [indexes[index] for index in chosen]
+        return [indexes[index] for index in choose(len(indexes), kinds, wanted, whole_words, draws)]
+    return _choose_words(kinds, wanted, draws) if whole_words else draws.shuffled(count, min(wanted, count))
 
 
 def _choose_words(kinds: bytes, wanted: int, draws: Draws) -> list[int]:
@@ -111,7 +111,7 @@ def create_masked_lm_predictions(
     options = PretrainingDataOptions(max_predictions_per_seq=max_predictions_per_seq, masked_lm_prob=masked_lm_prob)
     draws, output = Draws(rng), list(tokens)
     kinds = bytes(map(kind_of, tokens))
-    positions = choose(kinds, options.num_to_predict(len(tokens)), do_whole_word_mask, draws)
+    positions = choose(len(kinds), kinds, options.num_to_predict(len(tokens)), do_whole_word_mask, draws)
     replacements = draw_replacements(len(positions), ["[MASK]"], vocab_words, draws)
     for position, replacement in zip(positions, replacements, strict=True):
         if replacement != SAME:

@@ -95,7 +95,8 @@ def test_a_corpus_is_its_documents(tmp_path, tokenizer, monkeypatch):
     monkeypatch.setattr(corpus._Words, "_LONGEST", 3)
     path = tmp_path / "text"
     path.write_text(random_text(random.Random(1)), encoding="utf-8")
-    text = corpus.read([str(path)], tokenizer)
+    assert not corpus.read([str(path)], tokenizer).kinds
+    text = corpus.read([str(path)], tokenizer, PretrainingDataOptions(do_whole_word_mask=True))
     wanted = [[tokens for line in part if (tokens := tokenizer.tokenize(line))] for part in parts_of(path.read_text())]
     sentences = [text.tokens[start:end].tolist() for start, end in itertools.pairwise(text.bounds)]
     found = [[*map(tokenizer.convert_ids_to_tokens, sentences[first:last])] for first, last in text.documents]

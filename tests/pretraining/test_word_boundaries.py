@@ -25,6 +25,7 @@ def chinese(tmp_path):
     return FullTokenizer(str(tmp_path / "chinese.txt"))
 
 
+PIECES = PretrainingDataOptions(do_whole_word_mask=True)
 AT_SPACES = PretrainingDataOptions(do_whole_word_mask=True, word_boundaries="spaces")
 
 
@@ -87,7 +88,7 @@ def test_a_segment_that_was_cut_inside_a_word_begins_one(monkeypatch, tmp_path, 
     (tmp_path / "text").write_text("ab cd.\nefg h\n")
     options = PretrainingDataOptions(do_whole_word_mask=True, word_boundaries=boundaries)
     seen = []
-    monkeypatch.setattr(masking, "choose", lambda kinds, *_: seen.append([*kinds]) or [])
+    monkeypatch.setattr(masking, "choose", lambda count, kinds, *_: seen.append([*kinds]) or [])
     text = corpora.read_strings([str(tmp_path / "text")], tokenizer, options)
     maker = examples.ExampleMaker(text, ["[MASK]"], VOCABULARY, options, None, lambda *example: None)
     monkeypatch.setattr(masking, "draw_replacements", lambda *_: [])
@@ -97,7 +98,7 @@ def test_a_segment_that_was_cut_inside_a_word_begins_one(monkeypatch, tmp_path, 
 
 def test_spaces_change_no_token(tmp_path, tokenizer, corpus):
     for read in (corpora.read, corpora.read_strings):
-        one, other = (read([corpus], tokenizer, options) for options in (PretrainingDataOptions(), AT_SPACES))
+        one, other = (read([corpus], tokenizer, options) for options in (PIECES, AT_SPACES))
         assert [*one.tokens] == [*other.tokens] and one.kinds == other.kinds
         assert (one.bounds, one.documents) == (other.bounds, other.documents)
 
