@@ -26,7 +26,8 @@ SIZES = {"max_seq_length": 24, "max_predictions_per_seq": 4, "vocab_size": len(V
 
 
 def options_for(tmp_path, name="out.tfrecord", **changes) -> CreatePretrainingDataOptions:
-    for file, text in (("vocab.txt", "\n".join(VOCABULARY) + "\n"), ("text.txt", CORPUS * 6)):
+    contents = {"vocab.txt": "\n".join(VOCABULARY) + "\n", "text.txt": CORPUS * 6, "bert_config.json": "{}"}
+    for file, text in contents.items():
         if not (tmp_path / file).exists():
             (tmp_path / file).write_text(text)
     settings = {"max_seq_length": 24, "max_predictions_per_seq": 4, "do_lower_case": True, "objective": "mlm"}
