@@ -46,6 +46,7 @@ setuptools.setup(
         "h5py",  # Keras' files
         "filelock>=4",  # one training at a time in an output folder
         "google-crc32c",  # the checksums of TensorFlow's checkpoints
+        "protobuf",  # the index of TensorFlow's checkpoints; TensorFlow installs it too
         "ml-dtypes",  # bfloat16 for numpy; TensorFlow installs it too
     ],
     extras_require={

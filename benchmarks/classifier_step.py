@@ -62,7 +62,7 @@ def main(options: BenchmarkOptions) -> None:
 
     from bert_tf2 import heads
     from bert_tf2.config import BertConfig
-    from bert_tf2.training.options import POLICIES
+    from bert_tf2.training.precision import PRECISIONS
 
     config = BertConfig.from_json_file(options.bert_config_file)
     batches = read_batches(options)
@@ -70,7 +70,7 @@ def main(options: BenchmarkOptions) -> None:
     tokens = options.batch_size * options.max_seq_length
     before = steps.product_rate(config, tokens, precision)
     seconds = steps.time_training(
-        lambda: heads.ClassifierModel(config, num_labels=2, dtype=POLICIES[options.precision]),
+        lambda: heads.ClassifierModel(config, num_labels=2, dtype=PRECISIONS[options.precision].policy),
         batches,
         options.unpad,
         precision=options.precision,

@@ -54,7 +54,8 @@ def losses(options: BenchmarkOptions) -> list[float]:
     from bert_tf2.config import BertConfig
     from bert_tf2.training.devices import build_model
     from bert_tf2.training.loop import Trainer
-    from bert_tf2.training.options import POLICIES, TrainOptions
+    from bert_tf2.training.options import TrainOptions
+    from bert_tf2.training.precision import PRECISIONS
 
     seed, hidden = int(options.seeds.split(",")[0]), options.hidden_size
     with open(options.vocab_file, encoding="utf-8") as lines:
@@ -68,7 +69,7 @@ def losses(options: BenchmarkOptions) -> list[float]:
         shuffle_seed=seed, repeat=True, drop_remainder=True,
     )  # fmt: skip
     strategy = tf.distribute.get_strategy()
-    policy = POLICIES[options.precision]
+    policy = PRECISIONS[options.precision].policy
     model = build_model(strategy, lambda: heads.PretrainingModel(config, dtype=policy), seed)
     schedule = {"num_train_steps": options.steps, "num_warmup_steps": options.steps // 10}
     train_options = TrainOptions(

@@ -30,7 +30,7 @@ from absl import logging
 
 from bert_tf2 import record_framing, tokenization
 from bert_tf2.pretraining import compact_examples, corpus, inspect_records
-from bert_tf2.pretraining.draws import Draws
+from bert_tf2.pretraining.draws import BufferedDraws
 from bert_tf2.pretraining.options import PretrainingDataOptions
 from bert_tf2.support import example_bytes, files, flags
 from bert_tf2.support.errors import UserError
@@ -125,7 +125,7 @@ def timed(seconds: dict[str, float], stage: str) -> Iterator[None]:
 def time_stages(input_files: list[str], options: BenchmarkOptions, folder: str) -> dict:
     """Seconds of each stage of the work, done in this process."""
     seconds: dict[str, float] = {}
-    draws = Draws(random.Random(options.random_seed))
+    draws = BufferedDraws(random.Random(options.random_seed))
     tokenizer = tokenization.FullTokenizer(options.vocab_file, options.do_lower_case)
     with timed(seconds, "reading and tokenizing"):
         text = corpus.read(input_files, tokenizer, options)
@@ -150,7 +150,7 @@ def best(function: Callable[[], None], rounds: int = 5) -> float:
 def shuffle_speedup(num_items: int) -> float:
     """The speedup of our shuffle over `random.shuffle`, for the positions of an example."""
     rng, items = random.Random(0), list(range(num_items))
-    draws, wanted = Draws(rng), round(num_items * 0.15)
+    draws, wanted = BufferedDraws(rng), round(num_items * 0.15)
 
     def ours() -> None:
         for _ in range(1000):

@@ -46,7 +46,8 @@ def measure(options: BenchmarkOptions) -> dict:
 
     from bert_tf2 import heads
     from bert_tf2.config import BertConfig
-    from bert_tf2.training.options import POLICIES, TrainOptions
+    from bert_tf2.training.options import TrainOptions
+    from bert_tf2.training.precision import PRECISIONS
 
     sizes = workload.load_config(options.bert_config_file)
     config = BertConfig.from_dict(sizes)
@@ -57,7 +58,7 @@ def measure(options: BenchmarkOptions) -> dict:
     rows = options.batch_size * options.max_seq_length
     before = steps.product_rate(config, rows, precision)
     seconds = steps.time_training(
-        lambda: heads.PretrainingModel(config, dtype=POLICIES[options.precision]),
+        lambda: heads.PretrainingModel(config, dtype=PRECISIONS[options.precision].policy),
         batches,
         options.unpad,
         options.profile_dir,

@@ -17,7 +17,7 @@ from bert_tf2.config import BertConfig
 from bert_tf2.training.devices import build_model
 from bert_tf2.training.loop import Trainer
 from bert_tf2.training.options import TrainOptions
-from bert_tf2.weights import provenance
+from bert_tf2.weights import metadata
 
 # The keys of bert_config.json of each variant; `base` and those that are not here have the reference's.
 _KEYS = {
@@ -76,7 +76,7 @@ def _train(options, folder: Path, model, variant: str, seed: int, words: list[st
     curve = _run_steps(options, folder / f"train_{form}.tfrecord", model, variant, seed, words, held_out)
     output_dir.mkdir(exist_ok=True)
     checkpoint.save(str(output_dir / "bert_model.ckpt"), checkpoint.tf1_variables(model), options.steps)
-    provenance.write(str(output_dir), model.config)
+    metadata.write(str(output_dir), model.config)
     took = {"seconds": time.monotonic() - began, "processor_seconds": time.process_time() - cpu}
     (output_dir / "training.json").write_text(json.dumps({"curve": curve, **took}))
 

@@ -15,7 +15,7 @@ from absl import logging
 from bert_tf2.config import BertConfig
 from bert_tf2.support import files
 from bert_tf2.support.errors import UserError, and_more
-from bert_tf2.weights import names, provenance
+from bert_tf2.weights import metadata, names
 from bert_tf2.weights.base import Weights, check_finite
 from bert_tf2.weights.bundle import Checkpoint, CheckpointFolder, latest_checkpoint, recover, save
 from bert_tf2.weights.names import tf1_variables
@@ -91,7 +91,7 @@ def initialize(model, init_checkpoint: str) -> str:
     Raises:
       UserError: an encoder variable is missing, or any variable has another shape; the message lists them. (The
         reference silently leaves a missing one at its random value.) Or a file beside the checkpoint states another
-        model (provenance.check_config), or a value is NaN or infinite, or any part of the checkpoint, used or not, does
+        model (metadata.check_config), or a value is NaN or infinite, or any part of the checkpoint, used or not, does
         not match its checksum.
     """
     source = open_weights(init_checkpoint)
@@ -102,7 +102,7 @@ def initialize(model, init_checkpoint: str) -> str:
     _refuse(
         source, problems + _misfits(source, variables), "Is it a checkpoint of this configuration, and of this task?"
     )
-    for sentence in provenance.check_config(source, model.config):
+    for sentence in metadata.check_config(source, model.config):
         logging.warning("%s", sentence)
     for remark in source.remarks:
         logging.info("%s: %s", source.path, remark)
@@ -126,7 +126,7 @@ def restore(
     path: str,
     variables: Mapping[str, tf.Variable],
     config: BertConfig | None = None,
-    may_lack: Collection[str] = (),
+    allow_missing: Collection[str] = (),
 ) -> int:
     """Loads every one of `variables` from a checkpoint and returns its global step.
 
@@ -134,14 +134,14 @@ def restore(
       path: the checkpoint.
       variables: by the reference's names.
       config: the model's configuration, which is compared with the bert_config.json beside the checkpoint.
-      may_lack: names of variables that keep their values if the checkpoint has none.
+      allow_missing: names of variables that keep their values if the checkpoint has none.
 
     Raises:
       UserError: the checkpoint lacks one of them or has it in another shape, has additional encoder variables, or was
         made with another configuration.
     """
     source = Checkpoint(path)
-    variables = {name: variables[name] for name in variables if name not in may_lack or name in source.shapes}
+    variables = {name: variables[name] for name in variables if name not in allow_missing or name in source.shapes}
     problems = [] if config is None else _of_another_kind(source, config, variables)
     told = () if config is None else _OF_KINDS
     problems += [f"{name} is missing" for name in variables if name not in source.shapes and name not in told]
@@ -151,7 +151,7 @@ def restore(
     advice = "It belongs to another model or task: use another output_dir, or the configuration it was made with"
     _refuse(source, problems, advice)
     if config is not None:
-        provenance.check_config(source, config)
+        metadata.check_config(source, config)
     for name, variable in variables.items():
         variable.assign(source.get(name))
     return source.global_step
@@ -184,18 +184,20 @@ def weights_in_use(output_dir: str, init_checkpoint: str | None, will_train: boo
     )
 
 
-def check_trained(model, source: Weights, may_lack: tuple[str, ...] = ()) -> None:
+def check_trained(model, source: Weights, allow_missing: tuple[str, ...] = ()) -> None:
     """Checks that a model's outputs come from trained weights.
 
     Args:
       model: the model.
       source: its weights.
-      may_lack: name prefixes of variables that may be missing.
+      allow_missing: name prefixes of variables that may be missing.
 
     Raises:
       UserError: the weights lack a variable that the outputs depend on, usually the task's head.
     """
-    missing = [name for name in used_variables(model) if name not in source.shapes and not name.startswith(may_lack)]
+    missing = [
+        name for name in used_variables(model) if name not in source.shapes and not name.startswith(allow_missing)
+    ]
     if missing:
         raise UserError(
             f"{source.path}: has no {and_more(missing, 4)}, so the answers would come from random weights;"

@@ -191,6 +191,21 @@ def _class_scores(states: tf.Tensor, weights: tf.Tensor) -> tf.Tensor:
     return tf.matmul(tf.cast(states, tf.float32), tf.cast(weights, tf.float32), transpose_b=True), gradient
 
 
+def _add_bias(rows: tf.Tensor, bias: tf.Tensor) -> tf.Tensor:
+    """[M, D], float32 [D] -> [M, D]; the gradient of the bias is a sum in float32 for every dtype of the rows."""
+    if rows.dtype not in (tf.bfloat16, tf.float16):
+        return tf.nn.bias_add(rows, tf.cast(bias, rows.dtype))
+
+    # TensorFlow 2.21's own gradient on CPUs adds in the type of the rows, where a sum stops growing once a summand is
+    # less than half of its last digit: of 16,384 equal bfloat16 numbers it finds a fifth.
+    @tf.custom_gradient
+    def compute(rows, bias):
+        added = tf.nn.bias_add(rows, tf.cast(bias, rows.dtype))
+        return added, lambda upstream: (upstream, tf.reduce_sum(tf.cast(upstream, bias.dtype), axis=0))
+
+    return compute(rows, bias)
+
+
 class Dense(keras.layers.Layer):
     """y = activation(x @ kernel + bias), over the last axis, like keras.layers.Dense."""
 
@@ -209,8 +224,8 @@ class Dense(keras.layers.Layer):
     def linear(self, x: tf.Tensor) -> tf.Tensor:
         """x @ kernel + bias."""
         rows = tf.reshape(x, [-1, self.kernel.shape[0]])  # one large 2-D product is faster than a batch of small ones
-        kernel, bias = tf.cast(self.kernel.value, x.dtype), tf.cast(self.bias.value, x.dtype)
-        y = tf.nn.bias_add(tf.matmul(rows, kernel), bias)
+        # As a tensor: tf.custom_gradient refuses variables that several replicas have.
+        y = _add_bias(tf.matmul(rows, tf.cast(self.kernel.value, x.dtype)), tf.convert_to_tensor(self.bias.value))
         return tf.reshape(y, [*shapes.get_shape_list(x)[:-1], self.kernel.shape[1]])
 
 

@@ -26,8 +26,9 @@ from bert_tf2.support import files
 from bert_tf2.support.errors import UserError
 from bert_tf2.support.settings import check_type
 from bert_tf2.training.devices import build_model, create_strategy
-from bert_tf2.training.options import POLICIES, DeviceOptions
-from bert_tf2.weights import provenance, sources
+from bert_tf2.training.options import DeviceOptions
+from bert_tf2.training.precision import PRECISIONS
+from bert_tf2.weights import metadata, sources
 from bert_tf2.weights.base import Weights
 from bert_tf2.weights.labels import LabelMap
 from bert_tf2.weights.models import make_model
@@ -178,7 +179,7 @@ def load(
       vocab_file: the vocabulary; defaults to the one in the weights or beside them (vocab.txt).
       do_lower_case: whether to lower-case text; defaults to the value in the files beside the weights, otherwise to
         False if the vocabulary has entries with capital letters.
-      precision: the type of the computations, a key of training.options.POLICIES.
+      precision: the type of the computations, a key of training.precision.PRECISIONS.
 
     Raises:
       UserError: the weights do not exist; the configuration or the vocabulary is missing or does not fit the weights;
@@ -190,13 +191,13 @@ def load(
     check_type("do_lower_case", do_lower_case, bool, optional=True)
     check_type("precision", precision, str)
     path = os.fspath(path)
-    if precision not in POLICIES:
-        raise UserError(f"precision={precision!r}: must be one of {', '.join(POLICIES)}")
+    if precision not in PRECISIONS:
+        raise UserError(f"precision={precision!r}: must be one of {', '.join(PRECISIONS)}")
     source = checkpoint.open_weights(path)
     config = _config(source, bert_config_file)
     tokenizer = _tokenizer(source, config, vocab_file, do_lower_case)
     labels = sources.labels_of(source)
-    dtype = POLICIES[precision]
+    dtype = PRECISIONS[precision].policy
     model = build_model(
         create_strategy(DeviceOptions(precision=precision), several=False),
         lambda: make_model(source, config, labels, dtype=dtype),
@@ -211,10 +212,10 @@ def _config(source: Weights, bert_config_file: str | os.PathLike[str] | None) ->
         return BertConfig.from_json_file(os.fspath(bert_config_file))
     if source.config is not None:
         return source.config
-    if found := provenance.model_files(source.path).get("bert_config_file"):
+    if found := metadata.model_files(source.path).get("bert_config_file"):
         return BertConfig.from_json_file(found)
     raise UserError(
-        f"{source.path}: no configuration is found beside the weights ({provenance.CONFIG_FILE} or config.json); give"
+        f"{source.path}: no configuration is found beside the weights ({metadata.CONFIG_FILE} or config.json); give"
         " its path as bert_config_file"
     )
 
@@ -243,5 +244,5 @@ def _load_tokenizer(
     source: Weights, config: BertConfig, vocab_file: str, do_lower_case: bool | None
 ) -> tokenization.FullTokenizer:
     if do_lower_case is None:
-        do_lower_case = provenance.find_case(vocab_file, source)
-    return provenance.load_tokenizer(vocab_file, do_lower_case, config.vocab_size, source)
+        do_lower_case = metadata.find_case(vocab_file, source)
+    return metadata.load_tokenizer(vocab_file, do_lower_case, config.vocab_size, source)

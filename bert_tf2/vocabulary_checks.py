@@ -145,6 +145,3 @@ def load_tokenizer(vocab_file: str, do_lower_case: bool, vocab_size: int | None 
             vocab_file, entries, vocab_size,
         )  # fmt: skip
     return tokenizer
-
-
-_MOST_ROUNDED_UP = 128  # by how much people round vocab_size up, for the sake of a device

@@ -4,7 +4,7 @@ import tensorflow as tf
 from small_models import MAKERS, batch_for, randomize, small_config
 
 from bert_tf2 import checkpoint
-from bert_tf2.training.options import POLICIES
+from bert_tf2.training.precision import PRECISIONS
 from bert_tf2.training.step import local_gradients, reduce_gradients
 
 DROPOUT = {"hidden_dropout_prob": 0.2, "attention_probs_dropout_prob": 0.2}
@@ -13,7 +13,7 @@ ONE = tf.distribute.get_strategy()
 
 def make(kind, precision="float32", strategy=ONE, **changes):
     with strategy.scope():
-        model = MAKERS[kind](small_config(**DROPOUT, **changes), dtype=POLICIES[precision])
+        model = MAKERS[kind](small_config(**DROPOUT, **changes), dtype=PRECISIONS[precision].policy)
     randomize(model)
     return model
 

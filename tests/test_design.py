@@ -57,13 +57,14 @@ WITHOUT_TENSORFLOW = [
     *("config", "tokenization", "records", "vocabulary", "vocabulary_checks"),
     *("record_framing", "record_index", "record_order", "by_length", "sinusoid"),
     *(name for name in MODULES if name.startswith("weights.") and name != "weights.models"),
-    *(f"pretraining.{name}" for name in ("documents", "examples", "masking", "example_files")),
-    *(f"pretraining.{name}" for name in ("compact_examples", "corpus", "draws", "sentences", "whole_sentences")),
+    *(f"pretraining.{name}" for name in ("examples", "instances", "masking", "example_files")),
+    *(f"pretraining.{name}" for name in ("compact_examples", "corpus", "draws", "drawn_examples", "sentences")),
     *(f"pretraining.{name}" for name in ("unmasked", "dynamic_masking")),
     *(f"pretraining.{name}" for name in ("example_parser", "record_checks", "record_statistics")),
     *(f"pretraining.{name}" for name in ("record_report", "inspect_records")),
     *(f"pretraining.{name}" for name in ("shards", "shard_workers", "shard_results", "sharded", "manifest")),
     *(name for name in MODULES if name.endswith("options")),
+    "training.precision",
     *("commands", "finetuning.classification.tasks", "training.curves", "training.plots"),
     *(
         f"finetuning.{task}.{name}"

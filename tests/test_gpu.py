@@ -22,7 +22,8 @@ from bert_tf2 import export as exports
 from bert_tf2.training import devices
 from bert_tf2.training.devices import build_model
 from bert_tf2.training.loop import Trainer
-from bert_tf2.training.options import POLICIES, DeviceOptions, TrainOptions
+from bert_tf2.training.options import DeviceOptions, TrainOptions
+from bert_tf2.training.precision import PRECISIONS
 
 pytestmark = pytest.mark.compiled
 SLOW_ON_CPU = [pytest.param("CPU", marks=pytest.mark.slow), "GPU"]
@@ -42,7 +43,7 @@ def step(strategy, precision: str = "float32", compiled: bool = False, kind: str
     """The first moments of Adam after a step with dropout, which are a tenth of the gradients; one array."""
     tf.config.experimental.enable_tensor_float_32_execution(precision != "float32")
     config = tiny_config(hidden_dropout_prob=0.1, attention_probs_dropout_prob=0.1)
-    model = build_model(strategy, lambda: MAKERS[kind](config, dtype=POLICIES[precision]), 1)
+    model = build_model(strategy, lambda: MAKERS[kind](config, dtype=PRECISIONS[precision].policy), 1)
     randomize(model)
     trainer = Trainer(model, strategy, TrainOptions(output_dir="", precision=precision, **SETTINGS))
     batch = {name: tf.constant(values) for name, values in batch_for(kind).items()}
@@ -60,9 +61,9 @@ def on_the_cpu() -> np.ndarray:
 @pytest.mark.parametrize(
     ("kind", "precision", "compiled"),
     [
-        *(("GPU", precision, False) for precision in POLICIES),
+        *(("GPU", precision, False) for precision in PRECISIONS),
         ("GPU", "float32", True),
-        *(pytest.param("CPU", precision, False, marks=pytest.mark.slow) for precision in POLICIES),
+        *(pytest.param("CPU", precision, False, marks=pytest.mark.slow) for precision in PRECISIONS),
         pytest.param("CPU", "float32", True, marks=pytest.mark.slow),
     ],
 )

@@ -6,7 +6,6 @@ import tensorflow as tf
 
 from bert_tf2 import layers
 
-pytestmark = pytest.mark.compiled
 SEED = tf.constant([3, 4])
 DTYPES = [tf.float32, tf.bfloat16, tf.float16]
 

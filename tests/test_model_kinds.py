@@ -15,7 +15,7 @@ from bert_tf2.training.devices import build_model
 from bert_tf2.training.loop import Trainer
 from bert_tf2.training.options import TrainOptions
 from bert_tf2.training.step import local_gradients
-from bert_tf2.weights import provenance
+from bert_tf2.weights import metadata
 
 SEED = tf.constant([1, 2])
 
@@ -124,7 +124,7 @@ def test_weights_of_one_kind_are_refused_by_the_others(tmp_path, saved, beside):
     model = small_model(**KINDS[saved])
     path = save_model(tmp_path, model)
     if beside:
-        provenance.write(str(tmp_path), model.config)
+        metadata.write(str(tmp_path), model.config)
     for kind, keys in KINDS.items():
         other = heads.PretrainingModel(small_config(**keys))
         # Without the file, these differ in nothing that can be seen.

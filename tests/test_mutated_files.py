@@ -27,7 +27,7 @@ from bert_tf2.support.errors import UserError
 from bert_tf2.training import curves, state
 from bert_tf2.training.best import Best
 from bert_tf2.training.runner import explained
-from bert_tf2.weights import bundle, huggingface, labels, provenance
+from bert_tf2.weights import bundle, huggingface, labels, metadata
 
 VOCABULARY = "".join(f"{word}\n" for word in toy_data.VOCAB).encode()
 TEXT = b"one film was good .\na book ||| the play\n\nit lives in Oslo now . Is it ?\n"
@@ -141,7 +141,7 @@ def _tokenizer(path) -> None:
     if path.name == "tokenizer.json":
         huggingface._wordpiece_entries(str(path))
     list(huggingface._tokenizer_remarks([*huggingface._tokenizer_files(folder).values()]))
-    provenance._case_stated_in(folder)
+    metadata._case_stated_in(folder)
 
 
 def _scores(path) -> None:

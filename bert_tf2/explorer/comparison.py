@@ -13,7 +13,7 @@ from bert_tf2.config import BertConfig, config_value, decisive_differences
 from bert_tf2.explorer.inventory import WORDS, kind_of, part_of
 from bert_tf2.explorer.opened import Explorer
 from bert_tf2.support.errors import UserError, and_more
-from bert_tf2.weights import names, provenance
+from bert_tf2.weights import metadata, names
 from bert_tf2.weights.base import Weights, as_float32
 
 _MOST_WORDS = 30
@@ -144,7 +144,7 @@ def _differences(
     explorer: Explorer, mine: dict[str, np.ndarray], theirs: Sequence[str], other: Weights
 ) -> Iterable[str]:
     """Sentences about configurations, vocabularies, variables of only one side, and shapes."""
-    stated = provenance.stated_config(other)
+    stated = metadata.stated_config(other)
     if stated is None:
         yield "The other weights have no configuration beside them."
     elif different := decisive_differences(explorer.bert.config, stated[0]):

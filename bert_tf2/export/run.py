@@ -33,8 +33,8 @@ from bert_tf2.export.options import ExportOptions
 from bert_tf2.export.request_checks import Limits, SpecialIds
 from bert_tf2.support import environment, files, progress
 from bert_tf2.support.errors import UserError
-from bert_tf2.training.options import POLICIES
-from bert_tf2.weights import names, provenance, sources
+from bert_tf2.training.precision import PRECISIONS
+from bert_tf2.weights import metadata, names, sources
 from bert_tf2.weights.base import Weights
 from bert_tf2.weights.labels import LABEL_MAP_FILE, TAGGING_TASK, LabelMap, read_label_map, save_label_map
 
@@ -96,7 +96,7 @@ class _Call:
         config, labels = self._config, self._labels
         # The masked-LM head multiplies with the encoder's embedding table, and so in its precision; the other heads
         # cost almost nothing in float32.
-        table_dtype = POLICIES[self._options.precision]
+        table_dtype = PRECISIONS[self._options.precision].policy
         makers = {
             "features": lambda: modeling.BertModel(config),
             "classifier": lambda: heads.ClassifierModel(
@@ -250,7 +250,7 @@ class _Call:
 
 def _load_tokenizer(options: ExportOptions, config: BertConfig, source: Weights) -> tokenization.FullTokenizer:
     """Raises UserError if the vocabulary is missing, or is detectably not that of this model."""
-    tokenizer = provenance.load_tokenizer(
+    tokenizer = metadata.load_tokenizer(
         options.vocab_file, options.do_lower_case, config.vocab_size, source, options.init_checkpoint
     )
     entries = max(tokenizer.vocab.values()) + 1

@@ -26,7 +26,8 @@ from bert_tf2.training import workers
 from bert_tf2.training.best import best_folder, folder_of_weights
 from bert_tf2.training.devices import is_chief
 from bert_tf2.training.monitor import write_eval_results
-from bert_tf2.training.options import PRECISION_OF_EXPORT, OptimizerOptions
+from bert_tf2.training.options import OptimizerOptions
+from bert_tf2.training.precision import PRECISIONS
 from bert_tf2.weights import sources
 from bert_tf2.weights.labels import LABEL_MAP_FILE, TAGGING_TASK, LabelMap, load_label_map
 
@@ -110,7 +111,7 @@ class Task(abc.ABC):
     @property
     @abc.abstractmethod
     def purpose(self) -> dict[str, str | bool]:
-        """What the model is for: the name of the task, and facts about its data; see provenance.check_task."""
+        """What the model is for: the name of the task, and facts about its data; see metadata.check_task."""
 
     @abc.abstractmethod
     def read(self, part: str) -> Sequence:
@@ -293,7 +294,7 @@ class _Call:
             export_dir=options.export_dir or self._tuner.output_file("export"),
             do_lower_case=self._task.tokenizer.basic_tokenizer.do_lower_case,
             **{name: getattr(options, name) for name in _ALSO_OF_EXPORT},
-            precision=PRECISION_OF_EXPORT[options.precision],
+            precision=PRECISIONS[options.precision].exported,
             **self._task.export_settings(),
         )
 

@@ -27,8 +27,8 @@ from bert_tf2.support.errors import UserError
 from bert_tf2.support.settings import check_texts, check_type
 from bert_tf2.training import forward
 from bert_tf2.training.devices import build_model, create_strategy
-from bert_tf2.training.options import POLICIES
-from bert_tf2.weights import provenance
+from bert_tf2.training.precision import PRECISIONS
+from bert_tf2.weights import metadata
 
 _LOGGED_EXAMPLES = 5
 # Hidden states that are in memory until those of all lines before them are known.
@@ -75,7 +75,7 @@ def run(options: FeatureOptions) -> int:
     config = BertConfig.from_json_file(options.bert_config_file)
     layers = parse_layers(options.layers, config.num_hidden_layers)
     config.check_sequence_length(options.max_seq_length)
-    tokenizer = provenance.load_tokenizer(
+    tokenizer = metadata.load_tokenizer(
         options.vocab_file,
         options.do_lower_case,
         config.vocab_size,
@@ -88,7 +88,7 @@ def run(options: FeatureOptions) -> int:
     first = next(examples, None)
     if first is None:
         raise UserError(f"{options.input_file}: the file is empty; a line of text for each example is needed")
-    policy = POLICIES[options.precision]
+    policy = PRECISIONS[options.precision].policy
     model = build_model(create_strategy(options), lambda: modeling.BertModel(config, dtype=policy), random_seed=0)
     logging.info(checkpoint.initialize(model, options.init_checkpoint))
     examples = _checked(itertools.chain([first], examples), options.input_file, config)

@@ -22,9 +22,10 @@ from bert_tf2.training.best import Best, best_folder, folder_of_weights
 from bert_tf2.training.devices import build_model, check_batch, create_strategy, join, plan_for
 from bert_tf2.training.loop import Trainer, start_from
 from bert_tf2.training.monitor import hyperparameters
-from bert_tf2.training.options import MOST_STEPS, POLICIES, TrainOptions
+from bert_tf2.training.options import MOST_STEPS, TrainOptions
+from bert_tf2.training.precision import PRECISIONS
 from bert_tf2.training.runner import Runner
-from bert_tf2.weights import provenance
+from bert_tf2.weights import metadata
 from bert_tf2.weights.labels import LabelMap, save_label_map
 
 # The number of widths of training batches with --xla, which compiles the step for each of them.
@@ -54,7 +55,7 @@ class FineTuner:
 
         Args:
           options: the settings.
-          task: what the model is for; see provenance.check_task.
+          task: what the model is for; see metadata.check_task.
 
         Raises:
           UserError: files are missing, files or settings are inconsistent, there are no weights and none will be
@@ -71,12 +72,12 @@ class FineTuner:
         source = checkpoint.weights_in_use(options.output_dir, options.init_checkpoint, options.do_train)
         flag = flag_of_weights(options)
         if source is not None and flag is not None:
-            provenance.check_task(source, task, flag, options.other_task)
-        self.tokenizer = provenance.load_tokenizer(
+            metadata.check_task(source, task, flag, options.other_task)
+        self.tokenizer = metadata.load_tokenizer(
             options.vocab_file, options.do_lower_case, self.config.vocab_size, source, options.init_checkpoint
         )
         if options.do_train:
-            provenance.check_output_dir(options.output_dir, self.config, options.vocab_file)
+            metadata.check_output_dir(options.output_dir, self.config, options.vocab_file)
         self.model = None
         self.global_step: int | None = None
         self._strategy = None  # see make_model
@@ -105,7 +106,8 @@ class FineTuner:
         self._strategy = create_strategy(options, team=self.team)
         if options.do_train:
             check_batch(options, self._strategy.num_replicas_in_sync)  # before the records of the training are written
-        self.model = build_model(self._strategy, lambda: make(POLICIES[options.precision]), options.random_seed)
+        policy = PRECISIONS[options.precision].policy
+        self.model = build_model(self._strategy, lambda: make(policy), options.random_seed)
         accelerate(self.model, plan_for(options, self._strategy, self.config.hidden_size, self._padded))
         self._runner = Runner(self.model, self._strategy)
         folder = options.output_dir if options.do_train else folder_of_weights(options.output_dir)
@@ -179,7 +181,7 @@ class FineTuner:
         best = Best(options.output_dir, begun, options.patience) if measure and options.eval_steps else None
         if self.team.is_chief:
             for folder in [options.output_dir, *([best.folder] if best else [])]:
-                provenance.write(folder, self.config, self.tokenizer, options.vocab_file, self._task)
+                metadata.write(folder, self.config, self.tokenizer, options.vocab_file, self._task)
         if best is None or not best.given_up:
             sizes = self._sizes(num_labels)
             index = record_index.read([path])

@@ -9,10 +9,9 @@ __getattr__, __dir__ = lazy.names(
     __name__,
     {
         "options": "CreatePretrainingDataOptions PretrainingDataOptions",
-        "documents": "Document Segment read_documents",
-        "examples": "TrainingInstance make_instances instances_of_document truncate_seq_pair create_training_instances"
+        "instances": "TrainingInstance make_instances truncate_seq_pair create_training_instances"
         " create_instances_from_document",
-        "masking": "MaskedLmInstance choose_predictions shuffle create_masked_lm_predictions",
+        "masking": "create_masked_lm_predictions",
         "example_files": "write_instance_to_example_files",
     },
 )

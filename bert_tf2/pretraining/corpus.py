@@ -1,36 +1,139 @@
-"""A corpus as ids: four bytes for each token, whatever the number of examples that refer to it."""
+"""A corpus as tokens: four bytes for each as ids, whatever the number of examples that refer to it."""
 
 from __future__ import annotations
 
-import dataclasses
 import functools
+import re
+import sys
 from array import array
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
+from typing import Protocol
 
 import numpy as np
 
 from bert_tf2 import tokenization
-from bert_tf2.pretraining import sentences
-from bert_tf2.pretraining.documents import SPACES
+from bert_tf2.pretraining import masking, sentences
 from bert_tf2.pretraining.options import PretrainingDataOptions
 
+SPACES = re.compile(r"[\t\n\r \u00a0\u1680\u2000-\u200a\u202f\u205f\u3000]+")
+"""What the tokenizer takes for spaces, which always end a word: no rule of it looks across them."""
 
-@dataclasses.dataclass(frozen=True)
+
+class Tokenizer(Protocol):
+    """The part of `tokenization.FullTokenizer` that is used here."""
+
+    vocab: dict[str, int]
+
+    def tokenize(self, text: str) -> list[str]: ...
+
+    def convert_tokens_to_ids(self, tokens: Iterable[str]) -> list[int]: ...
+
+
 class Corpus:
     """The documents of text files, one after the other.
 
     Attributes:
-      ids: int32 [N], the tokens of all documents.
-      continues: N bytes, 1 where a token continues a word: where its entry of the vocabulary begins with `##`, or with
-        the word boundaries "spaces", where it is not the first token between two spaces.
-      bounds: sentence i is `ids[bounds[i]:bounds[i + 1]]`.
+      tokens: the tokens of all documents, N ids (int32) or strings.
+      kinds: N bytes, what each token is for masking, see `masking.BEGINS`; empty for ids without whole words. With the
+        word boundaries "spaces", a token continues a word where it is not the first one between two spaces.
+      bounds: sentence i is `tokens[bounds[i]:bounds[i + 1]]`.
       documents: the first sentence of each document and the one after its last.
     """
 
-    ids: np.ndarray
-    continues: bytes
-    bounds: array
-    documents: list[tuple[int, int]]
+    def __init__(self, tokens: array | list[str]):
+        self.tokens: array | list[str] | np.ndarray = tokens
+        self.kinds: bytes | bytearray = bytearray()
+        self.bounds = array("q", [0])
+        self.documents: list[tuple[int, int]] = []
+        self._extend = tokens.frombytes if isinstance(tokens, array) else tokens.extend
+
+    def add_sentence(self, tokens: bytes | Sequence[str], kinds: bytes = b"") -> None:
+        """Adds a sentence of strings, or of the bytes of ids. As in the reference, one without tokens is ignored."""
+        if tokens:
+            self._extend(tokens)
+            self.kinds += kinds
+            self.bounds.append(len(self.tokens))
+
+    def end_document(self) -> tuple[int, int]:
+        """Ends the last document, and returns its sentences. One without sentences is ignored."""
+        document = self.documents[-1][1] if self.documents else 0, len(self.bounds) - 1
+        if document[0] < document[1]:
+            self.documents.append(document)
+        return document
+
+
+def read(
+    input_files: Iterable[str], tokenizer: tokenization.FullTokenizer, options: PretrainingDataOptions | None = None
+) -> Corpus:
+    """Reads text files as ids.
+
+    What is between two spaces is tokenized on its own, because a space always ends a word: no rule of the tokenizer
+    looks across it.
+
+    Args:
+      input_files: text files.
+      tokenizer: a FullTokenizer with the rules of this project (see `FullTokenizer.has_own_rules`).
+      options: the format of the files, a sentence a line and a blank line between documents if not given; and whether
+        there are whole words.
+
+    Raises:
+      UserError: see `sentences.read`.
+      NotInVocabularyError: the vocabulary lacks [UNK], and a word needs it.
+    """
+    options = options or PretrainingDataOptions()
+    corpus, ids_of = Corpus(array("i")), _ids_of_words(tokenizer).__getitem__
+
+    def add(text: str) -> None:
+        corpus.add_sentence(b"".join(map(ids_of, text.split(" "))))
+
+    def add_words(text: str) -> None:
+        words = [*map(ids_of, SPACES.split(text))]
+        corpus.add_sentence(b"".join(words), _kinds_at_spaces([len(word) // _ID_SIZE for word in words]))
+
+    at_spaces = options.word_boundaries == "spaces"
+    _read(input_files, options, corpus, add_words if at_spaces else add)
+    corpus.tokens = np.frombuffer(corpus.tokens, np.int32) if corpus.tokens else np.zeros(0, np.int32)
+    if options.do_whole_word_mask and not at_spaces:
+        kinds = np.zeros(max(tokenizer.vocab.values(), default=0) + 1, np.uint8)
+        for token, number in tokenizer.vocab.items():
+            kinds[number] = masking.kind_of(token)
+        corpus.kinds = kinds[corpus.tokens].tobytes()
+    return corpus
+
+
+def read_strings(input_files: Iterable[str], tokenizer: Tokenizer, options: PretrainingDataOptions) -> Corpus:
+    """Like `read`, with any tokenizer; the tokens are strings."""
+    corpus = Corpus([])
+
+    def add(text: str) -> None:
+        tokens = tokenizer.tokenize(text)
+        corpus.add_sentence([*map(sys.intern, tokens)], bytes(map(masking.kind_of, tokens)))
+
+    def add_words(text: str) -> None:
+        words = [*map(tokenizer.tokenize, SPACES.split(text))]
+        tokens = [sys.intern(token) for word in words for token in word]
+        kinds = zip(tokens, _kinds_at_spaces([*map(len, words)]), strict=True)
+        never = masking.NEVER
+        corpus.add_sentence(tokens, bytes(never if masking.kind_of(token) == never else kind for token, kind in kinds))
+
+    _read(input_files, options, corpus, add_words if options.word_boundaries == "spaces" else add)
+    return corpus
+
+
+def _read(
+    input_files: Iterable[str], options: PretrainingDataOptions, corpus: Corpus, add: Callable[[str], None]
+) -> None:
+    for text in sentences.read(input_files, options):
+        if text:
+            add(text)
+        else:
+            corpus.end_document()
+    corpus.end_document()
+
+
+def _kinds_at_spaces(lengths: Sequence[int]) -> bytes:
+    """The kinds of the tokens of words of these lengths."""
+    return b"".join(b"\1" + b"\0" * (length - 1) for length in lengths if length)
 
 
 _ID_SIZE = array("i").itemsize
@@ -55,70 +158,5 @@ class _Words(dict):
 
 
 @functools.lru_cache(maxsize=1)  # a worker process has one tokenizer and many shards with the same words
-def _words_of(tokenizer: tokenization.FullTokenizer) -> _Words:
+def _ids_of_words(tokenizer: tokenization.FullTokenizer) -> _Words:
     return _Words(lambda word: array("i", tokenizer.convert_tokens_to_ids(tokenizer.tokenize(word))).tobytes())
-
-
-def read(
-    input_files: Iterable[str], tokenizer: tokenization.FullTokenizer, options: PretrainingDataOptions | None = None
-) -> Corpus:
-    """Reads text files: the documents of `documents.read_documents`, in the same order.
-
-    What is between two spaces is tokenized on its own, because a space always ends a word: no rule of the tokenizer
-    looks across it.
-
-    Args:
-      input_files: text files.
-      tokenizer: a FullTokenizer with the rules of this project (see `FullTokenizer.has_own_rules`).
-      options: the format of the files; a sentence a line if not given.
-
-    Raises:
-      UserError: see `sentences.read`.
-      NotInVocabularyError: the vocabulary lacks [UNK], and a word needs it.
-    """
-    words = _words_of(tokenizer)
-    ids, bounds, documents, first = array("i"), array("q", [0]), [], 0
-    options = options or PretrainingDataOptions()
-    at_spaces = _WordsAtSpaces() if options.word_boundaries == "spaces" else None
-    for text in sentences.read(input_files, options):
-        if text:
-            if at_spaces is None:
-                sentence = b"".join(map(words.__getitem__, text.split(" ")))
-            else:
-                sentence = at_spaces.joined(map(words.__getitem__, SPACES.split(text)))
-            if sentence:
-                ids.frombytes(sentence)
-                bounds.append(len(ids))
-        elif len(bounds) - 1 > first:
-            documents.append((first, len(bounds) - 1))
-            first = len(bounds) - 1
-    if len(bounds) - 1 > first:
-        documents.append((first, len(bounds) - 1))
-    tokens = np.frombuffer(ids, np.int32) if ids else np.zeros(0, np.int32)
-    continues = _continues(tokenizer)[tokens].tobytes() if at_spaces is None else bytes(at_spaces.continues)
-    return Corpus(tokens, continues, bounds, documents)
-
-
-class _WordsAtSpaces:
-    """Joins words to sentences, and notes where words begin.
-
-    Attributes:
-      continues: see Corpus.
-    """
-
-    def __init__(self) -> None:
-        self.continues = bytearray()
-
-    def joined(self, words: Iterable[bytes]) -> bytes:
-        """Joins the ids of the words of a sentence."""
-        present = [word for word in words if word]
-        for word in present:
-            self.continues += b"\0" + b"\1" * (len(word) // _ID_SIZE - 1)
-        return b"".join(present)
-
-
-def _continues(tokenizer: tokenization.FullTokenizer) -> np.ndarray:
-    """uint8, by id. The ids of repeated entries, which no text has, are 0."""
-    table = np.zeros(max(tokenizer.vocab.values(), default=0) + 1, np.uint8)
-    table[[index for token, index in tokenizer.vocab.items() if token.startswith("##")]] = 1
-    return table

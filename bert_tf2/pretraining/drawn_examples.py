@@ -1,12 +1,13 @@
-"""Examples as numbers: where their tokens are in the corpus, and what masks them.
+"""A collection of examples as rows of numbers, in memory and in a temporary file.
 
 All examples are drawn before the first one is written, because they are shuffled. A large corpus, or many passes over
-it, has more of them than should be in memory: they are then in a temporary file, as rows of the same size.
+it, has more of them than should be in memory.
 """
 
 from __future__ import annotations
 
 import os
+import struct
 import tempfile
 from array import array
 from collections.abc import Sequence
@@ -18,6 +19,14 @@ from bert_tf2.support.errors import UserError
 
 _MOST = 150_000  # examples in memory, some 30 MB
 _ROWS = 10_000  # written to the file at a time
+_FIELDS = np.dtype(
+    [
+        *((name, np.int64) for name in ("start_a", "start_b")),
+        *((name, np.int32) for name in ("length_a", "length_b", "num_masked")),
+        ("random_next", np.uint8),
+    ]
+)
+_PACK = struct.Struct("=qqiiiB").pack
 
 
 class DrawnExamples:
@@ -42,20 +51,13 @@ class DrawnExamples:
         self._folder = None if folder is not None and files.is_remote(folder) else folder
         self._file = None
         self._row = np.dtype(
-            [
-                *((name, np.int64) for name in ("start_a", "start_b")),
-                *((name, np.int32) for name in ("length_a", "length_b", "num_masked")),
-                ("random_next", np.uint8),
-                *((name, np.int32, (most_masked,)) for name in ("masked", "replacements")),
-            ]
+            [*_FIELDS.descr, *((name, np.int32, (most_masked,)) for name in ("masked", "replacements"))]
         )
         self._stored = 0
         self._begin()
 
     def _begin(self) -> None:
-        self._starts_a, self._starts_b = array("q"), array("q")
-        self._lengths_a, self._lengths_b = array("i"), array("i")
-        self._random_next = bytearray()
+        self._fields = bytearray()
         self._masked, self._replacements, self._ends = array("i"), array("i"), array("q")
 
     def __len__(self) -> int:
@@ -67,30 +69,21 @@ class DrawnExamples:
         length_a: int,
         start_b: int,
         length_b: int,
-        random_next: bool,
+        is_random_next: bool,
+        num_truncated: int,
         masked: Sequence[int] = (),
         replacements: Sequence[int] = (),
     ) -> None:
-        """Adds an example.
-
-        Args:
-          start_a, start_b: where segments A and B begin in the ids of the corpus.
-          length_a, length_b: the numbers of their tokens; 0 for B if the example is no pair.
-          random_next: whether B is from a random place.
-          masked: the masked tokens, counted from the first token of A, without the delimiters, as they were drawn.
-          replacements: for each of them the id that replaces the token, or -1 if it stays.
+        """Adds an example of ids; see `examples.AddExample`.
 
         Raises:
           UserError: the temporary file cannot be written.
         """
-        self._starts_a.append(start_a)
-        self._starts_b.append(start_b)
-        self._lengths_a.append(length_a)
-        self._lengths_b.append(length_b)
-        self._random_next.append(random_next)
+        self._fields += _PACK(start_a, start_b, length_a, length_b, len(masked), is_random_next)
         self._masked.extend(masked)
         self._replacements.extend(replacements)
         self._ends.append(len(self._masked))
+        self.truncated += num_truncated
         self.num_tokens += length_a + length_b
         self.num_masked += len(masked)
         if len(self._ends) >= _MOST:
@@ -119,8 +112,8 @@ class DrawnExamples:
         """The examples with these numbers, which count from 0 in the order of drawing.
 
         Returns:
-          Rows with the fields of `add`, and `num_masked`; behind the masked tokens, `masked` and `replacements` have
-          any numbers.
+          Rows with the arguments of `add` but for `num_truncated`, and `num_masked`; behind the masked tokens, `masked`
+          and `replacements` have any numbers.
         """
         if self._file is None:
             return self._in_memory(numbers)
@@ -130,21 +123,12 @@ class DrawnExamples:
         return np.frombuffer(b"".join([os.pread(file, size, size * n) for n in numbers.tolist()]), self._row)
 
     def _in_memory(self, numbers: np.ndarray) -> np.ndarray:
-        rows = np.empty(len(numbers), self._row)
-        for name, values in (
-            ("start_a", np.frombuffer(self._starts_a, np.int64)),
-            ("start_b", np.frombuffer(self._starts_b, np.int64)),
-            ("length_a", np.frombuffer(self._lengths_a, np.int32)),
-            ("length_b", np.frombuffer(self._lengths_b, np.int32)),
-            ("random_next", np.frombuffer(self._random_next, np.uint8)),
-        ):
-            rows[name] = values[numbers]
-        ends = np.frombuffer(self._ends, np.int64)
-        begins = np.where(numbers > 0, ends[numbers - 1], 0)
-        rows["num_masked"] = ends[numbers] - begins
-        width = self._row["masked"].shape[0]
-        if width and self._masked:  # otherwise no example has a word short enough
-            places = begins[:, None] + np.arange(width)
+        rows, fields = np.empty(len(numbers), self._row), np.frombuffer(self._fields, _FIELDS)
+        for name in fields.dtype.names:
+            rows[name] = fields[name][numbers]
+        if self._masked:  # otherwise no example has a word short enough
+            begins = np.frombuffer(self._ends, np.int64)[numbers] - rows["num_masked"]
+            places = begins[:, None] + np.arange(self._row["masked"].shape[0])
             rows["masked"] = np.frombuffer(self._masked, np.int32).take(places, mode="clip")
             rows["replacements"] = np.frombuffer(self._replacements, np.int32).take(places, mode="clip")
         return rows

@@ -1,11 +1,10 @@
-"""The numbers of a `random.Random`, drawn many at a time.
+"""Random numbers for examples: any `random.Random`, and the same numbers many at a time.
 
-Making examples takes some 200 random numbers for each, one after the other, and a call of `random.Random` for every
+`Draws` says what is drawn, by the methods of a `random.Random`. `BufferedDraws` returns the same numbers several times
+faster. Making examples takes some 200 of them for each, one after the other, and a call of `random.Random` for every
 number takes most of the time. The generator, a Mersenne twister, produces words of 32 bits, and every method of
 `random.Random` is a simple function of the next words. Here numpy produces the words, and functions of C look for the
 next one that matters.
-
-The numbers are exactly those that the same calls of the `random.Random` would return; see each method.
 """
 
 from __future__ import annotations
@@ -19,11 +18,39 @@ import numpy as np
 
 _BLOCK = 1 << 16  # words
 _SMALL = 8  # bits that fit into bytes, whose slices are fast
-_KEPT = -1
-_LARGE = 1 << 17  # items of which a list would take nine times the memory of an array
+_SHORT = list(range(1 << 10))  # a part of it is copied in a third of the time of a new list
 
 
 class Draws:
+    """The numbers of a generator, which may be any object with the methods `random`, `randint` and `shuffle`."""
+
+    def __init__(self, rng: random.Random):
+        self._rng = rng
+
+    def random(self) -> float:
+        """A number from 0 to 1, without 1."""
+        return self._rng.random()
+
+    def randint(self, low: int, high: int) -> int:
+        """One of the integers from `low` to `high`, both included."""
+        return self._rng.randint(low, high)
+
+    def coin_flips(self, count: int) -> bytes:
+        """For each of `count` calls of `random`, one byte: 0 below 0.5, otherwise 1."""
+        return bytes(self.random() >= 0.5 for _ in range(count))
+
+    def count_below(self, limit: float, most: int) -> int:
+        """Calls `random` until a number is at least `limit`, at most `most` times; returns how many were below it."""
+        return next((count for count in range(most) if self.random() >= limit), most)
+
+    def shuffled(self, count: int, wanted: int | None = None) -> Sequence[int]:
+        """The first `wanted` items of the shuffled `list(range(count))`, all of them by default."""
+        items = list(range(count))
+        self._rng.shuffle(items)
+        return items[:wanted]
+
+
+class BufferedDraws(Draws):
     """The numbers that a `random.Random` would return next. It is read once, and does not advance."""
 
     def __init__(self, rng: random.Random):
@@ -37,9 +64,9 @@ class Draws:
         self._place = 0
         self._refill(_BLOCK)
 
-    def _refill(self, least: int) -> None:
-        """Makes at least `least` words available."""
-        fresh = self._generator.random_raw(max(_BLOCK, least)).astype(np.uint32)
+    def _refill(self, minimum: int) -> None:
+        """Makes at least `minimum` words available."""
+        fresh = self._generator.random_raw(max(_BLOCK, minimum)).astype(np.uint32)
         self._words = words = np.concatenate([self._words[self._place :], fresh])
         self._place = 0
         self._end = len(words) - 1  # a number of `random` needs two words
@@ -47,7 +74,7 @@ class Draws:
         top = (words >> 24).astype(np.uint8)
         self._top = [(top >> (_SMALL - bits)).tobytes() for bits in range(_SMALL + 1)]  # [bits]: getrandbits(bits)
         self._upper = self._top[1]  # whether random() >= 0.5: only the first bit matters
-        self._rare = self._is_at_least(0.8).tobytes()
+        self._at_least: dict[float, bytes] = {}  # limit: for each word, whether `random` is at least this there
 
     def _is_at_least(self, limit: float) -> np.ndarray:
         """For each word, whether `random()` would be at least `limit` if it started there.
@@ -68,56 +95,52 @@ class Draws:
         return self._place
 
     def random(self) -> float:
-        """`rng.random()`"""
-        place = self._need(2)
+        place = self._place
+        if place + 2 > self._end:
+            place = self._need(2)
         self._place = place + 2
         return ((self._integers[place] >> 5) * 67108864 + (self._integers[place + 1] >> 6)) / 9007199254740992
 
-    def below(self, count: int) -> int:
-        """`rng.randint(0, count - 1)`: as many bits as `count` has, drawn again while they are too large."""
+    def randint(self, low: int, high: int) -> int:
+        """Takes as many bits as the count of the integers has, again while they are too large."""
+        count = high - low + 1
         bits = count.bit_length()
         while True:
-            place = self._need(1)
+            place = self._place
+            if place >= self._end:
+                place = self._need(1)
             self._place = place + 1
             number = self._top[bits][place] if bits <= _SMALL else self._integers[place] >> (32 - bits)
             if number < count:
-                return number
+                return low + number
 
-    def halves(self, count: int) -> bytes:
-        """For each of `count` calls of `rng.random()`, one byte: 0 below 0.5, otherwise 1."""
+    def coin_flips(self, count: int) -> bytes:
         place = self._need(2 * count)
-        self._place = place + 2 * count
-        return self._upper[place : place + 2 * count : 2]
+        self._place = end = place + 2 * count
+        return self._upper[place:end:2]
 
-    def replacements(self, count: int, mask: int, words: Sequence[int]) -> array:
-        """What replaces each of `count` tokens: `mask`, -1 for the token itself, or one of `words`.
-
-        For each: `rng.random() < 0.8` is `mask`; then `rng.random() < 0.5` is -1; then `rng.randint` chooses a word.
-        """
-        chosen = array("i", (mask,)) * count
-        done = 0
-        while done < count:
-            place = self._need(2 * (count - done) + 2)
-            masks = self._rare[place : place + 2 * (count - done) : 2].find(1)
-            if masks < 0:
-                self._place = place + 2 * (count - done)
-                break
-            done += masks
-            place += 2 * masks + 2
-            self._place = place + 2
-            chosen[done] = words[self.below(len(words))] if self._upper[place] else _KEPT
-            done += 1
-        return chosen
+    def count_below(self, limit: float, most: int) -> int:
+        place = self._place
+        if place + 2 * most > self._end:
+            place = self._need(2 * most)
+        at_least = self._at_least.get(limit)
+        if at_least is None:
+            at_least = self._at_least[limit] = self._is_at_least(limit).tobytes()
+        count = at_least[place : place + 2 * most : 2].find(1)
+        if count < 0:
+            self._place = place + 2 * most
+            return most
+        self._place = place + 2 * count + 2
+        return count
 
     def shuffled(self, count: int, wanted: int | None = None) -> Sequence[int]:
-        """The first `wanted` items of `list(range(count))` after `rng.shuffle`, all of them by default.
+        """Swaps each item, from the last to the second, with an item at or before it.
 
-        Each item, from the last to the second, is swapped with an item at or before it. An item that has been swapped
-        is not looked at again, so where it is not wanted, only its partner is stored.
+        An item that has been swapped is not looked at again, so where it is not wanted, only its partner is stored.
         """
-        items = list(range(count)) if count < _LARGE else array("i", range(count))
+        items = _SHORT[:count] if count <= len(_SHORT) else array("i", range(count))
         wanted = count if wanted is None else wanted
-        stretches, probable = _stretches(count, wanted)
+        stretches, probable = _stretches(count)
         place = self._need(probable)
         for bits, index, first, ahead in stretches:
             while index >= first:  # once, unless unusually many draws were too large
@@ -129,7 +152,7 @@ class Draws:
                 else:
                     values = (self._words[place : place + ahead] >> (32 - bits)).tolist()
                 source = iter(values)
-                if index >= wanted:
+                if first >= wanted:
                     for other in source:
                         if other <= index:
                             items[other] = items[index]
@@ -149,7 +172,7 @@ class Draws:
 
 
 @functools.lru_cache(maxsize=4096)
-def _stretches(count: int, wanted: int) -> tuple[list[tuple[int, int, int, int]], int]:
+def _stretches(count: int) -> tuple[list[tuple[int, int, int, int]], int]:
     """The indexes of a shuffle, from the last to the second, as stretches that are treated in the same way.
 
     Returns:
@@ -161,8 +184,6 @@ def _stretches(count: int, wanted: int) -> tuple[list[tuple[int, int, int, int]]
     while index > 0:
         bits = (index + 1).bit_length()
         last = max(1, (1 << (bits - 1)) - 1)  # the smallest index with this number of bits
-        if index >= wanted:
-            last = max(last, wanted)
         found.append((bits, index, last, 2 * (index - last) + 16))
         index = last - 1
     return found, sum(ahead for *_, ahead in found)

@@ -1,6 +1,6 @@
 """Masks for examples without masks, drawn while they are read: other ones each time an example is read again.
 
-Which tokens are masked, and by what, follows the rules of `masking`. Every random number is a function of
+Which tokens are masked, and by what, follows the rule of `masking`. Every random number is a function of
 
     seed, epoch, file, record, purpose, place
 
@@ -16,7 +16,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from bert_tf2 import record_framing, records
-from bert_tf2.pretraining import example_parser, unmasked
+from bert_tf2.pretraining import example_parser, masking, unmasked
 from bert_tf2.pretraining.options import PretrainingDataOptions
 from bert_tf2.records import RecordKind
 from bert_tf2.support import gzip_files
@@ -28,7 +28,7 @@ _STEP = 0x9E3779B97F4A7C15
 _FACTORS = ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB))
 _LAST_SHIFT = 31
 _BITS = 53
-_MASKED, _MASKED_OR_KEPT = (int(share * 2**_BITS) for share in (0.8, 0.9))
+_MASKED, _MASKED_OR_KEPT = (int(share * 2**_BITS) for share in (masking.MASKED, masking.MASKED + masking.KEPT))
 
 
 def find_kind(paths: Sequence[str]) -> RecordKind:

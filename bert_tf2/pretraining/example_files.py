@@ -8,21 +8,22 @@ import itertools
 import os
 import random
 import types
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 from absl import logging
 
 from bert_tf2 import records, tokenization, vocabulary_checks
-from bert_tf2.pretraining import compact_examples, corpus, drawn_examples, sentences, unmasked
-from bert_tf2.pretraining.documents import Tokenizer
-from bert_tf2.pretraining.draws import Draws
-from bert_tf2.pretraining.examples import TrainingInstance
+from bert_tf2.pretraining import compact_examples, corpus, drawn_examples, sentences
+from bert_tf2.pretraining.corpus import Tokenizer
+from bert_tf2.pretraining.draws import BufferedDraws
+from bert_tf2.pretraining.instances import TrainingInstance
 from bert_tf2.pretraining.options import CreatePretrainingDataOptions, PretrainingDataOptions
 from bert_tf2.support import console, environment, example_bytes, files, gzip_files, outputs, progress
 from bert_tf2.support.errors import and_more
 
+_Batch = Mapping[str, np.ndarray | example_bytes.Ragged]
 _LOGGED_EXAMPLES = 20
 _VALUES_PER_BATCH = 1 << 17  # a few megabytes while they are encoded
 _MANY_PASSES = 5
@@ -61,17 +62,6 @@ def write_instance_to_example_files(
     _write(map(_columns, _grouped(rows, size)), len(instances), first, sample, output_files)
 
 
-def share_written(
-    instances: Sequence[TrainingInstance], tokenizer: Tokenizer, options: CreatePretrainingDataOptions
-) -> float:
-    """The size of the records of some examples in the output, relative to their size without compression."""
-    if not instances or not gzip_files.is_named_gzip(options.output_file):
-        return 1.0
-    lengths = options.max_seq_length, options.max_predictions_per_seq
-    rows = [_features(instance, tokenizer, *lengths) for instance in instances]
-    return gzip_files.share_left(example_bytes.frames(example_bytes.encode(_columns(rows))))
-
-
 def _rows_per_batch(max_seq_length: int, max_predictions_per_seq: int) -> int:
     return max(1, _VALUES_PER_BATCH // (max_seq_length + max_predictions_per_seq))
 
@@ -91,7 +81,7 @@ def _columns(rows: Sequence[dict[str, list]]) -> dict[str, np.ndarray]:
 
 
 def _write(
-    batches: Iterable[dict[str, np.ndarray | example_bytes.Ragged]],
+    batches: Iterable[_Batch],
     total: int,
     first: Sequence[tuple[TrainingInstance, dict[str, list]]],
     sample: Sequence[bytes],
@@ -156,9 +146,7 @@ def _features(
     }
 
 
-def _rows(
-    batch: Mapping[str, np.ndarray | example_bytes.Ragged], tokenizer: tokenization.FullTokenizer
-) -> list[tuple[types.SimpleNamespace, dict[str, list]]]:
+def _rows(batch: _Batch, tokenizer: tokenization.FullTokenizer) -> list[tuple[types.SimpleNamespace, dict[str, list]]]:
     """Each example of a batch with the attributes of a TrainingInstance that are logged, and its features."""
     rows = [
         dict(zip(batch, values, strict=True))
@@ -219,7 +207,7 @@ def run(options: CreatePretrainingDataOptions) -> None:
     """
     if options.is_sharded:
         raise ValueError("these options ask for shards; call bert_tf2.pretraining.sharded.run")
-    from bert_tf2.weights import provenance  # late: it imports the readers of many formats
+    from bert_tf2.weights import metadata  # late: it imports the readers of many formats
 
     sentences.splitter_version(options)  # raises an error if the library is missing
     input_files = find_inputs(options.input_file)
@@ -228,7 +216,7 @@ def run(options: CreatePretrainingDataOptions) -> None:
         [outputs.Input(f"--{name}", getattr(options, name), once=True) for name in ("input_file", "vocab_file")],
         [outputs.Output("--output_file", name) for name in output_files],
     )
-    tokenizer = provenance.load_tokenizer(options.vocab_file, options.do_lower_case)
+    tokenizer = metadata.load_tokenizer(options.vocab_file, options.do_lower_case)
     warn_of_settings(options)
     logging.info("Reading %s", and_more(input_files, 8))
     _, examples = make_files(input_files, output_files, tokenizer, options, options.random_seed)
@@ -256,18 +244,39 @@ def make_files(
     Raises:
       UserError: see `sentences.read`; or an output cannot be written.
     """
-    text = corpus.read(input_files, tokenizer, options)
-    unknown = np.count_nonzero(text.ids == tokenizer.vocab.get("[UNK]", -1))
-    vocabulary_checks.check_unknown(and_more(input_files, 3), unknown, len(text.ids))
     folder = os.path.dirname(output_files[0]) or "."
-    examples = compact_examples.make(text, tokenizer, options, Draws(random.Random(seed)), folder)
-    maker = unmasked if options.dynamic_masking else compact_examples
-    batches = functools.partial(maker.batches, examples, text, tokenizer, options)
+    text, examples, batches = _made(input_files, tokenizer, options, seed, folder)
+    unknown = np.count_nonzero(text.tokens == tokenizer.vocab.get("[UNK]", -1))
+    vocabulary_checks.check_unknown(and_more(input_files, 3), unknown, len(text.tokens))
     first = next(batches(_LOGGED_EXAMPLES), {})
     sample = example_bytes.encode(first) if first else []
     size = _rows_per_batch(options.max_seq_length, options.max_predictions_per_seq)
     _write(batches(size), len(examples), _rows(first, tokenizer), sample, output_files)
     return text, examples
+
+
+def measure(
+    input_files: Sequence[str], tokenizer: tokenization.FullTokenizer, options: CreatePretrainingDataOptions
+) -> tuple[int, float]:
+    """The number of examples of text files, and about the bytes of their records in the output."""
+    _, examples, batches = _made(input_files, tokenizer, options, seed=0)
+    size = _rows_per_batch(options.max_seq_length, options.max_predictions_per_seq)
+    framed = b"".join(example_bytes.frames(example_bytes.encode(batch)) for batch in batches(size))
+    packed = framed and gzip_files.is_named_gzip(options.output_file)
+    return len(examples), len(framed) * (gzip_files.share_left(framed) if packed else 1.0)
+
+
+def _made(
+    input_files: Sequence[str],
+    tokenizer: tokenization.FullTokenizer,
+    options: PretrainingDataOptions,
+    seed: int,
+    folder: str | None = None,
+) -> tuple[corpus.Corpus, drawn_examples.DrawnExamples, Callable[[int], Iterator[_Batch]]]:
+    """The text, its examples, and a function that yields their features in batches of a size."""
+    text = corpus.read(input_files, tokenizer, options)
+    examples = compact_examples.make(text, tokenizer, options, BufferedDraws(random.Random(seed)), folder)
+    return text, examples, functools.partial(compact_examples.batches, examples, text, tokenizer, options)
 
 
 def next_command(output_files: Sequence[str], options: CreatePretrainingDataOptions) -> str | None:

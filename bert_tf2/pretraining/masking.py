@@ -1,109 +1,92 @@
-"""Masking: which tokens of a pretraining example are predicted, and what replaces them.
+"""The rule of masking (paper, section 3.1): which tokens of an example are predicted, and what replaces them.
 
-The order in which random numbers are drawn is part of the interface, see `pretraining.examples`.
+* Any token may be masked except [CLS] and [SEP].
+* 15 % of the tokens are, [CLS] and [SEP] counted too, at least one and at most `max_predictions_per_seq`
+  (`PretrainingDataOptions.num_to_predict`).
+* They are taken in random order. For whole words, words are taken in random order until there are enough tokens; a word
+  that would give too many is skipped, so there may be fewer, or none.
+* 80 % of them are replaced by [MASK], 10 % by a random entry of the vocabulary ([PAD] and `##s` included), 10 % stay.
+* An example lists them in the order of their positions.
+
+`examples` masks by these functions. `dynamic_masking` does the same to tensors, with other random numbers.
 """
 
 from __future__ import annotations
 
+import itertools
 import random
 from collections.abc import MutableSequence, Sequence
-from typing import NamedTuple
+from typing import TypeVar
 
+from bert_tf2.pretraining.draws import Draws
 from bert_tf2.pretraining.options import PretrainingDataOptions
 
+MASKED, KEPT, RANDOM = 0.8, 0.1, 0.1  # what becomes of the tokens to predict
+_KEPT_OF_REST = KEPT / (KEPT + RANDOM)
+CONTINUES, BEGINS, NEVER = range(3)
+"""What a token is for masking: a further one of a word, the first one, or one that is not masked."""
+SAME = -1
+"""Stands for the token itself among replacements."""
 
-class MaskedLmInstance(NamedTuple):
-    """A position that is predicted: its index, the original token, and the token that replaces it."""
-
-    index: int
-    label: str
-    replacement: str
+Token = TypeVar("Token", int, str)
 
 
-def choose_predictions(
-    tokens: Sequence[str],
-    vocab_words: Sequence[str],
-    options: PretrainingDataOptions,
-    rng: random.Random,
-    continues: Sequence[int] | None = None,
-) -> list[MaskedLmInstance]:
-    """Chooses the positions of an example to predict and their replacements, sorted by position.
+def kind_of(token: str) -> int:
+    """BEGINS, CONTINUES or NEVER. As in the reference, only the prefix `##` shows that a token continues a word."""
+    return NEVER if token in ("[CLS]", "[SEP]") else CONTINUES if token.startswith("##") else BEGINS
 
-    Words are taken in random order until there are enough positions. A word that would give too many is skipped, so
-    with `do_whole_word_mask` there may be fewer positions than requested, or none.
+
+def choose(count: int, kinds: bytes, wanted: int, whole_words: bool, draws: Draws) -> Sequence[int]:
+    """Chooses the tokens to predict.
 
     Args:
-      tokens: [CLS] A [SEP] B [SEP], or [CLS] A [SEP]; not modified.
-      vocab_words: the words from which random replacements are drawn.
-      options: the number of positions, and whether the pieces of a word are masked together.
-      rng: the random number generator.
-      continues: for each token whether it continues a word; None for those that begin with `##`.
+      count: the number of tokens.
+      kinds: what each token is: BEGINS, CONTINUES or NEVER. Empty if any may be masked and there are no whole words.
+      wanted: how many to choose.
+      whole_words: whether the tokens of a word are masked together. The first token always begins a word.
+      draws: the random numbers.
+
+    Returns:
+      The indexes of at most `wanted` tokens, in the order in which their replacements are drawn.
     """
-    units = _maskable_units(tokens, options.do_whole_word_mask, continues)
-    shuffle(units, rng)
-    num_to_predict = options.num_to_predict(len(tokens))
-    masked: list[MaskedLmInstance] = []
-    for unit in units:
-        if len(masked) >= num_to_predict:
+    if NEVER in kinds:
+        indexes = [index for index, kind in enumerate(kinds) if kind != NEVER]
+        kinds = bytes(kinds[index] for index in indexes)
+        return [indexes[index] for index in choose(len(indexes), kinds, wanted, whole_words, draws)]
+    return _choose_words(kinds, wanted, draws) if whole_words else draws.shuffled(count, min(wanted, count))
+
+
+def _choose_words(kinds: bytes, wanted: int, draws: Draws) -> list[int]:
+    starts = [0, *itertools.compress(range(1, len(kinds)), kinds[1:]), len(kinds)]
+    chosen: list[int] = []
+    for word in draws.shuffled(len(starts) - 1):
+        if len(chosen) >= wanted:
             break
-        if len(masked) + len(unit) <= num_to_predict:
-            for index in unit:
-                label = tokens[index]
-                masked.append(MaskedLmInstance(index, label, _replacement(label, vocab_words, rng)))
-    masked.sort()
-    return masked
+        start, end = starts[word], starts[word + 1]
+        if len(chosen) + end - start <= wanted:
+            chosen.extend(range(start, end))
+    return chosen
 
 
-def _maskable_units(
-    tokens: Sequence[str], whole_words: bool, continues: Sequence[int] | None = None
-) -> list[tuple[int, ...]]:
-    """The groups of positions that are masked together: single positions, or the pieces of each word.
+def draw_replacements(
+    count: int, mask: MutableSequence[Token], words: Sequence[Token], draws: Draws
+) -> MutableSequence[Token]:
+    """Draws what replaces each of `count` tokens: [MASK], SAME, or one of `words`.
 
-    As in the reference, only the prefix `##` shows that a piece continues a word, unless `continues` does. If B starts
-    inside a word because it was truncated, its first pieces belong to the last word of A, and each Chinese character is
-    a word.
+    Args:
+      count: how many.
+      mask: [MASK] alone, in an array or a list; the result has the same type.
+      words: the words from which random replacements are drawn.
+      draws: the random numbers.
     """
-    if continues is None:
-        continues = [token.startswith("##") for token in tokens]
-    maskable = [index for index, token in enumerate(tokens) if token not in {"[CLS]", "[SEP]"}]
-    if not whole_words:
-        return list(zip(maskable))  # each index as a tuple of one
-    units: list[tuple[int, ...]] = []
-    for index in maskable:
-        if units and continues[index]:
-            units[-1] += (index,)
-        else:
-            units.append((index,))
-    return units
-
-
-def _replacement(token: str, vocab_words: Sequence[str], rng: random.Random) -> str:
-    """80 % [MASK], 10 % the token itself, 10 % a random entry of the vocabulary ([PAD] and "##s" included)."""
-    if rng.random() < 0.8:
-        return "[MASK]"
-    if rng.random() < 0.5:
-        return token
-    return vocab_words[rng.randint(0, len(vocab_words) - 1)]
-
-
-def shuffle(items: MutableSequence, rng: random.Random) -> None:
-    """Equivalent of `rng.shuffle(items)`: draws the same numbers, with the same result, about twice as fast.
-
-    Most random numbers are used to shuffle the positions of each example, and `random.Random.shuffle` calls a Python
-    function for each item. This is its algorithm in one loop: each item, from the last to the second, is swapped with
-    an item at or before it, whose index is drawn with as many bits as it needs, and drawn again if it is too large.
-    """
-    getrandbits = rng.getrandbits
-    last = len(items) - 1
-    while last > 0:
-        bits = (last + 1).bit_length()
-        first = max(1, (1 << (bits - 1)) - 1)  # the smallest index with this number of bits
-        for index in range(last, first - 1, -1):
-            other = getrandbits(bits)
-            while other > index:
-                other = getrandbits(bits)
-            items[index], items[other] = items[other], items[index]
-        last = first - 1
+    replacements = mask * count
+    place = draws.count_below(MASKED, count)
+    while place < count:
+        replacements[place] = SAME if draws.random() < _KEPT_OF_REST else words[draws.randint(0, len(words) - 1)]
+        place += 1
+        if place < count:
+            place += draws.count_below(MASKED, count - place)
+    return replacements
 
 
 def create_masked_lm_predictions(
@@ -114,14 +97,24 @@ def create_masked_lm_predictions(
     rng: random.Random,
     do_whole_word_mask: bool = False,
 ) -> tuple[list[str], list[int], list[str]]:
-    """Masks an example like `choose_predictions`; returns the masked tokens, the positions and the original tokens."""
-    options = PretrainingDataOptions(
-        max_predictions_per_seq=max_predictions_per_seq,
-        masked_lm_prob=masked_lm_prob,
-        do_whole_word_mask=do_whole_word_mask,
-    )
-    masked = choose_predictions(tokens, vocab_words, options, rng)
-    output_tokens = list(tokens)
-    for choice in masked:
-        output_tokens[choice.index] = choice.replacement
-    return output_tokens, [choice.index for choice in masked], [choice.label for choice in masked]
+    """Masks an example: the reference's function. Its last argument is a flag there.
+
+    Args:
+      tokens: [CLS] A [SEP] B [SEP], or [CLS] A [SEP]; not modified.
+      masked_lm_prob, max_predictions_per_seq, do_whole_word_mask: see PretrainingDataOptions.
+      vocab_words: the words from which random replacements are drawn.
+      rng: the random number generator.
+
+    Returns:
+      The masked tokens; the positions to predict, sorted; and the original tokens there.
+    """
+    options = PretrainingDataOptions(max_predictions_per_seq=max_predictions_per_seq, masked_lm_prob=masked_lm_prob)
+    draws, output = Draws(rng), list(tokens)
+    kinds = bytes(map(kind_of, tokens))
+    positions = choose(len(kinds), kinds, options.num_to_predict(len(tokens)), do_whole_word_mask, draws)
+    replacements = draw_replacements(len(positions), ["[MASK]"], vocab_words, draws)
+    for position, replacement in zip(positions, replacements, strict=True):
+        if replacement != SAME:
+            output[position] = replacement
+    positions = sorted(positions)
+    return output, positions, [tokens[position] for position in positions]

@@ -31,8 +31,9 @@ from bert_tf2.support.errors import UserError
 from bert_tf2.support.settings import check_texts, check_type
 from bert_tf2.training import forward
 from bert_tf2.training.devices import build_model, create_strategy
-from bert_tf2.training.options import POLICIES, DeviceOptions
-from bert_tf2.weights import names, provenance
+from bert_tf2.training.options import DeviceOptions
+from bert_tf2.training.precision import PRECISIONS
+from bert_tf2.weights import metadata, names
 
 _STANDARD_INPUT = "standard input"
 _READ_AHEAD = 1 << 14  # tokens of a file that are sorted by length
@@ -106,7 +107,7 @@ def run(options: MaskedLMOptions) -> None:
 def _load_tokenizer(options: MaskedLMOptions, config: BertConfig) -> tokenization.FullTokenizer:
     """Raises UserError if the vocabulary is missing or evidently belongs to another model."""
     source = checkpoint.open_weights(options.init_checkpoint)
-    tokenizer = provenance.load_tokenizer(options.vocab_file, options.do_lower_case, source=source)
+    tokenizer = metadata.load_tokenizer(options.vocab_file, options.do_lower_case, source=source)
     _check_size(tokenizer, config, options.vocab_file)
     return tokenizer
 
@@ -119,7 +120,7 @@ def _check_size(tokenizer: tokenization.FullTokenizer, config: BertConfig, name:
 def load_model(config: BertConfig, init_checkpoint: str, precision: str = "float32") -> heads.PretrainingModel:
     """Returns a model with the weights of a checkpoint, of any kind that sources.open_weights supports.
 
-    `precision` is a key of training.options.POLICIES.
+    `precision` is a key of training.precision.PRECISIONS.
 
     Raises:
       UserError: the checkpoint does not exist, does not match the configuration, or has no masked-LM head. (A randomly
@@ -128,7 +129,7 @@ def load_model(config: BertConfig, init_checkpoint: str, precision: str = "float
     source = checkpoint.open_weights(init_checkpoint)
     check_head(source.path, source.shapes)
     strategy = create_strategy(DeviceOptions(precision=precision))
-    dtype = POLICIES[precision]
+    dtype = PRECISIONS[precision].policy
     model = build_model(strategy, lambda: heads.PretrainingModel(config, dtype=dtype), _FRESH_WEIGHTS_SEED)
     logging.info(checkpoint.initialize(model, source.path))
     return model

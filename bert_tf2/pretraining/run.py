@@ -24,10 +24,11 @@ from bert_tf2.training.best import Best, best_folder
 from bert_tf2.training.devices import build_model, create_strategy, is_chief, join, plan_for
 from bert_tf2.training.loop import Trainer, start_from
 from bert_tf2.training.monitor import hyperparameters, write_eval_results, write_scalars
-from bert_tf2.training.options import POLICIES, PRECISION_OF_EXPORT, TrainOptions
+from bert_tf2.training.options import TrainOptions
+from bert_tf2.training.precision import PRECISIONS
 from bert_tf2.training.runner import Runner
 from bert_tf2.training.workers import Team
-from bert_tf2.weights import names, provenance
+from bert_tf2.weights import metadata, names
 from bert_tf2.weights.base import Weights
 
 # Without these a model cannot predict whether a sentence follows another; it can still predict masked words.
@@ -67,7 +68,7 @@ def _tell_summary(options: PretrainingOptions, results: Mapping[str, float] | No
     written += [best_folder(options.output_dir)] if options.do_train and options.eval_steps else []
     written += [os.path.join(options.output_dir, "eval_results.txt")] if results else []
     names = ("loss", "masked_lm_accuracy", "masked_lm_perplexity", "next_sentence_accuracy")
-    is_complete = trained and "vocab_file" in provenance.model_files(options.output_dir)
+    is_complete = trained and "vocab_file" in metadata.model_files(options.output_dir)
     if options.do_train and not is_complete:
         logging.info(
             "%s: holds no vocabulary; with --vocab_file, it is kept there, and other scripts need no further flags",
@@ -95,7 +96,7 @@ def _export(options: PretrainingOptions, export: Callable[..., str]) -> str:
         task="masked_lm",
         init_checkpoint=checkpoint.weights_in_use(options.output_dir, options.init_checkpoint).path,
         export_dir=options.export_dir or os.path.join(options.output_dir, "export"),
-        precision=PRECISION_OF_EXPORT[options.precision],
+        precision=PRECISIONS[options.precision].exported,
         **{name: getattr(options, name) for name in shared},
     )
 
@@ -111,7 +112,7 @@ def _train_and_evaluate(options: PretrainingOptions) -> dict[str, float] | None:
     _check_objective(options, weights)
     tokenizer = _load_tokenizer(options, config, weights)
     if options.do_train:
-        provenance.check_output_dir(options.output_dir, config, options.vocab_file)
+        metadata.check_output_dir(options.output_dir, config, options.vocab_file)
     sources = {"training": Source(options, config, tokenizer, options.input_file)}
     if options.eval_input_file:
         sources["held_out"] = Source(options, config, tokenizer, options.eval_input_file)
@@ -142,7 +143,7 @@ def _check_objective(options: PretrainingOptions, weights: Weights | None) -> No
 
 def _make_model(options: PretrainingOptions, config: BertConfig, weights: Weights | None):
     """The model of the objective; without next sentences, it has a pooler if the weights have one."""
-    policy = POLICIES[options.precision]
+    policy = PRECISIONS[options.precision].policy
     if options.objective == "mlm_nsp":
         return heads.PretrainingModel(config, dtype=policy)
     has_pooler = weights is not None and all(row.reference in weights.shapes for row in names.POOLER)
@@ -155,7 +156,7 @@ def _load_tokenizer(
     """Only the export and dynamic masking need it, but one that does not match is reported before the training."""
     if not options.vocab_file:
         return None
-    return provenance.load_tokenizer(
+    return metadata.load_tokenizer(
         options.vocab_file, options.do_lower_case, config.vocab_size, weights, options.init_checkpoint
     )
 
@@ -185,7 +186,7 @@ def _compute(
             model,
             options.output_dir,
             options.init_checkpoint,
-            may_lack=tuple(row.reference for row in _OF_NEXT_SENTENCE),
+            allow_missing=tuple(row.reference for row in _OF_NEXT_SENTENCE),
         )
     results = evaluation.results()
     if masked_words_only:
@@ -264,6 +265,14 @@ def _train(
     train_options = TrainOptions(**settings.shared(options, TrainOptions), texts=hyperparameters(options))
     trainer = Trainer(model, strategy, train_options, team)
     logging.info("Training in batches of %d examples: %d steps", options.train_batch_size, options.num_train_steps)
+    if options.num_warmup_steps >= options.num_train_steps:
+        logging.warning(
+            "--num_warmup_steps=%d is not below --num_train_steps=%d: the learning rate rises to the end, and only to"
+            " %.2g; a tenth of the steps is usual",
+            options.num_warmup_steps,
+            options.num_train_steps,
+            options.learning_rate * options.num_train_steps / options.num_warmup_steps,
+        )
     trainer.start(options.init_checkpoint)
     evaluate = evaluation.begin(checkpoint.latest_checkpoint(options.output_dir) is not None)
     done = trainer.is_done(options.eval_steps, evaluation.last_step)
@@ -272,7 +281,7 @@ def _train(
         batches = source.for_training(index, trainer.examples, team.share)
     if team.is_chief:
         for folder in [options.output_dir, *([best_folder(options.output_dir)] if evaluate else [])]:
-            provenance.write(folder, model.config, tokenizer, options.vocab_file)
+            metadata.write(folder, model.config, tokenizer, options.vocab_file)
     if done:
         return trainer.global_step
     return trainer.train(

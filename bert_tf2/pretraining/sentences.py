@@ -57,40 +57,55 @@ def decoder(options: PretrainingDataOptions) -> Callable[[Iterable[str], str], I
     Raises:
       UserError: the library that splits paragraphs is missing.
     """
+    look = _Look(options.input_format).at
     if options.input_format == "lines":
-        return functools.partial(_of_lines, json_check=_JsonCheck(options.input_format))
+        return lambda lines, name: map(str.strip, look(lines, name))
     split = _splitter(options.language)
     if options.input_format == "jsonl":
         return functools.partial(_of_json, split=split, field=options.text_field)
-    return functools.partial(
-        _of_paragraphs, split=split, wrapped=_WrappedText(), json_check=_JsonCheck(options.input_format)
-    )
+    return lambda lines, name: _of_paragraphs(look(lines, name), split)
 
 
-def _of_lines(lines: Iterable[str], name: str, *, json_check: _JsonCheck) -> Iterator[str]:
-    return map(str.strip, json_check.at(lines, name))
+class _Look:
+    """Looks at the beginning of files, and warns once of each kind of text that is probably meant otherwise."""
 
-
-class _JsonCheck:
-    """Warns once if the first line of a file is a JSON object, although the file is read as text."""
+    _LINES, _FEWEST, _WIDTHS = 400, 40, range(40, 121)
+    _END = re.compile("[.!?…:;。।؟\uff01\uff1f\uff1b\uff1a][\"'”»\u2019\uff09)\\]]*$")
 
     def __init__(self, input_format: str):
         self._format = input_format
-        self._warned = False
+        self._json = self._wrapped = False  # whether a warning was given
 
     def at(self, lines: Iterable[str], name: str) -> Iterator[str]:
         lines = iter(lines)
-        first = next(lines, None)
-        if first is None:
-            return lines
-        if not self._warned and _is_json_object(first):
-            self._warned = True
+        beginning = list(itertools.islice(lines, self._LINES))
+        if beginning and not self._json and _is_json_object(beginning[0]):
+            self._json = True
             logging.warning(
                 "%s: its first line is a JSON object, and is read as text with --input_format=%s, names and brackets"
                 " included; for JSON lines give --input_format=jsonl",
                 name, self._format,
             )  # fmt: skip
-        return itertools.chain([first], lines)
+        if self._format == "text" and not self._wrapped and (width := self._width([*map(str.strip, beginning)])):
+            self._wrapped = True
+            logging.warning(
+                "%s: most lines have about %d characters and no end of a sentence, as if the text were wrapped; with"
+                " --input_format=text each line is a paragraph, and no sentence reaches into the next one. Join the"
+                " lines of each paragraph first (awk -v RS= '{$1=$1} 1' makes a line of each block of lines), and leave"
+                " a blank line between documents",
+                name, width,
+            )  # fmt: skip
+        return itertools.chain(beginning, lines)
+
+    def _width(self, texts: list[str]) -> int:
+        """The width at which lines seem to be cut within sentences; 0 if they do not."""
+        # The last line of a paragraph may have any length.
+        inner = [text for text, following in itertools.pairwise(texts) if text and following]
+        width = sorted(map(len, inner))[len(inner) * 9 // 10] if len(inner) >= self._FEWEST else 0
+        num_full = sum(len(text) >= width * 3 / 4 for text in inner)
+        num_open = sum(not self._END.search(text) for text in inner)
+        is_cut = width in self._WIDTHS and num_full >= len(inner) * 3 / 4 and num_open >= len(inner) * 6 / 10
+        return width if is_cut else 0
 
 
 def _is_json_object(line: str) -> bool:
@@ -159,64 +174,13 @@ def _splitter(language: str) -> Callable[[str], list[str]]:
     return split
 
 
-def _of_paragraphs(
-    lines: Iterable[str],
-    name: str,
-    *,
-    split: Callable[[str], list[str]],
-    wrapped: _WrappedText,
-    json_check: _JsonCheck,
-) -> Iterator[str]:
-    for line in wrapped.at(json_check.at(lines, name), name):
+def _of_paragraphs(lines: Iterable[str], split: Callable[[str], list[str]]) -> Iterator[str]:
+    for line in lines:
         paragraph = line.strip()
         if paragraph:
             yield from split(paragraph)
         else:
             yield ""
-
-
-class _WrappedText:
-    """Looks at the beginning of a text and warns once if its lines seem to be cut at a width, within sentences."""
-
-    _FEWEST, _ENOUGH = 40, 400  # lines to judge by
-    _WIDTHS = range(40, 121)
-    _END = re.compile("[.!?…:;。।؟\uff01\uff1f\uff1b\uff1a][\"'”»\u2019\uff09)\\]]*$")
-
-    def __init__(self):
-        self._lengths: list[int] = []
-        self._num_open = 0  # lines without an end of a sentence
-        self._before = ""
-        self._judged = False
-
-    def at(self, lines: Iterable[str], name: str) -> Iterator[str]:
-        for line in lines:
-            yield line
-            if not self._judged:
-                self._see(line.strip())
-                if len(self._lengths) == self._ENOUGH:
-                    self._judge(name)
-        if not self._judged and len(self._lengths) >= self._FEWEST:
-            self._judge(name)
-
-    def _see(self, text: str) -> None:
-        before, self._before = self._before, text
-        if before and text:  # the last line of a paragraph may have any length
-            self._lengths.append(len(before))
-            self._num_open += not self._END.search(before)
-
-    def _judge(self, name: str) -> None:
-        self._judged = True
-        count = len(self._lengths)
-        width = sorted(self._lengths)[count * 9 // 10]
-        num_full = sum(length >= width * 3 / 4 for length in self._lengths)
-        if width in self._WIDTHS and num_full >= count * 3 / 4 and self._num_open >= count * 6 / 10:
-            logging.warning(
-                "%s: most lines have about %d characters and no end of a sentence, as if the text were wrapped; with"
-                " --input_format=text each line is a paragraph, and no sentence reaches into the next one. Join the"
-                " lines of each paragraph first (awk -v RS= '{$1=$1} 1' makes a line of each block of lines), and leave"
-                " a blank line between documents",
-                name, width,
-            )  # fmt: skip
 
 
 # A JSON object on a line

@@ -11,24 +11,21 @@ import dataclasses
 import importlib.util
 import logging as python_logging
 import os
-import random
 from collections.abc import Iterator, Sequence
 
 from absl import logging
 
-from bert_tf2.pretraining import example_files, sentences, shard_results, shard_workers, shards, unmasked
-from bert_tf2.pretraining.documents import Tokenizer
-from bert_tf2.pretraining.examples import TrainingInstance, make_instances
+from bert_tf2.pretraining import example_files, sentences, shard_results, shard_workers, shards
 from bert_tf2.pretraining.manifest import Manifest, describe
 from bert_tf2.pretraining.options import CreatePretrainingDataOptions
 from bert_tf2.pretraining.shard_results import Job
 from bert_tf2.pretraining.shards import Shard
 from bert_tf2.support import console, environment, files, output_lock, outputs, progress
 from bert_tf2.support.errors import UserError
+from bert_tf2.tokenization import FullTokenizer
 
 _SAMPLES = 12
 _BYTES_OF_SAMPLE = 32_000
-_FRAMING = 188  # bytes of a record besides its numbers: the names of the features, lengths, checksums
 
 
 def run(options: CreatePretrainingDataOptions) -> None:
@@ -45,7 +42,7 @@ def run(options: CreatePretrainingDataOptions) -> None:
     """
     if not options.is_sharded:
         return example_files.run(options)
-    from bert_tf2.weights import provenance  # late: it imports the readers of many formats
+    from bert_tf2.weights import metadata  # late: it imports the readers of many formats
 
     sentences.splitter_version(options)  # raises an error if the library is missing
     if options.runner:
@@ -55,7 +52,7 @@ def run(options: CreatePretrainingDataOptions) -> None:
         [outputs.Input(f"--{name}", getattr(options, name)) for name in ("input_file", "vocab_file")],
         [outputs.Output("--output_file", options.output_file)],
     )
-    tokenizer = provenance.load_tokenizer(options.vocab_file, options.do_lower_case)
+    tokenizer = metadata.load_tokenizer(options.vocab_file, options.do_lower_case)
     do_lower_case = options.do_lower_case is not False
     example_files.warn_of_settings(options)
     folder = os.path.dirname(options.output_file)
@@ -66,7 +63,7 @@ def run(options: CreatePretrainingDataOptions) -> None:
 
 
 def _run(
-    options: CreatePretrainingDataOptions, inputs: Sequence[str], tokenizer: Tokenizer, do_lower_case: bool
+    options: CreatePretrainingDataOptions, inputs: Sequence[str], tokenizer: FullTokenizer, do_lower_case: bool
 ) -> None:
     sources = shards.open_sources(inputs, options.output_file, shared=bool(options.runner))
     try:
@@ -162,7 +159,7 @@ def _refuse_to_overwrite_inputs(planned: Sequence[Shard], inputs: Sequence[str])
 
 
 def _estimate(
-    missing: Sequence[Shard], parts: Sequence[Shard], tokenizer: Tokenizer, options: CreatePretrainingDataOptions
+    missing: Sequence[Shard], parts: Sequence[Shard], tokenizer: FullTokenizer, options: CreatePretrainingDataOptions
 ) -> None:
     """Logs how much will be written, from the examples of a little text.
 
@@ -180,11 +177,10 @@ def _estimate(
         return
     text_bytes = num_examples = record_bytes = 0
     with _quiet():
-        for size, instances in _samples(parts, tokenizer, options):
+        for size, examples, written in _samples(parts, tokenizer, options):
             text_bytes += size
-            num_examples += len(instances)
-            share = example_files.share_written(instances, tokenizer, options)
-            record_bytes += share * sum(_size_of_record(instance, options) for instance in instances)
+            num_examples += examples
+            record_bytes += written
     if not text_bytes:
         return
     factor = text_size / text_bytes * options.dupe_factor
@@ -198,16 +194,16 @@ def _estimate(
 
 
 def _samples(
-    parts: Sequence[Shard], tokenizer: Tokenizer, options: CreatePretrainingDataOptions
-) -> Iterator[tuple[int, list[TrainingInstance]]]:
-    """The bytes of the beginning of each part, and the examples of one pass over it."""
+    parts: Sequence[Shard], tokenizer: FullTokenizer, options: CreatePretrainingDataOptions
+) -> Iterator[tuple[int, int, float]]:
+    """The bytes of the beginning of each part; the examples of one pass over it, and the bytes of their records."""
     once = dataclasses.replace(options, dupe_factor=1)
     text = shards.scratch_beside(f"{options.output_file}.sample")
     for part in parts:
         try:
             shards.write_text(part.pieces, text, _BYTES_OF_SAMPLE)
             with contextlib.suppress(UserError):  # the worker reports text that is not UTF-8, with its line
-                yield os.path.getsize(text), make_instances([text], tokenizer, once, random.Random(0))
+                yield os.path.getsize(text), *example_files.measure([text], tokenizer, once)
         finally:
             with contextlib.suppress(OSError):
                 os.remove(text)
@@ -222,12 +218,3 @@ def _quiet() -> Iterator[None]:
         yield
     finally:
         logger.disabled = before
-
-
-def _size_of_record(instance: TrainingInstance, options: CreatePretrainingDataOptions) -> int:
-    """About the bytes of a record: an id takes two, a weight four, any other number one."""
-    tokens = len(instance.segment_ids)
-    if options.dynamic_masking:
-        return unmasked.size_of_record(tokens, options)
-    places, predictions = options.max_seq_length, options.max_predictions_per_seq
-    return _FRAMING + tokens + 3 * places + len(instance.masked_lm_positions) + (1 + 1 + 4) * predictions

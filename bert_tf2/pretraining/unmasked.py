@@ -1,4 +1,4 @@
-"""Examples without masks: create_pretraining_data.py --dynamic_masking writes them, `dynamic_masking` masks them.
+"""Records without masks: create_pretraining_data.py --dynamic_masking writes them, `dynamic_masking` masks them.
 
 A record has what the masks are drawn from, and nothing that can be computed: ids without padding, and the numbers of
 tokens of segments and words. It takes a third of the bytes of a record with masks.
@@ -7,16 +7,11 @@ tokens of segments and words. It takes a third of the bytes of a record with mas
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from bert_tf2 import tokenization
-from bert_tf2.pretraining.corpus import Corpus
-from bert_tf2.pretraining.drawn_examples import DrawnExamples
-from bert_tf2.pretraining.options import PretrainingDataOptions
 from bert_tf2.records import Feature, RecordKind
-from bert_tf2.support.example_bytes import Ragged
 
 MOST_SEGMENTS = 2
 _LONGEST = 1 << 20
@@ -94,92 +89,3 @@ def wrong(values: Mapping[str, np.ndarray], counts: Mapping[str, np.ndarray]) ->
         if name in values:
             found |= values[name].sum(axis=1) != wanted
     return found
-
-
-def batches(
-    examples: DrawnExamples,
-    corpus: Corpus,
-    tokenizer: tokenization.FullTokenizer,
-    options: PretrainingDataOptions,
-    rows_per_batch: int,
-) -> Iterator[dict[str, np.ndarray | Ragged]]:
-    """Yields the features of all examples in the order in which they are written; see compact_examples.batches.
-
-    Those of a single segment have no labels.
-    """
-    pairs = options.objective == "mlm_nsp"
-    continues = np.frombuffer(corpus.continues, np.uint8)
-    special = [tokenizer.vocab[token] for token in ("[CLS]", "[SEP]")]
-    for first in range(0, len(examples), rows_per_batch):
-        rows = examples.rows(np.asarray(examples.order[first : first + rows_per_batch]))
-        features, source, used = _features(rows, corpus.ids, special, pairs)
-        if options.do_whole_word_mask:
-            own = rows["length_a"][:, None] if options.word_boundaries == "spaces" else None
-            features["word_lengths"] = _word_lengths(continues[source], used, own)
-        yield features
-
-
-def _features(
-    rows: np.ndarray, ids: np.ndarray, special: Sequence[int], pairs: bool
-) -> tuple[dict[str, np.ndarray | Ragged], np.ndarray, np.ndarray]:
-    """The features of examples.
-
-    Args:
-      rows: see DrawnExamples.rows.
-      ids: see Corpus.
-      special: the ids of [CLS] and [SEP].
-      pairs: whether there are labels.
-
-    Returns:
-      The features without word_lengths; where the tokens of all examples, one after the other, are in the corpus; and
-      bool [B, L], true for as many places at the start of a row as the example has tokens.
-    """
-    length_a, length_b = (rows[name][:, None].astype(np.int64) for name in ("length_a", "length_b"))
-    maskable = length_a + length_b
-    place = np.arange(maskable.max())
-    used = place < maskable
-    source = np.where(place < length_a, rows["start_a"][:, None], rows["start_b"][:, None] - length_a) + place
-    source = source[used]  # of the tokens of all examples, one after the other
-    lengths = np.hstack([length_a + 2, (length_b + 1) * (length_b > 0)])
-    tokens = lengths.sum(axis=1)
-    input_ids = np.zeros((len(tokens), tokens.max()), np.int32)
-    is_token = np.arange(input_ids.shape[1]) < tokens[:, None]
-    is_sep = np.zeros_like(is_token)
-    for end in (lengths[:, 0] - 1, tokens - 1):
-        is_sep[np.arange(len(tokens)), end] = True
-    is_text = is_token & ~is_sep
-    is_text[:, 0] = False
-    input_ids[is_text], input_ids[is_sep], input_ids[:, 0] = ids[source], special[1], special[0]
-    features = {
-        "input_ids": Ragged(input_ids, tokens),
-        "segment_lengths": Ragged(lengths, 1 + (lengths[:, 1] > 0)),
-    }
-    if pairs:
-        features["next_sentence_labels"] = rows["random_next"][:, None]
-    return features, source, used
-
-
-def _word_lengths(continues: np.ndarray, used: np.ndarray, lengths_a: np.ndarray | None) -> Ragged:
-    """The numbers of tokens of words.
-
-    Args:
-      continues: for each token of all examples, one after the other, whether it continues a word. The first token of
-        an example begins a word in any case.
-      used: see `_features`.
-      lengths_a: int64 [B, 1], the numbers of tokens of the first segments, if the second one begins a word in any case.
-    """
-    begins = np.zeros(used.shape, bool)
-    begins[used] = continues == 0
-    begins[:, 0] = True
-    if lengths_a is not None:
-        begins |= (np.arange(used.shape[1]) == lengths_a) & used
-    counts = begins.sum(axis=1)
-    found = np.diff(np.flatnonzero(begins[used]), append=len(continues))
-    values = np.zeros((len(counts), counts.max()), np.int64)
-    values[np.arange(values.shape[1]) < counts[:, None]] = found
-    return Ragged(values, counts)
-
-
-def size_of_record(num_tokens: int, options: PretrainingDataOptions) -> int:
-    """About the bytes of a record: an id takes two, a word or any other number one, names and framing the rest."""
-    return 120 + 2 * num_tokens + (num_tokens if options.do_whole_word_mask else 0)

@@ -36,6 +36,7 @@ _IN_HDF5 = re.compile(r"(?:filename = '([^']*)'.*?)?errno = (\d+)", re.DOTALL)
 _IN_NUMPY = re.compile(r"\d+ requested and \d+ written")
 _OUT_OF_MEMORY = re.compile(r"OOM when allocating|[Oo]ut of memory|bad_alloc|could not create a memory object")
 _NOT_MAPPED = re.compile("failed to map segment|[Cc]annot allocate memory")
+_PLENTY = 1e9  # bytes
 _PARTIAL = re.compile(r"^\.(.+)\.[^./]+\.\d+\.partial$")
 
 
@@ -167,7 +168,11 @@ def free_bytes(path: str) -> int | None:
 
 def _free(path: str) -> str:
     free = None if not path or is_remote(path) else free_bytes(path)
-    return f"{human(free)} are free" if free is not None else "the disk is full"
+    if free is None:
+        return "the disk is full"
+    if free > _PLENTY:  # a file system can also run out of file entries, and a device of nothing at all
+        return f"{human(free)} are free, but perhaps no entries for new files (df -i)"
+    return f"{human(free)} are free"
 
 
 def check_writable(folder: str, what: str) -> None:

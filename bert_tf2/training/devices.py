@@ -17,6 +17,7 @@ from bert_tf2.fast.encoder import Plan
 from bert_tf2.support.errors import UserError
 from bert_tf2.training import forward, tpu, workers
 from bert_tf2.training.options import DeviceOptions, OptimizerOptions, TrainingOptions
+from bert_tf2.training.precision import PRECISIONS
 from bert_tf2.training.workers import ALONE, Cluster, Team
 
 _HERE = DeviceOptions()
@@ -172,9 +173,8 @@ def plan_for(
 
 def _configure(options: DeviceOptions, gpus: Sequence[tf.config.PhysicalDevice]) -> None:
     """Sets what concerns the whole process; all of it except determinism can be set again."""
-    # TF32 keeps 10 bits of the fraction and is the default of TensorFlow on GPUs that have it. float32 means float32
-    # here. With bfloat16 and float16, float32 products remain only in the heads, whose inputs have fewer bits anyway.
-    tf.config.experimental.enable_tensor_float_32_execution(options.precision != "float32")
+    # TF32 keeps 10 bits of the fraction and is the default of TensorFlow on GPUs that have it; float32 means float32.
+    tf.config.experimental.enable_tensor_float_32_execution(PRECISIONS[options.precision].allows_tf32)
     for gpu in gpus:
         with contextlib.suppress(RuntimeError, ValueError):  # in use already, or divided into logical devices
             tf.config.experimental.set_memory_growth(gpu, True)
@@ -220,7 +220,7 @@ def _times_as_long(precision: str) -> float:
     It is measured, because the names of instruction sets do not tell: of two processors with avx512_bf16, an AMD EPYC
     was faster than in float32, and an Intel Xeon without AMX half as fast.
     """
-    if precision not in ("bfloat16", "float16"):
+    if not PRECISIONS[precision].is_narrow:
         return 1.0
 
     def seconds(dtype: str) -> float:
@@ -235,7 +235,7 @@ def _doubt(precision: str, kind: str, capabilities: Sequence[tuple[int, int]], t
     """A sentence if the devices gain nothing by a precision.
 
     Args:
-      precision: a key of options.POLICIES.
+      precision: a key of precision.PRECISIONS.
       kind: see `computes_on`.
       capabilities: of the GPUs.
       times_as_long: of a CPU, see `_times_as_long`.

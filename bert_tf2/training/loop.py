@@ -33,6 +33,7 @@ from bert_tf2.training.devices import can_compile, check_batch, compiles_whole_s
 from bert_tf2.training.loss_scale import LossScale, update_if_finite
 from bert_tf2.training.monitor import Watch
 from bert_tf2.training.options import TrainOptions
+from bert_tf2.training.precision import PRECISIONS
 from bert_tf2.training.profile import StepProfile
 from bert_tf2.training.runner import explained
 from bert_tf2.training.saver import Saver
@@ -48,7 +49,12 @@ _OF_LOSS_SCALE = ("left_out", "loss_scale")  # for float16: the share of the ste
 
 
 def start_from(
-    model, output_dir: str, init_checkpoint: str | None, *, will_train: bool = False, may_lack: tuple[str, ...] = ()
+    model,
+    output_dir: str,
+    init_checkpoint: str | None,
+    *,
+    will_train: bool = False,
+    allow_missing: tuple[str, ...] = (),
 ) -> int:
     """Loads the weights of a model and returns their global step.
 
@@ -57,7 +63,7 @@ def start_from(
 
     Args:
       will_train: whether the model is trained before it is used; its weights may then be random.
-      may_lack: see checkpoint.check_trained.
+      allow_missing: see checkpoint.check_trained.
 
     Raises:
       UserError: the weights do not match the model; or, without will_train, there are no weights, or the outputs would
@@ -74,7 +80,7 @@ def start_from(
         logging.info("No checkpoint in %s and no --init_checkpoint: the weights are random", output_dir)
         return 0
     if not will_train:
-        checkpoint.check_trained(model, source, may_lack)
+        checkpoint.check_trained(model, source, allow_missing)
     logging.info(checkpoint.initialize(model, init_checkpoint))
     return 0
 
@@ -105,7 +111,7 @@ class Trainer:
             self._optimizer = optimization.AdamWeightDecayOptimizer(
                 self._variables, bias_correction=options.adam_bias_correction, fused=can_compile(strategy)
             )
-            self._loss_scale = LossScale() if options.precision == "float16" else None
+            self._loss_scale = LossScale() if PRECISIONS[options.precision].scales_loss else None
         self._saver = Saver(options.output_dir, options.keep_checkpoint_max, options.keep_checkpoint_every_n_hours)
         self.global_step = 0
         self.examples = 0
@@ -126,7 +132,9 @@ class Trainer:
         """
         latest = checkpoint.latest_checkpoint(self._options.output_dir)
         if latest:
-            self.global_step = checkpoint.restore(latest, self._state, self._model.config, may_lack=loss_scale.NAMES)
+            self.global_step = checkpoint.restore(
+                latest, self._state, self._model.config, allow_missing=loss_scale.NAMES
+            )
             self._before = state.read(latest)
             self.examples = self._before.examples if self._before else self.global_step * self._options.train_batch_size
             self._skipped = self._before.skipped if self._before else 0

@@ -14,7 +14,8 @@ from bert_tf2.support import free_memory
 from bert_tf2.support.environment import human
 from bert_tf2.support.errors import UserError
 from bert_tf2.training.devices import computes_on
-from bert_tf2.training.options import POLICIES, TrainOptions
+from bert_tf2.training.options import TrainOptions
+from bert_tf2.training.precision import PRECISIONS
 
 _FLOAT32 = 4
 
@@ -52,7 +53,7 @@ def estimate(
       predictions: masked words in each of them; 0 for other tasks.
       options: the settings: precision, recompute, gradient_accumulation_steps.
     """
-    width = 2 if POLICIES[options.precision].startswith("mixed_") else _FLOAT32
+    width = PRECISIONS[options.precision].activation_bytes
     block, states = _block(config, rows, length, width), rows * length * config.hidden_size * width
     layers = config.num_hidden_layers
     blocks = layers * block
@@ -159,7 +160,7 @@ def _remedies(options: TrainOptions, rows: int) -> list[str]:
         found += [f"--gradient_accumulation_steps={2 * options.gradient_accumulation_steps}"]
         found += [f"a --train_batch_size below {options.train_batch_size}"]
     found += ["a smaller --max_seq_length"]
-    found += ["--precision=bfloat16"] if POLICIES[options.precision] == "float32" else []
+    found += [] if PRECISIONS[options.precision].is_narrow else ["--precision=bfloat16"]
     return found + (["a higher limit (ulimit -v)"] if free_memory.address_limit() is not None else [])
 
 

@@ -24,12 +24,7 @@ from bert_tf2.support.settings import (
     options,
     setting,
 )
-
-# The values of --precision and their Keras dtype policies. Variables are always float32.
-POLICIES = {"float32": "float32", "tf32": "float32", "bfloat16": "mixed_bfloat16", "float16": "mixed_float16"}
-
-# A SavedModel has one of two precisions; TF32 is float32 with another product, and float16 is for training.
-PRECISION_OF_EXPORT = {"float32": "float32", "tf32": "float32", "bfloat16": "bfloat16", "float16": "float32"}
+from bert_tf2.training.precision import PRECISIONS
 
 UNPAD = ("none", "groups", "packed")
 """The values of --unpad besides auto; see fast.unpadding."""
@@ -64,12 +59,12 @@ class ModelOptions(Options):
         """Takes the configuration and the vocabulary from the folder of the weights, and with it do_lower_case."""
         if all(getattr(self, name, "") is not None for name in ("bert_config_file", "vocab_file")):
             return
-        from bert_tf2.weights import provenance  # late: it needs numpy
+        from bert_tf2.weights import metadata  # late: it needs numpy
 
-        found = provenance.files_in_use(getattr(self, "output_dir", None), self.init_checkpoint)
+        found = metadata.files_in_use(getattr(self, "output_dir", None), self.init_checkpoint)
         taken = {name: path for name, path in found.items() if getattr(self, name, "") is None}
         if "vocab_file" in taken and self.do_lower_case is None:
-            taken["do_lower_case"] = provenance.find_case(taken["vocab_file"])
+            taken["do_lower_case"] = metadata.find_case(taken["vocab_file"])
         for name, value in taken.items():
             logging.info("--%s=%s: taken from the folder of the weights", name, value)
             object.__setattr__(self, name, value)
@@ -108,7 +103,7 @@ class PrecisionOptions(Options):
         "The type of the large products; variables, LayerNorm, softmax and logits stay float32.",
         "float32",
         group=TRAINING,
-        choices=tuple(POLICIES),
+        choices=tuple(PRECISIONS),
     )
 
 

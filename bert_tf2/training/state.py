@@ -27,7 +27,7 @@ _CONSEQUENCES = {
     "adam_bias_correction": "the updates change from here on",
     "precision": "numbers are rounded in another way from here on",
 }
-# Of the model's configuration: what provenance does not refuse, because it is a matter of the training.
+# Of the model's configuration: what metadata does not refuse, because it is a matter of the training.
 _OF_MODEL = {
     name: "the dropout changes from here on" for name in ("hidden_dropout_prob", "attention_probs_dropout_prob")
 }

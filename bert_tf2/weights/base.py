@@ -11,6 +11,7 @@ import os
 from collections.abc import Collection, Mapping
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 
 from bert_tf2 import tokenization
@@ -20,6 +21,9 @@ from bert_tf2.support.errors import UserError
 from bert_tf2.weights import names
 from bert_tf2.weights.labels import LabelMap
 
+CONFIG_FILE = "bert_config.json"
+VOCABULARY_FILE = "vocab.txt"
+
 
 class Weights:
     """Named arrays that are read one at a time.
@@ -28,7 +32,8 @@ class Weights:
       path: the prefix, file or folder, for messages.
       kind: the kind of checkpoint, for messages.
       shapes: reference name -> list of sizes of each variable. A variable without a reference name keeps its own.
-      dtypes: the same names -> the dtype in the file, as a numpy name ("float32", "bfloat16").
+      dtypes: the same names -> the dtype in the file, as a numpy name ("float32", "bfloat16"). If only those of the
+        whole file are known, all of them with slashes between.
       config: the model's configuration, if the source contains it.
       config_file: the file beside the weights that `config` was read from, if any.
       uncertain: field of `config` -> other possible values, if the value in the source is ambiguous.
@@ -57,7 +62,7 @@ class Weights:
 
     def vocabulary_file(self) -> str | None:
         """Returns the path of the vocab.txt beside the weights, or None."""
-        path = os.path.join(self.folder, "vocab.txt")
+        path = os.path.join(self.folder, VOCABULARY_FILE)
         return path if files.exists(path) else None
 
     def vocabulary(self) -> list[str] | None:
@@ -76,7 +81,13 @@ class Weights:
     @property
     def num_labels(self) -> int | None:
         """The number of outputs of a classifier or tagger, or None for a model without such a head."""
-        return next(iter(self.shapes.get(names.LABELS[0].reference, [])), None)
+        return names.num_labels(self.shapes)
+
+    def remarks_on_dtypes(self) -> list[str]:
+        """Returns a message for each floating-point dtype in the source that is not float32."""
+        found = {dtype for dtypes in self.dtypes.values() for dtype in dtypes.split("/")}
+        others = sorted(found & {"float16", "bfloat16", "float64"})
+        return [f"Numbers that are {dtype} in the file are read as float32." for dtype in others]
 
     @property
     def global_step(self) -> int:
@@ -87,6 +98,18 @@ class Weights:
         if value.size != 1 or value.dtype.kind not in "iu" or value.item() < 0:
             raise UserError(f"{self.path}: its {names.GLOBAL_STEP} is no number of training steps; copy it again")
         return value.item()
+
+
+def numpy_dtype(name: str) -> np.dtype:
+    """Returns the dtype with this name; numpy itself has no bfloat16."""
+    return np.dtype(ml_dtypes.bfloat16 if name == "bfloat16" else name)
+
+
+def bytes_of(value: np.ndarray) -> np.ndarray:
+    """Returns a read-only view of the bytes of an array in C order, for checksums and files."""
+    view = np.asarray(value, order="C").reshape(-1).view(np.uint8)
+    view.flags.writeable = False  # google_crc32c requires it
+    return view
 
 
 def as_float32(value: np.ndarray) -> np.ndarray:

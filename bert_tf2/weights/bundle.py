@@ -1,8 +1,8 @@
 """TensorFlow checkpoint files, `PREFIX.index` and `PREFIX.data-0000N-of-0000M`, and checkpoint folders.
 
 A data file contains the bytes of the tensors, one after the other; the index is a table of their offsets, shapes and
-checksums (`sstable`, `bundle_entries`). This module reads and writes both without TensorFlow, which can only write
-tensors that are all in memory, and takes longer to import than the conversion of BERT-Base takes.
+checksums (`sstable`, `bundle_entries`). This module reads and writes both without TensorFlow, whose import alone takes
+longer than the conversion of BERT-Large, and whose operations write only tensors that are all in memory into one file.
 
 TensorFlow 1 and TensorFlow 2 use the same container. In the reference's checkpoints the keys are variable names, which
 `Checkpoint` reads; in TensorFlow 2 checkpoints they are paths through Python objects (`model_garden`).
@@ -27,16 +27,16 @@ from absl import logging
 from bert_tf2.support import files
 from bert_tf2.support.errors import UserError
 from bert_tf2.weights import names, sstable
-from bert_tf2.weights.base import Weights, as_float32
+from bert_tf2.weights.base import Weights, as_float32, numpy_dtype
 from bert_tf2.weights.bundle_entries import (
-    Entry,
     decode_strings,
+    dtype_of,
     encode_array,
     encode_entry,
-    fields_of,
-    number_in,
-    numpy_dtype,
+    new,
+    parse,
     parse_entry,
+    shape_of,
 )
 
 if TYPE_CHECKING:
@@ -90,48 +90,43 @@ class Checkpoint(Weights):
 
     kind = "TensorFlow 1 checkpoint"
 
-    def __init__(self, path: str, advise: bool = True):
+    def __init__(self, path: str):
         """Opens a checkpoint.
 
         Args:
           path: its prefix, one of its files, or its folder.
-          advise: whether the message about a damaged checkpoint names an intact one in the same folder. This reads all
-            checkpoints in the folder.
 
         Raises:
           UserError: there is no checkpoint or its index cannot be read.
         """
         super().__init__(find_prefix(path))
-        self._prefix = self.path
-        self._advise = advise
-        files.expect_kind(self._prefix + ".index", "the index of a checkpoint")
+        files.expect_kind(self.path + ".index", "the index of a checkpoint")
         with self._explained():
-            with files.open_binary(self._prefix + ".index") as stream:
+            with files.open_binary(self.path + ".index") as stream:
                 table = sstable.read(stream.read())
-            self._num_shards = number_in(fields_of(table.pop(b"", b"")), 1, default=1)
+            self._num_shards = parse("Header", table.pop(b"", b"")).num_shards or 1
             self._entries = {key.decode(): parse_entry(value) for key, value in table.items()}
         # Modules in TF-Hub's first format have the reference's names in an extra scope.
         self._keys = {key.removeprefix("module/"): key for key in self._entries}
-        self.shapes = {name: self._entries[key].shape for name, key in self._keys.items()}
-        self.dtypes = {name: self._entries[key].dtype for name, key in self._keys.items()}
-        for dtype in sorted({*self.dtypes.values()} & {"float16", "bfloat16", "float64"}):
-            self.remarks.append(f"Numbers that are {dtype} in the file are read as float32.")
+        self.shapes = {name: shape_of(self._entries[key]) for name, key in self._keys.items()}
+        self.dtypes = {name: dtype_of(self._entries[key]) for name, key in self._keys.items()}
+        self.remarks += self.remarks_on_dtypes()
         self._check_sizes()
 
     def _data_file(self, shard: int) -> str:
-        return f"{self._prefix}.data-{shard:05}-of-{self._num_shards:05}"
+        return f"{self.path}.data-{shard:05}-of-{self._num_shards:05}"
 
     def _check_sizes(self) -> None:
         """Raises UserError if a damaged index requests too much memory, or an incomplete copy has too few bytes."""
-        sizes = {shard: self._shard_size(shard) for shard in {entry.shard for entry in self._entries.values()}}
+        sizes = {shard: self._shard_size(shard) for shard in {entry.shard_id for entry in self._entries.values()}}
         for name, entry in self._entries.items():
-            asked = entry.size
-            if entry.dtype != "string":
-                asked = math.prod(entry.shape) * numpy_dtype(entry.dtype).itemsize
-            if asked != entry.size or entry.offset + entry.size > sizes[entry.shard]:
+            asked, has = entry.size, sizes[entry.shard_id]
+            if dtype_of(entry) != "string":
+                asked = math.prod(shape_of(entry)) * numpy_dtype(dtype_of(entry)).itemsize
+            if asked != entry.size or entry.offset + entry.size > has:
                 raise self._damaged(
-                    f"{self._data_file(entry.shard)}: the tensor {name} cannot be read: it should be {asked} bytes at"
-                    f" {entry.offset}, and the file has {sizes[entry.shard]}; the checkpoint is damaged or incomplete"
+                    f"{self._data_file(entry.shard_id)}: the tensor {name} cannot be read: it should be {asked} bytes"
+                    f" at {entry.offset}, and the file has {has}; the checkpoint is damaged or incomplete"
                 )
 
     def _shard_size(self, shard: int) -> int:
@@ -148,12 +143,11 @@ class Checkpoint(Weights):
             raise self._damaged(f"{self.path}: {what}, the checkpoint is damaged or incomplete ({error})") from error
 
     def _damaged(self, problem: str) -> UserError:
-        advice = _way_back(self.folder, but=os.path.basename(self._prefix)) if self._advise else ""
-        return UserError(f"{problem}; {advice or 'copy it again'}")
+        return UserError(f"{problem}; {_way_back(self.folder, os.path.basename(self.path)) or 'copy it again'}")
 
     @property
     def folder(self) -> str:
-        return os.path.dirname(self._prefix)
+        return os.path.dirname(self.path)
 
     @property
     def is_object_based(self) -> bool:
@@ -173,14 +167,14 @@ class Checkpoint(Weights):
         """Returns the tensor of a key in its stored dtype."""
         entry = self._entries[key]
         with self._explained(key):
-            with files.open_binary(self._data_file(entry.shard)) as stream:
+            with files.open_binary(self._data_file(entry.shard_id)) as stream:
                 stream.seek(entry.offset)
                 data = stream.read(entry.size)
-            if entry.dtype == "string":
-                return decode_strings(data, entry)
-            if sstable.mask(google_crc32c.value(data)) != entry.checksum:
+            if dtype_of(entry) == "string":
+                return decode_strings(data, shape_of(entry), entry.crc32c)
+            if sstable.mask(google_crc32c.value(data)) != entry.crc32c:
                 raise sstable.DamagedTable("its bytes do not match their checksum")
-            return np.frombuffer(data, numpy_dtype(entry.dtype)).reshape(entry.shape)
+            return np.frombuffer(data, numpy_dtype(dtype_of(entry))).reshape(shape_of(entry))
 
 
 def save(prefix: str, variables: Mapping[str, tf.Variable | np.ndarray], global_step: int | None = None) -> None:
@@ -205,25 +199,18 @@ def write(prefix: str, arrays: Iterable[tuple[str, np.ndarray]]) -> None:
       UserError: the files cannot be written.
     """
     data, index = f"{prefix}.data-00000-of-00001", f"{prefix}.index"
-    # Protocol buffers with num_shards = 1, little endian, and a producer version of 1.
-    entries = {b"": bytes([0x08, 0x01, 0x1A, 0x02, 0x08, 0x01])}
+    entries = {b"": new("Header", num_shards=1, version=new("Version", producer=1)).SerializeToString()}
     with files.complete_or_absent(data, index, durable=True) as (beside_data, beside_index):
         with files.open_binary(beside_data, "wb") as stream:
             offset = 0
             for name, value in arrays:
                 dtype, data_bytes, checksum = encode_array(value)
-                entry = Entry(dtype, list(value.shape), 0, offset, len(data_bytes), checksum)
-                entries[name.encode()] = encode_entry(entry)
+                entries[name.encode()] = encode_entry(dtype, value.shape, offset, len(data_bytes), checksum)
                 stream.write(memoryview(data_bytes))
                 offset += len(data_bytes)
         with files.open_binary(beside_index, "wb") as stream:
             stream.write(sstable.write(entries))
-    _remove_stale(prefix, data)
-
-
-def _remove_stale(prefix: str, data: str) -> None:
-    """Removes the data files of an earlier checkpoint of the same name with several shards."""
-    for name in _files_of(prefix):
+    for name in _files_of(prefix):  # of an earlier checkpoint of the same name with several data files
         if ".data-" in name and name != os.path.basename(data):
             files.remove(os.path.join(os.path.dirname(prefix), name))
 
@@ -234,7 +221,7 @@ def latest_checkpoint(output_dir: str) -> str | None:
     Raises:
       UserError: the file `checkpoint` is invalid or names a checkpoint that does not exist, or the folder has training
         checkpoints but no such file (the reference would start from scratch and overwrite them). The message names the
-        newest intact checkpoint and the command to continue from it.
+        newest checkpoint and the command to continue from it.
     """
     path = os.path.join(output_dir, _STATE_FILE)
     if not files.exists(path):
@@ -254,42 +241,38 @@ def latest_checkpoint(output_dir: str) -> str | None:
 
 def _lost(output_dir: str, problem: str) -> UserError:
     """Returns the error for a state file that leads to no checkpoint. It never suggests deleting recoverable files."""
-    start_afresh = f"no intact checkpoint is left in {output_dir}: restore one, or give another folder to start afresh"
+    start_afresh = f"no checkpoint is left in {output_dir}: restore one, or give another folder to start afresh"
     return UserError(f"{problem}; {_way_back(output_dir) or start_afresh}")
 
 
-def _way_back(folder: str, but: str = "") -> str:
-    """Returns how to continue from the newest intact checkpoint `model.ckpt-STEP` in a folder, or "".
+def _newest_first(folder: str) -> list[str]:
+    """Returns the names of the checkpoints `model.ckpt-STEP` in a folder."""
+    steps = {int(found[1]) for name in files.list_directory(folder) if (found := _OF_TRAINING.fullmatch(name))}
+    return [f"model.ckpt-{step}" for step in sorted(steps, reverse=True)]
 
-    Args:
-      folder: the folder of the checkpoints.
-      but: the name of a checkpoint that is known to be damaged.
+
+def _way_back(folder: str, damaged: str = "") -> str:
+    """Returns how to continue from the newest checkpoint in a folder, or from the one before a damaged one, or "".
+
+    It is not read, which could take minutes: if it is damaged too, its error names the one before it.
     """
-    name = _newest_intact(folder, but)
-    if name is None:
+    found = _newest_first(folder)
+    if damaged in found:
+        found = found[found.index(damaged) + 1 :]
+    if not found:
         return ""
-    line, state = f'model_checkpoint_path: "{name}"', os.path.join(folder, _STATE_FILE)
+    line, state = f'model_checkpoint_path: "{found[0]}"', os.path.join(folder, _STATE_FILE)
     write = f"put the line {line} into" if files.is_remote(state) else f"run echo '{line}' >"
     return (
-        f"the newest intact checkpoint there is {os.path.join(folder, name)}. To continue from it, {write}"
-        f" {shlex.quote(state)} and give the same command again"
+        f"the newest {'checkpoint before it' if damaged else 'one there'} is {os.path.join(folder, found[0])}. To"
+        f" continue from it, {write} {shlex.quote(state)} and give the same command again"
     )
-
-
-def _newest_intact(folder: str, but: str = "") -> str | None:
-    """The name of the newest checkpoint `model.ckpt-STEP` in a folder whose tensors can all be read."""
-    steps = {int(found[1]) for name in files.list_directory(folder) if (found := _OF_TRAINING.fullmatch(name))}
-    for step in sorted(steps, reverse=True):
-        name = f"model.ckpt-{step}"
-        if name != but and _problem(os.path.join(folder, name)) is None:
-            return name
-    return None
 
 
 def _problem(prefix: str) -> str | None:
     """What is wrong with a checkpoint; None if every tensor is readable and matches its checksum."""
     try:
-        source = Checkpoint(prefix, advise=False)
+        source = Checkpoint(prefix)
         for name in source.shapes:
             source.get(name)
     except UserError as error:
@@ -310,18 +293,20 @@ def recover(output_dir: str) -> None:
     state = os.path.join(output_dir, _STATE_FILE)
     folder = CheckpointFolder(output_dir, keep_checkpoint_max=sys.maxsize)  # nothing is dropped here
     if not files.exists(state):
-        found = [name for name in files.list_directory(output_dir) if _OF_TRAINING.fullmatch(name)]
-        if len(found) == 1 and (only := _newest_intact(output_dir)):
-            logging.warning("%s: no such file; continuing from the only checkpoint there, %s", state, only)
-            folder.set_newest(only)
+        found = _newest_first(output_dir)
+        if len(found) == 1 and _problem(os.path.join(output_dir, found[0])) is None:
+            logging.warning("%s: no such file; continuing from the only checkpoint there, %s", state, found[0])
+            folder.set_newest(found[0])
         return
     named = _NEWEST.search(files.read_text(state, drop_bom=True).replace("\r", ""))
     damaged = os.path.basename(named[1]) if named else ""
     problem = _problem(os.path.join(output_dir, damaged)) if named else f"{state}: names no model_checkpoint_path"
-    intact = problem and _newest_intact(output_dir, but=damaged)
-    if intact:
-        logging.warning("%s. Continuing from the one before, %s", problem, os.path.join(output_dir, intact))
-        folder.set_newest(intact, without=damaged)
+    if problem is None:
+        return
+    for name in _newest_first(output_dir):
+        if name != damaged and _problem(os.path.join(output_dir, name)) is None:
+            logging.warning("%s. Continuing from the one before, %s", problem, os.path.join(output_dir, name))
+            return folder.set_newest(name, without=damaged)
 
 
 class CheckpointFolder:

@@ -1,21 +1,21 @@
-"""Entries of a TensorFlow checkpoint index, and the encoding of tensors as bytes.
+"""The protocol buffers of TensorFlow's checkpoints, and the encoding of tensors as bytes.
 
-A checkpoint stores the bytes of each tensor in little-endian order, and BundleEntryProto messages (TensorFlow's
-tensor_bundle.proto) with their offsets. Strings have a separate layout.
+The messages are those of TensorFlow's tensor_bundle.proto and trackable_object_graph.proto, with the fields that are
+used here; TensorFlow's own classes for them take seconds to import. The bytes of a tensor are little-endian. Strings
+have a separate layout.
 """
 
 from __future__ import annotations
 
+import functools
 import math
 import struct
-from collections.abc import Mapping
-from typing import NamedTuple
 
 import google_crc32c
-import ml_dtypes
 import numpy as np
 
 from bert_tf2.weights import sstable
+from bert_tf2.weights.base import bytes_of
 
 # Numbers and names of the TensorFlow dtypes (DataType in types.proto) that occur in checkpoints of weights.
 _DTYPES = {
@@ -23,115 +23,97 @@ _DTYPES = {
     14: "bfloat16", 17: "uint16", 19: "float16", 22: "uint32", 23: "uint64",
 }  # fmt: skip
 _NUMBERS = {name: number for number, name in _DTYPES.items()}
-_LARGEST_NUMBER = 1 << 62  # of bytes or values; numpy counts no further
+
+# The fields of each message: name, number, type; * for a repeated one.
+_MESSAGES = {
+    "Version": "producer 1 int32",
+    "Header": "num_shards 1 int32, version 3 Version",
+    "Dim": "size 1 int64",
+    "Shape": "dim 2 Dim*",
+    "Slice": "",
+    "Entry": "dtype 1 int32, shape 2 Shape, shard_id 3 int32, offset 4 int64, size 5 int64, crc32c 6 fixed32,"
+    " slices 7 Slice*",
+    "Child": "node_id 1 int32, local_name 2 string",
+    "Attribute": "name 1 string, full_name 2 string, checkpoint_key 3 string",
+    "Slot": "slot_variable_node_id 3 int32",
+    "Node": "children 1 Child*, attributes 2 Attribute*, slot_variables 3 Slot*",
+    "Graph": "nodes 1 Node*",
+}
 
 
-class Entry(NamedTuple):
-    """An entry of the index (BundleEntryProto in TensorFlow's tensor_bundle.proto)."""
+@functools.cache
+def _message_classes() -> dict[str, type]:
+    from google.protobuf import descriptor_pb2, descriptor_pool, message_factory  # late: not every script needs it
 
-    dtype: str
-    shape: list[int]
-    shard: int
-    offset: int
-    size: int
-    checksum: int
-
-
-def fields_of(message: bytes) -> dict[int, list]:
-    """Parses a protocol buffer: field number -> values; nested messages remain bytes."""
-    fields: dict[int, list] = {}
-    place = 0
-    while place < len(message):
-        tag, place = sstable.read_varint(message, place)
-        if tag & 7 == 0:
-            value, place = sstable.read_varint(message, place)
-        elif tag & 7 in (1, 2, 5):
-            size, place = {1: (8, place), 5: (4, place)}.get(tag & 7) or sstable.read_varint(message, place)
-            value, place = message[place : place + size], place + size
-            if len(value) != size:
-                raise sstable.DamagedTable("an entry is cut off")
-        else:
-            raise sstable.DamagedTable("an entry makes no sense")
-        fields.setdefault(tag >> 3, []).append(value)
-    return fields
+    proto = descriptor_pb2.FileDescriptorProto(name="checkpoint.proto", package="checkpoint", syntax="proto3")
+    for message, fields in _MESSAGES.items():
+        made = proto.message_type.add(name=message)
+        for name, number, kind in map(str.split, filter(None, fields.split(", "))):
+            field = made.field.add(name=name, number=int(number), label=3 if kind.endswith("*") else 1)
+            kind = kind.rstrip("*")
+            if kind in _MESSAGES:
+                field.type, field.type_name = field.TYPE_MESSAGE, f".checkpoint.{kind}"
+            else:
+                field.type = getattr(field, f"TYPE_{kind.upper()}")
+    pool = descriptor_pool.DescriptorPool()
+    pool.Add(proto)
+    found = pool.FindFileByName(proto.name).message_types_by_name
+    return {name: message_factory.GetMessageClass(found[name]) for name in _MESSAGES}
 
 
-def number_in(fields: Mapping[int, list], field: int, default: int = 0) -> int:
-    """Returns the number in a field, the last one if there are several. Raises DamagedTable if it is no number."""
-    value = fields.get(field, [default])[-1]
-    if not isinstance(value, int) or value > _LARGEST_NUMBER:
-        raise sstable.DamagedTable("an entry makes no sense")
-    return value
+def new(message: str, **fields):
+    """Creates a message, for example new("Entry", dtype=1)."""
+    return _message_classes()[message](**fields)
 
 
-def _message_in(fields: Mapping[int, list], field: int) -> dict[int, list]:
-    """Returns the fields of the message in a field. Raises DamagedTable if it is none."""
-    value = fields.get(field, [b""])[-1]
-    if not isinstance(value, bytes):
-        raise sstable.DamagedTable("an entry makes no sense")
-    return fields_of(value)
+def parse(message: str, data: bytes):
+    """Parses a message. Raises DamagedTable if the bytes are none."""
+    from google.protobuf.message import DecodeError
+
+    try:
+        return _message_classes()[message].FromString(data)
+    except DecodeError as error:
+        raise sstable.DamagedTable("an entry makes no sense") from error
 
 
-def parse_entry(message: bytes) -> Entry:
-    """Parses an entry. Raises DamagedTable or struct.error if it is invalid."""
-    fields = fields_of(message)
-    sizes = _message_in(fields, 2).get(2, [])
-    shape = [number_in(_message_in({0: [size]}, 0), 1) for size in sizes]
-    dtype = _DTYPES.get(number_in(fields, 1))
-    if dtype is None or 7 in fields:
-        raise sstable.DamagedTable("an entry is of a type that weights do not have, or in slices")
-    checksum = fields.get(6, [bytes(4)])[-1]
-    if not isinstance(checksum, bytes):
-        raise sstable.DamagedTable("an entry makes no sense")
-    place = (number_in(fields, field) for field in (3, 4, 5))
-    return Entry(dtype, shape, *place, struct.unpack("<I", checksum)[0])
+def parse_entry(data: bytes):
+    """Parses an Entry. Raises DamagedTable if it is invalid, or of a tensor that weights do not have."""
+    entry = parse("Entry", data)
+    if entry.dtype not in _DTYPES or entry.slices or min(entry.offset, entry.size, *shape_of(entry)) < 0:
+        raise sstable.DamagedTable("an entry is of a type that weights do not have, in slices, or makes no sense")
+    return entry
 
 
-def encode_entry(entry: Entry) -> bytes:
-    def number(field: int, value: int) -> bytes:
-        return sstable.varint(field << 3) + sstable.varint(value) if value else b""
-
-    def nested(field: int, message: bytes) -> bytes:
-        return sstable.varint(field << 3 | 2) + sstable.varint(len(message)) + message
-
-    shape = b"".join(nested(2, number(1, size)) for size in entry.shape)
-    return (
-        number(1, _NUMBERS[entry.dtype])
-        + nested(2, shape)
-        + number(3, entry.shard)
-        + number(4, entry.offset)
-        + number(5, entry.size)
-        + sstable.varint(6 << 3 | 5)
-        + struct.pack("<I", entry.checksum)
-    )
+def shape_of(entry) -> list[int]:
+    return [dim.size for dim in entry.shape.dim]
 
 
-def numpy_dtype(name: str) -> np.dtype:
-    return np.dtype(ml_dtypes.bfloat16 if name == "bfloat16" else name)
+def dtype_of(entry) -> str:
+    return _DTYPES[entry.dtype]
 
 
-def bytes_of(value: np.ndarray) -> np.ndarray:
-    """Returns a read-only view of the bytes of an array in C order, for checksums and files."""
-    view = np.asarray(value, order="C").reshape(-1).view(np.uint8)
-    view.flags.writeable = False  # google_crc32c requires it
-    return view
+def encode_entry(dtype: str, shape: tuple[int, ...], offset: int, size: int, checksum: int) -> bytes:
+    """Returns the bytes of the Entry of a tensor in the first data file."""
+    dims = [new("Dim", size=size) for size in shape]
+    entry = new("Entry", dtype=_NUMBERS[dtype], shape=new("Shape", dim=dims), offset=offset, size=size, crc32c=checksum)
+    return entry.SerializeToString(deterministic=True)
 
 
-def decode_strings(data: bytes, entry: Entry) -> np.ndarray:
-    """Decodes lengths, their checksum, and the concatenated strings. The entry's checksum covers all of these."""
-    lengths, place, checksum = [], 0, 0
-    for _ in range(math.prod(entry.shape)):
+def decode_strings(data: bytes, shape: list[int], checksum: int) -> np.ndarray:
+    """Decodes lengths, their checksum, and the concatenated strings. `checksum` covers all of these."""
+    lengths, place, found = [], 0, 0
+    for _ in range(math.prod(shape)):
         length, place = sstable.read_varint(data, place)
         lengths.append(length)
-        checksum = google_crc32c.extend(checksum, struct.pack("<I" if length < 2**32 else "<Q", length))
-    checksum = google_crc32c.extend(checksum, struct.pack("<I", sstable.mask(checksum)))
+        found = google_crc32c.extend(found, struct.pack("<I" if length < 2**32 else "<Q", length))
+    found = google_crc32c.extend(found, struct.pack("<I", sstable.mask(found)))
     place += 4
-    if sstable.mask(google_crc32c.extend(checksum, data[place:])) != entry.checksum:
+    if sstable.mask(google_crc32c.extend(found, data[place:])) != checksum:
         raise sstable.DamagedTable("its bytes do not match their checksum")
     strings = np.empty(len(lengths), object)
     for index, length in enumerate(lengths):
         strings[index], place = data[place : place + length], place + length
-    return strings.reshape(entry.shape)
+    return strings.reshape(shape)
 
 
 def encode_array(value: np.ndarray) -> tuple[str, np.ndarray | bytes, int]:

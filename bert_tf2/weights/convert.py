@@ -22,8 +22,8 @@ from bert_tf2 import tokenization, vocabulary_checks
 from bert_tf2.config import BertConfig, check_vocab_size
 from bert_tf2.support import files, outputs
 from bert_tf2.support.errors import UserError, and_more
-from bert_tf2.weights import keras_files, names, provenance
-from bert_tf2.weights.base import Weights
+from bert_tf2.weights import checksums, keras_files, metadata, names
+from bert_tf2.weights.base import CONFIG_FILE, VOCABULARY_FILE, Weights
 from bert_tf2.weights.convert_writing import Target
 from bert_tf2.weights.labels import LABEL_MAP_FILE
 from bert_tf2.weights.new_words import ExtendedWeights, extend
@@ -40,7 +40,8 @@ def run(options: ConversionOptions) -> list[str]:
     `to` is "tf1" (writes `output/bert_model.ckpt.*`, `bert_config.json`, `vocab.txt`), "hf" (`config.json`,
     `model.safetensors`, `vocab.txt` and the tokenizer's settings) or "keras" (`output` itself, if it ends in `.keras`
     or `.weights.h5`, else `output/bert_model.keras` with `bert_config.json` and `vocab.txt`). Labels are converted too:
-    `label_map.json` here, `id2label` in Hugging Face's format. Files are written completely or not at all.
+    `label_map.json` here, `id2label` in Hugging Face's format. `model.safetensors` and `.weights.h5` get a
+    file with their checksum (`checksums`). Files are written completely or not at all.
 
     Raises:
       UserError: the input is not a BERT, lacks a part, does not fit the configuration, is damaged, or contains NaN or
@@ -75,12 +76,12 @@ def _config(source: Weights, options: ConversionOptions) -> tuple[BertConfig, li
     sentences = []
     if options.bert_config_file:
         config = BertConfig.from_json_file(options.bert_config_file)
-        sentences = provenance.check_config(source, config)
-    elif stated := provenance.stated_config(source):
+        sentences = metadata.check_config(source, config)
+    elif stated := metadata.stated_config(source):
         config = stated[0]
     else:
         raise UserError(
-            f"{source.path}: nothing here says which model this is (no {provenance.CONFIG_FILE} beside it): give"
+            f"{source.path}: nothing here says which model this is (no {CONFIG_FILE} beside it): give"
             " --bert_config_file"
         )
     return dataclasses.replace(config, hidden_act=options.hidden_act) if options.hidden_act else config, sentences
@@ -93,7 +94,7 @@ def _vocabulary(source: Weights, options: ConversionOptions) -> tuple[list[str] 
       UserError: the file has no entries; or the flag's file is not a BERT vocabulary, or is that of another model.
     """
     if options.vocab_file:
-        provenance.check_vocabulary(source, options.vocab_file)
+        metadata.check_vocabulary(source, options.vocab_file)
     entries = tokenization.read_entries(options.vocab_file) if options.vocab_file else source.vocabulary()
     if entries is None:
         return None, []
@@ -117,7 +118,7 @@ def _do_lower_case(
     source: Weights, options: ConversionOptions, vocabulary: list[str] | None
 ) -> tuple[bool, bool, list[str]]:
     """Returns whether the model is uncased, whether this is stated, and a message if it is a guess or contradicted."""
-    stated = provenance.stated_case(source, options.vocab_file)
+    stated = metadata.stated_case(source, options.vocab_file)
     lower = options.do_lower_case
     if lower is not None:
         contradicted = stated is not None and stated[0] != lower
@@ -141,13 +142,17 @@ def _check_output(options: ConversionOptions) -> None:
     if name.endswith((".keras", ".h5", ".index", ".safetensors", ".bin")) and not files.is_directory(options.output):
         if options.to != "keras":
             raise UserError(f"--output={options.output}: --to={options.to} writes a folder; give the name of one")
-        if not keras_files.recognises_name(name):
+        if not keras_files.recognizes_name(name):
             raise UserError(f"--output={options.output}: the name of one of Keras' files ends in .keras or .weights.h5")
 
 
 # The files that each value of --to writes into a folder, besides the companions.
-_WRITTEN = {"tf1": ("bert_model.ckpt.*",), "hf": ("config.json", "model.safetensors"), "keras": ("bert_model.keras",)}
-_COMPANIONS = ("vocab.txt", "bert_config.json", "tokenizer_config.json", LABEL_MAP_FILE)
+_WRITTEN = {
+    "tf1": ("bert_model.ckpt.*",),
+    "hf": ("config.json", "model.safetensors", f"model.safetensors{checksums.ENDING}"),
+    "keras": ("bert_model.keras",),
+}
+_COMPANIONS = (VOCABULARY_FILE, CONFIG_FILE, "tokenizer_config.json", LABEL_MAP_FILE)
 
 
 def _inputs(options: ConversionOptions) -> list[outputs.Input]:
@@ -164,7 +169,7 @@ def _companions_of_input(options: ConversionOptions) -> list[outputs.Input]:
 
 def _check_files(options: ConversionOptions) -> None:
     """Raises UserError if the output would overwrite an input or cannot be written."""
-    one_file = options.to == "keras" and keras_files.recognises_name(options.output)
+    one_file = options.to == "keras" and keras_files.recognizes_name(options.output)
     outputs.check(
         _inputs(options), [outputs.Output("--output", options.output, None if one_file else _WRITTEN[options.to])]
     )
@@ -185,13 +190,8 @@ def _check(source: Weights, config: BertConfig, vocabulary: list[str] | None) ->
 def _problems(source: Weights, config: BertConfig) -> Iterator[str]:
     rows = names.known(config.num_hidden_layers)
     yield from names.of_another_kind(source.shapes, config, names.HEADS)
-    for row in rows:
-        shape = source.shapes.get(row.reference)
-        wanted = names.shape(row, config, source.num_labels)
-        if shape is None and names.is_encoder(row.reference) and row is not names.POSITIONS:
-            yield f"{row.reference} is missing"
-        elif shape is not None and shape != wanted:
-            yield f"{row.reference} is {shape}, not {wanted}"
+    optional = {row.reference for row in rows if row is names.POSITIONS or not names.is_encoder(row.reference)}
+    yield from names.misfits(rows, source.shapes, config, optional)
     known = {row.reference for row in rows}
     for name in source.shapes:
         slot = names.is_optimizer_state(name) or name.rpartition("/")[0] in known
@@ -213,7 +213,7 @@ def listing(path: str) -> Iterator[str]:
     source = open_weights(path)
     step = f", step {source.global_step}" if source.global_step else ""
     yield f"{source.path}: {source.kind}, {len(source.shapes)} variables{step}"
-    there = {row.reference: row.huggingface for row in names.known(_num_layers(source))}
+    there = {row.reference: row.huggingface for row in names.known(names.num_layers(source.shapes))}
     columns = [max(map(len, column), default=0) for column in (source.shapes, there.values())]
     total = 0
     for name in sorted(source.shapes):
@@ -228,8 +228,3 @@ def listing(path: str) -> Iterator[str]:
             f"{name:<{columns[0]}}  {there.get(name, '-'):<{columns[1]}}  {shape:<14} {source.dtypes[name]:<9} {norm}"
         )
     yield f"{total} numbers"
-
-
-def _num_layers(source: Weights) -> int:
-    found = (re.match(r"bert/encoder/layer_(\d{1,3})/", name) for name in source.shapes)  # any number may stand there
-    return max((int(match[1]) + 1 for match in found if match), default=0)

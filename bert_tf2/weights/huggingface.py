@@ -25,11 +25,11 @@ from bert_tf2.config import (
 from bert_tf2.support import files, json_text
 from bert_tf2.support.errors import UserError, and_more
 from bert_tf2.weights import names, tensor_files
-from bert_tf2.weights.base import Weights
-from bert_tf2.weights.labels import TAGGING_TASK, LabelMap
+from bert_tf2.weights.base import CONFIG_FILE, Weights
+from bert_tf2.weights.labels import TAGGING_TASK, LabelMap, numbered
 from bert_tf2.weights.tensor_files import TensorFile
 
-_CONFIGS = ("config.json", "bert_config.json")  # the second in early releases
+_CONFIGS = ("config.json", CONFIG_FILE)  # the second in early releases
 WEIGHTS = (
     "model.safetensors",
     "model.safetensors.index.json",
@@ -77,7 +77,7 @@ TIED = {"cls.predictions.decoder.weight": "bert.embeddings.word_embeddings.weigh
 """The name of a copy -> that of the tensor that it equals, unless tie_word_embeddings is false."""
 
 
-def recognises(path: str) -> str | None:
+def recognizes(path: str) -> str | None:
     """Returns the weights file, or the index of several, in a folder of this layout, or `path` if it is such a file.
 
     Returns None otherwise. Examines names only.
@@ -161,7 +161,7 @@ class HuggingFaceFolder(Weights):
             table, to which BERT ties it.
         """
         super().__init__(path)
-        weights = recognises(path)
+        weights = recognizes(path)
         if not weights:
             raise UserError(f"{path}: holds none of {', '.join(WEIGHTS)}")
         if re.search(r"-\d{5}-of-\d{5}\.\w+$", weights):
@@ -231,8 +231,7 @@ class HuggingFaceFolder(Weights):
     def _remarks(self) -> Iterator[str]:
         if remark := activation_remark(self._values):
             yield remark
-        for dtype in sorted({*self.dtypes.values()} & {"float16", "bfloat16", "float64"}):
-            yield f"Numbers that are {dtype} in the file are read as float32."
+        yield from self.remarks_on_dtypes()
         if self.architecture and self.architecture not in ARCHITECTURES:
             yield f"There is no {self.architecture} here: its encoder is what can be used."
         yield from _tokenizer_remarks([*_tokenizer_files(self.folder).values()])
@@ -277,7 +276,7 @@ class HuggingFaceFolder(Weights):
         return "texts" if names.POOLER[0].reference in self.shapes else "tokens"
 
     def _label_names(self, count: int) -> tuple[str, ...]:
-        named = self._values.get("id2label") or {str(index): f"LABEL_{index}" for index in range(count)}
+        named = self._values.get("id2label") or {str(index): name for index, name in enumerate(numbered(count))}
         labels = [str(named.get(str(index), "")) for index in range(count)] if isinstance(named, dict) else []
         if len(named) != count or "" in labels or len({*labels}) != count:
             raise UserError(

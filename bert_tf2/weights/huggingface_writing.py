@@ -14,9 +14,10 @@ from bert_tf2.config import BertConfig, activation_remark, to_huggingface
 from bert_tf2.sinusoid import sinusoidal_positions
 from bert_tf2.support import files
 from bert_tf2.support.errors import UserError, and_more
-from bert_tf2.weights import names, tensor_files
+from bert_tf2.weights import checksums, names, tensor_files
+from bert_tf2.weights.base import VOCABULARY_FILE
 from bert_tf2.weights.huggingface import ARCHITECTURES, BIAS_OF_DECODER, CONFIG_OF_WEIGHTS, WEIGHTS
-from bert_tf2.weights.labels import LabelMap
+from bert_tf2.weights.labels import LabelMap, numbered
 
 
 def write_folder(
@@ -58,11 +59,11 @@ def write_folder(
     _check_target(folder, vocabulary is not None)
     contents = {"config.json": _json(_config_content(architecture, config, vocabulary, labels, shapes))}
     if vocabulary is not None:
-        contents["vocab.txt"] = "".join(f"{entry}\n" for entry in vocabulary)
+        contents[VOCABULARY_FILE] = "".join(f"{entry}\n" for entry in vocabulary)
         contents["tokenizer_config.json"] = _json(_tokenizer_content(config, do_lower_case))
     # The weights are last, so that a folder with weights is complete.
     paths = [os.path.join(folder, name) for name in (*contents, WEIGHTS[0])]
-    with files.complete_or_absent(*paths) as beside:
+    with checksums.complete_or_absent(*paths) as beside:
         _write_weights(beside[-1], architecture, written, shapes, arrays, contents["config.json"])
         for path, text in zip(beside, contents.values(), strict=False):
             with files.open_binary(path, "wb") as stream:
@@ -106,14 +107,7 @@ def _written_variables(
     there = ARCHITECTURES[architecture]
     pooler = there.pooler and (architecture != "BertModel" or names.POOLER[0].reference in shapes)
     rows = [*names.encoder(config.num_hidden_layers, pooler), *there.variables(config.tie_word_embeddings)]
-    num_labels = next(iter(shapes.get(names.LABELS[0].reference, [])), None)
-    problems = []
-    for row in rows:
-        shape, wanted = shapes.get(row.reference), names.shape(row, config, num_labels)
-        if shape is None:
-            problems.append(f"{row.reference} is missing")
-        elif [*shape] != wanted:
-            problems.append(f"{row.reference} is {[*shape]}, not {wanted}")
+    problems = [*names.misfits(rows, shapes, config)]
     if problems:
         raise UserError(f"these weights do not make a {architecture}: {and_more(problems, 3, '; ')}")
     return rows
@@ -137,10 +131,10 @@ def _config_content(
     labels: LabelMap | None,
     shapes: Mapping[str, Sequence[int]],
 ) -> dict[str, Any]:
-    outputs, problem_type = [], None
+    outputs, problem_type = (), None
     if ARCHITECTURES[architecture].labels_of:
-        count = shapes[names.LABELS[0].reference][0]
-        outputs = [*(labels.labels if labels else ())] or [f"LABEL_{index}" for index in range(count)]
+        count = names.num_labels(shapes)
+        outputs = (labels.labels if labels else ()) or numbered(count)
         if labels.regression if labels else count == 1:
             problem_type = "regression"
         elif labels and labels.multi_label:

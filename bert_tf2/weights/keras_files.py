@@ -4,8 +4,8 @@ A .keras file is a zip archive of config.json, metadata.json and model.weights.h
 loads them into a model that is built with the sizes of the arrays in the file, and `names.tf1_variables` maps its
 variables to names. Nothing in a file is executed: a class name is only compared with those of this project's models.
 
-This module first checks the file, because Keras trusts the sizes in it: a few bytes could make Keras exhaust memory or
-fill the disk. Links to other files are rejected here too, regardless of the Keras version.
+This module first compares the sizes that a file states with what it holds: damaged ones would exhaust the memory. Keras
+refuses what lies in other files.
 """
 
 from __future__ import annotations
@@ -13,17 +13,17 @@ from __future__ import annotations
 import contextlib
 import errno
 import functools
+import lzma
 import math
 import os
 import re
 import shutil
 import tempfile
-import types
 import warnings
 import weakref
 import zipfile
 import zlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import IO, Any, NamedTuple
 
 import h5py
@@ -33,18 +33,20 @@ from bert_tf2.config import BertConfig
 from bert_tf2.support import environment, files, json_text, outputs
 from bert_tf2.support.errors import UserError, and_more
 from bert_tf2.support.quiet import load_tensorflow
-from bert_tf2.weights import hdf5_files, names
+from bert_tf2.weights import checksums, names
 from bert_tf2.weights.base import Weights, as_float32
 from bert_tf2.weights.labels import TAGGING_TASK, LabelMap
 
 _MODEL, _WEIGHTS = ".keras", ".weights.h5"
 _CONFIG, _METADATA, _STORE = "config.json", "metadata.json", "model.weights.h5"
 _MOST_CONFIG_BYTES = 2**20
-# Weights are barely compressible; a file that expands by more than this is meant to fill the disk.
+# Of compressed arrays; weights are barely compressible.
 _MOST_UNPACKED = 100
+# What HDF5 writes about an array and its groups.
+_MOST_HEADER_BYTES = 4096
 
 _DTYPES = ("float32", "bfloat16", "float16", "float64")
-_DAMAGED_ZIP = (zipfile.BadZipFile, zlib.error)
+_DAMAGED_ZIP = (zipfile.BadZipFile, zlib.error, lzma.LZMAError)
 
 # Checked before Keras loads a file: the groups with a model's weights, and the arrays that determine its sizes.
 _GROUPS = ("bert", "embeddings", "blocks", "layers", "vars")
@@ -54,22 +56,19 @@ _MASKED_LM_BIAS, _MASKED_LM_TABLE = "layers/masked_lm_head/vars/0", "layers/mask
 _NOT_LOADED = float(np.finfo(np.float32).min)
 
 
-def recognises_name(path: str) -> bool:
+def recognizes_name(path: str) -> bool:
     """Returns whether the name is that of a Keras file."""
     return path.endswith((_MODEL, _WEIGHTS))
 
 
-def recognises(path: str) -> bool:
+def recognizes(path: str) -> bool:
     """Returns whether the path is a file with the name of a Keras file."""
-    return recognises_name(path) and not files.is_directory(path)
+    return recognizes_name(path) and not files.is_directory(path)
 
 
 class _Array(NamedTuple):
-    """`stored` is the number of bytes that it occupies in the file."""
-
     shape: tuple[int, ...]
     dtype: str
-    stored: int
 
 
 class KerasFile(Weights):
@@ -104,8 +103,7 @@ class KerasFile(Weights):
             self.dtypes = dict.fromkeys(self.shapes, "/".join(dtypes))  # Keras has one dtype per model
             if len(arrays) < len(rows):
                 self._variables  # noqa: B018, raises with the missing names
-        if others := [dtype for dtype in dtypes if dtype != "float32"]:
-            self.remarks.append(f"Its weights are {', '.join(others)}; they are read as float32.")
+        self.remarks += self.remarks_on_dtypes()
 
     @contextlib.contextmanager
     def _explained(self, name: str | None = None) -> Iterator[None]:
@@ -139,19 +137,9 @@ class KerasFile(Weights):
             missing = [name for name in (_CONFIG, _STORE) if name not in members]
             if missing:
                 raise UserError(f"{self.path}: lacks {' and '.join(missing)}, so Keras did not write it")
-            if not self._is_safe(members[_CONFIG], members[_STORE]):
-                raise UserError(f"{self.path}: its parts are not such as Keras writes; it is not safe to unpack")
             with archive.open(_CONFIG) as part:
-                self._read_config(part.read())
+                self._read_config(part.read(_MOST_CONFIG_BYTES))
             _copy(archive.open(_STORE), copy)
-
-    def _is_safe(self, config: zipfile.ZipInfo, store: zipfile.ZipInfo) -> bool:
-        """Returns whether the sizes are within the limits and the compression methods are the usual ones."""
-        return (
-            config.file_size <= _MOST_CONFIG_BYTES
-            and store.file_size <= _MOST_UNPACKED * files.size(self.path)
-            and {config.compress_type, store.compress_type} <= {zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED}
-        )
 
     def _read_config(self, text: bytes) -> None:
         try:
@@ -214,6 +202,7 @@ class KerasFile(Weights):
     @functools.cached_property
     def _variables(self) -> dict[str, Any]:
         """Reference name -> variable of a model into which Keras has loaded the weights."""
+        checksums.check(self.path)
         with load_tensorflow().device("CPU"):
             labels = [self.num_labels] if self._model_class.labels_of else []
             model = self._model_class(self._sizes, *labels, dtype="float32")
@@ -244,8 +233,8 @@ class KerasFile(Weights):
     def get(self, name: str) -> np.ndarray:
         """Returns one variable. Raises UserError if it cannot be read.
 
-        A .keras file has a checksum, which is verified on opening. A .weights.h5 file has checksums if `write` wrote
-        it, which are verified when it is read; Keras writes none.
+        A .keras file has a checksum, which is verified on opening; the one beside a .weights.h5 file, if there is one,
+        when the first variable is read.
         """
         with self._explained(name):
             return as_float32(self._variables[name].numpy())
@@ -261,41 +250,26 @@ def _model_classes() -> dict[str, type]:
 
 
 def _arrays_in(store: h5py.File) -> dict[str, _Array]:
-    """Returns path -> array of all weights of a model. Raises ValueError for files that Keras must not load."""
+    """Returns path -> array of all weights of a model, without those that are only linked to.
+
+    Raises ValueError if one is not an array of numbers, or the file contains less data than it states.
+    """
     found: dict[str, _Array] = {}
-    reached = set()
 
-    def visit(group: h5py.Group, name: str, place: str) -> None:
-        item = group[name] if isinstance(group.get(name, getlink=True), h5py.HardLink) else None
-        if item is None or item in reached:
-            raise ValueError(f"{place} refers to another place")
-        reached.add(item)
-        if isinstance(item, h5py.Group):
-            for part in item:
-                visit(item, part, f"{place}/{part}")
-        else:
-            found[place] = _checked(item, place)
+    def visit(place: str, item: h5py.Group | h5py.Dataset) -> None:
+        if not isinstance(item, h5py.Dataset) or place.split("/")[0] not in _GROUPS:
+            return
+        # HDF5 does not support bfloat16, so Keras writes this attribute.
+        dtype = "bfloat16" if item.attrs.get("dtype") == "bfloat16" else str(item.dtype)
+        if dtype not in _DTYPES:
+            raise ValueError(f"{place} is of the type {dtype}")
+        stored = item.id.get_storage_size()
+        if item.nbytes > stored * (_MOST_UNPACKED if item.chunks else 1):
+            raise ValueError(f"{place} should have {item.nbytes} bytes and has {stored}")
+        found[place] = _Array(item.shape, dtype)
 
-    for name in _GROUPS:
-        if name in store:
-            visit(store, name, name)
-    if sum(array.stored for array in found.values()) > store.id.get_filesize():
-        raise ValueError("several arrays lie in one place")
+    store.visititems(visit)
     return found
-
-
-def _checked(dataset: h5py.Dataset, place: str) -> _Array:
-    """Raises ValueError if it is not an array of numbers, or the file contains less data than it declares."""
-    if not isinstance(dataset, h5py.Dataset) or dataset.external or dataset.is_virtual:
-        raise ValueError(f"{place} is not an array in this file")
-    # HDF5 does not support bfloat16, so Keras writes this attribute.
-    dtype = "bfloat16" if dataset.attrs.get("dtype") == "bfloat16" else str(dataset.dtype)
-    if dtype not in _DTYPES:
-        raise ValueError(f"{place} is of the type {dtype}")
-    stored = dataset.id.get_storage_size()
-    if dataset.nbytes > stored * (_MOST_UNPACKED if dataset.chunks else 1):
-        raise ValueError(f"{place} should have {dataset.nbytes} bytes and has {stored}")
-    return _Array(dataset.shape, dtype, stored)
 
 
 def _copy(source: IO[bytes], target: IO[bytes]) -> None:
@@ -315,24 +289,34 @@ def write(path: str, model) -> None:
     Raises:
       UserError: the name has another ending, or the path cannot be written.
     """
-    if not recognises_name(path):
+    if not recognizes_name(path):
         raise UserError(f"{path}: the name of one of Keras' files ends in {_MODEL} or {_WEIGHTS}")
-    with files.complete_or_absent(path) as (beside,), _scratch_beside(path) as scratch:
-        size = sum(4 * math.prod(weight.shape) for weight in model.weights)
-        environment.check_space(path, 2 * size, "the weights, which are written twice,")
+    # An archive has checksums of its own.
+    target = files.complete_or_absent(path) if path.endswith(_MODEL) else checksums.complete_or_absent(path)
+    with target as (beside,), _scratch_beside(path) as scratch:
+        _check_room(path, scratch, model)
         if path.endswith(_MODEL):
-            _save(functools.partial(model.save, zipped=False), os.path.join(scratch, "model"))
+            model.save(os.path.join(scratch, "model"), zipped=False)
             with files.open_binary(beside, "wb") as stream, zipfile.ZipFile(stream, "w") as archive:
                 for name in (_METADATA, _CONFIG, _STORE):
                     archive.write(os.path.join(scratch, "model", name), name)
         else:
-            weights = os.path.join(scratch, f"model{_WEIGHTS}")
-            _save(model.save_weights, weights)
-            checked = os.path.join(scratch, "checked.h5")
-            hdf5_files.copy_with_checksums(weights, checked)
-            os.remove(weights)
-            with files.open_binary(beside, "wb") as stream, open(checked, "rb") as source:
-                shutil.copyfileobj(source, stream, 2**20)
+            model.save_weights(os.path.join(scratch, f"model{_WEIGHTS}"))
+            with files.open_binary(beside, "wb") as stream:
+                _copy(files.open_binary(os.path.join(scratch, f"model{_WEIGHTS}")), stream)
+
+
+def _check_room(path: str, scratch: str, model) -> None:
+    """Raises UserError or OSError if the disk has no room for the weights twice: HDF5 would crash the process."""
+    size = 2 * sum(4 * math.prod(weight.shape) + _MOST_HEADER_BYTES for weight in model.weights)
+    environment.check_space(path, size, "the weights, which are written twice,")
+    if hasattr(os, "posix_fallocate"):  # it also finds what no free space shows: quotas, the shell's limit
+        with tempfile.TemporaryFile(dir=scratch) as room:
+            try:
+                os.posix_fallocate(room.fileno(), 0, size)
+            except OSError as error:
+                if error.errno not in (errno.EINVAL, errno.EOPNOTSUPP):  # a file system that cannot reserve any
+                    raise
 
 
 @contextlib.contextmanager
@@ -348,25 +332,3 @@ def _scratch_beside(path: str) -> Iterator[str]:
         yield scratch
     finally:
         shutil.rmtree(scratch, ignore_errors=True)
-
-
-def _save(save: Callable[[str], None], path: str) -> None:
-    """Calls one of Keras' saving functions. Raises OSError if the disk is full."""
-    from keras.src.saving import saving_lib  # no public function selects the file that HDF5 writes to
-
-    stores = []
-
-    def open_store(name, mode):
-        stores.append(hdf5_files.Store(os.fspath(name)))
-        return h5py.File(stores[-1], mode)
-
-    saving_lib.h5py = types.SimpleNamespace(**{**vars(h5py), "File": open_store})
-    try:
-        save(path)
-    finally:
-        saving_lib.h5py = h5py
-        for store in stores:
-            store.close()
-    for store in stores:
-        if store.error is not None:
-            raise store.error

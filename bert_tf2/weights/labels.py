@@ -47,6 +47,11 @@ class LabelMap:
         return f"{'any of the ' if self.multi_label else ''}labels {and_more(self.labels)}"
 
 
+def numbered(count: int) -> tuple[str, ...]:
+    """Returns names for labels that have none, those of `transformers`: LABEL_0, LABEL_1, ..."""
+    return tuple(f"LABEL_{index}" for index in range(count))
+
+
 def save_label_map(output_dir: str, label_map: LabelMap) -> None:
     """Writes label_map.json beside the checkpoints, so that prediction needs no training file."""
     content = dataclasses.asdict(label_map)

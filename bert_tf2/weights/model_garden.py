@@ -26,7 +26,7 @@ from bert_tf2.config import ACTIVATIONS, BertConfig
 from bert_tf2.support import files
 from bert_tf2.support.errors import UserError, and_more
 from bert_tf2.weights import bundle, names, sstable
-from bert_tf2.weights.base import Weights
+from bert_tf2.weights.base import CONFIG_FILE, VOCABULARY_FILE, Weights
 from bert_tf2.weights.object_graph import ObjectGraph
 
 _SAVED_MODEL = "saved_model.pb"
@@ -70,7 +70,7 @@ _POOLER = re.compile(r"(?:^|/)(?:next_sentence|sentence_prediction)/pooler_dense
 _ACTIVATIONS = {"gelu": "gelu", "relu": "relu", "tanh": "tanh", "linear": "linear", "identity": "linear"}
 
 
-def recognises(path: str) -> bool:
+def recognizes(path: str) -> bool:
     """Returns whether this is a SavedModel or an object-based TensorFlow 2 checkpoint of any model."""
     if _saved_model_folder(path):
         return True
@@ -116,8 +116,7 @@ class ObjectCheckpoint(Weights):
         self.dtypes = {name: self._bundle.dtypes[key] for name, key in self._keys.items()}
         self.shapes = {name: self._shape(name) for name in self._keys}
         self.config = self._read_config()
-        if others := {*self.dtypes.values()} & {"float16", "bfloat16", "float64"}:
-            self.remarks.append(f"Some weights are {' or '.join(sorted(others))}; they are read as float32.")
+        self.remarks += self.remarks_on_dtypes()
 
     def _read_graph(self) -> ObjectGraph:
         try:
@@ -172,8 +171,7 @@ class ObjectCheckpoint(Weights):
 
     @property
     def _num_layers(self) -> int:
-        found = (re.match(r"bert/encoder/layer_\d+/", name) for name in self._keys)
-        return len({match[0] for match in found if match})
+        return names.num_layers(self._keys)
 
     def _shape(self, name: str) -> list[int]:
         """Returns a variable's shape in the reference."""
@@ -201,9 +199,8 @@ class ObjectCheckpoint(Weights):
         """Returns the path of the only vocabulary in a SavedModel's assets, or of the vocab.txt beside the weights."""
         assets = os.path.join(self.folder, "assets")
         found = [name for name in files.list_directory(assets) if re.search(r"vocab.*\.txt$", name)]
-        if self._saved_model and ("vocab.txt" in found or len(found) == 1):
-            name = "vocab.txt" if "vocab.txt" in found else found[0]
-            return os.path.join(assets, name)
+        if self._saved_model and (VOCABULARY_FILE in found or len(found) == 1):
+            return os.path.join(assets, VOCABULARY_FILE if VOCABULARY_FILE in found else found[0])
         return super().vocabulary_file()
 
     def tokenizer_settings(self) -> Mapping[str, Any]:
@@ -214,7 +211,7 @@ class ObjectCheckpoint(Weights):
     def _read_config(self) -> BertConfig:
         """Takes the sizes from the weights, and the rest from files beside them, or else Model Garden's defaults."""
         sizes = self._sizes()
-        path = os.path.join(self.folder, "bert_config.json")
+        path = os.path.join(self.folder, CONFIG_FILE)
         if not files.exists(path):
             return BertConfig(**{**sizes, **self._settings()})
         config = BertConfig.from_json_file(path)
@@ -369,4 +366,4 @@ def _settings_of_trainer(path: str) -> dict[str, Any]:
 
 def _refuse_norm_first(path: str, said: bool) -> None:
     if said:
-        raise UserError(f"{path}: says norm_first; a model that normalises before attention, not after, is not BERT")
+        raise UserError(f"{path}: says norm_first; a model that normalizes before attention, not after, is not BERT")

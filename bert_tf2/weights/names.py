@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import functools
 import re
-from collections.abc import Collection, Container, Iterable, Iterator
+from collections.abc import Collection, Container, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from bert_tf2.config import BertConfig
@@ -38,31 +38,36 @@ class Variable(NamedTuple):
     model_garden: str
 
 
-def _dense(shape: str, *names: str) -> tuple[Variable, Variable]:
-    reference, attribute, huggingface, model_garden = names
-    return (
-        Variable(
-            f"{reference}/kernel", shape, f"{attribute}.kernel", f"{huggingface}.weight", f"{model_garden}/kernel"
-        ),
-        Variable(f"{reference}/bias", shape[1], f"{attribute}.bias", f"{huggingface}.bias", f"{model_garden}/bias"),
+# The ends of the names of a dense layer and of a layer normalization, in the order of Variable's names.
+_ENDS = {
+    "dense": (("kernel", "kernel", "weight", "kernel"), ("bias", "bias", "bias", "bias")),
+    "norm": (("beta", "beta", "bias", "beta"), ("gamma", "gamma", "weight", "gamma")),
+}
+
+
+def _layer(shape: str, reference: str, attribute: str, huggingface: str, model_garden: str) -> tuple[Variable, ...]:
+    """Returns the variables of a dense layer with a kernel of this shape, or of a layer normalization ("D")."""
+    first, second = _ENDS["dense" if len(shape) == 2 else "norm"]
+    return tuple(
+        Variable(f"{reference}/{a}", axes, f"{attribute}.{b}", f"{huggingface}.{c}", f"{model_garden}/{d}")
+        for axes, (a, b, c, d) in ((shape, first), (shape[-1], second))
     )
 
 
-def _layer_norm(*names: str) -> tuple[Variable, Variable]:
-    reference, attribute, huggingface, model_garden = names
-    return (
-        Variable(f"{reference}/beta", "D", f"{attribute}.beta", f"{huggingface}.bias", f"{model_garden}/beta"),
-        Variable(f"{reference}/gamma", "D", f"{attribute}.gamma", f"{huggingface}.weight", f"{model_garden}/gamma"),
+def _in_block(shape: str, reference: str, attribute: str, huggingface: str, model_garden: str) -> tuple[Variable, ...]:
+    return _layer(
+        shape,
+        f"bert/encoder/layer_{{i}}/{reference}",
+        f"bert.blocks.{{i}}.{attribute}",
+        f"bert.encoder.layer.{{i}}.{huggingface}",
+        f"transformer/layer_{{i}}/{model_garden}",
     )
 
 
-def _output(outputs: str, *names: str) -> tuple[Variable, Variable]:
-    reference, attribute, huggingface = names
+def _output(outputs: str, scope: str, attribute: str, huggingface: str) -> tuple[Variable, ...]:
     return (
-        Variable(
-            f"{reference}output_weights", f"{outputs}D", f"{attribute}.output_weights", f"{huggingface}.weight", ""
-        ),
-        Variable(f"{reference}output_bias", outputs, f"{attribute}.output_bias", f"{huggingface}.bias", ""),
+        Variable(f"{scope}output_weights", f"{outputs}D", f"{attribute}.output_weights", f"{huggingface}.weight", ""),
+        Variable(f"{scope}output_bias", outputs, f"{attribute}.output_bias", f"{huggingface}.bias", ""),
     )
 
 
@@ -91,68 +96,51 @@ EMBEDDINGS = (
         "type_embeddings/embeddings",
     ),
     POSITIONS,
-    *_layer_norm(
-        "bert/embeddings/LayerNorm", "bert.embeddings.layer_norm", "bert.embeddings.LayerNorm", "embeddings/layer_norm"
+    *_layer(
+        "D",
+        "bert/embeddings/LayerNorm",
+        "bert.embeddings.layer_norm",
+        "bert.embeddings.LayerNorm",
+        "embeddings/layer_norm",
     ),
 )
-
-_IN_BLOCK = (
-    "bert/encoder/layer_{i}",
-    "bert.blocks.{i}",
-    "bert.encoder.layer.{i}",
-    "transformer/layer_{i}",
-)
-
-
-def _within(*tails: str) -> tuple[str, ...]:
-    return tuple(head + tail for head, tail in zip(_IN_BLOCK, tails, strict=True))
-
 
 BLOCK = (
-    *_dense(
-        "DD", *_within("/attention/self/query", ".attention.query", ".attention.self.query", "/self_attention/query")
+    *_in_block("DD", "attention/self/query", "attention.query", "attention.self.query", "self_attention/query"),
+    *_in_block("DD", "attention/self/key", "attention.key", "attention.self.key", "self_attention/key"),
+    *_in_block("DD", "attention/self/value", "attention.value", "attention.self.value", "self_attention/value"),
+    *_in_block(
+        "DD", "attention/output/dense", "attention_output", "attention.output.dense", "self_attention/attention_output"
     ),
-    *_dense("DD", *_within("/attention/self/key", ".attention.key", ".attention.self.key", "/self_attention/key")),
-    *_dense(
-        "DD", *_within("/attention/self/value", ".attention.value", ".attention.self.value", "/self_attention/value")
+    *_in_block(
+        "D",
+        "attention/output/LayerNorm",
+        "attention_norm",
+        "attention.output.LayerNorm",
+        "self_attention_layer_norm",
     ),
-    *_dense(
-        "DD",
-        *_within(
-            "/attention/output/dense",
-            ".attention_output",
-            ".attention.output.dense",
-            "/self_attention/attention_output",
-        ),
-    ),
-    *_layer_norm(
-        *_within(
-            "/attention/output/LayerNorm",
-            ".attention_norm",
-            ".attention.output.LayerNorm",
-            "/self_attention_layer_norm",
-        )
-    ),
-    *_dense("DI", *_within("/intermediate/dense", ".intermediate", ".intermediate.dense", "/intermediate")),
-    *_dense("ID", *_within("/output/dense", ".output_dense", ".output.dense", "/output")),
-    *_layer_norm(*_within("/output/LayerNorm", ".output_norm", ".output.LayerNorm", "/output_layer_norm")),
+    *_in_block("DI", "intermediate/dense", "intermediate", "intermediate.dense", "intermediate"),
+    *_in_block("ID", "output/dense", "output_dense", "output.dense", "output"),
+    *_in_block("D", "output/LayerNorm", "output_norm", "output.LayerNorm", "output_layer_norm"),
 )
 
-POOLER = _dense("DD", "bert/pooler/dense", "bert.pooler", "bert.pooler.dense", "pooler_transform")
+POOLER = _layer("DD", "bert/pooler/dense", "bert.pooler", "bert.pooler.dense", "pooler_transform")
 
+_TRANSFORM = "cls/predictions/transform"
 MASKED_LM = (
-    *_dense(
+    *_layer(
         "DD",
-        "cls/predictions/transform/dense",
+        f"{_TRANSFORM}/dense",
         "masked_lm.transform",
         "cls.predictions.transform.dense",
-        "cls/predictions/transform/dense",
+        f"{_TRANSFORM}/dense",
     ),
-    *_layer_norm(
-        "cls/predictions/transform/LayerNorm",
+    *_layer(
+        "D",
+        f"{_TRANSFORM}/LayerNorm",
         "masked_lm.layer_norm",
         "cls.predictions.transform.LayerNorm",
-        "cls/predictions/transform/LayerNorm",
+        f"{_TRANSFORM}/LayerNorm",
     ),
     Variable(
         "cls/predictions/output_bias",
@@ -270,6 +258,36 @@ def shape(row: Variable, config: BertConfig, num_labels: int | None = None) -> l
         "L": num_labels,
     }
     return [int(letter) if letter.isdigit() else sizes[letter] for letter in row.shape]
+
+
+def num_labels(shapes: Mapping[str, Sequence[int]]) -> int | None:
+    """Returns the number of outputs of a classifier or tagger with these weights, or None if they have no such head."""
+    return next(iter(shapes.get(LABELS[0].reference, ())), None)
+
+
+def num_layers(found: Iterable[str]) -> int:
+    """Returns the number of blocks that these reference names state, at most 1000."""
+    numbers = (re.match(r"bert/encoder/layer_(\d{1,3})/", name) for name in found)
+    return max((int(match[1]) + 1 for match in numbers if match), default=0)
+
+
+def misfits(
+    rows: Iterable[Variable], shapes: Mapping[str, Sequence[int]], config: BertConfig, optional: Container[str] = ()
+) -> Iterator[str]:
+    """Yields a phrase for each variable that weights lack or have in another shape.
+
+    Args:
+      rows: the variables.
+      shapes: reference name -> shape in the weights.
+      config: the configuration.
+      optional: reference names of variables that may be missing.
+    """
+    for row in rows:
+        found, wanted = shapes.get(row.reference), shape(row, config, num_labels(shapes))
+        if found is None and row.reference not in optional:
+            yield f"{row.reference} is missing"
+        elif found is not None and [*found] != wanted:
+            yield f"{row.reference} is {[*found]}, not {wanted}"
 
 
 def is_encoder(name: str) -> bool:

@@ -1,9 +1,8 @@
 """Adds entries to the vocabulary of a trained model, for words that it would split into pieces.
 
 A new entry needs a row in the word embeddings and a bias in the masked-LM head, and a row in its table of output
-weights if it has one of its own. These start as the mean over the pieces
-that represented the word before, so that the model initially reads the word about as before, and pretraining on the new
-text continues from there.
+weights if it has one of its own. These start as the mean over the pieces that represented the word before, so that the
+model initially reads the word about as before, and pretraining on the new text continues from there.
 """
 
 from __future__ import annotations
@@ -24,11 +23,7 @@ from bert_tf2.weights.base import Weights
 _UNUSED = re.compile(r"\[unused\d+\]")
 _UNKNOWN = "[UNK]"
 _LONGEST_WORD = tokenization.WordpieceTokenizer(vocab=()).max_input_chars_per_word
-_ROWS_OF_WORDS = (
-    "bert/embeddings/word_embeddings",
-    "cls/predictions/output_bias",
-    "cls/predictions/output_weights",
-)
+_ROWS_OF_WORDS = tuple(row.reference for row in names.known(0) if row.shape.startswith("V"))
 
 
 @dataclasses.dataclass(frozen=True)

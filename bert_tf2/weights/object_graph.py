@@ -6,9 +6,9 @@ them, and the keys of their variables.
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterator
+from collections.abc import Container
 
-from bert_tf2.weights.bundle_entries import fields_of as fields
+from bert_tf2.weights.bundle_entries import parse
 
 # Attributes that lead to an optimizer, and attributes that only an optimizer has.
 _TO_OPTIMIZER = {"optimizer", "_optimizer"}
@@ -27,20 +27,19 @@ class ObjectGraph:
         """Parses a TrackableObjectGraph; `stored` are the keys of the checkpoint.
 
         Raises:
-          DamagedTable, ValueError, TypeError, AttributeError: `graph` is invalid.
+          DamagedTable, ValueError: `graph` is invalid.
         """
-        nodes = [fields(node) for node in fields(graph).get(1, [])]
-        self._children = [{name: number for number, name in _pairs(node.get(1, []))} for node in nodes]
-        if any(number >= len(nodes) for children in self._children for number in children.values()):
+        nodes = parse("Graph", graph).nodes
+        self._children = [{child.local_name: child.node_id for child in node.children} for node in nodes]
+        if any(not 0 <= number < len(nodes) for children in self._children for number in children.values()):
             raise ValueError("it speaks of objects that are not in it")
-        slots = {fields(slot).get(3, [0])[0] for node in nodes for slot in node.get(3, [])}
+        slots = {slot.slot_variable_node_id for node in nodes for slot in node.slot_variables}
         self._variables = {}
         for number, node in enumerate(nodes):
-            for attribute in map(fields, node.get(2, [])):
-                kind, full_name, key = (attribute.get(field, [b""])[0].decode() for field in (1, 2, 3))
-                key = key.removeprefix("module/")  # like `bundle`
-                if kind == "VARIABLE_VALUE" and key in stored and number not in slots:
-                    self._variables[number] = (key, full_name.removesuffix(":0"))
+            for attribute in node.attributes:
+                key = attribute.checkpoint_key.removeprefix("module/")  # like `bundle`
+                if attribute.name == "VARIABLE_VALUE" and key in stored and number not in slots:
+                    self._variables[number] = (key, attribute.full_name.removesuffix(":0"))
         of_root = self._children[0] if self._children else {}
         self.global_step, self.do_lower_case, counter = (
             self._variables.get(of_root.get(name, -1), ("", ""))[0]
@@ -76,9 +75,3 @@ class ObjectGraph:
                 return None
             node = self._children[node][attribute]
         return self._variables[node][0] if node in self._variables else None
-
-
-def _pairs(references: list[bytes]) -> Iterator[tuple[int, str]]:
-    """Yields the object number and the attribute name of each ObjectReference."""
-    for reference in map(fields, references):
-        yield reference.get(1, [0])[0], reference.get(2, [b""])[0].decode()

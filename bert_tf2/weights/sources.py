@@ -46,25 +46,25 @@ def open_weights(path: str) -> Weights:
 
 
 def _open(path: str) -> Weights:
-    if keras_files.recognises(path):
+    if keras_files.recognizes(path):
         return keras_files.KerasFile(path)
-    from_huggingface = huggingface.recognises(path)
+    from_huggingface = huggingface.recognizes(path)
     if from_huggingface and files.is_directory(path) and bundle.prefixes_in(path):
         raise UserError(
             f"{path}: holds both a TensorFlow checkpoint and a Hugging Face model; name one file,"
-            f" {bundle.prefixes_in(path)[0]} say, or {huggingface.recognises(path)}"
+            f" {bundle.prefixes_in(path)[0]} say, or {huggingface.recognizes(path)}"
         )
     if from_huggingface:
         return huggingface.HuggingFaceFolder(path)
-    if model_garden.recognises(path):
+    if model_garden.recognizes(path):
         return model_garden.ObjectCheckpoint(path)
-    if len(kept := _keras_files_in(path)) == 1 and not bundle.prefixes_in(path):
-        return keras_files.KerasFile(kept[0])
+    if len(in_keras := _keras_files_in(path)) == 1 and not bundle.prefixes_in(path):
+        return keras_files.KerasFile(in_keras[0])
     try:
         prefix = bundle.find_prefix(path)
     except UserError as error:
-        if kept:
-            raise UserError(f"{path}: holds several files of Keras, name one of them: {', '.join(kept)}") from error
+        if in_keras:
+            raise UserError(f"{path}: holds several files of Keras, name one of them: {', '.join(in_keras)}") from error
         if files.exists(path) and not files.is_directory(path):
             files.expect_kind(path, f"weights; what can be read is {_KINDS}")
         if files.is_directory(path) or files.exists(path):
@@ -75,7 +75,7 @@ def _open(path: str) -> Weights:
 
 def _keras_files_in(path: str) -> list[str]:
     found = (os.path.join(path, name) for name in files.list_directory(path))
-    return [file for file in found if keras_files.recognises(file)]
+    return [file for file in found if keras_files.recognizes(file)]
 
 
 def labels_of(source: Weights) -> LabelMap | None:

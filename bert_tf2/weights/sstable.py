@@ -17,8 +17,10 @@ _MAGIC = 0xDB4775248B80FB57
 _FOOTER = 48
 _TRAILER = 5  # one byte for the compression, four for the checksum
 _BLOCK_BYTES = 4096
-# Keys are stored without the prefix that they share, so a small file could state gigabytes of them.
-_MOST_KEY_BYTES = 1 << 26
+# Keys are stored without the prefix that they share, and an index can name a block twice: a small file could state
+# gigabytes.
+_MOST_BYTES = 1 << 26
+_BYTES_OF_ENTRY = 64
 
 
 class DamagedTable(Exception):
@@ -58,17 +60,13 @@ def read(data: bytes) -> dict[bytes, bytes]:
     _, place = _read_handle(footer, 0)  # of the metaindex block, which is empty here
     index, _ = _read_handle(footer, place)
     entries: dict[bytes, bytes] = {}
-    reached = key_bytes = 0
+    num_bytes = 0
     for _, handle in _entries(_read_block(data, *index)):
-        (offset, size), _ = _read_handle(handle, 0)
-        if offset < reached:  # reading one block over and over could take hours
-            raise DamagedTable(f"the block at byte {offset} begins within another one")
-        reached = offset + size
-        found = dict(_entries(_read_block(data, offset, size)))
-        key_bytes += sum(map(len, found))
-        if key_bytes > _MOST_KEY_BYTES:
-            raise DamagedTable("its names take more memory than those of any model")
-        entries |= found
+        for key, value in _entries(_read_block(data, *_read_handle(handle, 0)[0])):
+            num_bytes += len(key) + _BYTES_OF_ENTRY
+            if num_bytes > _MOST_BYTES:
+                raise DamagedTable("its names take more memory than those of any model")
+            entries[key] = value
     return entries
 
 
@@ -94,15 +92,14 @@ def _entries(block: bytes) -> Iterator[tuple[bytes, bytes]]:
     if len(block) < 4:
         raise DamagedTable("a block is too short")
     restarts = struct.unpack("<I", block[-4:])[0]
-    end, place, key, key_bytes = len(block) - 4 - 4 * restarts, 0, b"", 0
+    end, place, key = len(block) - 4 - 4 * restarts, 0, b""
     if end < 0:
         raise DamagedTable("a block is too short")
     while place < end:
         shared, place = read_varint(block, place)
         own, place = read_varint(block, place)
         size, place = read_varint(block, place)
-        key_bytes += shared + own
-        if shared > len(key) or place + own + size > end or key_bytes > _MOST_KEY_BYTES:
+        if shared > len(key) or place + own + size > end:
             raise DamagedTable("an entry of a block makes no sense")
         key = key[:shared] + block[place : place + own]
         yield key, block[place + own : place + own + size]

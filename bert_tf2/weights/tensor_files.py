@@ -4,10 +4,7 @@ A safetensors file consists of eight bytes with the length of a header, the head
 offsets of each tensor), and the values, one tensor after the other. This module does not use the safetensors library,
 which writes only tensors that are all in memory, and does not support bfloat16 for numpy.
 
-The format has no checksums. A file that this module writes has its own, CRC-32C in the entry "crc32c" of the header's
-metadata, which other programs ignore: eight digits for each tensor, in the order of the header, and eight for all of
-the header before them. Another program that changes the weights may take the metadata over, but the safetensors library
-writes it before the tensors, and here it is behind them. Checksums in another place are therefore not compared.
+The format has no checksums, nor has the older one of PyTorch; `checksums` has them beside the file.
 """
 
 from __future__ import annotations
@@ -15,18 +12,15 @@ from __future__ import annotations
 import contextlib
 import json
 import math
-import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-import google_crc32c
 import numpy as np
 
 from bert_tf2.support import files
 from bert_tf2.support.errors import UserError
-from bert_tf2.weights import torch_files, torch_unpickler
-from bert_tf2.weights.base import as_float32
-from bert_tf2.weights.bundle_entries import bytes_of
+from bert_tf2.weights import checksums, torch_files, torch_unpickler
+from bert_tf2.weights.base import as_float32, bytes_of, numpy_dtype
 from bert_tf2.weights.torch_files import Stored
 
 # The format's dtype names. It also defines types of 8 bits and less, which BERT weights do not use.
@@ -48,9 +42,6 @@ _LONGEST_HEADER = 1 << 24
 _METADATA = "__metadata__"
 # The metadata that `transformers` requires.
 _WRITTEN_METADATA = {"format": "pt"}
-_CHECKSUMS = "crc32c"
-# The end of a header with checksums: what is before the last of them, and they themselves.
-_SEALED = re.compile(rb'(.*"%s":"((?:[0-9a-f]{8} )*))([0-9a-f]{8})"}}\s*' % _CHECKSUMS.encode(), re.DOTALL)
 
 
 class TensorFile:
@@ -59,7 +50,8 @@ class TensorFile:
     Attributes:
       path: of the file.
       tensors: name -> dtype, shape and offset.
-      metadata: what `write_safetensors` got as such; empty for the files of other programs.
+      metadata: what `write_safetensors` got as such, if the checksum beside the file shows that no other program has
+        changed it since; else empty.
     """
 
     def __init__(self, path: str):
@@ -72,7 +64,7 @@ class TensorFile:
     def read(self, name: str) -> np.ndarray:
         """Returns a tensor: floats as float32, other dtypes unchanged. It may be read-only.
 
-        The first call reads the whole file once if it has checksums.
+        The first call reads the whole file once if there are checksums, in it or beside it.
 
         Raises:
           UserError: the file does not match them, or is truncated.
@@ -86,14 +78,11 @@ class TensorFile:
             data = stream.read(stored.num_bytes)
         if len(data) != stored.num_bytes:
             raise UserError(f"{self.path}: ends within {name}; copy it again")
-        self.verify_tensor(name, data)
         return _as_array(data, stored)
 
     def verify(self) -> None:
-        """Compares the file with its checksums, if it has such of parts. Raises UserError if they differ."""
-
-    def verify_tensor(self, name: str, data: bytes) -> None:
-        """Compares the bytes of a tensor with its checksum, if it has one. Raises UserError if they differ."""
+        """Compares the file with its checksums. Raises UserError if they differ."""
+        checksums.check(self.path)
 
 
 def open_tensors(path: str) -> TensorFile:
@@ -102,7 +91,7 @@ def open_tensors(path: str) -> TensorFile:
 
 
 def _as_array(data: bytes, stored: Stored) -> np.ndarray:
-    numbers = np.frombuffer(data, torch_files.DTYPES[stored.dtype])
+    numbers = np.frombuffer(data, numpy_dtype(stored.dtype))
     if stored.strides == torch_files.row_major(stored.shape):
         array = numbers.reshape(stored.shape)
     else:
@@ -122,6 +111,7 @@ class TorchFile(TensorFile):
         self.tensors = self._layout.tensors
 
     def verify(self) -> None:
+        super().verify()
         with files.open_binary(self.path) as stream:
             damaged = torch_files.damaged_part(stream, self._layout)
         if damaged:
@@ -135,7 +125,6 @@ class SafetensorsFile(TensorFile):
 
     def __init__(self, path: str):
         super().__init__(path)
-        self._checksums: dict[str, int] = {}
         files.expect_kind(path, "a safetensors file", "safetensors")
         with files.open_binary(path) as stream:
             size = _size(stream)
@@ -150,22 +139,8 @@ class SafetensorsFile(TensorFile):
         with _explained(path):
             entries = json.loads(header)
             self._read_header(entries, 8 + length, size)
-            self._read_checksums(entries, header)
-
-    def verify_tensor(self, name: str, data: bytes) -> None:
-        if self._checksums and google_crc32c.value(data) != self._checksums[name]:
-            raise UserError(f"{self.path}: damaged at {name}: its bytes do not match their checksum; copy it again")
-
-    def _read_checksums(self, entries: Mapping[str, Any], header: bytes) -> None:
-        """Stores the checksums and metadata that `write_safetensors` wrote. Raises ValueError for a damaged header."""
-        found = _SEALED.fullmatch(header) if next(reversed(entries), None) == _METADATA else None
-        if not found:
-            return
-        before, checksums, own = found.groups()
-        if google_crc32c.value(before) != int(own, 16):
-            raise ValueError("it does not match its checksum")
-        self._checksums = dict(zip(self.tensors, (int(each, 16) for each in checksums.split()), strict=True))
-        self.metadata = entries[_METADATA]
+            if files.exists(path + checksums.ENDING):
+                self.metadata = {key: str(value) for key, value in entries.get(_METADATA, {}).items()}
 
     def _read_header(self, header: Mapping[str, Any], start: int, size: int) -> None:
         """Stores the entries of the header. Raises ValueError, LookupError or TypeError if they are invalid."""
@@ -218,50 +193,33 @@ def write_safetensors(
     arrays: Iterable[tuple[str, np.ndarray]],
     metadata: Mapping[str, str] | None = None,
 ) -> None:
-    """Writes float32 tensors with checksums to a local file, with one of them in memory at a time.
+    """Writes float32 tensors to a local file, with one of them in memory at a time.
 
     Args:
-      path: a temporary path from files.complete_or_absent.
+      path: a temporary path from checksums.complete_or_absent.
       shapes: name -> sizes of every tensor in `arrays`.
       arrays: the tensors in any order.
       metadata: what else the header states, for TensorFile.metadata.
 
     Raises:
       ValueError: they do not match `shapes`.
-      OSError: the file cannot be written; files.complete_or_absent converts it to a UserError.
+      OSError: the file cannot be written; complete_or_absent converts it to a UserError.
     """
-    checksums = dict.fromkeys(shapes, 0)
-    head, places = _header(shapes, metadata or {}, checksums)
+    entries: dict[str, Any] = {_METADATA: {**_WRITTEN_METADATA, **(metadata or {})}}
+    end = 0
+    for name, shape in shapes.items():
+        start, end = end, end + 4 * math.prod(shape)
+        entries[name] = {"dtype": "F32", "shape": list(shape), "data_offsets": [start, end]}
+    header = json.dumps(entries, separators=(",", ":")).encode()
+    header += b" " * (-len(header) % 8)  # for aligned values
     missing = set(shapes)
     with files.open_binary(path, "wb") as stream:
+        stream.write(len(header).to_bytes(8, "little") + header)
         for name, array in arrays:
             if name not in missing or list(array.shape) != list(shapes[name]):
                 raise ValueError(f"{name} of shape {array.shape} was not announced")
             missing.remove(name)
-            data = bytes_of(np.asarray(array, "<f4"))
-            checksums[name] = google_crc32c.value(data)
-            stream.seek(len(head) + places[name])
-            stream.write(data.data)
-        stream.seek(0)
-        stream.write(_header(shapes, metadata or {}, checksums)[0])  # of the same length
+            stream.seek(8 + len(header) + entries[name]["data_offsets"][0])
+            stream.write(bytes_of(np.asarray(array, "<f4")).data)
     if missing:
         raise ValueError(f"{', '.join(sorted(missing))} did not come")
-
-
-def _header(
-    shapes: Mapping[str, Sequence[int]], metadata: Mapping[str, str], checksums: Mapping[str, int]
-) -> tuple[bytes, dict[str, int]]:
-    """Returns the first bytes of a file, and the offset of each tensor behind them."""
-    entries: dict[str, Any] = {}
-    places: dict[str, int] = {}
-    end = 0
-    for name, shape in shapes.items():
-        places[name] = end
-        end += 4 * math.prod(shape)
-        entries[name] = {"dtype": "F32", "shape": list(shape), "data_offsets": [places[name], end]}
-    of_tensors = "".join(f"{checksums[name]:08x} " for name in shapes)
-    entries[_METADATA] = {**_WRITTEN_METADATA, **metadata, _CHECKSUMS: of_tensors}
-    text = json.dumps(entries, separators=(",", ":")).removesuffix('"}}').encode()
-    text += b'%08x"}}' % google_crc32c.value(text)
-    text += b" " * (-len(text) % 8)  # for aligned values
-    return len(text).to_bytes(8, "little") + text, places

@@ -17,25 +17,9 @@ import zipfile
 from collections.abc import Sequence
 from typing import BinaryIO, NamedTuple
 
-import ml_dtypes
-import numpy as np
-
 from bert_tf2.support.errors import UserError
+from bert_tf2.weights.base import numpy_dtype
 from bert_tf2.weights.torch_unpickler import Refused, Tensor, Unpickler, load, printable, span
-
-DTYPES = {
-    "float64": np.dtype("<f8"),
-    "float32": np.dtype("<f4"),
-    "float16": np.dtype("<f2"),
-    "bfloat16": np.dtype(ml_dtypes.bfloat16),
-    "int64": np.dtype("<i8"),
-    "int32": np.dtype("<i4"),
-    "int16": np.dtype("<i2"),
-    "int8": np.dtype("i1"),
-    "uint8": np.dtype("u1"),
-    "bool": np.dtype("?"),
-}
-"""Tensor dtype -> numpy dtype of its bytes."""
 
 
 class Stored(NamedTuple):
@@ -43,7 +27,7 @@ class Stored(NamedTuple):
 
     Attributes:
       offset: of its first value, in bytes from the start of the file.
-      dtype: one of DTYPES.
+      dtype: as a numpy name.
       shape, strides: in elements, as in numpy or PyTorch.
     """
 
@@ -54,7 +38,7 @@ class Stored(NamedTuple):
 
     @property
     def num_bytes(self) -> int:
-        return span(self.shape, self.strides) * DTYPES[self.dtype].itemsize
+        return span(self.shape, self.strides) * numpy_dtype(self.dtype).itemsize
 
 
 def row_major(shape: Sequence[int]) -> tuple[int, ...]:
@@ -112,7 +96,7 @@ def _placed(tensors: dict[str, Tensor], storages: dict[str, tuple[int, int]]) ->
     """Returns the tensors of a file, given the offset and number of bytes of each storage."""
     placed = {}
     for name, tensor in tensors.items():
-        storage, size = tensor.storage, DTYPES[tensor.storage.dtype].itemsize
+        storage, size = tensor.storage, numpy_dtype(tensor.storage.dtype).itemsize
         if storage.key not in storages:
             raise Refused(f"is damaged: the numbers of {printable(name)} are missing")
         start, num_bytes = storages[storage.key]
@@ -182,7 +166,7 @@ def _legacy_layout(stream: BinaryIO, size: int) -> Layout:
         if key not in described.dtypes:
             raise Refused(f"is damaged: nothing says what its storage {printable(key)} is")
         stream.seek(place)
-        num_bytes = struct.unpack("<q", stream.read(8))[0] * DTYPES[described.dtypes[key]].itemsize
+        num_bytes = struct.unpack("<q", stream.read(8))[0] * numpy_dtype(described.dtypes[key]).itemsize
         storages[key] = place + 8, num_bytes
         place += 8 + num_bytes
         if num_bytes < 0 or place > size:

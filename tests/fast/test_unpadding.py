@@ -12,7 +12,6 @@ from bert_tf2 import heads, modeling
 from bert_tf2.fast import compiled, unpadding
 from bert_tf2.fast.encoder import FastEncoder, Plan, accelerate
 
-pytestmark = pytest.mark.compiled
 WAYS = ["groups", "packed"]
 SEED = tf.constant([3, 4])
 MASKS = {
@@ -52,6 +51,7 @@ def test_the_encoder_computes_the_same(name, way):
         assert not ours.numpy()[~computed].any()
 
 
+@pytest.mark.compiled
 @pytest.mark.parametrize("way", WAYS)
 def test_loops_that_xla_compiles_for_each_number_of_tokens(way):
     """As in a long training; test_accelerate compares the others."""

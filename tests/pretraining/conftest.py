@@ -3,7 +3,7 @@
 import pytest
 from pretraining_text import CORPUS, VOCABULARY
 
-from bert_tf2.pretraining import examples, masking, shard_workers
+from bert_tf2.pretraining import shard_workers
 from bert_tf2.tokenization import FullTokenizer
 
 
@@ -24,13 +24,6 @@ def corpus(tmp_path):
     path = tmp_path / "corpus.txt"
     path.write_text(CORPUS)
     return str(path)
-
-
-@pytest.fixture
-def in_order(monkeypatch):
-    """Leaves lists as they are where they would be shuffled."""
-    for module in (examples, masking):
-        monkeypatch.setattr(module, "shuffle", lambda items, rng: None)
 
 
 @pytest.fixture

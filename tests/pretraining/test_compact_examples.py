@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import hashlib
+import itertools
 import random
 
 import numpy as np
 import pytest
+import unmasked_data
 from pretraining_text import VOCABULARY
 
 from bert_tf2 import pretraining
 from bert_tf2.pretraining import PretrainingDataOptions, compact_examples, corpus, drawn_examples, example_files
-from bert_tf2.pretraining.draws import Draws
+from bert_tf2.pretraining.draws import BufferedDraws
 from bert_tf2.tokenization import FullTokenizer
 
 
@@ -30,7 +33,7 @@ def random_text(rng):
 
 def as_numbers(paths, tokenizer, options):
     text = corpus.read(paths, tokenizer, options)
-    examples = compact_examples.make(text, tokenizer, options, Draws(random.Random(options.random_seed)))
+    examples = compact_examples.make(text, tokenizer, options, BufferedDraws(random.Random(options.random_seed)))
     found = [*compact_examples.batches(examples, text, tokenizer, options, rows_per_batch=7)]
     return {name: np.concatenate([batch[name] for batch in found]).tolist() for name in found[0]} if found else {}
 
@@ -92,12 +95,57 @@ def test_a_corpus_is_its_documents(tmp_path, tokenizer, monkeypatch):
     monkeypatch.setattr(corpus._Words, "_LONGEST", 3)
     path = tmp_path / "text"
     path.write_text(random_text(random.Random(1)), encoding="utf-8")
-    text = corpus.read([str(path)], tokenizer)
-    documents = [*pretraining.read_documents([str(path)], tokenizer)]
-    assert len(text.documents) == len(documents)
-    for (first, last), document in zip(text.documents, documents, strict=True):
-        sentences = [text.ids[start:end].tolist() for start, end in zip(text.bounds, text.bounds[1:], strict=False)]
-        wanted = [document.segment(number, number + 1).tokens for number in range(len(document))]
-        assert sentences[first:last] == [*map(tokenizer.convert_tokens_to_ids, wanted)]
-    tokens = tokenizer.convert_ids_to_tokens(text.ids.tolist())
-    assert list(text.continues) == [token.startswith("##") for token in tokens]
+    assert not corpus.read([str(path)], tokenizer).kinds
+    text = corpus.read([str(path)], tokenizer, PretrainingDataOptions(do_whole_word_mask=True))
+    wanted = [[tokens for line in part if (tokens := tokenizer.tokenize(line))] for part in parts_of(path.read_text())]
+    sentences = [text.tokens[start:end].tolist() for start, end in itertools.pairwise(text.bounds)]
+    found = [[*map(tokenizer.convert_ids_to_tokens, sentences[first:last])] for first, last in text.documents]
+    assert found == [part for part in wanted if part]
+    tokens = tokenizer.convert_ids_to_tokens(text.tokens.tolist())
+    assert list(text.kinds) == [not token.startswith("##") for token in tokens]
+    strings = corpus.read_strings([str(path)], tokenizer, PretrainingDataOptions())
+    assert (strings.tokens, strings.kinds) == (tokens, text.kinds)
+    assert (strings.documents, strings.bounds) == (text.documents, text.bounds)
+
+
+def parts_of(text):
+    parts = [[]]
+    for line in text.split("\n"):
+        parts[-1].append(line) if line.strip() else parts.append([])
+    return parts
+
+
+def test_blank_lines_end_documents_but_files_do_not(tmp_path, tokenizer):
+    (tmp_path / "one").write_text("\n\na b\r\n\u3000 \nc\n\n \nd\n")
+    (tmp_path / "two").write_text("e\u2028f\n\x00\ng\n\nh")
+    text = corpus.read_strings([f"{tmp_path}/one", f"{tmp_path}/two"], tokenizer, PretrainingDataOptions())
+    sentences = [" ".join(text.tokens[start:end]) for start, end in itertools.pairwise(text.bounds)]
+    # U+3000 alone is a blank line; NUL is a line without tokens, which ends nothing; U+2028 ends no line.
+    assert [sentences[first:last] for first, last in text.documents] == [["a b"], ["c"], ["d", "e f", "g"], ["h"]]
+
+
+def test_a_token_is_kept_once_however_often_it_comes(tmp_path, tokenizer):
+    (tmp_path / "text").write_text("xyz xyz\n")
+    tokens = corpus.read_strings([f"{tmp_path}/text"], tokenizer, PretrainingDataOptions()).tokens
+    assert tokens[:3] == ["x", "##y", "##z"] and tokens[1] is tokens[4]
+
+
+WORDS, SPACES = {"do_whole_word_mask": True}, {"do_whole_word_mask": True, "word_boundaries": "spaces"}
+
+
+@pytest.mark.parametrize(
+    ("changes", "digest"),
+    [
+        ({}, "cd91fd18912563d9"),
+        ({**SPACES, "masked_lm_prob": 0.4}, "022b63896d7e7b48"),
+        ({"objective": "mlm", "short_seq_prob": 0.5}, "c37ab52b3f651034"),
+        ({"objective": "mlm", **SPACES}, "c1e5cfe6ad54bace"),
+        ({"dynamic_masking": True, **WORDS}, "38bf08eaea337d84"),
+        ({"dynamic_masking": True, "objective": "mlm", **SPACES}, "a6d83e2472355b2d"),
+    ],
+)
+def test_the_bytes_stay_where_the_reference_has_no_such_option(tmp_path, changes, digest):
+    """Of commit 9abd1cf: a corpus that is made again, or continued in shards, must not change."""
+    path = unmasked_data.make(tmp_path, dupe_factor=2, **{"dynamic_masking": False, **changes})
+    with open(path, "rb") as stream:
+        assert hashlib.sha256(stream.read()).hexdigest()[:16] == digest

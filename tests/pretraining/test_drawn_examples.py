@@ -26,7 +26,7 @@ def filled(count, folder=None, most_masked=MOST_MASKED):
             rng.random() < 0.5,
         )
         expected.append((*row, masked, [rng.randint(-1, 30000) for _ in masked]))
-        examples.add(*expected[-1])
+        examples.add(*row, 3, *expected[-1][-2:])
     return examples, expected
 
 
@@ -50,6 +50,7 @@ def test_what_was_added_is_found(tmp_path, monkeypatch, most):
     assert as_lists(examples.rows(order[:1])) == [expected[order[0]]]
     assert len(examples) == 20
     assert examples.num_tokens == sum(row[1] + row[3] for row in expected)
+    assert examples.truncated == 3 * 20
     assert examples.num_masked == sum(len(row[5]) for row in expected)
     assert [*tmp_path.iterdir()] == []
 

@@ -1,4 +1,4 @@
-"""The random numbers of `Draws` are those of random.Random."""
+"""The random numbers of `BufferedDraws` are those of `Draws`."""
 
 from __future__ import annotations
 
@@ -7,45 +7,42 @@ import random
 import pytest
 
 from bert_tf2.pretraining import draws
-from bert_tf2.pretraining.draws import Draws
-
-WORDS = range(1000, 1000 + 30522)
+from bert_tf2.pretraining.draws import BufferedDraws, Draws
 
 
-def _replacements(rng, count):
+def any_draw(choose):
+    """A method and its arguments."""
+    name = choose.choice(["random", "randint", "coin_flips", "count_below", "shuffled"])
+    arguments = {
+        "random": (),
+        "randint": (choose.randint(-3, 3), 3 + choose.choice([0, 1, 2, 252, 253, 254, 30522, 2**31 + 1])),
+        "coin_flips": (choose.randint(0, 90),),
+        "count_below": (choose.choice([0.8, 0.97, 0.1]), choose.randint(0, 80)),
+        "shuffled": (choose.choice([0, 1, 2, 3, 125, 254, 255, 256, 600]), choose.choice([None, 0, 1, 20, 77, 1000])),
+    }
+    return name, arguments[name]
+
+
+def results(ours, count, choose):
     found = []
-    for _ in range(count):
-        if rng.random() < 0.8:
-            found.append(7)
-        elif rng.random() < 0.5:
-            found.append(-1)
-        else:
-            found.append(WORDS[rng.randint(0, len(WORDS) - 1)])
-    return found
+    for name, arguments in (any_draw(choose) for _ in range(count)):
+        found.append((name, getattr(ours, name)(*arguments)))
+    return [(name, [*result] if name == "shuffled" else result) for name, result in found]
 
 
-def _shuffled(rng, count, wanted=None):
-    items = list(range(count))
+def test_draws_are_the_methods_of_the_generator():
+    rng, ours = random.Random(3), Draws(random.Random(3))
+    assert ours.random() == rng.random()
+    assert ours.randint(2, 99) == rng.randint(2, 99)
+    assert [*ours.coin_flips(50)] == [rng.random() >= 0.5 for _ in range(50)]
+    assert ours.count_below(0.0, 0) == 0 and ours.count_below(1.0, 5) == 5 == len([rng.random() for _ in range(5)])
+    numbers = [rng.random() for _ in range(9)]
+    limit = max(numbers[:4])
+    assert ours.count_below(limit, 9) == numbers.index(limit)  # and no number behind it is drawn
+    assert [ours.random() for _ in range(8 - numbers.index(limit))] == numbers[numbers.index(limit) + 1 :]
+    items = [*range(70)]
     rng.shuffle(items)
-    return items[:wanted]
-
-
-def check_one(rng, ours, choose):
-    what = choose.choice(["random", "below", "halves", "replacements", "shuffled"])
-    if what == "random":
-        assert ours.random() == rng.random()
-    elif what == "below":
-        count = choose.choice([1, 2, 3, 255, 256, 257, 30522, 2**31 + 1])
-        assert ours.below(count) == rng.randint(0, count - 1)
-    elif what == "halves":
-        count = choose.randint(0, 90)
-        assert list(ours.halves(count)) == [int(rng.random() >= 0.5) for _ in range(count)]
-    elif what == "replacements":
-        count = choose.randint(0, 80)
-        assert ours.replacements(count, 7, WORDS).tolist() == _replacements(rng, count)
-    else:
-        count, wanted = choose.choice([0, 1, 2, 3, 125, 254, 255, 256, 600]), choose.choice([None, 0, 1, 20, 77, 1000])
-        assert ours.shuffled(count, wanted) == _shuffled(rng, count, wanted)
+    assert ours.shuffled(70, 20) == items[:20]
 
 
 @pytest.mark.parametrize("block", [64, 1000, 1 << 16])
@@ -56,34 +53,31 @@ def test_any_sequence_of_draws(seed, block, monkeypatch):
     rng, choose = random.Random(seed), random.Random(-seed)
     for _ in range(seed * 333):
         rng.random()  # another place in the state
-    ours = Draws(rng)
-    for _ in range(600):
-        check_one(rng, ours, choose)
+    ours = results(BufferedDraws(rng), 600, choose)
+    assert ours == results(Draws(rng), 600, random.Random(-seed))
 
 
 def test_a_shuffle_with_unusually_many_draws(monkeypatch):
     stretches = draws._stretches
 
-    def too_few(count, wanted):
-        return [(bits, index, first, 1) for bits, index, first, _ in stretches(count, wanted)[0]], 1
+    def too_few(count):
+        return [(bits, index, first, 1) for bits, index, first, _ in stretches(count)[0]], 1
 
     monkeypatch.setattr(draws, "_stretches", too_few)
     monkeypatch.setattr(draws, "_BLOCK", 64)
-    rng = random.Random(5)
-    ours = Draws(rng)
+    ours, theirs = BufferedDraws(random.Random(5)), Draws(random.Random(5))
     for count in (2, 125, 300):
-        assert ours.shuffled(count, 19) == _shuffled(rng, count, 19)
+        assert ours.shuffled(count, 19) == theirs.shuffled(count, 19)
 
 
 def test_a_long_shuffle():
-    rng = random.Random(1)
-    assert Draws(rng).shuffled(100_000) == _shuffled(rng, 100_000)
+    assert [*BufferedDraws(random.Random(1)).shuffled(100_000)] == Draws(random.Random(1)).shuffled(100_000)
 
 
 def test_a_limit_whose_first_bits_are_met():
     """A number that equals the limit in its first 27 bits is compared by the other 26."""
     rng = random.Random(1)
-    ours = Draws(rng)
+    ours = BufferedDraws(rng)
     high, low = divmod(int(0.8 * 2**53), 2**26)
     ours._words[:] = high << 5
     for second, expected in ((low, True), (low - 1, False)):

@@ -10,7 +10,7 @@ from pretraining_text import VOCABULARY
 from unmasked_data import CLS, LENGTH, MASK, PREDICTIONS, SEP, SIZES, make, rows_of, write
 
 from bert_tf2 import record_index, record_order, records
-from bert_tf2.pretraining import dynamic_masking, masking, unmasked
+from bert_tf2.pretraining import create_masked_lm_predictions, dynamic_masking, unmasked
 from bert_tf2.pretraining.options import PretrainingDataOptions
 from bert_tf2.support.errors import UserError
 
@@ -224,12 +224,11 @@ def many(tmp_path_factory):
 
 def static_masks(rows, words):
     """Masks by the functions of the static writer: for each row position -> replacement."""
-    options = PretrainingDataOptions(max_predictions_per_seq=PREDICTIONS, do_whole_word_mask=words)
     rng = random.Random(1)
     for row in rows:
         tokens = [VOCABULARY[number] for number in row["input_ids"]]
-        chosen = masking.choose_predictions(tokens, VOCABULARY, options, rng)
-        yield {choice.index: VOCAB[choice.replacement] for choice in chosen}
+        masked, positions, _ = create_masked_lm_predictions(tokens, 0.15, PREDICTIONS, VOCABULARY, rng, words)
+        yield {place: VOCAB[masked[place]] for place in positions}
 
 
 def dynamic_masks(path):

@@ -1,20 +1,25 @@
-"""Pairs of segments: by hand, truncated, random ones, and the functions of the reference."""
+"""Pairs of segments: by hand, truncated, random ones; the functions of the reference."""
 
 from __future__ import annotations
 
 import collections
 import random
 
-from pretraining_text import LETTERS, VOCABULARY, Script, document, sentences_of
+from pretraining_text import CORPUS, LETTERS, VOCABULARY, Script, document
 
 from bert_tf2 import pretraining
-from bert_tf2.pretraining import PretrainingDataOptions
-from bert_tf2.pretraining.documents import Document
+from bert_tf2.pretraining import PretrainingDataOptions, examples
 
 
-def test_pairs_by_hand(in_order):
+def instances_of(documents, number, rng, **settings):
+    settings = {"max_seq_length": 128, "max_predictions_per_seq": 1, "short_seq_prob": 0.1, **settings}
+    return pretraining.create_instances_from_document(
+        documents, number, masked_lm_prob=0.15, vocab_words=VOCABULARY, rng=rng, **settings
+    )
+
+
+def test_pairs_by_hand():
     documents = [document("a b", "c d", "e f", "g h"), document("i j", "k l", "m n")]
-    options = PretrainingDataOptions(max_seq_length=9, max_predictions_per_seq=1, short_seq_prob=0.1)
     mask = 0.0  # one draw below 0.8 for the single prediction
     rng = Script(
         randoms=[
@@ -25,57 +30,59 @@ def test_pairs_by_hand(in_order):
         integers=[1, 0, 0, 1, 1, 1],
         # A is one sentence; documents 0, 0 (the own one: drawn again) and 1; from its sentence 1; A is one sentence
     )
-    first, second = pretraining.instances_of_document(documents, 0, VOCABULARY, options, rng)
+    first, second = instances_of(documents, 0, rng, max_seq_length=9)
     assert rng.used_up
     assert first.tokens == ["[CLS]", "[MASK]", "b", "[SEP]", "k", "l", "m", "n", "[SEP]"]
     assert first.segment_ids == [0, 0, 0, 0, 1, 1, 1, 1, 1]
-    assert (first.is_random_next, first.masked_lm_positions, first.masked_lm_labels) == (True, (1,), ["a"])
+    assert (first.is_random_next, first.masked_lm_positions, first.masked_lm_labels) == (True, [1], ["a"])
     assert second.tokens == ["[CLS]", "[MASK]", "d", "[SEP]", "e", "f", "g", "h", "[SEP]"]
     assert (second.is_random_next, second.masked_lm_labels) == (False, ["c"])
 
 
-def test_a_single_sentence_gets_a_random_continuation_without_a_coin(in_order):
+def test_a_single_sentence_gets_a_random_continuation_without_a_coin():
     documents = [document("a b c"), document("d", "e")]
-    options = PretrainingDataOptions(max_seq_length=16, max_predictions_per_seq=1)
     rng = Script(randoms=[0.5, 0.0], integers=[1, 1])  # no short document, [MASK]; document 1 from sentence 1
-    (instance,) = pretraining.instances_of_document(documents, 0, VOCABULARY, options, rng)
+    (instance,) = instances_of(documents, 0, rng, max_seq_length=16)
     assert rng.used_up
     assert instance.is_random_next
     assert instance.tokens == ["[CLS]", "[MASK]", "b", "c", "[SEP]", "e", "[SEP]"]
 
 
-def test_a_short_document_aims_at_the_length_drawn(in_order):
+def test_a_short_document_aims_at_the_length_drawn():
     documents = [document(*"abcdefgh"), document(*"ij")]
-    options = PretrainingDataOptions(max_seq_length=128, max_predictions_per_seq=1)
     # Short (0.05 < 0.1), of 4 tokens; then twice: A is two sentences, and B (0.9) follows it.
     rng = Script(randoms=[0.05, *[0.9, 0.0] * 2], integers=[4, 2, 2])
-    instances = pretraining.instances_of_document(documents, 0, VOCABULARY, options, rng)
-    lengths = [len(instance.tokens) for instance in instances]
+    lengths = [len(instance.tokens) for instance in instances_of(documents, 0, rng)]
     assert rng.used_up
     assert lengths == [4 + 3, 4 + 3]
 
 
 def test_truncation_shortens_the_longer_segment_at_the_end_that_the_coin_says():
-    a, b = document("a b c d e").segment(0, 1), document("f g h").segment(0, 1)
+    a, b = list("abcde"), list("fgh")
     rng = Script(randoms=[0.1, 0.6, 0.2, 0.9])
     pretraining.truncate_seq_pair(a, b, 4, rng)
     # A is longer: a goes, e goes; now both have 3, so B: f goes; then A again: d goes.
     assert rng.used_up
-    assert (a.tokens, b.tokens) == (["b", "c"], ["g", "h"])
+    assert (a, b) == (["b", "c"], ["g", "h"])
+    pretraining.truncate_seq_pair(a, b, 9, rng)
+    assert (a, b) == (["b", "c"], ["g", "h"])
 
 
 def test_half_of_the_pairs_are_random_and_labelled_so():
-    marks = [f"{x}{y}" for x in LETTERS for y in LETTERS]
-    documents = [Document([[mark, str(number)] for number in range(40)]) for mark in marks[:60]]
-    options = PretrainingDataOptions(max_seq_length=17, max_predictions_per_seq=1, short_seq_prob=0.0)
+    documents = [[[f"{x}{y}", str(number)] for number in range(40)] for x in LETTERS for y in LETTERS][:60]
     rng = random.Random(5)
     labels = collections.Counter()
     for number in range(len(documents)):
-        for instance in pretraining.instances_of_document(documents, number, VOCABULARY, options, rng):
-            a, b = instance.segment_a, instance.segment_b
-            assert instance.is_random_next == (a.document is not b.document)
-            assert instance.is_random_next or a.stop == b.start
-            assert len(a) >= 1 and len(b) >= 1 and len(a) + len(b) + 3 <= 17
+        for instance in instances_of(documents, number, rng, max_seq_length=17, short_seq_prob=0.0):
+            tokens = instance.tokens
+            (position,), (label,) = instance.masked_lm_positions, instance.masked_lm_labels
+            tokens[position] = label
+            assert tokens[0] == "[CLS]" and tokens[-1] == "[SEP]" and len(tokens) <= 17
+            a, b = (tokens[1 : (end := tokens.index("[SEP]"))], tokens[end + 1 : -1])
+            assert len(instance.segment_ids) - sum(instance.segment_ids) == len(a) + 2 and a and b
+            assert set(a) & {documents[number][0][0]}
+            same = bool(set(b) & {documents[number][0][0]})
+            assert instance.is_random_next != same or len(b) == 1
             labels[instance.is_random_next] += 1
     assert 0.45 < labels[True] / labels.total() < 0.56  # the last sentence of a document is always random
 
@@ -96,14 +103,59 @@ def test_the_reference_s_functions_take_its_arguments(tokenizer, corpus):
         assert [getattr(instance, name) for instance in found] == [getattr(instance, name) for instance in wanted]
 
 
-def test_documents_may_be_lists_of_lists(tokenizer, corpus):
-    documents = list(pretraining.read_documents([corpus], tokenizer))
-    lists = [[sentence.split() for sentence in sentences_of(document)] for document in documents]
-    options = PretrainingDataOptions(max_seq_length=32, max_predictions_per_seq=5)
-    wanted = list(pretraining.instances_of_document(documents, 2, VOCABULARY, options, random.Random(4)))
-    for given in (documents, lists):
-        found = pretraining.create_instances_from_document(given, 2, 32, 0.1, 0.15, 5, VOCABULARY, random.Random(4))
-        assert [instance.tokens for instance in found] == [instance.tokens for instance in wanted]
-    tokens_a, tokens_b = list("abcde"), list("fgh")
-    pretraining.truncate_seq_pair(tokens_a, tokens_b, 4, Script(randoms=[0.1, 0.6, 0.2, 0.9]))
-    assert (tokens_a, tokens_b) == (["b", "c"], ["g", "h"])
+class Counted(list):
+    """Documents that say how often one was asked for."""
+
+    asked = 0
+
+    def __getitem__(self, number):
+        self.asked += 1
+        return super().__getitem__(number)
+
+
+def test_instances_of_all_documents_are_those_of_the_files(tokenizer, corpus):
+    """The reference's way: a generator that advances, a call for each document. Only needed documents are copied."""
+    documents = [[tokenizer.tokenize(line) for line in part.splitlines()] for part in CORPUS.split("\n\n")]
+    options = PretrainingDataOptions(max_seq_length=32, max_predictions_per_seq=5, dupe_factor=2)
+    wanted = pretraining.make_instances([corpus], tokenizer, options, random.Random(4))
+    rng, found = random.Random(4), []
+    rng.shuffle(documents)
+    for _ in range(2):
+        for number in range(len(documents)):
+            given = Counted([*documents])
+            found += pretraining.create_instances_from_document(given, number, 32, 0.1, 0.15, 5, VOCABULARY, rng)
+            assert 1 <= given.asked <= len(documents)
+    rng.shuffle(found)
+    assert [instance.tokens for instance in found] == [instance.tokens for instance in wanted]
+
+
+def test_a_tokenizer_of_one_s_own(tmp_path):
+    """Its delimiters in the text are never masked, and it sees whole sentences."""
+
+    class Own:
+        def __init__(self):
+            self.vocab = {"[MASK]": 0, "x": 1}
+
+        def tokenize(self, text):
+            assert text in ("a [SEP] b", "[CLS] c")
+            return text.split()
+
+    (tmp_path / "text").write_text("a [SEP] b\n[CLS] c\n" * 9)
+    options = PretrainingDataOptions(max_seq_length=16, masked_lm_prob=1.0, dupe_factor=3)
+    for instance in pretraining.make_instances([str(tmp_path / "text")], Own(), options, random.Random(1)):
+        delimiters = [place for place, token in enumerate(instance.tokens) if token in ("[CLS]", "[SEP]")]
+        assert len(delimiters) > 3
+        assert instance.masked_lm_positions == [n for n in range(len(instance.tokens)) if n not in delimiters]
+
+
+def test_truncation_is_that_of_the_lists():
+    rng = random.Random(7)
+    for _ in range(200):
+        a, b, most = rng.randint(1, 30), rng.randint(1, 30), rng.randint(2, 60)
+        coins = [rng.random() for _ in range(a + b)]
+        tokens_a, tokens_b = list(range(a)), list(range(b))
+        for coin in coins[: max(0, a + b - most)]:  # the paper's procedure, token by token
+            longer = tokens_a if len(tokens_a) > len(tokens_b) else tokens_b
+            longer.pop(0 if coin < 0.5 else -1)
+        left = examples.truncate(a, b, most, examples.Draws(Script(randoms=coins)))
+        assert left == ((tokens_a or [0])[0], len(tokens_a), (tokens_b or [0])[0], len(tokens_b))

@@ -1,5 +1,6 @@
 """The run of run_pretraining.py: results, records that do not fit, signals."""
 
+import dataclasses
 import pathlib
 import signal
 import subprocess
@@ -108,6 +109,12 @@ def test_records_that_are_no_examples_are_named(files):
 def test_pretraining_refuses(files, changes, message):
     with pytest.raises(UserError, match=message):
         pretraining.run(changed(files, **changes))
+
+
+def test_a_warm_up_that_does_not_end_is_told(files, log_lines):
+    pretraining.run(dataclasses.replace(files, do_eval=False, num_train_steps=1, num_warmup_steps=100))
+    (line,) = [line for line in log_lines if line.startswith("--num_warmup_steps=100 is not below")]
+    assert f"only to {files.learning_rate / 100:.2g};" in line
 
 
 def test_a_corpus_without_records_does_not_train_for_ever(files):

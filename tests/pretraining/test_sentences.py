@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import gzip
 import importlib.util
 import json
@@ -11,7 +12,7 @@ import sys
 import pytest
 from pretraining_text import CORPUS
 
-from bert_tf2.pretraining import CreatePretrainingDataOptions, corpus, documents, example_files, sentences, sharded
+from bert_tf2.pretraining import CreatePretrainingDataOptions, corpus, example_files, sentences, sharded
 from bert_tf2.pretraining.options import PretrainingDataOptions
 from bert_tf2.support.errors import UserError
 from bert_tf2.support.settings import WrongSetting
@@ -108,11 +109,10 @@ def test_splitting_first_gives_the_same_records(tmp_path, vocab_file, tokenizer,
     )
     assert (tmp_path / "out").read_bytes() == (tmp_path / "same").read_bytes() != b""
     # The readable examples read the same.
-    read_documents = [*documents.read_documents([options.input_file], tokenizer, options)]
-    compact = corpus.read([options.input_file], tokenizer, options)
-    assert [len(document) for document in read_documents] == [stop - start for start, stop in compact.documents]
-    ids = [i for document in read_documents for i in tokenizer.convert_tokens_to_ids(document.tokens)]
-    assert compact.ids.tolist() == ids
+    words = dataclasses.replace(options, do_whole_word_mask=True)
+    strings, ids = (how([options.input_file], tokenizer, words) for how in (corpus.read_strings, corpus.read))
+    assert (strings.documents, strings.bounds, strings.kinds) == (ids.documents, ids.bounds, ids.kinds)
+    assert ids.tokens.tolist() == tokenizer.convert_tokens_to_ids(strings.tokens)
 
 
 @needs_sentencex

@@ -18,7 +18,7 @@ from command_lines import ROOT
 from pretraining_text import CORPUS, VOCABULARY
 
 from bert_tf2 import records
-from bert_tf2.pretraining import CreatePretrainingDataOptions, compact_examples, example_files, shard_workers, sharded
+from bert_tf2.pretraining import CreatePretrainingDataOptions, example_files, examples, shard_workers, sharded
 from bert_tf2.support import environment, files, output_lock
 from bert_tf2.support.errors import UserError
 
@@ -240,14 +240,15 @@ def test_a_line_that_is_not_text_is_named(data, in_process):
 
 def test_the_tokens_that_truncation_removes_are_counted(data, in_process, monkeypatch):
     removed = []
-    truncate = compact_examples._Maker._truncate
+    truncate = examples.truncate
 
-    def counted(self, length_a, length_b):
-        front_a, left_a, front_b, left_b = truncate(self, length_a, length_b)
+    def counted(length_a, length_b, *more):
+        front_a, left_a, front_b, left_b = truncate(length_a, length_b, *more)
         removed.append(length_a + length_b - left_a - left_b)
         return front_a, left_a, front_b, left_b
 
-    monkeypatch.setattr(compact_examples._Maker, "_truncate", counted)
+    monkeypatch.setattr(examples, "truncate", counted)
+    monkeypatch.setattr(sharded, "_estimate", lambda *_: None)
     sharded.run(options(data, "out", num_shards=1))
     assert manifest(data, "out")["shards"][0]["truncated_tokens"] == sum(removed) > 0
 

@@ -10,7 +10,7 @@ from pretraining_text import VOCABULARY
 from unmasked_data import CLS, LENGTH, PREDICTIONS, SEP, make, rows_of, text, write
 
 from bert_tf2 import pretraining
-from bert_tf2.pretraining import inspect_records, record_checks, sharded
+from bert_tf2.pretraining import inspect_records, masking, record_checks, sharded
 from bert_tf2.pretraining.options import CreatePretrainingDataOptions, InspectRecordsOptions, PretrainingDataOptions
 from bert_tf2.support.errors import UserError
 from bert_tf2.tokenization import FullTokenizer
@@ -23,25 +23,31 @@ def expected(path, tokenizer, options):
     """The rows as `make_instances` makes them, token by token."""
     rows = []
     for instance in pretraining.make_instances([path], tokenizer, options, random.Random(options.random_seed)):
-        assert instance.masked_lm_positions == ()
-        segments = [segment for segment in (instance.segment_a, instance.segment_b) if segment is not None]
+        assert instance.masked_lm_positions == []
+        length_a, length_b = instance.segment_ids.count(0), instance.segment_ids.count(1)
         row = {
             "input_ids": tokenizer.convert_tokens_to_ids(instance.tokens),
-            "segment_lengths": [len(segment) + 1 + (number == 0) for number, segment in enumerate(segments)],
+            "segment_lengths": [length_a, length_b] if length_b else [length_a],
         }
         if options.objective == "mlm_nsp":
             row["next_sentence_labels"] = [int(instance.is_random_next)]
         if options.do_whole_word_mask:
-            row["word_lengths"] = word_lengths(segments, options.word_boundaries == "spaces")
+            segments = [instance.tokens[1 : length_a - 1], instance.tokens[length_a:-1]]
+            starts = (instance._start_a, instance._start_b)
+            kinds = [instance._corpus.kinds[at : at + len(part)] for at, part in zip(starts, segments, strict=True)]
+            row["word_lengths"] = word_lengths(segments, kinds if options.word_boundaries == "spaces" else None)
         rows.append(row)
     return rows
 
 
-def word_lengths(segments, at_spaces):
+def word_lengths(segments, kinds):
     lengths = []
-    for segment in segments:
-        for place, token in enumerate(segment.tokens):
-            inside = place > 0 and segment.continues[place] if at_spaces else lengths and token.startswith("##")
+    for number, tokens in enumerate(segments):
+        for place, token in enumerate(tokens):
+            if kinds:
+                inside = place > 0 and kinds[number][place] == masking.CONTINUES
+            else:
+                inside = lengths and token.startswith("##")
             if inside:
                 lengths[-1] += 1
             else:

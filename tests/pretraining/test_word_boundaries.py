@@ -9,8 +9,9 @@ import pytest
 from pretraining_text import VOCABULARY
 
 from bert_tf2 import pretraining, tokenization
-from bert_tf2.pretraining import CreatePretrainingDataOptions, PretrainingDataOptions, example_files, masking
-from bert_tf2.pretraining.documents import SPACES, Document
+from bert_tf2.pretraining import CreatePretrainingDataOptions, PretrainingDataOptions, example_files, examples, masking
+from bert_tf2.pretraining import corpus as corpora
+from bert_tf2.pretraining.corpus import SPACES
 from bert_tf2.pretraining.record_checks import Reader
 from bert_tf2.support.settings import WrongSetting
 from bert_tf2.tokenization import FullTokenizer
@@ -24,6 +25,7 @@ def chinese(tmp_path):
     return FullTokenizer(str(tmp_path / "chinese.txt"))
 
 
+PIECES = PretrainingDataOptions(do_whole_word_mask=True)
 AT_SPACES = PretrainingDataOptions(do_whole_word_mask=True, word_boundaries="spaces")
 
 
@@ -35,10 +37,10 @@ def test_spaces_are_what_the_tokenizer_takes_for_them():
 def words_of(text, tokenizer, tmp_path):
     """The words of a document of one line, each as its tokens joined."""
     (tmp_path / "text").write_text(text, encoding="utf-8")
-    (document,) = pretraining.read_documents([str(tmp_path / "text")], tokenizer, AT_SPACES)
+    text = corpora.read_strings([str(tmp_path / "text")], tokenizer, AT_SPACES)
     found: list[list[str]] = []
-    for token, inside in zip(document.tokens, document.continues, strict=True):
-        found[-1].append(token) if inside else found.append([token])
+    for token, kind in zip(text.tokens, text.kinds, strict=True):
+        found.append([token]) if kind == masking.BEGINS else found[-1].append(token)
     return ["".join(word) for word in found]
 
 
@@ -80,27 +82,25 @@ def test_words_are_masked_together(tmp_path, chinese):
     assert halves["spaces"] == 0 < halves["pieces"]
 
 
-def test_a_segment_that_was_cut_inside_a_word_begins_one():
-    document = Document()
-    document.append_words([["a", "##b"], ["c", "##d", "."]])
-    document.append_words([["e", "##f", "##g"], ["h"]])
-    a, b = document.segment(0, 1), document.segment(1, 2)
-    b.pop(0)
-    assert (list(a.continues), list(b.continues)) == ([0, 1, 0, 1, 1], [0, 1, 0])
-    tokens = ["[CLS]", *a.tokens, "[SEP]", *b.tokens, "[SEP]"]
-    continues = b"\0" + a.continues + b"\0" + b.continues + b"\0"
-    assert masking._maskable_units(tokens, True, continues) == [(1, 2), (3, 4, 5), (7, 8), (9,)]
-    # With pieces, as in the reference, B's first ones belong to the last word of A.
-    assert masking._maskable_units(tokens, True) == [(1, 2), (3, 4), (5, 7, 8), (9,)]
+@pytest.mark.parametrize(("boundaries", "kind"), [("pieces", masking.CONTINUES), ("spaces", masking.BEGINS)])
+def test_a_segment_that_was_cut_inside_a_word_begins_one(monkeypatch, tmp_path, tokenizer, boundaries, kind):
+    """With pieces, as in the reference, B's first ones belong to the last word of A."""
+    (tmp_path / "text").write_text("ab cd.\nefg h\n")
+    options = PretrainingDataOptions(do_whole_word_mask=True, word_boundaries=boundaries)
+    seen = []
+    monkeypatch.setattr(masking, "choose", lambda count, kinds, *_: seen.append([*kinds]) or [])
+    text = corpora.read_strings([str(tmp_path / "text")], tokenizer, options)
+    maker = examples.ExampleMaker(text, ["[MASK]"], VOCABULARY, options, None, lambda *example: None)
+    monkeypatch.setattr(masking, "draw_replacements", lambda *_: [])
+    maker._make(0, 5, 6, 3, True)  # a ##b c ##d . | ##f ##g h
+    assert seen == [[1, 0, 1, 0, boundaries == "pieces", kind, 0, 1]]
 
 
 def test_spaces_change_no_token(tmp_path, tokenizer, corpus):
-    found = [pretraining.read_documents([corpus], tokenizer, options) for options in (None, AT_SPACES)]
-    for one, other in zip(*found, strict=True):
-        assert one.tokens == other.tokens and (one.continues is None) != (other.continues is None)
-        assert [one.segment(i, i + 1).tokens for i in range(len(one))] == [
-            other.segment(i, i + 1).tokens for i in range(len(other))
-        ]
+    for read in (corpora.read, corpora.read_strings):
+        one, other = (read([corpus], tokenizer, options) for options in (PIECES, AT_SPACES))
+        assert [*one.tokens] == [*other.tokens] and one.kinds == other.kinds
+        assert (one.bounds, one.documents) == (other.bounds, other.documents)
 
 
 @pytest.mark.parametrize("make", [PretrainingDataOptions, CreatePretrainingDataOptions])
@@ -122,7 +122,7 @@ def test_the_share_of_masks_is_that_of_single_tokens(tmp_path, tokenizer):
         do_whole_word_mask=True, word_boundaries="spaces", dupe_factor=1, short_seq_prob=0.0, objective="mlm"
     )
     made = pretraining.make_instances([str(tmp_path / "text")], tokenizer, options, random.Random(1))
-    full = [instance for instance in made if len(instance.segment_a) > 100]
+    full = [instance for instance in made if len(instance.segment_ids) > 102]
     wanted = [options.num_to_predict(len(instance.segment_ids)) for instance in full]
     found = [len(instance.masked_lm_positions) for instance in full]
     assert all(one <= most for one, most in zip(found, wanted, strict=True))

@@ -202,7 +202,7 @@ def make_keras(folder: pathlib.Path, name: str) -> None:
 def marks_of_hdf5(data: bytes) -> Iterator[int]:
     """The superblock, and the beginning of every structure that has a signature."""
     yield from range(48)
-    for found in re.finditer(rb"OHDR|OCHK|FRHP|FHDB|BTHD|BTLF|FAHD|FADB", data):
+    for found in re.finditer(rb"TREE|HEAP|SNOD|OHDR|OCHK", data):
         yield from range(found.start(), min(found.start() + 40, len(data)))
 
 

@@ -234,7 +234,7 @@ def test_a_disk_that_is_full_while_keras_writes(name, tmp_path, monkeypatch):
     """Although there was room beforehand. HDF5 would crash the process."""
     monkeypatch.setattr(environment, "free_bytes", lambda path: 10**9)
     with disk(tmp_path / "disk", "64k") as where:
-        with pytest.raises(UserError, match=rf"{name}: cannot be written: No space left on device"):
+        with pytest.raises(UserError, match=rf"{name}( and 1 more)?: cannot be written: No space left on device"):
             keras_files.write(str(where / name), heads.SpanModel(toy_data.config(hidden_size=64)))
         assert os.listdir(where) == []
 
@@ -482,3 +482,13 @@ def test_a_killed_script_and_the_next(folder, tmp_path):
     done = subprocess.run(command, cwd=folder, capture_output=True, text=True)
     assert done.returncode == 0 and f"Removed {left}" in done.stderr
     assert os.listdir(tmp_path / "out") == ["x.json"]
+
+
+def test_a_full_disk_with_room_has_no_entries_left(monkeypatch, tmp_path):
+    full = OSError(errno.ENOSPC, "No space left on device", f"{tmp_path}/x")
+    for free, words in (
+        (5e10, "50 GB are free, but perhaps no entries for new files (df -i); "),
+        (2e5, "200 kB are free; "),
+    ):
+        monkeypatch.setattr(environment, "free_bytes", lambda path, free=free: free)
+        assert f"{tmp_path}/x: No space left on device ({words}make room" in environment.explain(full)

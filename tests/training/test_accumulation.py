@@ -11,7 +11,8 @@ from bert_tf2 import checkpoint, heads
 from bert_tf2.support.errors import UserError
 from bert_tf2.training.devices import build_model
 from bert_tf2.training.loop import Trainer
-from bert_tf2.training.options import POLICIES, TrainOptions
+from bert_tf2.training.options import TrainOptions
+from bert_tf2.training.precision import PRECISIONS
 
 ONE = tf.distribute.get_strategy()
 SETTINGS = {"learning_rate": 1e-3, "num_train_steps": 3, "num_warmup_steps": 0}
@@ -27,7 +28,7 @@ def whole(tmp_path_factory):
 
 def train(folder, kind, strategy=ONE, precision="float32", **options):
     """Two steps; returns the contents of the checkpoint."""
-    model = build_model(strategy, lambda: MAKERS[kind](tiny_config(), dtype=POLICIES[precision]), 1)
+    model = build_model(strategy, lambda: MAKERS[kind](tiny_config(), dtype=PRECISIONS[precision].policy), 1)
     settings = {**SETTINGS, "num_train_steps": 2, "train_batch_size": 8, "precision": precision, **options}
     trainer = Trainer(model, strategy, TrainOptions(output_dir=str(folder), **settings))
     trainer.start()

@@ -7,7 +7,8 @@ from small_models import MAKERS, batch_for, small_config, tiny_config
 
 from bert_tf2.training.devices import build_model, compiles_whole_step
 from bert_tf2.training.loop import Trainer
-from bert_tf2.training.options import POLICIES, TrainOptions
+from bert_tf2.training.options import TrainOptions
+from bert_tf2.training.precision import PRECISIONS
 
 pytestmark = pytest.mark.compiled
 ONE = tf.distribute.get_strategy()
@@ -24,7 +25,7 @@ SHORT = {("pretraining", "float32"), ("pretraining", "bfloat16"), ("span", "floa
 )
 def test_the_whole_step_compiles_to_the_same_update(kind, precision):
     config = small_config(hidden_dropout_prob=0.1, attention_probs_dropout_prob=0.1)
-    model = build_model(ONE, lambda: MAKERS[kind](config, dtype=POLICIES[precision]), 1)
+    model = build_model(ONE, lambda: MAKERS[kind](config, dtype=PRECISIONS[precision].policy), 1)
     settings = {"learning_rate": 1e-3, "num_train_steps": 10, "num_warmup_steps": 0, "train_batch_size": 4}
     trainer = Trainer(model, ONE, TrainOptions(output_dir="", precision=precision, **settings))
     batch = {name: tf.constant(value) for name, value in batch_for(kind).items()}

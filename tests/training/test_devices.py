@@ -6,7 +6,8 @@ import tensorflow as tf
 from bert_tf2.fast.encoder import Plan
 from bert_tf2.support.errors import UserError
 from bert_tf2.training import devices
-from bert_tf2.training.options import POLICIES, DeviceOptions, TrainingOptions
+from bert_tf2.training.options import DeviceOptions, TrainingOptions
+from bert_tf2.training.precision import PRECISIONS
 
 REQUIRED = {"bert_config_file": "x", "output_dir": "x"}
 ONE = tf.distribute.get_strategy()
@@ -32,7 +33,7 @@ def test_a_mirrored_strategy_counts_its_replicas(two):
     assert devices._describe(two, []).endswith("cores), 2 replicas")
 
 
-@pytest.mark.parametrize("precision", POLICIES)
+@pytest.mark.parametrize("precision", PRECISIONS)
 def test_only_float32_forbids_tf32(precision):
     devices.create_strategy(DeviceOptions(precision=precision))
     assert tf.config.experimental.tensor_float_32_execution_enabled() == (precision != "float32")

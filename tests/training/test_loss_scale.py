@@ -11,7 +11,8 @@ from bert_tf2 import checkpoint, heads
 from bert_tf2.training import loss_scale
 from bert_tf2.training.devices import build_model
 from bert_tf2.training.loop import Trainer
-from bert_tf2.training.options import POLICIES, TrainOptions
+from bert_tf2.training.options import TrainOptions
+from bert_tf2.training.precision import PRECISIONS
 
 ONE = tf.distribute.get_strategy()
 
@@ -19,7 +20,7 @@ ONE = tf.distribute.get_strategy()
 def train(folder, steps, precision="float16", strategy=ONE, last=20):
     """Trains a tiny model to step `steps` of `last`; returns the losses of the steps and the trainer."""
     config = tiny_config(hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0)
-    model = build_model(strategy, lambda: heads.PretrainingModel(config, dtype=POLICIES[precision]), 1)
+    model = build_model(strategy, lambda: heads.PretrainingModel(config, dtype=PRECISIONS[precision].policy), 1)
     options = TrainOptions(
         output_dir=str(folder), learning_rate=1e-3, num_train_steps=last, num_warmup_steps=0, train_batch_size=4,
         save_checkpoints_steps=steps, precision=precision,
@@ -40,7 +41,7 @@ def measures(folder, steps, precision="float16", first_scale=None, monkeypatch=N
     config = tiny_config(hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0)
     if first_scale:
         monkeypatch.setattr(loss_scale, "_FIRST", first_scale)
-    model = build_model(ONE, lambda: heads.PretrainingModel(config, dtype=POLICIES[precision]), 1)
+    model = build_model(ONE, lambda: heads.PretrainingModel(config, dtype=PRECISIONS[precision].policy), 1)
     options = TrainOptions(
         output_dir=str(folder), learning_rate=1e-3, num_train_steps=100, num_warmup_steps=0, train_batch_size=4,
         precision=precision,

@@ -12,6 +12,7 @@ from small_models import MAKERS, batch_for, tiny_config
 from unmasked_data import LENGTH, PREDICTIONS, make
 
 from bert_tf2.config import BertConfig
+from bert_tf2.fast.encoder import Plan, accelerate
 from bert_tf2.support import free_memory
 from bert_tf2.training import memory
 from bert_tf2.training.devices import build_model
@@ -60,7 +61,7 @@ def check(monkeypatch, own, has, swap=1e9, unpad="none", **settings):
     monkeypatch.setattr(free_memory, "own_bytes", lambda: own)
     monkeypatch.setattr(free_memory, "available_bytes", lambda **how: has and has - own + (swap if how else 0))
     model = build_model(ONE, lambda: MAKERS["pretraining"](tiny_config()), 1)
-    model.bert.unpad = unpad
+    accelerate(model, Plan(unpad))
     data = tf.data.Dataset.from_tensors(batch_for("pretraining"))
     memory.check(model, ONE, options(train_batch_size=64, **settings), data.element_spec)
 

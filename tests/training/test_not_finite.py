@@ -9,7 +9,8 @@ from bert_tf2 import checkpoint
 from bert_tf2.support.errors import UserError
 from bert_tf2.training.devices import build_model
 from bert_tf2.training.loop import Trainer
-from bert_tf2.training.options import POLICIES, TrainOptions
+from bert_tf2.training.options import TrainOptions
+from bert_tf2.training.precision import PRECISIONS
 
 
 def train(folder, steps, bad, strategy=None, precision="float32", init_checkpoint=None, **options):
@@ -21,7 +22,7 @@ def train(folder, steps, bad, strategy=None, precision="float32", init_checkpoin
         is_bad = tf.reduce_any(step == tf.constant([*bad], tf.int64))
         return {**batch, "masked_lm_weights": tf.where(is_bad, np.inf, batch["masked_lm_weights"])}
 
-    policy = POLICIES[precision]
+    policy = PRECISIONS[precision].policy
     model = build_model(strategy, lambda: MAKERS["pretraining"](tiny_config(), dtype=policy), 1)
     settings = {"learning_rate": 1e-3, "num_train_steps": steps, "num_warmup_steps": 0, "train_batch_size": 4}
     trainer = Trainer(

@@ -10,7 +10,7 @@ import tensorflow as tf
 from refused import message_of
 
 from bert_tf2.support.errors import UserError
-from bert_tf2.weights import bundle, convert
+from bert_tf2.weights import bundle, bundle_entries, convert, sstable
 
 ARRAYS = {
     "a/kernel": np.arange(6, dtype=np.float32).reshape(2, 3),
@@ -154,11 +154,13 @@ def test_an_index_that_asks_for_more_than_there_is(tmp_path):
     assert "data-00000-of-00001: no such file" in message_of(bundle.Checkpoint, prefix)
 
 
-def test_a_shape_that_does_not_go_with_the_bytes(tmp_path, monkeypatch):
-    encode = bundle.encode_entry
-    monkeypatch.setattr(bundle, "encode_entry", lambda entry: encode(entry._replace(shape=[10**12])))
-    bundle.write(str(tmp_path / "model.ckpt"), {"a": np.ones([3], np.float32)}.items())
-    assert "the tensor a cannot be read" in message_of(bundle.Checkpoint, str(tmp_path / "model.ckpt"))
+def test_a_shape_that_does_not_go_with_the_bytes(tmp_path):
+    prefix, index = str(tmp_path / "model.ckpt"), tmp_path / "model.ckpt.index"
+    bundle.write(prefix, {"a": np.ones([3], np.float32)}.items())
+    entries = sstable.read(index.read_bytes())
+    for shape in ([10**12], [-3], [-1, -3]):
+        index.write_bytes(sstable.write({**entries, b"a": bundle_entries.encode_entry("float32", shape, 0, 12, 0)}))
+        assert "cannot be read" in message_of(bundle.Checkpoint, prefix)
 
 
 def test_half_precision_is_read_as_float32(tmp_path):

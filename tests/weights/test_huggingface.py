@@ -118,10 +118,10 @@ def test_other_floats_are_widened(tmp_path):
 def test_where_the_weights_are(tmp_path):
     folder = make_folder(tmp_path / "model")
     file = os.path.join(folder, "model.safetensors")
-    assert huggingface.recognises(folder) == huggingface.recognises(file) == file
+    assert huggingface.recognizes(folder) == huggingface.recognizes(file) == file
     assert huggingface.HuggingFaceFolder(file).folder == folder
-    assert not huggingface.recognises(str(tmp_path)) and not huggingface.recognises(os.path.join(folder, "config.json"))
-    assert not huggingface.recognises(os.path.join(folder, "pytorch_model.bin"))
+    assert not huggingface.recognizes(str(tmp_path)) and not huggingface.recognizes(os.path.join(folder, "config.json"))
+    assert not huggingface.recognizes(os.path.join(folder, "pytorch_model.bin"))
     assert "holds none of model.safetensors" in message_of(huggingface.HuggingFaceFolder, str(tmp_path))
     os.rename(os.path.join(folder, "config.json"), os.path.join(folder, "bert_config.json"))
     assert huggingface.HuggingFaceFolder(folder).config.hidden_act == "gelu_erf"

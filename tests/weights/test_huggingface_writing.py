@@ -16,6 +16,8 @@ from bert_tf2.weights import huggingface
 from bert_tf2.weights.huggingface_writing import write_folder
 from bert_tf2.weights.labels import LabelMap
 
+WEIGHTS = ("model.safetensors", "model.safetensors.sha256")
+
 
 def reference_weights(kind: str) -> dict[str, np.ndarray]:
     """Random variables of a model of this project, by the reference's names."""
@@ -76,7 +78,7 @@ def test_what_a_written_folder_says(tmp_path):
         '"hidden_act": "gelu_pytorch_tanh" of transformers is the approximation with tanh; it is called "gelu" here.'
         in report
     )
-    assert sorted(os.listdir(tmp_path)) == ["config.json", "model.safetensors", "tokenizer_config.json", "vocab.txt"]
+    assert sorted(os.listdir(tmp_path)) == ["config.json", *WEIGHTS, "tokenizer_config.json", "vocab.txt"]
     content = json.loads((tmp_path / "config.json").read_text())
     assert content["hidden_act"] == "gelu_pytorch_tanh" and content["layer_norm_eps"] == 1e-6
     assert content["id2label"] == {"0": "O", "1": "B-PER", "2": "I-PER"} and content["label2id"]["I-PER"] == 2
@@ -156,7 +158,7 @@ def test_a_source_that_fails_leaves_what_was_there(tmp_path):
 
     shapes = {name: value.shape for name, value in values.items()}
     message = message_of(write_folder, str(tmp_path), shapes, failing(), small_config(), vocabulary=["a"])
-    assert message == "no more" and sorted(os.listdir(tmp_path)) == ["config.json", "model.safetensors"]
+    assert message == "no more" and sorted(os.listdir(tmp_path)) == ["config.json", *WEIGHTS]
     assert (tmp_path / "model.safetensors").read_bytes() == before
 
 

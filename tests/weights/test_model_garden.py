@@ -38,7 +38,7 @@ from bert_tf2.weights.model_garden import ObjectCheckpoint
 def test_arrays(tmp_path, layout):
     arrays = random_arrays(ENCODER)
     prefix = save(tmp_path, arrays, layout)
-    assert model_garden.recognises(prefix)
+    assert model_garden.recognizes(prefix)
     source = ObjectCheckpoint(prefix)
     assert_holds(source, as_reference(arrays))
     assert {*source.dtypes.values()} == {"float32"}
@@ -200,7 +200,7 @@ def test_prefix_file_and_folder(tmp_path):
     prefix = save(tmp_path, arrays)
     (tmp_path / "vocab.txt").write_text("[PAD]\nthe\n")
     for path in (prefix, f"{prefix}.index", f"{prefix}.data-00000-of-00001", str(tmp_path)):
-        assert model_garden.recognises(path)
+        assert model_garden.recognizes(path)
         source = ObjectCheckpoint(path)
         assert source.path == prefix and source.folder == str(tmp_path)
         assert source.vocabulary() == ["[PAD]", "the"]
@@ -219,10 +219,10 @@ def test_a_folder_of_several(tmp_path):
 
 
 def test_what_is_not_recognised(tmp_path):
-    assert not model_garden.recognises(str(tmp_path))
-    assert not model_garden.recognises(str(tmp_path / "none"))
+    assert not model_garden.recognizes(str(tmp_path))
+    assert not model_garden.recognizes(str(tmp_path / "none"))
     bundle.save(str(tmp_path / "bert_model.ckpt"), {"bert/embeddings/word_embeddings": tf.Variable([[1.0]])})
-    assert not model_garden.recognises(str(tmp_path / "bert_model.ckpt"))
+    assert not model_garden.recognizes(str(tmp_path / "bert_model.ckpt"))
     assert "has no graph of objects" in message_of(ObjectCheckpoint, str(tmp_path / "bert_model.ckpt"))
 
 
@@ -331,7 +331,7 @@ def test_graphs_that_are_none(tmp_path, graph):
     tf.raw_ops.SaveV2(
         prefix=prefix, tensor_names=[bundle.OBJECT_GRAPH, "x"], shape_and_slices=["", ""], tensors=[graph, [1.0]]
     )
-    assert model_garden.recognises(prefix)
+    assert model_garden.recognizes(prefix)
     message = message_of(ObjectCheckpoint, prefix)
     assert ("graph of objects cannot be read" in message) == bool(graph)
 
@@ -340,5 +340,5 @@ def test_an_index_cut_off(tmp_path):
     prefix = save(tmp_path, random_arrays(ENCODER))
     index = tmp_path / f"{os.path.basename(prefix)}.index"
     index.write_bytes(index.read_bytes()[:-40])
-    assert not model_garden.recognises(prefix)
+    assert not model_garden.recognizes(prefix)
     assert "damaged" in message_of(ObjectCheckpoint, prefix)

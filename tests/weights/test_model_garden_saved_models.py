@@ -38,7 +38,7 @@ def test_saved_model(tmp_path):
     arrays = random_arrays(ENCODER)
     path = saved_model(tmp_path / "hub", arrays, do_lower_case=tf.Variable(True, trainable=False))
     for given in (path, os.path.join(path, "saved_model.pb")):
-        assert model_garden.recognises(given)
+        assert model_garden.recognizes(given)
         source = ObjectCheckpoint(given)
         assert_holds(source, as_reference(arrays))
         assert source.path == source.folder == path and "SavedModel" in source.kind

@@ -13,7 +13,7 @@ from small_models import small_batch
 from bert_tf2 import checkpoint, heads
 from bert_tf2.config import BertConfig
 from bert_tf2.support.errors import UserError
-from bert_tf2.weights import convert, huggingface, provenance
+from bert_tf2.weights import convert, huggingface, metadata
 from bert_tf2.weights.options import ConversionOptions
 from bert_tf2.weights.sources import open_weights
 
@@ -24,7 +24,7 @@ def save(folder, **keys):
     folder.mkdir()
     model = small_model(**keys)
     save_model(folder, model)
-    provenance.write(str(folder), model.config)
+    metadata.write(str(folder), model.config)
     return model
 
 
@@ -34,7 +34,7 @@ def convert_to(to, source, target) -> str:
 
 def reload(folder):
     source = open_weights(str(folder))
-    config = provenance.stated_config(source)[0]
+    config = metadata.stated_config(source)[0]
     model = heads.PretrainingModel(config)
     assert "starting fresh: none" in checkpoint.initialize(model, source.path)
     return model

@@ -25,7 +25,7 @@ from small_models import MAKERS, randomize, tiny_config
 from torch_pickles import both_formats, program, tensor, zip_bytes
 
 from bert_tf2 import checkpoint
-from bert_tf2.weights import bundle, convert, keras_files, provenance, sources, sstable
+from bert_tf2.weights import bundle, convert, keras_files, metadata, sources, sstable
 
 INDEX, DATA = "model.ckpt.index", "model.ckpt.data-00000-of-00001"
 
@@ -38,7 +38,7 @@ def read_all(path: str) -> None:
     sources.labels_of(source)
     source.vocabulary()
     source.tokenizer_settings()
-    provenance.stated_config(source)
+    metadata.stated_config(source)
     "\n".join(convert.listing(path)).encode()
 
 
@@ -177,6 +177,7 @@ def valid(tmp_path_factory) -> pathlib.Path:
     (path / "keras").mkdir()
     for name in ("model.keras", "model.weights.h5"):
         keras_files.write(str(path / "keras" / name), model)
+    (path / "keras" / "model.weights.h5.sha256").unlink()
     (path / "garden").mkdir()
     prefix = garden_models.save(path / "garden", garden_models.random_arrays(garden_models.ENCODER))
     for old in (path / "garden").glob("ckpt*"):

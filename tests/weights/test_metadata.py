@@ -28,7 +28,7 @@ from bert_tf2.pretraining import run as pretraining
 from bert_tf2.pretraining.options import CreatePretrainingDataOptions, MaskedLMOptions, PretrainingOptions
 from bert_tf2.support.errors import UserError
 from bert_tf2.training.loop import start_from
-from bert_tf2.weights import convert, huggingface, provenance
+from bert_tf2.weights import convert, huggingface, metadata
 from bert_tf2.weights.options import ConversionOptions
 
 # The case of the text
@@ -110,7 +110,7 @@ def test_a_conversion_takes_the_stated_case_along(cased_folder, tmp_path):
     options = {"output": str(tmp_path / "tf1"), "to": "tf1"}
     convert.run(ConversionOptions(input=str(cased_folder), **options))
     record = json.loads((tmp_path / "tf1" / "tokenization.json").read_text())
-    assert record == json.loads(provenance.record_of(False, CASED))
+    assert record == json.loads(metadata.record_of(False, CASED))
     report = convert.run(ConversionOptions(input=str(tmp_path / "tf1"), output=str(tmp_path / "hf"), to="hf"))
     assert not any("Taken for" in line for line in report)
     assert huggingface.stated_case(str(tmp_path / "hf"))[0] is False
@@ -152,7 +152,7 @@ def run_again(trained: dict, **changes) -> None:
 def test_a_training_says_beside_its_weights_what_they_are(trained, folder):
     folder = pathlib.Path(trained["output_dir"]).parent / folder
     assert (folder / "bert_config.json").read_text() == toy_data.config(num_hidden_layers=1).to_json_string()
-    assert (folder / "tokenization.json").read_text() == provenance.record_of(False, toy_data.VOCAB)
+    assert (folder / "tokenization.json").read_text() == metadata.record_of(False, toy_data.VOCAB)
     assert (folder / "vocab.txt").read_bytes() == pathlib.Path(trained["vocab_file"]).read_bytes()
 
 
@@ -320,7 +320,7 @@ def test_pretraining_writes_what_it_knows(pretraining_options, pretrained, tmp_p
     assert (tmp_path / "out" / "bert_config.json").is_file()
     assert not {"tokenization.json", "vocab.txt"} & {*os.listdir(tmp_path / "out")}  # nobody said which vocabulary
     pretraining.run(pretraining_options(**{**vars(options), "vocab_file": f"{pretrained}/vocab.txt"}))
-    assert (tmp_path / "out" / "tokenization.json").read_text() == provenance.record_of(True, toy_data.VOCAB)
+    assert (tmp_path / "out" / "tokenization.json").read_text() == metadata.record_of(True, toy_data.VOCAB)
     assert (tmp_path / "out" / "vocab.txt").read_bytes() == pathlib.Path(pretrained, "vocab.txt").read_bytes()
     predict_masked.run(MaskedLMOptions(init_checkpoint=str(tmp_path / "out"), sentence=["the [MASK]"]))
 

@@ -15,7 +15,7 @@ from small_models import small_config
 
 from bert_tf2 import checkpoint, modeling, vocabulary_checks
 from bert_tf2.support.errors import UserError
-from bert_tf2.weights import convert, provenance
+from bert_tf2.weights import convert, metadata
 from bert_tf2.weights.base import Weights
 from bert_tf2.weights.options import ConversionOptions
 from bert_tf2.weights.sources import open_weights
@@ -157,32 +157,30 @@ THEIRS = ["[PAD]", "[unused1]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "film", "bo
     ],
 )
 def test_vocabularies_that_agree_on_every_word(tmp_path, ours):
-    provenance.check_vocabulary(source_with(tmp_path / "in", THEIRS), write_vocab(tmp_path / "vocab.txt", ours))
+    metadata.check_vocabulary(source_with(tmp_path / "in", THEIRS), write_vocab(tmp_path / "vocab.txt", ours))
 
 
 def test_a_vocabulary_of_equal_length_and_other_content(tmp_path):
     source = source_with(tmp_path / "in", THEIRS)
     ours = write_vocab(tmp_path / "vocab.txt", [*THEIRS[:6], "book", "film"])
-    message = message_of(provenance.check_vocabulary, source, ours)
+    message = message_of(metadata.check_vocabulary, source, ours)
     assert "2 entries differ, the first on line 7, 'book' here and 'film' there; give that vocabulary" in message
 
 
 def test_only_the_hash_is_known(tmp_path):
-    record = json.loads(provenance.record_of(True, THEIRS))
+    record = json.loads(metadata.record_of(True, THEIRS))
     assert record["vocab_entries"] == 8
     source = source_with(tmp_path / "in", **record)
     same = write_vocab(tmp_path / "same.txt", THEIRS)
-    provenance.check_vocabulary(source, same)
+    metadata.check_vocabulary(source, same)
     pathlib.Path(same).write_bytes(pathlib.Path(same).read_bytes().replace(b"\n", b"\r\n"))
-    provenance.check_vocabulary(source, same)
+    metadata.check_vocabulary(source, same)
     other = write_vocab(tmp_path / "other.txt", [*THEIRS, "more"])
-    assert "tokenization.json: ids would stand for other words" in message_of(
-        provenance.check_vocabulary, source, other
-    )
+    assert "tokenization.json: ids would stand for other words" in message_of(metadata.check_vocabulary, source, other)
     write_vocab(tmp_path / "in" / "vocab.txt", THEIRS)  # now it can be seen that no id has changed
-    provenance.check_vocabulary(source, other)
+    metadata.check_vocabulary(source, other)
     write_vocab(tmp_path / "in" / "vocab.txt", [*THEIRS, "new"])  # which is another one than the hash's
-    message_of(provenance.check_vocabulary, source, other)
+    message_of(metadata.check_vocabulary, source, other)
 
 
 @pytest.mark.parametrize("content", ["", "[]", '{"do_lower_case": "no"}', '{"vocab_sha256": 7}'])
@@ -190,7 +188,7 @@ def test_a_broken_record_is_named(tmp_path, content):
     source = source_with(tmp_path / "in", THEIRS)
     (tmp_path / "in" / "tokenization.json").write_text(content)
     vocab = write_vocab(tmp_path / "vocab.txt", THEIRS)
-    for function in (provenance.check_vocabulary, lambda s, v: provenance.choose_case(None, v, s)):
+    for function in (metadata.check_vocabulary, lambda s, v: metadata.choose_case(None, v, s)):
         assert "in/tokenization.json" in message_of(function, source, vocab)
 
 
@@ -213,11 +211,11 @@ def test_a_folder_that_states_the_case_and_the_default_flag(tmp_path, statement,
     source = source_with(tmp_path / "in")
     vocab_file = write_vocab(tmp_path / "vocab" / "vocab.txt", toy_data.VOCAB)
     write_json(tmp_path / {"weights": "in", "vocabulary": "vocab"}[place] / name, content)
-    message = message_of(provenance.choose_case, None, vocab_file, source)
+    message = message_of(metadata.choose_case, None, vocab_file, source)
     assert f"{name}: says do_lower_case false" in message and "; give --do_lower_case=False" in message
-    assert provenance.choose_case(False, vocab_file, source) is False
+    assert metadata.choose_case(False, vocab_file, source) is False
     assert not log_lines
-    assert provenance.choose_case(True, vocab_file, source) is True
+    assert metadata.choose_case(True, vocab_file, source) is True
     assert [line for line in log_lines if f"{name}: says do_lower_case false; --do_lower_case=True counts" in line]
 
 
@@ -225,9 +223,9 @@ def test_the_weights_word_comes_before_that_of_the_vocabulary_s_folder(tmp_path)
     source = source_with(tmp_path / "in", do_lower_case=True)
     vocab_file = write_vocab(tmp_path / "vocab.txt", toy_data.VOCAB)
     write_json(tmp_path / "tokenizer_config.json", {"do_lower_case": False})
-    assert provenance.choose_case(None, vocab_file, source) is True
+    assert metadata.choose_case(None, vocab_file, source) is True
     with pytest.raises(UserError, match="give --do_lower_case=False"):
-        provenance.choose_case(None, vocab_file)
+        metadata.choose_case(None, vocab_file)
 
 
 @pytest.mark.parametrize(
@@ -245,14 +243,14 @@ def test_the_weights_word_comes_before_that_of_the_vocabulary_s_folder(tmp_path)
 )
 def test_the_vocabulary_warns_where_nobody_states_the_case(tmp_path, entries, given, warning, log_lines):
     vocab_file = write_vocab(tmp_path / "vocab.txt", entries)
-    tokenizer = provenance.load_tokenizer(vocab_file, given)
+    tokenizer = metadata.load_tokenizer(vocab_file, given)
     assert tokenizer.basic_tokenizer.do_lower_case is (given is not False)
     assert bool(log_lines) == bool(warning)
     if warning:
         assert re.search(warning, log_lines[0]), log_lines
     log_lines.clear()
     write_json(tmp_path / "tokenizer_config.json", {"do_lower_case": given is not False})
-    provenance.load_tokenizer(vocab_file, given)
+    metadata.load_tokenizer(vocab_file, given)
     assert not log_lines  # now it is stated
 
 

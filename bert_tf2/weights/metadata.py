@@ -29,11 +29,9 @@ from bert_tf2.config import BertConfig, config_value, decisive_differences
 from bert_tf2.support import files
 from bert_tf2.support.errors import UserError
 from bert_tf2.weights import bundle, huggingface
-from bert_tf2.weights.base import Weights
+from bert_tf2.weights.base import CONFIG_FILE, VOCABULARY_FILE, Weights
 from bert_tf2.weights.labels import LABEL_MAP_FILE, load_label_map
 
-CONFIG_FILE = "bert_config.json"
-VOCABULARY_FILE = "vocab.txt"
 TOKENIZATION_FILE = "tokenization.json"
 TASK_FILE = "task.json"
 
@@ -52,7 +50,7 @@ def model_files(path: str) -> dict[str, str]:
       path: the folder, or weights in it.
     """
     folder = path if files.is_directory(path) else os.path.dirname(path)
-    configs = ("config.json", CONFIG_FILE) if huggingface.recognises(path) else (CONFIG_FILE, "config.json")
+    configs = ("config.json", CONFIG_FILE) if huggingface.recognizes(path) else (CONFIG_FILE, "config.json")
     names = {"bert_config_file": configs, "vocab_file": (VOCABULARY_FILE,)}
     sought = {flag: [os.path.join(folder, name) for name in names[flag]] for flag in names}
     return {flag: found[0] for flag in sought if (found := [*filter(files.exists, sought[flag])])}
