@@ -200,6 +200,6 @@ def check_trained(model, source: Weights, allow_missing: tuple[str, ...] = ()) -
     ]
     if missing:
         raise UserError(
-            f"{source.path}: has no {and_more(missing, 4)}, so the answers would come from random weights;"
+            f"{source.path}: has no {and_more(missing, 3)}, so the answers would come from random weights;"
             " train first (--do_train), or give the checkpoint of a model that was trained for this task"
         )

@@ -32,7 +32,7 @@ from bert_tf2.export.graph_tokenization import GraphTokenizer
 from bert_tf2.export.options import ExportOptions
 from bert_tf2.export.request_checks import Limits, SpecialIds
 from bert_tf2.support import environment, files, progress
-from bert_tf2.support.errors import UserError
+from bert_tf2.support.errors import UserError, and_more
 from bert_tf2.training.precision import PRECISIONS
 from bert_tf2.weights import metadata, names, sources
 from bert_tf2.weights.base import Weights
@@ -115,7 +115,7 @@ class _Call:
         if needs and missing:
             raise UserError(
                 f"{self._source.path}: cannot be exported for the task {self._options.task}, it has no"
-                f" {', '.join(missing)}; give the checkpoint of a model that was trained for it"
+                f" {and_more(missing, 3)}; give the checkpoint of a model that was trained for it"
             )
 
     def _make_task(self, model) -> signatures.Task:

@@ -27,7 +27,7 @@ from bert_tf2.config import BertConfig, check_vocab_size
 from bert_tf2.pretraining.blanks import MASK, check_fits, check_spelling, fill, pack, split_segments, tokenize
 from bert_tf2.pretraining.options import MaskedLMOptions
 from bert_tf2.support import files
-from bert_tf2.support.errors import UserError
+from bert_tf2.support.errors import UserError, and_more
 from bert_tf2.support.settings import check_texts, check_type
 from bert_tf2.training import forward
 from bert_tf2.training.devices import build_model, create_strategy
@@ -140,7 +140,7 @@ def check_head(path: str, variables: Container[str]) -> None:
     missing = [row.reference for row in names.MASKED_LM if row.reference not in variables]
     if missing:
         raise UserError(
-            f"{path}: has no masked-LM head ({', '.join(missing)} missing), so it cannot predict words; use a"
+            f"{path}: has no masked-LM head ({and_more(missing, 3)} missing), so it cannot predict words; use a"
             f" checkpoint from pretraining, not one that was fine-tuned or stripped"
         )
 

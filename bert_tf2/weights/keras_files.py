@@ -214,7 +214,7 @@ class KerasFile(Weights):
                 model.load_weights(self._store, skip_mismatch=True)
         missing = [name for name, variable in variables.items() if (variable.numpy() == _NOT_LOADED).all()]
         if missing:
-            raise UserError(f"{self.path}: lacks {and_more(missing, 5)}, or has them in another shape; copy it again")
+            raise UserError(f"{self.path}: lacks {and_more(missing, 3)}, or has them in another shape; copy it again")
         return variables
 
     @property

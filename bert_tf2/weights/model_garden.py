@@ -157,11 +157,11 @@ class ObjectCheckpoint(Weights):
         held = sorted(self._graph.full_names.values())
         if len(missing) == len(wanted):
             raise UserError(
-                f"{self.path}: is not Model Garden's BERT encoder: it holds {and_more(held, 5) or 'nothing'}"
+                f"{self.path}: is not Model Garden's BERT encoder: it holds {and_more(held, 3) or 'nothing'}"
             )
         if missing:
             raise UserError(
-                f"{self.path}: is not a whole BERT encoder of Model Garden: it lacks {and_more(missing, 5)}"
+                f"{self.path}: is not a whole BERT encoder of Model Garden: it lacks {and_more(missing, 3)}"
             )
         if any("embedding_projection/" in name for name in held):
             raise UserError(
