@@ -33,7 +33,6 @@ def make(folder, name="out", num_documents=60, seed=1, **settings) -> str:
     """Writes records; returns their path."""
     (folder / "text.txt").write_text(text(num_documents, seed))
     (folder / "vocab.txt").write_text("\n".join(VOCABULARY) + "\n")
-    (folder / "bert_config.json").write_text("{}")  # the next command names it
     example_files.run(
         CreatePretrainingDataOptions(
             input_file=str(folder / "text.txt"), output_file=str(folder / name), vocab_file=str(folder / "vocab.txt"),
