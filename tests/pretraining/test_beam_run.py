@@ -168,7 +168,12 @@ def test_a_full_disk_is_one_line(data, expected, monkeypatch, beam_options, unpu
         with pytest.raises(UserError, match=r"x-0000\d-of-00005: No space left on device|OSError.*No space") as caught:
             sharded.run(options(data, "out", runner="DirectRunner", beam_options=beam_options))
     assert "partial" not in str(caught.value) and "\n" not in str(caught.value)
-    assert {*contents(data / "out")} == {"manifest.json"}
+    left = {*contents(data / "out")}
+    if (
+        beam_options
+    ):  # another thread may tell its failure after the first one has ended the job; the next call removes it
+        left = {name for name in left if not name.endswith(".result.json")}
+    assert left == {"manifest.json"}
     sharded.run(options(data, "out", runner="DirectRunner", beam_options=beam_options))
     assert contents(data / "out") == expected
 
