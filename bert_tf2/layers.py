@@ -197,7 +197,7 @@ def _add_bias(rows: tf.Tensor, bias: tf.Tensor) -> tf.Tensor:
         return tf.nn.bias_add(rows, tf.cast(bias, rows.dtype))
 
     # TensorFlow 2.21's own gradient on CPUs adds in the type of the rows, where a sum stops growing once a summand is
-    # less than half of its last digit: of 16,384 equal bfloat16 numbers it finds a fifth.
+    # less than half of its last digit: a sum of bfloat16 ones ends at 256.
     @tf.custom_gradient
     def compute(rows, bias):
         added = tf.nn.bias_add(rows, tf.cast(bias, rows.dtype))

@@ -1,4 +1,4 @@
-"""The values of a computation's local variables, seen from outside, so that the code need not be written to show them.
+"""Reads the local variables of functions while they run, so that the model's code needs nothing for the explorer.
 
     with seen(modeling.attention_scores) as calls:
         block(states, mask_scores)

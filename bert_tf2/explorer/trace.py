@@ -91,7 +91,7 @@ class Trace:
 
 
 def runner(encoder: modeling.BertModel) -> Callable[[Sentence], Trace]:
-    """A function that runs the encoder: with all its states.
+    """A function that runs the encoder and keeps all its states.
 
     It is one graph for sentences of all lengths, which takes a sixth of the time of single operations.
     """
