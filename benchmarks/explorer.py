@@ -37,8 +37,9 @@ def random_model(options: BenchmarkOptions, folder: pathlib.Path) -> str:
     """Writes a model with random weights; returns its folder."""
     import machine
 
-    from bert_tf2 import checkpoint, heads
+    from bert_tf2 import heads
     from bert_tf2.config import BertConfig
+    from bert_tf2.weights import checkpoint
 
     vocabulary = pathlib.Path(machine.VOCAB).read_text(encoding="utf-8")
     width = options.hidden_size

@@ -50,8 +50,9 @@ def losses(options: BenchmarkOptions) -> list[float]:
     import tensorflow as tf
     import workload
 
-    from bert_tf2 import heads, records
+    from bert_tf2 import heads
     from bert_tf2.config import BertConfig
+    from bert_tf2.data import records
     from bert_tf2.training.devices import build_model
     from bert_tf2.training.loop import Trainer
     from bert_tf2.training.options import TrainOptions

@@ -28,11 +28,12 @@ from collections.abc import Callable, Iterator
 import machine
 from absl import logging
 
-from bert_tf2 import record_framing, tokenization
+from bert_tf2 import tokenization
+from bert_tf2.data import example_bytes, record_framing
 from bert_tf2.pretraining import compact_examples, corpus, inspect_records
 from bert_tf2.pretraining.draws import BufferedDraws
 from bert_tf2.pretraining.options import PretrainingDataOptions
-from bert_tf2.support import example_bytes, files, flags
+from bert_tf2.support import files, flags
 from bert_tf2.support.errors import UserError
 from bert_tf2.support.settings import DATA, options, setting
 

@@ -73,9 +73,9 @@ def make_batch(lengths: list[int], vocab_size: int) -> list:
 def make_tensorflow(folder: str, precision: str) -> Side:
     import tensorflow as tf
 
-    from bert_tf2 import checkpoint, modeling
+    from bert_tf2 import modeling
     from bert_tf2.export import folded_encoder
-    from bert_tf2.weights import huggingface
+    from bert_tf2.weights import checkpoint, huggingface
 
     model = modeling.BertModel(huggingface.HuggingFaceFolder(FLAGS.weights).config)
     checkpoint.initialize(model, FLAGS.weights)

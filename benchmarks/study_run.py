@@ -12,12 +12,13 @@ import numpy as np
 import study_probes as probes
 import tensorflow as tf
 
-from bert_tf2 import checkpoint, heads, losses, records, tokenization
+from bert_tf2 import heads, losses, tokenization
 from bert_tf2.config import BertConfig
+from bert_tf2.data import records
 from bert_tf2.training.devices import build_model
 from bert_tf2.training.loop import Trainer
 from bert_tf2.training.options import TrainOptions
-from bert_tf2.weights import metadata
+from bert_tf2.weights import checkpoint, metadata
 
 # The keys of bert_config.json of each variant; `base` and those that are not here have the reference's.
 _KEYS = {

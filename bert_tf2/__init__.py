@@ -17,15 +17,20 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from bert_tf2.commands.loading import load
     from bert_tf2.config import BertConfig
-    from bert_tf2.loading import load
     from bert_tf2.modeling import BertModel
     from bert_tf2.tokenization import FullTokenizer
 
 __version__ = "0.1.0"
 __all__ = ["BertConfig", "BertModel", "FullTokenizer", "load"]
 
-_MODULES = {"BertConfig": "config", "BertModel": "modeling", "FullTokenizer": "tokenization", "load": "loading"}
+_MODULES = {
+    "BertConfig": "config",
+    "BertModel": "modeling",
+    "FullTokenizer": "tokenization",
+    "load": "commands.loading",
+}
 _WITH_TENSORFLOW = ("BertModel", "load")
 
 

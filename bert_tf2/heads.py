@@ -25,8 +25,9 @@ from collections.abc import Mapping
 import keras
 import tensorflow as tf
 
-from bert_tf2 import modeling, records, shapes
+from bert_tf2 import modeling, shapes
 from bert_tf2.config import BertConfig
+from bert_tf2.data import records
 from bert_tf2.layers import DropoutSeeds, OutputLayer, dropout, dropout_from, fold_in
 from bert_tf2.losses import (
     NO_PREDICTIONS,

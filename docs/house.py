@@ -17,7 +17,7 @@ PACKAGE = ROOT / "bert_tf2"
 DESIGN = ROOT / "docs" / "design.md"
 
 # The front door stands above everything; `import bert_tf2` itself imports nothing.
-FRONT_DOOR = ("loading", "commands", "__main__", "demo")
+FRONT_DOOR = ("commands", "__main__", "demo")
 
 
 def modules() -> dict[str, pathlib.Path]:
@@ -62,14 +62,11 @@ def project_imports(path: pathlib.Path, known: dict[str, pathlib.Path]) -> set[s
 
 
 def folder(module: str) -> str:
-    """Where a module stands: its folder, "bert" for those at the root of the package, or "front door".
-
-    `checkpoint` stands apart, between the weights, which it reads, and the training.
-    """
+    """Where a module stands: its folder, "bert" for those at the root of the package, or "front door"."""
     first = module.partition(".")[0]
     if first in FRONT_DOOR:
         return "front door"
-    return first if (PACKAGE / first).is_dir() or first == "checkpoint" else "bert"
+    return first if (PACKAGE / first).is_dir() else "bert"
 
 
 def arrows() -> dict[str, set[str]]:

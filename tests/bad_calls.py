@@ -10,7 +10,9 @@ import pytest
 import toy_data
 from command_lines import Done
 
-from bert_tf2 import checkpoint, heads, records
+from bert_tf2 import heads
+from bert_tf2.data import records
+from bert_tf2.weights import checkpoint
 from bert_tf2.weights.labels import LabelMap, save_label_map
 
 LENGTH, PREDICTIONS = 32, 4

@@ -9,8 +9,9 @@ import shutil
 from command_lines import ROOT
 from small_models import randomize
 
-from bert_tf2 import checkpoint, commands, heads
+from bert_tf2 import commands, heads
 from bert_tf2.config import BertConfig
+from bert_tf2.weights import checkpoint
 
 DEMO = ROOT / "bert_tf2" / "demo"
 

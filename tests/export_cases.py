@@ -13,9 +13,10 @@ import tensorflow as tf
 import toy_data
 from small_models import randomize
 
-from bert_tf2 import checkpoint, heads, modeling, tokenization
+from bert_tf2 import heads, modeling, tokenization
 from bert_tf2.export import signatures
 from bert_tf2.export.options import ExportOptions
+from bert_tf2.weights import checkpoint
 from bert_tf2.weights.labels import TAGGING_TASK, LabelMap, save_label_map
 
 CONFIG = toy_data.config(num_hidden_layers=1)

@@ -7,7 +7,8 @@ import pathlib
 
 import toy_data
 
-from bert_tf2 import checkpoint, heads
+from bert_tf2 import heads
+from bert_tf2.weights import checkpoint
 
 CASED = [word.title() if word.isalpha() else word for word in toy_data.VOCAB]
 

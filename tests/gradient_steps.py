@@ -3,9 +3,9 @@
 import tensorflow as tf
 from small_models import MAKERS, batch_for, randomize, small_config
 
-from bert_tf2 import checkpoint
 from bert_tf2.training.precision import PRECISIONS
 from bert_tf2.training.step import local_gradients, reduce_gradients
+from bert_tf2.weights import checkpoint
 
 DROPOUT = {"hidden_dropout_prob": 0.2, "attention_probs_dropout_prob": 0.2}
 ONE = tf.distribute.get_strategy()

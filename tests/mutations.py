@@ -18,8 +18,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from bert_tf2.data.example_bytes import mask
 from bert_tf2.support.errors import UserError
-from bert_tf2.support.example_bytes import mask
 
 SOAK = [pytest.mark.slow, pytest.mark.soak]
 

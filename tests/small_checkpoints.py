@@ -5,7 +5,8 @@ from __future__ import annotations
 import tensorflow as tf
 from small_models import MAKERS, randomize, small_config
 
-from bert_tf2 import checkpoint, optimization
+from bert_tf2 import optimization
+from bert_tf2.weights import checkpoint
 
 DATA = ".data-00000-of-00001"
 

@@ -8,9 +8,10 @@ from typing import Any, NamedTuple
 import small_models
 import toy_data
 
-from bert_tf2 import checkpoint, heads
+from bert_tf2 import heads
 from bert_tf2.export import run as export
 from bert_tf2.export.options import ExportOptions
+from bert_tf2.weights import checkpoint
 from bert_tf2.weights.labels import LabelMap, save_label_map
 
 LABELS = {"classifier": ("no", "yes", "maybe"), "ner": ("O", "B-LOC", "I-LOC", "B-PER", "I-PER")}

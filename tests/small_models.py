@@ -7,8 +7,9 @@ import pathlib
 import numpy as np
 import pytest
 
-from bert_tf2 import checkpoint, heads
+from bert_tf2 import heads
 from bert_tf2.config import BertConfig
+from bert_tf2.weights import checkpoint
 
 SHARED = pathlib.Path(__file__).resolve().parents[2] / "shared"
 GOLDEN = SHARED / "golden" / "model"

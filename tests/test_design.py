@@ -22,11 +22,6 @@ BERT = {
     "tokenization",
     "vocabulary",
     "vocabulary_checks",
-    "records",
-    "record_framing",
-    "record_index",
-    "record_order",
-    "by_length",
     "shapes",
     "layers",
     "modeling",
@@ -39,28 +34,28 @@ BERT = {
 # The rule of each folder, as docs/design.md states it: what its modules may import besides those of the folder itself.
 RULES = {
     "support": set(),
-    "bert": {"support"},
-    "fast": {"support", "bert"},
-    "weights": {"support", "bert"},
-    "checkpoint": {"support", "bert", "weights"},
-    "training": {"support", "bert", "fast", "weights", "checkpoint"},
-    "pretraining": {"support", "bert", "weights", "checkpoint", "training", "fast"},
-    "finetuning": {"support", "bert", "weights", "checkpoint", "training", "fast"},
-    "export": {"support", "bert", "weights", "checkpoint", "training", "pretraining", "finetuning", "fast"},
+    "data": {"support"},
+    "bert": {"support", "data"},
+    "fast": {"support", "data", "bert"},
+    "weights": {"support", "data", "bert"},
+    "training": {"support", "data", "bert", "fast", "weights"},
+    "pretraining": {"support", "data", "bert", "weights", "training", "fast"},
+    "finetuning": {"support", "data", "bert", "weights", "training", "fast"},
+    "export": {"support", "data", "bert", "weights", "training", "pretraining", "finetuning", "fast"},
     # It shows what bert_tf2.load returns.
-    "explorer": {"support", "bert", "weights", "checkpoint", "training", "pretraining", "loading"},
+    "explorer": {"support", "data", "bert", "weights", "training", "pretraining", "commands"},
 }
-FRONT_DOOR = {"loading", "commands", "__main__", "demo", "demo.__main__"}
+FRONT_DOOR = {"commands", "commands.loading", "__main__", "demo", "demo.__main__"}
 
 WITHOUT_TENSORFLOW = [
     *(name for name in MODULES if name.startswith("support.")),
-    *("config", "tokenization", "records", "vocabulary", "vocabulary_checks"),
-    *("record_framing", "record_index", "record_order", "by_length", "sinusoid"),
-    *(name for name in MODULES if name.startswith("weights.") and name != "weights.models"),
+    *("config", "tokenization", "vocabulary", "vocabulary_checks", "sinusoid"),
+    *(name for name in MODULES if name.startswith("data.")),
+    *(name for name in MODULES if name.startswith("weights.") and name not in ("weights.models", "weights.checkpoint")),
     *(f"pretraining.{name}" for name in ("examples", "instances", "masking", "example_files")),
     *(f"pretraining.{name}" for name in ("compact_examples", "corpus", "draws", "drawn_examples", "sentences")),
     *(f"pretraining.{name}" for name in ("unmasked", "dynamic_masking")),
-    *(f"pretraining.{name}" for name in ("example_parser", "record_checks", "record_statistics")),
+    *(f"pretraining.{name}" for name in ("record_checks", "record_statistics")),
     *(f"pretraining.{name}" for name in ("record_report", "inspect_records")),
     *(f"pretraining.{name}" for name in ("shards", "shard_workers", "shard_results", "sharded", "manifest")),
     *(name for name in MODULES if name.endswith("options")),
@@ -108,7 +103,7 @@ def test_no_modules_import_each_other():
 
 def test_the_reader_of_imports_sees_them():
     """The tests above would also pass with empty sets."""
-    assert {"weights.sources", "weights.names", "support.errors"} <= project_imports("checkpoint")
+    assert {"weights.sources", "weights.names", "support.errors"} <= project_imports("weights.checkpoint")
     assert "weights.models" in project_imports("weights.convert_writing")  # inside of a function
     assert len(MODULES) > 60 and {*RULES} == {room(name) for name in MODULES if name not in FRONT_DOOR}
 

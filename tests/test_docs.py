@@ -17,8 +17,9 @@ import pytest
 import toy_data
 from command_lines import ROOT, SCRIPTS, described
 
-from bert_tf2 import checkpoint, heads
+from bert_tf2 import heads
 from bert_tf2.config import BertConfig
+from bert_tf2.weights import checkpoint
 
 DOCUMENTS = [
     "README.md",
@@ -214,7 +215,7 @@ def test_command_lines_work_as_typed(document, user, command_lines):
 
 def test_the_reference_s_first_command_works_on_the_sample_text(command_lines, tmp_path):
     """The command in its README, with the demo's vocabulary instead of a released one."""
-    from bert_tf2 import records
+    from bert_tf2.data import records
 
     command = (
         "--input_file=./sample_text.txt --do_lower_case=True --max_seq_length=128 --max_predictions_per_seq=20"

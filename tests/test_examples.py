@@ -16,7 +16,7 @@ from command_lines import ROOT
 from demo_like import demo_like_model, shorten
 
 import bert_tf2
-from bert_tf2 import checkpoint
+from bert_tf2.weights import checkpoint
 
 EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
 

@@ -17,13 +17,13 @@ import tensorflow as tf
 from gpu_or_cpu import computing_on, need
 from small_models import MAKERS, batch_for, randomize, tiny_config
 
-from bert_tf2 import checkpoint
 from bert_tf2 import export as exports
 from bert_tf2.training import devices
 from bert_tf2.training.devices import build_model
 from bert_tf2.training.loop import Trainer
 from bert_tf2.training.options import DeviceOptions, TrainOptions
 from bert_tf2.training.precision import PRECISIONS
+from bert_tf2.weights import checkpoint
 
 pytestmark = pytest.mark.compiled
 SLOW_ON_CPU = [pytest.param("CPU", marks=pytest.mark.slow), "GPU"]

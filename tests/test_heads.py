@@ -18,8 +18,9 @@ from small_models import (
     small_config,
 )
 
-from bert_tf2 import checkpoint, heads, losses
+from bert_tf2 import heads, losses
 from bert_tf2.config import ACTIVATIONS, BertConfig
+from bert_tf2.weights import checkpoint
 
 SEED = tf.constant([3, 4])
 TABLE = "bert/embeddings/word_embeddings"

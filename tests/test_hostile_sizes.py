@@ -20,11 +20,12 @@ from mutations import SOAK, framed, record_of
 from refused import message_of
 from torch_pickles import both_formats, program, tensor, zip_bytes
 
-from bert_tf2 import record_index, records, tokenization, vocabulary_checks
+from bert_tf2 import tokenization, vocabulary_checks
 from bert_tf2.config import BertConfig
+from bert_tf2.data import record_index, records
+from bert_tf2.data.example_bytes import mask
 from bert_tf2.finetuning import classification, ner, squad
 from bert_tf2.finetuning.classification.tasks import TsvLayout
-from bert_tf2.support.example_bytes import mask
 from bert_tf2.weights import labels, sources, sstable
 
 MEGABYTE = 1 << 20

@@ -16,9 +16,9 @@ import pytest
 import tensorflow as tf
 from small_models import LABELS, MAKERS, SHARED, randomize, small_batch, small_config
 
-from bert_tf2 import checkpoint, heads, modeling, optimization, tokenization
+from bert_tf2 import heads, modeling, optimization, tokenization
 from bert_tf2.config import BertConfig
-from bert_tf2.weights import bundle, huggingface, huggingface_writing
+from bert_tf2.weights import bundle, checkpoint, huggingface, huggingface_writing
 from bert_tf2.weights.labels import LabelMap
 
 torch = pytest.importorskip("torch")

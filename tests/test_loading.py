@@ -16,13 +16,13 @@ import toy_data
 from small_models import randomize
 
 import bert_tf2
-from bert_tf2 import checkpoint, heads, modeling
+from bert_tf2 import heads, modeling
 from bert_tf2.finetuning import extract_features
 from bert_tf2.finetuning.options import FeatureOptions
 from bert_tf2.pretraining import predict_masked
 from bert_tf2.pretraining.options import MaskedLMOptions
 from bert_tf2.support.errors import UserError
-from bert_tf2.weights import convert
+from bert_tf2.weights import checkpoint, convert
 from bert_tf2.weights.labels import LabelMap, save_label_map
 from bert_tf2.weights.options import ConversionOptions
 

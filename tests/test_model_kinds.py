@@ -7,7 +7,7 @@ from model_kinds import KINDS, OUTPUT_TABLE, POSITIONS
 from small_checkpoints import save_model, small_model
 from small_models import randomize, small_batch, small_config, tiny_config, values_of
 
-from bert_tf2 import checkpoint, heads, modeling
+from bert_tf2 import heads, modeling
 from bert_tf2.fast.encoder import Plan, accelerate
 from bert_tf2.sinusoid import sinusoidal_positions
 from bert_tf2.support.errors import UserError
@@ -15,7 +15,7 @@ from bert_tf2.training.devices import build_model
 from bert_tf2.training.loop import Trainer
 from bert_tf2.training.options import TrainOptions
 from bert_tf2.training.step import local_gradients
-from bert_tf2.weights import metadata
+from bert_tf2.weights import checkpoint, metadata
 
 SEED = tf.constant([1, 2])
 

@@ -6,9 +6,10 @@ import reference_math
 import tensorflow as tf
 from small_models import GOLDEN, VOCAB, needs_golden, randomize, small_batch, small_config
 
-from bert_tf2 import checkpoint, heads, modeling
+from bert_tf2 import heads, modeling
 from bert_tf2.config import ACTIVATIONS, BertConfig
 from bert_tf2.support.errors import UserError
+from bert_tf2.weights import checkpoint
 
 SEED = tf.constant([3, 4])
 

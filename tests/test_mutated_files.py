@@ -17,8 +17,9 @@ from hypothesis import strategies as st
 from mutations import damaged, damaged_json, damaged_records, json_bytes, lengths, refuses_or_reads
 from tensorboard.compat.proto import event_pb2, types_pb2
 
-from bert_tf2 import checkpoint, export, record_index, records, vocabulary_checks
+from bert_tf2 import export, vocabulary_checks
 from bert_tf2.config import BertConfig, to_huggingface
+from bert_tf2.data import record_index, records
 from bert_tf2.finetuning import classification, extract_features, ner, squad
 from bert_tf2.finetuning.classification import class_weights, tasks
 from bert_tf2.pretraining import manifest, record_checks, sentences, unmasked
@@ -27,7 +28,7 @@ from bert_tf2.support.errors import UserError
 from bert_tf2.training import curves, state
 from bert_tf2.training.best import Best
 from bert_tf2.training.runner import explained
-from bert_tf2.weights import bundle, huggingface, labels, metadata
+from bert_tf2.weights import bundle, checkpoint, huggingface, labels, metadata
 
 VOCABULARY = "".join(f"{word}\n" for word in toy_data.VOCAB).encode()
 TEXT = b"one film was good .\na book ||| the play\n\nit lives in Oslo now . Is it ?\n"

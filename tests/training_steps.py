@@ -5,8 +5,8 @@ import pytest
 import tensorflow as tf
 from small_models import batch_for
 
-from bert_tf2 import checkpoint
 from bert_tf2.training.step import local_gradients, reduce_gradients
+from bert_tf2.weights import checkpoint
 
 SEED = tf.constant([1, 2])
 

@@ -10,12 +10,11 @@ from typing import Any
 
 import numpy as np
 
-from bert_tf2 import checkpoint
 from bert_tf2.explorer import arguments as read
 from bert_tf2.explorer.arrays import pack
 from bert_tf2.explorer.opened import Explorer
 from bert_tf2.support.errors import UserError
-from bert_tf2.weights import names
+from bert_tf2.weights import checkpoint, names
 from bert_tf2.weights.huggingface import TIED
 
 WORDS = "bert/embeddings/word_embeddings"

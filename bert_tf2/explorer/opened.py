@@ -5,11 +5,11 @@ from __future__ import annotations
 import threading
 from typing import Any
 
-from bert_tf2 import checkpoint, loading
+from bert_tf2.commands import loading
 from bert_tf2.explorer.options import ExplorerOptions
 from bert_tf2.support.errors import UserError
 from bert_tf2.training import curves
-from bert_tf2.weights import names
+from bert_tf2.weights import checkpoint, names
 
 
 class Explorer:

@@ -13,7 +13,7 @@ import numpy as np
 from google.protobuf import text_format
 from tensorboard.plugins.projector import projector_config_pb2
 
-from bert_tf2.loading import Bert
+from bert_tf2.commands.loading import Bert
 from bert_tf2.support import files
 from bert_tf2.support.errors import UserError
 from bert_tf2.weights import names

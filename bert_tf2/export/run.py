@@ -24,7 +24,7 @@ import tensorflow as tf
 from absl import logging
 from tensorflow.core.protobuf import meta_graph_pb2
 
-from bert_tf2 import __version__, checkpoint, heads, modeling, tokenization
+from bert_tf2 import __version__, heads, modeling, tokenization
 from bert_tf2.config import BertConfig
 from bert_tf2.export import answers, entities, folded_encoder, saved_model_files, signatures, versions
 from bert_tf2.export.exported_model import log_level
@@ -34,7 +34,7 @@ from bert_tf2.export.request_checks import Limits, SpecialIds
 from bert_tf2.support import environment, files, progress
 from bert_tf2.support.errors import UserError, and_more
 from bert_tf2.training.precision import PRECISIONS
-from bert_tf2.weights import metadata, names, sources
+from bert_tf2.weights import checkpoint, metadata, names, sources
 from bert_tf2.weights.base import Weights
 from bert_tf2.weights.labels import LABEL_MAP_FILE, TAGGING_TASK, LabelMap, read_label_map, save_label_map
 

@@ -15,8 +15,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from absl import logging
 
-from bert_tf2 import checkpoint, records
 from bert_tf2.config import BertConfig
+from bert_tf2.data import records
 from bert_tf2.finetuning.options import FineTuneOptions
 from bert_tf2.finetuning.tuner import FineTuner, flag_of_weights
 from bert_tf2.support import console, files
@@ -28,7 +28,7 @@ from bert_tf2.training.devices import is_chief
 from bert_tf2.training.monitor import write_eval_results
 from bert_tf2.training.options import OptimizerOptions
 from bert_tf2.training.precision import PRECISIONS
-from bert_tf2.weights import sources
+from bert_tf2.weights import checkpoint, sources
 from bert_tf2.weights.labels import LABEL_MAP_FILE, TAGGING_TASK, LabelMap, load_label_map
 
 Batches = Iterator[Mapping[str, np.ndarray]]

@@ -14,7 +14,7 @@ import numpy as np
 import tensorflow as tf
 from absl import logging
 
-from bert_tf2 import checkpoint, modeling, tokenization, vocabulary_checks
+from bert_tf2 import modeling, tokenization, vocabulary_checks
 from bert_tf2.config import BertConfig
 from bert_tf2.finetuning import vector_plots
 from bert_tf2.finetuning.classification.examples import read_rows
@@ -28,7 +28,7 @@ from bert_tf2.support.settings import check_texts, check_type
 from bert_tf2.training import forward
 from bert_tf2.training.devices import build_model, create_strategy
 from bert_tf2.training.precision import PRECISIONS
-from bert_tf2.weights import metadata
+from bert_tf2.weights import checkpoint, metadata
 
 _LOGGED_EXAMPLES = 5
 # Hidden states that are in memory until those of all lines before them are known.

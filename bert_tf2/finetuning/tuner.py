@@ -12,10 +12,11 @@ from collections.abc import Callable, Iterator, Mapping
 import numpy as np
 from absl import logging
 
-from bert_tf2 import by_length, checkpoint, record_index, record_order, records
 from bert_tf2.config import BertConfig
+from bert_tf2.data import length_buckets, record_index, record_order, records
 from bert_tf2.fast.encoder import accelerate
 from bert_tf2.finetuning.options import FineTuneOptions
+from bert_tf2.layers import MASKED_SCORE
 from bert_tf2.support import files, output_lock, progress, settings
 from bert_tf2.support.errors import UserError
 from bert_tf2.training.best import Best, best_folder, folder_of_weights
@@ -25,7 +26,7 @@ from bert_tf2.training.monitor import hyperparameters
 from bert_tf2.training.options import MOST_STEPS, TrainOptions
 from bert_tf2.training.precision import PRECISIONS
 from bert_tf2.training.runner import Runner
-from bert_tf2.weights import metadata
+from bert_tf2.weights import checkpoint, metadata
 from bert_tf2.weights.labels import LabelMap, save_label_map
 
 # The number of widths of training batches with --xla, which compiles the step for each of them.
@@ -254,4 +255,4 @@ class FineTuner:
         data = self._read(path, kind, sizes, batch_size, like_lengths=not self._padded)
         batches = self._runner.run(data, explain=lambda: records.find_fault([path], kind, sizes))
         batches = progress.track(batches, what, total, unit, size=lambda batch: len(batch["input_ids"]))
-        return batches if self._padded else by_length.in_order(batches, batch_size)
+        return batches if self._padded else length_buckets.in_order(batches, batch_size, MASKED_SCORE)

@@ -12,13 +12,13 @@ from collections.abc import Iterator
 import numpy as np
 
 from bert_tf2 import tokenization
+from bert_tf2.data.example_bytes import Ragged
 from bert_tf2.pretraining import masking
 from bert_tf2.pretraining.corpus import Corpus
 from bert_tf2.pretraining.drawn_examples import DrawnExamples
 from bert_tf2.pretraining.draws import Draws
 from bert_tf2.pretraining.examples import ExampleMaker
 from bert_tf2.pretraining.options import PretrainingDataOptions
-from bert_tf2.support.example_bytes import Ragged
 
 
 def make(

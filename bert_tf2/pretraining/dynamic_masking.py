@@ -15,10 +15,10 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from bert_tf2 import record_framing, records
-from bert_tf2.pretraining import example_parser, masking, unmasked
+from bert_tf2.data import example_parser, record_framing, records
+from bert_tf2.data.records import RecordKind
+from bert_tf2.pretraining import masking, unmasked
 from bert_tf2.pretraining.options import PretrainingDataOptions
-from bert_tf2.records import RecordKind
 from bert_tf2.support import gzip_files
 from bert_tf2.support.errors import UserError
 

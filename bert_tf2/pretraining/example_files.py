@@ -14,13 +14,14 @@ from typing import Any
 import numpy as np
 from absl import logging
 
-from bert_tf2 import records, tokenization, vocabulary_checks
+from bert_tf2 import tokenization, vocabulary_checks
+from bert_tf2.data import example_bytes, records
 from bert_tf2.pretraining import compact_examples, corpus, drawn_examples, sentences
 from bert_tf2.pretraining.corpus import Tokenizer
 from bert_tf2.pretraining.draws import BufferedDraws
 from bert_tf2.pretraining.instances import TrainingInstance
 from bert_tf2.pretraining.options import CreatePretrainingDataOptions, PretrainingDataOptions
-from bert_tf2.support import console, environment, example_bytes, files, gzip_files, outputs, progress
+from bert_tf2.support import console, environment, files, gzip_files, outputs, progress
 from bert_tf2.support.errors import and_more
 
 _Batch = Mapping[str, np.ndarray | example_bytes.Ragged]

@@ -22,7 +22,7 @@ import numpy as np
 import tensorflow as tf
 from absl import logging
 
-from bert_tf2 import checkpoint, heads, tokenization
+from bert_tf2 import heads, tokenization
 from bert_tf2.config import BertConfig, check_vocab_size
 from bert_tf2.pretraining.blanks import MASK, check_fits, check_spelling, fill, pack, split_segments, tokenize
 from bert_tf2.pretraining.options import MaskedLMOptions
@@ -33,7 +33,7 @@ from bert_tf2.training import forward
 from bert_tf2.training.devices import build_model, create_strategy
 from bert_tf2.training.options import DeviceOptions
 from bert_tf2.training.precision import PRECISIONS
-from bert_tf2.weights import metadata, names
+from bert_tf2.weights import checkpoint, metadata, names
 
 _STANDARD_INPUT = "standard input"
 _READ_AHEAD = 1 << 14  # tokens of a file that are sorted by length

@@ -7,9 +7,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import numpy as np
 
-from bert_tf2 import record_framing, records
-from bert_tf2.pretraining import example_parser, unmasked
-from bert_tf2.records import Feature, RecordKind
+from bert_tf2.data import example_parser, record_framing, records
+from bert_tf2.data.records import Feature, RecordKind
+from bert_tf2.pretraining import unmasked
 from bert_tf2.support.errors import UserError, and_more
 
 _KINDS = (

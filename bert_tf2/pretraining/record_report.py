@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from bert_tf2 import records
+from bert_tf2.data import records
 from bert_tf2.pretraining import unmasked
 from bert_tf2.pretraining.record_checks import Batch
 from bert_tf2.pretraining.record_statistics import Statistics

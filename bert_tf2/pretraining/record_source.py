@@ -5,8 +5,9 @@ from __future__ import annotations
 import numpy as np
 from absl import logging
 
-from bert_tf2 import record_framing, record_index, record_order, records, tokenization
+from bert_tf2 import tokenization
 from bert_tf2.config import BertConfig
+from bert_tf2.data import record_framing, record_index, record_order, records
 from bert_tf2.pretraining import dynamic_masking, record_files
 from bert_tf2.pretraining.options import PretrainingOptions
 from bert_tf2.support.errors import UserError, and_more

@@ -8,9 +8,9 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from bert_tf2 import records
+from bert_tf2.data import records
+from bert_tf2.data.records import RecordKind
 from bert_tf2.pretraining.record_checks import Batch
-from bert_tf2.records import RecordKind
 
 
 class Statistics:

@@ -12,8 +12,9 @@ import numpy as np
 import tensorflow as tf
 from absl import logging
 
-from bert_tf2 import checkpoint, heads, record_order, tokenization
+from bert_tf2 import heads, tokenization
 from bert_tf2.config import BertConfig
+from bert_tf2.data import record_order
 from bert_tf2.fast.encoder import accelerate
 from bert_tf2.pretraining.options import PretrainingOptions
 from bert_tf2.pretraining.record_source import Source
@@ -28,7 +29,7 @@ from bert_tf2.training.options import TrainOptions
 from bert_tf2.training.precision import PRECISIONS
 from bert_tf2.training.runner import Runner
 from bert_tf2.training.workers import Team
-from bert_tf2.weights import metadata, names
+from bert_tf2.weights import checkpoint, metadata, names
 from bert_tf2.weights.base import Weights
 
 # Without these a model cannot predict whether a sentence follows another; it can still predict masked words.

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from bert_tf2.records import Feature, RecordKind
+from bert_tf2.data.records import Feature, RecordKind
 
 MOST_SEGMENTS = 2
 _LONGEST = 1 << 20

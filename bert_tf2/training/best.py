@@ -8,11 +8,11 @@ from collections.abc import Callable, Mapping
 import numpy as np
 from absl import logging
 
-from bert_tf2 import checkpoint
 from bert_tf2.support import files, json_text
 from bert_tf2.support.errors import UserError
 from bert_tf2.training.monitor import write_scalars
 from bert_tf2.training.options import MOST_STEPS
+from bert_tf2.weights import checkpoint
 
 
 def best_folder(output_dir: str) -> str:

@@ -15,7 +15,7 @@ import numpy as np
 from google.protobuf.message import DecodeError
 from tensorboard.compat.proto import event_pb2, summary_pb2, types_pb2
 
-from bert_tf2 import record_framing
+from bert_tf2.data import record_framing
 from bert_tf2.support import files
 from bert_tf2.support.errors import UserError, and_more
 

@@ -22,7 +22,7 @@ from collections.abc import Callable, Sequence
 import tensorflow as tf
 from absl import logging
 
-from bert_tf2 import checkpoint, optimization
+from bert_tf2 import optimization
 from bert_tf2.fast import compiled
 from bert_tf2.heads import Batch
 from bert_tf2.layers import fold_in
@@ -40,6 +40,7 @@ from bert_tf2.training.saver import Saver
 from bert_tf2.training.step import local_gradients, reduce_gradients
 from bert_tf2.training.stops import Every, StopRequest
 from bert_tf2.training.workers import ALONE, Team
+from bert_tf2.weights import checkpoint
 
 # What a step returns in addition to the losses of the model.
 _MEASURES = ("loss", "gradient_norm", "learning_rate")

@@ -7,7 +7,6 @@ from typing import NamedTuple
 import tensorflow as tf
 from absl import logging
 
-from bert_tf2 import checkpoint
 from bert_tf2.config import BertConfig
 from bert_tf2.fast.recompute import keeps_activations
 from bert_tf2.support import free_memory
@@ -16,6 +15,7 @@ from bert_tf2.support.errors import UserError
 from bert_tf2.training.devices import computes_on
 from bert_tf2.training.options import TrainOptions
 from bert_tf2.training.precision import PRECISIONS
+from bert_tf2.weights import checkpoint
 
 _FLOAT32 = 4
 

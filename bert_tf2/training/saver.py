@@ -8,11 +8,11 @@ from collections.abc import Mapping
 import numpy as np
 import tensorflow as tf
 
-from bert_tf2 import checkpoint
 from bert_tf2.support import process
 from bert_tf2.support.errors import UserError
 from bert_tf2.training import state
 from bert_tf2.training.state import TrainingState
+from bert_tf2.weights import checkpoint
 
 
 class Saver:

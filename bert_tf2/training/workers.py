@@ -26,7 +26,7 @@ from typing import Any, NamedTuple, TypeVar
 import tensorflow as tf
 from absl import logging
 
-from bert_tf2.record_order import Share
+from bert_tf2.data.record_order import Share
 from bert_tf2.support import process, settings
 from bert_tf2.support.errors import UserError, and_more
 from bert_tf2.support.settings import Options

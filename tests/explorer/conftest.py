@@ -16,11 +16,12 @@ from browser_pages import Browser
 from explorer_model import MOVED, MOVED_WORD, SIZES, VOCAB_FILE
 from small_models import randomize, small_config
 
-from bert_tf2 import checkpoint, heads
+from bert_tf2 import heads
 from bert_tf2.explorer import server
 from bert_tf2.explorer.opened import Explorer
 from bert_tf2.explorer.options import ExplorerOptions
 from bert_tf2.training import monitor
+from bert_tf2.weights import checkpoint
 
 
 @pytest.fixture(scope="session")

@@ -10,9 +10,10 @@ from explorer_model import MOVED, MOVED_WORD, VOCAB_FILE
 from google_folders import write_vocab
 from small_models import randomize, small_config
 
-from bert_tf2 import checkpoint, heads
+from bert_tf2 import heads
 from bert_tf2.explorer import comparison, inventory
 from bert_tf2.support.errors import UserError
+from bert_tf2.weights import checkpoint
 
 WORDS = VOCAB_FILE.read_text(encoding="utf-8").splitlines()
 

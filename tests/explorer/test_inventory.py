@@ -7,12 +7,11 @@ import pytest
 from explorer_model import SIZES
 from small_models import MAKERS, small_config
 
-from bert_tf2 import checkpoint
 from bert_tf2.explorer import inventory
 from bert_tf2.explorer.arrays import unpack
 from bert_tf2.explorer.code_lines import PLACES
 from bert_tf2.support.errors import UserError
-from bert_tf2.weights import names
+from bert_tf2.weights import checkpoint, names
 
 
 @pytest.fixture(scope="module")

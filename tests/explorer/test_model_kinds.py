@@ -11,11 +11,12 @@ from explorer_model import SIZES, VOCAB_FILE
 from model_kinds import KINDS, OUTPUT_TABLE, POSITIONS
 from small_models import randomize, small_config
 
-from bert_tf2 import checkpoint, heads
+from bert_tf2 import heads
 from bert_tf2.explorer import inventory, masked_words, positions, sentence, trace
 from bert_tf2.explorer.opened import Explorer
 from bert_tf2.explorer.options import ExplorerOptions
 from bert_tf2.support.errors import UserError
+from bert_tf2.weights import checkpoint
 
 SENTENCE = trace.Sentence(("[CLS]", "a", "b", "[SEP]"), (1, 9, 10, 2), (0, 0, 1, 1), (1, 1, 1, 1))
 

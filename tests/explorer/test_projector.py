@@ -12,10 +12,10 @@ from tensorboard.plugins import base_plugin
 from tensorboard.plugins.projector import projector_plugin
 from werkzeug.test import Client
 
-from bert_tf2 import checkpoint
 from bert_tf2.explorer import projector, server
 from bert_tf2.explorer.options import ExplorerOptions
 from bert_tf2.support.errors import UserError
+from bert_tf2.weights import checkpoint
 
 FILES = {
     "projector_config.pbtxt",

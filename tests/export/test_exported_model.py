@@ -10,9 +10,9 @@ import pytest
 from export_cases import CLOSE, SECONDS, TEXTS
 from refused import message_of
 
-from bert_tf2 import checkpoint
 from bert_tf2.export import load
 from bert_tf2.support.errors import UserError
+from bert_tf2.weights import checkpoint
 
 pytest.importorskip("tensorflow_text")
 

@@ -18,7 +18,6 @@ import tensorflow as tf
 import toy_data
 from export_cases import CLOSE, CONFIG, LABELS, POSITIONS, SETTINGS, TAGS, expected_outputs, make_options, rows
 
-from bert_tf2 import checkpoint
 from bert_tf2.export import load, saved_model_files
 from bert_tf2.export.options import TASKS
 from bert_tf2.export.run import export_model, run
@@ -29,6 +28,7 @@ from bert_tf2.finetuning.squad.options import SquadOptions
 from bert_tf2.pretraining import run as pretraining
 from bert_tf2.pretraining.options import PretrainingOptions
 from bert_tf2.support.errors import UserError
+from bert_tf2.weights import checkpoint
 from bert_tf2.weights.labels import LabelMap, load_label_map, save_label_map
 
 pytest.importorskip("tensorflow_text")

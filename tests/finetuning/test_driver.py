@@ -15,7 +15,7 @@ from refused import message_of
 from small_models import randomize
 from tensorboard.backend.event_processing import event_accumulator
 
-from bert_tf2 import checkpoint, heads, vocabulary_checks
+from bert_tf2 import heads, vocabulary_checks
 from bert_tf2.finetuning import driver, ner
 from bert_tf2.finetuning.classification import run as finetune_classifier
 from bert_tf2.finetuning.classification.options import ClassifierOptions
@@ -26,6 +26,7 @@ from bert_tf2.finetuning.squad import run as finetune_squad
 from bert_tf2.finetuning.squad.options import SquadOptions
 from bert_tf2.support import json_text
 from bert_tf2.support.errors import UserError
+from bert_tf2.weights import checkpoint
 from bert_tf2.weights.labels import LabelMap, save_label_map
 
 STEPS_PER_EPOCH = 4  # 64 rows in batches of 16

@@ -9,11 +9,12 @@ import pytest
 import tensorflow as tf
 import toy_data
 
-from bert_tf2 import checkpoint, modeling
+from bert_tf2 import modeling
 from bert_tf2.finetuning import extract_features
 from bert_tf2.finetuning.options import FeatureOptions
 from bert_tf2.support.errors import UserError
 from bert_tf2.tokenization import FullTokenizer
+from bert_tf2.weights import checkpoint
 
 TEXTS = [
     "the film was good .",

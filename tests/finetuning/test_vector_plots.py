@@ -6,11 +6,12 @@ import numpy as np
 import pytest
 import toy_data
 
-from bert_tf2 import checkpoint, modeling
+from bert_tf2 import modeling
 from bert_tf2.finetuning import extract_features, vector_plots
 from bert_tf2.finetuning.options import FeatureOptions
 from bert_tf2.support.errors import UserError
 from bert_tf2.support.settings import WrongSetting
+from bert_tf2.weights import checkpoint
 
 
 def test_principal_components_by_hand():

@@ -9,7 +9,7 @@ import tensorflow as tf
 from pretraining_text import VOCABULARY
 from unmasked_data import CLS, LENGTH, MASK, PREDICTIONS, SEP, SIZES, make, rows_of, write
 
-from bert_tf2 import record_index, record_order, records
+from bert_tf2.data import record_index, record_order, records
 from bert_tf2.pretraining import create_masked_lm_predictions, dynamic_masking, unmasked
 from bert_tf2.pretraining.options import PretrainingDataOptions
 from bert_tf2.support.errors import UserError

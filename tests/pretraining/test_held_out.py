@@ -11,11 +11,12 @@ from small_models import tiny_config
 from tensorboard.backend.event_processing import event_accumulator
 from unmasked_data import LENGTH, PREDICTIONS, make
 
-from bert_tf2 import checkpoint, heads
+from bert_tf2 import heads
 from bert_tf2.pretraining import run as pretraining
 from bert_tf2.pretraining.options import PretrainingOptions
 from bert_tf2.support.errors import UserError
 from bert_tf2.support.settings import WrongSetting
+from bert_tf2.weights import checkpoint
 
 
 @pytest.fixture

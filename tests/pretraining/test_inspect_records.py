@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from pretraining_text import CORPUS, VOCABULARY
 
-from bert_tf2 import records
+from bert_tf2.data import records
 from bert_tf2.pretraining import example_files, inspect_records, record_report
 from bert_tf2.pretraining.options import CreatePretrainingDataOptions, InspectRecordsOptions
 from bert_tf2.pretraining.record_statistics import Statistics

@@ -15,13 +15,14 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from bert_tf2 import checkpoint, heads
+from bert_tf2 import heads
 from bert_tf2.config import BertConfig
 from bert_tf2.pretraining import predict_masked
 from bert_tf2.pretraining.options import MaskedLMOptions
 from bert_tf2.support.errors import UserError
 from bert_tf2.tokenization import FullTokenizer
 from bert_tf2.training.devices import build_model, create_strategy
+from bert_tf2.weights import checkpoint
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 WORDS = ["paris", "berlin", "is", "the", "capital", "of", "play", "##ing", "she", "piano", ".", "[", "]", "sep", "北"]

@@ -8,7 +8,7 @@ import pytest
 import tensorflow as tf
 from mutations import framed
 
-from bert_tf2 import record_framing, records
+from bert_tf2.data import record_framing, records
 from bert_tf2.pretraining.record_checks import Reader, read_all
 from bert_tf2.support.errors import UserError
 from bert_tf2.weights.sstable import mask

@@ -17,10 +17,11 @@ from small_models import (
     tiny_config,
 )
 
-from bert_tf2 import checkpoint, records
+from bert_tf2.data import records
 from bert_tf2.pretraining import run as pretraining
 from bert_tf2.pretraining.options import PretrainingOptions
 from bert_tf2.support.errors import UserError
+from bert_tf2.weights import checkpoint
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 

@@ -6,12 +6,13 @@ import numpy as np
 import pytest
 from small_models import LENGTH, PREDICTIONS, VOCAB, randomize, small_batch, tiny_config
 
-from bert_tf2 import checkpoint, heads, records
+from bert_tf2 import heads
+from bert_tf2.data import records
 from bert_tf2.pretraining import predict_masked
 from bert_tf2.pretraining import run as pretraining
 from bert_tf2.pretraining.options import PretrainingOptions
 from bert_tf2.support.errors import UserError
-from bert_tf2.weights import names
+from bert_tf2.weights import checkpoint, names
 
 POOLER = {row.reference for row in names.POOLER}
 SENTENCES = {row.reference for row in names.NEXT_SENTENCE}

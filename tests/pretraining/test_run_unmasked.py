@@ -8,11 +8,12 @@ from pretraining_text import VOCABULARY
 from small_models import tiny_config
 from unmasked_data import LENGTH, PREDICTIONS, make
 
-from bert_tf2 import checkpoint, records
+from bert_tf2.data import records
 from bert_tf2.pretraining import dynamic_masking
 from bert_tf2.pretraining import run as pretraining
 from bert_tf2.pretraining.options import PretrainingOptions
 from bert_tf2.support.errors import UserError
+from bert_tf2.weights import checkpoint
 
 
 @pytest.fixture

@@ -17,7 +17,7 @@ import pytest
 from command_lines import ROOT
 from pretraining_text import CORPUS, VOCABULARY
 
-from bert_tf2 import records
+from bert_tf2.data import records
 from bert_tf2.pretraining import CreatePretrainingDataOptions, example_files, examples, shard_workers, sharded
 from bert_tf2.support import environment, files, output_lock
 from bert_tf2.support.errors import UserError

@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 from pretraining_text import CORPUS, LETTERS, VOCABULARY
 
-from bert_tf2 import pretraining, records
+from bert_tf2 import pretraining
+from bert_tf2.data import records
 from bert_tf2.pretraining import (
     CreatePretrainingDataOptions,
     PretrainingDataOptions,

@@ -13,8 +13,8 @@ import tensorflow as tf
 import toy_data
 from bad_calls import arguments, check, folder, write_records
 
-from bert_tf2 import records
 from bert_tf2.config import BertConfig
+from bert_tf2.data import records
 from bert_tf2.finetuning import classification, extract_features, squad
 from bert_tf2.finetuning.classification import tasks as classification_tasks
 from bert_tf2.support import json_text

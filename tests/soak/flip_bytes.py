@@ -29,8 +29,8 @@ import unmasked_data
 from huggingface_folders import CLASSES, ENCODER
 from small_models import MAKERS, randomize, small_config
 
-from bert_tf2 import record_framing
 from bert_tf2.config import BertConfig, decisive_differences
+from bert_tf2.data import record_framing
 from bert_tf2.support.errors import UserError
 from bert_tf2.training import state
 from bert_tf2.training.options import TrainOptions

@@ -14,8 +14,9 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from bert_tf2 import records, tokenization
+from bert_tf2 import tokenization
 from bert_tf2.config import BertConfig
+from bert_tf2.data import records
 from bert_tf2.finetuning import ner, squad
 from bert_tf2.support import file_kinds, files
 from bert_tf2.support.errors import UserError

@@ -19,10 +19,11 @@ import tensorflow as tf
 import toy_data
 from command_lines import ROOT, Done
 
-from bert_tf2 import checkpoint, heads, records
+from bert_tf2 import heads
+from bert_tf2.data import records
 from bert_tf2.support import environment, files, outputs
 from bert_tf2.support.errors import UserError
-from bert_tf2.weights import keras_files
+from bert_tf2.weights import checkpoint, keras_files
 
 MODEL = ["--bert_config_file=bert_config.json", "--vocab_file=vocab.txt"]
 SHORT = "--max_seq_length=32"

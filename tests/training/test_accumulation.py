@@ -7,12 +7,13 @@ import pytest
 import tensorflow as tf
 from small_models import MAKERS, batch_for, tiny_config
 
-from bert_tf2 import checkpoint, heads
+from bert_tf2 import heads
 from bert_tf2.support.errors import UserError
 from bert_tf2.training.devices import build_model
 from bert_tf2.training.loop import Trainer
 from bert_tf2.training.options import TrainOptions
 from bert_tf2.training.precision import PRECISIONS
+from bert_tf2.weights import checkpoint
 
 ONE = tf.distribute.get_strategy()
 SETTINGS = {"learning_rate": 1e-3, "num_train_steps": 3, "num_warmup_steps": 0}

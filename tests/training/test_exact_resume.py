@@ -8,12 +8,12 @@ from pretraining_text import VOCABULARY
 from small_models import tiny_config
 from unmasked_data import LENGTH, PREDICTIONS, make
 
-from bert_tf2 import checkpoint
 from bert_tf2.finetuning.classification import run as classification
 from bert_tf2.finetuning.classification.options import ClassifierOptions
 from bert_tf2.pretraining import run as pretraining
 from bert_tf2.pretraining.options import PretrainingOptions
 from bert_tf2.training import best, monitor, state
+from bert_tf2.weights import checkpoint
 
 pytestmark = pytest.mark.compiled
 STEPS = 12

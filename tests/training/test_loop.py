@@ -23,7 +23,7 @@ from small_models import (
 from tensorboard.backend.event_processing import event_accumulator
 from tensorflow.core.util import event_pb2
 
-from bert_tf2 import checkpoint, heads, optimization
+from bert_tf2 import heads, optimization
 from bert_tf2.config import BertConfig
 from bert_tf2.fast.encoder import Plan, accelerate
 from bert_tf2.support import environment, process
@@ -35,6 +35,7 @@ from bert_tf2.training.options import TrainOptions
 from bert_tf2.training.runner import Runner
 from bert_tf2.training.step import local_gradients, reduce_gradients
 from bert_tf2.training.stops import StopRequest
+from bert_tf2.weights import checkpoint
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 ONE = tf.distribute.get_strategy()

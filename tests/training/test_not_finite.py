@@ -5,12 +5,12 @@ import pytest
 import tensorflow as tf
 from small_models import MAKERS, batch_for, tiny_config
 
-from bert_tf2 import checkpoint
 from bert_tf2.support.errors import UserError
 from bert_tf2.training.devices import build_model
 from bert_tf2.training.loop import Trainer
 from bert_tf2.training.options import TrainOptions
 from bert_tf2.training.precision import PRECISIONS
+from bert_tf2.weights import checkpoint
 
 
 def train(folder, steps, bad, strategy=None, precision="float32", init_checkpoint=None, **options):

@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from bert_tf2 import checkpoint
 from bert_tf2.support import process
 from bert_tf2.support.errors import UserError
 from bert_tf2.training.saver import Saver
 from bert_tf2.training.state import TrainingState
+from bert_tf2.weights import checkpoint
 
 STATE = TrainingState(8, {"random_seed": 1})
 

@@ -21,7 +21,7 @@ from unmasked_data import LENGTH, PREDICTIONS, make
 from worker_processes import WorkerProcesses
 
 from bert_tf2.config import BertConfig
-from bert_tf2.record_order import Share
+from bert_tf2.data.record_order import Share
 from bert_tf2.training import runner, workers
 from bert_tf2.training.devices import build_model, is_chief, join, workers_of
 from bert_tf2.training.options import TrainingOptions

@@ -11,10 +11,10 @@ import tensorflow as tf
 from huggingface_folders import forget_configuration
 from small_models import MAKERS, SHARED, VOCAB, randomize, small_batch, small_config, values_of
 
-from bert_tf2 import checkpoint, heads, modeling, optimization
+from bert_tf2 import heads, modeling, optimization
 from bert_tf2.config import BertConfig
 from bert_tf2.support.errors import UserError
-from bert_tf2.weights import bundle, convert, keras_files, names
+from bert_tf2.weights import bundle, checkpoint, convert, keras_files, names
 from bert_tf2.weights.labels import TAGGING_TASK, LabelMap, load_label_map, save_label_map
 from bert_tf2.weights.options import ConversionOptions
 

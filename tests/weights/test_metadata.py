@@ -15,7 +15,8 @@ from refused import message_of
 from small_models import randomize, small_config
 
 import bert_tf2
-from bert_tf2 import checkpoint, heads, records
+from bert_tf2 import heads
+from bert_tf2.data import records
 from bert_tf2.export.run import export_model
 from bert_tf2.finetuning import extract_features
 from bert_tf2.finetuning.classification import run as finetune_classifier
@@ -28,7 +29,7 @@ from bert_tf2.pretraining import run as pretraining
 from bert_tf2.pretraining.options import CreatePretrainingDataOptions, MaskedLMOptions, PretrainingOptions
 from bert_tf2.support.errors import UserError
 from bert_tf2.training.loop import start_from
-from bert_tf2.weights import convert, huggingface, metadata
+from bert_tf2.weights import checkpoint, convert, huggingface, metadata
 from bert_tf2.weights.options import ConversionOptions
 
 # The case of the text

@@ -13,9 +13,9 @@ from huggingface_folders import forget_configuration
 from refused import message_of
 from small_models import small_config
 
-from bert_tf2 import checkpoint, modeling, vocabulary_checks
+from bert_tf2 import modeling, vocabulary_checks
 from bert_tf2.support.errors import UserError
-from bert_tf2.weights import convert, metadata
+from bert_tf2.weights import checkpoint, convert, metadata
 from bert_tf2.weights.base import Weights
 from bert_tf2.weights.options import ConversionOptions
 from bert_tf2.weights.sources import open_weights

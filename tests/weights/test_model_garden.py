@@ -27,8 +27,8 @@ from garden_models import (
 from refused import message_of
 from small_models import small_batch, small_config
 
-from bert_tf2 import checkpoint, heads, modeling
-from bert_tf2.weights import bundle, model_garden
+from bert_tf2 import heads, modeling
+from bert_tf2.weights import bundle, checkpoint, model_garden
 from bert_tf2.weights.model_garden import ObjectCheckpoint
 
 # Encoders.

@@ -10,10 +10,10 @@ from model_kinds import KINDS, OUTPUT_TABLE, POSITIONS
 from small_checkpoints import save_model, small_model
 from small_models import small_batch
 
-from bert_tf2 import checkpoint, heads
+from bert_tf2 import heads
 from bert_tf2.config import BertConfig
 from bert_tf2.support.errors import UserError
-from bert_tf2.weights import convert, huggingface, metadata
+from bert_tf2.weights import checkpoint, convert, huggingface, metadata
 from bert_tf2.weights.options import ConversionOptions
 from bert_tf2.weights.sources import open_weights
 

@@ -24,8 +24,7 @@ from mutations import altered, damaged, damaged_json, json_bytes, lengths, refus
 from small_models import MAKERS, randomize, tiny_config
 from torch_pickles import both_formats, program, tensor, zip_bytes
 
-from bert_tf2 import checkpoint
-from bert_tf2.weights import bundle, convert, keras_files, metadata, sources, sstable
+from bert_tf2.weights import bundle, checkpoint, convert, keras_files, metadata, sources, sstable
 
 INDEX, DATA = "model.ckpt.index", "model.ckpt.data-00000-of-00001"
 

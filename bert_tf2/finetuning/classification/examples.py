@@ -16,7 +16,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 
 from absl import logging
 
-from bert_tf2 import records
+from bert_tf2.data import records
 from bert_tf2.finetuning import label_checks
 from bert_tf2.finetuning.classification.tasks import Table, Task, TsvLayout, find_task
 from bert_tf2.support import files

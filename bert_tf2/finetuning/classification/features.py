@@ -10,7 +10,8 @@ from collections.abc import Iterator, Sequence
 
 from absl import logging
 
-from bert_tf2 import records, tokenization
+from bert_tf2 import tokenization
+from bert_tf2.data import records
 from bert_tf2.finetuning.classification.examples import InputExample, label_problem, labels_of
 from bert_tf2.support import console, progress
 from bert_tf2.support.errors import UserError

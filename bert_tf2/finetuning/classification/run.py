@@ -10,7 +10,8 @@ from typing import Any
 import numpy as np
 from absl import logging
 
-from bert_tf2 import heads, records
+from bert_tf2 import heads
+from bert_tf2.data import records
 from bert_tf2.finetuning import classification, driver
 from bert_tf2.finetuning.classification import scores as metrics
 from bert_tf2.finetuning.classification.class_weights import class_weights

@@ -13,7 +13,8 @@ from typing import Any
 import numpy as np
 from absl import logging
 
-from bert_tf2 import heads, records
+from bert_tf2 import heads
+from bert_tf2.data import records
 from bert_tf2.finetuning import driver, label_checks, ner
 from bert_tf2.finetuning.driver import Batches, Export, Scores, known_labels
 from bert_tf2.finetuning.ner import scores as ner_scores

@@ -7,7 +7,8 @@ from typing import Any
 
 from absl import logging
 
-from bert_tf2 import heads, records
+from bert_tf2 import heads
+from bert_tf2.data import records
 from bert_tf2.finetuning import driver, squad
 from bert_tf2.finetuning.driver import Batches, Export, Scores
 from bert_tf2.finetuning.squad import scores as squad_scores

@@ -7,7 +7,8 @@ import pytest
 from absl import logging
 from golden_data import GOLDEN, cases, digest
 
-from bert_tf2 import records, tokenization
+from bert_tf2 import tokenization
+from bert_tf2.data import records
 from bert_tf2.finetuning.classification import features as classification
 from bert_tf2.finetuning.classification.examples import DataProcessor, InputExample, get_processor
 from bert_tf2.support.errors import UserError

@@ -14,7 +14,8 @@ from refused import message_of
 from small_models import LABELS, randomize, small_batch, small_config
 
 from bert_tf2 import export as exports
-from bert_tf2 import heads, records
+from bert_tf2 import heads
+from bert_tf2.data import records
 from bert_tf2.export.run import export_model
 from bert_tf2.finetuning import classification, driver
 from bert_tf2.finetuning.classification.class_weights import class_weights

@@ -8,7 +8,7 @@ import random
 import pytest
 from ner_data import make_tokenizer, random_sentences, sentence, write_to
 
-from bert_tf2 import records
+from bert_tf2.data import records
 from bert_tf2.finetuning import ner
 from bert_tf2.support.errors import UserError
 

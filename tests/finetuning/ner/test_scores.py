@@ -7,7 +7,7 @@ import pytest
 
 from bert_tf2.finetuning.ner import scores as ner_scores
 
-SEQEVAL = json.loads((pathlib.Path(__file__).parents[2] / "data" / "seqeval.json").read_text())
+SEQEVAL = json.loads((pathlib.Path(__file__).with_name("seqeval.json")).read_text())
 
 
 def test_entities_are_those_of_seqeval():

@@ -6,7 +6,7 @@ from absl import logging
 from golden_data import cases, digest
 from squad_data import VOCAB, features_of, golden_features, make_tokenizer
 
-from bert_tf2 import records
+from bert_tf2.data import records
 from bert_tf2.finetuning import squad
 from bert_tf2.finetuning.squad import features as squad_features
 from bert_tf2.support.errors import UserError

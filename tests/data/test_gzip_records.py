@@ -8,7 +8,7 @@ import hashlib
 import pytest
 import tensorflow as tf
 
-from bert_tf2 import record_framing, records
+from bert_tf2.data import record_framing, records
 from bert_tf2.pretraining import CreatePretrainingDataOptions, example_files
 from bert_tf2.pretraining.record_checks import read_all
 from bert_tf2.support import environment

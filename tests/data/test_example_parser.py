@@ -7,8 +7,8 @@ import pytest
 import tensorflow as tf
 from google.protobuf.message import DecodeError
 
-from bert_tf2.pretraining import example_parser
-from bert_tf2.pretraining.example_parser import BYTES, FLOATS, INTEGERS
+from bert_tf2.data import example_parser
+from bert_tf2.data.example_parser import BYTES, FLOATS, INTEGERS
 
 NAMES = ("ids", "mask", "weights")
 

@@ -21,9 +21,9 @@ from typing import BinaryIO
 import google_crc32c
 import numpy as np
 
+from bert_tf2.data.example_bytes import mask
 from bert_tf2.support import files, gzip_files
 from bert_tf2.support.errors import UserError
-from bert_tf2.support.example_bytes import mask
 
 _HEADER = 12
 _FOOTER = 4

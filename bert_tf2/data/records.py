@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
-from bert_tf2 import by_length, record_framing, record_index, record_order
+from bert_tf2.data import length_buckets, record_framing, record_index, record_order
 from bert_tf2.support import files, free_memory, gzip_files
 from bert_tf2.support.environment import human
 from bert_tf2.support.errors import UserError
@@ -204,13 +204,13 @@ def read_records(
         return batch if transform is None else transform(batch, origin)
 
     data = record_order.ordered(paths, shuffle_seed, index, first, repeat)
-    at_once = by_length.rows_of_window(batch_size) if like_lengths else batch_size
+    at_once = length_buckets.rows_of_window(batch_size) if like_lengths else batch_size
     data = record_order.batched(data, at_once, drop_remainder, share).map(parse, num_parallel_calls=2)
     if like_lengths:
-        data = by_length.batches(data, batch_size)
+        data = length_buckets.batches(data, batch_size)
     if not pad_to_max_length:
         wide = {name for name, feature in kind.features.items() if feature.length == "max_seq_length"}
-        data = data.map(lambda batch: by_length.cut_to_longest(batch, wide, width_multiple))
+        data = data.map(lambda batch: length_buckets.cut_to_longest(batch, wide, width_multiple))
     options = tf.data.Options()
     options.autotune.enabled = False  # not needed, and its thread can delay the end of the program by a minute
     return data.prefetch(2).with_options(options)

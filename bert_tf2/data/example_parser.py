@@ -13,7 +13,7 @@ from collections.abc import Collection, Iterator
 
 import numpy as np
 
-from bert_tf2.support.example_bytes import Ragged
+from bert_tf2.data.example_bytes import Ragged
 
 BYTES, FLOATS, INTEGERS = 1, 2, 3
 """The kinds of a feature: the numbers of the fields of tf.train.Feature."""

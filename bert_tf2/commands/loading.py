@@ -18,7 +18,7 @@ import keras
 import numpy as np
 from absl import logging
 
-from bert_tf2 import checkpoint, modeling, tokenization
+from bert_tf2 import modeling, tokenization
 from bert_tf2.config import BertConfig
 from bert_tf2.finetuning import extract_features
 from bert_tf2.pretraining import predict_masked
@@ -28,7 +28,7 @@ from bert_tf2.support.settings import check_type
 from bert_tf2.training.devices import build_model, create_strategy
 from bert_tf2.training.options import DeviceOptions
 from bert_tf2.training.precision import PRECISIONS
-from bert_tf2.weights import metadata, sources
+from bert_tf2.weights import checkpoint, metadata, sources
 from bert_tf2.weights.base import Weights
 from bert_tf2.weights.labels import LabelMap
 from bert_tf2.weights.models import make_model

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from bert_tf2 import record_index, record_order
+from bert_tf2.data import record_index, record_order
 from bert_tf2.support.errors import UserError
 
 COUNTS = {"d": 70, "a": 1, "c": 0, "b.gz": 33, "e": 16, "f": 8}

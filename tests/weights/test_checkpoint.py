@@ -10,9 +10,9 @@ from refused import message_of
 from small_checkpoints import DATA, cut, flip, save_model, small_model, state_of
 from small_models import GOLDEN, MAKERS, SHARED, needs_golden, small_config, values_of
 
-from bert_tf2 import checkpoint, heads, modeling
+from bert_tf2 import heads, modeling
 from bert_tf2.config import BertConfig
-from bert_tf2.weights import bundle, names
+from bert_tf2.weights import bundle, checkpoint, names
 
 # Names, shapes and types.
 

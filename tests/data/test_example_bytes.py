@@ -5,8 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from bert_tf2 import records
-from bert_tf2.support import example_bytes
+from bert_tf2.data import example_bytes, records
 
 
 def reference(columns):

@@ -11,10 +11,10 @@ import tensorflow as tf
 from refused import message_of
 from small_checkpoints import DATA, cut, flip, save_model, small_model
 
-from bert_tf2 import checkpoint
-from bert_tf2.checkpoint import CheckpointFolder
 from bert_tf2.support import files
 from bert_tf2.support.errors import UserError
+from bert_tf2.weights import checkpoint
+from bert_tf2.weights.checkpoint import CheckpointFolder
 
 
 def test_the_oldest_are_deleted_and_the_state_file_lists_the_rest(tmp_path):

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 import google_crc32c
 import numpy as np
 
-from bert_tf2 import record_framing
+from bert_tf2.data import record_framing
 from bert_tf2.support import gzip_files, progress
 
 RUN = 1024

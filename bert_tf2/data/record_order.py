@@ -19,8 +19,8 @@ import itertools
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from bert_tf2 import record_index
-from bert_tf2.record_index import RUN, RecordIndex
+from bert_tf2.data import record_index
+from bert_tf2.data.record_index import RUN, RecordIndex
 from bert_tf2.support import gzip_files
 from bert_tf2.support.errors import and_more
 

@@ -90,16 +90,19 @@ def batches(windows, batch_size: int):
     return windows.enumerate().flat_map(divided)
 
 
-def in_order(found: Iterable[Mapping[str, np.ndarray]], batch_size: int) -> Iterator[dict[str, np.ndarray]]:
+def in_order(
+    found: Iterable[Mapping[str, np.ndarray]], batch_size: int, no_score: float
+) -> Iterator[dict[str, np.ndarray]]:
     """Puts batches of `batches`, or what was computed for them, into the order of the windows.
 
     Args:
       found: arrays [B, ...] for each batch, with PLACES.
       batch_size: of the batches to make.
+      no_score: stands for the score of a position that was not computed.
 
     Yields:
       The batches without PLACES. Rows that are shorter than others of their batch are filled: whole numbers with 0,
-      which is padding, others with MASKED_SCORE, so that a position that was not computed is no answer.
+      which is padding, others with `no_score`, so that a position that was not computed is no answer.
     """
     for _, window in itertools.groupby(found, key=lambda batch: batch[PLACES][0, 0]):
         parts = list(window)
@@ -107,15 +110,13 @@ def in_order(found: Iterable[Mapping[str, np.ndarray]], batch_size: int) -> Iter
         rows = {name: [row for part in parts for row in part[name]] for name in parts[0] if name != PLACES}
         for start in range(0, len(order), batch_size):
             chosen = order[start : start + batch_size]
-            yield {name: _stacked([values[place] for place in chosen]) for name, values in rows.items()}
+            yield {name: _stacked([values[place] for place in chosen], no_score) for name, values in rows.items()}
 
 
-def _stacked(rows: Sequence[np.ndarray]) -> np.ndarray:
+def _stacked(rows: Sequence[np.ndarray], no_score: float) -> np.ndarray:
     if len({row.shape for row in rows}) == 1:
         return np.stack(rows)
-    from bert_tf2.layers import MASKED_SCORE  # records are read without TensorFlow, too
-
-    fill = 0 if np.issubdtype(rows[0].dtype, np.integer) else MASKED_SCORE
+    fill = 0 if np.issubdtype(rows[0].dtype, np.integer) else no_score
     stacked = np.full([len(rows), max(map(len, rows))], fill, rows[0].dtype)
     for row, values in zip(stacked, rows, strict=True):
         row[: len(values)] = values
