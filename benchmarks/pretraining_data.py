@@ -29,7 +29,7 @@ import machine
 from absl import logging
 
 from bert_tf2 import tokenization
-from bert_tf2.data import example_bytes, record_framing
+from bert_tf2.data import example, tfrecords
 from bert_tf2.pretraining import compact_examples, corpus, inspect_records
 from bert_tf2.pretraining.draws import BufferedDraws
 from bert_tf2.pretraining.options import PretrainingDataOptions
@@ -134,7 +134,7 @@ def time_stages(input_files: list[str], options: BenchmarkOptions, folder: str) 
         examples = compact_examples.make(text, tokenizer, options, draws)
     with timed(seconds, "writing"), open(os.path.join(folder, "stages.tfrecord"), "wb") as output:
         for batch in compact_examples.batches(examples, text, tokenizer, options, rows_per_batch=1000):
-            output.write(example_bytes.frames(example_bytes.encode(batch)))
+            output.write(tfrecords.frames(example.encode(batch)))
     return seconds
 
 
@@ -247,7 +247,7 @@ def inspection_rate(path: str) -> float:
 
 
 def count_records(path: str) -> int:
-    return sum(len(block) for block in record_framing.read_blocks(path))
+    return sum(len(block) for block in tfrecords.read_blocks(path))
 
 
 def main(options: BenchmarkOptions) -> None:

@@ -18,7 +18,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from bert_tf2.data.example_bytes import mask
+from bert_tf2.data.tfrecords import mask
 from bert_tf2.support.errors import UserError
 
 SOAK = [pytest.mark.slow, pytest.mark.soak]

@@ -1,147 +1,68 @@
-"""TFRecord files: one table of features per kind of record, used for writing, reading and checking.
-
-A record is a `tf.train.Example`. Only the tables below, and the one of `pretraining.unmasked`, define its feature
-names, types and lengths.
-"""
+"""TFRecord files of the kinds of `schemas`: written from rows, and read as batches for a training."""
 
 from __future__ import annotations
 
-import dataclasses
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+import itertools
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
-from bert_tf2.data import length_buckets, record_framing, record_index, record_order
-from bert_tf2.support import files, free_memory, gzip_files
+import numpy as np
+
+from bert_tf2.data import example, length_buckets, record_order, tfrecords
+from bert_tf2.data.record_checks import Sizes, check_first_records
+from bert_tf2.data.record_checks import find_fault as find_fault
+from bert_tf2.data.schemas import CLASSIFICATION as CLASSIFICATION
+from bert_tf2.data.schemas import LARGEST_SCORE as LARGEST_SCORE
+from bert_tf2.data.schemas import MASKED_WORDS as MASKED_WORDS
+from bert_tf2.data.schemas import MULTI_LABEL as MULTI_LABEL
+from bert_tf2.data.schemas import PRETRAINING as PRETRAINING
+from bert_tf2.data.schemas import REGRESSION as REGRESSION
+from bert_tf2.data.schemas import SQUAD_PREDICT as SQUAD_PREDICT
+from bert_tf2.data.schemas import SQUAD_TRAIN as SQUAD_TRAIN
+from bert_tf2.data.schemas import TOKEN_TAGGING as TOKEN_TAGGING
+from bert_tf2.data.schemas import Feature, RecordKind
+from bert_tf2.data.varints import Ragged
+from bert_tf2.support import free_memory
 from bert_tf2.support.environment import human
 from bert_tf2.support.errors import UserError
 
+_ROWS_AT_ONCE = 256
 
-@dataclasses.dataclass(frozen=True)
-class Feature:
-    """One feature of a record.
 
-    Attributes:
-      dtype: "int64" or "float32".
-      length: the number of values, as a number or as the name of a size.
-      least: the smallest allowed value.
-      below: every value must be smaller than this number or size, so NaN is not allowed; None for no limit.
-      varies: whether a record may have fewer values, at least one.
+def columns(kind: RecordKind, rows: Sequence[Mapping[str, Sequence]]) -> dict[str, np.ndarray | Ragged]:
+    """The features of some rows (feature name -> values), as `example.encode` takes them.
+
+    Raises:
+      TypeError: a value is no number, or a fraction where the kind has integers.
+      ValueError: rows of numbers that are no integers have different lengths.
     """
-
-    dtype: str
-    length: int | str
-    least: float = 0
-    below: float | str | None = None
-    varies: bool = False
-
-
-@dataclasses.dataclass(frozen=True)
-class RecordKind:
-    """One kind of record.
-
-    Attributes:
-      name: for messages.
-      features: feature name -> Feature. The values of the sizes that a Feature names ("max_seq_length", "vocab_size")
-        are passed when a file is read.
-      problem: returns what is wrong between the features of a row (name -> values), or None.
-    """
-
-    name: str
-    features: Mapping[str, Feature]
-    problem: Callable[[Mapping[str, Sequence]], str | None] | None = None
-
-
-# A weight is 0, 1, or a fraction. Very large weights would overflow the sums over a batch.
-_LARGEST_WEIGHT = 1e6
-# The square of an error must be finite in float32.
-LARGEST_SCORE = 1e15
-
-_TOKENS = {
-    "input_ids": Feature("int64", "max_seq_length", below="vocab_size"),
-    "input_mask": Feature("int64", "max_seq_length", below=2),
-    "segment_ids": Feature("int64", "max_seq_length", below="type_vocab_size"),
-}
-
-MASKED_WORDS = RecordKind(
-    "pretraining (masked words only)",
-    {
-        **_TOKENS,
-        "masked_lm_positions": Feature("int64", "max_predictions_per_seq", below="max_seq_length"),
-        "masked_lm_ids": Feature("int64", "max_predictions_per_seq", below="vocab_size"),
-        "masked_lm_weights": Feature("float32", "max_predictions_per_seq", below=_LARGEST_WEIGHT),
-    },
-)
-
-PRETRAINING = RecordKind(
-    "pretraining",
-    {**MASKED_WORDS.features, "next_sentence_labels": Feature("int64", 1, below=2)},
-)
-
-CLASSIFICATION = RecordKind(
-    "classification",
-    {**_TOKENS, "label_ids": Feature("int64", 1, below="num_labels"), "is_real_example": Feature("int64", 1)},
-)
-
-MULTI_LABEL = RecordKind(
-    "multi-label classification",
-    {**_TOKENS, "label_ids": Feature("int64", "num_labels", below=2), "is_real_example": Feature("int64", 1)},
-)
-
-REGRESSION = RecordKind(
-    "regression",
-    {
-        **_TOKENS,
-        "label_ids": Feature("float32", 1, -LARGEST_SCORE, LARGEST_SCORE),
-        "is_real_example": Feature("int64", 1),
-    },
-)
-
-SQUAD_PREDICT = RecordKind("SQuAD prediction", {"unique_ids": Feature("int64", 1), **_TOKENS})
-
-SQUAD_TRAIN = RecordKind(
-    "SQuAD training",
-    {
-        **SQUAD_PREDICT.features,
-        "start_positions": Feature("int64", 1, below="max_seq_length"),
-        "end_positions": Feature("int64", 1, below="max_seq_length"),
-        "is_impossible": Feature("int64", 1),
-    },
-)
-
-# A label id of -1 means no label (a later piece of a word, [CLS], padding).
-TOKEN_TAGGING = RecordKind(
-    "token tagging",
-    {**_TOKENS, "label_ids": Feature("int64", "max_seq_length", least=-1, below="num_labels")},
-)
+    found: dict[str, np.ndarray | Ragged] = {}
+    for name, feature in kind.features.items():
+        values = [row[name] for row in rows]
+        lengths = np.array([*map(len, values)])
+        if feature.dtype == "int64" and (lengths != lengths[0]).any():
+            values = [[*row, *[0] * (lengths.max() - len(row))] for row in values]
+            found[name] = Ragged(np.array(values).astype(np.int64, casting="same_kind"), lengths)
+        else:
+            found[name] = np.array(values).astype(feature.dtype, casting="same_kind")
+    return found
 
 
 def encode(kind: RecordKind, row: Mapping[str, Sequence]) -> bytes:
-    """Serializes a row; the same row gives the same bytes in every run.
-
-    protobuf may write a map in any order, hence `deterministic`.
-    """
-    import tensorflow as tf
-
-    example = tf.train.Example()
-    slots = example.features.feature
-    for name, feature in kind.features.items():
-        values = slots[name].int64_list.value if feature.dtype == "int64" else slots[name].float_list.value
-        values.extend(row[name])
-    return example.SerializeToString(deterministic=True)
+    """Serializes a row; the same row gives the same bytes in every run."""
+    return example.encode(columns(kind, [row]))[0]
 
 
 def write_records(path: str, kind: RecordKind, rows: Iterable[Mapping[str, Sequence]]) -> int:
-    """Writes rows (feature name -> values) to a TFRecord file, complete or absent; returns their number."""
-    import tensorflow as tf
+    """Writes rows (feature name -> values) to a TFRecord file, complete or absent; returns their number.
 
-    count = 0
-    with files.complete_or_absent(path) as (beside,), tf.io.TFRecordWriter(beside) as writer:
-        for row in rows:
-            writer.write(encode(kind, row))
-            count += 1
+    The file is compressed if its name ends in .gz.
+    """
+    count, rows = 0, iter(rows)
+    with tfrecords.writing(path) as (append,):
+        while some := [*itertools.islice(rows, _ROWS_AT_ONCE)]:
+            append(example.encode(columns(kind, some)))
+            count += len(some)
     return count
-
-
-Sizes = Mapping[str, int]
 
 
 def _size(what: float | str, sizes: Sizes) -> float:
@@ -155,7 +76,7 @@ def read_records(
     batch_size: int,
     *,
     shuffle_seed: int | None = None,
-    index: record_index.RecordIndex | None = None,
+    index: record_order.RecordIndex | None = None,
     first: int = 0,
     share: record_order.Share | None = None,
     repeat: bool = False,
@@ -216,24 +137,6 @@ def read_records(
     return data.prefetch(2).with_options(options)
 
 
-def check_first_records(paths: Sequence[str], kind: RecordKind, sizes: Sizes, must_have_some: bool) -> None:
-    """Raises UserError for a wrong kind or wrong lengths in the first record of each file."""
-    some = False
-    for path in paths[:_FILES_TO_CHECK]:
-        first = next(_raw_records(path), None)
-        if first and (fault := _fault(path, *first, kind, sizes)):
-            raise fault
-        some = some or first is not None
-    if must_have_some and not some and not any(next(_raw_records(path), None) for path in paths[_FILES_TO_CHECK:]):
-        raise _no_records(paths)  # tf.data would search forever for a first record
-
-
-def _fault(path: str, number: int, data: bytes, kind: RecordKind, sizes: Sizes) -> UserError | None:
-    """Returns what is wrong with an item of _raw_records."""
-    problem = _record_problem(data, kind, sizes)
-    return UserError(f"{path}, record {number}: {problem}") if problem else None
-
-
 def _check_batch(batch_size: int, kind: RecordKind, sizes: Sizes) -> None:
     """Raises UserError if the features of a batch would exceed the memory that this process can get."""
     numbers = sum(_size(feature.length, sizes) for feature in kind.features.values())
@@ -243,9 +146,6 @@ def _check_batch(batch_size: int, kind: RecordKind, sizes: Sizes) -> None:
             f"a batch of {batch_size} examples with {numbers} numbers each takes {human(wanted)}, and"
             f" {human(there)} are free for this process; lower the batch size"
         )
-
-
-_FILES_TO_CHECK = 100  # a corpus may consist of thousands of remote files
 
 
 def _parse(serialized, kind: RecordKind, sizes: Sizes) -> dict:
@@ -266,9 +166,9 @@ def _parse(serialized, kind: RecordKind, sizes: Sizes) -> dict:
             values, lengths = values.flat_values, values.row_lengths()
             right = (lengths > 0) & (lengths <= _size(feature.length, sizes))
             checks.append(tf.debugging.Assert(tf.reduce_all(right), [f"{name} has too many values or none"]))
-        if feature.below is not None:  # on a GPU, an index out of range would return zeros, not fail
+        if feature.exclusive_maximum is not None:  # on a GPU, an index out of range would return zeros, not fail
             # A comparison with NaN is false, so NaN is out of range.
-            fits = (values >= feature.least) & (values < _size(feature.below, sizes))
+            fits = (values >= feature.minimum) & (values < _size(feature.exclusive_maximum, sizes))
             checks.append(tf.debugging.Assert(tf.reduce_all(fits), [f"{name} out of range"]))
     with tf.control_dependencies(checks):
         return {name: tf.identity(_narrow(batch[name], feature)) for name, feature in kind.features.items()}
@@ -279,110 +179,3 @@ def _narrow(values, feature: Feature):
 
     values = tf.cast(values, tf.int32) if feature.dtype == "int64" else values  # TPUs have no int64
     return values[:, 0] if feature.length == 1 and not feature.varies else values
-
-
-def find_fault(paths: Sequence[str], kind: RecordKind, sizes: Sizes) -> UserError | None:
-    """Finds the first invalid record; returns an error that names it and the reason, or None if all are valid.
-
-    Used after a failure, because it reads the records one by one in Python.
-    """
-    total = 0
-    try:
-        for path in paths:
-            for number, data in _raw_records(path):
-                total += 1
-                if fault := _fault(path, number, data, kind, sizes):
-                    return fault
-    except UserError as error:
-        return error
-    return None if total else _no_records(paths)
-
-
-def _no_records(paths: Sequence[str]) -> UserError:
-    return UserError(f"{', '.join(paths)}: no records in there; was the corpus empty?")
-
-
-def _raw_records(path: str) -> Iterator[tuple[int, bytes]]:
-    """Yields the records of a file, numbered from 1.
-
-    TensorFlow's reader would end the process at a record that claims more bytes than there is memory.
-
-    Raises:
-      UserError: the file cannot be read or is damaged; names the file and the record.
-    """
-    number = 0
-    try:
-        for block in record_framing.read_blocks(path):
-            for number in range(block.first, block.first + len(block)):
-                yield number, block.record(number - block.first)
-    except UserError as error:
-        if not number and (problem := _kind_problem(path)):
-            raise UserError(f"{path}: {problem}") from error
-        raise
-
-
-def _kind_problem(path: str) -> str | None:
-    """Returns what is wrong with a file without a readable record."""
-    if not files.exists(path):
-        return None
-    if gzip_files.is_named_gzip(path):
-        return gzip_files.problem_of_records(path)
-    kind = files.kind_of(path)
-    if kind and kind.name != "TFRecord":
-        return kind.sentence("TFRecord")
-    if not kind and files.is_text(path):
-        return "is text, not TFRecord; create_pretraining_data.py makes records of text, to be given here"
-    return None
-
-
-def _record_problem(data: bytes, kind: RecordKind, sizes: Sizes) -> str | None:
-    import tensorflow as tf
-    from google.protobuf.message import DecodeError
-
-    try:
-        features = tf.train.Example.FromString(data).features.feature
-    except DecodeError:
-        return f"is no tf.train.Example; a file of {kind.name} records is needed"
-    for name, feature in kind.features.items():
-        if problem := _feature_problem(name, feature, features.get(name), sizes):
-            return problem
-    return kind.problem and kind.problem({name: features[name].int64_list.value for name in kind.features})
-
-
-def _allowed(feature: Feature, limit: float) -> str:
-    if feature.dtype != "int64":
-        return f"a number from {feature.least:g} to {limit:g}"
-    meaning = f" ({feature.below})" if isinstance(feature.below, str) else ""
-    if feature.below in _SIZES_OF_MODEL:
-        meaning = f" ({feature.below} {limit} in the model's configuration; are the records for another model?)"
-    return f"in {feature.least}..{limit - 1}{meaning}"
-
-
-_SIZES_OF_MODEL = ("vocab_size", "type_vocab_size")
-# What to do about a record that lacks a feature.
-_ADVICE = {"next_sentence_labels": ", so it is for masked words only; give --objective=mlm"}
-
-
-def _feature_problem(name: str, feature: Feature, found, sizes: Sizes) -> str | None:
-    if found is None:
-        return f"has no feature {name}{_ADVICE.get(name, '')}"
-    values = found.int64_list.value if feature.dtype == "int64" else found.float_list.value
-    wanted = _size(feature.length, sizes)
-    if not values:
-        return f"has no values of type {feature.dtype} in its feature {name}"
-    if feature.varies and len(values) > wanted:
-        more = "; give the value with which they were made" if feature.length not in _SIZES_OF_MODEL else ""
-        return f"has {len(values)} values in {name}, and at most {wanted} are possible here ({feature.length}){more}"
-    if len(values) != wanted and not feature.varies:
-        if isinstance(feature.length, str):
-            return (
-                f"was made for {feature.length} {len(values)}, but {feature.length} is {wanted} here ({name});"
-                f" give --{feature.length}={len(values)} or make the records again"
-            )
-        return f"{name} has {len(values)} values of type {feature.dtype} where {wanted} is needed"
-    if feature.below is not None:
-        limit = _size(feature.below, sizes)
-        bad = [value for value in values if not feature.least <= value < limit]
-        if bad:
-            return f"{name} holds {bad[0]}, which is not {_allowed(feature, limit)}"
-    return None

@@ -13,7 +13,7 @@ import numpy as np
 from absl import logging
 
 from bert_tf2.config import BertConfig
-from bert_tf2.data import length_buckets, record_index, record_order, records
+from bert_tf2.data import length_buckets, record_order, records
 from bert_tf2.fast.encoder import accelerate
 from bert_tf2.finetuning.options import FineTuneOptions
 from bert_tf2.layers import MASKED_SCORE
@@ -185,7 +185,7 @@ class FineTuner:
                 metadata.write(folder, self.config, self.tokenizer, options.vocab_file, self._task)
         if best is None or not best.given_up:
             sizes = self._sizes(num_labels)
-            index = record_index.read([path])
+            index = record_order.read_index([path])
             data = self._read(
                 path, kind, sizes, options.train_batch_size,
                 shuffle_seed=options.random_seed, index=index, first=trainer.examples, share=self.team.share,

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from bert_tf2 import tokenization
-from bert_tf2.data.example_bytes import Ragged
+from bert_tf2.data.varints import Ragged
 from bert_tf2.pretraining import masking
 from bert_tf2.pretraining.corpus import Corpus
 from bert_tf2.pretraining.drawn_examples import DrawnExamples

@@ -15,9 +15,9 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from bert_tf2.data import example_parser, record_framing, records
+from bert_tf2.data import example, records, tfrecords, unmasked
 from bert_tf2.data.records import RecordKind
-from bert_tf2.pretraining import masking, unmasked
+from bert_tf2.pretraining import masking
 from bert_tf2.pretraining.options import PretrainingDataOptions
 from bert_tf2.support import gzip_files
 from bert_tf2.support.errors import UserError
@@ -68,22 +68,20 @@ def check_vocabulary(paths: Sequence[str], vocabulary: Mapping[str, int], name: 
     Raises:
       UserError: the record begins with another token.
     """
-    features = _features_of_first(paths[0]) or {}
-    first = example_parser.first_integer(features.get("input_ids", (0, b""))[1])
-    if first is not None and first != vocabulary["[CLS]"]:
+    first = (_features_of_first(paths[0]) or {}).get("input_ids", ())[:1]
+    if len(first) and first[0] != vocabulary["[CLS]"]:
         raise UserError(
-            f"{name}: [CLS] is entry {vocabulary['[CLS]']}, but the first record of {paths[0]} begins with {first};"
+            f"{name}: [CLS] is entry {vocabulary['[CLS]']}, but the first record of {paths[0]} begins with {first[0]};"
             " give the vocabulary that the records were made with"
         )
 
 
-def _features_of_first(path: str) -> dict[str, tuple[int, bytes]] | None:
-    """The features of the first record, as example_parser.parse returns them; None if there is none."""
+def _features_of_first(path: str) -> dict[str, np.ndarray] | None:
+    """The features of the first record, as example.parse returns them; None if there is none."""
     try:
-        block = next(record_framing.read_blocks(path, _FIRST_BYTES), None)
-        names = {*unmasked.ALL.features, *records.PRETRAINING.features}
-        return None if block is None else example_parser.parse(block.record(0), names)
-    except (UserError, example_parser.NotAnExample) as error:
+        block = next(tfrecords.read_blocks(path, _FIRST_BYTES), None)
+        return None if block is None else example.parse(block.record(0))
+    except (UserError, example.NotAnExample) as error:
         if isinstance(error, UserError) and isinstance(error.__cause__, gzip_files.DAMAGE):
             raise  # a later reader that takes fewer bytes would get this record, and take it for one with masks
         return None

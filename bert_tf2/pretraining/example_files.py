@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import itertools
 import os
@@ -15,7 +14,8 @@ import numpy as np
 from absl import logging
 
 from bert_tf2 import tokenization, vocabulary_checks
-from bert_tf2.data import example_bytes, records
+from bert_tf2.data import example, records, tfrecords
+from bert_tf2.data.varints import Ragged
 from bert_tf2.pretraining import compact_examples, corpus, drawn_examples, sentences
 from bert_tf2.pretraining.corpus import Tokenizer
 from bert_tf2.pretraining.draws import BufferedDraws
@@ -24,7 +24,7 @@ from bert_tf2.pretraining.options import CreatePretrainingDataOptions, Pretraini
 from bert_tf2.support import console, environment, files, gzip_files, outputs, progress
 from bert_tf2.support.errors import and_more
 
-_Batch = Mapping[str, np.ndarray | example_bytes.Ragged]
+_Batch = Mapping[str, np.ndarray | Ragged]
 _LOGGED_EXAMPLES = 20
 _VALUES_PER_BATCH = 1 << 17  # a few megabytes while they are encoded
 _MANY_PASSES = 5
@@ -59,26 +59,18 @@ def write_instance_to_example_files(
     ]
     rows = (_features(instance, tokenizer, max_seq_length, max_predictions_per_seq) for instance in instances)
     size = _rows_per_batch(max_seq_length, max_predictions_per_seq)
-    sample = example_bytes.encode(_columns([row for _, row in first])) if first else []
-    _write(map(_columns, _grouped(rows, size)), len(instances), first, sample, output_files)
+    batches = (_columns(some) for some in iter(lambda: [*itertools.islice(rows, size)], []))
+    sample = example.encode(_columns([row for _, row in first])) if first else []
+    _write(batches, len(instances), first, sample, output_files)
 
 
 def _rows_per_batch(max_seq_length: int, max_predictions_per_seq: int) -> int:
     return max(1, _VALUES_PER_BATCH // (max_seq_length + max_predictions_per_seq))
 
 
-def _grouped(rows: Iterable[dict[str, list]], size: int) -> Iterator[list[dict[str, list]]]:
-    rows = iter(rows)
-    return iter(lambda: list(itertools.islice(rows, size)), [])
-
-
-def _columns(rows: Sequence[dict[str, list]]) -> dict[str, np.ndarray]:
-    """The rows as one array for each feature."""
-    return {
-        name: np.array([row[name] for row in rows], feature.dtype)
-        for name, feature in records.PRETRAINING.features.items()
-        if name in rows[0]
-    }
+def _columns(rows: Sequence[dict[str, list]]) -> _Batch:
+    kind = records.PRETRAINING if "next_sentence_labels" in rows[0] else records.MASKED_WORDS
+    return records.columns(kind, rows)
 
 
 def _write(
@@ -99,26 +91,21 @@ def _write(
     """
     if sample:
         share = total * sum(map(len, sample)) // len(sample) * 9 // 10 // len(output_files)
-        if any(map(gzip_files.is_named_gzip, output_files)):
-            share = round(share * gzip_files.share_left(example_bytes.frames(sample)))
+        if any(map(tfrecords.is_compressed, output_files)):
+            share = round(share * gzip_files.share_left(tfrecords.frames(sample)))
         folders = [os.path.dirname(name) or "." for name in output_files]
         for folder in dict.fromkeys(folders):
             environment.check_space(folder, share * folders.count(folder), "the records")
     for number, (instance, row) in enumerate(first):
         _log_example(instance, number, total, row)
     done = 0
-    with files.complete_or_absent(*output_files) as beside, contextlib.ExitStack() as stack:
-        streams = [
-            stack.enter_context(gzip_files.open_writing(name, packed=gzip_files.is_named_gzip(final)))
-            for name, final in zip(beside, output_files, strict=True)
-        ]
-        writing = stack.enter_context(progress.Progress("Writing", total, "examples"))
+    with tfrecords.writing(*output_files) as outs, progress.Progress("Writing", total, "examples") as shown:
         for batch in batches:
-            encoded = example_bytes.encode(batch)
-            for number, stream in enumerate(streams):
-                stream.write(example_bytes.frames(encoded[(number - done) % len(streams) :: len(streams)]))
+            encoded = example.encode(batch)
+            for number, append in enumerate(outs):
+                append(encoded[(number - done) % len(outs) :: len(outs)])
             done += len(encoded)
-            writing.advance(len(encoded))
+            shown.advance(len(encoded))
     logging.info("Wrote %d examples", total)
 
 
@@ -157,13 +144,13 @@ def _rows(batch: _Batch, tokenizer: tokenization.FullTokenizer) -> list[tuple[ty
     for row in rows:
         length = sum(row.get("input_mask", [1] * len(row["input_ids"])))
         num_masked = int(sum(row.get("masked_lm_weights", [])))
-        example = types.SimpleNamespace(
+        shown = types.SimpleNamespace(
             tokens=tokenizer.convert_ids_to_tokens(row["input_ids"][:length]),
             masked_lm_positions=row.get("masked_lm_positions", [])[:num_masked],
             masked_lm_labels=tokenizer.convert_ids_to_tokens(row.get("masked_lm_ids", [])[:num_masked]),
             is_random_next=bool(row["next_sentence_labels"][0]) if "next_sentence_labels" in row else None,
         )
-        examples.append((example, row))
+        examples.append((shown, row))
     return examples
 
 
@@ -250,7 +237,7 @@ def make_files(
     unknown = np.count_nonzero(text.tokens == tokenizer.vocab.get("[UNK]", -1))
     vocabulary_checks.check_unknown(and_more(input_files, 3), unknown, len(text.tokens))
     first = next(batches(_LOGGED_EXAMPLES), {})
-    sample = example_bytes.encode(first) if first else []
+    sample = example.encode(first) if first else []
     size = _rows_per_batch(options.max_seq_length, options.max_predictions_per_seq)
     _write(batches(size), len(examples), _rows(first, tokenizer), sample, output_files)
     return text, examples
@@ -262,8 +249,8 @@ def measure(
     """The number of examples of text files, and about the bytes of their records in the output."""
     _, examples, batches = _made(input_files, tokenizer, options, seed=0)
     size = _rows_per_batch(options.max_seq_length, options.max_predictions_per_seq)
-    framed = b"".join(example_bytes.frames(example_bytes.encode(batch)) for batch in batches(size))
-    packed = framed and gzip_files.is_named_gzip(options.output_file)
+    framed = b"".join(tfrecords.frames(example.encode(batch)) for batch in batches(size))
+    packed = framed and tfrecords.is_compressed(options.output_file)
     return len(examples), len(framed) * (gzip_files.share_left(framed) if packed else 1.0)
 
 

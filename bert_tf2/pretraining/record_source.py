@@ -7,7 +7,7 @@ from absl import logging
 
 from bert_tf2 import tokenization
 from bert_tf2.config import BertConfig
-from bert_tf2.data import record_framing, record_index, record_order, records
+from bert_tf2.data import record_checks, record_order, records, tfrecords
 from bert_tf2.pretraining import dynamic_masking, record_files
 from bert_tf2.pretraining.options import PretrainingOptions
 from bert_tf2.support.errors import UserError, and_more
@@ -83,20 +83,20 @@ class Source:
             **order,
         )
 
-    def for_training(self, index: record_index.RecordIndex, first: int, share: record_order.Share | None = None):
+    def for_training(self, index: record_order.RecordIndex, first: int, share: record_order.Share | None = None):
         """The records in the order of the seed, without the `first` examples; of several workers, a share of them."""
         options = self._options
         order = {"shuffle_seed": options.random_seed, "index": index, "first": first, "share": share}
         return self._read(options.train_batch_size, _TRAINING, **order)
 
-    def index(self) -> record_index.RecordIndex:
+    def index(self) -> record_order.RecordIndex:
         """Where the records lie.
 
         Raises:
           UserError: a file is damaged, of another kind, or not what a manifest beside it says.
         """
-        records.check_first_records(self._paths, self._kind, self._sizes, must_have_some=True)
-        index = record_index.read(self._paths)
+        record_checks.check_first_records(self._paths, self._kind, self._sizes, must_have_some=True)
+        index = record_order.read_index(self._paths)
         counts = np.bincount(index.files, index.counts, len(index.paths)).astype(np.int64)
         self._files.check(dict(zip(index.paths, counts.tolist(), strict=True)))
         return index
@@ -133,7 +133,7 @@ class Source:
         found, needed = 0, self._options.max_eval_steps * self._options.eval_batch_size
         for path in self._paths:
             before, whole = found, True
-            for block in record_framing.read_blocks(path):
+            for block in tfrecords.read_blocks(path):
                 found += len(block)
                 if found >= needed:
                     whole = False
@@ -144,4 +144,4 @@ class Source:
         return found
 
     def find_fault(self) -> UserError | None:
-        return records.find_fault(self._paths, self._kind, self._sizes)
+        return record_checks.find_fault(self._paths, self._kind, self._sizes)

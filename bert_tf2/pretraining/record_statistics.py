@@ -8,9 +8,9 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from bert_tf2.data import records
-from bert_tf2.data.records import RecordKind
-from bert_tf2.pretraining.record_checks import Batch
+from bert_tf2.data import schemas
+from bert_tf2.data.record_checks import Batch
+from bert_tf2.data.schemas import RecordKind
 
 
 class Statistics:
@@ -25,8 +25,8 @@ class Statistics:
       lengths: int64 [max_seq_length + 1], the number of records with so many tokens.
       masked: int64 [max_predictions_per_seq + 1], the number of records with so many masked tokens.
       masked_ids: int64 [ids], how often each id of the vocabulary is to be predicted.
-      kept: the number of masked places in which the token to predict itself stands.
-      in_place: int64 [ids], how often each id stands in the other masked places.
+      unchanged: the number of masked positions that hold the token to predict.
+      replacements: int64 [ids], how often each id stands at the other masked positions.
       words: the number of words that are masked as a whole, in records without masks.
       random_next: the number of records whose second text is random.
       labels: the number of each label: of records (classification; of SQuAD "answer" and "no answer") or of tokens.
@@ -41,8 +41,8 @@ class Statistics:
         self.lengths = np.zeros(max_seq_length + 1, np.int64)
         self.masked = np.zeros(1, np.int64)
         self.masked_ids = np.zeros(1, np.int64)
-        self.in_place = np.zeros(1, np.int64)
-        self.kept = 0
+        self.replacements = np.zeros(1, np.int64)
+        self.unchanged = 0
         self.words = 0
         self.random_next = 0
         self.labels: Counter = Counter()
@@ -72,21 +72,21 @@ class Statistics:
         self.masked = _count(self.masked, used.sum(axis=1))
         self.masked_ids = _count(self.masked_ids, ids)
         same = inputs == ids
-        self.kept += int(same.sum())
-        self.in_place = _count(self.in_place, inputs[~same])
+        self.unchanged += int(same.sum())
+        self.replacements = _count(self.replacements, inputs[~same])
 
     def _add_labels(self, features: Mapping[str, np.ndarray]) -> None:
-        if self.kind is records.SQUAD_TRAIN:
+        if self.kind is schemas.SQUAD_TRAIN:
             without = int((features["is_impossible"] != 0).sum())
             self.labels.update({"no answer": without, "answer": len(features["is_impossible"]) - without})
-        elif self.kind is records.REGRESSION:
+        elif self.kind is schemas.REGRESSION:
             self.label_sum += float(features["label_ids"].sum(dtype=np.float64))
-        elif self.kind is records.MULTI_LABEL:
+        elif self.kind is schemas.MULTI_LABEL:
             for label, count in enumerate((features["label_ids"] != 0).sum(axis=0).tolist()):
                 self.labels[label] += count
         elif "label_ids" in features:
             labels = features["label_ids"]
-            if self.kind is records.TOKEN_TAGGING:  # -1 and padding are no labels
+            if self.kind is schemas.TOKEN_TAGGING:  # -1 and padding are no labels
                 labels = labels[(features["input_mask"] != 0) & (labels >= 0)]
             found, counts = np.unique(labels, return_counts=True)
             self.labels.update(dict(zip(found.tolist(), counts.tolist(), strict=True)))

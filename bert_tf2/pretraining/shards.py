@@ -19,6 +19,7 @@ import tempfile
 from collections.abc import Iterator, Sequence
 from typing import BinaryIO
 
+from bert_tf2.data import tfrecords
 from bert_tf2.pretraining import sentences
 from bert_tf2.pretraining.options import PretrainingDataOptions
 from bert_tf2.support import environment, files, gzip_files, outputs
@@ -94,7 +95,7 @@ def pattern_of(output_file: str, count: int) -> str:
 
 
 def _numbered(output_file: str, numbers: str) -> str:
-    ending = gzip_files.ENDING if gzip_files.is_named_gzip(output_file) else ""
+    ending = gzip_files.ENDING if tfrecords.is_compressed(output_file) else ""
     return f"{output_file.removesuffix(ending)}-{numbers}{ending}"
 
 

@@ -1,7 +1,6 @@
 """Files that gzip compresses: reading one as if it were not compressed, and writing one with the same bytes every time.
 
-A text is recognized by its content, because its name may be anything. TFRecord files are recognized by the ending .gz:
-TensorFlow has to be told the compression before it reads a byte.
+A text is recognized by its content, because its name may be anything; `data.tfrecords` goes by the ending.
 """
 
 from __future__ import annotations
@@ -20,11 +19,6 @@ ENDING = ".gz"
 _MAGIC = b"\x1f\x8b"
 # Records of 128 tokens: level 1 leaves 31 % at 90 MB/s, level 6 29 % at 50 MB/s, level 9 29 % at 20 MB/s.
 _LEVEL = 1
-
-
-def is_named_gzip(path: str) -> bool:
-    """Whether a file of records is compressed, which its name tells."""
-    return path.endswith(ENDING)
 
 
 def _begins_as_gzip(stream: BinaryIO) -> bool:
@@ -79,38 +73,6 @@ def read_head(path: str) -> bytes:
     """The first bytes of what is in a file, enough for file_kinds."""
     with open_unpacked(path) as stream:
         return stream.read(file_kinds.HEAD_BYTES)
-
-
-@contextlib.contextmanager
-def open_records(path: str) -> Iterator[BinaryIO]:
-    """Opens a file of records for reading; what is read is not compressed. Reading may raise DAMAGE.
-
-    Raises:
-      UserError: the file is missing, or its name alone is that of an archive.
-    """
-    if not is_named_gzip(path):
-        with files.open_binary(path) as stream:
-            yield stream
-        return
-    with open_unpacked(path) as stream:
-        if not is_packed(stream):
-            raise UserError(f"{path}: {problem_of_records(path)}")
-        yield stream
-
-
-def problem_of_records(path: str) -> str | None:
-    """What is wrong with a file that is named as an archive of records and has no readable record."""
-    with open_unpacked(path) as stream:
-        if not is_packed(stream):
-            kind = files.kind_of(path)
-            what = kind.what if kind else "an empty file" if not files.size(path) else "something else"
-            return f"ends in {ENDING} and is no gzip archive but {what}; rename it or make it again"
-        try:
-            if file_kinds.is_text(stream.read(file_kinds.HEAD_BYTES)):
-                return "holds text, not TFRecord; create_pretraining_data.py makes records of text, to be given here"
-        except DAMAGE as error:
-            return damage(error)
-    return None
 
 
 @contextlib.contextmanager

@@ -15,7 +15,7 @@ import numpy as np
 from google.protobuf.message import DecodeError
 from tensorboard.compat.proto import event_pb2, summary_pb2, types_pb2
 
-from bert_tf2.data import record_framing
+from bert_tf2.data import tfrecords
 from bert_tf2.support import files
 from bert_tf2.support.errors import UserError, and_more
 
@@ -141,7 +141,7 @@ def _read(path: str) -> _Events | None:
 
 
 def _each(path: str) -> Iterator[event_pb2.Event]:
-    for block in record_framing.read_blocks(path, growing=True):
+    for block in tfrecords.read_blocks(path, growing=True):
         for row in range(len(block)):
             try:
                 yield event_pb2.Event.FromString(block.record(row))

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 
 import google_crc32c
 
-from bert_tf2.data.example_bytes import mask as mask  # TFRecord files have the same checksums
+from bert_tf2.data.tfrecords import mask as mask  # TFRecord files have the same checksums
 
 _MAGIC = 0xDB4775248B80FB57
 _FOOTER = 48

@@ -8,9 +8,9 @@ import hashlib
 import pytest
 import tensorflow as tf
 
-from bert_tf2.data import record_framing, records
+from bert_tf2.data import records, tfrecords
+from bert_tf2.data.record_checks import read_all
 from bert_tf2.pretraining import CreatePretrainingDataOptions, example_files
-from bert_tf2.pretraining.record_checks import read_all
 from bert_tf2.support import environment
 from bert_tf2.support.errors import UserError
 
@@ -78,7 +78,7 @@ def faults(path):
     """What each reader says."""
     yield str(records.find_fault([str(path)], records.PRETRAINING, SIZES))
     with pytest.raises(UserError) as caught:
-        [*record_framing.read_blocks(str(path))]
+        [*tfrecords.read_blocks(str(path))]
     yield str(caught.value)
 
 

@@ -247,7 +247,7 @@ def test_values_out_of_range_name_file_and_record(tmp_path, kind, change, messag
 
 def test_a_file_of_another_kind_names_the_feature_it_lacks(tmp_path):
     path = numbered(tmp_path / "a", 2, kind=records.CLASSIFICATION)
-    assert fault(path) == f"{path}, record 1: has no feature masked_lm_positions"
+    assert fault(path) == f"{path}, record 1: has no feature masked_lm_positions, which pretraining records have"
 
 
 def test_a_record_that_is_no_example(tmp_path):

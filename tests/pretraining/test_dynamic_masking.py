@@ -9,8 +9,8 @@ import tensorflow as tf
 from pretraining_text import VOCABULARY
 from unmasked_data import CLS, LENGTH, MASK, PREDICTIONS, SEP, SIZES, make, rows_of, write
 
-from bert_tf2.data import record_index, record_order, records
-from bert_tf2.pretraining import create_masked_lm_predictions, dynamic_masking, unmasked
+from bert_tf2.data import record_order, records, unmasked
+from bert_tf2.pretraining import create_masked_lm_predictions, dynamic_masking
 from bert_tf2.pretraining.options import PretrainingDataOptions
 from bert_tf2.support.errors import UserError
 
@@ -168,7 +168,11 @@ def test_origins_follow_the_order_of_the_records(tmp_path):
             for number in range(first, first + 3):
                 writer.write(str(number).encode())
     for seed in (None, 1, 2):
-        order = record_order.in_order(paths) if seed is None else record_order.shuffled(record_index.read(paths), seed)
+        order = (
+            record_order.in_order(paths)
+            if seed is None
+            else record_order.shuffled(record_order.read_index(paths), seed)
+        )
         seen = Counter()
         for data, origin in order.unbatch().take(24).as_numpy_iterator():
             assert (origin["file"], origin["record"]) == (0 if int(data) >= 20 else 1, int(data) % 10)

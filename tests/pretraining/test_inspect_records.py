@@ -9,7 +9,7 @@ import pytest
 from pretraining_text import CORPUS, VOCABULARY
 
 from bert_tf2.data import records
-from bert_tf2.pretraining import example_files, inspect_records, record_report
+from bert_tf2.pretraining import example_files, inspect_records
 from bert_tf2.pretraining.options import CreatePretrainingDataOptions, InspectRecordsOptions
 from bert_tf2.pretraining.record_statistics import Statistics
 from bert_tf2.support.errors import UserError
@@ -233,7 +233,7 @@ def test_other_labels(path, words_file):
 def test_long_lengths_are_shown_in_ranges():
     counts = np.zeros(514, np.int64)
     counts[[1, 32, 33, 513]] = 1, 2, 3, 1000
-    (histogram, *_) = record_report.histograms(_with_lengths(counts))
+    (histogram, *_) = inspect_records.histograms(_with_lengths(counts))
     assert histogram.names[:2] == ["1-33", "34-66"] and histogram.names[-1] == "496-513"
     assert (histogram.counts[0], histogram.counts[-1]) == (6, 1000)
     assert histogram.lines()[2].endswith("6  #")  # too few for a character, but not none

@@ -10,7 +10,8 @@ from pretraining_text import VOCABULARY
 from unmasked_data import CLS, LENGTH, PREDICTIONS, SEP, make, rows_of, text, write
 
 from bert_tf2 import pretraining
-from bert_tf2.pretraining import inspect_records, masking, record_checks, sharded
+from bert_tf2.data import record_checks
+from bert_tf2.pretraining import inspect_records, masking, sharded
 from bert_tf2.pretraining.options import CreatePretrainingDataOptions, InspectRecordsOptions, PretrainingDataOptions
 from bert_tf2.support.errors import UserError
 from bert_tf2.tokenization import FullTokenizer
@@ -161,7 +162,10 @@ def test_a_report_without_pairs(tmp_path):
         ({"segment_lengths": [4, 3]}, "the sum of segment_lengths is 7, and 6 is needed for 6 tokens"),
         ({"word_lengths": [1, 1]}, "the sum of word_lengths is 2, and 3 is needed for 6 tokens"),
         ({"word_lengths": [3, 0]}, "word_lengths holds 0, which is not in 1..1048575"),
-        ({"segment_lengths": [2, 2, 2]}, "has 3 segments, at most 2 are possible"),
+        (
+            {"segment_lengths": [2, 2, 2]},
+            "has 3 values in segment_lengths, and at most 2 are possible here (type_vocab_size)",
+        ),
         ({"segment_lengths": [5, 1]}, "segment_lengths holds 1, which is not in 2..1048575"),
         ({"input_ids": [CLS, 6, 999, SEP, 8, SEP]}, "input_ids holds 999, which is not in 0.."),
         ({"input_ids": []}, "has no values of type int64 in its feature input_ids"),

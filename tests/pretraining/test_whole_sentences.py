@@ -11,14 +11,13 @@ import pytest
 from pretraining_text import CORPUS, LETTERS, VOCABULARY
 
 from bert_tf2 import pretraining
-from bert_tf2.data import records
+from bert_tf2.data import record_checks, records
 from bert_tf2.pretraining import (
     CreatePretrainingDataOptions,
     PretrainingDataOptions,
     example_files,
     examples,
     inspect_records,
-    record_checks,
     sharded,
 )
 from bert_tf2.support.errors import UserError

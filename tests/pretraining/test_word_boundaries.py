@@ -9,10 +9,10 @@ import pytest
 from pretraining_text import VOCABULARY
 
 from bert_tf2 import pretraining, tokenization
+from bert_tf2.data.record_checks import Reader
 from bert_tf2.pretraining import CreatePretrainingDataOptions, PretrainingDataOptions, example_files, examples, masking
 from bert_tf2.pretraining import corpus as corpora
 from bert_tf2.pretraining.corpus import SPACES
-from bert_tf2.pretraining.record_checks import Reader
 from bert_tf2.support.settings import WrongSetting
 from bert_tf2.tokenization import FullTokenizer
 

@@ -30,7 +30,7 @@ from huggingface_folders import CLASSES, ENCODER
 from small_models import MAKERS, randomize, small_config
 
 from bert_tf2.config import BertConfig, decisive_differences
-from bert_tf2.data import record_framing
+from bert_tf2.data import tfrecords
 from bert_tf2.support.errors import UserError
 from bert_tf2.training import state
 from bert_tf2.training.options import TrainOptions
@@ -84,7 +84,7 @@ def make_records(folder: pathlib.Path, name: str) -> None:
 
 
 def read_records(path: pathlib.Path) -> Reading:
-    return Reading([b.record(row) for b in record_framing.read_blocks(str(path), 1 << 14) for row in range(len(b))])
+    return Reading([b.record(row) for b in tfrecords.read_blocks(str(path), 1 << 14) for row in range(len(b))])
 
 
 def marks_of_records(data: bytes) -> Iterator[int]:

@@ -10,7 +10,7 @@ from small_models import tiny_config
 from tensorboard.backend.event_processing import event_accumulator
 from tensorboard.compat.proto import event_pb2
 
-from bert_tf2.data.example_bytes import frames
+from bert_tf2.data.tfrecords import frames
 from bert_tf2.support.errors import UserError
 from bert_tf2.training import curves
 from bert_tf2.training.monitor import Watch, write_eval_results, write_scalars

@@ -1,4 +1,4 @@
-"""Records without masks: create_pretraining_data.py --dynamic_masking writes them, `dynamic_masking` masks them.
+"""Records without masks: create_pretraining_data.py --dynamic_masking writes them, training draws the masks.
 
 A record has what the masks are drawn from, and nothing that can be computed: ids without padding, and the numbers of
 tokens of segments and words. It takes a third of the bytes of a record with masks.
@@ -7,11 +7,11 @@ tokens of segments and words. It takes a third of the bytes of a record with mas
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterator
 
 import numpy as np
 
-from bert_tf2.data.records import Feature, RecordKind
+from bert_tf2.data.schemas import Columns, Condition, Feature, RecordKind
 
 MOST_SEGMENTS = 2
 _LONGEST = 1 << 20
@@ -27,25 +27,28 @@ def sums(num_tokens, num_segments) -> dict:
     return {"segment_lengths": num_tokens, "word_lengths": num_maskable(num_tokens, num_segments)}
 
 
-def _problem(row: Mapping[str, Sequence[int]]) -> str | None:
-    tokens, segments = len(row["input_ids"]), len(row["segment_lengths"])
-    if segments > MOST_SEGMENTS:
-        return f"has {segments} segments, at most {MOST_SEGMENTS} are possible"
+def _conditions(values: Columns, counts: Columns) -> Iterator[Condition]:
+    tokens, segments = counts["input_ids"], counts["segment_lengths"]
+    yield segments > MOST_SEGMENTS, lambda row: f"has {segments[row]} segments, at most {MOST_SEGMENTS} are possible"
+
+    def describe(name: str, found: np.ndarray, wanted: np.ndarray, row: int) -> str:
+        return f"the sum of {name} is {found[row]}, and {wanted[row]} is needed for {tokens[row]} tokens"
+
     for name, wanted in sums(tokens, segments).items():
-        if name in row and sum(row[name]) != wanted:
-            return f"the sum of {name} is {sum(row[name])}, and {wanted} is needed for {tokens} tokens"
-    return None
+        if name in values:
+            found = values[name].sum(axis=1)
+            yield found != wanted, functools.partial(describe, name, found, wanted)
 
 
 ALL = RecordKind(
     "unmasked pretraining",
     {
-        "input_ids": Feature("int64", "max_seq_length", below="vocab_size", varies=True),
-        "segment_lengths": Feature("int64", "type_vocab_size", least=2, below=_LONGEST, varies=True),
-        "next_sentence_labels": Feature("int64", 1, below=2),
-        "word_lengths": Feature("int64", "max_seq_length", least=1, below=_LONGEST, varies=True),
+        "input_ids": Feature("int64", "max_seq_length", exclusive_maximum="vocab_size", varies=True),
+        "segment_lengths": Feature("int64", "type_vocab_size", minimum=2, exclusive_maximum=_LONGEST, varies=True),
+        "next_sentence_labels": Feature("int64", 1, exclusive_maximum=2),
+        "word_lengths": Feature("int64", "max_seq_length", minimum=1, exclusive_maximum=_LONGEST, varies=True),
     },
-    _problem,
+    _conditions,
 )
 """All features, by which the record
 
@@ -61,10 +64,10 @@ def kind(*, pairs: bool, words: bool) -> RecordKind:
     """The kind of records that have labels for the next sentence (`pairs`), and the lengths of words (`words`)."""
     absent = {"next_sentence_labels": not pairs, "word_lengths": not words}
     features = {name: feature for name, feature in ALL.features.items() if not absent.get(name)}
-    return RecordKind(ALL.name, features, ALL.problem)
+    return RecordKind(ALL.name, features, ALL.conditions)
 
 
-def kind_of(names: Sequence[str]) -> RecordKind | None:
+def kind_of(names: Collection[str]) -> RecordKind | None:
     """The kind of a record with these features; None if it is another one than an example without masks."""
     if not {"input_ids", "segment_lengths"} <= {*names}:
         return None
@@ -73,19 +76,4 @@ def kind_of(names: Sequence[str]) -> RecordKind | None:
 
 def are_of(kind: RecordKind) -> bool:
     """Whether the records of a kind are examples without masks."""
-    return kind.problem is _problem
-
-
-def wrong(values: Mapping[str, np.ndarray], counts: Mapping[str, np.ndarray]) -> np.ndarray:
-    """Finds the records with a `problem`: bool [N].
-
-    Args:
-      values: feature name -> [N, L], padded with zeros.
-      counts: feature name -> [N], the number of values of each record, for features whose number varies.
-    """
-    tokens, segments = counts["input_ids"], counts["segment_lengths"]
-    found = segments > MOST_SEGMENTS
-    for name, wanted in sums(tokens, segments).items():
-        if name in values:
-            found |= values[name].sum(axis=1) != wanted
-    return found
+    return kind.conditions is _conditions

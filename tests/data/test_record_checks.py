@@ -8,10 +8,9 @@ import pytest
 import tensorflow as tf
 from mutations import framed
 
-from bert_tf2.data import record_framing, records
-from bert_tf2.pretraining.record_checks import Reader, read_all
+from bert_tf2.data import records, tfrecords
+from bert_tf2.data.record_checks import Reader, read_all
 from bert_tf2.support.errors import UserError
-from bert_tf2.weights.sstable import mask
 
 LENGTH, PREDICTIONS = 8, 3
 TOKENS = {"input_ids": [2, 300, 5, 6, 3, 0, 0, 0], "input_mask": [1, 1, 1, 1, 1, 0, 0, 0], "segment_ids": [0] * 8}
@@ -40,7 +39,16 @@ def path(tmp_path) -> pathlib.Path:
 
 
 def write(path, *rows: dict, kind=records.PRETRAINING) -> None:
-    records.write_records(str(path), kind, rows)
+    """Writes rows, as TensorFlow does; they may lack values."""
+    examples = []
+    for row in rows:
+        example = tf.train.Example()
+        for name, values in row.items():
+            feature = example.features.feature[name]
+            slot = feature.int64_list if kind.features[name].dtype == "int64" else feature.float_list
+            slot.value.extend(values)
+        examples.append(example.SerializeToString(deterministic=True))
+    path.write_bytes(framed(*examples))
 
 
 def complaint(*paths, vocab_size=None) -> str:
@@ -75,11 +83,20 @@ def test_blocks_of_any_size_hold_the_same_records(path, block_bytes):
     path.write_bytes(framed(*pieces))
     expected = [record.numpy() for record in tf.data.TFRecordDataset(str(path))]
     found, number = [], 1
-    for block in record_framing.read_blocks(str(path), block_bytes):
+    for block in tfrecords.read_blocks(str(path), block_bytes):
         assert block.first == number
         found += [block.record(row) for row in range(len(block))]
         number += len(block)
     assert found == expected == pieces
+
+
+def test_files_are_those_of_tensorflow(tmp_path):
+    contents = [b"", b"a", bytes(range(256)) * 300]
+    with tf.io.TFRecordWriter(str(tmp_path / "theirs")) as writer:
+        for content in contents:
+            writer.write(content)
+    assert tfrecords.frames(contents) == (tmp_path / "theirs").read_bytes()
+    assert tfrecords.frames([]) == b""
 
 
 DAMAGE = {
@@ -122,7 +139,7 @@ def test_a_file_that_ends_anywhere(path):
 
 def test_files_of_other_kinds_and_without_records(path, tmp_path):
     path.write_text("A text.\n")
-    assert "is text, not a TFRecord file" in complaint(path)
+    assert "is text, not TFRecord; create_pretraining_data.py" in complaint(path)
     path.write_bytes(b"\x1f\x8b\x08" + b"\0" * 40)
     assert "gzip" in complaint(path)
     path.write_bytes(b"")
@@ -131,7 +148,7 @@ def test_files_of_other_kinds_and_without_records(path, tmp_path):
     path.write_bytes(b"\x01\x02\x03")
     assert "record 1: the file is truncated: 3 bytes of 12" in complaint(path)
     length = struct.pack("<Q", 2**40)
-    path.write_bytes(length + struct.pack("<I", mask(google_crc32c.value(length))))
+    path.write_bytes(length + struct.pack("<I", tfrecords.mask(google_crc32c.value(length))))
     assert "record 1: claims to have 1,099,511,627,776 bytes" in complaint(path)
 
 
@@ -150,11 +167,14 @@ def test_files_of_other_kinds_and_without_records(path, tmp_path):
         ({"masked_lm_positions": [3, 3, 0]}, "masked_lm_positions holds 3 twice"),
         ({"masked_lm_positions": [1, 3]}, "has 2 values of type int64 in masked_lm_positions, and the first record"),
         ({"masked_lm_ids": [7, 1000, 0]}, "masked_lm_ids holds 1000, which is not in 0..999"),
-        ({"masked_lm_weights": [1.0, float("nan"), 0.0]}, "masked_lm_weights holds nan, which is not from 0 to 1e+06"),
+        (
+            {"masked_lm_weights": [1.0, float("nan"), 0.0]},
+            "masked_lm_weights holds nan, which is not a number from 0 to 1e+06",
+        ),
         ({"masked_lm_weights": [1.0, -1.0, 0.0]}, "masked_lm_weights holds -1.0"),
         ({"next_sentence_labels": [2]}, "next_sentence_labels holds 2, which is not in 0..1"),
         ({"next_sentence_labels": [0, 1]}, "next_sentence_labels has 2 values of type int64 where 1 is needed"),
-        ({"next_sentence_labels": []}, "next_sentence_labels has 0 values"),
+        ({"next_sentence_labels": []}, "has no values of type int64 in its feature next_sentence_labels"),
     ],
 )
 def test_an_invalid_record(path, change, words):

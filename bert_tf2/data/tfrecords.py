@@ -1,0 +1,252 @@
+"""TFRecord files, written, read and checked without TensorFlow.
+
+A record is stored as
+
+    length   8 bytes, little-endian
+    checksum of the length   4 bytes
+    data   `length` bytes
+    checksum of the data   4 bytes
+
+Both checksums are masked CRC32C. A file has no header and no index, so the records have to be walked one by one; what
+is inside of them is decoded in blocks (see `example`). A file whose name ends in .gz is compressed: the name decides,
+because TensorFlow has to be told before it reads a byte.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import functools
+import struct
+from collections.abc import Callable, Iterable, Iterator
+from typing import BinaryIO
+
+import google_crc32c
+import numpy as np
+
+from bert_tf2.support import file_kinds, files, gzip_files
+from bert_tf2.support.errors import UserError
+
+_HEADER = 12
+_FOOTER = 4
+FRAME = _HEADER + _FOOTER
+"""The bytes of a record in addition to its data."""
+_BLOCK_BYTES = 1 << 22  # large enough that numpy's calls do not count, small enough for the processor's cache
+_MOST_BYTES = 1 << 28  # thirty million tokens; protobuf allows 1 << 31
+_AGAIN = "make it again or copy it again"
+_FROM_TEXT = "create_pretraining_data.py makes records of text, to be given here"
+
+
+def is_compressed(path: str) -> bool:
+    """Whether a file of records is compressed by gzip, which its name tells."""
+    return path.endswith(gzip_files.ENDING)
+
+
+def mask(checksum: int) -> int:
+    """TensorFlow stores checksums rotated and offset, so that a checksum of stored checksums stays useful."""
+    return ((checksum >> 15 | checksum << 17) + 0xA282EAD8) & 0xFFFFFFFF
+
+
+# Writing
+
+
+def frames(records: Iterable[bytes]) -> bytes:
+    """The part of a file that these records make; files are such parts one after the other."""
+    parts: list[bytes] = []
+    for record in records:
+        parts += (_header(len(record)), record, _checksum(record))
+    return b"".join(parts)
+
+
+def _checksum(data: bytes) -> bytes:
+    return struct.pack("<I", mask(google_crc32c.value(data)))
+
+
+@functools.lru_cache(maxsize=4096)  # records of one file have few lengths
+def _header(length: int) -> bytes:
+    data = struct.pack("<Q", length)
+    return data + _checksum(data)
+
+
+@contextlib.contextmanager
+def writing(*paths: str) -> Iterator[list[Callable[[Iterable[bytes]], None]]]:
+    """Opens files for writing, which appear under their names, complete, at the end of the context, or not at all.
+
+    Yields:
+      For each file a function that appends records to it.
+
+    Raises:
+      UserError: a file cannot be written.
+    """
+
+    def append(stream: BinaryIO, records: Iterable[bytes]) -> None:
+        stream.write(frames(records))
+
+    with files.complete_or_absent(*paths) as beside, contextlib.ExitStack() as stack:
+        yield [
+            functools.partial(append, stack.enter_context(gzip_files.open_writing(name, packed=is_compressed(path))))
+            for name, path in zip(beside, paths, strict=True)
+        ]
+
+
+# Reading
+
+
+@dataclasses.dataclass(frozen=True)
+class Block:
+    """Consecutive records of a file, whose checksums are right.
+
+    Attributes:
+      path: the file.
+      first: the number of the first record, counted from 1.
+      data: bytes that contain the records.
+      starts: int64 [N], where the data of each record begins in `data`.
+      lengths: int64 [N], the bytes of each record.
+    """
+
+    path: str
+    first: int
+    data: bytes
+    starts: np.ndarray
+    lengths: np.ndarray
+
+    def __len__(self) -> int:
+        return len(self.starts)
+
+    def record(self, row: int) -> bytes:
+        start = int(self.starts[row])
+        return self.data[start : start + int(self.lengths[row])]
+
+    def part(self, begin: int, end: int) -> Block:
+        """The records from row `begin` to `end`."""
+        return Block(self.path, self.first + begin, self.data, self.starts[begin:end], self.lengths[begin:end])
+
+    def parts(self, most_bytes: int) -> Iterator[Block]:
+        """Divides the block where a table with a row for each record, as wide as the longest, would be larger."""
+        if len(self) < 2 or len(self) * int(self.lengths.max()) <= most_bytes:
+            yield self
+            return
+        half = len(self) // 2
+        yield from self.part(0, half).parts(most_bytes)
+        yield from self.part(half, len(self)).parts(most_bytes)
+
+
+def read_blocks(path: str, block_bytes: int = _BLOCK_BYTES, growing: bool = False) -> Iterator[Block]:
+    """Yields the records of a TFRecord file in blocks.
+
+    All records before a damaged one are yielded before the error is raised.
+
+    Args:
+      path: the file, local or remote; compressed by gzip if its name ends in .gz.
+      block_bytes: how much to read at a time. A longer record makes its block as large as necessary.
+      growing: whether another process may still be writing the file: an incomplete last record is then no damage.
+
+    Raises:
+      UserError: the file is missing or cannot be read, is of another kind, or is damaged; the message has the number of
+        the first damaged record.
+    """
+    lengths_of_headers: dict[bytes, int] = {}
+    number, rest, wanted = 1, b"", block_bytes
+    with _opened(path) as stream:
+        while read := _read(stream, wanted, path, number):
+            data = rest + read
+            starts, lengths, place, problem = _walk(data, lengths_of_headers)
+            if starts:
+                yield Block(path, number, data, np.array(starts, np.int64), np.array(lengths, np.int64))
+            number += len(starts)
+            if problem:
+                raise _damaged(path, number, f"{problem}; {_AGAIN}")
+            rest = data[place:]
+            wanted = max(block_bytes, len(rest))  # doubles for a record that is longer than a block
+    if rest and not growing:
+        raise _damaged(path, number, f"the file is truncated: {_incomplete(rest)}; {_AGAIN}")
+
+
+@contextlib.contextmanager
+def _opened(path: str) -> Iterator[BinaryIO]:
+    """Opens a file for reading; what is read is not compressed."""
+    if not is_compressed(path):
+        with files.open_binary(path) as stream:
+            yield stream
+        return
+    with gzip_files.open_unpacked(path) as stream:
+        if not gzip_files.is_packed(stream):
+            raise UserError(f"{path}: {_other_kind(path)}")
+        yield stream
+
+
+def _read(stream: BinaryIO, wanted: int, path: str, number: int) -> bytes:
+    """Reads `wanted` bytes, or those that are left. `number`: the first record that is not complete yet."""
+    try:
+        return stream.read(wanted)
+    except gzip_files.DAMAGE as error:
+        raise UserError(f"{path}, record {number} or a later one: {gzip_files.damage(error)}; {_AGAIN}") from error
+
+
+def _walk(data: bytes, known: dict[bytes, int]) -> tuple[list[int], list[int], int, str | None]:
+    """Finds the records in bytes.
+
+    Args:
+      data: the bytes; a record begins at the first one.
+      known: the lengths of headers that were read before, as most records of a file have one of few lengths.
+
+    Returns:
+      The places and lengths of the complete records' data, the place of the rest, and what is wrong there or None.
+    """
+    starts: list[int] = []
+    lengths: list[int] = []
+    place, end, value = 0, len(data), google_crc32c.value
+    unpack = struct.Struct("<I").unpack_from
+    while place + _HEADER <= end:
+        header = data[place : place + _HEADER]
+        length = known.get(header)
+        if length is None:
+            length, checksum = struct.unpack("<QI", header)
+            if checksum != mask(value(header[:8])):
+                return starts, lengths, place, "the length does not match its checksum: the file is corrupted"
+            if length >= _MOST_BYTES:
+                return starts, lengths, place, f"claims to have {length:,} bytes, more than any record has"
+            if len(known) < 1 << 16:
+                known[header] = length
+        start = place + _HEADER
+        stop = start + length
+        if stop + _FOOTER > end:
+            break
+        if unpack(data, stop)[0] != mask(value(data[start:stop])):
+            return starts, lengths, place, "the data do not match their checksum: the file is corrupted"
+        starts.append(start)
+        lengths.append(length)
+        place = stop + _FOOTER
+    return starts, lengths, place, None
+
+
+def _incomplete(rest: bytes) -> str:
+    """Describes the incomplete record at the end of a file."""
+    if len(rest) < _HEADER:
+        return f"{len(rest)} bytes of {_HEADER} before the data"
+    length = struct.unpack_from("<Q", rest)[0]
+    found = len(rest) - _HEADER
+    if found < length:
+        return f"{found:,} of {length:,} bytes of data"
+    return f"{found - length} of {_FOOTER} bytes of the checksum after the data"
+
+
+def _damaged(path: str, number: int, problem: str) -> UserError:
+    if number == 1 and (other := _other_kind(path)):
+        return UserError(f"{path}: {other}")
+    return UserError(f"{path}, record {number}: {problem}")
+
+
+def _other_kind(path: str) -> str | None:
+    """What is wrong with a file without a readable record, if it is evidently of another kind."""
+    kind = files.kind_of(path)
+    if is_compressed(path):
+        with gzip_files.open_unpacked(path) as stream:
+            if not gzip_files.is_packed(stream):
+                what = kind.what if kind else "an empty file" if not files.size(path) else "something else"
+                return f"ends in {gzip_files.ENDING} and is no gzip archive but {what}; rename it or make it again"
+            is_text = file_kinds.is_text(stream.read(file_kinds.HEAD_BYTES))
+            return f"holds text, not TFRecord; {_FROM_TEXT}" if is_text else None
+    if kind and kind.name != "TFRecord":
+        return kind.sentence("TFRecord")
+    return f"is text, not TFRecord; {_FROM_TEXT}" if not kind and files.is_text(path) else None
