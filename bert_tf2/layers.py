@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import keras
+import numpy as np
 import tensorflow as tf
 
 from bert_tf2 import shapes
@@ -70,6 +71,32 @@ def get_activation(activation_string: str | Any) -> Callable[[tf.Tensor], tf.Ten
 def create_initializer(initializer_range: float = 0.02) -> keras.initializers.Initializer:
     """A truncated normal distribution with this deviation: values beyond two deviations are drawn again."""
     return keras.initializers.TruncatedNormal(stddev=initializer_range)
+
+
+def sinusoidal_positions(num_positions: int, width: int) -> np.ndarray:
+    """The positions of "Attention Is All You Need" (Vaswani et al., 2017, section 3.5), one row for each.
+
+    BERT learns a table of positions. `position_embedding_type` of a configuration may put this one in its place, or let
+    the learned one start from it. docs/study.md compares them.
+
+        row[p, 2 i]     = sin(p / 10000^(2 i / width))
+        row[p, 2 i + 1] = cos(p / 10000^(2 i / width))
+
+    The dot product of two rows depends only on the distance of their positions, because it is a sum of
+    cos((p - q) / 10000^(2 i / width)). The row k positions further is the same row, rotated in each pair of columns by
+    an angle that depends on k alone.
+
+    Args:
+      num_positions: the number of rows.
+      width: the number of columns; if it is odd, the last column is a sine without its cosine.
+
+    Returns:
+      float32 [num_positions, width], each number from -1 to 1.
+    """
+    column = np.arange(width)
+    rate = 10000.0 ** (-(column - column % 2) / width)  # 2 i is the column of the sine
+    angle = np.arange(num_positions)[:, np.newaxis] * rate  # [num_positions, width]
+    return np.where(column % 2 == 0, np.sin(angle), np.cos(angle)).astype(np.float32)
 
 
 # One algorithm for all devices and for XLA, so that a step draws the same numbers wherever it runs.

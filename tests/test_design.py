@@ -25,7 +25,6 @@ BERT = {
     "shapes",
     "layers",
     "modeling",
-    "sinusoid",
     "losses",
     "masked_lm",
     "heads",
@@ -49,7 +48,7 @@ FRONT_DOOR = {"commands", "commands.loading", "__main__", "demo", "demo.__main__
 
 WITHOUT_TENSORFLOW = [
     *(name for name in MODULES if name.startswith("support.")),
-    *("config", "tokenization", "vocabulary", "vocabulary_checks", "sinusoid"),
+    *("config", "tokenization", "vocabulary", "vocabulary_checks"),
     *(name for name in MODULES if name.startswith("data.")),
     *(name for name in MODULES if name.startswith("weights.") and name not in ("weights.models", "weights.checkpoint")),
     *(f"pretraining.{name}" for name in ("examples", "instances", "masking", "example_files")),

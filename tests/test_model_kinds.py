@@ -9,7 +9,7 @@ from small_models import randomize, small_batch, small_config, tiny_config, valu
 
 from bert_tf2 import heads, modeling
 from bert_tf2.fast.encoder import Plan, accelerate
-from bert_tf2.sinusoid import sinusoidal_positions
+from bert_tf2.layers import sinusoidal_positions
 from bert_tf2.support.errors import UserError
 from bert_tf2.training.devices import build_model
 from bert_tf2.training.loop import Trainer
