@@ -218,8 +218,13 @@ def _class_scores(states: tf.Tensor, weights: tf.Tensor) -> tf.Tensor:
     return tf.matmul(tf.cast(states, tf.float32), tf.cast(weights, tf.float32), transpose_b=True), gradient
 
 
+def sum_of_rows(x: tf.Tensor) -> tf.Tensor:
+    """[..., D] -> [D], added up in float32 for narrower dtypes: the gradient of what was added to each row."""
+    return tf.reduce_sum(at_least_float32(x), axis=list(range(len(x.shape) - 1)))
+
+
 def _add_bias(rows: tf.Tensor, bias: tf.Tensor) -> tf.Tensor:
-    """[M, D], float32 [D] -> [M, D]; the gradient of the bias is a sum in float32 for every dtype of the rows."""
+    """[..., D], float32 [D] -> [..., D]; the gradient of the bias is a sum in float32 for every dtype of the rows."""
     if rows.dtype not in (tf.bfloat16, tf.float16):
         return tf.nn.bias_add(rows, tf.cast(bias, rows.dtype))
 
@@ -228,7 +233,7 @@ def _add_bias(rows: tf.Tensor, bias: tf.Tensor) -> tf.Tensor:
     @tf.custom_gradient
     def compute(rows, bias):
         added = tf.nn.bias_add(rows, tf.cast(bias, rows.dtype))
-        return added, lambda upstream: (upstream, tf.reduce_sum(tf.cast(upstream, bias.dtype), axis=0))
+        return added, lambda upstream: (upstream, sum_of_rows(upstream))
 
     return compute(rows, bias)
 
@@ -250,10 +255,18 @@ class Dense(keras.layers.Layer):
 
     def linear(self, x: tf.Tensor) -> tf.Tensor:
         """x @ kernel + bias."""
-        rows = tf.reshape(x, [-1, self.kernel.shape[0]])  # one large 2-D product is faster than a batch of small ones
         # As a tensor: tf.custom_gradient refuses variables that several replicas have.
-        y = _add_bias(tf.matmul(rows, tf.cast(self.kernel.value, x.dtype)), tf.convert_to_tensor(self.bias.value))
-        return tf.reshape(y, [*shapes.get_shape_list(x)[:-1], self.kernel.shape[1]])
+        return _add_bias(self.product(x), tf.convert_to_tensor(self.bias.value))
+
+    def product(self, x: tf.Tensor) -> tf.Tensor:
+        """x @ kernel."""
+        return product(x, tf.cast(self.kernel.value, x.dtype))
+
+
+def product(x: tf.Tensor, kernel: tf.Tensor) -> tf.Tensor:
+    """[..., inputs] @ [inputs, outputs], as one large 2-D product, which is faster than a batch of small ones."""
+    rows = tf.matmul(tf.reshape(x, [-1, kernel.shape[0]]), kernel)
+    return tf.reshape(rows, [*shapes.get_shape_list(x)[:-1], kernel.shape[1]])
 
 
 def normalize(x: tf.Tensor, gamma: tf.Tensor, beta: tf.Tensor, epsilon: float) -> tf.Tensor:
