@@ -1,4 +1,7 @@
-"""Labels of a training file that are probably not what its author meant: sentences for warnings."""
+"""Labels of a training file that are probably not what its author meant: sentences for warnings.
+
+`rows` is always label -> the numbers of its rows, from 1.
+"""
 
 from __future__ import annotations
 
@@ -9,22 +12,21 @@ from collections.abc import Iterator, Mapping, Sequence
 _SEPARATORS = (",", ";", "|")
 
 
-def spelled_alike(rows: Mapping[str, Sequence[int]]) -> Iterator[str]:
-    """Yields a sentence if two labels differ only in case or blanks. `rows`: label -> its rows, from 1."""
-    forms: dict[str, str] = {}
-    for label in rows:
-        form = " ".join(unicodedata.normalize("NFKC", label).casefold().split())
-        other = forms.setdefault(form, label)
-        if other != label:
-            yield (
-                f"row {rows[label][0]}: the label {label!r} and {other!r} of row {rows[other][0]} are two classes, and"
-                " differ only in case or blanks; write them alike if they mean the same"
-            )
-            return
+def doubts(
+    rows: Mapping[str, Sequence[int]], num_examples: int, separator: str | None, has_header: bool
+) -> Iterator[str]:
+    """Yields a sentence for each probable mistake in the labels of a table.
 
-
-def not_separated(rows: Mapping[str, Sequence[int]], separator: str | None) -> Iterator[str]:
-    """Yields a sentence if a label consists of others. `separator`: of the labels in a cell, None if there is one."""
+    Args:
+      rows: see above.
+      num_examples: the number of rows with examples.
+      separator: what separates the labels in a cell; None if a cell has one label.
+      has_header: whether the first row is read as a header.
+    """
+    yield from spelled_alike(rows)
+    first = [label for label in rows if rows[label][0] == 1]
+    if not has_header and first and len(rows) > 2 and all(len(rows[label]) == 1 for label in first):
+        yield f"row 1: no other row has the label {first[0]!r}; if this row is a header, leave out --noheader"
     for mark in _SEPARATORS:
         parts = {label: [part.strip() for part in label.split(mark)] for label in rows}
         uses = collections.Counter(part for found in parts.values() for part in {*found})
@@ -36,10 +38,23 @@ def not_separated(rows: Mapping[str, Sequence[int]], separator: str | None) -> I
                 f" have several labels, give {flags}"
             )
             return
+    labeled = [row for found in rows.values() for row in found]
+    if separator and len(labeled) == len({*labeled}) == num_examples:
+        yield (
+            f"every row has exactly one label: if labels are not separated by {separator!r} there, give"
+            " --label_separator; if a text has one label, leave out --multi_label"
+        )
 
 
-def header_as_row(rows: Mapping[str, Sequence[int]]) -> Iterator[str]:
-    """Yields a sentence if the labels of row 1 of a table without a header are in no other row, as a header's are."""
-    first = [label for label in rows if rows[label][0] == 1]
-    if first and len(rows) > 2 and all(len(rows[label]) == 1 for label in first):
-        yield f"row 1: no other row has the label {first[0]!r}; if this row is a header, leave out --noheader"
+def spelled_alike(rows: Mapping[str, Sequence[int]]) -> Iterator[str]:
+    """Yields a sentence if two labels differ only in case or blanks."""
+    forms: dict[str, str] = {}
+    for label in rows:
+        form = " ".join(unicodedata.normalize("NFKC", label).casefold().split())
+        other = forms.setdefault(form, label)
+        if other != label:
+            yield (
+                f"row {rows[label][0]}: the label {label!r} and {other!r} of row {rows[other][0]} are two classes, and"
+                " differ only in case or blanks; write them alike if they mean the same"
+            )
+            return

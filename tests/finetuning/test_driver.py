@@ -19,11 +19,11 @@ from bert_tf2 import heads, vocabulary_checks
 from bert_tf2.finetuning import driver, ner
 from bert_tf2.finetuning.classification import run as finetune_classifier
 from bert_tf2.finetuning.classification.options import ClassifierOptions
-from bert_tf2.finetuning.driver import known_labels
 from bert_tf2.finetuning.ner import run as finetune_ner
 from bert_tf2.finetuning.ner.options import NerOptions
 from bert_tf2.finetuning.squad import run as finetune_squad
 from bert_tf2.finetuning.squad.options import SquadOptions
+from bert_tf2.finetuning.task import known_labels
 from bert_tf2.support import json_text
 from bert_tf2.support.errors import UserError
 from bert_tf2.weights import checkpoint
@@ -176,7 +176,7 @@ class Measures:
 
     def __init__(self, monkeypatch, values):
         self._values = iter(values)
-        monkeypatch.setattr(driver._Call, "_main_measure", lambda call: ("accuracy", next(self._values)))
+        monkeypatch.setattr(driver, "_main_measure", lambda task, parts: ("accuracy", next(self._values)))
 
     @property
     def left(self) -> int:

@@ -13,7 +13,9 @@ from absl import logging
 from bert_tf2 import tokenization
 from bert_tf2.data import records
 from bert_tf2.finetuning.classification.examples import InputExample, label_problem, labels_of
-from bert_tf2.support import console, progress
+from bert_tf2.finetuning.log_text import log_example
+from bert_tf2.finetuning.options import check_least_length
+from bert_tf2.support import progress
 from bert_tf2.support.errors import UserError
 
 
@@ -52,7 +54,11 @@ def join_texts(
     """The tokens `[CLS] a [SEP]` or `[CLS] a [SEP] b [SEP]`, and the number of tokens up to the first [SEP].
 
     There are at most `max_seq_length` tokens. A second text that has no tokens, or none after truncation, is ignored.
+
+    Raises:
+      UserError: `max_seq_length` is below 3.
     """
+    check_least_length(max_seq_length)
     tokens_a = tokenizer.tokenize(text_a)
     tokens_b = tokenizer.tokenize(text_b) if text_b else []
     if tokens_b:
@@ -61,6 +67,15 @@ def join_texts(
         del tokens_a[max_seq_length - 2 :]
     first = ["[CLS]", *tokens_a, "[SEP]"]
     return ([*first, *tokens_b, "[SEP]"] if tokens_b else first), len(first)
+
+
+def padded(
+    tokens: Sequence[str], first_length: int, max_seq_length: int, tokenizer: tokenization.FullTokenizer
+) -> tuple[list[int], list[int], list[int]]:
+    """The input ids, input mask and segment ids of the result of `join_texts`, each padded with 0."""
+    padding = [0] * (max_seq_length - len(tokens))
+    segment_ids = [0] * first_length + [1] * (len(tokens) - first_length) + padding
+    return tokenizer.convert_tokens_to_ids(tokens) + padding, [1] * len(tokens) + padding, segment_ids
 
 
 def convert_single_example(
@@ -80,43 +95,27 @@ def convert_single_example(
     Raises:
       UserError: `max_seq_length` is below 3, or the label is not in the list or not a number.
     """
-    if max_seq_length < 3:
-        raise UserError(f"--max_seq_length is {max_seq_length}: [CLS], [SEP] and [SEP] alone need 3")
     if problem := label_problem(example.label, label_list):
         raise UserError(f"example {example.guid}: {problem}")
     tokens, first_length = join_texts(example.text_a, example.text_b, max_seq_length, tokenizer)
-    padding = [0] * (max_seq_length - len(tokens))
-    features = InputFeatures(
-        input_ids=tokenizer.convert_tokens_to_ids(tokens) + padding,
-        input_mask=[1] * len(tokens) + padding,
-        segment_ids=[0] * first_length + [1] * (len(tokens) - first_length) + padding,
-        label_id=_label_id(example.label, label_list),
-    )
+    if isinstance(example.label, tuple):
+        label_id = [int(name in example.label) for name in label_list]
+    else:
+        label_id = label_list.index(example.label) if label_list else float(example.label)
+    features = InputFeatures(*padded(tokens, first_length, max_seq_length, tokenizer), label_id)
     if ex_index < 5:
-        _log_example(ex_index, example, tokens, features, log_level)
+        printable = " ".join(map(tokenization.printable_text, tokens))
+        log_example(
+            "The first example:" if ex_index == 0 else None,
+            {"id": example.guid, "tokens": printable, "label": ", ".join(labels_of(example)) or "none"},
+            {
+                **{"guid": example.guid, "tokens": printable, "input_ids": features.input_ids},
+                **{"input_mask": features.input_mask, "segment_ids": features.segment_ids},
+                "label": f"{example.label} (id = {features.label_id})",
+            },
+            log_level,
+        )
     return features
-
-
-def _label_id(label: str | tuple[str, ...], label_list: Sequence[str]) -> int | float | list[int]:
-    if isinstance(label, tuple):
-        return [int(name in label) for name in label_list]
-    return label_list.index(label) if label_list else float(label)
-
-
-def _log_example(
-    ex_index: int, example: InputExample, tokens: Sequence[str], features: InputFeatures, log_level: int
-) -> None:
-    """Logs the first example as text, and several examples as numbers if --verbose_logging is set."""
-    printable = " ".join(map(tokenization.printable_text, tokens))
-    if ex_index == 0:
-        rows = {"id": example.guid, "tokens": printable, "label": ", ".join(labels_of(example)) or "none"}
-        logging.log(log_level, "%s", console.table("The first example:", rows))
-    logging.debug("*** Example ***")
-    logging.debug("guid: %s", example.guid)
-    logging.debug("tokens: %s", printable)
-    for name in ("input_ids", "input_mask", "segment_ids"):
-        logging.debug("%s: %s", name, " ".join(map(str, getattr(features, name))))
-    logging.debug("label: %s (id = %s)", example.label, features.label_id)
 
 
 def convert_examples_to_features(

@@ -18,8 +18,8 @@ from bert_tf2.finetuning.classification.class_weights import class_weights
 from bert_tf2.finetuning.classification.features import convert_examples
 from bert_tf2.finetuning.classification.options import ClassifierOptions
 from bert_tf2.finetuning.classification.plots import draw_confusion_matrix
-from bert_tf2.finetuning.driver import Batches, Export, Scores, known_labels
-from bert_tf2.finetuning.tuner import flag_of_weights
+from bert_tf2.finetuning.driver import Export
+from bert_tf2.finetuning.task import Batches, Scores, Task, flag_of_weights, known_labels
 from bert_tf2.support import files, plots
 from bert_tf2.weights.labels import LabelMap
 
@@ -34,7 +34,11 @@ def run(options: ClassifierOptions, export: Export | None = None) -> dict[str, A
     return driver.run(ClassifierTask(options), export)
 
 
-class ClassifierTask(driver.Task):
+# The parts of the driver, and the tables of a task.
+_TABLES = {"train": "train", "eval": "dev", "predict": "test"}
+
+
+class ClassifierTask(Task):
     """A task of the table in `tasks`, or the user's own tables."""
 
     script = "run_classifier.py"
@@ -53,35 +57,35 @@ class ClassifierTask(driver.Task):
     @property
     def purpose(self) -> dict[str, str | bool]:
         task = self._processor.task
-        return {"task": task.name, "pairs": task.train.text_b is not None}
+        return {"task": task.name, "pairs": task.tables["train"].text_b is not None}
 
     @functools.cached_property
     def eval_parts(self) -> Sequence[str]:
-        return ("eval", *(f"eval_{name}" for name in self._processor.further_sets(self.options.data_dir, "dev")))
+        return self._parts("eval")
 
     @functools.cached_property
     def predict_parts(self) -> Sequence[str]:
-        return ("predict", *(f"predict_{name}" for name in self._processor.further_sets(self.options.data_dir, "test")))
+        return self._parts("predict")
+
+    def _parts(self, part: str) -> Sequence[str]:
+        tables = self._processor.tables_in(self.options.data_dir, _TABLES[part])
+        return [table.replace(_TABLES[part], part, 1) for table in tables]
+
+    def _table(self, part: str) -> str:
+        """The name of the table of a part in `Task.tables`."""
+        kind, _, further = part.partition("_")
+        return f"{_TABLES[kind]}_{further}" if further else _TABLES[kind]
 
     def read(self, part: str) -> Sequence[classification.InputExample]:
-        folder, (kind, _, further) = self.options.data_dir, part.partition("_")
-        if further:
-            table = {"eval": "dev", "predict": "test"}[kind]
-            examples = self._processor.get_further_examples(folder, table, further)
-        elif kind == "train":
-            examples = self._processor.get_train_examples(folder)
-        else:
-            read = {"eval": self._processor.get_dev_examples, "predict": self._processor.get_test_examples}
-            examples = read[kind](folder)
+        examples = self._processor.read(self.options.data_dir, self._table(part))
         if any(example.text_b is not None for example in examples):
             self.config.check_pairs(f"the task {self._processor.task.name}")
         return examples
 
     def next_switches(self) -> Iterable[str]:
-        task = self._processor.task
-        tables = {"do_eval": task.dev.file, "do_predict": task.test.file}
-        there = (switch for switch, name in tables.items() if files.exists(os.path.join(self.options.data_dir, name)))
-        return [*there, "do_export"]
+        tables = {"do_eval": self._processor.task.tables["dev"], "do_predict": self._processor.task.tables["test"]}
+        paths = {switch: os.path.join(self.options.data_dir, table.file) for switch, table in tables.items()}
+        return [*(switch for switch, path in paths.items() if files.exists(path)), "do_export"]
 
     def find_labels(self) -> LabelMap:
         return self._processor.label_map()
@@ -102,7 +106,7 @@ class ClassifierTask(driver.Task):
     def kind(self, part: str) -> records.RecordKind:
         return classification.record_kind(self.label_map.labels, self.label_map.multi_label)
 
-    def rows(self, part: str) -> Iterable[Mapping[str, Sequence]]:
+    def features(self, part: str) -> Iterable[Mapping[str, Sequence]]:
         features = convert_examples(
             self.examples[part],
             self.label_map.labels,
@@ -153,13 +157,9 @@ class ClassifierTask(driver.Task):
         written = [f"test_results{ending}", f"predictions{ending}"]
         results, predictions = (os.path.join(self.options.output_dir, name) for name in written)
         classification.write_test_results(results, probabilities)
-        if task.multi_label:
-            classification.write_multi_label_predictions(predictions, guids, labels, probabilities, task.separator)
-        else:
-            classification.write_predictions(predictions, guids, labels, probabilities)
+        classification.write_predictions(predictions, guids, labels, probabilities, task.separator)
         if self.options.glue_submission:
-            table = task.further[further].test if further else task.test
-            written.append(os.path.join("glue", table.submission))
+            written.append(os.path.join("glue", task.tables[self._table(part)].submission))
             path = os.path.join(self.options.output_dir, written[-1])
             classification.write_glue_submission(path, labels, probabilities)
         return written

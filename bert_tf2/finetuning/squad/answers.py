@@ -293,14 +293,7 @@ def write_predictions(
       UserError: a logit is NaN or infinite, or a file cannot be written.
     """
     answers = compute_predictions(
-        all_examples,
-        all_features,
-        all_results,
-        n_best_size,
-        max_answer_length,
-        do_lower_case,
-        version_2_with_negative,
-        null_score_diff_threshold,
-        verbose_logging,
-    )
+        all_examples, all_features, all_results, n_best_size, max_answer_length, do_lower_case,
+        version_2_with_negative, null_score_diff_threshold, verbose_logging,
+    )  # fmt: skip
     _write_answers([output_prediction_file, output_nbest_file, output_null_log_odds_file], answers)

@@ -16,8 +16,8 @@ import numpy as np
 from absl import logging
 
 from bert_tf2 import tokenization
+from bert_tf2.finetuning.log_text import log_example
 from bert_tf2.finetuning.squad.examples import SquadExample
-from bert_tf2.support import console
 from bert_tf2.support.errors import UserError
 
 FIRST_UNIQUE_ID = 1000000000
@@ -202,10 +202,8 @@ def _convert_examples(
             )
             if is_training:
                 feature.start_position, feature.end_position = _positions(answer, window, feature.doc_start)
-            if unique_id == FIRST_UNIQUE_ID:
-                logging.log(log_level, "%s", console.table("The first window:", _in_words(example, feature)))
             if example_index < _LOGGED_EXAMPLES:
-                _log_feature(feature, is_training)
+                _log_feature(example, feature, log_level)
             yield feature
             unique_id += 1
 
@@ -291,34 +289,20 @@ def _positions(answer: tuple[int, int] | None, window: range, doc_start: int) ->
     return answer[0] + shift, answer[1] + shift
 
 
-def _in_words(example: SquadExample, feature: InputFeatures) -> dict[str, str]:
-    rows = {"question": example.question_text, "tokens": " ".join(feature.tokens)}
-    if feature.start_position:
-        rows["answer"] = " ".join(feature.tokens[feature.start_position : feature.end_position + 1])
+def _log_feature(example: SquadExample, feature: InputFeatures, level: int) -> None:
+    words = {"question": example.question_text, "tokens": " ".join(feature.tokens)}
+    has_answer = bool(feature.start_position)
+    if has_answer:
+        words["answer"] = " ".join(feature.tokens[feature.start_position : feature.end_position + 1])
     elif feature.start_position is not None:
-        rows["answer"] = "none" if feature.is_impossible else "not in this window"
-    return rows
-
-
-def _log_feature(feature: InputFeatures, is_training: bool) -> None:
-    lines = {
-        "unique_id": feature.unique_id,
-        "example_index": feature.example_index,
-        "doc_span_index": feature.doc_span_index,
-        "tokens": " ".join(feature.tokens),
-        "token_to_orig_map": " ".join(f"{k}:{v}" for k, v in feature.token_to_orig_map.items()),
-        "token_is_max_context": " ".join(f"{k}:{v}" for k, v in feature.token_is_max_context.items()),
-    }
-    for name in ("input_ids", "input_mask", "segment_ids"):
-        lines[name] = " ".join(map(str, getattr(feature, name)))
-    if is_training and not feature.is_impossible:
-        lines["start_position"], lines["end_position"] = feature.start_position, feature.end_position
-        lines["answer"] = " ".join(feature.tokens[feature.start_position : feature.end_position + 1])
-    logging.debug("*** Example ***")
-    for name, value in lines.items():
-        logging.debug("%s: %s", name, value)
-    if is_training and feature.is_impossible:
-        logging.debug("impossible example")
+        words["answer"] = "none" if feature.is_impossible else "not in this window"
+    names = ("unique_id", "example_index", "doc_span_index", "input_ids", "input_mask", "segment_ids")
+    values = {**words, **{name: getattr(feature, name) for name in names}}
+    for name in ("token_to_orig_map", "token_is_max_context"):
+        values[name] = [f"{position}:{value}" for position, value in getattr(feature, name).items()]
+    if has_answer:
+        values |= {"start_position": feature.start_position, "end_position": feature.end_position}
+    log_example("The first window:" if feature.unique_id == FIRST_UNIQUE_ID else None, words, values, level)
 
 
 def as_record(feature: InputFeatures, is_training: bool) -> dict[str, list[int]]:

@@ -17,12 +17,13 @@ from bert_tf2 import export as exports
 from bert_tf2 import heads
 from bert_tf2.data import records
 from bert_tf2.export.run import export_model
-from bert_tf2.finetuning import classification, driver
+from bert_tf2.finetuning import classification
 from bert_tf2.finetuning.classification.class_weights import class_weights
 from bert_tf2.finetuning.classification.examples import InputExample
 from bert_tf2.finetuning.classification.options import ClassifierOptions
 from bert_tf2.finetuning.classification.run import run
 from bert_tf2.finetuning.classification.scores import compute_metrics, screen
+from bert_tf2.finetuning.task import known_labels
 from bert_tf2.tokenization import FullTokenizer
 from bert_tf2.weights import convert, keras_files, sources
 from bert_tf2.weights.labels import LabelMap, load_label_map, read_label_map, save_label_map
@@ -69,7 +70,7 @@ def test_a_keras_file_of_several_labels_predicts_no_task_of_one(tmp_path):
     path = str(tmp_path / "model.keras")
     keras_files.write(path, heads.ClassifierModel(small_config(), 2, multi_label=True))
     options = types.SimpleNamespace(output_dir=str(tmp_path / "out"), init_checkpoint=path, do_train=False)
-    known = driver.known_labels(options)
+    known = known_labels(options)
     assert "any of the labels LABEL_0, LABEL_1" in message_of(classification.get_processor, "mrpc", label_map=known)
 
 
@@ -169,7 +170,7 @@ def test_weights_of_a_file(tmp_path, content, message):
 def test_scores_of_several_labels_by_hand():
     right = np.array([[1, 0, 0], [1, 1, 0], [0, 0, 0], [0, 1, 0]])
     outputs = np.array([[0.9, 0.1, 0.2], [0.5, 0.4, 0.1], [0.1, 0.1, 0.1], [0.7, 0.8, 0.49]])
-    scores = compute_metrics(LAYOUT.task(), right, outputs, MAP.labels)
+    scores = compute_metrics(classification.find_task("tsv", tsv=LAYOUT), right, outputs, MAP.labels)
     # fun: 2 of 3 given ones are right, none is missed; long: 1 of 2 found; sad: never there and never given.
     assert scores["per_class"]["fun"] == {"precision": 2 / 3, "recall": 1.0, "f1": 0.8, "support": 2}
     assert scores["per_class"]["long"] == {"precision": 1.0, "recall": 0.5, "f1": pytest.approx(2 / 3), "support": 2}
@@ -199,7 +200,7 @@ def test_the_confusion_matrix_and_the_screen():
 
 
 def test_of_many_classes_the_worst_errors_are_shown():
-    task = classification.TsvLayout("text", label="tags").task()
+    task = classification.find_task("tsv", tsv=classification.TsvLayout("text", label="tags"))
     names = [f"class{number}" for number in range(20)]
     labels = [*range(20), 3, 3, 4]
     predictions = np.array([*range(20), 5, 5, 6])

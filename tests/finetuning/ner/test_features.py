@@ -189,7 +189,7 @@ def test_long_sentence_in_a_document_sees_its_neighbours(tokenizer):
 
 @pytest.mark.parametrize(
     ("max_seq_length", "doc_stride", "expected"),
-    [(2, None, "max_seq_length is 2"), (8, 7, "between 1 and 6"), (8, 0, "doc_stride is 0")],
+    [(2, None, "--max_seq_length=2"), (8, 7, "between 1 and 6"), (8, 0, "doc_stride is 0")],
 )
 def test_bad_sizes(tokenizer, max_seq_length, doc_stride, expected):
     with pytest.raises(UserError, match=expected):

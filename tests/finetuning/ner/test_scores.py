@@ -104,8 +104,8 @@ def test_score_by_hand():
         "PER": (1.0, 1 / 2),
     }
     table = ner_scores.score_table({**found, "types": types}).splitlines()
-    assert [line.split()[0] for line in table] == ["type", "LOC", "ORG", "PER", "all", "0.5000"]
-    assert table[4].split()[1:] == ["0.4000", "0.5000", "0.4444", "4", "5", "2"]
+    assert [line.split()[0] for line in table] == ["Scores", "type", "LOC", "ORG", "PER", "all", "0.5000"]
+    assert table[5].split()[1:] == ["0.4000", "0.5000", "0.4444", "4", "5", "2"]
 
 
 def test_score_refuses_other_shapes():
