@@ -11,6 +11,11 @@ from bert_tf2.support import console
 _WIDEST = 20  # characters of a cell
 
 
+def shortened(text: str, length: int) -> str:
+    """The beginning of a text that is longer than `length` characters, with three dots."""
+    return text if len(text) <= length else f"{text[: length - 3]}..."
+
+
 def log_example(
     title: str | None, words: Mapping[str, object], values: Mapping[str, object], level: int = logging.INFO
 ) -> None:
@@ -30,7 +35,7 @@ def log_example(
 
 def aligned(rows: Sequence[Sequence[str]]) -> str:
     """Formats a table: the first column is left-aligned, the others are right-aligned."""
-    rows = [[cell if len(cell) <= _WIDEST else f"{cell[: _WIDEST - 3]}..." for cell in row] for row in rows]
+    rows = [[shortened(cell, _WIDEST) for cell in row] for row in rows]
     first, *others = [max(map(len, column)) for column in zip(*rows, strict=True)]
     return "\n".join(
         f"  {name:<{first}}" + "".join(f"  {cell:>{width}}" for cell, width in zip(cells, others, strict=True))

@@ -116,7 +116,9 @@ def read_rows(path: str, table: Table) -> Iterator[tuple[int, dict[str, str]]]:
         elif table.skip_broken_rows:
             broken.append(index + 1)
         else:
-            raise UserError(f"{path}, row {index + 1}: has {_columns(len(cells))} where {allowed.start} are expected")
+            raise UserError(
+                f"{path}, row {index + 1}: has {num_columns(len(cells))} where {allowed.start} are expected"
+            )
     if allowed is None:
         raise UserError(f"{path}: has no row but the header" if header else f"{path}: is empty")
     if broken:
@@ -159,7 +161,7 @@ def _find_columns(path: str, table: Table, header: list[str] | None, width: int)
         if numbers[name] >= width:
             row = 1 if header is None else 2
             column = f"column {numbers[name] + 1}"
-            raise UserError(f"{path}, row {row}: has {_columns(width)}, but {name} is to come from {column}")
+            raise UserError(f"{path}, row {row}: has {num_columns(width)}, but {name} is to come from {column}")
     used: dict[int, str] = {}
     for name in ("text_a", "text_b", "label", "id"):  # a text that contains the label would make the task trivial
         if name in numbers:
@@ -172,5 +174,6 @@ def _find_columns(path: str, table: Table, header: list[str] | None, width: int)
     return numbers, range(max(numbers.values()) + 1, sys.maxsize) if table.any_width else range(width, width + 1)
 
 
-def _columns(count: int) -> str:
+def num_columns(count: int) -> str:
+    """The number as text, for messages."""
     return "1 column" if count == 1 else f"{count} columns"

@@ -47,7 +47,7 @@ def drawn(labels) -> tuple:
     """The axes of a figure with a point for each label."""
     figure = pytest.importorskip("matplotlib.figure").Figure()
     axis = figure.subplots()
-    vector_plots._draw_labelled(axis, np.zeros([len(labels), 2]), labels)
+    vector_plots._draw_labeled(axis, np.zeros([len(labels), 2]), labels)
     return figure, axis
 
 
