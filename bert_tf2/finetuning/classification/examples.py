@@ -75,7 +75,7 @@ class TaskProcessor(DataProcessor):
         self._labels = list(labels) if task.labels is None and labels else task.labels
 
     def read(self, data_dir: str, part: str) -> list[InputExample]:
-        """The examples of a table of the task; `part` is its name in `Task.tables`.
+        """The examples of a part, one of `Task.tables`.
 
         From the training table this also collects the labels if they are not known. As in the reference, every example
         of a test set has the first label (0 for a regression), which is not used.
@@ -84,7 +84,7 @@ class TaskProcessor(DataProcessor):
           UserError: the file is missing or empty, or has no usable row; a column or a label is missing or wrong; the
             labels are not known, or there are fewer than two.
         """
-        table, training, testing = self.task.tables[part], part == "train", part.startswith("test")
+        table, training, testing = self.task.tables[part], part == "train", part.startswith("predict")
         labels = self._labels if training else self.get_labels()
         examples = list(_read_examples(data_dir, self.task, table, labels, needs_label=not testing))
         if labels is None:
@@ -101,14 +101,14 @@ class TaskProcessor(DataProcessor):
 
     def get_dev_examples(self, data_dir: str) -> list[InputExample]:
         """The evaluation set; see `read`."""
-        return self.read(data_dir, "dev")
+        return self.read(data_dir, "eval")
 
     def get_test_examples(self, data_dir: str) -> list[InputExample]:
         """The test set; see `read`."""
-        return self.read(data_dir, "test")
+        return self.read(data_dir, "predict")
 
-    def tables_in(self, data_dir: str, part: str) -> list[str]:
-        """`part` ("dev" or "test"), and the names of such tables from other domains whose files exist."""
+    def parts_in(self, data_dir: str, part: str) -> list[str]:
+        """`part` ("eval" or "predict"), and such parts from other domains whose files exist."""
         further = {name: table for name, table in self.task.tables.items() if name.startswith(f"{part}_")}
         return [part, *(name for name, table in further.items() if files.exists(os.path.join(data_dir, table.file)))]
 

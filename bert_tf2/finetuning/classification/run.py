@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
@@ -34,10 +33,6 @@ def run(options: ClassifierOptions, export: Export | None = None) -> dict[str, A
     return driver.run(ClassifierTask(options), export)
 
 
-# The parts of the driver, and the tables of a task.
-_TABLES = {"train": "train", "eval": "dev", "predict": "test"}
-
-
 class ClassifierTask(Task):
     """A task of the table in `tasks`, or the user's own tables."""
 
@@ -53,39 +48,24 @@ class ClassifierTask(Task):
             label_map=known_labels(options),
             flag=flag_of_weights(options) or "--output_dir",
         )
+        self.eval_parts = self._processor.parts_in(options.data_dir, "eval")
+        self.predict_parts = self._processor.parts_in(options.data_dir, "predict")
 
     @property
     def purpose(self) -> dict[str, str | bool]:
         task = self._processor.task
         return {"task": task.name, "pairs": task.tables["train"].text_b is not None}
 
-    @functools.cached_property
-    def eval_parts(self) -> Sequence[str]:
-        return self._parts("eval")
-
-    @functools.cached_property
-    def predict_parts(self) -> Sequence[str]:
-        return self._parts("predict")
-
-    def _parts(self, part: str) -> Sequence[str]:
-        tables = self._processor.tables_in(self.options.data_dir, _TABLES[part])
-        return [table.replace(_TABLES[part], part, 1) for table in tables]
-
-    def _table(self, part: str) -> str:
-        """The name of the table of a part in `Task.tables`."""
-        kind, _, further = part.partition("_")
-        return f"{_TABLES[kind]}_{further}" if further else _TABLES[kind]
-
     def read(self, part: str) -> Sequence[classification.InputExample]:
-        examples = self._processor.read(self.options.data_dir, self._table(part))
+        examples = self._processor.read(self.options.data_dir, part)
         if any(example.text_b is not None for example in examples):
             self.config.check_pairs(f"the task {self._processor.task.name}")
         return examples
 
     def next_switches(self) -> Iterable[str]:
-        tables = {"do_eval": self._processor.task.tables["dev"], "do_predict": self._processor.task.tables["test"]}
-        paths = {switch: os.path.join(self.options.data_dir, table.file) for switch, table in tables.items()}
-        return [*(switch for switch, path in paths.items() if files.exists(path)), "do_export"]
+        tables = {f"do_{part}": self._processor.task.tables[part].file for part in ("eval", "predict")}
+        there = (switch for switch, name in tables.items() if files.exists(os.path.join(self.options.data_dir, name)))
+        return [*there, "do_export"]
 
     def find_labels(self) -> LabelMap:
         return self._processor.label_map()
@@ -159,7 +139,7 @@ class ClassifierTask(Task):
         classification.write_test_results(results, probabilities)
         classification.write_predictions(predictions, guids, labels, probabilities, task.separator)
         if self.options.glue_submission:
-            written.append(os.path.join("glue", task.tables[self._table(part)].submission))
+            written.append(os.path.join("glue", task.tables[part].submission))
             path = os.path.join(self.options.output_dir, written[-1])
             classification.write_glue_submission(path, labels, probabilities)
         return written

@@ -22,9 +22,9 @@ class Task:
 
     Attributes:
       name: the value of `--task_name`, in lower case.
-      tables: "train", "dev" and "test", and perhaps a second evaluation set and test set from another domain than the
-        training set, "dev_mismatched" and "test_mismatched", which are used if their files exist. A test table has no
-        label column, since labels are not used for prediction.
+      tables: those of the parts "train", "eval" and "predict", and perhaps of a second evaluation set and test set from
+        another domain than the training set, "eval_mismatched" and "predict_mismatched", which are used if their files
+        exist. A test table has no label column, since labels are not used for prediction.
       labels: in the order of the outputs of the classifier; None if they are collected from the training file. An empty
         tuple means regression: the label is a number.
       measures: the scores (see `scores`) that belong to the task, the main one first.
@@ -74,14 +74,14 @@ def _glue(
     train = Table("train.tsv", "train-{}", text_a, text_b, label, train_id, skip_broken_rows=skip_broken_rows)
     dev = dataclasses.replace(train, file="dev.tsv", guid="dev-{}")
     test = Table("test.tsv", "test-{}", text_a, text_b, id=test_id, submission=f"{name.upper()}.tsv")
-    return Task(name, {"train": train, "dev": dev, "test": test}, labels, measures)
+    return Task(name, {"train": train, "eval": dev, "predict": test}, labels, measures)
 
 
 def _cola() -> Task:
     train = Table("train.tsv", "train-{}", text_a=3, label=1, header=False, any_width=True)
     dev = dataclasses.replace(train, file="dev.tsv", guid="dev-{}")
     test = Table("test.tsv", "test-{}", text_a=1, any_width=True, submission="CoLA.tsv")
-    return Task("cola", {"train": train, "dev": dev, "test": test}, _BINARY, ("matthews_correlation", "accuracy"))
+    return Task("cola", {"train": train, "eval": dev, "predict": test}, _BINARY, ("matthews_correlation", "accuracy"))
 
 
 def _mnli() -> Task:
@@ -92,10 +92,10 @@ def _mnli() -> Task:
     test_mismatched = dataclasses.replace(test, file="test_mismatched.tsv", guid="test_mismatched-{}")
     tables = {
         "train": train,
-        "dev": dev,
-        "test": dataclasses.replace(test, submission="MNLI-m.tsv"),
-        "dev_mismatched": dataclasses.replace(dev, file="dev_mismatched.tsv", guid="dev_mismatched-{}"),
-        "test_mismatched": dataclasses.replace(test_mismatched, submission="MNLI-mm.tsv"),
+        "eval": dev,
+        "predict": dataclasses.replace(test, submission="MNLI-m.tsv"),
+        "eval_mismatched": dataclasses.replace(dev, file="dev_mismatched.tsv", guid="dev_mismatched-{}"),
+        "predict_mismatched": dataclasses.replace(test_mismatched, submission="MNLI-mm.tsv"),
     }
     return Task("mnli", tables, _INFERENCE)
 
@@ -104,7 +104,7 @@ def _mrpc() -> Task:
     train = Table("train.tsv", "train-{}", text_a=3, text_b=4, label=0, any_width=True)
     dev = dataclasses.replace(train, file="dev.tsv", guid="dev-{}")
     test = dataclasses.replace(train, file="test.tsv", guid="test-{}", label=None, submission="MRPC.tsv")
-    return Task("mrpc", {"train": train, "dev": dev, "test": test}, _BINARY, ("f1", "accuracy"))
+    return Task("mrpc", {"train": train, "eval": dev, "predict": test}, _BINARY, ("f1", "accuracy"))
 
 
 def _xnli(language: str) -> Task:
@@ -112,7 +112,7 @@ def _xnli(language: str) -> Task:
     train = Table(f"multinli/multinli.train.{language}.tsv", "train-{}", text_a=0, text_b=1, label=2, any_width=True)
     dev = Table("xnli.dev.tsv", "dev-{}", text_a=6, text_b=7, label=1, language=0, only=language, any_width=True)
     test = dataclasses.replace(dev, file="xnli.test.tsv", guid="test-{}", label=None)
-    tables = {"train": train, "dev": dev, "test": test}
+    tables = {"train": train, "eval": dev, "predict": test}
     return Task("xnli", tables, _INFERENCE, other_names_of_labels={"contradictory": "contradiction"})
 
 
@@ -161,7 +161,7 @@ def find_task(task_name: str, language: str = "zh", tsv: TsvLayout | None = None
     if name == "tsv":
         if tsv is None or tsv.text_a in (None, ""):
             raise UserError("the task tsv needs to know which column holds the text (text_a), by number or name")
-        tables = {part: tsv.table(part) for part in ("train", "dev", "test")}
+        tables = {"train": tsv.table("train"), "eval": tsv.table("dev"), "predict": tsv.table("test")}
         measures = ("accuracy",) if tsv.separator is None else ("micro_f1", "macro_f1", "exact_match")
         return Task("tsv", tables, None, measures, separator=tsv.separator)
     if name not in TASKS:

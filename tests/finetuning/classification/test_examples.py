@@ -239,21 +239,21 @@ def test_cells_too_many_at_the_end_are_read_as_the_reference_reads_them(
 
 def test_mismatched_sets_of_mnli_are_read_if_they_exist(tmp_path):
     processor = get_processor("mnli")
-    assert processor.tables_in(str(tmp_path), "dev") == ["dev"]
+    assert processor.parts_in(str(tmp_path), "eval") == ["eval"]
     header = MNLI_HEADER + "|label1|gold_label"
     write(tmp_path, "dev_mismatched.tsv", header, "3|p|q|g|x|x|x|x|A|B|neutral|entailment")
     write(tmp_path, "test_mismatched.tsv", MNLI_HEADER, "0|p|q|g|x|x|x|x|C|D")
     expected = {
-        "dev": InputExample("dev_mismatched-3", "A", "B", "entailment"),
-        "test": InputExample("test_mismatched-0", "C", "D", "contradiction"),
+        "eval": InputExample("dev_mismatched-3", "A", "B", "entailment"),
+        "predict": InputExample("test_mismatched-0", "C", "D", "contradiction"),
     }
     for part, example in expected.items():
-        assert processor.tables_in(str(tmp_path), part) == [part, f"{part}_mismatched"]
+        assert processor.parts_in(str(tmp_path), part) == [part, f"{part}_mismatched"]
         assert processor.read(str(tmp_path), f"{part}_mismatched") == [example]
     write(tmp_path, "dev_mismatched.tsv", header)
     with pytest.raises(UserError, match=r"dev_mismatched\.tsv: has no row but the header"):
-        processor.read(str(tmp_path), "dev_mismatched")
-    assert get_processor("mrpc").tables_in(str(tmp_path), "test") == ["test"]
+        processor.read(str(tmp_path), "eval_mismatched")
+    assert get_processor("mrpc").parts_in(str(tmp_path), "predict") == ["predict"]
 
 
 def test_where_a_cell_too_many_would_move_the_label_it_is_an_error(tmp_path):
