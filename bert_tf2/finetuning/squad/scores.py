@@ -189,10 +189,7 @@ def _summary(prefix: str, scores: Iterable[tuple[float, float]]) -> dict[str, fl
 
 
 def _best_threshold(
-    scores: Mapping[str, float],
-    predictions: Mapping[str, str],
-    null_odds: Mapping[str, float],
-    answerable: set[str],
+    scores: Mapping[str, float], predictions: Mapping[str, str], null_odds: Mapping[str, float], answerable: set[str]
 ) -> tuple[float, float]:
     """The best score in percent that a threshold on the null odds can reach, and that threshold.
 
