@@ -17,7 +17,7 @@ from absl import logging
 from bert_tf2 import modeling, tokenization, vocabulary_checks
 from bert_tf2.config import BertConfig
 from bert_tf2.finetuning import vector_plots
-from bert_tf2.finetuning.classification.features import join_texts, padded
+from bert_tf2.finetuning.classification.features import pack_texts
 from bert_tf2.finetuning.log_text import log_example
 from bert_tf2.finetuning.options import LEAST_LENGTH, FeatureOptions
 from bert_tf2.finetuning.tables import TsvLayout, read_rows
@@ -174,11 +174,7 @@ def _features(
 
 
 def parse_layers(layers: str, num_hidden_layers: int) -> list[int]:
-    """Parses "-1,-2" to [-1, -2]; negative numbers are kept.
-
-    Raises:
-      UserError: `layers` is not a list of numbers, or the model does not have one of the layers.
-    """
+    """Parses "-1,-2" to [-1, -2]; negative numbers are kept. Raises UserError as `check_layers` does."""
     try:
         numbers = [int(number) for number in layers.split(",")]
     except ValueError as error:
@@ -189,6 +185,8 @@ def parse_layers(layers: str, num_hidden_layers: int) -> list[int]:
 
 def check_layers(layers: Sequence[int], num_hidden_layers: int, setting: str) -> None:
     """Raises UserError if the model does not have a layer, or `layers` is empty; `setting` begins the message."""
+    if not layers:
+        raise UserError(f"{setting}: at least one layer is needed")
     for number in layers:
         check_type("layers", number, int)
         if not -num_hidden_layers <= number < num_hidden_layers:
@@ -196,8 +194,6 @@ def check_layers(layers: Sequence[int], num_hidden_layers: int, setting: str) ->
                 f"{setting}: the model has {num_hidden_layers} layers, 0 to {num_hidden_layers - 1} or"
                 f" -{num_hidden_layers} to -1; there is no layer {number}"
             )
-    if not layers:
-        raise UserError(f"{setting}: at least one layer is needed")
 
 
 def read_examples(input_file: str) -> list[InputExample]:
@@ -233,8 +229,7 @@ def _checked(examples: Iterable[InputExample], input_file: str, config: BertConf
 
 def convert_example(example: InputExample, seq_length: int, tokenizer: tokenization.FullTokenizer) -> InputFeatures:
     """[CLS] text_a [SEP], and text_b [SEP] if present, truncated or padded to seq_length."""
-    tokens, first_length = join_texts(example.text_a, example.text_b, seq_length, tokenizer)
-    return InputFeatures(example.unique_id, tokens, *padded(tokens, first_length, seq_length, tokenizer))
+    return InputFeatures(example.unique_id, *pack_texts(example.text_a, example.text_b, seq_length, tokenizer))
 
 
 def embed(

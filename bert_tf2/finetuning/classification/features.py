@@ -48,12 +48,15 @@ def truncate_seq_pair(tokens_a: list[str], tokens_b: list[str], max_length: int)
     del tokens_a[max_length - keep_b :]
 
 
-def join_texts(
+def pack_texts(
     text_a: str, text_b: str | None, max_seq_length: int, tokenizer: tokenization.FullTokenizer
-) -> tuple[list[str], int]:
-    """The tokens `[CLS] a [SEP]` or `[CLS] a [SEP] b [SEP]`, and the number of tokens up to the first [SEP].
+) -> tuple[list[str], list[int], list[int], list[int]]:
+    """Packs a text or a pair for the model: `[CLS] a [SEP]` or `[CLS] a [SEP] b [SEP]`.
 
-    There are at most `max_seq_length` tokens. A second text that has no tokens, or none after truncation, is ignored.
+    A second text that has no tokens, or none after truncation, is ignored.
+
+    Returns:
+      The tokens, max_seq_length at most; and the input ids, the input mask and the segment ids, each padded with 0.
 
     Raises:
       UserError: `max_seq_length` is below 3.
@@ -66,16 +69,10 @@ def join_texts(
     else:
         del tokens_a[max_seq_length - 2 :]
     first = ["[CLS]", *tokens_a, "[SEP]"]
-    return ([*first, *tokens_b, "[SEP]"] if tokens_b else first), len(first)
-
-
-def padded(
-    tokens: Sequence[str], first_length: int, max_seq_length: int, tokenizer: tokenization.FullTokenizer
-) -> tuple[list[int], list[int], list[int]]:
-    """The input ids, input mask and segment ids of the result of `join_texts`, each padded with 0."""
-    padding = [0] * (max_seq_length - len(tokens))
-    segment_ids = [0] * first_length + [1] * (len(tokens) - first_length) + padding
-    return tokenizer.convert_tokens_to_ids(tokens) + padding, [1] * len(tokens) + padding, segment_ids
+    second = [*tokens_b, "[SEP]"] if tokens_b else []
+    tokens, padding = first + second, [0] * (max_seq_length - len(first) - len(second))
+    input_ids = tokenizer.convert_tokens_to_ids(tokens) + padding
+    return tokens, input_ids, [1] * len(tokens) + padding, [0] * len(first) + [1] * len(second) + padding
 
 
 def convert_single_example(
@@ -86,7 +83,7 @@ def convert_single_example(
     tokenizer: tokenization.FullTokenizer,
     log_level: int = logging.INFO,
 ) -> InputFeatures:
-    """Makes the features of one example: the tokens of `join_texts`, padded with 0.
+    """Makes the features of one example; see `pack_texts`.
 
     Args:
       ex_index: example 0 is logged as text at `log_level`; examples 0 to 4 are logged as numbers at level DEBUG.
@@ -97,24 +94,19 @@ def convert_single_example(
     """
     if problem := label_problem(example.label, label_list):
         raise UserError(f"example {example.guid}: {problem}")
-    tokens, first_length = join_texts(example.text_a, example.text_b, max_seq_length, tokenizer)
+    tokens, *inputs = pack_texts(example.text_a, example.text_b, max_seq_length, tokenizer)
     if isinstance(example.label, tuple):
         label_id = [int(name in example.label) for name in label_list]
     else:
         label_id = label_list.index(example.label) if label_list else float(example.label)
-    features = InputFeatures(*padded(tokens, first_length, max_seq_length, tokenizer), label_id)
+    features = InputFeatures(*inputs, label_id)
     if ex_index < 5:
         printable = " ".join(map(tokenization.printable_text, tokens))
-        log_example(
-            "The first example:" if ex_index == 0 else None,
-            {"id": example.guid, "tokens": printable, "label": ", ".join(labels_of(example)) or "none"},
-            {
-                **{"guid": example.guid, "tokens": printable, "input_ids": features.input_ids},
-                **{"input_mask": features.input_mask, "segment_ids": features.segment_ids},
-                "label": f"{example.label} (id = {features.label_id})",
-            },
-            log_level,
-        )
+        words = {"id": example.guid, "tokens": printable, "label": ", ".join(labels_of(example)) or "none"}
+        values = {name: getattr(features, name) for name in ("input_ids", "input_mask", "segment_ids")}
+        values = {"guid": example.guid, "tokens": printable, **values}
+        values["label"] = f"{example.label} (id = {features.label_id})"
+        log_example("The first example:" if ex_index == 0 else None, words, values, log_level)
     return features
 
 
