@@ -277,18 +277,17 @@ def test_the_weights_of_another_task_are_refused(options, tmp_path, flag, task, 
 
 
 def test_what_a_training_was_for_is_recorded_and_another_use_must_be_meant(options, tmp_path, log_lines):
-    finetune_classifier.run(options(do_train=True, num_train_epochs=0.25))
-    record = tmp_path / "out" / "task.json"
-    assert json.loads(record.read_text()) == {"task": "tsv", "pairs": False}
-    other = {"do_eval": True, "text_b_column": "name"}
-    message = message_of(finetune_classifier.run, options(**other))
-    assert message.startswith(f"{record}: the weights ")
+    out = save(heads.ClassifierModel(toy_data.config(num_hidden_layers=1), num_labels=2), tmp_path / "out", ANSWERS)
+    (tmp_path / "out" / "task.json").write_text('{"task": "tsv", "pairs": false}')
+    pairs = {"text_b_column": "name"}
+    message = message_of(finetune_classifier.run, options(do_eval=True, **pairs))
+    assert message.startswith(f"{out}/task.json: the weights ")
     assert "for pairs false, and this call is for pairs true" in message
-    assert "eval_accuracy" in finetune_classifier.run(options(**other, other_task=True))
+    assert "eval_accuracy" in finetune_classifier.run(options(do_eval=True, **pairs, other_task=True))
     assert any("this call is for pairs true" in line for line in log_lines)
     # To begin a new training with these weights is no use of the task.
-    new = {"do_train": True, "init_checkpoint": str(tmp_path / "out"), "output_dir": str(tmp_path / "new")}
-    finetune_classifier.run(options(**new, text_b_column="name", num_train_epochs=0.25))
+    new = options(do_train=True, init_checkpoint=out, output_dir=f"{tmp_path}/new", num_train_epochs=0.25, **pairs)
+    finetune_classifier.run(new)
     assert json.loads((tmp_path / "new" / "task.json").read_text()) == {"task": "tsv", "pairs": True}
 
 

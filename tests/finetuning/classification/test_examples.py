@@ -24,16 +24,22 @@ def write(folder, name, *rows):
 
 
 @pytest.mark.parametrize(
-    ("task", "folder", "counts"),
-    [("mrpc", "MRPC", (3668, 408, 1725)), ("cola", "CoLA", (8551, 1043, 1063)), ("sst-2", "SST-2", (67349, 872, 1821))],
+    ("task", "layout", "counts"),
+    [
+        ("MRPC", TsvLayout(text_a="4", text_b="5", label="1"), (3668, 408, 1725)),
+        ("CoLA", TsvLayout(text_a="4", label="2", header=False), (8551, 1043, 1063)),
+        ("SST-2", TsvLayout(text_a="sentence", label="label"), (67349, 872, 1821)),
+    ],
 )
-def test_real_tables_are_read_without_a_warning(task, folder, counts, log_lines):
-    path = SHARED / "data" / folder
+def test_real_tables_are_read_without_a_warning(task, layout, counts, log_lines):
+    path = SHARED / "data" / task
     if not path.exists():
         pytest.skip(f"no data in {path}")
     processor = get_processor(task)
     read = (processor.get_train_examples, processor.get_dev_examples, processor.get_test_examples)
     assert tuple(len(function(str(path))) for function in read) == counts
+    own = get_processor("tsv", tsv=layout)  # whose labels are collected, and looked at for mistakes
+    assert len(own.get_train_examples(str(path))) == counts[0] and own.get_labels() == ["0", "1"]
     assert log_lines == []
 
 
@@ -203,7 +209,7 @@ def test_tsv_by_name_finds_its_labels(tmp_path):
     assert processor.get_labels() == ["eggs", "ham", "spam"]
     assert processor.get_dev_examples(str(tmp_path)) == [InputExample("dev-1", "A", "B", "spam")]
     assert processor.get_test_examples(str(tmp_path)) == [InputExample("test-1", "A", "B", "eggs")]
-    with_key = TsvLayout(text_a="text", label="class", id="key")
+    with_key = TsvLayout(text_a="text", label="2", id="key")  # by name or by number
     assert get_processor("tsv", tsv=with_key).get_train_examples(str(tmp_path))[0].guid == "k1"
 
 
@@ -298,6 +304,10 @@ def test_bad_columns_of_tsv(layout, message):
             ", row 3: the label is empty (give --multi_label if a text may have no label, or several)",
         ),
         (["text", "A"], ": has no column 'label'; its header is text"),
+        (
+            ["text|label|id|label", "a|yes|1|no"],
+            ", row 1: columns 2 and 4 are both called 'label'; rename all but one, or give the number of the column",
+        ),
     ],
 )
 def test_bad_training_tables_of_tsv(rows, message, tmp_path):

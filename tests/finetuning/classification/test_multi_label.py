@@ -96,44 +96,30 @@ def test_label_map_keeps_it_and_says_nothing_where_there_is_one_label(tmp_path):
 # The loss
 
 
-def logits_and_batch(**kwargs):
-    model = heads.ClassifierModel(small_config(), LABELS, **kwargs)
+@pytest.mark.parametrize("weighted", [False, True])
+@pytest.mark.parametrize("multi_label", [False, True])
+def test_losses_by_hand(multi_label, weighted):
+    model = heads.ClassifierModel(small_config(), LABELS, multi_label=multi_label)
     randomize(model)
-    batch = small_batch()
-    if model.multi_label:
-        batch["label_ids"] = (np.arange(4 * LABELS).reshape(4, LABELS) % 3 == 0).astype(np.int32)
     model.call = lambda batch, training=False, dropout_seed=None, call=model.call: call(batch)  # without dropout
-    return model, np.asarray(model.call(batch), np.float64), batch
-
-
-def test_the_loss_of_several_labels_by_hand():
-    model, logits, batch = logits_and_batch(multi_label=True)
-    y = batch["label_ids"]
-    losses = np.log1p(np.exp(-np.where(y == 1, logits, -logits)))
+    batch, weights = small_batch(), np.arange(1.0, LABELS + 1)
+    if multi_label:
+        batch["label_ids"] = (np.arange(4 * LABELS).reshape(4, LABELS) % 3 == 0).astype(np.int32)
+    logits, y = np.asarray(model.call(batch), np.float64), batch["label_ids"]
+    if multi_label:
+        each = np.log1p(np.exp(-np.where(y == 1, logits, -logits)))
+        losses, mean = each.mean(axis=1), (each * np.where((y == 1) & weighted, weights, 1.0)).mean()
+        probabilities = 1 / (1 + np.exp(-logits))
+    else:
+        probabilities = np.exp(logits) / np.exp(logits).sum(axis=1, keepdims=True)
+        losses = -np.log(probabilities[np.arange(len(y)), y])
+        mean = np.average(losses, weights=weights[y] if weighted else None)
+    model.class_weights = tuple(weights) if weighted else None
     (term,) = model.loss_terms(batch, dropout_seed=None)
-    np.testing.assert_allclose(term.mean(), losses.mean(), rtol=1e-5)
+    np.testing.assert_allclose(term.mean(), mean, rtol=1e-5)
     outputs = model.outputs(batch)
-    np.testing.assert_allclose(outputs["probabilities"], 1 / (1 + np.exp(-logits)), rtol=1e-5)
-    np.testing.assert_allclose(outputs["example_loss"], losses.mean(axis=1), rtol=1e-5)
-
-
-def test_class_weights_by_hand():
-    model, logits, batch = logits_and_batch()
-    y = batch["label_ids"]
-    losses = np.log(np.exp(logits).sum(axis=1)) - logits[np.arange(len(y)), y]
-    model.class_weights = tuple(float(number + 1) for number in range(LABELS))
-    (term,) = model.loss_terms(batch, dropout_seed=None)
-    np.testing.assert_allclose(term.mean(), np.average(losses, weights=y + 1.0), rtol=1e-5)
-    np.testing.assert_allclose(model.outputs(batch)["example_loss"], losses, rtol=1e-5)  # as the reference's
-
-
-def test_weights_of_several_labels_by_hand():
-    model, logits, batch = logits_and_batch(multi_label=True)
-    y, weights = batch["label_ids"], np.arange(1.0, LABELS + 1)
-    losses = np.where(y == 1, weights, 1.0) * np.log1p(np.exp(-np.where(y == 1, logits, -logits)))
-    model.class_weights = tuple(weights)
-    (term,) = model.loss_terms(batch, dropout_seed=None)
-    np.testing.assert_allclose(term.mean(), losses.mean(), rtol=1e-5)
+    np.testing.assert_allclose(outputs["example_loss"], losses, rtol=1e-5)  # without weights, as the reference's
+    np.testing.assert_allclose(outputs["probabilities"], probabilities, rtol=1e-5)
 
 
 EXAMPLES = [InputExample("", "", None, label) for label in ("a", "a", "a", "b")]
