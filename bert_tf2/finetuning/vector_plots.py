@@ -23,7 +23,7 @@ MOST_LABELS = 24
 
 _MARKERS = "os^D"  # with each of plots.COLORS but the last, which is grey
 _COLORS, _GREY = plots.COLORS[:-1], plots.COLORS[-1]
-_MOST_TEXTS = 30  # points that are labelled with the beginning of their texts
+_MOST_TEXTS = 30  # points that are labeled with the beginning of their texts
 _TEXT = 24  # characters
 _MOST_NAMES = 10  # of numbers; more of them are a scale of colors
 

@@ -6,7 +6,7 @@ An empty list of labels means regression: the label is a number and the model ha
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 from absl import logging
 
@@ -122,19 +122,11 @@ def convert_examples_to_features(
     Raises:
       UserError: see `convert_single_example`.
     """
-    return list(convert_examples(examples, label_list, max_seq_length, tokenizer, log_level))
-
-
-def convert_examples(
-    examples: Sequence[InputExample],
-    label_list: Sequence[str],
-    max_seq_length: int,
-    tokenizer: tokenization.FullTokenizer,
-    log_level: int,
-) -> Iterator[InputFeatures]:
-    """Yields what `convert_examples_to_features` returns, one at a time."""
-    for index, example in enumerate(progress.track(examples, "Writing features", unit="examples")):
-        yield convert_single_example(index, example, label_list, max_seq_length, tokenizer, log_level)
+    indexed = enumerate(progress.track(examples, "Writing features", unit="examples"))
+    return [
+        convert_single_example(index, example, label_list, max_seq_length, tokenizer, log_level)
+        for index, example in indexed
+    ]
 
 
 def record_kind(label_list: Sequence[str], multi_label: bool = False) -> records.RecordKind:
@@ -168,5 +160,8 @@ def file_based_convert_examples_to_features(
     Raises:
       UserError: see `convert_single_example`.
     """
-    features = convert_examples(examples, label_list, max_seq_length, tokenizer, log_level)
-    return records.write_records(output_file, record_kind(label_list), map(as_record, features))
+    rows = (
+        as_record(convert_single_example(index, example, label_list, max_seq_length, tokenizer, log_level))
+        for index, example in enumerate(progress.track(examples, "Writing features", unit="examples"))
+    )
+    return records.write_records(output_file, record_kind(label_list), rows)

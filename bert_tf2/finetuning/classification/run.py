@@ -14,12 +14,11 @@ from bert_tf2.data import records
 from bert_tf2.finetuning import classification, driver
 from bert_tf2.finetuning.classification import scores as metrics
 from bert_tf2.finetuning.classification.class_weights import class_weights
-from bert_tf2.finetuning.classification.features import convert_examples
 from bert_tf2.finetuning.classification.options import ClassifierOptions
 from bert_tf2.finetuning.classification.plots import draw_confusion_matrix
 from bert_tf2.finetuning.driver import Export
 from bert_tf2.finetuning.task import Batches, Scores, Task, flag_of_weights, known_labels
-from bert_tf2.support import files, plots
+from bert_tf2.support import files, plots, progress
 from bert_tf2.weights.labels import LabelMap
 
 
@@ -87,15 +86,12 @@ class ClassifierTask(Task):
         return classification.record_kind(self.label_map.labels, self.label_map.multi_label)
 
     def features(self, part: str) -> Iterable[Mapping[str, Sequence]]:
-        features = convert_examples(
-            self.examples[part],
-            self.label_map.labels,
-            self.options.max_seq_length,
-            self.tokenizer,
-            # One example is enough, and an example of the test set would show a label that it does not have.
-            log_level=logging.DEBUG if part != next(iter(self.examples)) else logging.INFO,
-        )
-        return map(classification.as_record, features)
+        # One example is enough, and an example of the test set would show a label that it does not have.
+        level = logging.INFO if part == next(iter(self.examples)) else logging.DEBUG
+        labels, length = self.label_map.labels, self.options.max_seq_length
+        for index, example in enumerate(progress.track(self.examples[part], "Writing features", unit="examples")):
+            features = classification.convert_single_example(index, example, labels, length, self.tokenizer, level)
+            yield classification.as_record(features)
 
     def answers(self, part: str, batches: Batches) -> list[Mapping[str, np.ndarray]]:
         return list(batches)

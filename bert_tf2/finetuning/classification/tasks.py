@@ -13,8 +13,6 @@ from collections.abc import Mapping
 from bert_tf2.finetuning.tables import Table, TsvLayout
 from bert_tf2.support.errors import UserError
 
-__all__ = ["TASKS", "Table", "Task", "TsvLayout", "find_task"]
-
 
 @dataclasses.dataclass(frozen=True)
 class Task:

@@ -224,11 +224,11 @@ def test_tsv_by_number_without_header(tmp_path):
     assert processor.get_test_examples(str(tmp_path)) == [InputExample("test-0", "only text", None, "0")]
 
 
-def test_tsv_predicts_with_kept_labels_and_no_training_file(tmp_path):
+def test_tsv_predicts_with_saved_labels_and_no_training_file(tmp_path):
     write(tmp_path, "test.tsv", "text", "A")
     save_label_map(str(tmp_path / "out"), LabelMap("tsv", ("ü", "x"), False))
-    kept = load_label_map(str(tmp_path / "out"))
-    processor = get_processor("tsv", tsv=TsvLayout(text_a="text"), label_map=kept)
+    saved = load_label_map(str(tmp_path / "out"))
+    processor = get_processor("tsv", tsv=TsvLayout(text_a="text"), label_map=saved)
     assert processor.get_labels() == ["ü", "x"]
     assert processor.get_test_examples(str(tmp_path)) == [InputExample("test-1", "A", None, "ü")]
 

@@ -39,7 +39,7 @@ def test_first_pieces_carry_the_labels(tokenizer):
     }
 
 
-def test_without_tags_nothing_is_labelled(tokenizer):
+def test_without_tags_nothing_is_labeled(tokenizer):
     (features,) = ner.convert_sentences_to_features([sentence("ab", "c")], ["O"], 8, tokenizer)
     assert set(features.label_ids) == {-1}
     assert features.answers == [(0, 1), (1, 3)]
@@ -160,7 +160,7 @@ def test_document_context_fills_the_window(tokenizer):
     assert {len(window.input_ids) for window in windows} == {32}
 
 
-def test_long_sentence_in_a_document_sees_its_neighbours(tokenizer):
+def test_long_sentence_in_a_document_sees_its_neighbors(tokenizer):
     given = [sentence("f", "f"), sentence(*"abcdeabcde"), sentence("f", "f")]
     windows = ner.convert_sentences_to_features(given, ["O"], 10, tokenizer, doc_stride=4, document_context=True)
     shown = ["".join(pieces_of(tokenizer, window)[1:-1]) for window in windows if window.sentence == 1]
