@@ -16,9 +16,8 @@ from collections.abc import Iterator, Sequence
 from absl import logging
 
 from bert_tf2.data import records
-from bert_tf2.finetuning import label_checks
 from bert_tf2.finetuning.classification.tasks import Task, find_task
-from bert_tf2.finetuning.tables import Table, TsvLayout, read_rows
+from bert_tf2.finetuning.tables import Table, TsvLayout, doubtful_labels, read_rows
 from bert_tf2.support import files
 from bert_tf2.support.errors import UserError, and_more
 from bert_tf2.weights.labels import LABEL_MAP_FILE, LabelMap
@@ -219,7 +218,7 @@ def _read_examples(
         yield example
     if not number:
         raise UserError(f"{path}: has no usable row" + (f" in the language {table.only!r}" if table.only else ""))
-    for sentence in label_checks.doubts(rows, number, task.separator, table.header) if labels is None else ():
+    for sentence in doubtful_labels(rows, number, task.separator, table.header) if labels is None else ():
         logging.warning("%s, %s", path, sentence)
 
 

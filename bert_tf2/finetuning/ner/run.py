@@ -16,11 +16,12 @@ from absl import logging
 
 from bert_tf2 import heads
 from bert_tf2.data import records
-from bert_tf2.finetuning import driver, label_checks, ner
+from bert_tf2.finetuning import driver, ner
 from bert_tf2.finetuning.driver import Export
 from bert_tf2.finetuning.log_text import log_example
 from bert_tf2.finetuning.ner import scores as ner_scores
 from bert_tf2.finetuning.ner.options import NerOptions
+from bert_tf2.finetuning.tables import spelled_alike
 from bert_tf2.finetuning.task import Batches, Scores, Task, known_labels
 from bert_tf2.support import progress
 from bert_tf2.support.errors import UserError
@@ -78,7 +79,7 @@ class NerTask(Task):
         for sentence in self.examples["train"]:
             for row, tag in zip(sentence.rows, sentence.tags, strict=True):
                 rows[tag].append(row)
-        for doubt in label_checks.spelled_alike(rows):
+        for doubt in spelled_alike(rows):
             logging.warning("%s, %s", self.options.train_file, doubt)
         return LabelMap(TAGGING_TASK, tuple(labels), regression=False)
 
