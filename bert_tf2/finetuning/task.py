@@ -108,9 +108,9 @@ class Task(abc.ABC):
         """The number of training examples in an epoch."""
         return len(self.examples["train"])
 
-    @abc.abstractmethod
     def kind(self, part: str) -> records.RecordKind:
-        """The kind of the records of a part."""
+        """The kind of the records of a part; defaults to what the model is trained on."""
+        return self.model.record_kind
 
     @abc.abstractmethod
     def features(self, part: str) -> Iterable[Mapping[str, Sequence]]:

@@ -15,7 +15,6 @@ import numpy as np
 from absl import logging
 
 from bert_tf2 import heads
-from bert_tf2.data import records
 from bert_tf2.finetuning import driver, ner
 from bert_tf2.finetuning.driver import Export
 from bert_tf2.finetuning.log_text import log_example
@@ -88,9 +87,6 @@ class NerTask(Task):
 
     def epoch_size(self) -> int:
         return len(self._windows("train"))
-
-    def kind(self, part: str) -> records.RecordKind:
-        return records.TOKEN_TAGGING
 
     def _make_windows(self, part: str) -> Sequence[ner.InputFeatures]:
         options = self.options

@@ -61,7 +61,7 @@ class SquadTask(Task):
         return heads.SpanModel(self.config, dtype=dtype)
 
     def kind(self, part: str) -> records.RecordKind:
-        return records.SQUAD_TRAIN if part == "train" else records.SQUAD_PREDICT
+        return self.model.record_kind if part == "train" else records.SQUAD_PREDICT
 
     def features(self, part: str) -> Iterable[Mapping[str, Sequence]]:
         """The windows; those for prediction are also needed to find the answers."""
