@@ -59,7 +59,8 @@ WITHOUT_TENSORFLOW = [
     *(f"pretraining.{name}" for name in ("shards", "shard_workers", "shard_results", "sharded", "manifest")),
     *(name for name in MODULES if name.endswith("options")),
     "training.precision",
-    *("commands", "finetuning.classification.tasks", "training.curves", "training.plots"),
+    *("commands", "finetuning.classification.tasks", "finetuning.tables", "finetuning.log_text"),
+    *("training.curves", "training.plots"),
     *(
         f"finetuning.{task}.{name}"
         for task in ("classification", "squad", "ner")
