@@ -35,7 +35,6 @@ def read_batches(options: BenchmarkOptions) -> list[dict]:
 
     from bert_tf2 import tokenization
     from bert_tf2.finetuning import classification
-    from bert_tf2.finetuning.classification.features import convert_examples
 
     processor = classification.get_processor("mrpc")
     examples = processor.get_train_examples(options.data_dir)
@@ -43,7 +42,9 @@ def read_batches(options: BenchmarkOptions) -> list[dict]:
     chosen = np.random.default_rng(1).permutation(len(examples))[: count * options.batch_size]
     tokenizer = tokenization.FullTokenizer(options.vocab_file, do_lower_case=options.do_lower_case is not False)
     labels = processor.get_labels()
-    features = convert_examples([examples[n] for n in chosen], labels, options.max_seq_length, tokenizer, logging.DEBUG)
+    features = classification.convert_examples_to_features(
+        [examples[n] for n in chosen], labels, options.max_seq_length, tokenizer, logging.DEBUG
+    )
     rows = [classification.as_record(feature) for feature in features]
     batches = []
     for first in range(0, len(rows), options.batch_size):

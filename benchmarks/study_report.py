@@ -9,7 +9,7 @@ from typing import Any
 import processes
 from study_probes import similarity_by_distance
 
-from bert_tf2.sinusoid import sinusoidal_positions
+from bert_tf2.layers import sinusoidal_positions
 from bert_tf2.support.errors import UserError
 
 Result = Mapping[str, Any]

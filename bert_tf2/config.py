@@ -65,9 +65,9 @@ class BertConfig:
         zero.
       layer_norm_eps: added to the variance in LayerNorm. The reference has no key for this and the next two fields, so
         they are written only if they differ from what it does.
-      position_embedding_type: "learned", a table that is trained; "sinusoidal", the fixed table of `sinusoid`, which is
-        no variable; "learned_from_sinusoidal", a table that is trained and starts from it; "none", no positions. The
-        sinusoid is scaled to the deviation initializer_range, with which the other tables start.
+      position_embedding_type: "learned", a table that is trained; "sinusoidal", a fixed table, which is no variable
+        (layers.sinusoidal_positions); "learned_from_sinusoidal", a table that is trained and starts from it; "none", no
+        positions. The sinusoid is scaled to the deviation initializer_range, with which the other tables start.
       tie_word_embeddings: whether the masked-LM head scores the words with the table of word embeddings. If not, it has
         a table of its own.
       extra: keys of the file that BERT does not use (the multilingual and Chinese releases have some), preserved when

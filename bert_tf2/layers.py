@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import keras
+import numpy as np
 import tensorflow as tf
 
 from bert_tf2 import shapes
@@ -70,6 +71,32 @@ def get_activation(activation_string: str | Any) -> Callable[[tf.Tensor], tf.Ten
 def create_initializer(initializer_range: float = 0.02) -> keras.initializers.Initializer:
     """A truncated normal distribution with this deviation: values beyond two deviations are drawn again."""
     return keras.initializers.TruncatedNormal(stddev=initializer_range)
+
+
+def sinusoidal_positions(num_positions: int, width: int) -> np.ndarray:
+    """The positions of "Attention Is All You Need" (Vaswani et al., 2017, section 3.5), one row for each.
+
+    BERT learns a table of positions. `position_embedding_type` of a configuration may put this one in its place, or let
+    the learned one start from it. docs/study.md compares them.
+
+        row[p, 2 i]     = sin(p / 10000^(2 i / width))
+        row[p, 2 i + 1] = cos(p / 10000^(2 i / width))
+
+    The dot product of two rows depends only on the distance of their positions, because it is a sum of
+    cos((p - q) / 10000^(2 i / width)). The row k positions further is the same row, rotated in each pair of columns by
+    an angle that depends on k alone.
+
+    Args:
+      num_positions: the number of rows.
+      width: the number of columns; if it is odd, the last column is a sine without its cosine.
+
+    Returns:
+      float32 [num_positions, width], each number from -1 to 1.
+    """
+    column = np.arange(width)
+    rate = 10000.0 ** (-(column - column % 2) / width)  # 2 i is the column of the sine
+    angle = np.arange(num_positions)[:, np.newaxis] * rate  # [num_positions, width]
+    return np.where(column % 2 == 0, np.sin(angle), np.cos(angle)).astype(np.float32)
 
 
 # One algorithm for all devices and for XLA, so that a step draws the same numbers wherever it runs.
@@ -191,8 +218,13 @@ def _class_scores(states: tf.Tensor, weights: tf.Tensor) -> tf.Tensor:
     return tf.matmul(tf.cast(states, tf.float32), tf.cast(weights, tf.float32), transpose_b=True), gradient
 
 
+def sum_of_rows(x: tf.Tensor) -> tf.Tensor:
+    """[..., D] -> [D], added up in float32 for narrower dtypes: the gradient of what was added to each row."""
+    return tf.reduce_sum(at_least_float32(x), axis=list(range(len(x.shape) - 1)))
+
+
 def _add_bias(rows: tf.Tensor, bias: tf.Tensor) -> tf.Tensor:
-    """[M, D], float32 [D] -> [M, D]; the gradient of the bias is a sum in float32 for every dtype of the rows."""
+    """[..., D], float32 [D] -> [..., D]; the gradient of the bias is a sum in float32 for every dtype of the rows."""
     if rows.dtype not in (tf.bfloat16, tf.float16):
         return tf.nn.bias_add(rows, tf.cast(bias, rows.dtype))
 
@@ -201,7 +233,7 @@ def _add_bias(rows: tf.Tensor, bias: tf.Tensor) -> tf.Tensor:
     @tf.custom_gradient
     def compute(rows, bias):
         added = tf.nn.bias_add(rows, tf.cast(bias, rows.dtype))
-        return added, lambda upstream: (upstream, tf.reduce_sum(tf.cast(upstream, bias.dtype), axis=0))
+        return added, lambda upstream: (upstream, sum_of_rows(upstream))
 
     return compute(rows, bias)
 
@@ -223,10 +255,18 @@ class Dense(keras.layers.Layer):
 
     def linear(self, x: tf.Tensor) -> tf.Tensor:
         """x @ kernel + bias."""
-        rows = tf.reshape(x, [-1, self.kernel.shape[0]])  # one large 2-D product is faster than a batch of small ones
         # As a tensor: tf.custom_gradient refuses variables that several replicas have.
-        y = _add_bias(tf.matmul(rows, tf.cast(self.kernel.value, x.dtype)), tf.convert_to_tensor(self.bias.value))
-        return tf.reshape(y, [*shapes.get_shape_list(x)[:-1], self.kernel.shape[1]])
+        return _add_bias(self.product(x), tf.convert_to_tensor(self.bias.value))
+
+    def product(self, x: tf.Tensor) -> tf.Tensor:
+        """x @ kernel."""
+        return product(x, tf.cast(self.kernel.value, x.dtype))
+
+
+def product(x: tf.Tensor, kernel: tf.Tensor) -> tf.Tensor:
+    """[..., inputs] @ [inputs, outputs], as one large 2-D product, which is faster than a batch of small ones."""
+    rows = tf.matmul(tf.reshape(x, [-1, kernel.shape[0]]), kernel)
+    return tf.reshape(rows, [*shapes.get_shape_list(x)[:-1], kernel.shape[1]])
 
 
 def normalize(x: tf.Tensor, gamma: tf.Tensor, beta: tf.Tensor, epsilon: float) -> tf.Tensor:

@@ -41,6 +41,7 @@ from bert_tf2.layers import (
     create_initializer,
     dropout,
     dropout_from,
+    sinusoidal_positions,
 )
 from bert_tf2.layers import gelu as gelu
 from bert_tf2.layers import get_activation as get_activation
@@ -48,7 +49,6 @@ from bert_tf2.shapes import assert_rank as assert_rank
 from bert_tf2.shapes import get_shape_list
 from bert_tf2.shapes import reshape_from_matrix as reshape_from_matrix
 from bert_tf2.shapes import reshape_to_matrix as reshape_to_matrix
-from bert_tf2.sinusoid import sinusoidal_positions
 from bert_tf2.support.errors import UserError
 
 

@@ -17,7 +17,7 @@ checks therefore cost microseconds per trace, and nothing in a training step.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
@@ -31,19 +31,12 @@ class ShapeError(UserError, ValueError):
     """An argument does not have the required shape. Also a ValueError, which the reference raises."""
 
 
-class _Size(NamedTuple):
-    """The size that a letter stands for, and the argument that defined it."""
-
-    size: int
-    source: str
-
-
 class Contract:
     """Shapes in letters, where equal letters require equal sizes in all arguments."""
 
     def __init__(self, owner: str = "the model", **sizes: int):
         """`sizes` maps letters to known sizes; `owner` is their source, for messages."""
-        self._sizes = {letter: _Size(size, owner) for letter, size in sizes.items()}
+        self._sizes = {letter: (size, owner) for letter, size in sizes.items()}  # with who stated it
 
     @tf.autograph.experimental.do_not_convert
     def check(self, *wanted: str, **arguments: Any) -> None:
@@ -60,11 +53,12 @@ class Contract:
             shape = None if value is None else _static_shape(name, value)
             if shape is None:
                 continue
-            matches = [found for letters in wanted if (found := self._match(letters, shape)) is not None]
-            if not matches:
+            matching = next((letters for letters in wanted if self._matches(letters, shape)), None)
+            if matching is None:
                 raise ShapeError(f"{name}: shape {_listed(shape)}, wanted {self._describe(wanted[0], shape)}")
-            for letter, size in matches[0].items():
-                self._sizes.setdefault(letter, _Size(size, name))
+            for letter, size in _pairs(matching, shape):
+                if size is not None and not letter.isdigit():
+                    self._sizes.setdefault(letter, (size, name))
 
     @tf.autograph.experimental.do_not_convert
     def check_batch(
@@ -86,51 +80,46 @@ class Contract:
             if name in batch:
                 self.check(*letters, **{name: batch[name]})
             elif name not in optional:
-                raise ShapeError(
-                    f"{name}: missing, wanted {self._describe(letters[0])}; the batch has {', '.join(sorted(batch))}"
-                )
+                described = self._describe(letters[0], [])
+                raise ShapeError(f"{name}: missing, wanted {described}; the batch has {', '.join(sorted(batch))}")
 
-    def _size_of(self, letter: str) -> int | None:
-        if letter.isdigit():
-            return int(letter)
-        return self._sizes[letter].size if letter in self._sizes else None
+    def _size(self, letter: str) -> int | None:
+        return int(letter) if letter.isdigit() else self._sizes.get(letter, (None, ""))[0]
 
-    def _match(self, letters: str, shape: Sequence[int | None]) -> dict[str, int] | None:
-        """Returns the size of each letter in a matching shape, else None."""
-        tail = letters.removeprefix(_ANY)
-        if len(shape) < len(tail) or (tail == letters and len(shape) > len(tail)):
-            return None
-        found: dict[str, int] = {}
-        for letter, size in zip(tail, shape[len(shape) - len(tail) :], strict=True):
-            if size is None:
-                continue
-            wanted = found.get(letter, self._size_of(letter))
-            if wanted not in (None, size):
-                return None
-            if not letter.isdigit():
-                found[letter] = size
-        return found
+    def _matches(self, letters: str, shape: Sequence[int | None]) -> bool:
+        return _has_rank(letters, shape) and not self._at_fault(letters, shape)
 
-    def _describe(self, letters: str, shape: Sequence[int | None] | None = None) -> str:
-        """Returns a wanted shape in letters, in numbers if some are known, and the source of these."""
-        tail = letters.removeprefix(_ANY)
-        start = [_ANY] if tail != letters else []
-        text = _listed([*start, *tail])
-        if known := [letter for letter in tail if letter in self._sizes]:
-            numbers = [letter if (size := self._size_of(letter)) is None else size for letter in tail]
-            at_fault = self._at_fault(tail, shape) if shape is not None else []
-            who = dict.fromkeys(self._sizes[letter].source for letter in at_fault or known)
-            text += f" = {_listed([*start, *numbers])} like {' and '.join(who)}"
-        elif shape is not None and len(shape) != len(tail):
-            text += f": {len(tail)} dimension{'s' * (len(tail) > 1)}, not {len(shape)}"
+    def _at_fault(self, letters: str, shape: Sequence[int | None]) -> list[str]:
+        """The letters whose known size differs from that in a shape."""
+        return [
+            letter
+            for letter, size in _pairs(letters, shape)
+            if size is not None and self._size(letter) not in (None, size)
+        ]
+
+    def _describe(self, letters: str, shape: Sequence[int | None]) -> str:
+        """A wanted shape in letters, in numbers if some are known, and who stated those that `shape` contradicts."""
+        dimensions = [_ANY, *letters[len(_ANY) :]] if letters.startswith(_ANY) else [*letters]
+        text = _listed(dimensions)
+        if known := [letter for letter in dimensions if letter in self._sizes]:
+            at_fault = [letter for letter in self._at_fault(letters, shape) if letter in self._sizes]
+            sources = dict.fromkeys(self._sizes[letter][1] for letter in at_fault or known)
+            numbers = [letter if letter == _ANY else self._size(letter) or letter for letter in dimensions]
+            text += f" = {_listed(numbers)} like {' and '.join(sources)}"
+        elif shape and not _has_rank(letters, shape):
+            text += f": {len(dimensions)} dimension{'s' * (len(dimensions) > 1)}, not {len(shape)}"
         return text
 
-    def _at_fault(self, tail: str, shape: Sequence[int | None]) -> list[str]:
-        """Returns the letters whose known size differs from that in a shape; none if the rank is wrong."""
-        if len(shape) < len(tail):
-            return []
-        pairs = zip(tail, shape[len(shape) - len(tail) :], strict=True)
-        return [letter for letter, size in pairs if letter in self._sizes and size not in (None, self._size_of(letter))]
+
+def _has_rank(letters: str, shape: Sequence[int | None]) -> bool:
+    required = letters.removeprefix(_ANY)
+    return len(shape) == len(required) or (required != letters and len(shape) > len(required))
+
+
+def _pairs(letters: str, shape: Sequence[int | None]) -> list[tuple[str, int | None]]:
+    """Each letter with its size in a shape; nothing if the shape has fewer dimensions."""
+    required = letters.removeprefix(_ANY)
+    return list(zip(required, shape[len(shape) - len(required) :], strict=True)) if len(shape) >= len(required) else []
 
 
 def _static_shape(name: str, value: Any) -> list[int | None] | None:
@@ -139,17 +128,11 @@ def _static_shape(name: str, value: Any) -> list[int | None] | None:
     Raises:
       ShapeError: nested lists of unequal lengths.
     """
-    shape = getattr(value, "shape", None)
-    if shape is None:
-        try:
-            shape = np.shape(value)
-        except ValueError as error:
-            raise ShapeError(
-                f"{name}: holds rows of unequal lengths; pad them with 0 and say so in the mask"
-            ) from error
-    if getattr(shape, "rank", 0) is None:
-        return None
-    return list(shape)
+    try:
+        shape = value.shape if hasattr(value, "shape") else np.shape(value)
+    except ValueError as error:
+        raise ShapeError(f"{name}: holds rows of unequal lengths; pad them with 0 and say so in the mask") from error
+    return None if getattr(shape, "rank", 0) is None else list(shape)
 
 
 def _listed(sizes: Sequence[Any]) -> str:

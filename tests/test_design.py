@@ -25,7 +25,6 @@ BERT = {
     "shapes",
     "layers",
     "modeling",
-    "sinusoid",
     "losses",
     "masked_lm",
     "heads",
@@ -49,18 +48,19 @@ FRONT_DOOR = {"commands", "commands.loading", "__main__", "demo", "demo.__main__
 
 WITHOUT_TENSORFLOW = [
     *(name for name in MODULES if name.startswith("support.")),
-    *("config", "tokenization", "vocabulary", "vocabulary_checks", "sinusoid"),
+    *("config", "tokenization", "vocabulary", "vocabulary_checks"),
     *(name for name in MODULES if name.startswith("data.")),
     *(name for name in MODULES if name.startswith("weights.") and name not in ("weights.models", "weights.checkpoint")),
     *(f"pretraining.{name}" for name in ("examples", "instances", "masking", "example_files")),
     *(f"pretraining.{name}" for name in ("compact_examples", "corpus", "draws", "drawn_examples", "sentences")),
-    *(f"pretraining.{name}" for name in ("unmasked", "dynamic_masking")),
-    *(f"pretraining.{name}" for name in ("record_checks", "record_statistics")),
-    *(f"pretraining.{name}" for name in ("record_report", "inspect_records")),
+    "pretraining.dynamic_masking",
+    "pretraining.record_statistics",
+    "pretraining.inspect_records",
     *(f"pretraining.{name}" for name in ("shards", "shard_workers", "shard_results", "sharded", "manifest")),
     *(name for name in MODULES if name.endswith("options")),
     "training.precision",
-    *("commands", "finetuning.classification.tasks", "training.curves", "training.plots"),
+    *("commands", "finetuning.classification.tasks", "finetuning.tables", "finetuning.log_text"),
+    *("training.curves", "training.plots"),
     *(
         f"finetuning.{task}.{name}"
         for task in ("classification", "squad", "ner")

@@ -67,9 +67,10 @@ def on_the_cpu() -> np.ndarray:
         pytest.param("CPU", "float32", True, marks=pytest.mark.slow),
     ],
 )
-def test_a_step_makes_the_update_of_the_cpu(kind, precision, compiled, on_the_cpu):
+def test_a_step_makes_the_update_of_the_cpu(kind, precision, compiled, request):
     """The dropout too: its random numbers are the same on all devices."""
     need(kind)
+    on_the_cpu = request.getfixturevalue("on_the_cpu")  # not before: it takes seconds
     with computing_on(kind) as strategy:
         found = step(strategy, precision, compiled)
     assert np.linalg.norm(found - on_the_cpu) < TOLERANCES[precision] * np.linalg.norm(on_the_cpu)

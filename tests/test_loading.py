@@ -13,7 +13,7 @@ import sys
 import numpy as np
 import pytest
 import toy_data
-from small_models import randomize
+from small_models import randomize, values_of
 
 import bert_tf2
 from bert_tf2 import heads, modeling
@@ -144,7 +144,10 @@ def test_every_kind_of_weights_gives_the_same(bert, folder, tmp_path, kind):
     found = bert_tf2.load(path, **options)
     assert type(found.model) is heads.PretrainingModel
     assert found.tokenizer.vocab == bert.tokenizer.vocab
-    np.testing.assert_allclose(found.embed(TEXTS), bert.embed(TEXTS), rtol=1e-5, atol=1e-6)
+    wanted = values_of(bert.model)
+    for name, value in values_of(found.model).items():
+        np.testing.assert_array_equal(value, wanted.pop(name), name)
+    assert not wanted
 
 
 @pytest.mark.parametrize(
@@ -165,7 +168,8 @@ def test_the_model_has_the_heads_of_the_weights(tmp_path, make, labels):
     found = bert_tf2.load(path)
     assert type(found.model) is type(model) and found.labels == labels
     assert type(found.encoder) is modeling.BertModel
-    assert found.embed(["good"]).shape == (1, 16)
+    if found.encoder is found.model:  # to trace the graph takes seconds
+        assert found.embed(["good"]).shape == (1, 16)
     assert "has no masked-LM head" in refusal(found.fill_mask, "[MASK]")
 
 

@@ -9,7 +9,7 @@ from small_models import randomize, small_batch, small_config, tiny_config, valu
 
 from bert_tf2 import heads, modeling
 from bert_tf2.fast.encoder import Plan, accelerate
-from bert_tf2.sinusoid import sinusoidal_positions
+from bert_tf2.layers import sinusoidal_positions
 from bert_tf2.support.errors import UserError
 from bert_tf2.training.devices import build_model
 from bert_tf2.training.loop import Trainer
@@ -118,15 +118,20 @@ def test_the_gradient_of_a_tied_table_is_the_sum_of_both_ends():
 # Loading.
 
 
+@pytest.fixture(scope="module")
+def models():
+    """One model of each kind, for tests that change its weights but nothing else."""
+    return {kind: heads.PretrainingModel(small_config(**keys)) for kind, keys in KINDS.items()}
+
+
 @pytest.mark.parametrize("beside", [True, False], ids=["with bert_config.json", "bare"])
 @pytest.mark.parametrize("saved", KINDS)
-def test_weights_of_one_kind_are_refused_by_the_others(tmp_path, saved, beside):
+def test_weights_of_one_kind_are_refused_by_the_others(tmp_path, models, saved, beside):
     model = small_model(**KINDS[saved])
     path = save_model(tmp_path, model)
     if beside:
         metadata.write(str(tmp_path), model.config)
-    for kind, keys in KINDS.items():
-        other = heads.PretrainingModel(small_config(**keys))
+    for kind, other in models.items():
         # Without the file, these differ in nothing that can be seen.
         alike = ({"as in the reference", "from the sinusoid"}, {"sinusoidal", "without positions"})
         if kind == saved or (not beside and any({kind, saved} <= pair for pair in alike)):

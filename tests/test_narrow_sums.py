@@ -81,3 +81,34 @@ def test_the_bias_of_an_output_layer(policy):
     above = tf.cast(upstream("float32"), tf.float32)
     (of_bias,) = gradients(layer, x, [layer.output_bias.value], above)
     check(of_bias, exact(above).sum(0))
+
+
+@pytest.mark.parametrize("with_xla", [False, True])
+@pytest.mark.parametrize("policy", DTYPES)
+def test_the_biases_that_are_added_by_the_next_loop(policy, with_xla, monkeypatch):
+    """Each gets the sum over the gradients of its rows; see fast.kernels."""
+    monkeypatch.setattr("bert_tf2.fast.compiled.can_compile", lambda: with_xla)
+    norm = layers.AddAndNorm(WIDTH, dtype=policy)
+    add = kernels.add_and_norm(dense := layers.Dense(WIDTH, WIDTH, 0.02, dtype=policy), norm)[1]
+    above, bias = upstream(norm.compute_dtype), tf.constant(0.1, shape=[WIDTH])
+    x = tf.cast(np.random.default_rng(5).normal(size=[TOKENS, WIDTH]), norm.compute_dtype)
+
+    @tf.function
+    def found(x, above):
+        ways = (
+            (kernels._add_bias, bias),
+            (kernels.biased_gelu, bias),
+            (lambda x, _: add(tf.ones_like(x), x), dense.bias.value),
+        )
+        results = []
+        for compute, added in ways:
+            with tf.GradientTape() as tape:
+                tape.watch([x, added])
+                y = compute(x, added)
+            results.append(tape.gradient(y, [x, added], above))
+        return results
+
+    for of_rows, of_bias in found(x, above):
+        assert of_bias.dtype == tf.float32
+        rows = exact(of_rows)
+        np.testing.assert_allclose(of_bias, rows.sum(0), atol=1e-3 * np.abs(rows).sum(0).max())

@@ -121,7 +121,7 @@ def test_tables_are_compared_row_by_row_and_by_their_neighbours():
 def test_similarity_by_distance():
     import study_probes
 
-    from bert_tf2.sinusoid import sinusoidal_positions
+    from bert_tf2.layers import sinusoidal_positions
 
     found = study_probes.similarity_by_distance(sinusoidal_positions(32, 96))
     assert len(found) == 17 and abs(found[0] - 1) < 1e-6

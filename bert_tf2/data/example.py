@@ -22,12 +22,15 @@ import dataclasses
 import functools
 import itertools
 from collections.abc import Collection, Mapping
+from typing import TYPE_CHECKING
 
 import numpy as np
-from google.protobuf import descriptor_pb2, descriptor_pool, message, message_factory, text_format
 
 from bert_tf2.data import varints
 from bert_tf2.data.varints import Ragged
+
+if TYPE_CHECKING:
+    from google.protobuf.message import Message
 
 BYTES, FLOATS, INTEGERS = 1, 2, 3
 """The kinds of a feature: the numbers of the fields of tf.train.Feature."""
@@ -157,13 +160,17 @@ message_type { name: "Example" field { name: "features" number: 1 type: TYPE_MES
 
 
 @functools.cache
-def _message() -> type[message.Message]:
+def _message() -> type[Message]:
+    from google.protobuf import descriptor_pb2, descriptor_pool, message_factory, text_format
+
     pool = descriptor_pool.DescriptorPool()
     pool.Add(text_format.Parse(_SCHEMA, descriptor_pb2.FileDescriptorProto()))
     return message_factory.GetMessageClass(pool.FindMessageTypeByName("Example"))
 
 
-def _features(data: bytes) -> Mapping[str, message.Message]:
+def _features(data: bytes) -> Mapping[str, Message]:
+    from google.protobuf import message
+
     try:
         return _message().FromString(data).features.feature
     except message.DecodeError as error:
@@ -191,6 +198,8 @@ def _rewritten(data: bytes, names: Collection[str]) -> bytes:
     """Serializes an Example in the usual form, with some of its features only."""
     given, made = _features(data), _message()()
     for name in {*names}.intersection(given):
+        if not given[name].WhichOneof("kind"):
+            continue  # as if it were not there
         made.features.feature[name].CopyFrom(given[name])
     made.DiscardUnknownFields()
     return made.SerializeToString(deterministic=True) or _tag(1) + b"\0"

@@ -257,7 +257,7 @@ class _Check:
             return
         wanted = self._size(feature.length)
         if not located.kinds[row]:
-            problem = f"has no feature {name}, which {self._kind.name} records have{_ADVICE.get(name, '')}"
+            problem = f"has no feature {name}{_ADVICE.get(name, f', which {self._kind.name} records have')}"
         elif number < 0:
             problem = f"the values of {name} are cut off; make the file again"
         elif not number:

@@ -101,7 +101,7 @@ def read_records(
       drop_remainder: whether to drop a last batch that is smaller.
       pad_to_max_length: False cuts each batch to its longest row.
       width_multiple: the width of such a batch is a multiple of this, or the whole width; for few different widths.
-      like_lengths: with pad_to_max_length=False, whether to read batches of rows of like length; see `by_length`.
+      like_lengths: with pad_to_max_length=False, whether to read batches of rows of like length; see `length_buckets`.
       transform: makes another batch of each batch. It is called with the batch, in which features whose number of
         values varies are RaggedTensors, and with the origins of its records: the dict of `record_order.shuffled`,
         each int64 [B].

@@ -17,7 +17,7 @@ import threadpoolctl
 from bert_tf2.explorer import arguments as read
 from bert_tf2.explorer.arrays import pack
 from bert_tf2.explorer.opened import Explorer
-from bert_tf2.sinusoid import sinusoidal_positions
+from bert_tf2.layers import sinusoidal_positions
 from bert_tf2.support.errors import UserError
 from bert_tf2.weights import names
 

@@ -93,7 +93,7 @@ class _Block(tf.Module):
         pieces = tf.reshape(rows, [-1, self._head_size])
         contexts = []
         for group in batch.layout.groups:
-            query, key, value = tf.unstack(tf.gather(pieces, group.pieces))  # each [R, N, W, H]
+            query, key, value = tf.unstack(tf.gather(pieces, group.folded))  # each [R, N, W, H]
             if first_only:
                 query = query[:, :, :1]
             contexts.append(
@@ -151,7 +151,7 @@ class Encoder(tf.Module):
 
     def _embed(self, input_ids: tf.Tensor, input_mask: tf.Tensor, segment_ids: tf.Tensor) -> tuple[tf.Tensor, Unpadded]:
         """-> [T, D], and where these tokens are."""
-        batch = Unpadded(input_mask, self._heads, "groups", step=1, folded=True)
+        batch = Unpadded(input_mask, self._heads, "groups", step=1)
         words = tf.cast(tf.gather(self.word_embeddings, batch.pack(input_ids)), tf.float32)
         summed = words + tf.gather(self.token_type_embeddings, batch.pack(segment_ids))
         if self.position_embeddings is not None:

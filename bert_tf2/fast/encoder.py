@@ -118,10 +118,9 @@ class _Block:
 
     def __init__(self, layer: modeling.TransformerBlock):
         self.layer = layer
-        self.attention_output, self.output_dense = layer.attention_output, layer.output_dense
+        self.attention_output, self.attention_norm = kernels.add_and_norm(layer.attention_output, layer.attention_norm)
         self.intermediate = kernels.dense(layer.intermediate)
-        self.attention_norm = kernels.add_and_norm(layer.attention_norm)
-        self.output_norm = kernels.add_and_norm(layer.output_norm)
+        self.output_dense, self.output_norm = kernels.add_and_norm(layer.output_dense, layer.output_norm)
 
     def __call__(self, states: tf.Tensor, layout: Padded | Layout) -> tf.Tensor:
         """[B, F, D] or [T, D], of the layout, to the same."""
@@ -134,9 +133,9 @@ class _Block:
     def _attend(self, states: tf.Tensor, layout: Padded | Layout) -> tf.Tensor:
         attention = self.layer.attention
         heads, rate = attention.config.num_attention_heads, attention.config.attention_probs_dropout_prob
-        split = [layout.split_heads(x, heads) for x in attention.query_key_value(states)]
+        split = layout.split_heads(kernels.query_key_value(attention, states), heads)
         contexts = [
             kernels.average_values(modeling.attention_scores(query, key, mask_scores), value, rate)
-            for query, key, value, mask_scores in zip(*split, layout.mask_scores, strict=True)
+            for (query, key, value), mask_scores in zip(split, layout.mask_scores, strict=True)
         ]
         return layout.merge_heads(contexts)

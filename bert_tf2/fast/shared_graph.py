@@ -119,7 +119,7 @@ def _forward_and_backward(compute: Callable, inputs: Sequence[tf.Tensor], source
     whole = tf.compat.v1.wrap_function(both, [*specs, specs[0]])
     *arguments, upstream = whole.inputs
     output, gradients = whole.structured_outputs
-    kept = _kept(output, gradients)
+    kept = _kept(arguments, output, gradients)
     first = whole.prune(arguments, [output, kept])
     second = whole.prune([upstream, *kept], gradients)
 
@@ -132,9 +132,9 @@ def _forward_and_backward(compute: Callable, inputs: Sequence[tf.Tensor], source
     return _shared(block_forward), _shared(block_backward)
 
 
-def _kept(output: tf.Tensor, gradients: Sequence[tf.Tensor]) -> list[tf.Tensor]:
+def _kept(arguments: Sequence[tf.Tensor], output: tf.Tensor, gradients: Sequence[tf.Tensor]) -> list[tf.Tensor]:
     """The tensors of the forward pass that the gradients are computed from."""
-    before = _needed_for([output.op], lambda op: True)
+    before = {argument.op for argument in arguments}.union(_needed_for([output.op], lambda op: True))
 
     def is_before(op: tf.Operation) -> bool:
         return op in before or (op.type in _OF_SHAPES | {"Const"} and all(is_before(x.op) for x in op.inputs))

@@ -26,6 +26,7 @@ import tensorflow as tf
 
 from bert_tf2 import modeling
 from bert_tf2.layers import MASKED_SCORE
+from bert_tf2.shapes import get_shape_list
 
 # More groups omit more padding, but are more and smaller operations.
 _GROUPS = 4
@@ -39,12 +40,13 @@ class _Group(NamedTuple):
     """Some rows for attention, [R, W] positions each.
 
     Attributes:
-      pieces: int32 [R, N, W], for each position and head the index of the token's piece of H numbers in [T * N, H]; or
-        [3, R, N, W], those of its query, key and value in [T * 3 N, H].
+      pieces: int32 [R, N, W], for each position and head the index of the token's piece of H numbers in [T * N, H].
+      folded: int32 [3, R, N, W], those of its query, key and value in [T * 3 N, H].
       mask_scores: float32 [R, 1, 1, W] or [R, 1, W, W], added to the attention scores.
     """
 
     pieces: tf.Tensor
+    folded: tf.Tensor
     mask_scores: tf.Tensor
 
 
@@ -61,9 +63,11 @@ class Padded(NamedTuple):
     def mask_scores(self) -> list[tf.Tensor]:
         return [self.scores]
 
-    def split_heads(self, states: tf.Tensor, heads: int) -> list[tf.Tensor]:
-        """[B, F, D] -> [B, N, F, H], one group."""
-        return [modeling.split_heads(states, heads)]
+    def split_heads(self, folded: tf.Tensor, heads: int) -> list[list[tf.Tensor]]:
+        """Queries, keys and values, [B, F, 3 D] -> three of [B, N, F, H], one group."""
+        batch, length, width = get_shape_list(folded)
+        parts = tf.reshape(folded, [batch, length, 3, heads, width // (3 * heads)])
+        return [tf.unstack(tf.transpose(parts, [2, 0, 3, 1, 4]))]
 
     def merge_heads(self, contexts: Sequence[tf.Tensor]) -> tf.Tensor:
         """[B, N, F, H], one group -> [B, F, D]."""
@@ -87,9 +91,10 @@ class Layout(NamedTuple):
         """For each group, see SelfAttention."""
         return [group.mask_scores for group in self.groups]
 
-    def split_heads(self, states: tf.Tensor, heads: int) -> list[tf.Tensor]:
-        """[T, D] -> [R, N, W, H] for each group."""
-        return _split(states, [group.pieces for group in self.groups], self.contexts)
+    def split_heads(self, folded: tf.Tensor, heads: int) -> list[list[tf.Tensor]]:
+        """Queries, keys and values, [T, 3 D] -> three of [R, N, W, H] for each group."""
+        found = _split(folded, heads, [group.folded for group in self.groups], self.contexts)
+        return [found[first : first + 3] for first in range(0, len(found), 3)]
 
     def merge_heads(self, contexts: Sequence[tf.Tensor]) -> tf.Tensor:
         """[R, N, W, H] for each group -> [T, D], zeros for what fills up."""
@@ -110,7 +115,7 @@ class Unpadded:
       ranks: int32 [B], the place of each row among those of the groups; only for "groups".
     """
 
-    def __init__(self, input_mask: tf.Tensor, heads: int, way: str, step: int = TOKENS_STEP, folded: bool = False):
+    def __init__(self, input_mask: tf.Tensor, heads: int, way: str, step: int = TOKENS_STEP):
         """Lays out a batch.
 
         Args:
@@ -118,12 +123,11 @@ class Unpadded:
           heads: N.
           way: "groups" or "packed".
           step: T is a multiple of this.
-          folded: whether queries, keys and values are beside each other, [T, 3 D].
         """
         mask = tf.cast(input_mask, tf.int32) > 0
         self._shape = tf.shape(mask)
         self.width = self._shape[1]
-        self._heads, self._folded = heads, folded
+        self._heads = heads
         columns = tf.range(self.width)
         last = tf.reduce_max(tf.where(mask, columns + 1, 0), axis=1)
         self._lengths = tf.where(last > 0, last, self.width)  # [B]
@@ -136,7 +140,7 @@ class Unpadded:
         self.positions = self.pack(tf.broadcast_to(columns, self._shape))
         self._mask = tf.concat([tf.gather_nd(mask, self._places), tf.fill([self._filled - self._count], False)], 0)
         groups, begins, strides = self._by_length() if way == "groups" else self._packed()
-        end = tf.add_n([tf.size(group.pieces) for group in groups]) // (3 if folded else 1)
+        end = tf.add_n([tf.size(group.pieces) for group in groups])
         row, position = self._places[:, 0], self._places[:, 1]
         first = (tf.gather(begins, row) + position)[:, tf.newaxis]
         pieces = first + tf.gather(strides, row)[:, tf.newaxis] * tf.range(heads)  # [tokens, N]
@@ -181,11 +185,9 @@ class Unpadded:
 
     def _group(self, tokens: tf.Tensor, mask_scores: tf.Tensor) -> _Group:
         """Of the tokens at [R, W]."""
-        count = 3 if self._folded else 1
-        pieces = tokens[:, tf.newaxis, :] * (count * self._heads) + tf.range(self._heads)[:, tf.newaxis]
-        if self._folded:
-            pieces += tf.reshape(tf.range(3) * self._heads, [3, 1, 1, 1])
-        return _Group(pieces, mask_scores)
+        token, head = tokens[:, tf.newaxis, :], tf.range(self._heads)[:, tf.newaxis]
+        part = tf.reshape(tf.range(3) * self._heads, [3, 1, 1, 1])
+        return _Group(token * self._heads + head, token * (3 * self._heads) + head + part, mask_scores)
 
     def pack(self, values: tf.Tensor) -> tf.Tensor:
         """Numbers of the positions, [B, F] -> [T]; 0 for what fills up."""
@@ -207,12 +209,6 @@ def _scores(mask: tf.Tensor) -> tf.Tensor:
 # token T - 1: no output depends on that token, so all its gradients are 0, and nothing is added by them.
 
 
-def _take(states: tf.Tensor, groups: Sequence[tf.Tensor]) -> list[tf.Tensor]:
-    heads = groups[0].shape[1] or tf.shape(groups[0])[1]
-    pieces = tf.reshape(states, [-1, states.shape[1] // heads])
-    return [tf.gather(pieces, group) for group in groups]
-
-
 def gather_heads(contexts: Sequence[tf.Tensor], places: tf.Tensor) -> tf.Tensor:
     """Layout.merge_heads without a gradient; `places` are Layout.contexts."""
     size = contexts[0].shape[-1]
@@ -221,18 +217,26 @@ def gather_heads(contexts: Sequence[tf.Tensor], places: tf.Tensor) -> tf.Tensor:
     return tf.reshape(tf.gather(joined, places), [-1, places.shape[1] * size])
 
 
-def _split(states: tf.Tensor, groups: Sequence[tf.Tensor], places: tf.Tensor) -> list[tf.Tensor]:
-    @tf.custom_gradient
-    def compute(states):
-        return _take(states, groups), lambda *upstream: gather_heads(upstream, places)
+def _split(folded: tf.Tensor, heads: int, groups: Sequence[tf.Tensor], places: tf.Tensor) -> list[tf.Tensor]:
+    """[T, 3 D] -> query, key and value of the first group, [R, N, W, H] each, then those of the next."""
 
-    return compute(states)
+    @tf.custom_gradient
+    def compute(folded):
+        pieces = tf.reshape(folded, [-1, folded.shape[1] // (3 * heads)])
+        found = [part for group in groups for part in tf.unstack(tf.gather(pieces, group))]
+        return found, lambda *upstream: tf.concat([gather_heads(upstream[part::3], places) for part in range(3)], 1)
+
+    return compute(folded)
 
 
 def _merge(contexts: Sequence[tf.Tensor], groups: Sequence[tf.Tensor], places: tf.Tensor) -> tf.Tensor:
     @tf.custom_gradient
     def compute(*contexts):
-        return gather_heads(contexts, places), lambda upstream: _take(upstream, groups)
+        def gradient(upstream):
+            pieces = tf.reshape(upstream, [-1, contexts[0].shape[-1]])
+            return [tf.gather(pieces, group) for group in groups]
+
+        return gather_heads(contexts, places), gradient
 
     return compute(*contexts)
 

@@ -17,10 +17,10 @@ from absl import logging
 from bert_tf2 import modeling, tokenization, vocabulary_checks
 from bert_tf2.config import BertConfig
 from bert_tf2.finetuning import vector_plots
-from bert_tf2.finetuning.classification.examples import read_rows
-from bert_tf2.finetuning.classification.features import join_texts
-from bert_tf2.finetuning.classification.tasks import TsvLayout
-from bert_tf2.finetuning.options import FeatureOptions
+from bert_tf2.finetuning.classification.features import pack_texts
+from bert_tf2.finetuning.log_text import log_example
+from bert_tf2.finetuning.options import LEAST_LENGTH, FeatureOptions
+from bert_tf2.finetuning.tables import TsvLayout, read_rows
 from bert_tf2.support import console, files, plots, progress
 from bert_tf2.support.decimals import json_lists
 from bert_tf2.support.errors import UserError
@@ -83,8 +83,8 @@ def run(options: FeatureOptions) -> int:
         options.init_checkpoint,
     )
     sample = vector_plots.Sample() if options.plot else None
-    told: list[tuple[str, str]] = []  # the text and the label of each line, for --plot
-    examples = _noting(_read(options), told) if sample else (example for example, _ in _read(options))
+    noted: list[tuple[str, str]] = []
+    examples = _read(options, noted if sample else None)
     first = next(examples, None)
     if first is None:
         raise UserError(f"{options.input_file}: the file is empty; a line of text for each example is needed")
@@ -92,40 +92,41 @@ def run(options: FeatureOptions) -> int:
     model = build_model(create_strategy(options), lambda: modeling.BertModel(config, dtype=policy), random_seed=0)
     logging.info(checkpoint.initialize(model, options.init_checkpoint))
     examples = _checked(itertools.chain([first], examples), options.input_file, config)
-    features = (convert_example(example, options.max_seq_length, tokenizer) for example in examples)
     lines = files.count_lines(options.input_file)
     lines = lines - 1 if lines and options.text_a_column and options.header else lines
-    features = progress.track(_counted(_logged(features), options.input_file), "Extracting", lines, "lines")
+    features = progress.track(_features(examples, options, tokenizer), "Extracting", lines, "lines")
     pad_to = options.max_seq_length if options.on_tpu else None
     states = extract(model, features, layers, options.batch_size, pad_to)
     count = _write(options, layers, states, sample)
     if sample:
-        texts, labels = zip(*told, strict=True)
+        texts, labels = zip(*noted, strict=True)
         title = f"{options.pooling} of the tokens, layers {options.layers}"
         vector_plots.draw_vectors(options.plot, sample, labels if options.label_column else None, texts, title)
     console.summary([f"{options.output_file} ({count:,} lines)", *([options.plot] if options.plot else [])])
     return count
 
 
-def _read(options: FeatureOptions) -> Iterator[tuple[InputExample, str]]:
-    """Yields the examples of a text or a table, each with its label, "" if there is none.
+def _read(options: FeatureOptions, noted: list[tuple[str, str]] | None) -> Iterator[InputExample]:
+    """Yields the examples of a text or a table.
+
+    Args:
+      noted: gets the text and the label of each for --plot, because a pipe cannot be read again; None for no plot.
 
     Raises:
       UserError: the file is missing, is not UTF-8, or is no table with these columns.
     """
-    if not options.text_a_column:
-        yield from ((example, "") for example in _lines(options.input_file))
-        return
-    columns = TsvLayout(options.text_a_column, options.text_b_column, options.label_column, header=options.header)
-    rows = read_rows(options.input_file, columns.task().train)
-    for number, (_, cells) in enumerate(rows):
-        yield InputExample(number, cells["text_a"], cells.get("text_b")), cells.get("label", "")
-
-
-def _noting(examples: Iterable[tuple[InputExample, str]], told: list[tuple[str, str]]) -> Iterator[InputExample]:
-    """Yields the examples, and appends the text and the label of each to `told`: a pipe cannot be read again."""
+    if options.text_a_column:
+        columns = TsvLayout(options.text_a_column, options.text_b_column, options.label_column, header=options.header)
+        rows = (cells for _, cells in read_rows(options.input_file, columns.table("train")))
+        examples = (
+            (InputExample(number, cells["text_a"], cells.get("text_b")), cells.get("label", ""))
+            for number, cells in enumerate(rows)
+        )
+    else:
+        examples = ((example, "") for example in _lines(options.input_file))
     for example, label in examples:
-        told.append((" ||| ".join(filter(None, (example.text_a, example.text_b))), label))
+        if noted is not None:
+            noted.append((" ||| ".join(filter(None, (example.text_a, example.text_b))), label))
         yield example
 
 
@@ -135,49 +136,45 @@ def _write(
     states: Iterable[tuple[InputFeatures, np.ndarray]],
     sample: vector_plots.Sample | None,
 ) -> int:
-    if options.pooling == "none":
-        return _write_lines(options.output_file, (token_line(f, layers, values) for f, values in states))
-    vectors = (pool(values, options.pooling) for _, values in states)
-    vectors = sample.through(vectors) if sample else vectors
-    if options.output_file.endswith(".npy"):
-        return _write_array(options.output_file, vectors)
-    lines = (
-        f'{{"linex_index": {number}, "values": {json_lists(vector[np.newaxis])[0]}}}'
-        for number, vector in enumerate(vectors)
-    )
-    return _write_lines(options.output_file, lines)
+    """Writes the output file, complete or not at all; returns the number of lines."""
+    count = 0
+    with files.complete_or_absent(options.output_file) as (beside,), files.open_binary(beside, "wb") as stream:
+        if options.pooling == "none":
+            lines = (token_line(feature, layers, values) for feature, values in states)
+        else:
+            vectors = (pool(values, options.pooling) for _, values in states)
+            vectors = sample.through(vectors) if sample else vectors
+            if options.output_file.endswith(".npy"):
+                rows = np.stack(list(vectors))
+                np.save(stream, rows)
+                return len(rows)
+            texts = (json_lists(vector[np.newaxis])[0] for vector in vectors)
+            lines = (f'{{"linex_index": {number}, "values": {text}}}' for number, text in enumerate(texts))
+        for line in lines:
+            stream.write(line.encode() + b"\n")
+            count += 1
+    return count
 
 
-def _logged(features: Iterable[InputFeatures]) -> Iterator[InputFeatures]:
-    """Yields the features; logs the first as text, and several as numbers if --verbose_logging is set."""
-    for number, feature in enumerate(features):
+def _features(
+    examples: Iterable[InputExample], options: FeatureOptions, tokenizer: tokenization.FullTokenizer
+) -> Iterator[InputFeatures]:
+    """Yields the features; logs the first ones, and warns at the end if the vocabulary lacks many of the words."""
+    unknown = count = 0
+    for number, example in enumerate(examples):
+        feature = convert_example(example, options.max_seq_length, tokenizer)
         if number < _LOGGED_EXAMPLES:
-            tokens = " ".join(map(tokenization.printable_text, feature.tokens))
-            if number == 0:
-                logging.info("%s", console.table("The first line:", {"tokens": tokens}))
-            logging.debug("*** Example ***")
-            logging.debug("tokens: %s", tokens)
-            logging.debug("input_ids: %s", " ".join(map(str, feature.input_ids)))
-            logging.debug("input_type_ids: %s", " ".join(map(str, feature.input_type_ids)))
-        yield feature
-
-
-def _counted(features: Iterable[InputFeatures], input_file: str) -> Iterator[InputFeatures]:
-    """Yields the features; warns at the end if the vocabulary lacks many of the words."""
-    unknown = tokens = 0
-    for feature in features:
+            tokens = {"tokens": " ".join(map(tokenization.printable_text, feature.tokens))}
+            values = {"input_ids": feature.input_ids, "input_type_ids": feature.input_type_ids}
+            log_example(None if number else "The first line:", tokens, {**tokens, **values})
         unknown += feature.tokens.count("[UNK]")
-        tokens += sum(token not in ("[CLS]", "[SEP]") for token in feature.tokens)
+        count += sum(token not in ("[CLS]", "[SEP]") for token in feature.tokens)
         yield feature
-    vocabulary_checks.check_unknown(input_file, unknown, tokens)
+    vocabulary_checks.check_unknown(options.input_file, unknown, count)
 
 
 def parse_layers(layers: str, num_hidden_layers: int) -> list[int]:
-    """Parses "-1,-2" to [-1, -2]; negative numbers are kept.
-
-    Raises:
-      UserError: `layers` is not a list of numbers, or the model does not have one of the layers.
-    """
+    """Parses "-1,-2" to [-1, -2]; negative numbers are kept. Raises UserError as `check_layers` does."""
     try:
         numbers = [int(number) for number in layers.split(",")]
     except ValueError as error:
@@ -188,6 +185,8 @@ def parse_layers(layers: str, num_hidden_layers: int) -> list[int]:
 
 def check_layers(layers: Sequence[int], num_hidden_layers: int, setting: str) -> None:
     """Raises UserError if the model does not have a layer, or `layers` is empty; `setting` begins the message."""
+    if not layers:
+        raise UserError(f"{setting}: at least one layer is needed")
     for number in layers:
         check_type("layers", number, int)
         if not -num_hidden_layers <= number < num_hidden_layers:
@@ -195,8 +194,6 @@ def check_layers(layers: Sequence[int], num_hidden_layers: int, setting: str) ->
                 f"{setting}: the model has {num_hidden_layers} layers, 0 to {num_hidden_layers - 1} or"
                 f" -{num_hidden_layers} to -1; there is no layer {number}"
             )
-    if not layers:
-        raise UserError(f"{setting}: at least one layer is needed")
 
 
 def read_examples(input_file: str) -> list[InputExample]:
@@ -232,15 +229,7 @@ def _checked(examples: Iterable[InputExample], input_file: str, config: BertConf
 
 def convert_example(example: InputExample, seq_length: int, tokenizer: tokenization.FullTokenizer) -> InputFeatures:
     """[CLS] text_a [SEP], and text_b [SEP] if present, truncated or padded to seq_length."""
-    tokens, first_length = join_texts(example.text_a, example.text_b, seq_length, tokenizer)
-    padding = [0] * (seq_length - len(tokens))
-    return InputFeatures(
-        unique_id=example.unique_id,
-        tokens=tokens,
-        input_ids=tokenizer.convert_tokens_to_ids(tokens) + padding,
-        input_mask=[1] * len(tokens) + padding,
-        input_type_ids=[0] * first_length + [1] * (len(tokens) - first_length) + padding,
-    )
+    return InputFeatures(example.unique_id, *pack_texts(example.text_a, example.text_b, seq_length, tokenizer))
 
 
 def embed(
@@ -278,10 +267,10 @@ def embed(
     layers = [*layers]
     if pooling not in _POOLINGS:
         raise UserError(f"pooling={pooling!r}: must be one of {', '.join(_POOLINGS)}")
-    if not 3 <= max_seq_length <= config.max_position_embeddings:
+    if not LEAST_LENGTH <= max_seq_length <= config.max_position_embeddings:
         raise UserError(
-            f"max_seq_length={max_seq_length}: must be from 3 to {config.max_position_embeddings}, the most that the"
-            " model can read"
+            f"max_seq_length={max_seq_length}: must be from {LEAST_LENGTH} to {config.max_position_embeddings}, the"
+            " most that the model can read"
         )
     check_layers(layers, config.num_hidden_layers, f"layers={layers}")
     examples = (_as_example(number, text) for number, text in enumerate(texts))
@@ -377,20 +366,3 @@ _POOLINGS = {
     "mean": lambda of_tokens: of_tokens.mean(axis=0),
     "max": lambda of_tokens: of_tokens.max(axis=0),
 }
-
-
-def _write_lines(path: str, lines: Iterable[str]) -> int:
-    count = 0
-    with files.complete_or_absent(path) as (beside,), files.open_binary(beside, "wb") as stream:
-        for line in lines:
-            stream.write(line.encode() + b"\n")
-            count += 1
-    return count
-
-
-def _write_array(path: str, vectors: Iterable[np.ndarray]) -> int:
-    """Writes a float32 array [lines, values] for numpy.load."""
-    rows = np.stack(list(vectors))
-    with files.complete_or_absent(path) as (beside,), files.open_binary(beside, "wb") as stream:
-        np.save(stream, rows)
-    return len(rows)

@@ -24,6 +24,15 @@ from bert_tf2.training.options import (
     sequence_length,
 )
 
+LEAST_LENGTH = 3
+"""The tokens of the shortest example that the model may read: [CLS], a piece of a word and [SEP]."""
+
+
+def check_least_length(max_seq_length: int) -> None:
+    """Raises UserError if not even the shortest example has that many tokens."""
+    if max_seq_length < LEAST_LENGTH:
+        raise WrongSetting(f"--max_seq_length={max_seq_length}: [CLS], a piece and [SEP] need {LEAST_LENGTH} at least")
+
 
 @options
 class FineTuneOptions(LogOptions, VocabularyOptions, TrainingOptions):
@@ -58,6 +67,15 @@ class FineTuneOptions(LogOptions, VocabularyOptions, TrainingOptions):
         "Stop after N evaluations without improvement; 0 disables this.", 0, group=EVALUATION, low=0
     )
 
+    @property
+    def pads_batches(self) -> bool:
+        """Whether all batches have max_seq_length columns."""
+        return self.pad_to_max_length or self.on_tpu
+
+    @property
+    def evaluates_during_training(self) -> bool:
+        return self.do_train and self.eval_steps > 0
+
 
 @options
 class FeatureOptions(LogOptions, VocabularyOptions, DeviceOptions, ModelOptions):
@@ -83,7 +101,7 @@ class FeatureOptions(LogOptions, VocabularyOptions, DeviceOptions, ModelOptions)
     )
     text_b_column: str | None = setting("Table: column of the second text, if there is one.", None, group=DATA)
     label_column: str | None = setting(
-        "Table: column of the label, by which --plot colours the points.", None, group=DATA
+        "Table: column of the label, by which --plot colors the points.", None, group=DATA
     )
     header: bool = setting("Table: whether the first line is a header.", True, group=DATA)
     output_file: str = setting(

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from bert_tf2.finetuning.log_text import shortened
 from bert_tf2.support import plots
 from bert_tf2.support.errors import UserError
 
@@ -18,13 +19,13 @@ if TYPE_CHECKING:
 MOST_POINTS = 20_000
 """Of more vectors, a random sample of this size is drawn; the same one in each call."""
 MOST_LABELS = 24
-"""Of more labels, the most frequent ones have a colour and a marker."""
+"""Of more labels, the most frequent ones have a color and a marker."""
 
 _MARKERS = "os^D"  # with each of plots.COLORS but the last, which is grey
 _COLORS, _GREY = plots.COLORS[:-1], plots.COLORS[-1]
-_MOST_TEXTS = 30  # points that are labelled with the beginning of their texts
+_MOST_TEXTS = 30  # points that are labeled with the beginning of their texts
 _TEXT = 24  # characters
-_MOST_NAMES = 10  # of numbers; more of them are a scale of colours
+_MOST_NAMES = 10  # of numbers; more of them are a scale of colors
 
 
 class Sample:
@@ -77,7 +78,7 @@ def principal_components(vectors: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 
 def draw_vectors(path: str, sample: Sample, labels: Sequence[str] | None, texts: Sequence[str], title: str) -> None:
-    """Draws the vectors of a sample, with a colour for each label, or a scale of colours for numbers.
+    """Draws the vectors of a sample, with a color for each label, or a scale of colors for numbers.
 
     Args:
       path: the file, .png, .svg or .pdf.
@@ -93,17 +94,21 @@ def draw_vectors(path: str, sample: Sample, labels: Sequence[str] | None, texts:
     with plots.drawing(path, 9.0 if labels else 7.0, 6.0) as figure:
         axis = figure.subplots()
         if labels:
-            _draw_labelled(axis, points, [labels[place] for place in sample.places])
+            _draw_labeled(axis, points, [labels[place] for place in sample.places])
         else:
             axis.scatter(*points.T, color=_COLORS[0], **_style(count))
         if count <= _MOST_TEXTS:
             for point, place in zip(points, sample.places, strict=True):
-                text = texts[place] if len(texts[place]) <= _TEXT else f"{texts[place][: _TEXT - 3]}..."
-                axis.annotate(text, point, xytext=(4, 3), textcoords="offset points", fontsize=7, color="0.3")
-        for name, number, share in (("first", 0, shares[0]), ("second", 1, shares[1])):
-            (axis.set_ylabel if number else axis.set_xlabel)(
-                f"{name} principal component ({share:.1%} of the variance)"
-            )
+                axis.annotate(
+                    shortened(texts[place], _TEXT),
+                    point,
+                    xytext=(4, 3),
+                    textcoords="offset points",
+                    fontsize=7,
+                    color="0.3",
+                )
+        axis.set_xlabel(f"first principal component ({shares[0]:.1%} of the variance)")
+        axis.set_ylabel(f"second principal component ({shares[1]:.1%} of the variance)")
         axis.set_title(f"{lines}: {title}", loc="left", fontsize=10)
         axis.set_aspect("equal", adjustable="datalim")
         axis.grid(alpha=0.25)
@@ -115,37 +120,30 @@ def _style(count: int) -> dict:
     return {"s": size, "alpha": 0.85 if count < 500 else 0.5, "linewidths": 0, "rasterized": count > 2_000}
 
 
-def _draw_labelled(axis: Axes, points: np.ndarray, labels: Sequence[str]) -> None:
-    frequent = [label for label, _ in collections.Counter(labels).most_common()]
-    if len(frequent) > _MOST_NAMES and (numbers := _numbers(labels)) is not None:
-        shown = axis.scatter(*points.T, c=numbers, cmap="viridis", **_style(len(points)))
+def _draw_labeled(axis: Axes, points: np.ndarray, labels: Sequence[str]) -> None:
+    """A color and a marker for each of the most frequent labels, or a scale of colors for many numbers."""
+    counts = collections.Counter(labels).most_common()
+    style = _style(len(points))
+    if len(counts) > _MOST_NAMES and (numbers := _numbers(labels)) is not None:
+        shown = axis.scatter(*points.T, c=numbers, cmap="viridis", **style)
         axis.figure.colorbar(shown, ax=axis, label="label", shrink=0.8, aspect=30)
         return
-    rank = {label: number for number, label in enumerate(frequent)}
-    ranks = np.array([rank[label] for label in labels])
+    rank = {label: number for number, (label, _) in enumerate(counts)}
     order = np.random.default_rng(1).permutation(len(points))  # otherwise the last label would cover the others
-    of_rank = [_COLORS[number % len(_COLORS)] for number in range(MOST_LABELS)]
-    groups = range(0, min(len(frequent), MOST_LABELS), len(_COLORS))
-    rest = order[ranks[order] >= MOST_LABELS]
-    axis.scatter(*points[rest].T, color=_GREY, zorder=1, **_style(len(points)))
-    for first in groups:
+    points, ranks = points[order], np.array([rank[label] for label in labels])[order]
+    rest = ranks >= MOST_LABELS
+    axis.scatter(*points[rest].T, color=_GREY, zorder=1, **style)
+    for first, marker in zip(range(0, MOST_LABELS, len(_COLORS)), _MARKERS, strict=True):
         last = min(first + len(_COLORS), MOST_LABELS)
-        chosen = order[(first <= ranks[order]) & (ranks[order] < last)]
-        marker = _MARKERS[first // len(_COLORS)]
-        colors = [of_rank[number] for number in ranks[chosen]]
-        axis.scatter(*points[chosen].T, c=colors, marker=marker, **_style(len(points)))
-    for number, label in enumerate(frequent[:MOST_LABELS]):
-        name = f"{_short(label)} ({np.count_nonzero(ranks == number):,})"
-        marker = _MARKERS[number // len(_COLORS)]
-        axis.plot([], [], marker, color=of_rank[number], markersize=6, label=name)
-    if len(rest):
-        axis.plot([], [], "o", color=_GREY, label=f"{len(frequent) - MOST_LABELS} other labels ({len(rest):,})")
+        chosen = (first <= ranks) & (ranks < last)
+        if chosen.any():
+            axis.scatter(*points[chosen].T, c=[_COLORS[n - first] for n in ranks[chosen]], marker=marker, **style)
+        for color, (label, count) in zip(_COLORS, counts[first:last], strict=False):
+            name = f"{shortened(label or '(empty)', _TEXT)} ({count:,})"
+            axis.plot([], [], marker, color=color, markersize=6, label=name)
+    if rest.any():
+        axis.plot([], [], "o", color=_GREY, label=f"{len(counts) - MOST_LABELS} other labels ({rest.sum():,})")
     axis.figure.legend(loc="outside right upper", frameon=False, fontsize=9)
-
-
-def _short(label: str) -> str:
-    label = label or "(empty)"
-    return label if len(label) <= _TEXT else f"{label[: _TEXT - 3]}..."
 
 
 def _numbers(labels: Sequence[str]) -> np.ndarray | None:

@@ -136,7 +136,7 @@ def _hint(path: str) -> str:
 
 def kind_of(path: str) -> file_kinds.Kind | None:
     """The kind of a file by its first bytes; None if they are not distinctive, as in UTF-8 text."""
-    return file_kinds.recognise_page(_head(path), path)
+    return file_kinds.recognize_page(_head(path), path)
 
 
 def is_text(path: str) -> bool:
@@ -248,7 +248,7 @@ def decode_lines(stream: Iterable[bytes], name: str, *, drop_bom: bool = False, 
 
 
 def _refuse_other_kinds(head: bytes, path: str) -> None:
-    if kind := file_kinds.recognise(head, path):
+    if kind := file_kinds.recognize(head, path):
         raise UserError(f"{path}: {kind.sentence('text in UTF-8')}")
 
 
@@ -257,7 +257,7 @@ _BYTES_AROUND = 60  # the context for guessing an encoding
 
 def _not_utf8(path: str, line: int, error: UnicodeDecodeError, head: bytes) -> UserError:
     """`head`: the beginning of the file, up to the invalid byte."""
-    if kind := file_kinds.recognise(head + error.object[error.start :][: file_kinds.HEAD_BYTES], path):
+    if kind := file_kinds.recognize(head + error.object[error.start :][: file_kinds.HEAD_BYTES], path):
         return UserError(f"{path}: {kind.sentence('text in UTF-8')}")
     byte = error.object[error.start]
     sample = error.object[max(error.start - _BYTES_AROUND, 0) : error.start + _BYTES_AROUND]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -12,7 +11,7 @@ import google_crc32c
 from bert_tf2.support import file_kinds
 from bert_tf2.support.errors import UserError
 
-_JSON_NAMES = {dict: "an object {...}", list: "a list [...]", str: "text", bool: "true or false", type(None): "null"}
+_NAMES = {dict: "an object {...}", list: "a list [...]", str: "text", bool: "true or false", type(None): "null"}
 
 
 def parse(text: str, name: str, kind: type | None = dict) -> Any:
@@ -26,15 +25,13 @@ def parse(text: str, name: str, kind: type | None = dict) -> Any:
         raise UserError(f"{name}: the file is empty; a JSON file is needed")
     try:
         content = json.loads(text, object_pairs_hook=_without_doubles)
-        if len(text) < _MOST_TO_WALK and _is_deeper_than(_MOST_LEVELS, content):
-            raise RecursionError
     except json.JSONDecodeError as error:
-        if page := file_kinds.recognise_page(text[: file_kinds.HEAD_BYTES].encode("utf-8", "replace"), name):
+        if page := file_kinds.recognize_page(text[: file_kinds.HEAD_BYTES].encode("utf-8", "replace"), name):
             raise UserError(f"{name}: {page.sentence('JSON')}") from error
-        if _is_value(text, error.pos):
+        if error.msg == "Extra data" and text[error.pos : error.pos + 1] in "{[":
             raise UserError(
                 f"{name}, line {error.lineno}: a second JSON value begins here, as in JSON lines; this file must hold"
-                f" one value, {_JSON_NAMES.get(kind, 'not one for each line')}"
+                f" one value, {_NAMES.get(kind, 'not one for each line')}"
             ) from error
         raise UserError(
             f"{name}, line {error.lineno}, column {error.colno}: not valid JSON ({error.msg}); is the file complete?"
@@ -44,40 +41,11 @@ def parse(text: str, name: str, kind: type | None = dict) -> Any:
     except _DoubleKey as error:
         raise UserError(f"{name}: the key {error} is there twice with different values; remove one of them") from error
     except ValueError as error:  # Python limits the number of digits of an integer
-        found = re.search(r"\d{1000,}", text)
-        line = text.count("\n", 0, found.start()) + 1 if found else 1
-        raise UserError(f"{name}, line {line}: a number has too many digits; is it the right file?") from error
+        raise UserError(f"{name}: a number has too many digits; is it the right file?") from error
     if kind is not None and not isinstance(content, kind):
-        found = _JSON_NAMES.get(type(content), "a number")
-        raise UserError(f"{name}: {_JSON_NAMES[kind]} is needed in this JSON file, not {found}")
+        found = _NAMES.get(type(content), "a number")
+        raise UserError(f"{name}: {_NAMES[kind]} is needed in this JSON file, not {found}")
     return content
-
-
-def _is_value(text: str, start: int) -> bool:
-    """Returns whether a JSON object or list begins here."""
-    try:
-        return isinstance(json.JSONDecoder().raw_decode(text, start)[0], (dict, list))
-    except (ValueError, RecursionError):
-        return False
-
-
-# Python can read deeper JSON than it can write. Texts of the length of a data set are never written and may be deeper.
-_MOST_LEVELS = 100
-_MOST_TO_WALK = 1 << 20
-
-
-def _is_deeper_than(levels: int, content: Any) -> bool:
-    nodes = [content]
-    for _ in range(levels):
-        nodes = [
-            child
-            for node in nodes
-            if isinstance(node, (dict, list))
-            for child in (node.values() if isinstance(node, dict) else node)
-        ]
-        if not nodes:
-            return False
-    return True
 
 
 class _DoubleKey(Exception):

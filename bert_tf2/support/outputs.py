@@ -14,7 +14,6 @@ import contextlib
 import filecmp
 import fnmatch
 import glob
-import math
 import os
 import re
 import shutil
@@ -252,7 +251,7 @@ def remove_leftovers(folder: str) -> None:
     for name in sorted(os.listdir(folder or ".")) if os.path.isdir(folder or ".") else ():
         match = _LEFT.match(name)
         path = os.path.join(folder, name)
-        if match and match["host"] == _HOST and not _may_be_written(path, int(match["process"])):
+        if match and match["host"] == _HOST and not _is_alive(int(match["process"])):
             size = _size(path)
             try:
                 shutil.rmtree(path) if os.path.isdir(path) else os.remove(path)
@@ -265,38 +264,15 @@ def remove_leftovers(folder: str) -> None:
                 )  # fmt: skip
 
 
-# Seconds. The system states when a process started by another clock than that of files, and the two drift apart.
-_CLOCKS_DIFFER = 60.0
-
-
-def _may_be_written(path: str, process: int) -> bool:
-    """Whether the process that started to write this is alive. Its number may belong to another process by now."""
+def _is_alive(process: int) -> bool:
+    """Whether there is a process of this number, be it that of another program: then the file stays for now."""
     try:
         os.kill(process, 0)
     except ProcessLookupError:
         return False
     except OSError:
         pass  # it exists and belongs to another user
-    started = _started(process)
-    try:
-        return started is None or started <= os.lstat(path).st_mtime + _CLOCKS_DIFFER
-    except FileNotFoundError:  # its writer has just finished it
-        return True
-
-
-def _started(process: int) -> float | None:
-    """Returns when a process started, as a timestamp like a file's; None if this is unknown (only Linux provides it).
-
-    Returns infinity for a process that has ended, but whose parent has not read its exit status.
-    """
-    try:
-        with open(f"/proc/{process}/stat", encoding="utf-8", errors="replace") as stream:
-            state, *fields = stream.read().rpartition(")")[2].split()
-        with open("/proc/stat", encoding="utf-8") as stream:
-            booted = next(int(line.split()[1]) for line in stream if line.startswith("btime "))
-        return math.inf if state in "ZX" else booted + int(fields[18]) / os.sysconf("SC_CLK_TCK")
-    except (OSError, ValueError, IndexError, StopIteration):
-        return None
+    return True
 
 
 def _size(path: str) -> int:

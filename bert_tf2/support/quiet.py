@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
 import tempfile
 
@@ -29,17 +30,21 @@ def load_tensorflow():
         import tensorflow as tf
 
         return tf
-    # TensorFlow logs a part of them at any level, before it reads the variable.
+    # TensorFlow logs a part of them at any level, before it reads the variable. What others write meanwhile is kept.
+    failed = True
     with tempfile.TemporaryFile() as chatter, process.standard_error_into(chatter) as terminal:
         try:
             import tensorflow as tf
 
             tf.config.list_physical_devices()
+            failed = False
             return tf
-        except BaseException:
+        finally:
             chatter.seek(0)
-            os.write(terminal, chatter.read())
-            raise
+            os.write(terminal, b"".join(line for line in chatter if failed or not _OF_TENSORFLOW.match(line)))
+
+
+_OF_TENSORFLOW = re.compile(rb"[IWE][0-9.: ]+ \S+\.cc:\d+\] |WARNING: All log messages before absl::InitializeLog")
 
 
 def backend() -> str:

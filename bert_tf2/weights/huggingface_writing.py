@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 
 from bert_tf2.config import BertConfig, activation_remark, to_huggingface
-from bert_tf2.sinusoid import sinusoidal_positions
 from bert_tf2.support import files
 from bert_tf2.support.errors import UserError, and_more
 from bert_tf2.weights import checksums, names, tensor_files
@@ -82,6 +81,8 @@ def _with_positions(
             "the configuration says position_embedding_type none, and transformers has no BERT without positions; the"
             " formats of this project (--to=tf1, --to=keras) can hold the model"
         )
+    from bert_tf2.layers import sinusoidal_positions  # loads TensorFlow, which other conversions do without
+
     name = names.POSITIONS.reference
     rows = sinusoidal_positions(config.max_position_embeddings, config.hidden_size)
     added = (name, np.float32(config.sinusoid_scale) * rows)

@@ -214,9 +214,9 @@ def test_other_valid_forms(name):
     expected = tf.train.Example.FromString(record).features.feature
     assert list(expected["ids"].int64_list.value) == [5, 300]
     assert list(expected["weights"].float_list.value) == [0.5]
-    for records in ([record], [usual, record, usual], [*odd_forms().values()]):
-        answer = decoded(records, {"ids": 2, "weights": 1})
-        assert answer == {"ids": [[5, 300]] * len(records), "weights": [[0.5]] * len(records)}
+    for several in ([record], [usual, record, usual], [*odd_forms().values()]):
+        answer = decoded(several, {"ids": 2, "weights": 1})
+        assert answer == {"ids": [[5, 300]] * len(several), "weights": [[0.5]] * len(several)}
 
 
 def test_more_features_than_usual():

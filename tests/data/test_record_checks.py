@@ -1,6 +1,7 @@
 """Records that are damaged or invalid: the first one is named, with the reason."""
 
 import pathlib
+import re
 import struct
 
 import google_crc32c
@@ -226,7 +227,8 @@ def test_the_first_invalid_record_of_a_block_in_any_feature(path):
         for step in range(4):
             rows[5 + 3 * step] = {**ROW, **bad[(first + step) % 4]}
         write(path, *rows)
-        assert f"record 6: {next(iter(bad[first]))} " in complaint(path)
+        name = next(iter(bad[first]))
+        assert re.search(rf"record 6: .*\b{name}\b", complaint(path))
 
 
 def test_large_ids_without_a_vocabulary_take_no_memory(path):

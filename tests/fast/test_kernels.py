@@ -90,9 +90,9 @@ def test_tensorflow_does_not_merge_the_weights_of_both_passes():
     assert len(of_masks) == 2
 
 
-def norm_by_hand(x, branch, mask, gamma, beta, epsilon):
+def norm_by_hand(x, branch, bias, mask, gamma, beta, epsilon):
     """The formulas, for automatic differentiation in float64."""
-    wide = x + branch * mask
+    wide = x + (branch + bias) * mask
     centered = wide - tf.reduce_mean(wide, -1, keepdims=True)
     variance = tf.reduce_mean(centered**2, -1, keepdims=True)
     return centered / tf.sqrt(variance + epsilon) * gamma + beta
@@ -107,28 +107,32 @@ def test_layer_norm_of_a_sum_and_its_gradient(with_xla, rate, shape, monkeypatch
     layer = layers.AddAndNorm(16, 1e-3, rate)
     layer.gamma.assign(rng.normal(1.0, 0.3, 16))
     layer.beta.assign(rng.normal(0.0, 0.3, 16))
+    dense = layers.Dense(16, 16, 0.02)
+    dense.bias.assign(rng.normal(size=16))
     used = []
     monkeypatch.setattr(compiled, "can_compile", lambda: used.append(1) or with_xla)
 
     @tf.function
     def found():
-        watched = [x, branch, layer.gamma.value, layer.beta.value]
+        watched = [x, branch, dense.bias.value, layer.gamma.value, layer.beta.value]
         with tf.GradientTape() as tape:
             tape.watch(watched)
             with layers.dropout_from(layers.DropoutSeeds(SEED)):
-                y = kernels.add_and_norm(layer)(x, branch)
+                _, norm = kernels.add_and_norm(dense, layer)
+                y = norm(x, branch)
         return y, tape.gradient(y, watched, upstream)
 
     y, gradients = found()
     assert used
     mask = factor(x, rate)
-    exact = [tf.cast(value, tf.float64) for value in (x, branch, layer.gamma.value, layer.beta.value)]
+    inputs = (x, branch, dense.bias.value, layer.gamma.value, layer.beta.value)
+    exact = [tf.cast(value, tf.float64) for value in inputs]
     with tf.GradientTape() as tape:
         tape.watch(exact)
-        expected = norm_by_hand(*exact[:2], tf.cast(mask, tf.float64), *exact[2:], 1e-3)
+        expected = norm_by_hand(*exact[:3], tf.cast(mask, tf.float64), *exact[3:], 1e-3)
     np.testing.assert_allclose(y, expected, atol=2e-6)
     with layers.dropout_from(layers.DropoutSeeds(SEED)):
-        np.testing.assert_allclose(layer(x, branch), expected, atol=2e-6)
+        np.testing.assert_allclose(layer(x, branch + dense.bias), expected, atol=2e-6)
     for one, other in zip(gradients, tape.gradient(expected, exact, tf.cast(upstream, tf.float64)), strict=True):
         np.testing.assert_allclose(one, other, atol=1e-5)
 
@@ -137,13 +141,15 @@ def test_layer_norm_of_a_sum_and_its_gradient(with_xla, rate, shape, monkeypatch
 def test_chains_are_the_same_compiled_and_not(dtype):
     rng = np.random.default_rng(5)
     x, branch, upstream = (tf.cast(rng.normal(size=[8, 32]), dtype) for _ in range(3))
-    layer = layers.AddAndNorm(32, rate=0.1, dtype="float32" if dtype == tf.float32 else f"mixed_{dtype.name}")
+    policy = "float32" if dtype == tf.float32 else f"mixed_{dtype.name}"
+    _, norm = kernels.add_and_norm(layers.Dense(32, 32, 0.02), layers.AddAndNorm(32, rate=0.1, dtype=policy))
+    bias = tf.constant(rng.normal(size=32), tf.float32)
 
     def compute(x, branch):
         with tf.GradientTape() as tape:
             tape.watch([x, branch])
             with layers.dropout_from(layers.DropoutSeeds(SEED)):
-                y = kernels.gelu(kernels.add_and_norm(layer)(x, branch))
+                y = kernels.biased_gelu(norm(x, branch), bias)
         return y, *tape.gradient(y, [x, branch], upstream)
 
     fixed, unknown = tf.TensorSpec([8, 32], dtype), tf.TensorSpec([None, 32], dtype)
@@ -163,7 +169,10 @@ def test_what_is_replaced_and_what_is_not():
     class Other(layers.AddAndNorm):
         pass
 
-    assert kernels.add_and_norm(other := Other(4)) is other
+    assert kernels.add_and_norm(dense, norm := layers.AddAndNorm(4)) == (dense, norm)  # it has an activation
+    plain = layers.Dense(4, 4, 0.02)
+    assert kernels.add_and_norm(plain, other := Other(4)) == (plain, other)
+    assert kernels.add_and_norm(plain, norm)[0] == plain.product
     scores, value, _ = inputs(tf.float32)
     np.testing.assert_array_equal(
         kernels.average_values(scores, value, RATE), modeling.average_values(scores, value, RATE)
@@ -171,10 +180,12 @@ def test_what_is_replaced_and_what_is_not():
 
 
 def test_gelu_has_the_gradient_of_the_plain_one():
-    x, upstream = tf.constant([-1.5, 0.2, 2.0, 7.0], tf.float64), tf.constant([2.0, -3.0, 0.5, 1.0], tf.float64)
+    bias = tf.constant(0.25, tf.float64)[tf.newaxis]
+    x, upstream = (tf.constant(v, tf.float64)[:, tf.newaxis] for v in ([-1.5, 0.2, 2.0, 7.0], [2.0, -3.0, 0.5, 1.0]))
     with tf.GradientTape(persistent=True) as tape:
-        tape.watch(x)
-        ours, plain = kernels.gelu(x), layers.gelu(x)
+        tape.watch([x, bias])
+        ours, plain = kernels.biased_gelu(x, bias), layers.gelu(x + bias)
     np.testing.assert_allclose(ours, plain, rtol=1e-12)
-    found, wanted = (tape.gradient(y, x, output_gradients=upstream) for y in (ours, plain))
-    np.testing.assert_allclose(found, wanted, rtol=1e-9)
+    found, wanted = (tape.gradient(y, [x, bias], output_gradients=upstream) for y in (ours, plain))
+    for one, other in zip(found, wanted, strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-9)

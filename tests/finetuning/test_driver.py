@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import json
 import pathlib
-from types import SimpleNamespace
 
-import keras
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -16,20 +14,20 @@ from small_models import randomize
 from tensorboard.backend.event_processing import event_accumulator
 
 from bert_tf2 import heads, vocabulary_checks
-from bert_tf2.finetuning import driver, ner
+from bert_tf2.finetuning import driver
 from bert_tf2.finetuning.classification import run as finetune_classifier
 from bert_tf2.finetuning.classification.options import ClassifierOptions
-from bert_tf2.finetuning.driver import known_labels
 from bert_tf2.finetuning.ner import run as finetune_ner
 from bert_tf2.finetuning.ner.options import NerOptions
 from bert_tf2.finetuning.squad import run as finetune_squad
 from bert_tf2.finetuning.squad.options import SquadOptions
+from bert_tf2.finetuning.task import known_labels
 from bert_tf2.support import json_text
 from bert_tf2.support.errors import UserError
 from bert_tf2.weights import checkpoint
 from bert_tf2.weights.labels import LabelMap, save_label_map
 
-STEPS_PER_EPOCH = 4  # 64 rows in batches of 16
+LENGTHS = {"max_seq_length": 32, "max_query_length": 8, "doc_stride": 8}
 
 
 @pytest.fixture(scope="module")
@@ -81,91 +79,47 @@ def steps_in(folder: pathlib.Path) -> set[int]:
 TAGS = LabelMap("ner", ("O", "B-LOC", "B-PER"), regression=False)
 ANSWERS = LabelMap("tsv", ("no", "yes"), regression=False)
 WAYS = [
-    {"predict_batch_size": 1},
-    {"predict_batch_size": 4},
+    {"predict_batch_size": 1, "eval_batch_size": 1},
+    {"predict_batch_size": 4, "eval_batch_size": 4},
     {"predict_batch_size": 50, "unpad": "packed"},
-    {"predict_batch_size": 8, "unpad": "groups"},
+    {"predict_batch_size": 8, "eval_batch_size": 50, "unpad": "groups"},
     {"pad_to_max_length": True},
 ]
 
 
 @pytest.mark.slow
-def test_a_classifiers_answers_do_not_depend_on_the_batches(options, tmp_path):
+def test_a_classifiers_answers_and_scores_do_not_depend_on_the_batches(options, tmp_path):
     start = save_random(heads.ClassifierModel, tmp_path / "start", ANSWERS)
     found = []
     for how in WAYS:
-        finetune_classifier.run(options(do_predict=True, init_checkpoint=start, **how))
-        found.append(np.loadtxt(tmp_path / "out" / "test_results.tsv"))
-    assert found[0].shape == (21, 2) and np.ptp(found[0][:, 0]) > 0.1  # there is something to compare
-    for other in found[1:]:
-        np.testing.assert_allclose(other, found[0], atol=2e-5)
+        results = finetune_classifier.run(options(do_predict=True, do_eval=True, init_checkpoint=start, **how))
+        found.append((np.loadtxt(tmp_path / "out" / "test_results.tsv"), results))
+    (first, scores), *others = found
+    assert first.shape == (21, 2) and np.ptp(first[:, 0]) > 0.1  # there is something to compare
+    for probabilities, results in others:
+        np.testing.assert_allclose(probabilities, first, atol=2e-5)
+        assert results["eval_loss"] == pytest.approx(scores["eval_loss"], rel=2e-5)
+        assert results["eval_accuracy"] == scores["eval_accuracy"]
 
 
 @pytest.mark.slow
-def test_a_classifiers_scores_do_not_depend_on_the_batches(options, tmp_path):
-    start = save_random(heads.ClassifierModel, tmp_path / "start", ANSWERS)
-    ways = [{"eval_batch_size": 1}, {"eval_batch_size": 4}, {"eval_batch_size": 50}, {"pad_to_max_length": True}]
-    found = [finetune_classifier.run(options(do_eval=True, init_checkpoint=start, **how)) for how in ways]
-    for results in found:
-        assert results["eval_loss"] == pytest.approx(found[0]["eval_loss"], rel=2e-5)
-        assert results["eval_accuracy"] == found[0]["eval_accuracy"]
-
-
-def predicted_ids(options: dict, monkeypatch, **how) -> list[np.ndarray]:
-    """For each window the label ids of its tokens."""
-    seen = []
-
-    def spy(sentences, features, predictions, labels):
-        seen.extend(np.asarray(row)[: len(f.input_ids)] for row, f in zip(predictions, features, strict=True))
-        return ner.assemble_tags(sentences, features, predictions, labels)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(
-            finetune_ner,
-            "ner",
-            SimpleNamespace(**{**{name: getattr(ner, name) for name in dir(ner)}, "assemble_tags": spy}),
-        )
-        finetune_ner.run(NerOptions(**options, **how))
-    return seen
-
-
-@pytest.mark.slow
-def test_tags_do_not_depend_on_the_batches(tmp_path, monkeypatch):
-    start = save_random(heads.TaggingModel, tmp_path / "start", TAGS)
+def test_tags_do_not_depend_on_the_batches(tmp_path):
     settings = {
         **toy_data.write_model(tmp_path, num_hidden_layers=1),
         "predict_file": toy_data.write_conll(tmp_path / "words.txt", 20, 2, tags=False),
         "output_dir": str(tmp_path / "out"),
-        "init_checkpoint": start,
+        "init_checkpoint": save_random(heads.TaggingModel, tmp_path / "start", TAGS),
         "word_column": 2,
         "max_seq_length": 16,
         "do_predict": True,
     }
-    found = [predicted_ids(settings, monkeypatch, **how) for how in WAYS]
-    assert len({tag for row in found[0] for tag in row.tolist()}) == 3
-    for other in found[1:]:
-        for one, two in zip(found[0], other, strict=True):
-            np.testing.assert_array_equal(one, two)
-
-
-@pytest.mark.parametrize("kind", ["classifier", "tagging"])
-def test_padding_changes_no_output(kind):
-    """What the tests above rest on, in numbers: the model itself on padded rows and on rows cut to the longest."""
-    config = toy_data.config()
-    keras.utils.set_random_seed(1)
-    model = {"classifier": heads.ClassifierModel, "tagging": heads.TaggingModel}[kind](config, num_labels=3)
-    draw = np.random.default_rng(0)
-    lengths = np.array([3, 9, 17, 20])
-    mask = (np.arange(48) < lengths[:, None]).astype(np.int32)
-    labels = np.array([0, 1, 2, 0]) if kind == "classifier" else np.where(mask == 1, 1, -1)
-    batch = {"input_ids": draw.integers(1, 37, (4, 48)) * mask, "input_mask": mask, "segment_ids": mask * 0}
-    batch = {name: value.astype(np.int32) for name, value in {**batch, "label_ids": labels}.items()}
-    cut = {name: value[:, :20] if value.ndim == 2 else value for name, value in batch.items()}
-    whole, short = model(batch).numpy(), model(cut).numpy()
-    if kind == "tagging":
-        whole, short = whole[mask == 1], short[mask[:, :20] == 1]
-    np.testing.assert_allclose(short, whole, atol=2e-5)
-    assert np.ptp(whole) > 0.1
+    found = []
+    for how in WAYS:
+        finetune_ner.run(NerOptions(**settings, **how))
+        found.append((tmp_path / "out" / "predictions.txt").read_text())
+    tags = [line.split()[-1] for line in found[0].splitlines() if line]
+    assert {*tags} == {*TAGS.labels} and len(tags) > 200
+    assert [*{*found}] == found[:1]
 
 
 # The best weights
@@ -176,7 +130,7 @@ class Measures:
 
     def __init__(self, monkeypatch, values):
         self._values = iter(values)
-        monkeypatch.setattr(driver._Call, "_main_measure", lambda call: ("accuracy", next(self._values)))
+        monkeypatch.setattr(driver, "_main_measure", lambda task, parts: ("accuracy", next(self._values)))
 
     @property
     def left(self) -> int:
@@ -191,6 +145,7 @@ def test_the_best_weights_are_kept_and_used(options, tmp_path, monkeypatch, log_
     measures = Measures(monkeypatch, [0.5, 0.7, 0.6, 0.7, 0.2])
     how = {"eval_steps": 2, "num_train_epochs": 2.5, "save_checkpoints_steps": 2}
     results = finetune_classifier.run(options(do_train=True, do_eval=True, do_predict=True, **how))
+    assert "Training on 64 examples in batches of 16: 10 steps" in log_lines
     assert measures.left == 0  # at steps 2, 4, 6, 8 and at the end, 10
     assert results["global_step"] == 4
     assert seen(tmp_path / "out") == {
@@ -229,18 +184,12 @@ def test_patience_ends_the_training_and_the_same_command_does_not_go_on(options,
 
 
 @pytest.mark.slow
-def test_training_on_without_evaluations_leaves_the_best_behind(options, tmp_path, monkeypatch):
-    Measures(monkeypatch, [0.9, 0.1])
+def test_the_best_counts_while_its_training_is_there_and_evaluated(options, tmp_path, monkeypatch):
+    Measures(monkeypatch, [0.9, 0.1, 0.1, 0.2])
     finetune_classifier.run(options(do_train=True, eval_steps=2, num_train_epochs=1.0))
     assert finetune_classifier.run(options(do_eval=True))["global_step"] == 2
-    finetune_classifier.run(options(do_train=True, num_train_epochs=2.0))
+    finetune_classifier.run(options(do_train=True, num_train_epochs=2.0))  # without evaluations
     assert finetune_classifier.run(options(do_eval=True))["global_step"] == 8
-
-
-@pytest.mark.slow
-def test_the_best_of_a_deleted_training_does_not_count(options, tmp_path, monkeypatch):
-    Measures(monkeypatch, [0.9, 0.9, 0.1, 0.2])
-    finetune_classifier.run(options(do_train=True, eval_steps=2, num_train_epochs=1.0))
     for path in (tmp_path / "out").glob("*"):
         if path.is_file():
             path.unlink()
@@ -258,20 +207,11 @@ def test_a_training_that_is_at_its_end_may_be_asked_for_the_best(options):
 
 @pytest.mark.slow
 def test_questions_are_evaluated_on_the_way_without_being_asked_to_predict(tmp_path):
+    files = {"train_file": toy_data.write_squad(tmp_path / "train.json", 16, 1)}
+    files |= {"predict_file": toy_data.write_squad(tmp_path / "dev.json", 6, 2), "output_dir": str(tmp_path / "out")}
+    training = {"do_train": True, "eval_steps": 2, "train_batch_size": 8, "num_train_epochs": 2.0}
     finetune_squad.run(
-        SquadOptions(
-            **toy_data.write_model(tmp_path, num_hidden_layers=1),
-            train_file=toy_data.write_squad(tmp_path / "train.json", 16, 1),
-            predict_file=toy_data.write_squad(tmp_path / "dev.json", 6, 2),
-            output_dir=str(tmp_path / "out"),
-            do_train=True,
-            eval_steps=2,
-            max_seq_length=32,
-            max_query_length=8,
-            doc_stride=8,
-            train_batch_size=8,
-            num_train_epochs=2.0,
-        )
+        SquadOptions(**toy_data.write_model(tmp_path, num_hidden_layers=1), **files, **LENGTHS, **training)
     )
     assert seen(tmp_path / "out")["measure"] == "f1" and seen(tmp_path / "out")["last_step"] == 4
     assert not (tmp_path / "out" / "predictions.json").exists()
@@ -280,12 +220,10 @@ def test_questions_are_evaluated_on_the_way_without_being_asked_to_predict(tmp_p
 # The rest
 
 
-@pytest.mark.slow
-def test_steps_are_counted_as_in_the_reference(options, tmp_path, log_lines):
+def test_steps_are_counted_as_in_the_reference(options):
     """int(64 / 24 * 1.6) is 4; whole batches per epoch would make 3."""
-    finetune_classifier.run(options(do_train=True, train_batch_size=24, num_train_epochs=1.6, warmup_proportion=0.5))
-    assert "Training on 64 examples in batches of 24: 4 steps" in log_lines
-    assert checkpoint.Checkpoint(str(tmp_path / "out")).global_step == 4
+    assert driver._num_train_steps(options(do_train=True, train_batch_size=24, num_train_epochs=1.6), 64) == 4
+    assert "make not a single training step" in message_of(driver._num_train_steps, options(do_train=True), 5)
 
 
 def test_tables_are_read_before_anything_is_trained(options, tmp_path, tables):
@@ -321,16 +259,8 @@ def test_labels_of_words_and_of_sentences_are_told_apart(options, tmp_path):
 @pytest.mark.parametrize(
     ("flag", "task", "message"),
     [
-        (
-            "output_dir",
-            "cola",
-            'fine-tuned for task "mrpc", and this call is for task "cola"; give another --output_dir, or',
-        ),
-        (
-            "init_checkpoint",
-            "SST2",
-            'and this call is for task "sst-2"; give another --init_checkpoint, or --other_task',
-        ),
+        ("output_dir", "cola", '"mrpc", and this call is for task "cola"; give another --output_dir, or'),
+        ("init_checkpoint", "SST2", 'this call is for task "sst-2"; give another --init_checkpoint, or --other_task'),
         ("init_checkpoint", "mnli", "--init_checkpoint holds a model of the task mrpc (labels 0, 1); it does not fit"),
     ],
 )
@@ -346,33 +276,28 @@ def test_the_weights_of_another_task_are_refused(options, tmp_path, flag, task, 
 
 
 def test_what_a_training_was_for_is_recorded_and_another_use_must_be_meant(options, tmp_path, log_lines):
-    finetune_classifier.run(options(do_train=True, num_train_epochs=0.25))
-    record = tmp_path / "out" / "task.json"
-    assert json.loads(record.read_text()) == {"task": "tsv", "pairs": False}
-    other = {"do_eval": True, "text_b_column": "name"}
-    message = message_of(finetune_classifier.run, options(**other))
-    assert (
-        message.startswith(f"{record}: the weights ") and "for pairs false, and this call is for pairs true" in message
-    )
-    assert "eval_accuracy" in finetune_classifier.run(options(**other, other_task=True))
+    out = save(heads.ClassifierModel(toy_data.config(num_hidden_layers=1), num_labels=2), tmp_path / "out", ANSWERS)
+    (tmp_path / "out" / "task.json").write_text('{"task": "tsv", "pairs": false}')
+    pairs = {"text_b_column": "name"}
+    message = message_of(finetune_classifier.run, options(do_eval=True, **pairs))
+    assert message.startswith(f"{out}/task.json: the weights ")
+    assert "for pairs false, and this call is for pairs true" in message
+    assert "eval_accuracy" in finetune_classifier.run(options(do_eval=True, **pairs, other_task=True))
     assert any("this call is for pairs true" in line for line in log_lines)
     # To begin a new training with these weights is no use of the task.
-    new = {"do_train": True, "init_checkpoint": str(tmp_path / "out"), "output_dir": str(tmp_path / "new")}
-    finetune_classifier.run(options(**new, text_b_column="name", num_train_epochs=0.25))
+    new = options(do_train=True, init_checkpoint=out, output_dir=f"{tmp_path}/new", num_train_epochs=0.25, **pairs)
+    finetune_classifier.run(new)
     assert json.loads((tmp_path / "new" / "task.json").read_text()) == {"task": "tsv", "pairs": True}
 
 
 def test_questions_without_answers_are_another_task(tmp_path):
     out = save(heads.SpanModel(toy_data.config(num_hidden_layers=1)), tmp_path / "out")
     (tmp_path / "out" / "task.json").write_text('{"task": "squad", "version_2_with_negative": false}')
-    files = {"predict_file": toy_data.write_squad(tmp_path / "dev.json", 6, 2), "max_seq_length": 32}
-    wanted = SquadOptions(
-        **toy_data.write_model(tmp_path, num_hidden_layers=1), **files, output_dir=out, do_predict=True,
-        version_2_with_negative=True, max_query_length=8, doc_stride=8,
-    )  # fmt: skip
-    assert "this call is for version_2_with_negative true; give another --output_dir" in message_of(
-        finetune_squad.run, wanted
-    )
+    files = {"predict_file": toy_data.write_squad(tmp_path / "dev.json", 6, 2), "output_dir": out}
+    model = toy_data.write_model(tmp_path, num_hidden_layers=1)
+    wanted = SquadOptions(**model, **files, **LENGTHS, do_predict=True, version_2_with_negative=True)
+    message = message_of(finetune_squad.run, wanted)
+    assert "this call is for version_2_with_negative true; give another --output_dir" in message
 
 
 def test_going_on_with_other_tags_is_refused(tmp_path):

@@ -108,18 +108,13 @@ def test_lines_are_written_as_the_reference_writes_them(folder, tmp_path):
     assert all(round(value, 6) == value for value in values) and len(values) == 16
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("pooling", ["cls", "mean", "max"])
-def test_pooled_vectors(folder, tmp_path, states, pooling):
-    of_tokens = {"cls": lambda rows: rows[0], "mean": lambda rows: rows.mean(0), "max": lambda rows: rows.max(0)}[
-        pooling
-    ]
-    wanted = [np.concatenate([of_tokens(rows) for rows in layers]) for layers in states]
-    assert run(folder, tmp_path / "out.npy", pooling=pooling) == len(TEXTS)
+def test_pooled_vectors(folder, tmp_path, states):
+    wanted = [np.concatenate([rows.max(axis=0) for rows in layers]) for layers in states]
+    assert run(folder, tmp_path / "out.npy", pooling="max") == len(TEXTS)
     vectors = np.load(tmp_path / "out.npy")
     assert vectors.dtype == np.float32
     np.testing.assert_allclose(vectors, wanted, atol=2e-5)
-    run(folder, tmp_path / "out.json", pooling=pooling)
+    run(folder, tmp_path / "out.json", pooling="max")
     found = lines_of(tmp_path / "out.json")
     assert [line["linex_index"] for line in found] == list(range(len(TEXTS)))
     np.testing.assert_allclose([line["values"] for line in found], vectors, atol=1e-6)
@@ -132,20 +127,6 @@ def test_pool_by_hand():
     assert extract_features.pool(values, "max").tolist() == [3, 5, 2, 0]
 
 
-def test_pairs_share_the_length(folder):
-    tokenizer = FullTokenizer(str(folder / "vocab.txt"))
-    example = extract_features.InputExample(3, "the film was good", "a book")
-    found = extract_features.convert_example(example, 8, tokenizer)
-    assert " ".join(found.tokens) == "[CLS] the film was [SEP] a book [SEP]"
-    assert found.input_type_ids == [0, 0, 0, 0, 0, 1, 1, 1]
-    assert found.unique_id == 3
-    assert extract_features.convert_example(example, 4, tokenizer).tokens == [
-        "[CLS]",
-        "the",
-        "[SEP]",
-    ]  # no room for a second
-
-
 def test_texts_are_as_many_as_lines(folder):
     found = extract_features.read_examples(str(folder / "text.txt"))
     assert [(e.unique_id, e.text_a, e.text_b) for e in found][1:5] == [
@@ -156,14 +137,21 @@ def test_texts_are_as_many_as_lines(folder):
     ]
 
 
-def test_features_are_padded_as_the_reference_s(folder):
+def test_features_are_padded_as_the_reference_s_and_pairs_share_the_length(folder):
     tokenizer = FullTokenizer(str(folder / "vocab.txt"))
-    examples = extract_features.read_examples(str(folder / "text.txt"))
-    found = extract_features.convert_examples_to_features(examples, 8, tokenizer)
-    assert [feature.unique_id for feature in found] == list(range(len(TEXTS)))
-    assert found[5].tokens == ["[CLS]", "good", "[SEP]"]
-    assert found[5].input_ids == [*tokenizer.convert_tokens_to_ids(found[5].tokens), 0, 0, 0, 0, 0]
-    assert (found[5].input_mask, found[5].input_type_ids) == ([1, 1, 1, 0, 0, 0, 0, 0], [0] * 8)
+    pair, short = (
+        extract_features.InputExample(3, "the film was good", "a book"),
+        extract_features.InputExample(4, "good", None),
+    )
+    found = extract_features.convert_examples_to_features([pair, short], 8, tokenizer)
+    assert [(feature.unique_id, " ".join(feature.tokens)) for feature in found] == [
+        (3, "[CLS] the film was [SEP] a book [SEP]"),
+        (4, "[CLS] good [SEP]"),
+    ]
+    assert found[0].input_type_ids == [0, 0, 0, 0, 0, 1, 1, 1]
+    assert found[1].input_ids == [*tokenizer.convert_tokens_to_ids(found[1].tokens), 0, 0, 0, 0, 0]
+    assert (found[1].input_mask, found[1].input_type_ids) == ([1, 1, 1, 0, 0, 0, 0, 0], [0] * 8)
+    assert extract_features.convert_example(pair, 4, tokenizer).tokens == ["[CLS]", "the", "[SEP]"]  # no room for both
 
 
 def test_bfloat16_is_near(folder, tmp_path, states):

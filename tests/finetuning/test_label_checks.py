@@ -7,7 +7,6 @@ import types
 import pytest
 from ner_data import write_to
 from refused import message_of
-from small_models import SHARED
 
 from bert_tf2.finetuning import ner
 from bert_tf2.finetuning.classification.examples import get_processor
@@ -48,17 +47,6 @@ def test_doubtful_labels_are_told_once(tmp_path, log_lines, layout, labels, expe
     assert expected or log_lines == []
 
 
-def test_a_column_that_is_named_twice(tmp_path):
-    folder = write(tmp_path, "text|label|id|label", "a|yes|1|no", "b|no|2|yes")
-    read = get_processor("tsv", tsv=TsvLayout(text_a="text", label="label")).get_train_examples
-    assert message_of(read, folder) == (
-        f"{folder}/train.tsv, row 1: columns 2 and 4 are both called 'label'; rename all but one, or give the number of"
-        " the column"
-    )
-    by_number = TsvLayout(text_a="text", label="4")
-    assert [one.label for one in get_processor("tsv", tsv=by_number).get_train_examples(folder)] == ["no", "yes"]
-
-
 def test_rows_without_a_text(tmp_path, log_lines):
     folder = write(tmp_path, "a film|yes", " |no", *["|no"] * 4, "a book|yes")
     assert len(get_processor("tsv", tsv=ONE).get_train_examples(folder)) == 7
@@ -76,22 +64,6 @@ def test_numbers_of_words_are_no_words(tmp_path):
     assert message_of(ner.read_conll, path, has_labels=False) == message
     for words in ("1 O\n", "1 O\n3 O\n", "1 O\nbook O\n", "1 O\n2 O\n\nAnn O\n"):
         assert ner.read_conll(write_to(tmp_path, words))
-
-
-def test_the_real_tables_have_no_doubtful_labels(log_lines):
-    """Read as tables of one's own, whose labels are collected."""
-    layouts = {
-        "CoLA": TsvLayout(text_a="4", label="2", header=False),
-        "MRPC": TsvLayout(text_a="4", text_b="5", label="1"),
-        "SST-2": TsvLayout(text_a="sentence", label="label"),
-    }
-    for name, layout in layouts.items():
-        if not (SHARED / "data" / name).exists():
-            pytest.skip(f"no data in {SHARED}")
-        processor = get_processor("tsv", tsv=layout)
-        processor.get_train_examples(str(SHARED / "data" / name))
-        assert processor.get_labels() == ["0", "1"]
-    assert log_lines == []
 
 
 def test_tags_that_differ_in_case(tmp_path, log_lines):

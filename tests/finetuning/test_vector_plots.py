@@ -1,4 +1,4 @@
-"""Vectors as points: the principal components by hand, who gets which colour, and extract_features.py --plot."""
+"""Vectors as points: the principal components by hand, who gets which color, and extract_features.py --plot."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from bert_tf2.weights import checkpoint
 def test_principal_components_by_hand():
     vectors = np.random.default_rng(1).normal(size=[40, 6]) * [5, 1, 3, 1, 1, 1]
     points, shares = vector_plots.principal_components(vectors)
-    centred = vectors - vectors.mean(axis=0)
-    values, directions = np.linalg.eigh(centred.T @ centred)
-    wanted = centred @ directions[:, [-1, -2]]
+    centered = vectors - vectors.mean(axis=0)
+    values, directions = np.linalg.eigh(centered.T @ centered)
+    wanted = centered @ directions[:, [-1, -2]]
     np.testing.assert_allclose(np.abs(points), np.abs(wanted), atol=1e-8)  # the sign of a direction is free
     np.testing.assert_allclose(shares, values[[-1, -2]] / values.sum())
 
@@ -47,7 +47,7 @@ def drawn(labels) -> tuple:
     """The axes of a figure with a point for each label."""
     figure = pytest.importorskip("matplotlib.figure").Figure()
     axis = figure.subplots()
-    vector_plots._draw_labelled(axis, np.zeros([len(labels), 2]), labels)
+    vector_plots._draw_labeled(axis, np.zeros([len(labels), 2]), labels)
     return figure, axis
 
 
@@ -63,7 +63,7 @@ def test_labels_are_told_apart_the_frequent_ones_first():
     assert sum(len(points.get_offsets()) for points in axis.collections) == len(labels)
 
 
-def test_many_numbers_are_a_scale_of_colours():
+def test_many_numbers_are_a_scale_of_colors():
     figure, _ = drawn([str(number / 4) for number in range(20)])
     assert not figure.legends and figure.axes[-1].get_ylabel() == "label"
     figure, _ = drawn([str(number % 3) for number in range(20)])

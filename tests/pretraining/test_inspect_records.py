@@ -165,7 +165,7 @@ def test_the_figures_are_those_of_a_plain_count(tmp_path, vocab_file):
             row["input_ids"][row["masked_lm_positions"][place]] == row["masked_lm_ids"][place] for place in used
         )
     assert count > 40
-    assert (found.records, found.random_next, found.kept) == (count, random_next, kept)
+    assert (found.records, found.random_next, found.unchanged) == (count, random_next, kept)
     for counts, expected in ((found.lengths, lengths), (found.masked, masks), (found.masked_ids, masked_ids)):
         assert {place: number for place, number in enumerate(counts.tolist()) if number} == expected
     assert found.tokens == sum(length * number for length, number in lengths.items())

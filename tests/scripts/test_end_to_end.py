@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import toy_data
 
-from bert_tf2.finetuning import tuner
+from bert_tf2.finetuning import driver
 from bert_tf2.finetuning.classification import run as finetune_classifier
 from bert_tf2.finetuning.classification.options import ClassifierOptions
 from bert_tf2.finetuning.ner import run as finetune_ner
@@ -360,7 +360,7 @@ def test_words_are_tagged_later_without_the_training_file(tagged, tmp_path, docu
 
 @pytest.mark.slow
 def test_two_replicas_answer_as_one(classified, tagged, tmp_path, monkeypatch, two):
-    monkeypatch.setattr(tuner, "create_strategy", lambda options, team: two)
+    monkeypatch.setattr(driver, "create_strategy", lambda options, team: two)
     (tmp_path / "tables").symlink_to(classified.folder / "tables")
     results = classify(
         tmp_path,

@@ -5,7 +5,7 @@ An empty list of labels means regression: the one output is a score.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 
@@ -19,12 +19,15 @@ def write_test_results(path: str, probabilities: Iterable[Sequence[float]]) -> N
     Args:
       probabilities: [n, classes], in the order of the examples; for a regression [n, 1] scores.
     """
-    rows = ("\t".join(str(np.float32(value)) for value in row) for row in probabilities)
-    _write_lines(path, rows)
+    _write_table(path, ([np.float32(value) for value in row] for row in probabilities))
 
 
 def write_predictions(
-    path: str, ids: Iterable[str], label_list: Sequence[str], probabilities: Iterable[Sequence[float]]
+    path: str,
+    ids: Iterable[str],
+    label_list: Sequence[str],
+    probabilities: Iterable[Sequence[float]],
+    separator: str | None = None,
 ) -> None:
     """Writes predictions.tsv, with the columns `id`, `label` (the most probable one) and `probability`, and a header.
 
@@ -32,40 +35,22 @@ def write_predictions(
       ids: the names of the examples (`InputExample.guid`).
       label_list: as for the features; if empty, `label` is the predicted score and there is no probability.
       probabilities: [n, classes]; for a regression [n, 1] scores.
+      separator: if a text may have several labels, what separates them; the columns are then `id` and `labels`: all
+        labels with at least `labels.THRESHOLD`.
 
     Raises:
       ValueError: the number of ids is not the number of probabilities.
     """
-
-    def rows() -> Iterator[str]:
-        yield "id\tlabel\tprobability" if label_list else "id\tlabel"
-        for name, row in zip(ids, probabilities, strict=True):
-            best = int(np.argmax(row))
-            value = str(np.float32(row[best]))
-            yield f"{name}\t{label_list[best]}\t{value}" if label_list else f"{name}\t{value}"
-
-    _write_lines(path, rows())
-
-
-def write_multi_label_predictions(
-    path: str, ids: Iterable[str], label_list: Sequence[str], probabilities: Iterable[Sequence[float]], separator: str
-) -> None:
-    """Writes predictions.tsv with the columns `id` and `labels`: all labels with at least `labels.THRESHOLD`.
-
-    Args:
-      ids: the names of the examples.
-      label_list: the labels in the order of the outputs.
-      probabilities: [n, labels].
-      separator: what separates the labels in a cell.
-    """
-
-    def rows() -> Iterator[str]:
-        yield "id\tlabels"
-        for name, row in zip(ids, probabilities, strict=True):
+    header = ("id", "labels") if separator else ("id", "label", "probability") if label_list else ("id", "label")
+    rows = []
+    for name, row in zip(ids, probabilities, strict=True):
+        best = int(np.argmax(row))
+        if separator:
             given = (label for label, value in zip(label_list, row, strict=True) if value >= THRESHOLD)
-            yield f"{name}\t{separator.join(given)}"
-
-    _write_lines(path, rows())
+            rows.append((name, separator.join(given)))
+        else:
+            rows.append((name, *([label_list[best]] if label_list else []), np.float32(row[best])))
+    _write_table(path, [header, *rows])
 
 
 def write_glue_submission(path: str, label_list: Sequence[str], probabilities: Iterable[Sequence[float]]) -> None:
@@ -79,17 +64,12 @@ def write_glue_submission(path: str, label_list: Sequence[str], probabilities: I
       label_list: as for the features; empty for a regression.
       probabilities: [n, classes], in the order of the test set; for a regression [n, 1] scores.
     """
-
-    def rows() -> Iterator[str]:
-        yield "index\tprediction"
-        for index, row in enumerate(probabilities):
-            prediction = label_list[int(np.argmax(row))] if label_list else f"{min(max(float(row[0]), 0.0), 5.0):.3f}"
-            yield f"{index}\t{prediction}"
-
-    _write_lines(path, rows())
+    predictions = (
+        label_list[int(np.argmax(row))] if label_list else f"{min(max(float(row[0]), 0.0), 5.0):.3f}"
+        for row in probabilities
+    )
+    _write_table(path, [("index", "prediction"), *enumerate(predictions)])
 
 
-def _write_lines(path: str, lines: Iterable[str]) -> None:
-    with files.complete_or_absent(path) as (beside,), files.open_binary(beside, "wb") as stream:
-        for line in lines:
-            stream.write(f"{line}\n".encode())
+def _write_table(path: str, rows: Iterable[Sequence[object]]) -> None:
+    files.write_text(path, "".join("\t".join(map(str, row)) + "\n" for row in rows))

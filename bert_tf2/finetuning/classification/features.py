@@ -6,14 +6,16 @@ An empty list of labels means regression: the label is a number and the model ha
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 from absl import logging
 
 from bert_tf2 import tokenization
 from bert_tf2.data import records
 from bert_tf2.finetuning.classification.examples import InputExample, label_problem, labels_of
-from bert_tf2.support import console, progress
+from bert_tf2.finetuning.log_text import log_example
+from bert_tf2.finetuning.options import check_least_length
+from bert_tf2.support import progress
 from bert_tf2.support.errors import UserError
 
 
@@ -46,13 +48,20 @@ def truncate_seq_pair(tokens_a: list[str], tokens_b: list[str], max_length: int)
     del tokens_a[max_length - keep_b :]
 
 
-def join_texts(
+def pack_texts(
     text_a: str, text_b: str | None, max_seq_length: int, tokenizer: tokenization.FullTokenizer
-) -> tuple[list[str], int]:
-    """The tokens `[CLS] a [SEP]` or `[CLS] a [SEP] b [SEP]`, and the number of tokens up to the first [SEP].
+) -> tuple[list[str], list[int], list[int], list[int]]:
+    """Packs a text or a pair for the model: `[CLS] a [SEP]` or `[CLS] a [SEP] b [SEP]`.
 
-    There are at most `max_seq_length` tokens. A second text that has no tokens, or none after truncation, is ignored.
+    A second text that has no tokens, or none after truncation, is ignored.
+
+    Returns:
+      The tokens, max_seq_length at most; and the input ids, the input mask and the segment ids, each padded with 0.
+
+    Raises:
+      UserError: `max_seq_length` is below 3.
     """
+    check_least_length(max_seq_length)
     tokens_a = tokenizer.tokenize(text_a)
     tokens_b = tokenizer.tokenize(text_b) if text_b else []
     if tokens_b:
@@ -60,7 +69,10 @@ def join_texts(
     else:
         del tokens_a[max_seq_length - 2 :]
     first = ["[CLS]", *tokens_a, "[SEP]"]
-    return ([*first, *tokens_b, "[SEP]"] if tokens_b else first), len(first)
+    second = [*tokens_b, "[SEP]"] if tokens_b else []
+    tokens, padding = first + second, [0] * (max_seq_length - len(first) - len(second))
+    input_ids = tokenizer.convert_tokens_to_ids(tokens) + padding
+    return tokens, input_ids, [1] * len(tokens) + padding, [0] * len(first) + [1] * len(second) + padding
 
 
 def convert_single_example(
@@ -71,7 +83,7 @@ def convert_single_example(
     tokenizer: tokenization.FullTokenizer,
     log_level: int = logging.INFO,
 ) -> InputFeatures:
-    """Makes the features of one example: the tokens of `join_texts`, padded with 0.
+    """Makes the features of one example; see `pack_texts`.
 
     Args:
       ex_index: example 0 is logged as text at `log_level`; examples 0 to 4 are logged as numbers at level DEBUG.
@@ -80,43 +92,22 @@ def convert_single_example(
     Raises:
       UserError: `max_seq_length` is below 3, or the label is not in the list or not a number.
     """
-    if max_seq_length < 3:
-        raise UserError(f"--max_seq_length is {max_seq_length}: [CLS], [SEP] and [SEP] alone need 3")
     if problem := label_problem(example.label, label_list):
         raise UserError(f"example {example.guid}: {problem}")
-    tokens, first_length = join_texts(example.text_a, example.text_b, max_seq_length, tokenizer)
-    padding = [0] * (max_seq_length - len(tokens))
-    features = InputFeatures(
-        input_ids=tokenizer.convert_tokens_to_ids(tokens) + padding,
-        input_mask=[1] * len(tokens) + padding,
-        segment_ids=[0] * first_length + [1] * (len(tokens) - first_length) + padding,
-        label_id=_label_id(example.label, label_list),
-    )
+    tokens, *inputs = pack_texts(example.text_a, example.text_b, max_seq_length, tokenizer)
+    if isinstance(example.label, tuple):
+        label_id = [int(name in example.label) for name in label_list]
+    else:
+        label_id = label_list.index(example.label) if label_list else float(example.label)
+    features = InputFeatures(*inputs, label_id)
     if ex_index < 5:
-        _log_example(ex_index, example, tokens, features, log_level)
+        printable = " ".join(map(tokenization.printable_text, tokens))
+        words = {"id": example.guid, "tokens": printable, "label": ", ".join(labels_of(example)) or "none"}
+        values = {name: getattr(features, name) for name in ("input_ids", "input_mask", "segment_ids")}
+        values = {"guid": example.guid, "tokens": printable, **values}
+        values["label"] = f"{example.label} (id = {features.label_id})"
+        log_example("The first example:" if ex_index == 0 else None, words, values, log_level)
     return features
-
-
-def _label_id(label: str | tuple[str, ...], label_list: Sequence[str]) -> int | float | list[int]:
-    if isinstance(label, tuple):
-        return [int(name in label) for name in label_list]
-    return label_list.index(label) if label_list else float(label)
-
-
-def _log_example(
-    ex_index: int, example: InputExample, tokens: Sequence[str], features: InputFeatures, log_level: int
-) -> None:
-    """Logs the first example as text, and several examples as numbers if --verbose_logging is set."""
-    printable = " ".join(map(tokenization.printable_text, tokens))
-    if ex_index == 0:
-        rows = {"id": example.guid, "tokens": printable, "label": ", ".join(labels_of(example)) or "none"}
-        logging.log(log_level, "%s", console.table("The first example:", rows))
-    logging.debug("*** Example ***")
-    logging.debug("guid: %s", example.guid)
-    logging.debug("tokens: %s", printable)
-    for name in ("input_ids", "input_mask", "segment_ids"):
-        logging.debug("%s: %s", name, " ".join(map(str, getattr(features, name))))
-    logging.debug("label: %s (id = %s)", example.label, features.label_id)
 
 
 def convert_examples_to_features(
@@ -131,19 +122,11 @@ def convert_examples_to_features(
     Raises:
       UserError: see `convert_single_example`.
     """
-    return list(convert_examples(examples, label_list, max_seq_length, tokenizer, log_level))
-
-
-def convert_examples(
-    examples: Sequence[InputExample],
-    label_list: Sequence[str],
-    max_seq_length: int,
-    tokenizer: tokenization.FullTokenizer,
-    log_level: int,
-) -> Iterator[InputFeatures]:
-    """Yields what `convert_examples_to_features` returns, one at a time."""
-    for index, example in enumerate(progress.track(examples, "Writing features", unit="examples")):
-        yield convert_single_example(index, example, label_list, max_seq_length, tokenizer, log_level)
+    indexed = enumerate(progress.track(examples, "Writing features", unit="examples"))
+    return [
+        convert_single_example(index, example, label_list, max_seq_length, tokenizer, log_level)
+        for index, example in indexed
+    ]
 
 
 def record_kind(label_list: Sequence[str], multi_label: bool = False) -> records.RecordKind:
@@ -177,5 +160,8 @@ def file_based_convert_examples_to_features(
     Raises:
       UserError: see `convert_single_example`.
     """
-    features = convert_examples(examples, label_list, max_seq_length, tokenizer, log_level)
-    return records.write_records(output_file, record_kind(label_list), map(as_record, features))
+    rows = (
+        as_record(convert_single_example(index, example, label_list, max_seq_length, tokenizer, log_level))
+        for index, example in enumerate(progress.track(examples, "Writing features", unit="examples"))
+    )
+    return records.write_records(output_file, record_kind(label_list), rows)

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from bert_tf2.finetuning.log_text import shortened
 from bert_tf2.support import plots
 
 MOST_LABELS = 60
@@ -18,7 +19,7 @@ _ROOM = 2.6  # inches for the names of the labels and the scale
 def draw_confusion_matrix(path: str, labels: Sequence[str], rows: Sequence[Sequence[int]]) -> None:
     """Writes a picture: a row for each right label, with the counts of the predicted ones.
 
-    The colour is the share of the row, so that rare labels can be read as well as frequent ones; a row is followed by
+    The color is the share of the row, so that rare labels can be read as well as frequent ones; a row is followed by
     the number of its examples.
 
     Args:
@@ -30,14 +31,16 @@ def draw_confusion_matrix(path: str, labels: Sequence[str], rows: Sequence[Seque
     """
     counts = np.asarray(rows, np.int64)  # [right, predicted]
     totals = counts.sum(axis=1)
-    shown = _shown(counts)
+    wrong = counts - np.diag(np.diag(counts))
+    errors = wrong.sum(axis=0) + wrong.sum(axis=1)
+    shown = sorted(np.argsort(-errors, kind="stable")[:MOST_LABELS].tolist())
     shares = (counts / np.maximum(totals, 1)[:, np.newaxis])[np.ix_(shown, shown)]
     cell, font = next((cell, font) for most, cell, font in _SIZES if len(shown) <= most)
     side = max(cell * len(shown), 1.2)
     with plots.drawing(path, side + _ROOM, side + _ROOM - 0.8) as figure:
         axis = figure.subplots()
         image = axis.imshow(shares, cmap="Blues", vmin=0.0, vmax=1.0)
-        names = [_short(labels[place]) for place in shown]
+        names = [shortened(labels[place], _LONGEST) for place in shown]
         places = range(len(shown))
         axis.set_xticks(places, names, rotation=90 if len(shown) > 3 else 0, fontsize=font)
         right = [f"{name}  ({totals[place]:,})" for name, place in zip(names, shown, strict=True)]
@@ -56,16 +59,3 @@ def draw_confusion_matrix(path: str, labels: Sequence[str], rows: Sequence[Seque
 
 # (up to so many labels, inches of a cell, points of the letters)
 _SIZES = ((6, 0.7, 10), (20, 0.42, 8), (MOST_LABELS, 0.26, 6))
-
-
-def _shown(counts: np.ndarray) -> list[int]:
-    """The labels to draw, in order: all, or those with the most errors as right or as predicted label."""
-    if len(counts) <= MOST_LABELS:
-        return [*range(len(counts))]
-    wrong = counts - np.diag(np.diag(counts))
-    errors = wrong.sum(axis=0) + wrong.sum(axis=1)
-    return sorted(np.argsort(-errors, kind="stable")[:MOST_LABELS].tolist())
-
-
-def _short(label: str) -> str:
-    return label if len(label) <= _LONGEST else f"{label[: _LONGEST - 3]}..."

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
@@ -15,12 +14,11 @@ from bert_tf2.data import records
 from bert_tf2.finetuning import classification, driver
 from bert_tf2.finetuning.classification import scores as metrics
 from bert_tf2.finetuning.classification.class_weights import class_weights
-from bert_tf2.finetuning.classification.features import convert_examples
 from bert_tf2.finetuning.classification.options import ClassifierOptions
 from bert_tf2.finetuning.classification.plots import draw_confusion_matrix
-from bert_tf2.finetuning.driver import Batches, Export, Scores, known_labels
-from bert_tf2.finetuning.tuner import flag_of_weights
-from bert_tf2.support import files, plots
+from bert_tf2.finetuning.driver import Export
+from bert_tf2.finetuning.task import Batches, Scores, Task, flag_of_weights, known_labels
+from bert_tf2.support import files, plots, progress
 from bert_tf2.weights.labels import LabelMap
 
 
@@ -34,7 +32,7 @@ def run(options: ClassifierOptions, export: Export | None = None) -> dict[str, A
     return driver.run(ClassifierTask(options), export)
 
 
-class ClassifierTask(driver.Task):
+class ClassifierTask(Task):
     """A task of the table in `tasks`, or the user's own tables."""
 
     script = "run_classifier.py"
@@ -49,37 +47,22 @@ class ClassifierTask(driver.Task):
             label_map=known_labels(options),
             flag=flag_of_weights(options) or "--output_dir",
         )
+        self.eval_parts = self._processor.parts_in(options.data_dir, "eval")
+        self.predict_parts = self._processor.parts_in(options.data_dir, "predict")
 
     @property
     def purpose(self) -> dict[str, str | bool]:
         task = self._processor.task
-        return {"task": task.name, "pairs": task.train.text_b is not None}
-
-    @functools.cached_property
-    def eval_parts(self) -> Sequence[str]:
-        return ("eval", *(f"eval_{name}" for name in self._processor.further_sets(self.options.data_dir, "dev")))
-
-    @functools.cached_property
-    def predict_parts(self) -> Sequence[str]:
-        return ("predict", *(f"predict_{name}" for name in self._processor.further_sets(self.options.data_dir, "test")))
+        return {"task": task.name, "pairs": task.tables["train"].text_b is not None}
 
     def read(self, part: str) -> Sequence[classification.InputExample]:
-        folder, (kind, _, further) = self.options.data_dir, part.partition("_")
-        if further:
-            table = {"eval": "dev", "predict": "test"}[kind]
-            examples = self._processor.get_further_examples(folder, table, further)
-        elif kind == "train":
-            examples = self._processor.get_train_examples(folder)
-        else:
-            read = {"eval": self._processor.get_dev_examples, "predict": self._processor.get_test_examples}
-            examples = read[kind](folder)
+        examples = self._processor.read(self.options.data_dir, part)
         if any(example.text_b is not None for example in examples):
             self.config.check_pairs(f"the task {self._processor.task.name}")
         return examples
 
     def next_switches(self) -> Iterable[str]:
-        task = self._processor.task
-        tables = {"do_eval": task.dev.file, "do_predict": task.test.file}
+        tables = {f"do_{part}": self._processor.task.tables[part].file for part in ("eval", "predict")}
         there = (switch for switch, name in tables.items() if files.exists(os.path.join(self.options.data_dir, name)))
         return [*there, "do_export"]
 
@@ -102,16 +85,13 @@ class ClassifierTask(driver.Task):
     def kind(self, part: str) -> records.RecordKind:
         return classification.record_kind(self.label_map.labels, self.label_map.multi_label)
 
-    def rows(self, part: str) -> Iterable[Mapping[str, Sequence]]:
-        features = convert_examples(
-            self.examples[part],
-            self.label_map.labels,
-            self.options.max_seq_length,
-            self.tokenizer,
-            # One example is enough, and an example of the test set would show a label that it does not have.
-            log_level=logging.DEBUG if part != next(iter(self.examples)) else logging.INFO,
-        )
-        return map(classification.as_record, features)
+    def features(self, part: str) -> Iterable[Mapping[str, Sequence]]:
+        # One example is enough, and an example of the test set would show a label that it does not have.
+        level = logging.INFO if part == next(iter(self.examples)) else logging.DEBUG
+        labels, length = self.label_map.labels, self.options.max_seq_length
+        for index, example in enumerate(progress.track(self.examples[part], "Writing features", unit="examples")):
+            features = classification.convert_single_example(index, example, labels, length, self.tokenizer, level)
+            yield classification.as_record(features)
 
     def answers(self, part: str, batches: Batches) -> list[Mapping[str, np.ndarray]]:
         return list(batches)
@@ -153,13 +133,9 @@ class ClassifierTask(driver.Task):
         written = [f"test_results{ending}", f"predictions{ending}"]
         results, predictions = (os.path.join(self.options.output_dir, name) for name in written)
         classification.write_test_results(results, probabilities)
-        if task.multi_label:
-            classification.write_multi_label_predictions(predictions, guids, labels, probabilities, task.separator)
-        else:
-            classification.write_predictions(predictions, guids, labels, probabilities)
+        classification.write_predictions(predictions, guids, labels, probabilities, task.separator)
         if self.options.glue_submission:
-            table = task.further[further].test if further else task.test
-            written.append(os.path.join("glue", table.submission))
+            written.append(os.path.join("glue", task.tables[part].submission))
             path = os.path.join(self.options.output_dir, written[-1])
             classification.write_glue_submission(path, labels, probabilities)
         return written

@@ -8,12 +8,13 @@ checkpoints can always be compared.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from bert_tf2.finetuning.classification.tasks import Task
+from bert_tf2.finetuning.log_text import aligned
 from bert_tf2.support.errors import UserError
 from bert_tf2.weights.labels import THRESHOLD
 
@@ -98,7 +99,6 @@ def _per_class(labels: np.ndarray, predictions: np.ndarray, indexes: Sequence[in
 
 
 _MOST_COLUMNS = 12  # of a confusion matrix on a terminal
-_WIDEST = 20
 
 
 def screen(scores: Mapping[str, Any]) -> str:
@@ -113,50 +113,32 @@ def screen(scores: Mapping[str, Any]) -> str:
         (name, *(f"{row[measure]:.4f}" for measure in measures), str(row["support"]))
         for name, row in scores["per_class"].items()
     ]
-    parts = ["Scores by label:", _aligned([("label", *measures, "support"), *rows])]
+    parts = ["Scores by label:", aligned([("label", *measures, "support"), *rows])]
     if matrix := scores.get("confusion_matrix"):
-        parts += _matrix(**matrix) if len(matrix["labels"]) <= _MOST_COLUMNS else _most_frequent_errors(**matrix)
+        labels, counts = matrix["labels"], matrix["rows"]
+        lines = [(right, *map(str, row)) for right, row in zip(labels, counts, strict=True)]
+        if len(labels) <= _MOST_COLUMNS:
+            parts += ["Confusion matrix:", aligned([("right \\ predicted", *labels), *lines])]
+        else:
+            errors = [
+                (right, predicted, count)
+                for right, row in zip(labels, counts, strict=True)
+                for predicted, count in zip(labels, row, strict=True)
+                if right != predicted and count
+            ]
+            worst = sorted(errors, key=lambda error: -error[2])[:_MOST_COLUMNS]
+            lines = [(right, predicted, str(count)) for right, predicted, count in worst]
+            parts += ["The most frequent errors:", aligned([("right", "predicted", "count"), *lines])]
     return "\n".join(parts)
-
-
-def _matrix(labels: Sequence[str], rows: Sequence[Sequence[int]]) -> list[str]:
-    lines = [(name, *map(str, row)) for name, row in zip(labels, rows, strict=True)]
-    return ["Confusion matrix:", _aligned([("right \\ predicted", *labels), *lines])]
-
-
-def _most_frequent_errors(labels: Sequence[str], rows: Sequence[Sequence[int]]) -> list[str]:
-    errors = [
-        (count, right, predicted)
-        for right, row in zip(labels, rows, strict=True)
-        for predicted, count in zip(labels, row, strict=True)
-        if right != predicted and count
-    ]
-    worst = sorted(errors, key=lambda error: -error[0])[:_MOST_COLUMNS]
-    lines = [(right, predicted, str(count)) for count, right, predicted in worst]
-    return ["The most frequent errors:", _aligned([("right", "predicted", "count"), *lines])]
-
-
-def _aligned(rows: Sequence[Sequence[str]]) -> str:
-    """Formats a table: the first column is left-aligned, the others are right-aligned."""
-    rows = [[cell if len(cell) <= _WIDEST else f"{cell[: _WIDEST - 3]}..." for cell in row] for row in rows]
-    first, *others = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    return "\n".join(
-        f"  {name:<{first}}" + "".join(f"  {cell:>{width}}" for cell, width in zip(cells, others, strict=True))
-        for name, *cells in rows
-    )
 
 
 def _correlations(labels: np.ndarray, predictions: np.ndarray) -> Mapping[str, float]:
     """Both arrays: [n] scores."""
     from scipy import stats
 
-    return {
-        "pearson": _correlation(stats.pearsonr, labels, predictions),
-        "spearman": _correlation(stats.spearmanr, labels, predictions),
-    }
-
-
-def _correlation(measure: Callable, labels: np.ndarray, predictions: np.ndarray) -> float:
     if np.ptp(labels) == 0 or np.ptp(predictions) == 0:
-        return 0.0  # undefined: one side is constant, as with a single example
-    return float(measure(labels, predictions).statistic)
+        return {"pearson": 0.0, "spearman": 0.0}  # undefined: one side is constant, as with a single example
+    return {
+        "pearson": float(stats.pearsonr(labels, predictions).statistic),
+        "spearman": float(stats.spearmanr(labels, predictions).statistic),
+    }

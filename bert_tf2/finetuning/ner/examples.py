@@ -10,6 +10,7 @@ import itertools
 import re
 from collections.abc import Iterable, Iterator, Sequence
 
+from bert_tf2.finetuning.tables import num_columns
 from bert_tf2.support import files
 from bert_tf2.support.errors import UserError
 
@@ -92,11 +93,12 @@ def read_conll(
         columns than the first word, an empty word, or a tag that is not O or B-, I-, E- or S- with a type; or a column
         does not exist.
     """
-    rows = list(_rows(input_file))
+    rows = list(itertools.starmap(parse_row, enumerate(files.read_lines(input_file, drop_bom=True), 1)))
     layout = _layout(input_file, rows, word_column, tag_column, has_labels)
-    sentences = [_sentence(layout, document, group) for document, group in _sentence_rows(rows, layout)]
-    if not sentences:  # comments only
-        raise _no_words(input_file)
+    groups = list(_sentence_rows(rows, layout)) if layout else []
+    if not groups:  # no lines but comments and marks
+        raise UserError(f"{input_file}: there is no word in this file; give one word a line, with its tag behind it")
+    sentences = [_sentence(layout, document, group) for document, group in groups]
     if any(len(sentence.words) > 1 for sentence in sentences) and all(map(_is_numbered, sentences)):
         raise UserError(
             f"{input_file}: column {layout.word_column + 1} holds the numbers of the words and not the words; give the"
@@ -119,10 +121,6 @@ def labels_of(sentences: Iterable[NerSentence]) -> list[str]:
     return [OUTSIDE, *sorted(tags - {OUTSIDE})]
 
 
-def _rows(input_file: str) -> Iterator[_Row]:
-    return itertools.starmap(parse_row, enumerate(files.read_lines(input_file, drop_bom=True), 1))
-
-
 def parse_row(number: int, line: str) -> _Row:
     line = line.rstrip(BLANKS)
     return _Row(number, line.split("\t") if "\t" in line else [part for part in line.split(" ") if part])
@@ -134,40 +132,28 @@ def starts_document(row: _Row) -> bool:
 
 def _layout(
     input_file: str, rows: Sequence[_Row], word_column: int, tag_column: int, has_labels: bool | None
-) -> _Layout:
+) -> _Layout | None:
     """The columns of the first line that does not start with `#`, or of the first line if all start with it."""
     candidates = [row for row in rows if row.columns and not starts_document(row)]
     if not candidates:
-        raise _no_words(input_file)
+        return None
     row = next((row for row in candidates if not row.columns[0].startswith("#")), candidates[0])
-    word = _column_index(input_file, row, word_column)
-    if has_labels is False or (has_labels is None and len(row.columns) == 1):
-        return _Layout(input_file, row, word, None)
-    tag = _column_index(input_file, row, tag_column)
-    if tag == word:
+    where, width = f"{input_file}, line {row.number}", len(row.columns)
+    if has_labels is None:
+        has_labels = width > 1
+    for column in (word_column, tag_column) if has_labels else (word_column,):
+        if not -width <= column < width:
+            raise UserError(
+                f"{where}: there is no column {column + 1 if column >= 0 else column} among {num_columns(width)} (the"
+                f" first is 1, the last is {width} or -1)"
+            )
+    word, tag = word_column % width, tag_column % width
+    if has_labels and tag == word:
         raise UserError(
-            f"{input_file}, line {row.number}: column {word + 1} would be word and tag at once;"
-            f" the file needs a column of tags beside the words"
+            f"{where}: column {word + 1} would be word and tag at once; the file needs a column of tags beside the"
+            " words"
         )
-    return _Layout(input_file, row, word, tag)
-
-
-def _no_words(input_file: str) -> UserError:
-    return UserError(f"{input_file}: there is no word in this file; give one word a line, with its tag behind it")
-
-
-def _column_index(input_file: str, row: _Row, column: int) -> int:
-    width = len(row.columns)
-    if not -width <= column < width:
-        raise UserError(
-            f"{input_file}, line {row.number}: there is no column {column + 1 if column >= 0 else column} among"
-            f" {_counted(width)} (the first is 1, the last is {width} or -1)"
-        )
-    return column % width
-
-
-def _counted(width: int) -> str:
-    return "1 column" if width == 1 else f"{width} columns"
+    return _Layout(input_file, row, word, tag if has_labels else None)
 
 
 def _sentence_rows(rows: Iterable[_Row], layout: _Layout) -> Iterator[tuple[int, list[_Row]]]:
@@ -188,7 +174,19 @@ def _sentence_rows(rows: Iterable[_Row], layout: _Layout) -> Iterator[tuple[int,
 
 def _sentence(layout: _Layout, document: int, rows: Sequence[_Row]) -> NerSentence:
     for row in rows:
-        _check_row(layout, row)
+        where = f"{layout.file}, line {row.number}"
+        if len(row.columns) != layout.width:
+            raise UserError(
+                f"{where}: {num_columns(len(row.columns))}, but line {layout.model_row.number} has {layout.width};"
+                f" give every word the same columns and put a blank line between sentences"
+            )
+        if not row.columns[layout.word_column]:
+            raise UserError(f"{where}: no word in column {layout.word_column + 1}")
+        if not layout.has_tag(row):
+            raise UserError(
+                f"{where}: {row.columns[layout.tag_column]!r} in column {layout.tag_column + 1} is not a tag;"
+                f" a tag is O, or B-, I-, E- or S- and a type, for example B-PER"
+            )
     return NerSentence(
         words=[row.columns[layout.word_column] for row in rows],
         tags=None if layout.tag_column is None else [row.columns[layout.tag_column] for row in rows],
@@ -196,19 +194,3 @@ def _sentence(layout: _Layout, document: int, rows: Sequence[_Row]) -> NerSenten
         document=document,
         file=layout.file,
     )
-
-
-def _check_row(layout: _Layout, row: _Row) -> None:
-    where = f"{layout.file}, line {row.number}"
-    if len(row.columns) != layout.width:
-        raise UserError(
-            f"{where}: {_counted(len(row.columns))}, but line {layout.model_row.number} has {layout.width};"
-            f" give every word the same columns and put a blank line between sentences"
-        )
-    if not row.columns[layout.word_column]:
-        raise UserError(f"{where}: no word in column {layout.word_column + 1}")
-    if not layout.has_tag(row):
-        raise UserError(
-            f"{where}: {row.columns[layout.tag_column]!r} in column {layout.tag_column + 1} is not a tag;"
-            f" a tag is O, or B-, I-, E- or S- and a type, for example B-PER"
-        )

@@ -15,6 +15,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from bert_tf2.finetuning.ner.examples import NerSentence
+from bert_tf2.finetuning.options import check_least_length
 from bert_tf2.support.errors import UserError
 
 if TYPE_CHECKING:
@@ -32,7 +33,7 @@ class InputFeatures:
       label_ids: as long as `input_ids`; IGNORED_LABEL_ID except at the positions of `answers`.
       max_seq_length: the length to which `as_record` pads.
       sentence: the index of the sentence of the window.
-      answers: (word of the sentence, position of its first piece in `input_ids`) for the words that are labelled and
+      answers: (word of the sentence, position of its first piece in `input_ids`) for the words that are labeled and
         predicted in this window. Each word of a sentence is in exactly one window.
     """
 
@@ -54,7 +55,7 @@ def convert_sentences_to_features(
     """Creates the windows of all sentences, in order.
 
     A sentence of at most C pieces is one window. A longer sentence has overlapping windows of whole words. Each word is
-    labelled only in the window where it has the most context on its shorter side, so that it is trained once, in the
+    labeled only in the window where it has the most context on its shorter side, so that it is trained once, in the
     same context in which it is predicted. A word of more than C pieces keeps its first C pieces. A word without pieces
     (for example a control character) becomes [UNK], because it needs a tag as well.
 
@@ -72,8 +73,14 @@ def convert_sentences_to_features(
     Raises:
       UserError: a tag is not in `label_list`, there is no room for words, or doc_stride would skip words.
     """
+    check_least_length(max_seq_length)
     capacity = max_seq_length - 2
-    stride = _checked_stride(capacity, max(1, capacity // 2) if doc_stride is None else doc_stride)
+    stride = max(1, capacity // 2) if doc_stride is None else doc_stride
+    if not 1 <= stride <= capacity:
+        raise UserError(
+            f"doc_stride is {stride}; it must be between 1 and {capacity}, the pieces that fit a window of"
+            f" max_seq_length {max_seq_length}, or words between two windows would be left out"
+        )
     label_map = {label: index for index, label in enumerate(label_list)}
     features: list[InputFeatures] = []
     for document in _documents(sentences):
@@ -85,7 +92,11 @@ def convert_sentences_to_features(
             labels = _label_ids(sentences[index], label_map)
             for window, answered in _windows(text.offsets, own, reach, capacity, stride):
                 answers = [(word - start, text.position(word, window)) for word in answered]
-                features.append(_features(text.ids(window), labels, max_seq_length, index, answers))
+                input_ids = text.ids(window)
+                label_ids = [IGNORED_LABEL_ID] * len(input_ids)
+                for word, position in answers:
+                    label_ids[position] = labels[word]
+                features.append(InputFeatures(input_ids, label_ids, max_seq_length, index, answers))
             start = own.stop
     return features
 
@@ -125,17 +136,6 @@ class _Text:
         return 1 + self.offsets[word] - self.offsets[window.start]
 
 
-def _checked_stride(capacity: int, stride: int) -> int:
-    if capacity < 1:
-        raise UserError(f"max_seq_length is {capacity + 2}; it must be at least 3 to hold [CLS], one piece and [SEP]")
-    if not 1 <= stride <= capacity:
-        raise UserError(
-            f"doc_stride is {stride}; it must be between 1 and {capacity}, the pieces that fit a window of"
-            f" max_seq_length {capacity + 2}, or words between two windows would be left out"
-        )
-    return stride
-
-
 def _documents(sentences: Sequence[NerSentence]) -> Iterator[list[int]]:
     """Yields the indexes of the sentences of each document."""
     keys = ((sentence.file, sentence.document) for sentence in sentences)
@@ -157,15 +157,6 @@ def _label_ids(sentence: NerSentence, label_map: Mapping[str, int]) -> list[int]
     return [label_map[tag] for tag in sentence.tags]
 
 
-def _features(
-    input_ids: list[int], labels: Sequence[int], max_seq_length: int, sentence: int, answers: list[tuple[int, int]]
-) -> InputFeatures:
-    label_ids = [IGNORED_LABEL_ID] * len(input_ids)
-    for word, position in answers:
-        label_ids[position] = labels[word]
-    return InputFeatures(input_ids, label_ids, max_seq_length, sentence, answers)
-
-
 def _windows(
     offsets: Sequence[int], own: range, reach: range, capacity: int, stride: int
 ) -> list[tuple[range, list[int]]]:
@@ -179,14 +170,22 @@ def _windows(
       stride: the number of pieces between the starts of two windows.
 
     Returns:
-      (words of the window, words of `own` that are labelled in it) for each window that labels a word.
+      (words of the window, words of `own` that are labeled in it) for each window that labels a word.
     """
     length = offsets[own.stop] - offsets[own.start]
     spare = capacity - length if length <= capacity else capacity - stride
     windows = list(_slide(offsets, _widen(offsets, own, reach, spare), capacity, stride))
+    best: dict[int, tuple[tuple[int, int], int]] = {}  # word -> its context in the best window, and that window
+    for number, window in enumerate(windows):
+        for word in range(max(own.start, window.start), min(own.stop, window.stop)):
+            left = offsets[word] - offsets[window.start]
+            right = offsets[window.stop] - offsets[word + 1]
+            context = (min(left, right), left + right)  # the shorter side decides, as in the reference for SQuAD
+            if word not in best or context > best[word][0]:
+                best[word] = (context, number)
     answered: list[list[int]] = [[] for _ in windows]
-    for word, window in sorted(_most_context(offsets, own, windows).items()):
-        answered[window].append(word)
+    for word, (_, number) in sorted(best.items()):
+        answered[number].append(word)
     return [(window, words) for window, words in zip(windows, answered, strict=True) if words]
 
 
@@ -210,19 +209,3 @@ def _slide(offsets: Sequence[int], words: range, capacity: int, stride: int) -> 
         yield range(start, stop)
         # at most `stop`: next to a long word, which did not fit, the stride may point past the window
         start = bisect.bisect_left(offsets, offsets[start] + stride, start + 1, stop)
-
-
-def _most_context(offsets: Sequence[int], own: range, windows: Sequence[range]) -> dict[int, int]:
-    """Word -> the window with the most context on the shorter side of the word, then in total, then the first.
-
-    The reference uses the same idea for SQuAD.
-    """
-    best: dict[int, tuple[tuple[int, int], int]] = {}
-    for number, window in enumerate(windows):
-        for word in range(max(own.start, window.start), min(own.stop, window.stop)):
-            left = offsets[word] - offsets[window.start]
-            right = offsets[window.stop] - offsets[word + 1]
-            context = (min(left, right), left + right)
-            if word not in best or context > best[word][0]:
-                best[word] = (context, number)
-    return {word: number for word, (_, number) in best.items()}

@@ -6,7 +6,8 @@ and optionally as much of the document around a sentence as fits.
 
 from __future__ import annotations
 
-import textwrap
+import collections
+import functools
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -14,12 +15,14 @@ import numpy as np
 from absl import logging
 
 from bert_tf2 import heads
-from bert_tf2.data import records
-from bert_tf2.finetuning import driver, label_checks, ner
-from bert_tf2.finetuning.driver import Batches, Export, Scores, known_labels
+from bert_tf2.finetuning import driver, ner
+from bert_tf2.finetuning.driver import Export
+from bert_tf2.finetuning.log_text import log_example
 from bert_tf2.finetuning.ner import scores as ner_scores
 from bert_tf2.finetuning.ner.options import NerOptions
-from bert_tf2.support import console, progress
+from bert_tf2.finetuning.tables import spelled_alike
+from bert_tf2.finetuning.task import Batches, Scores, Task, known_labels
+from bert_tf2.support import progress
 from bert_tf2.support.errors import UserError
 from bert_tf2.weights.labels import LABEL_MAP_FILE, TAGGING_TASK, LabelMap
 
@@ -36,7 +39,7 @@ def run(options: NerOptions, export: Export | None = None) -> dict[str, Any] | N
     return driver.run(NerTask(options), export)
 
 
-class NerTask(driver.Task):
+class NerTask(Task):
     """A tag for every word of a sentence; long sentences are divided into windows."""
 
     script = "run_ner.py"
@@ -46,7 +49,7 @@ class NerTask(driver.Task):
 
     def __init__(self, options: NerOptions):
         super().__init__(options)
-        self._features: dict[str, Sequence[ner.InputFeatures]] = {}
+        self._windows = functools.cache(self._make_windows)
 
     @property
     def purpose(self) -> dict[str, str | bool]:
@@ -71,55 +74,37 @@ class NerTask(driver.Task):
             raise UserError(
                 f"{self.options.train_file}: every word has the tag {ner.OUTSIDE}, so there is nothing to learn"
             )
-        rows: dict[str, list[int]] = {}
+        rows = collections.defaultdict(list)
         for sentence in self.examples["train"]:
             for row, tag in zip(sentence.rows, sentence.tags, strict=True):
-                rows.setdefault(tag, []).append(row)
-        for doubt in label_checks.spelled_alike(rows):
+                rows[tag].append(row)
+        for doubt in spelled_alike(rows):
             logging.warning("%s, %s", self.options.train_file, doubt)
         return LabelMap(TAGGING_TASK, tuple(labels), regression=False)
 
     def make_model(self, dtype: str) -> heads.TaggingModel:
         return heads.TaggingModel(self.config, num_labels=self.label_map.num_labels, dtype=dtype)
 
-    def size(self, part: str) -> int:
-        return len(self._windows(part))
+    def epoch_size(self) -> int:
+        return len(self._windows("train"))
 
-    def kind(self, part: str) -> records.RecordKind:
-        return records.TOKEN_TAGGING
+    def _make_windows(self, part: str) -> Sequence[ner.InputFeatures]:
+        options = self.options
+        return ner.convert_sentences_to_features(
+            self.examples[part], self.label_map.labels, options.max_seq_length, self.tokenizer,
+            options.doc_stride or None, options.document_context,
+        )  # fmt: skip
 
-    def _windows(self, part: str) -> Sequence[ner.InputFeatures]:
-        if part not in self._features:
-            self._features[part] = ner.convert_sentences_to_features(
-                self.examples[part],
-                self.label_map.labels,
-                self.options.max_seq_length,
-                self.tokenizer,
-                self.options.doc_stride or None,
-                self.options.document_context,
-            )
-        return self._features[part]
-
-    def rows(self, part: str) -> Iterable[Mapping[str, Sequence]]:
+    def features(self, part: str) -> Iterable[Mapping[str, Sequence]]:
         windows = self._windows(part)
-        if part == next(iter(self.examples)):  # one example is enough
-            self._log_examples(part, windows)
-        return progress.track(map(ner.as_record, windows), "Writing features", len(windows), "windows")
-
-    def _log_examples(self, part: str, windows: Sequence[ner.InputFeatures]) -> None:
-        """Logs the first window as text, and several windows as numbers if --verbose_logging is set."""
-        for number, window in enumerate(windows[:_LOGGED_EXAMPLES]):
+        for number, window in enumerate(windows[:_LOGGED_EXAMPLES] if part == next(iter(self.examples)) else ()):
             tokens = " ".join(self.tokenizer.convert_ids_to_tokens(window.input_ids))
-            if number == 0:
-                sentence = self.examples[part][window.sentence]
-                tags = sentence.tags if part != "predict" else ["?"] * len(sentence.words)
-                words = " ".join(f"{word}/{tag}" for word, tag in zip(sentence.words, tags, strict=True))
-                rows = {"words": words, "tokens": tokens}
-                logging.info("%s", console.table(f"The first of {len(windows):,} windows to {part}:", rows))
-            logging.debug("*** Example ***")
-            logging.debug("tokens: %s", tokens)
-            for name, values in ner.as_record(window).items():
-                logging.debug("%s: %s", name, " ".join(map(str, values)))
+            sentence = self.examples[part][window.sentence]
+            tags = sentence.tags if part != "predict" else ["?"] * len(sentence.words)
+            words = " ".join(f"{word}/{tag}" for word, tag in zip(sentence.words, tags, strict=True))
+            title = None if number else f"The first of {len(windows):,} windows to {part}:"
+            log_example(title, {"words": words, "tokens": tokens}, {"tokens": tokens, **ner.as_record(window)})
+        return progress.track(map(ner.as_record, windows), "Writing features", len(windows), "windows")
 
     def answers(self, part: str, batches: Batches) -> list[list[str]]:
         """The predicted tags of every sentence."""
@@ -128,8 +113,8 @@ class NerTask(driver.Task):
 
     def score(self, part: str, answers: list[list[str]]) -> Scores:
         scores = ner_scores.score([sentence.tags for sentence in self.examples[part]], answers)
-        table = f"Scores by entity:\n{textwrap.indent(ner_scores.score_table(scores), '  ')}"
-        return Scores(scores, "f1", _MEASURES[:3], {name: scores[name] for name in _MEASURES}, table)
+        results = {name: scores[name] for name in _MEASURES}
+        return Scores(scores, "f1", _MEASURES[:3], results, ner_scores.score_table(scores))
 
     def write(self, part: str, answers: list[list[str]]) -> Sequence[str]:
         path = f"{self.options.output_dir}/predictions.txt"

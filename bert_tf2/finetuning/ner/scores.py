@@ -19,6 +19,7 @@ import functools
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
+from bert_tf2.finetuning.log_text import aligned
 from bert_tf2.finetuning.ner.examples import OUTSIDE, TAG
 
 
@@ -112,13 +113,10 @@ def _ratio(part: int, whole: int) -> float:
 
 def score_table(scores: Mapping[str, Any]) -> str:
     """The result of `score` as text: one line per type, one for all types, one for the words."""
-    named = [*scores["types"].items(), ("all", scores)]
-    width = max(len("type"), *(len(name) for name, _ in named))
-    lines = [f"{'type':<{width}}  precision  recall      f1    true  predicted  correct"]
-    lines += [
-        f"{name:<{width}}  {row['precision']:9.4f}  {row['recall']:6.4f}  {row['f1']:6.4f}"
-        f"  {row['true_entities']:6d}  {row['predicted_entities']:9d}  {row['correct_entities']:7d}"
-        for name, row in named
+    shares, counts = ("precision", "recall", "f1"), ("true", "predicted", "correct")
+    rows = [
+        (name, *(f"{row[share]:.4f}" for share in shares), *(str(row[f"{count}_entities"]) for count in counts))
+        for name, row in [*scores["types"].items(), ("all", scores)]
     ]
-    lines.append(f"{scores['accuracy']:.4f} of {scores['words']} words have the right tag")
-    return "\n".join(lines)
+    words = f"  {scores['accuracy']:.4f} of {scores['words']} words have the right tag"
+    return "\n".join(["Scores by entity:", aligned([("type", *shares, *counts), *rows]), words])

@@ -100,40 +100,24 @@ def compute_predictions(
     answers = Answers({}, {}, {} if version_2_with_negative else None)
     for index, example in enumerate(examples):
         mine = windows.get(index, [])
-        logits = [_logits(result_of[feature.unique_id], example) for feature in mine]
+        # In float64, the precision in which the reference adds logits.
+        logits = [np.array(result_of[feature.unique_id][1:], np.float64) for feature in mine]
+        if not all(np.isfinite(values).all() for values in logits):
+            raise UserError(
+                f"question {example.qas_id}: the model's logits are not finite numbers; its training has diverged (try"
+                " a lower --learning_rate)"
+            )
         candidates, null_score = finder.candidates(example, mine, logits)
         answers.nbest[example.qas_id] = _with_probabilities(candidates)
         text = candidates[0].text
         if answers.null_odds is not None:
-            odds = _null_odds(candidates, null_score)
-            text = "" if odds is None or odds > null_score_diff_threshold else _best_text(candidates).text
-            answers.null_odds[example.qas_id] = NO_SPAN_ODDS if odds is None else odds
+            best = next((candidate for candidate in candidates if candidate.text), None)
+            # Two subtractions as in the reference, because subtracting the sum of the logits is rounded differently.
+            odds = null_score - best.start_logit - best.end_logit if best else NO_SPAN_ODDS
+            text = best.text if best and odds <= null_score_diff_threshold else ""
+            answers.null_odds[example.qas_id] = odds
         answers.predictions[example.qas_id] = text
     return answers
-
-
-def _logits(result: RawResult, example: SquadExample) -> np.ndarray:
-    """Start and end logits, float64 [2, L]; the reference adds them in this precision."""
-    logits = np.array([result.start_logits, result.end_logits], np.float64)
-    if not np.isfinite(logits).all():
-        raise UserError(
-            f"question {example.qas_id}: the model's logits are not finite numbers; its training has diverged (try a"
-            f" lower --learning_rate)"
-        )
-    return logits
-
-
-def _best_text(candidates: Iterable[_Candidate]) -> _Candidate | None:
-    """The best candidate that has a text, or None."""
-    return next((candidate for candidate in candidates if candidate.text), None)
-
-
-def _null_odds(candidates: Iterable[_Candidate], null_score: float) -> float | None:
-    best = _best_text(candidates)
-    if best is None:
-        return None
-    # Two subtractions as in the reference, because subtracting the sum of the logits is rounded differently.
-    return null_score - best.start_logit - best.end_logit
 
 
 @dataclasses.dataclass(frozen=True)
@@ -150,36 +134,33 @@ class _AnswerFinder:
         self, example: SquadExample, features: Sequence[InputFeatures], logits: Sequence[np.ndarray]
     ) -> tuple[list[_Candidate], float]:
         """The n-best list, and the score of "no answer" in version 2, which is the lowest of all windows."""
-        spans = [self._spans(*item) for item in zip(range(len(features)), features, logits, strict=True)]
-        null = _null_span(logits)
+        spans = [self._spans(index, feature, logits[index]) for index, feature in enumerate(features)]
+        # [CLS] to [CLS], with the lowest score of all windows, the first of equals
+        null = min(((values[0, 0], values[1, 0]) for values in logits), key=sum, default=(0.0, 0.0))
+        null_candidate = _Candidate("", *map(float, null))
         if self.version_2_with_negative:
-            spans.append(null)
-        ranked = np.concatenate(spans) if spans else null[:0]
+            spans.append(np.array([(0, 0, 0, *null)], _SPAN))
+        ranked = np.concatenate([np.empty(0, _SPAN), *spans])
         # Equal scores keep their order: windows, then starts, then ends from better to worse, "no answer" last.
         ranked = ranked[np.argsort(-(ranked["start_logit"] + ranked["end_logit"]), kind="stable")]
         found = self._distinct(example, features, ranked)
-        null_candidate = _Candidate("", null["start_logit"].item(), null["end_logit"].item())
         if self.version_2_with_negative and all(candidate.text for candidate in found):
             found.append(null_candidate)
         return found or [_Candidate("empty", 0.0, 0.0)], null_candidate.score
 
     def _spans(self, index: int, feature: InputFeatures, logits: np.ndarray) -> np.ndarray:
-        """The possible answers in one window, as an array of _SPAN."""
-        start_logits, end_logits = logits
-        starts = self._best_in_paragraph(start_logits, feature)
+        """The possible answers in window number `index` as an array of _SPAN; logits: [2, L]."""
+        # The best positions of the whole input, sorted, and of these the ones in the paragraph.
+        best = np.argsort(-logits, axis=1, kind="stable")[:, : self.n_best_size]
+        last = feature.doc_start + len(feature.word_indexes) - 1
+        starts, ends = (row[(row >= feature.doc_start) & (row <= last)] for row in best)
         starts = starts[feature.max_context[starts - feature.doc_start]]
-        ends = self._best_in_paragraph(end_logits, feature)
         lengths = ends[np.newaxis, :] - starts[:, np.newaxis] + 1
         rows, columns = np.nonzero((lengths >= 1) & (lengths <= self.max_answer_length))
         spans = np.empty(len(rows), _SPAN)
         spans["feature"], spans["start"], spans["end"] = index, starts[rows], ends[columns]
-        spans["start_logit"], spans["end_logit"] = start_logits[spans["start"]], end_logits[spans["end"]]
+        spans["start_logit"], spans["end_logit"] = logits[0, spans["start"]], logits[1, spans["end"]]
         return spans
-
-    def _best_in_paragraph(self, logits: np.ndarray, feature: InputFeatures) -> np.ndarray:
-        """The best positions of the whole input that are in the paragraph, sorted."""
-        best = np.argsort(-logits, kind="stable")[: self.n_best_size]
-        return best[(best >= feature.doc_start) & (best < feature.doc_start + len(feature.word_indexes))]
 
     def _distinct(
         self, example: SquadExample, features: Sequence[InputFeatures], ranked: np.ndarray
@@ -207,12 +188,6 @@ class _AnswerFinder:
             self.do_lower_case,
             self.verbose_logging,
         )
-
-
-def _null_span(logits: Sequence[np.ndarray]) -> np.ndarray:
-    """The span [CLS] to [CLS] with the lowest score of all windows, the first of equals: an array of one _SPAN."""
-    at_cls = [(start_logits[0], end_logits[0]) for start_logits, end_logits in logits] or [(0.0, 0.0)]
-    return np.array([(0, 0, 0, *min(at_cls, key=sum))], _SPAN)
 
 
 def _with_probabilities(candidates: Sequence[_Candidate]) -> list[dict[str, Any]]:
@@ -259,14 +234,14 @@ def get_final_text(pred_text: str, orig_text: str, do_lower_case: bool, verbose_
     return orig_text
 
 
-def write_answers(output_dir: str, answers: Answers) -> None:
+def write_answers(
+    output_dir: str,
+    answers: Answers,
+    names: Sequence[str] = ("predictions.json", "nbest_predictions.json", "null_odds.json"),
+) -> None:
     """Writes predictions.json, nbest_predictions.json and, for version 2, null_odds.json; all of them or none."""
-    names = ("predictions.json", "nbest_predictions.json", "null_odds.json")
-    _write_answers([os.path.join(output_dir, name) for name in names], answers)
-
-
-def _write_answers(paths: Sequence[str], answers: Answers) -> None:
-    contents = {path: content for path, content in zip(paths, answers, strict=True) if content is not None}
+    contents = {os.path.join(output_dir, name): content for name, content in zip(names, answers, strict=True)}
+    contents = {path: content for path, content in contents.items() if content is not None}
     with files.complete_or_absent(*contents) as beside:
         for name, content in zip(beside, contents.values(), strict=True):
             with files.open_binary(name, "wb") as stream:
@@ -293,14 +268,7 @@ def write_predictions(
       UserError: a logit is NaN or infinite, or a file cannot be written.
     """
     answers = compute_predictions(
-        all_examples,
-        all_features,
-        all_results,
-        n_best_size,
-        max_answer_length,
-        do_lower_case,
-        version_2_with_negative,
-        null_score_diff_threshold,
-        verbose_logging,
-    )
-    _write_answers([output_prediction_file, output_nbest_file, output_null_log_odds_file], answers)
+        all_examples, all_features, all_results, n_best_size, max_answer_length, do_lower_case,
+        version_2_with_negative, null_score_diff_threshold, verbose_logging,
+    )  # fmt: skip
+    write_answers("", answers, (output_prediction_file, output_nbest_file, output_null_log_odds_file))

@@ -10,7 +10,7 @@ import bisect
 import dataclasses
 import random
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from absl import logging
@@ -123,23 +123,17 @@ def read_squad_examples(
                 unaligned.append(qas_id)
             else:
                 examples.append(example)
-    _report_unaligned(input_file, unaligned, len(examples))
+    if unaligned:
+        what = (
+            f"{input_file}: {len(unaligned)} of {len(unaligned) + len(examples)} answers do not stand in the words of"
+            f" their context, the first is that of question {unaligned[0]}"
+        )
+        if not examples:
+            raise UserError(f"{what}; nothing is left to train on (is answer_start right?)")
+        logging.warning("%s; these questions are left out of training", what)
     if not examples:
         raise UserError(f"{input_file}: there is no question in this file")
     return examples
-
-
-def _report_unaligned(input_file: str, unaligned: Sequence[str], usable: int) -> None:
-    if not unaligned:
-        return
-    total = len(unaligned) + usable
-    what = (
-        f"{input_file}: {len(unaligned)} of {total} answers do not stand in the words of their context, the first is"
-        f" that of question {unaligned[0]}"
-    )
-    if not usable:
-        raise UserError(f"{what}; nothing is left to train on (is answer_start right?)")
-    logging.warning("%s; these questions are left out of training", what)
 
 
 def _add_answer(example: SquadExample, question: dict, document: _Document, version_2: bool, where: str) -> bool:

@@ -9,6 +9,7 @@ run_squad.py.
 from __future__ import annotations
 
 import dataclasses
+import itertools
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
@@ -16,8 +17,8 @@ import numpy as np
 from absl import logging
 
 from bert_tf2 import tokenization
+from bert_tf2.finetuning.log_text import log_example
 from bert_tf2.finetuning.squad.examples import SquadExample
-from bert_tf2.support import console
 from bert_tf2.support.errors import UserError
 
 FIRST_UNIQUE_ID = 1000000000
@@ -115,31 +116,22 @@ def check_lengths(max_seq_length: int, max_query_length: int, doc_stride: int) -
         )  # fmt: skip
 
 
-@dataclasses.dataclass
-class _Pieces:
-    """The word pieces of a document.
+class _Document:
+    """The word pieces of a paragraph.
 
     Attributes:
       tokens, ids: the pieces of all words.
       word_indexes: the index of the word of each piece.
-      first_piece: for each word, the index of its first piece (a word may have no piece).
+      first_piece: for each word, the index of its first piece (a word may have no piece), and the number of pieces.
     """
 
-    tokens: list[str]
-    ids: list[int]
-    word_indexes: np.ndarray
-    first_piece: list[int]
-
-
-def _pieces(words: Sequence[str], tokenizer: tokenization.FullTokenizer) -> _Pieces:
-    tokens: list[str] = []
-    word_indexes: list[int] = []
-    first_piece: list[int] = []
-    for index, word in enumerate(words):
-        first_piece.append(len(tokens))
-        tokens += tokenizer.tokenize(word)
-        word_indexes += [index] * (len(tokens) - len(word_indexes))
-    return _Pieces(tokens, tokenizer.convert_tokens_to_ids(tokens), np.array(word_indexes, np.int32), first_piece)
+    def __init__(self, words: Sequence[str], tokenizer: tokenization.FullTokenizer):
+        pieces = [tokenizer.tokenize(word) for word in words]
+        lengths = [len(tokens) for tokens in pieces]
+        self.tokens = [token for tokens in pieces for token in tokens]
+        self.ids = tokenizer.convert_tokens_to_ids(self.tokens)
+        self.word_indexes = np.repeat(np.arange(len(words), dtype=np.int32), lengths)
+        self.first_piece = [0, *itertools.accumulate(lengths)]
 
 
 def convert_examples_to_features(
@@ -186,44 +178,36 @@ def _convert_examples(
     words, document = None, None
     for example_index, example in enumerate(examples):
         if example.doc_tokens is not words:  # the questions of a paragraph follow each other
-            words, document = example.doc_tokens, _pieces(example.doc_tokens, tokenizer)
+            words, document = example.doc_tokens, _Document(example.doc_tokens, tokenizer)
         query = tokenizer.tokenize(example.question_text)[:max_query_length]
+        head = ["[CLS]", *query, "[SEP]"]
+        head_ids = tokenizer.convert_tokens_to_ids(head)
         answer = _answer_pieces(example, document, tokenizer) if is_training else None
-        windows = _windows(len(document.tokens), max_seq_length - len(query) - _SPECIAL_PIECES, doc_stride)
+        windows = _windows(len(document.tokens), max_seq_length - len(head) - 1, doc_stride)
         best_windows = _max_context_windows(windows, len(document.tokens))
         for doc_span_index, window in enumerate(windows):
+            inside = slice(window.start, window.stop)
+            ids = [*head_ids, *document.ids[inside], head_ids[-1]]  # the last of the head is [SEP]
             feature = InputFeatures(
                 unique_id,
                 example_index,
                 doc_span_index,
-                **_model_inputs(query, document, window, max_seq_length, tokenizer),
-                max_context=best_windows[window.start : window.stop] == doc_span_index,
+                tokens=[*head, *document.tokens[inside], "[SEP]"],
+                input_ids=ids + [0] * (max_seq_length - len(ids)),
+                doc_start=len(head),
+                word_indexes=document.word_indexes[inside],
+                max_context=best_windows[inside] == doc_span_index,
                 is_impossible=example.is_impossible,
             )
             if is_training:
-                feature.start_position, feature.end_position = _positions(answer, window, feature.doc_start)
-            if unique_id == FIRST_UNIQUE_ID:
-                logging.log(log_level, "%s", console.table("The first window:", _in_words(example, feature)))
+                contained = answer is not None and window.start <= answer[0] and answer[1] < window.stop
+                shift = len(head) - window.start
+                feature.start_position = answer[0] + shift if contained else 0
+                feature.end_position = answer[1] + shift if contained else 0
             if example_index < _LOGGED_EXAMPLES:
-                _log_feature(feature, is_training)
+                _log_feature(example, feature, log_level)
             yield feature
             unique_id += 1
-
-
-def _model_inputs(
-    query: list[str], document: _Pieces, window: range, max_seq_length: int, tokenizer: tokenization.FullTokenizer
-) -> dict[str, Any]:
-    """The attributes of InputFeatures for the input of the model."""
-    inside = slice(window.start, window.stop)
-    head = ["[CLS]", *query, "[SEP]"]
-    head_ids = tokenizer.convert_tokens_to_ids(head)
-    ids = [*head_ids, *document.ids[inside], head_ids[-1]]  # the last of the head is [SEP]
-    return {
-        "tokens": [*head, *document.tokens[inside], "[SEP]"],
-        "input_ids": ids + [0] * (max_seq_length - len(ids)),
-        "doc_start": len(head),
-        "word_indexes": document.word_indexes[inside],
-    }
 
 
 def _windows(total: int, room: int, doc_stride: int) -> list[range]:
@@ -260,65 +244,39 @@ def _max_context_windows(windows: Sequence[range], total: int) -> np.ndarray:
 
 
 def _answer_pieces(
-    example: SquadExample, document: _Pieces, tokenizer: tokenization.FullTokenizer
+    example: SquadExample, document: _Document, tokenizer: tokenization.FullTokenizer
 ) -> tuple[int, int] | None:
-    """First and last piece of the answer in the document, or None if the question is impossible."""
+    """First and last piece of the answer in the document, or None if the question is impossible.
+
+    They are narrowed from whole words to the pieces of the answer, if the words contain them: the answer "1895" is one
+    of the six pieces of "(1895-1943)."; "Japan" is not a piece of "Japanese", so the span stays the whole word. The
+    reference tries every pair of ends; for each start only one end gives the right length.
+    """
     if example.is_impossible:
         return None
     start = document.first_piece[example.start_position]
-    following = example.end_position + 1
-    end = (document.first_piece[following] if following < len(document.first_piece) else len(document.tokens)) - 1
-    return _improve_answer_span(document.tokens, start, end, tokenizer.tokenize(example.orig_answer_text))
-
-
-def _improve_answer_span(doc_tokens: Sequence[str], start: int, end: int, answer: Sequence[str]) -> tuple[int, int]:
-    """Narrows a span of whole words to the pieces of the answer, if the span contains them.
-
-    The answer "1895" is one of the six pieces of "(1895-1943)."; "Japan" is not a piece of "Japanese", so the span
-    stays the whole word. The reference tries every pair of ends; for each start only one end gives the right length.
-    """
-    for new_start in range(start, end + 2 - len(answer)):
-        if answer and doc_tokens[new_start : new_start + len(answer)] == answer:
-            return new_start, new_start + len(answer) - 1
+    end = document.first_piece[example.end_position + 1] - 1
+    wanted = tokenizer.tokenize(example.orig_answer_text)
+    for narrowed in range(start, end + 2 - len(wanted)):
+        if wanted and document.tokens[narrowed : narrowed + len(wanted)] == wanted:
+            return narrowed, narrowed + len(wanted) - 1
     return start, end
 
 
-def _positions(answer: tuple[int, int] | None, window: range, doc_start: int) -> tuple[int, int]:
-    """First and last position of the answer in the input; (0, 0), which is [CLS], if the window does not contain it."""
-    if answer is None or answer[0] < window.start or answer[1] >= window.stop:
-        return 0, 0
-    shift = doc_start - window.start
-    return answer[0] + shift, answer[1] + shift
-
-
-def _in_words(example: SquadExample, feature: InputFeatures) -> dict[str, str]:
-    rows = {"question": example.question_text, "tokens": " ".join(feature.tokens)}
-    if feature.start_position:
-        rows["answer"] = " ".join(feature.tokens[feature.start_position : feature.end_position + 1])
+def _log_feature(example: SquadExample, feature: InputFeatures, level: int) -> None:
+    words = {"question": example.question_text, "tokens": " ".join(feature.tokens)}
+    has_answer = bool(feature.start_position)
+    if has_answer:
+        words["answer"] = " ".join(feature.tokens[feature.start_position : feature.end_position + 1])
     elif feature.start_position is not None:
-        rows["answer"] = "none" if feature.is_impossible else "not in this window"
-    return rows
-
-
-def _log_feature(feature: InputFeatures, is_training: bool) -> None:
-    lines = {
-        "unique_id": feature.unique_id,
-        "example_index": feature.example_index,
-        "doc_span_index": feature.doc_span_index,
-        "tokens": " ".join(feature.tokens),
-        "token_to_orig_map": " ".join(f"{k}:{v}" for k, v in feature.token_to_orig_map.items()),
-        "token_is_max_context": " ".join(f"{k}:{v}" for k, v in feature.token_is_max_context.items()),
-    }
-    for name in ("input_ids", "input_mask", "segment_ids"):
-        lines[name] = " ".join(map(str, getattr(feature, name)))
-    if is_training and not feature.is_impossible:
-        lines["start_position"], lines["end_position"] = feature.start_position, feature.end_position
-        lines["answer"] = " ".join(feature.tokens[feature.start_position : feature.end_position + 1])
-    logging.debug("*** Example ***")
-    for name, value in lines.items():
-        logging.debug("%s: %s", name, value)
-    if is_training and feature.is_impossible:
-        logging.debug("impossible example")
+        words["answer"] = "none" if feature.is_impossible else "not in this window"
+    names = ("unique_id", "example_index", "doc_span_index", "input_ids", "input_mask", "segment_ids")
+    values = {**words, **{name: getattr(feature, name) for name in names}}
+    for name in ("token_to_orig_map", "token_is_max_context"):
+        values[name] = [f"{position}:{value}" for position, value in getattr(feature, name).items()]
+    if has_answer:
+        values |= {"start_position": feature.start_position, "end_position": feature.end_position}
+    log_example("The first window:" if feature.unique_id == FIRST_UNIQUE_ID else None, words, values, level)
 
 
 def as_record(feature: InputFeatures, is_training: bool) -> dict[str, list[int]]:

@@ -10,9 +10,10 @@ from absl import logging
 from bert_tf2 import heads
 from bert_tf2.data import records
 from bert_tf2.finetuning import driver, squad
-from bert_tf2.finetuning.driver import Batches, Export, Scores
+from bert_tf2.finetuning.driver import Export
 from bert_tf2.finetuning.squad import scores as squad_scores
 from bert_tf2.finetuning.squad.options import SquadOptions
+from bert_tf2.finetuning.task import Batches, Scores, Task
 from bert_tf2.support import console, progress
 
 
@@ -25,7 +26,7 @@ def run(options: SquadOptions, export: Export | None = None) -> dict[str, Any] |
     return driver.run(SquadTask(options), export)
 
 
-class SquadTask(driver.Task):
+class SquadTask(Task):
     """Windows over paragraphs, and the best span in them. An evaluation scores the answers that it writes."""
 
     script = "run_squad.py"
@@ -36,10 +37,10 @@ class SquadTask(driver.Task):
 
     def __init__(self, options: SquadOptions):
         super().__init__(options)
-        self._windows: dict[str, list[squad.InputFeatures]] = {}
+        self._windows: list[squad.InputFeatures] = []  # those of the questions to answer
 
     @property
-    def predicting(self) -> bool:
+    def predicts(self) -> bool:
         return self.options.do_predict or self.options.do_eval
 
     @property
@@ -52,7 +53,7 @@ class SquadTask(driver.Task):
         if part == "train":
             examples = squad.read_squad_examples(options.train_file, True, options.version_2_with_negative)
             return squad.shuffled_for_training(examples)
-        if options.do_eval or self.watching:
+        if options.do_eval or options.evaluates_during_training:
             squad_scores.check_answers(options.predict_file, options.version_2_with_negative)
         return squad.read_squad_examples(options.predict_file, False, options.version_2_with_negative)
 
@@ -60,12 +61,11 @@ class SquadTask(driver.Task):
         return heads.SpanModel(self.config, dtype=dtype)
 
     def kind(self, part: str) -> records.RecordKind:
-        return records.SQUAD_TRAIN if part == "train" else records.SQUAD_PREDICT
+        return self.model.record_kind if part == "train" else records.SQUAD_PREDICT
 
-    def rows(self, part: str) -> Iterable[Mapping[str, Sequence]]:
-        """The windows; those for prediction are also kept."""
+    def features(self, part: str) -> Iterable[Mapping[str, Sequence]]:
+        """The windows; those for prediction are also needed to find the answers."""
         options, training = self.options, part == "train"
-        kept = self._windows[part] = []
         count = 0
         for window in squad.convert_examples_to_features(
             progress.track(self.examples[part], "Writing features", unit="questions"),
@@ -78,7 +78,7 @@ class SquadTask(driver.Task):
         ):
             count += 1
             if not training:
-                kept.append(window)
+                self._windows.append(window)
             yield squad.as_record(window, training)
         logging.info("%d questions in %d windows", len(self.examples[part]), count)
 
@@ -86,7 +86,7 @@ class SquadTask(driver.Task):
         options = self.options
         return squad.compute_predictions(
             self.examples[part],
-            self._windows[part],
+            self._windows,
             _results(batches),
             options.n_best_size,
             options.max_answer_length,

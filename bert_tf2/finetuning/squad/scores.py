@@ -122,19 +122,23 @@ def _percent(scores: Iterable[float]) -> float:
 
 
 def _evaluate_v1(gold: Iterable[tuple[str, list[str]]], predictions: Mapping[str, str], name: str) -> dict[str, float]:
-    exact: list[float] = []
-    f1: list[float] = []
+    scores: list[tuple[float, float]] = []
     missing = 0
     for qas_id, answers in gold:
         if not answers:
             raise UserError(f"{name}, question {qas_id}: has no annotated answer to score with (a version 2 data set?)")
         predicted = predictions.get(qas_id)
-        missing += predicted is None
-        exact.append(0 if predicted is None else max(exact_score(predicted, answer) for answer in answers))
-        f1.append(0 if predicted is None else max(f1_score(predicted, answer) for answer in answers))
+        if predicted is None:
+            missing += 1
+            scores.append((0, 0))
+        else:
+            scores.append(
+                tuple(max(score(predicted, answer) for answer in answers) for score in (exact_score, f1_score))
+            )
     if missing:
-        logging.warning("%s: %d of %d questions have no prediction and score 0", name, missing, len(exact))
-    return {"exact_match": _percent(exact), "f1": _percent(f1)}
+        logging.warning("%s: %d of %d questions have no prediction and score 0", name, missing, len(scores))
+    exact, f1 = (_percent(column) for column in zip(*scores, strict=True))
+    return {"exact_match": exact, "f1": f1}
 
 
 def _evaluate_v2(
@@ -185,10 +189,7 @@ def _summary(prefix: str, scores: Iterable[tuple[float, float]]) -> dict[str, fl
 
 
 def _best_threshold(
-    scores: Mapping[str, float],
-    predictions: Mapping[str, str],
-    null_odds: Mapping[str, float],
-    answerable: set[str],
+    scores: Mapping[str, float], predictions: Mapping[str, str], null_odds: Mapping[str, float], answerable: set[str]
 ) -> tuple[float, float]:
     """The best score in percent that a threshold on the null odds can reach, and that threshold.
 

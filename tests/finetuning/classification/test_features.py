@@ -137,7 +137,7 @@ def test_one_example_is_logged_in_words_and_five_as_numbers(tokenizer, monkeypat
     [
         ("2", ["0", "1"], 8, "example g: unknown label '2'; the known ones are 0, 1"),
         ("x", [], 8, "example g: the score 'x' is not a number"),
-        ("0", ["0", "1"], 2, "--max_seq_length is 2: [CLS], [SEP] and [SEP] alone need 3"),
+        ("0", ["0", "1"], 2, "--max_seq_length=2: [CLS], a piece and [SEP] need 3 at least"),
     ],
 )
 def test_examples_that_give_no_features(label, labels, length, message, tokenizer):

@@ -17,12 +17,13 @@ from bert_tf2 import export as exports
 from bert_tf2 import heads
 from bert_tf2.data import records
 from bert_tf2.export.run import export_model
-from bert_tf2.finetuning import classification, driver
+from bert_tf2.finetuning import classification
 from bert_tf2.finetuning.classification.class_weights import class_weights
 from bert_tf2.finetuning.classification.examples import InputExample
 from bert_tf2.finetuning.classification.options import ClassifierOptions
 from bert_tf2.finetuning.classification.run import run
 from bert_tf2.finetuning.classification.scores import compute_metrics, screen
+from bert_tf2.finetuning.task import known_labels
 from bert_tf2.tokenization import FullTokenizer
 from bert_tf2.weights import convert, keras_files, sources
 from bert_tf2.weights.labels import LabelMap, load_label_map, read_label_map, save_label_map
@@ -69,7 +70,7 @@ def test_a_keras_file_of_several_labels_predicts_no_task_of_one(tmp_path):
     path = str(tmp_path / "model.keras")
     keras_files.write(path, heads.ClassifierModel(small_config(), 2, multi_label=True))
     options = types.SimpleNamespace(output_dir=str(tmp_path / "out"), init_checkpoint=path, do_train=False)
-    known = driver.known_labels(options)
+    known = known_labels(options)
     assert "any of the labels LABEL_0, LABEL_1" in message_of(classification.get_processor, "mrpc", label_map=known)
 
 
@@ -95,44 +96,30 @@ def test_label_map_keeps_it_and_says_nothing_where_there_is_one_label(tmp_path):
 # The loss
 
 
-def logits_and_batch(**kwargs):
-    model = heads.ClassifierModel(small_config(), LABELS, **kwargs)
+@pytest.mark.parametrize("weighted", [False, True])
+@pytest.mark.parametrize("multi_label", [False, True])
+def test_losses_by_hand(multi_label, weighted):
+    model = heads.ClassifierModel(small_config(), LABELS, multi_label=multi_label)
     randomize(model)
-    batch = small_batch()
-    if model.multi_label:
-        batch["label_ids"] = (np.arange(4 * LABELS).reshape(4, LABELS) % 3 == 0).astype(np.int32)
     model.call = lambda batch, training=False, dropout_seed=None, call=model.call: call(batch)  # without dropout
-    return model, np.asarray(model.call(batch), np.float64), batch
-
-
-def test_the_loss_of_several_labels_by_hand():
-    model, logits, batch = logits_and_batch(multi_label=True)
-    y = batch["label_ids"]
-    losses = np.log1p(np.exp(-np.where(y == 1, logits, -logits)))
+    batch, weights = small_batch(), np.arange(1.0, LABELS + 1)
+    if multi_label:
+        batch["label_ids"] = (np.arange(4 * LABELS).reshape(4, LABELS) % 3 == 0).astype(np.int32)
+    logits, y = np.asarray(model.call(batch), np.float64), batch["label_ids"]
+    if multi_label:
+        each = np.log1p(np.exp(-np.where(y == 1, logits, -logits)))
+        losses, mean = each.mean(axis=1), (each * np.where((y == 1) & weighted, weights, 1.0)).mean()
+        probabilities = 1 / (1 + np.exp(-logits))
+    else:
+        probabilities = np.exp(logits) / np.exp(logits).sum(axis=1, keepdims=True)
+        losses = -np.log(probabilities[np.arange(len(y)), y])
+        mean = np.average(losses, weights=weights[y] if weighted else None)
+    model.class_weights = tuple(weights) if weighted else None
     (term,) = model.loss_terms(batch, dropout_seed=None)
-    np.testing.assert_allclose(term.mean(), losses.mean(), rtol=1e-5)
+    np.testing.assert_allclose(term.mean(), mean, rtol=1e-5)
     outputs = model.outputs(batch)
-    np.testing.assert_allclose(outputs["probabilities"], 1 / (1 + np.exp(-logits)), rtol=1e-5)
-    np.testing.assert_allclose(outputs["example_loss"], losses.mean(axis=1), rtol=1e-5)
-
-
-def test_class_weights_by_hand():
-    model, logits, batch = logits_and_batch()
-    y = batch["label_ids"]
-    losses = np.log(np.exp(logits).sum(axis=1)) - logits[np.arange(len(y)), y]
-    model.class_weights = tuple(float(number + 1) for number in range(LABELS))
-    (term,) = model.loss_terms(batch, dropout_seed=None)
-    np.testing.assert_allclose(term.mean(), np.average(losses, weights=y + 1.0), rtol=1e-5)
-    np.testing.assert_allclose(model.outputs(batch)["example_loss"], losses, rtol=1e-5)  # as the reference's
-
-
-def test_weights_of_several_labels_by_hand():
-    model, logits, batch = logits_and_batch(multi_label=True)
-    y, weights = batch["label_ids"], np.arange(1.0, LABELS + 1)
-    losses = np.where(y == 1, weights, 1.0) * np.log1p(np.exp(-np.where(y == 1, logits, -logits)))
-    model.class_weights = tuple(weights)
-    (term,) = model.loss_terms(batch, dropout_seed=None)
-    np.testing.assert_allclose(term.mean(), losses.mean(), rtol=1e-5)
+    np.testing.assert_allclose(outputs["example_loss"], losses, rtol=1e-5)  # without weights, as the reference's
+    np.testing.assert_allclose(outputs["probabilities"], probabilities, rtol=1e-5)
 
 
 EXAMPLES = [InputExample("", "", None, label) for label in ("a", "a", "a", "b")]
@@ -169,7 +156,7 @@ def test_weights_of_a_file(tmp_path, content, message):
 def test_scores_of_several_labels_by_hand():
     right = np.array([[1, 0, 0], [1, 1, 0], [0, 0, 0], [0, 1, 0]])
     outputs = np.array([[0.9, 0.1, 0.2], [0.5, 0.4, 0.1], [0.1, 0.1, 0.1], [0.7, 0.8, 0.49]])
-    scores = compute_metrics(LAYOUT.task(), right, outputs, MAP.labels)
+    scores = compute_metrics(classification.find_task("tsv", tsv=LAYOUT), right, outputs, MAP.labels)
     # fun: 2 of 3 given ones are right, none is missed; long: 1 of 2 found; sad: never there and never given.
     assert scores["per_class"]["fun"] == {"precision": 2 / 3, "recall": 1.0, "f1": 0.8, "support": 2}
     assert scores["per_class"]["long"] == {"precision": 1.0, "recall": 0.5, "f1": pytest.approx(2 / 3), "support": 2}
@@ -199,7 +186,7 @@ def test_the_confusion_matrix_and_the_screen():
 
 
 def test_of_many_classes_the_worst_errors_are_shown():
-    task = classification.TsvLayout("text", label="tags").task()
+    task = classification.find_task("tsv", tsv=classification.TsvLayout("text", label="tags"))
     names = [f"class{number}" for number in range(20)]
     labels = [*range(20), 3, 3, 4]
     predictions = np.array([*range(20), 5, 5, 6])

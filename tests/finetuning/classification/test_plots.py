@@ -1,4 +1,4 @@
-"""The confusion matrix as a picture: colours by row, counts, and the labels with the most errors if there are many."""
+"""The confusion matrix as a picture: colors by row, counts, and the labels with the most errors if there are many."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from bert_tf2.finetuning.classification.run import ClassifierTask
 def figures(monkeypatch) -> list:
     """The figures that are written."""
     figure = pytest.importorskip("matplotlib.figure").Figure
-    kept, savefig = [], figure.savefig
+    written, savefig = [], figure.savefig
     monkeypatch.setattr(
-        figure, "savefig", lambda self, *args, **named: (kept.append(self), savefig(self, *args, **named))
+        figure, "savefig", lambda self, *args, **named: (written.append(self), savefig(self, *args, **named))
     )
-    return kept
+    return written
 
 
-def test_colours_are_shares_of_the_row_and_texts_are_counts(figures, tmp_path):
+def test_colors_are_shares_of_the_row_and_texts_are_counts(figures, tmp_path):
     plots.draw_confusion_matrix(str(tmp_path / "x.png"), ["no", "yes", "never"], [[1200, 300, 0], [1, 3, 0], [0, 0, 0]])
     axis = figures[0].axes[0]
     np.testing.assert_allclose(axis.images[0].get_array(), [[0.8, 0.2, 0], [0.25, 0.75, 0], [0, 0, 0]])

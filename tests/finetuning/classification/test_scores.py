@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from bert_tf2.finetuning.classification import scores as metrics
-from bert_tf2.finetuning.classification.tasks import TASKS, TsvLayout
+from bert_tf2.finetuning.classification.tasks import TASKS, TsvLayout, find_task
 from bert_tf2.support.errors import UserError
 
 # Ten pairs: 4 found of 5 with label 1 (one missed), 2 of 5 with label 0 taken for 1.
@@ -59,7 +59,7 @@ def test_three_classes_by_name():
 
 
 def test_labels_of_ones_own_file():
-    task = TsvLayout(text_a="text", label="label").task()
+    task = find_task("tsv", tsv=TsvLayout(text_a="text", label="label"))
     scores = metrics.compute_metrics(task, [0, 1], [0, 1], label_list=["bad", "good"])
     assert scores["per_class"]["good"]["support"] == 1
     assert scores["accuracy"] == 1.0

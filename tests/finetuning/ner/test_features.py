@@ -8,7 +8,6 @@ import random
 import pytest
 from ner_data import make_tokenizer, random_sentences, sentence, write_to
 
-from bert_tf2.data import records
 from bert_tf2.finetuning import ner
 from bert_tf2.support.errors import UserError
 
@@ -40,23 +39,10 @@ def test_first_pieces_carry_the_labels(tokenizer):
     }
 
 
-def test_without_tags_nothing_is_labelled(tokenizer):
+def test_without_tags_nothing_is_labeled(tokenizer):
     (features,) = ner.convert_sentences_to_features([sentence("ab", "c")], ["O"], 8, tokenizer)
     assert set(features.label_ids) == {-1}
     assert features.answers == [(0, 1), (1, 3)]
-
-
-def test_record_holds_what_the_table_says(tokenizer, tmp_path):
-    import tensorflow as tf
-
-    features = ner.convert_sentences_to_features([sentence("ab", "c", tags=["O", "O"])], ["O"], 8, tokenizer)
-    path = str(tmp_path / "train.tf_record")
-    assert records.write_records(path, records.TOKEN_TAGGING, map(ner.as_record, features)) == 1
-    (raw,) = tf.data.TFRecordDataset(path).as_numpy_iterator()
-    parsed = tf.io.parse_single_example(
-        raw, {name: tf.io.FixedLenFeature([8], tf.int64) for name in records.TOKEN_TAGGING.features}
-    )
-    assert {name: value.numpy().tolist() for name, value in parsed.items()} == ner.as_record(features[0])
 
 
 def test_long_sentence_by_hand(tokenizer):
@@ -104,12 +90,6 @@ def test_document_context_by_hand(tokenizer):
     assert [window.sentence for window in windows] == [0, 1, 2, 3, 4]
     assert windows[2].answers == [(0, 3), (1, 4)]
     assert windows[2].label_ids == [-1, -1, -1, 1, 2, -1, -1, -1]
-
-
-def test_no_document_context_unless_asked(tokenizer):
-    given = [sentence("a"), sentence("b")]
-    windows = ner.convert_sentences_to_features(given, ["O"], 8, tokenizer)
-    assert [pieces_of(tokenizer, window)[1:-1] for window in windows] == [["a"], ["b"]]
 
 
 @pytest.mark.parametrize("document_context", [False, True])
@@ -180,7 +160,7 @@ def test_document_context_fills_the_window(tokenizer):
     assert {len(window.input_ids) for window in windows} == {32}
 
 
-def test_long_sentence_in_a_document_sees_its_neighbours(tokenizer):
+def test_long_sentence_in_a_document_sees_its_neighbors(tokenizer):
     given = [sentence("f", "f"), sentence(*"abcdeabcde"), sentence("f", "f")]
     windows = ner.convert_sentences_to_features(given, ["O"], 10, tokenizer, doc_stride=4, document_context=True)
     shown = ["".join(pieces_of(tokenizer, window)[1:-1]) for window in windows if window.sentence == 1]
@@ -189,7 +169,7 @@ def test_long_sentence_in_a_document_sees_its_neighbours(tokenizer):
 
 @pytest.mark.parametrize(
     ("max_seq_length", "doc_stride", "expected"),
-    [(2, None, "max_seq_length is 2"), (8, 7, "between 1 and 6"), (8, 0, "doc_stride is 0")],
+    [(2, None, "--max_seq_length=2"), (8, 7, "between 1 and 6"), (8, 0, "doc_stride is 0")],
 )
 def test_bad_sizes(tokenizer, max_seq_length, doc_stride, expected):
     with pytest.raises(UserError, match=expected):

@@ -45,31 +45,28 @@ def test_answer_files_and_scores_are_those_of_the_reference(case, tmp_path):
         if "null_odds" in expected:
             wanted["null_odds.json"] = (GOLDEN / expected["null_odds"]).read_bytes()
         assert {path.name: path.read_bytes() for path in output.iterdir()} == wanted
-        check_scores(case, output, case["scores"][threshold])
+        for command, scores in case["scores"][threshold].items():
+            odds = str(output / "null_odds.json") if "null_odds.json" in command else None
+            files = (str(GOLDEN / case["input"]), str(output / "predictions.json"), odds)
+            assert squad_scores.evaluate_predictions(*files, version_2_with_negative="v2.0" in command) == scores
 
 
-def check_scores(case, output, wanted):
-    for command, scores in wanted.items():
-        found = squad_scores.evaluate_predictions(
-            str(GOLDEN / case["input"]),
-            str(output / "predictions.json"),
-            str(output / "null_odds.json") if "null_odds.json" in command else None,
-            version_2_with_negative="v2.0" in command,
-        )
-        assert found == scores
-
-
-def answers_of(tokenizer, words, start, end, n_best=3, longest=4, question="who", **settings):
-    """Answers to one question from {position: logit}; other positions have -9."""
-    features = features_of(tokenizer, words, question=question, length=24)
-    results = []
+def results_of(features, logits_of, others=-9.0):
+    """The results of windows: logits_of(feature) gives {position: logit} for starts and for ends."""
+    found = []
     for feature in features:
-        logits = np.full((2, 24), -9.0, np.float32)
-        for row, given in zip(logits, (start, end), strict=True):
-            for position, value in given.items():
-                row[position] = value
-        results.append(squad.RawResult(feature.unique_id, *logits))
-    example = squad.SquadExample("q", question, words.split())
+        logits = np.full((2, len(feature.input_ids)), others, np.float32)
+        for row, given in zip(logits, logits_of(feature), strict=True):
+            row[[*given]] = [*given.values()]
+        found.append(squad.RawResult(feature.unique_id, *logits))
+    return found
+
+
+def answers_of(tokenizer, words, start, end, n_best=3, longest=4, **settings):
+    """Answers to one question from {position: logit}; other positions have -9."""
+    features = features_of(tokenizer, words, length=24)
+    example = squad.SquadExample("q", "who", words.split())
+    results = results_of(features, lambda feature: (start, end))
     return squad.compute_predictions([example], features, results, n_best, longest, True, **settings)
 
 
@@ -105,15 +102,14 @@ def test_no_span_at_all_is_called_empty_in_version_1(tokenizer):
     assert answers.nbest["q"] == [{"text": "empty", "probability": 1.0, "start_logit": 0.0, "end_logit": 0.0}]
 
 
+WORDS = " ".join(f"w{i}" for i in range(14))
+
+
 def test_a_span_is_taken_from_its_window_of_most_context(tokenizer):
-    words = " ".join(f"w{i}" for i in range(14))
-    features = features_of(tokenizer, words, length=12, stride=3)
-    results = []
-    for feature in features:  # w7 is at 10, 7, 4 of the three windows; only the second may use it
-        logits = np.zeros((2, 12))
-        logits[:, feature.tokens.index("w7")] = (9, 1, 9)[feature.doc_span_index]
-        results.append(squad.RawResult(feature.unique_id, *logits))
-    example = squad.SquadExample("q", "who", words.split())
+    features = features_of(tokenizer, WORDS, length=12, stride=3)
+    # w7 is at 10, 7, 4 of the three windows; only the second may use it
+    results = results_of(features, lambda f: [{f.tokens.index("w7"): (9, 1, 9)[f.doc_span_index]}] * 2, others=0.0)
+    example = squad.SquadExample("q", "who", WORDS.split())
     answers = squad.compute_predictions([example], features, reversed(results), 1, 1, True)
     assert answers.nbest["q"] == [{"text": "w7", "probability": 1.0, "start_logit": 1.0, "end_logit": 1.0}]
 
@@ -133,13 +129,9 @@ def test_no_answer_is_added_behind_a_full_list(tokenizer):
 
 
 def test_no_answer_counts_in_the_window_where_it_is_least_likely(tokenizer):
-    features = features_of(tokenizer, " ".join(f"w{i}" for i in range(14)), length=12, stride=3)
-    results = []
-    for feature, null in zip(features, (3.0, -1.0, 2.0), strict=True):
-        logits = np.full((2, 12), -50.0)
-        logits[:, 0], logits[:, 3] = null, 1.0
-        results.append(squad.RawResult(feature.unique_id, *logits))
-    example = squad.SquadExample("q", "who", [f"w{i}" for i in range(14)])
+    features = features_of(tokenizer, WORDS, length=12, stride=3)
+    results = results_of(features, lambda f: [{0: (3.0, -1.0, 2.0)[f.doc_span_index], 3: 1.0}] * 2, others=-50.0)
+    example = squad.SquadExample("q", "who", WORDS.split())
     answers = squad.compute_predictions([example], features, results, 5, 4, True, version_2_with_negative=True)
     assert answers.null_odds == {"q": -2.0 - 2.0}
 

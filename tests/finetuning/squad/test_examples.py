@@ -57,11 +57,7 @@ BAD_FILES = {
     "no data": ({"questions": []}, False, ["'data' is missing"]),
     "no questions": ({"data": []}, False, ["no question"]),
     "no paragraphs": ({"data": [{}]}, False, ["data[0]", "'paragraphs' is missing"]),
-    "no context": (
-        {"data": [{"paragraphs": [{"qas": []}]}]},
-        False,
-        ["data[0].paragraphs[0]", "'context' is missing"],
-    ),
+    "no context": ({"data": [{"paragraphs": [{"qas": []}]}]}, False, ["data[0].paragraphs[0]", "'context' is missing"]),
     "no id": (
         {"data": [{"paragraphs": [{"context": "", "qas": [{}]}]}]},
         False,

@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from bert_tf2.sinusoid import sinusoidal_positions
+from bert_tf2.layers import sinusoidal_positions
 
 
 @pytest.mark.parametrize("width", [1, 2, 7, 12])

@@ -1,0 +1,183 @@
+"""What a fine-tuning task is: an object with a few methods, as in ELECTRA (finetune/task.py there)."""
+
+from __future__ import annotations
+
+import abc
+import os
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from bert_tf2.config import BertConfig
+from bert_tf2.data import records
+from bert_tf2.finetuning.options import FineTuneOptions
+from bert_tf2.support import files
+from bert_tf2.support.errors import UserError
+from bert_tf2.tokenization import FullTokenizer
+from bert_tf2.weights import checkpoint, sources
+from bert_tf2.weights.labels import LABEL_MAP_FILE, TAGGING_TASK, LabelMap, load_label_map
+
+Batches = Iterator[Mapping[str, np.ndarray]]
+
+
+class Scores(NamedTuple):
+    """The scores of the answers of one part.
+
+    Attributes:
+      metrics: all metrics, for `eval_metrics.json`.
+      main: the key in `metrics` by which --eval_steps chooses the best weights; higher is better.
+      figures: the keys of the metrics in the summary at the end of a run.
+      results: for `eval_results.txt`, which the reference writes for some tasks; None for the others.
+      screen: a table for the log, or "".
+    """
+
+    metrics: dict[str, Any]
+    main: str
+    figures: Sequence[str]
+    results: dict[str, float] | None = None
+    screen: str = ""
+
+
+class Task(abc.ABC):
+    """A fine-tuning task: its data, their features, the model, its answers and their scores.
+
+    The examples of a call are divided into parts: "train", "eval" and "predict", or a name with such a prefix
+    ("eval_mismatched" is a second evaluation set).
+
+    Attributes:
+      script: the script of the task, for the suggested next command.
+      export_as: the name of the task in export_saved_model.py.
+      unit: what a record contains: examples, or windows over longer texts.
+      eval_parts, predict_parts: the parts to evaluate on and to predict.
+      options: the settings.
+      config, tokenizer, model: set by the driver before it calls the methods that need them.
+      examples: part -> examples, for the parts that the call needs; set by `read_all`.
+      label_map: the meaning of the outputs; None for a task without labels. Set by `read_all`.
+    """
+
+    script: str
+    export_as: str
+    unit = "examples"
+    eval_parts: Sequence[str] = ("eval",)
+    predict_parts: Sequence[str] = ("predict",)
+    config: BertConfig
+    tokenizer: FullTokenizer
+
+    def __init__(self, options: FineTuneOptions):
+        self.options = options
+        self.model = None
+        self.examples: dict[str, Sequence] = {}
+        self.label_map: LabelMap | None = None
+
+    def read_all(self) -> None:
+        """Reads all parts, so that an error in the last one does not appear after hours of training."""
+        options = self.options
+        parts = [
+            *(["train"] if options.do_train else []),
+            *(self.eval_parts if options.do_eval or options.evaluates_during_training else []),
+            *(self.predict_parts if self.predicts else []),
+        ]
+        self.examples = {part: self.read(part) for part in dict.fromkeys(parts)}
+        self.label_map = self.find_labels()
+
+    @property
+    def predicts(self) -> bool:
+        """Whether to write answers."""
+        return self.options.do_predict
+
+    @property
+    @abc.abstractmethod
+    def purpose(self) -> dict[str, str | bool]:
+        """What the model is for: the name of the task, and facts about its data; see metadata.check_task."""
+
+    @abc.abstractmethod
+    def read(self, part: str) -> Sequence:
+        """The examples of a part. Raises UserError if its file is missing or malformed."""
+
+    def find_labels(self) -> LabelMap | None:
+        """The labels, after all parts have been read. Raises UserError if they are not known."""
+        return None
+
+    @abc.abstractmethod
+    def make_model(self, dtype: str):
+        """Creates the model, one of `heads`; `dtype` is a Keras dtype policy."""
+
+    def epoch_size(self) -> int:
+        """The number of training examples in an epoch."""
+        return len(self.examples["train"])
+
+    def kind(self, part: str) -> records.RecordKind:
+        """The kind of the records of a part; defaults to what the model is trained on."""
+        return self.model.record_kind
+
+    @abc.abstractmethod
+    def features(self, part: str) -> Iterable[Mapping[str, Sequence]]:
+        """The records of a part: its examples as the model reads them. Called once for each part."""
+
+    @abc.abstractmethod
+    def answers(self, part: str, batches: Batches) -> Any:
+        """Converts model outputs to answers; a batch contains the record's features and `model.outputs`."""
+
+    @abc.abstractmethod
+    def score(self, part: str, answers: Any) -> Scores:
+        """Scores the answers of a part against the right ones."""
+
+    @abc.abstractmethod
+    def write(self, part: str, answers: Any) -> Sequence[str]:
+        """Writes the answers of a part into output_dir; returns the names of the files."""
+
+    def draw(self, part: str, metrics: Mapping[str, Any]) -> Sequence[str]:
+        """Draws the scores of a part into output_dir; returns the names of the files."""
+        return ()
+
+    def export_settings(self) -> dict[str, Any]:
+        """Fields of export.options.ExportOptions that the task adds."""
+        return {"labels": self.label_map}
+
+    @abc.abstractmethod
+    def next_switches(self) -> Iterable[str]:
+        """The switches to suggest after a training, in this order: those for which there are files."""
+
+
+def flag_of_weights(options: FineTuneOptions) -> str | None:
+    """The flag that names the fine-tuned weights that a call uses; None if it trains new ones."""
+    if checkpoint.latest_checkpoint(options.output_dir):
+        return "--output_dir"
+    return "--init_checkpoint" if options.init_checkpoint and not options.do_train else None
+
+
+def known_labels(options: FineTuneOptions, tagging: bool = False) -> LabelMap | None:
+    """The labels in label_map.json next to the weights in use, if it exists. A new training determines its own.
+
+    Args:
+      options: the settings of the call.
+      tagging: whether the weights must be for tagging words, and not for classification.
+
+    Raises:
+      UserError: the labels are for the other kind of task, or label_map.json is malformed.
+    """
+    flag = flag_of_weights(options)
+    if flag is None:
+        return None
+    if flag == "--output_dir":
+        folder, label_map = options.output_dir, load_label_map(options.output_dir)
+    else:
+        source = sources.open_weights(options.init_checkpoint)
+        folder, label_map = source.folder, sources.labels_of(source)
+        own_file = files.exists(os.path.join(folder, LABEL_MAP_FILE))
+        if not tagging and not own_file and _are_numbered(label_map):
+            return None  # the task has better names for its outputs
+    if label_map and (label_map.task == TAGGING_TASK) != tagging:
+        raise UserError(
+            f"{os.path.join(folder, LABEL_MAP_FILE)}: the model there was trained for the task"
+            f" {label_map.task}, which this script does not do; give another {flag}"
+        )
+    return label_map
+
+
+def _are_numbered(label_map: LabelMap | None) -> bool:
+    """Whether the labels are LABEL_0 and so on, Hugging Face's default names."""
+    single = label_map and not label_map.multi_label
+    return bool(single and label_map.labels) and all(re.fullmatch(r"LABEL_\d+", name) for name in label_map.labels)
