@@ -77,7 +77,7 @@ def losses(options: BenchmarkOptions) -> list[float]:
         output_dir="", train_batch_size=options.batch_size, learning_rate=options.learning_rate, random_seed=seed,
         precision=options.precision, **schedule,
     )  # fmt: skip
-    step = Trainer(model, strategy, train_options).compiled_step()
+    step = Trainer(model, strategy, train_options).step.compiled()
     batches = iter(data)
     return [float(step(next(batches), tf.constant(n, tf.int64))["loss"]) for n in range(options.steps)]
 

@@ -21,11 +21,10 @@ from bert_tf2.support import files, output_lock, progress, settings
 from bert_tf2.support.errors import UserError
 from bert_tf2.training.best import Best, best_folder, folder_of_weights
 from bert_tf2.training.devices import build_model, check_batch, create_strategy, join, plan_for
+from bert_tf2.training.forward import Runner
 from bert_tf2.training.loop import Trainer, start_from
-from bert_tf2.training.monitor import hyperparameters
-from bert_tf2.training.options import MOST_STEPS, TrainOptions
+from bert_tf2.training.options import MOST_STEPS, TrainOptions, hyperparameters
 from bert_tf2.training.precision import PRECISIONS
-from bert_tf2.training.runner import Runner
 from bert_tf2.weights import checkpoint, metadata
 from bert_tf2.weights.labels import LabelMap, save_label_map
 
@@ -183,7 +182,7 @@ class FineTuner:
         if self.team.is_chief:
             for folder in [options.output_dir, *([best.folder] if best else [])]:
                 metadata.write(folder, self.config, self.tokenizer, options.vocab_file, self._task)
-        if best is None or not best.given_up:
+        if best is None or not best.should_stop:
             sizes = self._sizes(num_labels)
             index = record_index.read([path])
             data = self._read(
@@ -195,7 +194,7 @@ class FineTuner:
                 data,
                 records=index.description,
                 explain=lambda: records.find_fault([path], kind, sizes),
-                evaluate=(lambda step: best.look(self.model, step, *measure())) if best else None,
+                evaluate=(lambda step: best.update(self.model, step, *measure())) if best else None,
                 eval_steps=options.eval_steps,
                 evaluated=best.last_step if best else 0,
                 where=functools.partial(record_order.where, index, options.random_seed),

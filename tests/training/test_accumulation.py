@@ -74,7 +74,7 @@ def test_parts_drop_other_values_each(tmp_path):
         options = TrainOptions(output_dir="", train_batch_size=2, gradient_accumulation_steps=parts, **SETTINGS)
         batch = {name: np.repeat(values[:1], 2, axis=0) for name, values in batch_for("pretraining", 8).items()}
         batch["masked_lm_weights"] = np.ones_like(batch["masked_lm_weights"])
-        measured = Trainer(model, ONE, options).compiled_step()(batch, tf.constant(0, tf.int64))
+        measured = Trainer(model, ONE, options).step.compiled()(batch, tf.constant(0, tf.int64))
         losses.append(float(measured["masked_lm_loss"]))
     assert losses[0] != losses[1]
 

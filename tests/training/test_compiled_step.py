@@ -34,7 +34,7 @@ def test_the_whole_step_compiles_to_the_same_update(kind, precision):
     for compiled in (False, True):
         for name, variable in trainer._state.items():
             variable.assign(before[name])
-        measures = trainer.compiled_step(jit_compile=compiled)(batch, tf.constant(3, tf.int64))
+        measures = trainer.step.compiled(jit_compile=compiled)(batch, tf.constant(3, tf.int64))
         state = {name: variable.numpy() for name, variable in trainer._state.items()}
         found.append(({name: float(value) for name, value in measures.items()}, state))
     (plain, state), (compiled, compiled_state) = found

@@ -12,7 +12,8 @@ from bert_tf2.finetuning.classification import run as classification
 from bert_tf2.finetuning.classification.options import ClassifierOptions
 from bert_tf2.pretraining import run as pretraining
 from bert_tf2.pretraining.options import PretrainingOptions
-from bert_tf2.training import best, monitor, state
+from bert_tf2.training import best, monitor
+from bert_tf2.training.saver import TrainingState
 from bert_tf2.weights import checkpoint
 
 pytestmark = pytest.mark.compiled
@@ -113,10 +114,10 @@ def content(out: pathlib.Path) -> dict[str, bytes]:
 
 # Where a training is killed: a method, and its call. The first save is that of step 0.
 PLACES = {
-    "between two checkpoints": ("pretraining", monitor.Watch, "report", 5),
+    "between two checkpoints": ("pretraining", monitor.TrainingMonitor, "report", 5),
     "before the file that names the newest": ("pretraining", checkpoint.CheckpointFolder, "set_newest", 4),
-    "between a checkpoint and its evaluation": ("classification", best.Best, "look", 2),
-    "before the last evaluation": ("classification", best.Best, "look", 3),
+    "between a checkpoint and its evaluation": ("classification", best.Best, "update", 2),
+    "before the last evaluation": ("classification", best.Best, "update", 3),
 }
 
 
@@ -158,9 +159,9 @@ def test_what_changed_is_told_and_the_data_go_on_behind_the_examples_read(folder
     pretrain(folder, tmp_path, num_train_steps=6, train_batch_size=5)
     told = [line for line in log_lines if line.startswith("Not an exact continuation. ")]
     assert [line.split(". ")[1].split(":")[0] for line in told] == ["train_batch_size", "num_train_steps"]
-    assert state.read(str(tmp_path / "model.ckpt-6")).examples == 4 * 7 + 2 * 5
+    assert TrainingState.read(str(tmp_path / "model.ckpt-6")).examples == 4 * 7 + 2 * 5
     for path in tmp_path.glob("*.training.json"):  # as if TensorFlow 1 had written the checkpoints
         path.unlink()
     pretrain(folder, tmp_path, num_train_steps=7)
     assert any("continuing behind 42, 7 for each step" in line for line in log_lines)
-    assert state.read(str(tmp_path / "model.ckpt-7")).examples == 7 * 7
+    assert TrainingState.read(str(tmp_path / "model.ckpt-7")).examples == 7 * 7

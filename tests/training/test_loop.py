@@ -29,12 +29,11 @@ from bert_tf2.fast.encoder import Plan, accelerate
 from bert_tf2.support import environment, process
 from bert_tf2.support.errors import UserError
 from bert_tf2.training.devices import build_model
-from bert_tf2.training.loop import Trainer, start_from
+from bert_tf2.training.forward import Runner
+from bert_tf2.training.loop import StopRequest, Trainer, start_from
 from bert_tf2.training.monitor import write_eval_results
 from bert_tf2.training.options import TrainOptions
-from bert_tf2.training.runner import Runner
 from bert_tf2.training.step import local_gradients, reduce_gradients
-from bert_tf2.training.stops import StopRequest
 from bert_tf2.weights import checkpoint
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]

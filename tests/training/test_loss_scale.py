@@ -47,7 +47,7 @@ def measures(folder, steps, precision="float16", first_scale=None, monkeypatch=N
         output_dir=str(folder), learning_rate=1e-3, num_train_steps=100, num_warmup_steps=0, train_batch_size=4,
         precision=precision,
     )  # fmt: skip
-    step = Trainer(model, ONE, options).compiled_step()
+    step = Trainer(model, ONE, options).step.compiled()
     batch = batch_for("pretraining")
     return [{k: float(v) for k, v in step(batch, tf.constant(n, tf.int64)).items()} for n in range(steps)]
 
@@ -89,7 +89,7 @@ def test_two_replicas_leave_out_the_same_steps(tmp_path, monkeypatch, two):
     for variable in trainer._state.values():
         first, second = (part.numpy() for part in two.experimental_local_results(variable))
         np.testing.assert_array_equal(first, second)
-    assert float(trainer._loss_scale.value()) < 2.0**27
+    assert float(trainer.step._loss_scale.value()) < 2.0**27
 
 
 @pytest.mark.slow
@@ -99,8 +99,8 @@ def test_a_checkpoint_keeps_the_scale_and_one_of_float32_has_none(tmp_path, monk
     assert source.get("loss_scale") == 2.0**15 and source.get("loss_scale_good_steps") == 4.0
     monkeypatch.setattr(loss_scale, "_FIRST", 8.0)
     trainer = train(tmp_path / "half", 8)
-    assert float(trainer._loss_scale.value()) == 2.0**15 and float(trainer._loss_scale._good_steps) == 8.0
+    assert float(trainer.step._loss_scale.value()) == 2.0**15 and float(trainer._loss_scale._good_steps) == 8.0
     train(tmp_path / "wide", 4, "float32")
     trainer = train(tmp_path / "wide", 8)  # continues in another precision
-    assert trainer.global_step == 8 and float(trainer._loss_scale.value()) == 8.0
+    assert trainer.global_step == 8 and float(trainer.step._loss_scale.value()) == 8.0
     train(tmp_path / "half", 12, "float32")  # and back

@@ -57,9 +57,9 @@ def test_the_estimate_is_near_what_was_measured(sizes, settings, millions, befor
     assert before + (need.gradients + need.update + need.activations) / 1e9 == pytest.approx(peak, rel=0.2)
 
 
-def check(monkeypatch, own, has, swap=1e9, unpad="none", **settings):
+def check(monkeypatch, own, has, more=1e9, unpad="none", **settings):
     monkeypatch.setattr(free_memory, "own_bytes", lambda: own)
-    monkeypatch.setattr(free_memory, "available_bytes", lambda **how: has and has - own + (swap if how else 0))
+    monkeypatch.setattr(free_memory, "available_bytes", lambda swap=False: has and has - own + swap * more)
     model = build_model(ONE, lambda: MAKERS["pretraining"](tiny_config()), 1)
     accelerate(model, Plan(unpad))
     data = tf.data.Dataset.from_tensors(batch_for("pretraining"))
@@ -97,13 +97,13 @@ def test_a_system_that_does_not_tell(monkeypatch, log_lines):
 
 
 def test_what_certainly_does_not_fit_is_refused_with_the_flags_that_help(monkeypatch, log_lines):
-    message = message_of(check, monkeypatch, 1000.0, 1e5, swap=0)
+    message = message_of(check, monkeypatch, 1000.0, 1e5, more=0)
     assert message.startswith("the training needs more memory than there is for this process: about ")
     assert message.endswith(
         "what may help: --recompute, --gradient_accumulation_steps=2, a --train_batch_size below 64, a"
         " smaller --max_seq_length, --precision=bfloat16"
     )
-    check(monkeypatch, 1000.0, 1.5e5, swap=0, unpad="groups")  # texts may be shorter
+    check(monkeypatch, 1000.0, 1.5e5, more=0, unpad="groups")  # texts may be shorter
     assert log_lines[-1].startswith("The training may need more memory than there is")
 
 
