@@ -18,6 +18,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import machine
+import processes
+import training_flags
+import workload
 
 from bert_tf2.support import flags
 from bert_tf2.support.errors import UserError
@@ -48,7 +51,6 @@ LENGTH = 128
 def losses(options: BenchmarkOptions) -> list[float]:
     """The loss of every step of one training, with the first of the seeds."""
     import tensorflow as tf
-    import workload
 
     from bert_tf2 import heads
     from bert_tf2.config import BertConfig
@@ -96,8 +98,6 @@ def differences(curve: Sequence[float], reference: Sequence[float], window: int)
 
 def curves(options: BenchmarkOptions, records: str) -> dict[str, list[list[float]]]:
     """The curves of both precisions, one for each seed, trained in turn."""
-    import processes
-
     results = processes.Results(Path(options.work_dir) / "curves.jsonl", processes.revision())
     names = ("vocab_file", "num_hidden_layers", "hidden_size", "steps", "batch_size", "learning_rate")
     shared = [f"--{name}={getattr(options, name)}" for name in names]
@@ -114,8 +114,6 @@ def main(options: BenchmarkOptions) -> None:
         flags.load_tensorflow()
         print(json.dumps({"losses": losses(options)}))
         return
-    import processes
-    import training_flags
 
     if options.window > options.steps:
         raise UserError(f"--window={options.window} is larger than --steps={options.steps}")

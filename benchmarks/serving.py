@@ -33,6 +33,7 @@ import time
 import warnings
 from collections.abc import Callable
 
+import machine
 from absl import flags as absl_flags
 
 from bert_tf2.support import flags
@@ -193,7 +194,6 @@ def run_cases(sides: dict[str, Side], vocab_size: int) -> None:
 def main(_: BenchmarkOptions) -> None:
     logging.disable(logging.WARNING)
     flags.load_tensorflow()
-    import machine
 
     from bert_tf2.weights import huggingface
 

@@ -20,7 +20,6 @@ from bert_tf2.training.precision import PRECISIONS
 from bert_tf2.training.workers import ALONE, Cluster, Team
 
 _HERE = DeviceOptions()
-_AMPERE, _VOLTA = (8, 0), (7, 0)  # compute capabilities: the first GPUs with TF32 and bfloat16, and with float16 units
 _TPU_PORT = 8470  # of Cloud TPU workers; TensorFlow uses it as well
 _TPU_SECONDS = 5.0  # after which a TPU that does not answer is given up
 
@@ -123,7 +122,7 @@ def create_strategy(
     logging.info("Computing on %s, precision %s", _describe(strategy, gpus), options.precision)
     if kind == "CPU" and (found := _unused_gpus()):
         logging.warning("%s", found)
-    if doubt := _doubt(options.precision, kind, _capabilities(gpus) if kind == "GPU" else []):
+    if doubt := PRECISIONS[options.precision].doubt(kind, _capabilities(gpus) if kind == "GPU" else []):
         logging.warning("--precision=%s: %s", options.precision, doubt)
     return strategy
 
@@ -211,28 +210,6 @@ def _unused_gpus() -> str | None:
 def _capabilities(gpus: Sequence[tf.config.PhysicalDevice]) -> list[tuple[int, int]]:
     details = [tf.config.experimental.get_device_details(gpu) for gpu in gpus]
     return [found["compute_capability"] for found in details if "compute_capability" in found]
-
-
-def _doubt(precision: str, kind: str, capabilities: Sequence[tuple[int, int]]) -> str | None:
-    """A sentence if the devices may gain nothing by a precision.
-
-    Args:
-      precision: a key of precision.PRECISIONS.
-      kind: see `computes_on`.
-      capabilities: of the GPUs.
-    """
-    oldest = min(capabilities, default=_AMPERE)
-    if precision == "tf32" and (kind != "GPU" or oldest < _AMPERE):
-        return "only NVIDIA GPUs from Ampere on have TF32; this computes in float32"
-    if precision == "bfloat16" and kind == "GPU" and oldest < _AMPERE:
-        return "this GPU has no units for bfloat16, so it is slower than float32; try float16"
-    if kind == "CPU" and PRECISIONS[precision].is_narrow:  # the names of instruction sets do not tell which
-        return "many processors are slower with it than in float32; compare the speeds"
-    if precision == "float16" and kind == "GPU" and oldest < _VOLTA:
-        return "this GPU has no units for float16 products, so it saves memory at most"
-    if precision == "float16" and kind == "TPU":
-        return "a TPU computes in bfloat16; give --precision=bfloat16"
-    return None
 
 
 def _tpu_strategy(options: DeviceOptions) -> tf.distribute.Strategy:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Mapping, Sequence
 
 
 @dataclasses.dataclass(frozen=True)
@@ -16,6 +17,8 @@ class Precision:
       allows_tf32: whether products on GPUs that have it may round float32 to TF32. With 16-bit types, float32 products
         remain only in the heads, whose inputs have fewer bits anyway.
       scales_loss: whether small gradients would be 0 without a loss scale.
+      oldest_gpu: the compute capability of the first GPUs that have units for it.
+      doubts: why it may gain nothing, by the kind of devices; on GPUs, of those that are older.
     """
 
     policy: str
@@ -23,17 +26,48 @@ class Precision:
     exported: str
     allows_tf32: bool = True
     scales_loss: bool = False
+    oldest_gpu: tuple[int, int] = (0, 0)
+    doubts: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
     @property
     def is_narrow(self) -> bool:
         """Whether products are computed in 16 bits."""
         return self.activation_bytes == 2
 
+    def doubt(self, kind: str, capabilities: Sequence[tuple[int, int]] = ()) -> str | None:
+        """A sentence if devices of a kind (CPU, GPU, TPU; GPUs with these capabilities) may gain nothing by it."""
+        has_units = kind == "GPU" and min(capabilities, default=self.oldest_gpu) >= self.oldest_gpu
+        return None if has_units else self.doubts.get(kind)
+
+
+_AMPERE, _VOLTA = (8, 0), (7, 0)
+_NO_TF32 = "only NVIDIA GPUs from Ampere on have TF32; this computes in float32"
+# The names of instruction sets do not tell which: of two processors with avx512_bf16, one was half as fast.
+_OF_CPUS = "many processors are slower with it than in float32; compare the speeds"
 
 PRECISIONS = {
     "float32": Precision("float32", 4, "float32", allows_tf32=False),
-    "tf32": Precision("float32", 4, "float32"),
-    "bfloat16": Precision("mixed_bfloat16", 2, "bfloat16"),
-    "float16": Precision("mixed_float16", 2, "float32", scales_loss=True),
+    "tf32": Precision(
+        "float32", 4, "float32", oldest_gpu=_AMPERE, doubts=dict.fromkeys(("CPU", "GPU", "TPU"), _NO_TF32)
+    ),
+    "bfloat16": Precision(
+        "mixed_bfloat16",
+        2,
+        "bfloat16",
+        oldest_gpu=_AMPERE,
+        doubts={"CPU": _OF_CPUS, "GPU": "this GPU has no units for it, so it is slower than float32; try float16"},
+    ),
+    "float16": Precision(
+        "mixed_float16",
+        2,
+        "float32",
+        scales_loss=True,
+        oldest_gpu=_VOLTA,
+        doubts={
+            "CPU": _OF_CPUS,
+            "GPU": "this GPU has no units for its products, so it saves memory at most",
+            "TPU": "a TPU computes in bfloat16; give --precision=bfloat16",
+        },
+    ),
 }
 """By the values of --precision."""

@@ -68,7 +68,7 @@ def test_a_gpu_that_tensorflow_cannot_use_is_reported(monkeypatch, log_lines):
     ],
 )
 def test_a_precision_that_gains_nothing_is_doubted(precision, kind, capabilities, words):
-    doubt = devices._doubt(precision, kind, capabilities)
+    doubt = PRECISIONS[precision].doubt(kind, capabilities)
     assert doubt is None if words is None else words in doubt
 
 
