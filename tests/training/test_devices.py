@@ -72,36 +72,32 @@ def test_a_precision_that_gains_nothing_is_doubted(precision, kind, capabilities
     assert doubt is None if words is None else words in doubt
 
 
+def plan(hidden_size=128, **settings):
+    return devices.plan_for(TrainingOptions(**REQUIRED, **settings), ONE, hidden_size)
+
+
 @pytest.mark.parametrize(
-    ("unpad", "kind", "way"),
-    [("auto", "CPU", "groups"), ("auto", "GPU", "none"), ("auto", "TPU", "none"), ("packed", "GPU", "packed")],
+    ("kind", "hidden_size", "settings", "expected"),
+    [
+        ("CPU", 128, {}, Plan("groups", share_graph=True)),
+        ("CPU", 96, {}, Plan("none", share_graph=True)),
+        ("CPU", 768, {"xla": True}, Plan("none", share_graph=False)),
+        ("CPU", 96, {"xla": True}, Plan("none", share_graph=False)),
+        ("CPU", 128, {"unpad": "packed", "recompute": True}, Plan("packed", recompute=True, share_graph=True)),
+        ("GPU", 128, {}, Plan("none", share_graph=False)),
+        ("TPU", 128, {}, Plan("none", share_graph=False)),
+        ("GPU", 128, {"unpad": "packed"}, Plan("packed", share_graph=False)),
+    ],
 )
-def test_padding_is_left_out_where_that_is_faster(monkeypatch, unpad, kind, way):
+def test_a_model_is_accelerated_as_the_devices_gain_by_it(monkeypatch, kind, hidden_size, settings, expected):
     monkeypatch.setattr(devices, "computes_on", lambda strategy: kind)
-    assert plan(unpad).unpad == way
+    assert plan(hidden_size, **settings) == expected
 
 
-def plan(unpad, hidden_size=128, **settings):
-    return devices.plan_for(TrainingOptions(**REQUIRED, unpad=unpad, **settings), ONE, hidden_size)
-
-
-def test_a_narrow_model_is_computed_with_its_padding():
-    assert plan("auto", hidden_size=96).unpad == "none"
-
-
-@pytest.mark.parametrize("hidden_size", [96, 768])
-def test_xla_computes_padding(hidden_size):
-    assert plan("auto", hidden_size, xla=True) == Plan("none", share_graph=False)
+def test_fixed_shapes_keep_their_padding(monkeypatch):
     with pytest.raises(UserError, match="--unpad=packed: with --xla, the step has fixed shapes"):
-        plan("packed", hidden_size, xla=True)
-
-
-def test_a_tpu_computes_padding(monkeypatch):
+        plan(unpad="packed", xla=True)
     monkeypatch.setattr(devices, "computes_on", lambda strategy: "TPU")
     with pytest.raises(UserError, match="--unpad=groups: a TPU's program has fixed shapes"):
-        plan("groups")
-
-
-def test_what_the_options_say_is_in_the_plan():
-    assert plan("packed", recompute=True) == Plan("packed", recompute=True, share_graph=True)
+        plan(unpad="groups")
     assert devices.plan_for(TrainingOptions(**REQUIRED, unpad="packed"), ONE, 128, padded=True).unpad == "none"
