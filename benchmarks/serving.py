@@ -5,7 +5,7 @@
 
 TensorFlow runs folded_encoder.Encoder as TensorFlow Serving does: a SavedModel, loaded into a session, which C++ then
 executes (tf.saved_model.load would add Python overhead to each call). It uses --threads intra-op and --threads inter-op
-threads. ONNX Runtime uses --threads threads and all its graph optimisations; its model is exported from transformers
+threads. ONNX Runtime uses --threads threads and all its graph optimizations; its model is exported from transformers
 with torch.onnx.export, and "fused" is that model after onnxruntime.transformers' optimizer. Both sides return
 sequence_output and pooled_output; their largest difference is printed first.
 

@@ -1,7 +1,7 @@
 """Draws the curves of trainings side by side: the implementation of plot_training.py.
 
 A panel for each curve: the losses, the measures of evaluations, learning rate, gradient norm, speed. A run has one
-colour everywhere; its training is a line, its evaluations are points.
+color everywhere; its training is a line, its evaluations are points.
 """
 
 from __future__ import annotations

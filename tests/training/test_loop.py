@@ -155,8 +155,8 @@ def test_two_replicas_without_padding_update_as_one_with_it(tmp_path, two):
 def test_the_replicas_shares_are_uneven_enough_to_tell():
     """The test above could not fail if both halves of the batch had the same weights."""
     assert small_batch()["masked_lm_weights"][:2].sum() != small_batch()["masked_lm_weights"][2:].sum()
-    labelled = batch_for("tagging")["label_ids"] >= 0
-    assert labelled[:2].sum() != labelled[2:].sum()
+    labeled = batch_for("tagging")["label_ids"] >= 0
+    assert labeled[:2].sum() != labelled[2:].sum()
 
 
 @pytest.mark.slow
