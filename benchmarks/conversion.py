@@ -55,7 +55,8 @@ def make_checkpoint(folder: Path) -> int:
     for name, endings in (("weights", [""]), ("training", ["", "/adam_m", "/adam_v"])):
         (folder / name).mkdir(parents=True, exist_ok=True)
         (folder / name / "bert_config.json").write_text(config.to_json_string())
-        (folder / name / "vocab.txt").write_text("".join(f"word{n}\n" for n in range(config.vocab_size)))
+        words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *(f"word{n}" for n in range(config.vocab_size - 5))]
+        (folder / name / "vocab.txt").write_text("\n".join(words) + "\n")
         bundle.write(str(folder / name / "bert_model.ckpt"), arrays(*endings))
     return sum(int(np.prod(shape)) for shape in shapes.values())
 

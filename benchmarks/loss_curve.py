@@ -118,16 +118,9 @@ def main(options: BenchmarkOptions) -> None:
     if options.window > options.steps:
         raise UserError(f"--window={options.window} is larger than --steps={options.steps}")
     print(machine.describe(), flush=True)
-    try:
-        records = training_flags.make_records(
-            Path(options.work_dir) / "curves" / Path(options.input_file).stem,
-            LENGTH,
-            options.input_file,
-            options.vocab_file,
-        )
-        found = curves(options, str(records.resolve()))
-    except processes.Failed as failure:
-        raise UserError(str(failure)) from failure
+    folder = Path(options.work_dir) / "curves" / Path(options.input_file).stem
+    records = training_flags.make_records(folder, LENGTH, options.input_file, options.vocab_file)
+    found = curves(options, str(records.resolve()))
     rows = {f"seed {seed}": pair for seed, *pair in zip(options.seeds.split(","), *found.values(), strict=True)}
     rows["mean of the curves"] = [[sum(v) / len(v) for v in zip(*of_seeds, strict=True)] for of_seeds in found.values()]
     print(

@@ -35,7 +35,6 @@ from bert_tf2.pretraining import compact_examples, corpus, inspect_records
 from bert_tf2.pretraining.draws import BufferedDraws
 from bert_tf2.pretraining.options import PretrainingDataOptions
 from bert_tf2.support import files, flags
-from bert_tf2.support.errors import UserError
 from bert_tf2.support.settings import DATA, options, setting
 
 
@@ -69,10 +68,7 @@ def run_script(
     command = [sys.executable, str(checkout / "create_pretraining_data.py")]
     command += [f"--{name}={value}" for name, value in settings.items()]
     environment = {**os.environ, "PYTHONPATH": str(checkout)}
-    try:
-        return processes.watch(command, os.path.join(folder, "log"), cwd=checkout, env=environment)
-    except processes.Failed as failure:
-        raise UserError(str(failure)) from failure
+    return processes.watch(command, os.path.join(folder, "log"), cwd=checkout, env=environment)
 
 
 def median(runs: list[Watched]) -> Watched:

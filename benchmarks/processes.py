@@ -13,11 +13,13 @@ from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from bert_tf2.support.errors import UserError
+
 ROOT = Path(__file__).resolve().parents[1]
 BENCHMARKS = ROOT / "benchmarks"
 
 
-class Failed(Exception):
+class Failed(UserError):
     """A program failed; the message is the last line that it wrote."""
 
 

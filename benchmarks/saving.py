@@ -22,7 +22,6 @@ import training_flags
 import workload
 
 from bert_tf2.support import flags
-from bert_tf2.support.errors import UserError
 from bert_tf2.support.settings import DATA, MODEL, TO_DO, TRAINING, Options, options, setting
 
 
@@ -73,10 +72,7 @@ def measured(options: BenchmarkOptions) -> dict[str, list[float]]:
 
 def main(options: BenchmarkOptions) -> None:
     print(machine.describe(), flush=True)
-    try:
-        seconds = measured(options)
-    except processes.Failed as failure:
-        raise UserError(f"run_pretraining.py failed: {failure}") from failure
+    seconds = measured(options)
     without, saving = (statistics.median(seconds[side]) for side in ("without", "with"))
     step, interval = without / (options.num_train_steps - 1), options.save_checkpoints_steps
     checkpoint = (saving - without) / options.saves

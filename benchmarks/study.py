@@ -171,26 +171,23 @@ def train_all(options: BenchmarkOptions) -> tuple[list[dict], list[dict[str, flo
         print(f"{variant}, seed {seed}: {time.monotonic() - began:.0f} s", flush=True)
         return found
 
-    try:
-        for seed in options.seeds.split(","):
-            prepare(options, text, work / seed, int(seed))
-        # Variant after variant would leave an interrupted study with one variant whole and others missing.
-        runs = [(variant, seed) for seed in options.seeds.split(",") for variant in options.variants.split(",")]
-        key = f"{work.name} {{}} {{}}".format
-        known = results.known()
-        with concurrent.futures.ThreadPoolExecutor(options.processes) as pool:
-            missing = [run for run in runs if key(*run) not in known]
-            if len(missing) < len(runs):
-                print(f"{len(runs) - len(missing)} of {len(runs)} trainings are in {options.work_dir}/study.jsonl")
-            new = {pool.submit(train, *run): run for run in missing}
-            try:
-                for done in concurrent.futures.as_completed(new):
-                    results.add(key(*new[done]), done.result())
-            except BaseException:
-                pool.shutdown(cancel_futures=True)
-                raise
-    except processes.Failed as failure:
-        raise UserError(f"a part of the study failed: {failure}") from failure
+    for seed in options.seeds.split(","):
+        prepare(options, text, work / seed, int(seed))
+    # Variant after variant would leave an interrupted study with one variant whole and others missing.
+    runs = [(variant, seed) for seed in options.seeds.split(",") for variant in options.variants.split(",")]
+    key = f"{work.name} {{}} {{}}".format
+    known = results.known()
+    with concurrent.futures.ThreadPoolExecutor(options.processes) as pool:
+        missing = [run for run in runs if key(*run) not in known]
+        if len(missing) < len(runs):
+            print(f"{len(runs) - len(missing)} of {len(runs)} trainings are in {options.work_dir}/study.jsonl")
+        new = {pool.submit(train, *run): run for run in missing}
+        try:
+            for done in concurrent.futures.as_completed(new):
+                results.add(key(*new[done]), done.result())
+        except BaseException:
+            pool.shutdown(cancel_futures=True)
+            raise
     known = results.known()
     return [known[key(*run)] for run in runs], [guess_by_frequency(work / seed) for seed in options.seeds.split(",")]
 
