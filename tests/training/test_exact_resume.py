@@ -18,7 +18,6 @@ from bert_tf2.weights import checkpoint
 
 pytestmark = pytest.mark.compiled
 STEPS = 12
-INPUTS = ("input_file", "eval_input_file")
 
 
 class Killed(BaseException):
@@ -40,49 +39,28 @@ def folder(tmp_path_factory) -> pathlib.Path:
 def pretrain(folder, out, **changes):
     names = {
         "bert_config_file": "config.json",
+        "vocab_file": "vocab.txt",
         "input_file": "out",
         "eval_input_file": "out",
-        "vocab_file": "vocab.txt",
     }
-    return pretraining.run(
-        PretrainingOptions(
-            **{name: str(folder / file) for name, file in names.items()},
-            output_dir=str(out),
-            do_lower_case=True,
-            max_seq_length=LENGTH,
-            max_predictions_per_seq=PREDICTIONS,
-            do_train=True,
-            do_eval=True,
-            num_warmup_steps=2,
-            save_checkpoints_steps=3,
-            eval_steps=4,
-            max_eval_steps=2,
-            unpad="groups",
-            **{"num_train_steps": STEPS, "train_batch_size": 7, **changes},
-        )
-    )
+    options = PretrainingOptions(
+        **{name: str(folder / file) for name, file in names.items()}, output_dir=str(out), do_lower_case=True,
+        max_seq_length=LENGTH, max_predictions_per_seq=PREDICTIONS, do_train=True, do_eval=True, num_warmup_steps=2,
+        save_checkpoints_steps=3, eval_steps=4, max_eval_steps=2, unpad="groups",
+        **{"num_train_steps": STEPS, "train_batch_size": 7, **changes},
+    )  # fmt: skip
+    return pretraining.run(options)
 
 
 def classify(folder, out):
-    return classification.run(
-        ClassifierOptions(
-            bert_config_file=str(folder / "task" / "bert_config.json"),
-            vocab_file=str(folder / "task" / "vocab.txt"),
-            data_dir=str(folder / "task" / "tables"),
-            task_name="tsv",
-            **toy_data.TSV_COLUMNS,
-            output_dir=str(out),
-            max_seq_length=32,
-            do_train=True,
-            do_eval=True,
-            do_predict=True,
-            num_train_epochs=3.0,
-            train_batch_size=16,
-            learning_rate=2e-3,
-            save_checkpoints_steps=5,
-            eval_steps=2,
-        )
-    )
+    task = folder / "task"
+    options = ClassifierOptions(
+        bert_config_file=f"{task}/bert_config.json", vocab_file=f"{task}/vocab.txt", data_dir=f"{task}/tables",
+        task_name="tsv", **toy_data.TSV_COLUMNS, output_dir=str(out), max_seq_length=32, do_train=True, do_eval=True,
+        do_predict=True, num_train_epochs=3.0, train_batch_size=16, learning_rate=2e-3, save_checkpoints_steps=5,
+        eval_steps=2,
+    )  # fmt: skip
+    return classification.run(options)
 
 
 RUNS = {"pretraining": pretrain, "classification": classify}

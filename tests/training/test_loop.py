@@ -21,14 +21,13 @@ from small_models import (
     values_of,
 )
 from small_trainings import ONE, endless, make_trainer, saved
-from tensorboard.backend.event_processing import event_accumulator
-from tensorflow.core.util import event_pb2
 
 from bert_tf2 import heads, optimization
 from bert_tf2.config import BertConfig
 from bert_tf2.fast.encoder import Plan
 from bert_tf2.support import environment, process
 from bert_tf2.support.errors import UserError
+from bert_tf2.training import curves
 from bert_tf2.training.devices import build_model
 from bert_tf2.training.forward import Runner
 from bert_tf2.training.loop import StopRequest, start_from
@@ -156,7 +155,7 @@ def test_the_replicas_shares_are_uneven_enough_to_tell():
     """The test above could not fail if both halves of the batch had the same weights."""
     assert small_batch()["masked_lm_weights"][:2].sum() != small_batch()["masked_lm_weights"][2:].sum()
     labeled = batch_for("tagging")["label_ids"] >= 0
-    assert labeled[:2].sum() != labelled[2:].sum()
+    assert labeled[:2].sum() != labeled[2:].sum()
 
 
 @pytest.mark.slow
@@ -305,13 +304,9 @@ def test_training_learns(tmp_path):
 
 
 def events(folder) -> list[tuple[int, str, float]]:
-    (path,) = pathlib.Path(folder).glob("events.out.tfevents.*")
-    points = []
-    for record in tf.data.TFRecordDataset(str(path)):
-        event = event_pb2.Event.FromString(record.numpy())
-        values = [v for v in event.summary.value if v.tensor.dtype != tf.string.as_datatype_enum]
-        points += [(event.step, v.tag, float(tf.make_ndarray(v.tensor))) for v in values]
-    return points
+    """What test_curves.py compares with TensorBoard's own reader."""
+    curves_of = curves.read_run(str(folder)).scalars
+    return [(step, tag, value) for tag, points in curves_of.items() for step, value in points]
 
 
 @pytest.mark.slow
@@ -358,11 +353,7 @@ def test_tensorboard_gets_the_configuration_and_the_settings(tmp_path):
     init = saved_model(tmp_path)
     texts = {"hyperparameters": "| batch |"}
     train(tmp_path / "run", 1, init=init, texts=texts)
-    found = event_accumulator.EventAccumulator(str(tmp_path / "run"))
-    found.Reload()
-    shown = {
-        tag: found.Tensors(tag)[0].tensor_proto.string_val[0].decode() for tag in ("hyperparameters", "bert_config")
-    }
+    shown = curves.read_run(str(tmp_path / "run")).texts
     assert shown["hyperparameters"] == "| batch |"
     assert json.loads(shown["bert_config"].strip("`\n")) == tiny_config().to_dict()
 
