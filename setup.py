@@ -47,11 +47,12 @@ setuptools.setup(
         "filelock>=4",  # one training at a time in an output folder
         "google-crc32c",  # the checksums of TensorFlow's checkpoints
         "protobuf",  # the index of TensorFlow's checkpoints; TensorFlow installs it too
+        "grpcio",  # whether a TPU answers; TensorFlow installs it too
         "ml-dtypes",  # bfloat16 for numpy; TensorFlow installs it too
     ],
     extras_require={
         "test": [
-            *("pytest", "pytest-xdist", "ruff", "grpcio", "tensorflow-serving-api", "pyyaml", "safetensors"),
+            *("pytest", "pytest-xdist", "ruff", "tensorflow-serving-api", "pyyaml", "safetensors"),
             *("sentencex>=1.0.32", "hypothesis", "matplotlib"),
             "playwright",  # drives the explorer in the system's Chromium
         ],

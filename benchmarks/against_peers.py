@@ -26,8 +26,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+import machine
+import processes
+
 from bert_tf2.support import flags
-from bert_tf2.support.settings import DATA, MODEL, TO_DO, TRAINING, Options, WrongSetting, options, setting
+from bert_tf2.support.settings import DATA, MODEL, TO_DO, TRAINING, Options, options, setting
 
 
 class Peer(NamedTuple):
@@ -68,12 +71,7 @@ class BenchmarkOptions(Options):
 
     def check(self) -> None:
         for name, known in (("peers", PEERS), ("cases", CASES), ("precisions", PRECISIONS)):
-            if unknown := [value for value in words(getattr(self, name)) if value not in known]:
-                raise WrongSetting(f"--{name}: {unknown[0]!r} is none of {', '.join(known)}")
-
-
-def words(text: str) -> list[str]:
-    return [word for word in text.split(",") if word]
+            processes.check_words(name, getattr(self, name), known)
 
 
 class Side(NamedTuple):
@@ -98,8 +96,6 @@ def install(name: str, folder: Path) -> str:
     Raises:
       processes.Failed: it cannot be made.
     """
-    import processes
-
     python, done = folder / name / "bin" / "python", folder / name / "installed"
     packages = " ".join(PEERS[name].packages)
     if done.exists() and done.read_text() == packages:
@@ -119,10 +115,8 @@ def install(name: str, folder: Path) -> str:
 
 def sides(options: BenchmarkOptions) -> list[Side]:
     """Ours, and all variants of the peers that can be installed; those that cannot are printed."""
-    import processes
-
     found = [Side("ours", "", sys.executable, "")]
-    for name in words(options.peers):
+    for name in options.peers.split(","):
         try:
             python = install(name, Path(options.environments).resolve())
         except processes.Failed as failure:
@@ -133,8 +127,6 @@ def sides(options: BenchmarkOptions) -> list[Side]:
 
 
 def command(side: Side, options: BenchmarkOptions, case: str, precision: str) -> list[str]:
-    import processes
-
     batch, length, predictions, mean_length = CASES[case]
     program = f"peers/{side.peer}_step.py" if side.peer else "pretraining_step.py"
     own = [f"--variant={side.variant}"] if side.peer else ["--json", *([side.variant] if side.variant else [])]
@@ -170,8 +162,6 @@ class Comparison:
             taking_part = [side for side in taking_part if side in self._fastest(taking_part)]
 
     def _measure(self, side: Side, number: int) -> bool:
-        import processes
-
         model = self._options.bert_config_file or "base"
         name = f"{self._case} {self._precision} {model} {self._options.steps} {side.name} {number}"
         result = self._results.known().get(name)
@@ -216,13 +206,10 @@ def versions(comparisons: Sequence[Comparison]) -> str:
 
 
 def main(options: BenchmarkOptions) -> None:
-    import machine
-    import processes
-
     print(f"{machine.describe()}, revision {processes.revision()}", flush=True)
     results = processes.Results(Path(options.work_dir) / "peers.jsonl", processes.revision())
     taking_part, done = sides(options), []
-    for case, precision in itertools.product(words(options.cases), words(options.precisions)):
+    for case, precision in itertools.product(options.cases.split(","), options.precisions.split(",")):
         comparison = Comparison(options, results, case, precision)
         comparison.run(taking_part)
         batch, length, predictions, mean_length = CASES[case]

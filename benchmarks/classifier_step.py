@@ -10,6 +10,9 @@ from __future__ import annotations
 
 import statistics
 
+import steps
+import workload
+
 from bert_tf2.support import flags
 from bert_tf2.support.settings import DATA, MODEL, TRAINING, options, setting
 from bert_tf2.training.options import UNPAD, PrecisionOptions, VocabularyOptions
@@ -30,7 +33,6 @@ class BenchmarkOptions(PrecisionOptions, VocabularyOptions):
 def read_batches(options: BenchmarkOptions) -> list[dict]:
     """The first rows of the training table in random order, in batches of equal size, as run_classifier.py has them."""
     import numpy as np
-    import workload
     from absl import logging
 
     from bert_tf2 import tokenization
@@ -58,8 +60,6 @@ def read_batches(options: BenchmarkOptions) -> list[dict]:
 
 def main(options: BenchmarkOptions) -> None:
     flags.load_tensorflow()
-    import steps
-    import workload
 
     from bert_tf2 import heads
     from bert_tf2.config import BertConfig
@@ -67,7 +67,7 @@ def main(options: BenchmarkOptions) -> None:
 
     config = BertConfig.from_json_file(options.bert_config_file)
     batches = read_batches(options)
-    precision = "bfloat16" if options.precision == "bfloat16" else "float32"
+    precision = PRECISIONS[options.precision].exported
     tokens = options.batch_size * options.max_seq_length
     before = steps.product_rate(config, tokens, precision)
     seconds = steps.time_training(

@@ -11,12 +11,11 @@ from __future__ import annotations
 
 import os
 import shutil
-import subprocess
 import sys
-import time
 from pathlib import Path
 
 import machine
+import processes
 from absl import flags as absl_flags
 
 from bert_tf2.support import flags
@@ -31,9 +30,6 @@ class BenchmarkOptions(Options):
 
     work_dir: str = setting("Folder for the checkpoints, some 3 GB; what is in it may be replaced.", group=DATA)
     bert_config_file: str | None = setting("Configuration of the model; BERT-Base without it.", None, group=MODEL)
-
-
-ROOT = Path(__file__).resolve().parents[1]
 
 
 def make_checkpoint(folder: Path) -> int:
@@ -59,29 +55,10 @@ def make_checkpoint(folder: Path) -> int:
     for name, endings in (("weights", [""]), ("training", ["", "/adam_m", "/adam_v"])):
         (folder / name).mkdir(parents=True, exist_ok=True)
         (folder / name / "bert_config.json").write_text(config.to_json_string())
-        (folder / name / "vocab.txt").write_text("".join(f"word{n}\n" for n in range(config.vocab_size)))
+        words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *(f"word{n}" for n in range(config.vocab_size - 5))]
+        (folder / name / "vocab.txt").write_text("\n".join(words) + "\n")
         bundle.write(str(folder / name / "bert_model.ckpt"), arrays(*endings))
     return sum(int(np.prod(shape)) for shape in shapes.values())
-
-
-def measure(command: list[str]) -> tuple[float, float, float]:
-    """Returns the seconds, the peak of private memory and the peak of resident memory, in MB of 10^6 bytes."""
-    began = time.monotonic()
-    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
-    own = whole = 0
-    while process.poll() is None:
-        try:
-            status = Path(f"/proc/{process.pid}/status").read_text()
-        except OSError:
-            break
-        values = dict(line.split(":", 1) for line in status.splitlines())
-        own = max(own, int(values.get("RssAnon", "0 kB").split()[0]))
-        whole = max(whole, int(values.get("VmHWM", "0 kB").split()[0]))
-        time.sleep(0.01)
-    error = process.communicate()[1]
-    if process.returncode:
-        raise SystemExit(error)
-    return time.monotonic() - began, own * 1024 / 1e6, whole * 1024 / 1e6
 
 
 def folder_size(path: Path) -> float:
@@ -99,8 +76,9 @@ def main(_: BenchmarkOptions) -> None:
     print(machine.describe() + f", TensorFlow {tf.__version__}")
     print(f"{parameters / 1e6:.1f} million parameters")
     start = "import os; os.environ['TF_CPP_MIN_LOG_LEVEL'] = '2'; import tensorflow as tf; tf.constant(1.0)"
-    seconds, own, whole = measure([sys.executable, "-c", start])
-    print(f"{'TensorFlow alone':<38} {seconds:5.1f} s   {own:6.0f} MB ({whole:.0f})")
+    found = processes.watch([sys.executable, "-c", start], work / "log")
+    own, whole = found.private / 1e6, found.resident / 1e6
+    print(f"{'TensorFlow alone':<38} {found.seconds:5.1f} s   {own:6.0f} MB ({whole:.0f})")
     steps = [
         ("TensorFlow 1 to Hugging Face", "weights", "hf", "hf"),
         ("Hugging Face to TensorFlow 1", "hf", "back", "tf1"),
@@ -110,12 +88,13 @@ def main(_: BenchmarkOptions) -> None:
     ]
     for title, source, target, to in steps:
         shutil.rmtree(work / target, ignore_errors=True)
-        command = [sys.executable, str(ROOT / "convert_checkpoint.py"), f"--to={to}"]
+        command = [sys.executable, str(processes.ROOT / "convert_checkpoint.py"), f"--to={to}"]
         command += [f"--input={work / source}", f"--output={work / target}", f"--vocab_file={work}/weights/vocab.txt"]
-        seconds, own, whole = measure(command)
+        found = processes.watch(command, work / "log")
+        own, whole = found.private / 1e6, found.resident / 1e6
         size = folder_size(work / source)
         print(
-            f"{title:<38} {seconds:5.1f} s   {own:6.0f} MB ({whole:.0f}) for {size:.0f} MB of weights:"
+            f"{title:<38} {found.seconds:5.1f} s   {own:6.0f} MB ({whole:.0f}) for {size:.0f} MB of weights:"
             f" {own / size:.2f} times ({whole / size:.2f})"
         )
 

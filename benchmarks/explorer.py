@@ -18,6 +18,8 @@ import threading
 import time
 from collections.abc import Iterator
 
+import machine
+
 from bert_tf2.support import flags
 from bert_tf2.support.settings import MODEL, TO_DO, Options, options, setting
 
@@ -35,8 +37,6 @@ class BenchmarkOptions(Options):
 
 def random_model(options: BenchmarkOptions, folder: pathlib.Path) -> str:
     """Writes a model with random weights; returns its folder."""
-    import machine
-
     from bert_tf2 import heads
     from bert_tf2.config import BertConfig
     from bert_tf2.weights import checkpoint
@@ -121,7 +121,6 @@ def told(name: str, values: list[float]) -> str:
 
 def main(options: BenchmarkOptions) -> None:
     flags.load_tensorflow()
-    import machine
 
     from bert_tf2.explorer.opened import Explorer
     from bert_tf2.explorer.options import ExplorerOptions

@@ -18,11 +18,12 @@ from collections.abc import Iterator
 
 import finetuning_speed
 import machine
+import processes
 from absl import flags as absl_flags
 from finetuning_commands import classify, timed
 
 from bert_tf2.support import flags
-from bert_tf2.support.settings import DATA, MODEL, TO_DO, TRAINING, Options, WrongSetting, options, setting
+from bert_tf2.support.settings import DATA, MODEL, TO_DO, TRAINING, Options, options, setting
 
 FLAGS = absl_flags.FLAGS
 
@@ -44,8 +45,7 @@ class BenchmarkOptions(Options):
     epochs: float = setting("Epochs of the run speed.", 3.0, group=TRAINING, low=0.0)
 
     def check(self) -> None:
-        if unknown := [name for name in self.runs.split(",") if name not in RUNS]:
-            raise WrongSetting(f"--runs: {unknown[0]!r} is none of {', '.join(RUNS)}")
+        processes.check_words("runs", self.runs, RUNS)
 
 
 SEEDS = (1, 2, 3)

@@ -14,7 +14,6 @@ import processes
 from absl import flags as absl_flags
 
 from bert_tf2 import commands
-from bert_tf2.support.errors import UserError
 from bert_tf2.support.settings import settings_of
 
 FLAGS = absl_flags.FLAGS
@@ -58,7 +57,7 @@ def timed(name: str, script: str, *arguments: str, keep: bool = False) -> dict:
       keep: whether what is in the output folder stays, instead of a new training.
 
     Raises:
-      UserError: the script failed.
+      processes.Failed: the script failed.
     """
     results = processes.Results(Path(FLAGS.work_dir) / "results.jsonl")
     if known := results.known().get(name):
@@ -69,10 +68,7 @@ def timed(name: str, script: str, *arguments: str, keep: bool = False) -> dict:
     output = [f"--output_dir={output_dir}"] if has_flag(script, "output_dir") else []
     command = [sys.executable, str(processes.ROOT / script), *model_flags(script), *output, *arguments]
     log, began = Path(f"{output_dir}.log"), time.time()
-    try:
-        seconds = processes.run(command, log)
-    except processes.Failed as failure:
-        raise UserError(f"{name} failed: {failure}") from failure
+    seconds = processes.run(command, log)
     result = {"seconds": round(seconds, 1), "began": began, "training_seconds": training_seconds(log.read_text())}
     for key, file in (("measures", "eval_metrics.json"), ("results", "eval_results.txt")):
         if (output_dir / file).exists():

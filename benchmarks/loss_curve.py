@@ -18,6 +18,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import machine
+import processes
+import training_flags
+import workload
 
 from bert_tf2.support import flags
 from bert_tf2.support.errors import UserError
@@ -48,7 +51,6 @@ LENGTH = 128
 def losses(options: BenchmarkOptions) -> list[float]:
     """The loss of every step of one training, with the first of the seeds."""
     import tensorflow as tf
-    import workload
 
     from bert_tf2 import heads
     from bert_tf2.config import BertConfig
@@ -77,7 +79,7 @@ def losses(options: BenchmarkOptions) -> list[float]:
         output_dir="", train_batch_size=options.batch_size, learning_rate=options.learning_rate, random_seed=seed,
         precision=options.precision, **schedule,
     )  # fmt: skip
-    step = Trainer(model, strategy, train_options).compiled_step()
+    step = Trainer(model, strategy, train_options).step.compiled()
     batches = iter(data)
     return [float(step(next(batches), tf.constant(n, tf.int64))["loss"]) for n in range(options.steps)]
 
@@ -96,8 +98,6 @@ def differences(curve: Sequence[float], reference: Sequence[float], window: int)
 
 def curves(options: BenchmarkOptions, records: str) -> dict[str, list[list[float]]]:
     """The curves of both precisions, one for each seed, trained in turn."""
-    import processes
-
     results = processes.Results(Path(options.work_dir) / "curves.jsonl", processes.revision())
     names = ("vocab_file", "num_hidden_layers", "hidden_size", "steps", "batch_size", "learning_rate")
     shared = [f"--{name}={getattr(options, name)}" for name in names]
@@ -114,22 +114,13 @@ def main(options: BenchmarkOptions) -> None:
         flags.load_tensorflow()
         print(json.dumps({"losses": losses(options)}))
         return
-    import processes
-    import training_flags
 
     if options.window > options.steps:
         raise UserError(f"--window={options.window} is larger than --steps={options.steps}")
     print(machine.describe(), flush=True)
-    try:
-        records = training_flags.make_records(
-            Path(options.work_dir) / "curves" / Path(options.input_file).stem,
-            LENGTH,
-            options.input_file,
-            options.vocab_file,
-        )
-        found = curves(options, str(records.resolve()))
-    except processes.Failed as failure:
-        raise UserError(str(failure)) from failure
+    folder = Path(options.work_dir) / "curves" / Path(options.input_file).stem
+    records = training_flags.make_records(folder, LENGTH, options.input_file, options.vocab_file)
+    found = curves(options, str(records.resolve()))
     rows = {f"seed {seed}": pair for seed, *pair in zip(options.seeds.split(","), *found.values(), strict=True)}
     rows["mean of the curves"] = [[sum(v) / len(v) for v in zip(*of_seeds, strict=True)] for of_seeds in found.values()]
     print(

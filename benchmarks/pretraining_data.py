@@ -19,14 +19,15 @@ import os
 import pathlib
 import random
 import shutil
-import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
 
 import machine
+import processes
 from absl import logging
+from processes import Watched
 
 from bert_tf2 import tokenization
 from bert_tf2.data import example, tfrecords
@@ -34,7 +35,6 @@ from bert_tf2.pretraining import compact_examples, corpus, inspect_records
 from bert_tf2.pretraining.draws import BufferedDraws
 from bert_tf2.pretraining.options import PretrainingDataOptions
 from bert_tf2.support import files, flags
-from bert_tf2.support.errors import UserError
 from bert_tf2.support.settings import DATA, options, setting
 
 
@@ -51,69 +51,30 @@ class BenchmarkOptions(PretrainingDataOptions):
     rounds: int = setting("How often each command runs; the median counts.", 3, group=DATA, low=1)
 
 
-_ROOT = pathlib.Path(__file__).resolve().parents[1]
 _OWN = {field.name for field in dataclasses.fields(BenchmarkOptions)} - {"input_file", "vocab_file", "do_lower_case"}
 _OWN -= {field.name for field in dataclasses.fields(PretrainingDataOptions)}
 
 
-@dataclasses.dataclass
-class Run:
-    """The seconds of a run of the script, and the peak memory in bytes of its processes."""
-
-    seconds: float
-    main: float
-    worker: float = 0.0
-
-
 def run_script(
-    input_file: str, options: BenchmarkOptions, folder: str, checkout: pathlib.Path = _ROOT, **more: object
-) -> Run:
+    input_file: str, options: BenchmarkOptions, folder: str, checkout: pathlib.Path = processes.ROOT, **more: object
+) -> Watched:
     """Runs the script of a checkout in a process of its own."""
     settings = {name: value for name, value in dataclasses.asdict(options).items() if name not in _OWN}
-    if checkout != _ROOT:  # another version may lack newer flags, which have their defaults here
+    if checkout != processes.ROOT:  # another version may lack newer flags, which have their defaults here
         defaults = {field.name: field.default for field in dataclasses.fields(BenchmarkOptions)}
         settings = {name: value for name, value in settings.items() if value != defaults[name]}
     output = os.path.join(folder, "examples.tfrecord")
     settings = {**settings, "input_file": input_file, "vocab_file": options.vocab_file, "output_file": output, **more}
     command = [sys.executable, str(checkout / "create_pretraining_data.py")]
     command += [f"--{name}={value}" for name, value in settings.items()]
-    with open(os.path.join(folder, "log"), "wb") as log:
-        start = time.perf_counter()
-        child = subprocess.Popen(
-            command, stdout=log, stderr=log, cwd=checkout, env={**os.environ, "PYTHONPATH": str(checkout)}
-        )
-        peaks = {"main": 0.0, "worker": 0.0}
-        while child.poll() is None:
-            peaks["main"] = max(peaks["main"], peak_of(child.pid))
-            peaks["worker"] = max([peaks["worker"], *map(peak_of, children_of(child.pid))])
-            time.sleep(0.02)
-        seconds = time.perf_counter() - start
-    if child.returncode:
-        raise UserError(files.read_text(log.name).strip().splitlines()[-1])
-    return Run(seconds, **peaks)
+    environment = {**os.environ, "PYTHONPATH": str(checkout)}
+    return processes.watch(command, os.path.join(folder, "log"), cwd=checkout, env=environment)
 
 
-def children_of(pid: int) -> list[int]:
-    """The processes that a process has started; none where the system does not tell."""
-    try:
-        return list(map(int, pathlib.Path(f"/proc/{pid}/task/{pid}/children").read_text().split()))
-    except OSError:
-        return []
-
-
-def peak_of(pid: int) -> float:
-    """The peak memory of a running process in bytes; 0 where the system does not tell."""
-    try:
-        lines = pathlib.Path(f"/proc/{pid}/status").read_text().splitlines()
-    except OSError:
-        return 0.0
-    return next((float(line.split()[1]) * 1024 for line in lines if line.startswith("VmHWM")), 0.0)
-
-
-def median(runs: list[Run]) -> Run:
+def median(runs: list[Watched]) -> Watched:
     """The median of the seconds, and the largest memory."""
-    seconds = sorted(run.seconds for run in runs)[len(runs) // 2]
-    return Run(seconds, max(run.main for run in runs), max(run.worker for run in runs))
+    seconds, *memory = zip(*runs, strict=True)
+    return Watched(sorted(seconds)[len(runs) // 2], *map(max, memory))
 
 
 @contextlib.contextmanager
@@ -164,7 +125,7 @@ def shuffle_speedup(num_items: int) -> float:
     return best(pythons) / best(ours)
 
 
-def measure(inputs: str, options: BenchmarkOptions, folder: str) -> dict[str, Run]:
+def measure(inputs: str, options: BenchmarkOptions, folder: str) -> dict[str, Watched]:
     """Runs all commands in turn, `rounds` times."""
     one_word = os.path.join(folder, "one_word.txt")
     files.write_text(one_word, "a\n")
@@ -180,7 +141,7 @@ def measure(inputs: str, options: BenchmarkOptions, folder: str) -> dict[str, Ru
         checkout = pathlib.Path(options.against).resolve()
         commands["against"] = lambda: run_script(inputs, options, os.path.join(folder, "against"), checkout)
     numbers = itertools.count()
-    runs: dict[str, list[Run]] = {name: [] for name in commands}
+    runs: dict[str, list[Watched]] = {name: [] for name in commands}
     for number in range(options.rounds):
         for name in (f"shards{number}", "twice", "against"):
             os.makedirs(os.path.join(folder, name), exist_ok=True)
@@ -202,17 +163,18 @@ def report(input_files: list[str], options: BenchmarkOptions, folder: str) -> No
     print(
         f"speed              {examples / work:.0f} examples/s, {megabytes / work:.2f} MB of text/s (without the start)"
     )
-    per_example = (whole.main - idle.main) / max(examples, 1)
-    print(f"peak memory        {whole.main / 1e6:.0f} MB, {whole.main / idle.main:.2f} times that of the start;")
+    per_example = (whole.resident - idle.resident) / max(examples, 1)
+    growth = whole.resident / idle.resident
+    print(f"peak memory        {whole.resident / 1e6:.0f} MB, {growth:.2f} times that of the start;")
     print(f"                   {per_example:.0f} bytes an example above it, corpus included")
     print(f"twice the text     {twice.seconds / whole.seconds:.2f} times the time")
     print(
         f"in shards          {shards.seconds:.1f} s, {whole.seconds / shards.seconds:.2f} times as fast; peak memory"
-        f" {shards.main / 1e6:.0f} MB, of a worker {shards.worker / 1e6:.0f} MB"
+        f" {shards.resident / 1e6:.0f} MB, of a worker {shards.of_children / 1e6:.0f} MB"
     )
     if other := runs.get("against"):
         print(
-            f"other checkout     {other.seconds:.1f} s, {other.main / 1e6:.0f} MB; whole command"
+            f"other checkout     {other.seconds:.1f} s, {other.resident / 1e6:.0f} MB; whole command"
             f" {other.seconds / whole.seconds:.2f} times as fast, in shards {other.seconds / shards.seconds:.2f} times"
         )
     print_stages(input_files, options, folder)

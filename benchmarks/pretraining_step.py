@@ -16,6 +16,10 @@ from __future__ import annotations
 
 import statistics
 
+import machine
+import steps
+import workload
+
 from bert_tf2.support import flags, settings
 from bert_tf2.support.settings import MODEL, TO_DO, TRAINING, options, setting
 from bert_tf2.training.options import UNPAD, PrecisionOptions
@@ -41,9 +45,6 @@ class BenchmarkOptions(PrecisionOptions):
 
 def measure(options: BenchmarkOptions) -> dict:
     """Times the steps. Returns their seconds, operations and the machine's rate."""
-    import steps
-    import workload
-
     from bert_tf2 import heads
     from bert_tf2.config import BertConfig
     from bert_tf2.training.options import TrainOptions
@@ -54,7 +55,7 @@ def measure(options: BenchmarkOptions) -> dict:
     config.check_sequence_length(options.max_seq_length)
     shape = (options.batch_size, options.max_seq_length, options.max_predictions_per_seq, options.mean_length)
     batches = workload.random_batches(sizes, options.steps + workload.WARM_UP, *shape)
-    precision = "bfloat16" if options.precision == "bfloat16" else "float32"
+    precision = PRECISIONS[options.precision].exported
     rows = options.batch_size * options.max_seq_length
     before = steps.product_rate(config, rows, precision)
     seconds = steps.time_training(
@@ -76,8 +77,6 @@ def measure(options: BenchmarkOptions) -> dict:
 
 def main(options: BenchmarkOptions) -> None:
     flags.load_tensorflow()
-    import machine
-    import workload
 
     measured = measure(options)
     seconds = measured.pop("seconds")

@@ -9,16 +9,27 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
+
+from bert_tf2.support.errors import UserError
 
 ROOT = Path(__file__).resolve().parents[1]
 BENCHMARKS = ROOT / "benchmarks"
 
 
-class Failed(Exception):
+class Failed(UserError):
     """A program failed; the message is the last line that it wrote."""
+
+
+def check_words(flag: str, value: str, known: Collection[Any]) -> None:
+    """Raises WrongSetting if one of the words of a flag, separated by commas, is none of the known ones."""
+    from bert_tf2.support.settings import WrongSetting
+
+    names = [*map(str, known)]
+    if unknown := [word for word in value.split(",") if word not in names]:
+        raise WrongSetting(f"--{flag}: {unknown[0]!r} is none of {', '.join(names)}")
 
 
 class Results:
@@ -81,6 +92,58 @@ def run(command: Sequence[str], log: str | Path, **variables: str) -> float:
     if done.returncode:
         raise Failed(f"{_last_line(Path(log).read_text(errors='replace'), done.returncode)} (all of it is in {log})")
     return time.monotonic() - began
+
+
+class Watched(NamedTuple):
+    """The seconds of a process and its peaks of memory in bytes, as far as the system tells.
+
+    Attributes:
+      resident: with the code of libraries, which processes share.
+      private: anonymous pages alone.
+      of_children: the largest `resident` of a process that it started.
+    """
+
+    seconds: float
+    resident: float
+    private: float
+    of_children: float
+
+
+def watch(command: Sequence[str], log: str | Path, **how: Any) -> Watched:
+    """Runs a command with its output in the file `log`, and looks at its memory all the time.
+
+    Args:
+      how: arguments of subprocess.Popen.
+
+    Raises:
+      Failed: its status is not 0.
+    """
+    began = time.perf_counter()
+    resident = private = of_children = 0.0
+    with open(log, "wb") as stream, subprocess.Popen(command, stdout=stream, stderr=stream, **how) as process:
+        while process.poll() is None:
+            sizes = _status(process.pid)
+            resident, private = max(resident, sizes["VmHWM"]), max(private, sizes["RssAnon"])
+            of_children = max([of_children, *(_status(child)["VmHWM"] for child in _children(process.pid))])
+            time.sleep(0.01)
+    if process.returncode:
+        raise Failed(_last_line(Path(log).read_text(errors="replace"), process.returncode))
+    return Watched(time.perf_counter() - began, resident, private, of_children)
+
+
+def _status(pid: int) -> dict[str, float]:
+    """The current private memory and the peak of the resident memory of a process; 0 where the system does not tell."""
+    sizes = {"VmHWM": 0.0, "RssAnon": 0.0}
+    with contextlib.suppress(OSError):
+        rows = [line.split() for line in Path(f"/proc/{pid}/status").read_text().splitlines()]
+        sizes |= {row[0][:-1]: 1024 * float(row[1]) for row in rows if row[0][:-1] in sizes}
+    return sizes
+
+
+def _children(pid: int) -> list[int]:
+    with contextlib.suppress(OSError):
+        return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+    return []
 
 
 def measure(command: Sequence[str], **variables: str) -> dict[str, Any]:

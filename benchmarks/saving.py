@@ -14,11 +14,14 @@ from __future__ import annotations
 import json
 import shutil
 import statistics
-import sys
 from pathlib import Path
 
+import machine
+import processes
+import training_flags
+import workload
+
 from bert_tf2.support import flags
-from bert_tf2.support.errors import UserError
 from bert_tf2.support.settings import DATA, MODEL, TO_DO, TRAINING, Options, options, setting
 
 
@@ -40,8 +43,6 @@ class BenchmarkOptions(Options):
 
 def train(options: BenchmarkOptions, command: list[str], save_steps: int) -> float:
     """Trains in a process of its own; returns the seconds of all steps but the first."""
-    import processes
-
     output = Path(options.work_dir) / "saving" / "output"
     shutil.rmtree(output, ignore_errors=True)
     command = [*command, f"--save_checkpoints_steps={save_steps}", f"--output_dir={output}"]
@@ -55,38 +56,23 @@ def train(options: BenchmarkOptions, command: list[str], save_steps: int) -> flo
 
 def measured(options: BenchmarkOptions) -> dict[str, list[float]]:
     """The seconds by side, one value for each round."""
-    import machine
-    import processes
-    import training_flags
-    import workload
-
     work, interval = Path(options.work_dir) / "saving", options.save_checkpoints_steps
-    records = training_flags.make_records(work, 128, machine.CORPUS, machine.VOCAB)
-    sizes = json.dumps(workload.load_config(options.bert_config_file))
-    (work / "bert_config.json").write_text(sizes, encoding="utf-8")
-    command = [sys.executable, str(processes.ROOT / "run_pretraining.py"), f"--input_file={records}", "--do_train"]
-    command += [f"--bert_config_file={work / 'bert_config.json'}", f"--train_batch_size={options.train_batch_size}"]
-    command += [f"--num_train_steps={options.num_train_steps}", "--num_warmup_steps=1", "--keep_checkpoint_max=2"]
+    sizes, command = training_flags.pretraining_command(work, options.bert_config_file)
+    command += [f"--train_batch_size={options.train_batch_size}", f"--num_train_steps={options.num_train_steps}"]
+    command += ["--keep_checkpoint_max=2"]
     results = processes.Results(Path(options.work_dir) / "saving.jsonl", processes.revision())
     seconds: dict[str, list[float]] = {"without": [], "with": []}
     for number in range(1, options.rounds + 1):
         for side, steps in (("without", 0), ("with", interval)):
-            key = f"{side} {interval} {options.saves} {options.train_batch_size} {sizes} {number}"
+            key = f"{side} {interval} {options.saves} {options.train_batch_size} {json.dumps(sizes)} {number}"
             known = results.known().get(key) or results.add(key, {"seconds": train(options, command, steps)})
             seconds[side].append(known["seconds"])
     return seconds
 
 
 def main(options: BenchmarkOptions) -> None:
-    import machine
-    import processes
-    import workload
-
     print(machine.describe(), flush=True)
-    try:
-        seconds = measured(options)
-    except processes.Failed as failure:
-        raise UserError(f"run_pretraining.py failed: {failure}") from failure
+    seconds = measured(options)
     without, saving = (statistics.median(seconds[side]) for side in ("without", "with"))
     step, interval = without / (options.num_train_steps - 1), options.save_checkpoints_steps
     checkpoint = (saving - without) / options.saves

@@ -5,7 +5,7 @@
 
 TensorFlow runs folded_encoder.Encoder as TensorFlow Serving does: a SavedModel, loaded into a session, which C++ then
 executes (tf.saved_model.load would add Python overhead to each call). It uses --threads intra-op and --threads inter-op
-threads. ONNX Runtime uses --threads threads and all its graph optimisations; its model is exported from transformers
+threads. ONNX Runtime uses --threads threads and all its graph optimizations; its model is exported from transformers
 with torch.onnx.export, and "fused" is that model after onnxruntime.transformers' optimizer. Both sides return
 sequence_output and pooled_output; their largest difference is printed first.
 
@@ -33,6 +33,7 @@ import time
 import warnings
 from collections.abc import Callable
 
+import machine
 from absl import flags as absl_flags
 
 from bert_tf2.support import flags
@@ -193,7 +194,6 @@ def run_cases(sides: dict[str, Side], vocab_size: int) -> None:
 def main(_: BenchmarkOptions) -> None:
     logging.disable(logging.WARNING)
     flags.load_tensorflow()
-    import machine
 
     from bert_tf2.weights import huggingface
 

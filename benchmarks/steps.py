@@ -72,7 +72,7 @@ def time_training(
     rows = len(next(iter(batches[0].values())))
     options = TrainOptions(output_dir="", train_batch_size=rows, **schedule, **settings)
     accelerate(model, Plan(unpad, options.recompute, share_graph=not options.xla))
-    compiled = Trainer(model, strategy, options).compiled_step(jit_compile=options.xla)
+    compiled = Trainer(model, strategy, options).step.compiled(jit_compile=options.xla)
     number = iter(range(len(batches)))
 
     def step(batch: dict) -> float:

@@ -27,8 +27,10 @@ import time
 from pathlib import Path
 
 import machine
+import processes
+import study_report
 
-from bert_tf2.support import flags
+from bert_tf2.support import flags, plots
 from bert_tf2.support.errors import UserError
 from bert_tf2.support.settings import DATA, MODEL, TO_DO, TRAINING, Options, WrongSetting, options, setting
 
@@ -74,8 +76,7 @@ class BenchmarkOptions(Options):
     learning_rate: float = setting("The highest learning rate of the schedule.", 1.5e-3, group=TRAINING, low=0.0)
 
     def check(self) -> None:
-        if unknown := [name for name in self.variants.split(",") if name not in VARIANTS]:
-            raise WrongSetting(f"--variants: {unknown[0]!r} is none of {', '.join(VARIANTS)}")
+        processes.check_words("variants", self.variants, VARIANTS)
         if wrong := [seed for seed in self.seeds.split(",") if not seed.isdigit()]:
             raise WrongSetting(f"--seeds: {wrong[0]!r} is no whole number")
         if self.hidden_size % 24:
@@ -101,8 +102,6 @@ def split(text: str, seed: int) -> tuple[str, str]:
 
 def prepare(options: BenchmarkOptions, text: str, folder: Path, seed: int) -> None:
     """Writes the records of a seed's split: in pairs and as single texts, to train on and held out."""
-    import processes
-
     if (folder / "complete").exists():
         return
     folder.mkdir(parents=True, exist_ok=True)
@@ -155,8 +154,6 @@ def train_all(options: BenchmarkOptions) -> tuple[list[dict], list[dict[str, flo
     Raises:
       UserError: the text is no text, or a training fails.
     """
-    import processes
-
     from bert_tf2.support import files
 
     text = files.read_text(options.input_file, drop_bom=True)
@@ -174,26 +171,23 @@ def train_all(options: BenchmarkOptions) -> tuple[list[dict], list[dict[str, flo
         print(f"{variant}, seed {seed}: {time.monotonic() - began:.0f} s", flush=True)
         return found
 
-    try:
-        for seed in options.seeds.split(","):
-            prepare(options, text, work / seed, int(seed))
-        # Variant after variant would leave an interrupted study with one variant whole and others missing.
-        runs = [(variant, seed) for seed in options.seeds.split(",") for variant in options.variants.split(",")]
-        key = f"{work.name} {{}} {{}}".format
-        known = results.known()
-        with concurrent.futures.ThreadPoolExecutor(options.processes) as pool:
-            missing = [run for run in runs if key(*run) not in known]
-            if len(missing) < len(runs):
-                print(f"{len(runs) - len(missing)} of {len(runs)} trainings are in {options.work_dir}/study.jsonl")
-            new = {pool.submit(train, *run): run for run in missing}
-            try:
-                for done in concurrent.futures.as_completed(new):
-                    results.add(key(*new[done]), done.result())
-            except BaseException:
-                pool.shutdown(cancel_futures=True)
-                raise
-    except processes.Failed as failure:
-        raise UserError(f"a part of the study failed: {failure}") from failure
+    for seed in options.seeds.split(","):
+        prepare(options, text, work / seed, int(seed))
+    # Variant after variant would leave an interrupted study with one variant whole and others missing.
+    runs = [(variant, seed) for seed in options.seeds.split(",") for variant in options.variants.split(",")]
+    key = f"{work.name} {{}} {{}}".format
+    known = results.known()
+    with concurrent.futures.ThreadPoolExecutor(options.processes) as pool:
+        missing = [run for run in runs if key(*run) not in known]
+        if len(missing) < len(runs):
+            print(f"{len(runs) - len(missing)} of {len(runs)} trainings are in {options.work_dir}/study.jsonl")
+        new = {pool.submit(train, *run): run for run in missing}
+        try:
+            for done in concurrent.futures.as_completed(new):
+                results.add(key(*new[done]), done.result())
+        except BaseException:
+            pool.shutdown(cancel_futures=True)
+            raise
     known = results.known()
     return [known[key(*run)] for run in runs], [guess_by_frequency(work / seed) for seed in options.seeds.split(",")]
 
@@ -206,10 +200,9 @@ def main(options: BenchmarkOptions) -> None:
         variant, seed = options.one.split(":")
         print(json.dumps(study_run.train(options, Path(options.work_dir), variant, int(seed))))
         return
-    import study_report
 
     if options.plots:
-        study_report.check_matplotlib()
+        plots.require("--plots")
     if options.quick:
         options = dataclasses.replace(options, **_QUICK)
     began = time.monotonic()

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import processes
 from study_probes import similarity_by_distance
 
 from bert_tf2.layers import sinusoidal_positions
-from bert_tf2.support.errors import UserError
+from bert_tf2.support import plots
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 Result = Mapping[str, Any]
 _OF_GUESSES = (("loss", 1, 3), ("accuracy", 100, 1))
@@ -174,35 +177,26 @@ def write(results: Sequence[Result], guesses: Sequence[Mapping[str, float]], opt
     return "\n\n".join(parts)
 
 
-def check_matplotlib() -> None:
-    """Raises UserError if it is missing."""
-    try:
-        import matplotlib  # noqa: F401
-    except ImportError as error:
-        raise UserError("--plots needs matplotlib: pip install matplotlib, or the extra `plot`") from error
-
-
 def draw(results: Sequence[Result], folder: Path) -> list[str]:
     """Writes the plots, each group of variants with curves and probes, and the positions; returns the files."""
     import matplotlib
 
-    matplotlib.use("Agg")
-    matplotlib.rcParams.update({"svg.hashsalt": "study", "font.size": 8, "svg.fonttype": "none"})
     folder.mkdir(parents=True, exist_ok=True)
-    figures = {"study_variants.svg": _draw_variants(results), "study_curves.svg": _draw_curves(results)}
-    if {"base", "from_sinusoid"} <= {*_variants(results)}:
-        figures["study_positions.svg"] = _draw_positions(results)
-    for name, figure in figures.items():
-        figure.savefig(folder / name, metadata={"Date": None})
-    return [str(folder / name) for name in figures]
+    figures = {"variants": (_draw_variants, 9), "curves": (_draw_curves, 9), "positions": (_draw_positions, 4.5)}
+    if not {"base", "from_sinusoid"} <= {*_variants(results)}:
+        del figures["positions"]
+    paths = [str(folder / f"study_{name}.svg") for name in figures]
+    with matplotlib.rc_context({"font.size": 8, "svg.fonttype": "none"}):
+        for path, (draw_into, width) in zip(paths, figures.values(), strict=True):
+            with plots.drawing(path, width, 2.8) as figure:
+                draw_into(figure, results)
+    return paths
 
 
-def _draw_variants(results: Sequence[Result]):
+def _draw_variants(figure: Figure, results: Sequence[Result]) -> None:
     """A dot for each seed: loss beside base's, and the probes."""
-    from matplotlib import pyplot
-
     variants = _variants(results)[::-1]
-    figure, axes = pyplot.subplots(1, 3, figsize=(9, 2.8), layout="constrained", sharey=True)
+    axes = figure.subplots(1, 3, sharey=True)
     base = of(results, "base", "heldout", "pairs", "mask", "loss")
     for row, variant in enumerate(variants):
         losses = of(results, variant, "heldout", _form(variant), "mask", "loss")
@@ -221,14 +215,11 @@ def _draw_variants(results: Sequence[Result]):
         if chance is not None:
             panel.axvline(chance, color="gray", linewidth=0.8)
     axes[0].set_yticks(range(len(variants)), variants)
-    return figure
 
 
-def _draw_curves(results: Sequence[Result]):
+def _draw_curves(figure: Figure, results: Sequence[Result]) -> None:
     """The held-out loss during the training, the mean over the seeds, a panel for each group."""
-    from matplotlib import pyplot
-
-    figure, axes = pyplot.subplots(1, len(_GROUPS), figsize=(9, 2.8), layout="constrained", sharey=True)
+    axes = figure.subplots(1, len(_GROUPS), sharey=True)
     for panel, (title, group) in zip(axes, _GROUPS.items(), strict=True):
         for variant in group:
             curves = [result["curve"] for result in results if result["variant"] == variant]
@@ -239,14 +230,11 @@ def _draw_curves(results: Sequence[Result]):
         panel.grid(alpha=0.3)
         panel.legend()
     axes[0].set_ylabel("loss of held-out masked words")
-    return figure
 
 
-def _draw_positions(results: Sequence[Result]):
+def _draw_positions(figure: Figure, results: Sequence[Result]) -> None:
     """How similar two positions are, by their distance."""
-    from matplotlib import pyplot
-
-    figure, panel = pyplot.subplots(figsize=(4.5, 2.8), layout="constrained")
+    panel = figure.subplots()
     width, length = (max(result[name] for result in results) for name in ("hidden_size", "max_seq_length"))
     for name, of_seeds in _similarities(results, width, length).items():
         for number, values in enumerate(of_seeds):
@@ -256,4 +244,3 @@ def _draw_positions(results: Sequence[Result]):
     panel.set(xlabel="distance of two positions", ylabel="mean cosine")
     panel.grid(alpha=0.3)
     panel.legend()
-    return figure

@@ -138,7 +138,7 @@ def _run_steps(options, path: Path, model, variant, seed, words, held_out) -> li
         output_dir="", train_batch_size=options.batch_size, learning_rate=options.learning_rate, random_seed=seed,
         num_train_steps=options.steps, num_warmup_steps=options.steps // 20, adam_bias_correction=True,
     )  # fmt: skip
-    step = Trainer(model, tf.distribute.get_strategy(), train_options).compiled_step()
+    step = Trainer(model, tf.distribute.get_strategy(), train_options).step.compiled()
     curve, batches = [], iter(data)
     for number in range(options.steps):
         step(next(batches), tf.constant(number, tf.int64))

@@ -16,9 +16,12 @@ import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from bert_tf2.support import flags
-from bert_tf2.support.errors import UserError
-from bert_tf2.support.settings import DATA, TO_DO, TRAINING, Options, WrongSetting, options, setting
+import machine
+import processes
+import workload
+
+from bert_tf2.support import flags, plots
+from bert_tf2.support.settings import DATA, TO_DO, TRAINING, Options, options, setting
 
 # Layers, hidden size.
 MODELS = {
@@ -49,17 +52,13 @@ class BenchmarkOptions(Options):
 
     def check(self) -> None:
         for name, known in (("models", MODELS), ("lengths", PREDICTIONS), ("precisions", PRECISIONS)):
-            if unknown := [value for value in getattr(self, name).split(",") if value not in map(str, known)]:
-                raise WrongSetting(f"--{name}: {unknown[0]!r} is none of {', '.join(map(str, known))}")
-        if self.plot and Path(self.plot).suffix not in (".svg", ".png"):
-            raise WrongSetting(f"--plot: {self.plot} must end in .svg or .png")
+            processes.check_words(name, getattr(self, name), known)
+        if self.plot:
+            plots.check_name("--plot", self.plot)
 
 
 def measure(options: BenchmarkOptions, results, model: str, length: int, precision: str) -> Mapping:
     """The result of one row, stored or new; with `failed` instead of numbers if the program fails."""
-    import processes
-    import workload
-
     layers, hidden = MODELS[model]
     batch = TOKENS[model] // length
     name = f"{model} {length} {batch} {precision} {options.steps}"
@@ -98,42 +97,35 @@ HEADER = ("layers x hidden", "length", "batch", "precision", "examples/s", "shar
 
 
 def draw(rows: Sequence[Mapping], path: str, title: str) -> None:
-    """Draws examples/s and share over the models, a line for each length and precision.
-
-    Raises:
-      UserError: matplotlib is missing.
-    """
-    try:
-        import matplotlib
-    except ImportError as error:
-        raise UserError("--plot needs matplotlib: pip install matplotlib, or the extra `bench`") from error
-    matplotlib.use("Agg")
-    matplotlib.rcParams["svg.hashsalt"] = "table"  # the same file for the same results
-    from matplotlib import pyplot
-
+    """Draws examples/s and share over the models, a line for each length and precision."""
     measured = [row for row in rows if "failed" not in row]
     models = [model for model in MODELS if any(row["model"] == model for row in measured)]
-    figure, (speed, share) = pyplot.subplots(1, 2, figsize=(10, 4), layout="constrained")
-    for length, precision in sorted({(row["length"], row["precision"]) for row in measured}):
-        line = {row["model"]: row for row in measured if (row["length"], row["precision"]) == (length, precision)}
-        places = [n for n, model in enumerate(models) if model in line]
-        style = {"marker": "o", "linestyle": "-" if precision == "float32" else "--", "label": f"{length}, {precision}"}
-        speed.plot(places, [line[models[n]]["examples_per_second"] for n in places], **style)
-        share.plot(places, [100 * line[models[n]]["share"] for n in places], **style)
-    speed.set(yscale="log", ylabel="examples/s")
-    share.set(ylim=(0, None), ylabel="% of the matrix-product rate")
-    for axes in (speed, share):
-        axes.set_xticks(range(len(models)), [f"{model}\n{MODELS[model][0]} x {MODELS[model][1]}" for model in models])
-        axes.grid(alpha=0.3)
-    speed.legend(title="length, precision")
-    figure.suptitle(title, fontsize=9)
-    figure.savefig(path, metadata={"Date": None} if path.endswith(".svg") else None)
+    with plots.drawing(path, 10, 4) as figure:
+        speed, share = figure.subplots(1, 2)
+        for length, precision in sorted({(row["length"], row["precision"]) for row in measured}):
+            line = {row["model"]: row for row in measured if (row["length"], row["precision"]) == (length, precision)}
+            places = [n for n, model in enumerate(models) if model in line]
+            style = {
+                "marker": "o",
+                "linestyle": "-" if precision == "float32" else "--",
+                "label": f"{length}, {precision}",
+            }
+            speed.plot(places, [line[models[n]]["examples_per_second"] for n in places], **style)
+            share.plot(places, [100 * line[models[n]]["share"] for n in places], **style)
+        speed.set(yscale="log", ylabel="examples/s")
+        share.set(ylim=(0, None), ylabel="% of the matrix-product rate")
+        for axes in (speed, share):
+            axes.set_xticks(
+                range(len(models)), [f"{model}\n{MODELS[model][0]} x {MODELS[model][1]}" for model in models]
+            )
+            axes.grid(alpha=0.3)
+        speed.legend(title="length, precision")
+        figure.suptitle(title, fontsize=9)
 
 
 def main(options: BenchmarkOptions) -> None:
-    import machine
-    import processes
-
+    if options.plot:
+        plots.require("--plot")
     print(machine.describe(), flush=True)
     results = processes.Results(Path(options.work_dir) / "table.jsonl", processes.revision())
     lists = (options.models.split(","), map(int, options.lengths.split(",")), options.precisions.split(","))

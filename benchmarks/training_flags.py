@@ -19,9 +19,12 @@ import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+import machine
+import processes
+import workload
+
 from bert_tf2.support import flags
-from bert_tf2.support.errors import UserError
-from bert_tf2.support.settings import DATA, MODEL, TO_DO, TRAINING, Options, WrongSetting, options, setting
+from bert_tf2.support.settings import DATA, MODEL, TO_DO, TRAINING, Options, options, setting
 
 
 @options
@@ -35,16 +38,13 @@ class BenchmarkOptions(Options):
     work_dir: str = setting("Folder for flags.jsonl, the results.", "bench_output", group=DATA)
 
     def check(self) -> None:
-        if unknown := [name for name in self.runs.split(",") if name not in RUNS]:
-            raise WrongSetting(f"--runs: {unknown[0]!r} is none of {', '.join(RUNS)}")
+        processes.check_words("runs", self.runs, RUNS)
 
 
 class Medians:
     """The medians over rounds of the results of pretraining_step.py, by side."""
 
     def __init__(self, options: BenchmarkOptions, sides: dict[str, Sequence[str]]):
-        import processes
-
         shared = ["--json", f"--steps={options.steps}"]
         if options.bert_config_file:
             shared.append(f"--bert_config_file={Path(options.bert_config_file).resolve()}")
@@ -84,8 +84,6 @@ def recompute(options: BenchmarkOptions) -> Iterator[str]:
 
 def make_records(folder: Path, length: int, input_file: str, vocab_file: str) -> Path:
     """The records of a corpus, once over, in `folder`."""
-    import processes
-
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / f"records-{length}.tfrecord"
     command = [sys.executable, str(processes.ROOT / "create_pretraining_data.py"), f"--input_file={input_file}"]
@@ -94,19 +92,21 @@ def make_records(folder: Path, length: int, input_file: str, vocab_file: str) ->
     return path
 
 
-def start(options: BenchmarkOptions) -> Iterator[str]:
-    import machine
-    import processes
-    import workload
-
-    work = Path(options.work_dir) / "start"
+def pretraining_command(work: Path, bert_config_file: str | None) -> tuple[dict, list[str]]:
+    """The sizes of the model, and a command line that pretrains it on the demo's corpus, with files in `work`."""
     records = make_records(work, 128, machine.CORPUS, machine.VOCAB)
-    config = work / "bert_config.json"
-    config.write_text(json.dumps(workload.load_config(options.bert_config_file)))
+    sizes, config = workload.load_config(bert_config_file), work / "bert_config.json"
+    config.write_text(json.dumps(sizes), encoding="utf-8")
     command = [sys.executable, str(processes.ROOT / "run_pretraining.py"), f"--input_file={records}", "--do_train"]
-    command += [f"--bert_config_file={config}", "--train_batch_size=8", "--num_train_steps=1", "--num_warmup_steps=1"]
+    return sizes, [*command, f"--bert_config_file={config}", "--num_warmup_steps=1"]
+
+
+def start(options: BenchmarkOptions) -> Iterator[str]:
+    work = Path(options.work_dir) / "start"
+    sizes, command = pretraining_command(work, options.bert_config_file)
     # 0: no checkpoint before the first step.
-    command += ["--save_checkpoints_steps=0", f"--output_dir={work / 'output'}"]
+    command += ["--train_batch_size=8", "--num_train_steps=1", "--save_checkpoints_steps=0"]
+    command += [f"--output_dir={work / 'output'}"]
     seconds = []
     for _ in range(options.rounds):
         shutil.rmtree(work / "output", ignore_errors=True)
@@ -114,7 +114,6 @@ def start(options: BenchmarkOptions) -> Iterator[str]:
         processes.run(command, work / "run.log")
         seconds.append(processes.seconds_to_first_step(work / "output", began))
     shutil.rmtree(work / "output")
-    sizes = workload.load_config(options.bert_config_file)
     yield (
         f"run_pretraining.py, {sizes['num_hidden_layers']} layers, hidden {sizes['hidden_size']}: first step ends"
         f" {statistics.median(seconds):.1f} s after the command ({min(seconds):.1f} to {max(seconds):.1f})"
@@ -125,16 +124,10 @@ RUNS = {"accumulation": accumulation, "recompute": recompute, "start": start}
 
 
 def main(options: BenchmarkOptions) -> None:
-    import machine
-    import processes
-
     print(machine.describe(), flush=True)
     for name in options.runs.split(","):
-        try:
-            for line in RUNS[name](options):
-                print(f"{name:<13} {line}", flush=True)
-        except processes.Failed as failure:
-            raise UserError(f"{name} failed: {failure}") from failure
+        for line in RUNS[name](options):
+            print(f"{name:<13} {line}", flush=True)
 
 
 if __name__ == "__main__":

@@ -47,8 +47,8 @@ def step(strategy, precision: str = "float32", compiled: bool = False, kind: str
     randomize(model)
     trainer = Trainer(model, strategy, TrainOptions(output_dir="", precision=precision, **SETTINGS))
     batch = {name: tf.constant(values) for name, values in batch_for(kind).items()}
-    trainer.compiled_step(jit_compile=compiled)(batch, tf.constant(3, tf.int64))
-    slots = trainer._optimizer.slots
+    trainer.step.compiled(jit_compile=compiled)(batch, tf.constant(3, tf.int64))
+    slots = trainer.step.state
     return np.concatenate([slots[name].numpy().ravel() for name in sorted(slots) if name.endswith("/adam_m")])
 
 

@@ -25,9 +25,10 @@ from bert_tf2.finetuning.classification import class_weights, tasks
 from bert_tf2.pretraining import manifest, sentences
 from bert_tf2.pretraining.options import PretrainingDataOptions
 from bert_tf2.support.errors import UserError
-from bert_tf2.training import curves, state
+from bert_tf2.training import curves
 from bert_tf2.training.best import Best
-from bert_tf2.training.runner import explained
+from bert_tf2.training.forward import explained
+from bert_tf2.training.saver import TrainingState
 from bert_tf2.weights import bundle, checkpoint, huggingface, labels, metadata
 
 VOCABULARY = "".join(f"{word}\n" for word in toy_data.VOCAB).encode()
@@ -109,8 +110,8 @@ def _journal(path) -> None:
 
 
 def _training(path) -> None:
-    now = state.TrainingState(1, TRAINING["settings"])
-    list(state.read(str(path).removesuffix(".training.json")).changes(now))
+    now = TrainingState(1, TRAINING["settings"])
+    list(TrainingState.read(str(path).removesuffix(".training.json")).changes(now))
 
 
 def _event() -> bytes:
@@ -128,7 +129,7 @@ def _curves(path) -> None:
     run = curves.read_run(str(path.parent))
     for points in run.scalars.values():
         assert points == sorted(points, key=lambda point: point[0])
-    run.texts.get("hyperparameters", "").encode()
+    "".join(run.settings.values()).encode()
 
 
 def _newest(path) -> None:
@@ -181,7 +182,7 @@ READERS = {
     ),
     "training": Reader("model.ckpt-7.training.json", damaged_json(TRAINING), _training),
     "measure": Reader(
-        "best/measure.json", damaged_json(MEASURE), lambda path: Best(str(path.parent.parent), True, 1).given_up
+        "best/measure.json", damaged_json(MEASURE), lambda path: Best(str(path.parent.parent), True, 1).should_stop
     ),
     "newest": Reader("checkpoint", damaged(b'model_checkpoint_path: "model.ckpt-7"\n'), _newest),
     "manifest": Reader(manifest.NAME, damaged_json(MANIFEST), _manifest),

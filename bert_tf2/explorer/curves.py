@@ -67,13 +67,7 @@ def unique_names(runs: list[curves.Run]) -> list[str]:
 
 def different_settings(runs: list[curves.Run]) -> dict[str, list[str]]:
     """The settings that are not the same in all runs, which state them in their events."""
-    tables = [_settings(run.texts.get("hyperparameters", "")) for run in runs]
+    tables = [run.settings for run in runs]
     every = dict.fromkeys(name for table in tables for name in table)
     values = {name: [table.get(name, "") for table in tables] for name in every if name != "output_dir"}
     return {name: each for name, each in values.items() if len(set(each)) > 1}
-
-
-def _settings(text: str) -> dict[str, str]:
-    """Reads the table that `monitor.hyperparameters` writes."""
-    rows = [line.strip().strip("|").split("|", 1) for line in text.splitlines()[2:]]
-    return {row[0].strip(): row[1].strip() for row in rows if len(row) == 2}

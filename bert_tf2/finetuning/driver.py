@@ -31,11 +31,11 @@ from bert_tf2.support.errors import UserError
 from bert_tf2.training import workers
 from bert_tf2.training.best import Best, best_folder, folder_of_weights
 from bert_tf2.training.devices import build_model, check_batch, create_strategy, is_chief, join, plan_for
+from bert_tf2.training.forward import Runner
 from bert_tf2.training.loop import Trainer, start_from
-from bert_tf2.training.monitor import hyperparameters, write_eval_results
-from bert_tf2.training.options import MOST_STEPS, OptimizerOptions, TrainOptions
+from bert_tf2.training.monitor import write_eval_results
+from bert_tf2.training.options import MOST_STEPS, OptimizerOptions, TrainOptions, hyperparameters
 from bert_tf2.training.precision import PRECISIONS
-from bert_tf2.training.runner import Runner
 from bert_tf2.training.workers import Team
 from bert_tf2.weights import checkpoint, metadata
 from bert_tf2.weights.labels import save_label_map
@@ -233,13 +233,13 @@ def _train(task: Task, parts: PartRecords, strategy: tf.distribute.Strategy, tea
             metadata.write(folder, task.config, task.tokenizer, options.vocab_file, task.purpose)
             if task.label_map:
                 save_label_map(folder, task.label_map)
-    if best is None or not best.given_up:
+    if best is None or not best.should_stop:
         index = record_order.read_index([parts.path("train")])
         trainer.train(
             parts.for_training(index=index, first=trainer.examples, share=team.share),
             records=index.description,
             explain=lambda: parts.find_fault("train"),
-            evaluate=(lambda step: best.look(task.model, step, *_main_measure(task, parts))) if best else None,
+            evaluate=(lambda step: best.update(task.model, step, *_main_measure(task, parts))) if best else None,
             eval_steps=options.eval_steps,
             evaluated=best.last_step if best else 0,
             where=functools.partial(record_order.where, index, options.random_seed),

@@ -11,7 +11,7 @@ from bert_tf2.data import record_checks, record_order, records, tfrecords
 from bert_tf2.pretraining import dynamic_masking, record_files
 from bert_tf2.pretraining.options import PretrainingOptions
 from bert_tf2.support.errors import UserError, and_more
-from bert_tf2.training.runner import explained
+from bert_tf2.training.forward import explained
 
 # What masks are drawn for: the second seed of dynamic_masking.Masker.
 _EVALUATION, _TRAINING = 0, 1

@@ -23,11 +23,11 @@ from bert_tf2.support.errors import UserError
 from bert_tf2.training import workers
 from bert_tf2.training.best import Best, best_folder
 from bert_tf2.training.devices import build_model, create_strategy, is_chief, join, plan_for
+from bert_tf2.training.forward import Runner
 from bert_tf2.training.loop import Trainer, start_from
-from bert_tf2.training.monitor import hyperparameters, write_eval_results, write_scalars
-from bert_tf2.training.options import TrainOptions
+from bert_tf2.training.monitor import write_eval_results, write_scalars
+from bert_tf2.training.options import TrainOptions, hyperparameters
 from bert_tf2.training.precision import PRECISIONS
-from bert_tf2.training.runner import Runner
 from bert_tf2.training.workers import Team
 from bert_tf2.weights import checkpoint, metadata, names
 from bert_tf2.weights.base import Weights
@@ -251,7 +251,7 @@ class _Evaluation:
         shown = ", ".join(f"{name} {value:.4f}" for name, value in results.items())
         logging.info("step %d, held out: %s", step, shown)
         # Higher is better: the mean logarithm of the probability of the right word.
-        return self._best.look(self._model, step, "masked_lm_log_likelihood", -float(results["masked_lm_loss"]))
+        return self._best.update(self._model, step, "masked_lm_log_likelihood", -float(results["masked_lm_loss"]))
 
 
 def _train(

@@ -111,7 +111,7 @@ class Best:
         return self._seen["last_step"]
 
     @property
-    def given_up(self) -> bool:
+    def should_stop(self) -> bool:
         """Returns whether to stop the training, and logs it."""
         if not 0 < self._patience <= self._seen["evaluations_since"]:
             return False
@@ -119,7 +119,7 @@ class Best:
         logging.info("No better %s in %d evaluations: the training ends here", name, since)
         return True
 
-    def look(self, model, step: int, name: str, value: float) -> bool:
+    def update(self, model, step: int, name: str, value: float) -> bool:
         """Records the result of an evaluation; returns whether to stop."""
         if value > self._seen["value"]:
             self._seen = {"measure": name, "value": value, "step": step, "last_step": step, "evaluations_since": 0}
@@ -133,4 +133,4 @@ class Best:
         files.write_json(self._file, json_text.with_checksum(seen), durable=True)
         write_scalars(self._events, step, {name: value})
         logging.info("step %d: %s %.4f (best so far %.4f)", step, name, value, self._seen["value"])
-        return self.given_up
+        return self.should_stop

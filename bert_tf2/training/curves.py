@@ -1,7 +1,7 @@
 """Reads the curves of a training: what its TensorBoard events say about the loss, the accuracy and the rest, by step.
 
-`monitor.Watch` writes the points of a training into its output_dir, and every evaluation adds one to the folder `eval`
-there. The events are read here without TensorFlow, whose import would take longer than the reading. The files of
+`TrainingMonitor` writes the points of a training into its output_dir, and every evaluation adds one to its folder
+`eval`. The events are read here without TensorFlow, whose import would take longer than the reading. The files of
 google-research/bert on TensorFlow 1 are read as well.
 """
 
@@ -18,6 +18,7 @@ from tensorboard.compat.proto import event_pb2, summary_pb2, types_pb2
 from bert_tf2.data import tfrecords
 from bert_tf2.support import files
 from bert_tf2.support.errors import UserError, and_more
+from bert_tf2.training.options import read_hyperparameters
 
 EVAL = "eval/"
 """What the names of an evaluation's curves begin with; also the folder of its events within an output_dir."""
@@ -48,6 +49,11 @@ class Run:
     scalars: dict[str, Curve]
     texts: dict[str, str]
     updated: float
+
+    @property
+    def settings(self) -> dict[str, str]:
+        """The settings of the last call; empty if the events do not tell them."""
+        return read_hyperparameters(self.texts)
 
 
 def read_run(folder: str) -> Run:

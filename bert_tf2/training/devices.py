@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import glob
 import os
-import timeit
 from collections.abc import Callable, Sequence
 
 import keras
@@ -15,13 +14,14 @@ from absl import logging
 from bert_tf2.fast import compiled
 from bert_tf2.fast.encoder import Plan
 from bert_tf2.support.errors import UserError
-from bert_tf2.training import forward, tpu, workers
+from bert_tf2.training import forward, workers
 from bert_tf2.training.options import DeviceOptions, OptimizerOptions, TrainingOptions
 from bert_tf2.training.precision import PRECISIONS
 from bert_tf2.training.workers import ALONE, Cluster, Team
 
 _HERE = DeviceOptions()
-_AMPERE, _VOLTA = (8, 0), (7, 0)  # compute capabilities: the first GPUs with TF32 and bfloat16, and with float16 units
+_TPU_PORT = 8470  # of Cloud TPU workers; TensorFlow uses it as well
+_TPU_SECONDS = 5.0  # after which a TPU that does not answer is given up
 
 
 def workers_of(options: TrainingOptions) -> Cluster | None:
@@ -122,9 +122,7 @@ def create_strategy(
     logging.info("Computing on %s, precision %s", _describe(strategy, gpus), options.precision)
     if kind == "CPU" and (found := _unused_gpus()):
         logging.warning("%s", found)
-    capabilities = _capabilities(gpus) if kind == "GPU" else []
-    times = _times_as_long(options.precision) if kind == "CPU" else 0.0
-    if doubt := _doubt(options.precision, kind, capabilities, times):
+    if doubt := PRECISIONS[options.precision].doubt(kind, _capabilities(gpus) if kind == "GPU" else []):
         logging.warning("--precision=%s: %s", options.precision, doubt)
     return strategy
 
@@ -214,53 +212,43 @@ def _capabilities(gpus: Sequence[tf.config.PhysicalDevice]) -> list[tuple[int, i
     return [found["compute_capability"] for found in details if "compute_capability" in found]
 
 
-def _times_as_long(precision: str) -> float:
-    """The time of a product of matrices on this CPU, over its time in float32; 1 for precisions that are float32 there.
-
-    It is measured, because the names of instruction sets do not tell: of two processors with avx512_bf16, an AMD EPYC
-    was faster than in float32, and an Intel Xeon without AMX half as fast.
-    """
-    if not PRECISIONS[precision].is_narrow:
-        return 1.0
-
-    def seconds(dtype: str) -> float:
-        with tf.device("CPU:0"):
-            matrix = tf.ones([512, 512], dtype)
-            return min(timeit.repeat(lambda: tf.matmul(matrix, matrix).numpy(), number=1, repeat=6))
-
-    return seconds(precision) / seconds("float32")
-
-
-def _doubt(precision: str, kind: str, capabilities: Sequence[tuple[int, int]], times_as_long: float) -> str | None:
-    """A sentence if the devices gain nothing by a precision.
-
-    Args:
-      precision: a key of precision.PRECISIONS.
-      kind: see `computes_on`.
-      capabilities: of the GPUs.
-      times_as_long: of a CPU, see `_times_as_long`.
-    """
-    oldest = min(capabilities, default=_AMPERE)
-    if precision == "tf32" and (kind != "GPU" or oldest < _AMPERE):
-        return "only NVIDIA GPUs from Ampere on have TF32; this computes in float32"
-    if precision == "bfloat16" and kind == "GPU" and oldest < _AMPERE:
-        return "this GPU has no units for bfloat16, so it is slower than float32; try float16"
-    if kind == "CPU" and times_as_long > 1.1:  # times vary
-        return f"this processor takes {times_as_long:.1f} times as long as in float32 for a product of matrices"
-    if precision == "float16" and kind == "GPU" and oldest < _VOLTA:
-        return "this GPU has no units for float16 products, so it saves memory at most"
-    if precision == "float16" and kind == "TPU":
-        return "a TPU computes in bfloat16; give --precision=bfloat16"
-    return None
-
-
 def _tpu_strategy(options: DeviceOptions) -> tf.distribute.Strategy:
-    strategy = tpu.connect(options.tpu_name or options.master, options.tpu_zone, options.gcp_project)
+    """Connects to a TPU. Raises UserError if it cannot be reached, or has another number of cores."""
+    address = options.tpu_name or options.master
+    try:
+        resolver = tf.distribute.cluster_resolver.TPUClusterResolver(
+            tpu=address, zone=options.tpu_zone, project=options.gcp_project
+        )
+        for endpoint in resolver.master().split(","):
+            _check_answers(endpoint)
+        tf.config.experimental_connect_to_cluster(resolver)
+        tf.tpu.experimental.initialize_tpu_system(resolver)
+        strategy = tf.distribute.TPUStrategy(resolver)
+    except (ValueError, RuntimeError, OSError, tf.errors.OpError) as error:
+        reason = next(iter(str(error).strip().splitlines()), type(error).__name__)[:200]
+        raise UserError(
+            f"--use_tpu: no TPU can be reached ({reason}); check --tpu_name, --tpu_zone and --gcp_project, or leave"
+            " --use_tpu out"
+        ) from error
     if strategy.num_replicas_in_sync != options.num_tpu_cores:
         raise UserError(
             f"--num_tpu_cores={options.num_tpu_cores}, but this TPU has {strategy.num_replicas_in_sync} cores"
         )
     return strategy
+
+
+def _check_answers(endpoint: str) -> None:
+    """Raises OSError if no gRPC server answers at "grpc://HOST:PORT", for which TensorFlow would wait for minutes."""
+    if not endpoint.startswith("grpc://"):
+        return  # "local", on the machine of a TPU
+    import grpc  # a part of TensorFlow's installation
+
+    where = endpoint.removeprefix("grpc://")
+    with grpc.insecure_channel(where if ":" in where else f"{where}:{_TPU_PORT}") as channel:
+        try:
+            grpc.channel_ready_future(channel).result(timeout=_TPU_SECONDS)
+        except grpc.FutureTimeoutError:
+            raise OSError(f"no gRPC server answers at {where} within {_TPU_SECONDS:.0f} s") from None
 
 
 def build_model(strategy: tf.distribute.Strategy, make_model: Callable[[], keras.Model], random_seed: int):

@@ -15,38 +15,24 @@ two are the same.) Keras' `fit` clips before it sums and divides by each replica
 
 from __future__ import annotations
 
-import functools
 import math
 from collections.abc import Callable, Sequence
 
 import tensorflow as tf
 from absl import logging
 
-from bert_tf2 import optimization
-from bert_tf2.fast import compiled
-from bert_tf2.heads import Batch
-from bert_tf2.layers import fold_in
 from bert_tf2.support import environment, process
 from bert_tf2.support.errors import UserError
-from bert_tf2.training import loss_scale, memory, state
-from bert_tf2.training.devices import can_compile, check_batch, compiles_whole_step
-from bert_tf2.training.loss_scale import LossScale, update_if_finite
-from bert_tf2.training.monitor import Watch
+from bert_tf2.training import loss_scale, memory
+from bert_tf2.training.devices import check_batch
+from bert_tf2.training.forward import explained
+from bert_tf2.training.monitor import TrainingMonitor
 from bert_tf2.training.options import TrainOptions
-from bert_tf2.training.precision import PRECISIONS
 from bert_tf2.training.profile import StepProfile
-from bert_tf2.training.runner import explained
-from bert_tf2.training.saver import Saver
-from bert_tf2.training.step import local_gradients, reduce_gradients
-from bert_tf2.training.stops import Every, StopRequest
+from bert_tf2.training.saver import Saver, TrainingState
+from bert_tf2.training.step import TrainingStep
 from bert_tf2.training.workers import ALONE, Team
 from bert_tf2.weights import checkpoint
-
-# What a step returns in addition to the losses of the model.
-_MEASURES = ("loss", "gradient_norm", "learning_rate")
-# From here on, loops that are faster save more time than it takes to compile them for several sizes.
-_STEPS_WORTH_COMPILING = 100
-_OF_LOSS_SCALE = ("left_out", "loss_scale")  # for float16: the share of the steps that were left out
 
 
 def start_from(
@@ -95,6 +81,7 @@ class Trainer:
     """Trains a model: `Trainer(...)`, then `start()`, then `train(dataset)`.
 
     Attributes:
+      step: what a step computes.
       global_step: the number of steps so far.
       examples: the number of examples that these steps read, which is where `train`'s dataset must begin.
     """
@@ -104,26 +91,18 @@ class Trainer:
         self._strategy = strategy
         self._options = options
         self._team = team
-        self._variables = checkpoint.trained_variables(model)
-        # Without padding, the number of tokens is rounded to few values.
-        self._has_few_sizes = not model.encoder.computes_padding and options.num_train_steps >= _STEPS_WORTH_COMPILING
         check_batch(options, strategy.num_replicas_in_sync, team.size)
-        with strategy.scope():
-            self._optimizer = optimization.AdamWeightDecayOptimizer(
-                self._variables, bias_correction=options.adam_bias_correction, fused=can_compile(strategy)
-            )
-            self._loss_scale = LossScale() if PRECISIONS[options.precision].scales_loss else None
+        self.step = TrainingStep(model, strategy, options)
         self._saver = Saver(options.output_dir, options.keep_checkpoint_max, options.keep_checkpoint_every_n_hours)
         self.global_step = 0
         self.examples = 0
-        self._before: state.TrainingState | None = None
+        self._before: TrainingState | None = None
         self._skipped = 0
 
     @property
     def _state(self) -> dict[str, tf.Variable]:
         """The contents of a checkpoint, by name."""
-        scale = self._loss_scale.state if self._loss_scale else {}
-        return {**checkpoint.tf1_variables(self._model), **self._optimizer.slots, **scale}
+        return {**checkpoint.tf1_variables(self._model), **self.step.state}
 
     def start(self, init_checkpoint: str | None = None) -> int:
         """Continues from the newest checkpoint in output_dir, or else loads init_checkpoint; returns the global step.
@@ -136,7 +115,7 @@ class Trainer:
             self.global_step = checkpoint.restore(
                 latest, self._state, self._model.config, allow_missing=loss_scale.NAMES
             )
-            self._before = state.read(latest)
+            self._before = TrainingState.read(latest)
             self.examples = self._before.examples if self._before else self.global_step * self._options.train_batch_size
             self._skipped = self._before.skipped if self._before else 0
             _tell_unused(latest, init_checkpoint)
@@ -190,48 +169,48 @@ class Trainer:
         """
         options, team = self._options, self._team
         self._check_team(records, evaluated)
-        look = Every(eval_steps if evaluate else 0, self.global_step)
+        evaluation = Interval(eval_steps if evaluate else 0, self.global_step)
         over = self.global_step >= options.num_train_steps
-        missed = look.was_due(self.global_step, over) and evaluated < self.global_step
+        missed = evaluation.was_due(self.global_step, over) and evaluated < self.global_step
         if (missed and self._ends(evaluate)) or over:
             return self.global_step
         self._tell_changes(records)
         profile = StepProfile(options, self.global_step, writes=team.is_chief)
         memory.check(self._model, self._strategy, options, dataset.element_spec)
         iterator = iter(team.distribute(self._strategy, dataset))
-        steps = self._compile()
-        watch = Watch(options, self.global_step, self._model.config, writes=team.is_chief)
-        save = Every(options.save_checkpoints_steps or options.num_train_steps, self.global_step)
+        steps = self.step.several()
+        monitor = TrainingMonitor(options, self.global_step, self._model.config, writes=team.is_chief)
+        save = Interval(options.save_checkpoints_steps or options.num_train_steps, self.global_step)
         if team.is_chief:
             self._check_space()
-        with StopRequest() as stop, watch, profile, self._saver:
+        with StopRequest() as stop, monitor, profile, self._saver:
             if options.save_checkpoints_steps and not self.global_step:
                 self._save(records)
             while self.global_step < options.num_train_steps:
-                next_stop = min(save.next, look.next, profile.next_stop(self.global_step))
-                count = team.chiefs(watch.steps_until_next_look(self.global_step, next_stop))
-                with team.watched(watch.longest(count)), explained(explain), profile.step(self.global_step):
+                next_stop = min(save.next, evaluation.next, profile.next_stop(self.global_step))
+                count = team.broadcast_from_chief(monitor.steps_to_run(self.global_step, next_stop))
+                with team.watched(monitor.time_limit(count)), explained(explain), profile.step(self.global_step):
                     sums, *bad = steps(iterator, tf.constant(self.global_step, tf.int64), tf.constant(count))
                 bad = self._check_finite(*map(int, bad), where)
                 self.global_step += count
                 self.examples += count * options.train_batch_size
                 profile.after(self.global_step)
-                watch.report(self.global_step, count, {name: float(value) for name, value in sums.items()}, bad)
+                monitor.report(self.global_step, count, {name: float(value) for name, value in sums.items()}, bad)
                 last = self.global_step >= options.num_train_steps
                 signals = team.gather(stop.signal)  # all stop after the same step
                 stopping = any(signals)
-                looking = look.due(self.global_step, last)
-                if save.due(self.global_step, last or stopping or looking):  # an evaluated step survives a kill
+                evaluating = evaluation.due(self.global_step, last)
+                if save.due(self.global_step, last or stopping or evaluating):  # an evaluated step survives a kill
                     self._save(records)
                 self._saver.check()
-                if looking or stopping:
+                if evaluating or stopping:
                     self._saver.wait()
-                enough = looking and self._ends(evaluate)
+                enough = evaluating and self._ends(evaluate)
                 if stopping and not last:
                     raise self._stopped(signals)
                 if enough:
                     break
-                watch.resume()
+                monitor.resume()
         return self.global_step
 
     def _check_team(self, records: str | None, evaluated: int) -> None:
@@ -244,7 +223,7 @@ class Trainer:
 
     def _ends(self, evaluate: Callable[[int], bool]) -> bool:
         """Evaluates, and tells all workers whether the training ends with that."""
-        return bool(self._team.chiefs(int(bool(self._team.is_chief and evaluate(self.global_step)))))
+        return bool(self._team.broadcast_from_chief(int(bool(self._team.is_chief and evaluate(self.global_step)))))
 
     def _stopped(self, signals: Sequence[int]) -> process.Stopped:
         """The exception that ends the script with the exit status of the first signal of a worker."""
@@ -311,75 +290,54 @@ class Trainer:
             return
         self._saver.save(self._state, self.global_step, self._now(records))
 
-    def _now(self, records: str | None) -> state.TrainingState:
-        return state.current(self._options, self.examples, records, self._model.config, self._skipped)
+    def _now(self, records: str | None) -> TrainingState:
+        return TrainingState.current(self._options, self.examples, records, self._model.config, self._skipped)
 
-    def compiled_step(self, *, jit_compile: bool = False):
-        """One training step as a graph, on the default strategy: (batch, step) -> measures. For benchmarks and tests.
 
-        With `jit_compile`, XLA compiles all of it, which needs fixed shapes.
-        """
-        return tf.function(self._replica_step, jit_compile=jit_compile, autograph=False)
+class Interval:
+    """An action that is due at all multiples of `steps`, wherever a training begins; never if `steps` is 0."""
 
-    def _compile(self):
-        """Returns a graph function that runs several steps.
+    def __init__(self, steps: int, first: int):
+        self._steps = steps
+        self._last = first
 
-        It returns the sums of their measures, without the steps in which one is not finite; how many those are; and the
-        first of them.
-        """
-        strategy = self._strategy
-        compiles = self._options.xla and compiles_whole_step(strategy)
-        replica_step = self.compiled_step(jit_compile=True) if compiles else self._replica_step
+    @property
+    def next(self) -> float:
+        return (self._last // self._steps + 1) * self._steps if self._steps else math.inf
 
-        # Without AutoGraph, which would take a second to convert a loop.
-        @tf.function(reduce_retracing=True, autograph=False)
-        def steps(iterator, first: tf.Tensor, count: tf.Tensor) -> tuple[dict[str, tf.Tensor], tf.Tensor, tf.Tensor]:
-            def one(offset, sums, num_bad, first_bad):
-                step = first + tf.cast(offset, tf.int64)
-                measured = strategy.run(replica_step, args=(next(iterator), step))
-                values = {name: strategy.reduce("SUM", measured[name], axis=None) for name in sums}
-                good = tf.math.is_finite(values["loss"]) & tf.math.is_finite(values["gradient_norm"])
-                sums = {name: value + tf.where(good, values[name], 0.0) for name, value in sums.items()}
-                first_bad = tf.where(good | (num_bad > 0), first_bad, step)
-                return offset + 1, sums, num_bad + tf.cast(~good, tf.int32), first_bad
+    def was_due(self, step: int, in_any_case: bool) -> bool:
+        """Whether the action was due at a step that an earlier training reached."""
+        return bool(self._steps and step and (in_any_case or step % self._steps == 0))
 
-            names = (*_MEASURES, *(_OF_LOSS_SCALE if self._loss_scale else ()), *self._model.loss_names)
-            none = (tf.constant(0), dict.fromkeys(names, tf.constant(0.0)), tf.constant(0), tf.constant(-1, tf.int64))
-            _, *found = tf.while_loop(lambda offset, *_: offset < count, one, none)
-            return tuple(found)
+    def due(self, step: int, in_any_case: bool) -> bool:
+        if not self._steps or not (step >= self.next or in_any_case):
+            return False
+        self._last = step
+        return True
 
-        return steps
 
-    @tf.autograph.experimental.do_not_convert  # it has no loops over tensors, and the conversion takes seconds
-    def _replica_step(self, batch: Batch, step: tf.Tensor) -> dict[str, tf.Tensor]:
-        """Runs one step on a replica's share of the batch; the returned measures are summed over the replicas."""
-        context = tf.distribute.get_replica_context()
-        replica = context.replica_id_in_sync_group
-        seed = fold_in([self._options.random_seed, 0], step)
-        seed = fold_in(seed, replica)
-        scale = self._loss_scale.value() if self._loss_scale else None
-        with compiled.few_sizes(self._has_few_sizes):
-            values, gradients = local_gradients(
-                self._model, self._variables, batch, seed, scale, self._options.gradient_accumulation_steps
-            )
-        gradients, norm = reduce_gradients(gradients)
-        if self._options.skip_nonfinite_updates:
-            norm += 0.0 * context.all_reduce("SUM", values["loss"])  # not finite either, if the loss is not
-        learning_rate = optimization.learning_rate_at(
-            step, self._options.learning_rate, self._options.num_train_steps, self._options.num_warmup_steps
-        )
-        once = tf.cast(tf.equal(replica, 0), tf.float32)  # what follows is the same on every replica
-        measures = {**values, "learning_rate": once * learning_rate}
-        if self._loss_scale is None:
-            update = functools.partial(
-                self._optimizer.apply_gradients, gradients, learning_rate, step, optimization.clip_scale(norm)
-            )
-            update_if_finite(norm, update) if self._options.skip_nonfinite_updates else update()
-            return {**measures, "gradient_norm": once * norm}
-        norm /= scale
-        update = functools.partial(
-            self._optimizer.apply_gradients, gradients, learning_rate, step, optimization.clip_scale(norm) / scale
-        )
-        left_out = self._loss_scale.apply(norm, update)
-        norm = tf.where(left_out > 0, 0.0, norm)
-        return {**measures, "gradient_norm": once * norm, "left_out": once * left_out, "loss_scale": once * scale}
+class StopRequest:
+    """Turns signals that stop a process into a request that the loop polls; a second signal stops the process.
+
+    Python handles a signal when the running graph returns, which happens every few seconds.
+    """
+
+    def __enter__(self) -> StopRequest:
+        self._request = process.StopRequest()
+        self._before = process.handle_signals(self._on_signal)
+        return self
+
+    @property
+    def signal(self) -> int:
+        """The number of the signal that requested the end; 0 if there was none."""
+        return self._request.stopped.number if self._request.stopped else 0
+
+    def _on_signal(self, number: int, frame) -> None:
+        new = self._request.is_new(number)
+        if new:
+            logging.info("Stopping; once more stops without saving")
+        elif new is False:
+            raise process.Stopped(number, "stopped at once; the last checkpoint is what remains")
+
+    def __exit__(self, *exception) -> None:
+        process.restore_signals(self._before)

@@ -18,9 +18,15 @@ from bert_tf2.training.precision import PRECISIONS
 from bert_tf2.weights import checkpoint
 
 _FLOAT32 = 4
-
 # What TensorFlow itself needs on a GPU (its libraries, buffers of the matrix products). On a CPU it is in use already.
 _OF_A_GPU = 0.5e9
+# Fitted: what is there at once within the backward pass of a block, in blocks and in tensors of its attention scores.
+_BACKWARD = 1.5
+_SCORES = 3
+# The share of the estimate that a training needs at least, and of the activations if texts are short and their padding
+# is left out.
+_CERTAIN = 0.8
+_SHORT = 0.125
 
 
 class Need(NamedTuple):
@@ -54,40 +60,27 @@ def estimate(
       options: the settings: precision, recompute, gradient_accumulation_steps.
     """
     width = PRECISIONS[options.precision].activation_bytes
-    block, states = _block(config, rows, length, width), rows * length * config.hidden_size * width
-    layers = config.num_hidden_layers
+    layers, heads = config.num_hidden_layers, config.num_attention_heads
+    # What a block keeps for the backward pass. Of each token: its state, query, key, value, context by head and merged,
+    # both branches before their addition, the state between them; the wide states before and after the activation
+    # function; two times the random bits of dropout. Of each attention score: the probability in float32, and whether
+    # dropout keeps it.
+    of_token = config.hidden_size * (9 * width + 4) + config.intermediate_size * 2 * width
+    block = rows * length * (of_token + heads * length * (_FLOAT32 + 1))
+    states = rows * length * config.hidden_size * width
+    scores = rows * heads * length**2 * _FLOAT32
+    words = rows * predictions * config.vocab_size * _FLOAT32
     blocks = layers * block
-    scores = rows * config.num_attention_heads * length**2 * _FLOAT32
     if options.recompute:  # the inputs, the blocks that are kept, and the one that is computed again beside them
         blocks = layers * states + min(layers, sum(keeps_activations(layers)) + 1) * block
-    words = rows * predictions * config.vocab_size * _FLOAT32
-    parts = options.gradient_accumulation_steps
+    weights = _FLOAT32 * parameters
     return Need(
-        parameters=_FLOAT32 * parameters,
-        optimizer=2 * _FLOAT32 * parameters,
-        gradients=(3 if parts > 1 else 1) * _FLOAT32 * parameters,
-        update=_UPDATE * _FLOAT32 * parameters,
+        parameters=weights,
+        optimizer=2 * weights,
+        gradients=(3 if options.gradient_accumulation_steps > 1 else 1) * weights,
+        update=weights,
         activations=blocks + _BACKWARD * block + _SCORES * scores + 3 * states + 3 * words,
     )
-
-
-# Fitted: the share of the update's new values that are there at the same time as the largest activations, and what is
-# there at once within the backward pass of a block, in blocks and in tensors of its attention scores.
-_UPDATE = 1.0
-_BACKWARD = 1.5
-_SCORES = 3
-
-
-def _block(config: BertConfig, rows: int, length: int, width: int) -> float:
-    """The bytes that a block keeps for the backward pass, in numbers of `width` bytes.
-
-    Of each token: its state, query, key, value, context by head and merged, both branches before their addition, the
-    state between them; the wide states before and after the activation function; two times the random bits of dropout.
-    Of each attention score: the probability in float32, and whether dropout keeps it.
-    """
-    of_token = config.hidden_size * (9 * width + 4) + config.intermediate_size * 2 * width
-    of_scores = config.num_attention_heads * length * (_FLOAT32 + 1)
-    return rows * length * (of_token + of_scores)
 
 
 def check(model, strategy: tf.distribute.Strategy, options: TrainOptions, batches: dict[str, tf.TensorSpec]) -> None:
@@ -102,9 +95,8 @@ def check(model, strategy: tf.distribute.Strategy, options: TrainOptions, batche
     Raises:
       UserError: it computes on the CPU, which certainly has less.
     """
-    masked = batches.get("masked_lm_positions")
-    length = options.max_seq_length or batches["input_ids"].shape[1]
-    predictions = 0 if masked is None else masked.shape[1]
+    masked, width = batches.get("masked_lm_positions"), batches["input_ids"].shape[1]
+    length, predictions = options.max_seq_length or width, 0 if masked is None else masked.shape[1]
     if length is None or predictions is None:
         return
     replicas = strategy.num_replicas_in_sync
@@ -112,13 +104,13 @@ def check(model, strategy: tf.distribute.Strategy, options: TrainOptions, batche
     parameters = sum(variable.shape.num_elements() for variable in checkpoint.trained_variables(model).values())
     need = estimate(model.config, parameters, rows, length, predictions, options)
     kind = computes_on(strategy)
-    in_use = free_memory.own_bytes() if kind == "CPU" else None
-    free = free_memory.available_bytes() if in_use is not None else None
-    capacity = in_use + free if free is not None else _gpu() if kind == "GPU" else None
-    kept = need.parameters + need.optimizer + (_OF_A_GPU if kind == "GPU" else 0.0)
-    # On a GPU, the copy is in the memory of the host.
-    copy = need.parameters + need.optimizer if kind == "CPU" else 0.0
-    total = max(in_use or 0.0, kept) + need.gradients + need.update + need.activations + copy
+    on_cpu = kind == "CPU"
+    in_use = (free_memory.own_bytes() or 0.0) if on_cpu else _OF_A_GPU
+    capacity = _of_this_machine() if on_cpu else _of_the_gpu() if kind == "GPU" else None
+    kept = need.parameters + need.optimizer
+    copy = kept if on_cpu else 0.0  # for checkpoints; that of a GPU is in the memory of the host
+    total = max(in_use, kept) if on_cpu else in_use + kept
+    total += need.gradients + need.update + need.activations + copy
     logging.info(
         "Memory%s: about %s%s: parameters %s, optimizer %s, gradients %s, activations %s%s, other %s",
         " of each device" if replicas > 1 else "",
@@ -126,18 +118,17 @@ def check(model, strategy: tf.distribute.Strategy, options: TrainOptions, batche
         f" of {human(capacity)}" if capacity else "",
         *map(human, (need.parameters, need.optimizer, need.gradients, need.activations)),
         f", a copy for checkpoints {human(copy)}" if copy else "",
-        human(total - need.parameters - need.optimizer - need.gradients - need.activations - copy),
+        human(total - kept - need.gradients - need.activations - copy),
     )
     if not capacity or total <= capacity:
         return
     fixed = total - need.activations
-    advice = (
-        f"what may help: {', '.join(_remedies(options, rows))}" if fixed < capacity else
-        f"{human(fixed)} without any batch, so use a smaller model or a device with more memory"
-    )  # fmt: skip
-    padded = batches["input_ids"].shape[1] is not None and model.encoder.computes_padding
+    advice = f"{human(fixed)} without any batch, so use a smaller model or a device with more memory"
+    if fixed < capacity:
+        advice = f"what may help: {', '.join(_remedies(options, rows))}"
+    padded = width is not None and model.encoder.computes_padding
     least = _CERTAIN * (fixed + need.activations * (1.0 if padded else _SHORT))
-    if free is not None and least > in_use + free_memory.available_bytes(swap=True):
+    if on_cpu and least > _of_this_machine(swap=True):
         raise UserError(
             f"the training needs more memory than there is for this process: about {human(total)} of"
             f" {human(capacity)}; {advice}"
@@ -147,25 +138,27 @@ def check(model, strategy: tf.distribute.Strategy, options: TrainOptions, batche
     )
 
 
-# The share of the estimate that a training needs at least, and of the activations if texts are short and their padding
-# is left out.
-_CERTAIN = 0.8
-_SHORT = 0.125
-
-
 def _remedies(options: TrainOptions, rows: int) -> list[str]:
     """The flags that lower the memory of a batch."""
-    found = [] if options.recompute else ["--recompute"]
-    if rows > 1:
-        found += [f"--gradient_accumulation_steps={2 * options.gradient_accumulation_steps}"]
-        found += [f"a --train_batch_size below {options.train_batch_size}"]
-    found += ["a smaller --max_seq_length"]
-    found += [] if PRECISIONS[options.precision].is_narrow else ["--precision=bfloat16"]
-    return found + (["a higher limit (ulimit -v)"] if free_memory.address_limit() is not None else [])
+    found = {
+        "--recompute": not options.recompute,
+        f"--gradient_accumulation_steps={2 * options.gradient_accumulation_steps}": rows > 1,
+        f"a --train_batch_size below {options.train_batch_size}": rows > 1,
+        "a smaller --max_seq_length": True,
+        "--precision=bfloat16": not PRECISIONS[options.precision].is_narrow,
+        "a higher limit (ulimit -v)": free_memory.address_limit() is not None,
+    }
+    return [remedy for remedy, helps in found.items() if helps]
 
 
-def _gpu() -> float | None:
-    """The bytes that TensorFlow may use on the smallest GPU; None if it does not tell."""
+def _of_this_machine(swap: bool = False) -> float | None:
+    """The bytes that this process has and may still get; None if the system does not tell."""
+    used, free = free_memory.own_bytes(), free_memory.available_bytes(swap=swap)
+    return None if used is None or free is None else used + free
+
+
+def _of_the_gpu() -> float | None:
+    """The bytes that TensorFlow may use on the smallest GPU; None if it does not tell, or there is none."""
     try:
         from tensorflow.python.client import device_lib  # the only place where TensorFlow tells it
 

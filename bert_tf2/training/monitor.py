@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import os
 import time
 from collections.abc import Mapping
@@ -15,28 +14,28 @@ from bert_tf2.support import console, files, progress
 from bert_tf2.training.options import TrainOptions
 
 
-class Watch:
+class TrainingMonitor:
     """Decides after how many steps to report, and writes the reports to the log and to TensorBoard."""
 
-    _SECONDS_BETWEEN_LOOKS = 5.0
+    _SECONDS_BETWEEN_REPORTS = 5.0
 
     def __init__(self, options: TrainOptions, step: int, config: BertConfig, writes: bool = True):
         """`writes` is False for a process that leaves TensorBoard's points to another one."""
         self._options = options
         self._first = step
         self._writer = tf.summary.create_file_writer(options.output_dir) if writes else tf.summary.create_noop_writer()
-        self._look_at = time.monotonic()
+        self._reported_at = time.monotonic()
         self._seconds_per_step: float | None = None
         self._sums: dict[str, float] = {}
         self._summed = 0
-        self._point_at, self._point_step = self._look_at, step
+        self._point_at, self._point_step = self._reported_at, step
         self._progress = progress.Progress(
             "Training", options.num_train_steps, "steps", done=step,
             contents=(options.train_batch_size, "examples"), note="the first step takes the longest", tell_ends=True,
         )  # fmt: skip
         self._write_texts(config)
 
-    def __enter__(self) -> Watch:
+    def __enter__(self) -> TrainingMonitor:
         return self
 
     def __exit__(self, kind, error, traceback) -> None:
@@ -49,18 +48,18 @@ class Watch:
             for name, text in texts.items():
                 tf.summary.text(name, text)
 
-    def steps_until_next_look(self, step: int, next_stop: float) -> int:
+    def steps_to_run(self, step: int, next_stop: float) -> int:
         """The number of steps to run now: up to the next stop, point or end, and for at most a few seconds."""
         options = self._options
         next_point = step + 1 if step == self._first else (step // options.log_steps + 1) * options.log_steps
         count = int(min(options.num_train_steps, next_stop, next_point)) - step
         if self._seconds_per_step is None:  # the speed is not known yet: one step at a time
             return 1
-        seconds = 0.5 if progress.on_terminal() else self._SECONDS_BETWEEN_LOOKS
+        seconds = 0.5 if progress.on_terminal() else self._SECONDS_BETWEEN_REPORTS
         count = min(count, max(1, int(seconds / self._seconds_per_step)))
         return min(count, options.iterations_per_loop)
 
-    def longest(self, count: int) -> float | None:
+    def time_limit(self, count: int) -> float | None:
         """The seconds after which steps are certain not to end any more; None while their speed is not known."""
         return None if self._seconds_per_step is None else 600.0 + 20.0 * count * self._seconds_per_step
 
@@ -68,8 +67,8 @@ class Watch:
         """Adds the sums over the `count` steps that end at `step`, of which some are not in the sums."""
         now = time.monotonic()
         if step - count > self._first:  # the first step includes tracing the graph
-            self._seconds_per_step = (now - self._look_at) / count
-        self._look_at = now
+            self._seconds_per_step = (now - self._reported_at) / count
+        self._reported_at = now
         self._summed += count - left_out
         self._sums = {name: self._sums.get(name, 0.0) + value for name, value in sums.items()}
         is_point = step % self._options.log_steps == 0 or step - count == self._first
@@ -79,8 +78,8 @@ class Watch:
 
     def resume(self) -> None:
         """Excludes the time since the last report (saving and evaluating) from the rates."""
-        away = time.monotonic() - self._look_at
-        self._look_at += away
+        away = time.monotonic() - self._reported_at
+        self._reported_at += away
         self._point_at += away
         self._progress.leave_out(away)
 
@@ -94,12 +93,6 @@ class Watch:
         self._writer.flush()
         self._sums, self._summed = {}, 0
         self._point_at, self._point_step = now, step
-
-
-def hyperparameters(options) -> dict[str, str]:
-    """The settings of a call (a dataclass) as a Markdown table, for TrainOptions.texts."""
-    rows = [f"| {name} | {value} |" for name, value in sorted(dataclasses.asdict(options).items())]
-    return {"hyperparameters": "\n".join(["| setting | value |", "|-|-|", *rows])}
 
 
 def write_eval_results(output_dir: str, results: Mapping[str, float]) -> None:

@@ -321,6 +321,22 @@ class PlotTrainingOptions(Options):
         plots.check_name("--output_file", self.output_file)
 
 
+_TABLE = ("| setting | value |", "|-|-|")
+
+
+def hyperparameters(options: Options) -> dict[str, str]:
+    """The settings of a call as a table in Markdown, which TensorBoard shows: one of `TrainOptions.texts`."""
+    rows = [f"| {name} | {value} |" for name, value in sorted(dataclasses.asdict(options).items())]
+    return {"hyperparameters": "\n".join([*_TABLE, *rows])}
+
+
+def read_hyperparameters(texts: Mapping[str, str]) -> dict[str, str]:
+    """The settings in the table of `hyperparameters`; empty if there is none."""
+    lines = texts.get("hyperparameters", "").splitlines()[len(_TABLE) :]
+    rows = [line.strip().strip("|").split("|", 1) for line in lines]
+    return {row[0].strip(): row[1].strip() for row in rows if len(row) == 2}
+
+
 @options
 class TrainOptions(OptimizerOptions):
     """One run of the training loop: `OptimizerOptions`, and values that the task computes.

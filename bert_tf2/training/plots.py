@@ -1,7 +1,7 @@
 """Draws the curves of trainings side by side: the implementation of plot_training.py.
 
 A panel for each curve: the losses, the measures of evaluations, learning rate, gradient norm, speed. A run has one
-colour everywhere; its training is a line, its evaluations are points.
+color everywhere; its training is a line, its evaluations are points.
 """
 
 from __future__ import annotations
@@ -169,13 +169,7 @@ def _draw_panel(axis: Axes, panel: Panel, runs: int, smoothing: float) -> None:
     axis.grid(alpha=0.25)
     axis.margins(x=0.03)
     axis.ticklabel_format(axis="y", scilimits=(-3, 5))
-    axis.xaxis.set_major_locator(_few_places())
-
-
-def _few_places():
-    from matplotlib.ticker import MaxNLocator
-
-    return MaxNLocator(nbins=5, integer=True)
+    axis.locator_params(axis="x", nbins=5, integer=True)
 
 
 def _columns(points: Points) -> tuple[list[float], list[float]]:
@@ -188,10 +182,10 @@ def _at(each: curves.Run, x_axis: str) -> dict[str, Points]:
     """The curves of a run at their places on the horizontal axis, steps or examples."""
     if x_axis == "steps":
         return dict(each.scalars)
-    found = re.search(r"(?m)^\| train_batch_size \| (\d+) \|$", each.texts.get("hyperparameters", ""))
-    if not found:
+    rows = each.settings.get("train_batch_size", "")
+    if not rows.isdecimal():
         raise UserError(f"{each.folder}: its events do not tell the batch size; leave out --x_axis=examples")
-    return {name: [(step * int(found[1]), value) for step, value in points] for name, points in each.scalars.items()}
+    return {name: [(step * int(rows), value) for step, value in points] for name, points in each.scalars.items()}
 
 
 def _chosen(panels: Sequence[Panel], wanted: str) -> list[Panel]:

@@ -1,7 +1,7 @@
 """How the workers of a training find each other, before TensorFlow connects them.
 
 TensorFlow waits for missing workers without a word and without an end, and Ctrl-C does not reach it. So the workers
-meet first, at the address of the first one, the chief, which TensorFlow opens only later:
+wait for each other first, at the address of the first one, the chief, which TensorFlow opens only later:
 
     each other worker -> chief: its number, and what must be alike      all are there: chief -> each: go, or why not
 """
@@ -11,11 +11,10 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import selectors
+import select
 import socket
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Iterator, Mapping, Sequence
 
 from absl import logging
 
@@ -33,7 +32,9 @@ _GO = b"go\n"
 _MOST_BYTES = 1 << 20
 
 
-def meet(addresses: Sequence[str], index: int, names: Sequence[str], alike: Mapping[str, int | str]) -> None:
+def wait_for_workers(
+    addresses: Sequence[str], index: int, names: Sequence[str], alike: Mapping[str, int | str]
+) -> None:
     """Returns when all workers have called this, and no longer than a second apart.
 
     Args:
@@ -47,12 +48,13 @@ def meet(addresses: Sequence[str], index: int, names: Sequence[str], alike: Mapp
         no address is known for a host within SECONDS_TO_RESOLVE.
     """
     alike = {**alike, "the cluster in TF_CONFIG": " ".join(addresses)}
-    clock = _Clock([f"{name} ({address})" for name, address in zip(names, addresses, strict=True)], addresses)
-    with _own_port(addresses[index], clock.names[index]) as listener:
+    names = [f"{name} ({address})" for name, address in zip(names, addresses, strict=True)]
+    with _own_port(addresses[index], names[index]) as listener:
+        _wait_for_addresses(dict(zip(names, map(_host, addresses), strict=True)))
         if index == 0:
-            _gather(listener, alike, clock)
+            _gather(listener, alike, names)
         else:
-            _report(addresses[0], {"index": index, "alike": alike}, clock)
+            _report(addresses[0], {"index": index, "alike": alike}, names)
 
 
 def listens(address: str) -> bool:
@@ -63,59 +65,11 @@ def listens(address: str) -> bool:
     return False
 
 
-class _Clock:
-    """Tells from time to time who is missing, and when the time is over."""
-
-    def __init__(self, names: Sequence[str], addresses: Sequence[str]):
-        self.names = names
-        self._began = self._told = time.monotonic()
-        self._unresolved = dict(enumerate(map(_host, addresses)))
-        self._ask_at = self._began
-
-    def resolve(self) -> bool:
-        """Whether the hosts of all workers have addresses, which TensorFlow needs; waits for names that are new.
-
-        Raises:
-          UserError: one of them had none for too long.
-        """
-        now = time.monotonic()
-        if not self._unresolved or now < self._ask_at:
-            return not self._unresolved
-        problems = {number: _name_problem(host) for number, host in self._unresolved.items()}
-        first = self._ask_at == self._began
-        self._unresolved = {number: host for number, host in self._unresolved.items() if problems[number]}
-        self._ask_at = time.monotonic() + _SECONDS_BETWEEN_QUERIES
-        for number in self._unresolved:
-            problem = f"the host of {self.names[number]} has no address ({problems[number]})"
-            if now - self._began >= (SECONDS if "KUBERNETES_SERVICE_HOST" in os.environ else SECONDS_TO_RESOLVE):
-                raise UserError(f"TF_CONFIG: {problem}; correct its name, the same for all workers")
-            if first:
-                logging.info("Waiting, because %s", problem)
-        return not self._unresolved
-
-    def check(self, missing: Sequence[int]) -> None:
-        """Raises UserError if the time is over for the missing workers, or for the names of hosts."""
-        self.resolve()
-        if not missing:
-            return
-        now = time.monotonic()
-        who = " and ".join(self.names[number] for number in missing)
-        if now - self._began >= SECONDS:
-            raise UserError(
-                f"{who} did not come within {SECONDS / 60:.0f} minutes; start the same command there, with a TF_CONFIG"
-                " that differs only in its task, and see that the port can be reached"
-            )
-        if now - self._told >= _SECONDS_BETWEEN_REMINDERS:
-            self._told = now
-            logging.info("Waiting for %s", who)
-
-
 @contextlib.contextmanager
 def _own_port(address: str, name: str) -> Iterator[socket.socket]:
     """A socket that listens at the port of this worker; free again afterwards, for TensorFlow."""
-    port = int(address.rpartition(":")[2])
     try:
-        listener = socket.create_server(("", port), backlog=1024)
+        listener = socket.create_server(("", _port(address)), backlog=1024)
     except OSError as error:
         raise UserError(
             f"TF_CONFIG: {name}: its port cannot be opened ({error.strerror}); is another worker running there?"
@@ -128,6 +82,28 @@ def _host(address: str) -> str:
     return address.rpartition(":")[0].strip("[]")
 
 
+def _port(address: str) -> int:
+    return int(address.rpartition(":")[2])
+
+
+def _call(address: str) -> socket.socket:
+    return socket.create_connection((_host(address), _port(address)), timeout=_SECONDS_TO_ANSWER)
+
+
+def _wait_for_addresses(hosts: Mapping[str, str]) -> None:
+    """Returns when all hosts, by the names of their workers, have addresses, which TensorFlow needs."""
+    end = time.monotonic() + (SECONDS if "KUBERNETES_SERVICE_HOST" in os.environ else SECONDS_TO_RESOLVE)
+    told = False
+    while missing := {name: problem for name, host in hosts.items() if (problem := _name_problem(host))}:
+        sentences = [f"the host of {name} has no address ({problem})" for name, problem in missing.items()]
+        if time.monotonic() >= end:
+            raise UserError(f"TF_CONFIG: {sentences[0]}; correct its name, the same for all workers")
+        for sentence in () if told else sentences:
+            logging.info("Waiting, because %s", sentence)
+        told = True
+        time.sleep(_SECONDS_BETWEEN_QUERIES)
+
+
 def _name_problem(host: str) -> str | None:
     """Why a host has no address; None if it has one."""
     try:
@@ -137,42 +113,54 @@ def _name_problem(host: str) -> str | None:
     return None
 
 
-def _call(address: str) -> socket.socket:
-    port = int(address.rpartition(":")[2])
-    return socket.create_connection((_host(address), port), timeout=_SECONDS_TO_ANSWER)
+class _Patience:
+    """Tells from time to time who is missing, and when the time is over."""
+
+    def __init__(self):
+        self._end = time.monotonic() + SECONDS
+        self._remind_at = time.monotonic() + _SECONDS_BETWEEN_REMINDERS
+
+    def check(self, missing: Sequence[str]) -> None:
+        """Raises UserError if the time is over for the missing workers."""
+        now, who = time.monotonic(), " and ".join(missing)
+        if now >= self._end:
+            raise UserError(
+                f"{who} did not come within {SECONDS / 60:.0f} minutes; start the same command there, with a TF_CONFIG"
+                " that differs only in its task, and see that the port can be reached"
+            )
+        if now >= self._remind_at:
+            self._remind_at = now + _SECONDS_BETWEEN_REMINDERS
+            logging.info("Waiting for %s", who)
 
 
-def _gather(listener: socket.socket, alike: Mapping[str, int | str], clock: _Clock) -> None:
+def _gather(listener: socket.socket, alike: Mapping[str, int | str], names: Sequence[str]) -> None:
     """The chief's part: waits until all are there at the same time, then lets them go."""
     there: dict[int, socket.socket] = {}
-    total = len(clock.names)
-    with contextlib.ExitStack() as held, selectors.DefaultSelector() as waiting:
-        waiting.register(listener, selectors.EVENT_READ)
+    patience, answer = _Patience(), b""
+    with contextlib.ExitStack() as held:
         try:
-            while len(there) < total - 1 or not clock.resolve():
-                for key, _ in waiting.select(_SECONDS_BETWEEN_LOOKS):
-                    if key.fileobj is not listener:  # it says nothing more, so it has ended
-                        waiting.unregister(key.fileobj)
-                        there = {number: other for number, other in there.items() if other is not key.fileobj}
-                        continue
+            while missing := [name for number, name in enumerate(names) if number and number not in there]:
+                readable, _, _ = select.select([listener, *there.values()], [], [], _SECONDS_BETWEEN_LOOKS)
+                # A worker says nothing more, so one that can be read has ended.
+                there = {number: other for number, other in there.items() if other not in readable}
+                if listener in readable:
                     connection = held.enter_context(listener.accept()[0])
-                    number, found = _read(connection, total)
+                    number, found = _read(connection, len(names))
                     if number is not None:
                         there[number] = connection
-                        waiting.register(connection, selectors.EVENT_READ)
                         if found != alike:
-                            raise UserError(_difference(clock.names, number, alike, found))
-                clock.check([number for number in range(1, total) if number not in there])
+                            raise UserError(_difference(names, number, alike, found))
+                else:
+                    patience.check(missing)
         except UserError as error:
-            _tell(there.values(), f"{error}\n".encode())
+            answer = f"{error}\n".encode()
             raise
-        _tell(there.values(), _GO)
-
-
-def _tell(connections: Iterable[socket.socket], line: bytes) -> None:
-    for connection in connections:
-        with contextlib.suppress(OSError):  # it has ended, which TensorFlow will notice
-            connection.sendall(line)
+        else:
+            answer = _GO
+        finally:
+            for connection in there.values():
+                with contextlib.suppress(OSError):  # it has ended, which TensorFlow will notice
+                    connection.sendall(answer)
 
 
 def _read(connection: socket.socket, total: int) -> tuple[int | None, Mapping[str, int | str]]:
@@ -199,33 +187,24 @@ def _difference(
     )
 
 
-def _report(chief: str, message: Mapping[str, Any], clock: _Clock) -> None:
+def _report(chief: str, message: Mapping[str, object], names: Sequence[str]) -> None:
     """The part of the others: calls the chief until it answers."""
     line = json.dumps(message).encode() + b"\n"
+    patience = _Patience()
     while True:
         answer = b""
         with contextlib.suppress(OSError), _call(chief) as connection:
             connection.sendall(line)
-            connection.settimeout(_SECONDS_BETWEEN_LOOKS)
-            answer = _answer(connection, clock)
+            while not answer.endswith(b"\n") and len(answer) < _MOST_BYTES:
+                if select.select([connection], [], [], _SECONDS_BETWEEN_LOOKS)[0]:
+                    if not (more := connection.recv(4096)):
+                        break  # the chief has ended
+                    answer += more
+                else:
+                    patience.check(names[:1])
         if answer == _GO:
             return
         if answer.endswith(b"\n"):
             raise UserError(answer.decode(errors="replace").strip())
-        clock.check([0])
+        patience.check(names[:1])
         time.sleep(_SECONDS_BETWEEN_LOOKS)
-
-
-def _answer(connection: socket.socket, clock: _Clock) -> bytes:
-    """The line that the chief says once it has met all workers; incomplete if it has ended."""
-    line = b""
-    while not line.endswith(b"\n") and len(line) < _MOST_BYTES:
-        try:
-            more = connection.recv(4096)
-        except TimeoutError:
-            clock.check([0])
-            continue
-        if not more:
-            break
-        line += more
-    return line

@@ -1,16 +1,121 @@
-"""One training step: the losses, their gradients, and the sum of the gradients over all replicas."""
+"""One training step: the losses, their gradients, the sum of the gradients over all replicas, and the update."""
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
 import tensorflow as tf
 
 from bert_tf2 import optimization
+from bert_tf2.fast import compiled
 from bert_tf2.heads import Batch, LossTerm
 from bert_tf2.layers import fold_in
 from bert_tf2.shapes import get_shape_list
+from bert_tf2.training.devices import can_compile, compiles_whole_step
+from bert_tf2.training.loss_scale import LossScale, update_if_finite
+from bert_tf2.training.options import TrainOptions
+from bert_tf2.training.precision import PRECISIONS
+from bert_tf2.weights import checkpoint
+
+# What a step returns in addition to the losses of the model.
+_MEASURES = ("loss", "gradient_norm", "learning_rate")
+_OF_LOSS_SCALE = ("left_out", "loss_scale")  # for float16: the share of the steps that were left out
+# From here on, loops that are faster save more time than it takes to compile them for several sizes.
+_STEPS_WORTH_COMPILING = 100
+
+
+class TrainingStep:
+    """The steps of a training: a batch of all replicas -> an update of the model's variables.
+
+    Attributes:
+      state: the optimizer's state by name, which belongs into a checkpoint.
+    """
+
+    def __init__(self, model, strategy: tf.distribute.Strategy, options: TrainOptions):
+        self._model = model
+        self._strategy = strategy
+        self._options = options
+        self._variables = checkpoint.trained_variables(model)
+        # Without padding, the number of tokens is rounded to few values.
+        self._has_few_sizes = not model.encoder.computes_padding and options.num_train_steps >= _STEPS_WORTH_COMPILING
+        with strategy.scope():
+            self._optimizer = optimization.AdamWeightDecayOptimizer(
+                self._variables, bias_correction=options.adam_bias_correction, fused=can_compile(strategy)
+            )
+            self._loss_scale = LossScale() if PRECISIONS[options.precision].scales_loss else None
+        self.state = {**self._optimizer.slots, **(self._loss_scale.state if self._loss_scale else {})}
+
+    def compiled(self, *, jit_compile: bool = False):
+        """One step as a graph, on the default strategy: (batch, step) -> measures.
+
+        With `jit_compile`, XLA compiles all of it, which needs fixed shapes.
+        """
+        return tf.function(self._replica_step, jit_compile=jit_compile, autograph=False)
+
+    def several(self):
+        """Returns a graph function that runs several steps: (iterator, the first step, their number).
+
+        It returns the sums of their measures, without the steps in which one is not finite; how many those are; and the
+        first of them.
+        """
+        strategy = self._strategy
+        compiles = self._options.xla and compiles_whole_step(strategy)
+        replica_step = self.compiled(jit_compile=True) if compiles else self._replica_step
+
+        # Without AutoGraph, which would take a second to convert a loop.
+        @tf.function(reduce_retracing=True, autograph=False)
+        def steps(iterator, first: tf.Tensor, count: tf.Tensor) -> tuple[dict[str, tf.Tensor], tf.Tensor, tf.Tensor]:
+            def one(offset, sums, num_bad, first_bad):
+                step = first + tf.cast(offset, tf.int64)
+                measured = strategy.run(replica_step, args=(next(iterator), step))
+                values = {name: strategy.reduce("SUM", measured[name], axis=None) for name in sums}
+                good = tf.math.is_finite(values["loss"]) & tf.math.is_finite(values["gradient_norm"])
+                sums = {name: value + tf.where(good, values[name], 0.0) for name, value in sums.items()}
+                first_bad = tf.where(good | (num_bad > 0), first_bad, step)
+                return offset + 1, sums, num_bad + tf.cast(~good, tf.int32), first_bad
+
+            names = (*_MEASURES, *(_OF_LOSS_SCALE if self._loss_scale else ()), *self._model.loss_names)
+            none = (tf.constant(0), dict.fromkeys(names, tf.constant(0.0)), tf.constant(0), tf.constant(-1, tf.int64))
+            _, *found = tf.while_loop(lambda offset, *_: offset < count, one, none)
+            return tuple(found)
+
+        return steps
+
+    @tf.autograph.experimental.do_not_convert  # it has no loops over tensors, and the conversion takes seconds
+    def _replica_step(self, batch: Batch, step: tf.Tensor) -> dict[str, tf.Tensor]:
+        """Runs one step on a replica's share of the batch; the returned measures are summed over the replicas."""
+        context = tf.distribute.get_replica_context()
+        replica = context.replica_id_in_sync_group
+        seed = fold_in([self._options.random_seed, 0], step)
+        seed = fold_in(seed, replica)
+        scale = self._loss_scale.value() if self._loss_scale else None
+        with compiled.few_sizes(self._has_few_sizes):
+            values, gradients = local_gradients(
+                self._model, self._variables, batch, seed, scale, self._options.gradient_accumulation_steps
+            )
+        gradients, norm = reduce_gradients(gradients)
+        if self._options.skip_nonfinite_updates:
+            norm += 0.0 * context.all_reduce("SUM", values["loss"])  # not finite either, if the loss is not
+        learning_rate = optimization.learning_rate_at(
+            step, self._options.learning_rate, self._options.num_train_steps, self._options.num_warmup_steps
+        )
+        once = tf.cast(tf.equal(replica, 0), tf.float32)  # what follows is the same on every replica
+        measures = {**values, "learning_rate": once * learning_rate}
+        if self._loss_scale is None:
+            update = functools.partial(
+                self._optimizer.apply_gradients, gradients, learning_rate, step, optimization.clip_scale(norm)
+            )
+            update_if_finite(norm, update) if self._options.skip_nonfinite_updates else update()
+            return {**measures, "gradient_norm": once * norm}
+        norm /= scale
+        update = functools.partial(
+            self._optimizer.apply_gradients, gradients, learning_rate, step, optimization.clip_scale(norm) / scale
+        )
+        left_out = self._loss_scale.apply(norm, update)
+        norm = tf.where(left_out > 0, 0.0, norm)
+        return {**measures, "gradient_norm": once * norm, "left_out": once * left_out, "loss_scale": once * scale}
 
 
 class Accumulated(NamedTuple):

@@ -196,7 +196,7 @@ class Team:
         first = context.replica_id_in_sync_group % (self.strategy.num_replicas_in_sync // self.size)
         return context.all_reduce("SUM", tf.where(tf.equal(first, 0), row, 0.0))
 
-    def chiefs(self, number: int) -> int:
+    def broadcast_from_chief(self, number: int) -> int:
         """The number of the chief, for all workers."""
         return self.gather(number)[0]
 
@@ -301,7 +301,7 @@ def connect(cluster: Cluster) -> Team:
     # TensorFlow waits forever for devices that a worker does not have.
     devices = len(tf.config.list_physical_devices("GPU"))
     alike = {"the number of GPUs": devices, "the version of TensorFlow": tf.__version__}
-    rendezvous.meet(cluster.addresses, cluster.index, cluster.names, alike)
+    rendezvous.wait_for_workers(cluster.addresses, cluster.index, cluster.names, alike)
     try:
         return Team(cluster, _start(cluster))
     except (tf.errors.OpError, ValueError, RuntimeError) as error:

@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 OBJECT_GRAPH = "_CHECKPOINTABLE_OBJECT_GRAPH"
 """The key that identifies a checkpoint of TensorFlow 2 objects."""
 
-_FILE = r"\.(index|meta|training\.json|data-\d{5}-of-\d{5})$"  # training.json: see training.state
+_FILE = r"\.(index|meta|training\.json|data-\d{5}-of-\d{5})$"  # training.json: see training.saver
 _OF_TRAINING = re.compile(r"model\.ckpt-(\d+)\.index")  # the names that CheckpointFolder and the reference write
 _STATE_FILE = "checkpoint"
 _NEWEST = re.compile(r'^model_checkpoint_path: "(.*)"$', re.MULTILINE)  # a line of it

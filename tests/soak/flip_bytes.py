@@ -32,8 +32,8 @@ from small_models import MAKERS, randomize, small_config
 from bert_tf2.config import BertConfig, decisive_differences
 from bert_tf2.data import tfrecords
 from bert_tf2.support.errors import UserError
-from bert_tf2.training import state
 from bert_tf2.training.options import TrainOptions
+from bert_tf2.training.saver import TrainingState
 from bert_tf2.weights import bundle, huggingface_writing, keras_files
 from bert_tf2.weights.base import Weights
 from bert_tf2.weights.labels import LabelMap
@@ -110,13 +110,13 @@ def make_checkpoint(folder: pathlib.Path) -> None:
     slots = {f"{name}/adam_{slot}": value * 0.5 for name, value in values.items() for slot in "mv"}
     prefix = str(folder / "model.ckpt-7")
     options = TrainOptions(output_dir=str(folder), num_train_steps=10, num_warmup_steps=1, train_batch_size=4)
-    state.write(prefix, state.current(options, 28, "6 records", model.config))
+    TrainingState.current(options, 28, "6 records", model.config).write(prefix)
     bundle.save(prefix, {**values, **slots, "words": np.array([b"one", b"two"], object)}, 7)
 
 
 def read_checkpoint(folder: pathlib.Path) -> Reading:
     prefix = str(folder / "model.ckpt-7")
-    return Reading([*arrays(bundle.Checkpoint(prefix)), state.read(prefix)])
+    return Reading([*arrays(bundle.Checkpoint(prefix)), TrainingState.read(prefix)])
 
 
 def arrays(source: Weights) -> Iterator[tuple]:

@@ -5,18 +5,11 @@ import functools
 import numpy as np
 import pytest
 import tensorflow as tf
-from small_models import MAKERS, batch_for, tiny_config
+from small_models import MAKERS, batch_for
+from small_trainings import ONE, endless, make_trainer, saved
 
 from bert_tf2 import heads
 from bert_tf2.support.errors import UserError
-from bert_tf2.training.devices import build_model
-from bert_tf2.training.loop import Trainer
-from bert_tf2.training.options import TrainOptions
-from bert_tf2.training.precision import PRECISIONS
-from bert_tf2.weights import checkpoint
-
-ONE = tf.distribute.get_strategy()
-SETTINGS = {"learning_rate": 1e-3, "num_train_steps": 3, "num_warmup_steps": 0}
 
 
 @pytest.fixture(scope="module")
@@ -27,15 +20,12 @@ def whole(tmp_path_factory):
         yield functools.cache(lambda kind: train(tmp_path_factory.mktemp(kind), kind))
 
 
-def train(folder, kind, strategy=ONE, precision="float32", **options):
+def train(folder, kind, strategy=ONE, **options):
     """Two steps; returns the contents of the checkpoint."""
-    model = build_model(strategy, lambda: MAKERS[kind](tiny_config(), dtype=PRECISIONS[precision].policy), 1)
-    settings = {**SETTINGS, "num_train_steps": 2, "train_batch_size": 8, "precision": precision, **options}
-    trainer = Trainer(model, strategy, TrainOptions(output_dir=str(folder), **settings))
+    trainer = make_trainer(folder, kind, strategy=strategy, num_train_steps=2, train_batch_size=8, **options)
     trainer.start()
-    trainer.train(tf.data.Dataset.from_tensors(batch_for(kind, 8)).repeat())
-    source = checkpoint.Checkpoint(str(folder))
-    return {name: source.get(name) for name in source.shapes}
+    trainer.train(endless(batch_for(kind, 8)))
+    return saved(folder)
 
 
 def assert_equal(whole, in_parts):
@@ -67,20 +57,16 @@ def test_parts_with_a_loss_scale(tmp_path):
 
 def test_parts_drop_other_values_each(tmp_path):
     """The same row eight times: without other dropout for each part, all parts would have the same loss."""
-    config = tiny_config(hidden_dropout_prob=0.5)
-    model = build_model(ONE, lambda: MAKERS["pretraining"](config), 1)
+    batch = {name: np.repeat(values[:1], 2, axis=0) for name, values in batch_for("pretraining", 8).items()}
+    batch["masked_lm_weights"] = np.ones_like(batch["masked_lm_weights"])
     losses = []
     for parts in (1, 2):
-        options = TrainOptions(output_dir="", train_batch_size=2, gradient_accumulation_steps=parts, **SETTINGS)
-        batch = {name: np.repeat(values[:1], 2, axis=0) for name, values in batch_for("pretraining", 8).items()}
-        batch["masked_lm_weights"] = np.ones_like(batch["masked_lm_weights"])
-        measured = Trainer(model, ONE, options).compiled_step()(batch, tf.constant(0, tf.int64))
+        dropout, settings = {"hidden_dropout_prob": 0.5}, {"gradient_accumulation_steps": parts, "train_batch_size": 2}
+        measured = make_trainer(config=dropout, **settings).step.compiled()(batch, tf.constant(0, tf.int64))
         losses.append(float(measured["masked_lm_loss"]))
     assert losses[0] != losses[1]
 
 
-def test_a_batch_that_cannot_be_divided(two):
-    options = TrainOptions(output_dir="", train_batch_size=6, gradient_accumulation_steps=4, **SETTINGS)
-    model = build_model(ONE, lambda: MAKERS["pretraining"](tiny_config()), 1)
+def test_a_batch_that_cannot_be_divided():
     with pytest.raises(UserError, match=r"--train_batch_size=6 is not divisible by 4, .* times 1 devices"):
-        Trainer(model, ONE, options)
+        make_trainer(train_batch_size=6, gradient_accumulation_steps=4)

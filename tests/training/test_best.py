@@ -10,8 +10,8 @@ from bert_tf2.training.best import Best
 def test_an_evaluation_that_is_repeated_after_a_damaged_checkpoint_counts_once(tmp_path):
     model = MAKERS["classifier"](tiny_config())
     best = Best(str(tmp_path), begun=False, patience=2)
-    assert [best.look(model, step, "accuracy", value) for step, value in ((1, 0.5), (2, 0.4))] == [False, False]
+    assert [best.update(model, step, "accuracy", value) for step, value in ((1, 0.5), (2, 0.4))] == [False, False]
     again = Best(str(tmp_path), begun=True, patience=2)
-    assert not again.look(model, 1, "accuracy", 0.5) and not again.look(model, 2, "accuracy", 0.4)
+    assert not again.update(model, 1, "accuracy", 0.5) and not again.update(model, 2, "accuracy", 0.4)
     assert again.last_step == 2
-    assert again.look(model, 3, "accuracy", 0.3)  # the second one without improvement
+    assert again.update(model, 3, "accuracy", 0.3)  # the second one without improvement

@@ -3,15 +3,12 @@
 import numpy as np
 import pytest
 import tensorflow as tf
-from small_models import MAKERS, batch_for, small_config, tiny_config
+from small_models import MAKERS, batch_for
+from small_trainings import ONE, make_trainer
 
-from bert_tf2.training.devices import build_model, compiles_whole_step
-from bert_tf2.training.loop import Trainer
-from bert_tf2.training.options import TrainOptions
-from bert_tf2.training.precision import PRECISIONS
+from bert_tf2.training.devices import compiles_whole_step
 
 pytestmark = pytest.mark.compiled
-ONE = tf.distribute.get_strategy()
 CASES = [("pretraining", precision) for precision in ("float32", "bfloat16", "float16")]
 CASES += [(kind, "float32") for kind in MAKERS if kind != "pretraining"]
 
@@ -24,17 +21,15 @@ SHORT = {("pretraining", "float32"), ("pretraining", "bfloat16"), ("span", "floa
     ("kind", "precision"), [pytest.param(*case, marks=() if case in SHORT else pytest.mark.soak) for case in CASES]
 )
 def test_the_whole_step_compiles_to_the_same_update(kind, precision):
-    config = small_config(hidden_dropout_prob=0.1, attention_probs_dropout_prob=0.1)
-    model = build_model(ONE, lambda: MAKERS[kind](config, dtype=PRECISIONS[precision].policy), 1)
-    settings = {"learning_rate": 1e-3, "num_train_steps": 10, "num_warmup_steps": 0, "train_batch_size": 4}
-    trainer = Trainer(model, ONE, TrainOptions(output_dir="", precision=precision, **settings))
+    config = {"num_hidden_layers": 2, "hidden_dropout_prob": 0.1, "attention_probs_dropout_prob": 0.1}
+    trainer = make_trainer("", kind, config=config, precision=precision)
     batch = {name: tf.constant(value) for name, value in batch_for(kind).items()}
     before = {name: variable.numpy() for name, variable in trainer._state.items()}
     found = []
     for compiled in (False, True):
         for name, variable in trainer._state.items():
             variable.assign(before[name])
-        measures = trainer.compiled_step(jit_compile=compiled)(batch, tf.constant(3, tf.int64))
+        measures = trainer.step.compiled(jit_compile=compiled)(batch, tf.constant(3, tf.int64))
         state = {name: variable.numpy() for name, variable in trainer._state.items()}
         found.append(({name: float(value) for name, value in measures.items()}, state))
     (plain, state), (compiled, compiled_state) = found
@@ -54,10 +49,8 @@ def test_a_training_with_xla_makes_the_same_updates_for_batches_of_several_width
     specs = {name: tf.TensorSpec([4, None] if v.ndim == 2 else [4], v.dtype) for name, v in batch.items()}
     for xla in (False, True):
         data = tf.data.Dataset.from_generator(lambda: iter([batch, wide]), output_signature=specs)
-        model = build_model(ONE, lambda: MAKERS["classifier"](tiny_config()), 1)
-        settings = {"learning_rate": 1e-3, "num_train_steps": 2, "num_warmup_steps": 0, "train_batch_size": 4}
-        how = {"gradient_accumulation_steps": 2, "max_seq_length": 13, "xla": xla}
-        trainer = Trainer(model, ONE, TrainOptions(output_dir=str(tmp_path / str(xla)), **settings, **how))
+        how = {"num_train_steps": 2, "gradient_accumulation_steps": 2, "max_seq_length": 13, "xla": xla}
+        trainer = make_trainer(tmp_path / str(xla), "classifier", **how)
         trainer.train(data)
         found.append({name: variable.numpy() for name, variable in trainer._state.items()})
     plain, compiled = found

@@ -13,14 +13,14 @@ from tensorboard.compat.proto import event_pb2
 from bert_tf2.data.tfrecords import frames
 from bert_tf2.support.errors import UserError
 from bert_tf2.training import curves
-from bert_tf2.training.monitor import Watch, write_eval_results, write_scalars
+from bert_tf2.training.monitor import TrainingMonitor, write_eval_results, write_scalars
 from bert_tf2.training.options import TrainOptions
 
 
 def train(folder, first, last, losses=lambda step: 1.0 / step, **options) -> None:
     """Writes the events of a training from one step to another, without training."""
     settings = {"num_train_steps": last, "num_warmup_steps": 0, "train_batch_size": 4, "log_steps": 1, **options}
-    with Watch(TrainOptions(output_dir=str(folder), **settings), first, tiny_config()) as watch:
+    with TrainingMonitor(TrainOptions(output_dir=str(folder), **settings), first, tiny_config()) as watch:
         for step in range(first + 1, last + 1):
             watch.report(step, 1, {"loss": losses(step), "learning_rate": 0.5})
 

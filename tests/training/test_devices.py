@@ -52,62 +52,58 @@ def test_a_gpu_that_tensorflow_cannot_use_is_reported(monkeypatch, log_lines):
 
 
 @pytest.mark.parametrize(
-    ("precision", "kind", "capabilities", "times", "words"),
+    ("precision", "kind", "capabilities", "words"),
     [
-        ("tf32", "CPU", [], 1.0, "float32"),
-        ("tf32", "GPU", [(7, 5)], 0.0, "Ampere"),
-        ("tf32", "GPU", [(9, 0)], 0.0, None),
-        ("bfloat16", "CPU", [], 1.94, "1.9 times as long as in float32"),
-        ("bfloat16", "CPU", [], 0.5, None),
-        ("bfloat16", "GPU", [(8, 0), (7, 0)], 0.0, "try float16"),
-        ("float16", "GPU", [(7, 0)], 0.0, None),
-        ("float16", "GPU", [(6, 1)], 0.0, "memory at most"),
-        ("float16", "CPU", [], 30.0, "30.0 times as long"),
-        ("float16", "TPU", [], 0.0, "bfloat16"),
-        ("float32", "CPU", [], 1.0, None),
-        ("float32", "GPU", [(6, 1)], 0.0, None),
+        ("tf32", "CPU", [], "float32"),
+        ("tf32", "GPU", [(7, 5)], "Ampere"),
+        ("tf32", "GPU", [(9, 0)], None),
+        ("bfloat16", "CPU", [], "many processors are slower"),
+        ("bfloat16", "GPU", [(8, 0), (7, 0)], "try float16"),
+        ("float16", "GPU", [(7, 0)], None),
+        ("float16", "GPU", [(6, 1)], "memory at most"),
+        ("float16", "CPU", [], "many processors are slower"),
+        ("float16", "TPU", [], "bfloat16"),
+        ("float32", "CPU", [], None),
+        ("float32", "GPU", [(6, 1)], None),
     ],
 )
-def test_a_precision_that_gains_nothing_is_doubted(precision, kind, capabilities, times, words):
-    doubt = devices._doubt(precision, kind, capabilities, times)
+def test_a_precision_that_gains_nothing_is_doubted(precision, kind, capabilities, words, monkeypatch):
+    monkeypatch.setattr("bert_tf2.training.precision._cpu_flags", lambda: {"avx512_bf16"})
+    doubt = PRECISIONS[precision].doubt(kind, capabilities)
     assert doubt is None if words is None else words in doubt
 
 
-def test_products_of_matrices_are_timed_where_they_differ():
-    assert devices._times_as_long("float32") == devices._times_as_long("tf32") == 1.0
-    assert devices._times_as_long("bfloat16") > 0.0 and devices._times_as_long("float16") > 0.0
+def test_a_processor_with_units_for_a_precision_is_not_doubted(monkeypatch):
+    monkeypatch.setattr("bert_tf2.training.precision._cpu_flags", lambda: {"amx_tile", "amx_bf16"})
+    assert PRECISIONS["bfloat16"].doubt("CPU") is None and PRECISIONS["float16"].doubt("CPU")
+
+
+def plan(hidden_size=128, **settings):
+    return devices.plan_for(TrainingOptions(**REQUIRED, **settings), ONE, hidden_size)
 
 
 @pytest.mark.parametrize(
-    ("unpad", "kind", "way"),
-    [("auto", "CPU", "groups"), ("auto", "GPU", "none"), ("auto", "TPU", "none"), ("packed", "GPU", "packed")],
+    ("kind", "hidden_size", "settings", "expected"),
+    [
+        ("CPU", 128, {}, Plan("groups", share_graph=True)),
+        ("CPU", 96, {}, Plan("none", share_graph=True)),
+        ("CPU", 768, {"xla": True}, Plan("none", share_graph=False)),
+        ("CPU", 96, {"xla": True}, Plan("none", share_graph=False)),
+        ("CPU", 128, {"unpad": "packed", "recompute": True}, Plan("packed", recompute=True, share_graph=True)),
+        ("GPU", 128, {}, Plan("none", share_graph=False)),
+        ("TPU", 128, {}, Plan("none", share_graph=False)),
+        ("GPU", 128, {"unpad": "packed"}, Plan("packed", share_graph=False)),
+    ],
 )
-def test_padding_is_left_out_where_that_is_faster(monkeypatch, unpad, kind, way):
+def test_a_model_is_accelerated_as_the_devices_gain_by_it(monkeypatch, kind, hidden_size, settings, expected):
     monkeypatch.setattr(devices, "computes_on", lambda strategy: kind)
-    assert plan(unpad).unpad == way
+    assert plan(hidden_size, **settings) == expected
 
 
-def plan(unpad, hidden_size=128, **settings):
-    return devices.plan_for(TrainingOptions(**REQUIRED, unpad=unpad, **settings), ONE, hidden_size)
-
-
-def test_a_narrow_model_is_computed_with_its_padding():
-    assert plan("auto", hidden_size=96).unpad == "none"
-
-
-@pytest.mark.parametrize("hidden_size", [96, 768])
-def test_xla_computes_padding(hidden_size):
-    assert plan("auto", hidden_size, xla=True) == Plan("none", share_graph=False)
+def test_fixed_shapes_keep_their_padding(monkeypatch):
     with pytest.raises(UserError, match="--unpad=packed: with --xla, the step has fixed shapes"):
-        plan("packed", hidden_size, xla=True)
-
-
-def test_a_tpu_computes_padding(monkeypatch):
+        plan(unpad="packed", xla=True)
     monkeypatch.setattr(devices, "computes_on", lambda strategy: "TPU")
     with pytest.raises(UserError, match="--unpad=groups: a TPU's program has fixed shapes"):
-        plan("groups")
-
-
-def test_what_the_options_say_is_in_the_plan():
-    assert plan("packed", recompute=True) == Plan("packed", recompute=True, share_graph=True)
+        plan(unpad="groups")
     assert devices.plan_for(TrainingOptions(**REQUIRED, unpad="packed"), ONE, 128, padded=True).unpad == "none"

@@ -12,12 +12,12 @@ from bert_tf2.finetuning.classification import run as classification
 from bert_tf2.finetuning.classification.options import ClassifierOptions
 from bert_tf2.pretraining import run as pretraining
 from bert_tf2.pretraining.options import PretrainingOptions
-from bert_tf2.training import best, monitor, state
+from bert_tf2.training import best, monitor
+from bert_tf2.training.saver import TrainingState
 from bert_tf2.weights import checkpoint
 
 pytestmark = pytest.mark.compiled
 STEPS = 12
-INPUTS = ("input_file", "eval_input_file")
 
 
 class Killed(BaseException):
@@ -39,49 +39,28 @@ def folder(tmp_path_factory) -> pathlib.Path:
 def pretrain(folder, out, **changes):
     names = {
         "bert_config_file": "config.json",
+        "vocab_file": "vocab.txt",
         "input_file": "out",
         "eval_input_file": "out",
-        "vocab_file": "vocab.txt",
     }
-    return pretraining.run(
-        PretrainingOptions(
-            **{name: str(folder / file) for name, file in names.items()},
-            output_dir=str(out),
-            do_lower_case=True,
-            max_seq_length=LENGTH,
-            max_predictions_per_seq=PREDICTIONS,
-            do_train=True,
-            do_eval=True,
-            num_warmup_steps=2,
-            save_checkpoints_steps=3,
-            eval_steps=4,
-            max_eval_steps=2,
-            unpad="groups",
-            **{"num_train_steps": STEPS, "train_batch_size": 7, **changes},
-        )
-    )
+    options = PretrainingOptions(
+        **{name: str(folder / file) for name, file in names.items()}, output_dir=str(out), do_lower_case=True,
+        max_seq_length=LENGTH, max_predictions_per_seq=PREDICTIONS, do_train=True, do_eval=True, num_warmup_steps=2,
+        save_checkpoints_steps=3, eval_steps=4, max_eval_steps=2, unpad="groups",
+        **{"num_train_steps": STEPS, "train_batch_size": 7, **changes},
+    )  # fmt: skip
+    return pretraining.run(options)
 
 
 def classify(folder, out):
-    return classification.run(
-        ClassifierOptions(
-            bert_config_file=str(folder / "task" / "bert_config.json"),
-            vocab_file=str(folder / "task" / "vocab.txt"),
-            data_dir=str(folder / "task" / "tables"),
-            task_name="tsv",
-            **toy_data.TSV_COLUMNS,
-            output_dir=str(out),
-            max_seq_length=32,
-            do_train=True,
-            do_eval=True,
-            do_predict=True,
-            num_train_epochs=3.0,
-            train_batch_size=16,
-            learning_rate=2e-3,
-            save_checkpoints_steps=5,
-            eval_steps=2,
-        )
-    )
+    task = folder / "task"
+    options = ClassifierOptions(
+        bert_config_file=f"{task}/bert_config.json", vocab_file=f"{task}/vocab.txt", data_dir=f"{task}/tables",
+        task_name="tsv", **toy_data.TSV_COLUMNS, output_dir=str(out), max_seq_length=32, do_train=True, do_eval=True,
+        do_predict=True, num_train_epochs=3.0, train_batch_size=16, learning_rate=2e-3, save_checkpoints_steps=5,
+        eval_steps=2,
+    )  # fmt: skip
+    return classification.run(options)
 
 
 RUNS = {"pretraining": pretrain, "classification": classify}
@@ -113,10 +92,10 @@ def content(out: pathlib.Path) -> dict[str, bytes]:
 
 # Where a training is killed: a method, and its call. The first save is that of step 0.
 PLACES = {
-    "between two checkpoints": ("pretraining", monitor.Watch, "report", 5),
+    "between two checkpoints": ("pretraining", monitor.TrainingMonitor, "report", 5),
     "before the file that names the newest": ("pretraining", checkpoint.CheckpointFolder, "set_newest", 4),
-    "between a checkpoint and its evaluation": ("classification", best.Best, "look", 2),
-    "before the last evaluation": ("classification", best.Best, "look", 3),
+    "between a checkpoint and its evaluation": ("classification", best.Best, "update", 2),
+    "before the last evaluation": ("classification", best.Best, "update", 3),
 }
 
 
@@ -158,9 +137,9 @@ def test_what_changed_is_told_and_the_data_go_on_behind_the_examples_read(folder
     pretrain(folder, tmp_path, num_train_steps=6, train_batch_size=5)
     told = [line for line in log_lines if line.startswith("Not an exact continuation. ")]
     assert [line.split(". ")[1].split(":")[0] for line in told] == ["train_batch_size", "num_train_steps"]
-    assert state.read(str(tmp_path / "model.ckpt-6")).examples == 4 * 7 + 2 * 5
+    assert TrainingState.read(str(tmp_path / "model.ckpt-6")).examples == 4 * 7 + 2 * 5
     for path in tmp_path.glob("*.training.json"):  # as if TensorFlow 1 had written the checkpoints
         path.unlink()
     pretrain(folder, tmp_path, num_train_steps=7)
     assert any("continuing behind 42, 7 for each step" in line for line in log_lines)
-    assert state.read(str(tmp_path / "model.ckpt-7")).examples == 7 * 7
+    assert TrainingState.read(str(tmp_path / "model.ckpt-7")).examples == 7 * 7

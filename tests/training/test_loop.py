@@ -20,30 +20,22 @@ from small_models import (
     tiny_config,
     values_of,
 )
-from tensorboard.backend.event_processing import event_accumulator
-from tensorflow.core.util import event_pb2
+from small_trainings import ONE, endless, make_trainer, saved
 
 from bert_tf2 import heads, optimization
 from bert_tf2.config import BertConfig
-from bert_tf2.fast.encoder import Plan, accelerate
+from bert_tf2.fast.encoder import Plan
 from bert_tf2.support import environment, process
 from bert_tf2.support.errors import UserError
+from bert_tf2.training import curves
 from bert_tf2.training.devices import build_model
-from bert_tf2.training.loop import Trainer, start_from
+from bert_tf2.training.forward import Runner
+from bert_tf2.training.loop import StopRequest, start_from
 from bert_tf2.training.monitor import write_eval_results
-from bert_tf2.training.options import TrainOptions
-from bert_tf2.training.runner import Runner
 from bert_tf2.training.step import local_gradients, reduce_gradients
-from bert_tf2.training.stops import StopRequest
 from bert_tf2.weights import checkpoint
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
-ONE = tf.distribute.get_strategy()
-
-
-def endless(batch) -> tf.data.Dataset:
-    """The same batch again and again."""
-    return tf.data.Dataset.from_tensors(batch).repeat()
 
 
 def saved_model(folder, kind="pretraining", seed=0) -> str:
@@ -54,32 +46,12 @@ def saved_model(folder, kind="pretraining", seed=0) -> str:
     return str(folder / "start")
 
 
-def train(
-    folder,
-    steps,
-    kind="pretraining",
-    init=None,
-    batch=None,
-    strategy=ONE,
-    config=None,
-    how=None,
-    unpad="none",
-    **options,
-):
-    """Trains to step `steps` in `folder` and returns the model."""
-    settings = {"learning_rate": 1e-3, "num_train_steps": steps, "num_warmup_steps": 0, "train_batch_size": 4}
-    model = build_model(strategy, lambda: MAKERS[kind](tiny_config(**(config or {}))), 1)
-    accelerate(model, Plan(unpad, options.get("recompute", False), share_graph=not options.get("xla")))
-    trainer = Trainer(model, strategy, TrainOptions(output_dir=str(folder), **{**settings, **options}))
+def train(folder, steps, kind="pretraining", init=None, batch=None, how=None, unpad="none", **options):
+    """Trains to step `steps` in `folder` and returns the model; `how`: arguments of Trainer.train."""
+    trainer = make_trainer(folder, kind, plan=Plan(unpad, share_graph=True), num_train_steps=steps, **options)
     trainer.start(init)
     trainer.train(endless(batch_for(kind) if batch is None else batch), **(how or {}))
-    return model
-
-
-def final_state(folder) -> dict[str, np.ndarray]:
-    """Every variable and slot of the newest checkpoint."""
-    source = checkpoint.Checkpoint(str(folder))
-    return {name: source.get(name) for name in source.shapes}
+    return trainer._model
 
 
 def largest_difference(one, two) -> float:
@@ -153,11 +125,11 @@ ROUNDING_ONLY = "key/bias"
 def test_two_replicas_update_as_one(tmp_path, two, kind, monkeypatch):
     monkeypatch.setattr(heads, "_CLASSIFIER_DROPOUT", 0.0)
     init = saved_model(tmp_path, kind)
-    before = final_state(tmp_path)
+    before = saved(tmp_path)
     for name, strategy in (("one", ONE), ("two", two)):
         train(tmp_path / name, 10, kind, init, strategy=strategy, learning_rate=5e-4)
     one, both = (
-        {key: value for key, value in final_state(tmp_path / name).items() if ROUNDING_ONLY not in key}
+        {key: value for key, value in saved(tmp_path / name).items() if ROUNDING_ONLY not in key}
         for name in ("one", "two")
     )
     assert largest_difference(one, both) < 1e-6
@@ -171,9 +143,9 @@ def test_two_replicas_without_padding_update_as_one_with_it(tmp_path, two):
     init = saved_model(tmp_path)
     batch = small_batch(7)
     for name, strategy in (("none", ONE), ("groups", ONE), ("packed", two)):
-        train(tmp_path / name, 5, "pretraining", init, batch, strategy, learning_rate=5e-4, unpad=name)
+        train(tmp_path / name, 5, "pretraining", init, batch, strategy=strategy, learning_rate=5e-4, unpad=name)
     padded, *unpadded = (
-        {key: value for key, value in final_state(tmp_path / name).items() if ROUNDING_ONLY not in key}
+        {key: value for key, value in saved(tmp_path / name).items() if ROUNDING_ONLY not in key}
         for name in ("none", "groups", "packed")
     )
     assert all(largest_difference(padded, other) < 1e-6 for other in unpadded)
@@ -182,8 +154,8 @@ def test_two_replicas_without_padding_update_as_one_with_it(tmp_path, two):
 def test_the_replicas_shares_are_uneven_enough_to_tell():
     """The test above could not fail if both halves of the batch had the same weights."""
     assert small_batch()["masked_lm_weights"][:2].sum() != small_batch()["masked_lm_weights"][2:].sum()
-    labelled = batch_for("tagging")["label_ids"] >= 0
-    assert labelled[:2].sum() != labelled[2:].sum()
+    labeled = batch_for("tagging")["label_ids"] >= 0
+    assert labeled[:2].sum() != labeled[2:].sum()
 
 
 @pytest.mark.slow
@@ -196,7 +168,7 @@ def test_replicas_drop_different_values(tmp_path, two):
     train(tmp_path / "two", 1, init=init, batch=batch, strategy=two, config=config, learning_rate=0.0)
     train(tmp_path / "half", 1, init=init, batch=half, strategy=ONE, config=config, learning_rate=0.0)
     name = "cls/seq_relationship/output_weights/adam_m"
-    assert np.abs(final_state(tmp_path / "two")[name] - final_state(tmp_path / "half")[name]).max() > 1e-4
+    assert np.abs(saved(tmp_path / "two")[name] - saved(tmp_path / "half")[name]).max() > 1e-4
 
 
 @pytest.mark.slow
@@ -231,11 +203,11 @@ def test_resuming_gives_what_one_run_gives(tmp_path, log_lines):
     whole = train(tmp_path / "whole", 9, init=init, **dropout, **schedule)
     stop_at_4 = {"evaluate": lambda step: step == 4, "eval_steps": 2}
     train(tmp_path / "parts", 9, init=init, how=stop_at_4, **dropout, **schedule)
-    assert final_state(tmp_path / "parts")["global_step"] == 4
+    assert saved(tmp_path / "parts")["global_step"] == 4
     del log_lines[:]
     parts = train(tmp_path / "parts", 9, init="not looked at", **dropout, **schedule)
     assert f"Continuing from {tmp_path}/parts/model.ckpt-4 at step 4" in log_lines
-    assert largest_difference(final_state(tmp_path / "whole"), final_state(tmp_path / "parts")) < 1e-7
+    assert largest_difference(saved(tmp_path / "whole"), saved(tmp_path / "parts")) < 1e-7
     assert largest_difference(values_of(whole), values_of(parts)) < 1e-7
 
 
@@ -282,7 +254,7 @@ def test_weights_for_evaluation(tmp_path, log_lines):
     assert "the weights are random" in log_lines[-1]
     init = saved_model(tmp_path, seed=3)
     assert start_from(model, str(tmp_path / "none"), init) == 0
-    assert largest_difference(values_of(model), final_state(tmp_path)) == 0.0
+    assert largest_difference(values_of(model), saved(tmp_path)) == 0.0
     trained = train(tmp_path / "run", 2)
     assert start_from(model, str(tmp_path / "run"), init) == 2
     assert largest_difference(values_of(model), values_of(trained)) == 0.0
@@ -292,27 +264,19 @@ def test_weights_for_evaluation(tmp_path, log_lines):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("iterations_per_loop", [2, 1000])
-def test_checkpoints_at_the_start_every_few_steps_and_at_the_end(tmp_path, iterations_per_loop):
-    train(tmp_path, 7, save_checkpoints_steps=3, iterations_per_loop=iterations_per_loop)
-    steps = {path.stem.removeprefix("model.ckpt-") for path in tmp_path.glob("*.index")}
-    assert steps == {"0", "3", "6", "7"}
-    assert final_state(tmp_path)["global_step"] == 7
-
-
-@pytest.mark.slow
-def test_no_checkpoint_but_the_last(tmp_path):
-    train(tmp_path, 7, save_checkpoints_steps=0)
-    assert [path.name for path in tmp_path.glob("*.index")] == ["model.ckpt-7.index"]
-    train(tmp_path, 9, save_checkpoints_steps=0)
-    assert final_state(tmp_path)["global_step"] == 9
-    assert sorted(path.name for path in tmp_path.glob("*.index")) == ["model.ckpt-7.index", "model.ckpt-9.index"]
-
-
-@pytest.mark.slow
-def test_only_the_last_few_checkpoints_stay(tmp_path):
-    train(tmp_path, 5, save_checkpoints_steps=1, keep_checkpoint_max=2)
-    assert sorted(path.name for path in tmp_path.glob("*.index")) == ["model.ckpt-4.index", "model.ckpt-5.index"]
+@pytest.mark.parametrize(
+    ("last", "settings", "steps"),
+    [
+        (7, {"save_checkpoints_steps": 3, "iterations_per_loop": 2}, {0, 3, 6, 7}),
+        (7, {"save_checkpoints_steps": 3}, {0, 3, 6, 7}),
+        (7, {"save_checkpoints_steps": 0}, {7}),
+        (5, {"save_checkpoints_steps": 1, "keep_checkpoint_max": 2}, {4, 5}),
+    ],
+)
+def test_checkpoints_at_the_start_every_few_steps_and_at_the_end(tmp_path, last, settings, steps):
+    train(tmp_path, last, **settings)
+    assert {path.stem for path in tmp_path.glob("*.index")} == {f"model.ckpt-{step}" for step in steps}
+    assert saved(tmp_path)["global_step"] == last
 
 
 @pytest.mark.slow
@@ -326,7 +290,7 @@ def test_evaluation_on_the_way_and_at_the_end(tmp_path):
 @pytest.mark.slow
 def test_evaluation_can_end_the_training(tmp_path):
     train(tmp_path, 100, how={"evaluate": lambda step: step >= 6, "eval_steps": 3})
-    assert final_state(tmp_path)["global_step"] == 6
+    assert saved(tmp_path)["global_step"] == 6
 
 
 @pytest.mark.slow
@@ -340,13 +304,9 @@ def test_training_learns(tmp_path):
 
 
 def events(folder) -> list[tuple[int, str, float]]:
-    (path,) = pathlib.Path(folder).glob("events.out.tfevents.*")
-    points = []
-    for record in tf.data.TFRecordDataset(str(path)):
-        event = event_pb2.Event.FromString(record.numpy())
-        values = [v for v in event.summary.value if v.tensor.dtype != tf.string.as_datatype_enum]
-        points += [(event.step, v.tag, float(tf.make_ndarray(v.tensor))) for v in values]
-    return points
+    """What test_curves.py compares with TensorBoard's own reader."""
+    curves_of = curves.read_run(str(folder)).scalars
+    return [(step, tag, value) for tag, points in curves_of.items() for step, value in points]
 
 
 @pytest.mark.slow
@@ -393,11 +353,7 @@ def test_tensorboard_gets_the_configuration_and_the_settings(tmp_path):
     init = saved_model(tmp_path)
     texts = {"hyperparameters": "| batch |"}
     train(tmp_path / "run", 1, init=init, texts=texts)
-    found = event_accumulator.EventAccumulator(str(tmp_path / "run"))
-    found.Reload()
-    shown = {
-        tag: found.Tensors(tag)[0].tensor_proto.string_val[0].decode() for tag in ("hyperparameters", "bert_config")
-    }
+    shown = curves.read_run(str(tmp_path / "run")).texts
     assert shown["hyperparameters"] == "| batch |"
     assert json.loads(shown["bert_config"].strip("`\n")) == tiny_config().to_dict()
 

@@ -5,55 +5,30 @@ import itertools
 import numpy as np
 import pytest
 import tensorflow as tf
-from small_models import batch_for, tiny_config
+from small_models import batch_for
+from small_trainings import ONE, endless, make_trainer, saved
 
-from bert_tf2 import heads
 from bert_tf2.training import loss_scale
-from bert_tf2.training.devices import build_model
-from bert_tf2.training.loop import Trainer
-from bert_tf2.training.options import TrainOptions
-from bert_tf2.training.precision import PRECISIONS
-from bert_tf2.weights import checkpoint
-
-ONE = tf.distribute.get_strategy()
 
 
 def train(folder, steps, precision="float16", strategy=ONE, last=20):
-    """Trains a tiny model to step `steps` of `last`; returns the losses of the steps and the trainer."""
-    config = tiny_config(hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0)
-    model = build_model(strategy, lambda: heads.PretrainingModel(config, dtype=PRECISIONS[precision].policy), 1)
-    options = TrainOptions(
-        output_dir=str(folder), learning_rate=1e-3, num_train_steps=last, num_warmup_steps=0, train_batch_size=4,
-        save_checkpoints_steps=steps, precision=precision,
-    )  # fmt: skip
-    trainer = Trainer(model, strategy, options)
+    """Trains a tiny model to step `steps` of `last`; returns the trainer."""
+    settings = {"num_train_steps": last, "save_checkpoints_steps": steps, "precision": precision}
+    trainer = make_trainer(folder, strategy=strategy, **settings)
     trainer.start()
-    data = tf.data.Dataset.from_tensors(batch_for("pretraining")).repeat()
-
-    def enough(step):
-        return step >= steps
-
-    trainer.train(data, evaluate=enough, eval_steps=4)
+    trainer.train(endless(batch_for("pretraining")), evaluate=lambda step: step >= steps, eval_steps=4)
     return trainer
 
 
-def measures(folder, steps, precision="float16", first_scale=None, monkeypatch=None):
+def measures(steps, precision="float16"):
     """The measures of the steps, one by one."""
-    config = tiny_config(hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0)
-    if first_scale:
-        monkeypatch.setattr(loss_scale, "_FIRST", first_scale)
-    model = build_model(ONE, lambda: heads.PretrainingModel(config, dtype=PRECISIONS[precision].policy), 1)
-    options = TrainOptions(
-        output_dir=str(folder), learning_rate=1e-3, num_train_steps=100, num_warmup_steps=0, train_batch_size=4,
-        precision=precision,
-    )  # fmt: skip
-    step = Trainer(model, ONE, options).compiled_step()
+    step = make_trainer(num_train_steps=100, precision=precision).step.compiled()
     batch = batch_for("pretraining")
     return [{k: float(v) for k, v in step(batch, tf.constant(n, tf.int64)).items()} for n in range(steps)]
 
 
-def test_float16_follows_float32(tmp_path):
-    wide, half = (measures(tmp_path, 12, precision) for precision in ("float32", "float16"))
+def test_float16_follows_float32():
+    wide, half = (measures(12, precision) for precision in ("float32", "float16"))
     assert [row["left_out"] for row in half] == [0.0] * 12
     assert half[-1]["loss"] < half[0]["loss"] - 0.1  # it learns
     for one, other in zip(wide, half, strict=True):
@@ -61,8 +36,9 @@ def test_float16_follows_float32(tmp_path):
         assert other["gradient_norm"] == pytest.approx(one["gradient_norm"], rel=0.05)
 
 
-def test_a_scale_that_is_too_large_leaves_steps_out_and_falls(tmp_path, monkeypatch):
-    rows = measures(tmp_path, 25, first_scale=2.0**30, monkeypatch=monkeypatch)
+def test_a_scale_that_is_too_large_leaves_steps_out_and_falls(monkeypatch):
+    monkeypatch.setattr(loss_scale, "_FIRST", 2.0**30)
+    rows = measures(25)
     left_out = [row["left_out"] for row in rows]
     assert left_out[:4] == [1.0] * 4 and 4 <= sum(left_out) < 20 and left_out[-1] == 0.0
     for row, following in itertools.pairwise(rows):
@@ -89,18 +65,18 @@ def test_two_replicas_leave_out_the_same_steps(tmp_path, monkeypatch, two):
     for variable in trainer._state.values():
         first, second = (part.numpy() for part in two.experimental_local_results(variable))
         np.testing.assert_array_equal(first, second)
-    assert float(trainer._loss_scale.value()) < 2.0**27
+    assert float(trainer.step._loss_scale.value()) < 2.0**27
 
 
 @pytest.mark.slow
 def test_a_checkpoint_keeps_the_scale_and_one_of_float32_has_none(tmp_path, monkeypatch):
     train(tmp_path / "half", 4)
-    source = checkpoint.Checkpoint(str(tmp_path / "half"))
-    assert source.get("loss_scale") == 2.0**15 and source.get("loss_scale_good_steps") == 4.0
+    found = saved(tmp_path / "half")
+    assert found["loss_scale"] == 2.0**15 and found["loss_scale_good_steps"] == 4.0
     monkeypatch.setattr(loss_scale, "_FIRST", 8.0)
     trainer = train(tmp_path / "half", 8)
-    assert float(trainer._loss_scale.value()) == 2.0**15 and float(trainer._loss_scale._good_steps) == 8.0
+    assert float(trainer.step._loss_scale.value()) == 2.0**15 and float(trainer.step._loss_scale._good_steps) == 8.0
     train(tmp_path / "wide", 4, "float32")
     trainer = train(tmp_path / "wide", 8)  # continues in another precision
-    assert trainer.global_step == 8 and float(trainer._loss_scale.value()) == 8.0
+    assert trainer.global_step == 8 and float(trainer.step._loss_scale.value()) == 8.0
     train(tmp_path / "half", 12, "float32")  # and back

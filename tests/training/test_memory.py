@@ -57,9 +57,9 @@ def test_the_estimate_is_near_what_was_measured(sizes, settings, millions, befor
     assert before + (need.gradients + need.update + need.activations) / 1e9 == pytest.approx(peak, rel=0.2)
 
 
-def check(monkeypatch, own, has, swap=1e9, unpad="none", **settings):
+def check(monkeypatch, own, has, more=1e9, unpad="none", **settings):
     monkeypatch.setattr(free_memory, "own_bytes", lambda: own)
-    monkeypatch.setattr(free_memory, "available_bytes", lambda **how: has and has - own + (swap if how else 0))
+    monkeypatch.setattr(free_memory, "available_bytes", lambda swap=False: has and has - own + swap * more)
     model = build_model(ONE, lambda: MAKERS["pretraining"](tiny_config()), 1)
     accelerate(model, Plan(unpad))
     data = tf.data.Dataset.from_tensors(batch_for("pretraining"))
@@ -72,23 +72,28 @@ def test_one_line_before_the_training(monkeypatch, log_lines):
     assert line.startswith("Memory: about 1.0 GB of 8.0 GB: parameters ") and "activations" in line
 
 
-def test_a_batch_that_does_not_fit(monkeypatch, log_lines):
-    check(monkeypatch, 1000.0, 1e5, gradient_accumulation_steps=2)
+FLAGS = (
+    "what may help: --recompute, --gradient_accumulation_steps={}, a --train_batch_size below 64, a smaller"
+    " --max_seq_length, --precision=bfloat16"
+)
+
+
+@pytest.mark.parametrize(
+    ("has", "settings", "advice"),
+    [
+        (1e5, {"gradient_accumulation_steps": 2}, FLAGS.format(4)),
+        (  # flags that are given are not proposed
+            5e4,
+            {"gradient_accumulation_steps": 64, "recompute": True, "precision": "bfloat16"},
+            "what may help: a smaller --max_seq_length",
+        ),
+        (1e4, {}, "without any batch, so use a smaller model or a device with more memory"),
+    ],
+)
+def test_a_training_that_may_not_fit_is_told_with_advice(monkeypatch, log_lines, has, settings, advice):
+    check(monkeypatch, 1000.0, has, **settings)
     assert log_lines[1].startswith("The training may need more memory than there is: about ")
-    assert log_lines[1].endswith(
-        "what may help: --recompute, --gradient_accumulation_steps=4, a --train_batch_size below 64, a smaller"
-        " --max_seq_length, --precision=bfloat16"
-    )
-
-
-def test_flags_that_are_given_are_not_proposed(monkeypatch, log_lines):
-    check(monkeypatch, 1000.0, 5e4, gradient_accumulation_steps=64, recompute=True, precision="bfloat16")
-    assert log_lines[1].endswith("what may help: a smaller --max_seq_length")
-
-
-def test_a_model_that_does_not_fit(monkeypatch, log_lines):
-    check(monkeypatch, 1000.0, 1e4)
-    assert log_lines[1].endswith("without any batch, so use a smaller model or a device with more memory")
+    assert log_lines[1].endswith(advice)
 
 
 def test_a_system_that_does_not_tell(monkeypatch, log_lines):
@@ -97,13 +102,10 @@ def test_a_system_that_does_not_tell(monkeypatch, log_lines):
 
 
 def test_what_certainly_does_not_fit_is_refused_with_the_flags_that_help(monkeypatch, log_lines):
-    message = message_of(check, monkeypatch, 1000.0, 1e5, swap=0)
+    message = message_of(check, monkeypatch, 1000.0, 1e5, more=0)
     assert message.startswith("the training needs more memory than there is for this process: about ")
-    assert message.endswith(
-        "what may help: --recompute, --gradient_accumulation_steps=2, a --train_batch_size below 64, a"
-        " smaller --max_seq_length, --precision=bfloat16"
-    )
-    check(monkeypatch, 1000.0, 1.5e5, swap=0, unpad="groups")  # texts may be shorter
+    assert message.endswith(FLAGS.format(2))
+    check(monkeypatch, 1000.0, 1.5e5, more=0, unpad="groups")  # texts may be shorter
     assert log_lines[-1].startswith("The training may need more memory than there is")
 
 

@@ -3,64 +3,49 @@
 import numpy as np
 import pytest
 import tensorflow as tf
-from small_models import MAKERS, batch_for, tiny_config
+from small_models import batch_for
+from small_trainings import ONE, make_trainer, saved
 
 from bert_tf2.support.errors import UserError
-from bert_tf2.training.devices import build_model
-from bert_tf2.training.loop import Trainer
-from bert_tf2.training.options import TrainOptions
-from bert_tf2.training.precision import PRECISIONS
-from bert_tf2.weights import checkpoint
 
 
-def train(folder, steps, bad, strategy=None, precision="float32", init_checkpoint=None, **options):
+def train(folder, steps, bad, init_checkpoint=None, **how):
     """Trains on the same batch again and again, in the steps `bad` (counted from 0) with an infinite weight."""
-    strategy = strategy or tf.distribute.get_strategy()
     batch = batch_for("pretraining")
 
     def at(step):
         is_bad = tf.reduce_any(step == tf.constant([*bad], tf.int64))
         return {**batch, "masked_lm_weights": tf.where(is_bad, np.inf, batch["masked_lm_weights"])}
 
-    policy = PRECISIONS[precision].policy
-    model = build_model(strategy, lambda: MAKERS["pretraining"](tiny_config(), dtype=policy), 1)
-    settings = {"learning_rate": 1e-3, "num_train_steps": steps, "num_warmup_steps": 0, "train_batch_size": 4}
-    trainer = Trainer(
-        model, strategy, TrainOptions(output_dir=str(folder), precision=precision, **{**settings, **options})
-    )
+    trainer = make_trainer(folder, num_train_steps=steps, **how)
     trainer.start(init_checkpoint)
     trainer.train(tf.data.Dataset.range(steps).map(at), where=lambda first, count: f"{first} to {first + count - 1}")
 
 
-def values(folder, step=None) -> dict[str, np.ndarray]:
-    source = checkpoint.Checkpoint(str(folder) if step is None else f"{folder}/model.ckpt-{step}")
-    return {name: source.get(name) for name in source.shapes if name != "global_step"}
-
-
 @pytest.mark.parametrize(("replicas", "precision"), [(1, "float32"), (2, "float16")])
 def test_updates_are_left_out_if_that_is_tolerated(tmp_path, log_lines, two, precision, replicas):
-    strategy = two if replicas == 2 else None
-    train(tmp_path / "two", 6, {2, 3}, strategy, precision, skip_nonfinite_updates=2)
-    assert all(np.isfinite(value).all() for value in values(tmp_path / "two").values())
+    how = {"strategy": two if replicas == 2 else ONE, "precision": precision}
+    train(tmp_path / "two", 6, {2, 3}, **how, skip_nonfinite_updates=2)
+    assert all(np.isfinite(value).all() for value in saved(tmp_path / "two").values())
     found = "\n".join(log_lines)
     assert "step 3: the loss or its gradient is not a finite number. Its update was left out" in found
     assert "Its examples: 8 to 11." in found and "So far, 2 of 2 that are tolerated." in found
     message = r"step 3: the loss or its gradient is not a finite number\. Its examples: 8 to 11\. The last good"
     with pytest.raises(UserError, match=message):
-        train(tmp_path / "one", 6, {2, 3}, strategy, precision, skip_nonfinite_updates=1)
+        train(tmp_path / "one", 6, {2, 3}, **how, skip_nonfinite_updates=1)
 
 
 def test_an_update_that_is_left_out_changes_nothing(tmp_path):
     train(tmp_path, 3, {2}, skip_nonfinite_updates=1, save_checkpoints_steps=2)
-    before, after = values(tmp_path, 2), values(tmp_path, 3)
-    for name in before:
+    before, after = saved(tmp_path, 2), saved(tmp_path, 3)
+    for name in before.keys() - {"global_step"}:
         np.testing.assert_array_equal(before[name], after[name])
 
 
 def test_whether_updates_may_be_left_out_changes_no_good_step(tmp_path):
     for name, tolerated in (("without", 0), ("with", 5)):
         train(tmp_path / name, 4, set(), skip_nonfinite_updates=tolerated)
-    with_it, without = values(tmp_path / "with"), values(tmp_path / "without")
+    with_it, without = saved(tmp_path / "with"), saved(tmp_path / "without")
     for name in without:
         np.testing.assert_allclose(with_it[name], without[name], rtol=1e-6, atol=1e-8)
 

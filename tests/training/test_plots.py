@@ -18,7 +18,7 @@ TRAINING = {"loss": [4.0, 2.0, 1.0], "learning_rate": [0.0, 1e-3, 5e-4], "exampl
 
 
 def write_run(folder, **changes) -> str:
-    """The events of a training of 20 steps with an evaluation, as monitor.Watch writes them."""
+    """The events of a training of 20 steps with an evaluation, as monitor.TrainingMonitor writes them."""
     writer = tf.summary.create_file_writer(str(folder))
     for number, step in enumerate((1, 10, 20)):
         with writer.as_default(step=step):

@@ -2,15 +2,12 @@
 
 import pytest
 import tensorflow as tf
-from small_models import MAKERS, batch_for, tiny_config
+from small_models import batch_for
+from small_trainings import endless, make_trainer
 
 from bert_tf2.support.settings import WrongSetting
-from bert_tf2.training.devices import build_model
-from bert_tf2.training.loop import Trainer
 from bert_tf2.training.options import TrainOptions
 from bert_tf2.training.profile import StepProfile
-
-ONE = tf.distribute.get_strategy()
 
 
 def options(folder, profile_steps, steps=8):
@@ -36,9 +33,8 @@ def profiled(monkeypatch):
 
 
 def test_a_training_is_profiled_from_the_first_to_the_last_step(tmp_path, profiled, log_lines):
-    model = build_model(ONE, lambda: MAKERS["classifier"](tiny_config()), 1)
-    trainer = Trainer(model, ONE, options(tmp_path, "4,6"))
-    trainer.train(tf.data.Dataset.from_tensors(batch_for("classifier")).repeat())
+    trainer = make_trainer(tmp_path, "classifier", num_train_steps=8, profile_steps="4,6")
+    trainer.train(endless(batch_for("classifier")))
     assert trainer.global_step == 8 and profiled == [4, 5, 6]
     (file,) = profiles(tmp_path)
     assert file.stat().st_size > 1000

@@ -37,7 +37,7 @@ class Worker(threading.Thread):
 
     def run(self) -> None:
         try:
-            rendezvous.meet(*self._arguments)
+            rendezvous.wait_for_workers(*self._arguments)
         except Exception as error:
             self.error = error
 
@@ -94,7 +94,9 @@ def test_who_does_not_come_is_named(monkeypatch, log_lines):
     monkeypatch.setattr(rendezvous, "_SECONDS_BETWEEN_REMINDERS", 0.3)
     where = addresses(3)
     other = Worker(where, 1)
-    assert f"worker 2 ({where[2]}) did not come within" in message_of(rendezvous.meet, where, 0, names(3), ALIKE)
+    assert f"worker 2 ({where[2]}) did not come within" in message_of(
+        rendezvous.wait_for_workers, where, 0, names(3), ALIKE
+    )
     assert f"Waiting for worker 2 ({where[2]})" in log_lines
     other.join(10)
     assert re.match(r"worker [02] \(localhost:\d+\) did not come within", str(other.error))
@@ -103,7 +105,7 @@ def test_who_does_not_come_is_named(monkeypatch, log_lines):
 def test_workers_that_differ_from_the_chief_end_all_of_them():
     where = addresses(3)
     other, wrong = Worker(where, 1), Worker(where, 2, {"the number of GPUs": 4})
-    message = message_of(rendezvous.meet, where, 0, names(3), ALIKE)
+    message = message_of(rendezvous.wait_for_workers, where, 0, names(3), ALIKE)
     who = [f"worker {number} ({where[number]})" for number in (0, 2)]
     assert message == f"the number of GPUs must be the same for all workers: {who[0]} has 0, {who[1]} has 4"
     wrong.join(10)
@@ -116,7 +118,7 @@ def test_workers_that_differ_from_the_chief_end_all_of_them():
 def test_workers_of_another_cluster_are_refused():
     where = addresses(2)
     other = Worker([where[0], "127.0.0.9:1"], 1)
-    message = message_of(rendezvous.meet, where, 0, names(2), ALIKE)
+    message = message_of(rendezvous.wait_for_workers, where, 0, names(2), ALIKE)
     assert message.startswith("the cluster in TF_CONFIG must be the same for all workers: worker 0")
     assert message.endswith(f"has {where[0]} 127.0.0.9:1")
     other.join(10)
@@ -127,7 +129,7 @@ def test_a_port_in_use_is_told():
     with socket.create_server(("", 0)) as other:
         port = other.getsockname()[1]
         where = [f"localhost:{port}", "localhost:1"]
-        message = message_of(rendezvous.meet, where, 0, names(2), ALIKE)
+        message = message_of(rendezvous.wait_for_workers, where, 0, names(2), ALIKE)
     assert f"worker 0 (localhost:{port}): its port cannot be opened" in message
 
 
@@ -137,7 +139,7 @@ def test_a_host_without_an_address_is_told_at_once_and_soon_ends_all(monkeypatch
     monkeypatch.setattr(rendezvous, "_SECONDS_BETWEEN_QUERIES", 0.3)
     where = [*addresses(1), "no-such-host.invalid:2222"]
     other = Worker(where, 1)
-    message = message_of(rendezvous.meet, where, 0, names(2), ALIKE)
+    message = message_of(rendezvous.wait_for_workers, where, 0, names(2), ALIKE)
     assert message.startswith("TF_CONFIG: the host of worker 1 (no-such-host.invalid:2222) has no address (")
     assert log_lines[0].startswith("Waiting, because the host of worker 1 (no-such-host.invalid:2222) has no address")
     other.join(10)

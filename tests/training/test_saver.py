@@ -8,8 +8,7 @@ import tensorflow as tf
 
 from bert_tf2.support import process
 from bert_tf2.support.errors import UserError
-from bert_tf2.training.saver import Saver
-from bert_tf2.training.state import TrainingState
+from bert_tf2.training.saver import Saver, TrainingState
 from bert_tf2.weights import checkpoint
 
 STATE = TrainingState(8, {"random_seed": 1})

@@ -6,8 +6,8 @@ import pytest
 from small_models import tiny_config
 
 from bert_tf2.support.errors import UserError
-from bert_tf2.training import state
 from bert_tf2.training.options import TrainOptions
+from bert_tf2.training.saver import TrainingState
 
 CONFIG = tiny_config()
 OPTIONS = TrainOptions(output_dir="out", num_train_steps=10, num_warmup_steps=1, train_batch_size=4)
@@ -15,10 +15,10 @@ OPTIONS = TrainOptions(output_dir="out", num_train_steps=10, num_warmup_steps=1,
 
 def test_what_is_written_is_read(tmp_path):
     prefix = str(tmp_path / "model.ckpt-3")
-    assert state.read(prefix) is None
-    written = state.current(OPTIONS, 12, "6 records", CONFIG)
-    state.write(prefix, written)
-    assert state.read(prefix) == written
+    assert TrainingState.read(prefix) is None
+    written = TrainingState.current(OPTIONS, 12, "6 records", CONFIG)
+    written.write(prefix)
+    assert TrainingState.read(prefix) == written
     assert [path.name for path in tmp_path.iterdir()] == ["model.ckpt-3.training.json"]
 
 
@@ -34,82 +34,60 @@ def test_a_damaged_file_is_named(tmp_path, text):
     prefix = str(tmp_path / "model.ckpt-3")
     (tmp_path / "model.ckpt-3.training.json").write_text(text)
     with pytest.raises(UserError, match=r"model\.ckpt-3\.training\.json: .* or remove it: the training"):
-        state.read(prefix)
+        TrainingState.read(prefix)
 
 
 def test_a_changed_digit_is_found(tmp_path):
     prefix = str(tmp_path / "model.ckpt-3")
-    state.write(prefix, state.current(OPTIONS, 12, "6 records", CONFIG))
+    TrainingState.current(OPTIONS, 12, "6 records", CONFIG).write(prefix)
     path = tmp_path / "model.ckpt-3.training.json"
     path.write_text(path.read_text().replace('"examples": 12', '"examples": 13'))
     with pytest.raises(UserError, match=r"training\.json: is damaged, it does not match its checksum; put back"):
-        state.read(prefix)
+        TrainingState.read(prefix)
     path.write_text('{"examples": 13, "settings": {}}')  # as it was written before there were checksums
-    assert state.read(prefix).examples == 13
+    assert TrainingState.read(prefix).examples == 13
 
 
 def test_nothing_has_changed():
-    before = state.current(OPTIONS, 12, "6 records", CONFIG)
-    assert [*before.changes(state.current(OPTIONS, 400, "6 records", CONFIG))] == []
-    assert [*before.changes(state.current(OPTIONS, 12, None, CONFIG))] == []  # nobody says what the records are
-    assert [*state.TrainingState(12, {}).changes(before)] == []  # a version that knew fewer settings wrote it
+    before = TrainingState.current(OPTIONS, 12, "6 records", CONFIG)
+    assert [*before.changes(TrainingState.current(OPTIONS, 400, "6 records", CONFIG))] == []
+    assert [*before.changes(TrainingState.current(OPTIONS, 12, None, CONFIG))] == []  # nobody says what the records are
+    assert [*TrainingState(12, {}).changes(before)] == []  # a version that knew fewer settings wrote it
 
 
-@pytest.mark.parametrize(
-    ("name", "value", "wanted"),
-    [
-        (
-            "train_batch_size",
-            8,
-            "train_batch_size: 4 before, 8 now: the larger or smaller batches begin behind",
-        ),
-        (
-            "num_train_steps",
-            20,
-            "num_train_steps: 10 before, 20 now: the learning rate of the steps to come is",
-        ),
-        ("learning_rate", 1e-3, "learning_rate: 5e-05 before, 0.001 now: the learning rate of the steps to come is"),
-        ("gradient_accumulation_steps", 2, "gradient_accumulation_steps: 1 before, 2 now: the dropout changes"),
-        ("random_seed", 7, "random_seed: 12345 before, 7 now: the order of the examples and the dropout change"),
-        ("precision", "bfloat16", "precision: float32 before, bfloat16 now: numbers are rounded in another way"),
-    ],
-)
+CHANGES = [
+    ("train_batch_size", 8, "4 before, 8 now: the larger or smaller batches begin behind"),
+    ("num_train_steps", 20, "10 before, 20 now: the learning rate of the steps to come is"),
+    ("learning_rate", 1e-3, "5e-05 before, 0.001 now: the learning rate of the steps to come is"),
+    ("gradient_accumulation_steps", 2, "1 before, 2 now: the dropout changes"),
+    ("random_seed", 7, "12345 before, 7 now: the order of the examples and the dropout change"),
+    ("precision", "bfloat16", "float32 before, bfloat16 now: numbers are rounded in another way"),
+    ("records", "9 records", "6 records before, 9 records now: the order is that of the new ones"),
+    ("hidden_dropout_prob", 0.3, "0.1 before, 0.3 now: the dropout changes from here on"),
+    ("attention_probs_dropout_prob", None, "0.1 before, 0.0 now: the dropout changes"),
+]
+
+
+@pytest.mark.parametrize(("name", "value", "wanted"), CHANGES)
 def test_a_change_is_told_with_its_consequence(name, value, wanted):
-    before = state.current(OPTIONS, 12, "6 records", CONFIG)
-    after = state.current(dataclasses.replace(OPTIONS, **{name: value}), 12, "6 records", CONFIG)
-    (sentence,) = before.changes(after)
-    assert sentence.startswith(wanted)
-
-
-def test_other_records_are_told():
-    before, after = (state.current(OPTIONS, 12, text, CONFIG) for text in ("6 records", "9 records"))
-    (sentence,) = before.changes(after)
-    assert sentence.startswith("records: 6 records before, 9 records now: the order is that of the new ones")
-
-
-@pytest.mark.parametrize(
-    ("name", "value", "wanted"),
-    [
-        ("hidden_dropout_prob", 0.3, "hidden_dropout_prob: 0.1 before, 0.3 now: the dropout changes from here on"),
-        (
-            "attention_probs_dropout_prob",
-            None,
-            "attention_probs_dropout_prob: 0.1 before, 0.0 now: the dropout changes",
-        ),
-    ],
-)
-def test_a_change_of_the_model_that_no_check_refuses_is_told(name, value, wanted):
     config = dataclasses.replace(CONFIG, hidden_dropout_prob=0.1, attention_probs_dropout_prob=0.1)
-    before = state.current(OPTIONS, 12, "6 records", config)
-    (sentence,) = before.changes(state.current(OPTIONS, 12, "6 records", dataclasses.replace(config, **{name: value})))
-    assert sentence.startswith(wanted)
+
+    def state(**changes):
+        records = changes.pop("records", "6 records")
+        of_options = {key: changed for key, changed in changes.items() if hasattr(OPTIONS, key)}
+        of_config = {key: changed for key, changed in changes.items() if key not in of_options}
+        options, model = dataclasses.replace(OPTIONS, **of_options), dataclasses.replace(config, **of_config)
+        return TrainingState.current(options, 12, records, model)
+
+    (sentence,) = state().changes(state(**{name: value}))
+    assert sentence.startswith(f"{name}: {wanted}")
 
 
 def test_the_file_of_another_step_is_refused(tmp_path):
-    state.write(str(tmp_path / "model.ckpt-3"), state.current(OPTIONS, 12, "6 records", CONFIG, skipped=2))
-    assert state.read(str(tmp_path / "model.ckpt-3")).skipped == 2
+    TrainingState.current(OPTIONS, 12, "6 records", CONFIG, skipped=2).write(str(tmp_path / "model.ckpt-3"))
+    assert TrainingState.read(str(tmp_path / "model.ckpt-3")).skipped == 2
     (tmp_path / "model.ckpt-3.training.json").rename(tmp_path / "model.ckpt-5.training.json")
     with pytest.raises(
         UserError, match=r"model\.ckpt-5\.training\.json: is that of step 3, not of this checkpoint; put"
     ):
-        state.read(str(tmp_path / "model.ckpt-5"))
+        TrainingState.read(str(tmp_path / "model.ckpt-5"))

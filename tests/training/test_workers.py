@@ -22,7 +22,7 @@ from worker_processes import WorkerProcesses
 
 from bert_tf2.config import BertConfig
 from bert_tf2.data.record_order import Share
-from bert_tf2.training import runner, workers
+from bert_tf2.training import forward, workers
 from bert_tf2.training.devices import build_model, is_chief, join, workers_of
 from bert_tf2.training.options import TrainingOptions
 from bert_tf2.training.workers import ALONE, VARIABLE, find_cluster
@@ -120,7 +120,7 @@ def test_a_batch_that_cannot_be_shared_is_told_before_the_workers_wait(monkeypat
 
 
 def test_a_process_that_is_alone_agrees_with_itself():
-    assert ALONE.gather(7) == [7] and ALONE.chiefs(3) == 3 and ALONE.share is None and ALONE.is_chief
+    assert ALONE.gather(7) == [7] and ALONE.broadcast_from_chief(3) == 3 and ALONE.share is None and ALONE.is_chief
     ALONE.wait()
     ALONE.check_same(1, "never")
 
@@ -158,7 +158,7 @@ def test_shares_hold_every_row_once_and_in_order(batch_size, number, devices):
 @pytest.mark.parametrize("rows", [1, 4, 5])
 def test_a_batch_is_divided_among_the_devices_of_a_process(two, rows):
     batch = {"input_ids": tf.reshape(tf.range(rows * 3), [rows, 3])}
-    parts = two.experimental_local_results(runner.divided(two, batch, 2)["input_ids"])
+    parts = two.experimental_local_results(forward.divided(two, batch, 2)["input_ids"])
     assert len(parts) == 2
     np.testing.assert_array_equal(np.concatenate([part.numpy() for part in parts]), batch["input_ids"])
 
@@ -169,10 +169,10 @@ def test_a_worker_evaluates_on_its_own_devices_alone(two, monkeypatch, kind):
     model = build_model(two, lambda: MAKERS[kind](tiny_config()), 1)
     rows = {name: np.concatenate([values, values[:1]]) for name, values in batch_for(kind).items()}
     data = tf.data.Dataset.from_tensor_slices(rows).batch(4)
-    expected = [*runner.Runner(model, two).run(data)]
+    expected = [*forward.Runner(model, two).run(data)]
     monkeypatch.setattr(tf.distribute, "MultiWorkerMirroredStrategy", tf.distribute.MirroredStrategy)
     monkeypatch.setattr(type(two), "experimental_distribute_dataset", None)  # it would ask the other workers
-    found = [*runner.Runner(model, two).run(data)]
+    found = [*forward.Runner(model, two).run(data)]
     assert [len(batch["input_ids"]) for batch in found] == [4, 1]
     for batch, other in zip(found, expected, strict=True):
         assert batch.keys() == other.keys()
