@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 import processes
 from study_probes import similarity_by_distance
 
-from bert_tf2.layers import sinusoidal_positions
 from bert_tf2.support import plots
 
 if TYPE_CHECKING:
@@ -132,6 +131,8 @@ def _ends_table(results: Sequence[Result]) -> str:
 
 def _similarities(results: Sequence[Result], width: int, length: int) -> dict[str, list[list[float]]]:
     """Similarities by distance, of each seed: learned positions, and the sinusoid."""
+    from bert_tf2.layers import sinusoidal_positions  # loads TensorFlow
+
     found = {
         variant: [*of(results, variant, "tables", "similarity_by_distance").values()]
         for variant in ("base", "from_sinusoid")
