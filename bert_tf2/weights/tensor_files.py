@@ -19,7 +19,7 @@ import numpy as np
 
 from bert_tf2.support import files
 from bert_tf2.support.errors import UserError
-from bert_tf2.weights import checksums, torch_files, torch_unpickler
+from bert_tf2.weights import checksums, torch_files
 from bert_tf2.weights.base import as_float32, bytes_of, numpy_dtype
 from bert_tf2.weights.torch_files import Stored
 
@@ -107,13 +107,12 @@ class TorchFile(TensorFile):
         super().__init__(path)
         files.expect_kind(path, "weights that PyTorch saved", "zip", "pickle", "text")  # old pickles are text
         with files.open_binary(path) as stream:
-            self._layout = torch_files.read_layout(stream, _size(stream), path)
-        self.tensors = self._layout.tensors
+            self.tensors, self._parts = torch_files.read_layout(stream, _size(stream), path)
 
     def verify(self) -> None:
         super().verify()
         with files.open_binary(self.path) as stream:
-            damaged = torch_files.damaged_part(stream, self._layout)
+            damaged = torch_files.damaged_part(stream, self._parts)
         if damaged:
             raise UserError(
                 f"{self.path}: damaged at {damaged}: the checksum of the archive does not match; copy it again"
@@ -149,7 +148,7 @@ class SafetensorsFile(TensorFile):
             if name == _METADATA:
                 continue
             shape, (begin, end) = tuple(entry["shape"]), entry["data_offsets"]
-            if len(shape) > torch_unpickler.MOST_AXES or not all(
+            if len(shape) > torch_files.MOST_AXES or not all(
                 type(number) is int and number >= 0 for number in (*shape, begin, end)
             ):
                 raise ValueError(f"the size or the place of {name} makes no sense")

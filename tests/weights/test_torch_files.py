@@ -268,7 +268,7 @@ for path in sys.argv[1:]:
     with open(path, "rb") as stream:
         size = stream.seek(0, 2)
         try:
-            print(sorted(torch_files.read_layout(stream, size, path).tensors))
+            print(sorted(torch_files.read_layout(stream, size, path)[0]))
         except UserError as error:
             print(error)
 print((resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) >> 10)
