@@ -68,7 +68,6 @@ _OF_KINDS = (names.POSITIONS.reference, names.OUTPUT_TABLE.reference)
 
 
 def _of_another_kind(source: Weights, config: BertConfig, variables: Mapping[str, tf.Variable]) -> list[str]:
-    """Returns a phrase for each key of the configuration that has another value in the checkpoint."""
     heads = [head for head, rows in names.HEADS.items() if rows[0].reference in variables]
     return [*names.of_another_kind(source.shapes, config, heads)]
 
@@ -146,8 +145,9 @@ def restore(
     told = () if config is None else _OF_KINDS
     problems += [f"{name} is missing" for name in variables if name not in source.shapes and name not in told]
     problems += _misfits(source, variables)
-    # A continued training run would omit them from its next checkpoint.
-    problems += [f"{name} is not in the model" for name in _layers_beyond(source, variables) if name not in told]
+    if any(map(names.is_encoder, variables)):  # a continued training run would omit more from its next checkpoint
+        others = [name for name in source.shapes if names.is_encoder(name) and name not in (*variables, *told)]
+        problems += [f"{name} is not in the model" for name in names.without_optimizer(others)]
     advice = "It belongs to another model or task: use another output_dir, or the configuration it was made with"
     _refuse(source, problems, advice)
     if config is not None:
@@ -155,12 +155,6 @@ def restore(
     for name, variable in variables.items():
         variable.assign(source.get(name))
     return source.global_step
-
-
-def _layers_beyond(source: Weights, variables: Mapping[str, tf.Variable]) -> list[str]:
-    if not any(names.is_encoder(name) for name in variables):
-        return []
-    return [name for name in names.without_optimizer(source.shapes) if names.is_encoder(name) and name not in variables]
 
 
 def weights_in_use(output_dir: str, init_checkpoint: str | None, will_train: bool = False) -> Weights | None:
