@@ -26,7 +26,7 @@ from bert_tf2.data import record_index, records
 from bert_tf2.data.example_bytes import mask
 from bert_tf2.finetuning import classification, ner, squad
 from bert_tf2.finetuning.classification.tasks import TsvLayout
-from bert_tf2.weights import labels, sources, sstable
+from bert_tf2.weights import bundle_index, labels, sources
 
 MEGABYTE = 1 << 20
 
@@ -138,11 +138,11 @@ def test_an_index_whose_names_take_gigabytes(tmp_path):
     """Each name shares all of the one before: a megabyte states 30 GB."""
     blocks = bytearray()
     for place in range(250_000):
-        blocks += sstable.varint(place) + b"\x01\x00a"
+        blocks += bundle_index.varint(place) + b"\x01\x00a"
     table = bytearray(blocks + bytes(4))
-    handle = sstable.varint(0) + sstable.varint(len(table))
+    handle = bundle_index.varint(0) + bundle_index.varint(len(table))
     table += b"\0" + struct.pack("<I", mask(google_crc32c.value(bytes(table) + b"\0")))
-    footer = sstable._append_block(table, []) + sstable._append_block(table, [(b"\xff", handle)])
+    footer = bundle_index._append_block(table, []) + bundle_index._append_block(table, [(b"\xff", handle)])
     whole = bytes(table) + footer.ljust(40, b"\0") + struct.pack("<Q", 0xDB4775248B80FB57)
     (tmp_path / "model.ckpt.index").write_bytes(whole)
     assert "more memory than those of any model" in refusal(sources.open_weights, str(tmp_path))
@@ -150,9 +150,9 @@ def test_an_index_whose_names_take_gigabytes(tmp_path):
 
 def test_an_index_that_names_one_block_ten_thousand_times(tmp_path):
     table = bytearray()
-    handle = sstable._append_block(table, [(f"{number:05}".encode(), b"") for number in range(20_000)])
-    footer = sstable._append_block(table, [])
-    footer += sstable._append_block(table, [(f"{number:05}".encode(), handle) for number in range(10_000)])
+    handle = bundle_index._append_block(table, [(f"{number:05}".encode(), b"") for number in range(20_000)])
+    footer = bundle_index._append_block(table, [])
+    footer += bundle_index._append_block(table, [(f"{number:05}".encode(), handle) for number in range(10_000)])
     whole = bytes(table) + footer.ljust(40, b"\0") + struct.pack("<Q", 0xDB4775248B80FB57)
     (tmp_path / "model.ckpt.index").write_bytes(whole)
     assert "more memory than those of any model" in refusal(sources.open_weights, str(tmp_path))

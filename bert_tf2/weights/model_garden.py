@@ -25,8 +25,9 @@ import numpy as np
 from bert_tf2.config import ACTIVATIONS, BertConfig
 from bert_tf2.support import files
 from bert_tf2.support.errors import UserError, and_more
-from bert_tf2.weights import bundle, names, sstable
+from bert_tf2.weights import bundle, names
 from bert_tf2.weights.base import CONFIG_FILE, VOCABULARY_FILE, Weights
+from bert_tf2.weights.bundle_index import DamagedTable
 from bert_tf2.weights.object_graph import ObjectGraph
 
 _SAVED_MODEL = "saved_model.pb"
@@ -122,7 +123,7 @@ class ObjectCheckpoint(Weights):
     def _read_graph(self) -> ObjectGraph:
         try:
             return ObjectGraph(self._bundle.get(bundle.OBJECT_GRAPH).item(), self._bundle.shapes)
-        except (sstable.DamagedTable, ValueError, TypeError, AttributeError) as error:
+        except (DamagedTable, ValueError, TypeError, AttributeError) as error:
             raise UserError(
                 f"{self._bundle.path}: its graph of objects cannot be read, the checkpoint is damaged ({error}); copy"
                 " it again"

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Container
 
-from bert_tf2.weights.bundle_entries import parse
+from bert_tf2.weights.bundle_index import parse
 
 # Attributes that lead to an optimizer, and attributes that only an optimizer has.
 _TO_OPTIMIZER = {"optimizer", "_optimizer"}

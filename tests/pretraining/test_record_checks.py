@@ -9,9 +9,9 @@ import tensorflow as tf
 from mutations import framed
 
 from bert_tf2.data import record_framing, records
+from bert_tf2.data.example_bytes import mask
 from bert_tf2.pretraining.record_checks import Reader, read_all
 from bert_tf2.support.errors import UserError
-from bert_tf2.weights.sstable import mask
 
 LENGTH, PREDICTIONS = 8, 3
 TOKENS = {"input_ids": [2, 300, 5, 6, 3, 0, 0, 0], "input_mask": [1, 1, 1, 1, 1, 0, 0, 0], "segment_ids": [0] * 8}
