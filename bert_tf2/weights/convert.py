@@ -49,8 +49,7 @@ def run(options: ConversionOptions) -> list[str]:
     """
     if options.list:
         return listing(options.list)
-    _check_output(options)
-    _check_files(options)
+    inputs = _check_files(options)
     source = open_weights(options.input)
     config, sentences = _config(source, options)
     report = [f"Read {source.path} ({source.kind}, {len(source.shapes)} variables).", *source.remarks, *sentences]
@@ -67,7 +66,7 @@ def run(options: ConversionOptions) -> list[str]:
         source = ExtendedWeights(source, config, extension)
         config, vocabulary = source.config, extension.vocabulary
     target = Target(source, config, vocabulary, lower, is_stated, labels_of(source), options)
-    with outputs.protecting([*_inputs(options), *_companions_of_input(options)]):
+    with outputs.protecting(inputs):
         return report + target.write()
 
 
@@ -109,9 +108,9 @@ def _vocabulary(source: Weights, options: ConversionOptions) -> tuple[list[str] 
         if options.vocab_file or not any(counts):
             raise
         return entries, [f"Beware: {error}."]
-    return entries, [
-        f"{name}: {len(doubled)} entries are there more than once, {doubled[0]!r} for one."
-    ] if doubled else []
+    if not doubled:
+        return entries, []
+    return entries, [f"{name}: {len(doubled)} entries are there more than once, {doubled[0]!r} for one."]
 
 
 def _do_lower_case(
@@ -129,21 +128,8 @@ def _do_lower_case(
         return True, False, []
     lower = not vocabulary_checks.is_cased([entry.strip() for entry in vocabulary])
     what = "almost no entry of the vocabulary has" if lower else "the vocabulary has entries with"
-    return (
-        lower,
-        False,
-        [f"Taken for {'an uncased' if lower else 'a cased'} model: {what} capitals or accents (--do_lower_case)."],
-    )
-
-
-def _check_output(options: ConversionOptions) -> None:
-    """Raises UserError if a folder would get the name of a file."""
-    name = os.path.basename(options.output)
-    if name.endswith((".keras", ".h5", ".index", ".safetensors", ".bin")) and not files.is_directory(options.output):
-        if options.to != "keras":
-            raise UserError(f"--output={options.output}: --to={options.to} writes a folder; give the name of one")
-        if not keras_files.recognizes_name(name):
-            raise UserError(f"--output={options.output}: the name of one of Keras' files ends in .keras or .weights.h5")
+    kind = "an uncased" if lower else "a cased"
+    return lower, False, [f"Taken for {kind} model: {what} capitals or accents (--do_lower_case)."]
 
 
 # The files that each value of --to writes into a folder, besides the companions.
@@ -155,24 +141,27 @@ _WRITTEN = {
 _COMPANIONS = (VOCABULARY_FILE, CONFIG_FILE, "tokenizer_config.json", LABEL_MAP_FILE)
 
 
-def _inputs(options: ConversionOptions) -> list[outputs.Input]:
-    names = ("bert_config_file", "vocab_file", "extend_vocab")
-    given = [outputs.Input(f"--{name}", getattr(options, name), once=True) for name in names if getattr(options, name)]
-    return [outputs.Input("--input", options.input, weights=True), *given]
+def _check_files(options: ConversionOptions) -> list[outputs.Input]:
+    """Returns all files that are read.
 
-
-def _companions_of_input(options: ConversionOptions) -> list[outputs.Input]:
-    """Returns the other files that are read beside the weights. They may be rewritten unchanged, but not modified."""
-    folder = options.input if files.is_directory(options.input) else os.path.dirname(options.input)
-    return [outputs.Input("--input", os.path.join(folder, name)) for name in _COMPANIONS]
-
-
-def _check_files(options: ConversionOptions) -> None:
-    """Raises UserError if the output would overwrite an input or cannot be written."""
-    one_file = options.to == "keras" and keras_files.recognizes_name(options.output)
-    outputs.check(
-        _inputs(options), [outputs.Output("--output", options.output, None if one_file else _WRITTEN[options.to])]
-    )
+    Raises:
+      UserError: the output would overwrite an input, cannot be written, or is a folder with the name of a file.
+    """
+    name, folder = os.path.basename(options.output), None
+    if name.endswith((".keras", ".h5", ".index", ".safetensors", ".bin")) and not files.is_directory(options.output):
+        if options.to != "keras":
+            raise UserError(f"--output={options.output}: --to={options.to} writes a folder; give the name of one")
+        if not keras_files.recognizes_name(name):
+            raise UserError(f"--output={options.output}: the name of one of Keras' files ends in .keras or .weights.h5")
+    if options.to != "keras" or not keras_files.recognizes_name(options.output):
+        folder = _WRITTEN[options.to]
+    flags = [flag for flag in ("bert_config_file", "vocab_file", "extend_vocab") if getattr(options, flag)]
+    inputs = [outputs.Input(f"--{flag}", getattr(options, flag), once=True) for flag in flags]
+    inputs.insert(0, outputs.Input("--input", options.input, weights=True))
+    outputs.check(inputs, [outputs.Output("--output", options.output, folder)])
+    beside = options.input if files.is_directory(options.input) else os.path.dirname(options.input)
+    # The companions may be rewritten unchanged, but not modified.
+    return inputs + [outputs.Input("--input", os.path.join(beside, name)) for name in _COMPANIONS]
 
 
 def _check(source: Weights, config: BertConfig, vocabulary: list[str] | None) -> None:

@@ -42,7 +42,7 @@ def test_tensorflow_reads_what_is_written(tmp_path):
         np.testing.assert_array_equal(source.get(name), array)
     assert source.global_step == 20
     assert source.dtypes["a/kernel"] == "float32"
-    for name in names_in(tmp_path):
+    for name in (*names_in(tmp_path), "bert_model.ckpt.meta"):
         assert bundle.find_prefix(str(tmp_path / name)) == prefix  # any of its files will do
 
 
@@ -151,7 +151,8 @@ def test_an_index_that_asks_for_more_than_there_is(tmp_path):
     data.write_bytes(data.read_bytes()[:39_996])
     assert "should be 40000 bytes at 0, and the file has 39996" in message_of(bundle.Checkpoint, prefix)
     data.unlink()
-    assert "data-00000-of-00001: no such file" in message_of(bundle.Checkpoint, prefix)
+    message = message_of(bundle.Checkpoint, prefix)
+    assert message.endswith("no such file, so the checkpoint is damaged or incomplete; copy it again")
 
 
 def test_a_shape_that_does_not_go_with_the_bytes(tmp_path):

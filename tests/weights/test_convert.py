@@ -73,14 +73,6 @@ def test_everything_goes_along_and_weights_only_is_a_third(tmp_path):
         assert (tmp_path / "less" / name).read_bytes() == (tmp_path / "in" / name).read_bytes()
 
 
-@pytest.mark.skipif(not SHARED.is_dir(), reason="the data is not beside this checkout")
-def test_a_real_checkpoint_of_tensorflow_1(tmp_path):
-    folder = SHARED / "data" / "tf1_checkpoint"
-    converted(input=folder, output=tmp_path / "out", to="tf1")
-    assert_same(arrays(tmp_path / "out"), arrays(folder))
-    assert checkpoint.Checkpoint(str(tmp_path / "out")).global_step == 20
-
-
 # Around through the other formats.
 
 
@@ -133,26 +125,6 @@ def test_init_checkpoint_takes_any_kind(tmp_path, to):
     assert line.startswith(f"Initialized from {path}: 46 of 46 variables loaded; starting fresh: none; not used: none")
     assert_same(values_of(got), values_of(wanted))
     np.testing.assert_array_equal(got(small_batch()), wanted(small_batch()))
-
-
-def test_an_encoder_into_a_classifier(tmp_path):
-    google_folder(tmp_path / "in")
-    converted(input=tmp_path / "in", output=tmp_path / "hf", to="hf")
-    line = checkpoint.initialize(MAKERS["classifier"](small_config()), str(tmp_path / "hf"))
-    assert "39 of 41 variables loaded; starting fresh: output_bias, output_weights; not used: cls/predictions/" in line
-
-
-@pytest.mark.slow
-def test_keras_files_by_name(tmp_path):
-    values = google_folder(tmp_path / "in")
-    report = converted(input=tmp_path / "in", output=tmp_path / "model.keras", to="keras")
-    assert any("model.keras: a PretrainingModel" in line for line in report)
-    converted(input=tmp_path / "in", output=tmp_path / "model.weights.h5", to="keras")
-    assert_same(arrays(tmp_path / "model.keras"), values)
-    assert_same(arrays(tmp_path / "model.weights.h5"), values)
-    assert "give --bert_config_file" in message_of(
-        input=tmp_path / "model.weights.h5", output=tmp_path / "out", to="tf1"
-    )
 
 
 def test_a_folder_with_one_file_of_keras_is_enough(tmp_path):
@@ -235,12 +207,6 @@ def test_a_layer_too_many_in_a_hugging_face_folder(tmp_path):
     assert not (tmp_path / "out").exists()
 
 
-def test_a_data_file_that_is_gone(tmp_path):
-    google_folder(tmp_path / "in")
-    (tmp_path / "in" / "bert_model.ckpt.data-00000-of-00001").unlink()
-    assert message_of(input=tmp_path / "in", output=tmp_path / "out", to="tf1").endswith("incomplete; copy it again")
-
-
 # Cased or not.
 
 
@@ -283,14 +249,6 @@ def test_a_conversion_keeps_the_function(tmp_path):
     assert any("--hidden_act=gelu" in line for line in report)
     converted(input=tmp_path / "hf", output=tmp_path / "other", to="tf1", hidden_act="gelu")
     assert json.loads((tmp_path / "other" / "bert_config.json").read_text())["hidden_act"] == "gelu"
-
-
-def test_another_activation_or_number_of_heads_in_use(tmp_path):
-    google_folder(tmp_path / "in")
-    converted(input=tmp_path / "in", output=tmp_path / "hf", to="hf")
-    for other in ({"hidden_act": "gelu_erf"}, {"num_attention_heads": 4}):
-        with pytest.raises(UserError, match=r"config\.json: states (hidden_act gelu|num_attention_heads 2) for "):
-            checkpoint.initialize(modeling.BertModel(small_config(**other)), str(tmp_path / "hf"))
 
 
 def test_a_configuration_that_contradicts_the_input_s_own(tmp_path):

@@ -105,15 +105,6 @@ def test_a_loaded_model_answers_as_the_one_that_was_written(tmp_path):
     np.testing.assert_array_equal(loaded(batch), model(batch))
 
 
-def test_members_are_those_that_keras_writes(tmp_path):
-    model = make("span")
-    keras_files.write(str(tmp_path / "ours.keras"), model)
-    model.save(tmp_path / "theirs.keras")
-    with zipfile.ZipFile(tmp_path / "ours.keras") as ours, zipfile.ZipFile(tmp_path / "theirs.keras") as theirs:
-        assert {*ours.namelist()} == {*theirs.namelist()}
-        assert json.loads(ours.read("config.json")) == json.loads(theirs.read("config.json"))
-
-
 def variants(head) -> list[dict]:
     """The arguments of a head: its own number of labels, and each switch in turn the other way."""
     parameters = inspect.signature(head).parameters.values()
@@ -194,11 +185,6 @@ def test_only_these_names_are_recognised(tmp_path):
 
 
 # What is not there, damaged, or something else.
-
-
-def test_a_missing_file(tmp_path):
-    assert "no such file" in message_of(KerasFile, str(tmp_path / "model.keras"))
-    assert "no such file" in message_of(KerasFile, str(tmp_path / "model.weights.h5"))
 
 
 @pytest.mark.parametrize("ending", [".keras", ".weights.h5"])
@@ -346,15 +332,6 @@ def test_an_array_of_something_else(tmp_path):
         store[QUERY] = np.zeros([8, 8], np.int64)
 
     assert "int64" in changed(tmp_path, change)
-
-
-def test_other_members_are_not_unpacked(tmp_path):
-    path = str(tmp_path / "in" / "model.keras")
-    keras_files.write(path, make())
-    with zipfile.ZipFile(path, "a") as archive:
-        archive.writestr("../outside", "x")
-    assert KerasFile(path).class_name == "ClassifierModel"
-    assert os.listdir(tmp_path) == ["in"] and os.listdir(tmp_path / "in") == ["model.keras"]
 
 
 # Writing.
