@@ -11,9 +11,10 @@ import tensorflow as tf
 from huggingface_folders import forget_configuration
 from small_models import MAKERS, SHARED, VOCAB, randomize, small_batch, small_config, values_of
 
-from bert_tf2 import heads, modeling, optimization
+from bert_tf2 import commands, heads, modeling, optimization
 from bert_tf2.config import BertConfig
 from bert_tf2.support.errors import UserError
+from bert_tf2.support.settings import WrongSetting
 from bert_tf2.weights import bundle, checkpoint, convert, keras_files, names
 from bert_tf2.weights.labels import TAGGING_TASK, LabelMap, load_label_map, save_label_map
 from bert_tf2.weights.options import ConversionOptions
@@ -419,22 +420,22 @@ def test_the_script(tmp_path, command_lines):
 
 
 @pytest.mark.parametrize(
-    ("arguments", "status", "message"),
+    ("settings", "message"),
     [
-        ([], 2, "give at least one of --input, --list"),
-        (["--input=in", "--to=hf"], 2, "--input needs --output"),
-        (["--input=in", "--output=out", "--to=pt"], 2, "--to=pt: value should be one of <tf1|hf|keras>"),
-        (["--list=nowhere"], 1, "nowhere: no such checkpoint"),
-        (["--list=bert-base-cased"], 1, "nothing is fetched by the name of a model"),
-        (["--list=."], 1, "what can be read is a TensorFlow checkpoint"),
-        (["--input=nowhere.keras", "--output=out", "--to=hf"], 1, "nowhere.keras: no such file"),
+        ({}, "give at least one of --input, --list"),
+        ({"input": "in", "to": "hf"}, "--input needs --output"),
+        ({"input": "in", "output": "out", "to": "pt"}, "--to=pt"),
+        ({"list": "nowhere"}, "nowhere: no such checkpoint"),
+        ({"list": "bert-base-cased"}, "nothing is fetched by the name of a model"),
+        ({"list": "."}, "what can be read is a TensorFlow checkpoint"),
+        ({"input": "nowhere.keras", "output": "out", "to": "hf"}, "nowhere.keras: no such file"),
     ],
 )
-def test_nonsense(tmp_path, command_lines, arguments, status, message):
-    done = command_lines.run("convert_checkpoint.py", *arguments, cwd=tmp_path)
-    assert done.status == status
-    assert message in done.stderr
-    assert len(done.stderr.strip().splitlines()) == 1
+def test_nonsense(tmp_path, monkeypatch, settings, message):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises((UserError, WrongSetting)) as caught:
+        [*commands.call("convert_checkpoint", **settings)]
+    assert message in str(caught.value) and "\n" not in str(caught.value)
 
 
 @pytest.mark.slow
