@@ -12,12 +12,14 @@ from collections.abc import Collection, Iterable, Mapping
 import tensorflow as tf
 from absl import logging
 
+from bert_tf2 import heads, modeling
 from bert_tf2.config import BertConfig
 from bert_tf2.support import files
 from bert_tf2.support.errors import UserError, and_more
 from bert_tf2.weights import metadata, names
 from bert_tf2.weights.base import Weights, check_finite
 from bert_tf2.weights.bundle import Checkpoint, CheckpointFolder, latest_checkpoint, recover, save
+from bert_tf2.weights.labels import LabelMap
 from bert_tf2.weights.names import tf1_variables
 from bert_tf2.weights.sources import open_weights
 
@@ -27,6 +29,7 @@ __all__ = [
     "check_trained",
     "initialize",
     "latest_checkpoint",
+    "make_model",
     "open_weights",
     "recover",
     "restore",
@@ -68,8 +71,8 @@ _OF_KINDS = (names.POSITIONS.reference, names.OUTPUT_TABLE.reference)
 
 
 def _of_another_kind(source: Weights, config: BertConfig, variables: Mapping[str, tf.Variable]) -> list[str]:
-    heads = [head for head, rows in names.HEADS.items() if rows[0].reference in variables]
-    return [*names.of_another_kind(source.shapes, config, heads)]
+    present = [head for head, rows in names.HEADS.items() if rows[0].reference in variables]
+    return [*names.of_another_kind(source.shapes, config, present)]
 
 
 def _refuse(source: Weights, problems: list[str], advice: str) -> None:
@@ -197,3 +200,33 @@ def check_trained(model, source: Weights, allow_missing: tuple[str, ...] = ()) -
             f"{source.path}: has no {and_more(missing, 3)}, so the answers would come from random weights;"
             " train first (--do_train), or give the checkpoint of a model that was trained for this task"
         )
+
+
+def make_model(source: Weights, config: BertConfig, labels: LabelMap | None = None, **kwargs):
+    """Creates the model with the heads that the weights contain, or a BertModel; its variables are not loaded.
+
+    Args:
+      source: the weights.
+      config: their configuration.
+      labels: the meaning of a classifier's or tagger's outputs, from sources.labels_of. Defaults to a classifier's,
+        since both have the same variable names.
+      **kwargs: for the model's constructor.
+    """
+    present = {head for head, rows in names.HEADS.items() if rows[0].reference in source.shapes}
+    labels_of = labels.labels_of if labels else "texts"
+    for model in heads.MODELS:
+        if present & {*model.heads} and model.labels_of in (None, labels_of):
+            break
+    else:
+        return modeling.BertModel(config, **kwargs)
+    # A head that the weights lack would be random, and look trained in what is made of the model.
+    if model is heads.PretrainingModel and "next_sentence" not in present:
+        pooler = all(row.reference in source.shapes for row in names.POOLER)
+        return heads.MaskedLMModel(config, has_pooler=pooler, **kwargs)
+    if model.labels_of:
+        kwargs["num_labels"] = source.num_labels
+        if labels and labels.regression:
+            kwargs["regression"] = True
+        if labels and labels.multi_label:
+            kwargs["multi_label"] = True
+    return model(config, **kwargs)

@@ -27,8 +27,7 @@ from bert_tf2.support import files
 from bert_tf2.support.errors import UserError, and_more
 from bert_tf2.weights import bundle, names
 from bert_tf2.weights.base import CONFIG_FILE, VOCABULARY_FILE, Weights
-from bert_tf2.weights.bundle_index import DamagedTable
-from bert_tf2.weights.object_graph import ObjectGraph
+from bert_tf2.weights.bundle_index import DamagedTable, ObjectGraph
 
 _SAVED_MODEL = "saved_model.pb"
 

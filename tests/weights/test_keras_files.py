@@ -15,7 +15,6 @@ from small_models import MAKERS, randomize, small_batch, small_config, values_of
 from bert_tf2 import heads, modeling
 from bert_tf2.weights import checkpoint, keras_files
 from bert_tf2.weights.keras_files import KerasFile
-from bert_tf2.weights.models import make_model
 
 ALL = {**MAKERS, "encoder": modeling.BertModel}
 CLASSES = {
@@ -123,7 +122,7 @@ def test_a_file_gives_back_the_model_with_all_its_arguments(tmp_path, head):
         expected = model.get_config()
         config = source.config.to_dict()
         assert {**source.class_config, "config": config} == json.loads(json.dumps(expected))
-        loaded = make_model(source, source.config, source.labels(), name="mine")
+        loaded = checkpoint.make_model(source, source.config, source.labels(), name="mine")
         assert type(loaded) is head
         one_score = {"num_labels": 1} if arguments.get("regression") else {}  # whatever number was asked for
         assert loaded.get_config() == expected | one_score
