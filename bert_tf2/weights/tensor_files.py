@@ -9,7 +9,6 @@ The format has no checksums, nor has the older one of PyTorch; `checksums` has t
 
 from __future__ import annotations
 
-import contextlib
 import json
 import math
 from collections.abc import Iterable, Mapping, Sequence
@@ -107,7 +106,7 @@ class TorchFile(TensorFile):
         super().__init__(path)
         files.expect_kind(path, "weights that PyTorch saved", "zip", "pickle", "text")  # old pickles are text
         with files.open_binary(path) as stream:
-            self.tensors, self._parts = torch_files.read_layout(stream, _size(stream), path)
+            self.tensors, self._parts = torch_files.read_layout(stream, files.size(path), path)
 
     def verify(self) -> None:
         super().verify()
@@ -125,9 +124,8 @@ class SafetensorsFile(TensorFile):
     def __init__(self, path: str):
         super().__init__(path)
         files.expect_kind(path, "a safetensors file", "safetensors")
+        size = files.size(path)
         with files.open_binary(path) as stream:
-            size = _size(stream)
-            stream.seek(0)
             length = int.from_bytes(stream.read(8), "little")
             if size < 8 or length > min(size - 8, _LONGEST_HEADER):
                 raise UserError(
@@ -135,15 +133,17 @@ class SafetensorsFile(TensorFile):
                     " copy it again"
                 )
             header = stream.read(length)
-        with _explained(path):
+        try:
             entries = json.loads(header)
-            self._read_header(entries, 8 + length, size)
             if files.exists(path + checksums.ENDING):
                 self.metadata = {key: str(value) for key, value in entries.get(_METADATA, {}).items()}
+            self._read_header(entries, 8 + length, size)
+        except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
+            reason = " ".join(str(error).split())[:200]
+            raise UserError(f"{path}: the header of the file is damaged ({reason}); copy it again") from error
 
     def _read_header(self, header: Mapping[str, Any], start: int, size: int) -> None:
         """Stores the entries of the header. Raises ValueError, LookupError or TypeError if they are invalid."""
-        ends = []
         for name, entry in header.items():
             if name == _METADATA:
                 continue
@@ -158,32 +158,13 @@ class SafetensorsFile(TensorFile):
             if stored.num_bytes != end - begin:
                 raise ValueError(f"{name} of shape {list(shape)} does not fit in its {end - begin} bytes")
             self.tensors[name] = stored
-            ends.append((begin, end, name))
-        self._check_places(sorted(ends), size - start)
-
-    def _check_places(self, places: Sequence[tuple[int, int, str]], size: int) -> None:
-        """Checks that the tensors fill the rest of the file: gaps and overlaps are errors."""
-        reached = 0
-        for begin, end, name in places:
-            if begin != reached:
-                raise ValueError(f"{name} begins at byte {begin} and what is before it ends at byte {reached}")
-            reached = end
+        reached = start
+        for stored in sorted(self.tensors.values(), key=lambda stored: (stored.offset, stored.num_bytes)):
+            if stored.offset != reached:
+                raise ValueError(f"a tensor begins at byte {stored.offset} and what is before it ends at {reached}")
+            reached += stored.num_bytes
         if reached != size:
-            raise ValueError(f"the tensors take {reached} bytes and the file has {size} of them")
-
-
-def _size(stream) -> int:
-    stream.seek(0, 2)
-    return stream.tell()
-
-
-@contextlib.contextmanager
-def _explained(path: str):
-    try:
-        yield
-    except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
-        reason = " ".join(str(error).split())[:200]
-        raise UserError(f"{path}: the header of the file is damaged ({reason}); copy it again") from error
+            raise ValueError(f"the tensors end at byte {reached} of {size}")
 
 
 def write_safetensors(
