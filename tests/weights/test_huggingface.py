@@ -150,15 +150,6 @@ def test_the_activation_keeps_its_meaning(tmp_path, theirs, ours):
     assert len(source.remarks) == (theirs != ours)
 
 
-def test_configuration(tmp_path):
-    config = BertConfig.from_dict(from_huggingface({**CONFIG, "layer_norm_eps": 1e-5, "id2label": {"0": "a"}}))
-    assert (config.layer_norm_eps, config.extra, config.type_vocab_size) == (1e-5, {}, 2)
-    assert (config.hidden_size, config.intermediate_size, config.vocab_size) == (4, 6, 7)
-    write_json(tmp_path / "config.json", {"model_type": "bert"})
-    bare = BertConfig.from_json_file(str(tmp_path / "config.json"))
-    assert (bare.vocab_size, bare.type_vocab_size, bare.hidden_act) == (30522, 2, "gelu_erf")
-
-
 @pytest.mark.parametrize(
     "changes, part",
     [
