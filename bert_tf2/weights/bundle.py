@@ -328,8 +328,8 @@ class CheckpointFolder:
     def set_newest(self, name: str, without: str = "") -> list[str]:
         """Writes the file `checkpoint`; returns the names that it held and that are too many now."""
         listed = [old for old in self._listed() if os.path.basename(old) not in (name, without)] + [name]
-        kept, dropped = listed[-self._keep :], listed[: -self._keep]
-        lines = [f'model_checkpoint_path: "{name}"', *(f'all_model_checkpoint_paths: "{old}"' for old in kept)]
+        newest, dropped = listed[-self._keep :], listed[: -self._keep]
+        lines = [f'model_checkpoint_path: "{name}"', *(f'all_model_checkpoint_paths: "{each}"' for each in newest)]
         files.write_text(os.path.join(self._output_dir, _STATE_FILE), "\n".join(lines) + "\n", durable=True)
         return dropped
 
@@ -348,16 +348,16 @@ class CheckpointFolder:
 
         Their times are those of their files, so that a training that continues goes on with the same clock.
         """
-        path = os.path.join(self._output_dir, os.path.basename(name))
-        if not self._seconds or path == self.prefix(0) or not files.exists(f"{path}.index"):  # someone removed it
+        name = os.path.basename(name)
+        path = os.path.join(self._output_dir, f"{name}.index")
+        if not self._seconds or name == "model.ckpt-0" or not files.exists(path):  # someone removed it
             return False
-        written = files.modified(f"{path}.index")
+        written = files.modified(path)
         if written is None:
             return False
-        found = (re.fullmatch(r"model\.ckpt-[1-9]\d*\.index", file) for file in files.list_directory(self._output_dir))
-        others = (os.path.join(self._output_dir, match[0]) for match in found if match)
-        kept = (files.modified(other) for other in others if other != f"{path}.index")
-        before = [moment for moment in kept if moment is not None and moment <= written]
+        others = [other for other in _newest_first(self._output_dir) if other not in (name, "model.ckpt-0")]
+        times = [files.modified(os.path.join(self._output_dir, f"{other}.index")) for other in others]
+        before = [moment for moment in times if moment is not None and moment <= written]
         return written - max(before, default=-math.inf) >= self._seconds
 
     def _delete(self, name: str) -> None:

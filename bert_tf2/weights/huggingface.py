@@ -366,7 +366,7 @@ def _tokenizer_remarks(settings: Sequence[Mapping[str, Any]]) -> Iterator[str]:
     for content in settings[:1]:
         accents, lower = content.get("strip_accents"), content.get("do_lower_case", True)
         if isinstance(accents, bool) and accents != lower:
-            kept = "drops" if accents else "keeps"
-            yield f"Its tokenizer {kept} accents (strip_accents), which this project's does not with this case."
+            verb = "drops" if accents else "keeps"
+            yield f"Its tokenizer {verb} accents (strip_accents), which this project's does not with this case."
         if content.get("tokenize_chinese_chars") is False:
             yield "Its tokenizer does not set Chinese characters apart (tokenize_chinese_chars); this project's does."

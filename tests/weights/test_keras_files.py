@@ -174,7 +174,7 @@ def test_weights_of_a_model_with_a_name_of_its_own(tmp_path):
     assert "taken for one of labels" in source.remarks[0]
 
 
-def test_only_these_names_are_recognised(tmp_path):
+def test_only_these_names_are_recognized(tmp_path):
     for name in ("model.keras", "model.weights.h5"):
         (tmp_path / name).touch()
         assert keras_files.recognizes(str(tmp_path / name))

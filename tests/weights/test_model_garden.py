@@ -177,7 +177,7 @@ def test_a_folder_of_several(tmp_path):
     assert_holds(ObjectCheckpoint(str(tmp_path)), as_reference(arrays))
 
 
-def test_what_is_not_recognised(tmp_path):
+def test_what_is_not_recognized(tmp_path):
     assert not model_garden.recognizes(str(tmp_path))
     assert not model_garden.recognizes(str(tmp_path / "none"))
     bundle.save(str(tmp_path / "bert_model.ckpt"), {"bert/embeddings/word_embeddings": tf.Variable([[1.0]])})
