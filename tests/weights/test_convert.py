@@ -130,21 +130,16 @@ def test_init_checkpoint_takes_any_kind(tmp_path, to):
 
 def test_a_folder_with_one_file_of_keras_is_enough(tmp_path):
     values = google_folder(tmp_path / "in")
-    converted(input=tmp_path / "in", output=tmp_path / "there", to="keras")
+    report = converted(input=tmp_path / "in", output=tmp_path / "there", to="keras")
+    assert not any("holds no vocabulary" in line for line in report)
+    report = converted(input=tmp_path / "in", output=tmp_path / "alone.keras", to="keras")
+    assert any("holds no vocabulary and no names of labels" in line for line in report)
     converted(input=tmp_path / "there", output=tmp_path / "back", to="tf1")
     assert_same(arrays(tmp_path / "back"), values)
     (tmp_path / "there" / "other.keras").write_bytes((tmp_path / "there" / "bert_model.keras").read_bytes())
     message = message_of(input=tmp_path / "there", output=tmp_path / "out", to="tf1")
     assert "holds several files of Keras, name one of them: " in message
     assert "other.keras" in message
-
-
-def test_a_file_of_keras_has_no_room_for_vocabulary_and_labels(tmp_path):
-    google_folder(tmp_path / "in")
-    report = converted(input=tmp_path / "in", output=tmp_path / "model.keras", to="keras")
-    assert any("holds no vocabulary and no names of labels" in line for line in report)
-    report = converted(input=tmp_path / "in", output=tmp_path / "folder", to="keras")
-    assert not any("holds no vocabulary" in line for line in report)
 
 
 @pytest.mark.parametrize(
@@ -327,33 +322,24 @@ def test_weights_that_are_not_numbers(tmp_path):
 
 
 def test_what_does_not_fit_the_configuration(tmp_path):
-    values = google_folder(tmp_path / "in", "encoder")
     folder = tmp_path / "in"
-    (folder / "bert_config.json").write_text(small_config(num_hidden_layers=3).to_json_string())
-    assert "bert/encoder/layer_2/attention/self/query/kernel is missing" in message_of(
-        input=folder, output=tmp_path / "out", to="hf"
-    )
-    (folder / "bert_config.json").write_text(small_config(num_hidden_layers=1).to_json_string())
-    assert "layer_1/attention/output/LayerNorm/beta has no place in 1 layers" in message_of(
-        input=folder, output=tmp_path / "out", to="hf"
-    )
-    (folder / "bert_config.json").write_text(small_config(intermediate_size=16).to_json_string())
-    assert "intermediate/dense/kernel is [8, 12], not [8, 16]" in message_of(
-        input=folder, output=tmp_path / "out", to="hf"
-    )
-    (folder / "bert_config.json").unlink()
-    assert "give --bert_config_file" in message_of(input=folder, output=tmp_path / "out", to="hf")
-    (folder / "bert_config.json").write_text(small_config().to_json_string())
+    values = google_folder(folder, "encoder")
+
+    def message(**changes) -> str:
+        (folder / "bert_config.json").write_text(small_config(**changes).to_json_string())
+        return message_of(input=folder, output=tmp_path / "out", to="hf")
+
+    assert "layer_2/attention/self/query/kernel is missing" in message(num_hidden_layers=3)
+    assert "layer_1/attention/output/LayerNorm/beta has no place in 1 layers" in message(num_hidden_layers=1)
+    assert "intermediate/dense/kernel is [8, 12], not [8, 16]" in message(intermediate_size=16)
     half_a_head = {**values, "cls/predictions/output_bias": np.ones([VOCAB], np.float32)}
     bundle.write(str(folder / "bert_model.ckpt"), half_a_head.items())
-    assert "cls/predictions/output_bias without cls/predictions/transform/dense/kernel" in message_of(
-        input=folder, output=tmp_path / "out", to="hf"
-    )
+    assert "cls/predictions/output_bias without cls/predictions/transform/dense/kernel" in message()
     (folder / "vocab.txt").write_text("word\n" * (VOCAB + 1))
     bundle.write(str(folder / "bert_model.ckpt"), values.items())
-    assert f"the vocabulary: {VOCAB + 1} entries, but the model's configuration says vocab_size {VOCAB};" in message_of(
-        input=folder, output=tmp_path / "out", to="hf"
-    )
+    assert f"{VOCAB + 1} entries, but the model's configuration says vocab_size {VOCAB};" in message()
+    (folder / "bert_config.json").unlink()
+    assert "give --bert_config_file" in message_of(input=folder, output=tmp_path / "out", to="hf")
     assert not (tmp_path / "out").exists()
 
 

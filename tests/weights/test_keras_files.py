@@ -262,25 +262,50 @@ def test_weights_of_another_model(tmp_path):
     assert "holds no model of this project" in message_of(KerasFile, path)
 
 
-def changed(tmp_path, change) -> str:
-    """The message of reading a .weights.h5 after `change` was made to the open file."""
-    path = str(tmp_path / "model.weights.h5")
-    make().save_weights(path)
-    with h5py.File(path, "r+") as store:
-        change(store)
-    return message_of(KerasFile, path)
-
-
 QUERY = "bert/blocks/transformer_block_1/attention/query/vars/0"
 
 
-def test_a_missing_tensor(tmp_path):
-    message = changed(tmp_path, lambda store: store.pop(QUERY))
-    assert "lacks bert/encoder/layer_1/attention/self/query/kernel" in message
+def another(value=None, **settings):
+    """Puts another value, link or array in the place of a kernel."""
+
+    def change(store, folder):
+        del store[QUERY]
+        if "external" in settings:
+            settings["external"] = [(str(folder / "secret"), 0, 256)]
+        if settings:
+            store.create_dataset(QUERY, dtype="f4", **settings)
+        else:
+            store[QUERY] = value
+
+    return change
 
 
-def test_a_missing_output_layer(tmp_path):
-    assert "lacks output_weights, output_bias" in changed(tmp_path, lambda store: store.pop("layers"))
+CHANGES = {
+    "a tensor is missing": (
+        lambda store, _: store.pop(QUERY),
+        "lacks bert/encoder/layer_1/attention/self/query/kernel",
+    ),
+    "the output layer is missing": (lambda store, _: store.pop("layers"), "lacks output_weights, output_bias"),
+    "a link": (another(h5py.SoftLink("/bert/embeddings/vars/0")), "lacks bert/encoder/layer_1"),
+    "a link to another file": (another(h5py.ExternalLink("secret.h5", "/x")), "lacks bert/encoder/layer_1"),
+    "numbers in another file": (another(shape=(8, 8), external=[]), "should have 256 bytes and has 0"),
+    "a huge array": (another(shape=(30_000, 30_000)), "should have 3600000000 bytes and has 0"),
+    "a huge array in parts": (another(shape=(30_000, 30_000), chunks=(1024, 1024)), "should have 3600000000 bytes"),
+    "other numbers": (another(np.zeros([8, 8], np.int64)), "is of the type int64"),
+}
+
+
+@pytest.mark.parametrize("what", CHANGES)
+def test_what_is_wrong_with_the_arrays(tmp_path, what):
+    change, part = CHANGES[what]
+    path = tmp_path / "model.weights.h5"
+    make().save_weights(path)
+    (tmp_path / "secret").write_bytes(bytes(8 * 8 * 4))
+    with h5py.File(tmp_path / "secret.h5", "w") as store:
+        store["x"] = np.ones([8, 8], np.float32)
+    with h5py.File(path, "r+") as store:
+        change(store, tmp_path)
+    assert part in message_of(KerasFile, str(path))
 
 
 def test_a_tensor_of_another_shape(tmp_path):
@@ -288,49 +313,9 @@ def test_a_tensor_of_another_shape(tmp_path):
     path, model = str(tmp_path / "model.weights.h5"), make()
     model.save_weights(path)
     with h5py.File(path, "r+") as store:
-        del store[QUERY]
-        store[QUERY] = np.zeros([8, 7], np.float32)
+        another(np.zeros([8, 7], np.float32))(store, tmp_path)
     message = message_of(checkpoint.initialize, model, path)
     assert "layer_1/attention/self/query/kernel is [8, 7] in the checkpoint and [8, 8] in the model" in message
-
-
-@pytest.mark.parametrize("link", [h5py.ExternalLink("secret", "/x"), h5py.SoftLink("/bert/embeddings/vars/0")])
-def test_links_are_not_followed(tmp_path, link):
-    with h5py.File(tmp_path / "secret", "w") as store:
-        store["x"] = np.ones([8, 8], np.float32)
-
-    def change(store):
-        del store[QUERY]
-        store[QUERY] = link
-
-    assert "lacks bert/encoder/layer_1/attention/self/query/kernel" in changed(tmp_path, change)
-
-
-def test_what_lies_in_another_file_is_not_read(tmp_path):
-    (tmp_path / "secret").write_bytes(bytes(8 * 8 * 4))
-
-    def change(store):
-        del store[QUERY]
-        store.create_dataset(QUERY, (8, 8), "f4", external=[(str(tmp_path / "secret"), 0, 256)])
-
-    assert "should have 256 bytes and has 0" in changed(tmp_path, change)
-
-
-@pytest.mark.parametrize("options", [{}, {"chunks": (1024, 1024)}])
-def test_an_array_that_says_it_is_huge(tmp_path, options):
-    def change(store):
-        del store[QUERY]
-        store.create_dataset(QUERY, (30_000, 30_000), "f4", **options)
-
-    assert f"should have {4 * 30_000**2} bytes and has 0" in changed(tmp_path, change)
-
-
-def test_an_array_of_something_else(tmp_path):
-    def change(store):
-        del store[QUERY]
-        store[QUERY] = np.zeros([8, 8], np.int64)
-
-    assert "int64" in changed(tmp_path, change)
 
 
 # Writing.
