@@ -188,8 +188,7 @@ def valid(tmp_path_factory) -> pathlib.Path:
     return path
 
 
-# Those of Keras load TensorFlow's model for each that passes the first checks.
-@lengths(12, 1000)
+@lengths(30, 1000)
 @pytest.mark.parametrize("name", FORMATS)
 def test_weights_are_read_or_refused(name, examples, valid, tmp_path):
     kind, folder = FORMATS[name], tmp_path / "it"
