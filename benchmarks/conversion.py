@@ -37,6 +37,7 @@ def make_checkpoint(folder: Path) -> int:
     import numpy as np
 
     from bert_tf2.config import BertConfig
+    from bert_tf2.tokenization import SPECIAL_TOKENS
     from bert_tf2.weights import bundle, names
 
     sizes = {"hidden_size": 768, "num_hidden_layers": 12, "num_attention_heads": 12, "intermediate_size": 3072}
@@ -55,8 +56,8 @@ def make_checkpoint(folder: Path) -> int:
     for name, endings in (("weights", [""]), ("training", ["", "/adam_m", "/adam_v"])):
         (folder / name).mkdir(parents=True, exist_ok=True)
         (folder / name / "bert_config.json").write_text(config.to_json_string())
-        words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *(f"word{n}" for n in range(config.vocab_size - 5))]
-        (folder / name / "vocab.txt").write_text("\n".join(words) + "\n")
+        words = [*SPECIAL_TOKENS, *(f"word{n}" for n in range(config.vocab_size - len(SPECIAL_TOKENS)))]
+        (folder / name / "vocab.txt").write_text("".join(f"{word}\n" for word in words))
         bundle.write(str(folder / name / "bert_model.ckpt"), arrays(*endings))
     return sum(int(np.prod(shape)) for shape in shapes.values())
 

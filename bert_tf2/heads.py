@@ -379,4 +379,4 @@ class TaggingModel(_Model):
 
 
 MODELS = (PretrainingModel, SpanModel, ClassifierModel, TaggingModel, MaskedLMModel)
-"""All models; weights.models.make_model uses the first one that fits."""
+"""All models; weights.checkpoint.make_model uses the first one that fits."""

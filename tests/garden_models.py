@@ -13,37 +13,53 @@ from bert_tf2.weights.model_garden import ObjectCheckpoint
 
 V, D, LAYERS, N, H, INNER, P, S = 23, 8, 2, 2, 4, 12, 16, 2
 
-EMBEDDINGS = {
-    "word_embeddings/embeddings": [V, D],
-    "position_embedding/embeddings": [P, D],
-    "type_embeddings/embeddings": [S, D],
-    "embeddings/layer_norm/gamma": [D],
-    "embeddings/layer_norm/beta": [D],
-}
-BLOCK = {
-    "self_attention/query/kernel": [D, N, H],
-    "self_attention/query/bias": [N, H],
-    "self_attention/key/kernel": [D, N, H],
-    "self_attention/key/bias": [N, H],
-    "self_attention/value/kernel": [D, N, H],
-    "self_attention/value/bias": [N, H],
-    "self_attention/attention_output/kernel": [N, H, D],
-    "self_attention/attention_output/bias": [D],
-    "self_attention_layer_norm/gamma": [D],
-    "self_attention_layer_norm/beta": [D],
-    "intermediate/kernel": [D, INNER],
-    "intermediate/bias": [INNER],
-    "output/kernel": [INNER, D],
-    "output/bias": [D],
-    "output_layer_norm/gamma": [D],
-    "output_layer_norm/beta": [D],
-}
-POOLER = {"pooler_transform/kernel": [D, D], "pooler_transform/bias": [D]}
-ENCODER = {
-    **EMBEDDINGS,
-    **{f"transformer/layer_{i}/{name}": shape for i in range(LAYERS) for name, shape in BLOCK.items()},
-    **POOLER,
-}
+# Written out by hand: the name and shape in Model Garden, the name in the reference, and the attributes that lead to
+# the variable in BertEncoderV2.
+_TABLE = """
+word_embeddings/embeddings     VD   bert/embeddings/word_embeddings        _embedding_layer/embeddings
+position_embedding/embeddings  PD   bert/embeddings/position_embeddings    _position_embedding_layer/embeddings
+type_embeddings/embeddings     SD   bert/embeddings/token_type_embeddings  _type_embedding_layer/embeddings
+embeddings/layer_norm/gamma    D    bert/embeddings/LayerNorm/gamma        _embedding_norm_layer/gamma
+embeddings/layer_norm/beta     D    bert/embeddings/LayerNorm/beta         _embedding_norm_layer/beta
+pooler_transform/kernel        DD   bert/pooler/dense/kernel               _pooler_layer/kernel
+pooler_transform/bias          D    bert/pooler/dense/bias                 _pooler_layer/bias
+"""
+_BLOCK = """
+self_attention/query/kernel             DNH  attention/self/query/kernel       _attention_layer/_query_dense/kernel
+self_attention/query/bias               NH   attention/self/query/bias         _attention_layer/_query_dense/bias
+self_attention/key/kernel               DNH  attention/self/key/kernel         _attention_layer/_key_dense/kernel
+self_attention/key/bias                 NH   attention/self/key/bias           _attention_layer/_key_dense/bias
+self_attention/value/kernel             DNH  attention/self/value/kernel       _attention_layer/_value_dense/kernel
+self_attention/value/bias               NH   attention/self/value/bias         _attention_layer/_value_dense/bias
+self_attention/attention_output/kernel  NHD  attention/output/dense/kernel     _attention_layer/_output_dense/kernel
+self_attention/attention_output/bias    D    attention/output/dense/bias       _attention_layer/_output_dense/bias
+self_attention_layer_norm/gamma         D    attention/output/LayerNorm/gamma  _attention_layer_norm/gamma
+self_attention_layer_norm/beta          D    attention/output/LayerNorm/beta   _attention_layer_norm/beta
+intermediate/kernel                     DI   intermediate/dense/kernel         _intermediate_dense/kernel
+intermediate/bias                       I    intermediate/dense/bias           _intermediate_dense/bias
+output/kernel                           ID   output/dense/kernel               _output_dense/kernel
+output/bias                             D    output/dense/bias                 _output_dense/bias
+output_layer_norm/gamma                 D    output/LayerNorm/gamma            _output_layer_norm/gamma
+output_layer_norm/beta                  D    output/LayerNorm/beta             _output_layer_norm/beta
+"""
+_SIZES = {"V": V, "D": D, "N": N, "H": H, "I": INNER, "P": P, "S": S}
+
+
+def _rows(table: str) -> list[tuple[str, list[int], str, str]]:
+    found = (line.split() for line in table.split("\n") if line)
+    return [(name, [_SIZES[axis] for axis in axes], reference, path) for name, axes, reference, path in found]
+
+
+_ALL = _rows(_TABLE) + [
+    (f"transformer/layer_{i}/{name}", shape, f"bert/encoder/layer_{i}/{reference}", f"_transformer_layers/{i}/{path}")
+    for i in range(LAYERS)
+    for name, shape, reference, path in _rows(_BLOCK)
+]
+ENCODER = {name: shape for name, shape, _, _ in _ALL}
+POOLER = [name for name in ENCODER if name.startswith("pooler_transform/")]
+_REFERENCE = {name: reference for name, _, reference, _ in _ALL}
+_REFERENCE["cls/predictions/output_bias/bias"] = "cls/predictions/output_bias"
+_ATTRIBUTES = {name: path for name, _, _, path in _ALL}
 MASKED_LM = {
     "cls/predictions/transform/dense/kernel": [D, D],
     "cls/predictions/transform/dense/bias": [D],
@@ -61,34 +77,8 @@ def random_arrays(shapes, seed=0) -> dict[str, np.ndarray]:
     }
 
 
-# Where each variable goes in the reference, written out by hand.
-REFERENCE = {
-    "word_embeddings/embeddings": "bert/embeddings/word_embeddings",
-    "position_embedding/embeddings": "bert/embeddings/position_embeddings",
-    "type_embeddings/embeddings": "bert/embeddings/token_type_embeddings",
-    "embeddings/layer_norm": "bert/embeddings/LayerNorm",
-    "self_attention/query": "attention/self/query",
-    "self_attention/key": "attention/self/key",
-    "self_attention/value": "attention/self/value",
-    "self_attention/attention_output": "attention/output/dense",
-    "self_attention_layer_norm": "attention/output/LayerNorm",
-    "intermediate": "intermediate/dense",
-    "output": "output/dense",
-    "output_layer_norm": "output/LayerNorm",
-    "pooler_transform": "bert/pooler/dense",
-    "cls/predictions/output_bias/bias": "cls/predictions/output_bias",
-}
-
-
 def reference_name(name: str) -> str:
-    block = ""
-    if name.startswith("transformer/layer_"):
-        number, name = name.removeprefix("transformer/layer_").split("/", 1)
-        block = f"bert/encoder/layer_{number}/"
-    if name in REFERENCE:
-        return block + REFERENCE[name]
-    layer, variable = name.rsplit("/", 1)
-    return f"{block}{REFERENCE.get(layer, layer)}/{variable}"
+    return _REFERENCE.get(name, name)
 
 
 def as_reference(arrays) -> dict[str, np.ndarray]:
@@ -97,10 +87,8 @@ def as_reference(arrays) -> dict[str, np.ndarray]:
     for name, value in arrays.items():
         if value.ndim == 3 and value.shape[1:] == (N, H):
             value = np.concatenate([value[:, head] for head in range(N)], axis=1)
-        elif value.ndim == 3:
+        elif value.ndim == 3 or value.shape == (N, H):
             value = np.concatenate([value[head] for head in range(N)], axis=0)
-        elif value.shape == (N, H):
-            value = np.concatenate([value[head] for head in range(N)])
         found[reference_name(name)] = value
     return found
 
@@ -110,10 +98,9 @@ def as_reference(arrays) -> dict[str, np.ndarray]:
 
 def old_name(name: str) -> str:
     """The name in TF-Hub's first release of BERT in TensorFlow 2."""
-    name = name.replace("transformer/layer_", "encoder/layer_").replace(
-        "self_attention/attention_output", "self_attention_output"
-    )
     for new, old in (
+        ("transformer/layer_", "encoder/layer_"),
+        ("self_attention/attention_output", "self_attention_output"),
         ("type_embeddings/embeddings", "embedding_postprocessor/type_embeddings"),
         ("position_embedding/embeddings", "embedding_postprocessor/position_embeddings"),
         ("embeddings/layer_norm", "embedding_postprocessor/layer_norm"),
@@ -124,43 +111,22 @@ def old_name(name: str) -> str:
 
 def v1_path(name: str) -> str:
     """The attribute path in a functional Keras model: layers by number."""
+    if name not in _ATTRIBUTES:  # of a block that the table does not have
+        number = name.removeprefix("transformer/layer_").split("/")[0]
+        return v1_path(name.replace(f"layer_{number}/", "layer_0/")).replace("weights-4", f"weights-{4 + int(number)}")
     order = ["word_embeddings", "position_embedding", "type_embeddings", "embeddings"]
     first, *rest = name.split("/")
     if first in order:
         return f"layer_with_weights-{order.index(first)}/{rest[-1]}"
     if first == "pooler_transform":
         return f"layer_with_weights-{4 + LAYERS}/{rest[-1]}"
-    number, rest = int(rest[0].removeprefix("layer_")), "/".join(rest[1:])
-    return f"layer_with_weights-{4 + number}/{block_path(rest)}"
-
-
-def block_path(name: str) -> str:
-    for layer in ("query", "key", "value"):
-        name = name.replace(f"self_attention/{layer}/", f"_attention_layer/_{layer}_dense/")
-    name = name.replace("self_attention/attention_output/", "_attention_layer/_output_dense/")
-    layer, variable = name.rsplit("/", 1)
-    plain = {
-        "self_attention_layer_norm": "_attention_layer_norm",
-        "intermediate": "_intermediate_dense",
-        "output": "_output_dense",
-        "output_layer_norm": "_output_layer_norm",
-    }
-    return f"{plain.get(layer, layer)}/{variable}"
+    _, number, path = _ATTRIBUTES[name].split("/", 2)
+    return f"layer_with_weights-{4 + int(number)}/{path}"
 
 
 def v2_path(name: str) -> str:
     """The attribute path in BertEncoderV2."""
-    first, *rest = name.split("/")
-    if first == "transformer":
-        return f"_transformer_layers/{rest[0].removeprefix('layer_')}/{block_path('/'.join(rest[1:]))}"
-    layer = {
-        "word_embeddings": "_embedding_layer",
-        "position_embedding": "_position_embedding_layer",
-        "type_embeddings": "_type_embedding_layer",
-        "embeddings": "_embedding_norm_layer",
-        "pooler_transform": "_pooler_layer",
-    }[first]
-    return f"{layer}/{rest[-1]}"
+    return _ATTRIBUTES[name]
 
 
 def objects(variables: dict[str, tf.Variable]) -> tf.Module:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import gzip
-import io
 import json
 import pathlib
 import resource
@@ -15,10 +14,9 @@ import zipfile
 import google_crc32c
 import pytest
 import toy_data
-from huggingface_folders import CONFIG, make_folder, tensors_of, write_json
+from huggingface_folders import CONFIG, make_folder, write_json
 from mutations import SOAK, framed, record_of
 from refused import message_of
-from torch_pickles import both_formats, program, tensor, zip_bytes
 
 from bert_tf2 import tokenization, vocabulary_checks
 from bert_tf2.config import BertConfig
@@ -26,7 +24,7 @@ from bert_tf2.data import record_order, records
 from bert_tf2.data.tfrecords import mask
 from bert_tf2.finetuning import classification, ner, squad
 from bert_tf2.finetuning.classification.tasks import TsvLayout
-from bert_tf2.weights import labels, sources, sstable
+from bert_tf2.weights import bundle_index, labels, sources
 
 MEGABYTE = 1 << 20
 
@@ -134,25 +132,24 @@ def test_tensors_that_claim_to_be_huge(tmp_path):
         refusal(lambda: sources.open_weights(folder).get("a"))
 
 
-def test_an_index_whose_names_take_gigabytes(tmp_path):
-    """Each name shares all of the one before: a megabyte states 30 GB."""
-    blocks = bytearray()
-    for place in range(250_000):
-        blocks += sstable.varint(place) + b"\x01\x00a"
-    table = bytearray(blocks + bytes(4))
-    handle = sstable.varint(0) + sstable.varint(len(table))
-    table += b"\0" + struct.pack("<I", mask(google_crc32c.value(bytes(table) + b"\0")))
-    footer = sstable._append_block(table, []) + sstable._append_block(table, [(b"\xff", handle)])
-    whole = bytes(table) + footer.ljust(40, b"\0") + struct.pack("<Q", 0xDB4775248B80FB57)
-    (tmp_path / "model.ckpt.index").write_bytes(whole)
-    assert "more memory than those of any model" in refusal(sources.open_weights, str(tmp_path))
+def _sharing_names() -> bytes:
+    """A block in which each name shares all of the one before: a megabyte states 30 GB."""
+    block = b"".join(bundle_index.varint(place) + b"\x01\x00a" for place in range(250_000)) + bytes(4)
+    return block + b"\0" + struct.pack("<I", mask(google_crc32c.value(block + b"\0")))
 
 
-def test_an_index_that_names_one_block_ten_thousand_times(tmp_path):
+def _one_block() -> bytes:
     table = bytearray()
-    handle = sstable._append_block(table, [(f"{number:05}".encode(), b"") for number in range(20_000)])
-    footer = sstable._append_block(table, [])
-    footer += sstable._append_block(table, [(f"{number:05}".encode(), handle) for number in range(10_000)])
+    bundle_index._append_block(table, [(f"{number:05}".encode(), b"") for number in range(20_000)])
+    return bytes(table)
+
+
+@pytest.mark.parametrize(("block", "times"), [(_sharing_names, 1), (_one_block, 10_000)])
+def test_an_index_whose_names_take_gigabytes(block, times, tmp_path):
+    table = bytearray(block())
+    handle = bundle_index.varint(0) + bundle_index.varint(len(table) - 5)
+    footer = bundle_index._append_block(table, [])
+    footer += bundle_index._append_block(table, [(f"{number:05}".encode(), handle) for number in range(times)])
     whole = bytes(table) + footer.ljust(40, b"\0") + struct.pack("<Q", 0xDB4775248B80FB57)
     (tmp_path / "model.ckpt.index").write_bytes(whole)
     assert "more memory than those of any model" in refusal(sources.open_weights, str(tmp_path))
@@ -166,34 +163,6 @@ def test_an_archive_of_keras_whose_configuration_unfolds(tmp_path):
                 for _ in range(60 if name == "config.json" else 1):
                     part.write(b" " * MEGABYTE)
     assert "the file is damaged" in refusal(sources.open_weights, str(path))
-
-
-def test_a_pickle_that_would_run_code(tmp_path):
-    class Evil:
-        def __reduce__(self):
-            return exec, (f"open({str(tmp_path / 'ran')!r}, 'w')",)
-
-    import pickle
-
-    arrays = {"0": next(iter(tensors_of("BertModel").values()))}
-    write_json(tmp_path / "config.json", CONFIG)
-    for content in (
-        pickle.dumps(Evil()),
-        pickle.dumps({"a": Evil()}, 2),
-        zip_bytes(pickle.dumps({"a": Evil()}, 2), {}),
-        both_formats({"a": tensor("0", arrays["0"])}, arrays)["legacy"].replace(program(1001), pickle.dumps(Evil(), 2)),
-    ):
-        (tmp_path / "pytorch_model.bin").write_bytes(content)
-        refusal(sources.open_weights, str(tmp_path))
-    stream = io.BytesIO()
-    with zipfile.ZipFile(stream, "w") as archive:  # as numpy.savez does it
-        archive.writestr(
-            "a.npy", b"\x93NUMPY\x01\x00v\x00{'descr': '|O', 'fortran_order': False, 'shape': (1,)}" + b"\n"
-        )
-    for name in ("pytorch_model.bin", "weights.npz"):
-        (tmp_path / name).write_bytes(stream.getvalue())
-        refusal(sources.open_weights, str(tmp_path / name))
-    assert not (tmp_path / "ran").exists()
 
 
 # Text

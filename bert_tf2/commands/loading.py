@@ -31,7 +31,6 @@ from bert_tf2.training.precision import PRECISIONS
 from bert_tf2.weights import checkpoint, metadata, sources
 from bert_tf2.weights.base import Weights
 from bert_tf2.weights.labels import LabelMap
-from bert_tf2.weights.models import make_model
 
 
 class Bert:
@@ -200,7 +199,7 @@ def load(
     dtype = PRECISIONS[precision].policy
     model = build_model(
         create_strategy(DeviceOptions(precision=precision), several=False),
-        lambda: make_model(source, config, labels, dtype=dtype),
+        lambda: checkpoint.make_model(source, config, labels, dtype=dtype),
         random_seed=0,  # for variables that the weights lack, for example a pooler
     )
     logging.info(checkpoint.initialize(model, source.path))

@@ -1,7 +1,7 @@
 """TensorFlow checkpoint files, `PREFIX.index` and `PREFIX.data-0000N-of-0000M`, and checkpoint folders.
 
 A data file contains the bytes of the tensors, one after the other; the index is a table of their offsets, shapes and
-checksums (`sstable`, `bundle_entries`). This module reads and writes both without TensorFlow, whose import alone takes
+checksums (`bundle_index`). This module reads and writes both without TensorFlow, whose import alone takes
 longer than the conversion of BERT-Large, and whose operations write only tensors that are all in memory into one file.
 
 TensorFlow 1 and TensorFlow 2 use the same container. In the reference's checkpoints the keys are variable names, which
@@ -26,18 +26,9 @@ from absl import logging
 
 from bert_tf2.support import files
 from bert_tf2.support.errors import UserError
-from bert_tf2.weights import names, sstable
+from bert_tf2.weights import bundle_index, names
 from bert_tf2.weights.base import Weights, as_float32, numpy_dtype
-from bert_tf2.weights.bundle_entries import (
-    decode_strings,
-    dtype_of,
-    encode_array,
-    encode_entry,
-    new,
-    parse,
-    parse_entry,
-    shape_of,
-)
+from bert_tf2.weights.bundle_index import DamagedTable, Entry
 
 if TYPE_CHECKING:
     import tensorflow as tf
@@ -103,42 +94,41 @@ class Checkpoint(Weights):
         files.expect_kind(self.path + ".index", "the index of a checkpoint")
         with self._explained():
             with files.open_binary(self.path + ".index") as stream:
-                table = sstable.read(stream.read())
-            self._num_shards = parse("Header", table.pop(b"", b"")).num_shards or 1
-            self._entries = {key.decode(): parse_entry(value) for key, value in table.items()}
+                table = bundle_index.read_table(stream.read())
+            self._num_shards = bundle_index.parse("Header", table.pop(b"", b"")).num_shards or 1
+            self._entries = {key.decode(): Entry.parse(value) for key, value in table.items()}
         # Modules in TF-Hub's first format have the reference's names in an extra scope.
         self._keys = {key.removeprefix("module/"): key for key in self._entries}
-        self.shapes = {name: shape_of(self._entries[key]) for name, key in self._keys.items()}
-        self.dtypes = {name: dtype_of(self._entries[key]) for name, key in self._keys.items()}
+        self.shapes = {name: self._entries[key].shape for name, key in self._keys.items()}
+        self.dtypes = {name: self._entries[key].dtype for name, key in self._keys.items()}
         self.remarks += self.remarks_on_dtypes()
         self._check_sizes()
 
-    def _data_file(self, shard: int) -> str:
-        return f"{self.path}.data-{shard:05}-of-{self._num_shards:05}"
+    def _data_file(self, entry: Entry) -> str:
+        return f"{self.path}.data-{entry.shard:05}-of-{self._num_shards:05}"
 
     def _check_sizes(self) -> None:
         """Raises UserError if a damaged index requests too much memory, or an incomplete copy has too few bytes."""
-        sizes = {shard: self._shard_size(shard) for shard in {entry.shard_id for entry in self._entries.values()}}
+        sizes = {}
+        for file in {self._data_file(entry) for entry in self._entries.values()}:
+            if not files.exists(file):
+                raise self._damaged(f"{file}: no such file, so the checkpoint is damaged or incomplete")
+            sizes[file] = files.size(file)
         for name, entry in self._entries.items():
-            asked, has = entry.size, sizes[entry.shard_id]
-            if dtype_of(entry) != "string":
-                asked = math.prod(shape_of(entry)) * numpy_dtype(dtype_of(entry)).itemsize
-            if asked != entry.size or entry.offset + entry.size > has:
+            file, asked = self._data_file(entry), entry.size
+            if entry.dtype != "string":
+                asked = math.prod(entry.shape) * numpy_dtype(entry.dtype).itemsize
+            if asked != entry.size or entry.offset + entry.size > sizes[file]:
                 raise self._damaged(
-                    f"{self._data_file(entry.shard_id)}: the tensor {name} cannot be read: it should be {asked} bytes"
-                    f" at {entry.offset}, and the file has {has}; the checkpoint is damaged or incomplete"
+                    f"{file}: the tensor {name} cannot be read: it should be {asked} bytes at {entry.offset}, and the"
+                    f" file has {sizes[file]}; the checkpoint is damaged or incomplete"
                 )
-
-    def _shard_size(self, shard: int) -> int:
-        if not files.exists(self._data_file(shard)):
-            raise self._damaged(f"{self._data_file(shard)}: no such file, so the checkpoint is damaged or incomplete")
-        return files.size(self._data_file(shard))
 
     @contextlib.contextmanager
     def _explained(self, name: str | None = None):
         try:
             yield
-        except (sstable.DamagedTable, OSError, ValueError, struct.error) as error:
+        except (DamagedTable, OSError, ValueError, struct.error) as error:
             what = f"the tensor {name} cannot be read" if name else "cannot be read"
             raise self._damaged(f"{self.path}: {what}, the checkpoint is damaged or incomplete ({error})") from error
 
@@ -167,14 +157,14 @@ class Checkpoint(Weights):
         """Returns the tensor of a key in its stored dtype."""
         entry = self._entries[key]
         with self._explained(key):
-            with files.open_binary(self._data_file(entry.shard_id)) as stream:
+            with files.open_binary(self._data_file(entry)) as stream:
                 stream.seek(entry.offset)
                 data = stream.read(entry.size)
-            if dtype_of(entry) == "string":
-                return decode_strings(data, shape_of(entry), entry.crc32c)
-            if sstable.mask(google_crc32c.value(data)) != entry.crc32c:
-                raise sstable.DamagedTable("its bytes do not match their checksum")
-            return np.frombuffer(data, numpy_dtype(dtype_of(entry))).reshape(shape_of(entry))
+            if entry.dtype == "string":
+                return bundle_index.decode_strings(data, entry.shape, entry.checksum)
+            if bundle_index.mask(google_crc32c.value(data)) != entry.checksum:
+                raise DamagedTable("its bytes do not match their checksum")
+            return np.frombuffer(data, numpy_dtype(entry.dtype)).reshape(entry.shape)
 
 
 def save(prefix: str, variables: Mapping[str, tf.Variable | np.ndarray], global_step: int | None = None) -> None:
@@ -199,17 +189,19 @@ def write(prefix: str, arrays: Iterable[tuple[str, np.ndarray]]) -> None:
       UserError: the files cannot be written.
     """
     data, index = f"{prefix}.data-00000-of-00001", f"{prefix}.index"
-    entries = {b"": new("Header", num_shards=1, version=new("Version", producer=1)).SerializeToString()}
+    header = bundle_index.new("Header", num_shards=1, version=bundle_index.new("Version", producer=1))
+    entries = {b"": header.SerializeToString()}
     with files.complete_or_absent(data, index, durable=True) as (beside_data, beside_index):
         with files.open_binary(beside_data, "wb") as stream:
             offset = 0
             for name, value in arrays:
-                dtype, data_bytes, checksum = encode_array(value)
-                entries[name.encode()] = encode_entry(dtype, value.shape, offset, len(data_bytes), checksum)
+                dtype, data_bytes, checksum = bundle_index.encode_array(value)
+                entry = Entry(dtype, [*value.shape], 0, offset, len(data_bytes), checksum)
+                entries[name.encode()] = entry.encode()
                 stream.write(memoryview(data_bytes))
                 offset += len(data_bytes)
         with files.open_binary(beside_index, "wb") as stream:
-            stream.write(sstable.write(entries))
+            stream.write(bundle_index.write_table(entries))
     for name in _files_of(prefix):  # of an earlier checkpoint of the same name with several data files
         if ".data-" in name and name != os.path.basename(data):
             files.remove(os.path.join(os.path.dirname(prefix), name))
@@ -336,8 +328,8 @@ class CheckpointFolder:
     def set_newest(self, name: str, without: str = "") -> list[str]:
         """Writes the file `checkpoint`; returns the names that it held and that are too many now."""
         listed = [old for old in self._listed() if os.path.basename(old) not in (name, without)] + [name]
-        kept, dropped = listed[-self._keep :], listed[: -self._keep]
-        lines = [f'model_checkpoint_path: "{name}"', *(f'all_model_checkpoint_paths: "{old}"' for old in kept)]
+        newest, dropped = listed[-self._keep :], listed[: -self._keep]
+        lines = [f'model_checkpoint_path: "{name}"', *(f'all_model_checkpoint_paths: "{each}"' for each in newest)]
         files.write_text(os.path.join(self._output_dir, _STATE_FILE), "\n".join(lines) + "\n", durable=True)
         return dropped
 
@@ -356,16 +348,16 @@ class CheckpointFolder:
 
         Their times are those of their files, so that a training that continues goes on with the same clock.
         """
-        path = os.path.join(self._output_dir, os.path.basename(name))
-        if not self._seconds or path == self.prefix(0) or not files.exists(f"{path}.index"):  # someone removed it
+        name = os.path.basename(name)
+        path = os.path.join(self._output_dir, f"{name}.index")
+        if not self._seconds or name == "model.ckpt-0" or not files.exists(path):  # someone removed it
             return False
-        written = files.modified(f"{path}.index")
+        written = files.modified(path)
         if written is None:
             return False
-        found = (re.fullmatch(r"model\.ckpt-[1-9]\d*\.index", file) for file in files.list_directory(self._output_dir))
-        others = (os.path.join(self._output_dir, match[0]) for match in found if match)
-        kept = (files.modified(other) for other in others if other != f"{path}.index")
-        before = [moment for moment in kept if moment is not None and moment <= written]
+        others = [other for other in _newest_first(self._output_dir) if other not in (name, "model.ckpt-0")]
+        times = [files.modified(os.path.join(self._output_dir, f"{other}.index")) for other in others]
+        before = [moment for moment in times if moment is not None and moment <= written]
         return written - max(before, default=-math.inf) >= self._seconds
 
     def _delete(self, name: str) -> None:

@@ -12,12 +12,14 @@ from collections.abc import Collection, Iterable, Mapping
 import tensorflow as tf
 from absl import logging
 
+from bert_tf2 import heads, modeling
 from bert_tf2.config import BertConfig
 from bert_tf2.support import files
 from bert_tf2.support.errors import UserError, and_more
 from bert_tf2.weights import metadata, names
 from bert_tf2.weights.base import Weights, check_finite
 from bert_tf2.weights.bundle import Checkpoint, CheckpointFolder, latest_checkpoint, recover, save
+from bert_tf2.weights.labels import LabelMap
 from bert_tf2.weights.names import tf1_variables
 from bert_tf2.weights.sources import open_weights
 
@@ -27,6 +29,7 @@ __all__ = [
     "check_trained",
     "initialize",
     "latest_checkpoint",
+    "make_model",
     "open_weights",
     "recover",
     "restore",
@@ -68,9 +71,8 @@ _OF_KINDS = (names.POSITIONS.reference, names.OUTPUT_TABLE.reference)
 
 
 def _of_another_kind(source: Weights, config: BertConfig, variables: Mapping[str, tf.Variable]) -> list[str]:
-    """Returns a phrase for each key of the configuration that has another value in the checkpoint."""
-    heads = [head for head, rows in names.HEADS.items() if rows[0].reference in variables]
-    return [*names.of_another_kind(source.shapes, config, heads)]
+    present = [head for head, rows in names.HEADS.items() if rows[0].reference in variables]
+    return [*names.of_another_kind(source.shapes, config, present)]
 
 
 def _refuse(source: Weights, problems: list[str], advice: str) -> None:
@@ -146,8 +148,9 @@ def restore(
     told = () if config is None else _OF_KINDS
     problems += [f"{name} is missing" for name in variables if name not in source.shapes and name not in told]
     problems += _misfits(source, variables)
-    # A continued training run would omit them from its next checkpoint.
-    problems += [f"{name} is not in the model" for name in _layers_beyond(source, variables) if name not in told]
+    if any(map(names.is_encoder, variables)):  # a continued training run would omit more from its next checkpoint
+        others = [name for name in source.shapes if names.is_encoder(name) and name not in (*variables, *told)]
+        problems += [f"{name} is not in the model" for name in names.without_optimizer(others)]
     advice = "It belongs to another model or task: use another output_dir, or the configuration it was made with"
     _refuse(source, problems, advice)
     if config is not None:
@@ -155,12 +158,6 @@ def restore(
     for name, variable in variables.items():
         variable.assign(source.get(name))
     return source.global_step
-
-
-def _layers_beyond(source: Weights, variables: Mapping[str, tf.Variable]) -> list[str]:
-    if not any(names.is_encoder(name) for name in variables):
-        return []
-    return [name for name in names.without_optimizer(source.shapes) if names.is_encoder(name) and name not in variables]
 
 
 def weights_in_use(output_dir: str, init_checkpoint: str | None, will_train: bool = False) -> Weights | None:
@@ -203,3 +200,33 @@ def check_trained(model, source: Weights, allow_missing: tuple[str, ...] = ()) -
             f"{source.path}: has no {and_more(missing, 3)}, so the answers would come from random weights;"
             " train first (--do_train), or give the checkpoint of a model that was trained for this task"
         )
+
+
+def make_model(source: Weights, config: BertConfig, labels: LabelMap | None = None, **kwargs):
+    """Creates the model with the heads that the weights contain, or a BertModel; its variables are not loaded.
+
+    Args:
+      source: the weights.
+      config: their configuration.
+      labels: the meaning of a classifier's or tagger's outputs, from sources.labels_of. Defaults to a classifier's,
+        since both have the same variable names.
+      **kwargs: for the model's constructor.
+    """
+    present = {head for head, rows in names.HEADS.items() if rows[0].reference in source.shapes}
+    labels_of = labels.labels_of if labels else "texts"
+    for model in heads.MODELS:
+        if present & {*model.heads} and model.labels_of in (None, labels_of):
+            break
+    else:
+        return modeling.BertModel(config, **kwargs)
+    # A head that the weights lack would be random, and look trained in what is made of the model.
+    if model is heads.PretrainingModel and "next_sentence" not in present:
+        pooler = all(row.reference in source.shapes for row in names.POOLER)
+        return heads.MaskedLMModel(config, has_pooler=pooler, **kwargs)
+    if model.labels_of:
+        kwargs["num_labels"] = source.num_labels
+        if labels and labels.regression:
+            kwargs["regression"] = True
+        if labels and labels.multi_label:
+            kwargs["multi_label"] = True
+    return model(config, **kwargs)

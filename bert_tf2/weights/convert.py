@@ -3,7 +3,7 @@
     sources.open_weights        any format -> the reference's names and shapes, one array at a time
     ExtendedWeights             new vocabulary entries, if any
     _check                      checks that the weights are a complete BERT
-    Target.write                writes the arrays one at a time in a format (`convert_writing`)
+    _Target.write               writes the arrays one at a time in a format
 
 Nothing is omitted silently: the messages that `run` returns name the variables that were not converted.
 """
@@ -11,21 +11,24 @@ Nothing is omitted silently: the messages that `run` returns name the variables 
 from __future__ import annotations
 
 import collections
+import contextlib
 import dataclasses
+import json
+import math
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 import numpy as np
 
 from bert_tf2 import tokenization, vocabulary_checks
 from bert_tf2.config import BertConfig, check_vocab_size
-from bert_tf2.support import files, outputs
+from bert_tf2.support import environment, files, outputs, progress
 from bert_tf2.support.errors import UserError, and_more
-from bert_tf2.weights import checksums, keras_files, metadata, names
-from bert_tf2.weights.base import CONFIG_FILE, VOCABULARY_FILE, Weights
-from bert_tf2.weights.convert_writing import Target
-from bert_tf2.weights.labels import LABEL_MAP_FILE
+from bert_tf2.support.quiet import load_tensorflow
+from bert_tf2.weights import bundle, checksums, huggingface_writing, keras_files, metadata, names
+from bert_tf2.weights.base import CONFIG_FILE, VOCABULARY_FILE, Weights, check_finite
+from bert_tf2.weights.labels import LABEL_MAP_FILE, LabelMap, save_label_map
 from bert_tf2.weights.new_words import ExtendedWeights, extend
 from bert_tf2.weights.options import ConversionOptions
 from bert_tf2.weights.sources import labels_of, open_weights
@@ -49,8 +52,7 @@ def run(options: ConversionOptions) -> list[str]:
     """
     if options.list:
         return listing(options.list)
-    _check_output(options)
-    _check_files(options)
+    inputs = _check_files(options)
     source = open_weights(options.input)
     config, sentences = _config(source, options)
     report = [f"Read {source.path} ({source.kind}, {len(source.shapes)} variables).", *source.remarks, *sentences]
@@ -66,8 +68,8 @@ def run(options: ConversionOptions) -> list[str]:
         report.append(extension.describe(len(vocabulary)) + ".")
         source = ExtendedWeights(source, config, extension)
         config, vocabulary = source.config, extension.vocabulary
-    target = Target(source, config, vocabulary, lower, is_stated, labels_of(source), options)
-    with outputs.protecting([*_inputs(options), *_companions_of_input(options)]):
+    target = _Target(source, config, vocabulary, lower, is_stated, labels_of(source), options)
+    with outputs.protecting(inputs):
         return report + target.write()
 
 
@@ -109,9 +111,9 @@ def _vocabulary(source: Weights, options: ConversionOptions) -> tuple[list[str] 
         if options.vocab_file or not any(counts):
             raise
         return entries, [f"Beware: {error}."]
-    return entries, [
-        f"{name}: {len(doubled)} entries are there more than once, {doubled[0]!r} for one."
-    ] if doubled else []
+    if not doubled:
+        return entries, []
+    return entries, [f"{name}: {len(doubled)} entries are there more than once, {doubled[0]!r} for one."]
 
 
 def _do_lower_case(
@@ -129,21 +131,8 @@ def _do_lower_case(
         return True, False, []
     lower = not vocabulary_checks.is_cased([entry.strip() for entry in vocabulary])
     what = "almost no entry of the vocabulary has" if lower else "the vocabulary has entries with"
-    return (
-        lower,
-        False,
-        [f"Taken for {'an uncased' if lower else 'a cased'} model: {what} capitals or accents (--do_lower_case)."],
-    )
-
-
-def _check_output(options: ConversionOptions) -> None:
-    """Raises UserError if a folder would get the name of a file."""
-    name = os.path.basename(options.output)
-    if name.endswith((".keras", ".h5", ".index", ".safetensors", ".bin")) and not files.is_directory(options.output):
-        if options.to != "keras":
-            raise UserError(f"--output={options.output}: --to={options.to} writes a folder; give the name of one")
-        if not keras_files.recognizes_name(name):
-            raise UserError(f"--output={options.output}: the name of one of Keras' files ends in .keras or .weights.h5")
+    kind = "an uncased" if lower else "a cased"
+    return lower, False, [f"Taken for {kind} model: {what} capitals or accents (--do_lower_case)."]
 
 
 # The files that each value of --to writes into a folder, besides the companions.
@@ -155,24 +144,27 @@ _WRITTEN = {
 _COMPANIONS = (VOCABULARY_FILE, CONFIG_FILE, "tokenizer_config.json", LABEL_MAP_FILE)
 
 
-def _inputs(options: ConversionOptions) -> list[outputs.Input]:
-    names = ("bert_config_file", "vocab_file", "extend_vocab")
-    given = [outputs.Input(f"--{name}", getattr(options, name), once=True) for name in names if getattr(options, name)]
-    return [outputs.Input("--input", options.input, weights=True), *given]
+def _check_files(options: ConversionOptions) -> list[outputs.Input]:
+    """Returns all files that are read.
 
-
-def _companions_of_input(options: ConversionOptions) -> list[outputs.Input]:
-    """Returns the other files that are read beside the weights. They may be rewritten unchanged, but not modified."""
-    folder = options.input if files.is_directory(options.input) else os.path.dirname(options.input)
-    return [outputs.Input("--input", os.path.join(folder, name)) for name in _COMPANIONS]
-
-
-def _check_files(options: ConversionOptions) -> None:
-    """Raises UserError if the output would overwrite an input or cannot be written."""
-    one_file = options.to == "keras" and keras_files.recognizes_name(options.output)
-    outputs.check(
-        _inputs(options), [outputs.Output("--output", options.output, None if one_file else _WRITTEN[options.to])]
-    )
+    Raises:
+      UserError: the output would overwrite an input, cannot be written, or is a folder with the name of a file.
+    """
+    name, folder = os.path.basename(options.output), None
+    if name.endswith((".keras", ".h5", ".index", ".safetensors", ".bin")) and not files.is_directory(options.output):
+        if options.to != "keras":
+            raise UserError(f"--output={options.output}: --to={options.to} writes a folder; give the name of one")
+        if not keras_files.recognizes_name(name):
+            raise UserError(f"--output={options.output}: the name of one of Keras' files ends in .keras or .weights.h5")
+    if options.to != "keras" or not keras_files.recognizes_name(options.output):
+        folder = _WRITTEN[options.to]
+    flags = [flag for flag in ("bert_config_file", "vocab_file", "extend_vocab") if getattr(options, flag)]
+    inputs = [outputs.Input(f"--{flag}", getattr(options, flag), once=True) for flag in flags]
+    inputs.insert(0, outputs.Input("--input", options.input, weights=True))
+    outputs.check(inputs, [outputs.Output("--output", options.output, folder)])
+    beside = options.input if files.is_directory(options.input) else os.path.dirname(options.input)
+    # The companions may be rewritten unchanged, but not modified.
+    return inputs + [outputs.Input("--input", os.path.join(beside, name)) for name in _COMPANIONS]
 
 
 def _check(source: Weights, config: BertConfig, vocabulary: list[str] | None) -> None:
@@ -202,6 +194,160 @@ def _problems(source: Weights, config: BertConfig) -> Iterator[str]:
         if 0 < len(found) < len(head):
             absent = [row.reference for row in head if row.reference not in found]
             yield f"{', '.join(found)} without {', '.join(absent)}"
+
+
+@dataclasses.dataclass
+class _Target:
+    """A conversion that is ready to be written: the weights, and what is written beside them."""
+
+    source: Weights
+    config: BertConfig
+    vocabulary: list[str] | None
+    do_lower_case: bool
+    case_is_stated: bool
+    labels: LabelMap | None
+    options: ConversionOptions
+
+    @property
+    def _weights(self) -> list[str]:
+        rows = names.known(self.config.num_hidden_layers)
+        return [row.reference for row in rows if row.reference in self.source.shapes]
+
+    def write(self) -> list[str]:
+        """Writes the files; returns messages about what was written and omitted."""
+        files.make_directory(os.path.dirname(self.options.output) or ".")
+        environment.check_space(self.options.output, self._num_bytes(), "the converted weights")
+        report = {"tf1": self._write_tf1, "hf": self._write_huggingface, "keras": self._write_keras}[self.options.to]()
+        if self.vocabulary is None:
+            report.append("No vocabulary was found, and none written (--vocab_file).")
+        return report + self._left_from_before()
+
+    def _num_bytes(self) -> int:
+        """Returns the minimum number of bytes to write. Keras writes the weights twice before it removes one copy."""
+        shapes = self.source.shapes
+        chosen = shapes if self.options.to == "tf1" and not self.options.weights_only else self._weights
+        return sum(4 * math.prod(shapes[name]) for name in chosen) * (2 if self.options.to == "keras" else 1)
+
+    def _left_from_before(self) -> list[str]:
+        """Returns a message if the folder has older files that this conversion does not replace."""
+        unwritten = {
+            VOCABULARY_FILE: self.vocabulary is None,
+            LABEL_MAP_FILE: not self.labels,
+            metadata.TOKENIZATION_FILE: not self.case_is_stated or self.options.to == "hf",
+        }
+        there = files.list_directory(self.options.output)
+        old = [name for name, absent in unwritten.items() if absent and name in there]
+        return [f"{', '.join(old)} in {self.options.output} is from before and may not belong to it."] if old else []
+
+    def _arrays(self, chosen: Iterable[str]) -> Iterator[tuple[str, np.ndarray]]:
+        """Yields these variables. Reads all others too, since damage in them suggests damage elsewhere."""
+        chosen = dict.fromkeys(chosen)
+        every = [*chosen, *(name for name in self.source.shapes if name not in chosen)]
+        sizes = {name: math.prod(self.source.shapes[name]) / 1e6 for name in every}
+        for name in progress.track(every, "Converting", sum(sizes.values()), "million numbers", size=sizes.get):
+            value = self.source.get(name)
+            if name in chosen:
+                if not self.options.allow_nonfinite:
+                    check_finite(self.source.path, name, value)
+                yield name, value
+
+    def _write_tf1(self) -> list[str]:
+        folder = self.options.output
+        prefix = os.path.join(folder, "bert_model.ckpt")
+        chosen = self._weights if self.options.weights_only else [*self._weights, *self._others()]
+        with self._companions(folder):
+            bundle.write(prefix, self._arrays(chosen))
+        report = [f"Wrote {prefix}: {len(chosen)} variables."]
+        if self.options.weights_only:
+            report += self._left_out(self._others())
+        if self.config.hidden_act == "gelu_erf":
+            report.append(
+                'Its bert_config.json says "gelu_erf", the exact function, which google-research/bert does not'
+                " know; --hidden_act=gelu writes the approximation it has (the two"
+                " differ by less than 5e-4)."
+            )
+        written = self.config.to_dict()
+        if "layer_norm_eps" in written:
+            report.append(
+                f"Its bert_config.json says layer_norm_eps {self.config.layer_norm_eps}; google-research/bert always"
+                " takes 1e-12."
+            )
+        unknown = {}
+        if not self.config.has_position_table:
+            unknown["position_embedding_type"] = "which has a table of positions"
+        if not self.config.tie_word_embeddings:
+            unknown["tie_word_embeddings"] = "whose output weights are the table of word embeddings"
+        report += [
+            f"Its bert_config.json says {key} {json.dumps(written[key])}; google-research/bert, {what}, cannot use"
+            " these weights."
+            for key, what in unknown.items()
+        ]
+        return report
+
+    def _others(self) -> list[str]:
+        """Returns the source's variables that are not BERT weights: slots, the step, unknown ones."""
+        weights = {*self._weights}
+        return [name for name in self.source.shapes if name not in weights]
+
+    def _left_out(self, left_out: list[str]) -> list[str]:
+        """Returns messages that count the optimizer's variables and name all others."""
+        state = [name for name in left_out if names.is_optimizer_state(name)]
+        others = [name for name in left_out if name not in state]
+        report = [f"Left out: {len(state)} variables of the optimizer."] if state else []
+        return report + ([f"Left out: {', '.join(others)}."] if others else [])
+
+    @contextlib.contextmanager
+    def _companions(self, folder: str) -> Iterator[None]:
+        """Writes the files beside the weights, which the caller writes inside the context; none if that fails."""
+        texts = {CONFIG_FILE: self.config.to_json_string()}
+        if self.vocabulary is not None:
+            texts[VOCABULARY_FILE] = "".join(f"{entry}\n" for entry in self.vocabulary)
+        if self.case_is_stated:  # a recorded guess would later look like a fact
+            texts[metadata.TOKENIZATION_FILE] = metadata.record_of(self.do_lower_case, self.vocabulary)
+        paths = [os.path.join(folder, name) for name in texts]
+        with files.complete_or_absent(*paths) as beside:
+            for path, text in zip(beside, texts.values(), strict=True):
+                with files.open_binary(path, "wb") as stream:
+                    stream.write(text.encode("utf-8"))
+            outputs.refuse_inputs(beside, paths)  # before the weights are written
+            yield
+        if self.labels:
+            save_label_map(folder, self.labels)
+
+    def _write_huggingface(self) -> list[str]:
+        report = huggingface_writing.write_folder(
+            self.options.output,
+            self.source.shapes,
+            self._arrays(self._weights),
+            self.config,
+            vocabulary=self.vocabulary,
+            do_lower_case=self.do_lower_case,
+            labels=self.labels,
+        )
+        return report + self._left_out(self._others())
+
+    def _write_keras(self) -> list[str]:
+        load_tensorflow()  # only this target needs it
+        from bert_tf2.weights import checkpoint
+
+        model = checkpoint.make_model(self.source, self.config, self.labels)
+        output = self.options.output
+        path = output if keras_files.recognizes_name(output) else os.path.join(output, "bert_model.keras")
+        variables = names.tf1_variables(model)
+        for name, value in self._arrays(self._weights):
+            if name in variables:
+                variables[name].assign(value)
+        with self._companions(output) if path != output else contextlib.nullcontext():
+            keras_files.write(path, model)
+        fresh = [name for name in variables if name not in self.source.shapes]
+        report = [f"Wrote {path}: a {type(model).__name__}."]
+        if path == output and (self.vocabulary is not None or self.labels):
+            report.append(
+                "Such a file holds no vocabulary and no names of labels; give a folder as --output to have them beside"
+                " it."
+            )
+        report += [f"Not in the input, and random now: {', '.join(fresh)}."] if fresh else []
+        return report + self._left_out([name for name in self.source.shapes if name not in variables])
 
 
 def listing(path: str) -> Iterator[str]:

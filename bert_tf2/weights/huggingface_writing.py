@@ -95,7 +95,7 @@ def _architecture_for(shapes: Mapping[str, Any], labels: LabelMap | None) -> str
     return next(
         name
         for name, there in ARCHITECTURES.items()
-        if there.labels_of in (None, labels_of) and all(row.reference in shapes for row in there.variables())
+        if there.labels_of in (None, labels_of) and all(row.reference in shapes for row in names.of_heads(there.heads))
     )
 
 
@@ -107,7 +107,7 @@ def _written_variables(
         raise UserError(f"{architecture} is none of {', '.join(ARCHITECTURES)}")
     there = ARCHITECTURES[architecture]
     pooler = there.pooler and (architecture != "BertModel" or names.POOLER[0].reference in shapes)
-    rows = [*names.encoder(config.num_hidden_layers, pooler), *there.variables(config.tie_word_embeddings)]
+    rows = [*names.encoder(config.num_hidden_layers, pooler), *names.of_heads(there.heads, config.tie_word_embeddings)]
     problems = [*names.misfits(rows, shapes, config)]
     if problems:
         raise UserError(f"these weights do not make a {architecture}: {and_more(problems, 3, '; ')}")

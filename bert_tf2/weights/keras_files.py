@@ -1,25 +1,21 @@
 """Keras files of this project's models: NAME.keras (the model) and NAME.weights.h5 (its weights only).
 
-A .keras file is a zip archive of config.json, metadata.json and model.weights.h5; the weights are an HDF5 file. Keras
-loads them into a model that is built with the sizes of the arrays in the file, and `names.tf1_variables` maps its
-variables to names. Nothing in a file is executed: a class name is only compared with those of this project's models.
-
-This module first compares the sizes that a file states with what it holds: damaged ones would exhaust the memory. Keras
-refuses what lies in other files.
+A .keras file is a zip archive of config.json, metadata.json and model.weights.h5; the weights are an HDF5 file. The
+array of a variable lies under the attributes that lead to it, bert/blocks/transformer_block_3/attention/query/vars/0,
+where 0 is its number among the variables of that layer (`_place`). Arrays are read without Keras, one at a time, and
+nothing in a file is executed: a class name is only compared with those of the models here. Keras writes the files.
 """
 
 from __future__ import annotations
 
 import contextlib
 import errno
-import functools
 import lzma
 import math
 import os
 import re
 import shutil
 import tempfile
-import warnings
 import weakref
 import zipfile
 import zlib
@@ -32,10 +28,9 @@ import numpy as np
 from bert_tf2.config import BertConfig
 from bert_tf2.support import environment, files, json_text, outputs
 from bert_tf2.support.errors import UserError, and_more
-from bert_tf2.support.quiet import load_tensorflow
 from bert_tf2.weights import checksums, names
-from bert_tf2.weights.base import Weights, as_float32
-from bert_tf2.weights.labels import TAGGING_TASK, LabelMap
+from bert_tf2.weights.base import Weights, as_float32, numpy_dtype
+from bert_tf2.weights.labels import TAGGING_TASK, LabelMap, numbered
 
 _MODEL, _WEIGHTS = ".keras", ".weights.h5"
 _CONFIG, _METADATA, _STORE = "config.json", "metadata.json", "model.weights.h5"
@@ -48,12 +43,45 @@ _MOST_HEADER_BYTES = 4096
 _DTYPES = ("float32", "bfloat16", "float16", "float64")
 _DAMAGED_ZIP = (zipfile.BadZipFile, zlib.error, lzma.LZMAError)
 
-# Checked before Keras loads a file: the groups with a model's weights, and the arrays that determine its sizes.
+# The heads of each model, as in `heads`, which is not imported for them: that needs TensorFlow.
+_HEADS = {
+    "BertModel": (),
+    "PretrainingModel": ("masked_lm", "next_sentence"),
+    "MaskedLMModel": ("masked_lm",),
+    "ClassifierModel": ("labels",),
+    "SpanModel": ("span",),
+    "TaggingModel": ("labels",),
+}
+# Keras has no names for variables: they are numbered in the order in which a layer creates them.
+_NUMBERS = {
+    "word_embeddings": 0,
+    "token_type_embeddings": 1,
+    "position_embeddings": 2,
+    "masked_lm.output_bias": 0,
+    "masked_lm.output_weights": 1,
+    **dict.fromkeys(("kernel", "gamma", "output_weights"), 0),
+    **dict.fromkeys(("bias", "beta", "output_bias"), 1),
+}
+# Attributes that Keras has under another name.
+_LAYERS = (
+    (r"\bblocks\.(\d+)", r"blocks.transformer_block_\1"),
+    (r"\btransformer_block_0\b", "transformer_block"),
+    (r"\bbert\.pooler\b", "bert.layers.dense"),
+    (r"^masked_lm\b", "layers.masked_lm_head"),
+    (r"^(next_sentence|output_layer)\b", "layers.output_layer"),
+)
 _GROUPS = ("bert", "embeddings", "blocks", "layers", "vars")
-_OUTPUT_BIAS = "layers/output_layer/vars/1"
-_MASKED_LM_BIAS, _MASKED_LM_TABLE = "layers/masked_lm_head/vars/0", "layers/masked_lm_head/vars/1"
-# Not the value of any weight: variables that still have it were not in the file.
-_NOT_LOADED = float(np.finfo(np.float32).min)
+"""The groups with a model's weights; the others have an optimizer's state."""
+_OUTPUT_BIAS, _MASKED_LM_BIAS = "layers/output_layer/vars/1", "layers/masked_lm_head/vars/0"
+
+
+def _place(row: names.Variable) -> str:
+    """Returns the path of a variable in an HDF5 file of a model with a head."""
+    owner, _, name = row.attribute.rpartition(".")
+    number = _NUMBERS.get(row.attribute, _NUMBERS[name])
+    for pattern, replacement in _LAYERS:
+        owner = re.sub(pattern, replacement, owner)
+    return f"{owner.replace('.', '/')}/vars/{number}"
 
 
 def recognizes_name(path: str) -> bool:
@@ -67,15 +95,15 @@ def recognizes(path: str) -> bool:
 
 
 class _Array(NamedTuple):
-    shape: tuple[int, ...]
+    place: str
+    shape: list[int]
     dtype: str
 
 
 class KerasFile(Weights):
     """A .keras or .weights.h5 file of one of this project's models that is open for reading.
 
-    Opening it determines the sizes; the first `get` loads all weights into memory. Optimizer state is not in `shapes`.
-    A .weights.h5 file has no configuration, so `config` is None.
+    Optimizer state is not in `shapes`. A .weights.h5 file has no configuration, so `config` is None.
 
     Attributes:
       class_name: the model's class, one of modeling's or heads'; None if a .weights.h5 file does not identify it.
@@ -88,6 +116,7 @@ class KerasFile(Weights):
         self.kind = "Keras model file" if path.endswith(_MODEL) else "Keras weights file"
         self.class_name: str | None = None
         self.class_config: dict[str, Any] = {}
+        self._verified = path.endswith(_MODEL)
         files.expect_kind(path, "one of Keras' files", "zip" if path.endswith(_MODEL) else "HDF5")
         with self._explained():
             self._store = self._local_store()
@@ -95,14 +124,9 @@ class KerasFile(Weights):
                 arrays = _arrays_in(store)
                 if not path.endswith(_MODEL):
                     self.class_name = self._guess_class(store, arrays)
-            self._sizes, num_labels = self._measure(arrays)
-            unused = names.POOLER if self.class_config.get("has_pooler") is False else ()
-            rows = [r for r in names.of_model(self._model_class, self._sizes) if r not in unused]
-            self.shapes = {row.reference: names.shape(row, self._sizes, num_labels) for row in rows}
-            dtypes = sorted({array.dtype for array in arrays.values()})
-            self.dtypes = dict.fromkeys(self.shapes, "/".join(dtypes))  # Keras has one dtype per model
-            if len(arrays) < len(rows):
-                self._variables  # noqa: B018, raises with the missing names
+        self._arrays = self._named(arrays)
+        self.shapes = {name: array.shape for name, array in self._arrays.items()}
+        self.dtypes = {name: array.dtype for name, array in self._arrays.items()}
         self.remarks += self.remarks_on_dtypes()
 
     @contextlib.contextmanager
@@ -120,7 +144,7 @@ class KerasFile(Weights):
             ) from error
 
     def _local_store(self) -> str:
-        """Returns the path of the weights as a local file, with a name that Keras accepts."""
+        """Returns the path of the weights as a local file."""
         if not self.path.endswith(_MODEL) and not files.is_remote(self.path):
             return self.path
         scratch = tempfile.mkdtemp(prefix="keras-")
@@ -147,7 +171,7 @@ class KerasFile(Weights):
         except UserError as error:
             raise ValueError(str(error)) from error
         name, arguments = said.get("class_name"), said.get("config")
-        ours = str(said.get("module", "")).startswith("bert_tf2.") and name in _model_classes()
+        ours = str(said.get("module", "")).startswith("bert_tf2.") and name in _HEADS
         if not ours or not isinstance(arguments, dict) or not isinstance(arguments.get("config"), dict):
             raise UserError(f"{self.path}: holds a {said.get('module')}.{name}, which is not a model of this project")
         self.class_name = name
@@ -165,70 +189,43 @@ class KerasFile(Weights):
             return "PretrainingModel" if _OUTPUT_BIAS in arrays else "MaskedLMModel"
         said = store["vars"].attrs.get("name") if "vars" in store else None
         name = re.sub(r"_\d+$", "", str(said)).title().replace("_", "")  # "span_model_1" of a SpanModel
-        if name in _model_classes():
+        if name in _HEADS:
             return name
         self.remarks.append("Nothing says which task its output layer is for; taken for one of labels.")
         return None
 
-    def _measure(self, arrays: Mapping[str, _Array]) -> tuple[BertConfig, int | None]:
-        """Infers the sizes of the model, and the number of its labels, from the shapes of its arrays."""
-        root = "" if self.class_name == "BertModel" else "bert/"
+    def _named(self, arrays: Mapping[str, _Array]) -> dict[str, _Array]:
+        """Returns the arrays by the reference's names, and others by their places in the file.
+
+        Raises:
+          UserError: they are no model of this project, or not all of the arrays of one.
+        """
+        heads = _HEADS[self.class_name or "ClassifierModel"]
+        root = "bert/" if heads else ""
         blocks = {place.removeprefix(root).split("/")[1] for place in arrays if place.startswith(f"{root}blocks/")}
-        try:
-            words, types = (arrays[f"{root}embeddings/vars/{number}"].shape for number in range(2))
-            positions = arrays.get(f"{root}embeddings/vars/2")
-            inner = next(array.shape for place, array in arrays.items() if place.endswith("/intermediate/vars/1"))
-            sizes = BertConfig(
-                vocab_size=words[0],
-                hidden_size=words[1],
-                num_hidden_layers=len(blocks),
-                num_attention_heads=1,  # no size depends on it
-                intermediate_size=inner[0],
-                max_position_embeddings=positions.shape[0] if positions else 1,
-                type_vocab_size=types[0],
-                # Not what it says, but which variables there are.
-                position_embedding_type="learned" if positions else "none",
-                tie_word_embeddings=_MASKED_LM_TABLE not in arrays,
-            )
-        except (LookupError, StopIteration, UserError) as error:
+        rows = [*names.encoder(len(blocks)), *names.of_heads(heads, tied=False)]
+        places = {row: _place(row).removeprefix("" if heads else "bert/") for row in rows}
+        if not blocks or places[rows[0]] not in arrays:
             held = ", ".join(sorted({place.split("/")[0] for place in arrays})) or "none"
-            raise UserError(f"{self.path}: holds no model of this project (in it are {held})") from error
-        if self.config and self.config.num_hidden_layers != len(blocks):
-            raise ValueError(f"it says {self.config.num_hidden_layers} layers and holds {len(blocks)}")
-        if root and _OUTPUT_BIAS not in arrays and self.class_name != "MaskedLMModel":
-            raise UserError(f"{self.path}: lacks the output layer; copy it again")
-        return sizes, arrays[_OUTPUT_BIAS].shape[0] if root and _OUTPUT_BIAS in arrays else None
-
-    @functools.cached_property
-    def _variables(self) -> dict[str, Any]:
-        """Reference name -> variable of a model into which Keras has loaded the weights."""
-        checksums.check(self.path)
-        with load_tensorflow().device("CPU"):
-            labels = [self.num_labels] if self._model_class.labels_of else []
-            model = self._model_class(self._sizes, *labels, dtype="float32")
-            variables = names.tf1_variables(model)
-            for variable in variables.values():
-                variable.assign(np.broadcast_to(np.float32(_NOT_LOADED), variable.shape))
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore")  # Keras warns about missing weights
-                model.load_weights(self._store, skip_mismatch=True)
-        missing = [name for name, variable in variables.items() if (variable.numpy() == _NOT_LOADED).all()]
+            raise UserError(f"{self.path}: holds no model of this project (in it are {held})")
+        optional = [names.POSITIONS, names.OUTPUT_TABLE]  # the configuration says whether there is one
+        if self.class_config.get("has_pooler") is False:  # a random one, then
+            arrays = {place: array for place, array in arrays.items() if place not in map(_place, names.POOLER)}
+            optional += names.POOLER
+        missing = [row.reference for row in rows if places[row] not in arrays and row not in optional]
         if missing:
-            raise UserError(f"{self.path}: lacks {and_more(missing, 3)}, or has them in another shape; copy it again")
-        return variables
-
-    @property
-    def _model_class(self):
-        return _model_classes()[self.class_name or "ClassifierModel"]
+            raise UserError(f"{self.path}: lacks {and_more(missing, 3)}; copy it again")
+        named = {row.reference: arrays[places[row]] for row in rows if places[row] in arrays}
+        return named | {place: array for place, array in arrays.items() if place not in {*places.values()}}
 
     def labels(self) -> LabelMap | None:
         """Returns the labels of a tagger, regression or multi-label model, which no shape shows; names are numbered."""
-        numbered = tuple(f"LABEL_{index}" for index in range(self.num_labels or 0))
-        if self._model_class.labels_of == "tokens":
-            return LabelMap(TAGGING_TASK, numbered, regression=False)
+        labels = numbered(self.num_labels or 0)
+        if self.class_name == "TaggingModel":
+            return LabelMap(TAGGING_TASK, labels, regression=False)
         if self.class_config.get("multi_label"):
-            return LabelMap("multi_label", numbered, regression=False, multi_label=True)
-        return LabelMap("regression", (), regression=True) if len(numbered) == 1 else None
+            return LabelMap("multi_label", labels, regression=False, multi_label=True)
+        return LabelMap("regression", (), regression=True) if len(labels) == 1 else None
 
     def get(self, name: str) -> np.ndarray:
         """Returns one variable. Raises UserError if it cannot be read.
@@ -236,17 +233,13 @@ class KerasFile(Weights):
         A .keras file has a checksum, which is verified on opening; the one beside a .weights.h5 file, if there is one,
         when the first variable is read.
         """
-        with self._explained(name):
-            return as_float32(self._variables[name].numpy())
-
-
-@functools.cache
-def _model_classes() -> dict[str, type]:
-    """Returns name -> class of all of this project's models."""
-    load_tensorflow()
-    from bert_tf2 import heads, modeling
-
-    return {made.__name__: made for made in (modeling.BertModel, *heads.MODELS)}
+        if not self._verified:
+            checksums.check(self.path)
+            self._verified = True
+        array = self._arrays[name]
+        with self._explained(name), h5py.File(self._store, "r") as store:
+            value = store[array.place][()]
+            return as_float32(value.view(numpy_dtype("bfloat16")) if array.dtype == "bfloat16" else value)
 
 
 def _arrays_in(store: h5py.File) -> dict[str, _Array]:
@@ -263,10 +256,10 @@ def _arrays_in(store: h5py.File) -> dict[str, _Array]:
         dtype = "bfloat16" if item.attrs.get("dtype") == "bfloat16" else str(item.dtype)
         if dtype not in _DTYPES:
             raise ValueError(f"{place} is of the type {dtype}")
-        stored = item.id.get_storage_size()
+        stored = 0 if item.external else item.id.get_storage_size()
         if item.nbytes > stored * (_MOST_UNPACKED if item.chunks else 1):
             raise ValueError(f"{place} should have {item.nbytes} bytes and has {stored}")
-        found[place] = _Array(item.shape, dtype)
+        found[place] = _Array(place, [*item.shape], dtype)
 
     store.visititems(visit)
     return found

@@ -16,11 +16,10 @@ calls `check_config`, every task that reads text calls `load_tokenizer`, and fin
 
 from __future__ import annotations
 
-import dataclasses
 import hashlib
 import json
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 from absl import logging
 
@@ -98,62 +97,38 @@ def check_config(source: Weights, config: BertConfig) -> list[str]:
         return []
     stated, path = found
     different = [name for name in decisive_differences(stated, config) if name not in _SHOWN_BY_SHAPES]
-    meant = [name for name in different if _may_be_meant(source, stated, config, name)]
-    refused = [name for name in different if name not in meant]
-    if refused:
+    allowed = {name: "the outputs differ, and which is right is not certain" for name in source.uncertain}
+    allowed = {name: text for name, text in allowed.items() if config_value(config, name) in source.uncertain[name]}
+    if config.num_hidden_layers < stated.num_hidden_layers:  # with more layers, weights would be missing
+        allowed["num_hidden_layers"] = "only the first layers are used"
+    if refused := [name for name in different if name not in allowed]:
         remedy = f"give --bert_config_file={path}" if path.endswith(".json") else "correct --bert_config_file"
+        tables = refused == ["position_embedding_type"] and stated.has_position_table and config.has_position_table
+        effect = "which is another beginning of the training" if tables else "with which they compute something else"
         raise UserError(
             f"{path}: states {_listed(stated, refused)} for the weights {source.path}, but the configuration in use"
-            f" says {_listed(config, refused)}, {_difference(stated, config, refused)}; {remedy}"
+            f" says {_listed(config, refused)}, {effect}; {remedy}"
         )
     return [
         f"{path}: states {_listed(stated, [name])} for the weights {source.path}, the configuration in use says"
-        f" {_listed(config, [name])}: {_consequence(name)}."
-        for name in meant
+        f" {_listed(config, [name])}: {allowed[name]}."
+        for name in different
     ]
-
-
-def _difference(stated: BertConfig, config: BertConfig, refused: Sequence[str]) -> str:
-    if refused == ["position_embedding_type"] and stated.has_position_table and config.has_position_table:
-        return "which is another beginning of the training"
-    return "with which they compute something else"
-
-
-def _may_be_meant(source: Weights, stated: BertConfig, config: BertConfig, name: str) -> bool:
-    if name == "num_hidden_layers":
-        return config.num_hidden_layers < stated.num_hidden_layers  # with more layers, weights would be missing
-    return config_value(config, name) in source.uncertain.get(name, ())
-
-
-def _consequence(name: str) -> str:
-    if name == "num_hidden_layers":
-        return "only the first layers are used"
-    return "the outputs differ, and which is right is not certain"
 
 
 # The vocabulary, and the case of the text
 
 
-@dataclasses.dataclass(frozen=True)
-class _Record:
-    """The content of a tokenization.json; None for missing keys."""
-
-    path: str
-    do_lower_case: bool | None
-    vocab_sha256: str | None
-
-
-def _read_record(folder: str) -> _Record | None:
+def _read_record(folder: str) -> tuple[str, bool | None, str | None]:
+    """Returns the path of a folder's tokenization.json, its do_lower_case and its vocab_sha256; None if missing."""
     path = os.path.join(folder, TOKENIZATION_FILE)
-    if not files.exists(path):
-        return None
-    content = files.read_json(path)
+    content = files.read_json(path) if files.exists(path) else {}
     lower, digest = content.get("do_lower_case"), content.get("vocab_sha256")
     if not isinstance(lower, bool | None) or not isinstance(digest, str | None):
         raise UserError(
             f"{path}: do_lower_case must be true or false, vocab_sha256 a string; correct the file, or remove it"
         )
-    return _Record(path, lower, digest)
+    return path, lower, digest
 
 
 def stated_case(source: Weights | None, vocab_file: str | None = None) -> tuple[bool, str] | None:
@@ -172,10 +147,8 @@ def stated_case(source: Weights | None, vocab_file: str | None = None) -> tuple[
 
 
 def _case_stated_in(folder: str) -> tuple[bool, str] | None:
-    record = _read_record(folder)
-    if record and record.do_lower_case is not None:
-        return record.do_lower_case, record.path
-    return huggingface.stated_case(folder)
+    path, lower, _ = _read_record(folder)
+    return huggingface.stated_case(folder) if lower is None else (lower, path)
 
 
 def find_case(vocab_file: str, source: Weights | None = None) -> bool:
@@ -253,17 +226,22 @@ def check_vocabulary(source: Weights, vocab_file: str) -> None:
     Raises:
       UserError: an id stands for another word.
     """
-    record, theirs = _read_record(source.folder), _vocabulary_of(source)
+    path, _, trained_with = _read_record(source.folder)
+    try:
+        theirs = [entry.strip() for entry in source.vocabulary() or ()]
+    except UserError as error:  # the user gave another file, which cannot be compared
+        logging.warning("%s", error)
+        theirs = []
     ours = _entries(vocab_file)
-    if record and record.vocab_sha256:
-        if record.vocab_sha256 == _hash(ours):
-            return
-        if theirs is None or record.vocab_sha256 != _hash(theirs):
-            raise UserError(
-                f"{vocab_file}: is not the vocabulary that the weights {source.path} were trained with, whose hash is"
-                f" in {record.path}: ids would stand for other words; give the same --vocab_file as then"
-            )
-    different = [*_different_entries(theirs or (), ours)]
+    if trained_with == _hash(ours):
+        return
+    if trained_with and trained_with != _hash(theirs):
+        raise UserError(
+            f"{vocab_file}: is not the vocabulary that the weights {source.path} were trained with, whose hash is"
+            f" in {path}: ids would stand for other words; give the same --vocab_file as then"
+        )
+    pairs = enumerate(zip(theirs, ours, strict=False))
+    different = [(number, *pair) for number, pair in pairs if pair[0] != pair[1] and not _is_unused(*pair)]
     if different:
         number, there, here = different[0]
         raise UserError(
@@ -273,20 +251,8 @@ def check_vocabulary(source: Weights, vocab_file: str) -> None:
         )
 
 
-def _vocabulary_of(source: Weights) -> list[str] | None:
-    try:
-        entries = source.vocabulary()
-    except UserError as error:  # the user gave another file, which cannot be compared
-        logging.warning("%s", error)
-        return None
-    return None if entries is None else [entry.strip() for entry in entries]
-
-
-def _different_entries(theirs: Sequence[str], ours: Sequence[str]) -> Iterator[tuple[int, str, str]]:
-    """Yields the index, their entry and ours for ids that stand for two different words."""
-    for index, (there, here) in enumerate(zip(theirs, ours, strict=False)):
-        if there != here and not there.startswith("[unused") and not here.startswith("[unused"):
-            yield index, there, here
+def _is_unused(*entries: str) -> bool:
+    return any(entry.startswith("[unused") for entry in entries)
 
 
 def _entries(vocab_file: str) -> list[str]:
@@ -297,9 +263,6 @@ def _entries(vocab_file: str) -> list[str]:
 def _hash(entries: Sequence[str]) -> str:
     """Hashes the entries, so that line endings do not matter."""
     return hashlib.sha256("".join(f"{entry}\n" for entry in entries).encode()).hexdigest()
-
-
-# Writing
 
 
 # What a model was fine-tuned for

@@ -17,7 +17,7 @@ from __future__ import annotations
 import os
 import re
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import numpy as np
@@ -25,13 +25,11 @@ import numpy as np
 from bert_tf2.config import ACTIVATIONS, BertConfig
 from bert_tf2.support import files
 from bert_tf2.support.errors import UserError, and_more
-from bert_tf2.weights import bundle, names, sstable
+from bert_tf2.weights import bundle, names
 from bert_tf2.weights.base import CONFIG_FILE, VOCABULARY_FILE, Weights
-from bert_tf2.weights.object_graph import ObjectGraph
+from bert_tf2.weights.bundle_index import DamagedTable, ObjectGraph
 
 _SAVED_MODEL = "saved_model.pb"
-
-_ROWS = {row.model_garden: row for row in (*names.EMBEDDINGS, *names.BLOCK, *names.POOLER, *names.MASKED_LM)}
 
 # The spelling of names in 2019 and 2020, and the current one.
 _OLD_NAMES = (
@@ -57,14 +55,17 @@ _ATTRIBUTES = (
     (r"/output_layer_norm/", "/_output_layer_norm/"),
 )
 
-# The output layer of a task's model, by its scope or, if it has none, by the attribute that leads to it; and its scope
-# in the reference.
-_OUTPUT = re.compile(r"(?:^|/)(next_sentence|sentence_prediction|predictions/transform)/logits/(kernel|bias)$")
-_OUTPUT_SCOPES = {"next_sentence": "cls/seq_relationship/", "sentence_prediction": ""}
-_OUTPUT_ATTRIBUTES = {"classification": "cls/seq_relationship/", "span_labeling": "cls/squad/", "classifier": ""}
-_OUTPUT_VARIABLES = {"kernel": "output_weights", "bias": "output_bias"}
-# A head with a separate pooler.
-_POOLER = re.compile(r"(?:^|/)(?:next_sentence|sentence_prediction)/pooler_dense/(kernel|bias)$")
+# The end of a variable's name, in any scope -> its name in the reference, in which {} is the number of a block.
+_NAMED = [
+    (re.compile("(?:^|/)" + row.model_garden.replace("{i}", r"(\d+)") + "$"), row.reference.replace("{i}", "{}"))
+    for row in (*names.EMBEDDINGS, *names.BLOCK, *names.POOLER, *names.of_heads(names.HEADS))
+    if row.model_garden
+]
+# A head may have a pooler of its own, which counts.
+_POOLERS = [(re.compile(r"(?:^|/)(?:next_sentence|sentence_prediction)/pooler_dense/(\w+)$"), "bert/pooler/dense/{}")]
+# The other output layers have one name for all tasks; the attribute that leads to one states the task.
+_OUTPUT = re.compile(r"(?:^|/)predictions/transform/logits/(kernel|bias)$")
+_TASKS = {"classification": names.NEXT_SENTENCE, "span_labeling": names.SPAN, "classifier": names.LABELS}
 
 # The names in params.yaml. Model Garden's "gelu" is the tanh approximation.
 _ACTIVATIONS = {"gelu": "gelu", "relu": "relu", "tanh": "tanh", "linear": "linear", "identity": "linear"}
@@ -121,7 +122,7 @@ class ObjectCheckpoint(Weights):
     def _read_graph(self) -> ObjectGraph:
         try:
             return ObjectGraph(self._bundle.get(bundle.OBJECT_GRAPH).item(), self._bundle.shapes)
-        except (sstable.DamagedTable, ValueError, TypeError, AttributeError) as error:
+        except (DamagedTable, ValueError, TypeError, AttributeError) as error:
             raise UserError(
                 f"{self._bundle.path}: its graph of objects cannot be read, the checkpoint is damaged ({error}); copy"
                 " it again"
@@ -129,16 +130,16 @@ class ObjectCheckpoint(Weights):
 
     def _find(self) -> dict[str, str]:
         """Returns reference name -> key of all weights; variables without a reference name keep their key."""
-        found = _by_name(self._graph)
+        found = _by_name(self._graph, _NAMED)
         if not any(names.is_encoder(name) for name in found):
-            found = _by_attribute(self._graph)
-        heads = _of_heads(self._graph)
-        if names.POOLER[0].reference in heads:
+            found |= _by_attribute(self._graph)
+        poolers = _by_name(self._graph, _POOLERS)
+        if poolers:
             self.remarks.append(
                 "The pooler is the head's pooler_dense, which was trained along with it; the encoder's pooler_transform"
                 " was not."
             )
-        found |= heads
+        found |= poolers | _by_task(self._graph)
         for name, keys in found.items():
             if len(keys) > 1:
                 raise UserError(
@@ -272,25 +273,16 @@ def _is_transposed(name: str) -> bool:
     return name.endswith("output_weights")
 
 
-def _by_name(graph: ObjectGraph) -> dict[str, set[str]]:
-    """Returns reference name -> keys of the variables whose full names match it, in any scope."""
+def _by_name(graph: ObjectGraph, patterns: Iterable[tuple[re.Pattern, str]]) -> dict[str, set[str]]:
+    """Returns reference name -> keys of the variables whose full names match one of these patterns."""
     found = defaultdict(set)
     for key, name in graph.full_names.items():
         for pattern, newer in _OLD_NAMES:
             name = re.sub(pattern, newer, name)
-        for tail in _tails(name):
-            block = re.match(r"transformer/layer_(\d+)/", tail)
-            row = _ROWS.get(tail.replace(block[0], "transformer/layer_{i}/", 1) if block else tail)
-            if row:
-                found[row.reference.replace("{i}", block[1] if block else "")].add(key)
-                break
+        for pattern, reference in patterns:
+            if match := pattern.search(name):
+                found[reference.format(*match.groups())].add(key)
     return dict(found)
-
-
-def _tails(name: str) -> Iterator[str]:
-    """Yields a/b/c, b/c, c."""
-    parts = name.split("/")
-    yield from ("/".join(parts[start:]) for start in range(len(parts)))
 
 
 def _by_attribute(graph: ObjectGraph) -> dict[str, set[str]]:
@@ -306,19 +298,14 @@ def _by_attribute(graph: ObjectGraph) -> dict[str, set[str]]:
     return dict(found)
 
 
-def _of_heads(graph: ObjectGraph) -> dict[str, set[str]]:
-    """Returns reference name -> keys of output layers, and of a head's own pooler."""
+def _by_task(graph: ObjectGraph) -> dict[str, set[str]]:
+    """Returns reference name -> keys of the output layers that the attribute of a task leads to."""
     found = defaultdict(set)
-    for key, name in graph.full_names.items():
-        if pooler := _POOLER.search(name):
-            found[f"bert/pooler/dense/{pooler[1]}"].add(key)
-        elif (output := _OUTPUT.search(name)) and output[1] in _OUTPUT_SCOPES:
-            found[_OUTPUT_SCOPES[output[1]] + _OUTPUT_VARIABLES[output[2]]].add(key)
-    for attribute, scope in _OUTPUT_ATTRIBUTES.items():
+    for attribute, (weights, bias) in _TASKS.items():
         for node in graph.held_as(attribute):
             for key, name in graph.variables_below(node).items():
-                if (output := _OUTPUT.search(name)) and output[1] not in _OUTPUT_SCOPES:
-                    found[scope + _OUTPUT_VARIABLES[output[2]]].add(key)
+                if output := _OUTPUT.search(name):
+                    found[(weights if output[1] == "kernel" else bias).reference].add(key)
     return dict(found)
 
 

@@ -28,7 +28,7 @@ class Variable(NamedTuple):
       attribute: the attribute path in a model of `heads`.
       huggingface: the name in the state dict of `transformers`. A `/kernel` of the reference is transposed there.
       model_garden: the name in Model Garden's BertEncoder, whose attention kernels have a third axis for the heads;
-        empty if it has no such variable.
+        empty if it has no such variable, or no name that tells it from others.
     """
 
     reference: str
@@ -38,126 +38,76 @@ class Variable(NamedTuple):
     model_garden: str
 
 
-# The ends of the names of a dense layer and of a layer normalization, in the order of Variable's names.
-_ENDS = {
+# The variables of a layer: the ends of their names, in the order of Variable's names.
+_VARIABLES = {
     "dense": (("kernel", "kernel", "weight", "kernel"), ("bias", "bias", "bias", "bias")),
     "norm": (("beta", "beta", "bias", "beta"), ("gamma", "gamma", "weight", "gamma")),
+    "output": (
+        ("output_weights", "output_weights", "weight", "kernel"),
+        ("output_bias", "output_bias", "bias", "bias"),
+    ),
 }
 
 
-def _layer(shape: str, reference: str, attribute: str, huggingface: str, model_garden: str) -> tuple[Variable, ...]:
-    """Returns the variables of a dense layer with a kernel of this shape, or of a layer normalization ("D")."""
-    first, second = _ENDS["dense" if len(shape) == 2 else "norm"]
-    return tuple(
-        Variable(f"{reference}/{a}", axes, f"{attribute}.{b}", f"{huggingface}.{c}", f"{model_garden}/{d}")
-        for axes, (a, b, c, d) in ((shape, first), (shape[-1], second))
-    )
+def _rows(scopes: Sequence[str], table: str) -> tuple[Variable, ...]:
+    """Reads a part of the table, in which each line is a variable or a layer with two of them.
+
+    Args:
+      scopes: what all names of a column begin with, by column.
+      table: lines of the kind of the layer or "one", a shape (of a layer, that of its first variable), and the names
+        by column; "-" for none.
+    """
+    rows = []
+    for kind, axes, *columns in map(str.split, table.strip().splitlines()):
+        stems = ["" if name == "-" else scope + name for scope, name in zip(scopes, columns, strict=True)]
+        if kind == "one":
+            rows.append(Variable(stems[0], axes, *stems[1:]))
+            continue
+        reference, *others = stems
+        for ends, shape in zip(_VARIABLES[kind], (axes, axes[0] if kind == "output" else axes[-1]), strict=True):
+            named = [stem and f"{stem}{mark}{end}" for stem, mark, end in zip(others, "../", ends[1:], strict=True)]
+            rows.append(Variable(f"{reference}/{ends[0]}".lstrip("/"), shape, *named))
+    return tuple(rows)
 
 
-def _in_block(shape: str, reference: str, attribute: str, huggingface: str, model_garden: str) -> tuple[Variable, ...]:
-    return _layer(
-        shape,
-        f"bert/encoder/layer_{{i}}/{reference}",
-        f"bert.blocks.{{i}}.{attribute}",
-        f"bert.encoder.layer.{{i}}.{huggingface}",
-        f"transformer/layer_{{i}}/{model_garden}",
-    )
-
-
-def _output(outputs: str, scope: str, attribute: str, huggingface: str) -> tuple[Variable, ...]:
-    return (
-        Variable(f"{scope}output_weights", f"{outputs}D", f"{attribute}.output_weights", f"{huggingface}.weight", ""),
-        Variable(f"{scope}output_bias", outputs, f"{attribute}.output_bias", f"{huggingface}.bias", ""),
-    )
-
-
-POSITIONS = Variable(
-    "bert/embeddings/position_embeddings",
-    "XD",
-    "bert.embeddings.position_embeddings",
-    "bert.embeddings.position_embeddings.weight",
-    "position_embedding/embeddings",
-)
+# fmt: off
+# kind, shape, and the names: in the reference, in the models here, in transformers, in Model Garden
+EMBEDDINGS = _rows(("bert/embeddings/", "bert.embeddings.", "bert.embeddings.", ""), """
+    one   VD  word_embeddings        word_embeddings        word_embeddings.weight        word_embeddings/embeddings
+    one   SD  token_type_embeddings  token_type_embeddings  token_type_embeddings.weight  type_embeddings/embeddings
+    one   XD  position_embeddings    position_embeddings    position_embeddings.weight    position_embedding/embeddings
+    norm  D   LayerNorm              layer_norm             LayerNorm                     embeddings/layer_norm
+""")
+POSITIONS = EMBEDDINGS[2]
 """Only for the values of the configuration's position_embedding_type that have a table."""
 
-EMBEDDINGS = (
-    Variable(
-        "bert/embeddings/word_embeddings",
-        "VD",
-        "bert.embeddings.word_embeddings",
-        "bert.embeddings.word_embeddings.weight",
-        "word_embeddings/embeddings",
-    ),
-    Variable(
-        "bert/embeddings/token_type_embeddings",
-        "SD",
-        "bert.embeddings.token_type_embeddings",
-        "bert.embeddings.token_type_embeddings.weight",
-        "type_embeddings/embeddings",
-    ),
-    POSITIONS,
-    *_layer(
-        "D",
-        "bert/embeddings/LayerNorm",
-        "bert.embeddings.layer_norm",
-        "bert.embeddings.LayerNorm",
-        "embeddings/layer_norm",
-    ),
-)
+BLOCK = _rows(("bert/encoder/layer_{i}/", "bert.blocks.{i}.", "bert.encoder.layer.{i}.", "transformer/layer_{i}/"), """
+    dense DD  attention/self/query        attention.query   attention.self.query        self_attention/query
+    dense DD  attention/self/key          attention.key     attention.self.key          self_attention/key
+    dense DD  attention/self/value        attention.value   attention.self.value        self_attention/value
+    dense DD  attention/output/dense      attention_output  attention.output.dense      self_attention/attention_output
+    norm  D   attention/output/LayerNorm  attention_norm    attention.output.LayerNorm  self_attention_layer_norm
+    dense DI  intermediate/dense          intermediate      intermediate.dense          intermediate
+    dense ID  output/dense                output_dense      output.dense                output
+    norm  D   output/LayerNorm            output_norm       output.LayerNorm            output_layer_norm
+""")
+POOLER = _rows(("bert/", "bert.", "bert.", ""), "dense  DD  pooler/dense  pooler  pooler.dense  pooler_transform")
 
-BLOCK = (
-    *_in_block("DD", "attention/self/query", "attention.query", "attention.self.query", "self_attention/query"),
-    *_in_block("DD", "attention/self/key", "attention.key", "attention.self.key", "self_attention/key"),
-    *_in_block("DD", "attention/self/value", "attention.value", "attention.self.value", "self_attention/value"),
-    *_in_block(
-        "DD", "attention/output/dense", "attention_output", "attention.output.dense", "self_attention/attention_output"
-    ),
-    *_in_block(
-        "D",
-        "attention/output/LayerNorm",
-        "attention_norm",
-        "attention.output.LayerNorm",
-        "self_attention_layer_norm",
-    ),
-    *_in_block("DI", "intermediate/dense", "intermediate", "intermediate.dense", "intermediate"),
-    *_in_block("ID", "output/dense", "output_dense", "output.dense", "output"),
-    *_in_block("D", "output/LayerNorm", "output_norm", "output.LayerNorm", "output_layer_norm"),
-)
+*MASKED_LM, OUTPUT_TABLE = _rows(("cls/predictions/", "masked_lm.", "cls.predictions.", "cls/predictions/"), """
+    dense DD  transform/dense      transform       transform.dense      transform/dense
+    norm  D   transform/LayerNorm  layer_norm      transform.LayerNorm  transform/LayerNorm
+    one   V   output_bias          output_bias     bias                 output_bias/bias
+    one   VD  output_weights       output_weights  decoder.weight       -
+""")
+"""The last one: the head's own table, if the configuration's tie_word_embeddings is false. The reference has none."""
 
-POOLER = _layer("DD", "bert/pooler/dense", "bert.pooler", "bert.pooler.dense", "pooler_transform")
-
-_TRANSFORM = "cls/predictions/transform"
-MASKED_LM = (
-    *_layer(
-        "DD",
-        f"{_TRANSFORM}/dense",
-        "masked_lm.transform",
-        "cls.predictions.transform.dense",
-        f"{_TRANSFORM}/dense",
-    ),
-    *_layer(
-        "D",
-        f"{_TRANSFORM}/LayerNorm",
-        "masked_lm.layer_norm",
-        "cls.predictions.transform.LayerNorm",
-        f"{_TRANSFORM}/LayerNorm",
-    ),
-    Variable(
-        "cls/predictions/output_bias",
-        "V",
-        "masked_lm.output_bias",
-        "cls.predictions.bias",
-        "cls/predictions/output_bias/bias",
-    ),
-)
-OUTPUT_TABLE = Variable(
-    "cls/predictions/output_weights", "VD", "masked_lm.output_weights", "cls.predictions.decoder.weight", ""
-)
-"""The masked-LM head's own table, if the configuration's tie_word_embeddings is false. The reference has none."""
-NEXT_SENTENCE = _output("2", "cls/seq_relationship/", "next_sentence", "cls.seq_relationship")
-SPAN = _output("2", "cls/squad/", "output_layer", "qa_outputs")
-# For classifiers and taggers: the reference's run_classifier has no scope here.
-LABELS = _output("L", "", "output_layer", "classifier")
+NEXT_SENTENCE, SPAN, LABELS = (_rows([""] * 4, line) for line in (
+    "output  2D  cls/seq_relationship  next_sentence  cls.seq_relationship  next_sentence/logits",
+    "output  2D  cls/squad             output_layer   qa_outputs            -",
+    "output  LD  -                     output_layer   classifier            sentence_prediction/logits",
+))
+"""LABELS are those of classifiers and taggers; the reference's run_classifier has no scope here."""
+# fmt: on
 
 HEADS = {"masked_lm": MASKED_LM, "next_sentence": NEXT_SENTENCE, "span": SPAN, "labels": LABELS}
 

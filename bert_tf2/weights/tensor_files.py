@@ -9,7 +9,6 @@ The format has no checksums, nor has the older one of PyTorch; `checksums` has t
 
 from __future__ import annotations
 
-import contextlib
 import json
 import math
 from collections.abc import Iterable, Mapping, Sequence
@@ -19,7 +18,7 @@ import numpy as np
 
 from bert_tf2.support import files
 from bert_tf2.support.errors import UserError
-from bert_tf2.weights import checksums, torch_files, torch_unpickler
+from bert_tf2.weights import checksums, torch_files
 from bert_tf2.weights.base import as_float32, bytes_of, numpy_dtype
 from bert_tf2.weights.torch_files import Stored
 
@@ -107,13 +106,12 @@ class TorchFile(TensorFile):
         super().__init__(path)
         files.expect_kind(path, "weights that PyTorch saved", "zip", "pickle", "text")  # old pickles are text
         with files.open_binary(path) as stream:
-            self._layout = torch_files.read_layout(stream, _size(stream), path)
-        self.tensors = self._layout.tensors
+            self.tensors, self._parts = torch_files.read_layout(stream, files.size(path), path)
 
     def verify(self) -> None:
         super().verify()
         with files.open_binary(self.path) as stream:
-            damaged = torch_files.damaged_part(stream, self._layout)
+            damaged = torch_files.damaged_part(stream, self._parts)
         if damaged:
             raise UserError(
                 f"{self.path}: damaged at {damaged}: the checksum of the archive does not match; copy it again"
@@ -126,9 +124,8 @@ class SafetensorsFile(TensorFile):
     def __init__(self, path: str):
         super().__init__(path)
         files.expect_kind(path, "a safetensors file", "safetensors")
+        size = files.size(path)
         with files.open_binary(path) as stream:
-            size = _size(stream)
-            stream.seek(0)
             length = int.from_bytes(stream.read(8), "little")
             if size < 8 or length > min(size - 8, _LONGEST_HEADER):
                 raise UserError(
@@ -136,20 +133,22 @@ class SafetensorsFile(TensorFile):
                     " copy it again"
                 )
             header = stream.read(length)
-        with _explained(path):
+        try:
             entries = json.loads(header)
-            self._read_header(entries, 8 + length, size)
             if files.exists(path + checksums.ENDING):
                 self.metadata = {key: str(value) for key, value in entries.get(_METADATA, {}).items()}
+            self._read_header(entries, 8 + length, size)
+        except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
+            reason = " ".join(str(error).split())[:200]
+            raise UserError(f"{path}: the header of the file is damaged ({reason}); copy it again") from error
 
     def _read_header(self, header: Mapping[str, Any], start: int, size: int) -> None:
         """Stores the entries of the header. Raises ValueError, LookupError or TypeError if they are invalid."""
-        ends = []
         for name, entry in header.items():
             if name == _METADATA:
                 continue
             shape, (begin, end) = tuple(entry["shape"]), entry["data_offsets"]
-            if len(shape) > torch_unpickler.MOST_AXES or not all(
+            if len(shape) > torch_files.MOST_AXES or not all(
                 type(number) is int and number >= 0 for number in (*shape, begin, end)
             ):
                 raise ValueError(f"the size or the place of {name} makes no sense")
@@ -159,32 +158,13 @@ class SafetensorsFile(TensorFile):
             if stored.num_bytes != end - begin:
                 raise ValueError(f"{name} of shape {list(shape)} does not fit in its {end - begin} bytes")
             self.tensors[name] = stored
-            ends.append((begin, end, name))
-        self._check_places(sorted(ends), size - start)
-
-    def _check_places(self, places: Sequence[tuple[int, int, str]], size: int) -> None:
-        """Checks that the tensors fill the rest of the file: gaps and overlaps are errors."""
-        reached = 0
-        for begin, end, name in places:
-            if begin != reached:
-                raise ValueError(f"{name} begins at byte {begin} and what is before it ends at byte {reached}")
-            reached = end
+        reached = start
+        for stored in sorted(self.tensors.values(), key=lambda stored: (stored.offset, stored.num_bytes)):
+            if stored.offset != reached:
+                raise ValueError(f"a tensor begins at byte {stored.offset} and what is before it ends at {reached}")
+            reached += stored.num_bytes
         if reached != size:
-            raise ValueError(f"the tensors take {reached} bytes and the file has {size} of them")
-
-
-def _size(stream) -> int:
-    stream.seek(0, 2)
-    return stream.tell()
-
-
-@contextlib.contextmanager
-def _explained(path: str):
-    try:
-        yield
-    except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
-        reason = " ".join(str(error).split())[:200]
-        raise UserError(f"{path}: the header of the file is damaged ({reason}); copy it again") from error
+            raise ValueError(f"the tensors end at byte {reached} of {size}")
 
 
 def write_safetensors(

@@ -13,8 +13,9 @@ from refused import message_of
 from torch_pickles import FORMATS, ORDERED, Call, State, both_formats, open_bytes, pickled, program, tensor
 
 from bert_tf2.config import BertConfig, from_huggingface
-from bert_tf2.weights import huggingface
+from bert_tf2.weights import convert, huggingface
 from bert_tf2.weights.labels import LabelMap
+from bert_tf2.weights.options import ConversionOptions
 
 # Names and shapes.
 
@@ -83,10 +84,9 @@ def test_the_decoder_is_the_table_of_embeddings(tmp_path):
 
 
 def test_weights_of_another_configuration(tmp_path):
-    message = message_of(huggingface.HuggingFaceFolder, make_folder(tmp_path, hidden_size=6, intermediate_size=7))
-    assert "bert.embeddings.word_embeddings.weight is [7, 4], not [7, 6]" in message and "config.json" in message
-    message = message_of(huggingface.HuggingFaceFolder, make_folder(tmp_path, intermediate_size=7))
-    assert "bert.encoder.layer.0.intermediate.dense.weight is [6, 4], not [7, 4]" in message
+    options = {"input": make_folder(tmp_path / "in", intermediate_size=7), "output": str(tmp_path / "out"), "to": "tf1"}
+    message = message_of(convert.run, ConversionOptions(**options))
+    assert "bert/encoder/layer_0/intermediate/dense/kernel is [4, 6], not [4, 7]" in message
 
 
 def test_a_block_too_many_keeps_its_name(tmp_path):
@@ -148,15 +148,6 @@ def test_the_activation_keeps_its_meaning(tmp_path, theirs, ours):
     source = huggingface.HuggingFaceFolder(make_folder(tmp_path, hidden_act=theirs))
     assert source.config.hidden_act == ours
     assert len(source.remarks) == (theirs != ours)
-
-
-def test_configuration(tmp_path):
-    config = BertConfig.from_dict(from_huggingface({**CONFIG, "layer_norm_eps": 1e-5, "id2label": {"0": "a"}}))
-    assert (config.layer_norm_eps, config.extra, config.type_vocab_size) == (1e-5, {}, 2)
-    assert (config.hidden_size, config.intermediate_size, config.vocab_size) == (4, 6, 7)
-    write_json(tmp_path / "config.json", {"model_type": "bert"})
-    bare = BertConfig.from_json_file(str(tmp_path / "config.json"))
-    assert (bare.vocab_size, bare.type_vocab_size, bare.hidden_act) == (30522, 2, "gelu_erf")
 
 
 @pytest.mark.parametrize(

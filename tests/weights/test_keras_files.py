@@ -13,9 +13,8 @@ from refused import message_of
 from small_models import MAKERS, randomize, small_batch, small_config, values_of
 
 from bert_tf2 import heads, modeling
-from bert_tf2.weights import keras_files
+from bert_tf2.weights import checkpoint, keras_files
 from bert_tf2.weights.keras_files import KerasFile
-from bert_tf2.weights.models import make_model
 
 ALL = {**MAKERS, "encoder": modeling.BertModel}
 CLASSES = {
@@ -105,15 +104,6 @@ def test_a_loaded_model_answers_as_the_one_that_was_written(tmp_path):
     np.testing.assert_array_equal(loaded(batch), model(batch))
 
 
-def test_members_are_those_that_keras_writes(tmp_path):
-    model = make("span")
-    keras_files.write(str(tmp_path / "ours.keras"), model)
-    model.save(tmp_path / "theirs.keras")
-    with zipfile.ZipFile(tmp_path / "ours.keras") as ours, zipfile.ZipFile(tmp_path / "theirs.keras") as theirs:
-        assert {*ours.namelist()} == {*theirs.namelist()}
-        assert json.loads(ours.read("config.json")) == json.loads(theirs.read("config.json"))
-
-
 def variants(head) -> list[dict]:
     """The arguments of a head: its own number of labels, and each switch in turn the other way."""
     parameters = inspect.signature(head).parameters.values()
@@ -132,7 +122,7 @@ def test_a_file_gives_back_the_model_with_all_its_arguments(tmp_path, head):
         expected = model.get_config()
         config = source.config.to_dict()
         assert {**source.class_config, "config": config} == json.loads(json.dumps(expected))
-        loaded = make_model(source, source.config, source.labels(), name="mine")
+        loaded = checkpoint.make_model(source, source.config, source.labels(), name="mine")
         assert type(loaded) is head
         one_score = {"num_labels": 1} if arguments.get("regression") else {}  # whatever number was asked for
         assert loaded.get_config() == expected | one_score
@@ -171,25 +161,8 @@ def test_a_packed_zip_is_read(tmp_path):
     assert_equal(arrays(KerasFile(path)), values_of(model))
 
 
-def test_opening_loads_nothing(tmp_path, monkeypatch):
-    """Scripts open weights several times, for labels say, before they read them."""
-    path = str(tmp_path / "model.keras")
-    keras_files.write(path, make("tagging"))
-    monkeypatch.setattr(keras.Model, "load_weights", lambda *_, **__: pytest.fail("loaded"))
-    source = KerasFile(path)
-    assert source.labels().labels == ("LABEL_0", "LABEL_1", "LABEL_2")
-    assert source.shapes["bert/embeddings/word_embeddings"] == [23, 8]
-
-
-def test_weights_are_float32_whatever_policy_is_in_use(tmp_path):
-    model = make("span")
-    path = str(tmp_path / "model.weights.h5")
-    model.save_weights(path)
-    keras.config.set_dtype_policy("bfloat16")
-    try:
-        assert_equal(arrays(KerasFile(path)), values_of(model))
-    finally:
-        keras.config.set_dtype_policy("float32")
+def test_the_heads_are_those_of_the_models():
+    assert {made.__name__: made.heads for made in (modeling.BertModel, *heads.MODELS)} == keras_files._HEADS
 
 
 def test_weights_of_a_model_with_a_name_of_its_own(tmp_path):
@@ -201,7 +174,7 @@ def test_weights_of_a_model_with_a_name_of_its_own(tmp_path):
     assert "taken for one of labels" in source.remarks[0]
 
 
-def test_only_these_names_are_recognised(tmp_path):
+def test_only_these_names_are_recognized(tmp_path):
     for name in ("model.keras", "model.weights.h5"):
         (tmp_path / name).touch()
         assert keras_files.recognizes(str(tmp_path / name))
@@ -211,11 +184,6 @@ def test_only_these_names_are_recognised(tmp_path):
 
 
 # What is not there, damaged, or something else.
-
-
-def test_a_missing_file(tmp_path):
-    assert "no such file" in message_of(KerasFile, str(tmp_path / "model.keras"))
-    assert "no such file" in message_of(KerasFile, str(tmp_path / "model.weights.h5"))
 
 
 @pytest.mark.parametrize("ending", [".keras", ".weights.h5"])
@@ -265,27 +233,6 @@ def test_another_model(tmp_path, change, part):
     assert part in message and path in message
 
 
-def test_configuration_and_weights_that_do_not_belong_together(tmp_path):
-    path = str(tmp_path / "model.keras")
-    keras_files.write(path, make())
-    said = config_of(path)
-    said["config"]["config"]["num_hidden_layers"] = 900
-    rewrite(path, config_json=json.dumps(said))
-    assert "says 900 layers and holds 2" in message_of(KerasFile, path)
-
-
-def test_no_more_memory_than_the_weights_take(tmp_path):
-    """The model that Keras loads them into is as large as the arrays in the file, whatever the configuration says."""
-    path, model = str(tmp_path / "model.keras"), make()
-    keras_files.write(path, model)
-    said = config_of(path)
-    said["config"]["config"]["vocab_size"] = said["config"]["num_labels"] = 10**7
-    rewrite(path, config_json=json.dumps(said))
-    source = KerasFile(path)
-    assert source.config.vocab_size == 10**7 and source.shapes["output_bias"] == [3]
-    assert_equal(arrays(source), values_of(model))
-
-
 def test_nothing_else_of_a_configuration_is_used(tmp_path):
     """Keras would make objects of all of it."""
     path, model = str(tmp_path / "model.keras"), make()
@@ -315,97 +262,60 @@ def test_weights_of_another_model(tmp_path):
     assert "holds no model of this project" in message_of(KerasFile, path)
 
 
-def changed(tmp_path, change) -> str:
-    """The message of reading a .weights.h5 after `change` was made to the open file."""
-    path = str(tmp_path / "model.weights.h5")
-    make().save_weights(path)
-    with h5py.File(path, "r+") as store:
-        change(store)
-    return message_of(KerasFile, path)
-
-
 QUERY = "bert/blocks/transformer_block_1/attention/query/vars/0"
 
 
-def test_a_missing_tensor(tmp_path):
-    message = changed(tmp_path, lambda store: store.pop(QUERY))
-    assert "lacks bert/encoder/layer_1/attention/self/query/kernel" in message
+def another(value=None, **settings):
+    """Puts another value, link or array in the place of a kernel."""
+
+    def change(store, folder):
+        del store[QUERY]
+        if "external" in settings:
+            settings["external"] = [(str(folder / "secret"), 0, 256)]
+        if settings:
+            store.create_dataset(QUERY, dtype="f4", **settings)
+        else:
+            store[QUERY] = value
+
+    return change
 
 
-def test_a_missing_output_layer(tmp_path):
-    assert "lacks the output layer" in changed(tmp_path, lambda store: store.pop("layers"))
+CHANGES = {
+    "a tensor is missing": (
+        lambda store, _: store.pop(QUERY),
+        "lacks bert/encoder/layer_1/attention/self/query/kernel",
+    ),
+    "the output layer is missing": (lambda store, _: store.pop("layers"), "lacks output_weights, output_bias"),
+    "a link": (another(h5py.SoftLink("/bert/embeddings/vars/0")), "lacks bert/encoder/layer_1"),
+    "a link to another file": (another(h5py.ExternalLink("secret.h5", "/x")), "lacks bert/encoder/layer_1"),
+    "numbers in another file": (another(shape=(8, 8), external=[]), "should have 256 bytes and has 0"),
+    "a huge array": (another(shape=(30_000, 30_000)), "should have 3600000000 bytes and has 0"),
+    "a huge array in parts": (another(shape=(30_000, 30_000), chunks=(1024, 1024)), "should have 3600000000 bytes"),
+    "other numbers": (another(np.zeros([8, 8], np.int64)), "is of the type int64"),
+}
+
+
+@pytest.mark.parametrize("what", CHANGES)
+def test_what_is_wrong_with_the_arrays(tmp_path, what):
+    change, part = CHANGES[what]
+    path = tmp_path / "model.weights.h5"
+    make().save_weights(path)
+    (tmp_path / "secret").write_bytes(bytes(8 * 8 * 4))
+    with h5py.File(tmp_path / "secret.h5", "w") as store:
+        store["x"] = np.ones([8, 8], np.float32)
+    with h5py.File(path, "r+") as store:
+        change(store, tmp_path)
+    assert part in message_of(KerasFile, str(path))
 
 
 def test_a_tensor_of_another_shape(tmp_path):
-    def change(store):
-        del store[QUERY]
-        store[QUERY] = np.zeros([8, 7], np.float32)
-
-    path = tmp_path / "model.weights.h5"
-    with pytest.raises(pytest.fail.Exception):  # it can be opened, for no array is missing
-        changed(tmp_path, change)
-    message = message_of(KerasFile(str(path)).get, "output_bias")
-    assert "layer_1/attention/self/query/kernel" in message and "another shape" in message
-
-
-def test_a_class_that_the_file_is_not_of(tmp_path):
-    path = str(tmp_path / "model.keras")
-    keras_files.write(path, make("classifier"))
-    rewrite(path, config_json=json.dumps({**config_of(path), "class_name": "PretrainingModel"}))
-    assert "lacks cls/predictions/transform/dense/kernel" in message_of(KerasFile, path)
-    rewrite(path, config_json=json.dumps({**config_of(path), "class_name": "BertModel"}))
-    assert "holds no model of this project" in message_of(KerasFile, path)
-
-
-@pytest.mark.parametrize("link", [h5py.ExternalLink("secret", "/x"), h5py.SoftLink("/bert/embeddings/vars/0")])
-def test_links_are_not_followed(tmp_path, link):
-    with h5py.File(tmp_path / "secret", "w") as store:
-        store["x"] = np.ones([8, 8], np.float32)
-
-    def change(store):
-        del store[QUERY]
-        store[QUERY] = link
-
-    assert "lacks bert/encoder/layer_1/attention/self/query/kernel" in changed(tmp_path, change)
-
-
-def test_what_lies_in_another_file_is_not_read(tmp_path):
-    (tmp_path / "secret").write_bytes(bytes(8 * 8 * 4))
-
-    def change(store):
-        del store[QUERY]
-        store.create_dataset(QUERY, (8, 8), "f4", external=[(str(tmp_path / "secret"), 0, 256)])
-
-    with pytest.raises(pytest.fail.Exception):
-        changed(tmp_path, change)
-    assert "query/kernel" in message_of(KerasFile(str(tmp_path / "model.weights.h5")).get, "output_bias")
-
-
-@pytest.mark.parametrize("options", [{}, {"chunks": (1024, 1024)}])
-@pytest.mark.parametrize("size", [10**6, 30_000])  # Keras, too, refuses the first, and sets memory aside for the second
-def test_an_array_that_says_it_is_huge(tmp_path, options, size):
-    def change(store):
-        del store[QUERY]
-        store.create_dataset(QUERY, (size, size), "f4", **options)
-
-    assert f"should have {4 * size * size} bytes and has 0" in changed(tmp_path, change)
-
-
-def test_an_array_of_something_else(tmp_path):
-    def change(store):
-        del store[QUERY]
-        store[QUERY] = np.zeros([8, 8], np.int64)
-
-    assert "int64" in changed(tmp_path, change)
-
-
-def test_other_members_are_not_unpacked(tmp_path):
-    path = str(tmp_path / "in" / "model.keras")
-    keras_files.write(path, make())
-    with zipfile.ZipFile(path, "a") as archive:
-        archive.writestr("../outside", "x")
-    assert KerasFile(path).class_name == "ClassifierModel"
-    assert os.listdir(tmp_path) == ["in"] and os.listdir(tmp_path / "in") == ["model.keras"]
+    """It is refused where the configuration is known: when a model is loaded or converted."""
+    path, model = str(tmp_path / "model.weights.h5"), make()
+    model.save_weights(path)
+    with h5py.File(path, "r+") as store:
+        another(np.zeros([8, 7], np.float32))(store, tmp_path)
+    message = message_of(checkpoint.initialize, model, path)
+    assert "layer_1/attention/self/query/kernel is [8, 7] in the checkpoint and [8, 8] in the model" in message
 
 
 # Writing.

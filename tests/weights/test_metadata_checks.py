@@ -62,11 +62,6 @@ def test_the_first_layers_of_a_model_may_be_used_and_it_is_said(encoder, log_lin
     assert [line for line in log_lines if "says num_hidden_layers 1: only the first layers are used" in line]
 
 
-def test_more_layers_than_there_are(encoder):
-    message = message_of(checkpoint.initialize, modeling.BertModel(small_config(num_hidden_layers=3)), str(encoder))
-    assert "bert/encoder/layer_2" in message and "is missing" in message
-
-
 def test_weights_without_a_configuration_are_taken_as_before(encoder):
     (encoder / "bert_config.json").unlink()
     checkpoint.initialize(modeling.BertModel(small_config(num_attention_heads=4)), str(encoder))
@@ -112,14 +107,6 @@ def test_gelu_of_transformers_may_be_either_with_a_warning(from_transformers, lo
 def test_anything_else_of_transformers_is_refused(from_transformers, changes):
     with pytest.raises(UserError, match=r"hf/config\.json: states .*give --bert_config_file=.*hf/config\.json"):
         checkpoint.initialize(modeling.BertModel(small_config(**changes)), from_transformers)
-
-
-def test_a_conversion_asks_for_the_same(encoder, tmp_path):
-    """TensorFlow 1's weights with the --bert_config_file of another number of heads."""
-    (tmp_path / "other.json").write_text(small_config(num_attention_heads=4).to_json_string())
-    options = {"input": str(encoder), "output": str(tmp_path / "out"), "to": "hf"}
-    message = message_of(convert.run, ConversionOptions(**options, bert_config_file=str(tmp_path / "other.json")))
-    assert "states num_attention_heads 2" in message and not (tmp_path / "out").exists()
 
 
 def test_a_keras_model_knows_its_own_configuration(encoder, tmp_path):

@@ -1,5 +1,6 @@
 """Checkpoints of Model Garden's encoders are read: variables, heads, configuration; what is no BERT is refused."""
 
+import json
 import os
 
 import numpy as np
@@ -12,7 +13,6 @@ from garden_models import (
     MASKED_LM,
     POOLER,
     D,
-    H,
     N,
     V,
     as_reference,
@@ -25,7 +25,7 @@ from garden_models import (
     v1_path,
 )
 from refused import message_of
-from small_models import small_batch, small_config
+from small_models import small_config
 
 from bert_tf2 import heads, modeling
 from bert_tf2.weights import bundle, checkpoint, model_garden
@@ -50,51 +50,10 @@ def test_every_variable_of_a_model_is_there(tmp_path):
     assert source.shapes.keys() == checkpoint.tf1_variables(modeling.BertModel(source.config)).keys()
 
 
-def garden_math(weights, ids, mask, types):
-    """The encoder as Model Garden computes it, with the axis of heads, in float64."""
-    w = {name: np.float64(value) for name, value in weights.items()}
-
-    def norm(x, name):
-        x = x - x.mean(-1, keepdims=True)
-        x = x / np.sqrt((x**2).mean(-1, keepdims=True) + 1e-12)
-        return x * w[f"{name}/gamma"] + w[f"{name}/beta"]
-
-    x = w["word_embeddings/embeddings"][ids] + w["type_embeddings/embeddings"][types]
-    x = norm(x + w["position_embedding/embeddings"][: ids.shape[1]], "embeddings/layer_norm")
-    for i in range(LAYERS):
-        at = f"transformer/layer_{i}"
-        query, key, value = (
-            np.einsum("bfd,dnh->bfnh", x, w[f"{at}/self_attention/{part}/kernel"])
-            + w[f"{at}/self_attention/{part}/bias"]
-            for part in ("query", "key", "value")
-        )
-        scores = np.einsum("bfnh,btnh->bnft", query, key) / np.sqrt(H) - 1e9 * (1 - mask[:, None, None, :])
-        scores = np.exp(scores - scores.max(-1, keepdims=True))
-        context = np.einsum("bnft,btnh->bfnh", scores / scores.sum(-1, keepdims=True), value)
-        attended = np.einsum("bfnh,nhd->bfd", context, w[f"{at}/self_attention/attention_output/kernel"])
-        attended = attended + w[f"{at}/self_attention/attention_output/bias"]
-        x = norm(x + attended, f"{at}/self_attention_layer_norm")
-        inner = x @ w[f"{at}/intermediate/kernel"] + w[f"{at}/intermediate/bias"]
-        inner = inner / 2 * (1 + np.tanh(np.sqrt(2 / np.pi) * (inner + 0.044715 * inner**3)))
-        x = norm(x + inner @ w[f"{at}/output/kernel"] + w[f"{at}/output/bias"], f"{at}/output_layer_norm")
-    return x, np.tanh(x[:, 0] @ w["pooler_transform/kernel"] + w["pooler_transform/bias"])
-
-
 def loaded(model, source):
     for name, variable in checkpoint.tf1_variables(model).items():
         variable.assign(source.get(name))
     return model
-
-
-def test_outputs_are_those_of_model_garden(tmp_path):
-    arrays = random_arrays(ENCODER)
-    source = ObjectCheckpoint(save(tmp_path, arrays))
-    batch = small_batch()
-    inputs = [batch[name] for name in ("input_ids", "input_mask", "segment_ids")]
-    output = loaded(modeling.BertModel(source.config), source)(*inputs)
-    sequence, pooled = garden_math(arrays, *inputs)
-    np.testing.assert_allclose(output.sequence_output, sequence, atol=1e-5)
-    np.testing.assert_allclose(output.pooled_output, pooled, atol=1e-5)
 
 
 def test_half_precision_is_read_as_float32(tmp_path):
@@ -218,7 +177,7 @@ def test_a_folder_of_several(tmp_path):
     assert_holds(ObjectCheckpoint(str(tmp_path)), as_reference(arrays))
 
 
-def test_what_is_not_recognised(tmp_path):
+def test_what_is_not_recognized(tmp_path):
     assert not model_garden.recognizes(str(tmp_path))
     assert not model_garden.recognizes(str(tmp_path / "none"))
     bundle.save(str(tmp_path / "bert_model.ckpt"), {"bert/embeddings/word_embeddings": tf.Variable([[1.0]])})
@@ -342,3 +301,84 @@ def test_an_index_cut_off(tmp_path):
     index.write_bytes(index.read_bytes()[:-40])
     assert not model_garden.recognizes(prefix)
     assert "damaged" in message_of(ObjectCheckpoint, prefix)
+
+
+# SavedModels.
+
+
+def saved_model(folder, arrays, activation=None, assets=("vocab.txt",), **attributes):
+    """As export_tfhub writes it."""
+    model = encoder(arrays, v1_path)
+    for name, value in attributes.items():
+        setattr(model, name, value)
+    for number, name in enumerate(assets):
+        path = folder.parent / name
+        path.write_text(f"[PAD]\n{name}\n")
+        setattr(model, f"asset_{number}", tf.saved_model.Asset(str(path)))
+    if activation:
+        model.call = tf.function(activation, input_signature=[tf.TensorSpec([None])])
+    tf.saved_model.save(model, str(folder))
+    return str(folder)
+
+
+def test_saved_model(tmp_path):
+    arrays = random_arrays(ENCODER)
+    path = saved_model(tmp_path / "hub", arrays, do_lower_case=tf.Variable(True, trainable=False))
+    for given in (path, os.path.join(path, "saved_model.pb")):
+        assert model_garden.recognizes(given)
+        source = ObjectCheckpoint(given)
+        assert_holds(source, as_reference(arrays))
+        assert source.path == source.folder == path and "SavedModel" in source.kind
+        assert source.tokenizer_settings() == {"do_lower_case": True}
+        assert source.vocabulary() == ["[PAD]", "vocab.txt"]
+
+
+def test_cased_saved_model_whose_vocabulary_has_another_name(tmp_path):
+    attributes = {"do_lower_case": tf.Variable(False, trainable=False)}
+    path = saved_model(tmp_path / "hub", random_arrays(ENCODER), assets=("vocab_cased.txt", "x.txt"), **attributes)
+    source = ObjectCheckpoint(path)
+    assert source.tokenizer_settings() == {"do_lower_case": False}
+    assert source.vocabulary() == ["[PAD]", "vocab_cased.txt"]
+
+
+@pytest.mark.parametrize(
+    ("activation", "expected"),
+    [
+        (lambda x: tf.nn.gelu(x, approximate=True), "gelu"),
+        (lambda x: tf.nn.gelu(x, approximate=False), "gelu_erf"),
+        (lambda x: x * tf.math.erf(x), "gelu_erf"),
+        (tf.nn.relu, "relu"),
+        (None, "gelu"),
+    ],
+)
+def test_activation_of_a_saved_model(tmp_path, activation, expected):
+    source = ObjectCheckpoint(saved_model(tmp_path / "hub", random_arrays(ENCODER), activation))
+    assert source.config.hidden_act == expected
+    assert any("activation" in remark for remark in source.remarks) == (activation is None)
+
+
+def test_what_keras_noted_of_a_saved_model(tmp_path):
+    path = saved_model(tmp_path / "hub", random_arrays(ENCODER))
+    noted = {"name": "x", "output_dropout": 0.25, "attention_dropout": 0.0, "norm_first": False}
+    notes = tmp_path / "hub" / "keras_metadata.pb"
+    notes.write_bytes(b"\n\x80\x01" + json.dumps(noted).encode() + b"\x12")
+    config = ObjectCheckpoint(path).config
+    assert (config.hidden_dropout_prob, config.attention_probs_dropout_prob) == (0.25, 0.0)
+    notes.write_bytes(json.dumps({**noted, "norm_first": True}).encode())
+    assert "norm_first" in message_of(ObjectCheckpoint, path)
+
+
+def test_saved_model_of_something_else(tmp_path):
+    module = tf.Module()
+    module.kernel = tf.Variable([1.0], name="dense/kernel")
+    tf.saved_model.save(module, str(tmp_path))
+    message = message_of(ObjectCheckpoint, str(tmp_path))
+    assert "is not Model Garden's BERT encoder" in message and "dense/kernel" in message
+
+
+def test_saved_model_of_tensorflow_1(tmp_path):
+    """TF-Hub's modules of 2019 hold a checkpoint with the reference's names."""
+    (tmp_path / "saved_model.pb").touch()
+    bundle.save(str(tmp_path / "variables" / "variables"), {"module/bert/pooler/dense/bias": tf.Variable([1.0])})
+    message = message_of(ObjectCheckpoint, str(tmp_path))
+    assert "has no graph of objects" in message and str(tmp_path / "variables" / "variables") in message

@@ -97,13 +97,6 @@ def test_an_untied_model_without_its_table_is_refused(tmp_path):
         convert_to("tf1", path, tmp_path / "there")
 
 
-@pytest.mark.parametrize("kind", ["relative_key", "relative_key_query"])
-def test_positions_that_no_model_here_has(tmp_path, kind):
-    path = make_folder(tmp_path, position_embedding_type=kind)
-    with pytest.raises(UserError, match=f"has position_embedding_type '{kind}'; BERT's are 'absolute'"):
-        huggingface.HuggingFaceFolder(path)
-
-
 @pytest.mark.parametrize(
     ("keys", "phrase"),
     [

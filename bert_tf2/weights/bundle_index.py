@@ -1,0 +1,350 @@
+"""The index of a TensorFlow checkpoint: a table of what it contains, read and written without TensorFlow.
+
+The format is LevelDB's (its doc/table_format.md): blocks of entries whose keys omit the prefix that they share with the
+previous key, an index of the blocks, and a footer. TensorFlow does not compress these tables. A key is the name of a
+tensor; its entry is a protocol buffer of TensorFlow's tensor_bundle.proto. The graph of objects of a TensorFlow 2
+checkpoint is one of trackable_object_graph.proto. The messages are declared here with the fields that are used;
+TensorFlow's own classes take seconds to import. The bytes of a tensor are little-endian; strings have their own layout.
+"""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import math
+import struct
+from collections.abc import Container, Iterator, Mapping
+from typing import NamedTuple
+
+import google_crc32c
+import numpy as np
+
+from bert_tf2.data.tfrecords import mask  # TFRecord files have the same checksums
+from bert_tf2.weights.base import bytes_of
+
+_MAGIC = 0xDB4775248B80FB57
+_FOOTER = 48
+_TRAILER = 5  # one byte for the compression, four for the checksum
+_BLOCK_BYTES = 4096
+# Keys are stored without the prefix that they share, and an index can name a block twice: a small file could state
+# gigabytes.
+_MOST_BYTES = 1 << 26
+_BYTES_OF_ENTRY = 64
+
+
+class DamagedTable(Exception):
+    """The bytes are not a valid table. The text describes the first error."""
+
+
+# The messages
+
+# Numbers and names of the TensorFlow dtypes (DataType in types.proto) that occur in checkpoints of weights.
+_DTYPES = {
+    1: "float32", 2: "float64", 3: "int32", 4: "uint8", 5: "int16", 6: "int8", 7: "string", 9: "int64", 10: "bool",
+    14: "bfloat16", 17: "uint16", 19: "float16", 22: "uint32", 23: "uint64",
+}  # fmt: skip
+_NUMBERS = {name: number for number, name in _DTYPES.items()}
+
+# The fields of each message: name, number, type; * for a repeated one.
+_MESSAGES = {
+    "Version": "producer 1 int32",
+    "Header": "num_shards 1 int32, version 3 Version",
+    "Dim": "size 1 int64",
+    "Shape": "dim 2 Dim*",
+    "Slice": "",
+    "Entry": "dtype 1 int32, shape 2 Shape, shard_id 3 int32, offset 4 int64, size 5 int64, crc32c 6 fixed32,"
+    " slices 7 Slice*",
+    "Child": "node_id 1 int32, local_name 2 string",
+    "Attribute": "name 1 string, full_name 2 string, checkpoint_key 3 string",
+    "Slot": "slot_variable_node_id 3 int32",
+    "Node": "children 1 Child*, attributes 2 Attribute*, slot_variables 3 Slot*",
+    "Graph": "nodes 1 Node*",
+}
+
+
+@functools.cache
+def _message_classes() -> dict[str, type]:
+    from google.protobuf import descriptor_pb2, descriptor_pool, message_factory  # late: not every script needs it
+
+    proto = descriptor_pb2.FileDescriptorProto(name="checkpoint.proto", package="checkpoint", syntax="proto3")
+    for message, fields in _MESSAGES.items():
+        made = proto.message_type.add(name=message)
+        for name, number, kind in map(str.split, filter(None, fields.split(", "))):
+            field = made.field.add(name=name, number=int(number), label=3 if kind.endswith("*") else 1)
+            kind = kind.rstrip("*")
+            if kind in _MESSAGES:
+                field.type, field.type_name = field.TYPE_MESSAGE, f".checkpoint.{kind}"
+            else:
+                field.type = getattr(field, f"TYPE_{kind.upper()}")
+    pool = descriptor_pool.DescriptorPool()
+    pool.Add(proto)
+    found = pool.FindFileByName(proto.name).message_types_by_name
+    return {name: message_factory.GetMessageClass(found[name]) for name in _MESSAGES}
+
+
+def new(message: str, **fields):
+    """Creates a message, for example new("Entry", dtype=1)."""
+    return _message_classes()[message](**fields)
+
+
+def parse(message: str, data: bytes):
+    """Parses a message. Raises DamagedTable if the bytes are none."""
+    from google.protobuf.message import DecodeError
+
+    try:
+        return _message_classes()[message].FromString(data)
+    except DecodeError as error:
+        raise DamagedTable("an entry makes no sense") from error
+
+
+class Entry(NamedTuple):
+    """What an index says about a tensor.
+
+    Attributes:
+      dtype: as a numpy name; "string" for bytes objects.
+      shape: its sizes.
+      shard, offset, size: the number of the data file, and the place of the bytes in it.
+      checksum: a masked CRC-32C of the bytes.
+    """
+
+    dtype: str
+    shape: list[int]
+    shard: int
+    offset: int
+    size: int
+    checksum: int
+
+    @classmethod
+    def parse(cls, data: bytes) -> Entry:
+        """Raises DamagedTable if the bytes are no entry, or that of a tensor that weights do not have."""
+        said = parse("Entry", data)
+        shape = [dim.size for dim in said.shape.dim]
+        if said.dtype not in _DTYPES or said.slices or min(said.offset, said.size, *shape) < 0:
+            raise DamagedTable("an entry is of a type that weights do not have, in slices, or makes no sense")
+        return cls(_DTYPES[said.dtype], shape, said.shard_id, said.offset, said.size, said.crc32c)
+
+    def encode(self) -> bytes:
+        shape = new("Shape", dim=[new("Dim", size=size) for size in self.shape])
+        said = new("Entry", dtype=_NUMBERS[self.dtype], shape=shape, shard_id=self.shard, offset=self.offset)
+        said.size, said.crc32c = self.size, self.checksum
+        return said.SerializeToString(deterministic=True)
+
+
+# The table
+
+
+def varint(value: int) -> bytes:
+    """Encodes a number in as few bytes as possible, seven bits in each, the lowest first."""
+    encoded = bytearray()
+    while value > 0x7F:
+        encoded.append(value & 0x7F | 0x80)
+        value >>= 7
+    return bytes([*encoded, value])
+
+
+def read_varint(data: bytes, place: int) -> tuple[int, int]:
+    """Returns the number at an offset, and the offset after it. Raises DamagedTable if there is no number."""
+    value = shift = 0
+    while shift < 70 and place < len(data):
+        byte = data[place]
+        value |= (byte & 0x7F) << shift
+        place, shift = place + 1, shift + 7
+        if byte < 0x80:
+            return value, place
+    raise DamagedTable("a number has no end")
+
+
+def read_table(data: bytes) -> dict[bytes, bytes]:
+    """Returns all entries of a table.
+
+    Raises:
+      DamagedTable: it is truncated, a checksum does not match, or it is another kind of file.
+    """
+    if len(data) < _FOOTER or struct.unpack("<Q", data[-8:])[0] != _MAGIC:
+        raise DamagedTable("it does not end as such a file does")
+    footer = data[-_FOOTER:]
+    _, place = _read_handle(footer, 0)  # of the metaindex block, which is empty here
+    index, _ = _read_handle(footer, place)
+    entries: dict[bytes, bytes] = {}
+    num_bytes = 0
+    for _, handle in _entries(_read_block(data, *index)):
+        for key, value in _entries(_read_block(data, *_read_handle(handle, 0)[0])):
+            num_bytes += len(key) + _BYTES_OF_ENTRY
+            if num_bytes > _MOST_BYTES:
+                raise DamagedTable("its names take more memory than those of any model")
+            entries[key] = value
+    return entries
+
+
+def _read_handle(data: bytes, place: int) -> tuple[tuple[int, int], int]:
+    """Returns the offset and size of a block, and the offset after them."""
+    offset, place = read_varint(data, place)
+    size, place = read_varint(data, place)
+    return (offset, size), place
+
+
+def _read_block(data: bytes, offset: int, size: int) -> bytes:
+    whole = data[offset : offset + size + _TRAILER]
+    if len(whole) != size + _TRAILER:
+        raise DamagedTable(f"it ends within the block at byte {offset}")
+    if struct.unpack("<I", whole[-4:])[0] != mask(google_crc32c.value(whole[:-4])):
+        raise DamagedTable(f"the block at byte {offset} does not match its checksum")
+    if whole[size]:
+        raise DamagedTable(f"the block at byte {offset} is compressed, which TensorFlow's are not")
+    return whole[:size]
+
+
+def _entries(block: bytes) -> Iterator[tuple[bytes, bytes]]:
+    if len(block) < 4:
+        raise DamagedTable("a block is too short")
+    restarts = struct.unpack("<I", block[-4:])[0]
+    end, place, key = len(block) - 4 - 4 * restarts, 0, b""
+    if end < 0:
+        raise DamagedTable("a block is too short")
+    while place < end:
+        shared, place = read_varint(block, place)
+        own, place = read_varint(block, place)
+        size, place = read_varint(block, place)
+        if shared > len(key) or place + own + size > end:
+            raise DamagedTable("an entry of a block makes no sense")
+        key = key[:shared] + block[place : place + own]
+        yield key, block[place + own : place + own + size]
+        place += own + size
+
+
+def write_table(entries: Mapping[bytes, bytes]) -> bytes:
+    """Returns a table of these entries."""
+    table = bytearray()
+    index: list[tuple[bytes, bytes]] = []
+    block: list[tuple[bytes, bytes]] = []
+    for key in sorted(entries):
+        block.append((key, entries[key]))
+        if sum(len(k) + len(v) for k, v in block) >= _BLOCK_BYTES:
+            index.append((key, _append_block(table, block)))
+            block = []
+    if block:
+        index.append((block[-1][0], _append_block(table, block)))
+    meta = _append_block(table, [])
+    footer = meta + _append_block(table, index)
+    return bytes(table) + footer.ljust(_FOOTER - 8, b"\0") + struct.pack("<Q", _MAGIC)
+
+
+def _append_block(table: bytearray, entries: list[tuple[bytes, bytes]]) -> bytes:
+    """Appends a block and returns its encoded offset and size.
+
+    Every key is written in full as a restart point: the index of a checkpoint is small.
+    """
+    block, restarts = bytearray(), []
+    for key, value in entries:
+        restarts.append(len(block))
+        block += varint(0) + varint(len(key)) + varint(len(value)) + key + value
+    restarts = restarts or [0]
+    block += struct.pack(f"<{len(restarts) + 1}I", *restarts, len(restarts))
+    handle = varint(len(table)) + varint(len(block))
+    block.append(0)  # not compressed
+    table += block + struct.pack("<I", mask(google_crc32c.value(bytes(block))))
+    return handle
+
+
+# The tensors
+
+
+def _layout_of_strings(lengths: list[int], content: bytes) -> tuple[bytes, int]:
+    """Returns the checksum of the lengths that lies between them and the strings, and that of everything."""
+    checksum = google_crc32c.value(struct.pack(f"<{len(lengths)}I", *lengths))
+    middle = struct.pack("<I", mask(checksum))
+    return middle, mask(google_crc32c.extend(google_crc32c.extend(checksum, middle), content))
+
+
+def decode_strings(data: bytes, shape: list[int], checksum: int) -> np.ndarray:
+    """Decodes lengths, their checksum, and the concatenated strings. `checksum` covers all of these."""
+    lengths, place = [], 0
+    for _ in range(math.prod(shape)):
+        length, place = read_varint(data, place)
+        lengths.append(length)
+    content = data[place + 4 :]
+    if _layout_of_strings(lengths, content)[1] != checksum:
+        raise DamagedTable("its bytes do not match their checksum")
+    strings, ends = np.empty(len(lengths), object), np.cumsum([0, *lengths])
+    strings[:] = [content[start:end] for start, end in itertools.pairwise(ends)]
+    return strings.reshape(shape)
+
+
+def encode_array(value: np.ndarray) -> tuple[str, np.ndarray | bytes, int]:
+    """Returns the dtype, bytes and checksum for a checkpoint. Encodes arrays of bytes objects for `decode_strings`."""
+    if value.dtype != object:
+        data = bytes_of(value)
+        return value.dtype.name, data, mask(google_crc32c.value(data))
+    strings = value.reshape(-1).tolist()
+    content = b"".join(strings)
+    middle, checksum = _layout_of_strings([*map(len, strings)], content)
+    return "string", b"".join(varint(len(text)) for text in strings) + middle + content, checksum
+
+
+# The objects of TensorFlow 2
+
+# Attributes that lead to an optimizer, and attributes that only an optimizer has.
+_TO_OPTIMIZER = {"optimizer", "_optimizer"}
+_OF_OPTIMIZER = {"iter", "iterations", "_iterations"}
+
+
+class ObjectGraph:
+    """The objects of a checkpoint.
+
+    Attributes:
+      full_names: key -> the name that the variable was created with, except for optimizer state and counters.
+      global_step, do_lower_case: the keys of these variables, or "".
+    """
+
+    def __init__(self, graph: bytes, stored: Container[str]):
+        """Parses a TrackableObjectGraph; `stored` are the keys of the checkpoint.
+
+        Raises:
+          DamagedTable, ValueError: `graph` is invalid.
+        """
+        nodes = parse("Graph", graph).nodes
+        self._children = [{child.local_name: child.node_id for child in node.children} for node in nodes]
+        if any(not 0 <= number < len(nodes) for children in self._children for number in children.values()):
+            raise ValueError("it speaks of objects that are not in it")
+        slots = {slot.slot_variable_node_id for node in nodes for slot in node.slot_variables}
+        self._variables = {}
+        for number, node in enumerate(nodes):
+            for attribute in node.attributes:
+                key = attribute.checkpoint_key.removeprefix("module/")  # like `bundle`
+                if attribute.name == "VARIABLE_VALUE" and key in stored and number not in slots:
+                    self._variables[number] = (key, attribute.full_name.removesuffix(":0"))
+        of_root = self._children[0] if self._children else {}
+        self.global_step, self.do_lower_case, counter = (
+            self._variables.get(of_root.get(name, -1), ("", ""))[0]
+            for name in ("global_step", "do_lower_case", "save_counter")
+        )
+        everything = self.variables_below(0) if self._children else {}
+        aside = {self.global_step, self.do_lower_case, counter}
+        self.full_names = {key: name for key, name in everything.items() if key not in aside}
+
+    def variables_below(self, node: int) -> dict[str, str]:
+        """Returns key -> full name of the variables that are reachable from an object, except through an optimizer."""
+        waiting, seen = [node], {node}
+        while waiting:
+            for attribute, child in self._children[waiting.pop()].items():
+                optimizer = attribute in _TO_OPTIMIZER or _OF_OPTIMIZER & self._children[child].keys()
+                if not optimizer and child not in seen:
+                    seen.add(child)
+                    waiting.append(child)
+        return dict(self._variables[number] for number in sorted(seen & self._variables.keys()))
+
+    def held_as(self, attribute: str) -> set[int]:
+        """Returns the objects that are the value of this attribute of another object."""
+        return {children[attribute] for children in self._children if attribute in children}
+
+    def holders(self, *attributes: str) -> list[int]:
+        """Returns the objects that have all of these attributes."""
+        return [number for number, children in enumerate(self._children) if {*attributes} <= children.keys()]
+
+    def key_at(self, node: int, path: str) -> str | None:
+        """Returns the key of the variable at a path of attributes, or None."""
+        for attribute in path.split("/"):
+            if attribute not in self._children[node]:
+                return None
+            node = self._children[node][attribute]
+        return self._variables[node][0] if node in self._variables else None
