@@ -1,206 +1,147 @@
-"""Learns a WordPiece vocabulary from a text, to pretrain on another language or domain.
+"""Checks that a vocabulary fits the model and the flags.
 
-The reference has no program for this. tensorflow-text implements the learning in four iterations: it counts the
-substrings of all words, keeps those as entries that are frequent enough without the occurrences inside longer entries,
-and splits the words at these entries. This module passes it exactly the words that the tokenizer produces, searches for
-the frequency threshold at which the vocabulary is just full, and orders the entries as in the released vocabularies:
-`[PAD]`, unused entries, `[UNK]`, `[CLS]`, `[SEP]`, `[MASK]`, single characters, then pieces from frequent to rare.
+The reference accepts any vocabulary; the wrong one, or the wrong case, then costs accuracy without an error.
 """
 
 from __future__ import annotations
 
-import collections
-import math
-from collections.abc import Iterable
+import re
+import unicodedata
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from absl import logging
 
-from bert_tf2 import tokenization
-from bert_tf2.support import console, files, progress
+from bert_tf2.config import check_vocab_size
 from bert_tf2.support.errors import UserError
-from bert_tf2.support.quiet import load_tensorflow
-from bert_tf2.support.settings import DATA, VOCABULARY, Options, options, setting
+from bert_tf2.tokenization import SPECIAL_TOKENS, FullTokenizer
 
-# The search for the threshold ends when at most this fraction of the pieces is too much; the rarest are then dropped.
-# Each of its steps iterates four times over all words.
-_SLACK = 0.05
-_MOST_WORDS = 1_000_000  # the most frequent ones; the learner keeps all their substrings in memory
-_MOST_RESERVED = 1_000_000
-_LONGEST_PIECE = 50  # in characters; longer words are ignored
+_MOST_ROUNDED_UP = 128  # by how much vocab_size is commonly rounded up, for the efficiency of a device
+_MANY_UNKNOWN = 0.3  # a language or script that the vocabulary was not made for; with its own, it is less than 0.01
+# Entries that no text produces: [CLS], and <S> of the Chinese vocabulary, which is uncased.
+_SPECIAL = re.compile(r"\[.+\]|<.+>")
 
 
-@options
-class BuildVocabOptions(Options):
-    """Learns a WordPiece vocabulary from plain text, for pretraining on a language or a subject of one's own.
+def check_special_tokens(vocab: Mapping[str, int], vocab_file: str, tokens: Sequence[str] = SPECIAL_TOKENS) -> None:
+    """Checks that a vocabulary has the tokens that a script needs.
 
-    Example:
-      python build_vocab.py --input_file='corpus/*.txt' --vocab_file=vocab.txt --vocab_size=8000
-
-    Give the same --do_lower_case to every later command that uses the vocabulary, and write the number of entries into
-    the "vocab_size" of bert_config.json.
-    """
-
-    input_file: str = setting(
-        "Text files in UTF-8: names and globs, separated by commas.", group=DATA, reads=True, rereads=None
-    )
-    vocab_file: str = setting("Vocabulary to write, one entry per line.", group=DATA, writes_file=True)
-    vocab_size: int = setting("Maximum number of entries.", 30522, group=VOCABULARY, low=1, memory=())
-    do_lower_case: bool = setting(
-        "Whether to lower-case and strip accents; must match the model's setting.", True, group=VOCABULARY
-    )
-    num_unused: int = setting("Number of [unusedN] entries to reserve.", 99, group=VOCABULARY, low=0)
-    min_count: int = setting("Minimum number of occurrences of a piece.", 2, group=VOCABULARY, low=1)
-
-
-def run(options: BuildVocabOptions) -> list[str]:
-    """Learns a vocabulary from files and writes it; returns its entries.
-
-    Raises:
-      UserError: see build_vocab; or a file is missing or not UTF-8.
-    """
-    names = files.match_files(options.input_file)
-    counts = [files.count_lines(name) for name in names]
-    total = None if None in counts else sum(counts)
-    lines = progress.track((line for name in names for line in files.read_lines(name)), "Reading", total, "lines")
-    entries = build_vocab(
-        lines, options.vocab_size, options.do_lower_case, num_unused=options.num_unused, min_count=options.min_count
-    )
-    files.write_text(options.vocab_file, "".join(f"{entry}\n" for entry in entries))
-    console.summary(
-        [f"{options.vocab_file} ({len(entries):,} entries)"],
-        next_command=console.command(
-            "create_pretraining_data.py",
-            input_file=options.input_file,
-            output_file="tf_examples.tfrecord",
-            vocab_file=options.vocab_file,
-            do_lower_case=None if options.do_lower_case else False,
-        ),
-    )
-    return entries
-
-
-def build_vocab(
-    texts: Iterable[str], vocab_size: int = 30522, do_lower_case: bool = True, num_unused: int = 99, min_count: int = 2
-) -> list[str]:
-    """Learns a vocabulary; the same texts and arguments give the same entries in every run.
-
-    Every character of the texts becomes an entry, so that none of their words becomes [UNK]. If there is no room for
-    all characters, the rarest are dropped with a warning.
+    `load_vocab` does not check this; in the reference the first missing token raises a KeyError later.
 
     Args:
-      texts: the text in parts of any size; a word must not extend across parts.
-      vocab_size: the maximum number of entries. A small text gives fewer.
-      do_lower_case: the tokenizer's setting.
-      num_unused: the number of `[unusedN]` entries after [PAD], which can later be replaced by words. With the default,
-        [UNK] gets id 100, [CLS] 101, [SEP] 102 and [MASK] 103, as in the reference's models.
-      min_count: the minimum number of occurrences of a piece of several characters.
+      vocab: entry -> id, as load_vocab gives it.
+      vocab_file: its path, for messages.
+      tokens: the tokens that are needed.
 
     Raises:
-      UserError: there is no room for a single character, the texts have no words, or tensorflow-text is missing.
+      UserError: some are missing (names them all, and the line that should perhaps be one of them).
     """
-    num_reserved = len(reserved_entries(0)) + num_unused
-    if vocab_size <= num_reserved:
-        raise UserError(
-            f"--vocab_size={vocab_size} leaves no room for words beside the {num_reserved} special and unused entries;"
-            f" raise it or lower --num_unused={num_unused}"
+    missing = [token for token in tokens if token not in vocab]
+    if not missing:
+        return
+    if not any(vocab):
+        raise UserError(f"{vocab_file}: holds no entries; give the vocab.txt that lies with the model's weights")
+    raise UserError(
+        f"{vocab_file}: has no {', '.join(missing)}, so it is not the vocabulary of a BERT model{_look_alike(vocab)};"
+        " give the vocab.txt that lies with the model's weights (entries must not be added to it: each line is a row"
+        " of the weights), and for a model of your own one that build_vocab.py made"
+    )
+
+
+def _look_alike(vocab: Mapping[str, int]) -> str:
+    """The entry that shows what else the file may be."""
+    first = next(iter(vocab))
+    if first[:1] == "{":
+        return " but JSON, a tokenizer.json perhaps"
+    for entry, index in vocab.items():
+        word = re.match(r"\W+(pad|unk|cls|sep|mask)\b", entry, re.IGNORECASE)
+        if word and entry not in SPECIAL_TOKENS:
+            return f" (line {index + 1} is {entry[:20]!r}, not {f'[{word[1].upper()}]'!r})"
+    return "" if first in SPECIAL_TOKENS else f" (line {vocab[first] + 1} is {first[:20]!r})"
+
+
+def unreachable_in_lower_case(vocab: Iterable[str]) -> list[str]:
+    """The entries that no lower-cased text gives, because they have capitals or accents.
+
+    A vocabulary that was learned from lower-cased text has none. Special tokens such as [CLS] do not count.
+    """
+    return [
+        entry
+        for entry in vocab
+        if not (entry.isascii() and entry == entry.lower())  # for speed: most entries
+        and entry != _without_accents(entry.lower())
+        and not _SPECIAL.fullmatch(entry)
+    ]
+
+
+def _without_accents(text: str) -> str:
+    return "".join(char for char in unicodedata.normalize("NFD", text) if unicodedata.category(char) != "Mn")
+
+
+def is_cased(vocab: Collection[str]) -> bool:
+    """Whether a vocabulary is that of a cased model, as far as it shows that.
+
+    A few cased entries are not enough: words may have been added to the vocabulary of an uncased model.
+    """
+    return len(unreachable_in_lower_case(vocab)) > len(vocab) / 1000
+
+
+def check_case_of_vocabulary(vocab: Mapping[str, int], vocab_file: str, do_lower_case: bool | None) -> None:
+    """Warns if the case of the vocabulary contradicts `do_lower_case`.
+
+    Args:
+      do_lower_case: None if the user did not set it, which stands for True. An explicit True is not warned about.
+    """
+    if do_lower_case is None and (found := unreachable_in_lower_case(vocab)):
+        logging.warning(
+            "%s: %d of %d entries have capitals or accents (such as %r, line %d), and lower-cased text never gives"
+            " them. If the model is cased, give --do_lower_case=False; --do_lower_case=True confirms the default",
+            vocab_file, len(found), len(vocab), found[0], vocab[found[0]] + 1,
+        )  # fmt: skip
+    elif do_lower_case is False and not any(_has_capitals(entry) for entry in vocab):
+        logging.warning(
+            "%s: no entry has a capital letter, so with --do_lower_case=False every word that has one becomes [UNK]."
+            " If the model is uncased, leave the flag out",
+            vocab_file,
         )
-    if num_reserved > _MOST_RESERVED:
-        raise UserError(f"--num_unused={num_unused}: no vocabulary has as many; {_MOST_RESERVED} are allowed")
-    reserved = reserved_entries(num_unused)
-    counts = count_words(texts, do_lower_case)
-    if not counts:
-        raise UserError("the input has no words to learn a vocabulary from; look at --input_file")
-    characters = _character_entries(counts, vocab_size - len(reserved))
-    room = vocab_size - len(reserved) - len(characters)
-    pieces = _learn_pieces(counts, room, min_count) if room else []
-    return reserved + characters + pieces
 
 
-def reserved_entries(num_unused: int) -> list[str]:
-    """Returns the special and unused entries, in the order of the reference's vocabularies."""
-    return ["[PAD]", *(f"[unused{i}]" for i in range(num_unused)), "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+def _has_capitals(entry: str) -> bool:
+    return entry != entry.lower() and not _SPECIAL.fullmatch(entry)
 
 
-def count_words(texts: Iterable[str], do_lower_case: bool = True) -> collections.Counter[str]:
-    """Counts the words, as BasicTokenizer passes them to WordpieceTokenizer."""
-    tokenizer = tokenization.BasicTokenizer(do_lower_case)
-    counts: collections.Counter[str] = collections.Counter()
-    for text in texts:
-        counts.update(tokenizer.tokenize(text))
-    return counts
+def check_unknown(name: str, unknown: int, tokens: int) -> None:
+    """Warns if much of a text is [UNK], from which a model learns and tells nothing.
 
-
-def _character_entries(word_counts: collections.Counter[str], room: int) -> list[str]:
-    """Returns the characters of the words, sorted, then those that can continue a word, with `##`.
-
-    If they need more than `room` entries, the rarest characters are dropped, in both forms together.
+    Args:
+      name: of the text, for the message.
+      unknown: the number of its tokens that are [UNK].
+      tokens: the number of all its tokens, without [CLS] and [SEP].
     """
-    counts: collections.Counter[str] = collections.Counter()
-    for word, count in word_counts.items():
-        for char in word:
-            counts[char] += count
-    # The tokenizer makes punctuation and Chinese characters words of one character: an entry with `##` would be wasted.
-    inside = {char for word in word_counts if len(word) > 1 for char in word}
-    kept: list[str] = []
-    for char in sorted(counts, key=lambda char: (-counts[char], char)):
-        room -= 2 if char in inside else 1
-        if room < 0:
-            logging.warning(
-                "the vocabulary has no room for the %d rarest of %d characters; words with them become [UNK]",
-                len(counts) - len(kept), len(counts),
-            )  # fmt: skip
-            break
-        kept.append(char)
-    return sorted(kept) + ["##" + char for char in sorted(inside.intersection(kept))]
+    if unknown > _MANY_UNKNOWN * tokens:
+        logging.warning(
+            "%s: %.0f%% of its %d tokens are [UNK], words that the vocabulary lacks; give one for this language and"
+            " script, with the model that belongs to it (for a model of your own, build_vocab.py makes one)",
+            name, 100 * unknown / tokens, tokens,
+        )  # fmt: skip
 
 
-def _learn_pieces(word_counts: collections.Counter[str], room: int, min_count: int) -> list[str]:
-    """Returns at most `room` entries of more than one character, the most frequent first.
+def load_tokenizer(vocab_file: str, do_lower_case: bool, vocab_size: int | None = None) -> FullTokenizer:
+    """Loads the tokenizer and checks that vocabulary and model belong together.
 
-    The learner returns all pieces above a frequency threshold; this function searches for the threshold that gives just
-    enough. The search bisects the ratio of its bounds, not their difference, because the number of pieces is roughly
-    proportional to 1 / frequency. (The learner's own search may stop at a list that is too long, or far too short.)
+    Args:
+      vocab_size: how many embeddings the model has; None where there is no model yet.
+
+    Raises:
+      UserError: the vocabulary is missing, lacks a special token, or has more entries than the model has embeddings.
     """
-    learner = _learner()
-    words = [item for item in word_counts.most_common(_MOST_WORDS) if len(item[0]) <= _LONGEST_PIECE]
-
-    def learn(threshold: int) -> list[str]:
-        entries = learner.learn_with_thresh(words, threshold, _settings(learner))
-        pieces = [entry for entry in entries if len(entry.removeprefix("##")) > 1]
-        logging.info("%d pieces occur at least %d times; there is room for %d", len(pieces), threshold, room)
-        return pieces
-
-    low, high = min_count, word_counts.total()
-    pieces = learn(low)
-    while len(pieces) > room * (1 + _SLACK) and low < high:
-        middle = max(low + 1, math.isqrt(low * high))
-        tried = learn(middle)
-        if len(tried) >= room:
-            low, pieces = middle, tried
-        else:
-            high = middle - 1
-    return pieces[:room]
-
-
-def _settings(learner):
-    """Returns the learner's settings; those that only its own search uses are None."""
-    used = {
-        "num_iterations": 4,  # the default, as for the joiner and _LONGEST_PIECE
-        "max_token_length": _LONGEST_PIECE,
-        "include_joiner_token": True,
-        "joiner": "##",
-        "reserved_tokens": [],
-    }
-    return learner.Params(**{field: used.get(field) for field in learner.Params._fields})
-
-
-def _learner():
-    try:
-        load_tensorflow()
-        from tensorflow_text.tools.wordpiece_vocab import wordpiece_tokenizer_learner_lib  # loads TensorFlow
-    except ImportError as error:
-        raise UserError(
-            f"learning a vocabulary needs tensorflow-text, which cannot be imported here ({error}); install it with"
-            f" pip install tensorflow-text (it has no Windows version)"
-        ) from error
-    return wordpiece_tokenizer_learner_lib
+    tokenizer = FullTokenizer(vocab_file=vocab_file, do_lower_case=do_lower_case)
+    check_special_tokens(tokenizer.vocab, vocab_file)
+    entries = max(tokenizer.vocab.values()) + 1
+    if vocab_size is not None:
+        check_vocab_size(vocab_file, entries, vocab_size)
+    if vocab_size is not None and vocab_size - entries >= _MOST_ROUNDED_UP + entries // 100:
+        logging.warning(
+            "%s: only %d entries, but the model has vocab_size %d; make sure that the file is complete and the model's"
+            " own, since words that are not in it become [UNK]",
+            vocab_file, entries, vocab_size,
+        )  # fmt: skip
+    return tokenizer

@@ -21,7 +21,6 @@ BERT = {
     "config",
     "tokenization",
     "vocabulary",
-    "vocabulary_checks",
     "shapes",
     "layers",
     "modeling",
@@ -48,7 +47,7 @@ FRONT_DOOR = {"commands", "commands.loading", "__main__", "demo", "demo.__main__
 
 WITHOUT_TENSORFLOW = [
     *(name for name in MODULES if name.startswith("support.")),
-    *("config", "tokenization", "vocabulary", "vocabulary_checks"),
+    *("config", "tokenization", "vocabulary", "pretraining.build_vocab"),
     *(name for name in MODULES if name.startswith("data.")),
     *(name for name in MODULES if name.startswith("weights.") and name != "weights.checkpoint"),
     *(f"pretraining.{name}" for name in ("examples", "instances", "masking", "example_files")),

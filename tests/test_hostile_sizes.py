@@ -18,12 +18,13 @@ from huggingface_folders import CONFIG, make_folder, write_json
 from mutations import SOAK, framed, record_of
 from refused import message_of
 
-from bert_tf2 import tokenization, vocabulary_checks
+from bert_tf2 import tokenization
 from bert_tf2.config import BertConfig
 from bert_tf2.data import record_order, records
 from bert_tf2.data.tfrecords import mask
 from bert_tf2.finetuning import classification, ner, squad
 from bert_tf2.finetuning.classification.tasks import TsvLayout
+from bert_tf2.vocabulary import load_tokenizer
 from bert_tf2.weights import bundle_index, labels, sources
 
 MEGABYTE = 1 << 20
@@ -175,7 +176,7 @@ def test_a_line_without_an_end(megabytes, tmp_path):
     path.write_bytes(b"word " * (megabytes * MEGABYTE // 5))
     layout = TsvLayout(text_a="text", label="answer")
     for call, *arguments in (
-        (vocabulary_checks.load_tokenizer, str(path), True),
+        (load_tokenizer, str(path), True),
         (classification.get_processor("tsv", tsv=layout).get_train_examples, str(tmp_path)),
         (ner.read_conll, str(path), 0, -1),
         (squad.read_squad_examples, str(path), False),

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from mutations import damaged, damaged_json, damaged_records, json_bytes, lengths, refuses_or_reads
 from tensorboard.compat.proto import event_pb2, types_pb2
 
-from bert_tf2 import export, vocabulary_checks
+from bert_tf2 import export
 from bert_tf2.config import BertConfig, to_huggingface
 from bert_tf2.data import record_checks, record_order, records, unmasked
 from bert_tf2.finetuning import classification, extract_features, ner, squad
@@ -29,6 +29,7 @@ from bert_tf2.training import curves
 from bert_tf2.training.best import Best
 from bert_tf2.training.forward import explained
 from bert_tf2.training.saver import TrainingState
+from bert_tf2.vocabulary import load_tokenizer
 from bert_tf2.weights import bundle, checkpoint, huggingface, labels, metadata
 
 VOCABULARY = "".join(f"{word}\n" for word in toy_data.VOCAB).encode()
@@ -165,9 +166,7 @@ class Reader(NamedTuple):
 
 
 READERS = {
-    "vocabulary": Reader(
-        "vocab.txt", damaged(VOCABULARY), lambda path: vocabulary_checks.load_tokenizer(str(path), True, 40)
-    ),
+    "vocabulary": Reader("vocab.txt", damaged(VOCABULARY), lambda path: load_tokenizer(str(path), True, 40)),
     "bert_config": Reader("bert_config.json", damaged_json(toy_data.config().to_dict()), _config),
     "huggingface_config": Reader("config.json", damaged_json(CONFIG), _config),
     "table": Reader("train.tsv", damaged(TABLE), _tables),

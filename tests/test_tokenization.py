@@ -14,8 +14,9 @@ import unicodedata
 
 import pytest
 
-from bert_tf2 import tokenization, vocabulary_checks
+from bert_tf2 import tokenization
 from bert_tf2.support.errors import UserError
+from bert_tf2.vocabulary import check_special_tokens, load_tokenizer
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 GOLDEN = ROOT.parent / "shared" / "golden" / "data"
@@ -267,10 +268,10 @@ def test_unreadable_vocabularies(tmp_path):
 
 
 def test_check_special_tokens_names_all_that_are_missing():
-    vocabulary_checks.check_special_tokens(dict.fromkeys(SPECIAL, 0), "v.txt")
-    vocabulary_checks.check_special_tokens({"[UNK]": 0}, "v.txt", tokens=["[UNK]"])
+    check_special_tokens(dict.fromkeys(SPECIAL, 0), "v.txt")
+    check_special_tokens({"[UNK]": 0}, "v.txt", tokens=["[UNK]"])
     with pytest.raises(UserError, match=r"^v\.txt: .*\[UNK\], \[MASK\],") as caught:
-        vocabulary_checks.check_special_tokens({"[PAD]": 0, "[CLS]": 1, "[SEP]": 2}, "v.txt")
+        check_special_tokens({"[PAD]": 0, "[CLS]": 1, "[SEP]": 2}, "v.txt")
     assert "\n" not in str(caught.value)
 
 
@@ -328,7 +329,7 @@ def test_a_vocabulary_that_seems_cut_off_is_told(tmp_path, log_lines):
     path.write_text("".join(f"{entry}\n" for entry in [*tokenization.SPECIAL_TOKENS, *map(str, range(1000))]))
     entries = 1000 + len(tokenization.SPECIAL_TOKENS)
     for vocab_size in (entries, entries + 100):  # some round up
-        vocabulary_checks.load_tokenizer(str(path), True, vocab_size)
+        load_tokenizer(str(path), True, vocab_size)
     assert log_lines == []
-    vocabulary_checks.load_tokenizer(str(path), True, 2 * entries)
+    load_tokenizer(str(path), True, 2 * entries)
     assert len(log_lines) == 1 and f"only {entries} entries, but the model has vocab_size {2 * entries}" in log_lines[0]

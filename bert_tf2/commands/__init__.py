@@ -41,7 +41,9 @@ class Command(NamedTuple):
 
 
 COMMANDS = {
-    "build_vocab": Command("vocabulary:BuildVocabOptions", "vocabulary:run", tensorflow=False),
+    "build_vocab": Command(
+        "pretraining.build_vocab:BuildVocabOptions", "pretraining.build_vocab:run", tensorflow=False
+    ),
     "create_pretraining_data": Command(
         "pretraining.options:CreatePretrainingDataOptions", "pretraining.sharded:run", tensorflow=False
     ),

@@ -14,7 +14,7 @@ import numpy as np
 import tensorflow as tf
 from absl import logging
 
-from bert_tf2 import modeling, tokenization, vocabulary_checks
+from bert_tf2 import modeling, tokenization
 from bert_tf2.config import BertConfig
 from bert_tf2.finetuning import vector_plots
 from bert_tf2.finetuning.classification.features import pack_texts
@@ -28,6 +28,7 @@ from bert_tf2.support.settings import check_texts, check_type
 from bert_tf2.training import forward
 from bert_tf2.training.devices import build_model, create_strategy
 from bert_tf2.training.precision import PRECISIONS
+from bert_tf2.vocabulary import check_unknown
 from bert_tf2.weights import checkpoint, metadata
 
 _LOGGED_EXAMPLES = 5
@@ -170,7 +171,7 @@ def _features(
         unknown += feature.tokens.count("[UNK]")
         count += sum(token not in ("[CLS]", "[SEP]") for token in feature.tokens)
         yield feature
-    vocabulary_checks.check_unknown(options.input_file, unknown, count)
+    check_unknown(options.input_file, unknown, count)
 
 
 def parse_layers(layers: str, num_hidden_layers: int) -> list[int]:

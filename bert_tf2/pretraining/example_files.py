@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from absl import logging
 
-from bert_tf2 import tokenization, vocabulary_checks
+from bert_tf2 import tokenization
 from bert_tf2.data import example, records, tfrecords
 from bert_tf2.data.varints import Ragged
 from bert_tf2.pretraining import compact_examples, corpus, drawn_examples, sentences
@@ -23,6 +23,7 @@ from bert_tf2.pretraining.instances import TrainingInstance
 from bert_tf2.pretraining.options import CreatePretrainingDataOptions, PretrainingDataOptions
 from bert_tf2.support import console, environment, files, gzip_files, outputs, progress
 from bert_tf2.support.errors import and_more
+from bert_tf2.vocabulary import check_unknown
 
 _Batch = Mapping[str, np.ndarray | Ragged]
 _LOGGED_EXAMPLES = 20
@@ -235,7 +236,7 @@ def make_files(
     folder = os.path.dirname(output_files[0]) or "."
     text, examples, batches = _made(input_files, tokenizer, options, seed, folder)
     unknown = np.count_nonzero(text.tokens == tokenizer.vocab.get("[UNK]", -1))
-    vocabulary_checks.check_unknown(and_more(input_files, 3), unknown, len(text.tokens))
+    check_unknown(and_more(input_files, 3), unknown, len(text.tokens))
     first = next(batches(_LOGGED_EXAMPLES), {})
     sample = example.encode(first) if first else []
     size = _rows_per_batch(options.max_seq_length, options.max_predictions_per_seq)

@@ -251,7 +251,7 @@ def remove_leftovers(folder: str) -> None:
     for name in sorted(os.listdir(folder or ".")) if os.path.isdir(folder or ".") else ():
         match = _LEFT.match(name)
         path = os.path.join(folder, name)
-        if match and match["host"] == _HOST and not _is_alive(int(match["process"])):
+        if match and match["host"] == _HOST and not _may_be_written(path, int(match["process"])):
             size = _size(path)
             try:
                 shutil.rmtree(path) if os.path.isdir(path) else os.remove(path)
@@ -264,8 +264,10 @@ def remove_leftovers(folder: str) -> None:
                 )  # fmt: skip
 
 
-def _is_alive(process: int) -> bool:
+def _may_be_written(path: str, process: int) -> bool:
     """Whether there is a process of this number, be it that of another program: then the file stays for now."""
+    if process == os.getpid():  # in a container, the next process often has the number of the last one
+        return os.path.abspath(path) in _begun
     try:
         os.kill(process, 0)
     except ProcessLookupError:

@@ -21,11 +21,12 @@ from collections.abc import Iterable, Iterator
 
 import numpy as np
 
-from bert_tf2 import tokenization, vocabulary_checks
+from bert_tf2 import tokenization
 from bert_tf2.config import BertConfig, check_vocab_size
 from bert_tf2.support import environment, files, outputs, progress
 from bert_tf2.support.errors import UserError, and_more
 from bert_tf2.support.quiet import load_tensorflow
+from bert_tf2.vocabulary import check_special_tokens, is_cased
 from bert_tf2.weights import bundle, checksums, huggingface_writing, keras_files, metadata, names
 from bert_tf2.weights.base import CONFIG_FILE, VOCABULARY_FILE, Weights, check_finite
 from bert_tf2.weights.labels import LABEL_MAP_FILE, LabelMap, save_label_map
@@ -104,7 +105,7 @@ def _vocabulary(source: Weights, options: ConversionOptions) -> tuple[list[str] 
     counts = collections.Counter(entry.strip() for entry in entries)
     doubled = [entry for entry, count in counts.items() if count > 1]
     try:
-        vocabulary_checks.check_special_tokens({entry: index for index, entry in enumerate(counts)}, name)
+        check_special_tokens({entry: index for index, entry in enumerate(counts)}, name)
         if special := [entry for entry in doubled if entry in tokenization.SPECIAL_TOKENS]:
             raise UserError(f"{name}: has {', '.join(special)} more than once, so it is not the vocabulary of a BERT")
     except UserError as error:
@@ -129,7 +130,7 @@ def _do_lower_case(
         return stated[0], True, []
     if vocabulary is None:
         return True, False, []
-    lower = not vocabulary_checks.is_cased([entry.strip() for entry in vocabulary])
+    lower = not is_cased([entry.strip() for entry in vocabulary])
     what = "almost no entry of the vocabulary has" if lower else "the vocabulary has entries with"
     kind = "an uncased" if lower else "a cased"
     return lower, False, [f"Taken for {kind} model: {what} capitals or accents (--do_lower_case)."]

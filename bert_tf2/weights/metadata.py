@@ -23,10 +23,12 @@ from collections.abc import Mapping, Sequence
 
 from absl import logging
 
-from bert_tf2 import tokenization, vocabulary_checks
+from bert_tf2 import tokenization
 from bert_tf2.config import BertConfig, config_value, decisive_differences
 from bert_tf2.support import files
 from bert_tf2.support.errors import UserError
+from bert_tf2.vocabulary import check_case_of_vocabulary, is_cased
+from bert_tf2.vocabulary import load_tokenizer as load_checked_tokenizer
 from bert_tf2.weights import bundle, huggingface
 from bert_tf2.weights.base import CONFIG_FILE, VOCABULARY_FILE, Weights
 from bert_tf2.weights.labels import LABEL_MAP_FILE, load_label_map
@@ -155,7 +157,7 @@ def find_case(vocab_file: str, source: Weights | None = None) -> bool:
     """Returns whether to lower-case text if nobody said: see stated_case; otherwise whether no entry has capitals."""
     if stated := stated_case(source, vocab_file):
         return stated[0]
-    return not vocabulary_checks.is_cased(_entries(vocab_file))
+    return not is_cased(_entries(vocab_file))
 
 
 def choose_case(
@@ -209,9 +211,9 @@ def load_tokenizer(
         entries than the model has embeddings.
     """
     lower = choose_case(do_lower_case, vocab_file, source, init_checkpoint)
-    tokenizer = vocabulary_checks.load_tokenizer(vocab_file, lower, vocab_size)
+    tokenizer = load_checked_tokenizer(vocab_file, lower, vocab_size)
     if stated_case(source, vocab_file) is None:
-        vocabulary_checks.check_case_of_vocabulary(tokenizer.vocab, vocab_file, do_lower_case)
+        check_case_of_vocabulary(tokenizer.vocab, vocab_file, do_lower_case)
     if source is not None:
         check_vocabulary(source, vocab_file)
     return tokenizer

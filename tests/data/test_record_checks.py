@@ -236,6 +236,7 @@ def test_large_ids_without_a_vocabulary_take_no_memory(path):
     assert "masked_lm_ids holds 1099511627776" in complaint(path)
 
 
+@pytest.mark.slow
 def test_a_long_list_among_short_ones_takes_no_memory(path):
     """A rectangle with the longest row would have 2 TB."""
     first = {**ROW, **{name: [1] * 200_000 for name in TOKENS}, "segment_ids": [0] * 200_000}

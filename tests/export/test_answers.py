@@ -97,6 +97,7 @@ def test_no_answer_may_be_the_answer(exported, tmp_path):
     assert (found["start"].numpy()[none] == -1).all() and (found["end"].numpy()[none] == -1).all()
 
 
+@pytest.mark.slow
 def test_words_that_run_squad_cannot_find_again(exported):
     """Where an answer holds [UNK], run_squad.py gives the whole words it touches. The graph knows the very place."""
     made, asked = exported("squad"), questions(100, seed=13, others=("(Oslo)", "x.y", "Rome,"))

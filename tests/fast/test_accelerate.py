@@ -34,7 +34,7 @@ def test_outputs_and_gradients_without_dropout(kind, monkeypatch):
                 np.testing.assert_allclose(values, plain[name], rtol=1e-5, atol=1e-5, err_msg=name)
 
 
-@pytest.mark.parametrize("kind", ["span", "classifier"])
+@pytest.mark.parametrize("kind", ["span", pytest.param("classifier", marks=pytest.mark.slow)])
 def test_the_dropout_is_that_of_the_plain_model(kind):
     model, batch = make(kind, num_hidden_layers=LAYERS), batch_of(kind)
     wanted = step_of(model, batch)
@@ -46,7 +46,7 @@ def test_the_dropout_is_that_of_the_plain_model(kind):
     ("kind", "precision", "unpad", "parts"),
     [
         ("pretraining", "float32", "groups", 1),
-        ("classifier", "bfloat16", "packed", 1),
+        pytest.param("classifier", "bfloat16", "packed", 1, marks=pytest.mark.slow),
         pytest.param("tagging", "float32", "packed", 3, marks=pytest.mark.slow),
     ],
 )

@@ -13,7 +13,7 @@ from refused import message_of
 from small_models import randomize
 from tensorboard.backend.event_processing import event_accumulator
 
-from bert_tf2 import heads, vocabulary_checks
+from bert_tf2 import heads
 from bert_tf2.finetuning import driver
 from bert_tf2.finetuning.classification import run as finetune_classifier
 from bert_tf2.finetuning.classification.options import ClassifierOptions
@@ -24,6 +24,7 @@ from bert_tf2.finetuning.squad.options import SquadOptions
 from bert_tf2.finetuning.task import known_labels
 from bert_tf2.support import json_text
 from bert_tf2.support.errors import UserError
+from bert_tf2.vocabulary import load_tokenizer
 from bert_tf2.weights import checkpoint
 from bert_tf2.weights.labels import LabelMap, save_label_map
 
@@ -316,6 +317,6 @@ def test_going_on_with_other_tags_is_refused(tmp_path):
 def test_a_vocabulary_may_be_smaller_than_the_model_and_not_larger(tmp_path):
     model = toy_data.write_model(tmp_path)
     words = len(toy_data.VOCAB)
-    vocabulary_checks.load_tokenizer(model["vocab_file"], True, words + 3)
+    load_tokenizer(model["vocab_file"], True, words + 3)
     with pytest.raises(UserError, match=rf"vocab\.txt: {words} entries, but .* vocab_size {words - 1}"):
-        vocabulary_checks.load_tokenizer(model["vocab_file"], True, words - 1)
+        load_tokenizer(model["vocab_file"], True, words - 1)

@@ -41,6 +41,7 @@ def options(tmp_path):
     return made
 
 
+@pytest.mark.slow
 def test_the_best_weights_are_kept_and_a_training_goes_on(options, tmp_path, log_lines):
     results = pretraining.run(options(eval_steps=2, do_eval=True))
     assert results["masked_lm_perplexity"] == pytest.approx(math.exp(results["masked_lm_loss"]), rel=1e-5)

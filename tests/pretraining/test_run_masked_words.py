@@ -51,6 +51,7 @@ def saved(model, folder) -> str:
     return str(folder)
 
 
+@pytest.mark.slow
 def test_from_random_weights_and_on(make_options, tmp_path, log_lines):
     results = pretraining.run(make_options(do_train=True, do_eval=True))
     assert {*results} == {"global_step", "loss", "masked_lm_accuracy", "masked_lm_loss"}

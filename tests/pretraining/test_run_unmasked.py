@@ -66,6 +66,7 @@ def test_without_a_vocabulary_nothing_is_built(options, monkeypatch):
         pretraining.run(options(vocab_file=None))
 
 
+@pytest.mark.slow
 def test_records_that_are_too_long(options):
     message = r"values in input_ids, and at most 24 are possible here \(max_seq_length\); give the value with which"
     with pytest.raises(UserError, match=message):

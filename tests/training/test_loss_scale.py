@@ -59,6 +59,7 @@ def test_the_scale_grows_after_many_good_steps(monkeypatch):
     assert seen == expected and int(applied) == 8
 
 
+@pytest.mark.slow
 def test_two_replicas_leave_out_the_same_steps(tmp_path, monkeypatch, two):
     monkeypatch.setattr(loss_scale, "_FIRST", 2.0**30)
     trainer = train(tmp_path, 20, strategy=two)

@@ -50,6 +50,7 @@ def test_whether_updates_may_be_left_out_changes_no_good_step(tmp_path):
         np.testing.assert_allclose(with_it[name], without[name], rtol=1e-6, atol=1e-8)
 
 
+@pytest.mark.slow
 def test_updates_are_counted_over_all_calls_and_unused_weights_are_told(tmp_path, log_lines):
     how = {"skip_nonfinite_updates": 2, "save_checkpoints_steps": 1}
     train(tmp_path / "out", 2, {1}, **how)

@@ -13,8 +13,9 @@ from huggingface_folders import forget_configuration
 from refused import message_of
 from small_models import small_config
 
-from bert_tf2 import modeling, vocabulary_checks
+from bert_tf2 import modeling
 from bert_tf2.support.errors import UserError
+from bert_tf2.vocabulary import is_cased
 from bert_tf2.weights import checkpoint, convert, metadata
 from bert_tf2.weights.base import Weights
 from bert_tf2.weights.options import ConversionOptions
@@ -243,5 +244,5 @@ def test_the_vocabulary_warns_where_nobody_states_the_case(tmp_path, entries, gi
 
 def test_a_few_added_words_do_not_make_a_vocabulary_cased():
     entries = [f"word{number}" for number in range(2000)]
-    assert not vocabulary_checks.is_cased([*entries, "COVID", "naïve"])
-    assert vocabulary_checks.is_cased([*entries, "A", "B", "C"])
+    assert not is_cased([*entries, "COVID", "naïve"])
+    assert is_cased([*entries, "A", "B", "C"])

@@ -240,6 +240,7 @@ def test_training_prediction_conversion_and_export(tmp_path, log_lines):
     assert again["micro_f1"] == 1.0
 
 
+@pytest.mark.slow
 def test_mismatched_tables_and_the_files_for_glue(tmp_path):
     """The second tables are evaluated and predicted too, beside the first ones."""
     folder = tmp_path / "d"

@@ -9,10 +9,11 @@ import sys
 
 import pytest
 
-from bert_tf2 import tokenization, vocabulary
+from bert_tf2 import tokenization
+from bert_tf2.pretraining import build_vocab
 from bert_tf2.support.errors import UserError
 
-ROOT = pathlib.Path(__file__).resolve().parents[1]
+ROOT = pathlib.Path(__file__).resolve().parents[2]
 TEXTS = [
     "Walking and talking, the walkers walked; the talkers talked.",
     "Nobody was walking. Everybody was talking!",
@@ -36,24 +37,24 @@ def run_script(*flags: str, **environment: str) -> subprocess.CompletedProcess:
 
 
 def test_reserved_entries_stand_where_the_released_vocabularies_have_them():
-    entries = vocabulary.reserved_entries(99)
+    entries = build_vocab.reserved_entries(99)
     places = {"[PAD]": 0, "[unused0]": 1, "[unused98]": 99, "[UNK]": 100, "[CLS]": 101, "[SEP]": 102, "[MASK]": 103}
     assert {entry: entries.index(entry) for entry in places} == places
     assert len(entries) == 104
-    assert vocabulary.reserved_entries(0) == ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+    assert build_vocab.reserved_entries(0) == ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
 
 
 def test_words_are_counted_as_the_tokenizer_makes_them():
-    assert vocabulary.count_words(["The café.", "the 北京 CAFE"]) == {"the": 2, "cafe": 2, ".": 1, "北": 1, "京": 1}
-    assert vocabulary.count_words(["The the"], do_lower_case=False) == {"The": 1, "the": 1}
+    assert build_vocab.count_words(["The café.", "the 北京 CAFE"]) == {"the": 2, "cafe": 2, ".": 1, "北": 1, "京": 1}
+    assert build_vocab.count_words(["The the"], do_lower_case=False) == {"The": 1, "the": 1}
 
 
 @pytest.mark.parametrize("vocab_size", [70, 80, 30522])
 @pytest.mark.parametrize("do_lower_case", [True, False])
 def test_a_learned_vocabulary_spells_its_own_text(vocab_size, do_lower_case):
-    entries = vocabulary.build_vocab(TEXTS, vocab_size, do_lower_case, num_unused=2)
+    entries = build_vocab.build_vocab(TEXTS, vocab_size, do_lower_case, num_unused=2)
     assert len(entries) == len(set(entries)) <= vocab_size
-    words = vocabulary.count_words(TEXTS, do_lower_case)
+    words = build_vocab.count_words(TEXTS, do_lower_case)
     tokenizer = tokenization.WordpieceTokenizer(dict.fromkeys(entries, 0))
     for word in words:
         pieces = tokenizer.tokenize(word)
@@ -65,12 +66,12 @@ def test_a_learned_vocabulary_spells_its_own_text(vocab_size, do_lower_case):
 
 
 def test_the_size_is_used_up_and_frequent_pieces_come_first():
-    everything = vocabulary.build_vocab(TEXTS, num_unused=0)
+    everything = build_vocab.build_vocab(TEXTS, num_unused=0)
     characters = [entry for entry in everything if len(entry.removeprefix("##")) == 1]
     assert everything[5 : 5 + len(characters)] == characters  # right behind the special tokens
     assert len(everything) > 5 + len(characters) + 12
     for size in range(5 + len(characters), 5 + len(characters) + 12):
-        entries = vocabulary.build_vocab(TEXTS, size, num_unused=0)
+        entries = build_vocab.build_vocab(TEXTS, size, num_unused=0)
         assert len(entries) == size
         assert set(characters) <= set(entries)
 
@@ -78,22 +79,22 @@ def test_the_size_is_used_up_and_frequent_pieces_come_first():
 def test_the_first_pieces_by_hand():
     """In each of the three copies of the text "alking", "the" and "was" occur four times; nothing else is as frequent
     after the longest form is counted (of "talk" for example "talking" leaves three occurrences)."""
-    characters = [entry for entry in vocabulary.build_vocab(TEXTS, num_unused=0) if len(entry.strip("#")) == 1]
+    characters = [entry for entry in build_vocab.build_vocab(TEXTS, num_unused=0) if len(entry.strip("#")) == 1]
     for room in (2, 3):
-        entries = vocabulary.build_vocab(TEXTS, 5 + len(characters) + room, num_unused=0)
+        entries = build_vocab.build_vocab(TEXTS, 5 + len(characters) + room, num_unused=0)
         assert entries[-room:] == ["##alking", "the", "was"][:room]
 
 
 def test_min_count_keeps_rare_pieces_out():
     texts = ["ab ab ab cd"]
-    assert vocabulary.build_vocab(texts, num_unused=0, min_count=1)[-2:] == ["ab", "cd"]
-    assert vocabulary.build_vocab(texts, num_unused=0, min_count=2)[-1] == "ab"
-    assert vocabulary.build_vocab(texts, num_unused=0, min_count=4)[5:] == [*"abcd", "##a", "##b", "##c", "##d"]
+    assert build_vocab.build_vocab(texts, num_unused=0, min_count=1)[-2:] == ["ab", "cd"]
+    assert build_vocab.build_vocab(texts, num_unused=0, min_count=2)[-1] == "ab"
+    assert build_vocab.build_vocab(texts, num_unused=0, min_count=4)[5:] == [*"abcd", "##a", "##b", "##c", "##d"]
 
 
 def test_without_room_for_all_characters_the_rarest_go_with_a_warning(caplog):
     with caplog.at_level("WARNING", logger="absl"):
-        entries = vocabulary.build_vocab(["! ! ! a a b , ,"], vocab_size=8, num_unused=0)
+        entries = build_vocab.build_vocab(["! ! ! a a b , ,"], vocab_size=8, num_unused=0)
     assert entries[5:] == ["!", ",", "a"]
     assert [record.getMessage() for record in caplog.records] == [
         "the vocabulary has no room for the 1 rarest of 4 characters; words with them become [UNK]"
@@ -101,22 +102,22 @@ def test_without_room_for_all_characters_the_rarest_go_with_a_warning(caplog):
 
 
 def test_words_longer_than_the_learner_takes_can_still_be_spelt():
-    entries = vocabulary.build_vocab(["x" * 60 + "y", "z z"], num_unused=0)
+    entries = build_vocab.build_vocab(["x" * 60 + "y", "z z"], num_unused=0)
     tokenizer = tokenization.WordpieceTokenizer(dict.fromkeys(entries, 0))
     assert tokenizer.tokenize("x" * 60 + "y") == ["x"] + ["##x"] * 59 + ["##y"]
 
 
 def test_wrong_sizes_and_empty_texts_are_refused():
     with pytest.raises(UserError, match=r"--vocab_size=104 leaves no room .* the 104 special"):
-        vocabulary.build_vocab(TEXTS, vocab_size=104)
+        build_vocab.build_vocab(TEXTS, vocab_size=104)
     with pytest.raises(UserError, match="no words"):
-        vocabulary.build_vocab(["", " \u200b\n"])
+        build_vocab.build_vocab(["", " \u200b\n"])
 
 
 def test_a_missing_learner_is_said_in_one_line(monkeypatch):
     monkeypatch.setitem(sys.modules, "tensorflow_text.tools.wordpiece_vocab", None)
     with pytest.raises(UserError, match="pip install tensorflow-text") as caught:
-        vocabulary.build_vocab(TEXTS)
+        build_vocab.build_vocab(TEXTS)
     assert "\n" not in str(caught.value)
 
 
@@ -125,7 +126,7 @@ def test_the_script_writes_the_same_file_in_every_run(tmp_path):
     for index, text in enumerate(TEXTS):
         (tmp_path / f"part{index}.txt").write_text(text + "\n", encoding="utf-8")
     target = tmp_path / "out" / "vocab.txt"
-    expected = [*vocabulary.build_vocab(TEXTS, 150), ""]
+    expected = [*build_vocab.build_vocab(TEXTS, 150), ""]
     for seed in ("1", "2"):  # of Python's string hashes, which order its sets
         done = run_script(
             f"--input_file={tmp_path}/part[0-4].txt,{tmp_path}/part[5-9].txt",

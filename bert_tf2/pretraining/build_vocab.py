@@ -1,0 +1,206 @@
+"""Learns a WordPiece vocabulary from a text, to pretrain on another language or domain.
+
+The reference has no program for this. tensorflow-text implements the learning in four iterations: it counts the
+substrings of all words, keeps those as entries that are frequent enough without the occurrences inside longer entries,
+and splits the words at these entries. This module passes it exactly the words that the tokenizer produces, searches for
+the frequency threshold at which the vocabulary is just full, and orders the entries as in the released vocabularies:
+`[PAD]`, unused entries, `[UNK]`, `[CLS]`, `[SEP]`, `[MASK]`, single characters, then pieces from frequent to rare.
+"""
+
+from __future__ import annotations
+
+import collections
+import math
+from collections.abc import Iterable
+
+from absl import logging
+
+from bert_tf2 import tokenization
+from bert_tf2.support import console, files, progress
+from bert_tf2.support.errors import UserError
+from bert_tf2.support.quiet import load_tensorflow
+from bert_tf2.support.settings import DATA, VOCABULARY, Options, options, setting
+
+# The search for the threshold ends when at most this fraction of the pieces is too much; the rarest are then dropped.
+# Each of its steps iterates four times over all words.
+_SLACK = 0.05
+_MOST_WORDS = 1_000_000  # the most frequent ones; the learner keeps all their substrings in memory
+_MOST_RESERVED = 1_000_000
+_LONGEST_PIECE = 50  # in characters; longer words are ignored
+
+
+@options
+class BuildVocabOptions(Options):
+    """Learns a WordPiece vocabulary from plain text, for pretraining on a language or a subject of one's own.
+
+    Example:
+      python build_vocab.py --input_file='corpus/*.txt' --vocab_file=vocab.txt --vocab_size=8000
+
+    Give the same --do_lower_case to every later command that uses the vocabulary, and write the number of entries into
+    the "vocab_size" of bert_config.json.
+    """
+
+    input_file: str = setting(
+        "Text files in UTF-8: names and globs, separated by commas.", group=DATA, reads=True, rereads=None
+    )
+    vocab_file: str = setting("Vocabulary to write, one entry per line.", group=DATA, writes_file=True)
+    vocab_size: int = setting("Maximum number of entries.", 30522, group=VOCABULARY, low=1, memory=())
+    do_lower_case: bool = setting(
+        "Whether to lower-case and strip accents; must match the model's setting.", True, group=VOCABULARY
+    )
+    num_unused: int = setting("Number of [unusedN] entries to reserve.", 99, group=VOCABULARY, low=0)
+    min_count: int = setting("Minimum number of occurrences of a piece.", 2, group=VOCABULARY, low=1)
+
+
+def run(options: BuildVocabOptions) -> list[str]:
+    """Learns a vocabulary from files and writes it; returns its entries.
+
+    Raises:
+      UserError: see build_vocab; or a file is missing or not UTF-8.
+    """
+    names = files.match_files(options.input_file)
+    counts = [files.count_lines(name) for name in names]
+    total = None if None in counts else sum(counts)
+    lines = progress.track((line for name in names for line in files.read_lines(name)), "Reading", total, "lines")
+    entries = build_vocab(
+        lines, options.vocab_size, options.do_lower_case, num_unused=options.num_unused, min_count=options.min_count
+    )
+    files.write_text(options.vocab_file, "".join(f"{entry}\n" for entry in entries))
+    console.summary(
+        [f"{options.vocab_file} ({len(entries):,} entries)"],
+        next_command=console.command(
+            "create_pretraining_data.py",
+            input_file=options.input_file,
+            output_file="tf_examples.tfrecord",
+            vocab_file=options.vocab_file,
+            do_lower_case=None if options.do_lower_case else False,
+        ),
+    )
+    return entries
+
+
+def build_vocab(
+    texts: Iterable[str], vocab_size: int = 30522, do_lower_case: bool = True, num_unused: int = 99, min_count: int = 2
+) -> list[str]:
+    """Learns a vocabulary; the same texts and arguments give the same entries in every run.
+
+    Every character of the texts becomes an entry, so that none of their words becomes [UNK]. If there is no room for
+    all characters, the rarest are dropped with a warning.
+
+    Args:
+      texts: the text in parts of any size; a word must not extend across parts.
+      vocab_size: the maximum number of entries. A small text gives fewer.
+      do_lower_case: the tokenizer's setting.
+      num_unused: the number of `[unusedN]` entries after [PAD], which can later be replaced by words. With the default,
+        [UNK] gets id 100, [CLS] 101, [SEP] 102 and [MASK] 103, as in the reference's models.
+      min_count: the minimum number of occurrences of a piece of several characters.
+
+    Raises:
+      UserError: there is no room for a single character, the texts have no words, or tensorflow-text is missing.
+    """
+    num_reserved = len(reserved_entries(0)) + num_unused
+    if vocab_size <= num_reserved:
+        raise UserError(
+            f"--vocab_size={vocab_size} leaves no room for words beside the {num_reserved} special and unused entries;"
+            f" raise it or lower --num_unused={num_unused}"
+        )
+    if num_reserved > _MOST_RESERVED:
+        raise UserError(f"--num_unused={num_unused}: no vocabulary has as many; {_MOST_RESERVED} are allowed")
+    reserved = reserved_entries(num_unused)
+    counts = count_words(texts, do_lower_case)
+    if not counts:
+        raise UserError("the input has no words to learn a vocabulary from; look at --input_file")
+    characters = _character_entries(counts, vocab_size - len(reserved))
+    room = vocab_size - len(reserved) - len(characters)
+    pieces = _learn_pieces(counts, room, min_count) if room else []
+    return reserved + characters + pieces
+
+
+def reserved_entries(num_unused: int) -> list[str]:
+    """Returns the special and unused entries, in the order of the reference's vocabularies."""
+    return ["[PAD]", *(f"[unused{i}]" for i in range(num_unused)), "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+
+
+def count_words(texts: Iterable[str], do_lower_case: bool = True) -> collections.Counter[str]:
+    """Counts the words, as BasicTokenizer passes them to WordpieceTokenizer."""
+    tokenizer = tokenization.BasicTokenizer(do_lower_case)
+    counts: collections.Counter[str] = collections.Counter()
+    for text in texts:
+        counts.update(tokenizer.tokenize(text))
+    return counts
+
+
+def _character_entries(word_counts: collections.Counter[str], room: int) -> list[str]:
+    """Returns the characters of the words, sorted, then those that can continue a word, with `##`.
+
+    If they need more than `room` entries, the rarest characters are dropped, in both forms together.
+    """
+    counts: collections.Counter[str] = collections.Counter()
+    for word, count in word_counts.items():
+        for char in word:
+            counts[char] += count
+    # The tokenizer makes punctuation and Chinese characters words of one character: an entry with `##` would be wasted.
+    inside = {char for word in word_counts if len(word) > 1 for char in word}
+    kept: list[str] = []
+    for char in sorted(counts, key=lambda char: (-counts[char], char)):
+        room -= 2 if char in inside else 1
+        if room < 0:
+            logging.warning(
+                "the vocabulary has no room for the %d rarest of %d characters; words with them become [UNK]",
+                len(counts) - len(kept), len(counts),
+            )  # fmt: skip
+            break
+        kept.append(char)
+    return sorted(kept) + ["##" + char for char in sorted(inside.intersection(kept))]
+
+
+def _learn_pieces(word_counts: collections.Counter[str], room: int, min_count: int) -> list[str]:
+    """Returns at most `room` entries of more than one character, the most frequent first.
+
+    The learner returns all pieces above a frequency threshold; this function searches for the threshold that gives just
+    enough. The search bisects the ratio of its bounds, not their difference, because the number of pieces is roughly
+    proportional to 1 / frequency. (The learner's own search may stop at a list that is too long, or far too short.)
+    """
+    learner = _learner()
+    words = [item for item in word_counts.most_common(_MOST_WORDS) if len(item[0]) <= _LONGEST_PIECE]
+
+    def learn(threshold: int) -> list[str]:
+        entries = learner.learn_with_thresh(words, threshold, _settings(learner))
+        pieces = [entry for entry in entries if len(entry.removeprefix("##")) > 1]
+        logging.info("%d pieces occur at least %d times; there is room for %d", len(pieces), threshold, room)
+        return pieces
+
+    low, high = min_count, word_counts.total()
+    pieces = learn(low)
+    while len(pieces) > room * (1 + _SLACK) and low < high:
+        middle = max(low + 1, math.isqrt(low * high))
+        tried = learn(middle)
+        if len(tried) >= room:
+            low, pieces = middle, tried
+        else:
+            high = middle - 1
+    return pieces[:room]
+
+
+def _settings(learner):
+    """Returns the learner's settings; those that only its own search uses are None."""
+    used = {
+        "num_iterations": 4,  # the default, as for the joiner and _LONGEST_PIECE
+        "max_token_length": _LONGEST_PIECE,
+        "include_joiner_token": True,
+        "joiner": "##",
+        "reserved_tokens": [],
+    }
+    return learner.Params(**{field: used.get(field) for field in learner.Params._fields})
+
+
+def _learner():
+    try:
+        load_tensorflow()
+        from tensorflow_text.tools.wordpiece_vocab import wordpiece_tokenizer_learner_lib  # loads TensorFlow
+    except ImportError as error:
+        raise UserError(
+            f"learning a vocabulary needs tensorflow-text, which cannot be imported here ({error}); install it with"
+            f" pip install tensorflow-text (it has no Windows version)"
+        ) from error
+    return wordpiece_tokenizer_learner_lib
