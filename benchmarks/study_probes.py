@@ -58,11 +58,11 @@ def probe_accuracy(states: np.ndarray, labels: np.ndarray, asked_states: np.ndar
 
 
 class Swapped(NamedTuple):
-    """Texts in which some neighbours have changed places.
+    """Texts in which some neighbors have changed places.
 
     Attributes:
       input_ids: int [B, F].
-      labels: int [B, F]; at the place of each word that is asked about 1 if it has changed places with its neighbour
+      labels: int [B, F]; at the place of each word that is asked about 1 if it has changed places with its neighbor
         and 0 if not, at other places -1.
       pairs: int [M, 4], for each chosen pair its row, the place where the word that was first stands now, the place of
         the other one, and 1 if they have changed places.
@@ -73,8 +73,8 @@ class Swapped(NamedTuple):
     pairs: np.ndarray
 
 
-def swap_neighbours(input_ids: np.ndarray, lengths: np.ndarray, seed: int) -> Swapped:
-    """Swaps half of the chosen pairs of neighbours, at random.
+def swap_neighbors(input_ids: np.ndarray, lengths: np.ndarray, seed: int) -> Swapped:
+    """Swaps half of the chosen pairs of neighbors, at random.
 
     Pairs begin at the places 1, 3, 5, ... of a text or at 2, 4, 6, ...; one in four is chosen, unless its two words are
     equal. The question is asked for one word of a pair, the one that was first, wherever it stands now. So whether it
@@ -105,7 +105,7 @@ def swap_neighbours(input_ids: np.ndarray, lengths: np.ndarray, seed: int) -> Sw
 
 
 def order_accuracy(states: np.ndarray, positions: np.ndarray, asked_states: np.ndarray, pairs: np.ndarray) -> float:
-    """How often the states of two neighbours tell which of them comes first in the text.
+    """How often the states of two neighbors tell which of them comes first in the text.
 
     The discriminant of positions says where each of the two stands, and these answers are compared; equal ones are half
     right. Whether the text has the two as they were or the other way round was drawn at random, so the words alone tell
@@ -113,8 +113,8 @@ def order_accuracy(states: np.ndarray, positions: np.ndarray, asked_states: np.n
 
     Args:
       states, positions: [rows, F, D] and position_labels, to learn from.
-      asked_states: [rows, F, D], of the texts of swap_neighbours.
-      pairs: of swap_neighbours.
+      asked_states: [rows, F, D], of the texts of swap_neighbors.
+      pairs: of swap_neighbors.
     """
     known = positions >= 0
     where = Discriminant(states[known], positions[known])
@@ -141,7 +141,7 @@ def _unit(rows: np.ndarray) -> np.ndarray:
 
 
 def compare_tables(a: np.ndarray, b: np.ndarray) -> dict[str, float]:
-    """How alike two tables are, row by row, and in what is near to what; both are centred first.
+    """How alike two tables are, row by row, and in what is near to what; both are centered first.
 
     Args:
       a, b: [M, D], rows of the same words.
@@ -149,7 +149,7 @@ def compare_tables(a: np.ndarray, b: np.ndarray) -> dict[str, float]:
     Returns:
       cosine: the mean over the rows of the cosine of a row of `a` and that of `b`.
       cosine_of_others: the same for different words.
-      same_neighbours: the correlation between the cosines within `a` and those within `b`, over all pairs of words. It
+      same_neighbors: the correlation between the cosines within `a` and those within `b`, over all pairs of words. It
         does not change if a table is rotated.
     """
     a, b = a - a.mean(axis=0), b - b.mean(axis=0)
@@ -159,12 +159,12 @@ def compare_tables(a: np.ndarray, b: np.ndarray) -> dict[str, float]:
     return {
         "cosine": float(np.mean(np.diag(across))),
         "cosine_of_others": float(others),
-        "same_neighbours": float(same),
+        "same_neighbors": float(same),
     }
 
 
 def similarity_by_distance(table: np.ndarray) -> list[float]:
-    """The mean cosine of two rows of a centred table of positions, by their distance from 0 to half of the table."""
-    centred = table - table.mean(axis=0)
-    found = cosines(centred, centred)
+    """The mean cosine of two rows of a centered table of positions, by their distance from 0 to half of the table."""
+    centered = table - table.mean(axis=0)
+    found = cosines(centered, centered)
     return [float(np.diagonal(found, distance).mean()) for distance in range(len(table) // 2 + 1)]

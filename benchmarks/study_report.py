@@ -120,7 +120,7 @@ def _ends_table(results: Sequence[Result]) -> str:
         "gradient, output": ("gradients", "output"),
         "cosine": ("ends", "cosine"),
         "of other words": ("ends", "cosine_of_others"),
-        "same neighbours": ("ends", "same_neighbours"),
+        "same neighbors": ("ends", "same_neighbors"),
     }
     rows = [
         [variant, *(spread([*of(results, variant, "tables", *path).values()], 2) for path in columns.values())]
@@ -209,7 +209,7 @@ def _draw_variants(figure: Figure, results: Sequence[Result]) -> None:
         for panel, values in zip(axes, panels, strict=True):
             panel.plot(values, [row] * len(values), "o", color="C0", alpha=0.6, markersize=4)
             panel.plot([sum(values) / len(values)], [row], "|", color="black", markersize=12)
-    titles = ("loss of held-out masked words, less base's", "order of neighbours known, %", "position found, %")
+    titles = ("loss of held-out masked words, less base's", "order of neighbors known, %", "position found, %")
     for panel, title, chance in zip(axes, titles, (0, 50, None), strict=True):
         panel.set_title(title)
         panel.grid(alpha=0.3)

@@ -237,9 +237,7 @@ def _measure_order(model, seen: _Texts, held_out: _Texts) -> dict[str, float]:
 
     They learn from texts that the model was trained on, and are asked about the held-out ones.
     """
-    swapped = [
-        probes.swap_neighbours(texts.plain(), texts.lengths, seed) for seed, texts in enumerate((seen, held_out))
-    ]
+    swapped = [probes.swap_neighbors(texts.plain(), texts.lengths, seed) for seed, texts in enumerate((seen, held_out))]
     states = [texts.states(model, made.input_ids) for texts, made in zip((seen, held_out), swapped, strict=True)]
     plain = [texts.states(model, texts.plain()) for texts in (seen, held_out)]
     places = [probes.position_labels(texts.lengths, texts.plain().shape[1]) for texts in (seen, held_out)]

@@ -8,7 +8,7 @@
 
 Each model has the same three methods; the training loop uses only these and `loss_names`:
     call          features -> logits
-    loss_terms    features and labels -> what training minimises
+    loss_terms    features and labels -> what training minimizes
     outputs       features (and labels) -> what evaluation and prediction need, one row per example
 
 The facts about a model are attributes of its class, see `_Model`, and are stated nowhere else. A new head needs a class
@@ -60,7 +60,7 @@ class _Model(keras.Model):
 
     Attributes:
       heads: its heads, keys of `weights.names.HEADS`, which names their variables.
-      labels_of: "texts" or "tokens", the objects that are labelled, if the constructor takes num_labels; else None.
+      labels_of: "texts" or "tokens", the objects that are labeled, if the constructor takes num_labels; else None.
       uses_pooler: whether its loss depends on pooled_output. If not, the pooler gets no gradient and is not trained.
       has_pooler: whether the pooler is one of its variables in checkpoints.
       loss_names: the names of the terms of loss_terms, in order.

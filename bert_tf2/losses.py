@@ -100,7 +100,7 @@ def get_masked_lm_output(
 
 
 def masked_lm_loss_term(per_example_loss: tf.Tensor, label_weights: tf.Tensor) -> LossTerm:
-    """Losses [B * P] and their weights (any shape of that size) -> the term that training minimises."""
+    """Losses [B * P] and their weights (any shape of that size) -> the term that training minimizes."""
     weights = tf.reshape(tf.cast(label_weights, tf.float32), [-1])
     total = tf.reduce_sum(weights * per_example_loss)
     return LossTerm("masked_lm_loss", total, tf.reduce_sum(weights), NO_PREDICTIONS)

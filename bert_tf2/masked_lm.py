@@ -17,7 +17,7 @@ class MaskedLMHead(keras.layers.Layer):
     """Predicts words from hidden states (paper, section 3.1, task 1).
 
     A small network, `transform`, maps the state to the space of the word embeddings, so that the encoder's last layer
-    need not specialise in words. The score of a word is the dot product with its embedding: the output layer is the
+    need not specialize in words. The score of a word is the dot product with its embedding: the output layer is the
     transposed embedding table, so training on a word as an output updates the same numbers that represent it as an
     input. Only the bias, one number per word that learns its frequency, belongs to the output alone.
 

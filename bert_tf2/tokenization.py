@@ -163,7 +163,7 @@ class BasicTokenizer:
         """The words of a text, in order (the reference's `BasicTokenizer.tokenize`).
 
         The parts between blanks of the cleaned text are processed and cached independently: no later step depends on
-        text across a blank. Lower-casing depends on neighbours (a capital sigma becomes another letter at the end of a
+        text across a blank. Lower-casing depends on neighbors (a capital sigma becomes another letter at the end of a
         word) but only within the same word, and accents belong to the letter before them.
         """
         if self._has_own_steps:

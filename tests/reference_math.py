@@ -29,8 +29,8 @@ def log_softmax(x):
 
 
 def layer_norm(x, weights, prefix):
-    centred = x - x.mean(-1, keepdims=True)
-    scaled = centred / np.sqrt((centred**2).mean(-1, keepdims=True) + 1e-12)
+    centered = x - x.mean(-1, keepdims=True)
+    scaled = centered / np.sqrt((centered**2).mean(-1, keepdims=True) + 1e-12)
     return scaled * weights[f"{prefix}/LayerNorm/gamma"] + weights[f"{prefix}/LayerNorm/beta"]
 
 

@@ -211,14 +211,14 @@ def test_spans_equal_numpy():
     assert float(total_loss(model, batch)) == pytest.approx((start.mean() + end.mean()) / 2, abs=1e-5)
 
 
-def test_tagging_equals_numpy_and_leaves_unlabelled_tokens_out(monkeypatch):
+def test_tagging_equals_numpy_and_leaves_unlabeled_tokens_out(monkeypatch):
     monkeypatch.setattr(heads, "_CLASSIFIER_DROPOUT", 0.0)
     model, batch = small_model("tagging"), batch_for("tagging")
     weights, sequence, _ = numpy_encoder(model, batch)
     log_probs = reference_math.log_softmax(reference_math.output_layer(weights, "", sequence))
-    labelled = batch["label_ids"] >= 0
-    losses = reference_math.picked(log_probs, np.maximum(batch["label_ids"], 0))[labelled]
-    assert 0 < labelled.sum() < labelled.size
+    labeled = batch["label_ids"] >= 0
+    losses = reference_math.picked(log_probs, np.maximum(batch["label_ids"], 0))[labeled]
+    assert 0 < labeled.sum() < labeled.size
     assert model(batch).shape == (4, LENGTH, LABELS)
     assert float(total_loss(model, batch)) == pytest.approx(losses.sum() / (len(losses) + 1e-5), abs=1e-5)
     np.testing.assert_array_equal(model.outputs(tensors(batch))["predictions"], log_probs.argmax(-1))

@@ -43,12 +43,12 @@ def test_a_linear_discriminant_finds_what_is_linear():
     assert np.mean(study_probes.Discriminant(points, labels).classify(others) == asked) > 0.95
 
 
-def test_swapped_neighbours():
+def test_swapped_neighbors():
     import study_probes
 
     ids, lengths = texts(400, 10)
-    made = study_probes.swap_neighbours(ids, lengths, 0)
-    again = study_probes.swap_neighbours(ids, lengths, 0)
+    made = study_probes.swap_neighbors(ids, lengths, 0)
+    again = study_probes.swap_neighbors(ids, lengths, 0)
     np.testing.assert_array_equal(made.input_ids, again.input_ids)
     np.testing.assert_array_equal(np.sort(made.input_ids), np.sort(ids))  # each row has its words
     np.testing.assert_array_equal(made.input_ids[:, 0], 1)
@@ -73,7 +73,7 @@ def test_states_that_know_only_words_and_places_cannot_tell_what_was_swapped():
     rows = []
     for seed in (0, 1):
         ids, lengths = texts(1500, seed + 10)
-        rows.append((study_probes.swap_neighbours(ids, lengths, seed), ids))
+        rows.append((study_probes.swap_neighbors(ids, lengths, seed), ids))
     seen, asked = (made for made, _ in rows)
     vectors = np.random.default_rng(3).normal(size=[WORDS, 12])
     both = [
@@ -85,13 +85,13 @@ def test_states_that_know_only_words_and_places_cannot_tell_what_was_swapped():
 
 
 @pytest.mark.parametrize(("strength", "low", "high"), [(0.0, 0.45, 0.55), (3.0, 0.97, 1.0)])
-def test_the_order_of_two_neighbours_needs_their_places(strength, low, high):
+def test_the_order_of_two_neighbors_needs_their_places(strength, low, high):
     import study_probes
 
     random = np.random.default_rng(3)
     words, places = random.normal(size=[WORDS, 24]), strength * random.normal(size=[LENGTH, 24])
     (ids, lengths), (others, other_lengths) = texts(1500, 10), texts(1500, 11)
-    asked = study_probes.swap_neighbours(others, other_lengths, 0)
+    asked = study_probes.swap_neighbors(others, other_lengths, 0)
     labels = study_probes.position_labels(lengths, LENGTH)
     found = study_probes.order_accuracy(words[ids] + places, labels, words[asked.input_ids] + places, asked.pairs)
     assert low < found <= high
@@ -104,18 +104,18 @@ def test_positions_are_asked_of_words_in_rows_that_are_full():
     assert labels.tolist() == [[-1] * 6, [-1, 1, 2, 3, 4, -1]]
 
 
-def test_tables_are_compared_row_by_row_and_by_their_neighbours():
+def test_tables_are_compared_row_by_row_and_by_their_neighbors():
     import study_probes
 
     random = np.random.default_rng(0)
     table, other = random.normal(size=[2, 50, 8])
     same = study_probes.compare_tables(table, 2 * table + 1)
-    assert same["cosine"] > 0.999 and same["same_neighbours"] > 0.999 and abs(same["cosine_of_others"]) < 0.1
+    assert same["cosine"] > 0.999 and same["same_neighbors"] > 0.999 and abs(same["cosine_of_others"]) < 0.1
     rotation, _ = np.linalg.qr(random.normal(size=[8, 8]))
     turned = study_probes.compare_tables(table, table @ rotation)
-    assert abs(turned["cosine"]) < 0.5 and turned["same_neighbours"] > 0.999
+    assert abs(turned["cosine"]) < 0.5 and turned["same_neighbors"] > 0.999
     unlike = study_probes.compare_tables(table, other)
-    assert abs(unlike["cosine"]) < 0.2 and abs(unlike["same_neighbours"]) < 0.2
+    assert abs(unlike["cosine"]) < 0.2 and abs(unlike["same_neighbors"]) < 0.2
 
 
 def test_similarity_by_distance():

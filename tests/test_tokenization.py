@@ -27,7 +27,7 @@ SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
 # Characters with special treatment in one of the steps, and some that look similar.
 ODD = (
     "aZé\u00c5\u1e9b\u0301\u0327\u0345"  # letters, with accents before or after them
-    "ΣσςΑΌİıßﬀǅ"  # lower case that depends on the neighbours, or is longer
+    "ΣσςΑΌİıßﬀǅ"  # lower case that depends on the neighbors, or is longer
     "!$+^`~|=-_'\u2019\u00a7\u00b6\u3002\uff01\u0964\u1fef\u037e"  # punctuation and symbols; the last two decompose
     " \t\n\r\x0b\x0c\x1c\x85\xa0\u1680\u2003\u2028\u2029\u202f\u3000"  # blanks, and controls that str.split splits at
     "\x00\x07\u00ad\u200b\u200d\u2060\ufeff\ufffd\U000e0001"  # dropped

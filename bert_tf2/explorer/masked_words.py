@@ -14,7 +14,7 @@ import tensorflow as tf
 
 from bert_tf2 import heads, modeling
 
-NEIGHBOURS = 5
+NEIGHBORS = 5
 
 
 class HeadSteps(NamedTuple):
@@ -71,7 +71,7 @@ class Word(NamedTuple):
       unbiased_rank: its place without the bias, from 1.
       cosine: of the state after the LayerNorm and the row.
       row: float32 [D], its row.
-      neighbours: the ids of the rows that point in the most similar directions, and their cosines.
+      neighbors: the ids of the rows that point in the most similar directions, and their cosines.
     """
 
     token_id: int
@@ -83,7 +83,7 @@ class Word(NamedTuple):
     unbiased_rank: int
     cosine: float
     row: np.ndarray
-    neighbours: list[tuple[int, float]]
+    neighbors: list[tuple[int, float]]
 
 
 def best_words(model: heads.MaskedLMModel, steps: HeadSteps, top_k: int, also: int | None = None) -> list[Word]:
@@ -94,7 +94,7 @@ def best_words(model: heads.MaskedLMModel, steps: HeadSteps, top_k: int, also: i
     rows = tf.gather(output_table(model), ids).numpy()
     length = float(np.linalg.norm(steps.norm)) or 1.0
     words = []
-    for token_id, row, near in zip(ids, rows, neighbours(output_table(model), ids), strict=True):
+    for token_id, row, near in zip(ids, rows, neighbors(output_table(model), ids), strict=True):
         product = float(steps.products[token_id])
         words.append(
             Word(
@@ -110,7 +110,7 @@ def best_words(model: heads.MaskedLMModel, steps: HeadSteps, top_k: int, also: i
     return words
 
 
-def neighbours(table: tf.Tensor, ids: list[int], count: int = NEIGHBOURS) -> list[list[tuple[int, float]]]:
+def neighbors(table: tf.Tensor, ids: list[int], count: int = NEIGHBORS) -> list[list[tuple[int, float]]]:
     """For each id the rows with the largest cosine with its row, without itself; zeros have cosine 0."""
     lengths = tf.maximum(tf.norm(table, axis=1), 1e-30)  # [V]
     rows = tf.gather(table, ids) / tf.gather(lengths, ids)[:, tf.newaxis]  # [M, D]

@@ -160,7 +160,7 @@ def by_distance(matrix: np.ndarray) -> np.ndarray:
 def share_after_rotation(table: np.ndarray, other: np.ndarray) -> float:
     """The share of a table's variance that the other one explains after the best shift, rotation and scale.
 
-    That is 1 minus the disparity of the orthogonal Procrustes problem (Schonemann, 1966): with both tables centred and
+    That is 1 minus the disparity of the orthogonal Procrustes problem (Schonemann, 1966): with both tables centered and
     of norm 1, the square of the sum of the singular values of table.T @ other. With few rows and many columns, any
     table can be rotated to any other, so the figure means something only beside that of a shuffled one.
 
@@ -177,13 +177,13 @@ def share_after_rotation(table: np.ndarray, other: np.ndarray) -> float:
 
 
 def _products(table: np.ndarray) -> np.ndarray:
-    """[X, D] -> [X, X], the dot products of the rows of the centred table, whose norm is made 1.
+    """[X, D] -> [X, X], the dot products of the rows of the centered table, whose norm is made 1.
 
     All that a rotation leaves as it is can be computed from these, and they are fewer than the numbers of the table.
     """
-    centred = table - table.mean(axis=0)
-    centred = centred / max(float(np.linalg.norm(centred)), 1e-12)
-    return centred @ centred.T
+    centered = table - table.mean(axis=0)
+    centered = centered / max(float(np.linalg.norm(centered)), 1e-12)
+    return centered @ centered.T
 
 
 def components(table: np.ndarray) -> np.ndarray:

@@ -1,4 +1,4 @@
-"""Files of TensorBoard's projector for the embedding tables: a plot in which one searches words and their neighbours.
+"""Files of TensorBoard's projector for the embedding tables: a plot in which one searches words and their neighbors.
 
 The folder then holds `projector_config.pbtxt`, which names the others; `tensorboard --logdir=FOLDER` shows them under
 PROJECTOR. For each table there are its numbers and one line of text for each row.

@@ -153,7 +153,7 @@ class _View:
                     **word._asdict(),
                     "token": name[word.token_id],
                     "row": pack(word.row),
-                    "neighbours": [{"token": name[near], "cosine": cosine} for near, cosine in word.neighbours],
+                    "neighbors": [{"token": name[near], "cosine": cosine} for near, cosine in word.neighbors],
                 }
                 for word in words
             ],

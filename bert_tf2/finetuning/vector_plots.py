@@ -21,7 +21,7 @@ MOST_POINTS = 20_000
 MOST_LABELS = 24
 """Of more labels, the most frequent ones have a color and a marker."""
 
-_MARKERS = "os^D"  # with each of plots.COLORS but the last, which is grey
+_MARKERS = "os^D"  # with each of plots.COLORS but the last, which is gray
 _COLORS, _GREY = plots.COLORS[:-1], plots.COLORS[-1]
 _MOST_TEXTS = 30  # points that are labeled with the beginning of their texts
 _TEXT = 24  # characters

@@ -78,7 +78,7 @@ class Shard:
 def seed_of(random_seed: int, number: int) -> int:
     """The seed of a shard: the first four bytes of the SHA-256 of "SEED,NUMBER" as a big-endian integer.
 
-    Neighbouring shards, and the same shard of runs with neighbouring seeds, get unrelated random numbers. An integer is
+    Neighboring shards, and the same shard of runs with neighboring seeds, get unrelated random numbers. An integer is
     what --random_seed takes, so any shard can be made alone.
     """
     return int.from_bytes(hashlib.sha256(f"{random_seed},{number}".encode()).digest()[:4], "big")

@@ -62,11 +62,11 @@ def _one_line(message, category, filename, lineno, line=None) -> str:
     return f"{' '.join(str(message).split())} ({category.__name__}, {os.path.basename(filename)} line {lineno})"
 
 
-def loud(text: str, colour: str = _RED) -> str:
+def loud(text: str, color: str = _RED) -> str:
     """Colors text on a terminal; NO_COLOR disables this (https://no-color.org)."""
     if not progress.on_terminal() or os.environ.get("NO_COLOR"):
         return text
-    return f"\033[{colour}m{text}\033[0m"
+    return f"\033[{color}m{text}\033[0m"
 
 
 def _width() -> int:

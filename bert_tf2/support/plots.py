@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 KINDS = ("png", "svg", "pdf")
-# Eight colours that people with any colour vision tell apart: Okabe and Ito, "Color Universal Design" (2008).
+# Eight colors that people with any color vision tell apart: Okabe and Ito, "Color Universal Design" (2008).
 COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#999999")
 
 _DOTS_PER_INCH = 120

@@ -121,7 +121,7 @@ class DeviceOptions(PrecisionOptions):
     gcp_project: str | None = setting("Project of the Cloud TPU, if it cannot be detected.", None, group=DEVICES)
     master: str | None = setting("Address of the TPU's master, if it has no tpu_name.", None, group=DEVICES)
     distribution_strategy: str = setting(
-        "What computes: one_device, mirrored (all GPUs of this machine), or tpu; auto finds it out.",
+        "What computes: one_device, mirrored (all GPUs of this machine), or tpu; auto chooses.",
         "auto",
         group=DEVICES,
         choices=_STRATEGIES,
@@ -228,7 +228,7 @@ class TrainingOptions(OptimizerOptions, DeviceOptions, ModelOptions):
     output_dir: str = output_folder()
     distribution_strategy: str = setting(
         "What computes: one_device, mirrored (all GPUs of this machine), multi_worker (those of all machines in the"
-        " environment variable TF_CONFIG), or tpu; auto finds it out.",
+        " environment variable TF_CONFIG), or tpu; auto chooses.",
         "auto",
         group=DEVICES,
         choices=(*_STRATEGIES, "multi_worker"),

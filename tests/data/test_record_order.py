@@ -92,7 +92,7 @@ def test_neither_the_order_of_the_names_nor_the_batches_matter(paths):
 
 
 def test_a_window_holds_records_of_several_places(paths):
-    """Four runs of 8, and of the long archive as many as there is room for: not the neighbours of a single place."""
+    """Four runs of 8, and of the long archive as many as there is room for: not the neighbors of a single place."""
     index = record_order.read_index(paths)
     runs = np.searchsorted(np.cumsum(index.counts), np.arange(TOTAL), side="right")
     for seed in range(5):

@@ -60,20 +60,20 @@ def test_the_best_words(model, steps):
     assert len(masked_words.best_words(model, steps, 4, also=words[0].token_id)) == 4
 
 
-def test_the_neighbours_of_a_row(model):
+def test_the_neighbors_of_a_row(model):
     table = model.bert.get_embedding_table().numpy()
     units = table / np.linalg.norm(table, axis=1, keepdims=True)
-    (found,) = masked_words.neighbours(tf.constant(table), [7])
+    (found,) = masked_words.neighbors(tf.constant(table), [7])
     cosines = units @ units[7]
     cosines[7] = -2
-    expected = np.argsort(-cosines)[: masked_words.NEIGHBOURS]
+    expected = np.argsort(-cosines)[: masked_words.NEIGHBORS]
     assert [index for index, _ in found] == expected.tolist()
     assert [cosine for _, cosine in found] == pytest.approx(cosines[expected].tolist(), rel=1e-4)
 
 
 def test_a_row_of_zeros_has_no_direction():
     table = tf.constant([[0.0, 0.0], [1.0, 0.0], [1.0, 1.0]])
-    zero, one = masked_words.neighbours(table, [0, 1])
+    zero, one = masked_words.neighbors(table, [0, 1])
     assert [cosine for _, cosine in zero] == [0.0, 0.0]
     assert one == [(2, pytest.approx(0.5**0.5)), (0, 0.0)]
 

@@ -32,7 +32,7 @@ def test_the_rotation_explains_what_scipy_says(shape):
     assert positions.share_after_rotation(other, one) == pytest.approx(1 - disparity, abs=1e-6)
 
 
-def test_a_rotated_sinusoid_is_recognised_although_no_column_is_alike():
+def test_a_rotated_sinusoid_is_recognized_although_no_column_is_alike():
     sinusoid = sinusoidal_positions(48, 16)
     learned = rotated(sinusoid)
     facts = positions.describe(learned.astype(np.float32))
@@ -74,11 +74,11 @@ def test_the_effective_rank_counts_directions():
 
 def test_components_are_the_rows_along_the_main_directions():
     table = table_of()
-    centred = table - table.mean(axis=0)
-    _, _, directions = np.linalg.svd(centred, full_matrices=False)
+    centered = table - table.mean(axis=0)
+    _, _, directions = np.linalg.svd(centered, full_matrices=False)
     found = positions.components(table)
     for index in range(4):
-        assert abs(np.corrcoef(found[index], centred @ directions[index])[0, 1]) == pytest.approx(1.0, abs=1e-4)
+        assert abs(np.corrcoef(found[index], centered @ directions[index])[0, 1]) == pytest.approx(1.0, abs=1e-4)
     assert np.abs(found).max() == pytest.approx(1.0)
 
 

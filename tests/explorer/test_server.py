@@ -146,7 +146,7 @@ def test_the_words_are_those_of_predict_masked(post, explorer):
     assert [word["token"] for word in found] == [prediction.token for prediction in mask.predictions]
     for word, prediction in zip(found, mask.predictions, strict=True):
         assert word["probability"] == pytest.approx(prediction.probability, rel=1e-4)
-        assert len(word["neighbours"]) == 5 and unpack(word["row"]).shape == (16,)
+        assert len(word["neighbors"]) == 5 and unpack(word["row"]).shape == (16,)
 
 
 def test_the_other_heads(post):

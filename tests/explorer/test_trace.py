@@ -63,8 +63,10 @@ def heads_of(states: np.ndarray, dense, heads: int) -> np.ndarray:
 
 
 def normalized(rows: np.ndarray, norm) -> np.ndarray:
-    centred = rows - rows.mean(axis=-1, keepdims=True)
-    return centred / np.sqrt((centred**2).mean(axis=-1, keepdims=True) + 1e-12) * norm.gamma.numpy() + norm.beta.numpy()
+    centered = rows - rows.mean(axis=-1, keepdims=True)
+    return (
+        centered / np.sqrt((centered**2).mean(axis=-1, keepdims=True) + 1e-12) * norm.gamma.numpy() + norm.beta.numpy()
+    )
 
 
 @pytest.mark.parametrize("layer", [0, 1])

@@ -130,7 +130,7 @@ def test_every_code_point_in_cased_text(cased_pair):
 
 @pytest.mark.parametrize("context", ["ΔΣ{0}Σ{0}", "{0}\u302e{0}\u1b44"], ids=["sigma", "marks"])
 @pytest.mark.slow
-def test_every_code_point_beside_what_looks_at_its_neighbours(lower_pair, context):
+def test_every_code_point_beside_what_looks_at_its_neighbors(lower_pair, context):
     lower_pair.assert_equal(pages(VARIED, context))
 
 

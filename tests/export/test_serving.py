@@ -269,11 +269,11 @@ def test_a_wrong_address_or_deadline(flag, message, capsys):
     assert capsys.readouterr().err.startswith(f"client.py: INVALID_ARGUMENT: {message}")
 
 
-@pytest.mark.parametrize("misbehaviour", ["drop", "cut"])
-def test_a_lost_connection_is_made_again(rest, misbehaviour):
+@pytest.mark.parametrize("misbehavior", ["drop", "cut"])
+def test_a_lost_connection_is_made_again(rest, misbehavior):
     with RestClient(rest.address) as client:
         client.predict({"input_ids": IDS}, "serving_ids")
-        rest.plan = [misbehaviour]
+        rest.plan = [misbehavior]
         assert client.predict({"input_ids": IDS}, "serving_ids")["label"] == ["yes", "no"]
     assert rest.requests == 3
 

@@ -68,7 +68,7 @@ def test_truncation_shortens_the_longer_segment_at_the_end_that_the_coin_says():
     assert (a, b) == (["b", "c"], ["g", "h"])
 
 
-def test_half_of_the_pairs_are_random_and_labelled_so():
+def test_half_of_the_pairs_are_random_and_labeled_so():
     documents = [[[f"{x}{y}", str(number)] for number in range(40)] for x in LETTERS for y in LETTERS][:60]
     rng = random.Random(5)
     labels = collections.Counter()

@@ -93,9 +93,9 @@ def test_a_bad_record_is_named(options, tmp_path):
     records.write_records(f"{tmp_path}/x", data, [good, {**good, "segment_lengths": [2]}])
     with pytest.raises(UserError, match="x: its records hold no next_sentence_labels"):
         pretraining.run(options(input_file=f"{tmp_path}/x"))
-    labelled = records.RecordKind("any", {**data.features, "next_sentence_labels": records.Feature("int64", 1)})
+    labeled = records.RecordKind("any", {**data.features, "next_sentence_labels": records.Feature("int64", 1)})
     rows = [{**good, "next_sentence_labels": [0], "segment_lengths": [number]} for number in (3, 3, 2, 3)]
-    records.write_records(f"{tmp_path}/y", labelled, rows)
+    records.write_records(f"{tmp_path}/y", labeled, rows)
     with pytest.raises(UserError, match="y, record 3: the sum of segment_lengths is 2, and 3 is needed for 3 tokens"):
         pretraining.run(options(input_file=f"{tmp_path}/y"))
 

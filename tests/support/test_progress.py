@@ -122,7 +122,7 @@ def on_a_terminal(program: str, **environment: str) -> str:
 
 
 def screen(written: str) -> list[str]:
-    """The lines that stay, for text with carriage returns and without other commands but colours."""
+    """The lines that stay, for text with carriage returns and without other commands but colors."""
     lines = []
     for line in re.sub(r"\x1b\[[0-9;]*[mA]", "", written).replace("\r\n", "\n").split("\n"):
         cells: list[str] = []
@@ -145,7 +145,7 @@ def test_no_color():
     assert "\x1b[1;3" not in on_a_terminal(_WORK, NO_COLOR="1")
 
 
-def test_a_file_gets_neither_the_line_nor_colours():
+def test_a_file_gets_neither_the_line_nor_colors():
     done = subprocess.run([sys.executable, "-c", _WORK], cwd=ROOT, capture_output=True, text=True)
     assert re.fullmatch(
         r"\d\d:\d\d:\d\d WARNING: a warning\nscript.py: error: text.txt, line 3: wrong\n", done.stderr

@@ -4,7 +4,7 @@ import { element } from "./draw.js";
 
 let made = 0;
 
-function labelled(label, control) {
+function labeled(label, control) {
   made += 1;
   control.id ||= `control-${made}`;
   return element("span", { class: "control" }, element("label", { for: control.id }, label), control);
@@ -15,7 +15,7 @@ export function choice({ label, options, value, change }) {
   const select = element("select", {}, ...options.map(([name, text]) => element("option", { value: name }, text)));
   select.value = value;
   select.addEventListener("change", () => change(select.value));
-  return labelled(label, select);
+  return labeled(label, select);
 }
 
 // A whole number; `change` gets it when it is in range, and the value before comes back otherwise.
@@ -27,7 +27,7 @@ export function count({ label, value, low, high, change }) {
     if (!Number.isInteger(number) || number < low || number > high) input.value = before;
     else if (number !== before) change(before = number);
   });
-  return labelled(label, input);
+  return labeled(label, input);
 }
 
 // A slider from 0 to 1.
@@ -38,7 +38,7 @@ export function slider({ label, value, change }) {
     told.textContent = Number(input.value).toFixed(2);
     change(Number(input.value));
   });
-  const control = labelled(label, input);
+  const control = labeled(label, input);
   control.append(told);
   return control;
 }
@@ -47,7 +47,7 @@ export function slider({ label, value, change }) {
 export function search({ label, value, change }) {
   const input = element("input", { type: "search", value, autocomplete: "off", spellcheck: "false" });
   input.addEventListener("input", () => change(input.value));
-  return labelled(label, input);
+  return labeled(label, input);
 }
 
 export function controls(...given) {

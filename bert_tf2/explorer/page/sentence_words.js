@@ -84,7 +84,7 @@ export class Words {
       const bar = element("span", { class: "bar" });
       bar.style.width = `${100 * word.probability}%`;
       const cells = [button, number(word.product), number(word.bias), number(word.logit), percent(word.probability), bar,
-        `${percent(word.unbiased)}, rank ${word.unbiased_rank}`, number(word.cosine, 2), word.neighbours.map((near) => `${near.token} ${near.cosine.toFixed(2)}`).join(", ")];
+        `${percent(word.unbiased)}, rank ${word.unbiased_rank}`, number(word.cosine, 2), word.neighbors.map((near) => `${near.token} ${near.cosine.toFixed(2)}`).join(", ")];
       return element("tr", { class: word.token_id === own ? "mark" : null }, ...cells.map((cell, index) => element(index ? "td" : "th", { scope: index ? null : "row", class: [numeric.has(index) ? "number" : "", index === 5 ? "bar-cell" : "", index === 8 ? "near" : ""].join(" ").trim() || null, "aria-hidden": index === 5 ? "true" : null }, cell)));
     });
     const unbiased = answer.unbiased_best[0] === answer.words[0].token ? `Without the bias, ${answer.unbiased_best[0]} would stay the best word.` : `Without the bias, the best word would be ${answer.unbiased_best[0]}.`;
