@@ -63,8 +63,11 @@ class Padded(NamedTuple):
     def mask_scores(self) -> list[tf.Tensor]:
         return [self.scores]
 
-    def split_heads(self, folded: tf.Tensor, heads: int) -> list[list[tf.Tensor]]:
-        """Queries, keys and values, [B, F, 3 D] -> three of [B, N, F, H], one group."""
+    def split_heads(self, parts: Sequence[tf.Tensor], heads: int) -> list[list[tf.Tensor]]:
+        """Queries, keys and values of kernels.query_key_value -> three of [B, N, F, H], one group."""
+        if len(parts) > 1:
+            return [[modeling.split_heads(part, heads) for part in parts]]
+        (folded,) = parts
         batch, length, width = get_shape_list(folded)
         parts = tf.reshape(folded, [batch, length, 3, heads, width // (3 * heads)])
         return [tf.unstack(tf.transpose(parts, [2, 0, 3, 1, 4]))]
@@ -91,9 +94,12 @@ class Layout(NamedTuple):
         """For each group, see SelfAttention."""
         return [group.mask_scores for group in self.groups]
 
-    def split_heads(self, folded: tf.Tensor, heads: int) -> list[list[tf.Tensor]]:
-        """Queries, keys and values, [T, 3 D] -> three of [R, N, W, H] for each group."""
-        found = _split(folded, heads, [group.folded for group in self.groups], self.contexts)
+    def split_heads(self, parts: Sequence[tf.Tensor], heads: int) -> list[list[tf.Tensor]]:
+        """Queries, keys and values of kernels.query_key_value -> three of [R, N, W, H] for each group."""
+        if len(parts) > 1:
+            places = [group.pieces[tf.newaxis] for group in self.groups]
+            return [*map(list, zip(*(_split(part, 1, heads, places, self.contexts) for part in parts), strict=True))]
+        found = _split(*parts, 3, heads, [group.folded for group in self.groups], self.contexts)
         return [found[first : first + 3] for first in range(0, len(found), 3)]
 
     def merge_heads(self, contexts: Sequence[tf.Tensor]) -> tf.Tensor:
@@ -217,16 +223,23 @@ def gather_heads(contexts: Sequence[tf.Tensor], places: tf.Tensor) -> tf.Tensor:
     return tf.reshape(tf.gather(joined, places), [-1, places.shape[1] * size])
 
 
-def _split(folded: tf.Tensor, heads: int, groups: Sequence[tf.Tensor], places: tf.Tensor) -> list[tf.Tensor]:
-    """[T, 3 D] -> query, key and value of the first group, [R, N, W, H] each, then those of the next."""
+def _split(
+    states: tf.Tensor, count: int, heads: int, groups: Sequence[tf.Tensor], places: tf.Tensor
+) -> list[tf.Tensor]:
+    """[T, count D] -> for each group one after the other `count` parts [R, N, W, H]; `groups`: [count, R, N, W]."""
 
     @tf.custom_gradient
-    def compute(folded):
-        pieces = tf.reshape(folded, [-1, folded.shape[1] // (3 * heads)])
-        found = [part for group in groups for part in tf.unstack(tf.gather(pieces, group))]
-        return found, lambda *upstream: tf.concat([gather_heads(upstream[part::3], places) for part in range(3)], 1)
+    def compute(states):
+        pieces = tf.reshape(states, [-1, states.shape[1] // (count * heads)])
+        found = [part for group in groups for part in tf.unstack(tf.gather(pieces, group), count)]
 
-    return compute(folded)
+        def gradient(*upstream):
+            parts = [gather_heads(upstream[part::count], places) for part in range(count)]
+            return tf.concat(parts, 1) if count > 1 else parts[0]
+
+        return found, gradient
+
+    return compute(states)
 
 
 def _merge(contexts: Sequence[tf.Tensor], groups: Sequence[tf.Tensor], places: tf.Tensor) -> tf.Tensor:
