@@ -135,7 +135,7 @@ class _Block:
         heads, rate = attention.config.num_attention_heads, attention.config.attention_probs_dropout_prob
         split = layout.split_heads(kernels.query_key_value(attention, states), heads)
         contexts = [
-            kernels.average_values(modeling.attention_scores(query, key, mask_scores), value, rate)
+            kernels.attend(query, key, mask_scores, value, rate)
             for (query, key, value), mask_scores in zip(split, layout.mask_scores, strict=True)
         ]
         return layout.merge_heads(contexts)

@@ -15,7 +15,7 @@ import tensorflow as tf
 
 from bert_tf2 import layers, modeling
 from bert_tf2.fast.compiled import compiled_with_xla
-from bert_tf2.layers import GELU_CUBIC, GELU_SCALE, at_least_float32, dropout_bits, dropout_mask
+from bert_tf2.layers import GELU_CUBIC, GELU_SCALE, at_least_float32, current_seeds, dropout_bits, dropout_mask
 
 # A bias is added by the loop that reads the product next, and its gradient summed by XLA. Within a bfloat16 product, it
 # takes half as long as the product itself (TensorFlow 2.21 on a CPU with AMX).
@@ -216,38 +216,69 @@ def _backward(
     return of_norm, [tf.cast(of_sum, x.dtype), tf.cast(of_branch, x.dtype), layers.sum_of_rows(of_branch)]
 
 
-def average_values(scores: tf.Tensor, value: tf.Tensor, rate: float) -> tf.Tensor:
-    """modeling.average_values: float32 [B, N, F, T], [B, N, T, H] -> [B, N, F, H].
+def attend(query: tf.Tensor, key: tf.Tensor, mask_scores: tf.Tensor, value: tf.Tensor, rate: float | None) -> tf.Tensor:
+    """modeling.average_values of modeling.attention_scores.
 
     With dropout, the gradient keeps 5 bytes of each score, the probability and whether it is dropped, instead of 12 (10
     in bfloat16 and float16). What the gradient of softmax sums over each row of scores is summed over the H numbers of
     the result, as in Dao et al., "FlashAttention" (2022), appendix B.2.
+
+    Args:
+      query: [B, N, F, H].
+      key, value: [B, N, T, H].
+      mask_scores: [B, 1, 1, T].
+      rate: of the dropout.
+
+    Returns:
+      [B, N, F, H].
     """
-    bits = dropout_bits(scores, rate)
-    if bits is None:
-        return modeling.average_values(scores, value, rate)
-    mask, scale = dropout_mask(bits, rate)
+    if current_seeds() is None or not rate:
+        return modeling.average_values(modeling.attention_scores(query, key, mask_scores), value, rate)
 
     @tf.custom_gradient
-    def compute(scores, value):
-        # One scaled tensor serves both passes.
-        scaled = tf.nn.softmax(scores) * scale
-        weights = tf.cast(scaled * tf.cast(mask, tf.float32), value.dtype)
-        context = tf.matmul(weights, value)
+    def compute(query, key, value):
+        products = tf.matmul(query, key, transpose_b=True)  # [B, N, F, T]
+        mask, scale = dropout_mask(dropout_bits(products, rate), rate)
+        probabilities = tf.nn.softmax(_masked(products, mask_scores))
+        context = tf.matmul(_dropped(probabilities, mask, scale, value), value)
 
         def gradient(upstream):
             # The sum over T of (what comes from above for a weight) * (the weight), for each position and head.
-            products = tf.cast(upstream, tf.float32) * tf.cast(context, tf.float32)
-            along = tf.reduce_sum(products, axis=-1, keepdims=True)  # [B, N, F, 1]
-            with tf.control_dependencies([upstream]):
-                # Not before: TensorFlow would see that the forward pass computes the same, and keep its results. (XLA
-                # ignores this, and decides by itself.)
-                kept = tf.cast(mask, tf.float32)
+            pairs = tf.cast(upstream, tf.float32) * tf.cast(context, tf.float32)
+            along = tf.reduce_sum(pairs, axis=-1, keepdims=True)  # [B, N, F, 1]
             of_weights = tf.matmul(upstream, value, transpose_b=True)  # [B, N, F, T]
-            of_scores = scaled * (tf.cast(of_weights, tf.float32) * kept - along / scale)
-            again = tf.cast(scaled * kept, value.dtype)
-            return of_scores, tf.matmul(again, upstream, transpose_a=True)
+            of_products = _gradient_of_products(probabilities, mask, scale, of_weights, along)
+            with tf.control_dependencies([upstream]):
+                # Not before: TensorFlow would see that the forward pass computes the same, and keep its results.
+                weights = _dropped(probabilities, mask, scale, value)
+            return (
+                tf.matmul(of_products, key),
+                tf.matmul(of_products, query, transpose_a=True),
+                tf.matmul(weights, upstream, transpose_a=True),
+            )
 
         return context, gradient
 
-    return compute(scores, value)
+    return compute(query, key, value)
+
+
+# Softmax itself is left to TensorFlow, whose oneDNN is faster.
+@compiled_with_xla
+def _masked(products: tf.Tensor, mask_scores: tf.Tensor) -> tf.Tensor:
+    """[B, N, F, T], [B, 1, 1, T] -> float32 [B, N, F, T]."""
+    return tf.cast(products, tf.float32) + tf.cast(mask_scores, tf.float32)
+
+
+@compiled_with_xla
+def _dropped(probabilities: tf.Tensor, mask: tf.Tensor, scale: float, like: tf.Tensor) -> tf.Tensor:
+    """The weights of the values: [B, N, F, T], in the dtype of `like`."""
+    return tf.cast(tf.where(mask, probabilities * scale, 0.0), like.dtype)
+
+
+@compiled_with_xla
+def _gradient_of_products(
+    probabilities: tf.Tensor, mask: tf.Tensor, scale: float, of_weights: tf.Tensor, along: tf.Tensor
+) -> tf.Tensor:
+    """The gradient through dropout and softmax: [B, N, F, T], in the dtype of `of_weights`."""
+    kept = tf.where(mask, tf.cast(of_weights, tf.float32), 0.0)
+    return tf.cast(probabilities * scale * (kept - along / scale), of_weights.dtype)

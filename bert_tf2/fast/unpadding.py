@@ -31,9 +31,10 @@ from bert_tf2.shapes import get_shape_list
 # More groups omit more padding, but are more and smaller operations.
 _GROUPS = 4
 
-# T is a multiple of this: few different sizes, for which XLA compiles loops (see `compiled`). The tokens that fill it
-# up take part in nothing.
+# In a training, T and the widths of the groups are multiples of these: few different sizes, for which XLA compiles
+# loops (see `compiled`). The tokens that fill them up take part in nothing.
 TOKENS_STEP = 64
+WIDTH_STEP = 32
 
 
 class _Group(NamedTuple):
@@ -121,14 +122,14 @@ class Unpadded:
       ranks: int32 [B], the place of each row among those of the groups; only for "groups".
     """
 
-    def __init__(self, input_mask: tf.Tensor, heads: int, way: str, step: int = TOKENS_STEP):
+    def __init__(self, input_mask: tf.Tensor, heads: int, way: str, few_sizes: bool = True):
         """Lays out a batch.
 
         Args:
           input_mask: int [B, F], 1 for tokens and 0 for padding.
           heads: N.
           way: "groups" or "packed".
-          step: T is a multiple of this.
+          few_sizes: whether sizes are rounded up.
         """
         mask = tf.cast(input_mask, tf.int32) > 0
         self._shape = tf.shape(mask)
@@ -141,7 +142,8 @@ class Unpadded:
         self._count = tf.shape(self._places)[0]
         # One more token where there is padding, whose places in the groups it takes.
         needed = self._count + tf.cast(tf.reduce_any(self._lengths < self.width), tf.int32)
-        self._filled = -(-needed // step) * step  # T
+        tokens_step, self._width_step = (TOKENS_STEP, WIDTH_STEP) if few_sizes else (1, 1)
+        self._filled = _round_up(needed, tokens_step)  # T
         self.firsts = tf.cumsum(self._lengths, exclusive=True)
         self.positions = self.pack(tf.broadcast_to(columns, self._shape))
         self._mask = tf.concat([tf.gather_nd(mask, self._places), tf.fill([self._filled - self._count], False)], 0)
@@ -161,7 +163,8 @@ class Unpadded:
         for number in range(_GROUPS):
             chosen = order[rows * number // _GROUPS : rows * (number + 1) // _GROUPS]
             lengths = tf.gather(self._lengths, chosen)
-            width = tf.maximum(tf.reduce_max(lengths), 1)  # the maximum of no rows is negative
+            longest = tf.maximum(tf.reduce_max(lengths), 1)  # the maximum of no rows is negative
+            width = tf.minimum(_round_up(longest, self._width_step), self.width)
             slots = tf.range(width)
             tokens = tf.gather(self.firsts, chosen)[:, tf.newaxis] + slots  # [R, W]
             tokens = tf.where(slots < lengths[:, tf.newaxis], tokens, self._filled - 1)
@@ -204,6 +207,10 @@ class Unpadded:
         """[T, D] -> [B, F, D], zeros at padding."""
         shape = tf.concat([self._shape, [states.shape[1]]], 0)
         return tf.scatter_nd(self._places, states[: self._count], shape)
+
+
+def _round_up(number: tf.Tensor, step: int) -> tf.Tensor:
+    return -(-number // step) * step
 
 
 def _scores(mask: tf.Tensor) -> tf.Tensor:

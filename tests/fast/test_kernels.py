@@ -1,6 +1,7 @@
 """The kernels are the functions of `layers` and `modeling`, with their gradients; and what is kept for these."""
 
 import functools
+import math
 
 import numpy as np
 import pytest
@@ -17,21 +18,25 @@ RATE = 0.2
 SHAPE = [2, 3, 10, 8]  # B, N, F = T, H; F and H differ, so that a sum over the wrong axis would not fit
 
 
+# The last two positions are padding.
+MASK_SCORES = np.where(np.arange(10) < 8, 0.0, layers.MASKED_SCORE).astype(np.float32)[None, None, None]
+
+
 def inputs(dtype):
-    """Scores, of which the last two are those of padding, values, and what comes from above."""
+    """Queries, keys, values, and what comes from above."""
     rng = np.random.default_rng(7)
-    scores = rng.normal(size=[2, 3, 10, 10]) + np.where(np.arange(10) < 8, 0.0, layers.MASKED_SCORE)
-    value, upstream = (tf.cast(rng.normal(size=SHAPE), dtype) for _ in range(2))
-    return tf.constant(scores, tf.float32), value, upstream
+    query, *others = (rng.normal(size=SHAPE) for _ in range(4))
+    return tuple(tf.cast(x, dtype) for x in (query / math.sqrt(SHAPE[-1]), *others))
 
 
-def average(scores, value, seed=SEED):
+def attend(query, key, value, seed=SEED):
     with layers.dropout_from(layers.DropoutSeeds(seed)):
-        return kernels.average_values(scores, value, RATE)
+        return kernels.attend(query, key, tf.tile(MASK_SCORES, [2, 1, 1, 1]), value, RATE)
 
 
-def by_hand(scores, value):
+def by_hand(query, key, value):
     """In float64, for automatic differentiation."""
+    scores = tf.matmul(query, key, transpose_b=True) + tf.cast(MASK_SCORES, tf.float64)
     return tf.matmul(tf.nn.softmax(scores) * tf.cast(factor(scores, RATE), tf.float64), value)
 
 
@@ -41,53 +46,52 @@ def factor(x, rate):
         return layers.dropout(tf.ones(tf.shape(x)), rate)
 
 
-def with_gradients(function, scores, value, upstream):
+def with_gradients(function, *inputs_and_upstream):
+    *inputs, upstream = inputs_and_upstream
     with tf.GradientTape() as tape:
-        tape.watch([scores, value])
-        average = function(scores, value)
-    return average, *tape.gradient(average, [scores, value], upstream)
+        tape.watch(inputs)
+        contexts = function(*inputs)
+    return contexts, *tape.gradient(contexts, inputs, upstream)
 
 
-@pytest.mark.parametrize("in_graph", [False, True], ids=["eager", "graph"])
+def of_unknown_sizes(function, dtype):
+    return tf.function(function, [tf.TensorSpec([None] * 4, dtype)] * 4, autograph=False)
+
+
+@pytest.mark.parametrize("way", ["eager", "compiled", "unknown sizes"])
 @pytest.mark.parametrize("dtype", DTYPES, ids=lambda dtype: dtype.name)
-def test_it_is_the_average_with_dropout_and_so_is_its_gradient(dtype, in_graph):
-    scores, value, upstream = inputs(dtype)
-    exact = with_gradients(by_hand, *(tf.cast(x, tf.float64) for x in (scores, value, upstream)))
-    compute = functools.partial(with_gradients, average)
-    if in_graph:  # of unknown sizes
-        specs = [tf.TensorSpec([None] * 4, x.dtype) for x in (scores, value, upstream)]
-        compute = tf.function(lambda *tensors: with_gradients(average, *tensors), specs, autograph=False)
-    found = compute(scores, value, upstream)
+def test_it_is_attention_with_dropout_and_so_is_its_gradient(dtype, way):
+    exact = with_gradients(by_hand, *(tf.cast(x, tf.float64) for x in inputs(dtype)))
+    compute = functools.partial(with_gradients, attend)
+    if way != "eager":
+        compute = tf.function(compute, autograph=False) if way == "compiled" else of_unknown_sizes(compute, dtype)
     tolerance = {tf.float32: 2e-6, tf.bfloat16: 0.02, tf.float16: 0.003}[dtype]
-    for one, other, kind in zip(found, exact, (dtype, tf.float32, dtype), strict=True):
-        assert one.dtype == kind
+    for one, other in zip(compute(*inputs(dtype)), exact, strict=True):
+        assert one.dtype == dtype
         np.testing.assert_allclose(tf.cast(one, tf.float64), other, atol=tolerance * np.abs(other).max())
 
 
 def test_five_bytes_of_each_score_are_kept():
     """Where forward and backward pass are separate functions, as in trainings on CPUs."""
-    scores, value, _ = inputs(tf.bfloat16)
+    tensors = [*inputs(tf.bfloat16)[:3], tf.identity(SEED)]
 
     @tf.function(autograph=False)
-    def sizes_of_kept(value, scores):
-        def function(value, scores, seed):  # the values first: the function takes the result to be of their size
-            return average(scores, value, seed)
+    def shapes_of_kept(*tensors):
+        kept = shared_graph._forward_and_backward(attend, tensors, 3)[0](tensors)[1]
+        return [(tf.constant(x.dtype.name), tf.shape(x)) for x in kept]
 
-        tensors = [value, scores, tf.identity(SEED)]
-        kept = shared_graph._forward_and_backward(function, tensors, 2)[0](tensors)[1]
-        return [tf.constant(f"{x.dtype.name} {x.shape.num_elements()}") for x in kept if x.shape.rank == 4]
-
-    of_scores, of_values = scores.shape.num_elements(), value.shape.num_elements()
-    expected = [f"bfloat16 {of_values}"] * 2 + [f"bool {of_scores}", f"float32 {of_scores}"]
-    assert sorted(size.numpy().decode() for size in sizes_of_kept(value, scores)) == expected
+    kept = sorted((name.numpy(), *shape.numpy()) for name, shape in shapes_of_kept(*tensors) if len(shape) == 4)
+    of_scores = [*SHAPE[:3], SHAPE[2]]
+    assert kept == [(b"bfloat16", *SHAPE)] * 4 + [(b"bool", *of_scores), (b"float32", *of_scores)]
 
 
 def test_tensorflow_does_not_merge_the_weights_of_both_passes():
     """Within one graph, it would compute them once, and keep them: what is executed has both."""
-    step = tf.function(lambda *tensors: with_gradients(average, *tensors), autograph=False)
-    nodes = executed(lambda: step(*inputs(tf.float32)))
-    of_masks = [node for node in nodes if node.op == "Cast" and node.attr["SrcT"].type == tf.bool.as_datatype_enum]
-    assert len(of_masks) == 2
+    step = functools.partial(with_gradients, attend)
+    nodes = executed(lambda: tf.function(step, autograph=False)(*inputs(tf.float32)))
+    assert len([node for node in nodes if "_dropped" in node.attr["f"].func.name]) == 2
+    nodes = executed(lambda: of_unknown_sizes(step, tf.float32)(*inputs(tf.float32)))
+    assert len([node for node in nodes if node.op.startswith("Select")]) == 3  # and one of what comes from above
 
 
 def norm_by_hand(x, branch, bias, mask, gamma, beta, epsilon):
@@ -173,9 +177,10 @@ def test_what_is_replaced_and_what_is_not():
     plain = layers.Dense(4, 4, 0.02)
     assert kernels.add_and_norm(plain, other := Other(4)) == (plain, other)
     assert kernels.add_and_norm(plain, norm)[0] == plain.product
-    scores, value, _ = inputs(tf.float32)
+    query, key, value, _ = inputs(tf.float32)
     np.testing.assert_array_equal(
-        kernels.average_values(scores, value, RATE), modeling.average_values(scores, value, RATE)
+        kernels.attend(query, key, MASK_SCORES, value, RATE),
+        modeling.average_values(modeling.attention_scores(query, key, MASK_SCORES), value, RATE),
     )
 
 
