@@ -56,13 +56,13 @@ class _Norm(tf.Module):
     def __init__(self, layer: layers.LayerNorm):
         super().__init__()
         self.gamma, self.beta = constant(layer.gamma.value), constant(layer.beta.value)
-        self._epsilon = layer.epsilon
+        self.epsilon = layer.epsilon
 
     def __call__(self, states: tf.Tensor, branch: tf.Tensor | None = None) -> tf.Tensor:
         # Not tf.nn.batch_normalization or another order of the factors: TensorFlow 2.21 would replace some of them with
         # its own fused operation, which is slower on few rows and always uses an epsilon of 0.001.
         added = states if branch is None else branch + states
-        normal = layers.normalize(tf.cast(added, tf.float32), self.gamma, self.beta, self._epsilon)
+        normal = layers.normalize(tf.cast(added, tf.float32), self.gamma, self.beta, self.epsilon)
         return tf.cast(normal, states.dtype)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from bert_tf2.config import BertConfig
 from bert_tf2.support.errors import UserError
-from bert_tf2.support.settings import ANSWERS, EXPORT, MODEL, TO_DO, options, setting
+from bert_tf2.support.settings import ANSWERS, EXPORT, MODEL, TO_DO, WrongSetting, options, setting
 from bert_tf2.training.options import ModelOptions, PrecisionOptions, VocabularyOptions, sequence_length
 from bert_tf2.weights.labels import LabelMap
 
@@ -13,7 +13,7 @@ TASKS = ("features", "classifier", "squad", "ner", "masked_lm")
 
 @options
 class ExportOptions(PrecisionOptions, VocabularyOptions, ModelOptions):
-    """Exports a model for TensorFlow Serving: a SavedModel that takes token ids and raw text.
+    """Exports a model for servers: a SavedModel that takes token ids and raw text, or an ONNX file.
 
     Example:
       python export_saved_model.py --task=classifier --init_checkpoint=/tmp/mrpc_output --export_dir=/tmp/mrpc_export \\
@@ -24,6 +24,22 @@ class ExportOptions(PrecisionOptions, VocabularyOptions, ModelOptions):
     init_checkpoint: str = setting("Trained weights: a checkpoint or its folder.", group=MODEL, reads="weights")
     export_dir: str = setting(
         "Folder for the versions 1, 2, ...; the export becomes the next one.", group=EXPORT, writes=()
+    )
+    format: str = setting(
+        "saved_model for TensorFlow Serving, or onnx for ONNX Runtime and others: without text signatures.",
+        "saved_model",
+        group=EXPORT,
+        choices=("saved_model", "onnx"),
+    )
+    quantize: str = setting(
+        "onnx: int8 multiplies 8-bit integers, which is faster and less exact.", "none", group=EXPORT,
+        choices=("none", "int8"),
+    )  # fmt: skip
+    quantization_texts: str | None = setting(
+        "int8: file with a text per line, or two with a tab between them; tells how many answers change.",
+        None,
+        group=EXPORT,
+        reads=True,
     )
     max_seq_length: int | None = sequence_length(
         "Maximum number of tokens per text; defaults to 128, for squad to 384.", default=None
@@ -59,6 +75,7 @@ class ExportOptions(PrecisionOptions, VocabularyOptions, ModelOptions):
         Raises:
           UserError: the model cannot be exported with these lengths or top_k.
         """
+        self._check_format()
         positions = config.max_position_embeddings
         if self.max_seq_length is not None:
             config.check_sequence_length(self.max_seq_length)
@@ -74,3 +91,12 @@ class ExportOptions(PrecisionOptions, VocabularyOptions, ModelOptions):
         if self.task == "masked_lm" and not 1 <= self.top_k <= config.vocab_size:
             raise UserError(f"--top_k={self.top_k}: must be from 1 to {config.vocab_size}, the size of the vocabulary")
         return length
+
+    def _check_format(self) -> None:
+        """Raises WrongSetting if settings do not fit the format."""
+        if self.quantize != "none" and self.format != "onnx":
+            raise WrongSetting(f"--quantize={self.quantize}: needs --format=onnx")
+        if self.quantization_texts and self.quantize == "none":
+            raise WrongSetting("--quantization_texts: needs --quantize=int8")
+        if self.precision != "float32" and self.format == "onnx":
+            raise WrongSetting(f"--precision={self.precision}: --format=onnx has float32, or --quantize=int8")

@@ -2,6 +2,7 @@
 
     EXPORT_DIR/VERSION/saved_model.pb       the graph; see `signatures`, `entities`, `answers`
                        variables/
+                       model.onnx           instead of both; see `onnx_model`
                        assets/              vocab.txt, and label_map.json if the task has labels
                        assets.extra/        tf_serving_warmup_requests
                        model_info.json      description and origin of the model, for users and for `load`
@@ -26,7 +27,7 @@ from tensorflow.core.protobuf import meta_graph_pb2
 
 from bert_tf2 import __version__, heads, modeling, tokenization
 from bert_tf2.config import BertConfig
-from bert_tf2.export import answers, entities, folded_encoder, saved_model_files, signatures, versions
+from bert_tf2.export import answers, entities, folded_encoder, onnx_model, saved_model_files, signatures, versions
 from bert_tf2.export.exported_model import log_level
 from bert_tf2.export.graph_tokenization import GraphTokenizer
 from bert_tf2.export.options import ExportOptions
@@ -58,6 +59,8 @@ def run(options: ExportOptions) -> str:
       UserError: files are missing or do not match, the checkpoint lacks weights that the task needs, the labels are
         unknown, or export_dir is not writable.
     """
+    if options.format == "onnx":
+        onnx_model.require_packages(*(["onnx"] if options.quantize == "none" else ["onnx", "onnxruntime"]))
     with progress.Progress("Exporting", 4, "stages") as stages:
         call = _Call(options)
         environment.check_space(options.export_dir, call.num_bytes, "the exported weights")
@@ -90,7 +93,7 @@ class _Call:
         self._weights_hash = _hash_of(model)
         per_number = {"float32": 4, "bfloat16": 2}[options.precision]
         self.num_bytes = sum(per_number * math.prod(weight.shape) for weight in model.weights)
-        self._task = self._make_task(model)
+        self._model = model
 
     def _make_model(self):
         config, labels = self._config, self._labels
@@ -118,8 +121,8 @@ class _Call:
                 f" {and_more(missing, 3)}; give the checkpoint of a model that was trained for it"
             )
 
-    def _make_task(self, model) -> signatures.Task:
-        options, config = self._options, self._config
+    def _make_task(self) -> signatures.Task:
+        options, config, model = self._options, self._config, self._model
         bert = model if options.task == "features" else model.bert
         special = SpecialIds(*self._tokenizer.convert_tokens_to_ids(["[PAD]", "[CLS]", "[SEP]", "[MASK]"]))
         keep = ["[MASK]"] if options.task == "masked_lm" else []
@@ -162,9 +165,10 @@ class _Call:
     def write(self, folder: str, stages: progress.Progress) -> None:
         """Writes all files into a folder. Raises UserError if it is not writable or the disk is full."""
         try:
-            self._write_graph(folder)
+            info = self._write_onnx(folder) if self._options.format == "onnx" else self._write_saved_model(folder)
             stages.advance()
-            self._write_files(folder)
+            self._write_assets(folder)
+            files.write_json(os.path.join(folder, sources.EXPORT_INFO_FILE), {**self._info(), **info})
             stages.advance()
         except (tf.errors.OpError, OSError) as error:
             line = environment.explain_writing(error, [self._options.export_dir], [folder])
@@ -172,22 +176,61 @@ class _Call:
                 raise
             raise UserError(line) from error
 
-    def _write_graph(self, folder: str) -> None:
+    def _write_saved_model(self, folder: str) -> dict[str, Any]:
+        """Returns what model_info.json has to say of it."""
+        task = self._make_task()
         # A server does not need the gradients of an exported model.
         save_options = tf.saved_model.SaveOptions(experimental_custom_gradients=False)
         with log_level(logging.WARNING):  # it logs the name of each input of each function
-            tf.saved_model.save(self._task, folder, self._task.signatures(), save_options)
+            tf.saved_model.save(task, folder, task.signatures(), save_options)
+        graph = saved_model_files.read_graph(folder)
+        saved_model_files.write_warmup(folder, self._warmup_requests(graph))
+        custom_ops = saved_model_files.custom_ops(graph)
+        return {
+            "text_signatures": self._options.text_signatures,
+            "signatures": saved_model_files.describe_signatures(graph),
+            "custom_ops": custom_ops,
+            "needs": _NEEDS_TEXT if custom_ops else _NEEDS_IDS,
+            "versions": _versions("tensorflow", "keras", *(["tensorflow-text"] if custom_ops else [])),
+        }
 
-    def _write_files(self, folder: str) -> None:
+    def _write_onnx(self, folder: str) -> dict[str, Any]:
+        """Returns what model_info.json has to say of it."""
+        options = self._options
+        (mask_id,) = self._tokenizer.convert_tokens_to_ids(["[MASK]"])
+        has_pooler = options.task == "features" and self._has_pooler
+        of_task = {"has_pooler": has_pooler, "mask_id": mask_id, "top_k": options.top_k}
+        exact = onnx_model.build(options.task, self._model, self._config, self._labels, **of_task).SerializeToString()
+        written = onnx_model.quantize(exact) if options.quantize == "int8" else exact
+        if options.quantization_texts:
+            logging.info(onnx_model.compare(exact, written, self._rows_of_file(options.quantization_texts)))
+        with files.open_binary(os.path.join(folder, onnx_model.FILE), "wb") as stream:
+            stream.write(written)
+        versions = _versions("onnx", *(["onnxruntime"] if options.quantize == "int8" else []))
+        quantized = {"quantize": options.quantize} if options.quantize != "none" else {}
+        return {"format": "onnx", **quantized, "needs": onnx_model.NEEDS, "versions": versions}
+
+    def _rows_of_file(self, path: str) -> Iterator[dict[str, np.ndarray]]:
+        """The inputs for each line of --quantization_texts; for masked_lm with a [MASK] in the middle."""
+        tokenize, room = self._tokenizer.tokenize, self._max_seq_length - 3
+        for line in filter(str.strip, files.read_text(path, drop_bom=True).splitlines()):
+            first, second = ([*map(tokenize, line.split("\t")), []])[:2]
+            while len(first) + len(second) > max(room, 1):
+                (first if len(first) > len(second) else second).pop()
+            if self._options.task == "masked_lm" and first:
+                first[len(first) // 2] = "[MASK]"
+            row = ["[CLS]", *first, "[SEP]", *([*second, "[SEP]"] if second else [])]
+            ids = np.array([self._tokenizer.convert_tokens_to_ids(row)], np.int32)
+            segments = (np.arange(len(row)) >= len(first) + 2).astype(np.int32)[np.newaxis]
+            yield {"input_ids": ids, "input_mask": np.ones_like(ids), "segment_ids": segments}
+
+    def _write_assets(self, folder: str) -> None:
         assets = os.path.join(folder, "assets")
         files.write_text(os.path.join(assets, "vocab.txt"), files.read_text(self._options.vocab_file, drop_bom=True))
         if self._labels:
             save_label_map(assets, self._labels)
-        graph = saved_model_files.read_graph(folder)
-        saved_model_files.write_warmup(folder, self._warmup_requests(graph))
-        files.write_json(os.path.join(folder, sources.EXPORT_INFO_FILE), self._info(graph))
 
-    def _info(self, graph: meta_graph_pb2.MetaGraphDef) -> dict[str, Any]:
+    def _info(self) -> dict[str, Any]:
         options = self._options
         info = {
             "task": options.task,
@@ -201,7 +244,6 @@ class _Call:
             "precision": options.precision,
             "do_lower_case": self._tokenizer.basic_tokenizer.do_lower_case,
             "max_seq_length": self._max_seq_length,
-            "text_signatures": options.text_signatures,
         }
         if self._labels:
             info["labels"] = list(self._labels.labels)
@@ -211,14 +253,7 @@ class _Call:
             info["refuses"] = "a row without [MASK], and a text with a [MASK] beyond max_seq_length tokens"
         if options.task == "squad":
             info |= self._span_settings()._asdict()
-        custom_ops = saved_model_files.custom_ops(graph)
-        return {
-            **info,
-            "signatures": saved_model_files.describe_signatures(graph),
-            "custom_ops": custom_ops,
-            "needs": _NEEDS_TEXT if custom_ops else _NEEDS_IDS,
-            "versions": _versions(custom_ops),
-        }
+        return info
 
     def _warmup_requests(self, graph: meta_graph_pb2.MetaGraphDef) -> Iterator[tuple[str, dict[str, tf.Tensor]]]:
         """Yields a short request for every signature, and a batch with a row of maximum length."""
@@ -303,6 +338,5 @@ _NEEDS_IDS = "TensorFlow Serving 2.12 or later"
 _NEEDS_TEXT = f"{_NEEDS_IDS}, which has the operations of tensorflow-text 2.12.1"
 
 
-def _versions(custom_ops: Sequence[str]) -> dict[str, str]:
-    packages = ["tensorflow", "keras", *(["tensorflow-text"] if custom_ops else [])]
+def _versions(*packages: str) -> dict[str, str]:
     return {"bert_tf2": __version__, **{name: importlib.metadata.version(name) for name in packages}}

@@ -1,0 +1,309 @@
+"""Writes a model as ONNX, for ONNX Runtime, OpenVINO and other runtimes: `export_saved_model.py --format=onnx`.
+
+The graph takes int32 `input_ids`, `input_mask` and `segment_ids` [B, F], like serving_default of the SavedModel, and
+computes the same numbers. Its operators are those of the standard, in the forms that ONNX Runtime fuses by itself: the
+operators of its own domain were no faster (docs/runtimes.md). It computes padding, and does not check requests.
+
+    features      sequence_output [B, F, D], mean_pooled [B, D], pooled_output [B, D] if there is a trained pooler
+    classifier    probabilities [B, L]; for a regression value [B]
+    squad         start_logits, end_logits [B, F]
+    ner           label_ids int64 [B, F], -1 at padding, and probability [B, F]
+    masked_lm     for each [MASK] positions int64 [B, M], token_ids int64 and scores [B, M, K]; -1 and 0 fill up
+
+Letters as in `signatures`. The text of labels and tokens stands in label_map.json and vocab.txt beside the file.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import logging
+import os
+import shutil
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from bert_tf2 import layers
+from bert_tf2.config import BertConfig
+from bert_tf2.export.folded_encoder import Encoder
+from bert_tf2.support import outputs
+from bert_tf2.support.errors import UserError
+from bert_tf2.weights.labels import LabelMap
+
+if TYPE_CHECKING:
+    import onnx
+
+FILE = "model.onnx"
+INPUTS = ("input_ids", "input_mask", "segment_ids")
+# Gelu is an operator since version 20, LayerNormalization since 17.
+_OPSET, _IR_VERSION = 20, 9
+NEEDS = f"ONNX Runtime 1.17 or later (opset {_OPSET})"
+
+_ACTIVATIONS: dict[str, tuple[str, dict[str, str]]] = {
+    "gelu": ("Gelu", {"approximate": "tanh"}),
+    "gelu_erf": ("Gelu", {}),
+    "relu": ("Relu", {}),
+    "tanh": ("Tanh", {}),
+    "linear": ("Identity", {}),
+}
+
+
+class Graph:
+    """An ONNX graph that grows operator by operator. Values are named by strings; arrays become weights."""
+
+    def __init__(self) -> None:
+        self._nodes: list[onnx.NodeProto] = []
+        self._weights: dict[int, tuple[np.ndarray, str]] = {}
+        self._tensors: list[onnx.TensorProto] = []
+        self.outputs: dict[str, str] = {}
+
+    def __call__(self, operator: str, *inputs: str | np.ndarray, **attributes: Any) -> str:
+        """Adds an operator with one result; returns the name of that."""
+        return self.several(operator, 1, *inputs, **attributes)[0]
+
+    def several(self, operator: str, count: int, *inputs: str | np.ndarray, **attributes: Any) -> list[str]:
+        """Adds an operator with `count` results; returns their names."""
+        from onnx import helper
+
+        names = [f"{operator}_{len(self._nodes)}" + (f"_{i}" if i else "") for i in range(count)]
+        inputs = [value if isinstance(value, str) else self._weight(value) for value in inputs]
+        self._nodes.append(helper.make_node(operator, inputs, names, name=names[0], **attributes))
+        return names
+
+    def _weight(self, value: np.ndarray) -> str:
+        from onnx import numpy_helper
+
+        if id(value) not in self._weights:  # a table that is used twice is stored once
+            name = f"weight_{len(self._weights)}"
+            self._weights[id(value)] = value, name
+            self._tensors.append(numpy_helper.from_array(np.asarray(value, order="C"), name))
+        return self._weights[id(value)][1]
+
+    def model(self, shapes: dict[str, Sequence[str | int]]) -> onnx.ModelProto:
+        """The model with the `outputs` so far, whose shapes are given by name."""
+        import onnx
+        from onnx import helper
+
+        integers = {name: onnx.TensorProto.INT64 for name in ("label_ids", "positions", "token_ids")}
+        ends = [helper.make_node("Identity", [value], [name]) for name, value in self.outputs.items()]
+        results = [
+            helper.make_tensor_value_info(name, integers.get(name, onnx.TensorProto.FLOAT), shapes[name])
+            for name in self.outputs
+        ]
+        inputs = [helper.make_tensor_value_info(name, onnx.TensorProto.INT32, ["batch", "length"]) for name in INPUTS]
+        graph = helper.make_graph([*self._nodes, *ends], "bert", inputs, results, self._tensors)
+        opsets = [helper.make_opsetid("", _OPSET)]
+        return helper.make_model(graph, opset_imports=opsets, ir_version=_IR_VERSION, producer_name="bert_tf2")
+
+
+def integers(*values: int) -> np.ndarray:
+    return np.array(values, np.int64)
+
+
+def require_packages(*names: str) -> None:
+    """Raises UserError if a package that this module needs is missing."""
+    if missing := [name for name in names if importlib.util.find_spec(name) is None]:
+        raise UserError(f"--format=onnx: not installed: {' and '.join(missing)}; pip install {' '.join(missing)}")
+
+
+def build(
+    task: str, model: Any, config: BertConfig, labels: LabelMap | None, *, has_pooler: bool, mask_id: int, top_k: int
+) -> onnx.ModelProto:
+    """The graph of a task; see the head of this file.
+
+    Args:
+      task: one of options.TASKS.
+      model: of `heads` with loaded weights; for "features" a BertModel.
+      config: of the model.
+      labels: of a classifier.
+      has_pooler: "features": whether the pooler was trained.
+      mask_id, top_k: "masked_lm": the id of [MASK], and the number of words for each.
+    """
+    graph = Graph()
+    encoder = Encoder(model if task == "features" else model.bert)
+    word_table = encoder.word_embeddings.numpy()
+    states = _encode(graph, encoder, config, word_table, first_only=task == "classifier")
+    real = graph("Cast", "input_mask", to=1)  # float32 [B, F]
+    if task == "features":
+        sequence = graph("Mul", states, graph("Unsqueeze", real, integers(2)))
+        count = graph("ReduceSum", real, integers(1), keepdims=1)
+        graph.outputs["sequence_output"] = sequence
+        graph.outputs["mean_pooled"] = graph("Div", graph("ReduceSum", sequence, integers(1), keepdims=0), count)
+        if has_pooler:
+            graph.outputs["pooled_output"] = _pool(graph, encoder, states)
+    elif task == "classifier":
+        logits = _scores(graph, _pool(graph, encoder, states), model.output_layer)
+        if labels.regression:
+            graph.outputs["value"] = graph("Squeeze", logits, integers(1))
+        elif labels.multi_label:
+            graph.outputs["probabilities"] = graph("Sigmoid", logits)
+        else:
+            graph.outputs["probabilities"] = graph("Softmax", logits, axis=-1)
+    elif task == "squad":
+        logits = _token_scores(graph, states, model.output_layer)
+        is_token = graph("Cast", graph("Unsqueeze", "input_mask", integers(2)), to=9)
+        logits = graph("Where", is_token, logits, np.float32(layers.MASKED_SCORE))
+        start, end = graph.several("Split", 2, logits, axis=2, num_outputs=2)
+        graph.outputs["start_logits"] = graph("Squeeze", start, integers(2))
+        graph.outputs["end_logits"] = graph("Squeeze", end, integers(2))
+    elif task == "ner":
+        probabilities = graph("Softmax", _token_scores(graph, states, model.output_layer), axis=-1)
+        is_token = graph("Cast", "input_mask", to=9)
+        best = graph("ArgMax", probabilities, axis=2, keepdims=0)
+        graph.outputs["label_ids"] = graph("Where", is_token, best, np.int64(-1))
+        highest = graph("ReduceMax", probabilities, integers(2), keepdims=0)
+        graph.outputs["probability"] = graph("Mul", highest, real)
+    else:
+        _fill_masks(graph, states, model.masked_lm, config, word_table, mask_id, top_k)
+    return graph.model(
+        {
+            "sequence_output": ("batch", "length", config.hidden_size),
+            "mean_pooled": ("batch", config.hidden_size),
+            "pooled_output": ("batch", config.hidden_size),
+            "probabilities": ("batch", labels.num_labels if labels else 0),
+            "value": ("batch",),
+            **dict.fromkeys(("start_logits", "end_logits", "label_ids", "probability"), ("batch", "length")),
+            "positions": ("batch", "masks"),
+            **dict.fromkeys(("token_ids", "scores"), ("batch", "masks", top_k)),
+        }
+    )
+
+
+def _encode(graph: Graph, encoder: Encoder, config: BertConfig, word_table: np.ndarray, first_only: bool) -> str:
+    """[B, F] -> [B, F, D]; with first_only [B, 1, D], and the last block computes no more. See folded_encoder."""
+    states = graph("Gather", word_table, "input_ids")
+    states = graph("Add", states, graph("Gather", encoder.token_type_embeddings.numpy(), "segment_ids"))
+    if encoder.position_embeddings is not None:
+        length = graph("Shape", "input_ids", start=1)
+        rows = graph("Slice", encoder.position_embeddings.numpy(), integers(0), length, integers(0))
+        states = graph("Add", states, rows)
+    states = _norm(graph, encoder.norm, states)
+    masked = graph("Sub", np.float32(1.0), graph("Cast", "input_mask", to=1))
+    mask_scores = graph("Unsqueeze", graph("Mul", masked, np.float32(layers.MASKED_SCORE)), integers(1, 2))
+    split = integers(0, 0, config.num_attention_heads, config.hidden_size // config.num_attention_heads)
+    merged = integers(0, 0, config.hidden_size)
+    for block in encoder.blocks:
+        parts = graph.several("Split", 3, _dense(graph, block.query_key_value, states), axis=2, num_outputs=3)
+        orders = ((0, 2, 1, 3), (0, 2, 3, 1), (0, 2, 1, 3))  # [B, N, F, H]; the key as [B, N, H, F]
+        query, key, value = (
+            graph("Transpose", graph("Reshape", part, split), perm=order)
+            for part, order in zip(parts, orders, strict=True)
+        )
+        if first_only and block is encoder.blocks[-1]:
+            query = graph("Slice", query, integers(0), integers(1), integers(2))
+            states = graph("Slice", states, integers(0), integers(1), integers(1))
+        scores = graph("Add", graph("MatMul", query, key), mask_scores)  # the query's kernel holds 1 / sqrt(H)
+        context = graph("MatMul", graph("Softmax", scores, axis=-1), value)
+        context = graph("Reshape", graph("Transpose", context, perm=(0, 2, 1, 3)), merged)
+        branch = _dense(graph, block.attention_output, context)
+        states = _norm(graph, block.attention_norm, graph("Add", branch, states))
+        branch = _activate(graph, config, _dense(graph, block.intermediate, states))
+        branch = _dense(graph, block.output_dense, branch)
+        states = _norm(graph, block.output_norm, graph("Add", branch, states))
+    return states
+
+
+def _dense(graph: Graph, layer: Any, x: str) -> str:
+    kernel, bias = (np.asarray(value) for value in (layer.kernel, layer.bias))
+    return graph("Add", graph("MatMul", x, kernel), bias)
+
+
+def _activate(graph: Graph, config: BertConfig, x: str) -> str:
+    operator, settings = _ACTIVATIONS[config.hidden_act.lower()]
+    return graph(operator, x, **settings)
+
+
+def _norm(graph: Graph, layer: Any, x: str) -> str:
+    gamma, beta = (np.asarray(value) for value in (layer.gamma, layer.beta))
+    return graph("LayerNormalization", x, gamma, beta, axis=-1, epsilon=layer.epsilon)
+
+
+def _pool(graph: Graph, encoder: Encoder, states: str) -> str:
+    """[B, F, D] -> [B, D]."""
+    first = graph("Gather", states, np.int64(0), axis=1)
+    return graph("Tanh", _dense(graph, encoder.pooler, first))
+
+
+def _scores(graph: Graph, states: str, head: layers.OutputLayer) -> str:
+    """[M, D] -> [M, L]."""
+    return graph("Gemm", states, head.output_weights.numpy(), head.output_bias.numpy(), transB=1)
+
+
+def _token_scores(graph: Graph, states: str, head: layers.OutputLayer) -> str:
+    """[B, F, D] -> [B, F, L]."""
+    kernel = np.ascontiguousarray(head.output_weights.numpy().T)
+    return graph("Add", graph("MatMul", states, kernel), head.output_bias.numpy())
+
+
+def _fill_masks(
+    graph: Graph, states: str, head: Any, config: BertConfig, word_table: np.ndarray, mask_id: int, top_k: int
+) -> None:
+    """The outputs of masked_lm. Only the states at [MASK] go through the head: [P, D], P of them in the batch."""
+    is_mask = graph("Equal", graph("Mul", "input_ids", "input_mask"), np.int32(mask_id))
+    places = graph("Transpose", graph("NonZero", is_mask), perm=(1, 0))  # [P, 2]
+    states = graph("GatherND", states, places)
+    states = _norm(graph, head.layer_norm, _activate(graph, config, _dense(graph, head.transform, states)))
+    table = word_table if head.output_weights is None else head.output_weights.numpy()
+    logits = graph("Gemm", states, table, head.output_bias.numpy(), transB=1)  # [P, V]
+    best, ids = graph.several("TopK", 2, logits, integers(top_k), axis=1)
+    scores = graph("Exp", graph("Sub", best, graph("ReduceLogSumExp", logits, integers(1), keepdims=1)))
+    # The n-th [MASK] of a row is the n-th column of the outputs.
+    numbers = graph("CumSum", graph("Cast", is_mask, to=7), np.int64(1))  # from 1 on, [B, F]
+    counts = graph("ReduceMax", numbers, integers(1), keepdims=0)  # [B]
+    most = graph("Unsqueeze", graph("ReduceMax", counts, keepdims=0), integers(0))
+    row, position = graph.several("Split", 2, places, axis=1, num_outputs=2)  # [P, 1] each
+    column = graph("Sub", graph("Unsqueeze", graph("GatherND", numbers, places), integers(1)), np.int64(1))
+    targets = graph("Concat", row, column, axis=1)
+    size = graph("Concat", graph("Shape", "input_ids", end=1), most, axis=0)  # B, M
+    of_words = graph("Concat", size, integers(top_k), axis=0)
+    nowhere = graph("Expand", np.int64(-1), size)
+    graph.outputs["positions"] = graph("ScatterND", nowhere, targets, graph("Squeeze", position, integers(1)))
+    graph.outputs["token_ids"] = graph("ScatterND", graph("Expand", np.int64(-1), of_words), targets, ids)
+    graph.outputs["scores"] = graph("ScatterND", graph("Expand", np.float32(0), of_words), targets, scores)
+
+
+def quantize(model: bytes) -> bytes:
+    """The model with 8-bit weights; ONNX Runtime rounds the states to 8 bits as it computes.
+
+    Each column of a kernel has a scale of its own. Look-ups are left as they are: only products take time.
+    """
+    from onnxruntime.quantization import QuantType, quantize_dynamic
+
+    folder = outputs.temporary_folder("bert_tf2_onnx_")
+    exact, rounded = (os.path.join(folder, name) for name in ("exact.onnx", "int8.onnx"))
+    try:
+        with open(exact, "wb") as stream:
+            stream.write(model)
+        logging.getLogger().setLevel(logging.ERROR)
+        quantize_dynamic(exact, rounded, ["MatMul"], per_channel=True, weight_type=QuantType.QInt8)
+        with open(rounded, "rb") as stream:
+            return stream.read()
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def compare(exact: bytes, rounded: bytes, rows: Iterable[dict[str, np.ndarray]]) -> str:
+    """A sentence about the answers to `rows` of a model and the same one after `quantize`."""
+    import onnxruntime
+
+    one, other = (onnxruntime.InferenceSession(model, providers=["CPUExecutionProvider"]) for model in (exact, rounded))
+    names = [output.name for output in one.get_outputs()]
+    equal, largest = [], dict.fromkeys(names, 0.0)
+    for inputs in rows:
+        pairs = dict(zip(names, zip(one.run(names, inputs), other.run(names, inputs), strict=True), strict=True))
+        equal.append(all(np.array_equal(*map(_answer, [name] * 2, pair)) for name, pair in pairs.items()))
+        for name, (a, b) in pairs.items():
+            if a.dtype == np.float32:
+                largest[name] = max(largest[name], float(np.abs(a - b).max()))
+    if not equal:
+        raise UserError("--quantization_texts: has no text")
+    differences = ", ".join(f"{name} by {value:.2g}" for name, value in largest.items() if value)
+    return f"int8 answers {sum(equal)} of {len(equal)} texts as float32 does; differs at most: {differences or 'by 0'}"
+
+
+def _answer(name: str, value: np.ndarray) -> np.ndarray:
+    """What a user reads off an output: the best of scores, an id; nothing off states."""
+    if name in ("probabilities", "start_logits", "end_logits"):
+        return value.argmax(-1)
+    return value[..., 0] if name == "token_ids" else value if name == "label_ids" else np.array(0)

@@ -1,0 +1,147 @@
+"""ONNX files against the SavedModel's signatures; without the packages of the extra `onnx` they are skipped."""
+
+import dataclasses
+import json
+import pathlib
+
+import numpy as np
+import pytest
+import toy_data
+from export_cases import CONFIG, LABELS, MAKERS, TAGS, Exported, expected_outputs, make_options, rows, save_weights
+
+from bert_tf2 import heads
+from bert_tf2.config import BertConfig
+from bert_tf2.export.run import run
+from bert_tf2.support.errors import UserError
+from bert_tf2.support.settings import WrongSetting
+from bert_tf2.weights.labels import LabelMap
+
+pytest.importorskip("onnx", reason="onnx is not installed: pip install '.[onnx]'")
+onnxruntime = pytest.importorskip("onnxruntime", reason="onnxruntime is not installed: pip install '.[onnx]'")
+
+
+def export(folder: pathlib.Path, task: str, model=None, config: BertConfig = CONFIG, **changes) -> Exported:
+    model = model or MAKERS[task]()
+    weights = save_weights(folder, task, model)
+    options = make_options(folder, task, weights, format="onnx", **changes)
+    pathlib.Path(options.bert_config_file).write_text(config.to_json_string())
+    return Exported(run(options), weights, model, None, options)
+
+
+def ask(made: Exported, inputs) -> dict[str, np.ndarray]:
+    session = onnxruntime.InferenceSession(pathlib.Path(made.folder, "model.onnx").read_bytes())
+    names = [output.name for output in session.get_outputs()]
+    return dict(zip(names, session.run(names, inputs), strict=True))
+
+
+def named(found: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """The outputs with the names of the SavedModel's, whose labels and tokens are text."""
+    words = {"label_ids": ("label", TAGS), "token_ids": ("tokens", toy_data.VOCAB)}
+    texts = {
+        words[name][0]: np.where(ids < 0, "", np.array(words[name][1])[ids]).astype("S")
+        for name, ids in found.items()
+        if name in words
+    }
+    return {**{name: value for name, value in found.items() if name not in words}, **texts}
+
+
+@pytest.mark.parametrize("task", MAKERS)
+def test_it_answers_as_the_saved_model(tmp_path, task):
+    made = export(tmp_path, task)
+    inputs = rows()
+    found, wanted = named(ask(made, inputs)), expected_outputs(made, inputs)
+    if task == "classifier":
+        wanted.pop("label")
+    assert found.keys() == wanted.keys()
+    for name, value in wanted.items():
+        if value.dtype.kind == "f":
+            np.testing.assert_allclose(found[name], value, atol=1e-5, err_msg=name)
+        else:
+            np.testing.assert_array_equal(found[name], value, err_msg=name)
+    assert made.info["format"] == "onnx" and "signatures" not in made.info
+    assert sorted(path.name for path in pathlib.Path(made.folder).iterdir()) == [
+        "assets", "model.onnx", "model_info.json",
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("labels", "name"),
+    [
+        (LabelMap("sts", (), True), "value"),
+        (LabelMap("several", LABELS, False, multi_label=True), "probabilities"),
+    ],
+    ids=["regression", "multi-label"],
+)
+def test_kinds_of_classifiers(tmp_path, labels, name):
+    model = heads.ClassifierModel(CONFIG, labels.num_labels, labels.regression, labels.multi_label)
+    made = export(tmp_path, "classifier", model, labels=labels)
+    inputs = rows()
+    logits = model(inputs).numpy()
+    wanted = logits[:, 0] if labels.regression else 1 / (1 + np.exp(-logits))
+    np.testing.assert_allclose(ask(made, inputs)[name], wanted, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"hidden_act": "relu", "position_embedding_type": "none"},
+        {"hidden_act": "gelu_erf", "position_embedding_type": "sinusoidal", "tie_word_embeddings": False},
+        {"hidden_act": "tanh", "layer_norm_eps": 1e-5},
+        {"hidden_act": "linear"},
+    ],
+    ids=lambda changes: changes["hidden_act"],
+)
+def test_kinds_of_models(tmp_path, changes):
+    config = BertConfig.from_dict({**CONFIG.to_dict(), **changes})
+    made = export(tmp_path, "masked_lm", heads.PretrainingModel(config), config)
+    inputs = rows()
+    found, wanted = named(ask(made, inputs)), expected_outputs(made, inputs)
+    np.testing.assert_array_equal(found["tokens"], wanted["tokens"])
+    np.testing.assert_allclose(found["scores"], wanted["scores"], atol=1e-5)
+
+
+def test_a_table_that_is_used_twice_is_stored_once(tmp_path):
+    made = export(tmp_path, "masked_lm")
+    numbers = sum(int(np.prod(variable.shape)) for variable in made.model.variables)
+    assert pathlib.Path(made.folder, "model.onnx").stat().st_size < 4 * numbers + 20_000
+
+
+def test_int8_and_what_it_changes(tmp_path, caplog):
+    texts = tmp_path / "texts"
+    texts.write_text("Ann lives in Paris .\nthe good film was played\twhere is it ?\n\n" + "a book " * 30 + "\n")
+    exact = export(tmp_path, "classifier")
+    with caplog.at_level("INFO", "absl"):
+        rounded = export(tmp_path, "classifier", exact.model, quantize="int8", quantization_texts=str(texts))
+    assert " of 3 texts as float32 does; differs at most: probabilities by " in caplog.text
+    one, other = (ask(made, rows())["probabilities"] for made in (exact, rounded))
+    assert 0 < np.abs(one - other).max() < 0.1
+    sizes = [pathlib.Path(made.folder, "model.onnx").stat().st_size for made in (exact, rounded)]
+    assert sizes[1] < sizes[0] and rounded.info["quantize"] == "int8"
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"precision": "bfloat16"}, "--precision=bfloat16: --format=onnx has float32"),
+        ({"quantization_texts": "x"}, "--quantization_texts: needs --quantize=int8"),
+        ({"format": "saved_model", "quantize": "int8"}, "--quantize=int8: needs --format=onnx"),
+    ],
+)
+def test_settings_that_do_not_fit(tmp_path, changes, message):
+    weights = save_weights(tmp_path, "features", MAKERS["features"]())
+    options = make_options(tmp_path, "features", weights, format="onnx")
+    with pytest.raises(WrongSetting, match=message):
+        run(dataclasses.replace(options, **changes))
+
+
+def test_a_missing_package_is_named(tmp_path, monkeypatch):
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    weights = save_weights(tmp_path, "features", MAKERS["features"]())
+    with pytest.raises(UserError, match="--format=onnx: not installed: onnx; pip install onnx"):
+        run(make_options(tmp_path, "features", weights, format="onnx"))
+
+
+def test_the_information_has_the_origin(tmp_path):
+    made = export(tmp_path, "ner")
+    info = json.loads(pathlib.Path(made.folder, "model_info.json").read_text())
+    assert info["checkpoint"]["global_step"] == 7 and info["labels"] == list(TAGS) and "onnx" in info["versions"]
