@@ -1,22 +1,26 @@
-"""Times the exported encoder against ONNX Runtime, on the same weights, in the same run.
+"""Times the exported encoder in each runtime that reads it, on the same weights, in the same run.
 
-    python benchmarks/serving.py --weights WEIGHTS_FOLDER
+    python benchmarks/serving.py
     python benchmarks/serving.py --weights WEIGHTS_FOLDER --threads 4 --rounds 20
 
-TensorFlow runs folded_encoder.Encoder as TensorFlow Serving does: a SavedModel, loaded into a session, which C++ then
-executes (tf.saved_model.load would add Python overhead to each call). It uses --threads intra-op and --threads inter-op
-threads. ONNX Runtime uses --threads threads and all its graph optimizations; its model is exported from transformers
-with torch.onnx.export, and "fused" is that model after onnxruntime.transformers' optimizer. Both sides return
-sequence_output and pooled_output; their largest difference is printed first.
+    float32, bfloat16     TensorFlow as TensorFlow Serving runs it: a SavedModel in a session that C++ executes
+                          (tf.saved_model.load would add Python's overhead to each call)
+    ONNX, ONNX int8       ONNX Runtime on what --format=onnx writes, without and with --quantize=int8
+    ORT fused             ONNX Runtime on the model that torch exports from transformers, after ONNX Runtime's own
+                          optimizer of models; needs --weights
+    OpenVINO, OpenVINO f32    OpenVINO on the SavedModel: in the precision that it chooses, and in float32
 
-Every case is a batch of B rows, padded to its longest row, and both sides get the same padded batch and mask. In the
-case "mixed" the 32 rows have 16 to 128 tokens, evenly spread: ONNX Runtime computes all 32 x 128 positions, and the
-TensorFlow graph skips the padding. In the other cases there is no padding. ONNX Runtime computes in float32 only;
-TensorFlow's bfloat16 is compared with that.
+Every side uses --threads threads and returns sequence_output and pooled_output, whose largest difference from
+TensorFlow's float32 is printed first. Without --weights the encoder has 6 layers of 384 and random weights. A side
+whose packages are missing is left out.
 
-The sides alternate for --rounds rounds; a number is the p50 of a side's best round. A "?" means that other programs
-used the processor in every round, which slows the sides unequally: do not use such a number. "x" is the speedup over
-the faster of the two ONNX models. Without the packages of OTHER_SIDE only TensorFlow is timed.
+Every case is a batch of B rows, padded to its longest row, and all sides get the same padded batch and mask. In the
+case "mixed" the 32 rows have 16 to 128 tokens, evenly spread: ONNX Runtime computes all 32 x 128 positions, the
+SavedModel's graph skips the padding. In the other cases there is no padding.
+
+The sides alternate for --rounds rounds; a number is the p50 of a side's best round, in milliseconds. A "?" means that
+other programs used the processor in every round, which slows the sides unequally: do not use such a number. Last, each
+side starts in a process of its own: bytes on disk, seconds to the first answer, and peak memory.
 """
 
 from __future__ import annotations
@@ -26,6 +30,7 @@ import importlib.metadata
 import importlib.util
 import io
 import logging
+import multiprocessing
 import os
 import statistics
 import tempfile
@@ -44,9 +49,9 @@ FLAGS = absl_flags.FLAGS
 
 @options
 class BenchmarkOptions(Options):
-    """Times the exported encoder against ONNX Runtime, on the same weights, in the same run."""
+    """Times the exported encoder in each runtime that reads it, on the same weights, in the same run."""
 
-    weights: str = setting("Folder with config.json and model.safetensors of a BERT encoder.", group=MODEL)
+    weights: str | None = setting("Folder with config.json and model.safetensors of a BERT encoder.", None, group=MODEL)
     threads: int = setting("Threads for each side.", 2, group=DEVICES, low=1)
     rounds: int = setting("How often the sides take turns in each case.", 10, group=TO_DO, low=1)
 
@@ -54,9 +59,23 @@ class BenchmarkOptions(Options):
 Side = Callable[[list], Callable[[], list]]  # from a batch to the function to time, which returns OUTPUTS
 
 
-OTHER_SIDE = ("onnxruntime", "onnx", "torch", "transformers")
+NEEDED = {
+    "ONNX": ("onnx", "onnxruntime"),
+    "ONNX int8": ("onnx", "onnxruntime"),
+    "ORT fused": ("onnx", "onnxruntime", "torch", "transformers"),
+    "OpenVINO": ("openvino",),
+    "OpenVINO f32": ("openvino",),
+}
+MINILM = {
+    "vocab_size": 30522,
+    "hidden_size": 384,
+    "num_hidden_layers": 6,
+    "num_attention_heads": 12,
+    "intermediate_size": 1536,
+}
 INPUTS, OUTPUTS = ("input_ids", "input_mask", "segment_ids"), ("sequence_output", "pooled_output")
-CASES = {f"{rows} x {length}": [length] * rows for rows in (1, 32) for length in (16, 64, 128)}
+SIZES = ((1, 16), (1, 64), (1, 128), (8, 64), (32, 16), (32, 128))
+CASES = {f"{rows} x {length}": [length] * rows for rows, length in SIZES}
 CASES["32 mixed"] = [16 + 112 * row // 31 for row in range(32)]
 ROUND_SECONDS = 0.4
 
@@ -71,31 +90,52 @@ def make_batch(lengths: list[int], vocab_size: int) -> list:
     return [ids * mask, mask, np.zeros_like(mask)]
 
 
-def make_tensorflow(folder: str, precision: str) -> Side:
-    import tensorflow as tf
-
+def load_model():
+    """The encoder, and its configuration."""
     from bert_tf2 import modeling
-    from bert_tf2.export import folded_encoder
+    from bert_tf2.config import BertConfig
     from bert_tf2.weights import checkpoint, huggingface
 
-    model = modeling.BertModel(huggingface.HuggingFaceFolder(FLAGS.weights).config)
-    checkpoint.initialize(model, FLAGS.weights)
-    encoder = folded_encoder.Encoder(model, precision)
-    encoder.serve = tf.function(lambda **inputs: dict(zip(OUTPUTS, encoder(**inputs), strict=True)), autograph=False)
-    specs = {name: tf.TensorSpec([None, None], tf.int32, name=name) for name in INPUTS}
-    signatures = {"serving_default": encoder.serve.get_concrete_function(**specs)}
-    tf.saved_model.save(encoder, folder, signatures=signatures)
-    threads = {f"{kind}_op_parallelism_threads": FLAGS.threads for kind in ("intra", "inter")}
-    session = tf.compat.v1.Session(graph=tf.Graph(), config=tf.compat.v1.ConfigProto(**threads))
-    with session.graph.as_default():
-        loaded = tf.compat.v1.saved_model.load(session, ["serve"], folder)
-    ends = loaded.signature_def["serving_default"]
-    outputs, inputs = [ends.outputs[name].name for name in OUTPUTS], [ends.inputs[name].name for name in INPUTS]
-    call = session.make_callable(outputs, inputs)
-    return lambda batch: lambda: call(*batch)
+    config = huggingface.HuggingFaceFolder(FLAGS.weights).config if FLAGS.weights else BertConfig(**MINILM)
+    model = modeling.BertModel(config)
+    if FLAGS.weights:
+        checkpoint.initialize(model, FLAGS.weights)
+    return model, config
 
 
-def export_onnx(plain: str, fused: str) -> None:
+def write_all(folder: str) -> tuple[dict[str, str], int]:
+    """Writes what the sides read; returns its place for each side that can be timed, and the vocabulary's size."""
+    import tensorflow as tf
+
+    from bert_tf2.export import folded_encoder, onnx_model
+
+    model, config = load_model()
+    places = {"float32": f"{folder}/float32", "bfloat16": f"{folder}/bfloat16"}
+    for precision, place in places.items():
+        encoder = folded_encoder.Encoder(model, precision)
+        serve = tf.function(lambda encoder=encoder, **x: dict(zip(OUTPUTS, encoder(**x), strict=True)), autograph=False)
+        specs = {name: tf.TensorSpec([None, None], tf.int32, name=name) for name in INPUTS}
+        tf.saved_model.save(encoder, place, signatures={"serving_default": serve.get_concrete_function(**specs)})
+    missing = {name: [n for n in names if importlib.util.find_spec(n) is None] for name, names in NEEDED.items()}
+    for name, packages in missing.items():
+        if packages or (name == "ORT fused" and not FLAGS.weights):
+            print(f"Without {name}: " + (f"pip install {' '.join(packages)}" if packages else "it needs --weights"))
+        else:
+            places[name] = places["float32"] if "OpenVINO" in name else f"{folder}/{name.replace(' ', '_')}.onnx"
+    if "ONNX" in places:
+        of_task = {"has_pooler": True, "mask_id": 0, "top_k": 1}
+        exact = onnx_model.build("features", model, config, None, **of_task).SerializeToString()
+        for name, written in (("ONNX", exact), ("ONNX int8", onnx_model.quantize(exact))):
+            with open(places[name], "wb") as stream:
+                stream.write(written)
+    if "ORT fused" in places:
+        warnings.simplefilter("ignore")
+        with contextlib.redirect_stdout(io.StringIO()) as silence, contextlib.redirect_stderr(silence):
+            export_from_torch(f"{folder}/torch.onnx", places["ORT fused"])
+    return places, config.vocab_size
+
+
+def export_from_torch(plain: str, fused: str) -> None:
     import torch
     import transformers
     from onnxruntime.transformers import optimizer
@@ -110,7 +150,7 @@ def export_onnx(plain: str, fused: str) -> None:
             return output.last_hidden_state, output.pooler_output
 
     model = Both()
-    example = tuple(torch.from_numpy(values).long() for values in make_batch([16, 10], 100))
+    example = tuple(torch.from_numpy(values) for values in make_batch([16, 10], 100))
     axes = {name: {0: "batch", 1: "length"} for name in (*INPUTS, OUTPUTS[0])} | {OUTPUTS[1]: {0: "batch"}}
     names = {"input_names": INPUTS, "output_names": OUTPUTS, "dynamic_axes": axes}
     torch.onnx.export(model, example, plain, dynamo=False, opset_version=17, **names)
@@ -118,31 +158,76 @@ def export_onnx(plain: str, fused: str) -> None:
     optimizer.optimize_model(plain, model_type="bert", opt_level=0, **sizes).save_model_to_file(fused)
 
 
-def load_onnx(path: str) -> Side:
-    import onnxruntime
+def load(name: str, place: str, threads: int) -> Side:
+    """Loads what `write_all` wrote into the runtime of a side."""
+    if name in ("float32", "bfloat16"):
+        return load_tensorflow(place, threads)
+    return load_openvino(place, threads, name) if "OpenVINO" in name else load_onnx(place, threads)
 
-    options = onnxruntime.SessionOptions()
-    options.intra_op_num_threads = FLAGS.threads
-    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_ENABLE_ALL
-    session = onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
+
+def load_tensorflow(place: str, threads: int) -> Side:
+    import tensorflow as tf
+
+    numbers = {f"{kind}_op_parallelism_threads": threads for kind in ("intra", "inter")}
+    session = tf.compat.v1.Session(graph=tf.Graph(), config=tf.compat.v1.ConfigProto(**numbers))
+    with session.graph.as_default():
+        loaded = tf.compat.v1.saved_model.load(session, ["serve"], place)
+    ends = loaded.signature_def["serving_default"]
+    outputs, inputs = [ends.outputs[name].name for name in OUTPUTS], [ends.inputs[name].name for name in INPUTS]
+    call = session.make_callable(outputs, inputs)
+    return lambda batch: lambda: call(*batch)
+
+
+def load_openvino(place: str, threads: int, name: str) -> Side:
+    import openvino
+
+    settings = {"INFERENCE_NUM_THREADS": threads, "PERFORMANCE_HINT": "LATENCY"}
+    settings |= {"INFERENCE_PRECISION_HINT": "f32"} if name.endswith("f32") else {}
+    compiled = openvino.Core().compile_model(openvino.convert_model(place), "CPU", settings)
+    request = compiled.create_infer_request()
 
     def prepare(batch: list) -> Callable[[], list]:
-        feeds = {name: values.astype("int64") for name, values in zip(INPUTS, batch, strict=True)}
-        return lambda: session.run(OUTPUTS, feeds)
+        feeds = dict(zip(INPUTS, batch, strict=True))
+
+        def call() -> list:
+            request.infer(feeds)
+            return [request.get_tensor(name).data for name in OUTPUTS]
+
+        return call
 
     return prepare
 
 
-def make_onnx(folder: str) -> dict[str, Side]:
-    """The two ONNX models; if a package is missing, prints a line of advice and returns none."""
-    if missing := [name for name in OTHER_SIDE if importlib.util.find_spec(name) is None]:
-        print(f"Only TensorFlow is timed; for ONNX Runtime: pip install {' '.join(missing)}")
-        return {}
-    plain, fused = f"{folder}/plain.onnx", f"{folder}/fused.onnx"
-    warnings.simplefilter("ignore")
-    with contextlib.redirect_stdout(io.StringIO()) as silence, contextlib.redirect_stderr(silence):
-        export_onnx(plain, fused)
-    return {"ORT": load_onnx(plain), "ORT fused": load_onnx(fused)}
+def load_onnx(place: str, threads: int) -> Side:
+    import onnxruntime
+
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = threads
+    options.log_severity_level = 3
+    session = onnxruntime.InferenceSession(place, options, providers=["CPUExecutionProvider"])
+    return lambda batch: lambda: session.run(OUTPUTS, dict(zip(INPUTS, batch, strict=True)))
+
+
+def start(name: str, place: str, threads: int, vocab_size: int, connection) -> None:
+    """In a process of its own: one answer; sends the peak of its memory in kB."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
+    load(name, place, threads)(make_batch([16], vocab_size))()
+    # Not getrusage, which counts the memory of the process that forked, too.
+    with open("/proc/self/status", encoding="ascii") as lines:
+        connection.send(next(int(line.split()[1]) for line in lines if line.startswith("VmHWM")))
+
+
+def print_starts(places: dict[str, str], vocab_size: int) -> None:
+    context = multiprocessing.get_context("spawn")
+    print(f"{'':14}{'on disk, MB':>14}{'start, s':>12}{'memory, MB':>12}")
+    for name, place in places.items():
+        ours, theirs = context.Pipe()
+        began = time.perf_counter()
+        context.Process(target=start, args=(name, place, FLAGS.threads, vocab_size, theirs)).start()
+        memory, seconds = ours.recv(), time.perf_counter() - began
+        found = [os.path.join(at, file) for at, _, files in os.walk(place) for file in files] or [place]
+        size = sum(map(os.path.getsize, found))
+        print(f"{name:14}{size / 1e6:14.1f}{seconds:12.1f}{memory / 1e3:12.0f}", flush=True)
 
 
 def largest_difference(sides: dict[str, Side], batch: list) -> str:
@@ -180,29 +265,26 @@ def time_round(call: Callable[[], list]) -> tuple[bool, float]:
 
 def run_cases(sides: dict[str, Side], vocab_size: int) -> None:
     print("largest difference from float32:", largest_difference(sides, make_batch(CASES["32 mixed"], vocab_size)))
-    compared = ("float32", "bfloat16") if "ORT" in sides else ()
-    print("p50, ms   " + "".join(f"{name:>12}" for name in (*sides, *(f"{name} x" for name in compared))))
+    print("p50, ms   " + "".join(f"{name:>14}" for name in sides))
     for case, lengths in CASES.items():
         batch, best = make_batch(lengths, vocab_size), dict.fromkeys(sides, (True, float("inf")))
         for _ in range(FLAGS.rounds):
             best = {name: min(best[name], time_round(side(batch))) for name, side in sides.items()}
-        shown = [f"{value:11.2f}{'?' if disturbed else ' '}" for disturbed, value in best.values()]
-        shown += [f"{min(best['ORT'], best['ORT fused'])[1] / best[name][1]:12.2f}" for name in compared]
+        shown = [f"{value:13.2f}{'?' if disturbed else ' '}" for disturbed, value in best.values()]
         print(f"{case:10}" + "".join(shown), flush=True)
 
 
 def main(_: BenchmarkOptions) -> None:
     logging.disable(logging.WARNING)
     flags.load_tensorflow()
-
-    from bert_tf2.weights import huggingface
-
-    found = [name for name in ("tensorflow", *OTHER_SIDE) if importlib.util.find_spec(name)]
+    packages = ("tensorflow", *sorted({package for names in NEEDED.values() for package in names}))
+    found = [name for name in packages if importlib.util.find_spec(name)]
     versions = ", ".join(f"{name} {importlib.metadata.version(name)}" for name in found)
     print(f"{machine.describe()}\n{versions}; {FLAGS.threads} threads, load {os.getloadavg()[0]:.1f}", flush=True)
     with tempfile.TemporaryDirectory() as folder:
-        sides = {name: make_tensorflow(f"{folder}/{name}", name) for name in ("float32", "bfloat16")}
-        run_cases(sides | make_onnx(folder), huggingface.HuggingFaceFolder(FLAGS.weights).config.vocab_size)
+        places, vocab_size = write_all(folder)
+        run_cases({name: load(name, place, FLAGS.threads) for name, place in places.items()}, vocab_size)
+        print_starts(places, vocab_size)
 
 
 if __name__ == "__main__":

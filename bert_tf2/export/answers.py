@@ -20,6 +20,8 @@ from bert_tf2.finetuning import squad
 
 # Windows per paragraph. More would keep a server busy for minutes with a request of about a megabyte.
 MAX_WINDOWS = 64
+# Less than any score, and more than -infinity, which OpenVINO would replace by the smallest number of float32.
+_NO_SCORE = -1e30
 _SPECIAL_PIECES = 3  # [CLS], and a [SEP] after the question and after the paragraph
 
 
@@ -208,7 +210,7 @@ class Answerer(WithHead):
         is_sep = tf.equal(rows.input_ids, self.setting.special.sep)
         in_context = (tf.cumsum(tf.cast(is_sep, tf.int32), axis=1) > 0) & ~is_sep & (rows.input_mask > 0)
         spans = best_spans(start_logits, end_logits, in_context, in_context, self._settings)
-        is_there = tf.math.is_finite(spans.scores)
+        is_there = spans.scores > _NO_SCORE
         score = tf.where(is_there, tf.cast(spans.scores, tf.float32), start_logits[:, 0] + end_logits[:, 0])
         start, end = (tf.where(is_there, places, 0) for places in spans[:2])
         return {"start_logits": start_logits, "end_logits": end_logits, "start": start, "end": end, "score": score}
@@ -222,7 +224,7 @@ class Answerer(WithHead):
         spans = best_spans(start_logits, end_logits, windows.max_context, windows.pieces >= 0, self._settings)
         best = best_windows(spans.scores, windows.rows)  # [B]
         score = tf.gather(spans.scores, best)
-        is_there = tf.math.is_finite(score)
+        is_there = score > _NO_SCORE
         at_cls = tf.cast(start_logits[:, 0], tf.float64) + tf.cast(end_logits[:, 0], tf.float64)
         null_odds = tf.where(is_there, tf.math.segment_min(at_cls, windows.rows) - score, squad.NO_SPAN_ODDS)
         threshold = self._settings.null_score_diff_threshold

@@ -26,15 +26,16 @@ class Tagger(WithHead):
 
     def __init__(self, setting: Setting, head: heads.OutputLayer, labels: Sequence[str]):
         super().__init__(setting, head)
-        self._labels = tf.constant([*labels])
+        self._labels = tf.constant([*labels, ""])
         self._grouping = _Grouping.of(labels)
 
     def from_rows(self, rows: Rows) -> Outputs:
         probabilities = tf.nn.softmax(self.head(self.encode(rows)[0]))
         is_token = rows.input_mask > 0
-        labels = tf.gather(self._labels, tf.argmax(probabilities, axis=-1))
+        # "" is looked up, too: OpenVINO cannot choose between strings.
+        labels = tf.where(is_token, tf.argmax(probabilities, axis=-1), tf.size(self._labels, tf.int64) - 1)
         best = tf.reduce_max(probabilities, axis=-1)
-        return {"label": tf.where(is_token, labels, ""), "probability": tf.where(is_token, best, 0.0)}
+        return {"label": tf.gather(self._labels, labels), "probability": tf.where(is_token, best, 0.0)}
 
     def from_texts(self, **texts: tf.Tensor) -> Outputs:
         texts = checked_texts(texts)

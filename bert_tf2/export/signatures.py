@@ -214,7 +214,7 @@ class MaskedLM(WithHead):
         own = head.output_weights
         self._variables = [variable for variable in self._variables if own is None or variable is not own.value]
         self._table = table
-        self._tokens = tf.constant([*tokens])
+        self._tokens = tf.constant([*tokens, ""])
         self._k = k
 
     def combine(self, pieces: Mapping[str, Pieces]) -> Inputs:
@@ -242,9 +242,10 @@ class MaskedLM(WithHead):
         # The softmax over all V words, computed for the best ones only.
         scores = tf.exp(best - tf.reduce_logsumexp(logits, axis=-1, keepdims=True))
         filled = functools.partial(fill_rows, rows=places[:, 0], count=tf.shape(is_mask)[0])
+        nothing = tf.size(self._tokens) - 1  # "", because OpenVINO cannot scatter strings
         return {
             "positions": filled(tf.cast(places[:, 1], tf.int32), default=-1),
-            "tokens": filled(tf.gather(self._tokens, ids), default=""),
+            "tokens": tf.gather(self._tokens, filled(ids, default=nothing)),
             "scores": filled(scores, default=0.0),
         }
 
@@ -254,5 +255,10 @@ class MaskedLM(WithHead):
 
 def fill_rows(values: tf.Tensor, rows: tf.Tensor, count: tf.Tensor, default: str | float) -> tf.Tensor:
     """Returns values [n, ...] of the sorted rows [n] as [count, longest row, ...]."""
-    ragged = tf.RaggedTensor.from_value_rowids(values, rows, nrows=tf.cast(count, rows.dtype), validate=False)
-    return ragged.to_tensor(default)
+    # By scattering: OpenVINO has no ragged tensors.
+    rows, count = tf.cast(rows, tf.int32), tf.cast(count, tf.int32)
+    in_rows = tf.math.segment_sum(tf.ones_like(rows), rows)
+    columns = tf.range(tf.size(rows)) - tf.gather(tf.cumsum(in_rows, exclusive=True), rows)
+    longest = tf.reduce_max(tf.concat([columns, [-1]], 0)) + 1
+    filled = tf.fill(tf.concat([[count, longest], tf.shape(values)[1:]], 0), tf.cast(default, values.dtype))
+    return tf.tensor_scatter_nd_update(filled, tf.stack([rows, columns], axis=1), values)

@@ -1,0 +1,29 @@
+"""What the exports answer in OpenVINO, which reads SavedModels and ONNX; skipped where it is not installed."""
+
+import numpy as np
+import pytest
+from export_cases import MAKERS, Exported, make_options, rows, save_weights
+
+from bert_tf2.export.run import run
+
+openvino = pytest.importorskip("openvino", reason="openvino is not installed: pip install '.[openvino]'")
+
+
+def answers(model, inputs) -> dict[str, np.ndarray]:
+    compiled = openvino.Core().compile_model(model, "CPU", {"INFERENCE_PRECISION_HINT": "f32"})
+    found = compiled(inputs)
+    return {name: found[output] for output in compiled.outputs for name in output.names}
+
+
+@pytest.mark.parametrize("task", MAKERS)
+def test_it_answers_as_tensorflow(tmp_path, task):
+    weights = save_weights(tmp_path, task, MAKERS[task]())
+    options = make_options(tmp_path, task, weights, text_signatures=False)
+    made = Exported(run(options), weights, None, None, options)
+    inputs = rows()
+    found, wanted = answers(openvino.convert_model(made.folder), inputs), made.ask("serving_default", **inputs)
+    for name, value in wanted.items():
+        if value.dtype.kind == "f":
+            np.testing.assert_allclose(found[name], value, atol=1e-4, err_msg=name)
+        else:
+            np.testing.assert_array_equal(found[name], value.astype(found[name].dtype), err_msg=name)
