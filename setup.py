@@ -64,6 +64,8 @@ setuptools.setup(
         "notebooks": ["matplotlib", "notebook"],  # examples/*.ipynb
         # For the comparisons in tests/test_interop.py; the CPU build of torch is enough.
         "interop": ["torch==2.13.0", "transformers"],
+        "onnx": ["onnx", "onnxruntime", "tokenizers"],  # export_saved_model.py --format=onnx, --quantize=int8
+        "openvino": ["openvino>=2026.4"],  # reads what export_saved_model.py writes
         # For the comparison in benchmarks/serving.py, and benchmarks/table.py --plot.
         "bench": ["torch==2.13.0", "transformers", "onnx", "onnxscript", "onnxruntime", "matplotlib"],
     },

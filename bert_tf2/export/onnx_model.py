@@ -10,7 +10,8 @@ operators of its own domain were no faster (docs/runtimes.md). It computes paddi
     ner           label_ids int64 [B, F], -1 at padding, and probability [B, F]
     masked_lm     for each [MASK] positions int64 [B, M], token_ids int64 and scores [B, M, K]; -1 and 0 fill up
 
-Letters as in `signatures`. The text of labels and tokens stands in label_map.json and vocab.txt beside the file.
+Letters as in `signatures`. The text of labels and tokens stands in assets/label_map.json and assets/vocab.txt, and
+assets/tokenizer.json makes the inputs from text.
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ from bert_tf2.config import BertConfig
 from bert_tf2.export.folded_encoder import Encoder
 from bert_tf2.support import outputs
 from bert_tf2.support.errors import UserError
+from bert_tf2.tokenization import FullTokenizer
 from bert_tf2.weights.labels import LabelMap
 
 if TYPE_CHECKING:
@@ -261,6 +263,46 @@ def _fill_masks(
     graph.outputs["positions"] = graph("ScatterND", nowhere, targets, graph("Squeeze", position, integers(1)))
     graph.outputs["token_ids"] = graph("ScatterND", graph("Expand", np.int64(-1), of_words), targets, ids)
     graph.outputs["scores"] = graph("ScatterND", graph("Expand", np.float32(0), of_words), targets, scores)
+
+
+def tokenizer_file(tokenizer: FullTokenizer, max_seq_length: int) -> dict[str, Any]:
+    """The contents of a `tokenizer.json`, with which the library `tokenizers` tokenizes in Rust, Python, JavaScript.
+
+    Its tables of Unicode are older than Python's, and it keeps characters for private use, which BERT removes; the
+    tokens of all other text are the same. Of a pair that is cut to an odd number of tokens, it keeps one more of the
+    second text, and run_classifier.py of the first.
+    """
+    vocab, special = tokenizer.vocab, ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
+    flags = dict.fromkeys(("single_word", "lstrip", "rstrip", "normalized"), False)
+    cls, sep = ({"SpecialToken": {"id": name, "type_id": 0}} for name in ("[CLS]", "[SEP]"))
+    first = [cls, {"Sequence": {"id": "A", "type_id": 0}}, sep]
+    second = [{"Sequence": {"id": "B", "type_id": 1}}, {"SpecialToken": {"id": "[SEP]", "type_id": 1}}]
+    return {
+        "version": "1.0",
+        "truncation": {"direction": "Right", "max_length": max_seq_length, "strategy": "LongestFirst", "stride": 0},
+        "padding": None,
+        "added_tokens": [{"id": vocab[name], "content": name, **flags, "special": True} for name in special],
+        "normalizer": {
+            "type": "BertNormalizer",
+            **{"clean_text": True, "handle_chinese_chars": True, "strip_accents": None},
+            "lowercase": tokenizer.basic_tokenizer.do_lower_case,
+        },
+        "pre_tokenizer": {"type": "BertPreTokenizer"},
+        "post_processor": {
+            "type": "TemplateProcessing",
+            **{"single": first, "pair": [*first, *second]},
+            "special_tokens": {
+                name: {"id": name, "ids": [vocab[name]], "tokens": [name]} for name in ("[CLS]", "[SEP]")
+            },
+        },
+        "decoder": {"type": "WordPiece", "prefix": "##", "cleanup": True},
+        "model": {
+            "type": "WordPiece",
+            **{"unk_token": "[UNK]", "continuing_subword_prefix": "##"},
+            "max_input_chars_per_word": tokenizer.wordpiece_tokenizer.max_input_chars_per_word,
+            "vocab": dict(vocab),
+        },
+    }
 
 
 def quantize(model: bytes) -> bytes:

@@ -2,7 +2,7 @@
 
     EXPORT_DIR/VERSION/saved_model.pb       the graph; see `signatures`, `entities`, `answers`
                        variables/
-                       model.onnx           instead of both; see `onnx_model`
+                       model.onnx           instead of both, with assets/tokenizer.json; see `onnx_model`
                        assets/              vocab.txt, and label_map.json if the task has labels
                        assets.extra/        tf_serving_warmup_requests
                        model_info.json      description and origin of the model, for users and for `load`
@@ -32,6 +32,7 @@ from bert_tf2.export.exported_model import log_level
 from bert_tf2.export.graph_tokenization import GraphTokenizer
 from bert_tf2.export.options import ExportOptions
 from bert_tf2.export.request_checks import Limits, SpecialIds
+from bert_tf2.finetuning.classification.features import truncate_seq_pair
 from bert_tf2.support import environment, files, progress
 from bert_tf2.support.errors import UserError, and_more
 from bert_tf2.training.precision import PRECISIONS
@@ -206,17 +207,18 @@ class _Call:
             logging.info(onnx_model.compare(exact, written, self._rows_of_file(options.quantization_texts)))
         with files.open_binary(os.path.join(folder, onnx_model.FILE), "wb") as stream:
             stream.write(written)
+        tokenizer = onnx_model.tokenizer_file(self._tokenizer, self._max_seq_length)
+        files.write_json(os.path.join(folder, "assets", "tokenizer.json"), tokenizer)
         versions = _versions("onnx", *(["onnxruntime"] if options.quantize == "int8" else []))
         quantized = {"quantize": options.quantize} if options.quantize != "none" else {}
         return {"format": "onnx", **quantized, "needs": onnx_model.NEEDS, "versions": versions}
 
     def _rows_of_file(self, path: str) -> Iterator[dict[str, np.ndarray]]:
         """The inputs for each line of --quantization_texts; for masked_lm with a [MASK] in the middle."""
-        tokenize, room = self._tokenizer.tokenize, self._max_seq_length - 3
+        tokenize = self._tokenizer.tokenize
         for line in filter(str.strip, files.read_text(path, drop_bom=True).splitlines()):
             first, second = ([*map(tokenize, line.split("\t")), []])[:2]
-            while len(first) + len(second) > max(room, 1):
-                (first if len(first) > len(second) else second).pop()
+            truncate_seq_pair(first, second, self._max_seq_length - (3 if second else 2))
             if self._options.task == "masked_lm" and first:
                 first[len(first) // 2] = "[MASK]"
             row = ["[CLS]", *first, "[SEP]", *([*second, "[SEP]"] if second else [])]

@@ -1,6 +1,7 @@
 """ONNX files against the SavedModel's signatures; without the packages of the extra `onnx` they are skipped."""
 
 import dataclasses
+import itertools
 import json
 import pathlib
 
@@ -8,16 +9,20 @@ import numpy as np
 import pytest
 import toy_data
 from export_cases import CONFIG, LABELS, MAKERS, TAGS, Exported, expected_outputs, make_options, rows, save_weights
+from small_models import SHARED
 
-from bert_tf2 import heads
+from bert_tf2 import demo, heads
 from bert_tf2.config import BertConfig
+from bert_tf2.export import onnx_model
 from bert_tf2.export.run import run
 from bert_tf2.support.errors import UserError
 from bert_tf2.support.settings import WrongSetting
+from bert_tf2.tokenization import FullTokenizer
 from bert_tf2.weights.labels import LabelMap
 
 pytest.importorskip("onnx", reason="onnx is not installed: pip install '.[onnx]'")
 onnxruntime = pytest.importorskip("onnxruntime", reason="onnxruntime is not installed: pip install '.[onnx]'")
+DEMO = pathlib.Path(demo.__file__).parent
 
 
 def export(folder: pathlib.Path, task: str, model=None, config: BertConfig = CONFIG, **changes) -> Exported:
@@ -98,6 +103,27 @@ def test_kinds_of_models(tmp_path, changes):
     found, wanted = named(ask(made, inputs)), expected_outputs(made, inputs)
     np.testing.assert_array_equal(found["tokens"], wanted["tokens"])
     np.testing.assert_allclose(found["scores"], wanted["scores"], atol=1e-5)
+
+
+@pytest.mark.parametrize("do_lower_case", [True, False])
+def test_the_tokenizer_file_makes_the_same_tokens(do_lower_case):
+    """On the lines of the built-in text and of the corpora beside this checkout."""
+    tokenizers = pytest.importorskip("tokenizers", reason="tokenizers is not installed: pip install '.[onnx]'")
+    google = SHARED / "data/vocab" / f"bert-base-{'un' * do_lower_case}cased-vocab.txt"
+    ours = FullTokenizer(str(google if google.exists() else DEMO / "vocab.txt"), do_lower_case)
+    long, short = (
+        tokenizers.Tokenizer.from_str(json.dumps(onnx_model.tokenizer_file(ours, length))) for length in (9999, 32)
+    )
+    texts = [DEMO / "corpus.txt", *sorted(SHARED.glob("data/corpus/*.txt"))]
+    lines = [line for path in texts for line in path.read_text("utf-8").split("\n")[:2000] if "[" not in line]
+    assert len(lines) > 100
+    for first, second in itertools.pairwise(lines):
+        pair = [ours.tokenize(first), ours.tokenize(second)]
+        found = long.encode(first, second)
+        assert found.tokens == ["[CLS]", *pair[0], "[SEP]", *pair[1], "[SEP]"]
+        assert found.ids == ours.convert_tokens_to_ids(found.tokens)
+        assert found.type_ids == [0] * (len(pair[0]) + 2) + [1] * (len(pair[1]) + 1)
+        assert short.encode(first).tokens == ["[CLS]", *pair[0][:30], "[SEP]"]
 
 
 def test_a_table_that_is_used_twice_is_stored_once(tmp_path):

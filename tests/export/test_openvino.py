@@ -27,3 +27,15 @@ def test_it_answers_as_tensorflow(tmp_path, task):
             np.testing.assert_allclose(found[name], value, atol=1e-4, err_msg=name)
         else:
             np.testing.assert_array_equal(found[name], value.astype(found[name].dtype), err_msg=name)
+
+
+@pytest.mark.parametrize("task", MAKERS)
+def test_it_reads_onnx(tmp_path, task):
+    pytest.importorskip("onnx", reason="onnx is not installed: pip install '.[onnx]'")
+    onnxruntime = pytest.importorskip("onnxruntime", reason="onnxruntime is not installed: pip install '.[onnx]'")
+    weights = save_weights(tmp_path, task, MAKERS[task]())
+    path = f"{run(make_options(tmp_path, task, weights, format='onnx'))}/model.onnx"
+    inputs = rows()
+    found, session = answers(path, inputs), onnxruntime.InferenceSession(path)
+    for output, value in zip(session.get_outputs(), session.run(None, inputs), strict=True):
+        np.testing.assert_allclose(found[output.name], value, atol=1e-4, err_msg=output.name)
