@@ -113,13 +113,28 @@ class Team(WorkerProcesses):
         chosen = draw.choice([(0,), (1,), (0, 1)])
         for index in chosen:
             self.processes[index].send_signal(signal.SIGKILL)
-        statuses = super().wait(60)
+        waiting = self._end_those_that_wait(60)
+        statuses = super().wait(1)
         for index, status in enumerate(statuses):
+            if index in waiting:
+                continue
             if index not in chosen and status not in (0, 1):
                 sys.exit(f"worker {index} ended with {status}:\n{self.log(index)}")
             if index not in chosen and status == 1 and f"worker {chosen[0]} (localhost:" not in self.log(index):
                 sys.exit(f"worker {index} does not name the one that was killed:\n{self.log(index)}")
         return " and ".join(map(str, chosen))
+
+    def _end_those_that_wait(self, seconds: float) -> set[int]:
+        """Until all have ended, ends who waits for a worker that was killed before they had met; returns who did."""
+        end, ended = time.monotonic() + seconds, set()
+        while time.monotonic() < end and any(process.poll() is None for process in self.processes):
+            for index, process in enumerate(self.processes):
+                last = self.log(index).rstrip().rpartition("\n")[2]
+                if process.poll() is None and "Waiting for worker" in last:
+                    ended.add(index)
+                    process.terminate()
+            time.sleep(0.1)
+        return ended
 
 
 def soak_team(kills: int, draw: random.Random, folder: pathlib.Path) -> bool:
