@@ -314,14 +314,17 @@ def quantize(model: bytes) -> bytes:
 
     folder = outputs.temporary_folder("bert_tf2_onnx_")
     exact, rounded = (os.path.join(folder, name) for name in ("exact.onnx", "int8.onnx"))
+    root = logging.getLogger()
+    level = root.level
     try:
         with open(exact, "wb") as stream:
             stream.write(model)
-        logging.getLogger().setLevel(logging.ERROR)
+        root.setLevel(logging.ERROR)  # it would advise to infer shapes before
         quantize_dynamic(exact, rounded, ["MatMul"], per_channel=True, weight_type=QuantType.QInt8)
         with open(rounded, "rb") as stream:
             return stream.read()
     finally:
+        root.setLevel(level)
         shutil.rmtree(folder, ignore_errors=True)
 
 

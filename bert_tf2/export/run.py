@@ -187,7 +187,9 @@ class _Call:
         graph = saved_model_files.read_graph(folder)
         saved_model_files.write_warmup(folder, self._warmup_requests(graph))
         custom_ops = saved_model_files.custom_ops(graph)
+        refuses = "a row without [MASK], and a text with a [MASK] beyond max_seq_length tokens"
         return {
+            **({"refuses": refuses} if self._options.task == "masked_lm" else {}),
             "text_signatures": self._options.text_signatures,
             "signatures": saved_model_files.describe_signatures(graph),
             "custom_ops": custom_ops,
@@ -252,7 +254,6 @@ class _Call:
             info |= {"multi_label": True} if self._labels.multi_label else {}
         if options.task == "masked_lm":
             info["top_k"] = options.top_k
-            info["refuses"] = "a row without [MASK], and a text with a [MASK] beyond max_seq_length tokens"
         if options.task == "squad":
             info |= self._span_settings()._asdict()
         return info
