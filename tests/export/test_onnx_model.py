@@ -167,6 +167,15 @@ def test_a_missing_package_is_named(tmp_path, monkeypatch):
         run(make_options(tmp_path, "features", weights, format="onnx"))
 
 
+@pytest.mark.parametrize(("content", "message"), [(b"%PDF-1.7\n%\xe2", "is a PDF"), (b"\n\n", "has no text")])
+def test_texts_that_are_none(tmp_path, content, message):
+    path = tmp_path / "texts"
+    path.write_bytes(content)
+    with pytest.raises(UserError, match=message):
+        export(tmp_path, "classifier", quantize="int8", quantization_texts=str(path))
+    assert not list((tmp_path / "export").iterdir())
+
+
 def test_the_information_has_the_origin(tmp_path):
     made = export(tmp_path, "ner")
     info = json.loads(pathlib.Path(made.folder, "model_info.json").read_text())
