@@ -4,6 +4,7 @@ import dataclasses
 import itertools
 import json
 import pathlib
+import re
 
 import numpy as np
 import pytest
@@ -165,6 +166,20 @@ def test_a_missing_package_is_named(tmp_path, monkeypatch):
     weights = save_weights(tmp_path, "features", MAKERS["features"]())
     with pytest.raises(UserError, match="--format=onnx: not installed: onnx; pip install onnx"):
         run(make_options(tmp_path, "features", weights, format="onnx"))
+
+
+def test_the_program_of_the_document_runs(tmp_path, monkeypatch, capsys):
+    pytest.importorskip("tokenizers", reason="tokenizers is not installed: pip install '.[onnx]'")
+    made = export(tmp_path, "classifier", export_dir=str(tmp_path / "onnx_export"))
+    document = (pathlib.Path(__file__).parents[2] / "docs" / "runtimes.md").read_text()
+    (program,) = re.findall(r"```python\n(import json.*?)```", document, re.DOTALL)
+    monkeypatch.chdir(tmp_path)
+    exec(program, {})
+    tokenizer = FullTokenizer(made.options.vocab_file, made.options.do_lower_case is not False)
+    row = tokenizer.convert_tokens_to_ids(["[CLS]", *tokenizer.tokenize("a lovely film"), "[SEP]"])
+    ids = np.array([row], np.int32)
+    scores = made.model({"input_ids": ids, "input_mask": np.ones_like(ids), "segment_ids": np.zeros_like(ids)})
+    assert capsys.readouterr().out.strip() == LABELS[int(np.argmax(scores))]
 
 
 @pytest.mark.parametrize(("content", "message"), [(b"%PDF-1.7\n%\xe2", "is a PDF"), (b"\n\n", "has no text")])

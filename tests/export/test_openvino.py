@@ -1,5 +1,8 @@
 """What the exports answer in OpenVINO, which reads SavedModels and ONNX; skipped where it is not installed."""
 
+import pathlib
+import re
+
 import numpy as np
 import pytest
 from export_cases import MAKERS, Exported, make_options, rows, save_weights
@@ -27,6 +30,17 @@ def test_it_answers_as_tensorflow(tmp_path, task):
             np.testing.assert_allclose(found[name], value, atol=1e-4, err_msg=name)
         else:
             np.testing.assert_array_equal(found[name], value.astype(found[name].dtype), err_msg=name)
+
+
+def test_the_program_of_the_document_runs(tmp_path, monkeypatch, capsys):
+    """With ids of the small vocabulary here."""
+    weights = save_weights(tmp_path, "classifier", MAKERS["classifier"]())
+    run(make_options(tmp_path, "classifier", weights, text_signatures=False))
+    document = (pathlib.Path(__file__).parents[2] / "docs" / "runtimes.md").read_text()
+    (program,) = re.findall(r"```python\n(import numpy, openvino.*?)```", document, re.DOTALL)
+    monkeypatch.chdir(tmp_path)
+    exec(program.replace("101, 102", "2, 3"), {})
+    assert re.fullmatch(r"\[\[[\d. ]+\]\]\n", capsys.readouterr().out)
 
 
 @pytest.mark.parametrize("task", MAKERS)
