@@ -352,7 +352,9 @@ class _Target:
 
 
 def listing(path: str) -> Iterator[str]:
-    """Yields a line for every variable of weights of any kind: name, Hugging Face name, shape, dtype, norm.
+    """Yields a line for every variable of weights of any kind: name, Hugging Face name, shape, size, dtype, norm.
+
+    The last line counts the parameters of the model, and apart from them the numbers of the optimizer.
 
     Raises:
       UserError: the weights cannot be read.
@@ -362,16 +364,19 @@ def listing(path: str) -> Iterator[str]:
     yield f"{source.path}: {source.kind}, {len(source.shapes)} variables{step}"
     there = {row.reference: row.huggingface for row in names.known(names.num_layers(source.shapes))}
     columns = [max(map(len, column), default=0) for column in (source.shapes, there.values())]
-    total = 0
+    weights = {*names.without_optimizer(source.shapes)}
+    parameters = others = 0
     for name in sorted(source.shapes):
         value = source.get(name)
         if value.dtype.kind in "fiub":
-            total += value.size
+            parameters += value.size * (name in weights)
+            others += value.size * (name not in weights)
             norm = f"{np.linalg.norm(value.astype(np.float64)):.6g}"
         else:
             norm = "-"
         shape = str(source.shapes[name])
         yield (
-            f"{name:<{columns[0]}}  {there.get(name, '-'):<{columns[1]}}  {shape:<14} {source.dtypes[name]:<9} {norm}"
+            f"{name:<{columns[0]}}  {there.get(name, '-'):<{columns[1]}}  {shape:<14} {value.size:>11,}"
+            f"  {source.dtypes[name]:<9} {norm}"
         )
-    yield f"{total} numbers"
+    yield f"{parameters:,} parameters" + (f", and {others:,} numbers of the optimizer and the step" if others else "")

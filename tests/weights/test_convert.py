@@ -400,9 +400,19 @@ def test_the_script(tmp_path, command_lines):
     row = next(line for line in lines if line[0] == "bert/encoder/layer_1/attention/self/key/bias")
     assert row[1] == "bert.encoder.layer.1.attention.self.key.bias"
     value = arrays(tmp_path / "in")["bert/encoder/layer_1/attention/self/key/bias"]
-    assert row[2:4] == ["[8]", "float32"]
-    assert float(row[4]) == pytest.approx(np.sqrt((value.astype(float) ** 2).sum()), rel=1e-5)
-    assert lines[-1] == [str(sum(array.size for array in arrays(tmp_path / "out").values())), "numbers"]
+    assert row[2:5] == ["[8]", "8", "float32"]
+    assert float(row[5]) == pytest.approx(np.sqrt((value.astype(float) ** 2).sum()), rel=1e-5)
+    assert lines[-1] == [f"{sum(array.size for array in arrays(tmp_path / 'out').values()):,}", "parameters"]
+
+
+def test_the_list_counts_parameters_and_the_optimizer_apart(tmp_path):
+    kernel = np.zeros([30, 40], np.float32)
+    bundle.save(
+        str(tmp_path / "model.ckpt"), dict.fromkeys(("a/kernel", "a/kernel/adam_m", "a/kernel/adam_v"), kernel), 7
+    )
+    *rows, last = convert.listing(str(tmp_path / "model.ckpt"))
+    assert last == "1,200 parameters, and 2,401 numbers of the optimizer and the step"
+    assert rows[1].split()[1:5] == ["-", "[30,", "40]", "1,200"]
 
 
 @pytest.mark.parametrize(
