@@ -56,12 +56,12 @@ test-pythons:
 	  else echo "Python $$version: not found"; fi; \
 	done
 
-# create_pretraining_data.py --runner, with Apache Beam.
+# create_pretraining_data.py --runner: on Dask, and with Apache Beam on its local job service.
 beam: $(VENV)/beam-installed
-	$(BIN)/python -m pytest tests/pretraining/test_beam_run.py tests/pretraining/test_beam_files.py
+	$(BIN)/python -m pytest tests/pretraining/test_dask_run.py tests/pretraining/test_beam_run.py tests/support/test_remote_files.py
 
 $(VENV)/beam-installed: $(VENV)/tests-installed
-	$(BIN)/python -m pip install --quiet --editable '.[test,beam]'
+	$(BIN)/python -m pip install --quiet --editable '.[test,dask,beam]'
 	@touch $@
 
 # Against PyTorch and transformers, which are large, and with the trained weights of a small encoder.

@@ -57,8 +57,9 @@ setuptools.setup(
             "playwright",  # drives the explorer in the system's Chromium
         ],
         "sentences": ["sentencex>=1.0.32"],  # create_pretraining_data.py --input_format=text and jsonl
-        # create_pretraining_data.py --runner; with [gcp], [aws] or [azure] behind it for files there.
-        "beam": ["apache-beam>=2.70"],
+        # create_pretraining_data.py --runner; for remote files also gcsfs, s3fs or another file system of fsspec.
+        "dask": ["distributed>=2025.1", "bokeh"],  # bokeh draws the scheduler's dashboard
+        "beam": ["apache-beam>=2.70", "fsspec"],
         "gpu": ["tensorflow[and-cuda]>=2.20,<2.22"],  # TensorFlow with NVIDIA's libraries; never tried here
         "plot": ["matplotlib"],  # plot_training.py, --plot of two scripts, confusion_matrix.png
         "notebooks": ["matplotlib", "notebook"],  # examples/*.ipynb

@@ -55,7 +55,10 @@ WITHOUT_TENSORFLOW = [
     "pretraining.dynamic_masking",
     "pretraining.record_statistics",
     "pretraining.inspect_records",
-    *(f"pretraining.{name}" for name in ("shards", "shard_workers", "shard_results", "sharded", "manifest")),
+    *(
+        f"pretraining.{name}"
+        for name in ("shards", "shard_making", "shard_workers", "shard_results", "sharded", "manifest")
+    ),
     *(name for name in MODULES if name.endswith("options")),
     "training.precision",
     *("commands", "finetuning.classification.tasks", "finetuning.tables", "finetuning.log_text"),

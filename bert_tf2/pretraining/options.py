@@ -31,7 +31,7 @@ from bert_tf2.training.options import (
     sequence_length,
 )
 
-RUNNERS = ("DirectRunner", "FlinkRunner", "SparkRunner", "DataflowRunner", "PortableRunner")
+RUNNERS = ("DaskRunner", "FlinkRunner", "SparkRunner", "DataflowRunner", "PortableRunner")
 NUM_DELIMITERS = 3  # [CLS], [SEP], [SEP]; of pairs
 OBJECTIVES = ("mlm_nsp", "mlm")
 _LONGEST = 1_000_000  # every example is padded to its length, in memory
@@ -149,7 +149,7 @@ class CreatePretrainingDataOptions(LogOptions, PretrainingDataOptions, CaseOptio
     """
 
     not_both = (("num_shards", "shard_megabytes"), ("num_workers", "runner"))
-    passes_on = "beam_options"
+    passes_on = "runner_options"
 
     input_file: str = setting(
         "Text files to read, also compressed by gzip: names and patterns (*, ?), separated by commas.",
@@ -187,12 +187,13 @@ class CreatePretrainingDataOptions(LogOptions, PretrainingDataOptions, CaseOptio
         memory=(),
     )
     runner: str | None = setting(
-        "Make the shards as an Apache Beam pipeline on this runner (extra `beam`). Beam's own options follow after --.",
+        "Make the shards on a cluster: DaskRunner (extra `dask`), or a runner of Apache Beam (extra `beam`). Its own"
+        " options follow after --.",
         None,
         group=DATA,
         choices=RUNNERS,
     )
-    beam_options: Sequence[str] = ()
+    runner_options: Sequence[str] = ()
 
     @property
     def is_sharded(self) -> bool:
@@ -205,8 +206,8 @@ class CreatePretrainingDataOptions(LogOptions, PretrainingDataOptions, CaseOptio
             raise WrongSetting(f"--num_workers={self.num_workers} needs --num_shards or --shard_megabytes")
         if self.runner and not self.is_sharded:
             raise WrongSetting(f"--runner={self.runner} needs --num_shards or --shard_megabytes")
-        if self.beam_options and not self.runner:
-            raise WrongSetting(f"{self.beam_options[0]!r} after --: options of Beam need --runner")
+        if self.runner_options and not self.runner:
+            raise WrongSetting(f"{self.runner_options[0]!r} after --: options of a runner need --runner")
         if self.is_sharded and "," in self.output_file:
             raise WrongSetting(f"--output_file={self.output_file}: shards need one name, to which numbers are added")
         if self.is_sharded and os.path.basename(self.output_file) in ("", ".gz"):

@@ -1,84 +1,38 @@
 """What workers on other machines leave of a shard besides its file: a small JSON file beside it, the result.
 
-The launcher of a Beam pipeline can only wait for its end; with some runners, it gets nothing back from it. So a worker
-writes its answer to `.NAME-00000-of-01000.result.json`: the shard's counts, or why it was not made. It is written after
-the shard. A shard with a result of the same job is finished, also for a later run.
+A launcher that was killed, or one of a Beam pipeline, gets no answer. So a worker also writes it to
+`.NAME-00000-of-01000.result.json`: the shard's counts, or why it was not made. It is written after the shard. A shard
+with a result of the same job is finished, also for a later run.
 
-Beam may repeat the work on a shard, also while another worker still does it, and another container on a machine has the
-same host name and other process numbers. So a worker writes to names that nobody else has, and renames what is
-complete; whoever comes last replaces a file by an equal one.
+Dask and Beam may repeat the work on a shard, also while another worker still does it, and another container on a
+machine has the same host name and other process numbers. So a worker writes to names that nobody else has, and renames
+what is complete; whoever comes last replaces a file by an equal one.
 """
 
 from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import json
-import logging as python_logging
 import os
+import pickle
 import shutil
 import socket
-import threading
 from collections.abc import Collection, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
 
-from absl import logging
-
-from bert_tf2.pretraining import manifest, shard_workers, shards
-from bert_tf2.pretraining.shard_workers import Result, Setup
-from bert_tf2.pretraining.shards import Piece, Shard, Source
+import bert_tf2
+from bert_tf2.pretraining import manifest, shard_making
+from bert_tf2.pretraining.shard_making import Job, Packed, Result
+from bert_tf2.pretraining.shards import Shard
 from bert_tf2.support import files, outputs
 from bert_tf2.support.errors import UserError
+from bert_tf2.support.remote_files import FsspecFiles
 from bert_tf2.tokenization import FullTokenizer
 
 _READERS = 16  # files that are read at the same time: remote ones answer slowly
 _BLOCK = 1 << 20
-
-Packed = tuple[int, tuple[tuple[int, int, int], ...]]
-"""A shard as few bytes: its number, and for each piece the number of its source, start and stop."""
-
-
-@dataclasses.dataclass(frozen=True)
-class Job:
-    """What all workers need; it is sent to each of them once.
-
-    Attributes:
-      setup: see shard_workers.Setup.
-      sources: the files of the corpus.
-      count: the number of shards.
-      run: identifies the flags, the vocabulary and the inputs: a hash of the manifest's description.
-      vocabulary: the SHA-256 of the vocabulary.
-    """
-
-    setup: Setup
-    sources: tuple[Source, ...]
-    count: int
-    run: str
-    vocabulary: str
-
-    @classmethod
-    def of(cls, made: manifest.Manifest, setup: Setup, sources: Sequence[Source], count: int) -> Job:
-        """The job that makes the shards of a manifest."""
-        return cls(setup, tuple(sources), count, made.run, manifest.sha256(setup.options.vocab_file))
-
-    def pack(self, shard: Shard) -> Packed:
-        number_of = {source: number for number, source in enumerate(self.sources)}
-        return shard.number, tuple((number_of[piece.source], piece.start, piece.stop) for piece in shard.pieces)
-
-    def unpack(self, packed: Packed) -> Shard:
-        number, pieces = packed
-        options = self.setup.options
-        return Shard(
-            number,
-            shards.name_of(options.output_file, number, self.count),
-            shards.seed_of(options.random_seed, number),
-            tuple(Piece(self.sources[source], start, stop) for source, start, stop in pieces),
-        )
-
-
-class ShardFailed(Exception):
-    """A shard was not made; its result says why. Beam sees this exception and decides whether to try again."""
 
 
 # In a worker
@@ -90,63 +44,79 @@ def load_tokenizer(job: Job) -> FullTokenizer:
     Raises:
       UserError: the vocabulary cannot be read here, or is not the launcher's.
     """
-    setup = job.setup
-    if manifest.sha256(setup.options.vocab_file) != job.vocabulary:
+    vocab_file = job.options.vocab_file
+    if manifest.sha256(vocab_file) != job.vocabulary:
         raise UserError(
-            f"{setup.options.vocab_file}: is another file on {socket.gethostname()} than where the job was started;"
+            f"{vocab_file}: is another file on {socket.gethostname()} than where the job was started;"
             " name a file that all machines see"
         )
-    return FullTokenizer(setup.options.vocab_file, setup.do_lower_case)
+    return FullTokenizer(vocab_file, job.do_lower_case)
 
 
-def make(shard: Shard, tokenizer: FullTokenizer | UserError, job: Job) -> dict[str, Any]:
-    """Makes a shard and its result, unless an earlier attempt of this job has finished it; returns its counts.
+def make_sent(packed: Packed, version: str, sent: bytes) -> Result:
+    """Makes a shard of a pickled job, on a worker that the launcher did not start, if it has the launcher's version."""
+    if version != bert_tf2.__version__:
+        return Result(error=f"has bert_tf2 {bert_tf2.__version__}, and the launcher {version}: install the same")
+    job, tokenizer = _receive(sent)
+    return make(job.unpack(packed), tokenizer, job)
+
+
+@functools.lru_cache(maxsize=1)
+def _receive(sent: bytes) -> tuple[Job, FullTokenizer | UserError]:
+    files.use_remote(FsspecFiles())
+    job = pickle.loads(sent)
+    try:
+        return job, load_tokenizer(job)
+    except UserError as error:
+        return job, error
+
+
+def make(shard: Shard, tokenizer: FullTokenizer | UserError, job: Job) -> Result:
+    """Makes a shard and its result beside it, unless an earlier attempt of this job has finished it.
 
     Args:
       shard: the shard.
       tokenizer: see load_tokenizer; or why there is none.
       job: the job.
-
-    Raises:
-      ShardFailed: the shard cannot be made; the message has the first line of the reason.
     """
     place = result_of(shard)
     if (found := _read(shard, job)) and found.counts:
-        return found.counts
-    result = Result(error=str(tokenizer))
-    with _collecting_log() as messages, _workshop(shard) as folder:
-        private = dataclasses.replace(shard, output=os.path.join(folder, os.path.basename(shard.output)))
-        if not isinstance(tokenizer, UserError):
-            result = _attempt(shard, private, tokenizer, job)
-        result = dataclasses.replace(result, warnings=shard_workers.named_after_input(messages, private))
-        row = {"run": job.run, "shard": shard.number, "seed": shard.seed, **dataclasses.asdict(result)}
-        beside = os.path.join(folder, "result.json")
-        with open(beside, "w", encoding="utf-8") as stream:
-            json.dump(row, stream)
-        if result.counts or not files.exists(place):
-            _publish(beside, place)
-    if not result.counts:
-        raise ShardFailed(f"{shard.output}: {result.error or result.bug.strip().splitlines()[-1]}")
-    return result.counts
-
-
-def _attempt(shard: Shard, private: Shard, tokenizer: FullTokenizer, job: Job) -> Result:
-    """Makes a shard under a private name, then gives it its own."""
+        return found
+    result = None
     try:
+        with _workshop(shard) as folder:
+            result = _attempt(shard, folder, tokenizer, job)
+            row = {"run": job.run, "shard": shard.number, "seed": shard.seed, **dataclasses.asdict(result)}
+            beside = os.path.join(folder, "result.json")
+            with open(beside, "w", encoding="utf-8") as stream:
+                json.dump(row, stream)
+            if result.counts or not files.exists(place):
+                _publish(beside, place)
+    except Exception as error:  # the reason why there is no shard is worth more than why that cannot be written
+        result = result if result and not result.counts else shard_making.explain(error)
+    return result
+
+
+def _attempt(shard: Shard, folder: str, tokenizer: FullTokenizer | UserError, job: Job) -> Result:
+    """Makes a shard under a private name, then gives it its own."""
+    private = dataclasses.replace(shard, output=os.path.join(folder, os.path.basename(shard.output)))
+    try:
+        if isinstance(tokenizer, UserError):
+            raise tokenizer
         for source in {piece.source for piece in shard.pieces}:
             if files.size(source.place) != source.size:
                 raise UserError(
                     f"{source.place}: has another size on {socket.gethostname()} than where the job was started; name"
                     " files that all machines see, and leave them as they are until the job has ended"
                 )
-        counts = shard_workers.make_shard(private, tokenizer, job.setup.options)
-        _publish(private.output, shard.output)
-        return Result(counts=counts)
+        result = shard_making.attempt(private, tokenizer, job.options)
+        if result.counts:
+            _publish(private.output, shard.output)
     except Exception as error:
-        result, folder = shard_workers.explain(error), os.path.dirname(private.output)
-        place = os.path.dirname(folder)  # where the user knows files: beside the shard, or the temporary disk
-        line = result.error.replace(os.path.join(folder, ""), os.path.join(place, "")).replace(folder, place or ".")
-        return dataclasses.replace(result, error=line)
+        result = shard_making.explain(error)
+    place = os.path.dirname(folder)  # where the user knows files: beside the shard, or the temporary disk
+    line = result.error.replace(os.path.join(folder, ""), os.path.join(place, "")).replace(folder, place or ".")
+    return dataclasses.replace(result, error=line)
 
 
 @contextlib.contextmanager
@@ -177,30 +147,6 @@ def _publish(source: str, target: str) -> None:
         while block := found.read(_BLOCK):
             stream.write(block)
     files.rename(beside, target)
-
-
-@contextlib.contextmanager
-def _collecting_log() -> Iterator[list[str]]:
-    """Collects the warnings of this thread in a list; nothing else is logged.
-
-    Workers may be threads of the launcher, whose log is the user's.
-    """
-    collected: list[str] = []
-    this = threading.get_ident()
-
-    def keep(record: python_logging.LogRecord) -> bool:
-        if record.thread != this:
-            return True
-        if record.levelno >= python_logging.WARNING:
-            collected.append(record.getMessage())
-        return False
-
-    logger = logging.get_absl_logger()
-    logger.addFilter(keep)
-    try:
-        yield collected
-    finally:
-        logger.removeFilter(keep)
 
 
 # In the launcher

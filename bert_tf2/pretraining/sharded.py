@@ -11,17 +11,20 @@ import dataclasses
 import importlib.util
 import logging as python_logging
 import os
+import re
 from collections.abc import Iterator, Sequence
+from types import ModuleType
 
 from absl import logging
 
 from bert_tf2.pretraining import example_files, sentences, shard_results, shard_workers, shards
-from bert_tf2.pretraining.manifest import Manifest, describe
+from bert_tf2.pretraining.manifest import Manifest, describe, sha256
 from bert_tf2.pretraining.options import CreatePretrainingDataOptions
-from bert_tf2.pretraining.shard_results import Job
+from bert_tf2.pretraining.shard_making import Job, Result
 from bert_tf2.pretraining.shards import Shard
 from bert_tf2.support import console, environment, files, output_lock, outputs, progress
 from bert_tf2.support.errors import UserError
+from bert_tf2.support.remote_files import FsspecFiles
 from bert_tf2.tokenization import FullTokenizer
 
 _SAMPLES = 12
@@ -45,8 +48,7 @@ def run(options: CreatePretrainingDataOptions) -> None:
     from bert_tf2.weights import metadata  # late: it imports the readers of many formats
 
     sentences.splitter_version(options)  # raises an error if the library is missing
-    if options.runner:
-        _prepare_beam(options)
+    engine = _engine(options)
     inputs = example_files.find_inputs(options.input_file)
     outputs.check(
         [outputs.Input(f"--{name}", getattr(options, name)) for name in ("input_file", "vocab_file")],
@@ -59,11 +61,15 @@ def run(options: CreatePretrainingDataOptions) -> None:
     files.make_directory(folder)
     with output_lock.making_shards_in(folder):
         outputs.remove_leftovers(folder)
-        _run(options, inputs, tokenizer, do_lower_case)
+        _run(options, inputs, tokenizer, do_lower_case, engine)
 
 
 def _run(
-    options: CreatePretrainingDataOptions, inputs: Sequence[str], tokenizer: FullTokenizer, do_lower_case: bool
+    options: CreatePretrainingDataOptions,
+    inputs: Sequence[str],
+    tokenizer: FullTokenizer,
+    do_lower_case: bool,
+    engine: ModuleType,
 ) -> None:
     sources = shards.open_sources(inputs, options.output_file, shared=bool(options.runner))
     try:
@@ -72,7 +78,9 @@ def _run(
         planned = shards.cut(sources, count, options.output_file, options.random_seed, options.input_format)
         _refuse_to_overwrite_inputs(planned, inputs)
         manifest = Manifest(options.output_file, describe(options, do_lower_case, inputs, count), planned)
-        job = Job.of(manifest, shard_workers.Setup(options, do_lower_case), sources, count)
+        job = Job(options, do_lower_case, tuple(sources), count, manifest.run, sha256(options.vocab_file))
+        if options.runner:
+            job = job.for_other_folders()
         for shard, result in shard_results.found(manifest.missing(), job):  # of a launcher that did not wait for them
             if result.counts:
                 manifest.add(shard, result.counts)
@@ -80,7 +88,7 @@ def _run(
         parts = shards.cut(sources, _SAMPLES, "", 0, options.input_format)
         try:
             _estimate(missing, parts, tokenizer, options)
-            _make(missing, manifest, job)
+            _make(missing, manifest, job, engine)
         except BaseException:
             if not options.runner:  # a job on a cluster may go on
                 manifest.remove_if_empty()
@@ -111,43 +119,66 @@ def _remove_remote_leftovers(written: Sequence[str]) -> None:
             files.remove(os.path.join(folder, name))
 
 
-def _prepare_beam(options: CreatePretrainingDataOptions) -> None:
-    """Raises UserError if Beam is missing or its options are wrong; lets it access remote files."""
-    if not importlib.util.find_spec("apache_beam"):
+def _engine(options: CreatePretrainingDataOptions) -> ModuleType:
+    """The module whose `make(wanted, job)` yields shards with their results, in any order.
+
+    For --runner, remote files are accessed without TensorFlow from here on, as the workers do.
+
+    Raises:
+      UserError: its library is missing.
+      WrongSetting: its options after -- are wrong.
+    """
+    if not options.runner:
+        return shard_workers
+    library, extra = ("distributed", "dask") if options.runner == "DaskRunner" else ("apache_beam", "beam")
+    if not importlib.util.find_spec(library):
         raise UserError(
-            f"--runner={options.runner} needs Apache Beam, which is not installed: pip install apache-beam"
-            " (with [gcp], [aws] or [azure] behind it for files there)"
+            f"--runner={options.runner} needs a package that is not installed, {library}: pip install"
+            f" 'bert_tf2[{extra}]'"
         )
     python_logging.disable(python_logging.WARNING)  # Beam lists which of its extras are missing
     try:
-        from bert_tf2.pretraining import beam_files, beam_run  # late: they import Beam, which takes a second
+        engine = importlib.import_module(f"bert_tf2.pretraining.{'dask' if extra == 'dask' else 'beam'}_run")
     finally:
         python_logging.disable(python_logging.NOTSET)
-    files.use_remote(beam_files.BeamFiles(beam_run.read_options(options.runner, options.beam_options)))
+    engine.read_options(options.runner, options.runner_options)
+    files.use_remote(FsspecFiles())
+    return engine
 
 
-def _make(missing: Sequence[Shard], manifest: Manifest, job: Job) -> None:
-    options = job.setup.options
+def _make(missing: Sequence[Shard], manifest: Manifest, job: Job, engine: ModuleType) -> None:
+    """Makes shards and lists them in the manifest.
+
+    Raises:
+      UserError: a shard cannot be made, or a worker was killed.
+      RuntimeError: a worker has a bug; the message has its traceback.
+    """
     kept = job.count - len(missing)
     if kept:
         logging.info("%d of %d shards are finished and kept", kept, job.count)
     if not missing:
         return
-    if options.runner:
-        from bert_tf2.pretraining import beam_run  # late, see _prepare_beam
-
-        made = beam_run.make(missing, job)
-    else:
-        made = shard_workers.make(missing, job.setup, options.num_workers or _cores())
+    warned: set[str] = set()
+    made: Iterator[tuple[Shard, Result]] = engine.make(missing, job)
     with contextlib.closing(made), progress.Progress("Making shards", job.count, "shards", done=kept) as shown:
-        for shard, counts in made:
-            manifest.add(shard, counts)
+        for shard, result in made:
+            _warn(result.warnings, shard, warned)
+            if result.error:
+                raise UserError(result.error)
+            if result.counts is None:
+                raise RuntimeError(f"shard {shard.number}:\n{result.bug}")
+            manifest.add(shard, result.counts)
             shown.advance(1, note=f"{manifest.total('examples'):,} examples")
 
 
-def _cores() -> int:
-    """The cores that this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+def _warn(lines: Sequence[str], shard: Shard, warned: set[str]) -> None:
+    """Logs warnings of a shard, except those of other shards that differ only in numbers and in the input's name."""
+    for line in lines:
+        kind = line.replace(shard.pieces[0].source.name, "") if shard.pieces else line
+        kind = re.sub(r"\d+", "", kind)
+        if kind not in warned:
+            logging.warning("%s (similar warnings about other shards are not shown)", line)
+        warned.add(kind)
 
 
 def _refuse_to_overwrite_inputs(planned: Sequence[Shard], inputs: Sequence[str]) -> None:

@@ -24,12 +24,12 @@ from absl import logging
 from bert_tf2.support import environment, file_kinds, json_text, outputs
 from bert_tf2.support.environment import is_remote as is_remote
 from bert_tf2.support.errors import UserError
-from bert_tf2.support.remote_files import RemoteFiles, TensorFlowFiles
+from bert_tf2.support.remote_files import FsspecFiles, TensorFlowFiles
 
-_remote: RemoteFiles = TensorFlowFiles()
+_remote: TensorFlowFiles | FsspecFiles = TensorFlowFiles()
 
 
-def use_remote(remote: RemoteFiles) -> None:
+def use_remote(remote: TensorFlowFiles | FsspecFiles) -> None:
     """Lets another library than TensorFlow access remote paths, in this process from here on."""
     global _remote
     _remote = remote

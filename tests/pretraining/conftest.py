@@ -3,7 +3,7 @@
 import pytest
 from pretraining_text import CORPUS, VOCABULARY
 
-from bert_tf2.pretraining import shard_workers
+from bert_tf2.pretraining import shard_making, shard_workers
 from bert_tf2.tokenization import FullTokenizer
 
 
@@ -31,10 +31,10 @@ def in_process(monkeypatch):
     """Makes shards in this process, since a worker takes seconds to start; a list of their numbers."""
     made = []
 
-    def make(wanted, setup, num_workers):
+    def make(wanted, job):
         for shard in wanted:
-            tokenizer = shard_workers.FullTokenizer(setup.options.vocab_file, setup.do_lower_case)
-            yield shard, shard_workers.make_shard(shard, tokenizer, setup.options)
+            tokenizer = FullTokenizer(job.options.vocab_file, job.do_lower_case)
+            yield shard, shard_making.Result(counts=shard_making.make_shard(shard, tokenizer, job.options))
             made.append(shard.number)
 
     monkeypatch.setattr(shard_workers, "make", make)

@@ -13,7 +13,7 @@ import tensorflow as tf
 from command_lines import ROOT
 from pretraining_text import CORPUS, VOCABULARY
 
-from bert_tf2.pretraining import CreatePretrainingDataOptions, inspect_records, manifest, shard_workers, sharded
+from bert_tf2.pretraining import CreatePretrainingDataOptions, inspect_records, manifest, shard_making, sharded
 from bert_tf2.pretraining.options import InspectRecordsOptions
 from bert_tf2.support import files
 from bert_tf2.support.errors import UserError
@@ -85,15 +85,15 @@ def test_unsharded_remote_files(there, here):
 
 
 def test_finished_remote_shards_are_kept(there, in_process, monkeypatch):
-    one = shard_workers.make_shard
+    one = shard_making.make_shard
     monkeypatch.setattr(manifest, "_SECONDS_BETWEEN_REMOTE", 0.0)
-    monkeypatch.setattr(shard_workers, "make_shard", lambda s, t, o: 1 / (3 - s.number) and one(s, t, o))
+    monkeypatch.setattr(shard_making, "make_shard", lambda s, t, o: 1 / (3 - s.number) and one(s, t, o))
     with pytest.raises(ZeroDivisionError):
         sharded.run(options(there, "out/x"))
     write(f"{there}/out/.x-00003-of-00040.host.123.partial", b"of a worker that was killed")
     assert not json.loads(read(f"{there}/out/manifest.json"))["complete"]
     in_process.clear()
-    monkeypatch.setattr(shard_workers, "make_shard", one)
+    monkeypatch.setattr(shard_making, "make_shard", one)
     sharded.run(options(there, "out/x"))
     assert in_process == [*range(3, 40)]
     names = tf.io.gfile.listdir(f"{there}/out")

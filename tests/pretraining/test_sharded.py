@@ -18,7 +18,7 @@ from command_lines import ROOT
 from pretraining_text import CORPUS, VOCABULARY
 
 from bert_tf2.data import records
-from bert_tf2.pretraining import CreatePretrainingDataOptions, example_files, examples, shard_workers, sharded
+from bert_tf2.pretraining import CreatePretrainingDataOptions, example_files, examples, shard_making, sharded
 from bert_tf2.support import environment, files, output_lock
 from bert_tf2.support.errors import UserError
 
@@ -110,15 +110,15 @@ def test_finished_shards_are_kept_and_missing_or_damaged_ones_made(data, in_proc
 
 def test_a_run_that_ended_halfway_is_continued(data, in_process, monkeypatch):
     sharded.run(options(data, "whole"))
-    one = shard_workers.make_shard
-    monkeypatch.setattr(shard_workers, "make_shard", lambda s, t, o: 1 / (3 - s.number) and one(s, t, o))
+    one = shard_making.make_shard
+    monkeypatch.setattr(shard_making, "make_shard", lambda s, t, o: 1 / (3 - s.number) and one(s, t, o))
     with pytest.raises(ZeroDivisionError):
         sharded.run(options(data, "out"))
     assert not manifest(data, "out")["complete"]
     with open(data / "out" / ".manifest.jsonl", "a") as stream:
         stream.write('{"shard": 3, "see')  # the process was killed here
     in_process.clear()
-    monkeypatch.setattr(shard_workers, "make_shard", one)
+    monkeypatch.setattr(shard_making, "make_shard", one)
     sharded.run(options(data, "out"))
     assert in_process == [3, 4] and contents(data / "out") == contents(data / "whole")
 
@@ -356,14 +356,14 @@ def test_the_number_of_workers_and_kills_change_nothing(data, undisturbed):
 
 BEGINS_FILES = """
 import multiprocessing, os, pathlib, sys, time, types
-from bert_tf2.pretraining import shard_workers
+from bert_tf2.pretraining import shard_making, shard_workers
 from bert_tf2.support import outputs
 
 def begin_files(folder, *_):
     for number in range(10**6):
         open(outputs.name_beside(f"{folder}/{number}"), "w").close()
 
-shard_workers.make_shard = begin_files
+shard_making.make_shard = begin_files
 setup = types.SimpleNamespace(options=types.SimpleNamespace(vocab_file=sys.argv[2]), do_lower_case=True)
 
 if __name__ == "__main__":

@@ -1,0 +1,196 @@
+"""Makes shards on a Dask cluster: a task per shard, on workers that are ordinary processes of one or many machines.
+
+    python create_pretraining_data.py --runner=DaskRunner ... -- --dask_client_address=tcp://HOST:8786
+
+A task is a few numbers, and its answer is a shard's counts: no text and no record passes through the scheduler. Dask
+gives the shards of a worker that ended to others, and shards to workers that join late. Beam's own runner on Dask is
+not used: it has no results before the end, and does not say which worker failed at which shard.
+"""
+
+from __future__ import annotations
+
+import concurrent.futures
+import contextlib
+import dataclasses
+import logging as python_logging
+import pickle
+import re
+import time
+from collections.abc import Callable, Iterator, Sequence
+
+import distributed
+from absl import logging
+
+import bert_tf2
+from bert_tf2.pretraining import shard_results, shard_workers
+from bert_tf2.pretraining.shard_making import Job, Result
+from bert_tf2.pretraining.shards import Shard
+from bert_tf2.support.errors import UserError
+from bert_tf2.support.settings import WrongSetting
+
+_AGAIN = "finished shards are kept, so run the same command again"
+_SECONDS_TO_ANSWER = 5
+_SECONDS_BETWEEN_LOOKS = 0.05
+_SECONDS_BETWEEN_CHECKS = 2.0
+_SECONDS_WITHOUT_WORKERS = 20.0
+
+
+def read_options(runner: str, words: Sequence[str]) -> str | None:
+    """The address of the scheduler from the words after `--`; None for a cluster on this machine.
+
+    Raises:
+      WrongSetting: there are other words.
+    """
+    match " ".join(words).replace("=", " ").split():
+        case []:
+            return None
+        case ["--dask_client_address", address] if re.fullmatch(r"(tcp|tls|ucx|wss?)://[^/]+:\d+", address):
+            return address
+    raise WrongSetting(
+        f"after --: {' '.join(words)!r}; {runner} has --dask_client_address=tcp://HOST:8786, the address of a scheduler"
+    )
+
+
+def make(wanted: Sequence[Shard], job: Job) -> Iterator[tuple[Shard, Result]]:
+    """Makes shards on the cluster of the options; yields each with its result as soon as that is there, in any order.
+
+    Close this generator if you do not exhaust it: that takes back the shards that no worker has begun.
+
+    Raises:
+      UserError: the scheduler does not answer, workers end again and again while they make a shard, or they have
+        another version of this package.
+    """
+    shard_results.remove(wanted)  # failures of an earlier job
+    with _connect(read_options(job.options.runner, job.options.runner_options), job) as client:
+        try:
+            yield from _submit(client, wanted, job)
+        except (OSError, TimeoutError, concurrent.futures.CancelledError) as error:  # of a call in the meantime
+            raise _without_scheduler() from error
+
+
+def _submit(client: distributed.Client, wanted: Sequence[Shard], job: Job) -> Iterator[tuple[Shard, Result]]:
+    # An argument of every task, which a worker gets once; as a task, it is made again where its holders have ended.
+    sent = client.submit(bytes, pickle.dumps(job), pure=False)
+    tasks = client.map(_task(), job.pack(wanted), version=bert_tf2.__version__, sent=sent, pure=False)
+    shard_of = dict(zip(tasks, wanted, strict=True))
+    waiting = distributed.as_completed(tasks, loop=client.loop)
+    watch = _Watch(client)
+    while shard_of:
+        done = waiting.next_batch(block=False)
+        for task in done:
+            if task.status in ("lost", "pending"):  # the worker ended before its answer was fetched: it is made again
+                waiting.add(task)
+                continue
+            yield _take(task, shard_of.pop(task))
+            task.release()
+        watch.check()
+        if not done:
+            time.sleep(_SECONDS_BETWEEN_LOOKS)
+
+
+@contextlib.contextmanager
+def _connect(address: str | None, job: Job) -> Iterator[distributed.Client]:
+    """A connection to the scheduler at an address, or to a cluster that ends with it."""
+    with contextlib.ExitStack() as opened:
+        if not logging.level_debug():
+            _silence()
+        if address is None:
+            with shard_workers.blocking_interrupts():
+                address = opened.enter_context(distributed.LocalCluster(threads_per_worker=1, silence_logs="CRITICAL"))
+        where = address if isinstance(address, str) else "this machine"
+        try:
+            client = opened.enter_context(
+                distributed.Client(address, timeout=_SECONDS_TO_ANSWER, set_as_default=False, name="bert_tf2")
+            )
+        except (OSError, ValueError) as error:
+            raise UserError(
+                f"--dask_client_address={address}: no scheduler answers ({_line(error)}); to start one: dask scheduler"
+            ) from error
+        logging.info(
+            "Dask: %s, %d workers; its dashboard: %s", where, len(client.nthreads()), client.dashboard_link or "none"
+        )
+        yield client
+
+
+def _silence() -> None:
+    """Turns off Dask's log of lost connections, with tracebacks; what matters of it is told in a line."""
+    for name in [*python_logging.root.manager.loggerDict]:
+        if name.partition(".")[0] in ("distributed", "tornado", "bokeh"):
+            python_logging.getLogger(name).disabled = True
+
+
+class _Watch:
+    """Notices that a scheduler has ended or that nobody works."""
+
+    def __init__(self, client: distributed.Client):
+        self._client = client
+        self._checked = self._worked = time.monotonic()
+
+    def check(self) -> None:
+        """Raises UserError if the scheduler does not answer any more; logs that no worker is connected."""
+        now = time.monotonic()
+        address = self._client.scheduler.address if self._client.scheduler else "its address"
+        if self._client.status != "running":
+            raise UserError(f"the Dask scheduler at {address} has ended or cannot be reached any more; {_AGAIN}")
+        if now - self._checked < _SECONDS_BETWEEN_CHECKS:
+            return
+        self._checked = now
+        with contextlib.suppress(OSError, TimeoutError):  # the status changes soon
+            if self._client.nthreads():
+                self._worked = now
+        if now - self._worked > _SECONDS_WITHOUT_WORKERS:
+            self._worked = now
+            logging.warning(
+                "%s: no worker is connected; to start some: dask worker %s --nworkers=auto", address, address
+            )
+
+
+def _take(task: distributed.Future, shard: Shard) -> tuple[Shard, Result]:
+    """A shard with its result, whose reason for a failure names the worker."""
+    if task.status == "finished":
+        worker, result = task.result()
+        if isinstance(result, str):
+            result = Result(error=result)
+        if result.error:
+            result = dataclasses.replace(result, error=f"worker {worker}, {shard.output}: {result.error}")
+        return shard, result
+    if task.status == "cancelled":
+        raise _without_scheduler()
+    error = task.exception()
+    if isinstance(error, distributed.KilledWorker):
+        reason = (
+            f"{error.allowed_failures + 1} workers ended while they made it, the last at {error.last_worker.address};"
+            " their memory may be too small for it, or the system of their machines ended them"
+        )
+        return shard, Result(error=f"{shard.output}: {reason}; {_AGAIN}")
+    return shard, Result(error=f"{shard.output}: the Dask cluster cannot make it: {_line(error)}")
+
+
+def _without_scheduler() -> UserError:
+    return UserError(f"the Dask scheduler has ended or cannot be reached any more; {_AGAIN}")
+
+
+def _failed_on(key: str, dask_scheduler: distributed.Scheduler) -> list[str]:
+    return sorted(dask_scheduler.tasks[key].erred_on)
+
+
+def _line(error: BaseException) -> str:
+    return f"{type(error).__name__}: {' '.join(str(error).split())}"
+
+
+# In a worker
+
+
+def _task() -> Callable[..., tuple[str, Result | str]]:
+    """The function that workers run. Being local it is sent as a whole, so that one without this package can say so."""
+
+    def make_shard(packed, *, version, sent):
+        from distributed import get_worker
+
+        try:
+            from bert_tf2.pretraining import shard_results
+        except ImportError as error:
+            return get_worker().address, f"cannot import bert_tf2 {version} ({error}); install it there"
+        return get_worker().address, shard_results.make_sent(packed, version, sent)
+
+    return make_shard

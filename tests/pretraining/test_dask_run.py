@@ -1,0 +1,279 @@
+"""create_pretraining_data.py --runner=DaskRunner, with a scheduler and workers that are processes."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import pathlib
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+pytest.importorskip("distributed", reason="needs the extra `dask`")
+
+from cluster_runs import FLAGS, SLOW, Cluster, command_line, contents, run, wait_until, write_data
+from command_lines import ROOT
+
+from bert_tf2.pretraining import dask_run
+from bert_tf2.support.settings import WrongSetting
+
+DASK = "--runner=DaskRunner"
+
+
+@pytest.fixture
+def cluster(tmp_path, monkeypatch):
+    monkeypatch.setenv("PYTHONPATH", f"{ROOT}:{ROOT / 'tests'}")
+    folder = tmp_path / "cluster"
+    folder.mkdir()
+    with contextlib.ExitStack() as stack:
+        yield Cluster(folder, stack)
+
+
+def at(cluster, flags=FLAGS):
+    return (*flags, DASK, "--", f"--dask_client_address={cluster.address}")
+
+
+@pytest.fixture(scope="module")
+def short(tmp_path_factory):
+    """Data, and what worker processes make of it in `plain`."""
+    data = write_data(tmp_path_factory.mktemp("short"))
+    done = run(data, *FLAGS, output="plain")
+    assert done.returncode == 0, done.stderr
+    return data
+
+
+@pytest.fixture(scope="module")
+def long(tmp_path_factory):
+    """The same with shards that take some time."""
+    data = write_data(tmp_path_factory.mktemp("long"), 900)
+    done = run(data, *SLOW, output="plain")
+    assert done.returncode == 0, done.stderr
+    return data
+
+
+@contextlib.contextmanager
+def running(data, command, shards, output):
+    """A run that has finished some shards."""
+    folder = data / output
+    launcher = subprocess.Popen(
+        command_line(data, *command, output=output), cwd=ROOT, stderr=subprocess.PIPE, text=True, start_new_session=True
+    )
+    try:
+        wait_until(lambda: len([*folder.glob("x-*")]) >= shards, "shards are made")
+        yield launcher
+    finally:
+        launcher.kill()
+        launcher.communicate()
+
+
+def succeeded(launcher):
+    _, log = launcher.communicate(timeout=120)
+    assert launcher.returncode == 0 and "Traceback" not in log, log
+    return log
+
+
+def test_the_shards_are_those_of_worker_processes(short, cluster):
+    for _ in range(4):
+        cluster.add()
+    done = run(short, *at(cluster), output="four")
+    assert done.returncode == 0 and contents(short / "four") == contents(short / "plain"), done.stderr
+    assert f"Dask: {cluster.address}, " in done.stderr and "dashboard" in done.stderr
+    with cluster.client() as client:
+        loaded = client.run(lambda: sorted({"tensorflow", "keras", "sklearn", "h5py"} & {*sys.modules}))
+        assert len(loaded) == 4 and not any(loaded.values())
+    (short / "four" / "x-00003-of-00012").unlink()
+    before = (short / "four" / "x-00001-of-00012").stat().st_mtime_ns
+    done = run(short, *at(cluster), output="four")  # only what is missing, and other flags are refused
+    assert "11 of 12 shards are finished and kept" in done.stderr and contents(short / "four") == contents(
+        short / "plain"
+    )
+    assert (short / "four" / "x-00001-of-00012").stat().st_mtime_ns == before
+    done = run(short, *at(cluster, ("--num_shards=12", "--dupe_factor=3", *FLAGS[2:])), output="four")
+    assert done.returncode == 1 and "with --dupe_factor=2, not 3" in done.stderr
+
+
+def test_relative_names_and_workers_elsewhere(short, cluster, tmp_path):
+    cluster.add(cwd=tmp_path)
+    command = [
+        sys.executable,
+        str(ROOT / "create_pretraining_data.py"),
+        "--input_file=one.txt",
+        "--vocab_file=vocab.txt",
+    ]
+    done = subprocess.run(
+        [*command, "--output_file=relative/x", *at(cluster)], cwd=short, capture_output=True, text=True, timeout=120
+    )
+    assert done.returncode == 0, done.stderr
+    found, expected = contents(short / "relative"), contents(short / "plain")
+    assert found.pop("manifest.json") != expected.pop("manifest.json") and found == expected  # the names of the input
+
+
+def test_a_killed_worker_and_one_that_joins_late(long, cluster):
+    for _ in range(3):
+        cluster.add()
+    with running(long, at(cluster, SLOW), 2, "killed") as launcher:
+        cluster.workers[0].kill()
+        cluster.add()
+        succeeded(launcher)
+    assert contents(long / "killed") == contents(long / "plain")
+
+
+def test_a_cluster_whose_workers_come_late(short, cluster, monkeypatch):
+    with running(short, at(cluster), 0, "late") as launcher:
+        wait_until(lambda: (short / "late" / "manifest.json").exists(), "it begins")
+        time.sleep(1)
+        cluster.add()
+        assert "0 workers" in succeeded(launcher)
+    assert contents(short / "late") == contents(short / "plain")
+
+
+def test_a_killed_scheduler_is_one_line_and_loses_nothing(long, cluster, tmp_path):
+    for _ in range(2):
+        cluster.add()
+    with running(long, at(cluster, SLOW), 3, "scheduler") as launcher:
+        cluster.scheduler.kill()
+        _, log = launcher.communicate(timeout=60)
+    assert launcher.returncode == 1 and "Traceback" not in log, log
+    assert "Dask scheduler" in log.splitlines()[-1] and "run the same command again" in log.splitlines()[-1]
+    with contextlib.ExitStack() as stack:
+        other = Cluster(tmp_path / "cluster", stack)
+        other.add()
+        done = run(long, *at(other, SLOW), output="scheduler")
+    assert done.returncode == 0 and "are finished and kept" in done.stderr, done.stderr
+    assert contents(long / "scheduler") == contents(long / "plain")
+
+
+def test_a_killed_launcher_loses_nothing(long, cluster):
+    for _ in range(2):
+        cluster.add()
+    with running(long, at(cluster, SLOW), 3, "launcher") as launcher:
+        launcher.kill()
+        launcher.wait()
+        done = run(long, *at(cluster, SLOW), output="launcher")  # the workers still make what they had begun
+    assert done.returncode == 0 and "are finished and kept" in done.stderr, done.stderr
+    assert contents(long / "launcher") == contents(long / "plain")
+
+
+def test_ctrl_c_is_one_line(long, cluster):
+    cluster.add()
+    with running(long, at(cluster, SLOW), 1, "interrupted") as launcher:
+        os.killpg(launcher.pid, signal.SIGINT)
+        _, log = launcher.communicate(timeout=60)
+    assert launcher.returncode == 130 and "Traceback" not in log, log
+    done = run(long, *at(cluster, SLOW), output="interrupted")
+    assert done.returncode == 0 and contents(long / "interrupted") == contents(long / "plain"), done.stderr
+
+
+# What is wrong with a worker, as a module that it loads first.
+WITHOUT_VOCABULARY = """
+import dataclasses
+from bert_tf2.pretraining import shard_results
+def load_elsewhere(job, load=shard_results.load_tokenizer):
+    return load(dataclasses.replace(job, options=dataclasses.replace(job.options, vocab_file="/elsewhere/vocab.txt")))
+shard_results.load_tokenizer = load_elsewhere
+"""
+OTHER_VERSION = "import bert_tf2; bert_tf2.__version__ = '0.0.1'"
+FULL_DISK = """
+import errno, os
+from bert_tf2.pretraining import shard_making
+def make_shard(shard, *_):
+    with open(shard.output, "wb") as stream:
+        stream.write(b"half")
+    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), shard.output)
+shard_making.make_shard = make_shard
+"""
+WITHOUT_PACKAGE = """
+import sys
+class Nothing:
+    def find_spec(self, name, *_):
+        if name.startswith("bert_tf2"):
+            raise ModuleNotFoundError(f"No module named {name!r}")
+sys.meta_path.insert(0, Nothing())
+"""
+
+
+@pytest.mark.parametrize(
+    ("wrong", "problem"),
+    [
+        (WITHOUT_VOCABULARY, "/elsewhere/vocab.txt: no such file"),
+        (OTHER_VERSION, "has bert_tf2 0.0.1, and the launcher"),
+        (FULL_DISK, "No space left on device"),
+        (WITHOUT_PACKAGE, "No module named"),
+    ],
+    ids=["vocabulary", "version", "disk", "package"],
+)
+def test_a_worker_that_cannot_is_named(short, cluster, tmp_path, wrong, problem, request):
+    (tmp_path / "wrong.py").write_text(wrong)
+    cluster.add("--preload", str(tmp_path / "wrong.py"))
+    output = request.node.callspec.id
+    done = run(short, *at(cluster), output=output)
+    last = done.stderr.splitlines()[-1]
+    assert done.returncode == 1 and "Traceback" not in done.stderr, done.stderr
+    assert problem in last and "worker tcp://127.0.0.1:" in last and f"{short}/{output}/x-000" in last
+    assert "partial" not in last
+    cluster.workers[0].kill()
+    cluster.add()
+    done = run(short, *at(cluster), output=output)
+    assert done.returncode == 0 and contents(short / output) == contents(short / "plain"), done.stderr
+
+
+def test_a_corpus_that_vanishes_is_one_line(long, cluster, tmp_path):
+    data = tmp_path / "data"
+    data.mkdir()
+    for name in ("one.txt", "vocab.txt"):
+        (data / name).write_bytes((long / name).read_bytes())
+    cluster.add()
+    with running(data, at(cluster, SLOW), 1, "out") as launcher:
+        (data / "one.txt").unlink()
+        _, log = launcher.communicate(timeout=60)
+    last = log.splitlines()[-1]
+    assert launcher.returncode == 1 and "Traceback" not in log, log
+    assert "worker tcp://" in last and "x-000" in last and "one.txt" in last
+
+
+def test_a_cluster_on_this_machine_replaces_a_killed_worker(long):
+    with running(long, (*SLOW, DASK), 2, "here") as launcher:
+        children = [launcher.pid]
+        found = []
+        for pid in children:
+            for path in pathlib.Path(f"/proc/{pid}/task").glob("*/children"):  # those of each thread
+                children += map(int, path.read_text().split())
+        for pid in children[1:]:
+            if b"spawn_main" in pathlib.Path(f"/proc/{pid}/cmdline").read_bytes():
+                found.append(pid)
+        os.kill(found[0], signal.SIGKILL)
+        succeeded(launcher)
+    assert contents(long / "here") == contents(long / "plain")
+
+
+def test_remote_files_without_tensorflow(short, cluster, tmp_path, monkeypatch):
+    root = tmp_path / "remote"
+    (root / "data").mkdir(parents=True)
+    monkeypatch.setenv("TOY_REMOTE", str(root))
+    for name in ("one.txt", "vocab.txt"):
+        (root / "data" / name).write_bytes((short / name).read_bytes())
+    cluster.add("--preload", "toy_remote")
+    flags = at(cluster)
+    code = "import toy_remote, sys; from bert_tf2 import commands; commands.run('create_pretraining_data')"
+    given = command_line(short, *flags, place="toy://data")
+    done = subprocess.run([sys.executable, "-c", code, *given[2:]], capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    found, expected = contents(root / "data" / "out"), contents(short / "plain")
+    assert found.pop("manifest.json") and expected.pop("manifest.json") and found == expected
+
+
+def test_wrong_options_are_one_line(short):
+    done = run(short, *FLAGS, DASK, "--", "--dask_adress=tcp://x:1")
+    assert done.returncode == 2 and len(done.stderr.splitlines()) == 1 and "--dask_client_address" in done.stderr
+    for word in ("--dask_client_address", "--dask_client_address=nonsense://x", "--dask_client_address=host:8786"):
+        with pytest.raises(WrongSetting, match="the address of a scheduler"):
+            dask_run.read_options("DaskRunner", [word])
+
+
+def test_an_address_where_nobody_answers_is_one_line(short):
+    done = run(short, *FLAGS, DASK, "--", "--dask_client_address=tcp://127.0.0.1:9", output="nobody")
+    assert done.returncode == 1 and "no scheduler answers" in done.stderr.splitlines()[-1], done.stderr
+    assert "Traceback" not in done.stderr
