@@ -77,14 +77,14 @@ def read_index(paths: Sequence[str]) -> RecordIndex:
     paths = tuple(sorted(paths))
     with progress.Progress("Checking the records", unit="records") as line:
         for number, path in enumerate(paths):
-            for run in _runs(path):
+            for run in runs_of(path):
                 runs.append((number, *run))
                 line.advance(run[2])
     table = np.array(runs, np.int64).reshape(-1, 5).T
     return RecordIndex(paths, *table)
 
 
-def _runs(path: str) -> Iterator[tuple[int, int, int, int]]:
+def runs_of(path: str) -> Iterator[tuple[int, int, int, int]]:
     """Yields the offset, the number of the first record, the number of records, and the bytes of each run of a file."""
     firsts: list[int] = []  # byte offsets of the records RUN * 0, RUN * 1, ...
     count, offset = 0, 0

@@ -267,6 +267,11 @@ class PretrainingOptions(EvaluationOptions, CaseOptions, TrainingOptions):
         group=EVALUATION,
         reads=True,
     )
+    check_records: bool = setting(
+        "Read all records before the training and verify their checksums, also where a kept index knows them.",
+        False,
+        group=DATA,
+    )
     eval_steps: int = setting(
         "While training, evaluate on eval_input_file every N steps and at the end, and keep the weights with the lowest"
         " masked_lm_loss in output_dir/best; 0 disables this.",

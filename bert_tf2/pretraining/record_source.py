@@ -7,11 +7,12 @@ from absl import logging
 
 from bert_tf2 import tokenization
 from bert_tf2.config import BertConfig
-from bert_tf2.data import record_checks, record_order, records, tfrecords
+from bert_tf2.data import record_checks, record_order, records, stored_index, tfrecords
 from bert_tf2.pretraining import dynamic_masking, record_files
 from bert_tf2.pretraining.options import PretrainingOptions
 from bert_tf2.support.errors import UserError, and_more
 from bert_tf2.training.forward import explained
+from bert_tf2.training.workers import Team
 
 # What masks are drawn for: the second seed of dynamic_masking.Masker.
 _EVALUATION, _TRAINING = 0, 1
@@ -89,16 +90,24 @@ class Source:
         order = {"shuffle_seed": options.random_seed, "index": index, "first": first, "share": share}
         return self._read(options.train_batch_size, _TRAINING, **order)
 
-    def index(self) -> record_order.RecordIndex:
-        """Where the records lie.
+    def index(self, team: Team) -> record_order.RecordIndex:
+        """Where the records lie. The first of several workers reads the files for it, and keeps it for the others.
 
         Raises:
           UserError: a file is damaged, of another kind, or not what a manifest beside it says.
         """
         record_checks.check_first_records(self._paths, self._kind, self._sizes, must_have_some=True)
-        index = record_order.read_index(self._paths)
+        options = self._options
+        if not team.is_chief:
+            team.wait()
+        index, fresh = stored_index.read(
+            self._paths, options.output_dir, keep=team.is_chief, anew=options.check_records and team.is_chief
+        )
         counts = np.bincount(index.files, index.counts, len(index.paths)).astype(np.int64)
-        self._files.check(dict(zip(index.paths, counts.tolist(), strict=True)))
+        found = dict(zip(index.paths, counts.tolist(), strict=True))
+        self._files.check({path: found[path] for path in fresh})
+        if team.is_chief:
+            team.wait()
         return index
 
     def for_evaluation(self):

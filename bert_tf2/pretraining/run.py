@@ -277,8 +277,8 @@ def _train(
     trainer.start(options.init_checkpoint)
     evaluate = evaluation.begin(checkpoint.latest_checkpoint(options.output_dir) is not None)
     done = trainer.is_done(options.eval_steps, evaluation.last_step)
-    if not done:  # a pass over all records, before anything is in output_dir
-        index = source.index()
+    if not done:  # a pass over the records that no index knows, before a checkpoint is in output_dir
+        index = source.index(team)
         batches = source.for_training(index, trainer.examples, team.share)
     if team.is_chief:
         for folder in [options.output_dir, *([best_folder(options.output_dir)] if evaluate else [])]:

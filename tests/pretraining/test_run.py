@@ -1,6 +1,7 @@
 """The run of run_pretraining.py: results, records that do not fit, signals."""
 
 import dataclasses
+import os
 import pathlib
 import signal
 import subprocess
@@ -17,7 +18,7 @@ from small_models import (
     tiny_config,
 )
 
-from bert_tf2.data import records
+from bert_tf2.data import records, stored_index
 from bert_tf2.pretraining import run as pretraining
 from bert_tf2.pretraining.options import PretrainingOptions
 from bert_tf2.support.errors import UserError
@@ -95,6 +96,27 @@ def test_records_that_are_no_examples_are_named(files):
         writer.write(b"\xff\xff\xff")
     with pytest.raises(UserError, match=r"train\.tfrecord, record 2: is no tf\.train\.Example"):
         pretraining.run(files)
+
+
+@pytest.mark.slow
+def test_a_kept_index_spares_the_reading_but_not_the_checksums(files, monkeypatch):
+    monkeypatch.setattr(stored_index, "SMALLEST", 1)
+    pretraining.run(changed(files, do_eval=False))
+    path = pathlib.Path(files.input_file)
+    assert (path.parent / stored_index.NAME).exists()
+    more = changed(files, do_eval=False, num_train_steps=6)
+    with monkeypatch.context() as unread:
+        unread.setattr(stored_index, "runs_of", None)
+        pretraining.run(more)
+    assert final_step(files.output_dir) == 6
+
+    before, content = path.stat(), bytearray(path.read_bytes())
+    content[-30] ^= 1
+    path.write_bytes(content)
+    os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))  # as a disk that fails
+    for options in (changed(more, num_train_steps=9), changed(more, num_train_steps=9, check_records=True)):
+        with pytest.raises(UserError, match=r"train\.tfrecord, record 6: .*checksum"):
+            pretraining.run(options)
 
 
 @pytest.mark.parametrize(
