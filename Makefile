@@ -36,7 +36,7 @@ test-slow: $(VENV)/tests-installed
 
 # The longest tests; then flips bytes of files, tokenizes a million strings, and kills trainings 90 times.
 SOAK := PYTHONPATH=tests $(BIN)/python tests/soak
-soak: $(VENV)/tests-installed
+soak: $(VENV)/beam-installed
 	$(PYTEST) -m soak
 	$(SOAK)/flip_bytes.py
 	$(SOAK)/tokenize_strings.py

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import pathlib
+import random
 import signal
 import subprocess
 import sys
@@ -165,6 +166,31 @@ def test_ctrl_c_is_one_line(long, cluster):
     assert launcher.returncode == 130 and "Traceback" not in log, log
     done = run(long, *at(cluster, SLOW), output="interrupted")
     assert done.returncode == 0 and contents(long / "interrupted") == contents(long / "plain"), done.stderr
+
+
+@pytest.mark.soak
+def test_ten_kills_at_random_moments(long, tmp_path, monkeypatch):
+    """Of a worker, the scheduler or the launcher; each time the same command continues, on a cluster that is new."""
+    monkeypatch.setenv("PYTHONPATH", str(ROOT))
+    rng = random.Random(7)
+    for number in range(10):
+        with contextlib.ExitStack() as stack:
+            cluster = Cluster(tmp_path, stack)
+            for _ in range(4):
+                cluster.add()
+            with running(long, at(cluster, SLOW), 0, "soak") as launcher:
+                time.sleep(rng.uniform(0.5, 2.0))
+                (cluster.workers[0], cluster.scheduler, launcher)[number % 3].kill()
+                _, log = launcher.communicate(timeout=60)
+                assert launcher.returncode in (0, 1, -signal.SIGKILL) and "Traceback" not in log, log
+        for path in (long / "soak").glob("x-*"):
+            if rng.random() < 0.5:  # so that there is work for the next time
+                path.unlink()
+    with contextlib.ExitStack() as stack:
+        cluster = Cluster(tmp_path, stack)
+        cluster.add()
+        done = run(long, *at(cluster, SLOW), output="soak")
+    assert done.returncode == 0 and contents(long / "soak") == contents(long / "plain"), done.stderr
 
 
 # What is wrong with a worker, as a module that it loads first.
