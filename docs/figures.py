@@ -180,8 +180,8 @@ def draw_block(shapes: Mapping[str, Shape]) -> str:
     figure = Figure(
         760, 900, "One Transformer block, with the shape at each arrow",
         "The states go through query, key and value, the scores with the mask, softmax, the weighted mean of the values"
-        " and a dense layer; they are added to the input and normalised. Then two dense layers with gelu between them,"
-        " added and normalised again.",
+        " and a dense layer; they are added to the input and normalized. Then two dense layers with gelu between them,"
+        " added and normalized again.",
     )  # fmt: skip
     middle, x, width = 345, 225, 240
     figure.group(150, 58, 520, 400)

@@ -52,8 +52,8 @@ def randomize(model, seed: int = 0, scale: float = 0.3) -> dict[str, np.ndarray]
     random = np.random.default_rng(seed)
     values = {}
     for name, variable in checkpoint.tf1_variables(model).items():
-        centre = 1.0 if name.endswith("gamma") else 0.0
-        values[name] = random.normal(centre, scale, variable.shape).astype(np.float32)
+        center = 1.0 if name.endswith("gamma") else 0.0
+        values[name] = random.normal(center, scale, variable.shape).astype(np.float32)
         variable.assign(values[name])
     return values
 

@@ -54,10 +54,10 @@ def check_fits(num_tokens: int, num_segments: int, config: BertConfig, max_seq_l
     positions = config.max_position_embeddings
     if num_tokens > min(max_seq_length, positions):
         if max_seq_length < positions:
-            limit = f"--max_seq_length is {max_seq_length}; raise it (the model can read {positions})"
+            limit = f"--max_seq_length is {max_seq_length}; raise it (this model reads at most {positions})"
         else:
-            limit = f"the model can read {positions} (max_position_embeddings); shorten the sentence"
-        raise UserError(f"{where}: has {num_tokens} tokens with [CLS] and [SEP], but {limit} or split it")
+            limit = f"this model reads at most {positions} (max_position_embeddings); shorten the sentence"
+        raise UserError(f"{where}: has {num_tokens} tokens with [CLS] and [SEP]; {limit} or split it")
     if num_segments > config.type_vocab_size:
         raise UserError(f"{where}: has two segments, but the model knows one (type_vocab_size 1); leave out the |||")
 

@@ -25,8 +25,8 @@ def make_model(seed: int = 0, scale: float = 0.3, dtype: str = "float32", **chan
     model = modeling.BertModel(small_models.small_config(**changes), dtype=dtype)
     random = np.random.default_rng(seed)
     for variable in model.variables:
-        centre = 1.0 if variable.name == "gamma" else 0.0
-        variable.assign(random.normal(centre, scale, variable.shape))
+        center = 1.0 if variable.name == "gamma" else 0.0
+        variable.assign(random.normal(center, scale, variable.shape))
     return model
 
 

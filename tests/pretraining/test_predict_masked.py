@@ -128,8 +128,16 @@ def test_the_last_separator_between_blanks_makes_two_segments(tokenizer):
         ("paris is", 128, r"^here: holds no \[MASK\]; write \[MASK\]"),
         ("paris is [mask]", 128, r"^here: holds \[mask\]; a blank is written \[MASK\], in capitals$"),
         ("[MASK] is [Mask]", 128, r"^here: holds \[Mask\]"),
-        ("paris [MASK] of", 4, r"^here: has 5 tokens .* --max_seq_length is 4; raise it \(the model can read 32\)"),
-        ("paris " * 30 + "[MASK]", 128, r"^here: has 33 tokens .* the model can read 32 \(max_position_embeddings\)"),
+        (
+            "paris [MASK] of",
+            4,
+            r"^here: has 5 tokens .* --max_seq_length is 4; raise it \(this model reads at most 32\)",
+        ),
+        (
+            "paris " * 30 + "[MASK]",
+            128,
+            r"^here: has 33 tokens .* this model reads at most 32 \(max_position_embeddings\)",
+        ),
     ],
 )
 def test_what_cannot_be_encoded(tokenizer, text, max_seq_length, message):
