@@ -61,7 +61,7 @@ def make(wanted: Sequence[Shard], job: Job) -> Iterator[tuple[Shard, Result]]:
         another version of this package.
     """
     shard_results.remove(wanted)  # failures of an earlier job
-    with _connect(read_options(job.options.runner, job.options.runner_options), job) as client:
+    with _connect(read_options(job.options.runner, job.options.runner_options)) as client:
         try:
             yield from _submit(client, wanted, job)
         except (OSError, TimeoutError, concurrent.futures.CancelledError) as error:  # of a call in the meantime
@@ -69,7 +69,8 @@ def make(wanted: Sequence[Shard], job: Job) -> Iterator[tuple[Shard, Result]]:
 
 
 def _submit(client: distributed.Client, wanted: Sequence[Shard], job: Job) -> Iterator[tuple[Shard, Result]]:
-    # An argument of every task, which a worker gets once; as a task, it is made again where its holders have ended.
+    """Gives the shards to the cluster and fetches the answers."""
+    # The job is an argument of every task, which a worker gets once; as a task, it is made again if its holders end.
     sent = client.submit(bytes, pickle.dumps(job), pure=False)
     tasks = client.map(_task(), job.pack(wanted), version=bert_tf2.__version__, sent=sent, pure=False)
     shard_of = dict(zip(tasks, wanted, strict=True))
@@ -89,7 +90,7 @@ def _submit(client: distributed.Client, wanted: Sequence[Shard], job: Job) -> It
 
 
 @contextlib.contextmanager
-def _connect(address: str | None, job: Job) -> Iterator[distributed.Client]:
+def _connect(address: str | None) -> Iterator[distributed.Client]:
     """A connection to the scheduler at an address, or to a cluster that ends with it."""
     with contextlib.ExitStack() as opened:
         if not logging.level_debug():
@@ -128,10 +129,9 @@ class _Watch:
 
     def check(self) -> None:
         """Raises UserError if the scheduler does not answer any more; logs that no worker is connected."""
-        now = time.monotonic()
-        address = self._client.scheduler.address if self._client.scheduler else "its address"
         if self._client.status != "running":
-            raise UserError(f"the Dask scheduler at {address} has ended or cannot be reached any more; {_AGAIN}")
+            raise _without_scheduler()
+        now = time.monotonic()
         if now - self._checked < _SECONDS_BETWEEN_CHECKS:
             return
         self._checked = now
@@ -140,9 +140,8 @@ class _Watch:
                 self._worked = now
         if now - self._worked > _SECONDS_WITHOUT_WORKERS:
             self._worked = now
-            logging.warning(
-                "%s: no worker is connected; to start some: dask worker %s --nworkers=auto", address, address
-            )
+            address = self._client.scheduler.address
+            logging.warning("no worker is connected; to start some: dask worker %s --nworkers=auto", address)
 
 
 def _take(task: distributed.Future, shard: Shard) -> tuple[Shard, Result]:
@@ -168,10 +167,6 @@ def _take(task: distributed.Future, shard: Shard) -> tuple[Shard, Result]:
 
 def _without_scheduler() -> UserError:
     return UserError(f"the Dask scheduler has ended or cannot be reached any more; {_AGAIN}")
-
-
-def _failed_on(key: str, dask_scheduler: distributed.Scheduler) -> list[str]:
-    return sorted(dask_scheduler.tasks[key].erred_on)
 
 
 def _line(error: BaseException) -> str:

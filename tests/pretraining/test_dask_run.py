@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 import time
+import types
 
 import pytest
 
@@ -273,6 +274,33 @@ def test_a_cluster_on_this_machine_replaces_a_killed_worker(long):
         os.kill(found[0], signal.SIGKILL)
         succeeded(launcher)
     assert contents(long / "here") == contents(long / "plain")
+
+
+def test_a_shard_that_ends_every_worker_is_one_line(short, tmp_path, monkeypatch):
+    (tmp_path / "ends.py").write_text(
+        "import os; from bert_tf2.pretraining import shard_making; shard_making.make_shard = lambda *_: os._exit(9)"
+    )
+    monkeypatch.setenv("DASK_DISTRIBUTED__WORKER__PRELOAD", str(tmp_path / "ends.py"))
+    done = run(short, *FLAGS, DASK, output="ends")
+    last = done.stderr.splitlines()[-1]
+    assert done.returncode == 1 and "Traceback" not in done.stderr, done.stderr
+    assert "4 workers ended while they made it, the last at tcp://127.0.0.1:" in last and "ends/x-000" in last
+    monkeypatch.delenv("DASK_DISTRIBUTED__WORKER__PRELOAD")
+    done = run(short, *FLAGS, DASK, output="ends")
+    assert done.returncode == 0 and contents(short / "ends") == contents(short / "plain"), done.stderr
+
+
+def test_a_cluster_without_workers_is_told(monkeypatch, log_lines):
+    class Empty:
+        status, scheduler = "running", types.SimpleNamespace(address="tcp://here:1")
+
+        def nthreads(self):
+            return {}
+
+    monkeypatch.setattr(dask_run, "_SECONDS_WITHOUT_WORKERS", 0.0)
+    monkeypatch.setattr(dask_run, "_SECONDS_BETWEEN_CHECKS", 0.0)
+    dask_run._Watch(Empty()).check()
+    assert log_lines == ["no worker is connected; to start some: dask worker tcp://here:1 --nworkers=auto"]
 
 
 def test_remote_files_without_tensorflow(short, cluster, tmp_path, monkeypatch):
