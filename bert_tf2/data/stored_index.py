@@ -79,6 +79,28 @@ def read(paths: Sequence[str], output_dir: str, *, keep: bool, anew: bool = Fals
     return _assemble(paths, known), fresh
 
 
+def keep(paths: Sequence[str], runs: Sequence[Sequence[int]], totals: Sequence[int]) -> None:
+    """Keeps the index of records that were just written, if their folder allows it.
+
+    Args:
+      paths: their files.
+      runs: the bytes of the runs of each file.
+      totals: the records of each file.
+    """
+    try:
+        states = _states(paths)
+    except (UserError, OSError):
+        return
+    if sum(size for size, _ in states.values()) < SMALLEST:
+        return
+    known: dict[str, _Known] = {}
+    for path, sizes, total in zip(paths, runs, totals, strict=True):
+        counts = np.full(len(sizes), RUN)  # all but the last run are full; an archive is a single run
+        counts[-1:] += total - counts.sum()
+        known[_key(path)] = _Known(states[path], counts, np.array(sizes, np.int64))
+    _save(known, [os.path.join(os.path.dirname(paths[0]), NAME)])
+
+
 def _key(path: str) -> str:
     return path if files.is_remote(path) else os.path.abspath(path)
 

@@ -14,10 +14,12 @@ import datetime
 import hashlib
 import json
 import os
+import re
 import time
 from collections.abc import Sequence
 from typing import Any
 
+from bert_tf2.data import stored_index
 from bert_tf2.pretraining import sentences
 from bert_tf2.pretraining.options import CreatePretrainingDataOptions, PretrainingDataOptions
 from bert_tf2.pretraining.shards import Shard
@@ -186,6 +188,16 @@ class Manifest:
     def total(self, name: str) -> int:
         """The sum of a count over the finished shards."""
         return sum(row[name] for row in self._rows.values())
+
+    def keep_index(self) -> None:
+        """Keeps the index of the records beside them, unless a version before it made some of the shards."""
+        rows = self._listed()
+        if all(re.fullmatch(r"[\d ]*", str(row.get("runs"))) for row in rows):
+            folder = os.path.dirname(self.path)
+            runs = [[*map(int, row["runs"].split())] for row in rows]
+            stored_index.keep(
+                [os.path.join(folder, row["file"]) for row in rows], runs, [row["examples"] for row in rows]
+            )
 
     def _listed(self) -> list[dict[str, Any]]:
         return [self._rows[number] for number in sorted(self._rows)]

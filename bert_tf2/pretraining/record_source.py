@@ -12,7 +12,7 @@ from bert_tf2.pretraining import dynamic_masking, record_files
 from bert_tf2.pretraining.options import PretrainingOptions
 from bert_tf2.support.errors import UserError, and_more
 from bert_tf2.training.forward import explained
-from bert_tf2.training.workers import Team
+from bert_tf2.training.workers import ALONE, Team
 
 # What masks are drawn for: the second seed of dynamic_masking.Masker.
 _EVALUATION, _TRAINING = 0, 1
@@ -90,7 +90,7 @@ class Source:
         order = {"shuffle_seed": options.random_seed, "index": index, "first": first, "share": share}
         return self._read(options.train_batch_size, _TRAINING, **order)
 
-    def index(self, team: Team) -> record_order.RecordIndex:
+    def index(self, team: Team = ALONE) -> record_order.RecordIndex:
         """Where the records lie. The first of several workers reads the files for it, and keeps it for the others.
 
         Raises:

@@ -13,6 +13,7 @@ from typing import Any
 
 from absl import logging
 
+from bert_tf2.data import record_order
 from bert_tf2.pretraining import manifest, shards
 from bert_tf2.pretraining.example_files import make_files
 from bert_tf2.pretraining.options import CreatePretrainingDataOptions
@@ -154,7 +155,9 @@ def make_shard(shard: Shard, tokenizer: FullTokenizer, options: CreatePretrainin
     finally:
         with contextlib.suppress(OSError):
             os.remove(text)
-    return {**counts, "bytes": files.size(shard.output), "sha256": manifest.sha256(shard.output, durable=True)}
+    runs = " ".join(str(size) for *_, size in record_order.runs_of(shard.output))
+    checksum = manifest.sha256(shard.output, durable=True)
+    return {**counts, "bytes": files.size(shard.output), "sha256": checksum, "runs": runs}
 
 
 def _write_shard(

@@ -96,6 +96,7 @@ def _run(
     finally:
         shards.close_sources(sources)
     manifest.close()
+    manifest.keep_index()
     shard_results.remove(planned)
     unpacked = [shards.unpacked_name(options.output_file, number) for number in range(len(sources))]
     _remove_remote_leftovers([*(shard.output for shard in planned), *unpacked, manifest.path])
