@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import importlib.util
 import os
 import pathlib
 import pickle
@@ -25,9 +26,10 @@ import machine
 import processes
 from absl import logging
 
-from bert_tf2.pretraining import dask_run, shard_making, shards
+from bert_tf2.pretraining import shard_making, shards
 from bert_tf2.pretraining.options import CreatePretrainingDataOptions
 from bert_tf2.support import flags
+from bert_tf2.support.errors import UserError
 from bert_tf2.support.settings import DATA, Options, options, setting
 
 _EMPTY = """
@@ -109,6 +111,8 @@ def with_work(options: BenchmarkOptions) -> None:
 
 def without_work(options: BenchmarkOptions) -> None:
     """Prints what shards without work cost, and what follows for 20 GB and 1 TB in shards of 16 MB."""
+    from bert_tf2.pretraining import dask_run  # late: it imports Dask
+
     count, memory = options.empty_shards, machine.peak_memory_gb()
     with tempfile.TemporaryDirectory() as folder:
         preload = pathlib.Path(folder, "empty_shards.py")
@@ -142,6 +146,8 @@ def without_work(options: BenchmarkOptions) -> None:
 
 def main(options: BenchmarkOptions) -> None:
     """Prints both tables."""
+    if not importlib.util.find_spec("distributed"):
+        raise UserError("needs Dask, which is not installed: pip install '.[dask]'")
     logging.set_verbosity(logging.WARNING)
     print(f"machine {machine.describe()}\n")
     with_work(options)
