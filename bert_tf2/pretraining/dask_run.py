@@ -13,6 +13,7 @@ import concurrent.futures
 import contextlib
 import dataclasses
 import logging as python_logging
+import os
 import pickle
 import re
 import time
@@ -96,6 +97,8 @@ def _connect(address: str | None) -> Iterator[distributed.Client]:
         if not logging.level_debug():
             _silence()
         if address is None:
+            if not logging.level_debug():
+                os.environ["DASK_LOGGING__DISTRIBUTED"] = "critical"  # also of workers that replace dead ones
             with shard_workers.blocking_interrupts():
                 address = opened.enter_context(distributed.LocalCluster(threads_per_worker=1, silence_logs="CRITICAL"))
         where = address if isinstance(address, str) else "this machine"
