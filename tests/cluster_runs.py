@@ -23,6 +23,14 @@ def write_data(folder: pathlib.Path, times: int = 6) -> pathlib.Path:
     return folder
 
 
+def make_plain(folder: pathlib.Path, flags=FLAGS, times: int = 6) -> pathlib.Path:
+    """Data, and what worker processes make of it in `plain`."""
+    data = write_data(folder, times)
+    done = run(data, *flags, output="plain")
+    assert done.returncode == 0, done.stderr
+    return data
+
+
 def contents(folder: pathlib.Path) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in sorted(folder.iterdir())}
 

@@ -9,6 +9,7 @@ not used: it has no results before the end, and does not say which worker failed
 
 from __future__ import annotations
 
+import asyncio
 import concurrent.futures
 import contextlib
 import dataclasses
@@ -65,7 +66,7 @@ def make(wanted: Sequence[Shard], job: Job) -> Iterator[tuple[Shard, Result]]:
     with _connect(read_options(job.options.runner, job.options.runner_options)) as client:
         try:
             yield from _submit(client, wanted, job)
-        except (OSError, TimeoutError, concurrent.futures.CancelledError) as error:  # of a call in the meantime
+        except (OSError, concurrent.futures.CancelledError, asyncio.TimeoutError) as error:  # of a call in the meantime
             raise _without_scheduler() from error
 
 
@@ -138,7 +139,7 @@ class _Watch:
         if now - self._checked < _SECONDS_BETWEEN_CHECKS:
             return
         self._checked = now
-        with contextlib.suppress(OSError, TimeoutError):  # the status changes soon
+        with contextlib.suppress(OSError, asyncio.TimeoutError):  # the status changes soon
             if self._client.nthreads():
                 self._worked = now
         if now - self._worked > _SECONDS_WITHOUT_WORKERS:

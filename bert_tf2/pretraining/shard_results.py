@@ -188,15 +188,14 @@ def _read(shard: Shard, job: Job) -> Result | None:
         return None
 
 
-def remove(wanted: Sequence[Shard], *, results: bool = True) -> None:
-    """Removes what attempts that were killed left of shards; with `results`, the shards' results too."""
+def remove(wanted: Sequence[Shard]) -> None:
+    """Removes the results of shards, and what attempts that were killed left of them."""
     if not wanted:
         return
     folder = os.path.dirname(wanted[0].output)
     starts = tuple(f".{os.path.basename(shard.output)}." for shard in wanted)
-    ends = (".result.json", outputs.UNIQUE_END) if results else (outputs.UNIQUE_END,)
     for name in files.list_directory(folder or "."):
-        if name.endswith(ends) and name.startswith(starts):
+        if name.endswith((".result.json", outputs.UNIQUE_END)) and name.startswith(starts):
             _remove(os.path.join(folder, name))
 
 

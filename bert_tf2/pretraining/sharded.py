@@ -134,12 +134,12 @@ def _engine(options: CreatePretrainingDataOptions) -> ModuleType:
     library, extra = ("distributed", "dask") if options.runner == "DaskRunner" else ("apache_beam", "beam")
     if not importlib.util.find_spec(library):
         raise UserError(
-            f"--runner={options.runner} needs a package that is not installed, {library}: pip install"
-            f" 'bert_tf2[{extra}]'"
+            f"--runner={options.runner} needs a package that is not installed, {library}: pip install '.[{extra}]' in"
+            " the checkout"
         )
     python_logging.disable(python_logging.WARNING)  # Beam lists which of its extras are missing
     try:
-        engine = importlib.import_module(f"bert_tf2.pretraining.{'dask' if extra == 'dask' else 'beam'}_run")
+        engine = importlib.import_module(f"bert_tf2.pretraining.{extra}_run")
     finally:
         python_logging.disable(python_logging.NOTSET)
     engine.read_options(options.runner, options.runner_options)

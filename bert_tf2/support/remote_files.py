@@ -172,9 +172,9 @@ class _Written(io.BufferedIOBase):
 @contextlib.contextmanager
 def _system(path: str) -> Iterator[fsspec.AbstractFileSystem]:
     """The file system of a path, which asks for each answer: other machines change what is there."""
-    import fsspec
-
     with _reaching(path, "cannot be reached"):
+        import fsspec  # here, so that its absence is such a line, too
+
         system, _ = fsspec.core.url_to_fs(path, use_listings_cache=False)
         yield system
 

@@ -14,7 +14,7 @@ pytest.importorskip("apache_beam", reason="needs the extra `beam`")
 
 from apache_beam.options.pipeline_options import PipelineOptions
 from apache_beam.runners.portability.fn_api_runner import FnApiRunner
-from cluster_runs import FLAGS, contents, run, wait_until, write_data
+from cluster_runs import FLAGS, contents, make_plain, run, wait_until, write_data
 from command_lines import ROOT
 
 from bert_tf2.pretraining import CreatePretrainingDataOptions, beam_run, manifest, shard_making, shard_results, sharded
@@ -43,11 +43,7 @@ def service(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def data(tmp_path_factory):
-    """Data, and what worker processes make of it in `plain`."""
-    data = write_data(tmp_path_factory.mktemp("beam"))
-    done = run(data, *FLAGS, output="plain")
-    assert done.returncode == 0, done.stderr
-    return data
+    return make_plain(tmp_path_factory.mktemp("beam"))
 
 
 @pytest.mark.parametrize("workers", [LOOPBACK, PROCESSES], ids=["loopback", "processes"])

@@ -16,7 +16,7 @@ import pytest
 
 pytest.importorskip("distributed", reason="needs the extra `dask`")
 
-from cluster_runs import FLAGS, SLOW, Cluster, command_line, contents, run, wait_until, write_data
+from cluster_runs import FLAGS, SLOW, Cluster, command_line, contents, make_plain, run, wait_until
 from command_lines import ROOT
 
 from bert_tf2.pretraining import dask_run
@@ -40,20 +40,12 @@ def at(cluster, flags=FLAGS):
 
 @pytest.fixture(scope="module")
 def short(tmp_path_factory):
-    """Data, and what worker processes make of it in `plain`."""
-    data = write_data(tmp_path_factory.mktemp("short"))
-    done = run(data, *FLAGS, output="plain")
-    assert done.returncode == 0, done.stderr
-    return data
+    return make_plain(tmp_path_factory.mktemp("short"))
 
 
 @pytest.fixture(scope="module")
 def long(tmp_path_factory):
-    """The same with shards that take some time."""
-    data = write_data(tmp_path_factory.mktemp("long"), 900)
-    done = run(data, *SLOW, output="plain")
-    assert done.returncode == 0, done.stderr
-    return data
+    return make_plain(tmp_path_factory.mktemp("long"), SLOW, 900)
 
 
 @contextlib.contextmanager
