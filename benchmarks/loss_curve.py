@@ -1,11 +1,14 @@
 """Compares the loss curve of a training in bfloat16 with that in float32, on the same data with the same seeds.
 
     python benchmarks/loss_curve.py
+    python benchmarks/loss_curve.py --compare=all_reduce_dtype
     python benchmarks/loss_curve.py --input_file wiki.txt --vocab_file vocab.txt --seeds 1,2,3,4,5
 
 A small model is pretrained for 300 steps on records of the text. A seed decides the initial weights, dropout and the
 order of the records. The curves are smoothed, each value being the mean over --window steps; printed are the largest
 and the mean difference from float32, relative to it, for each seed and for the mean over the seeds.
+
+With --compare=all_reduce_dtype, all computes in float32 on two devices, and only the gradients travel in bfloat16.
 
 Each training is a process of its own. Results are kept in WORK_DIR/curves.jsonl and are not computed again with the
 same revision of this checkout.
@@ -27,6 +30,8 @@ from bert_tf2.support.errors import UserError
 from bert_tf2.support.settings import DATA, MODEL, TO_DO, TRAINING, options, setting
 from bert_tf2.training.options import PrecisionOptions
 
+_COMPARED = ("precision", "all_reduce_dtype")
+
 
 @options
 class BenchmarkOptions(PrecisionOptions):
@@ -35,6 +40,10 @@ class BenchmarkOptions(PrecisionOptions):
     input_file: str = setting("Text, one sentence a line.", machine.CORPUS, group=DATA)
     vocab_file: str = setting("The vocabulary.", machine.VOCAB, group=DATA)
     work_dir: str = setting("Folder for the records and curves.jsonl.", "bench_output", group=DATA)
+    compare: str = setting(
+        "What is bfloat16 in the second training of each seed.", "precision", group=TO_DO, choices=_COMPARED
+    )
+    all_reduce_dtype: str = setting("As in run_pretraining.py; for the processes.", "float32", group=TRAINING)
     seeds: str = setting("Seeds of the trainings, separated by commas.", "1,2,3", group=TO_DO)
     window: int = setting("Steps over which the curves are smoothed.", 20, group=TO_DO, low=1)
     num_hidden_layers: int = setting("Layers of the model.", 4, group=MODEL, low=1)
@@ -60,6 +69,11 @@ def losses(options: BenchmarkOptions) -> list[float]:
     from bert_tf2.training.options import TrainOptions
     from bert_tf2.training.precision import PRECISIONS
 
+    strategy = tf.distribute.get_strategy()
+    if options.compare == "all_reduce_dtype":
+        two = [tf.config.LogicalDeviceConfiguration()] * 2
+        tf.config.set_logical_device_configuration(tf.config.list_physical_devices("CPU")[0], two)
+        strategy = tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"])
     seed, hidden = int(options.seeds.split(",")[0]), options.hidden_size
     with open(options.vocab_file, encoding="utf-8") as lines:
         vocab_size = sum(1 for _ in lines)
@@ -71,17 +85,16 @@ def losses(options: BenchmarkOptions) -> list[float]:
         [options.records], records.PRETRAINING, limits, options.batch_size,
         shuffle_seed=seed, repeat=True, drop_remainder=True,
     )  # fmt: skip
-    strategy = tf.distribute.get_strategy()
     policy = PRECISIONS[options.precision].policy
     model = build_model(strategy, lambda: heads.PretrainingModel(config, dtype=policy), seed)
     schedule = {"num_train_steps": options.steps, "num_warmup_steps": options.steps // 10}
     train_options = TrainOptions(
         output_dir="", train_batch_size=options.batch_size, learning_rate=options.learning_rate, random_seed=seed,
-        precision=options.precision, **schedule,
+        precision=options.precision, all_reduce_dtype=options.all_reduce_dtype, **schedule,
     )  # fmt: skip
-    step = Trainer(model, strategy, train_options).step.compiled()
-    batches = iter(data)
-    return [float(step(next(batches), tf.constant(n, tf.int64))["loss"]) for n in range(options.steps)]
+    steps = Trainer(model, strategy, train_options).step.several()
+    batches, one = iter(strategy.experimental_distribute_dataset(data)), tf.constant(1)
+    return [float(steps(batches, tf.constant(n, tf.int64), one)[0]["loss"]) for n in range(options.steps)]
 
 
 def smooth(values: Sequence[float], window: int) -> list[float]:
@@ -97,13 +110,15 @@ def differences(curve: Sequence[float], reference: Sequence[float], window: int)
 
 
 def curves(options: BenchmarkOptions, records: str) -> dict[str, list[list[float]]]:
-    """The curves of both precisions, one for each seed, trained in turn."""
+    """The curves of both types, one for each seed, trained in turn."""
     results = processes.Results(Path(options.work_dir) / "curves.jsonl", processes.revision())
-    names = ("vocab_file", "num_hidden_layers", "hidden_size", "steps", "batch_size", "learning_rate")
+    names = ("vocab_file", "compare", "num_hidden_layers", "hidden_size", "steps", "batch_size", "learning_rate")
     shared = [f"--{name}={getattr(options, name)}" for name in names]
     found: dict[str, list[list[float]]] = {"float32": [], "bfloat16": []}
     for seed in options.seeds.split(","):
-        sides = {name: [*shared, f"--records={records}", f"--seeds={seed}", f"--precision={name}"] for name in found}
+        sides = {
+            name: [*shared, f"--records={records}", f"--seeds={seed}", f"--{options.compare}={name}"] for name in found
+        }
         for name, measured in processes.in_turn(results, "loss_curve.py", sides, 1).items():
             found[name].append(measured[0]["losses"])
     return found
@@ -125,7 +140,8 @@ def main(options: BenchmarkOptions) -> None:
     rows["mean of the curves"] = [[sum(v) / len(v) for v in zip(*of_seeds, strict=True)] for of_seeds in found.values()]
     print(
         f"{options.steps} steps, {options.num_hidden_layers} layers, hidden {options.hidden_size}, batch"
-        f" {options.batch_size}, length {LENGTH}; bfloat16 against float32, smoothed over {options.window} steps:"
+        f" {options.batch_size}, length {LENGTH}; {options.compare} bfloat16 against float32, smoothed over"
+        f" {options.window} steps:"
     )
     for name, (expected, other) in rows.items():
         largest, mean = differences(other, expected, options.window)

@@ -8,8 +8,17 @@ import pathlib
 import signal
 import socket
 import subprocess
+import sys
 import time
 from collections.abc import Mapping, Sequence
+
+import networks
+import numpy as np
+from command_lines import ROOT
+from pretraining_text import VOCABULARY
+from unmasked_data import LENGTH, PREDICTIONS, make
+
+from bert_tf2.config import BertConfig
 
 
 def free_ports(count: int) -> list[int]:
@@ -23,15 +32,21 @@ def free_ports(count: int) -> list[int]:
     return ports
 
 
-def tf_config(ports: Sequence[int], index: int) -> str:
-    cluster = {"worker": [f"localhost:{port}" for port in ports]}
-    return json.dumps({"cluster": cluster, "task": {"type": "worker", "index": index}})
+def tf_config(addresses: Sequence[str], index: int) -> str:
+    return json.dumps({"cluster": {"worker": [*addresses]}, "task": {"type": "worker", "index": index}})
 
 
 class WorkerProcesses:
     """The processes of a command; a context that ends what is still running."""
 
-    def __init__(self, command: Sequence[str], count: int, logs: pathlib.Path, more: Mapping[int, Sequence[str]] = {}):
+    def __init__(
+        self,
+        command: Sequence[str],
+        count: int,
+        logs: pathlib.Path,
+        more: Mapping[int, Sequence[str]] = {},
+        network: networks.Network | None = None,
+    ):
         """Starts them.
 
         Args:
@@ -39,19 +54,19 @@ class WorkerProcesses:
           count: the number of workers.
           logs: a folder for what they print, as 0.log and so on.
           more: further arguments of some workers.
+          network: where each worker is a host; by default, all are on this one.
         """
         logs.mkdir(exist_ok=True)
-        ports = free_ports(count)
+        hosts = network.addresses if network else ["localhost"] * count
+        addresses = [f"{host}:{port}" for host, port in zip(hosts, free_ports(count), strict=True)]
         self._logs = [logs / f"{index}.log" for index in range(count)]
         self.processes = []
         for index, log in enumerate(self._logs):
-            environment = {**os.environ, "CUDA_VISIBLE_DEVICES": "-1", "TF_CONFIG": tf_config(ports, index)}
+            environment = {**os.environ, "CUDA_VISIBLE_DEVICES": "-1", "TF_CONFIG": tf_config(addresses, index)}
+            given = [*command, *more.get(index, ())]
+            given = network.command(index, given) if network else given
             with open(log, "w") as stream:
-                self.processes.append(
-                    subprocess.Popen(
-                        [*command, *more.get(index, ())], env=environment, stdout=stream, stderr=subprocess.STDOUT
-                    )
-                )
+                self.processes.append(subprocess.Popen(given, env=environment, stdout=stream, stderr=subprocess.STDOUT))
 
     def __enter__(self) -> WorkerProcesses:
         return self
@@ -80,3 +95,27 @@ class WorkerProcesses:
         while text not in self.log(index):
             assert self.processes[index].poll() is None and time.monotonic() < end, self.log(index)
             time.sleep(0.05)
+
+
+def pretraining_command(folder: pathlib.Path) -> list[str]:
+    """A pretraining without dropout that draws its masks, and evaluates; without --output_dir and --num_train_steps."""
+    records = make(folder, num_documents=40)
+    config = BertConfig(
+        vocab_size=len(VOCABULARY), hidden_size=16, num_hidden_layers=1, num_attention_heads=2, intermediate_size=32,
+        max_position_embeddings=LENGTH, hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0,
+    )  # fmt: skip
+    (folder / "config.json").write_text(config.to_json_string())
+    return [
+        *(sys.executable, str(ROOT / "run_pretraining.py"), "--do_train", "--do_eval", "--max_eval_steps=3"),
+        *(f"--input_file={records}", f"--eval_input_file={records}", f"--bert_config_file={folder}/config.json"),
+        *(f"--vocab_file={folder}/vocab.txt", f"--max_seq_length={LENGTH}", f"--max_predictions_per_seq={PREDICTIONS}"),
+        *("--num_warmup_steps=2", "--train_batch_size=6", "--learning_rate=1e-3", "--do_lower_case"),
+    ]
+
+
+def weights(folder: pathlib.Path) -> dict[str, np.ndarray]:
+    """The variables of the newest checkpoint in a folder."""
+    import tensorflow as tf
+
+    reader = tf.train.load_checkpoint(str(folder))
+    return {name: reader.get_tensor(name) for name in reader.get_variable_to_shape_map()}

@@ -181,6 +181,13 @@ class OptimizerOptions(Options):
         group=TRAINING,
         low=0,
     )
+    all_reduce_dtype: str = setting(
+        "The type in which gradients travel between devices and workers. bfloat16 sends half as many bytes and rounds"
+        " each gradient to 8 bits.",
+        "float32",
+        group=TRAINING,
+        choices=("float32", "bfloat16"),
+    )
     iterations_per_loop: int = setting(
         "The maximum number of steps between two checks of the clock.", 1000, group=TRAINING, low=1
     )

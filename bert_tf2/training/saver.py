@@ -31,6 +31,7 @@ _CONSEQUENCES = {
     "gradient_accumulation_steps": "the dropout changes from here on",
     "adam_bias_correction": "the updates change from here on",
     "precision": "numbers are rounded in another way from here on",
+    "all_reduce_dtype": "gradients are rounded in another way from here on",
 }
 # Of the model's configuration: what metadata does not refuse, because it is a matter of the training.
 _OF_MODEL = {

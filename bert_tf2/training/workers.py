@@ -18,6 +18,7 @@ import json
 import os
 import re
 import threading
+import time
 import zlib
 from collections.abc import Callable, Iterator, Mapping
 from concurrent import futures
@@ -27,7 +28,7 @@ import tensorflow as tf
 from absl import logging
 
 from bert_tf2.data.record_order import Share
-from bert_tf2.support import process, settings
+from bert_tf2.support import environment, process, settings
 from bert_tf2.support.errors import UserError, and_more
 from bert_tf2.support.settings import Options
 from bert_tf2.training import rendezvous
@@ -36,6 +37,8 @@ VARIABLE = "TF_CONFIG"
 _EXAMPLE = '{"cluster": {"worker": ["host1:2222", "host2:2222"]}, "task": {"type": "worker", "index": 0}}'
 
 _SECONDS_OF_SILENCE = 20  # of a worker, after which the others take it for dead
+
+_NUMBERS_OF_PROBE = 1 << 19  # 2 MB: long enough for a rate, and seconds on the slowest network
 
 Value = TypeVar("Value")
 
@@ -82,8 +85,11 @@ def find_cluster(environment: Mapping[str, str] = os.environ) -> Cluster | None:
     me = f"{kind} {index}"
     if me not in tasks:
         raise _wrong(f"its task is {kind!r} number {index or None}, and its cluster has {and_more([*tasks], 8)}")
+    if len(tasks) == 1:
+        logging.log_first_n(logging.INFO, "%s lists a single worker: this process trains alone", 1, VARIABLE)
+        return None
     names, addresses = tuple(tasks), tuple(tasks.values())
-    return Cluster(names, addresses, names.index(me)) if len(tasks) > 1 else None
+    return Cluster(names, addresses, names.index(me))
 
 
 def _tasks(jobs: Mapping[str, Any]) -> dict[str, str]:
@@ -191,7 +197,7 @@ class Team:
             return [int(value) for value in self.strategy.experimental_local_results(result)[0].numpy()]
 
     def _sum_of_rows(self, row: tf.Tensor) -> tf.Tensor:
-        """[W] -> [W], the sum over all workers; of the replicas of a worker, the first one counts."""
+        """[N] -> [N], the sum over all workers; of the replicas of a worker, the first one counts."""
         context = tf.distribute.get_replica_context()
         first = context.replica_id_in_sync_group % (self.strategy.num_replicas_in_sync // self.size)
         return context.all_reduce("SUM", tf.where(tf.equal(first, 0), row, 0.0))
@@ -199,6 +205,25 @@ class Team:
     def broadcast_from_chief(self, number: int) -> int:
         """The number of the chief, for all workers."""
         return self.gather(number)[0]
+
+    def tell_network(self, size: int) -> None:
+        """Logs how long it takes to sum gradients of `size` bytes; every worker calls this. Nothing if alone."""
+        if self.strategy is None:
+            return
+        short, long = self._time_sum(1), self._time_sum(_NUMBERS_OF_PROBE)
+        rate = 4 * _NUMBERS_OF_PROBE / max(long - short, 1e-6)
+        network = f"{1000 * short:.1f} ms for a short sum of all workers, {environment.human(rate)}/s for a long one"
+        gradients = f"a step's gradients, {environment.human(size)}, take {short + size / rate:.1f} s"
+        logging.info("The network: %s; %s", network, gradients)
+
+    def _time_sum(self, count: int) -> float:
+        """Seconds in which all workers sum `count` float32 numbers."""
+        row = tf.zeros([count])
+        with self.watched():
+            _in_thread(lambda: self._sum(row))  # traces, and opens connections
+            start = time.monotonic()
+            _in_thread(lambda: self._sum(row))
+            return time.monotonic() - start
 
     def wait(self) -> None:
         """Returns when all workers have called this. Raises UserError as `gather` does."""

@@ -7,20 +7,15 @@ import pathlib
 import re
 import signal
 import subprocess
-import sys
 import time
 
 import numpy as np
 import pytest
 import tensorflow as tf
-from command_lines import ROOT
-from pretraining_text import VOCABULARY
 from refused import message_of
 from small_models import MAKERS, batch_for, tiny_config
-from unmasked_data import LENGTH, PREDICTIONS, make
-from worker_processes import WorkerProcesses
+from worker_processes import WorkerProcesses, pretraining_command, weights
 
-from bert_tf2.config import BertConfig
 from bert_tf2.data.record_order import Share
 from bert_tf2.training import forward, workers
 from bert_tf2.training.devices import build_model, is_chief, join, workers_of
@@ -185,25 +180,7 @@ def test_a_worker_evaluates_on_its_own_devices_alone(two, monkeypatch, kind):
 
 @pytest.fixture(scope="module")
 def command(tmp_path_factory) -> list[str]:
-    """A pretraining without dropout that draws its masks, and evaluates; without --output_dir and --num_train_steps."""
-    folder = tmp_path_factory.mktemp("task")
-    records = make(folder, num_documents=40)
-    config = BertConfig(
-        vocab_size=len(VOCABULARY), hidden_size=16, num_hidden_layers=1, num_attention_heads=2, intermediate_size=32,
-        max_position_embeddings=LENGTH, hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0,
-    )  # fmt: skip
-    (folder / "config.json").write_text(config.to_json_string())
-    return [
-        *(sys.executable, str(ROOT / "run_pretraining.py"), "--do_train", "--do_eval", "--max_eval_steps=3"),
-        *(f"--input_file={records}", f"--eval_input_file={records}", f"--bert_config_file={folder}/config.json"),
-        *(f"--vocab_file={folder}/vocab.txt", f"--max_seq_length={LENGTH}", f"--max_predictions_per_seq={PREDICTIONS}"),
-        *("--num_warmup_steps=2", "--train_batch_size=6", "--learning_rate=1e-3", "--do_lower_case"),
-    ]
-
-
-def weights(folder: pathlib.Path) -> dict[str, np.ndarray]:
-    reader = tf.train.load_checkpoint(str(folder))
-    return {name: reader.get_tensor(name) for name in reader.get_variable_to_shape_map()}
+    return pretraining_command(tmp_path_factory.mktemp("task"))
 
 
 @pytest.mark.slow

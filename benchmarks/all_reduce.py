@@ -1,0 +1,125 @@
+"""What it costs two workers to sum the gradients of a step, over networks of several rates.
+
+    python benchmarks/all_reduce.py
+    python benchmarks/all_reduce.py --megabits=100,1000 --milliseconds=0.1
+
+Two processes, each with a TCP stack of its own (see networks.py), sum gradients with the shapes of a model's variables
+with the function of the training. One more row without a network: both on this machine's loopback. Needs root and
+iproute2.
+"""
+
+from __future__ import annotations
+
+import json
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+
+import machine
+import networks
+import processes
+import workload
+
+from bert_tf2.support import flags
+from bert_tf2.support.errors import UserError
+from bert_tf2.support.settings import MODEL, TO_DO, Options, options, setting
+
+_DTYPES = ("float32", "bfloat16")
+
+
+@options
+class BenchmarkOptions(Options):
+    """What it costs two workers to sum the gradients of a step, over networks of several rates."""
+
+    bert_config_file: str | None = setting("The model; BERT-Base by default.", None, group=MODEL, reads=True)
+    megabits: str = setting(
+        "Rates of the network in megabits per second, separated by commas.", "200,400,800", group=TO_DO
+    )
+    milliseconds: float = setting("The way of a packet from one worker to the other.", 0.1, group=TO_DO, low=0.0)
+    rounds: int = setting("Sums of each row.", 3, group=TO_DO, low=1)
+    dtype: str | None = setting("Sum in this type and print the seconds; for the processes.", None, group=TO_DO)
+
+    def rates(self) -> list[float | None]:
+        """In bytes per second; None is loopback. Raises UserError."""
+        try:
+            return [*(float(rate) * 125_000 for rate in self.megabits.split(",") if rate), None]
+        except ValueError as error:
+            raise UserError(f"--megabits={self.megabits}: not numbers, separated by commas") from error
+
+
+def seconds_of_sums(options: BenchmarkOptions) -> list[float]:
+    """As a worker of TF_CONFIG: the seconds of each sum, after a first one."""
+    import tensorflow as tf
+
+    from bert_tf2 import heads
+    from bert_tf2.config import BertConfig
+    from bert_tf2.training import step, workers
+    from bert_tf2.weights import checkpoint
+
+    team = workers.connect(workers.find_cluster())
+    model = heads.PretrainingModel(BertConfig.from_dict(workload.load_config(options.bert_config_file)))
+    shapes = {name: variable.shape for name, variable in checkpoint.trained_variables(model).items()}
+    del model
+    gradients = {name: tf.random.normal(shape) for name, shape in shapes.items()}
+    dtype = tf.as_dtype(options.dtype)
+
+    def norm(found):
+        return step.reduce_gradients({name: tf.identity(values) for name, values in found.items()}, dtype)[1]
+
+    total = tf.function(lambda found: team.strategy.run(norm, args=(found,)), autograph=False)
+    total(gradients)
+    found = []
+    for _ in range(options.rounds):
+        team.wait()
+        start = time.monotonic()
+        team.strategy.experimental_local_results(total(gradients))[0].numpy()
+        found.append(time.monotonic() - start)
+    return found
+
+
+def measure(options: BenchmarkOptions, rate: float | None, dtype: str) -> tuple[float, int]:
+    """The median seconds of a sum, and the bytes that a worker sends for one; 0 for what loopback carries."""
+    with networks.Network(2, delay=options.milliseconds / 1000, rate=rate, mtu=9000) as network:
+        addresses = [f"{host}:2222" for host in network.addresses] if rate else ["localhost:2222", "localhost:2223"]
+        started = []
+        for index in range(2):
+            task = {"cluster": {"worker": addresses}, "task": {"type": "worker", "index": index}}
+            command = [sys.executable, __file__, f"--dtype={dtype}", f"--rounds={options.rounds}"]
+            command += [f"--bert_config_file={options.bert_config_file}"] if options.bert_config_file else []
+            environment = processes.environment(TF_CONFIG=json.dumps(task), TF_NUM_INTRAOP_THREADS="1")
+            command = network.command(index, command) if rate else command
+            started.append(subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE))
+        outputs = [process.communicate() for process in started]
+        for process, (_, errors) in zip(started, outputs, strict=True):
+            if process.returncode:
+                raise UserError(f"a worker failed: {(errors.decode().strip().splitlines() or ['without a word'])[-1]}")
+        seconds = statistics.median(json.loads(outputs[0][0].splitlines()[-1]))
+        return seconds, max(network.sent) // (options.rounds + 1)
+
+
+def rows(options: BenchmarkOptions) -> Iterator[str]:
+    yield f"{'network':>14}{'type':>10}{'seconds':>9}{'MB sent':>9}"
+    for rate in options.rates():
+        for dtype in _DTYPES:
+            seconds, sent = measure(options, rate, dtype)
+            name = f"{rate / 125_000:.0f} Mbit/s" if rate else "loopback"
+            yield f"{name:>14}{dtype:>10}{seconds:>9.2f}{sent / 1e6 if rate else float('nan'):>9.0f}"
+
+
+def main(options: BenchmarkOptions) -> None:
+    if options.dtype:
+        flags.load_tensorflow()
+        print(json.dumps(seconds_of_sums(options)))
+        return
+    options.rates()
+    if problem := networks.why_not():
+        raise UserError(f"there can be no network between two processes here: it {problem}")
+    print(machine.describe(), flush=True)
+    for row in rows(options):
+        print(row, flush=True)
+
+
+if __name__ == "__main__":
+    flags.run(BenchmarkOptions, main)
