@@ -27,6 +27,7 @@ import numpy as np
 
 from bert_tf2 import layers
 from bert_tf2.config import BertConfig
+from bert_tf2.data import record_checks, schemas
 from bert_tf2.export.folded_encoder import Encoder
 from bert_tf2.support import outputs
 from bert_tf2.support.errors import UserError
@@ -345,6 +346,46 @@ def compare(exact: bytes, rounded: bytes, rows: Iterable[dict[str, np.ndarray]])
         raise UserError("--quantization_texts: has no text")
     differences = ", ".join(f"{name} by {value:.2g}" for name, value in largest.items() if value)
     return f"int8 answers {sum(equal)} of {len(equal)} texts as float32 does; differs at most: {differences or 'by 0'}"
+
+
+def compare_scores(exact: bytes, rounded: bytes, path: str, vocab_size: int) -> str:
+    """A sentence about the accuracy of a model and of the same one after `quantize`.
+
+    Args:
+      path: records with labels, as a fine-tuning writes them for its evaluation.
+
+    Raises:
+      UserError: the records have no labels of the model's task, or are damaged.
+    """
+    import onnxruntime
+
+    models = [onnxruntime.InferenceSession(model, providers=["CPUExecutionProvider"]) for model in (exact, rounded)]
+    names = {output.name for output in models[0].get_outputs()}
+    right: list[list[np.ndarray]] = [[], []]
+    for batch in record_checks.read_all([path], vocab_size):
+        output, is_right = _LABELED.get(batch.kind.name, (None, None))
+        if output not in names:
+            raise UserError(
+                f"{path}: holds records for {batch.kind.name}, which have no labels for this model; give the"
+                " eval.tf_record that its fine-tuning wrote, or --quantization_texts"
+            )
+        for row in range(len(batch)):
+            length = int(batch.features["input_mask"][row].sum())
+            tokens = {name: batch.features[name][row : row + 1, :length].astype(np.int32) for name in INPUTS}
+            for model, found in zip(models, right, strict=True):
+                (answers,) = model.run([output], tokens)
+                found.append(np.ravel(is_right(answers[0], batch.features["label_ids"][row][: len(answers[0])])))
+    before, after = (float(np.mean(np.concatenate(found))) for found in right)
+    count = sum(map(len, right[0]))
+    return f"accuracy on {count} labels of {path}: float32 {before:.4f}, int8 {after:.4f}"
+
+
+# By the kind of records: the output that is compared, and where (it, label_ids) of a row agree.
+_LABELED = {
+    schemas.CLASSIFICATION.name: ("probabilities", lambda found, labels: found.argmax() == labels[0]),
+    schemas.MULTI_LABEL.name: ("probabilities", lambda found, labels: (found > 0.5) == labels),
+    schemas.TOKEN_TAGGING.name: ("label_ids", lambda found, labels: (found == labels)[labels >= 0]),
+}
 
 
 def _answer(name: str, value: np.ndarray) -> np.ndarray:

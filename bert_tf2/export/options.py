@@ -41,6 +41,12 @@ class ExportOptions(PrecisionOptions, VocabularyOptions, ModelOptions):
         group=EXPORT,
         reads=True,
     )
+    quantization_records: str | None = setting(
+        "int8: records with labels, such as the eval.tf_record of a fine-tuning; tells the accuracy before and after.",
+        None,
+        group=EXPORT,
+        reads=True,
+    )
     max_seq_length: int | None = sequence_length(
         "Maximum number of tokens per text; defaults to 128, for squad to 384.", default=None
     )
@@ -96,7 +102,8 @@ class ExportOptions(PrecisionOptions, VocabularyOptions, ModelOptions):
         """Raises WrongSetting if settings do not fit the format."""
         if self.quantize != "none" and self.format != "onnx":
             raise WrongSetting(f"--quantize={self.quantize}: needs --format=onnx")
-        if self.quantization_texts and self.quantize == "none":
-            raise WrongSetting("--quantization_texts: needs --quantize=int8")
+        for name in ("quantization_texts", "quantization_records"):
+            if getattr(self, name) and self.quantize == "none":
+                raise WrongSetting(f"--{name}: needs --quantize=int8")
         if self.precision != "float32" and self.format == "onnx":
             raise WrongSetting(f"--precision={self.precision}: --format=onnx has float32, or --quantize=int8")

@@ -207,6 +207,9 @@ class _Call:
         written = onnx_model.quantize(exact) if options.quantize == "int8" else exact
         if options.quantization_texts:
             logging.info(onnx_model.compare(exact, written, self._rows_of_file(options.quantization_texts)))
+        if options.quantization_records:
+            records = options.quantization_records
+            logging.info(onnx_model.compare_scores(exact, written, records, self._config.vocab_size))
         with files.open_binary(os.path.join(folder, onnx_model.FILE), "wb") as stream:
             stream.write(written)
         tokenizer = onnx_model.tokenizer_file(self._tokenizer, self._max_seq_length)

@@ -14,6 +14,7 @@ from small_models import SHARED
 
 from bert_tf2 import demo, heads
 from bert_tf2.config import BertConfig
+from bert_tf2.data import records, schemas
 from bert_tf2.export import onnx_model
 from bert_tf2.export.run import run
 from bert_tf2.support.errors import UserError
@@ -146,9 +147,37 @@ def test_int8_and_what_it_changes(tmp_path, caplog):
     assert sizes[1] < sizes[0] and rounded.info["quantize"] == "int8"
 
 
+@pytest.mark.parametrize(("task", "kind"), [("classifier", schemas.CLASSIFICATION), ("ner", schemas.TOKEN_TAGGING)])
+def test_int8_and_the_accuracy_on_records(tmp_path, caplog, task, kind):
+    exact, inputs, path = export(tmp_path, task), rows(), tmp_path / "eval.tf_record"
+    found = ask(exact, inputs)
+    if task == "classifier":
+        labels, of = found["probabilities"].argmax(-1)[:, np.newaxis], 4
+        labels[0] = (labels[0] + 1) % len(LABELS)
+        right = 3
+    else:
+        labels = found["label_ids"].copy()
+        labels[0, 0] = (labels[0, 0] + 1) % len(TAGS)
+        labels[1] = -1  # of no piece of the second text is a label known
+        of = int((labels >= 0).sum())
+        right = of - 1
+    made = [{name: values[row] for name, values in inputs.items()} for row in range(4)]
+    more = {"is_real_example": [1]} if task == "classifier" else {}
+    records.write_records(str(path), kind, [{**row, "label_ids": labels[n], **more} for n, row in enumerate(made)])
+    with caplog.at_level("INFO", "absl"):
+        export(tmp_path, task, exact.model, quantize="int8", quantization_records=str(path))
+    assert f"accuracy on {of} labels of {path}: float32 {right / of:.4f}, int8 " in caplog.text
+    other = tmp_path / "other"
+    rows_of_squad = [{**row, "unique_ids": [n]} for n, row in enumerate(made)]
+    records.write_records(str(other), schemas.SQUAD_PREDICT, rows_of_squad)
+    with pytest.raises(UserError, match="holds records for SQuAD prediction, which have no labels for this model"):
+        export(tmp_path, task, exact.model, quantize="int8", quantization_records=str(other))
+
+
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
+        ({"quantization_records": "x"}, "--quantization_records: needs --quantize=int8"),
         ({"precision": "bfloat16"}, "--precision=bfloat16: --format=onnx has float32"),
         ({"quantization_texts": "x"}, "--quantization_texts: needs --quantize=int8"),
         ({"format": "saved_model", "quantize": "int8"}, "--quantize=int8: needs --format=onnx"),
