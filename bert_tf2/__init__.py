@@ -21,17 +21,20 @@ if TYPE_CHECKING:
     from bert_tf2.config import BertConfig
     from bert_tf2.modeling import BertModel
     from bert_tf2.tokenization import FullTokenizer
+    from bert_tf2.training.keras_optimizer import AdamWeightDecay, WarmupAndDecay
 
 __version__ = "0.1.0"
-__all__ = ["BertConfig", "BertModel", "FullTokenizer", "load"]
+__all__ = ["AdamWeightDecay", "BertConfig", "BertModel", "FullTokenizer", "WarmupAndDecay", "load"]
 
 _MODULES = {
+    "AdamWeightDecay": "training.keras_optimizer",
     "BertConfig": "config",
     "BertModel": "modeling",
     "FullTokenizer": "tokenization",
+    "WarmupAndDecay": "training.keras_optimizer",
     "load": "commands.loading",
 }
-_WITH_TENSORFLOW = ("BertModel", "load")
+_WITH_TENSORFLOW = ("AdamWeightDecay", "BertModel", "WarmupAndDecay", "load")
 
 
 def __getattr__(name: str) -> Any:

@@ -96,7 +96,7 @@ class AdamWeightDecayOptimizer:
         self._bias_correction = bias_correction
         # XLA fuses fourteen operations into one pass over memory, and memory bandwidth limits this step. On a GPU, that
         # is one launch for each variable instead of fourteen.
-        self._fused_step = tf.function(self._step, jit_compile=fused)
+        self._fused_step = tf.function(self.updated, jit_compile=fused)
         self.slots = {
             f"{name}/{slot}": tf.Variable(tf.zeros_like(variable), trainable=False, name=slot)
             for name, variable in self._variables.items()
@@ -122,7 +122,7 @@ class AdamWeightDecayOptimizer:
           gradient_scale: a factor for every gradient, see clip_scale. Applying it here avoids a copy of the gradients.
         """
         gradient_scale = tf.convert_to_tensor(gradient_scale)
-        corrections = self._corrections(step)
+        corrections = self.corrections(step)
         for name, gradient in gradients.items():
             variable, m, v = self._variables[name], self.slots[f"{name}/adam_m"], self.slots[f"{name}/adam_v"]
             decay = self._weight_decay_rate if self.uses_weight_decay(name) else 0.0
@@ -135,15 +135,18 @@ class AdamWeightDecayOptimizer:
                 # Every replica updates its own copy with the same numbers; `assign` would require a rule to merge them.
                 tf.raw_ops.AssignVariableOp(resource=target.handle, value=value)
 
-    def _step(self, w, m, v, g, scale, learning_rate, decay, correction_1, correction_2):
-        """The formulas of the class. TensorFlow's fused Adam computes 1 - beta_2 in float32, with an error of 1e-5."""
+    def updated(self, w, m, v, g, scale, learning_rate, decay, correction_1, correction_2):
+        """The formulas of the class: the new w, m and v.
+
+        TensorFlow's fused Adam computes 1 - beta_2 in float32, with an error of 1e-5.
+        """
         g = g * scale
         m = self._beta_1 * m + (1.0 - self._beta_1) * g
         v = self._beta_2 * v + (1.0 - self._beta_2) * tf.square(g)
         update = (m / correction_1) / (tf.sqrt(v / correction_2) + self._epsilon) + decay * w
         return w - learning_rate * update, m, v
 
-    def _corrections(self, step: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+    def corrections(self, step: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
         """The fractions of their final level that m and v have reached after this update: 1 - beta^(step + 1)."""
         if not self._bias_correction:
             return tf.constant(1.0), tf.constant(1.0)

@@ -5,11 +5,13 @@
     bert.fill_mask("Paris is the [MASK] of France.")     # an Answer
     bert.model, bert.tokenizer, bert.config              # for everything else
 
-`embed` computes what extract_features.py writes, `fill_mask` what predict_masked.py prints.
+`embed` computes what extract_features.py writes, `fill_mask` what predict_masked.py prints; `classify`, `tag` and
+`answer` what the scripts of fine-tuning predict, for the folders that these write.
 """
 
 from __future__ import annotations
 
+import functools
 import os
 import tempfile
 from collections.abc import Iterable, Sequence
@@ -20,12 +22,13 @@ from absl import logging
 
 from bert_tf2 import modeling, tokenization
 from bert_tf2.config import BertConfig
-from bert_tf2.finetuning import extract_features
+from bert_tf2.finetuning import answering, extract_features
 from bert_tf2.pretraining import predict_masked
 from bert_tf2.support import files
 from bert_tf2.support.errors import UserError
-from bert_tf2.support.settings import check_type
+from bert_tf2.support.settings import check_texts, check_type
 from bert_tf2.training.devices import build_model, create_strategy
+from bert_tf2.training.forward import check_process
 from bert_tf2.training.options import DeviceOptions
 from bert_tf2.training.precision import PRECISIONS
 from bert_tf2.weights import checkpoint, metadata, sources
@@ -152,8 +155,114 @@ class Bert:
         )
         return next(answers) if alone else list(answers)
 
+    def tokenize(
+        self, texts: extract_features.Text | Iterable[extract_features.Text], max_seq_length: int | None = None
+    ) -> dict[str, np.ndarray]:
+        """The arrays that `model` takes, for `fit`, `predict` and tf.data.
+
+        Args:
+          texts: N texts, each a string or a tuple of two strings; or one text or tuple alone.
+          max_seq_length: see `embed`.
+
+        Returns:
+          `input_ids`, `input_mask` and `segment_ids`, int32 [N, F]; F is the length of the longest text.
+
+        Raises:
+          UserError: see `embed`.
+        """
+        given, _ = _several(texts)
+        return answering.padded(answering.pack(self.tokenizer, given, self._checked_length(max_seq_length)))
+
+    def classify(
+        self,
+        texts: extract_features.Text | Iterable[extract_features.Text],
+        *,
+        batch_size: int = 32,
+        max_seq_length: int | None = None,
+    ) -> dict[str, float] | list[dict[str, float]]:
+        """The probability of each label, for a model of run_classifier.py.
+
+        Args:
+          texts, batch_size, max_seq_length: see `embed`.
+
+        Returns:
+          For each text, label -> probability, in the order of the labels; of a regression {"score": number}. For a
+          single text, its dictionary.
+
+        Raises:
+          UserError: the weights are not those of a classifier; or see `embed`.
+        """
+        given, alone = _several(texts)
+        check_type("batch_size", batch_size, int, low=1)
+        found = self._answerer.classify(given, self._checked_length(max_seq_length), batch_size)
+        return found[0] if alone else found
+
+    def tag(
+        self,
+        sentences: Sequence[str] | Iterable[Sequence[str]],
+        *,
+        batch_size: int = 32,
+        max_seq_length: int | None = None,
+    ) -> list[str] | list[list[str]]:
+        """A tag for each word, for a model of run_ner.py.
+
+        Args:
+          sentences: lists of words; or one list of words.
+          batch_size: number of sentences per batch.
+          max_seq_length: tokens of a window, as in run_ner.py; longer sentences get several.
+
+        Raises:
+          UserError: the weights are not those of a tagger, or something is no list of words.
+        """
+        given = [*sentences]
+        alone = bool(given) and all(isinstance(word, str) for word in given)
+        check_type("batch_size", batch_size, int, low=1)
+        given = [given] if alone else given
+        found = self._answerer.tag(given, self._checked_length(max_seq_length), batch_size)
+        return found[0] if alone else found
+
+    def answer(
+        self, question: str, paragraph: str, *, may_be_missing: bool = False, batch_size: int = 8
+    ) -> answering.Answer:
+        """The words of a paragraph that answer a question, for a model of run_squad.py with its default lengths.
+
+        Args:
+          question: one question.
+          paragraph: of any length.
+          may_be_missing: whether the paragraph may hold no answer, as in SQuAD 2.0; the text is "" then.
+          batch_size: number of windows per batch.
+
+        Raises:
+          UserError: the weights are not those of run_squad.py, or a text is empty.
+        """
+        check_type("batch_size", batch_size, int, low=1)
+        longest = self.config.max_position_embeddings
+        return self._answerer.answer(question, paragraph, may_be_missing, longest, batch_size)
+
+    @functools.cached_property
+    def _answerer(self) -> answering.Answerer:
+        check_process()
+        return answering.Answerer(self.model, self.tokenizer, self.labels, self.path)
+
     def _max_seq_length(self, given: int | None) -> int:
         return self.config.max_position_embeddings if given is None else given
+
+    def _checked_length(self, given: int | None) -> int:
+        longest = self.config.max_position_embeddings
+        if given is not None:
+            check_type("max_seq_length", given, int)
+            if not 3 <= given <= longest:
+                raise UserError(f"max_seq_length={given}: must be from 3, for [CLS], a piece and [SEP], to {longest}")
+        return self._max_seq_length(given)
+
+
+def _several(
+    texts: extract_features.Text | Iterable[extract_features.Text],
+) -> tuple[list[extract_features.Text], bool]:
+    """The texts as a list, and whether there was one alone."""
+    check_texts(texts)
+    alone = isinstance(texts, str | tuple)
+    return [texts] if alone else [*texts], alone
 
 
 def load(

@@ -32,7 +32,7 @@ from bert_tf2.export.folded_encoder import Encoder
 from bert_tf2.support import outputs
 from bert_tf2.support.errors import UserError
 from bert_tf2.tokenization import FullTokenizer
-from bert_tf2.weights.labels import LabelMap
+from bert_tf2.weights.labels import THRESHOLD, LabelMap
 
 if TYPE_CHECKING:
     import onnx
@@ -383,7 +383,7 @@ def compare_scores(exact: bytes, rounded: bytes, path: str, vocab_size: int) -> 
 # By the kind of records: the output that is compared, and where (it, label_ids) of a row agree.
 _LABELED = {
     schemas.CLASSIFICATION.name: ("probabilities", lambda found, labels: found.argmax() == labels[0]),
-    schemas.MULTI_LABEL.name: ("probabilities", lambda found, labels: (found > 0.5) == labels),
+    schemas.MULTI_LABEL.name: ("probabilities", lambda found, labels: (found >= THRESHOLD) == labels),
     schemas.TOKEN_TAGGING.name: ("label_ids", lambda found, labels: (found == labels)[labels >= 0]),
 }
 

@@ -274,7 +274,7 @@ def embed(
             " most that the model can read"
         )
     check_layers(layers, config.num_hidden_layers, f"layers={layers}")
-    examples = (_as_example(number, text) for number, text in enumerate(texts))
+    examples = (as_example(number, text) for number, text in enumerate(texts))
     features = (convert_example(example, max_seq_length, tokenizer) for example in examples)
     vectors = [pool(values, pooling) for _, values in extract(model, features, layers, batch_size)]
     if pooling == "none":
@@ -282,7 +282,8 @@ def embed(
     return np.stack(vectors) if vectors else np.zeros((0, len(layers) * config.hidden_size), np.float32)
 
 
-def _as_example(number: int, text: Text) -> InputExample:
+def as_example(number: int, text: Text) -> InputExample:
+    """The text, or the pair, with this number. Raises UserError if it is neither."""
     parts = (text,) if isinstance(text, str) else text
     if isinstance(parts, tuple | list) and 1 <= len(parts) <= 2 and all(isinstance(part, str) for part in parts):
         return InputExample(number, parts[0], parts[1] if len(parts) == 2 else None)

@@ -80,6 +80,11 @@ def questions(paragraph: dict, where: str) -> Iterator[tuple[str, dict, str]]:
         yield qas_id, question, f"{where}, question {qas_id}"
 
 
+def split_words(context: str) -> list[str]:
+    """The words of a paragraph, as `SquadExample.doc_tokens` has them."""
+    return _WORD.findall(context)
+
+
 class _Document:
     """A context split into words, with the word at each character."""
 

@@ -1,0 +1,147 @@
+"""What fine-tuned models say about texts: the answers of run_classifier.py, run_ner.py and run_squad.py from Python.
+
+texts -> rows of ids -> `logits` of a row, in batches of like length -> probabilities, tags, or a span
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+import numpy as np
+import tensorflow as tf
+from absl import logging
+
+from bert_tf2 import heads, tokenization
+from bert_tf2.finetuning import ner, squad
+from bert_tf2.finetuning.classification.features import pack_texts
+from bert_tf2.finetuning.extract_features import Text, as_example
+from bert_tf2.support.errors import UserError
+from bert_tf2.training import forward
+from bert_tf2.weights.labels import LabelMap, numbered
+
+_INPUTS = ("input_ids", "input_mask", "segment_ids")
+# As run_squad.py's defaults; a window has at most this many pieces.
+_SQUAD = {"max_seq_length": 384, "doc_stride": 128, "max_query_length": 64}
+_BEST, _LONGEST_ANSWER = 20, 30
+_MOST_TOKENS = 1 << 16  # of rows that are sorted by length together
+
+
+class Row(NamedTuple):
+    """The tokens of a text, or of a pair, without padding."""
+
+    input_ids: list[int]
+    segment_ids: list[int]
+
+
+class Answer(NamedTuple):
+    """The answer to a question.
+
+    Attributes:
+      text: words of the paragraph; "" if the paragraph does not answer.
+      probability: among the best answers, as in nbest_predictions.json.
+    """
+
+    text: str
+    probability: float
+
+
+def pack(tokenizer: tokenization.FullTokenizer, texts: Sequence[Text], max_seq_length: int) -> list[Row]:
+    """Makes `[CLS] a [SEP]` of a text, `[CLS] a [SEP] b [SEP]` of a pair; longer ones are cut. Raises UserError."""
+    rows = []
+    for number, text in enumerate(texts):
+        example = as_example(number, text)
+        tokens, ids, _, segments = pack_texts(example.text_a, example.text_b, max_seq_length, tokenizer)
+        rows.append(Row(ids[: len(tokens)], segments[: len(tokens)]))
+    return rows
+
+
+def padded(rows: Sequence[Row]) -> dict[str, np.ndarray]:
+    """`input_ids`, `input_mask` and `segment_ids`, int32 [B, F]; F is the length of the longest row."""
+    longest = max((len(row.input_ids) for row in rows), default=0)
+    filled = {name: np.zeros([len(rows), longest], np.int32) for name in _INPUTS}
+    for number, (ids, segments) in enumerate(rows):
+        filled["input_ids"][number, : len(ids)] = ids
+        filled["input_mask"][number, : len(ids)] = 1
+        filled["segment_ids"][number, : len(ids)] = segments
+    return filled
+
+
+class Answerer:
+    """A fine-tuned model with its tokenizer; `loading.Bert` has its methods for users."""
+
+    def __init__(self, model, tokenizer: tokenization.FullTokenizer, labels: LabelMap | None, path: str):
+        self._model = model
+        self._tokenizer = tokenizer
+        self._labels = labels
+        self._path = path
+        (batch,) = forward.shapes_of(tf.distribute.get_strategy(), _INPUTS)
+        self._graph = tf.function(lambda batch: model(batch), input_signature=[batch], autograph=False)
+
+    def classify(self, texts: Sequence[Text], max_seq_length: int, batch_size: int) -> list[dict[str, float]]:
+        """The probability of each label; of a regression its number, as `score`."""
+        model = self._of_kind(heads.ClassifierModel, "classify", "run_classifier.py")
+        found = self._logits(pack(self._tokenizer, texts, max_seq_length), batch_size)
+        if model.regression:
+            return [{"score": float(value)} for (value,) in found]
+        names = self._labels.labels if self._labels else numbered(model.num_labels)
+        to_probabilities = tf.sigmoid if model.multi_label else tf.nn.softmax
+        return [dict(zip(names, to_probabilities(logits).numpy().tolist(), strict=True)) for logits in found]
+
+    def tag(self, sentences: Sequence[Sequence[str]], max_seq_length: int, batch_size: int) -> list[list[str]]:
+        """A tag for each word."""
+        model = self._of_kind(heads.TaggingModel, "tag", "run_ner.py")
+        for number, words in enumerate(sentences, 1):
+            if not isinstance(words, list | tuple) or not all(isinstance(word, str) and word for word in words):
+                raise UserError(f"sentence {number}: {words!r:.60} is no list of words")
+        names = self._labels.labels if self._labels else numbered(model.num_labels)
+        given = [ner.NerSentence([*words], document=number) for number, words in enumerate(sentences)]
+        windows = ner.convert_sentences_to_features(given, names, max_seq_length, self._tokenizer)
+        found = self._logits([Row(w.input_ids, [0] * len(w.input_ids)) for w in windows], batch_size)
+        return ner.assemble_tags(given, windows, (logits.argmax(-1) for logits in found), names)
+
+    def answer(self, question: str, paragraph: str, may_be_missing: bool, longest: int, batch_size: int) -> Answer:
+        """The best span of the paragraph."""
+        self._of_kind(heads.SpanModel, "answer", "run_squad.py")
+        for name, text in (("question", question), ("paragraph", paragraph)):
+            if not isinstance(text, str) or not text.strip():
+                raise UserError(f"{name}={text!r:.60}: must be a text")
+        sizes = {**_SQUAD, "max_seq_length": min(_SQUAD["max_seq_length"], longest)}
+        sizes["max_query_length"] = min(_SQUAD["max_query_length"], sizes["max_seq_length"] // 2)
+        sizes["doc_stride"] = min(_SQUAD["doc_stride"], sizes["max_seq_length"] // 4)
+        example = squad.SquadExample("", question, squad.split_words(paragraph))
+        windows = [
+            *squad.convert_examples_to_features(
+                [example], self._tokenizer, **sizes, is_training=False, log_level=logging.DEBUG
+            )
+        ]
+        rows = [Row(w.input_ids[: len(w.tokens)], w.segment_ids[: len(w.tokens)]) for w in windows]
+        results = [
+            squad.RawResult(window.unique_id, *logits.T)
+            for window, logits in zip(windows, self._logits(rows, batch_size), strict=True)
+        ]
+        lower = self._tokenizer.basic_tokenizer.do_lower_case
+        found = squad.compute_predictions([example], windows, results, _BEST, _LONGEST_ANSWER, lower, may_be_missing)
+        text = found.predictions[""]
+        return Answer(text, next(one["probability"] for one in found.nbest[""] if one["text"] == text))
+
+    def _of_kind(self, kind: type, method: str, script: str):
+        if not isinstance(self._model, kind):
+            raise UserError(
+                f"{self._path}: has no weights for {method}(), only for {type(self._model).__name__}; load the"
+                f" output_dir of {script}"
+            )
+        return self._model
+
+    def _logits(self, rows: Sequence[Row], batch_size: int) -> Iterator[np.ndarray]:
+        """For each row its logits: [L], or for each token [tokens, L]; of a span, L is start and end."""
+
+        def compute(chosen: Sequence[Row]) -> Iterator[np.ndarray]:
+            found = self._graph(padded(chosen))
+            found = np.stack([one.numpy() for one in found], -1) if isinstance(found, tuple) else found.numpy()
+            of_tokens = found.ndim > 2  # [B, F, L] or [B, L]
+            for row, values in zip(chosen, found, strict=True):
+                yield values[: len(row.input_ids)] if of_tokens else values
+
+        in_order = forward.in_order(rows, lambda row: len(row.input_ids), compute, batch_size, _MOST_TOKENS)
+        return (found for _, found in in_order)
