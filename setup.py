@@ -13,6 +13,7 @@ setuptools.setup(
     description="BERT for TensorFlow 2 and Keras 3 with the scripts, flags, files and numbers of google-research/bert",
     long_description=(ROOT / "README.md").read_text(encoding="utf-8"),
     long_description_content_type="text/markdown",
+    author="The bert_tf2 developers",
     license="Apache-2.0",
     keywords="bert tensorflow keras nlp transformer pretraining fine-tuning",
     classifiers=[
