@@ -223,7 +223,7 @@ class Bert:
 
     def answer(
         self, question: str, paragraph: str, *, may_be_missing: bool = False, batch_size: int = 8
-    ) -> answering.Answer:
+    ) -> answering.SpanAnswer:
         """The words of a paragraph that answer a question, for a model of run_squad.py with its default lengths.
 
         Args:

@@ -34,7 +34,7 @@ class Row(NamedTuple):
     segment_ids: list[int]
 
 
-class Answer(NamedTuple):
+class SpanAnswer(NamedTuple):
     """The answer to a question.
 
     Attributes:
@@ -100,7 +100,7 @@ class Answerer:
         found = self._logits([Row(w.input_ids, [0] * len(w.input_ids)) for w in windows], batch_size)
         return ner.assemble_tags(given, windows, (logits.argmax(-1) for logits in found), names)
 
-    def answer(self, question: str, paragraph: str, may_be_missing: bool, longest: int, batch_size: int) -> Answer:
+    def answer(self, question: str, paragraph: str, may_be_missing: bool, longest: int, batch_size: int) -> SpanAnswer:
         """The best span of the paragraph."""
         self._of_kind(heads.SpanModel, "answer", "run_squad.py")
         for name, text in (("question", question), ("paragraph", paragraph)):
@@ -123,7 +123,7 @@ class Answerer:
         lower = self._tokenizer.basic_tokenizer.do_lower_case
         found = squad.compute_predictions([example], windows, results, _BEST, _LONGEST_ANSWER, lower, may_be_missing)
         text = found.predictions[""]
-        return Answer(text, next(one["probability"] for one in found.nbest[""] if one["text"] == text))
+        return SpanAnswer(text, next(one["probability"] for one in found.nbest[""] if one["text"] == text))
 
     def _of_kind(self, kind: type, method: str, script: str):
         if not isinstance(self._model, kind):
