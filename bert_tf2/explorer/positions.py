@@ -28,6 +28,7 @@ MEASURES = ("cosine", "dot")
 _COMPONENTS = 4  # whose values are drawn
 _SHARES = 32  # components whose shares of the variance are drawn
 _FEWEST = 3  # rows of which anything can be said
+_DRAWS = 5  # of random rows, whose figures differ by some hundredths
 _LEAST = 4  # rows that are taken for untrained
 _FAR = 5.0  # standard deviations that no random row is away
 
@@ -65,7 +66,7 @@ def describe(table: np.ndarray, rows: int | None = None) -> dict[str, Any]:
       For /api/positions. `similarity`: for each measure, those of the positions `shown`, the mean at each distance, and
       the correlation of the learned ones with the others. `aligned`: what the best rotation explains. Both figures are
       there for the sinusoid, and for two tables that cannot be alike: "shuffled", its rows in a random order, and
-      "random" numbers.
+      "random" numbers. `smooth`: the figures of `smooth_rows` and the sinusoid, the means of several.
     """
     trained = trained_rows(table)
     rows = rows or (trained if trained >= _FEWEST else len(table))
@@ -90,6 +91,7 @@ def describe(table: np.ndarray, rows: int | None = None) -> dict[str, Any]:
         "norms": pack(np.linalg.norm(table, axis=1)),
         "similarity": {measure: _similarity(tables, measure, shown) for measure in MEASURES},
         "aligned": {name: share_after_rotation(learned, each) for name, each in others.items()},
+        "smooth": _figures_of_smooth_rows(learned, sinusoid),
         "variance": {name: _variance(tables[name]) for name in ("learned", "sinusoid", "random")},
         "components": {name: pack(components(tables[name])) for name in ("learned", "sinusoid")},
     }
@@ -135,6 +137,38 @@ def trained_rows(table: np.ndarray) -> int:
         return count
     before = alike[: max(first - 1, 0)]
     return first if before.sum() > _FAR * np.sqrt(len(before)) else 0
+
+
+def _figures_of_smooth_rows(learned: np.ndarray, sinusoid: np.ndarray) -> dict[str, Any]:
+    random = np.random.default_rng(0)
+    draws = [smooth_rows(learned, random) for _ in range(_DRAWS)]
+    alike = {measure: similarities(sinusoid, measure) for measure in MEASURES}
+    return {
+        "correlation": {
+            measure: float(np.mean([correlation(similarities(rows, measure), alike[measure]) for rows in draws]))
+            for measure in MEASURES
+        },
+        "aligned": float(np.mean([share_after_rotation(rows, sinusoid) for rows in draws])),
+    }
+
+
+def smooth_rows(table: np.ndarray, random: np.random.Generator) -> np.ndarray:
+    """Random rows whose neighbors are as alike as a table's, and that know nothing else of it.
+
+    An autoregressive series: row i is c times row i - 1, and new random numbers; c is the mean cosine of the table's
+    neighbors. What such rows have in common with the sinusoid, any table has whose neighbors are similar.
+
+    Args:
+      table: [X, D].
+
+    Returns:
+      [X, D].
+    """
+    cosine = float(np.clip(np.diagonal(similarities(table), 1).mean(), 0.0, 0.999))
+    rows = random.normal(size=table.shape)
+    for row in range(1, len(rows)):
+        rows[row] = cosine * rows[row - 1] + np.sqrt(1.0 - cosine**2) * rows[row]
+    return rows
 
 
 def similarities(table: np.ndarray, measure: str = "cosine") -> np.ndarray:

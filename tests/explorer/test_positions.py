@@ -49,6 +49,22 @@ def test_random_rows_have_nothing_in_common_with_the_sinusoid():
     assert facts["aligned"]["sinusoid"] == pytest.approx(facts["aligned"]["shuffled"], abs=0.05)
 
 
+def test_smooth_rows_have_the_table_s_neighbors_and_nothing_else():
+    table = positions.smooth_rows(np.ones([400, 300]), np.random.default_rng(0))
+    assert np.diagonal(positions.similarities(table), 1).mean() == pytest.approx(0.999, abs=0.001)
+    learned = table_of(200, 300).astype(np.float64)
+    learned[1:] += 0.7 * learned[:-1]
+    wanted = np.diagonal(positions.similarities(learned), 1).mean()
+    smooth = positions.smooth_rows(learned, np.random.default_rng(1))
+    assert np.diagonal(positions.similarities(smooth), 1).mean() == pytest.approx(wanted, abs=0.03) and wanted > 0.3
+    assert positions.by_distance(positions.similarities(smooth))[100:].max() < 0.2
+    found = positions.describe(learned.astype(np.float32))["smooth"]
+    for measure in positions.MEASURES:  # similar neighbors alone look like the sinusoid
+        assert found["correlation"][measure] > 0.2
+    rough = positions.describe(table_of(64, 32), rows=64)["smooth"]
+    assert abs(rough["correlation"]["cosine"]) < 0.1 and rough["aligned"] > 0.1  # a rotation explains some of anything
+
+
 def test_correlation_is_pearsons_over_the_pairs():
     one, other = (positions.similarities(table_of(seed=seed)) for seed in (1, 2))
     pairs = np.triu_indices(40, 1)
