@@ -61,6 +61,17 @@ def head_steps(model: heads.MaskedLMModel, state: tf.Tensor) -> HeadSteps:
     return HeadSteps(*(np.asarray(step) for step in (*steps, tf.nn.softmax(logits), tf.nn.softmax(products))))
 
 
+def guesses(model: heads.MaskedLMModel, states: tf.Tensor, count: int) -> list[list[tuple[int, float]]]:
+    """What the head would answer to each of several states [M, D]: ids and probabilities, the best first.
+
+    Only the states of the last block are trained for it; the others show how an answer comes about (nostalgebraist's
+    "logit lens", 2020).
+    """
+    probabilities = tf.nn.softmax(model.masked_lm(states, output_table(model)))  # [M, V]
+    best, ids = tf.math.top_k(probabilities, min(count, probabilities.shape[-1]))
+    return [[*zip(*row, strict=True)] for row in zip(ids.numpy().tolist(), best.numpy().tolist(), strict=True)]
+
+
 class Word(NamedTuple):
     """A word that the head may answer.
 

@@ -22,6 +22,8 @@ _TRACES = 4
 _BLOCKS = 2
 """How many blocks are kept with all their steps: 75 MB each for 512 tokens and 16 heads."""
 TOP_K = 10
+_GUESSES = 3  # words for the state of each layer
+_MOST_TO_SEARCH = 64  # tokens; with more, it takes too long to compute all heads for the first look
 MOST_PADDING = 8
 
 
@@ -84,7 +86,10 @@ class _View:
         basic = self._bert.tokenizer.basic_tokenizer
         with self._explorer.lock:
             self._trace(sentence)  # so that what is asked next is fast
+            layer, head = self._first_look(sentence)
         return {
+            "layer": layer,
+            "head": head,
             "tokens": sentence.tokens,
             "input_ids": sentence.input_ids,
             "segment_ids": sentence.segment_ids,
@@ -92,6 +97,24 @@ class _View:
             "words": [_words(read.text(arguments, name), basic) for name in ("text", "text_b")],
             "masks": [index for index, token in enumerate(sentence.tokens) if token == blanks.MASK],
         }
+
+    def _first_look(self, sentence: trace.Sentence) -> tuple[int, int]:
+        """The layer and the head in which the first [MASK] looks most at one other word; 0, 0 without one.
+
+        Its neighbors do not count: many heads look at the token before or after, whatever it is.
+        """
+        tokens = sentence.tokens
+        if blanks.MASK not in tokens or len(tokens) > _MOST_TO_SEARCH:
+            return 0, 0
+        mask = tokens.index(blanks.MASK)
+        words = [place for place, token in enumerate(tokens) if token[0] != "[" and any(map(str.isalnum, token))]
+        words = [place for place in words if abs(place - mask) > 1]
+        if not words:
+            return 0, 0
+        of_layers = (self._block(sentence, layer) for layer in range(self._bert.config.num_hidden_layers))
+        most = [block.probabilities[:, mask, words].max(-1) for block in of_layers]  # for each layer [N]
+        layer, head = np.unravel_index(np.argmax(most), np.shape(most))
+        return int(layer), int(head)
 
     def embeddings(self, arguments: dict[str, Any]) -> dict[str, Any]:
         """For a token, each step of the embeddings as a vector [D]; for all tokens their norms [F]."""
@@ -131,7 +154,7 @@ class _View:
         return vectors
 
     def words(self, arguments: dict[str, Any]) -> dict[str, Any]:
-        """The way of a token's state through the masked-LM head, and the best words.
+        """The way of a token's state through the masked-LM head, and the best words, also of the layers before.
 
         Raises:
           UserError: the weights have no such head.
@@ -142,7 +165,9 @@ class _View:
         sentence = self._read(arguments)
         token = self._token(arguments, sentence)
         with self._explorer.lock:
-            steps = masked_words.head_steps(model, self._trace(sentence).sequence_output[0, token])
+            found = self._trace(sentence)
+            steps = masked_words.head_steps(model, found.sequence_output[0, token])
+            of_layers = masked_words.guesses(model, tf.stack([states[0, token] for states in found.states]), _GUESSES)
             own = sentence.input_ids[token] if sentence.tokens[token] != blanks.MASK else None
             words = masked_words.best_words(model, steps, min(TOP_K, self._bert.config.vocab_size), also=own)
         name = self._bert.tokenizer.inv_vocab
@@ -157,6 +182,7 @@ class _View:
                 }
                 for word in words
             ],
+            "layers": [[{"token": name[id_], "probability": share} for id_, share in best] for best in of_layers],
             "unbiased_best": [name[index] for index in np.argsort(-steps.products, kind="stable")[:TOP_K].tolist()],
         }
 

@@ -44,6 +44,15 @@ def test_each_step_follows_from_the_one_before(model, steps):
     np.testing.assert_allclose(steps.unbiased, without_bias, rtol=1e-5)
 
 
+def test_the_guesses_of_several_states_are_those_of_each(model, steps):
+    states = tf.stack([tf.zeros(8), steps.state])
+    nothing, found = masked_words.guesses(model, states, 3)
+    words = masked_words.best_words(model, steps, 3)
+    assert [token_id for token_id, _ in found] == [word.token_id for word in words]
+    np.testing.assert_allclose([share for _, share in found], [word.probability for word in words], rtol=1e-5)
+    assert nothing != found and len(masked_words.guesses(model, states, VOCAB + 5)[0]) == VOCAB
+
+
 def test_the_best_words(model, steps):
     words = masked_words.best_words(model, steps, 4, also=int(np.argmin(steps.logits)))
     order = np.argsort(-steps.logits)

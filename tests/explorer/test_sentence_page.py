@@ -165,6 +165,14 @@ def test_a_phone_shows_all_parts(open_page):
     assert page.evaluate("document.documentElement.scrollWidth") <= PHONE
 
 
+def test_the_guesses_of_the_layers_end_with_the_answer(open_page):
+    page = open_page("#sentence")
+    rows = page.get_by_role("region", name="The best words for the state of each layer").get_by_role("row")
+    best = page.locator(".best-words tbody tr").first.locator("th").inner_text()
+    expect(rows.nth(1)).to_contain_text("the embeddings")
+    expect(rows.last).to_contain_text(f"{best} ")
+
+
 def test_a_number_out_of_range_in_the_address_is_ignored(open_page):
     page = open_page("#sentence?text=the+film&layer=99&head=-1&token=x&padding=7")
     expect(page.locator("#block h3").first).to_have_text(re.compile(r"the \(1\) in layer 0"))

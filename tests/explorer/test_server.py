@@ -140,6 +140,28 @@ def test_the_steps_of_a_sentence(post, explorer):
     np.testing.assert_allclose(unpack(entering), unpack(block["output_norm"]), rtol=1e-5, atol=2e-6)
 
 
+def test_the_first_look_is_at_the_head_that_looks_most_at_a_word(post, explorer):
+    answer = post("/api/sentence", **TEXT)[1]
+    (mask,) = answer["masks"]
+    words = [place for place, token in enumerate(answer["tokens"]) if token[0].isalnum() and abs(place - mask) > 1]
+    most = {}
+    for layer in range(explorer.bert.config.num_hidden_layers):
+        for head in range(explorer.bert.config.num_attention_heads):
+            row = unpack(post("/api/attention", **TEXT, layer=layer, head=head)[1]["probabilities"])[mask]
+            most[layer, head] = row[words].max()
+    assert (answer["layer"], answer["head"]) == max(most, key=most.get)
+    for text in ("paris is a city", "a [MASK] city", "[MASK]"):
+        without = post("/api/sentence", text=text, text_b="")[1]
+        assert (without["layer"], without["head"]) == (0, 0)
+
+
+def test_the_last_layer_s_guess_is_the_answer(post, explorer):
+    found = post("/api/words", **TEXT, token=4)[1]
+    assert len(found["layers"]) == 1 + explorer.bert.config.num_hidden_layers
+    assert [word["token"] for word in found["layers"][-1]] == [word["token"] for word in found["words"][:3]]
+    assert found["layers"][0] != found["layers"][-1]
+
+
 def test_the_words_are_those_of_predict_masked(post, explorer):
     found = post("/api/words", **{**TEXT, "text_b": ""}, token=4)[1]["words"]
     (mask,) = explorer.bert.fill_mask(TEXT["text"], top_k=10).masks

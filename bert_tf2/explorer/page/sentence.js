@@ -120,8 +120,8 @@ class View {
       ...sentence,
       read,
       token: number("token", read.tokens.length, start),
-      layer: number("layer", model.config.num_hidden_layers, 0),
-      head: number("head", model.config.num_attention_heads, 0),
+      layer: number("layer", model.config.num_hidden_layers, read.layer),
+      head: number("head", model.config.num_attention_heads, read.head),
       ask: (path, more = {}) => api(path, { ...sentence, ...more }),
       choose: (changes) => this.choose(changes),
     };

@@ -1,5 +1,6 @@
 // From a state to words: the masked-LM head for each [MASK], and what the other heads say.
 
+import { table } from "./controls.js";
 import { bars, element, notice, number, percent, section, strip } from "./draw.js";
 import { shown, variable } from "./sentence_tokens.js";
 
@@ -71,7 +72,18 @@ export class Words {
       strip({ values: answer.state.values, label: "state", name: ["gathered: the encoder's output at this token ", this.codeLink("head.gather", "gathering")] }),
       strip({ values: answer.transformed.values, label: "transformed", name: ["through ", variable(`${head}/dense/kernel`, [d, d]), ` and ${activation} `, this.codeLink("head.transform", "transform")] }),
       strip({ values: answer.norm.values, label: "normalized", name: ["after ", variable(`${head}/LayerNorm/gamma, beta`, [d]), ": compared with every row ", this.codeLink("layer_norm", "LayerNorm")] }),
-      table, chosen);
+      table, chosen, this.layers(answer));
+  }
+
+  // From the first guess to the answer.
+  layers({ layers }) {
+    return element("div", {}, element("h3", {}, "What each layer would say"),
+      element("p", { class: "explain" }, "The same head on the state that this token has after each layer. It is trained for the last one only; the others show from where on the answer is there."),
+      table({
+        label: "The best words for the state of each layer",
+        head: ["state after", "best words"],
+        rows: layers.map((words, index) => [index ? `layer ${index - 1}` : "the embeddings", words.map((word) => `${word.token} ${percent(word.probability)}`).join(", ")]),
+      }));
   }
 
   table(answer, look, token, choose) {
