@@ -211,12 +211,20 @@ def test_the_program_of_the_document_runs(tmp_path, monkeypatch, capsys):
     assert capsys.readouterr().out.strip() == LABELS[int(np.argmax(scores))]
 
 
-@pytest.mark.parametrize(("content", "message"), [(b"%PDF-1.7\n%\xe2", "is a PDF"), (b"\n\n", "has no text")])
-def test_texts_that_are_none(tmp_path, content, message):
-    path = tmp_path / "texts"
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("quantization_texts", b"%PDF-1.7\n%\xe2", "is a PDF"),
+        ("quantization_texts", b"\n\n", "has no text"),
+        ("quantization_records", b"%PDF-1.7\n%\xe2", "given, record 1: |is a PDF"),
+        ("quantization_records", b"", "given: no records in there"),
+    ],
+)
+def test_files_that_hold_nothing_to_compare(tmp_path, name, content, message):
+    path = tmp_path / "given"
     path.write_bytes(content)
     with pytest.raises(UserError, match=message):
-        export(tmp_path, "classifier", quantize="int8", quantization_texts=str(path))
+        export(tmp_path, "classifier", quantize="int8", **{name: str(path)})
     assert not list((tmp_path / "export").iterdir())
 
 
