@@ -42,7 +42,13 @@ def test_a_cluster_has_the_chief_first():
 def test_without_a_cluster_a_process_is_alone(text):
     assert find_cluster({VARIABLE: text}) is None
     assert find_cluster({}) is None
+
+
+def test_a_cluster_of_one_is_told(monkeypatch):
+    told = []
+    monkeypatch.setattr(workers.logging, "log_first_n", lambda level, text, n, *args: told.append(text % args))
     assert find_cluster(environment({"worker": ["one:2222"]})) is None
+    assert told == ["TF_CONFIG lists a single worker: this process trains alone"]
 
 
 WRONG = {
