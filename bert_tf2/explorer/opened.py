@@ -63,4 +63,5 @@ class Explorer:
             "max_seq_length": self.max_seq_length,
             "compare_with": self.options.compare_with,
             "training_dirs": [*(self.options.training_dir or ())],
+            "texts": {name: getattr(self.options, name) or "" for name in ("text", "text_b", "other_text")},
         }

@@ -50,6 +50,15 @@ class ExplorerOptions(Options):
         group=DATA,
         reads="weights",
     )
+    text: str | None = setting(
+        "The sentence that the page begins with; may have [MASK].",
+        None,
+        group=DATA,
+    )
+    text_b: str | None = setting("The second sentence of a pair.", None, group=DATA)
+    other_text: str | None = setting(
+        "A sentence to show beside --text, for example with one word changed.", None, group=DATA
+    )
     training_dir: Sequence[str] | None = setting(
         "An output_dir whose curves are shown; may be repeated.", None, group=DATA
     )
@@ -58,6 +67,13 @@ class ExplorerOptions(Options):
         None,
         group=TO_DO,
         writes=("projector_config.pbtxt", "*_embeddings.bytes", "*_embeddings.tsv", "*_embeddings_metadata.tsv"),
+    )
+    write: str | None = setting(
+        "File for one page with --text worked through, to be shared: it needs no server and no internet. Writes it,"
+        " and opens no page.",
+        None,
+        group=TO_DO,
+        writes_file=True,
     )
     port: int = setting(
         "The page is http://127.0.0.1:PORT; 0 takes any free one.", DEFAULT_PORT, group=TO_DO, low=0, high=65535

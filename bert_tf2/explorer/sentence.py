@@ -11,7 +11,7 @@ import tensorflow as tf
 
 from bert_tf2 import heads, tokenization
 from bert_tf2.explorer import arguments as read
-from bert_tf2.explorer import masked_words, trace
+from bert_tf2.explorer import masked_words, positions, trace, two_sentences
 from bert_tf2.explorer.arrays import pack
 from bert_tf2.explorer.opened import Explorer
 from bert_tf2.pretraining import blanks
@@ -24,6 +24,8 @@ _BLOCKS = 2
 TOP_K = 10
 _GUESSES = 3  # words for the state of each layer
 _MOST_TO_SEARCH = 64  # tokens; with more, it takes too long to compute all heads for the first look
+_MAP = 48  # rows and columns of the small maps of all heads, at most
+_MOST_TO_MAP = 128  # tokens; with more, all heads are not computed unless someone asks for them
 MOST_PADDING = 8
 
 
@@ -33,10 +35,13 @@ def routes(explorer: Explorer) -> dict[str, Callable[[dict[str, Any]], dict[str,
     return {
         "/api/sentence": view.sentence,
         "/api/embeddings": view.embeddings,
+        "/api/maps": view.maps,
         "/api/attention": view.attention,
         "/api/block": view.block,
         "/api/words": view.words,
         "/api/outputs": view.outputs,
+        "/api/pair": view.pair,
+        "/api/pair_attention": view.pair_attention,
     }
 
 
@@ -81,7 +86,13 @@ class _View:
         return read.whole_number(arguments, "layer", 0, self._bert.config.num_hidden_layers - 1)
 
     def sentence(self, arguments: dict[str, Any]) -> dict[str, Any]:
-        """The tokens, and the words before they were cut into pieces."""
+        """The tokens, and the words before they were cut into pieces.
+
+        Raises:
+          UserError: there is no text, or see trace.read.
+        """
+        if not read.text(arguments, "text").strip() and not read.text(arguments, "text_b").strip():
+            raise UserError("The sentence is empty. Type one, for example: The capital of France is [MASK].")
         sentence = self._read(arguments)
         basic = self._bert.tokenizer.basic_tokenizer
         with self._explorer.lock:
@@ -96,7 +107,15 @@ class _View:
             "input_mask": sentence.input_mask,
             "words": [_words(read.text(arguments, name), basic) for name in ("text", "text_b")],
             "masks": [index for index, token in enumerate(sentence.tokens) if token == blanks.MASK],
+            "trained_positions": self._trained_positions,
         }
+
+    @functools.cached_property
+    def _trained_positions(self) -> int:
+        """How many positions look trained; all of them where the model has no table, or none looks trained."""
+        table = self._bert.encoder.embeddings.position_embeddings
+        count = self._bert.config.max_position_embeddings
+        return count if table is None else positions.trained_rows(table.value.numpy()) or count
 
     def _first_look(self, sentence: trace.Sentence) -> tuple[int, int]:
         """The layer and the head in which the first [MASK] looks most at one other word; 0, 0 without one.
@@ -140,7 +159,26 @@ class _View:
             **{name: pack(getattr(steps, name)[head]) for name in parts},
             "mask_scores": pack(mask_scores),
             "heads": summaries,
+            # Where each head looks most, for each token: [N, F].
+            "most": steps.probabilities.argmax(axis=-1).tolist(),
+            "most_weights": pack(steps.probabilities.max(axis=-1)),
         }
+
+    def maps(self, arguments: dict[str, Any]) -> dict[str, Any]:
+        """The attention of all heads as small maps [L, N, S, S]: S tokens, or the largest weights of as many parts.
+
+        `maps` is null for a long text, unless the argument `all` is 1.
+        """
+        sentence = self._read(arguments)
+        if len(sentence.tokens) > _MOST_TO_MAP and not read.whole_number(arguments, "all", 0, 1, default=0):
+            return {"maps": None}
+        starts = np.unique(np.linspace(0, len(sentence.tokens), min(_MAP, len(sentence.tokens)), False, dtype=int))
+        maps = []
+        for layer in range(self._bert.config.num_hidden_layers):
+            with self._explorer.lock:
+                weights = self._block(sentence, layer).probabilities
+            maps.append(np.maximum.reduceat(np.maximum.reduceat(weights, starts, axis=1), starts, axis=2))
+        return {"maps": pack(maps)}
 
     def block(self, arguments: dict[str, Any]) -> dict[str, Any]:
         """The steps of one layer for one token, as vectors [D] or [I]."""
@@ -194,6 +232,78 @@ class _View:
             found = self._trace(sentence)
             return {"outputs": _outputs(model, self._bert.encoder, found, self._labels(model))}
 
+    def pair(self, arguments: dict[str, Any]) -> dict[str, Any]:
+        """The sentence beside another one, `other_text` with the same `text_b` and `padding`.
+
+        Returns:
+          The `tokens` of the other; `pairs`, the M places that are compared (see two_sentences.align); `states`
+          [L + 1, M], the distances of the states; `heads` [L, N], the share of attention that moved; `words`, for each
+          pair of two [MASK] what both may be; `outputs` and `other_outputs`, what the other heads say of the
+          whole text.
+        """
+        sentence, other = self._both(arguments)
+        pairs = two_sentences.align(sentence.tokens, other.tokens)
+        places, others = np.transpose(pairs)
+        with self._explorer.lock:
+            states = [
+                two_sentences.state_distances(ours[0].numpy()[places], theirs[0].numpy()[others])
+                for ours, theirs in zip(self._trace(sentence).states, self._trace(other).states, strict=True)
+            ]
+            layers = range(self._bert.config.num_hidden_layers)
+            heads_ = [
+                two_sentences.attention_changes(*self._weights_of_both(sentence, other, number)) for number in layers
+            ]
+            words = [self._words_of_both(sentence, other, pair) for pair in self._masks_of_both(sentence, other, pairs)]
+            texts = (self._outputs_of_text(sentence), self._outputs_of_text(other))
+        return {
+            "tokens": other.tokens,
+            "pairs": pairs,
+            "states": pack(states),
+            "heads": pack(heads_),
+            "words": words,
+            "outputs": texts[0],
+            "other_outputs": texts[1],
+        }
+
+    def pair_attention(self, arguments: dict[str, Any]) -> dict[str, Any]:
+        """The weights [M, M] of a `layer` and a `head` for both sentences of `pair`, between the places compared."""
+        sentence, other = self._both(arguments)
+        layer = self._layer(arguments)
+        head = read.whole_number(arguments, "head", 0, self._bert.config.num_attention_heads - 1)
+        with self._explorer.lock:
+            ours, theirs = self._weights_of_both(sentence, other, layer)
+        return {"weights": pack(ours[head]), "other_weights": pack(theirs[head])}
+
+    def _both(self, arguments: dict[str, Any]) -> tuple[trace.Sentence, trace.Sentence]:
+        other = read.text(arguments, "other_text")
+        if not other.strip():
+            raise UserError("The other sentence is empty. Type one, for example with one word changed.")
+        return self._read(arguments), self._read({**arguments, "text": other})
+
+    def _weights_of_both(self, sentence: trace.Sentence, other: trace.Sentence, layer: int) -> list[np.ndarray]:
+        """Two times [N, M, M]."""
+        both = zip((sentence, other), np.transpose(two_sentences.align(sentence.tokens, other.tokens)), strict=True)
+        return [self._block(each, layer).probabilities[:, places][:, :, places] for each, places in both]
+
+    def _masks_of_both(self, sentence: trace.Sentence, other: trace.Sentence, pairs: list[tuple[int, int]]) -> list:
+        if masked_words.without_head(self._bert.model):
+            return []
+        return [(a, b) for a, b in pairs if sentence.tokens[a] == other.tokens[b] == blanks.MASK]
+
+    def _words_of_both(self, sentence: trace.Sentence, other: trace.Sentence, pair: tuple[int, int]) -> dict[str, Any]:
+        """The words that one of them finds likely, each with its `probability` in the sentence and in the `other`."""
+        states = [self._trace(each).sequence_output[0, at] for each, at in zip((sentence, other), pair, strict=True)]
+        ours, theirs = (masked_words.head_steps(self._bert.model, state).probabilities for state in states)  # [V]
+        best = np.argsort(-np.maximum(ours, theirs), kind="stable")[:TOP_K].tolist()
+        name = self._bert.tokenizer.inv_vocab
+        words = [{"token": name[id_], "probability": float(ours[id_]), "other": float(theirs[id_])} for id_ in best]
+        return {"pair": pair, "words": words}
+
+    def _outputs_of_text(self, sentence: trace.Sentence) -> list[dict[str, Any]]:
+        model = self._bert.model
+        found = _outputs(model, self._bert.encoder, self._trace(sentence), self._labels(model))
+        return [output for output in found if output["of"] == "text"]
+
     def _labels(self, model: Any) -> list[str]:
         """The labels of the outputs, or numbers where no file states them."""
         if self._bert.labels and self._bert.labels.labels:
@@ -227,10 +337,10 @@ def _outputs(model: Any, encoder: Any, found: trace.Trace, labels: list[str]) ->
 
 
 def _of_text(title: str, labels: list[str], values: tf.Tensor) -> dict[str, Any]:
-    """Of [1, L]."""
+    """An entry for values [1, L] of the whole text."""
     return {"title": title, "of": "text", "labels": labels, "values": pack(values[0])}
 
 
 def _of_tokens(title: str, labels: list[str], values: tf.Tensor) -> dict[str, Any]:
-    """Of [F, L]."""
+    """An entry for values [F, L], a row for each token."""
     return {"title": title, "of": "tokens", "labels": labels, "values": pack(values)}

@@ -24,7 +24,7 @@ from absl import logging
 from werkzeug import serving
 from werkzeug.wrappers import Request, Response
 
-from bert_tf2.explorer import code_lines, comparison, curves, inventory, positions, projector, sentence
+from bert_tf2.explorer import code_lines, comparison, curves, inventory, positions, projector, sentence, written
 from bert_tf2.explorer.opened import Explorer
 from bert_tf2.explorer.options import ExplorerOptions
 from bert_tf2.support import console, environment, process
@@ -55,15 +55,19 @@ _HEADERS = {
 
 
 def run(options: ExplorerOptions) -> None:
-    """Shows the page until a signal asks to stop; or writes the files of --write_projector, if given.
+    """Shows the page until a signal asks to stop; or writes the file of --write, or those of --write_projector.
 
     Raises:
-      UserError: the model cannot be loaded, or the port cannot be used; see also projector.write.
+      UserError: the model cannot be loaded, or the port cannot be used; see also projector.write and written.write.
     """
     if options.write_projector:
         projector.write(options.write_projector, Explorer(options).bert)
         look = f"{console.python()} -m tensorboard.main --logdir={shlex.quote(options.write_projector)}"
         console.summary([options.write_projector], next_command=look)
+        return
+    if options.write:
+        written.write(options.write, Explorer(options), PAGE)
+        console.summary([options.write])
         return
     listening = listen(options.port)  # before the model is loaded, which takes longer
     explorer = Explorer(options)

@@ -32,7 +32,7 @@ def test_finding_sorting_and_choosing_a_variable(open_page):
     table = page.get_by_role("region", name="Variables", exact=True)
     expect(table.get_by_role("row")).to_have_count(1 + 4)
     expect(page.get_by_role("status").first).to_contain_text("4 of 46 variables")
-    page.get_by_label("Part").select_option("block 1")
+    page.get_by_label("Part", exact=True).select_option("block 1")
     page.get_by_label("Sort by").select_option("parameters")
     assert "query/kernel" in table.get_by_role("row").nth(1).inner_text() and table.get_by_role("row").count() == 3
     table.get_by_role("button", name="bert/encoder/layer_1/attention/self/query/bias", exact=True).press("Enter")

@@ -76,7 +76,7 @@ def test_pointing_at_the_matrix(open_page, explorer):
 
 def test_the_mask_hides_padding(open_page):
     page = open_page(f"{PAIR}&padding=2")
-    page.get_by_role("button", name="with the mask added").click()
+    page.get_by_role("button", name="with the mask added", exact=True).click()
     cells = matrix(page).locator(".cells")
     cells.focus()
     cells.press("End")
@@ -85,7 +85,7 @@ def test_the_mask_hides_padding(open_page):
     expect(page.locator(".steps")).to_contain_text("(padding)")
     expect(page.locator(".steps li").last).to_contain_text("0.00 %")
     page.reload()
-    expect(page.get_by_role("button", name="with the mask added")).to_have_attribute("aria-pressed", "true")
+    expect(page.get_by_role("button", name="with the mask added", exact=True)).to_have_attribute("aria-pressed", "true")
 
 
 def test_the_keyboard_alone(page):

@@ -3,6 +3,9 @@
 // All colors are variables of style.css, which has a set for light and one for dark. Everything that can be pointed at
 // can also be reached with the keyboard, and tells the value in words.
 
+import { roving } from "./roving.js";
+import { saveButton } from "./svg_file.js";
+
 const SVG = "http://www.w3.org/2000/svg";
 
 export function element(tag, attributes = {}, ...children) {
@@ -27,11 +30,16 @@ export function notice(kind, text) {
   return element("p", { class: `notice ${kind}`, role: kind === "error" ? "alert" : null }, text);
 }
 
+// A picture with a button that saves it.
+export function picture(name, shown) {
+  return element("figure", { class: "picture" }, shown, saveButton(shown, name));
+}
+
 // A part of a view: a heading, a sentence or two, the buttons with code, and what it shows.
 export function section(title, { text = [], codes = [], id = null, level = "h2" } = {}, ...children) {
-  const heading = element(level, {}, title);
+  const heading = element(level, { tabindex: "-1" }, title);
   const explained = [text].flat().map((line) => element("p", { class: "explain" }, ...[line].flat()));
-  return element("section", { id, class: "part" }, element("div", { class: "part-head" }, heading, ...codes), ...explained, ...children);
+  return element("section", { id, class: "part" }, roving(element("div", { class: "part-head" }, heading, ...codes)), ...explained, ...children);
 }
 
 // Numbers with as many digits as one wants to read.
@@ -157,6 +165,11 @@ function cells({ values, rows, columns, label, scale, domain, gamma = 1, describ
     if (event.key === "Enter" && select) select(row, column);
     else if (event.key in moves) {
       const [nextRow, nextColumn] = moves[event.key];
+      const beyond = nextRow < 0 ? -1 : nextRow >= rows ? 1 : 0;
+      if (beyond && field.dispatchEvent(new CustomEvent("beyond", { bubbles: true, cancelable: true, detail: beyond })) === false) {
+        event.preventDefault();
+        return;
+      }
       go(Math.min(rows - 1, Math.max(0, nextRow)), Math.min(last, Math.max(0, nextColumn)));
     } else return;
     event.preventDefault();
@@ -164,9 +177,20 @@ function cells({ values, rows, columns, label, scale, domain, gamma = 1, describ
   return field;
 }
 
+// A small picture of numbers, [rows, columns], that nobody points at.
+export function thumbnail({ values, rows, columns, domain = [0, 1], gamma = 0.6 }) {
+  const canvas = element("canvas", { "aria-hidden": "true" });
+  const draw = () => paint(canvas, { values, rows, columns, scale: "weight", domain, gamma });
+  draw();
+  redrawn.add({ canvas, draw });
+  return canvas;
+}
+
 function readout() {
   return element("output", { class: "readout", "aria-live": "polite" });
 }
+
+const LABEL = 12; // pixels that a label needs
 
 // A matrix: values [rows, columns]. Labels are shown where a cell has room for one.
 //
@@ -191,18 +215,27 @@ export function heatMap(given) {
     names(columnLabels, "above"), names(rowLabels, "beside"), field, told);
   map.style.setProperty("--columns", columns);
   map.style.setProperty("--rows", rows);
-  new ResizeObserver(([entry]) => map.classList.toggle("narrow", entry.contentRect.width / columns < 9)).observe(field);
+  new ResizeObserver(([entry]) => {
+    thin(map.querySelector(".above"), entry.contentRect.width / columns);
+    thin(map.querySelector(".beside"), entry.contentRect.height / rows);
+  }).observe(field);
   map.dataset.label = label;
-  return map;
+  return picture(label, map);
 }
 
-// A vector as a strip of cells; long ones have several lines. `unit` is a note behind its norm.
-export function strip({ values, label, domain = null, unit = "", name = label, wrap = 128 }) {
+// Where a cell has no room for a label, only every second (third, ...) is shown.
+function thin(labels, room) {
+  const step = Math.ceil(LABEL / Math.max(room, 0.1));
+  [...labels.children].forEach((label, index) => label.classList.toggle("left-out", index % step !== 0));
+}
+
+// A vector as a strip of cells; long ones have several lines. Strips to be compared get the same domain.
+export function strip({ values, label, domain = null, name = label, wrap = 128 }) {
   const columns = Math.min(values.length, wrap);
   const rows = Math.ceil(values.length / columns);
   const most = domain ?? largest(values);
   const told = readout();
-  const about = `norm ${number(norm(values))}${unit ? `, ${unit}` : ""}`;
+  const about = `norm ${number(norm(values))}; colors to \u00b1${number(most)}`;
   told.textContent = about;
   const describe = (row, column, value) => `[${row * columns + column}] ${number(value)}`;
   const show = (text) => { told.textContent = text || about; };
@@ -211,17 +244,48 @@ export function strip({ values, label, domain = null, unit = "", name = label, w
   return element("div", { class: "strip" }, element("span", { class: "strip-name" }, ...[name].flat()), told, field);
 }
 
-// A table with a bar in each row: items of {label, value, note, mark}. Values are shares of `most`.
-export function bars({ items, label, most = null, format = number }) {
+// Strips below each other, which are one stop of the Tab key: the arrows up and down lead from one to the next, and to the
+// buttons between them.
+export function stack(name, ...children) {
+  const strips = element("div", { class: "stack" }, ...children);
+  const group = picture(name, strips);
+  const items = () => [...group.querySelectorAll(".strip-cells, .code-link, .save")];
+  const settle = (stop) => items().forEach((item) => { item.tabIndex = item === stop ? 0 : -1; });
+  const move = (from, by) => items()[items().indexOf(from) + by]?.focus({ focusVisible: true });
+  settle(items()[0]);
+  group.addEventListener("focusin", ({ target }) => { if (items().includes(target)) settle(target); });
+  group.addEventListener("beyond", (event) => {
+    move(event.target, event.detail);
+    event.preventDefault();
+  });
+  group.addEventListener("keydown", (event) => {
+    const by = { ArrowUp: -1, ArrowDown: 1 }[event.key];
+    if (!by || !event.target.matches(".code-link, .save")) return;
+    move(event.target, by);
+    event.preventDefault();
+  });
+  return group;
+}
+
+// A table with a bar in each row: items of {label, value, note, mark}. Values are shares of `most`. Where they are far apart,
+// `wide` makes the scale logarithmic, so that the largest does not flatten the others.
+export function bars({ items, label, most = null, format = number, wide = false }) {
   const end = most ?? largest(items.map((item) => item.value));
+  const least = Math.min(...items.map((item) => Math.abs(item.value)).filter(Boolean));
+  const logarithmic = wide && end > 20 * least;
+  const share = (value) => {
+    if (!value || !end) return 0;
+    return logarithmic ? 0.04 + (0.96 * Math.log(Math.abs(value) / least)) / Math.log(end / least) : Math.abs(value) / end;
+  };
   const body = element("tbody", {}, ...items.map((item) => {
     const bar = element("span", { class: item.value < 0 ? "bar negative" : "bar" });
-    bar.style.width = `${(100 * Math.abs(item.value)) / (end || 1)}%`;
+    bar.style.width = `${100 * share(item.value)}%`;
     return element("tr", { class: item.mark ? "mark" : null },
       element("th", { scope: "row" }, item.label), element("td", { class: "number" }, format(item.value)),
       element("td", { class: "bar-cell", "aria-hidden": "true" }, bar), element("td", { class: "note" }, item.note ?? ""));
   }));
-  return element("table", { class: "bars" }, element("caption", { class: "only-heard" }, label), body);
+  const scale = logarithmic ? `; the bars are logarithmic, from ${format(least)} to ${format(end)}` : "";
+  return picture(label, element("table", { class: "bars" }, element("caption", { class: logarithmic ? null : "only-heard" }, `${label}${scale}`), body));
 }
 
 // Lines over a common x: series of {name, points: [[x, y], ...]}. Pointing or the arrow keys read the values at an x.
@@ -280,7 +344,7 @@ export function lineChart({ series, label, xLabel = "", yLabel = "", width = 640
     event.preventDefault();
   });
   const legend = named.length > 1 ? element("ul", { class: "legend" }, ...named.map((line) => element("li", { class: `${colorOf(line, series.indexOf(line))}${line.dots ? " dots" : ""}` }, line.name))) : null;
-  return element("figure", { class: "line-chart" }, captioned ? element("figcaption", {}, label) : null, chart, told, ...(legend ? [legend] : []));
+  return picture(label, element("div", { class: "line-chart" }, captioned ? element("p", { class: "caption" }, label) : null, chart, told, ...(legend ? [legend] : [])));
 }
 
 // A tick of an axis: no more digits than it needs.

@@ -85,7 +85,7 @@ function comparison(facts) {
     })];
   }
   const moved = (rows, label) => bars({
-    label, format: share, items: rows.map((row) => ({ label: row.name, value: row.relative ?? 0 })),
+    label, format: share, wide: true, items: rows.map((row) => ({ label: row.name, value: row.relative ?? 0 })),
   });
   return [
     section("Two checkpoints side by side", {

@@ -6,10 +6,14 @@
 //   read                       the answer of /api/sentence: tokens, input_ids, segment_ids, input_mask, masks, words
 //   ask(path, more)            a request about this sentence
 //   choose({token, layer, head})
+// `uses` names what of it the part shows; its `element` is a section, or holds some.
 
 import { element, notice, section } from "./draw.js";
+import { roving } from "./roving.js";
 import { Attention } from "./sentence_attention.js";
 import { Block } from "./sentence_block.js";
+import { Maps } from "./sentence_maps.js";
+import { Pair } from "./sentence_pair.js";
 import { Embeddings, Tokens } from "./sentence_tokens.js";
 import { Outputs, Words } from "./sentence_words.js";
 
@@ -21,38 +25,54 @@ const EXAMPLES = [
   ["a pair", { text: "Paris is the capital of France.", text_b: "It lies on the [MASK]." }],
   ["with padding", { text: "A week has [MASK] days.", padding: "3" }],
 ];
+// For a model that predicts no words.
+const WITHOUT_BLANKS = [
+  ["a sentence", { text: "The capital of France is Paris." }],
+  ["a pair", { text: "Paris is the capital of France.", text_b: "It lies on the Seine." }],
+  ["with padding", { text: "A week has seven days.", padding: "3" }],
+];
+const SECTIONS = [["tokens", "Tokens"], ["embeddings", "Embeddings"], ["maps", "All heads"], ["attention", "Attention"], ["block", "Rest of the layer"], ["words", "Words"], ["outputs", "Other heads"], ["pair", "Two sentences"]];
 
 export async function render(container, context) {
   const view = new View(context);
-  container.append(view.form, view.status, view.parts.find((part) => part.summary).summary, view.bar, ...view.parts.map((part) => part.element));
+  container.append(view.form, view.status, view.results);
   await view.read();
 }
 
 class View {
   constructor(context) {
     this.context = context;
-    this.parts = [new Tokens(context), new Embeddings(context), new Attention(context), new Block(context), new Words(context), new Outputs(context)];
+    this.parts = [new Tokens(context), new Embeddings(context), new Maps(context), new Attention(context), new Block(context), new Words(context), new Outputs(context), new Pair(context)];
     this.status = element("div", { class: "status" });
     this.asked = 0;
     this.makeForm();
     this.makeBar();
+    this.results = element("div", {}, this.parts.find((part) => part.summary).summary, this.bar, ...this.parts.map((part) => part.element));
+    this.results.hidden = true;
   }
 
   makeForm() {
     const { model, state } = this.context;
-    const example = model.heads.includes("masked_lm") ? EXAMPLES[0][1].text : "The capital of France is Paris.";
+    const blanks = model.heads.includes("masked_lm");
+    const examples = blanks ? EXAMPLES : WITHOUT_BLANKS;
+    const fixed = model.written ? { readonly: true } : {}; // one sentence is all that a written page has
     const field = (name, label, value, more = {}) => [
       element("label", { for: `field-${name}` }, label),
-      element("input", { id: `field-${name}`, name, value, type: "text", autocomplete: "off", ...more }),
+      element("input", { id: `field-${name}`, name, value, type: "text", autocomplete: "off", ...fixed, ...more }),
     ];
     const padding = element("select", { id: "field-padding", name: "padding" }, ...[0, 1, 2, 3, 5, 8].map((count) => element("option", { value: count }, String(count))));
-    padding.value = state.get("padding", "0");
+    padding.value = model.written ? "0" : state.get("padding", "0");
+    const given = (name, fallback) => (model.written ? model.texts[name] : state.get(name, model.texts[name] || fallback));
     this.form = element("form", { class: "sentence-form", "aria-label": "Sentence" },
-      element("div", { class: "field" }, ...field("text", "Sentence, with [MASK] where a word is to be found", state.get("text", example))),
-      element("div", { class: "field" }, ...field("text_b", "Second sentence of a pair (optional)", state.get("text_b", ""), model.config.type_vocab_size < 2 ? { disabled: true, placeholder: "this model knows one segment" } : {})),
+      element("div", { class: "field" }, ...field("text", blanks ? "Sentence, with [MASK] where a word is to be found" : "Sentence", given("text", examples[0][1].text))),
+      element("div", { class: "field" }, ...field("text_b", "Second sentence of a pair (optional)", given("text_b", ""), model.config.type_vocab_size < 2 ? { disabled: true, placeholder: "this model knows one segment" } : {})),
       element("div", { class: "field short" }, element("label", { for: "field-padding" }, "[PAD] tokens"), padding),
       element("button", { type: "submit", class: "go" }, "Show"),
-      element("p", { class: "examples" }, "Examples: ", ...EXAMPLES.flatMap(([name, values], index) => [index ? ", " : "", this.exampleButton(name, values)])));
+      roving(element("p", { class: "examples" }, "Examples: ", ...examples.flatMap(([name, values], index) => [index ? ", " : "", this.exampleButton(name, values)]))));
+    if (model.written) {
+      this.form.replaceChildren(this.form.firstChild, ...(model.texts.text_b ? [this.form.children[1]] : []),
+        element("p", { class: "examples" }, "This page holds one sentence and needs no server. For others: ", element("code", {}, "python explore.py --model=FOLDER"), " of bert_tf2."));
+    }
     this.form.addEventListener("submit", (event) => {
       event.preventDefault();
       this.submit();
@@ -84,13 +104,34 @@ class View {
     layer.append(...numbers(model.config.num_hidden_layers));
     head.append(...numbers(model.config.num_attention_heads));
     this.controls = { token, layer, head };
-    this.bar = element("div", { class: "look-bar", role: "group", "aria-label": "What is looked at" }, tokenControl, layerControl, headControl);
+    this.bar = element("div", { class: "look-bar", role: "group", "aria-label": "What is looked at" }, tokenControl, layerControl, headControl, this.sections());
+  }
+
+  // From section to section: with the mouse, or with one stop of the Tab key and the arrows.
+  sections() {
+    const bar = element("div", { class: "sections", role: "group", "aria-label": "Sections" }, ...SECTIONS.map(([id, name]) => {
+      const button = element("button", { type: "button", class: "as-text" }, name);
+      button.dataset.section = id;
+      button.addEventListener("click", () => {
+        const heading = document.querySelector(`#${id} h2`);
+        heading?.closest("section").scrollIntoView({ block: "start" });
+        heading?.focus({ preventScroll: true });
+      });
+      return button;
+    }));
+    return roving(bar);
   }
 
   submit() {
-    const values = Object.fromEntries(["text", "text_b", "padding"].map((name) => [name, this.form.elements[name].value]));
-    this.context.state.set({ ...values, padding: values.padding === "0" ? null : values.padding, token: null });
+    const values = this.sentence();
+    this.context.state.set({ ...values, padding: values.padding || null, token: null });
     this.read();
+  }
+
+  // What stands in the form.
+  sentence() {
+    const value = (name) => this.form.elements[name]?.value ?? "";
+    return { text: value("text"), text_b: value("text_b"), padding: Number(value("padding")) };
   }
 
   async read() {
@@ -98,19 +139,23 @@ class View {
     this.asked += 1;
     const now = this.asked;
     const began = performance.now();
-    const sentence = { text: this.form.elements.text.value, text_b: this.form.elements.text_b.value, padding: Number(this.form.elements.padding.value) };
+    const sentence = this.sentence();
     const waiting = this.wait();
     let read;
     try {
       read = await api("/api/sentence", sentence);
     } catch (error) {
-      if (now === this.asked) this.status.replaceChildren(notice("error", error.message));
+      if (now === this.asked) {
+        this.status.replaceChildren(notice("error", error.message));
+        this.results.hidden = true; // they are of another sentence
+      }
       return;
     } finally {
       clearTimeout(waiting);
     }
     if (now !== this.asked) return;
-    this.status.replaceChildren();
+    this.told(read);
+    this.results.hidden = false;
     const start = read.masks[0] ?? Math.min(1, read.tokens.length - 1);
     const number = (name, most, fallback) => {
       const value = Number(state.get(name, NaN));
@@ -138,7 +183,13 @@ class View {
     const waiting = this.wait();
     await this.update(changes);
     clearTimeout(waiting);
-    this.status.replaceChildren();
+    this.told(this.look.read);
+  }
+
+  // What to know about all that is below.
+  told({ tokens, trained_positions: trained }) {
+    const beyond = tokens.length > trained;
+    this.status.replaceChildren(...(beyond ? [notice("hint", `The sentence has ${tokens.length} tokens, but only the first ${trained} positions look trained: the model saw no longer texts, so do not trust what it says of this one.`)] : []));
   }
 
   // Says so where it takes longer: a large model needs seconds for a long text.
@@ -153,6 +204,7 @@ class View {
     const names = Object.keys(changes);
     const concerned = this.parts.filter((part) => !names.length || part.uses.some((name) => names.includes(name)));
     const now = this.asked;
+    for (const button of this.bar.querySelectorAll("[data-section]")) button.hidden = !document.getElementById(button.dataset.section)?.checkVisibility();
     await Promise.all(concerned.map(async (part) => {
       const wanted = { ...look };
       try {

@@ -1,6 +1,7 @@
 // One head of one layer: queries, keys and values, scores before and after the mask and the softmax, as matrix and lines.
 
-import { bars, element, heatMap, largest, number, percent, section, strip, svg } from "./draw.js";
+import { bars, element, heatMap, largest, number, percent, picture, section, stack, strip, svg } from "./draw.js";
+import { roving } from "./roving.js";
 import { shown, variable } from "./sentence_tokens.js";
 
 const STAGES = [
@@ -23,16 +24,17 @@ export class Attention {
     this.heads = element("div", { class: "heads", role: "group", "aria-label": "Heads of this layer" });
     this.vectors = element("div");
     this.matrix = element("div", { class: "matrix" });
-    this.lines = element("div", { class: "lines-frame" });
+    this.lines = element("div");
+    this.frame = element("div", { class: "lines-frame" });
     this.reason = element("div", { class: "reason" });
     this.where = element("div");
     this.heading = element("p", { class: "explain" });
-    const stages = element("div", { class: "stages", role: "group", "aria-label": "What the matrix shows" }, ...STAGES.map(([name, text]) => {
+    const stages = roving(element("div", { class: "stages", role: "group", "aria-label": "What the matrix shows" }, ...STAGES.map(([name, text]) => {
       const button = element("button", { type: "button", class: "plain", "aria-pressed": String(name === this.stage) }, text);
       button.dataset.stage = name;
       button.addEventListener("click", () => this.show(name));
       return button;
-    }));
+    })));
     this.stages = stages;
     this.element = section("Attention", {
       id: "attention",
@@ -73,14 +75,17 @@ export class Attention {
 
   showHeads() {
     const hadFocus = this.heads.contains(document.activeElement);
-    const { heads } = this.answer;
+    const { heads, most, most_weights: weights } = this.answer;
+    const { read: { tokens }, token } = this.look;
     this.heads.replaceChildren(...heads.map((summary, index) => {
       const [name, share] = [["itself", summary.itself], ["the token before", summary.previous], ["the token after", summary.following], ["[CLS]", summary.first], ["[SEP]", summary.separators]].sort((a, b) => b[1] - a[1])[0];
       const button = element("button", { type: "button", class: "head", "aria-pressed": String(index === this.look.head) },
-        element("b", {}, `Head ${index}`), element("span", {}, `${percent(share)} to ${name}`), element("span", {}, `spread over ${number(summary.spread, 1)} tokens`));
+        element("b", {}, `Head ${index}`), element("span", { class: "looks" }, `${tokens[token]} \u2192 ${tokens[most[index][token]]} ${percent(weights.values[index * tokens.length + token])}`),
+        element("span", {}, `all: ${percent(share)} to ${name}`), element("span", {}, `spread over ${number(summary.spread, 1)} tokens`));
       button.addEventListener("click", () => this.look.choose({ head: index }));
       return button;
     }));
+    roving(this.heads);
     if (hadFocus) this.heads.children[this.look.head].focus({ preventScroll: true });
   }
 
@@ -93,7 +98,7 @@ export class Attention {
     const { read, token } = this.look;
     const { query, key, value, context } = this.answer;
     const of = (name, matrix) => strip({ values: this.row(matrix, token), domain: largest(matrix.values), label: `${name} of ${read.tokens[token]}`, name: `${name} of ${read.tokens[token]}, [${matrix.shape[1]}]` });
-    this.vectors.replaceChildren(element("div", { class: "pair" }, of("query", query), of("key", key), of("value", value), of("context (mean of the values)", context)));
+    this.vectors.replaceChildren(stack("Query, key, value and context", element("div", { class: "pair" }, of("query", query), of("key", key), of("value", value), of("context (mean of the values)", context))));
   }
 
   show(stage) {
@@ -110,11 +115,13 @@ export class Attention {
     const name = STAGES.find(([stage]) => stage === this.stage)[1];
     const most = largest(this.answer.scores.values);
     const value = (number_) => (weights ? percent(number_) : number(number_));
+    // In a long text, weights are small: the strongest color is then the largest of them.
+    const end = weights && read.tokens.length > MOST_LINES_OF_ALL ? largest(given.values) : 1;
     this.matrix.replaceChildren(heatMap({
       values: given.values, rows: given.shape[0], columns: given.shape[1], rowLabels: read.tokens, columnLabels: read.tokens, rowTitle: "from", columnTitle: "to",
-      scale: weights ? "weight" : "signed", domain: weights ? [0, 1] : [-most, most], gamma: weights ? 0.6 : 1,
+      scale: weights ? "weight" : "signed", domain: weights ? [0, end] : [-most, most], gamma: weights ? 0.6 : 1,
       label: `Attention, ${name}, layer ${this.look.layer}, head ${this.look.head}`,
-      hint: weights ? "Each row adds up to 100 %; a strong color is much. Point at a cell, or use the arrow keys; Enter explains it." : `Blue is negative, orange positive, up to ${number(most)}. Enter or a click explains a cell.`,
+      hint: weights ? `Each row adds up to 100 %; the strongest color is ${percent(end)}. Point at a cell, or use the arrow keys; Enter explains it.` : `Blue is negative, orange positive, up to ${number(most)}. Enter or a click explains a cell.`,
       describe: (from, to, number_) => `from ${read.tokens[from]} (${from}) to ${read.tokens[to]} (${to}): ${value(number_)}`,
       hover: (from) => this.highlight(from ?? token),
       select: (from, to) => { this.explain(from, to); },
@@ -132,7 +139,7 @@ export class Attention {
     const [count] = shape;
     const [width, height] = [360, count * ROW + 8];
     const y = (index) => index * ROW + ROW / 2 + 4;
-    const picture = svg("svg", { viewBox: `0 0 ${width} ${height}`, width, class: "lines", role: "img", "aria-label": `Lines from each token to those that it looks at, layer ${this.look.layer}, head ${this.look.head}; the table below has the numbers of ${read.tokens[token]}` });
+    const drawn = svg("svg", { viewBox: `0 0 ${width} ${height}`, class: "lines", role: "img", "aria-label": `Lines from each token to those that it looks at, layer ${this.look.layer}, head ${this.look.head}; the table below has the numbers of ${read.tokens[token]}` });
     const lines = svg("g");
     for (let from = 0; from < count; from += 1) {
       if (count > MOST_LINES_OF_ALL && from !== token) continue;
@@ -146,17 +153,18 @@ export class Attention {
         lines.append(line);
       }
     }
-    picture.append(lines);
+    drawn.append(lines);
     read.tokens.forEach((name, index) => {
       const text = name.length > 14 ? `${name.slice(0, 13)}\u2026` : name;
       const left = svg("text", { x: 124, y: y(index) + 4, "text-anchor": "end", class: index === token ? "chosen" : null }, text);
       left.addEventListener("pointerenter", () => this.highlight(index));
       left.addEventListener("pointerleave", () => this.highlight(this.look.token));
       left.addEventListener("click", () => this.look.choose({ token: index }));
-      picture.append(left, svg("text", { x: width - 124, y: y(index) + 4 }, text));
+      drawn.append(left, svg("text", { x: width - 124, y: y(index) + 4 }, text));
     });
-    this.lines.replaceChildren(picture);
-    this.lines.scrollTop = Math.max(0, y(token) - this.lines.clientHeight / 2);
+    this.frame.replaceChildren(drawn);
+    this.lines.replaceChildren(picture(`Lines of layer ${this.look.layer}, head ${this.look.head}`, this.frame));
+    this.frame.scrollTop = Math.max(0, y(token) - this.frame.clientHeight / 2);
   }
 
   highlight(from) {
@@ -176,11 +184,11 @@ export class Attention {
     const top = Math.exp(masked.values[at] - highest(this.row(masked, from)));
     const step = (text, value, key_) => element("li", {}, text, element("b", {}, value), " ", this.codeLink(key_, text));
     this.reason.replaceChildren(element("h3", {}, "One weight: from ", shown(read.tokens[from]), ` (${from}) to `, shown(read.tokens[to]), ` (${to})`),
-      element("ol", { class: "steps" },
+      roving(element("ol", { class: "steps" },
         step(`query of ${read.tokens[from]} x key of ${read.tokens[to]}, a sum of ${size} products: `, number(product), "attention.scores"),
         step(`divided by sqrt(${size}): `, number(scores.values[at]), "attention.scale"),
         step("the mask adds: ", `${number(mask.values[to])}${mask.values[to] ? " (padding)" : " (no padding)"}`, "attention.mask"),
-        step(`softmax, e^score over the sum of e^score in the row (${number(top)} of ${number(rowSum)}, with the largest score of the row taken off each): `, percent(probabilities.values[at]), "attention.softmax")),
+        step(`softmax, e^score over the sum of e^score in the row (${number(top)} of ${number(rowSum)}, with the largest score of the row taken off each): `, percent(probabilities.values[at]), "attention.softmax"))),
       strip({ values: Float32Array.from(q, (value, index) => value * k[index]), label: "products of query and key", name: `the ${size} products that are added` }));
   }
 

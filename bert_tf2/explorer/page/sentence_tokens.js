@@ -1,6 +1,7 @@
 // The tokens of a sentence, and the three embeddings that are added for one of them.
 
-import { element, largest, number, section, strip } from "./draw.js";
+import { element, largest, number, section, stack, strip } from "./draw.js";
+import { roving } from "./roving.js";
 
 // A name of a variable with its shape, as it stands in checkpoints.
 export function variable(name, shape) {
@@ -49,10 +50,19 @@ export class Tokens {
         row("position", read.tokens.map((_, index) => String(index))),
         row("input_mask", read.input_mask.map(String), (value) => (value === "0" ? "padding" : null)))));
     this.table.scrollLeft = scrolled;
+    this.showChosen(buttons[look.token]);
+    roving(this.table, ".token");
     if (hadFocus) buttons[look.token].focus({ preventScroll: true });
     this.segments.textContent = has.has(1)
       ? "Both sentences stand in one array, with [SEP] after each, and every step below treats them alike. The row segment_ids has the same length: whoever packs the pair writes 0 up to the first [SEP] and 1 after it. The model infers nothing; it only looks up a vector for 0 or 1."
       : "One sentence: all segment_ids are 0. Of a pair, both sentences would stand in this same array, with 1 for the tokens of the second; whoever packs the pair writes these numbers, and the model infers nothing.";
+  }
+
+  // The table scrolls sideways until the chosen token is in sight.
+  showChosen(button) {
+    const [cell, frame] = [button.parentElement.getBoundingClientRect(), this.table.getBoundingClientRect()];
+    const names = this.table.querySelector("th").offsetWidth; // stays at the left
+    if (cell.left < frame.left + names || cell.right > frame.right) this.table.scrollLeft += cell.left - frame.left - names - (frame.width - names - cell.width) / 2;
   }
 }
 
@@ -92,9 +102,8 @@ export class Embeddings {
       name: [index ? "+ " : "", (name === "positions" && OTHER_POSITIONS[config.position_embedding_type]) || variable(variableName, [rows[name][0], config.hidden_size]), `, row ${rows[name][1]} `, this.codeLink(key, what)],
     }));
     this.inside.replaceChildren(
-      element("h3", {}, "For ", shown(read.tokens[token]), ` at position ${token}`), ...strips,
-      strip({ values: vectors.sum.values, domain, label: "their sum", name: "= sum" }),
-      strip({ values: vectors.norm.values, label: "after LayerNorm, the input of layer 0", name: ["after ", variable("bert/embeddings/LayerNorm/gamma, beta", [config.hidden_size]), ": enters layer 0"] }),
+      element("h3", {}, "For ", shown(read.tokens[token]), ` at position ${token}`),
+      stack("Embeddings of a token", ...strips, strip({ values: vectors.sum.values, domain, label: "their sum", name: "= sum" }), strip({ values: vectors.norm.values, label: "after LayerNorm, the input of layer 0", name: ["after ", variable("bert/embeddings/LayerNorm/gamma, beta", [config.hidden_size]), ": enters layer 0"] })),
       this.norms(look, norms));
   }
 

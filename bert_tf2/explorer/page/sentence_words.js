@@ -1,8 +1,11 @@
 // From a state to words: the masked-LM head for each [MASK], and what the other heads say.
 
 import { table } from "./controls.js";
-import { bars, element, notice, number, percent, section, strip } from "./draw.js";
+import { bars, element, notice, number, percent, section, stack, strip } from "./draw.js";
+import { roving } from "./roving.js";
 import { shown, variable } from "./sentence_tokens.js";
+
+const MOST_MASKS = 12; // whose words are asked for at once
 
 // The word embeddings, unless the head has a table of its own.
 const outputTable = (config) => (config.tie_word_embeddings === false ? "cls/predictions/output_weights" : "bert/embeddings/word_embeddings");
@@ -33,10 +36,11 @@ export class Words {
     this.codeLink = codeLink;
     this.inside = element("div");
     this.summary = element("div", { class: "summary" }); // above all parts: what most people want to know first
+    const predicts = model.heads.includes("masked_lm");
     this.element = section("From the state to a word", {
       id: "words",
-      text: explanation(model.config),
-      codes: [codeLink("head.gather", "gathering the masked states", "gather"), codeLink("head.transform", "transform", "transform"), codeLink("head.logits", "dot products", "product"), codeLink("head.table", "the shared table", "table"), codeLink("head.bias", "bias", "bias"), codeLink("head.softmax", "softmax", "softmax")],
+      text: predicts ? explanation(model.config) : [],
+      codes: !predicts ? [] : [codeLink("head.gather", "gathering the masked states", "gather"), codeLink("head.transform", "transform", "transform"), codeLink("head.logits", "dot products", "product"), codeLink("head.table", "the shared table", "table"), codeLink("head.bias", "bias", "bias"), codeLink("head.softmax", "softmax", "softmax")],
     }, this.inside);
   }
 
@@ -48,18 +52,20 @@ export class Words {
     }
     const { read } = look;
     // The tokens whose words are shown: every [MASK], and the chosen one.
-    const wanted = [...read.masks, ...(read.masks.includes(look.token) ? [] : [look.token])];
+    const masks = read.masks.slice(0, MOST_MASKS);
+    const wanted = [...masks, ...(masks.includes(look.token) ? [] : [look.token])];
     const shownToken = read.masks.includes(look.token) || !read.masks.length ? look.token : read.masks[0];
-    const answers = await Promise.all(wanted.slice(0, 6).map((token) => look.ask("/api/words", { token })));
+    const answers = await Promise.all(wanted.map((token) => look.ask("/api/words", { token })));
     if (!current()) return;
-    const at = wanted.indexOf(shownToken) < answers.length ? wanted.indexOf(shownToken) : 0;
+    const at = wanted.indexOf(shownToken);
     this.summary.replaceChildren(this.overview(look, wanted, answers));
     this.inside.replaceChildren(this.way(look, wanted[at], answers[at]), this.swap(look, wanted[at], answers[at]));
   }
 
   overview(look, wanted, answers) {
     return element("ul", { class: "guesses" }, ...answers.map(({ words }, index) => element("li", {},
-      shown(look.read.tokens[wanted[index]]), ` (${wanted[index]}): `, ...words.slice(0, 3).flatMap((word, place) => [place ? ", " : "", element("b", {}, word.token), ` ${percent(word.probability)}`]))));
+      shown(look.read.tokens[wanted[index]]), ` (${wanted[index]}): `, ...words.slice(0, 3).flatMap((word, place) => [place ? ", " : "", element("b", {}, word.token), ` ${percent(word.probability)}`]))),
+    look.read.masks.length > MOST_MASKS ? element("li", {}, `${look.read.masks.length - MOST_MASKS} more [MASK]: choose one to see its words.`) : null);
   }
 
   way(look, token, answer) {
@@ -69,9 +75,9 @@ export class Words {
     const table = this.table(answer, look, token, (word) => this.detail(chosen, answer, word));
     this.detail(chosen, answer, answer.words[0]);
     return element("div", {}, element("h3", {}, "The way of ", shown(look.read.tokens[token]), ` (${token})`),
-      strip({ values: answer.state.values, label: "state", name: ["gathered: the encoder's output at this token ", this.codeLink("head.gather", "gathering")] }),
+      stack("Way of a state through the head", strip({ values: answer.state.values, label: "state", name: ["gathered: the encoder's output at this token ", this.codeLink("head.gather", "gathering")] }),
       strip({ values: answer.transformed.values, label: "transformed", name: ["through ", variable(`${head}/dense/kernel`, [d, d]), ` and ${activation} `, this.codeLink("head.transform", "transform")] }),
-      strip({ values: answer.norm.values, label: "normalized", name: ["after ", variable(`${head}/LayerNorm/gamma, beta`, [d]), ": compared with every row ", this.codeLink("layer_norm", "LayerNorm")] }),
+      strip({ values: answer.norm.values, label: "normalized", name: ["after ", variable(`${head}/LayerNorm/gamma, beta`, [d]), ": compared with every row ", this.codeLink("layer_norm", "LayerNorm")] })),
       table, chosen, this.layers(answer));
   }
 
@@ -102,7 +108,7 @@ export class Words {
     const unbiased = answer.unbiased_best[0] === answer.words[0].token ? `Without the bias, ${answer.unbiased_best[0]} would stay the best word.` : `Without the bias, the best word would be ${answer.unbiased_best[0]}.`;
     return element("div", {}, element("div", { class: "table-frame", tabindex: "0", role: "region", "aria-label": "The most probable words" },
       element("table", { class: "facts best-words" },
-        element("thead", {}, element("tr", {}, ...head.map((text, index) => element("th", { scope: "col", class: numeric.has(index) ? "number" : null, "aria-hidden": text ? null : "true" }, text)))), element("tbody", {}, ...rows))),
+        element("thead", {}, element("tr", {}, ...head.map((text, index) => element("th", { scope: "col", class: numeric.has(index) ? "number" : null, "aria-hidden": text ? null : "true" }, text)))), roving(element("tbody", {}, ...rows), ".word", 1))),
     element("p", { class: "explain" }, `${unbiased}${own === null ? "" : " The word that stands there is in bold."} Choose a word to see its dot product.`));
   }
 
@@ -110,9 +116,9 @@ export class Words {
   detail(place, answer, word) {
     const products = Float32Array.from(word.row.values, (value, index) => value * answer.norm.values[index]);
     place.replaceChildren(element("h3", {}, "The dot product for ", element("code", {}, word.token)),
-      strip({ values: answer.norm.values, label: "the state", name: "the state, after its LayerNorm" }),
+      stack("Dot product of a word", strip({ values: answer.norm.values, label: "the state", name: "the state, after its LayerNorm" }),
       strip({ values: word.row.values, label: `row of ${word.token}`, name: ["x ", variable(outputTable(this.model.config), [this.model.config.vocab_size, this.model.config.hidden_size]), `, row ${word.token_id}`] }),
-      strip({ values: products, label: "products", name: [`= ${products.length} products, which add up to ${number(word.product)} `, this.codeLink("head.logits", "dot product")] }),
+      strip({ values: products, label: "products", name: [`= ${products.length} products, which add up to ${number(word.product)} `, this.codeLink("head.logits", "dot product")] })),
       element("p", { class: "explain" }, "+ ", variable("cls/predictions/output_bias", [this.model.config.vocab_size]), ` [${word.token_id}] ${number(word.bias)} = ${number(word.logit)}; of all words, e^${number(word.logit)} is ${percent(word.probability)}.`));
   }
 

@@ -1,0 +1,124 @@
+"""One HTML file with a sentence worked through: explore.py --write. It needs no server and no internet.
+
+The file holds the page's own modules and style, and every answer that the view of the sentence asks for; the function
+`api` of page/app.js finds them by path and arguments.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+import pathlib
+import re
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from bert_tf2.explorer import code_lines, masked_words, sentence
+from bert_tf2.explorer.opened import Explorer
+from bert_tf2.support import files
+from bert_tf2.support.errors import UserError
+
+Handler = Callable[[dict[str, Any]], Any]
+
+EXAMPLE = "The capital of France is [MASK]."
+EXAMPLE_WITHOUT_BLANK = "The capital of France is Paris."
+_MODULES = "bert_tf2/"  # stands for the folder of the modules, which have no address in a single file
+
+
+def write(path: str, explorer: Explorer, page: pathlib.Path) -> None:
+    """Writes the file.
+
+    Args:
+      path: of the HTML file; one that is there is replaced.
+      explorer: the model, and the sentence in its options.
+      page: the folder with the files of the page.
+
+    Raises:
+      UserError: the sentence cannot be read, or the file cannot be written.
+    """
+    model = explorer.describe()
+    texts = model["texts"]
+    texts["text"] = texts["text"] or (
+        EXAMPLE_WITHOUT_BLANK if masked_words.without_head(explorer.bert.model) else EXAMPLE
+    )
+    model["path"] = os.path.basename(os.path.normpath(model["path"]))  # where it lies is nobody's business
+    model.update(written=True, compare_with=None, training_dirs=[])
+    answers = {_key("/api/model", {}): model}
+    handlers = {**sentence.routes(explorer), **code_lines.routes(explorer)}
+    try:
+        for name, arguments in _requests(model, handlers):
+            answers[_key(name, arguments)] = handlers[name](arguments)
+    except UserError as error:
+        raise UserError(f"--text, --text_b, --other_text: {error}") from None
+    files.write_text(path, _html(page, answers))
+
+
+def _requests(model: dict[str, Any], handlers: dict[str, Handler]) -> Iterator[tuple[str, dict[str, Any]]]:
+    """All that the view of the sentence may ask: path and arguments."""
+    texts, config = model["texts"], model["config"]
+    layers, heads = range(config["num_hidden_layers"]), range(config["num_attention_heads"])
+    about = {"text": texts["text"], "text_b": texts["text_b"], "padding": 0}
+    yield "/api/sentence", about
+    tokens = range(len(handlers["/api/sentence"](about)["tokens"]))
+    yield "/api/maps", about
+    yield "/api/maps", {**about, "all": 1}
+    for layer in layers:
+        yield from (("/api/attention", {**about, "layer": layer, "head": head}) for head in heads)
+        yield from (("/api/block", {**about, "layer": layer, "token": token}) for token in tokens)
+    for token in tokens:
+        yield "/api/embeddings", {**about, "token": token}
+        if "masked_lm" in model["heads"]:
+            yield "/api/words", {**about, "token": token}
+    yield "/api/outputs", about
+    if texts["other_text"]:
+        pair = {**about, "other_text": texts["other_text"]}
+        yield "/api/pair", pair
+        yield from (
+            ("/api/pair_attention", {**pair, "layer": layer, "head": head}) for layer in layers for head in heads
+        )
+    yield from (("/api/source", {"key": key}) for key in code_lines.PLACES)
+
+
+def _key(path: str, arguments: dict[str, Any]) -> str:
+    """As `answerKey` of page/app.js makes it."""
+    return f"{path} {_json(dict(sorted(arguments.items())))}"
+
+
+def _json(content: Any) -> str:
+    return json.dumps(content, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+
+
+def _html(page: pathlib.Path, answers: dict[str, Any]) -> str:
+    modules = {path.name: _bare(path.read_text(encoding="utf-8")) for path in sorted(page.glob("*.js"))}
+    imports = {f"{_MODULES}{name}": _data("text/javascript", text) for name, text in modules.items()}
+    style = (page / "style.css").read_text(encoding="utf-8")
+    parts = {
+        '<link rel="icon" href="icon.svg" type="image/svg+xml">': "",
+        '<link rel="stylesheet" href="style.css">': f"<style>\n{style}</style>",
+        '<script type="module" src="app.js"></script>': (
+            f'<script type="application/json" id="answers">{_within_script(_json(answers))}</script>\n'
+            f'  <script type="importmap">{_json({"imports": imports})}</script>\n'
+            f'  <script type="module">import "{_MODULES}app.js";</script>'
+        ),
+    }
+    text = (page / "index.html").read_text(encoding="utf-8")
+    for tag, replacement in parts.items():
+        if tag not in text:
+            raise LookupError(f"{tag} is not in index.html")
+        text = text.replace(tag, replacement)
+    return text
+
+
+def _bare(module: str) -> str:
+    """A module whose imports, "./name.js", are names of the import map."""
+    return re.sub(r"""(from |import\()(["'`])\./""", rf"\1\2{_MODULES}", module)
+
+
+def _data(mime_type: str, text: str) -> str:
+    return f"data:{mime_type};base64,{base64.b64encode(text.encode('utf-8')).decode('ascii')}"
+
+
+def _within_script(text: str) -> str:
+    """JSON in which nothing ends the element around it."""
+    return text.replace("<", "\\u003c")
