@@ -55,7 +55,7 @@ setuptools.setup(
         "test": [
             *("pytest", "pytest-xdist", "ruff", "tensorflow-serving-api", "pyyaml", "safetensors"),
             *("sentencex>=1.0.32", "hypothesis", "matplotlib"),
-            "playwright",  # drives the explorer in the system's Chromium
+            *("playwright", "axe-playwright-python"),  # the explorer in the system's Chromium
         ],
         "sentences": ["sentencex>=1.0.32"],  # create_pretraining_data.py --input_format=text and jsonl
         # create_pretraining_data.py --runner; for remote files also gcsfs, s3fs or another file system of fsspec.

@@ -5,6 +5,7 @@ An `open` page has no console error, and loads nothing from elsewhere; `Pages.pr
 
 from __future__ import annotations
 
+import importlib.resources
 import importlib.util
 import pathlib
 import shutil
@@ -15,7 +16,7 @@ SCREENSHOTS = ROOT / "screenshots"
 """Where the pictures of the views are left, for a person to look at; git ignores it."""
 
 _PROGRAMS = ("chromium", "chromium-browser", "google-chrome")
-DESKTOP, PHONE = 1280, 390
+WIDE, DESKTOP, TABLET, PHONE = 1600, 1280, 1024, 390
 """Widths in CSS pixels."""
 
 
@@ -31,6 +32,8 @@ class Browser:
         """Why there is no browser, in a sentence; None if there is one."""
         if not importlib.util.find_spec("playwright"):
             return "playwright is not installed (pip install playwright)"
+        if not importlib.util.find_spec("axe_playwright_python"):
+            return "axe is not installed (pip install axe-playwright-python)"
         if not _program():
             return f"Chromium is not installed (none of {', '.join(_PROGRAMS)})"
         return None
@@ -229,6 +232,15 @@ def low_contrasts(page) -> list[str]:
     return page.evaluate(_CONTRASTS)
 
 
+def axe_violations(page) -> list[str]:
+    """What axe-core finds, https://github.com/dequelabs/axe-core: rule, sentence, and the first element."""
+    script = importlib.resources.files("axe_playwright_python") / "axe.min.js"
+    page.evaluate(script.read_text(encoding="utf-8"))
+    found = page.evaluate("() => axe.run()")
+    assert len(found["passes"]) > 10  # it looked
+    return [f"axe: {each['id']}: {each['help']}: {each['nodes'][0]['html'][:120]}" for each in found["violations"]]
+
+
 def too_wide(page) -> int:
     """By how many pixels the page is wider than its window; 0 if it does not scroll sideways."""
     return page.evaluate("document.documentElement.scrollWidth - document.documentElement.clientWidth")
@@ -240,6 +252,7 @@ def accessibility_problems(page, keyboard: bool = True) -> list[str]:
     return [
         *(f"no name: {each}" for each in without_name(page)),
         *(f"low contrast {each}" for each in low_contrasts(page)),
+        *axe_violations(page),
         *([f"the page is {wide} pixels too wide"] if wide else []),
         *(keyboard_problems(page) if keyboard else []),
     ]

@@ -36,9 +36,10 @@ def _equal_at_start(tokens: Sequence[str], others: Sequence[str]) -> int:
 
 def state_distances(states: np.ndarray, others: np.ndarray) -> np.ndarray:
     """1 - cosine of each row of [M, D] with the same row of the other: 0 for the same direction, at most 2; [M]."""
+    states, others = states.astype(np.float64), others.astype(np.float64)
     products = np.sum(states * others, axis=-1)
     lengths = np.linalg.norm(states, axis=-1) * np.linalg.norm(others, axis=-1)
-    return np.maximum(0.0, 1.0 - products / np.maximum(lengths, 1e-30))
+    return np.maximum(0.0, np.round(1.0 - products / np.maximum(lengths, 1e-30), 9))
 
 
 def attention_changes(probabilities: np.ndarray, others: np.ndarray) -> np.ndarray:

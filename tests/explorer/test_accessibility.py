@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from browser_pages import DESKTOP, PHONE, SCREENSHOTS, accessibility_problems, screenshot
+from browser_pages import DESKTOP, PHONE, SCREENSHOTS, TABLET, WIDE, accessibility_problems, screenshot
 
 VIEWS = {
     "sentence": "#sentence",
@@ -14,6 +14,8 @@ VIEWS = {
 LOOKS = {
     "light": ("light", DESKTOP),
     "dark": ("dark", DESKTOP),
+    "wide-dark": ("dark", WIDE),
+    "tablet": ("light", TABLET),
     "phone": ("light", PHONE),
     "phone-dark": ("dark", PHONE),
 }
@@ -24,7 +26,7 @@ LOOKS = {
 def test_everyone_can_read_and_use_a_view(open_page, view, look):
     color_scheme, width = LOOKS[look]
     page = open_page(VIEWS[view], width=width, color_scheme=color_scheme)
-    if look != "phone-dark":
+    if look not in ("wide-dark", "tablet", "phone-dark"):
         path = screenshot(page, f"{view}-{look}")
         print(f"a picture of {view} is in {path.relative_to(SCREENSHOTS.parent)}")
     assert accessibility_problems(page, keyboard=look == "light") == []
@@ -44,7 +46,13 @@ def test_the_checks_find_what_is_wrong(page):
         }"""
     )
     found = "\n".join(accessibility_problems(page))
-    for expected in ("no name: button", "pale words", "pixels too wide", "the focus cannot be seen: <a href"):
+    for expected in (
+        "no name: button",
+        "pale words",
+        "pixels too wide",
+        "the focus cannot be seen: <a href",
+        "axe: button-name",
+    ):
         assert expected in found
 
 

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
+import shutil
 import threading
 
+import numpy as np
 import pytest
 from browser_pages import PHONE, expect
 
+from bert_tf2.commands import loading
 from bert_tf2.explorer import server
 from bert_tf2.explorer.opened import Explorer
 from bert_tf2.explorer.options import ExplorerOptions
+from bert_tf2.weights import checkpoint
 
 PAIR = "#sentence?text=Paris+is+in+France.&text_b=It+is+%5BMASK%5D."
 
@@ -138,12 +143,17 @@ def test_a_mistake_is_told_and_leaves_the_page_usable(browser, address):
         box.press("Enter")
     assert answered.value.status == 400
     expect(page.get_by_role("alert")).to_contain_text("a blank is written [MASK], in capitals")
+    expect(page.locator("#attention")).to_be_hidden()  # it is of another sentence
     box.fill("a [MASK]")
     box.press("Enter")
     expect(page.get_by_role("alert")).to_have_count(0)
     expect(page.locator(".guesses li")).to_have_count(1)
+    expect(page.locator("#attention")).to_be_visible()
+    box.fill(" ")
+    box.press("Enter")
+    expect(page.get_by_role("alert")).to_contain_text("The sentence is empty")
     pages.close()
-    assert len(pages.problems) == 1 and "status of 400" in pages.problems[0]
+    assert len(pages.problems) == 2 and "status of 400" in pages.problems[0]
 
 
 def test_the_code_behind_a_picture(page):
@@ -178,11 +188,111 @@ def test_a_number_out_of_range_in_the_address_is_ignored(open_page):
     expect(page.locator("#block h3").first).to_have_text(re.compile(r"the \(1\) in layer 0"))
 
 
-@pytest.fixture(scope="module")
-def classifier_address(tuned):
-    """A server with a model that has no masked-LM head."""
+def test_all_heads_at_a_glance(open_page):
+    page = open_page(PAIR)
+    maps = page.locator(".map")
+    expect(maps).to_have_count(4)  # 2 layers of 2 heads
+    maps.nth(3).click()
+    expect(maps.nth(3)).to_have_attribute("aria-pressed", "true")
+    expect(page.locator("#attention")).to_contain_text("Layer 1, head 1 of 2")
+    page.keyboard.press("ArrowUp")
+    page.keyboard.press("Enter")
+    expect(page.locator("#attention")).to_contain_text("Layer 0, head 1 of 2")
+    told = maps.nth(1).get_attribute("title")
+    assert re.fullmatch(r"Layer 0, head 1: \[MASK\] \(9\) looks at .+ \(\d+\), [\d.]+ %", told)
+    looks = page.get_by_role("button", name="Head 1").locator(".looks").inner_text()
+    assert looks.split("\u2192 ")[1].split()[0] in told and looks.rsplit(" ", 2)[1] in told
+
+
+def test_two_sentences_side_by_side(open_page, explorer):
+    page = open_page("#sentence?text=Paris+is+in+%5BMASK%5D.&other_text=Rome+is+in+%5BMASK%5D.")
+    pair = page.locator("#pair")
+    (mask,) = explorer.bert.fill_mask("Rome is in [MASK].").masks
+    best = max(mask.predictions, key=lambda each: each.probability)
+    row = pair.get_by_role("table", name="Answers for the other sentence").first.get_by_role(
+        "row", name=best.token, exact=False
+    )
+    share = float(row.first.locator(".number").inner_text().removesuffix(" %"))
+    assert share == pytest.approx(100 * best.probability, abs=0.06)
+    states = pair.locator(".heat-map").first
+    cells = states.locator(".cells")
+    cells.focus()
+    cells.press("ArrowRight")
+    expect(states.get_by_role("status")).to_have_text(re.compile(r"paris / rome, after the embeddings: 0?\.\d+|1\.\d+"))
+    cells.press("ArrowRight")
+    expect(states.get_by_role("status")).to_have_text("is, after the embeddings: 0")
+    cells.press("ArrowDown")
+    expect(states.get_by_role("status")).not_to_have_text("is, after layer 0: 0")
+    other = page.get_by_label("Another sentence, for example")
+    other.fill("Rome is in the [MASK].")
+    other.press("Enter")
+    expect(page.get_by_label("Another sentence, for example")).to_have_value("Rome is in the [MASK].")
+    expect(pair.locator(".heat-map .above").first.locator("span > span")).to_have_text(
+        ["[CLS]", "[MASK]", ".", "[SEP]"]
+    )
+
+
+def test_more_masks_than_are_asked_for(open_page):
+    page = open_page(f"#sentence?text={'+'.join(['%5BMASK%5D'] * 14)}")
+    expect(page.locator(".guesses li")).to_have_count(13)
+    expect(page.locator(".guesses li").last).to_have_text("2 more [MASK]: choose one to see its words.")
+
+
+def test_a_long_text_shows_its_chosen_token_and_some_labels(open_page):
+    page = open_page(f"#sentence?text={'+'.join(['the'] * 40)}&token=38", width=PHONE)
+    box = page.locator(".token[aria-pressed=true]").bounding_box()
+    assert 0 <= box["x"] <= PHONE - box["width"]
+    labels = matrix(page).locator(".beside > span")
+    expect(labels).to_have_count(42)
+    assert 5 < matrix(page).locator(".beside > span:not(.left-out)").count() < 42
+
+
+def test_from_section_to_section_with_the_keyboard(open_page):
+    page = open_page("#sentence")
+    page.get_by_role("group", name="Sections").get_by_role("button", name="Tokens").focus()
+    page.keyboard.press("ArrowRight")
+    page.keyboard.press("ArrowRight")
+    page.keyboard.press("Enter")
+    expect(page.get_by_role("heading", name="All heads at a glance")).to_be_focused()
+    strips = page.locator("#block .stack").first.locator(".strip-cells")
+    strips.nth(0).focus()
+    page.keyboard.press("ArrowDown")
+    expect(strips.nth(0)).not_to_be_focused()
+    page.keyboard.press("ArrowDown")
+    page.keyboard.press("ArrowDown")
+    page.keyboard.press("ArrowUp")
+    assert page.locator("[tabindex='0']:visible, a:visible, select:visible").count() < 70
+
+
+def test_positions_that_were_not_trained_are_told(browser, weights, tmp_path):
+    trained = 8
+    with serving(untrained_after(trained, weights, tmp_path)) as address:
+        pages = browser.pages(address)
+        page = pages.open("#sentence?text=a+b+c")
+        expect(page.locator(".notice.hint")).to_have_count(0)
+        page = pages.open("#sentence?text=a+b+c+d+e+f+g+h")
+        expect(page.locator(".notice.hint")).to_contain_text(f"only the first {trained} positions look trained")
+        pages.close()
+    assert pages.problems == []
+
+
+def untrained_after(count: int, weights: str, folder) -> str:
+    """The weights with neighbors that are alike in the first positions only."""
+    shutil.copytree(weights, folder / "model")
+    bert = loading.load(str(folder / "model"))
+    table = np.random.default_rng(0).normal(0.0, 0.02, (48, 16))
+    table[:count] = 0.5 + 0.01 * np.arange(count)[:, None]
+    variables = checkpoint.tf1_variables(bert.model)
+    variables["bert/embeddings/position_embeddings"].assign(table)
+    checkpoint.save(str(folder / "model" / "model.ckpt-8"), variables, 8)
+    return str(folder / "model" / "model.ckpt-8")
+
+
+@contextlib.contextmanager
+def serving(model: str):
+    """The address of a server with another model."""
     with server.listen(0) as listening:
-        served = server.serve(Explorer(ExplorerOptions(model=tuned)), listening)
+        served = server.serve(Explorer(ExplorerOptions(model=model)), listening)
         thread = threading.Thread(target=served.serve_forever, daemon=True)
         thread.start()
         yield f"http://{server.HOST}:{listening.getsockname()[1]}"
@@ -190,10 +300,19 @@ def classifier_address(tuned):
         thread.join()
 
 
+@pytest.fixture(scope="module")
+def classifier_address(tuned):
+    """A server with a model that has no masked-LM head."""
+    with serving(tuned) as address:
+        yield address
+
+
 def test_a_classifier_has_its_own_output(browser, classifier_address):
     pages = browser.pages(classifier_address)
     page = pages.open()
     expect(page.locator("#words")).to_contain_text("These weights have no masked-LM head")
+    expect(page.locator("#words")).not_to_contain_text("saves")
+    assert "[MASK]" not in page.locator("form").first.inner_text()
     expect(page.get_by_role("table", name="Classifier").get_by_role("row")).to_have_count(2)
     expect(page.locator("#attention")).to_contain_text("Layer 0, head 0")
     pages.close()

@@ -25,7 +25,7 @@ export class Attention {
     this.vectors = element("div");
     this.matrix = element("div", { class: "matrix" });
     this.lines = element("div");
-    this.frame = element("div", { class: "lines-frame" });
+    this.frame = element("div", { class: "lines-frame", tabindex: "0", role: "region", "aria-label": "Lines of attention" });
     this.reason = element("div", { class: "reason" });
     this.where = element("div");
     this.heading = element("p", { class: "explain" });

@@ -1,0 +1,108 @@
+"""explore.py --write: one file with a sentence worked through, opened without a server and without a network."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import re
+import xml.etree.ElementTree as ElementTree
+
+import pytest
+from browser_pages import axe_violations, expect, too_wide, wait_until_drawn
+
+from bert_tf2.explorer import server, written
+from bert_tf2.explorer.opened import Explorer
+from bert_tf2.explorer.options import ExplorerOptions
+from bert_tf2.support.errors import UserError
+
+TEXTS = {"text": "Paris is in </script> [MASK].", "other_text": "Rome is in </script> [MASK]."}
+
+
+@pytest.fixture(scope="module")
+def path(weights, tmp_path_factory):
+    path = tmp_path_factory.mktemp("written") / "page.html"
+    written.write(str(path), Explorer(ExplorerOptions(model=weights, **TEXTS)), server.PAGE)
+    return path
+
+
+@pytest.fixture
+def open_file(browser, path):
+    """open_file(width, color_scheme) -> the page without a network; the test fails if it logs or asks for anything."""
+    contexts, problems = [], []
+
+    def opened(width: int, color_scheme: str):
+        context = browser._chromium.new_context(
+            viewport={"width": width, "height": 900}, color_scheme=color_scheme, offline=True, reduced_motion="reduce"
+        )
+        contexts.append(context)
+        page = context.new_page()
+        page.on("console", lambda message: problems.append(message.text))
+        page.on("pageerror", lambda error: problems.append(str(error)))
+        page.on("request", lambda request: asked(request.url))
+        page.goto(path.as_uri())
+        wait_until_drawn(page)
+        return page
+
+    def asked(url: str) -> None:
+        if url != path.as_uri() and not url.startswith(("data:", "blob:")):
+            problems.append(f"asks {url}")
+
+    yield opened
+    for context in contexts:
+        context.close()
+    assert problems == []
+
+
+@pytest.mark.parametrize(("width", "color_scheme"), [(1600, "light"), (1024, "dark"), (390, "light")])
+def test_everything_is_within_the_file(open_file, width, color_scheme, explorer):
+    page = open_file(width, color_scheme)
+    assert axe_violations(page) == [] and too_wide(page) == 0
+    layers, heads = explorer.bert.config.num_hidden_layers, explorer.bert.config.num_attention_heads
+    tokens = page.get_by_role("region", name="Tokens").get_by_role("button")
+    for layer in range(layers):
+        for head in range(heads):
+            page.locator(".map").nth(layer * heads + head).click()
+            expect(page.locator("#attention")).to_contain_text(f"Layer {layer}, head {head} of {heads}")
+            expect(page.locator("#pair h3").last).to_have_text(f"Layer {layer}, head {head} in both")
+        for token in range(tokens.count()):
+            tokens.nth(token).click()
+            expect(page.locator("#block h3").first).to_contain_text(f"({token}) in layer {layer}")
+            expect(page.locator("#words h3").first).to_be_visible()
+    assert page.locator(".notice").count() == 0
+    page.get_by_role("button", name="Code: softmax", exact=True).first.click()
+    expect(page.locator("#code-panel .here")).to_contain_text("tf.nn.softmax(")
+
+
+def test_the_file_says_where_nothing_lies(path, weights):
+    text = path.read_text()
+    assert weights not in text and text.count("</script>") == 3
+    answers = json.loads(re.search(r'id="answers">(.*?)</script>', text)[1])
+    assert answers["/api/model {}"]["path"] == "model.ckpt-7"
+
+
+def test_a_sentence_that_cannot_be_read(weights, tmp_path):
+    explorer = Explorer(ExplorerOptions(model=weights, text="a [mask]"))
+    with pytest.raises(UserError, match=r"--text.*\[MASK\], in capitals"):
+        written.write(str(tmp_path / "page.html"), explorer, server.PAGE)
+    assert not [*tmp_path.iterdir()]
+
+
+def test_a_model_without_the_head_gets_a_sentence_without_a_blank(tuned, tmp_path):
+    explorer = Explorer(dataclasses.replace(ExplorerOptions(model=tuned)))
+    written.write(str(tmp_path / "page.html"), explorer, server.PAGE)
+    assert written.EXAMPLE_WITHOUT_BLANK in (tmp_path / "page.html").read_text()
+
+
+@pytest.mark.parametrize(
+    "name", ["Attention, after the softmax", "Lines of layer", "Attention of all heads", "Embeddings of"]
+)
+def test_pictures_as_svg(page, name, tmp_path):
+    with page.expect_download() as saved:
+        page.get_by_role("button", name=f"Save as SVG: {name}").click()
+    assert re.fullmatch(r"[a-z0-9-]+\.svg", saved.value.suggested_filename)
+    saved.value.save_as(tmp_path / "picture.svg")
+    root = ElementTree.parse(tmp_path / "picture.svg").getroot()
+    texts = [text.text for text in root.iter("{http://www.w3.org/2000/svg}text")]
+    assert len([*root.iter()]) > 20
+    expected = {"Attention of all heads": "layer 1", "Embeddings of": "= sum"}.get(name, "[MASK]")
+    assert expected in texts
