@@ -60,14 +60,8 @@ def run(options: ExplorerOptions) -> None:
     Raises:
       UserError: the model cannot be loaded, or the port cannot be used; see also projector.write and written.write.
     """
-    if options.write_projector:
-        projector.write(options.write_projector, Explorer(options).bert)
-        look = f"{console.python()} -m tensorboard.main --logdir={shlex.quote(options.write_projector)}"
-        console.summary([options.write_projector], next_command=look)
-        return
-    if options.write:
-        written.write(options.write, Explorer(options), PAGE)
-        console.summary([options.write])
+    if options.write or options.write_projector:
+        _write(options)
         return
     listening = listen(options.port)  # before the model is loaded, which takes longer
     explorer = Explorer(options)
@@ -81,6 +75,17 @@ def run(options: ExplorerOptions) -> None:
     os.read(asked, 1)
     server.shutdown()
     print("Ended.", flush=True)
+
+
+def _write(options: ExplorerOptions) -> None:
+    explorer = Explorer(options)
+    look = None
+    if options.write:
+        written.write(options.write, explorer, PAGE)
+    if options.write_projector:
+        projector.write(options.write_projector, explorer.bert)
+        look = f"{console.python()} -m tensorboard.main --logdir={shlex.quote(options.write_projector)}"
+    console.summary([path for path in (options.write, options.write_projector) if path], next_command=look)
 
 
 def listen(port: int) -> socket.socket:

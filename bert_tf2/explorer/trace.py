@@ -55,12 +55,12 @@ def read(
     Raises:
       UserError: there are too many tokens, or more segments than the model knows, or a [MASK] is not in capitals.
     """
-    for where, part in (("the sentence", text), ("the second sentence", text_b)):
+    for where, part in (("The sentence", text), ("The second sentence", text_b)):
         blanks.check_spelling(part, where)
     parts = [blanks.tokenize(part, tokenizer) for part in (text, text_b)]
     tokens, segment_ids = blanks.pack(parts)
     count = len(tokens) + padding
-    blanks.check_fits(count, segment_ids[-1] + 1, config, max_seq_length, "the sentence")
+    blanks.check_fits(count, segment_ids[-1] + 1, config, max_seq_length, "The sentence")
     ids = tokenizer.convert_tokens_to_ids([*tokens, *[PADDING] * padding])
     return Sentence(
         (*tokens, *[PADDING] * padding),

@@ -23,6 +23,7 @@ Handler = Callable[[dict[str, Any]], Any]
 
 EXAMPLE = "The capital of France is [MASK]."
 EXAMPLE_WITHOUT_BLANK = "The capital of France is Paris."
+_START = b"<!doctype html>"
 _MODULES = "bert_tf2/"  # stands for the folder of the modules, which have no address in a single file
 
 
@@ -44,6 +45,7 @@ def write(path: str, explorer: Explorer, page: pathlib.Path) -> None:
     )
     model["path"] = os.path.basename(os.path.normpath(model["path"]))  # where it lies is nobody's business
     model.update(written=True, compare_with=None, training_dirs=[])
+    _refuse_foreign(path)
     answers = {_key("/api/model", {}): model}
     handlers = {**sentence.routes(explorer), **code_lines.routes(explorer)}
     try:
@@ -52,6 +54,14 @@ def write(path: str, explorer: Explorer, page: pathlib.Path) -> None:
     except UserError as error:
         raise UserError(f"--text, --text_b, --other_text: {error}") from None
     files.write_text(path, _html(page, answers))
+
+
+def _refuse_foreign(path: str) -> None:
+    """Raises UserError if the file is there and no HTML page: most likely a slip of the keys."""
+    if files.exists(path) and not files.is_directory(path):
+        with files.open_binary(path) as stream:
+            if not stream.read(len(_START)).lower().startswith(_START):
+                raise UserError(f"--write={path}: exists and is not an HTML page; give another name, or remove it")
 
 
 def _requests(model: dict[str, Any], handlers: dict[str, Handler]) -> Iterator[tuple[str, dict[str, Any]]]:

@@ -46,7 +46,7 @@ def check_spelling(text: str, where: str) -> None:
     # As text, "[mask]" would become three tokens, which is rarely intended ("[ mask ]" gives the same tokens).
     for found in re.findall(r"\[mask\]", text, re.IGNORECASE):
         if found != MASK:
-            raise UserError(f"{where}: holds {found}; a blank is written {MASK}, in capitals")
+            raise UserError(f"{where} holds {found}; a blank is written {MASK}, in capitals")
 
 
 def check_fits(num_tokens: int, num_segments: int, config: BertConfig, max_seq_length: int, where: str) -> None:
@@ -57,9 +57,9 @@ def check_fits(num_tokens: int, num_segments: int, config: BertConfig, max_seq_l
             limit = f"--max_seq_length is {max_seq_length}; raise it (this model reads at most {positions})"
         else:
             limit = f"this model reads at most {positions} (max_position_embeddings); shorten the sentence"
-        raise UserError(f"{where}: has {num_tokens} tokens with [CLS] and [SEP]; {limit} or split it")
+        raise UserError(f"{where} has {num_tokens} tokens with [CLS] and [SEP]; {limit} or split it")
     if num_segments > config.type_vocab_size:
-        raise UserError(f"{where}: has two segments, but the model knows one (type_vocab_size 1); leave out the |||")
+        raise UserError(f"{where} has two segments, but the model knows one (type_vocab_size 1); leave out the |||")
 
 
 def fill(text: str, words: Iterable[str]) -> str:

@@ -180,7 +180,7 @@ def test_the_other_heads(post):
     ("path", "arguments", "problem"),
     [
         ("/api/sentence", {"text": 5}, "text must be a text, not 5"),
-        ("/api/sentence", {"text": "a " * 100}, "the sentence: has "),
+        ("/api/sentence", {"text": "a " * 100}, "The sentence has "),
         ("/api/sentence", {"text": "a [mask]"}, "in capitals"),
         ("/api/sentence", {"text": "a", "padding": 9}, "padding must be a whole number from 0 to 8"),
         ("/api/embeddings", {"text": "the"}, "token must be a whole number from 0 to 2, not None"),

@@ -133,11 +133,11 @@ def test_no_text_and_an_empty_second_text(tokenizer):
 @pytest.mark.parametrize(
     ("given", "problem"),
     [
-        ({"text": "paris " * 20}, "the sentence: has 22 tokens"),
-        ({"text": "paris", "padding": 20}, "the sentence: has 23 tokens"),
+        ({"text": "paris " * 20}, "The sentence has 22 tokens"),
+        ({"text": "paris", "padding": 20}, "The sentence has 23 tokens"),
         ({"text": "paris", "text_b": "is", "type_vocab_size": 1}, "knows one"),
-        ({"text": "a [mask]"}, r"the sentence: holds \[mask\]; a blank is written \[MASK\], in capitals"),
-        ({"text": "a", "text_b": "a [Mask]"}, "the second sentence: holds"),
+        ({"text": "a [mask]"}, r"The sentence holds \[mask\]; a blank is written \[MASK\], in capitals"),
+        ({"text": "a", "text_b": "a [Mask]"}, "The second sentence holds"),
     ],
 )
 def test_what_cannot_be_read(tokenizer, given, problem):

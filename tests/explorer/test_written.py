@@ -87,6 +87,14 @@ def test_a_sentence_that_cannot_be_read(weights, tmp_path):
     assert not [*tmp_path.iterdir()]
 
 
+def test_a_file_of_another_kind_is_not_replaced(weights, tmp_path):
+    there = tmp_path / "vocab.txt"
+    there.write_text("[PAD]\n")
+    with pytest.raises(UserError, match=r"vocab.txt: exists and is not an HTML page"):
+        written.write(str(there), Explorer(ExplorerOptions(model=weights)), server.PAGE)
+    assert there.read_text() == "[PAD]\n"
+
+
 def test_a_model_without_the_head_gets_a_sentence_without_a_blank(tuned, tmp_path):
     explorer = Explorer(dataclasses.replace(ExplorerOptions(model=tuned)))
     written.write(str(tmp_path / "page.html"), explorer, server.PAGE)

@@ -125,18 +125,18 @@ def test_the_last_separator_between_blanks_makes_two_segments(tokenizer):
 @pytest.mark.parametrize(
     ("text", "max_seq_length", "message"),
     [
-        ("paris is", 128, r"^here: holds no \[MASK\]; write \[MASK\]"),
-        ("paris is [mask]", 128, r"^here: holds \[mask\]; a blank is written \[MASK\], in capitals$"),
-        ("[MASK] is [Mask]", 128, r"^here: holds \[Mask\]"),
+        ("paris is", 128, r"^here holds no \[MASK\]; write \[MASK\]"),
+        ("paris is [mask]", 128, r"^here holds \[mask\]; a blank is written \[MASK\], in capitals$"),
+        ("[MASK] is [Mask]", 128, r"^here holds \[Mask\]"),
         (
             "paris [MASK] of",
             4,
-            r"^here: has 5 tokens .* --max_seq_length is 4; raise it \(this model reads at most 32\)",
+            r"^here has 5 tokens .* --max_seq_length is 4; raise it \(this model reads at most 32\)",
         ),
         (
             "paris " * 30 + "[MASK]",
             128,
-            r"^here: has 33 tokens .* this model reads at most 32 \(max_position_embeddings\)",
+            r"^here has 33 tokens .* this model reads at most 32 \(max_position_embeddings\)",
         ),
     ],
 )
@@ -153,7 +153,7 @@ def test_the_longest_that_fits(tokenizer):
 def test_a_model_of_one_segment_gets_one(tokenizer):
     config = BertConfig.from_dict({**CONFIG.to_dict(), "type_vocab_size": 1})
     predict_masked.encode("[MASK]", tokenizer, config, 128, "here")
-    with pytest.raises(UserError, match=r"^here: has two segments"):
+    with pytest.raises(UserError, match=r"^here has two segments"):
         predict_masked.encode("is ||| [MASK]", tokenizer, config, 128, "here")
 
 
