@@ -5,7 +5,7 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo test test-slow soak test-gpu test-pythons beam interop runtimes lint bench bench-finetuning bench-peers study clean
+.PHONY: demo test test-slow soak test-gpu test-pythons beam interop runtimes docs lint bench bench-finetuning bench-peers study clean
 
 # Made anew when setup.py changes. --no-compile: Python compiles a module when it is first imported. To compile
 # all that is installed takes 24 s, to compile what the demo imports 9 s.
@@ -79,6 +79,15 @@ runtimes: $(VENV)/runtimes-installed
 
 $(VENV)/runtimes-installed: $(VENV)/tests-installed
 	$(BIN)/python -m pip install --quiet --editable '.[test,onnx,openvino]'
+	@touch $@
+
+# The documents and the Python interface as a site, in build/site. A link to nothing is an error.
+docs: $(VENV)/docs-installed
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+	@echo "build/site/index.html"
+
+$(VENV)/docs-installed: $(VENV)/installed
+	$(BIN)/python -m pip install --quiet --editable '.[docs]'
 	@touch $@
 
 lint: $(VENV)/tests-installed

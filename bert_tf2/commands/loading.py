@@ -183,7 +183,9 @@ class Bert:
         """The probability of each label, for a model of run_classifier.py.
 
         Args:
-          texts, batch_size, max_seq_length: see `embed`.
+          texts: see `embed`.
+          batch_size: see `embed`.
+          max_seq_length: see `embed`.
 
         Returns:
           For each text, label -> probability, in the order of the labels; of a regression {"score": number}. For a

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -24,6 +25,9 @@ from bert_tf2.data.varints import Ragged
 from bert_tf2.support import free_memory
 from bert_tf2.support.environment import human
 from bert_tf2.support.errors import UserError
+
+if TYPE_CHECKING:
+    import tensorflow as tf
 
 _ROWS_AT_ONCE = 256
 
@@ -85,7 +89,7 @@ def read_records(
     width_multiple: int = 1,
     like_lengths: bool = False,
     transform: Callable | None = None,
-):
+) -> tf.data.Dataset:
     """Creates a tf.data pipeline over TFRecord files.
 
     Args:
@@ -107,8 +111,8 @@ def read_records(
         each int64 [B].
 
     Returns:
-      A dataset of dicts: features of length 1 as [B], the others as [B, length]; int32 or float32. An invalid record
-      stops the iteration with a TensorFlow error; `find_fault` then finds the record.
+      A tf.data.Dataset of dicts: features of length 1 as [B], the others as [B, length]; int32 or float32. An invalid
+        record stops the iteration with a TensorFlow error; `find_fault` then finds the record.
 
     Raises:
       UserError: the first record of a file is invalid; with `repeat`, there is none, or a batch is larger than memory;

@@ -8,7 +8,9 @@ files, and `sources` selects the readers of other files.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
+from typing import Any
 
+import keras
 import tensorflow as tf
 from absl import logging
 
@@ -41,13 +43,13 @@ __all__ = [
 ]
 
 
-def used_variables(model) -> dict[str, tf.Variable]:
+def used_variables(model: keras.Model) -> dict[str, tf.Variable]:
     """Returns the tf1_variables that the model's loss and its outputs depend on."""
     unused = () if model.uses_pooler else {row.reference for row in names.POOLER}
     return {name: variable for name, variable in tf1_variables(model).items() if name not in unused}
 
 
-def trained_variables(model) -> dict[str, tf.Variable]:
+def trained_variables(model: keras.Model) -> dict[str, tf.Variable]:
     """Returns the used_variables that have gradients and slots: all that are not frozen.
 
     `layer.trainable = False` freezes a layer, `variable.trainable = False` a variable, as everywhere in Keras; set it
@@ -80,7 +82,7 @@ def _refuse(source: Weights, problems: list[str], advice: str) -> None:
         raise UserError(f"{source.path}: does not fit the model: {and_more(problems, 3, '; ')}. {advice}")
 
 
-def initialize(model, init_checkpoint: str) -> str:
+def initialize(model: keras.Model, init_checkpoint: str) -> str:
     """Loads initial weights into a model. Ignores optimizer slots and the step in the checkpoint.
 
     Args:
@@ -181,7 +183,7 @@ def weights_in_use(output_dir: str, init_checkpoint: str | None, will_train: boo
     )
 
 
-def check_trained(model, source: Weights, allow_missing: tuple[str, ...] = ()) -> None:
+def check_trained(model: keras.Model, source: Weights, allow_missing: tuple[str, ...] = ()) -> None:
     """Checks that a model's outputs come from trained weights.
 
     Args:
@@ -202,7 +204,7 @@ def check_trained(model, source: Weights, allow_missing: tuple[str, ...] = ()) -
         )
 
 
-def make_model(source: Weights, config: BertConfig, labels: LabelMap | None = None, **kwargs):
+def make_model(source: Weights, config: BertConfig, labels: LabelMap | None = None, **kwargs: Any) -> keras.Model:
     """Creates the model with the heads that the weights contain, or a BertModel; its variables are not loaded.
 
     Args:

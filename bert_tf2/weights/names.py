@@ -14,9 +14,12 @@ from __future__ import annotations
 import functools
 import re
 from collections.abc import Collection, Container, Iterable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from bert_tf2.config import BertConfig
+
+if TYPE_CHECKING:
+    import keras
 
 
 class Variable(NamedTuple):
@@ -144,7 +147,7 @@ def known(num_hidden_layers: int) -> list[Variable]:
     return [*encoder(num_hidden_layers), *of_heads(HEADS, tied=False)]
 
 
-def of_model(model, config: BertConfig) -> list[Variable]:
+def of_model(model: keras.Model, config: BertConfig) -> list[Variable]:
     """Returns every variable of a model with this configuration: a BertModel or one of heads', or the class of one."""
     return [
         *encoder(config.num_hidden_layers, model.has_pooler, config.has_position_table),
@@ -176,7 +179,7 @@ def of_another_kind(found: Container[str], config: BertConfig, heads: Collection
         )
 
 
-def tf1_variables(model) -> dict[str, Any]:
+def tf1_variables(model: keras.Model) -> dict[str, Any]:
     """Returns the reference name -> the tf.Variable for every variable of a model.
 
     Args:

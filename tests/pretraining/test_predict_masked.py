@@ -125,7 +125,7 @@ def test_the_last_separator_between_blanks_makes_two_segments(tokenizer):
 @pytest.mark.parametrize(
     ("text", "max_seq_length", "message"),
     [
-        ("paris is", 128, r"^here holds no \[MASK\]; write \[MASK\]"),
+        ("paris is", 128, r"^here: holds no \[MASK\]; write \[MASK\]"),
         ("paris is [mask]", 128, r"^here holds \[mask\]; a blank is written \[MASK\], in capitals$"),
         ("[MASK] is [Mask]", 128, r"^here holds \[Mask\]"),
         (

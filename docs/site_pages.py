@@ -1,0 +1,71 @@
+"""What `make docs` adds to this folder: the Python interface, and the files of the repository that pages link to.
+
+A hook of MkDocs, see mkdocs.yml and https://www.mkdocs.org/user-guide/configuration/#hooks.
+"""
+
+from __future__ import annotations
+
+import pathlib
+import posixpath
+import re
+
+from mkdocs.exceptions import PluginError
+from mkdocs.structure.files import File
+
+ROOT = pathlib.Path(__file__).resolve().parents[1]
+
+# The pages of the Python interface: title -> modules, in the order in which one reads them.
+API = {
+    "Loading": ["commands.loading"],
+    "Config and tokenization": ["config", "tokenization", "vocabulary"],
+    "The model": ["modeling", "layers", "heads", "masked_lm", "losses"],
+    "Training": ["optimization", "training.keras_optimizer"],
+    "Weights": ["weights.checkpoint"],
+    "Records": ["data.records"],
+}
+_OTHERS = "repository/"  # the folder of the site with files from outside of this folder
+_LINK = re.compile(r"(?<=\]\()(?![a-z]+:|#)([^)\s#]+)")
+
+
+def on_files(files, config):
+    """Adds the pages of the interface, and every file of the repository that a page links to."""
+    for title, modules in API.items():
+        parts = "\n\n".join(f"::: bert_tf2.{module}" for module in modules)
+        name = f"api/{title.lower().replace(' ', '_')}.md"
+        files.append(File.generated(config, name, content=f"# {title}\n\n{parts}\n"))
+    waiting = [f"docs/{path.name}" for path in (ROOT / "docs").glob("*.md")]
+    seen = set(waiting)
+    while waiting:
+        source = waiting.pop()
+        if not source.startswith("docs/"):
+            files.append(File.generated(config, _OTHERS + source, content=(ROOT / source).read_bytes()))
+        if source.endswith(".md"):
+            text = (ROOT / source).read_text(encoding="utf-8")
+            linked = {_resolved(source, link) for link in _LINK.findall(text)} - seen
+            waiting += [target for target in linked if not target.startswith("docs/") and (ROOT / target).is_file()]
+            seen |= linked
+    return files
+
+
+def on_page_markdown(markdown: str, page, config, files) -> str:
+    """Turns links between files of the repository into links between pages of the site."""
+    uri = page.file.src_uri
+    if uri.startswith("api/"):
+        return markdown
+    source = uri.removeprefix(_OTHERS) if uri.startswith(_OTHERS) else f"docs/{uri}"
+
+    def in_site(found: re.Match) -> str:
+        target = _resolved(source, found[1])
+        if not (ROOT / target).exists():
+            raise PluginError(f"{source}: links to {found[1]}, which does not exist")
+        if (ROOT / target).is_dir():  # shown by a host of repositories, but not here
+            return posixpath.relpath(f"{_OTHERS}README.md", posixpath.dirname(uri))
+        there = target.removeprefix("docs/") if target.startswith("docs/") else _OTHERS + target
+        return posixpath.relpath(there, posixpath.dirname(uri) or ".")
+
+    return _LINK.sub(in_site, markdown)
+
+
+def _resolved(source: str, link: str) -> str:
+    """The path of a link's target, relative to the root of the repository."""
+    return posixpath.normpath(posixpath.join(posixpath.dirname(source), link))
