@@ -194,8 +194,8 @@ const LABEL = 12; // pixels that a label needs
 
 // A matrix: values [rows, columns]. Labels are shown where a cell has room for one.
 //
-// Besides what `cells` takes: rowLabels, columnLabels, rowTitle ("from"), columnTitle ("to"), and hover(row, column),
-// called with null for none. The domain defaults to what the values need.
+// Besides what `cells` takes: rowLabels, columnLabels, rowTitle ("from"), columnTitle ("to"), hover(row, column),
+// called with null for none, a hint that tells the scale, and `how` to use it, which is no part of a saved picture. The domain defaults to what the values need.
 export function heatMap(given) {
   const { values, rows, columns, label, scale = "signed", rowLabels, columnLabels, rowTitle = "", columnTitle = "", hover } = given;
   const domain = given.domain ?? [0, largest(values)];
@@ -203,9 +203,11 @@ export function heatMap(given) {
   const describe = given.describe ?? ((row, column, value) => `${where(rowLabels, row)}, ${where(columnLabels, column)}: ${number(value)}`);
   const told = readout();
   const hint = given.hint ?? `${number(scale === "weight" ? domain[0] : -domain[1])} to ${number(domain[1])}`;
-  told.textContent = hint;
+  const rest = () => told.replaceChildren(hint, element("span", { class: "how" }, given.how ? ` ${given.how}` : ""));
+  rest();
   const show = (text, row, column) => {
-    told.textContent = text || hint;
+    if (text) told.textContent = text;
+    else rest();
     hover?.(row, column);
   };
   const field = cells({ ...given, scale, domain, describe, show });

@@ -76,7 +76,8 @@ export class Pair {
         values: heads.values, rows, columns, scale: "weight", domain: [0, most],
         rowLabels: Array.from({ length: rows }, (_, index) => `layer ${index}`), columnLabels: Array.from({ length: columns }, (_, index) => String(index)), columnTitle: "head",
         label: "Attention that moved, by head",
-        hint: `The share of attention that moved to other tokens, the mean over all tokens; the strongest color is ${percent(most)}. Enter or a click opens a head.`,
+        hint: `The share of attention that moved to other tokens, the mean over all tokens; the strongest color is ${percent(most)}.`,
+        how: "Enter or a click opens a head.",
         describe: (row, column, value) => `layer ${row}, head ${column}: ${percent(value)}`,
         select: (layer, head) => look.choose({ layer, head }),
       }));

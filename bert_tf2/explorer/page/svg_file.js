@@ -33,7 +33,7 @@ export function toSvg(root) {
 
 function draw(node, file) {
   if (node.nodeType === Node.TEXT_NODE) return texts(node, file);
-  if (node.nodeType !== Node.ELEMENT_NODE || node.matches(".save, .code-link, .cursor, .only-heard, select, input")) return undefined;
+  if (node.nodeType !== Node.ELEMENT_NODE || node.matches(".save, .code-link, .cursor, .how, .only-heard, select, input")) return undefined;
   const style = getComputedStyle(node);
   if (style.display === "none" || style.visibility === "hidden") return undefined;
   const box = placed(node, file);
