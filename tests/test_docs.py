@@ -29,6 +29,8 @@ DOCUMENTS = [
     *(f"docs/{path.name}" for path in sorted((ROOT / "docs").glob("*.md"))),
 ]
 DEMO = ROOT / "bert_tf2" / "demo"
+GUIDE = [f"docs/{name}.md" for name in ("finetuning", "pretraining", "tokenization", "guide", "troubleshooting")]
+"""The guide, in an order in which its commands find the files of earlier ones."""
 
 
 def text_of(document: str) -> str:
@@ -38,7 +40,7 @@ def text_of(document: str) -> str:
 _LONG = pytest.param("how_bert_works.md", marks=pytest.mark.slow)
 
 
-@pytest.mark.parametrize("name", [_LONG, "migrating.md", "guide.md", "python.md"])
+@pytest.mark.parametrize("name", [_LONG, "migrating.md", "tokenization.md", "python.md"])
 def test_snippets_print_what_the_document_says(name, monkeypatch):
     monkeypatch.chdir(ROOT)  # they name files of the checkout
     result = doctest.testfile(str(ROOT / "docs" / name), module_relative=False)
@@ -61,6 +63,14 @@ def test_links_lead_somewhere(document):
         found = path.parent / target if target else path
         assert found.exists(), target
         assert not anchor or anchor in anchors(found), f"{target}#{anchor}"
+
+
+def test_the_messages_of_troubleshooting_are_those_of_the_code():
+    (table,) = re.findall(r"(?ms)^## Messages\n(.*?)^## ", text_of("docs/troubleshooting.md"))
+    messages = re.findall(r"(?m)^\| `([^`]+)`", table)
+    assert len(messages) > 10
+    code = "".join(path.read_text(encoding="utf-8") for path in (ROOT / "bert_tf2").rglob("*.py"))
+    assert [message for message in messages if message not in code] == []
 
 
 # Command lines
@@ -101,21 +111,24 @@ def test_every_script_shown_exists_and_has_the_flags_shown(document):
             assert not unknown, f"{script} {' '.join(unknown)}"
 
 
-@pytest.mark.parametrize("document", ["README.md", "docs/guide.md"])
-def test_every_flag_in_a_sentence_is_one_of_some_script(document):
+def flags_in_sentences(document: str) -> set[str]:
     prose = re.sub(r"(?ms)^```.*?^```$", "", text_of(document))
-    names = {name for code in re.findall(r"`([^`]+)`", prose) for name in re.findall(r"(?<![\w-])--(\w+)", code)}
+    return {name for code in re.findall(r"`([^`]+)`", prose) for name in re.findall(r"(?<![\w-])--(\w+)", code)}
+
+
+@pytest.mark.parametrize("document", ["README.md", *GUIDE])
+def test_every_flag_in_a_sentence_is_one_of_some_script(document):
     known = {name for script in SCRIPTS for name in described(script)["flags"]}
     benchmarks = "".join(path.read_text() for path in (ROOT / "benchmarks").glob("*.py"))
-    known |= {f"no{name}" for name in known} | {*re.findall(r"(?m)^    (\w+): .* = setting\(", benchmarks)} | {"logdir"}
-    assert names - known == set()
-    assert len(names) > 10
+    known |= {f"no{name}" for name in known} | {*re.findall(r"(?m)^    (\w+): .* = setting\(", benchmarks)}
+    assert flags_in_sentences(document) - known - {"logdir", "verbosity"} == set()
 
 
 def test_the_readers_of_documents_see_what_is_there():
     """The tests above would also pass with empty lists."""
-    scripts = {words[0] for document in ("README.md", "docs/guide.md") for words in shown_commands(document)}
+    scripts = {words[0] for document in ("README.md", *GUIDE) for words in shown_commands(document)}
     assert scripts >= {*SCRIPTS}
+    assert min(len(flags_in_sentences(document)) for document in ("README.md", *GUIDE[:2])) > 10
     assert not is_flag("run_classifier.py", "--do_lower=False") and not is_flag("run_classifier.py", "--learning_rate")
     assert is_flag("run_classifier.py", "--nodo_lower_case") and is_flag("run_classifier.py", "--learning_rate=1")
 
@@ -134,7 +147,7 @@ NOT_RUN = ("export_saved_model.py", "--use_tpu=True", "gs://", "serving/", "benc
 
 @pytest.fixture(scope="module")
 def user(tmp_path_factory):
-    """A folder with small versions of all files that the command lines of README.md and docs/guide.md use."""
+    """A folder with small versions of all files that the command lines of README.md and the guide use."""
     folder = tmp_path_factory.mktemp("user")
     for name in ("model", "glue/MRPC", "squad", "xnli/multinli", "tmp", "corpus"):
         (folder / name).mkdir(parents=True)
@@ -186,8 +199,10 @@ def write_tables(folder: pathlib.Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("document", ["README.md", pytest.param("docs/guide.md", marks=pytest.mark.soak)])
-def test_command_lines_work_as_typed(document, user, command_lines):
+@pytest.mark.parametrize(
+    "documents", [["README.md"], pytest.param(GUIDE, marks=pytest.mark.soak)], ids=("readme", "guide")
+)
+def test_command_lines_work_as_typed(documents, user, command_lines):
     """Runs them in order, since later ones use the files of earlier ones; on small data of the same layout."""
     places = {
         **dict.fromkeys(("$BERT_BASE_DIR", "$BERT_LARGE_DIR", "$BERT_CASED_DIR"), f"{user}/model"),
@@ -195,10 +210,10 @@ def test_command_lines_work_as_typed(document, user, command_lines):
         **{"$TRAINED_CLASSIFIER": f"{user}/tmp/mrpc_output", "$THRESH": "-1.98", "/tmp/": f"{user}/tmp/"},
     }
     pattern = re.compile("|".join(map(re.escape, places)))
-    (user / "tmp").rename(user / f"before_{document.replace('/', '_')}")
+    (user / "tmp").rename(user / f"before_{len(documents)}")
     (user / "tmp").mkdir()
     ran = 0
-    for words in shell_lines(document):
+    for words in itertools.chain(*map(shell_lines, documents)):
         if any(mark in word for mark in NOT_RUN for word in words):
             continue
         words = [pattern.sub(lambda found: places[found[0]], word) for word in words]
