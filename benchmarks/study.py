@@ -20,8 +20,11 @@ import collections
 import concurrent.futures
 import dataclasses
 import hashlib
+import itertools
 import json
 import math
+import re
+import statistics
 import sys
 import time
 from pathlib import Path
@@ -45,7 +48,10 @@ VARIANTS = {
     "no_pairs": "one text, no next sentence",
 }
 _DOCUMENTS_PER_HELD_OUT = 5
-_QUICK = {"steps": 20, "hidden_size": 24, "num_hidden_layers": 1, "seeds": "1", "dupe_factor": 3}
+_QUICK = {
+    **{"steps": 20, "hidden_size": 24, "num_hidden_layers": 1, "dupe_factor": 3},
+    **{"seeds": "1", "learning_rates": "1.5e-3"},
+}
 
 
 @options
@@ -59,12 +65,17 @@ class BenchmarkOptions(Options):
     vocab_size: int = setting("Entries of a vocabulary that is built.", 2000, group=DATA, low=200)
     work_dir: str = setting("Folder for the records, study.jsonl and study.md.", "bench_output/study", group=DATA)
     variants: str = setting("Which variants, separated by commas.", ",".join(VARIANTS), group=TO_DO)
-    seeds: str = setting("Seeds, separated by commas; each holds out other documents.", "1,2,3", group=TO_DO)
+    seeds: str = setting(
+        "Seeds, separated by commas; five in a row hold out other documents each.",
+        ",".join(map(str, range(1, 11))),
+        group=TO_DO,
+    )
+    tuning_seeds: str = setting("Seeds with which the learning rate of a variant is chosen.", "11", group=TO_DO)
     plots: str | None = setting("A folder for the plots, SVG files.", None, group=TO_DO)
     processes: int = setting("Trainings at the same time.", 2, group=TO_DO, low=1)
     quick: bool = setting("A look at all of it in a minute, whose numbers mean nothing.", False, group=TO_DO)
     one: str | None = setting(
-        "Train this VARIANT:SEED alone and print the result; for the processes.", None, group=TO_DO
+        "Train this VARIANT:SEED:RATE alone and print the result; for the processes.", None, group=TO_DO
     )
     num_hidden_layers: int = setting("Layers of the model.", 2, group=MODEL, low=1)
     hidden_size: int = setting("Width of the model; 24 a head.", 96, group=MODEL, low=24)
@@ -73,12 +84,20 @@ class BenchmarkOptions(Options):
     dupe_factor: int = setting("Passes over the text, each with other pairs and masks.", 50, group=TRAINING, low=1)
     steps: int = setting("Steps of a training.", 1200, group=TRAINING, low=1)
     batch_size: int = setting("Examples per step.", 16, group=TRAINING, low=1)
-    learning_rate: float = setting("The highest learning rate of the schedule.", 1.5e-3, group=TRAINING, low=0.0)
+    learning_rates: str = setting(
+        "The highest learning rates of the schedule that are tried; each variant is measured with the best of its own.",
+        "7.5e-4,1.5e-3,3e-3",
+        group=TRAINING,
+    )
 
     def check(self) -> None:
         processes.check_words("variants", self.variants, VARIANTS)
-        if wrong := [seed for seed in self.seeds.split(",") if not seed.isdigit()]:
-            raise WrongSetting(f"--seeds: {wrong[0]!r} is no whole number")
+        for name in ("seeds", "tuning_seeds"):
+            if wrong := [seed for seed in getattr(self, name).split(",") if not seed.isdigit()]:
+                raise WrongSetting(f"--{name}: {wrong[0]!r} is no whole number")
+        for rate in self.learning_rates.split(","):
+            if not re.fullmatch(r"\d+(\.\d+)?(e-?\d+)?", rate):
+                raise WrongSetting(f"--learning_rates: {rate!r} is no number")
         if self.hidden_size % 24:
             raise WrongSetting(f"--hidden_size={self.hidden_size} is not divisible by 24, the width of a head")
 
@@ -86,7 +105,7 @@ class BenchmarkOptions(Options):
 # What decides a result, besides the text.
 _DECISIVE = (
     *("vocab_size", "num_hidden_layers", "hidden_size", "max_seq_length", "max_predictions_per_seq", "dupe_factor"),
-    *("steps", "batch_size", "learning_rate"),
+    *("steps", "batch_size"),
 )
 
 
@@ -148,8 +167,12 @@ def guess_by_frequency(folder: Path) -> dict[str, float]:
     return {"loss": loss / count, "accuracy": held_out[train.most_common(1)[0][0]] / count, "unseen": unseen / count}
 
 
-def train_all(options: BenchmarkOptions) -> tuple[list[dict], list[dict[str, float]]]:
-    """The results of all variants and seeds, the stored ones and the new ones; and guess_by_frequency of each seed.
+def train_all(options: BenchmarkOptions) -> tuple[list[dict], list[dict[str, float]], dict[str, dict[str, float]]]:
+    """Chooses the learning rate of each variant, and trains it with all seeds; stored results are not made again.
+
+    Returns:
+      The results of all variants and seeds; guess_by_frequency of each seed; and for each variant the mean held-out
+      loss of the tuning seeds by learning rate, empty where there was nothing to choose.
 
     Raises:
       UserError: the text is no text, or a training fails.
@@ -164,32 +187,46 @@ def train_all(options: BenchmarkOptions) -> tuple[list[dict], list[dict[str, flo
     results = processes.Results(Path(options.work_dir) / "study.jsonl")
     shared = [f"--{name}={value}" for name, value in settings.items()]
 
-    def train(variant: str, seed: str) -> dict:
+    def train(variant: str, seed: str, rate: str) -> dict:
         began = time.monotonic()
-        command = processes.ours("study.py", *shared, f"--work_dir={work / seed}", f"--one={variant}:{seed}")
+        command = processes.ours("study.py", *shared, f"--work_dir={work / seed}", f"--one={variant}:{seed}:{rate}")
         found = processes.measure(command, OMP_NUM_THREADS="1")
-        print(f"{variant}, seed {seed}: {time.monotonic() - began:.0f} s", flush=True)
+        print(f"{variant}, seed {seed}, learning rate {rate}: {time.monotonic() - began:.0f} s", flush=True)
         return found
 
-    for seed in options.seeds.split(","):
-        prepare(options, text, work / seed, int(seed))
+    def results_of(runs: list[tuple[str, str, str]]) -> list[dict]:
+        for seed in dict.fromkeys(seed for _, seed, _ in runs):
+            prepare(options, text, work / seed, int(seed))
+        key = f"{work.name} {{}} {{}} {{}}".format
+        known = results.known()
+        with concurrent.futures.ThreadPoolExecutor(options.processes) as pool:
+            missing = [run for run in runs if key(*run) not in known]
+            if len(missing) < len(runs):
+                print(f"{len(runs) - len(missing)} of {len(runs)} trainings are in {options.work_dir}/study.jsonl")
+            new = {pool.submit(train, *run): run for run in missing}
+            try:
+                for done in concurrent.futures.as_completed(new):
+                    results.add(key(*new[done]), done.result())
+            except BaseException:
+                pool.shutdown(cancel_futures=True)
+                raise
+        known = results.known()
+        return [known[key(*run)] for run in runs]
+
+    variants, seeds, rates = (getattr(options, name).split(",") for name in ("variants", "seeds", "learning_rates"))
+    tried: dict[str, dict[str, float]] = {}
+    if len(rates) > 1:
+        tuning = options.tuning_seeds.split(",")
+        runs = list(itertools.product(variants, tuning, rates))
+        losses = dict(zip(runs, map(study_report.held_out_loss, results_of(runs)), strict=True))
+        tried = {
+            variant: {rate: statistics.fmean(losses[variant, seed, rate] for seed in tuning) for rate in rates}
+            for variant in variants
+        }
+    best = {variant: min(tried[variant], key=tried[variant].get) if tried else rates[0] for variant in variants}
     # Variant after variant would leave an interrupted study with one variant whole and others missing.
-    runs = [(variant, seed) for seed in options.seeds.split(",") for variant in options.variants.split(",")]
-    key = f"{work.name} {{}} {{}}".format
-    known = results.known()
-    with concurrent.futures.ThreadPoolExecutor(options.processes) as pool:
-        missing = [run for run in runs if key(*run) not in known]
-        if len(missing) < len(runs):
-            print(f"{len(runs) - len(missing)} of {len(runs)} trainings are in {options.work_dir}/study.jsonl")
-        new = {pool.submit(train, *run): run for run in missing}
-        try:
-            for done in concurrent.futures.as_completed(new):
-                results.add(key(*new[done]), done.result())
-        except BaseException:
-            pool.shutdown(cancel_futures=True)
-            raise
-    known = results.known()
-    return [known[key(*run)] for run in runs], [guess_by_frequency(work / seed) for seed in options.seeds.split(",")]
+    found = results_of([(variant, seed, best[variant]) for seed in seeds for variant in variants])
+    return found, [guess_by_frequency(work / seed) for seed in seeds], tried
 
 
 def main(options: BenchmarkOptions) -> None:
@@ -197,18 +234,19 @@ def main(options: BenchmarkOptions) -> None:
         flags.load_tensorflow()
         import study_run
 
-        variant, seed = options.one.split(":")
-        print(json.dumps(study_run.train(options, Path(options.work_dir), variant, int(seed))))
+        variant, seed, rate = options.one.split(":")
+        print(json.dumps(study_run.train(options, Path(options.work_dir), variant, int(seed), float(rate))))
         return
 
     if options.plots:
         plots.require("--plots")
     if options.quick:
-        options = dataclasses.replace(options, **_QUICK)
+        given = {field.name for field in dataclasses.fields(options) if getattr(options, field.name) != field.default}
+        options = dataclasses.replace(options, **{name: value for name, value in _QUICK.items() if name not in given})
     began = time.monotonic()
     print(machine.describe(), flush=True)
-    results, guesses = train_all(options)
-    report = study_report.write(results, guesses, options, machine.describe())
+    results, guesses, tried = train_all(options)
+    report = study_report.write(results, guesses, tried, options, machine.describe())
     print(report)
     Path(options.work_dir, "study.md").write_text(report + "\n", encoding="utf-8")
     if options.plots:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import math
+import statistics
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import processes
+import scipy.stats
 from study_probes import similarity_by_distance
 
 from bert_tf2.support import plots
@@ -23,6 +26,21 @@ _GROUPS = {
     "positions": ("base", "from_sinusoid", "sinusoidal", "no_positions"),
     "masking and pairs": ("base", "all_masked", "no_pairs"),
 }
+
+
+def interval(values: Sequence[float], digits: int = 3) -> str:
+    """The mean of paired differences, its 95 % interval (Student's t), and whether the interval has 0."""
+    if len(values) < 2:
+        return f"{values[0]:+.{digits}f}" if values else ""
+    mean = statistics.fmean(values)
+    half = float(scipy.stats.t.ppf(0.975, len(values) - 1)) * statistics.stdev(values) / math.sqrt(len(values))
+    none = ", no difference seen" if abs(mean) <= half else ""
+    return f"{mean:+.{digits}f} ({mean - half:+.{digits}f} to {mean + half:+.{digits}f}){none}"
+
+
+def held_out_loss(result: Result) -> float:
+    """Of masked words, in the form of text that the variant was trained for."""
+    return result["heldout"][_form(result["variant"])]["mask"]["loss"]
 
 
 def spread(values: Sequence[float], digits: int = 3, sign: bool = False) -> str:
@@ -60,15 +78,20 @@ def _variants(results: Sequence[Result]) -> list[str]:
     return list(dict.fromkeys(result["variant"] for result in results))
 
 
-def _beside_base(results: Sequence[Result], variant: str, value: Callable[[str], dict[int, float]]) -> str:
+def _beside_base(
+    results: Sequence[Result], variant: str, value: Callable[[str], dict[int, float]], digits: int = 3
+) -> str:
     """The differences from base with the same seed, which has the same held-out documents."""
     base, own = value("base"), value(variant)
-    return spread([own[seed] - base[seed] for seed in own if seed in base], 3, sign=True) if variant != "base" else ""
+    return interval([own[seed] - base[seed] for seed in own if seed in base], digits) if variant != "base" else ""
 
 
 def _main_table(results: Sequence[Result], guesses: Sequence[Mapping[str, float]], chance: float) -> str:
     def loss(variant: str) -> dict[int, float]:
         return of(results, variant, "heldout", _form(variant), "mask", "loss")
+
+    def accuracy(variant: str) -> dict[int, float]:
+        return of(results, variant, "heldout", _form(variant), "mask", "accuracy")
 
     rows = []
     for variant in _variants(results):
@@ -77,15 +100,26 @@ def _main_table(results: Sequence[Result], guesses: Sequence[Mapping[str, float]
             f"{next(iter(of(results, variant, 'parameters').values())):,}",
             spread([*loss(variant).values()]),
             _beside_base(results, variant, loss),
-            _percent(of(results, variant, "heldout", _form(variant), "mask", "accuracy")),
+            _percent(accuracy(variant)),
+            _beside_base(results, variant, lambda each: {s: 100 * v for s, v in accuracy(each).items()}, 1),
             _percent(of(results, variant, "probes", "order")),
             _percent(of(results, variant, "probes", "swapped")),
             _percent(of(results, variant, "probes", "position")),
         ])  # fmt: skip
     loss, right = (spread([guess[name] * by for guess in guesses], d) for name, by, d in _OF_GUESSES)
-    rows.append(["a guess by frequency", "", loss, "", right, "", "", ""])
-    rows.append(["chance", "", "", "", "", "50.0", "50.0", f"{100 * chance:.1f}"])
-    header = ("variant", "parameters", "loss", "loss - base's", "accuracy %", "order %", "swapped %", "position %")
+    rows.append(["a guess by frequency", "", loss, "", right, "", "", "", ""])
+    rows.append(["chance", "", "", "", "", "", "50.0", "50.0", f"{100 * chance:.1f}"])
+    header = (
+        "variant",
+        "parameters",
+        "loss",
+        "loss - base's (95 %)",
+        "accuracy %",
+        "accuracy - base's (95 %)",
+        "order %",
+        "swapped %",
+        "position %",
+    )
     return processes.render(header, rows)
 
 
@@ -150,8 +184,42 @@ def _positions_table(similarities: Mapping[str, list[list[float]]]) -> str:
     return processes.render(("positions", *map(str, distances)), rows)
 
 
-def write(results: Sequence[Result], guesses: Sequence[Mapping[str, float]], options, machine: str) -> str:
-    """The tables of the study, as Markdown; `guesses`: study.guess_by_frequency of each seed."""
+def _rates_table(tried: Mapping[str, Mapping[str, float]]) -> str:
+    """The held-out loss with each learning rate that was tried."""
+    rates = next(iter(tried.values()))
+    rows = [[variant, *(f"{loss:.3f}" for loss in of.values()), min(of, key=of.get)] for variant, of in tried.items()]
+    return processes.render(("variant", *rates, "the best"), rows)
+
+
+def _differences_table(results: Sequence[Result]) -> str:
+    """Of two variants on the same texts: what is told beside base in the text of the study."""
+    rows = []
+    for name, variant, path, by, digits in (
+        ("right where the right word stands, %", "all_masked", ("heldout", "pairs", "kept", "accuracy"), 100, 1),
+        ("right where a random word stands, %", "all_masked", ("heldout", "pairs", "random", "accuracy"), 100, 1),
+        ("loss, pairs", "no_pairs", ("heldout", "pairs", "mask", "loss"), 1, 3),
+        ("loss, one text", "no_pairs", ("heldout", "single", "mask", "loss"), 1, 3),
+        ("accuracy, one text, %", "no_pairs", ("heldout", "single", "mask", "accuracy"), 100, 1),
+        ("order known, %", "sinusoidal", ("probes", "order"), 100, 1),
+        ("order known, %", "from_sinusoid", ("probes", "order"), 100, 1),
+        ("order known, %", "no_positions", ("probes", "order"), 100, 1),
+        ("position found, %", "sinusoidal", ("probes", "position"), 100, 1),
+    ):
+        base, own = of(results, "base", *path), of(results, variant, *path)
+        differences = [by * (own[seed] - base[seed]) for seed in own if seed in base]
+        if differences:
+            rows.append([name, variant, interval(differences, digits)])
+    return processes.render(("measure", "variant", "less base's (95 %)"), rows)
+
+
+def write(
+    results: Sequence[Result],
+    guesses: Sequence[Mapping[str, float]],
+    tried: Mapping[str, Mapping[str, float]],
+    options,
+    machine: str,
+) -> str:
+    """The tables of the study, as Markdown; `guesses` and `tried`: see study.train_all."""
     first = results[0]["heldout"]["pairs"]["mask"]
     probes = results[0]["probes"]
     minutes = sum(result["processor_seconds"] for result in results) / 60
@@ -162,10 +230,13 @@ def write(results: Sequence[Result], guesses: Sequence[Mapping[str, float]], opt
         f" processor time.\nHeld out with the first seed: {first['count']:.0f} masked words; the probes are asked"
         f" {probes['order_count']}, {probes['swapped_count']} and {probes['position_count']} times.\nHeld-out tokens"
         f" that do not occur in the training: {spread([100 * guess['unseen'] for guess in guesses], 0)} %.",
+        *(["### Learning rates, with the tuning seeds " + options.tuning_seeds, _rates_table(tried)] if tried else []),
         "### All variants",
         _main_table(results, guesses, 1 / (options.max_seq_length - 2)),
     ]
     there = {*_variants(results)}
+    if "base" in there and len(there) > 1:
+        parts += ["### Other differences from base", _differences_table(results)]
     if "all_masked" in there and "base" in there:
         parts += ["### What is predicted where no [MASK] stands", _words_table(results)]
     if "no_pairs" in there and "base" in there:
@@ -195,7 +266,7 @@ def draw(results: Sequence[Result], folder: Path) -> list[str]:
 
 
 def _draw_variants(figure: Figure, results: Sequence[Result]) -> None:
-    """A dot for each seed: loss beside base's, and the probes."""
+    """A dot for each seed: loss beside base's, with the 95 % interval of the mean as a line, and the probes."""
     variants = _variants(results)[::-1]
     axes = figure.subplots(1, 3, sharey=True)
     base = of(results, "base", "heldout", "pairs", "mask", "loss")
@@ -209,6 +280,12 @@ def _draw_variants(figure: Figure, results: Sequence[Result]) -> None:
         for panel, values in zip(axes, panels, strict=True):
             panel.plot(values, [row] * len(values), "o", color="C0", alpha=0.6, markersize=4)
             panel.plot([sum(values) / len(values)], [row], "|", color="black", markersize=12)
+        if variant != "base" and len(panels[0]) > 1:
+            half = (
+                scipy.stats.t.ppf(0.975, len(panels[0]) - 1) * statistics.stdev(panels[0]) / math.sqrt(len(panels[0]))
+            )
+            mean = statistics.fmean(panels[0])
+            axes[0].plot([mean - half, mean + half], [row, row], color="black", linewidth=1.2)
     titles = ("loss of held-out masked words, less base's", "order of neighbors known, %", "position found, %")
     for panel, title, chance in zip(axes, titles, (0, 50, None), strict=True):
         panel.set_title(title)

@@ -34,16 +34,17 @@ _EVAL_BATCH = 256
 _PROBE_ROWS = 2048
 
 
-def train(options, folder: Path, variant: str, seed: int) -> dict[str, Any]:
+def train(options, folder: Path, variant: str, seed: int, learning_rate: float) -> dict[str, Any]:
     """Trains one variant with one seed, and measures it on the held-out documents.
 
-    The weights are kept in FOLDER/VARIANT. If they are there, they are only measured.
+    The weights are kept in FOLDER/VARIANT_RATE. If they are there, they are only measured.
 
     Args:
       options: study.BenchmarkOptions.
       folder: has vocab.txt, and the records of this seed's split of the documents.
       variant: one of study.VARIANTS.
       seed: of the initial weights and the order of the records.
+      learning_rate: the highest of the schedule.
 
     Returns:
       The measures, as JSON takes them.
@@ -54,14 +55,22 @@ def train(options, folder: Path, variant: str, seed: int) -> dict[str, Any]:
     held_out = {form: _Texts(folder, f"heldout_{form}", options, words) for form in ("pairs", "single")}
     own = held_out["single" if variant == "no_pairs" else "pairs"]
     before = {name: table.copy() for name, table in _tables(model).items()}
-    stored = folder / variant / "training.json"
+    output_dir = folder / f"{variant}_{learning_rate:g}"
+    stored = output_dir / "training.json"
     if stored.exists():
-        checkpoint.initialize(model, str(folder / variant / "bert_model.ckpt"))
+        checkpoint.initialize(model, str(output_dir / "bert_model.ckpt"))
     else:
-        _train(options, folder, model, variant, seed, words, own)
+        facts = _run_steps(options, folder, model, variant, seed, learning_rate, words, own)
+        _store(output_dir, model, options.steps, facts)
     seen = _Texts(folder, "train_single", options, words, _PROBE_ROWS)
     return {
-        **{"variant": variant, "seed": seed, "parameters": _count(model), **json.loads(stored.read_text())},
+        **{
+            "variant": variant,
+            "seed": seed,
+            "learning_rate": learning_rate,
+            "parameters": _count(model),
+            **json.loads(stored.read_text()),
+        },
         **{name: getattr(options, name) for name in ("hidden_size", "max_seq_length")},
         "heldout": {name: data.measure_words(model) for name, data in held_out.items()},
         "next_sentence_accuracy": held_out["pairs"].next_sentence_accuracy(model) if variant != "no_pairs" else None,
@@ -70,16 +79,12 @@ def train(options, folder: Path, variant: str, seed: int) -> dict[str, Any]:
     }
 
 
-def _train(options, folder: Path, model, variant: str, seed: int, words: list[str], held_out: _Texts) -> None:
-    """Trains, and writes the weights; then training.json, the curve and the time it took."""
-    began, cpu = time.monotonic(), time.process_time()
-    form, output_dir = "single" if variant == "no_pairs" else "pairs", folder / variant
-    curve = _run_steps(options, folder / f"train_{form}.tfrecord", model, variant, seed, words, held_out)
+def _store(output_dir: Path, model, steps: int, facts: Mapping[str, Any]) -> None:
+    """Writes the weights, then training.json with the facts."""
     output_dir.mkdir(exist_ok=True)
-    checkpoint.save(str(output_dir / "bert_model.ckpt"), checkpoint.tf1_variables(model), options.steps)
+    checkpoint.save(str(output_dir / "bert_model.ckpt"), checkpoint.tf1_variables(model), steps)
     metadata.write(str(output_dir), model.config)
-    took = {"seconds": time.monotonic() - began, "processor_seconds": time.process_time() - cpu}
-    (output_dir / "training.json").write_text(json.dumps({"curve": curve, **took}))
+    (output_dir / "training.json").write_text(json.dumps(facts))
 
 
 def _use_one_thread() -> None:
@@ -125,17 +130,18 @@ def _sizes(options, vocab_size: int) -> dict[str, int]:
     }
 
 
-def _run_steps(options, path: Path, model, variant, seed, words, held_out) -> list[tuple[int, float]]:
-    """Trains; returns (step, loss of the held-out masked words) at some steps."""
-    kind = records.MASKED_WORDS if variant == "no_pairs" else records.PRETRAINING
+def _run_steps(options, folder: Path, model, variant, seed, learning_rate, words, held_out) -> dict[str, Any]:
+    """Trains; returns the `curve`, (step, loss of the held-out masked words) at some steps, and the time it took."""
+    began, cpu = time.monotonic(), time.process_time()
+    kind, form = (records.MASKED_WORDS, "single") if variant == "no_pairs" else (records.PRETRAINING, "pairs")
     data = records.read_records(
-        [str(path)], kind, _sizes(options, len(words)), options.batch_size,
+        [str(folder / f"train_{form}.tfrecord")], kind, _sizes(options, len(words)), options.batch_size,
         shuffle_seed=seed, repeat=True, drop_remainder=True,
     )  # fmt: skip
     if variant == "all_masked":
         data = data.map(_all_masked(words.index("[MASK]")))
     train_options = TrainOptions(
-        output_dir="", train_batch_size=options.batch_size, learning_rate=options.learning_rate, random_seed=seed,
+        output_dir="", train_batch_size=options.batch_size, learning_rate=learning_rate, random_seed=seed,
         num_train_steps=options.steps, num_warmup_steps=options.steps // 20, adam_bias_correction=True,
     )  # fmt: skip
     step = Trainer(model, tf.distribute.get_strategy(), train_options).step.compiled()
@@ -144,7 +150,8 @@ def _run_steps(options, path: Path, model, variant, seed, words, held_out) -> li
         step(next(batches), tf.constant(number, tf.int64))
         if (number + 1) % max(1, options.steps // _CURVE_POINTS) == 0:
             curve.append((number + 1, held_out.measure_words(model, part=4)["mask"]["loss"]))
-    return curve
+    took = {"seconds": time.monotonic() - began, "processor_seconds": time.process_time() - cpu}
+    return {"curve": curve, **took}
 
 
 def _all_masked(mask_id: int) -> Callable:

@@ -153,9 +153,21 @@ def test_the_spread():
     assert study_report.spread([-0.25], 2, sign=True) == "-0.25" and study_report.spread([]) == ""
 
 
+def test_the_interval_of_paired_differences():
+    import study_report
+    from scipy import stats
+
+    values = [0.1, 0.4, 0.2, 0.3]
+    low, high = stats.t.interval(0.95, 3, loc=np.mean(values), scale=stats.sem(values))
+    assert study_report.interval(values, 2) == f"+0.25 ({low:+.2f} to {high:+.2f})"
+    assert study_report.interval([-1.0, 1.0], 1).endswith("no difference seen")
+    assert study_report.interval([0.5], 1) == "+0.5" and study_report.interval([]) == ""
+
+
 @pytest.mark.parametrize(
     ("flag", "told"),
     [("--variants=base,tide", "'tide' is none of base"), ("--seeds=1,x", "'x' is no whole number"),
+     ("--learning_rates=1e-3,fast", "'fast' is no number"),
      ("--hidden_size=100", "not divisible by 24")],
 )  # fmt: skip
 def test_a_wrong_flag_is_one_line(flag, told):
