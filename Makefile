@@ -123,7 +123,7 @@ bench-finetuning: $(VENV)/installed
 # Small models with and without parts of BERT: the tables and plots of docs/study.md (PLOTS=docs writes them there).
 study: $(VENV)/installed
 	$(BIN)/python -m pip install --quiet --editable '.[plot]'
-	$(BENCH)/study.py $(if $(CORPUS),--input_file=$(CORPUS)) $(if $(VOCAB),--vocab_file=$(VOCAB)) \
+	$(BENCH)/study.py $(TEXT) $(if $(CORPUS),--dupe_factor=3 --steps=1800) \
 	  $(if $(QUICK),--quick) --plots=$(or $(PLOTS),bench_output/study)
 
 # Installs the peers into environments of their own, some 5 GB, and trains with them in turn.

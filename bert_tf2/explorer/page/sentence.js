@@ -204,7 +204,6 @@ class View {
     const names = Object.keys(changes);
     const concerned = this.parts.filter((part) => !names.length || part.uses.some((name) => names.includes(name)));
     const now = this.asked;
-    for (const button of this.bar.querySelectorAll("[data-section]")) button.hidden = !document.getElementById(button.dataset.section)?.checkVisibility();
     await Promise.all(concerned.map(async (part) => {
       const wanted = { ...look };
       try {
@@ -213,5 +212,6 @@ class View {
         part.element.replaceChildren(section(part.name ?? "", {}, notice("error", error.message)));
       }
     }));
+    for (const button of this.bar.querySelectorAll("[data-section]")) button.hidden = !document.getElementById(button.dataset.section)?.checkVisibility();
   }
 }
