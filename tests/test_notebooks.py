@@ -87,6 +87,16 @@ def test_from_text_to_the_masked_word(checkout, capsys):
 
 
 @pytest.mark.slow
+def test_bert_in_keras(checkout, capsys):
+    done = run(ROOT / "examples" / "keras_fit.ipynb")
+    assert done.figures == 1 and done.difference == 0.0
+    assert 0 <= done.accuracy <= 1 and f"accuracy on dev.tsv: {done.accuracy:.3f}" in capsys.readouterr().out
+    assert done.history["loss"][-1] < done.history["loss"][0]
+    assert 0 < done.trained() < done.before
+    assert done.probabilities.shape == (3, 4)
+
+
+@pytest.mark.slow
 def test_fine_tune(checkout, capsys, monkeypatch):
     shorten(monkeypatch)
     done = run(ROOT / "examples" / "fine_tune.ipynb")
