@@ -8,6 +8,7 @@ from __future__ import annotations
 import pathlib
 import posixpath
 import re
+import urllib.parse
 
 from mkdocs.exceptions import PluginError
 from mkdocs.structure.files import File
@@ -64,6 +65,17 @@ def on_page_markdown(markdown: str, page, config, files) -> str:
         return posixpath.relpath(there, posixpath.dirname(uri) or ".")
 
     return _LINK.sub(in_site, markdown)
+
+
+def on_post_build(config) -> None:
+    """Every link within the site leads to a file. (MkDocs does not check those to files that are no pages.)"""
+    site, broken = pathlib.Path(config.site_dir), []
+    for page in site.rglob("index.html"):
+        for link in re.findall(r'(?:href|src)="(?![a-z]+:|//)([^"#?]+)', page.read_text(encoding="utf-8")):
+            if not (page.parent / urllib.parse.unquote(link)).exists():
+                broken.append(f"{page.relative_to(site)} links to {link}")
+    if broken:
+        raise PluginError("; ".join(broken[:5]))
 
 
 def _resolved(source: str, link: str) -> str:
