@@ -28,12 +28,16 @@ _GROUPS = {
 }
 
 
+def half_width(values: Sequence[float]) -> float:
+    """Half the 95 % interval of the mean of two or more values (Student's t)."""
+    return float(scipy.stats.t.ppf(0.975, len(values) - 1)) * statistics.stdev(values) / math.sqrt(len(values))
+
+
 def interval(values: Sequence[float], digits: int = 3) -> str:
     """The mean of paired differences, its 95 % interval (Student's t), and whether the interval has 0."""
     if len(values) < 2:
         return f"{values[0]:+.{digits}f}" if values else ""
-    mean = statistics.fmean(values)
-    half = float(scipy.stats.t.ppf(0.975, len(values) - 1)) * statistics.stdev(values) / math.sqrt(len(values))
+    mean, half = statistics.fmean(values), half_width(values)
     none = ", no difference seen" if abs(mean) <= half else ""
     return f"{mean:+.{digits}f} ({mean - half:+.{digits}f} to {mean + half:+.{digits}f}){none}"
 
@@ -78,30 +82,27 @@ def _variants(results: Sequence[Result]) -> list[str]:
     return list(dict.fromkeys(result["variant"] for result in results))
 
 
-def _beside_base(
-    results: Sequence[Result], variant: str, value: Callable[[str], dict[int, float]], digits: int = 3
-) -> str:
+def _beside_base(variant: str, value: Callable[[str], dict[int, float]], digits: int = 3) -> str:
     """The differences from base with the same seed, which has the same held-out documents."""
     base, own = value("base"), value(variant)
     return interval([own[seed] - base[seed] for seed in own if seed in base], digits) if variant != "base" else ""
 
 
 def _main_table(results: Sequence[Result], guesses: Sequence[Mapping[str, float]], chance: float) -> str:
-    def loss(variant: str) -> dict[int, float]:
-        return of(results, variant, "heldout", _form(variant), "mask", "loss")
-
-    def accuracy(variant: str) -> dict[int, float]:
-        return of(results, variant, "heldout", _form(variant), "mask", "accuracy")
+    def measured(variant: str, name: str, of_form: str, by: float = 1.0) -> dict[int, float]:
+        found = of(results, variant, "heldout", _form(of_form), "mask", name)
+        return {seed: by * value for seed, value in found.items()}
 
     rows = []
     for variant in _variants(results):
         rows.append([
             variant,
             f"{next(iter(of(results, variant, 'parameters').values())):,}",
-            spread([*loss(variant).values()]),
-            _beside_base(results, variant, loss),
-            _percent(accuracy(variant)),
-            _beside_base(results, variant, lambda each: {s: 100 * v for s, v in accuracy(each).items()}, 1),
+            spread([*measured(variant, "loss", variant).values()]),
+            # On the same texts: those of the form that this variant was trained for.
+            _beside_base(variant, lambda each, form=variant: measured(each, "loss", form)),
+            _percent(measured(variant, "accuracy", variant)),
+            _beside_base(variant, lambda each, form=variant: measured(each, "accuracy", form, 100), 1),
             _percent(of(results, variant, "probes", "order")),
             _percent(of(results, variant, "probes", "swapped")),
             _percent(of(results, variant, "probes", "position")),
@@ -269,8 +270,8 @@ def _draw_variants(figure: Figure, results: Sequence[Result]) -> None:
     """A dot for each seed: loss beside base's, with the 95 % interval of the mean as a line, and the probes."""
     variants = _variants(results)[::-1]
     axes = figure.subplots(1, 3, sharey=True)
-    base = of(results, "base", "heldout", "pairs", "mask", "loss")
     for row, variant in enumerate(variants):
+        base = of(results, "base", "heldout", _form(variant), "mask", "loss")
         losses = of(results, variant, "heldout", _form(variant), "mask", "loss")
         panels = (
             [value - base.get(seed, value) for seed, value in losses.items()],
@@ -281,10 +282,7 @@ def _draw_variants(figure: Figure, results: Sequence[Result]) -> None:
             panel.plot(values, [row] * len(values), "o", color="C0", alpha=0.6, markersize=4)
             panel.plot([sum(values) / len(values)], [row], "|", color="black", markersize=12)
         if variant != "base" and len(panels[0]) > 1:
-            half = (
-                scipy.stats.t.ppf(0.975, len(panels[0]) - 1) * statistics.stdev(panels[0]) / math.sqrt(len(panels[0]))
-            )
-            mean = statistics.fmean(panels[0])
+            mean, half = statistics.fmean(panels[0]), half_width(panels[0])
             axes[0].plot([mean - half, mean + half], [row, row], color="black", linewidth=1.2)
     titles = ("loss of held-out masked words, less base's", "order of neighbors known, %", "position found, %")
     for panel, title, chance in zip(axes, titles, (0, 50, None), strict=True):
@@ -296,14 +294,26 @@ def _draw_variants(figure: Figure, results: Sequence[Result]) -> None:
 
 
 def _draw_curves(figure: Figure, results: Sequence[Result]) -> None:
-    """The held-out loss during the training, the mean over the seeds, a panel for each group."""
+    """The held-out loss during the training, a panel for each group: means over the seeds.
+
+    Around a variant's line is the 95 % interval of its difference from base: where base's line is outside, they differ.
+    """
     axes = figure.subplots(1, len(_GROUPS), sharey=True)
+    base = of(results, "base", "curve")
     for panel, (title, group) in zip(axes, _GROUPS.items(), strict=True):
-        for variant in group:
-            curves = [result["curve"] for result in results if result["variant"] == variant]
-            if curves:
-                losses = [sum(loss for _, loss in points) / len(points) for points in zip(*curves, strict=True)]
-                panel.plot([step for step, _ in curves[0]], losses, marker=".", label=variant)
+        for number, variant in enumerate(group):
+            curves = of(results, variant, "curve")
+            if not curves:
+                continue
+            steps = [step for step, _ in next(iter(curves.values()))]
+            losses = [statistics.fmean(loss for _, loss in points) for points in zip(*curves.values(), strict=True)]
+            panel.plot(steps, losses, marker=".", label=variant, color=f"C{number}")
+            both = [(curves[seed], base[seed]) for seed in curves if seed in base and _form(variant) == _form("base")]
+            if variant != "base" and len(both) > 1:
+                paired = [[own[1] - other[1] for own, other in zip(*pair, strict=True)] for pair in both]
+                halves = [half_width(values) for values in zip(*paired, strict=True)]
+                low, high = ([at + sign * half for at, half in zip(losses, halves, strict=True)] for sign in (-1, 1))
+                panel.fill_between(steps, low, high, color=f"C{number}", alpha=0.2, linewidth=0)
         panel.set(title=title, xlabel="step")
         panel.grid(alpha=0.3)
         panel.legend()
