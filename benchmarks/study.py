@@ -20,13 +20,13 @@ import collections
 import concurrent.futures
 import dataclasses
 import hashlib
-import itertools
 import json
 import math
 import re
 import statistics
 import sys
 import time
+from collections.abc import Mapping
 from pathlib import Path
 
 import machine
@@ -85,7 +85,8 @@ class BenchmarkOptions(Options):
     steps: int = setting("Steps of a training.", 1200, group=TRAINING, low=1)
     batch_size: int = setting("Examples per step.", 16, group=TRAINING, low=1)
     learning_rates: str = setting(
-        "The highest learning rates of the schedule that are tried; each variant is measured with the best of its own.",
+        "The highest learning rates of the schedule that are tried; each variant is measured with the best of its own."
+        " Where that is the largest, twice as large ones are tried until it is not.",
         "7.5e-4,1.5e-3,3e-3",
         group=TRAINING,
     )
@@ -214,19 +215,31 @@ def train_all(options: BenchmarkOptions) -> tuple[list[dict], list[dict[str, flo
         return [known[key(*run)] for run in runs]
 
     variants, seeds, rates = (getattr(options, name).split(",") for name in ("variants", "seeds", "learning_rates"))
-    tried: dict[str, dict[str, float]] = {}
-    if len(rates) > 1:
-        tuning = options.tuning_seeds.split(",")
-        runs = list(itertools.product(variants, tuning, rates))
+    tried: dict[str, dict[str, float]] = {variant: {} for variant in variants} if len(rates) > 1 else {}
+    waiting = [(variant, rate) for variant in tried for rate in rates]
+    while waiting:
+        runs = [(variant, seed, rate) for variant, rate in waiting for seed in options.tuning_seeds.split(",")]
         losses = dict(zip(runs, map(study_report.held_out_loss, results_of(runs)), strict=True))
-        tried = {
-            variant: {rate: statistics.fmean(losses[variant, seed, rate] for seed in tuning) for rate in rates}
-            for variant in variants
-        }
-    best = {variant: min(tried[variant], key=tried[variant].get) if tried else rates[0] for variant in variants}
+        for variant, rate in waiting:
+            tried[variant][rate] = statistics.fmean(losses[run] for run in runs if run[::2] == (variant, rate))
+        # Where the best is the largest that was tried, a larger one may be better.
+        largest = {variant: max(of, key=float) for variant, of in tried.items()}
+        waiting = [(variant, _twice(rate)) for variant, rate in largest.items() if rate == _best(tried[variant])]
+    best = {variant: _best(tried[variant]) if tried else rates[0] for variant in variants}
     # Variant after variant would leave an interrupted study with one variant whole and others missing.
     found = results_of([(variant, seed, best[variant]) for seed in seeds for variant in variants])
     return found, [guess_by_frequency(work / seed) for seed in seeds], tried
+
+
+def _best(tried: Mapping[str, float]) -> str:
+    return min(tried, key=tried.__getitem__)
+
+
+def _twice(rate: str) -> str:
+    """_twice("6e-3") is "1.2e-2"."""
+    value = 2 * float(rate)
+    exponent = math.floor(math.log10(value))
+    return f"{value / 10**exponent:g}e{exponent}"
 
 
 def main(options: BenchmarkOptions) -> None:

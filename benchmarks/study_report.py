@@ -187,8 +187,15 @@ def _positions_table(similarities: Mapping[str, list[list[float]]]) -> str:
 
 def _rates_table(tried: Mapping[str, Mapping[str, float]]) -> str:
     """The held-out loss with each learning rate that was tried."""
-    rates = next(iter(tried.values()))
-    rows = [[variant, *(f"{loss:.3f}" for loss in of.values()), min(of, key=of.get)] for variant, of in tried.items()]
+    rates = sorted({rate for of_rates in tried.values() for rate in of_rates}, key=float)
+    rows = [
+        [
+            variant,
+            *(f"{of_rates[rate]:.3f}" if rate in of_rates else "" for rate in rates),
+            min(of_rates, key=of_rates.get),
+        ]
+        for variant, of_rates in tried.items()
+    ]
     return processes.render(("variant", *rates, "the best"), rows)
 
 

@@ -164,6 +164,13 @@ def test_the_interval_of_paired_differences():
     assert study_report.interval([0.5], 1) == "+0.5" and study_report.interval([]) == ""
 
 
+def test_a_learning_rate_at_the_edge_is_doubled():
+    import study
+
+    assert [study._twice(rate) for rate in ("7.5e-4", "3e-3", "6e-3")] == ["1.5e-3", "6e-3", "1.2e-2"]
+    assert study._best({"1e-3": 2.0, "2e-3": 1.5, "4e-3": 1.6}) == "2e-3"
+
+
 @pytest.mark.parametrize(
     ("flag", "told"),
     [("--variants=base,tide", "'tide' is none of base"), ("--seeds=1,x", "'x' is no whole number"),
