@@ -360,7 +360,7 @@ def test_fill_mask_gives_what_predict_masked_prints(bert, folder, capsys):
         (["[MASK]", 5], {}, "text 2: 5 is no text"),
         ("[MASK]", {"top_k": 0}, "--top_k=0: must be from 1 to"),
         ("[MASK]", {"batch_size": 0}, "batch_size=0: must be 1 or more"),
-        ("[MASK] " * 63, {}, "text 1: has 65 tokens"),
+        ("[MASK] " * 63, {}, "text 1 has 65 tokens"),
     ],
 )
 def test_what_fill_mask_refuses(bert, texts, settings, message):
