@@ -4,14 +4,13 @@
     contract.check("BF", input_ids=input_ids, input_mask=input_mask)
     contract.check("BFD", states=states)
 
-    input_mask: shape [8, 64], wanted [B, F] = [8, 128] like input_ids
+    input_mask: shape [8, 64], wanted [B, F] = [8, 128]
 
 The letters are those of modeling.py, P is masked positions and L labels. A letter stands for the size of its first
 occurrence, a digit for itself, `...` for any number of dimensions.
 
-Only static shapes are compared. In eager execution they are complete. While `tf.function` traces a graph, some sizes
-may be unknown, and an unknown size matches anything: comparing it would require operations that run in every step. The
-checks therefore cost microseconds per trace, and nothing in a training step.
+Only static shapes are compared: while `tf.function` traces a graph, an unknown size matches anything, because comparing
+it would require operations that run in every step.
 """
 
 from __future__ import annotations
@@ -24,8 +23,6 @@ import tensorflow as tf
 
 from bert_tf2.support.errors import UserError
 
-_ANY = "..."
-
 
 class ShapeError(UserError, ValueError):
     """An argument does not have the required shape. Also a ValueError, which the reference raises."""
@@ -34,9 +31,9 @@ class ShapeError(UserError, ValueError):
 class Contract:
     """Shapes in letters, where equal letters require equal sizes in all arguments."""
 
-    def __init__(self, owner: str = "the model", **sizes: int):
-        """`sizes` maps letters to known sizes; `owner` is their source, for messages."""
-        self._sizes = {letter: (size, owner) for letter, size in sizes.items()}  # with who stated it
+    def __init__(self, **sizes: int):
+        """`sizes` maps letters to known sizes."""
+        self._sizes = sizes
 
     @tf.autograph.experimental.do_not_convert
     def check(self, *wanted: str, **arguments: Any) -> None:
@@ -53,12 +50,10 @@ class Contract:
             shape = None if value is None else _static_shape(name, value)
             if shape is None:
                 continue
-            matching = next((letters for letters in wanted if self._matches(letters, shape)), None)
-            if matching is None:
-                raise ShapeError(f"{name}: shape {_listed(shape)}, wanted {self._describe(wanted[0], shape)}")
-            for letter, size in _pairs(matching, shape):
-                if size is not None and not letter.isdigit():
-                    self._sizes.setdefault(letter, (size, name))
+            fitting = (found for letters in wanted if (found := self._fit(letters, shape)) is not None)
+            if (sizes := next(fitting, None)) is None:
+                raise ShapeError(f"{name}: shape {_listed(shape)}, wanted {self._describe(wanted[0])}")
+            self._sizes |= sizes
 
     @tf.autograph.experimental.do_not_convert
     def check_batch(
@@ -80,54 +75,34 @@ class Contract:
             if name in batch:
                 self.check(*letters, **{name: batch[name]})
             elif name not in optional:
-                described = self._describe(letters[0], [])
+                described = self._describe(letters[0])
                 raise ShapeError(f"{name}: missing, wanted {described}; the batch has {', '.join(sorted(batch))}")
 
-    def _size(self, letter: str) -> int | None:
-        return int(letter) if letter.isdigit() else self._sizes.get(letter, (None, ""))[0]
+    def _fit(self, letters: str, shape: Sequence[int | None]) -> dict[str, int] | None:
+        """The sizes of the letters in a shape; None if the shape does not fit them."""
+        required = letters.removeprefix("...")
+        others = len(shape) - len(required)
+        if others < 0 or (others and required == letters):
+            return None
+        sizes: dict[str, int] = {}
+        for letter, size in zip(required, shape[others:], strict=True):
+            known = int(letter) if letter.isdigit() else {**self._sizes, **sizes}.get(letter, size)
+            if size is not None and size != known:
+                return None
+            if size is not None and not letter.isdigit():
+                sizes[letter] = size
+        return sizes
 
-    def _matches(self, letters: str, shape: Sequence[int | None]) -> bool:
-        return _has_rank(letters, shape) and not self._at_fault(letters, shape)
-
-    def _at_fault(self, letters: str, shape: Sequence[int | None]) -> list[str]:
-        """The letters whose known size differs from that in a shape."""
-        return [
-            letter
-            for letter, size in _pairs(letters, shape)
-            if size is not None and self._size(letter) not in (None, size)
-        ]
-
-    def _describe(self, letters: str, shape: Sequence[int | None]) -> str:
-        """A wanted shape in letters, in numbers if some are known, and who stated those that `shape` contradicts."""
-        dimensions = [_ANY, *letters[len(_ANY) :]] if letters.startswith(_ANY) else [*letters]
-        text = _listed(dimensions)
-        if known := [letter for letter in dimensions if letter in self._sizes]:
-            at_fault = [letter for letter in self._at_fault(letters, shape) if letter in self._sizes]
-            sources = dict.fromkeys(self._sizes[letter][1] for letter in at_fault or known)
-            numbers = [letter if letter == _ANY else self._size(letter) or letter for letter in dimensions]
-            text += f" = {_listed(numbers)} like {' and '.join(sources)}"
-        elif shape and not _has_rank(letters, shape):
-            text += f": {len(dimensions)} dimension{'s' * (len(dimensions) > 1)}, not {len(shape)}"
-        return text
-
-
-def _has_rank(letters: str, shape: Sequence[int | None]) -> bool:
-    required = letters.removeprefix(_ANY)
-    return len(shape) == len(required) or (required != letters and len(shape) > len(required))
-
-
-def _pairs(letters: str, shape: Sequence[int | None]) -> list[tuple[str, int | None]]:
-    """Each letter with its size in a shape; nothing if the shape has fewer dimensions."""
-    required = letters.removeprefix(_ANY)
-    return list(zip(required, shape[len(shape) - len(required) :], strict=True)) if len(shape) >= len(required) else []
+    def _describe(self, letters: str) -> str:
+        """A wanted shape in letters, and in numbers if some are known."""
+        required = letters.removeprefix("...")
+        dimensions = [*(["..."] if required != letters else []), *required]
+        named, numbers = _listed(dimensions), _listed([self._sizes.get(each, each) for each in dimensions])
+        return named if named == numbers else f"{named} = {numbers}"
 
 
 def _static_shape(name: str, value: Any) -> list[int | None] | None:
-    """Returns the static shape of an argument, with None for unknown sizes; None if the rank is unknown.
-
-    Raises:
-      ShapeError: nested lists of unequal lengths.
-    """
+    """The static shape of an argument, with None for unknown sizes; None if the rank is unknown."""
     try:
         shape = value.shape if hasattr(value, "shape") else np.shape(value)
     except ValueError as error:

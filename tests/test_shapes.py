@@ -50,30 +50,29 @@ def refused(*wanted: str, contract: shapes.Contract | None = None, **arguments) 
 
 def test_the_message_names_argument_shape_and_wanted_shape():
     assert refused("BF", input_ids=ints(8, 128), input_mask=ints(8, 64)) == (
-        "input_mask: shape [8, 64], wanted [B, F] = [8, 128] like input_ids"
+        "input_mask: shape [8, 64], wanted [B, F] = [8, 128]"
     )
-    assert refused("BF", input_ids=ints(128)) == "input_ids: shape [128], wanted [B, F]: 2 dimensions, not 1"
+    assert refused("BF", input_ids=ints(128)) == "input_ids: shape [128], wanted [B, F]"
     assert refused("2", dropout_seed=ints(3)) == "dropout_seed: shape [3], wanted [2]"
-    assert refused("B", "B1", labels=ints(4, 2)) == "labels: shape [4, 2], wanted [B]: 1 dimension, not 2"
+    assert refused("B", "B1", labels=ints(4, 2)) == "labels: shape [4, 2], wanted [B]"
     assert refused("...D", contract=shapes.Contract(D=8), x=ints(4, 6)) == (
-        "x: shape [4, 6], wanted [..., D] = [..., 8] like the model"
+        "x: shape [4, 6], wanted [..., D] = [..., 8]"
     )
 
 
-def test_who_is_named_is_who_said_the_size_that_differs():
+def test_a_letter_has_the_size_of_its_first_occurrence():
     contract = shapes.Contract(D=8)
     contract.check("BFD", states=floats(4, 10, 8))
     contract.check("BP", positions=ints(4, 3))
-    assert refused("BP", contract=contract, ids=ints(5, 3)) == "ids: shape [5, 3], wanted [B, P] = [4, 3] like states"
-    assert refused("BP", contract=contract, ids=ints(4, 2)).endswith("[4, 3] like positions")
-    assert refused("BP", contract=contract, ids=ints(12)).endswith("[4, 3] like states and positions")
-    assert refused("BXD", contract=contract, other=floats(4, 3, 2)).endswith("[B, X, D] = [4, X, 8] like the model")
+    assert refused("BP", contract=contract, ids=ints(5, 3)) == "ids: shape [5, 3], wanted [B, P] = [4, 3]"
+    assert refused("BP", contract=contract, ids=ints(12)) == "ids: shape [12], wanted [B, P] = [4, 3]"
+    assert refused("BXD", contract=contract, other=floats(4, 3, 2)).endswith("[B, X, D] = [4, X, 8]")
 
 
 def test_what_is_not_known_fits():
     contract = shapes.Contract(D=8)
     contract.check("BFD", states=tf.keras.Input([None, 8]), other=tf.keras.Input([10, 8]), last=None)
-    assert refused("BF", contract=contract, ids=ints(3, 9)).endswith("[B, F] = [B, 10] like other")
+    assert refused("BF", contract=contract, ids=ints(3, 9)).endswith("[B, F] = [B, 10]")
 
     @tf.function(input_signature=[tf.TensorSpec(None), tf.TensorSpec([None, 10])])
     def graph(any_rank, rows):
@@ -101,11 +100,11 @@ ENCODER = {"input_ids": ints(B, F), "input_mask": ints(B, F), "token_type_ids": 
 @pytest.mark.parametrize(
     ("name", "value", "message"),
     [
-        ("input_ids", ints(F), "input_ids: shape [10], wanted [B, F]: 2 dimensions, not 1"),
-        ("input_ids", ints(B, F, 1), "input_ids: shape [4, 10, 1], wanted [B, F]: 2 dimensions, not 3"),
-        ("input_mask", ints(B, 1), "input_mask: shape [4, 1], wanted [B, F] = [4, 10] like input_ids"),
-        ("input_mask", ints(1, F), "input_mask: shape [1, 10], wanted [B, F] = [4, 10] like input_ids"),
-        ("token_type_ids", ints(B, F + 1), "token_type_ids: shape [4, 11], wanted [B, F] = [4, 10] like input_ids"),
+        ("input_ids", ints(F), "input_ids: shape [10], wanted [B, F]"),
+        ("input_ids", ints(B, F, 1), "input_ids: shape [4, 10, 1], wanted [B, F]"),
+        ("input_mask", ints(B, 1), "input_mask: shape [4, 1], wanted [B, F] = [4, 10]"),
+        ("input_mask", ints(1, F), "input_mask: shape [1, 10], wanted [B, F] = [4, 10]"),
+        ("token_type_ids", ints(B, F + 1), "token_type_ids: shape [4, 11], wanted [B, F] = [4, 10]"),
         ("dropout_seed", ints(3), "dropout_seed: shape [3], wanted [2]"),
     ],
 )
@@ -125,13 +124,13 @@ MASKED_LM = {
 @pytest.mark.parametrize(
     ("name", "value", "message"),
     [
-        ("input_tensor", floats(B, D), "[4, 8], wanted [B, F, D] = [B, F, 8] like the model"),
-        ("input_tensor", floats(B, F, D + 1), "[4, 10, 9], wanted [B, F, D] = [B, F, 8] like the model"),
-        ("output_weights", floats(D, V), "[8, 23], wanted [V, D] = [23, 8] like the model"),
-        ("positions", ints(B * P), "[16], wanted [B, P] = [4, P] like input_tensor"),
-        ("positions", ints(B + 1, P), "[5, 4], wanted [B, P] = [4, P] like input_tensor"),
-        ("label_ids", ints(B, P + 1), "[4, 5], wanted [B, P] = [4, 4] like positions"),
-        ("label_weights", floats(B * P), "[16], wanted [B, P] = [4, 4] like input_tensor and positions"),
+        ("input_tensor", floats(B, D), "[4, 8], wanted [B, F, D] = [B, F, 8]"),
+        ("input_tensor", floats(B, F, D + 1), "[4, 10, 9], wanted [B, F, D] = [B, F, 8]"),
+        ("output_weights", floats(D, V), "[8, 23], wanted [V, D] = [23, 8]"),
+        ("positions", ints(B * P), "[16], wanted [B, P] = [4, P]"),
+        ("positions", ints(B + 1, P), "[5, 4], wanted [B, P] = [4, P]"),
+        ("label_ids", ints(B, P + 1), "[4, 5], wanted [B, P] = [4, 4]"),
+        ("label_weights", floats(B * P), "[16], wanted [B, P] = [4, 4]"),
     ],
 )
 def test_get_masked_lm_output(models, name, value, message):
@@ -144,10 +143,10 @@ def test_get_masked_lm_output(models, name, value, message):
 @pytest.mark.parametrize(
     ("name", "value", "message"),
     [
-        ("input_tensor", floats(B, F, D), "[4, 10, 8], wanted [B, D] = [B, 8] like the model"),
-        ("input_tensor", floats(B, D + 1), "[4, 9], wanted [B, D] = [B, 8] like the model"),
-        ("labels", ints(B + 1), "[5], wanted [B] = [4] like input_tensor"),
-        ("labels", ints(B, 2), "[4, 2], wanted [B] = [4] like input_tensor"),
+        ("input_tensor", floats(B, F, D), "[4, 10, 8], wanted [B, D] = [B, 8]"),
+        ("input_tensor", floats(B, D + 1), "[4, 9], wanted [B, D] = [B, 8]"),
+        ("labels", ints(B + 1), "[5], wanted [B] = [4]"),
+        ("labels", ints(B, 2), "[4, 2], wanted [B] = [4]"),
     ],
 )
 def test_get_next_sentence_output(models, name, value, message):
@@ -158,18 +157,14 @@ def test_get_next_sentence_output(models, name, value, message):
 
 def test_layers_and_gather_indexes(models):
     model = models["pretraining"]
-    assert refusal(model.next_sentence, floats(2, 3, 9)) == (
-        "x: shape [2, 3, 9], wanted [..., D] = [..., 8] like the model"
-    )
-    assert refusal(model.masked_lm, floats(5, 9), floats(V, D)) == (
-        "states: shape [5, 9], wanted [M, D] = [M, 8] like the model"
-    )
+    assert refusal(model.next_sentence, floats(2, 3, 9)) == ("x: shape [2, 3, 9], wanted [..., D] = [..., 8]")
+    assert refusal(model.masked_lm, floats(5, 9), floats(V, D)) == ("states: shape [5, 9], wanted [M, D] = [M, 8]")
     assert refusal(model.masked_lm, floats(5, D), floats(D, V)).startswith(
         "output_weights: shape [8, 23], wanted [V, D]"
     )
     assert refusal(heads.gather_indexes, floats(B, F), ints(B, P)).startswith("sequence_tensor: shape [4, 10], wanted")
     assert refusal(heads.gather_indexes, floats(B, F, D), ints(3, P)) == (
-        "positions: shape [3, 4], wanted [B, P] = [4, P] like sequence_tensor"
+        "positions: shape [3, 4], wanted [B, P] = [4, P]"
     )
 
 
@@ -236,7 +231,7 @@ def test_the_message_survives_a_graph(models, options):
     graph = tf.function(lambda batch: models["classifier"](batch), **options)
     graph(batch)
     wrong = {**batch, "input_mask": batch["input_mask"][:, :7]}
-    assert refusal(graph, wrong) == "input_mask: shape [4, 7], wanted [B, F] = [4, 10] like input_ids"
+    assert refusal(graph, wrong) == "input_mask: shape [4, 7], wanted [B, F] = [4, 10]"
 
 
 @pytest.mark.slow
@@ -246,9 +241,7 @@ def test_the_message_survives_two_replicas(two):
     batch = batch_for("tagging")
     run = tf.function(lambda batch: two.run(lambda: model.loss_terms(batch, tf.constant([1, 2]))[0].total))
     run(batch)
-    assert refusal(run, {**batch, "label_ids": ints(B, F + 2)}) == (
-        "label_ids: shape [4, 12], wanted [B, F] = [4, 10] like input_ids"
-    )
+    assert refusal(run, {**batch, "label_ids": ints(B, F + 2)}) == ("label_ids: shape [4, 12], wanted [B, F] = [4, 10]")
 
 
 def test_user_errors_from_inside_a_layer_stay_one_line(bert):
