@@ -1,20 +1,21 @@
-"""BertConfig: the hyperparameters of a BERT model, from `bert_config.json` or the `config.json` of `transformers`.
-
-The two formats differ in important details. Hugging Face's `"hidden_act": "gelu"` is the exact function, computed with
-erf; the reference's is the tanh approximation. Omitted keys have different defaults (2 segments there, 16 in the
-reference). Conversion in both directions preserves the function that the weights were trained with.
-"""
+"""BertConfig: the hyperparameters of a BERT model, from `bert_config.json` or the `config.json` of `transformers`."""
 
 from __future__ import annotations
 
 import dataclasses
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 from absl import logging
 
+from bert_tf2.data.huggingface_config import (
+    LEARNED_POSITIONS,
+    activation_remark,
+    from_huggingface,
+    is_huggingface_config,
+)
 from bert_tf2.support import files
 from bert_tf2.support.errors import UserError
 
@@ -25,8 +26,6 @@ ACTIVATIONS = ("gelu", "gelu_erf", "relu", "tanh", "linear")
 LAYER_NORM_EPSILON = 1e-12
 
 POSITION_EMBEDDING_TYPES = ("learned", "sinusoidal", "learned_from_sinusoidal", "none")
-# What `transformers` calls learned positions. Some copies of a bert_config.json have that key; it is kept in them.
-_THEIR_LEARNED = "absolute"
 
 # Required keys. The reference requires only vocab_size and defaults to BERT-Base's values for the rest, which later
 # causes a mismatch with the checkpoint.
@@ -158,7 +157,7 @@ class BertConfig:
         if missing:
             raise UserError(f"model configuration: missing {', '.join(missing)}")
         known = {field.name for field in dataclasses.fields(cls)} - {"extra"}
-        if json_object.get("position_embedding_type") == _THEIR_LEARNED:
+        if json_object.get("position_embedding_type") == LEARNED_POSITIONS:  # some copies have it; it is kept
             known.remove("position_embedding_type")
         values = {name: value for name, value in json_object.items() if name in known}
         config = cls(**values, extra={name: value for name, value in json_object.items() if name not in known})
@@ -280,116 +279,3 @@ def decisive_differences(stated: BertConfig, config: BertConfig) -> list[str]:
     fixed = "sinusoidal" in (stated.position_embedding_type, config.position_embedding_type)
     compared = (*_DECISIVE, "initializer_range") if fixed else _DECISIVE
     return [name for name in compared if config_value(stated, name) != config_value(config, name)]
-
-
-# Hugging Face's spelling.
-
-# Keys that `transformers` writes and that no bert_config.json has.
-_MARKS = ("model_type", "architectures", "transformers_version", "torch_dtype", "id2label", "output_attentions")
-
-# The defaults of `transformers`: the reference's, except for type_vocab_size, and for vocab_size, which has none there.
-_DEFAULTS = {
-    **{
-        field.name: field.default
-        for field in dataclasses.fields(BertConfig)
-        if field.name not in ("position_embedding_type", "extra")
-    },
-    "vocab_size": 30522,
-    "type_vocab_size": 2,
-}
-
-# Hugging Face's name of each activation function -> ours; five names mean one approximation.
-_FROM_THEIRS = {
-    **dict.fromkeys(("gelu", "gelu_python"), "gelu_erf"),
-    **dict.fromkeys(("gelu_pytorch_tanh", "gelu_new", "gelu_fast", "gelu_python_tanh", "gelu_accurate"), "gelu"),
-    **{name: name for name in ("relu", "tanh", "linear")},
-}
-_MEANINGS = {"gelu_erf": "the exact function, with erf", "gelu": "the approximation with tanh"}
-
-
-def is_huggingface_config(values: Mapping[str, Any]) -> bool:
-    """Returns whether an object from JSON is a configuration of `transformers` and not a bert_config.json."""
-    return any(mark in values for mark in _MARKS)
-
-
-def architecture_of(values: Mapping[str, Any]) -> str | None:
-    """Returns the class of `transformers` that saved the weights, for example "BertForMaskedLM"; None if unknown."""
-    named = values.get("architectures")
-    return str(named[0]) if isinstance(named, list) and named else None
-
-
-def from_huggingface(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Converts the content of a config.json to the keys of a bert_config.json; drops other keys.
-
-    Raises:
-      UserError: the model is not a BERT encoder, or has a part that the models of this package do not have.
-    """
-    for problem in _foreign_parts(values):
-        raise UserError(f"this configuration of transformers {problem}")
-    known = {**_DEFAULTS, **{name: values[name] for name in _DEFAULTS if name in values}}
-    hidden_act = values.get("hidden_act", "gelu")
-    if not isinstance(hidden_act, str) or hidden_act not in _FROM_THEIRS:
-        raise UserError(
-            f"this configuration of transformers has hidden_act {hidden_act!r}, which is not one of"
-            f" {', '.join(_FROM_THEIRS)}"
-        )
-    return {**known, "hidden_act": _FROM_THEIRS[hidden_act]}
-
-
-def _foreign_parts(values: Mapping[str, Any]):
-    kind = values.get("model_type", "bert")
-    if kind != "bert":
-        yield f"is one of model_type {kind!r}; only 'bert' has this project's layers"
-    architecture = architecture_of(values)
-    if architecture and not architecture.startswith("Bert") and "model_type" not in values:
-        yield f"is one of {architecture}, which is no BERT"
-    if values.get("is_decoder") or values.get("add_cross_attention"):
-        yield "is one of a decoder (is_decoder or add_cross_attention), whose tokens see only what is before them"
-    position = values.get("position_embedding_type", _THEIR_LEARNED)
-    if position not in (_THEIR_LEARNED, None):
-        yield f"has position_embedding_type {position!r}; BERT's are {_THEIR_LEARNED!r}"
-    if values.get("quantization_config"):
-        yield "is one of quantized weights (quantization_config); save the model without quantization first"
-
-
-def activation_remark(values: Mapping[str, Any]) -> str | None:
-    """Returns a message about the activation function of a config.json if it has another name here, else None."""
-    theirs = values.get("hidden_act", "gelu")
-    ours = _FROM_THEIRS.get(theirs) if isinstance(theirs, str) else None
-    if ours in (theirs, None):
-        return None
-    return f'"hidden_act": "{theirs}" of transformers is {_MEANINGS[ours]}; it is called "{ours}" here.'
-
-
-def to_huggingface(
-    config: BertConfig, architecture: str, labels: Sequence[str], problem_type: str | None, pad_token_id: int
-) -> dict[str, Any]:
-    """Returns the content of a config.json.
-
-    Args:
-      config: the model's configuration.
-      architecture: the class of `transformers`, for example "BertForPreTraining".
-      labels: the names of a classifier's outputs, in their order; empty if there is no classifier.
-      problem_type: "regression" or "multi_label_classification" if the classifier is one.
-      pad_token_id: the id of the padding token.
-    """
-    hidden_act = config.hidden_act.lower()
-    content = {
-        **{name: getattr(config, name) for name in _DEFAULTS if name != "tie_word_embeddings"},
-        **{name: getattr(config, name) or 0.0 for name in _PROBABILITIES},  # null is not allowed there
-        "hidden_act": {"gelu": "gelu_pytorch_tanh", "gelu_erf": "gelu"}.get(hidden_act, hidden_act),
-        "architectures": [architecture],
-        "model_type": "bert",
-        "pad_token_id": pad_token_id,
-        "position_embedding_type": _THEIR_LEARNED,
-        "torch_dtype": "float32",
-        "use_cache": True,
-    }
-    if not config.tie_word_embeddings:
-        content["tie_word_embeddings"] = False
-    if labels:
-        content["id2label"] = {str(index): label for index, label in enumerate(labels)}
-        content["label2id"] = {label: index for index, label in enumerate(labels)}
-    if problem_type:
-        content["problem_type"] = problem_type
-    return content

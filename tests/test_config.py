@@ -6,13 +6,8 @@ import json
 import pytest
 from small_models import SHARED, small_config
 
-from bert_tf2.config import (
-    BertConfig,
-    decisive_differences,
-    from_huggingface,
-    is_huggingface_config,
-    to_huggingface,
-)
+from bert_tf2.config import BertConfig, decisive_differences
+from bert_tf2.data.huggingface_config import from_huggingface, is_huggingface_config, to_huggingface
 from bert_tf2.support.errors import UserError
 
 BASE = {
@@ -77,7 +72,7 @@ def test_no_dropout_and_weights_of_zero_as_the_reference_takes_them(tmp_path):
     config = BertConfig.from_json_file(write(tmp_path, NO_DROPOUT))
     assert config.to_dict() == NO_DROPOUT
     assert BertConfig.from_json_file(write(tmp_path, config.to_json_string())) == config
-    there = to_huggingface(config, "BertModel", (), None, 0)
+    there = to_huggingface(dataclasses.asdict(config), "BertModel", (), None, 0)
     assert there["hidden_dropout_prob"] == there["attention_probs_dropout_prob"] == 0.0
     assert BertConfig.from_dict(from_huggingface(there)).hidden_dropout_prob == 0.0
 
@@ -205,10 +200,10 @@ def test_tied_is_true_or_false(value):
 
 def test_the_tied_flag_of_transformers_goes_both_ways():
     config = BertConfig.from_dict({**BASE, "tie_word_embeddings": False})
-    there = to_huggingface(config, "BertForMaskedLM", (), None, 0)
+    there = to_huggingface(dataclasses.asdict(config), "BertForMaskedLM", (), None, 0)
     assert there["tie_word_embeddings"] is False and there["position_embedding_type"] == "absolute"
     assert BertConfig.from_dict(from_huggingface(there)) == config
-    tied = to_huggingface(BertConfig.from_dict(BASE), "BertForMaskedLM", (), None, 0)
+    tied = to_huggingface(dataclasses.asdict(BertConfig.from_dict(BASE)), "BertForMaskedLM", (), None, 0)
     assert "tie_word_embeddings" not in tied  # as before: their default
     assert BertConfig.from_dict(from_huggingface(tied)).tie_word_embeddings is True
 

@@ -14,14 +14,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from bert_tf2.config import (
-    BertConfig,
-    activation_remark,
-    architecture_of,
-    config_value,
-    decisive_differences,
-    from_huggingface,
-)
+from bert_tf2.config import BertConfig, config_value, decisive_differences
+from bert_tf2.data.huggingface_config import activation_remark, architecture_of, from_huggingface
 from bert_tf2.support import files, json_text
 from bert_tf2.support.errors import UserError, and_more
 from bert_tf2.weights import names, tensor_files

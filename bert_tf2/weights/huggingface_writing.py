@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 import json
 import os
@@ -10,7 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from bert_tf2.config import BertConfig, activation_remark, to_huggingface
+from bert_tf2.config import BertConfig
+from bert_tf2.data.huggingface_config import activation_remark, to_huggingface
 from bert_tf2.support import files
 from bert_tf2.support.errors import UserError, and_more
 from bert_tf2.weights import checksums, names, tensor_files
@@ -143,7 +145,7 @@ def _config_content(
         if len(outputs) != count:
             raise UserError(f"the labels {', '.join(outputs)} are not those of a model with {count} outputs")
     pad = [*vocabulary].index("[PAD]") if vocabulary is not None and "[PAD]" in vocabulary else 0
-    return to_huggingface(config, architecture, outputs, problem_type, pad)
+    return to_huggingface(dataclasses.asdict(config), architecture, outputs, problem_type, pad)
 
 
 def _tokenizer_content(config: BertConfig, do_lower_case: bool) -> dict[str, Any]:
@@ -195,7 +197,7 @@ def _report(
     folder: str, architecture: str, written: Sequence[names.Variable], shapes: Mapping[str, Any], config: BertConfig
 ) -> Iterator[str]:
     yield f"Wrote {folder}: a {architecture} with {len(written)} weights."
-    if remark := activation_remark(to_huggingface(config, architecture, (), None, 0)):
+    if remark := activation_remark(to_huggingface(dataclasses.asdict(config), architecture, (), None, 0)):
         yield remark
     if not config.has_position_table:
         yield (

@@ -12,7 +12,8 @@ from huggingface_folders import CLASSES, CONFIG, DECODER, ENCODER, WORDS, make_f
 from refused import message_of
 from torch_pickles import FORMATS, ORDERED, Call, State, both_formats, open_bytes, pickled, program, tensor
 
-from bert_tf2.config import BertConfig, from_huggingface
+from bert_tf2.config import BertConfig
+from bert_tf2.data.huggingface_config import from_huggingface
 from bert_tf2.weights import convert, huggingface
 from bert_tf2.weights.labels import LabelMap
 from bert_tf2.weights.options import ConversionOptions
