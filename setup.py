@@ -65,8 +65,8 @@ setuptools.setup(
         "gpu": ["tensorflow[and-cuda]>=2.20,<2.22"],  # TensorFlow with NVIDIA's libraries; never tried here
         "plot": ["matplotlib"],  # plot_training.py, --plot of two scripts, confusion_matrix.png
         "notebooks": ["matplotlib", "notebook"],  # examples/*.ipynb
-        # For the comparisons in tests/test_interop.py; the CPU build of torch is enough.
-        "interop": ["torch==2.13.0", "transformers"],
+        # For tests/test_interop.py and tests/test_hlo_on_gpu.py; the CPU build of torch is enough.
+        "interop": ["torch==2.13.0", "transformers", "jax"],
         "onnx": ["onnx", "onnxruntime", "tokenizers"],  # export_saved_model.py --format=onnx, --quantize=int8
         "openvino": ["openvino>=2026.4"],  # reads what export_saved_model.py writes
         # For the comparison in benchmarks/serving.py, and benchmarks/table.py --plot.

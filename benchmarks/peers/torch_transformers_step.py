@@ -1,4 +1,4 @@
-"""One pretraining step of transformers on torch: BertForPreTraining with torch's AdamW."""
+"""One pretraining step of transformers on torch, on a GPU if there is one: BertForPreTraining with torch's AdamW."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ import workload
 
 flags, config, batches = workload.peer(__doc__.splitlines()[0], ("plain", "compile"))
 sizes = {name: value for name, value in config.items() if name in workload.BASE}
-model = transformers.BertForPreTraining(transformers.BertConfig(**sizes))
+device = "cuda" if torch.cuda.is_available() else "cpu"
+model = transformers.BertForPreTraining(transformers.BertConfig(**sizes)).to(device)
 model.train()
 decayed, others = [], []
 for name, parameter in model.named_parameters():
@@ -20,9 +21,9 @@ forward = torch.compile(model) if flags.variant == "compile" else model
 
 def as_torch(batch):
     """transformers takes a label for every token, -100 where there is none."""
-    arrays = {name: torch.from_numpy(values) for name, values in batch.items()}
+    arrays = {name: torch.from_numpy(values).to(device) for name, values in batch.items()}
     ids, positions = arrays["masked_lm_ids"].long(), arrays["masked_lm_positions"].long()
-    labels = torch.full(arrays["input_ids"].shape, -100)
+    labels = torch.full(arrays["input_ids"].shape, -100, device=device)
     row, column = torch.nonzero(arrays["masked_lm_weights"], as_tuple=True)
     labels[row, positions[row, column]] = ids[row, column]
     return {
@@ -36,7 +37,7 @@ def as_torch(batch):
 
 def step(batch):
     optimizer.zero_grad(set_to_none=True)
-    with torch.autocast("cpu", dtype=torch.bfloat16, enabled=flags.precision == "bfloat16"):
+    with torch.autocast(device, dtype=torch.bfloat16, enabled=flags.precision == "bfloat16"):
         loss = forward(**batch).loss
     loss.backward()
     torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
@@ -46,4 +47,5 @@ def step(batch):
 
 seconds = workload.time_steps(step, [as_torch(batch) for batch in batches])
 versions = f"transformers {transformers.__version__}, torch {torch.__version__}"
-print(workload.result(flags.batch_size, seconds, flags.mean_length, versions=versions))
+more = {"gpu_memory_gb": torch.cuda.max_memory_allocated() / 1e9} if device == "cuda" else {}
+print(workload.result(flags.batch_size, seconds, flags.mean_length, versions=versions, **more))
