@@ -22,6 +22,7 @@ computed differently: text has few distinct characters and words, so each result
 
 from __future__ import annotations
 
+import functools
 import itertools
 import re
 import unicodedata
@@ -89,10 +90,6 @@ class _Remembered(dict):
         return type(self), (self._compute, self._limit, self._longest)
 
 
-def _is_chinese(code: int) -> bool:
-    return any(first <= code <= last for first, last in _CJK_BLOCKS)
-
-
 def _is_whitespace(char: str) -> bool:
     """Space, tab, line ends, and Unicode's space separators."""
     return char in "\t\n\r" or unicodedata.category(char) == "Zs"
@@ -116,97 +113,71 @@ def _clean(code: int) -> str:
     return "" if char == "\ufffd" or _is_control(char) else char  # U+0000 is a control character
 
 
-def _clean_and_set_chinese_apart(code: int) -> str:
-    """The same, with spaces around a Chinese character."""
-    return f" {chr(code)} " if _is_chinese(code) else _clean(code)
-
-
-def _set_apart(code: int) -> str:
-    """A code point of a cased word: punctuation gets spaces around it."""
-    char = chr(code)
-    return f" {char} " if _is_punctuation(char) else char
-
-
-def _set_apart_without_accents(code: int) -> str:
-    """A code point of a lower-cased, decomposed word: accents (nonspacing marks) are removed as well."""
-    return "" if unicodedata.category(chr(code)) == "Mn" else _set_apart(code)
-
-
-# Tables for str.translate, which looks up each code point. They are shared by all tokenizers.
-_CLEAN = _Remembered(_clean_and_set_chinese_apart)
-_SET_APART = _Remembered(_set_apart)
-_SET_APART_WITHOUT_ACCENTS = _Remembered(_set_apart_without_accents)
+# A table for str.translate, which looks up each code point.
+_CLEAN = _Remembered(_clean)
 
 
 class BasicTokenizer:
     """Text -> words: cleans, separates Chinese characters and punctuation; optionally lower-cases, removes accents.
 
-    It caches words, so `do_lower_case` must not be changed after construction.
-
-    A subclass may override the steps that the reference has as methods: `_clean_text`, `_tokenize_chinese_chars`,
-    `_is_chinese_char`, `_run_strip_accents`, `_run_split_on_punc`. Texts then go through these methods one by one,
-    which is several times slower, and nothing is cached.
+    Its steps are methods, as in the reference, and a subclass may override them. The words of each part between blanks
+    are cached, so `do_lower_case` must not be changed after construction.
     """
-
-    _STEPS = ("_clean_text", "_tokenize_chinese_chars", "_is_chinese_char", "_run_strip_accents", "_run_split_on_punc")
-    _has_own_steps = False
-
-    def __init_subclass__(cls, **kwargs):
-        super().__init_subclass__(**kwargs)
-        cls._has_own_steps = any(getattr(cls, name) is not getattr(BasicTokenizer, name) for name in cls._STEPS)
 
     def __init__(self, do_lower_case: bool = True):
         self.do_lower_case = do_lower_case
         self._words = _Remembered(self._split_word)
+        self._chinese_apart = _Remembered(self._set_chinese_apart)
 
     def tokenize(self, text: str | bytes) -> list[str]:
         """The words of a text, in order (the reference's `BasicTokenizer.tokenize`).
 
-        The parts between blanks of the cleaned text are processed and cached independently: no later step depends on
-        text across a blank. Lower-casing depends on neighbors (a capital sigma becomes another letter at the end of a
-        word) but only within the same word, and accents belong to the letter before them.
+        The parts between blanks of the cleaned text are processed independently: no later step depends on text across a
+        blank. Lower-casing depends on neighbors (a capital sigma becomes another letter at the end of a word) but only
+        within the same word, and accents belong to the letter before them.
         """
-        if self._has_own_steps:
-            return self._tokenize_by_steps(convert_to_unicode(text))
         words: list[str] = []
-        for word in convert_to_unicode(text).translate(_CLEAN).split():
+        for word in self._tokenize_chinese_chars(self._clean_text(convert_to_unicode(text))).split():
             words += self._words[word]
         return words
 
     def _split_word(self, word: str) -> list[str]:
         """The words in the text between two blanks: Café's -> cafe, ', s."""
-        if not self.do_lower_case:
-            return word.translate(_SET_APART).split()
-        return unicodedata.normalize("NFD", word.lower()).translate(_SET_APART_WITHOUT_ACCENTS).split()
-
-    # The methods below are for subclasses: the same rules, one step after the other.
-
-    def _tokenize_by_steps(self, text: str) -> list[str]:
-        words: list[str] = []
-        for word in self._tokenize_chinese_chars(self._clean_text(text)).split():
-            if self.do_lower_case:
-                word = self._run_strip_accents(word.lower())
-            words += self._run_split_on_punc(word)
-        return " ".join(words).split()
+        if self.do_lower_case:
+            word = self._run_strip_accents(word.lower())
+        return " ".join(self._run_split_on_punc(word)).split()
 
     def _clean_text(self, text: str) -> str:
         """Replaces all whitespace by spaces; removes control characters and U+FFFD."""
-        return "".join([_clean(ord(char)) for char in text])
+        return text.translate(_CLEAN)
 
     def _tokenize_chinese_chars(self, text: str) -> str:
         """The text with spaces around each character for which `_is_chinese_char` is true."""
-        return "".join([f" {char} " if self._is_chinese_char(ord(char)) else char for char in text])
+        if text.isascii() and not self._has_chinese_in_ascii:
+            return text
+        return text.translate(self._chinese_apart)
+
+    @functools.cached_property
+    def _has_chinese_in_ascii(self) -> bool:  # only by the rule of a subclass
+        return any(map(self._is_chinese_char, range(128)))
+
+    def _set_chinese_apart(self, code: int) -> str:
+        return f" {chr(code)} " if self._is_chinese_char(code) else chr(code)
 
     def _is_chinese_char(self, cp: int) -> bool:
         """Whether a code point is in one of the blocks of Chinese characters."""
-        return _is_chinese(cp)
+        return any(first <= cp <= last for first, last in _CJK_BLOCKS)
 
     def _run_strip_accents(self, text: str) -> str:
         """The text in decomposed form (NFD), without its nonspacing marks."""
+        if text.isascii():
+            return text
         return "".join([char for char in unicodedata.normalize("NFD", text) if unicodedata.category(char) != "Mn"])
 
     def _run_split_on_punc(self, text: str) -> list[str]:
         """The parts of a word: each punctuation mark, and the text between two of them."""
+        if text.isalnum():  # for speed: most words
+            return [text]
         parts: list[str] = []
         for is_mark, run in itertools.groupby(text, _is_punctuation):
             characters = [*run]

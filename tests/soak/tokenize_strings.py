@@ -162,20 +162,12 @@ def vocabulary(draw: random.Random) -> list[str]:
 # The comparison.
 
 
-class _EveryStep(tokenization.BasicTokenizer):
-    """Goes the way of subclasses, through one method for each step."""
-
-    def _clean_text(self, text):
-        return super()._clean_text(text)
-
-
 class Sides:
     """The tokenizers of the package, for one vocabulary and one case."""
 
     def __init__(self, vocab_file: str, lower: bool, graph: bool = False):
         self.lower = lower
         self.full = tokenization.FullTokenizer(vocab_file, do_lower_case=lower)
-        self.steps = _EveryStep(do_lower_case=lower)
         self.pieces = tokenization.WordpieceTokenizer(self.full.vocab)
         self.graph = _graph(self.full) if graph else None
 
@@ -184,7 +176,6 @@ class Sides:
         words = words_by_the_rules(text, self.lower)
         pieces = [*pieces_by_the_rules(words, self.full.vocab)]
         self._expect("BasicTokenizer", text, self.full.basic_tokenizer.tokenize(text), words)
-        self._expect("BasicTokenizer by steps", text, self.steps.tokenize(text), words)
         self._expect("WordpieceTokenizer", text, self.pieces.tokenize(" ".join(words)), pieces)
         self._expect("FullTokenizer", text, self.full.tokenize(text), pieces)
         return pieces
