@@ -200,9 +200,9 @@ def write_tables(folder: pathlib.Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "documents", [["README.md"], pytest.param(GUIDE, marks=pytest.mark.soak)], ids=("readme", "guide")
+    ("documents", "least"), [(["README.md"], 5), pytest.param(GUIDE, 20, marks=pytest.mark.soak)], ids=("readme", "guide")
 )
-def test_command_lines_work_as_typed(documents, user, command_lines):
+def test_command_lines_work_as_typed(documents, least, user, command_lines):
     """Runs them in order, since later ones use the files of earlier ones; on small data of the same layout."""
     places = {
         **dict.fromkeys(("$BERT_BASE_DIR", "$BERT_LARGE_DIR", "$BERT_CASED_DIR"), f"{user}/model"),
@@ -225,7 +225,7 @@ def test_command_lines_work_as_typed(documents, user, command_lines):
         assert done.status == 0, f"{script} {' '.join(arguments)}\n{done.stderr}"
         assert "Traceback" not in done.stderr
         ran += 1
-    assert ran > 8
+    assert ran >= least
 
 
 def test_the_reference_s_first_command_works_on_the_sample_text(command_lines, tmp_path):
