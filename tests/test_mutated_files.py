@@ -28,9 +28,8 @@ from bert_tf2.pretraining import manifest, sentences
 from bert_tf2.pretraining.options import PretrainingDataOptions
 from bert_tf2.support.errors import UserError
 from bert_tf2.training import curves
-from bert_tf2.training.best import Best
 from bert_tf2.training.forward import explained
-from bert_tf2.training.saver import TrainingState
+from bert_tf2.training.saver import Best, TrainingState
 from bert_tf2.vocabulary import load_tokenizer
 from bert_tf2.weights import bundle, checkpoint, huggingface, labels, metadata
 

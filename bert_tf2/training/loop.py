@@ -23,14 +23,14 @@ from absl import logging
 
 from bert_tf2.support import environment, process
 from bert_tf2.support.errors import UserError
-from bert_tf2.training import loss_scale, memory
+from bert_tf2.training import memory
 from bert_tf2.training.devices import check_batch
 from bert_tf2.training.forward import explained
 from bert_tf2.training.monitor import TrainingMonitor
 from bert_tf2.training.options import TrainOptions
 from bert_tf2.training.profile import StepProfile
 from bert_tf2.training.saver import Saver, TrainingState
-from bert_tf2.training.step import TrainingStep
+from bert_tf2.training.step import LOSS_SCALE_NAMES, TrainingStep
 from bert_tf2.training.workers import ALONE, Team
 from bert_tf2.weights import checkpoint
 
@@ -113,7 +113,7 @@ class Trainer:
         latest = checkpoint.latest_checkpoint(self._options.output_dir)
         if latest:
             self.global_step = checkpoint.restore(
-                latest, self._state, self._model.config, allow_missing=loss_scale.NAMES
+                latest, self._state, self._model.config, allow_missing=LOSS_SCALE_NAMES
             )
             self._before = TrainingState.read(latest)
             self.examples = self._before.examples if self._before else self.global_step * self._options.train_batch_size

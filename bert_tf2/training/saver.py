@@ -1,50 +1,43 @@
-"""Checkpoints of a training: they are written beside it, with what it needs to continue exactly.
+"""What a training keeps on the disk: its checkpoints, what it needs to continue exactly, and its best weights.
 
 TensorFlow 1's format has room for variables only. The number of examples read, and the settings that decide what the
-following steps compute, are in `model.ckpt-STEP.training.json`, which TensorFlow 1 ignores.
+following steps compute, are in `model.ckpt-STEP.training.json`, which TensorFlow 1 ignores. The results of evaluations
+are in `best/measure.json`.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import os
 import threading
 from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
+from absl import logging
 
 from bert_tf2.config import BertConfig
 from bert_tf2.support import files, json_text, process
 from bert_tf2.support.errors import UserError
+from bert_tf2.training.monitor import write_scalars
 from bert_tf2.training.options import TrainOptions
 from bert_tf2.weights import checkpoint
 
 # Settings that change what the following steps compute, and what it means to change one.
 _OTHER_SCHEDULE = "the learning rate of the steps to come is another one"
-_CONSEQUENCES = {
+_OF_OPTIONS = {
     "random_seed": "the order of the examples and the dropout change from here on",
     "train_batch_size": "the larger or smaller batches begin behind the last example read",
-    "learning_rate": _OTHER_SCHEDULE,
-    "num_train_steps": _OTHER_SCHEDULE,
-    "num_warmup_steps": _OTHER_SCHEDULE,
+    **dict.fromkeys(("learning_rate", "num_train_steps", "num_warmup_steps"), _OTHER_SCHEDULE),
     "gradient_accumulation_steps": "the dropout changes from here on",
     "adam_bias_correction": "the updates change from here on",
     "precision": "numbers are rounded in another way from here on",
     "all_reduce_dtype": "gradients are rounded in another way from here on",
 }
 # Of the model's configuration: what metadata does not refuse, because it is a matter of the training.
-_OF_MODEL = {
-    name: "the dropout changes from here on" for name in ("hidden_dropout_prob", "attention_probs_dropout_prob")
-}
-_RECORDS = "records"
-_OTHER_RECORDS = "the order is that of the new ones; in this epoch, some may be read twice and others not at all"
-_MOST_EXAMPLES = 2**62
-# What to do about a damaged file.
-_WITHOUT = (
-    "put back a copy, or remove it: the training then continues behind as many examples as its steps read with this"
-    " --train_batch_size"
-)
+_OF_MODEL = dict.fromkeys(("hidden_dropout_prob", "attention_probs_dropout_prob"), "the dropout changes from here on")
+_OF_DATA = {"records": "the order is that of the new ones; in this epoch, some may be read twice and others not at all"}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -53,7 +46,7 @@ class TrainingState:
 
     Attributes:
       examples: the number of examples that were read for training.
-      settings: the values of what is in `_CONSEQUENCES` and `_OF_MODEL`, and a description of the records.
+      settings: the values of what a continuation compares, by name.
       skipped: the number of updates that were left out.
     """
 
@@ -66,21 +59,20 @@ class TrainingState:
         cls, options: TrainOptions, examples: int, records: str | None, config: BertConfig, skipped: int = 0
     ) -> TrainingState:
         """The state of a training of a model with this configuration; `records` describes what it reads."""
-        settings = {name: getattr(options, name) for name in _CONSEQUENCES}
+        settings = {name: getattr(options, name) for name in _OF_OPTIONS}
         settings |= {name: getattr(config, name) or 0.0 for name in _OF_MODEL}
-        return cls(examples, {**settings, _RECORDS: records}, skipped)
+        return cls(examples, {**settings, "records": records}, skipped)
 
     def changes(self, now: TrainingState) -> Iterator[str]:
         """Yields a sentence for each setting that has another value now."""
-        for name, consequence in {**_CONSEQUENCES, **_OF_MODEL, _RECORDS: _OTHER_RECORDS}.items():
+        for name, consequence in {**_OF_OPTIONS, **_OF_MODEL, **_OF_DATA}.items():
             before, after = (state.settings.get(name) for state in (self, now))
             if None not in (before, after) and before != after:
                 yield f"{name}: {before} before, {after} now: {consequence}"
 
     def write(self, prefix: str) -> None:
         """Writes the file that belongs to a checkpoint. Raises UserError if that is not possible."""
-        content = json_text.with_checksum({"step": int(_step_of(prefix)), **dataclasses.asdict(self)})
-        files.write_json(path_of(prefix), content, durable=True)
+        _write(_path_beside(prefix), {"step": int(_step_of(prefix)), **dataclasses.asdict(self)})
 
     @classmethod
     def read(cls, prefix: str) -> TrainingState | None:
@@ -89,26 +81,26 @@ class TrainingState:
         Raises:
           UserError: the file is damaged, or is that of another step.
         """
-        path = path_of(prefix)
+        path, step = _path_beside(prefix), _step_of(prefix)
         if not files.exists(path):
             return None
         try:
-            found = json_text.without_checksum(files.read_json(path))
+            found = _read(path)
+            # A version before this one wrote neither the step nor the updates that were left out.
+            examples, skipped, settings = found.get("examples"), found.get("skipped", 0), found.get("settings")
+            if not (_is_count(examples) and _is_count(skipped) and isinstance(settings, dict)):
+                raise UserError("it does not tell how many examples were read")
+            if str(found.get("step", step)) != step:
+                raise UserError(f"it is that of step {found['step']}, not of this checkpoint")
         except UserError as error:
-            raise UserError(f"{path}: is damaged; {_WITHOUT}") from error
-        if found is None:
-            raise UserError(f"{path}: is damaged, it does not match its checksum; {_WITHOUT}")
-        # A version before this one wrote neither the step nor the updates that were left out.
-        examples, skipped, settings = found.get("examples"), found.get("skipped", 0), found.get("settings")
-        if not (_is_count(examples) and _is_count(skipped) and isinstance(settings, dict)):
-            raise UserError(f"{path}: does not tell how many examples were read; {_WITHOUT}")
-        if str(found.get("step", _step_of(prefix))) != _step_of(prefix):
-            raise UserError(f"{path}: is that of step {found['step']}, not of this checkpoint; {_WITHOUT}")
+            raise UserError(
+                f"{path}: cannot be used: {error}; put back a copy, or remove it: the training then continues behind as"
+                " many examples as its steps read with this --train_batch_size"
+            ) from error
         return cls(examples, settings, skipped)
 
 
-def path_of(prefix: str) -> str:
-    """The file of the state at a checkpoint."""
+def _path_beside(prefix: str) -> str:
     return f"{prefix}.training.json"
 
 
@@ -116,8 +108,23 @@ def _step_of(prefix: str) -> str:
     return prefix.rpartition("-")[2]
 
 
+def _write(path: str, content: Mapping[str, Any]) -> None:
+    files.write_json(path, json_text.with_checksum(content), durable=True)
+
+
+def _read(path: str) -> dict[str, Any]:
+    """Reads what `_write` wrote. Raises UserError, which leaves out the name of the file."""
+    try:
+        found = json_text.without_checksum(files.read_json(path))
+    except UserError as error:
+        raise UserError(str(error).removeprefix(f"{path}: ")) from error
+    if found is None:
+        raise UserError("it does not match its checksum")
+    return found
+
+
 def _is_count(value: object) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < _MOST_EXAMPLES
+    return type(value) is int and 0 <= value < 2**62
 
 
 class Saver:
@@ -193,3 +200,104 @@ class Saver:
             self._folder.save(copies, step)
         except BaseException as error:  # a thread has nobody to raise it to
             self._error = error
+
+
+def best_folder(output_dir: str) -> str:
+    return os.path.join(output_dir, "best")
+
+
+def folder_of_weights(output_dir: str) -> str:
+    """The folder of the trained weights: the best ones, unless the training continued without an evaluation."""
+    newest = checkpoint.latest_checkpoint(output_dir)
+    best = Best(output_dir, begun=newest is not None)
+    up_to_date = best.found and best.last_step >= checkpoint.Checkpoint(newest).global_step
+    return best.folder if up_to_date else output_dir
+
+
+_LARGEST_MEASURE = 1e9  # all measures are shares, percentages or logarithms
+
+
+def _makes_sense(name: str, value: object) -> bool:
+    """Whether a field of measure.json can have this value; "value" has none as long as no evaluation gave a number."""
+    if name == "measure":
+        return value is None or isinstance(value, str)
+    if name == "value":
+        return value in (None, -np.inf) or (type(value) in (int, float) and abs(value) < _LARGEST_MEASURE)
+    return _is_count(value)
+
+
+class Best:
+    """The best weights so far, in a separate folder, and early stopping.
+
+    `measure.json` next to the weights holds the results so far, for a resumed training and for later calls.
+    """
+
+    def __init__(self, output_dir: str, begun: bool, patience: int = 0):
+        """Reads the results so far.
+
+        Args:
+          output_dir: the folder of the training.
+          begun: whether it contains a training. If not, weights in the folder are those of a deleted one.
+          patience: the number of evaluations without improvement after which to stop; 0 for no limit.
+
+        Raises:
+          UserError: the results cannot be read.
+        """
+        self.folder = best_folder(output_dir)
+        self._patience = patience
+        self._file = os.path.join(self.folder, "measure.json")
+        self._seen = {"measure": None, "value": -np.inf, "step": 0, "last_step": 0, "evaluations_since": 0}
+        self._events = os.path.join(output_dir, "eval")
+        if begun and files.exists(self._file):
+            self._seen = self._read()
+
+    def _read(self) -> dict[str, Any]:
+        """Reads the results so far. Raises UserError if the file is damaged, or its weights are missing."""
+        try:
+            seen = _read(self._file)
+            for name in self._seen:
+                if name not in seen or not _makes_sense(name, seen[name]):
+                    raise UserError(f"its {name} is missing or makes no sense")
+            if seen["measure"] is not None and checkpoint.latest_checkpoint(self.folder) is None:
+                raise UserError(f"it tells of weights of step {seen['step']}, which are not in {self.folder}")
+        except UserError as error:
+            raise UserError(
+                f"{self._file}: tells which weights were the best, and cannot be used: {error}. Put back a copy of the"
+                f" file, or go on without it: mv {self.folder} {self.folder}.old (nothing is lost: the training itself"
+                f" is in {os.path.dirname(self.folder)}, and goes on from its newest checkpoint)"
+            ) from error
+        return {**seen, "value": -np.inf if seen["value"] is None else seen["value"]}
+
+    @property
+    def found(self) -> bool:
+        return self._seen["measure"] is not None
+
+    @property
+    def last_step(self) -> int:
+        """The step of the last evaluation."""
+        return self._seen["last_step"]
+
+    @property
+    def should_stop(self) -> bool:
+        """Returns whether to stop the training, and logs it."""
+        if not 0 < self._patience <= self._seen["evaluations_since"]:
+            return False
+        since, name = self._seen["evaluations_since"], self._seen["measure"]
+        logging.info("No better %s in %d evaluations: the training ends here", name, since)
+        return True
+
+    def update(self, model, step: int, name: str, value: float) -> bool:
+        """Records the result of an evaluation; returns whether to stop."""
+        if value > self._seen["value"]:
+            self._seen = {"measure": name, "value": value, "step": step, "last_step": step, "evaluations_since": 0}
+            folder = checkpoint.CheckpointFolder(self.folder, keep_checkpoint_max=1)
+            folder.save(checkpoint.tf1_variables(model), step)
+        elif step > self._seen["last_step"]:  # otherwise it was counted, before a damaged checkpoint was given up
+            self._seen["last_step"] = step
+            self._seen["evaluations_since"] += 1
+        # JSON has no infinity, the value while no evaluation has given a number.
+        seen = {**self._seen, "value": self._seen["value"] if self.found else None}
+        _write(self._file, seen)
+        write_scalars(self._events, step, {name: value})
+        logging.info("step %d: %s %.4f (best so far %.4f)", step, name, value, self._seen["value"])
+        return self.should_stop

@@ -4,18 +4,17 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
 import tensorflow as tf
 
 from bert_tf2 import optimization
 from bert_tf2.fast import compiled
-from bert_tf2.heads import Batch, LossTerm
+from bert_tf2.heads import Batch
 from bert_tf2.layers import fold_in
 from bert_tf2.shapes import get_shape_list
 from bert_tf2.training.devices import can_compile, compiles_whole_step
-from bert_tf2.training.loss_scale import LossScale, update_if_finite
 from bert_tf2.training.options import TrainOptions
 from bert_tf2.training.precision import PRECISIONS
 from bert_tf2.weights import checkpoint
@@ -118,19 +117,19 @@ class TrainingStep:
         )
         once = tf.cast(tf.equal(replica, 0), tf.float32)  # what follows is the same on every replica
         measures = {**values, "learning_rate": once * learning_rate}
-        if self._loss_scale is None:
-            update = functools.partial(
-                self._optimizer.apply_gradients, gradients, learning_rate, step, optimization.clip_scale(norm)
-            )
-            update_if_finite(norm, update) if self._options.skip_nonfinite_updates else update()
-            return {**measures, "gradient_norm": once * norm}
-        norm /= scale
-        update = functools.partial(
-            self._optimizer.apply_gradients, gradients, learning_rate, step, optimization.clip_scale(norm) / scale
-        )
-        left_out = self._loss_scale.apply(norm, update)
-        norm = tf.where(left_out > 0, 0.0, norm)
-        return {**measures, "gradient_norm": once * norm, "left_out": once * left_out, "loss_scale": once * scale}
+        if scale is not None:
+            norm /= scale
+        factor = optimization.clip_scale(norm) if scale is None else optimization.clip_scale(norm) / scale
+        update = functools.partial(self._optimizer.apply_gradients, gradients, learning_rate, step, factor)
+        if scale is not None:
+            left_out = self._loss_scale.apply(norm, update)
+            norm = tf.where(left_out > 0, 0.0, norm)
+            measures |= {"left_out": once * left_out, "loss_scale": once * scale}
+        elif self._options.skip_nonfinite_updates:
+            update_if_finite(norm, update)
+        else:
+            update()
+        return {**measures, "gradient_norm": once * norm}
 
 
 class Accumulated(NamedTuple):
@@ -165,56 +164,52 @@ def local_gradients(
     Returns:
       Losses by name (`loss` is their sum) and gradients by variable name.
     """
-    if parts > 1:
-        return _in_parts(model, variables, batch, dropout_seed, loss_scale, parts)
-    return _gradients(model, variables, batch, dropout_seed, loss_scale, _weights)
 
+    def weights_of(terms):
+        """The weights of terms over the whole batch of all replicas."""
+        context = tf.distribute.get_replica_context()
+        return context.all_reduce("SUM", [tf.stop_gradient(term.weight) for term in terms])
 
-def _weights(terms: Sequence[LossTerm]) -> list[tf.Tensor]:
-    """The weights of terms over the whole batch of all replicas."""
-    context = tf.distribute.get_replica_context()
-    return context.all_reduce("SUM", [tf.stop_gradient(term.weight) for term in terms])
+    def compute(rows, seed, weights=None):
+        with tf.GradientTape(watch_accessed_variables=False) as tape:
+            tape.watch(list(variables.values()))
+            terms = model.loss_terms(rows, dropout_seed=seed)
+            weights = weights_of(terms) if weights is None else weights
+            values = {term.name: term._replace(weight=by).mean() for term, by in zip(terms, weights, strict=True)}
+            loss = tf.add_n(list(values.values()))
+            scaled = loss if loss_scale is None else loss * loss_scale
+        gradients = tape.gradient(scaled, list(variables.values()))
+        return {**values, "loss": loss}, dict(zip(variables, gradients, strict=True))
 
-
-def _gradients(
-    model,
-    variables: Mapping[str, tf.Variable],
-    batch: Batch,
-    dropout_seed: tf.Tensor,
-    loss_scale: tf.Tensor | None,
-    weights_of: Callable[[Sequence[LossTerm]], Sequence[tf.Tensor]],
-) -> tuple[dict[str, tf.Tensor], Gradients]:
-    """See `local_gradients`; `weights_of` is `_weights`, or knows its result already."""
-    with tf.GradientTape(watch_accessed_variables=False) as tape:
-        tape.watch(list(variables.values()))
-        terms = model.loss_terms(batch, dropout_seed=dropout_seed)
-        weights = weights_of(terms)
-        values = {term.name: term._replace(weight=weight).mean() for term, weight in zip(terms, weights, strict=True)}
-        loss = tf.add_n(list(values.values()))
-        scaled = loss if loss_scale is None else loss * loss_scale
-    gradients = tape.gradient(scaled, list(variables.values()))
-    return {**values, "loss": loss}, dict(zip(variables, gradients, strict=True))
-
-
-def _in_parts(
-    model,
-    variables: Mapping[str, tf.Variable],
-    batch: Batch,
-    dropout_seed: tf.Tensor,
-    loss_scale: tf.Tensor | None,
-    parts: int,
-) -> tuple[dict[str, tf.Tensor], Gradients]:
-    """See `local_gradients`. A loop, so that only one part's activations are in memory."""
+    if parts == 1:
+        return compute(batch, dropout_seed)
     # Only the weights of the whole batch are used of this, and the graph computes nothing else of it.
     terms = model.loss_terms(batch, dropout_seed=dropout_seed)
-    weights = _weights(terms)
+    names = [*(term.name for term in terms), "loss"]
+    of_part = functools.partial(compute, weights=weights_of(terms))
+    return _sum_over_parts(of_part, names, variables, batch, dropout_seed, parts)
+
+
+def _sum_over_parts(
+    compute: Callable,
+    names: list[str],
+    variables: Mapping[str, tf.Variable],
+    batch: Batch,
+    dropout_seed: tf.Tensor,
+    parts: int,
+) -> tuple[dict[str, tf.Tensor], Gradients]:
+    """See `local_gradients`. A loop, so that only one part's activations are in memory.
+
+    Args:
+      compute: rows and a seed to the losses and the gradients.
+      names: of the losses.
+    """
     split = {name: _split(values, parts) for name, values in batch.items()}
     lookups: set[str] = set()
 
     def add(part, values, sums, squares):
         rows = {name: tf.gather(features, part) for name, features in split.items()}
-        seed = fold_in(dropout_seed, part)
-        found, gradients = _gradients(model, variables, rows, seed, loss_scale, lambda _: weights)
+        found, gradients = compute(rows, fold_in(dropout_seed, part))
         lookups.update(name for name, g in gradients.items() if isinstance(g, tf.IndexedSlices))
         # The other squares are not needed, and a gradient that is used once is added in place.
         more = {name: optimization.square_norm(gradients[name]) for name in lookups}
@@ -225,17 +220,10 @@ def _in_parts(
             {name: squares[name] + more.get(name, 0.0) for name in squares},
         )
 
-    _, values, sums, squares = tf.while_loop(
-        lambda part, *_: part < parts,
-        add,
-        (
-            tf.constant(0),
-            dict.fromkeys([*(term.name for term in terms), "loss"], tf.constant(0.0)),
-            {name: tf.zeros(variable.shape) for name, variable in variables.items()},
-            dict.fromkeys(variables, tf.constant(0.0)),
-        ),
-        parallel_iterations=1,
-    )
+    zero = tf.constant(0.0)
+    sums = {name: tf.zeros(variable.shape) for name, variable in variables.items()}
+    start = (tf.constant(0), dict.fromkeys(names, zero), sums, dict.fromkeys(variables, zero))
+    _, values, sums, squares = tf.while_loop(lambda part, *_: part < parts, add, start, parallel_iterations=1)
     return values, {name: Accumulated(g, squares[name]) if name in lookups else g for name, g in sums.items()}
 
 
@@ -256,23 +244,85 @@ def reduce_gradients(gradients: Gradients, dtype: tf.DType = tf.float32) -> tupl
       Dense float32 gradients by name, and their global norm as computed by optimization.square_norm.
     """
     context = tf.distribute.get_replica_context()
-    names = list(gradients)
-    squares = [_square_of_lookup(g) for g in gradients.values() if isinstance(g, tf.IndexedSlices | Accumulated)]
-    square_of_lookups = tf.add_n(squares) if squares else tf.constant(0.0)
+    squares = {
+        name: gradient.square if isinstance(gradient, Accumulated) else optimization.square_norm(gradient)
+        for name, gradient in gradients.items()
+        if isinstance(gradient, tf.IndexedSlices | Accumulated)
+    }
+    square = tf.add_n(list(squares.values())) if squares else tf.constant(0.0)
     dense = [g.dense if isinstance(g, Accumulated) else tf.convert_to_tensor(g) for g in gradients.values()]
     if dtype == tf.float32 or context.num_replicas_in_sync == 1:
-        *dense, square = context.all_reduce("SUM", [*dense, square_of_lookups], _IN_PACKS)
+        *dense, square = context.all_reduce("SUM", [*dense, square], _IN_PACKS)
     else:
-        square = context.all_reduce("SUM", square_of_lookups)
+        square = context.all_reduce("SUM", square)
         narrow = context.all_reduce("SUM", [tf.cast(g, dtype) for g in dense], _IN_PACKS)
         dense = [tf.cast(g, tf.float32) for g in narrow]
-    squares = [
-        optimization.square_norm(g)
-        for name, g in zip(names, dense, strict=True)
-        if not isinstance(gradients[name], tf.IndexedSlices | Accumulated)
-    ]
-    return dict(zip(names, dense, strict=True)), tf.sqrt(tf.add_n([square, *squares]))
+    summed = dict(zip(gradients, dense, strict=True))
+    others = [optimization.square_norm(gradient) for name, gradient in summed.items() if name not in squares]
+    return summed, tf.sqrt(tf.add_n([square, *others]))
 
 
-def _square_of_lookup(gradient: tf.IndexedSlices | Accumulated) -> tf.Tensor:
-    return gradient.square if isinstance(gradient, Accumulated) else optimization.square_norm(gradient)
+# The loss scale of float16.
+_FIRST_SCALE = 2.0**15
+_LARGEST_SCALE = 2.0**30
+_STEPS_BEFORE_GROWTH = 2000
+
+LOSS_SCALE_NAMES = ("loss_scale", "loss_scale_good_steps")
+"""The names of the state in checkpoints; weights.names takes them for optimizer state."""
+
+
+class LossScale:
+    """The dynamic loss scale of float16, whose smallest number is 6e-8: smaller gradients would become 0.
+
+    The loss is multiplied by a scale before the gradients are computed, and the gradients are divided by it afterwards.
+    A scale that is too large makes a gradient infinite; that step is left out, and the scale is halved. After many good
+    steps it is doubled. After Micikevicius et al., "Mixed Precision Training" (2018), section 3.2. Create it in the
+    scope of the strategy.
+
+    Attributes:
+      state: name -> variable; the contents of a checkpoint.
+    """
+
+    def __init__(self):
+        self._scale = tf.Variable(_FIRST_SCALE, trainable=False, name="loss_scale")
+        self._good_steps = tf.Variable(0.0, trainable=False, name="good_steps")
+        self.state = dict(zip(LOSS_SCALE_NAMES, (self._scale, self._good_steps), strict=True))
+
+    def value(self) -> tf.Tensor:
+        """The factor for the loss, float32."""
+        return tf.convert_to_tensor(self._scale)
+
+    def apply(self, norm: tf.Tensor, update: Callable[[], None]) -> tf.Tensor:
+        """Calls `update` if the global norm of the gradients is finite, and adapts the scale.
+
+        Args:
+          norm: of the gradients of all replicas, so that all of them decide alike.
+          update: changes the variables.
+
+        Returns:
+          float32, 1 if the step was left out, otherwise 0.
+        """
+        good = update_if_finite(norm, update)
+        scale, steps = tf.convert_to_tensor(self._scale), tf.convert_to_tensor(self._good_steps) + 1.0
+        grows = steps >= _STEPS_BEFORE_GROWTH
+        larger = tf.where(grows, tf.minimum(scale * 2.0, _LARGEST_SCALE), scale)
+        smaller = tf.maximum(scale * 0.5, 1.0)
+        # Every replica changes its own copy by the same rule; `assign` would require a rule to merge them.
+        for variable, value in (
+            (self._scale, tf.where(good, larger, smaller)),
+            (self._good_steps, tf.where(good & ~grows, steps, 0.0)),
+        ):
+            tf.raw_ops.AssignVariableOp(resource=variable.handle, value=value)
+        return 1.0 - tf.cast(good, tf.float32)
+
+
+def update_if_finite(norm: tf.Tensor, update: Callable[[], None]) -> tf.Tensor:
+    """Calls `update` if a number is finite, and returns whether it is."""
+
+    def do() -> tf.Tensor:
+        update()
+        return tf.constant(0)
+
+    good = tf.math.is_finite(norm)
+    tf.cond(good, do, lambda: tf.constant(0))
+    return good

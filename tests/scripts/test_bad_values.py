@@ -18,7 +18,7 @@ from bert_tf2.finetuning import classification, extract_features, squad
 from bert_tf2.finetuning.classification import tasks as classification_tasks
 from bert_tf2.support import json_text
 from bert_tf2.support.errors import UserError
-from bert_tf2.training.best import Best
+from bert_tf2.training.saver import Best
 
 __all__ = ["folder"]  # the fixture
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from small_models import MAKERS, tiny_config
 
-from bert_tf2.training.best import Best
+from bert_tf2.training.saver import Best
 
 
 def test_an_evaluation_that_is_repeated_after_a_damaged_checkpoint_counts_once(tmp_path):

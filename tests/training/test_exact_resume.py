@@ -12,8 +12,8 @@ from bert_tf2.finetuning.classification import run as classification
 from bert_tf2.finetuning.classification.options import ClassifierOptions
 from bert_tf2.pretraining import run as pretraining
 from bert_tf2.pretraining.options import PretrainingOptions
-from bert_tf2.training import best, monitor
-from bert_tf2.training.saver import TrainingState
+from bert_tf2.training import monitor
+from bert_tf2.training.saver import Best, TrainingState
 from bert_tf2.weights import checkpoint
 
 pytestmark = pytest.mark.compiled
@@ -94,8 +94,8 @@ def content(out: pathlib.Path) -> dict[str, bytes]:
 PLACES = {
     "between two checkpoints": ("pretraining", monitor.TrainingMonitor, "report", 5),
     "before the file that names the newest": ("pretraining", checkpoint.CheckpointFolder, "set_newest", 4),
-    "between a checkpoint and its evaluation": ("classification", best.Best, "update", 2),
-    "before the last evaluation": ("classification", best.Best, "update", 3),
+    "between a checkpoint and its evaluation": ("classification", Best, "update", 2),
+    "before the last evaluation": ("classification", Best, "update", 3),
 }
 
 

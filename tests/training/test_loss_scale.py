@@ -8,7 +8,7 @@ import tensorflow as tf
 from small_models import batch_for
 from small_trainings import ONE, endless, make_trainer, saved
 
-from bert_tf2.training import loss_scale
+from bert_tf2.training import step as training_step
 
 
 def train(folder, steps, precision="float16", strategy=ONE, last=20):
@@ -37,7 +37,7 @@ def test_float16_follows_float32():
 
 
 def test_a_scale_that_is_too_large_leaves_steps_out_and_falls(monkeypatch):
-    monkeypatch.setattr(loss_scale, "_FIRST", 2.0**30)
+    monkeypatch.setattr(training_step, "_FIRST_SCALE", 2.0**30)
     rows = measures(25)
     left_out = [row["left_out"] for row in rows]
     assert left_out[:4] == [1.0] * 4 and 4 <= sum(left_out) < 20 and left_out[-1] == 0.0
@@ -49,8 +49,8 @@ def test_a_scale_that_is_too_large_leaves_steps_out_and_falls(monkeypatch):
 
 
 def test_the_scale_grows_after_many_good_steps(monkeypatch):
-    monkeypatch.setattr(loss_scale, "_STEPS_BEFORE_GROWTH", 3)
-    scale, applied = loss_scale.LossScale(), tf.Variable(0)
+    monkeypatch.setattr(training_step, "_STEPS_BEFORE_GROWTH", 3)
+    scale, applied = training_step.LossScale(), tf.Variable(0)
     seen = []
     for norm in (1.0, 1.0, 1.0, 1.0, float("inf"), 1.0, float("nan"), 1.0, 1.0, 1.0):
         left_out = scale.apply(tf.constant(norm), lambda: applied.assign_add(1))
@@ -61,7 +61,7 @@ def test_the_scale_grows_after_many_good_steps(monkeypatch):
 
 @pytest.mark.slow
 def test_two_replicas_leave_out_the_same_steps(tmp_path, monkeypatch, two):
-    monkeypatch.setattr(loss_scale, "_FIRST", 2.0**30)
+    monkeypatch.setattr(training_step, "_FIRST_SCALE", 2.0**30)
     trainer = train(tmp_path, 20, strategy=two)
     for variable in trainer._state.values():
         first, second = (part.numpy() for part in two.experimental_local_results(variable))
@@ -74,7 +74,7 @@ def test_a_checkpoint_keeps_the_scale_and_one_of_float32_has_none(tmp_path, monk
     train(tmp_path / "half", 4)
     found = saved(tmp_path / "half")
     assert found["loss_scale"] == 2.0**15 and found["loss_scale_good_steps"] == 4.0
-    monkeypatch.setattr(loss_scale, "_FIRST", 8.0)
+    monkeypatch.setattr(training_step, "_FIRST_SCALE", 8.0)
     trainer = train(tmp_path / "half", 8)
     assert float(trainer.step._loss_scale.value()) == 2.0**15 and float(trainer.step._loss_scale._good_steps) == 8.0
     train(tmp_path / "wide", 4, "float32")

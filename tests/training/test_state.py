@@ -42,7 +42,7 @@ def test_a_changed_digit_is_found(tmp_path):
     TrainingState.current(OPTIONS, 12, "6 records", CONFIG).write(prefix)
     path = tmp_path / "model.ckpt-3.training.json"
     path.write_text(path.read_text().replace('"examples": 12', '"examples": 13'))
-    with pytest.raises(UserError, match=r"training\.json: is damaged, it does not match its checksum; put back"):
+    with pytest.raises(UserError, match=r"training\.json: cannot be used: it does not match its checksum; put back"):
         TrainingState.read(prefix)
     path.write_text('{"examples": 13, "settings": {}}')  # as it was written before there were checksums
     assert TrainingState.read(prefix).examples == 13
@@ -88,6 +88,7 @@ def test_the_file_of_another_step_is_refused(tmp_path):
     assert TrainingState.read(str(tmp_path / "model.ckpt-3")).skipped == 2
     (tmp_path / "model.ckpt-3.training.json").rename(tmp_path / "model.ckpt-5.training.json")
     with pytest.raises(
-        UserError, match=r"model\.ckpt-5\.training\.json: is that of step 3, not of this checkpoint; put"
+        UserError,
+        match=r"model\.ckpt-5\.training\.json: cannot be used: it is that of step 3, not of this checkpoint; put",
     ):
         TrainingState.read(str(tmp_path / "model.ckpt-5"))
