@@ -14,7 +14,6 @@ import io
 import os
 import signal
 import sys
-import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import IO, TYPE_CHECKING
 
@@ -26,9 +25,6 @@ STANDARD_OUTPUT = "standard output"
 
 _WORDS = {"SIGINT": "interrupted", "SIGTERM": "stopped by SIGTERM", "SIGHUP": "stopped, the terminal was closed"}
 _STOPPING = {getattr(signal, name): words for name, words in _WORDS.items() if hasattr(signal, name)}
-
-# Ctrl-C in a shell and `timeout` send the same signal twice within milliseconds, which counts as one request.
-_SECONDS_OF_ONE_REQUEST = 1.0
 
 SECONDS_TO_END = 5.0
 """How long a process may take to end that was asked to."""
@@ -46,25 +42,6 @@ class Stopped(KeyboardInterrupt):
         super().__init__(message or _STOPPING.get(number, "interrupted"))
         self.number = number
         self.status = 128 + number
-
-
-class StopRequest:
-    """Distinguishes a first request to stop from a later one; one request may consist of several signals.
-
-    Attributes:
-      stopped: the first signal; None if there was none.
-    """
-
-    def __init__(self):
-        self.stopped: Stopped | None = None
-        self._at = 0.0
-
-    def is_new(self, number: int) -> bool | None:
-        """Registers a signal: True for the first, None if it belongs to the first, False for a second request."""
-        if self.stopped is None:
-            self.stopped, self._at = Stopped(number), time.monotonic()
-            return True
-        return None if time.monotonic() - self._at < _SECONDS_OF_ONE_REQUEST else False
 
 
 def handle_signals(handler: Callable | signal.Handlers) -> dict[int, object]:

@@ -16,6 +16,7 @@ two are the same.) Keras' `fit` clips before it sums and divides by each replica
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Callable, Sequence
 
 import tensorflow as tf
@@ -26,9 +27,8 @@ from bert_tf2.support.errors import UserError
 from bert_tf2.training import memory
 from bert_tf2.training.devices import check_batch
 from bert_tf2.training.forward import explained
-from bert_tf2.training.monitor import TrainingMonitor
+from bert_tf2.training.monitor import StepProfile, TrainingMonitor
 from bert_tf2.training.options import TrainOptions
-from bert_tf2.training.profile import StepProfile
 from bert_tf2.training.saver import Saver, TrainingState
 from bert_tf2.training.step import LOSS_SCALE_NAMES, TrainingStep
 from bert_tf2.training.workers import ALONE, Team
@@ -101,7 +101,7 @@ class Trainer:
 
     @property
     def _state(self) -> dict[str, tf.Variable]:
-        """The contents of a checkpoint, by name."""
+        """The variables of a checkpoint."""
         return {**checkpoint.tf1_variables(self._model), **self.step.state}
 
     def start(self, init_checkpoint: str | None = None) -> int:
@@ -119,13 +119,11 @@ class Trainer:
             self.examples = self._before.examples if self._before else self.global_step * self._options.train_batch_size
             self._skipped = self._before.skipped if self._before else 0
             _tell_unused(latest, init_checkpoint)
-            if self.global_step >= self._options.num_train_steps:
-                logging.info(
-                    "%s is already at step %d of %d: nothing left to train",
-                    latest, self.global_step, self._options.num_train_steps,
-                )  # fmt: skip
+            step, last = self.global_step, self._options.num_train_steps
+            if step >= last:
+                logging.info("%s is already at step %d of %d: nothing left to train", latest, step, last)
             else:
-                logging.info("Continuing from %s at step %d", latest, self.global_step)
+                logging.info("Continuing from %s at step %d", latest, step)
         elif init_checkpoint:
             logging.info(checkpoint.initialize(self._model, init_checkpoint))
         else:
@@ -198,8 +196,8 @@ class Trainer:
                 profile.after(self.global_step)
                 monitor.report(self.global_step, count, {name: float(value) for name, value in sums.items()}, bad)
                 last = self.global_step >= options.num_train_steps
-                signals = team.gather(stop.signal)  # all stop after the same step
-                stopping = any(signals)
+                signals = team.gather(stop.signal)
+                stopping = any(signals)  # all of them after the same step
                 evaluating = evaluation.due(self.global_step, last)
                 if save.due(self.global_step, last or stopping or evaluating):  # an evaluated step survives a kill
                     self._save(records)
@@ -247,49 +245,40 @@ class Trainer:
         environment.check_space(options.output_dir, size, "the checkpoints", max(1, min(to_come, missing)) * size)
 
     def _check_finite(self, count: int, first: int, where: Callable[[int, int], str] | None) -> int:
-        """Returns the number of steps whose loss or gradient was not finite, if they are tolerated.
+        """Returns `count`, the number of steps whose loss or gradient was not finite, if so many are tolerated.
 
-        Args:
-          count: their number.
-          first: the first of them, counted from 0.
-          where: see `train`.
+        `first` is the first of them, counted from 0; `where`: see `train`.
         """
         if not count:
             return 0
         self._skipped += count
-        options = self._options
-        example = self.examples + (first - self.global_step) * options.train_batch_size
-        records = f" Its examples: {where(example, options.train_batch_size)}." if where else ""
+        size, tolerated = self._options.train_batch_size, self._options.skip_nonfinite_updates
+        records = f" Its examples: {where(self.examples + (first - self.global_step) * size, size)}." if where else ""
         problem = f"step {first + 1}: the loss or its gradient is not a finite number."
-        if self._skipped <= options.skip_nonfinite_updates:
-            logging.warning(
-                "%s Its update was left out.%s So far, %d of %d that are tolerated.",
-                problem, records, self._skipped, options.skip_nonfinite_updates,
-            )  # fmt: skip
+        if self._skipped <= tolerated:
+            told = "%s Its update was left out.%s So far, %d of %d that are tolerated."
+            logging.warning(told, problem, records, self._skipped, tolerated)
             return count
         self._saver.wait()
-        latest = checkpoint.latest_checkpoint(options.output_dir)
+        latest = checkpoint.latest_checkpoint(self._options.output_dir)
         way_back = f" The last good checkpoint is {latest}." if latest else ""
+        number = f" (this is number {self._skipped} of the training)" if self._skipped > 1 else ""
         raise UserError(
             f"{problem}{records}{way_back} Lower --learning_rate, or leave out a few such updates with"
-            " --skip_nonfinite_updates"
-            + (f" (this is number {self._skipped} of the training)" if self._skipped > 1 else "")
+            f" --skip_nonfinite_updates{number}"
         )
 
     def _tell_changes(self, records: str | None) -> None:
-        if self.global_step and self._before is None:
-            logging.info(
-                "The checkpoint does not tell how many examples were read; continuing behind %d, %d for each step",
-                self.examples, self._options.train_batch_size,
-            )  # fmt: skip
-        elif self._before:
+        if self._before:
             for change in self._before.changes(self._now(records)):
                 logging.warning("Not an exact continuation. %s", change)
+        elif self.global_step:
+            told = "The checkpoint does not tell how many examples were read; continuing behind %d, %d for each step"
+            logging.info(told, self.examples, self._options.train_batch_size)
 
     def _save(self, records: str | None) -> None:
-        if not self._team.is_chief:
-            return
-        self._saver.save(self._state, self.global_step, self._now(records))
+        if self._team.is_chief:
+            self._saver.save(self._state, self.global_step, self._now(records))
 
     def _now(self, records: str | None) -> TrainingState:
         return TrainingState.current(self._options, self.examples, records, self._model.config, self._skipped)
@@ -317,27 +306,29 @@ class Interval:
         return True
 
 
+# Ctrl-C in a shell and `timeout` send the same signal twice within milliseconds, which counts as one request.
+_SECONDS_OF_ONE_REQUEST = 1.0
+
+
 class StopRequest:
-    """Turns signals that stop a process into a request that the loop polls; a second signal stops the process.
+    """Turns signals that stop a process into a request that the loop polls; a later signal stops the process.
 
     Python handles a signal when the running graph returns, which happens every few seconds.
+
+    Attributes:
+      signal: the number of the signal that requested the end; 0 if there was none.
     """
 
     def __enter__(self) -> StopRequest:
-        self._request = process.StopRequest()
+        self.signal, self._at = 0, 0.0
         self._before = process.handle_signals(self._on_signal)
         return self
 
-    @property
-    def signal(self) -> int:
-        """The number of the signal that requested the end; 0 if there was none."""
-        return self._request.stopped.number if self._request.stopped else 0
-
     def _on_signal(self, number: int, frame) -> None:
-        new = self._request.is_new(number)
-        if new:
+        if not self.signal:
+            self.signal, self._at = number, time.monotonic()
             logging.info("Stopping; once more stops without saving")
-        elif new is False:
+        elif time.monotonic() - self._at >= _SECONDS_OF_ONE_REQUEST:
             raise process.Stopped(number, "stopped at once; the last checkpoint is what remains")
 
     def __exit__(self, *exception) -> None:

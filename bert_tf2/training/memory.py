@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 import tensorflow as tf
 from absl import logging
 
@@ -20,35 +18,17 @@ from bert_tf2.weights import checkpoint
 _FLOAT32 = 4
 # What TensorFlow itself needs on a GPU (its libraries, buffers of the matrix products). On a CPU it is in use already.
 _OF_A_GPU = 0.5e9
-# Fitted: what is there at once within the backward pass of a block, in blocks and in tensors of its attention scores.
-_BACKWARD = 1.5
-_SCORES = 3
+# Fitted: what the backward pass of a block has at once, in activations of a block.
+_BACKWARD = 2.0
 # The share of the estimate that a training needs at least, and of the activations if texts are short and their padding
 # is left out.
 _CERTAIN = 0.8
 _SHORT = 0.125
 
 
-class Need(NamedTuple):
-    """The memory of a training on one device, in bytes.
-
-    Attributes:
-      parameters, optimizer: the weights and Adam's two means.
-      gradients: with their sums over the parts of a batch, before and after an addition.
-      update: the new weights and means, which exist beside the old ones for a moment.
-      activations: what the forward pass keeps for the backward pass, and what that needs for one block.
-    """
-
-    parameters: float
-    optimizer: float
-    gradients: float
-    update: float
-    activations: float
-
-
 def estimate(
     config: BertConfig, parameters: int, rows: int, length: int, predictions: int, options: TrainOptions
-) -> Need:
+) -> dict[str, float]:
     """Estimates the memory of a training; the measurements that it was fitted to are in docs/performance.md.
 
     Args:
@@ -58,6 +38,10 @@ def estimate(
       length: tokens in each of them.
       predictions: masked words in each of them; 0 for other tasks.
       options: the settings: precision, recompute, gradient_accumulation_steps.
+
+    Returns:
+      The bytes of the `parameters`, of the `optimizer` (Adam's two means), of the `gradients` (with their sums over the
+      parts of a batch, before and after an addition), and of the `activations` that the backward pass needs.
     """
     width = PRECISIONS[options.precision].activation_bytes
     layers, heads = config.num_hidden_layers, config.num_attention_heads
@@ -67,20 +51,18 @@ def estimate(
     # dropout keeps it.
     of_token = config.hidden_size * (9 * width + 4) + config.intermediate_size * 2 * width
     block = rows * length * (of_token + heads * length * (_FLOAT32 + 1))
-    states = rows * length * config.hidden_size * width
-    scores = rows * heads * length**2 * _FLOAT32
-    words = rows * predictions * config.vocab_size * _FLOAT32
     blocks = layers * block
     if options.recompute:  # the inputs, the blocks that are kept, and the one that is computed again beside them
+        states = rows * length * config.hidden_size * width
         blocks = layers * states + min(layers, sum(keeps_activations(layers)) + 1) * block
+    words = 3 * rows * predictions * config.vocab_size * _FLOAT32  # logits, probabilities and their gradient
     weights = _FLOAT32 * parameters
-    return Need(
-        parameters=weights,
-        optimizer=2 * weights,
-        gradients=(3 if options.gradient_accumulation_steps > 1 else 1) * weights,
-        update=weights,
-        activations=blocks + _BACKWARD * block + _SCORES * scores + 3 * states + 3 * words,
-    )
+    return {
+        "parameters": weights,
+        "optimizer": 2 * weights,
+        "gradients": (3 if options.gradient_accumulation_steps > 1 else 1) * weights,
+        "activations": blocks + _BACKWARD * block + words,
+    }
 
 
 def check(model, strategy: tf.distribute.Strategy, options: TrainOptions, batches: dict[str, tf.TensorSpec]) -> None:
@@ -102,40 +84,34 @@ def check(model, strategy: tf.distribute.Strategy, options: TrainOptions, batche
     replicas = strategy.num_replicas_in_sync
     rows = -(-options.train_batch_size // (replicas * options.gradient_accumulation_steps))
     parameters = sum(variable.shape.num_elements() for variable in checkpoint.trained_variables(model).values())
-    need = estimate(model.config, parameters, rows, length, predictions, options)
+    parts = estimate(model.config, parameters, rows, length, predictions, options)
+    kept, activations = parts["parameters"] + parts["optimizer"], parts["activations"]
     kind = computes_on(strategy)
-    on_cpu = kind == "CPU"
-    in_use = (free_memory.own_bytes() or 0.0) if on_cpu else _OF_A_GPU
-    capacity = _of_this_machine() if on_cpu else _of_the_gpu() if kind == "GPU" else None
-    kept = need.parameters + need.optimizer
-    copy = kept if on_cpu else 0.0  # for checkpoints; that of a GPU is in the memory of the host
-    total = max(in_use, kept) if on_cpu else in_use + kept
-    total += need.gradients + need.update + need.activations + copy
+    on_cpu, capacity, other = kind == "CPU", _of_the_gpu() if kind == "GPU" else None, _OF_A_GPU
+    if on_cpu:
+        capacity, other = _of_this_machine(), max(0.0, (free_memory.own_bytes() or 0.0) - kept)
+        parts["a copy for checkpoints"] = kept  # that of a GPU is in the memory of the host
+    parts["other"] = other + parts["parameters"]  # the new weights exist beside the old ones for a moment
+    total = sum(parts.values())
     logging.info(
-        "Memory%s: about %s%s: parameters %s, optimizer %s, gradients %s, activations %s%s, other %s",
+        "Memory%s: about %s%s: %s",
         " of each device" if replicas > 1 else "",
         human(total),
         f" of {human(capacity)}" if capacity else "",
-        *map(human, (need.parameters, need.optimizer, need.gradients, need.activations)),
-        f", a copy for checkpoints {human(copy)}" if copy else "",
-        human(total - kept - need.gradients - need.activations - copy),
+        ", ".join(f"{name} {human(size)}" for name, size in parts.items()),
     )
     if not capacity or total <= capacity:
         return
-    fixed = total - need.activations
+    fixed = total - activations
     advice = f"{human(fixed)} without any batch, so use a smaller model or a device with more memory"
     if fixed < capacity:
         advice = f"what may help: {', '.join(_remedies(options, rows))}"
     padded = width is not None and model.encoder.computes_padding
-    least = _CERTAIN * (fixed + need.activations * (1.0 if padded else _SHORT))
+    least = _CERTAIN * (fixed + activations * (1.0 if padded else _SHORT))
+    sizes = f"about {human(total)} of {human(capacity)}; {advice}"
     if on_cpu and least > _of_this_machine(swap=True):
-        raise UserError(
-            f"the training needs more memory than there is for this process: about {human(total)} of"
-            f" {human(capacity)}; {advice}"
-        )
-    logging.warning(
-        "The training may need more memory than there is: about %s of %s; %s", human(total), human(capacity), advice
-    )
+        raise UserError(f"the training needs more memory than there is for this process: {sizes}")
+    logging.warning("The training may need more memory than there is: %s", sizes)
 
 
 def _remedies(options: TrainOptions, rows: int) -> list[str]:

@@ -1,7 +1,9 @@
-"""Reports of training and evaluation: progress in the log, points for TensorBoard, eval_results.txt."""
+"""Reports of training and evaluation: progress in the log, points and profiles for TensorBoard, eval_results.txt."""
 
 from __future__ import annotations
 
+import contextlib
+import math
 import os
 import time
 from collections.abc import Mapping
@@ -93,6 +95,73 @@ class TrainingMonitor:
         self._writer.flush()
         self._sums, self._summed = {}, 0
         self._point_at, self._point_step = now, step
+
+
+class StepProfile:
+    """Writes a TensorBoard profile of the steps A to B of --profile_steps. A context, which closes the profile.
+
+    A profile that cannot be written is a warning: the training is worth more.
+    """
+
+    def __init__(self, options: TrainOptions, done: int, writes: bool = True):
+        """`done` is the number of steps that are done already; `writes` is False for one of several workers."""
+        self._folder = options.output_dir
+        self._steps = range(0)  # counted from 1
+        self._running = False
+        if options.steps_to_profile is None or not writes:
+            return
+        first, last = options.steps_to_profile
+        flag, total = f"--profile_steps={options.profile_steps}", options.num_train_steps
+        if last > total:
+            logging.warning("%s: the training ends with step %d", flag, total)
+        if done >= first:
+            rest = "there is no profile" if done >= last else f"the profile begins with step {done + 1}"
+            logging.warning("%s: %d steps are done already; %s", flag, done, rest)
+        self._steps = range(max(first, done + 1), min(last, total) + 1)
+
+    def next_stop(self, done: int) -> float:
+        """The number of steps after which `step` and `after` must be called; during the profile after every step."""
+        if done + 1 in self._steps:
+            return done + 1
+        return self._steps.start - 1 if self._steps and done < self._steps.start else math.inf
+
+    def step(self, done: int) -> contextlib.AbstractContextManager:
+        """The context in which to run the steps after the first `done`; starts the profile before step A."""
+        if self._steps and done + 1 == self._steps.start:
+            try:
+                tf.profiler.experimental.start(self._folder)
+                self._running = True
+            except tf.errors.OpError as error:
+                self._steps = range(0)
+                logging.warning("--profile_steps: there is no profile: %s", error.message)
+        # _r marks a step of the profile's overview, as in TensorFlow's guide to the profiler.
+        return (
+            tf.profiler.experimental.Trace("train", step_num=done + 1, _r=1)
+            if self._running
+            else contextlib.nullcontext()
+        )
+
+    def after(self, done: int) -> None:
+        """Ends the profile after step B."""
+        if self._running and done >= self._steps[-1]:
+            self._stop(f"{self._steps.start} to {done}")
+
+    def __enter__(self) -> StepProfile:
+        return self
+
+    def __exit__(self, *exception) -> None:
+        if self._running:
+            self._stop(f"from {self._steps.start} until the end")
+
+    def _stop(self, steps: str) -> None:
+        self._running = False
+        try:
+            tf.profiler.experimental.stop()
+        except tf.errors.OpError as error:
+            logging.warning("--profile_steps: the profile could not be written: %s", error.message)
+            return
+        how = f"tensorboard --logdir={self._folder} (pip install tensorboard-plugin-profile)"
+        logging.info("Profile of the steps %s: %s", steps, how)
 
 
 def write_eval_results(output_dir: str, results: Mapping[str, float]) -> None:

@@ -25,7 +25,7 @@ from small_trainings import ONE, endless, make_trainer, saved
 from bert_tf2 import heads, optimization
 from bert_tf2.config import BertConfig
 from bert_tf2.fast.encoder import Plan
-from bert_tf2.support import environment, process
+from bert_tf2.support import environment
 from bert_tf2.support.errors import UserError
 from bert_tf2.training import curves
 from bert_tf2.training.devices import build_model
@@ -406,7 +406,7 @@ def test_the_handlers_are_put_back(tmp_path):
 def test_a_second_signal_stops_at_once_and_signals_that_come_together_are_one(monkeypatch):
     """Ctrl-C in a shell, and `timeout`, send the same signal to a process twice."""
     clock = [100.0]
-    monkeypatch.setattr(process.time, "monotonic", lambda: clock[0])
+    monkeypatch.setattr("bert_tf2.training.loop.time.monotonic", lambda: clock[0])
     with StopRequest() as stop:
         os.kill(os.getpid(), signal.SIGTERM)
         os.kill(os.getpid(), signal.SIGTERM)

@@ -6,8 +6,8 @@ from small_models import batch_for
 from small_trainings import endless, make_trainer
 
 from bert_tf2.support.settings import WrongSetting
+from bert_tf2.training.monitor import StepProfile
 from bert_tf2.training.options import TrainOptions
-from bert_tf2.training.profile import StepProfile
 
 
 def options(folder, profile_steps, steps=8):
