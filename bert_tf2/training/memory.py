@@ -18,8 +18,8 @@ from bert_tf2.weights import checkpoint
 _FLOAT32 = 4
 # What TensorFlow itself needs on a GPU (its libraries, buffers of the matrix products). On a CPU it is in use already.
 _OF_A_GPU = 0.5e9
-# Fitted: what the backward pass of a block has at once, in activations of a block.
-_BACKWARD = 2.0
+# Fitted: what the backward pass of a block has at once, in activations of a block, and in tensors of its scores.
+_BACKWARD, _SCORES = 1.5, 3
 # The share of the estimate that a training needs at least, and of the activations if texts are short and their padding
 # is left out.
 _CERTAIN = 0.8
@@ -51,17 +51,17 @@ def estimate(
     # dropout keeps it.
     of_token = config.hidden_size * (9 * width + 4) + config.intermediate_size * 2 * width
     block = rows * length * (of_token + heads * length * (_FLOAT32 + 1))
+    states, scores = rows * length * config.hidden_size * width, rows * heads * length**2 * _FLOAT32
+    words = rows * predictions * config.vocab_size * _FLOAT32
     blocks = layers * block
     if options.recompute:  # the inputs, the blocks that are kept, and the one that is computed again beside them
-        states = rows * length * config.hidden_size * width
         blocks = layers * states + min(layers, sum(keeps_activations(layers)) + 1) * block
-    words = 3 * rows * predictions * config.vocab_size * _FLOAT32  # logits, probabilities and their gradient
     weights = _FLOAT32 * parameters
     return {
         "parameters": weights,
         "optimizer": 2 * weights,
         "gradients": (3 if options.gradient_accumulation_steps > 1 else 1) * weights,
-        "activations": blocks + _BACKWARD * block + words,
+        "activations": blocks + _BACKWARD * block + _SCORES * scores + 3 * states + 3 * words,
     }
 
 
