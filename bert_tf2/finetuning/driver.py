@@ -29,14 +29,14 @@ from bert_tf2.layers import MASKED_SCORE
 from bert_tf2.support import console, files, output_lock, progress, settings
 from bert_tf2.support.errors import UserError
 from bert_tf2.training import workers
-from bert_tf2.training.devices import build_model, check_batch, create_strategy, is_chief, join, plan_for
+from bert_tf2.training.devices import build_model, check_batch, create_strategy, join, plan_for
 from bert_tf2.training.forward import Runner
 from bert_tf2.training.loop import Trainer, start_from
 from bert_tf2.training.monitor import write_eval_results
 from bert_tf2.training.options import MOST_STEPS, OptimizerOptions, TrainOptions, hyperparameters
 from bert_tf2.training.precision import PRECISIONS
 from bert_tf2.training.saver import Best, best_folder, folder_of_weights
-from bert_tf2.training.workers import Team
+from bert_tf2.training.workers import Team, is_chief
 from bert_tf2.weights import checkpoint, metadata
 from bert_tf2.weights.labels import save_label_map
 

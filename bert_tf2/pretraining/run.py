@@ -21,14 +21,14 @@ from bert_tf2.pretraining.record_source import Source
 from bert_tf2.support import console, files, output_lock, progress, settings
 from bert_tf2.support.errors import UserError
 from bert_tf2.training import workers
-from bert_tf2.training.devices import build_model, create_strategy, is_chief, join, plan_for
+from bert_tf2.training.devices import build_model, create_strategy, join, plan_for
 from bert_tf2.training.forward import Runner
 from bert_tf2.training.loop import Trainer, start_from
 from bert_tf2.training.monitor import write_eval_results, write_scalars
 from bert_tf2.training.options import TrainOptions, hyperparameters
 from bert_tf2.training.precision import PRECISIONS
 from bert_tf2.training.saver import Best, best_folder
-from bert_tf2.training.workers import Team
+from bert_tf2.training.workers import Team, is_chief
 from bert_tf2.weights import checkpoint, metadata, names
 from bert_tf2.weights.base import Weights
 

@@ -17,35 +17,11 @@ from bert_tf2.support.errors import UserError
 from bert_tf2.training import forward, workers
 from bert_tf2.training.options import DeviceOptions, OptimizerOptions, TrainingOptions
 from bert_tf2.training.precision import PRECISIONS
-from bert_tf2.training.workers import ALONE, Cluster, Team
+from bert_tf2.training.workers import ALONE, Team, workers_of
 
 _HERE = DeviceOptions()
 _TPU_PORT = 8470  # of Cloud TPU workers; TensorFlow uses it as well
 _TPU_SECONDS = 5.0  # after which a TPU that does not answer is given up
-
-
-def workers_of(options: TrainingOptions) -> Cluster | None:
-    """The cluster that a call belongs to; None if this process is not one of several workers.
-
-    Raises:
-      UserError: TF_CONFIG makes no sense, or is missing with --distribution_strategy=multi_worker.
-    """
-    if options.on_tpu or options.distribution_strategy not in ("auto", "multi_worker"):
-        return None
-    cluster = workers.find_cluster()
-    if cluster is None and options.distribution_strategy == "multi_worker":
-        raise workers.lacking()
-    return cluster
-
-
-def is_chief(options: TrainingOptions) -> bool:
-    """Whether this process writes files and evaluates: alone, or as the first of several workers.
-
-    Raises:
-      UserError: see workers_of.
-    """
-    cluster = workers_of(options)
-    return cluster is None or cluster.index == 0
 
 
 def join(options: TrainingOptions) -> Team:
@@ -122,7 +98,9 @@ def create_strategy(
     logging.info("Computing on %s, precision %s", _describe(strategy, gpus), options.precision)
     if kind == "CPU" and (found := _unused_gpus()):
         logging.warning("%s", found)
-    if doubt := PRECISIONS[options.precision].doubt(kind, _capabilities(gpus) if kind == "GPU" else []):
+    details = [tf.config.experimental.get_device_details(gpu) for gpu in gpus] if kind == "GPU" else []
+    capabilities = [found["compute_capability"] for found in details if "compute_capability" in found]
+    if doubt := PRECISIONS[options.precision].doubt(kind, capabilities):
         logging.warning("--precision=%s: %s", options.precision, doubt)
     return strategy
 
@@ -205,11 +183,6 @@ def _unused_gpus() -> str | None:
         f" {'them' if len(devices) > 1 else 'it'} and computes on the CPU, many times slower; install its CUDA"
         " libraries: pip install 'tensorflow[and-cuda]' (TF_CPP_MIN_LOG_LEVEL=0 shows TensorFlow's reasons)"
     )
-
-
-def _capabilities(gpus: Sequence[tf.config.PhysicalDevice]) -> list[tuple[int, int]]:
-    details = [tf.config.experimental.get_device_details(gpu) for gpu in gpus]
-    return [found["compute_capability"] for found in details if "compute_capability" in found]
 
 
 def _tpu_strategy(options: DeviceOptions) -> tf.distribute.Strategy:

@@ -14,7 +14,7 @@ import os
 import select
 import socket
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 from absl import logging
 
@@ -49,12 +49,18 @@ def wait_for_workers(
     """
     alike = {**alike, "the cluster in TF_CONFIG": " ".join(addresses)}
     names = [f"{name} ({address})" for name, address in zip(names, addresses, strict=True)]
-    with _own_port(addresses[index], names[index]) as listener:
-        _wait_for_addresses(dict(zip(names, map(_host, addresses), strict=True)))
+    try:
+        listener = socket.create_server(("", _split(addresses[index])[1]), backlog=1024)
+    except OSError as error:
+        raise UserError(
+            f"TF_CONFIG: {names[index]}: its port cannot be opened ({error.strerror}); is another worker running there?"
+        ) from error
+    with listener:  # at the end, the port is free again, for TensorFlow
+        _wait_for_addresses({name: _split(address)[0] for name, address in zip(names, addresses, strict=True)})
         if index == 0:
             _gather(listener, alike, names)
         else:
-            _report(addresses[0], {"index": index, "alike": alike}, names)
+            _report(addresses[0], {"index": index, "alike": alike}, names[0])
 
 
 def listens(address: str) -> bool:
@@ -65,29 +71,13 @@ def listens(address: str) -> bool:
     return False
 
 
-@contextlib.contextmanager
-def _own_port(address: str, name: str) -> Iterator[socket.socket]:
-    """A socket that listens at the port of this worker; free again afterwards, for TensorFlow."""
-    try:
-        listener = socket.create_server(("", _port(address)), backlog=1024)
-    except OSError as error:
-        raise UserError(
-            f"TF_CONFIG: {name}: its port cannot be opened ({error.strerror}); is another worker running there?"
-        ) from error
-    with listener:
-        yield listener
-
-
-def _host(address: str) -> str:
-    return address.rpartition(":")[0].strip("[]")
-
-
-def _port(address: str) -> int:
-    return int(address.rpartition(":")[2])
+def _split(address: str) -> tuple[str, int]:
+    host, _, port = address.rpartition(":")
+    return host.strip("[]"), int(port)
 
 
 def _call(address: str) -> socket.socket:
-    return socket.create_connection((_host(address), _port(address)), timeout=_SECONDS_TO_ANSWER)
+    return socket.create_connection(_split(address), timeout=_SECONDS_TO_ANSWER)
 
 
 def _wait_for_addresses(hosts: Mapping[str, str]) -> None:
@@ -95,12 +85,13 @@ def _wait_for_addresses(hosts: Mapping[str, str]) -> None:
     end = time.monotonic() + (SECONDS if "KUBERNETES_SERVICE_HOST" in os.environ else SECONDS_TO_RESOLVE)
     told = False
     while missing := {name: problem for name, host in hosts.items() if (problem := _name_problem(host))}:
-        sentences = [f"the host of {name} has no address ({problem})" for name, problem in missing.items()]
+        name, problem = next(iter(missing.items()))
+        sentence = f"the host of {name} has no address ({problem})"
         if time.monotonic() >= end:
-            raise UserError(f"TF_CONFIG: {sentences[0]}; correct its name, the same for all workers")
-        for sentence in () if told else sentences:
+            raise UserError(f"TF_CONFIG: {sentence}; correct its name, the same for all workers")
+        if not told:
             logging.info("Waiting, because %s", sentence)
-        told = True
+            told = True
         time.sleep(_SECONDS_BETWEEN_QUERIES)
 
 
@@ -143,68 +134,59 @@ def _gather(listener: socket.socket, alike: Mapping[str, int | str], names: Sequ
                 readable, _, _ = select.select([listener, *there.values()], [], [], _SECONDS_BETWEEN_LOOKS)
                 # A worker says nothing more, so one that can be read has ended.
                 there = {number: other for number, other in there.items() if other not in readable}
-                if listener in readable:
-                    connection = held.enter_context(listener.accept()[0])
-                    number, found = _read(connection, len(names))
-                    if number is not None:
-                        there[number] = connection
-                        if found != alike:
-                            raise UserError(_difference(names, number, alike, found))
-                else:
+                if listener not in readable:
                     patience.check(missing)
+                    continue
+                connection = held.enter_context(listener.accept()[0])
+                if (found := _read(connection)) and found[0] in range(1, len(names)):
+                    there[found[0]] = connection
+                    _check_alike(alike, found[1], names[0], names[found[0]])
+            answer = _GO
         except UserError as error:
             answer = f"{error}\n".encode()
             raise
-        else:
-            answer = _GO
         finally:
             for connection in there.values():
                 with contextlib.suppress(OSError):  # it has ended, which TensorFlow will notice
                     connection.sendall(answer)
 
 
-def _read(connection: socket.socket, total: int) -> tuple[int | None, Mapping[str, int | str]]:
+def _read(connection: socket.socket) -> tuple[int, Mapping[str, int | str]] | None:
     """The number of a worker that has connected, and its `alike`; None for whatever else connects to ports."""
     connection.settimeout(_SECONDS_TO_ANSWER)
     try:
         with connection.makefile("rb") as stream:
             found = json.loads(stream.readline(_MOST_BYTES))
-        number, alike = found["index"], found["alike"]
-        if type(number) is int and 0 < number < total and isinstance(alike, dict):
-            return number, alike
+        return found["index"], dict(found["alike"])
     except (OSError, ValueError, KeyError, TypeError, RecursionError):
-        pass
-    return None, {}
+        return None
 
 
-def _difference(
-    names: Sequence[str], number: int, alike: Mapping[str, int | str], found: Mapping[str, int | str]
-) -> str:
-    what = next(name for name in {**alike, **found} if alike.get(name) != found.get(name))
-    return (
-        f"{what} must be the same for all workers: {names[0]} has {alike.get(what)}, {names[number]} has"
-        f" {found.get(what)}"
-    )
+def _check_alike(alike: Mapping[str, int | str], found: Mapping[str, int | str], chief: str, worker: str) -> None:
+    for what in alike:
+        if alike[what] != found.get(what):
+            raise UserError(
+                f"{what} must be the same for all workers: {chief} has {alike[what]}, {worker} has {found.get(what)}"
+            )
 
 
-def _report(chief: str, message: Mapping[str, object], names: Sequence[str]) -> None:
+def _report(chief: str, message: Mapping[str, object], name: str) -> None:
     """The part of the others: calls the chief until it answers."""
     line = json.dumps(message).encode() + b"\n"
-    patience = _Patience()
-    while True:
+    patience, answer = _Patience(), b""
+    while not answer.endswith(b"\n"):
         answer = b""
         with contextlib.suppress(OSError), _call(chief) as connection:
             connection.sendall(line)
             while not answer.endswith(b"\n") and len(answer) < _MOST_BYTES:
-                if select.select([connection], [], [], _SECONDS_BETWEEN_LOOKS)[0]:
-                    if not (more := connection.recv(4096)):
-                        break  # the chief has ended
+                if not select.select([connection], [], [], _SECONDS_BETWEEN_LOOKS)[0]:
+                    patience.check([name])
+                elif more := connection.recv(4096):
                     answer += more
                 else:
-                    patience.check(names[:1])
-        if answer == _GO:
-            return
-        if answer.endswith(b"\n"):
-            raise UserError(answer.decode(errors="replace").strip())
-        patience.check(names[:1])
-        time.sleep(_SECONDS_BETWEEN_LOOKS)
+                    break  # the chief has ended
+        if not answer.endswith(b"\n"):
+            patience.check([name])
+            time.sleep(_SECONDS_BETWEEN_LOOKS)
+    if answer != _GO:
+        raise UserError(answer.decode(errors="replace").strip())

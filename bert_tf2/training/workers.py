@@ -22,7 +22,7 @@ import time
 import zlib
 from collections.abc import Callable, Iterator, Mapping
 from concurrent import futures
-from typing import Any, NamedTuple, TypeVar
+from typing import NamedTuple, TypeVar
 
 import tensorflow as tf
 from absl import logging
@@ -32,6 +32,7 @@ from bert_tf2.support import environment, process, settings
 from bert_tf2.support.errors import UserError, and_more
 from bert_tf2.support.settings import Options
 from bert_tf2.training import rendezvous
+from bert_tf2.training.options import TrainingOptions
 
 VARIABLE = "TF_CONFIG"
 _EXAMPLE = '{"cluster": {"worker": ["host1:2222", "host2:2222"]}, "task": {"type": "worker", "index": 0}}'
@@ -71,63 +72,65 @@ def find_cluster(environment: Mapping[str, str] = os.environ) -> Cluster | None:
         return None
     try:
         found = json.loads(text)
+        jobs, task = found.get("cluster"), found.get("task")
+        if not jobs and not task:
+            return None  # as some platforms set it for jobs on one machine
+        kind, index = task.get("type"), task.get("index")
+        # The chief first, as TensorFlow counts them.
+        listed = {f"{job} {n}": str(where) for job in ("chief", "worker") for n, where in enumerate(jobs.get(job, ()))}
     except (ValueError, RecursionError) as error:
         raise _wrong(f"is not JSON ({error})") from error
-    if not isinstance(found, dict):
-        raise _wrong("is not a JSON object")
-    jobs, task = found.get("cluster"), found.get("task")
-    if not jobs and not task:
-        return None  # as some platforms set it for jobs on one machine
-    if not isinstance(jobs, dict) or not isinstance(task, dict):
-        raise _wrong('needs a "cluster" and a "task"')
-    tasks = _tasks(jobs)
-    kind, index = task.get("type"), str(task.get("index", ""))
-    me = f"{kind} {index}"
-    if me not in tasks:
-        raise _wrong(f"its task is {kind!r} number {index or None}, and its cluster has {and_more([*tasks], 8)}")
-    if len(tasks) == 1:
-        logging.log_first_n(logging.INFO, "%s lists a single worker: this process trains alone", 1, VARIABLE)
-        return None
-    names, addresses = tuple(tasks), tuple(tasks.values())
-    return Cluster(names, addresses, names.index(me))
-
-
-def _tasks(jobs: Mapping[str, Any]) -> dict[str, str]:
-    """The address of each task, the chief first. Raises UserError."""
-    tasks = {}
-    for kind in ("chief", "worker"):  # TensorFlow counts them in this order
-        listed = jobs.get(kind, [])
-        if not isinstance(listed, list) or not all(isinstance(address, str) for address in listed):
-            raise _wrong(f"the addresses of {kind!r} must be a list of HOST:PORT")
-        tasks |= {f"{kind} {number}": address for number, address in enumerate(listed)}
+    except (AttributeError, TypeError) as error:
+        raise _wrong('needs a "cluster" and a "task"') from error
+    for name, address in listed.items():
+        host, _, port = address.rpartition(":")
+        if not host or not port.isdecimal() or not 0 < int(port) < 2**16:
+            raise _wrong(f"the address of {name}, {address!r}, is not HOST:PORT")
     if others := sorted({*jobs} - {"chief", "worker"}):
         raise _wrong(
             f"its cluster has the job {others[0]!r}; there are only workers here, which hold all weights, and a chief,"
             " which also evaluates"
         )
-    for name, address in tasks.items():
-        host, _, port = address.rpartition(":")
-        if not host or not port.isdecimal() or not 0 < int(port) < 2**16:
-            raise _wrong(f"the address of {name}, {address!r}, is not HOST:PORT")
-    if "chief 1" in tasks:
+    if "chief 1" in listed:
         raise _wrong("its cluster has several chiefs; there is one, and the others are workers")
-    if len({address.lower() for address in tasks.values()}) < len(tasks):
+    if len({address.lower() for address in listed.values()}) < len(listed):
         raise _wrong("two of its tasks have the same address")
-    if not tasks:
-        raise _wrong("its cluster has no worker")
-    return tasks
+    if f"{kind} {index}" not in listed:
+        raise _wrong(
+            f"its task is {kind!r} number {index}, and its cluster has {and_more([*listed], 8) or 'no worker'}"
+        )
+    if len(listed) == 1:
+        logging.log_first_n(logging.INFO, "%s lists a single worker: this process trains alone", 1, VARIABLE)
+        return None
+    names, addresses = tuple(listed), tuple(listed.values())
+    return Cluster(names, addresses, names.index(f"{kind} {index}"))
 
 
 NOTHING_TO_DO = "Only the chief evaluates, predicts and exports: there is nothing to do for this worker"
 
 
-def lacking() -> UserError:
-    """What to say if there must be a cluster, and TF_CONFIG lists none."""
-    return _wrong("is not set, or lists a single worker")
-
-
 def _wrong(problem: str) -> UserError:
     return UserError(f"{VARIABLE}: {problem}; as an example: {VARIABLE}='{_EXAMPLE}'")
+
+
+def workers_of(options: TrainingOptions) -> Cluster | None:
+    """The cluster that a call belongs to; None if this process is not one of several workers.
+
+    Raises:
+      UserError: TF_CONFIG makes no sense, or is missing with --distribution_strategy=multi_worker.
+    """
+    if options.on_tpu or options.distribution_strategy not in ("auto", "multi_worker"):
+        return None
+    cluster = find_cluster()
+    if cluster is None and options.distribution_strategy == "multi_worker":
+        raise _wrong("is not set, or lists a single worker")
+    return cluster
+
+
+def is_chief(options: TrainingOptions) -> bool:
+    """Whether this process writes files and evaluates: alone, or as the first of several workers. See workers_of."""
+    cluster = workers_of(options)
+    return cluster is None or cluster.index == 0
 
 
 class Team:
@@ -257,11 +260,10 @@ class Team:
           seconds: the time after which the process ends in any case; None for no limit. A worker that answers, but
             waits for a file system that does not, can only be noticed in this way.
         """
-        limit = self.several and seconds is not None
-        timer = threading.Timer(seconds if limit else 0.0, lambda: process.leave(1, _STUCK.format(seconds)))
+        timer = threading.Timer(seconds or 0.0, lambda: process.leave(1, _STUCK.format(seconds)))
         timer.daemon = True
         try:
-            if limit:
+            if self.several and seconds is not None:
                 timer.start()
             yield
         except _LOST as error:

@@ -18,9 +18,9 @@ from worker_processes import WorkerProcesses, pretraining_command, weights
 
 from bert_tf2.data.record_order import Share
 from bert_tf2.training import forward, workers
-from bert_tf2.training.devices import build_model, is_chief, join, workers_of
+from bert_tf2.training.devices import build_model, join
 from bert_tf2.training.options import TrainingOptions
-from bert_tf2.training.workers import ALONE, VARIABLE, find_cluster
+from bert_tf2.training.workers import ALONE, VARIABLE, find_cluster, is_chief, workers_of
 
 TWO = {"worker": ["one:2222", "two:2222"]}
 
@@ -54,7 +54,7 @@ def test_a_cluster_of_one_is_told(monkeypatch):
 WRONG = {
     "no JSON": ({VARIABLE: "{'cluster'"}, "is not JSON"),
     "nested": ({VARIABLE: "[" * 100_000}, "is not JSON"),
-    "a list": ({VARIABLE: "[1]"}, "is not a JSON object"),
+    "a list": ({VARIABLE: "[1]"}, 'needs a "cluster" and a "task"'),
     "no task": ({VARIABLE: json.dumps({"cluster": TWO})}, 'needs a "cluster" and a "task"'),
     "no cluster": ({VARIABLE: json.dumps({"task": {"type": "worker", "index": 0}})}, 'needs a "cluster" and a "task"'),
     "index": (environment(TWO, index=2), "its task is 'worker' number 2, and its cluster has worker 0, worker 1"),
@@ -62,7 +62,7 @@ WRONG = {
     "chief": (environment(TWO, kind="chief"), "its task is 'chief' number 0"),
     "parameter server": (environment({**TWO, "ps": ["c:1"]}), "has the job 'ps'"),
     "evaluator": (environment({**TWO, "evaluator": ["c:1"]}, kind="evaluator"), "has the job 'evaluator'"),
-    "no list": (environment({"worker": "a:1,b:2"}), "must be a list of HOST:PORT"),
+    "no list": (environment({"worker": "a:1,b:2"}), "the address of worker 0, 'a', is not HOST:PORT"),
     "no port": (environment({"worker": ["one", "two:1"]}), "the address of worker 0, 'one', is not HOST:PORT"),
     "large port": (environment({"worker": ["one:70000", "two:1"]}), "'one:70000', is not HOST:PORT"),
     "twice": (environment({"worker": ["one:1", "one:1"]}), "two of its tasks have the same address"),
