@@ -19,9 +19,9 @@ import tensorflow as tf
 def compiled_with_xla(function: Callable) -> Callable:
     """Decorates a function of tensors whose operations XLA compiles into one where that pays.
 
-    Its arguments are tensors, None, or Python numbers. Elsewhere (outside a graph, where a shape is not known, in a
-    TPU's program, which is compiled as a whole) it is the function itself. It is not differentiated: use it within
-    tf.custom_gradient.
+    Its arguments are tensors, sequences of them, None, or Python numbers. Elsewhere (outside a graph, where a shape is
+    not known, in a TPU's program, which is compiled as a whole) it is the function itself. It is not differentiated:
+    use it within tf.custom_gradient.
     """
     kernel = tf.function(function, jit_compile=True, autograph=False)
 
@@ -49,7 +49,7 @@ def few_sizes(are_few: bool) -> Iterator[None]:
 def _pays(arguments: tuple) -> bool:
     if tf.executing_eagerly() or isinstance(tf.distribute.get_strategy(), tf.distribute.TPUStrategy):
         return False
-    tensors = [argument for argument in arguments if isinstance(argument, tf.Tensor)]
+    tensors = [argument for argument in tf.nest.flatten(arguments) if isinstance(argument, tf.Tensor)]
     fixed = all(tensor.shape.is_fully_defined() for tensor in tensors)
     return (fixed or getattr(_OF_THREAD, "few", False)) and can_compile()
 

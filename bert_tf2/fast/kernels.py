@@ -90,11 +90,7 @@ def norm(layer: layers.LayerNorm) -> Callable[[tf.Tensor], tf.Tensor]:
     """layers.LayerNorm.call: [..., D] -> [..., D]."""
     if type(layer) is not layers.LayerNorm:
         return layer
-
-    def call(x: tf.Tensor) -> tf.Tensor:
-        return _normalized(layer, x)
-
-    return call
+    return lambda x: _normalized(layer, [x])
 
 
 def add_and_norm(
@@ -105,32 +101,26 @@ def add_and_norm(
         return dense, norm
 
     def call(states: tf.Tensor, branch: tf.Tensor) -> tf.Tensor:
-        return _normalized(norm, states, branch, dense.bias, dropout_bits(branch, norm.rate), norm.rate)
+        inputs = [states, branch, tf.convert_to_tensor(dense.bias.value)]
+        return _normalized(norm, inputs, dropout_bits(branch, norm.rate), norm.rate)
 
     return dense.product, call
 
 
 def _normalized(
-    layer: layers.LayerNorm,
-    x: tf.Tensor,
-    branch: tf.Tensor | None = None,
-    bias: keras.Variable | None = None,
-    bits: tf.Tensor | None = None,
-    rate: float | None = None,
+    layer: layers.LayerNorm, inputs: Sequence[tf.Tensor], bits: tf.Tensor | None = None, rate: float | None = None
 ) -> tf.Tensor:
-    """LayerNorm of x + dropout(branch + bias); see `_forward`.
+    """LayerNorm of what `inputs` make; see `_forward`.
 
     The gradient keeps the inputs, the random bits and two numbers for each state, and computes the rest again.
     """
-    inputs = [x] if branch is None else [x, branch, tf.convert_to_tensor(bias.value)]
 
     @tf.custom_gradient
     def compute(gamma, beta, *inputs):
-        x, branch, bias = (*inputs, None, None)[:3]
-        y, mean, inverse = _forward(x, branch, bias, bits, gamma, beta, rate, layer.epsilon)
+        y, mean, inverse = _forward(inputs, bits, gamma, beta, rate, layer.epsilon)
 
         def gradient(upstream):
-            of_norm, of_inputs = _backward(upstream, x, branch, bias, bits, gamma, mean, inverse, rate)
+            of_norm, of_inputs = _backward(upstream, inputs, bits, gamma, mean, inverse, rate)
             return *of_norm, *of_inputs
 
         return y, gradient
@@ -139,15 +129,15 @@ def _normalized(
     return compute(tf.convert_to_tensor(layer.gamma.value), tf.convert_to_tensor(layer.beta.value), *inputs)
 
 
-def _sum_of(
-    x: tf.Tensor, branch: tf.Tensor | None, bias: tf.Tensor | None, bits: tf.Tensor | None, rate: float | None
-) -> tf.Tensor:
-    """x + dropout(branch + bias), float32."""
+def _sum_of(inputs: Sequence[tf.Tensor], bits: tf.Tensor | None, rate: float | None) -> tf.Tensor:
+    """x, or x + dropout(branch + bias), float32."""
+    x, *added = inputs
     wide = tf.cast(x, tf.float32)
-    if branch is None:
+    if not added:
         return wide
-    added = tf.cast(branch, tf.float32) + bias
-    return wide + (added if bits is None else added * _factor(bits, rate))
+    branch, bias = added
+    summed = tf.cast(branch, tf.float32) + bias
+    return wide + (summed if bits is None else summed * _factor(bits, rate))
 
 
 def _factor(bits: tf.Tensor, rate: float) -> tf.Tensor:
@@ -158,20 +148,17 @@ def _factor(bits: tf.Tensor, rate: float) -> tf.Tensor:
 
 @compiled_with_xla
 def _forward(
-    x: tf.Tensor,
-    branch: tf.Tensor | None,
-    bias: tf.Tensor | None,
+    inputs: Sequence[tf.Tensor],
     bits: tf.Tensor | None,
     gamma: tf.Tensor,
     beta: tf.Tensor,
     rate: float | None,
     epsilon: float,
 ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
-    """LayerNorm of x + dropout(branch + bias).
+    """LayerNorm of x, or of x + dropout(branch + bias).
 
     Args:
-      x, branch: [..., D].
-      bias: float32 [D]; None, like the branch, if only x is normalized.
+      inputs: x [..., D]; or x, the branch [..., D] and the bias, float32 [D].
       bits: uint16 [..., D], the random numbers of the dropout; None for no dropout.
       gamma, beta: float32 [D].
       rate: of the dropout.
@@ -180,40 +167,39 @@ def _forward(
     Returns:
       The normalized states [..., D], their means and the inverses of their deviations, float32 [..., 1].
     """
-    wide = _sum_of(x, branch, bias, bits, rate)
+    wide = _sum_of(inputs, bits, rate)
     mean = tf.reduce_mean(wide, axis=-1, keepdims=True)
     centered = wide - mean
     inverse = tf.math.rsqrt(tf.reduce_mean(centered * centered, axis=-1, keepdims=True) + epsilon)
-    return tf.cast(centered * inverse * gamma + beta, x.dtype), mean, inverse
+    return tf.cast(centered * inverse * gamma + beta, inputs[0].dtype), mean, inverse
 
 
 @compiled_with_xla
 def _backward(
     upstream: tf.Tensor,
-    x: tf.Tensor,
-    branch: tf.Tensor | None,
-    bias: tf.Tensor | None,
+    inputs: Sequence[tf.Tensor],
     bits: tf.Tensor | None,
     gamma: tf.Tensor,
     mean: tf.Tensor,
     inverse: tf.Tensor,
     rate: float | None,
 ) -> tuple[list[tf.Tensor], list[tf.Tensor]]:
-    """The gradients of `_forward` with respect to gamma and beta, and to x or to x, branch and bias.
+    """The gradients of `_forward` with respect to gamma and beta, and to the inputs.
 
     With n the normalized states before gamma and beta, and g = upstream * gamma, that of the sum is
     (g - mean(g) - n * mean(g * n)) / deviation: what would shift or stretch the states is removed by the norm.
     """
-    normal = (_sum_of(x, branch, bias, bits, rate) - mean) * inverse
+    normal = (_sum_of(inputs, bits, rate) - mean) * inverse
     upstream = tf.cast(upstream, tf.float32)
     g = upstream * gamma
     along = tf.reduce_mean(g * normal, axis=-1, keepdims=True)
     of_sum = (g - tf.reduce_mean(g, axis=-1, keepdims=True) - normal * along) * inverse
     of_norm = [layers.sum_of_rows(upstream * normal), layers.sum_of_rows(upstream)]
-    if branch is None:
-        return of_norm, [tf.cast(of_sum, x.dtype)]
+    of_x = tf.cast(of_sum, inputs[0].dtype)
+    if len(inputs) == 1:
+        return of_norm, [of_x]
     of_branch = of_sum if bits is None else of_sum * _factor(bits, rate)
-    return of_norm, [tf.cast(of_sum, x.dtype), tf.cast(of_branch, x.dtype), layers.sum_of_rows(of_branch)]
+    return of_norm, [of_x, tf.cast(of_branch, of_x.dtype), layers.sum_of_rows(of_branch)]
 
 
 def attend(query: tf.Tensor, key: tf.Tensor, mask_scores: tf.Tensor, value: tf.Tensor, rate: float | None) -> tf.Tensor:
