@@ -32,7 +32,7 @@ from bert_tf2.shapes import get_shape_list
 _GROUPS = 4
 
 # In a training, T and the widths of the groups are multiples of these: few different sizes, for which XLA compiles
-# loops (see `compiled`). The tokens that fill them up take part in nothing.
+# loops (see `compiled`). The filler tokens behind the real ones take part in nothing.
 TOKENS_STEP = 64
 WIDTH_STEP = 32
 
@@ -104,7 +104,7 @@ class Layout(NamedTuple):
         return [found[first : first + 3] for first in range(0, len(found), 3)]
 
     def merge_heads(self, contexts: Sequence[tf.Tensor]) -> tf.Tensor:
-        """[R, N, W, H] for each group -> [T, D], zeros for what fills up."""
+        """[R, N, W, H] for each group -> [T, D], zeros for filler tokens."""
         return _merge(contexts, [group.pieces for group in self.groups], self.contexts)
 
 
@@ -112,7 +112,7 @@ class Unpadded:
     """Where the tokens of a batch are: end to end for most of the model, in groups of rows for attention.
 
     A row is computed up to the last position that its mask has; a row of padding only is computed as a whole. If there
-    is any padding, token T - 1 is one that fills up.
+    is any padding, token T - 1 is a filler.
 
     Attributes:
       positions: int32 [T], the position of each token in its row.
@@ -193,13 +193,13 @@ class Unpadded:
         return [self._group(tokens, _scores(mask)[:, tf.newaxis])], begins, strides
 
     def _group(self, tokens: tf.Tensor, mask_scores: tf.Tensor) -> _Group:
-        """Of the tokens at [R, W]."""
+        """A group of rows; `tokens` [R, W] are the indexes of their tokens."""
         token, head = tokens[:, tf.newaxis, :], tf.range(self._heads)[:, tf.newaxis]
         part = tf.reshape(tf.range(3) * self._heads, [3, 1, 1, 1])
         return _Group(token * self._heads + head, token * (3 * self._heads) + head + part, mask_scores)
 
     def pack(self, values: tf.Tensor) -> tf.Tensor:
-        """Numbers of the positions, [B, F] -> [T]; 0 for what fills up."""
+        """Numbers of the positions, [B, F] -> [T]; 0 for filler tokens."""
         found = tf.gather_nd(values, self._places)
         return tf.concat([found, tf.zeros([self._filled - self._count], values.dtype)], 0)
 
@@ -218,8 +218,8 @@ def _scores(mask: tf.Tensor) -> tf.Tensor:
 
 
 # Each token has one place in the groups, so splitting and merging are each other's gradients, and both are gathers;
-# TensorFlow would differentiate a gather by a slow sum over equal indexes. What fills up a group are the pieces of
-# token T - 1: no output depends on that token, so all its gradients are 0, and nothing is added by them.
+# TensorFlow would differentiate a gather by a slow sum over equal indexes. The free places of a group hold the pieces
+# of the filler T - 1: no output depends on it, so all its gradients are 0, and nothing is added by them.
 
 
 def gather_heads(contexts: Sequence[tf.Tensor], places: tf.Tensor) -> tf.Tensor:

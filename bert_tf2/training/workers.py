@@ -329,26 +329,20 @@ def connect(cluster: Cluster) -> Team:
     devices = len(tf.config.list_physical_devices("GPU"))
     alike = {"the number of GPUs": devices, "the version of TensorFlow": tf.__version__}
     rendezvous.wait_for_workers(cluster.addresses, cluster.index, cluster.names, alike)
-    try:
-        return Team(cluster, _start(cluster))
-    except (tf.errors.OpError, ValueError, RuntimeError) as error:
-        reason = next(iter(str(error).strip().splitlines()), type(error).__name__)[:200]
-        raise UserError(f"{VARIABLE}: the workers cannot be connected ({reason})") from error
-
-
-def _start(cluster: Cluster) -> tf.distribute.Strategy:
     # Only here does TensorFlow take the time after which a silent worker counts as dead.
     from tensorflow.compiler.xla.tsl.protobuf import coordination_config_pb2
     from tensorflow.python.eager import context
 
     kinds = [name.split()[0] for name in cluster.names]
-    context.context().configure_coordination_service(
-        service_type="standalone",
-        service_leader=f"/job:{kinds[0]}/replica:0/task:0",
-        heartbeat_timeout_in_ms=_SECONDS_OF_SILENCE * 1000,
-        coordinated_jobs=[
-            coordination_config_pb2.CoordinatedJob(name=kind, num_tasks=kinds.count(kind))
-            for kind in dict.fromkeys(kinds)
-        ],
-    )
-    return tf.distribute.MultiWorkerMirroredStrategy()
+    jobs = [coordination_config_pb2.CoordinatedJob(name=kind, num_tasks=kinds.count(kind)) for kind in sorted({*kinds})]
+    try:
+        context.context().configure_coordination_service(
+            service_type="standalone",
+            service_leader=f"/job:{kinds[0]}/replica:0/task:0",
+            heartbeat_timeout_in_ms=_SECONDS_OF_SILENCE * 1000,
+            coordinated_jobs=jobs,
+        )
+        return Team(cluster, tf.distribute.MultiWorkerMirroredStrategy())
+    except (tf.errors.OpError, ValueError, RuntimeError) as error:
+        reason = next(iter(str(error).strip().splitlines()), type(error).__name__)[:200]
+        raise UserError(f"{VARIABLE}: the workers cannot be connected ({reason})") from error
