@@ -265,39 +265,22 @@ def test_weights_for_evaluation(tmp_path, log_lines):
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("last", "settings", "steps"),
+    ("last", "settings", "steps", "evaluated"),
     [
-        (7, {"save_checkpoints_steps": 3, "iterations_per_loop": 2}, {0, 3, 6, 7}),
-        (7, {"save_checkpoints_steps": 3}, {0, 3, 6, 7}),
-        (7, {"save_checkpoints_steps": 0}, {7}),
-        (5, {"save_checkpoints_steps": 1, "keep_checkpoint_max": 2}, {4, 5}),
+        (7, {"save_checkpoints_steps": 3, "iterations_per_loop": 2}, {0, 3, 6, 7}, []),
+        (7, {"save_checkpoints_steps": 3}, {0, 3, 6, 7}, []),
+        (7, {"save_checkpoints_steps": 0}, {7}, []),
+        (5, {"save_checkpoints_steps": 1, "keep_checkpoint_max": 2}, {4, 5}, []),
+        (7, {"save_checkpoints_steps": 4}, {0, 3, 4, 6, 7}, [3, 6, 7]),
     ],
 )
-def test_checkpoints_at_the_start_every_few_steps_and_at_the_end(tmp_path, last, settings, steps):
-    train(tmp_path, last, **settings)
-    assert {path.stem for path in tmp_path.glob("*.index")} == {f"model.ckpt-{step}" for step in steps}
-    assert saved(tmp_path)["global_step"] == last
-
-
-@pytest.mark.slow
-def test_evaluation_on_the_way_and_at_the_end(tmp_path):
+def test_checkpoints_at_the_start_every_few_steps_and_at_the_end(tmp_path, last, settings, steps, evaluated):
+    handlers = [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)]
     seen = []
-    train(tmp_path, 7, how={"evaluate": lambda step: seen.append(step), "eval_steps": 3}, save_checkpoints_steps=4)
-    assert seen == [3, 6, 7]
-    assert {path.stem for path in tmp_path.glob("*.index")} == {f"model.ckpt-{step}" for step in (0, 3, 4, 6, 7)}
-
-
-@pytest.mark.slow
-def test_evaluation_can_end_the_training(tmp_path):
-    train(tmp_path, 100, how={"evaluate": lambda step: step >= 6, "eval_steps": 3})
-    assert saved(tmp_path)["global_step"] == 6
-
-
-@pytest.mark.slow
-def test_training_learns(tmp_path):
-    train(tmp_path / "run", 200, num_warmup_steps=10, learning_rate=1e-2, init=saved_model(tmp_path))
-    losses = {step: value for step, tag, value in events(tmp_path / "run") if tag == "loss"}
-    assert losses[200] < 0.4 * losses[1]
+    train(tmp_path, last, how={"evaluate": seen.append, "eval_steps": 3} if evaluated else None, **settings)
+    assert {path.stem for path in tmp_path.glob("*.index")} == {f"model.ckpt-{step}" for step in steps}
+    assert saved(tmp_path)["global_step"] == last and seen == evaluated
+    assert [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)] == handlers
 
 
 # What the user sees.
@@ -312,7 +295,11 @@ def events(folder) -> list[tuple[int, str, float]]:
 @pytest.mark.slow
 def test_tensorboard_gets_its_points(tmp_path):
     init = saved_model(tmp_path)
-    train(tmp_path / "run", 7, init=init, num_warmup_steps=2, log_steps=3)
+    texts = {"hyperparameters": "| batch |"}
+    train(tmp_path / "run", 7, init=init, num_warmup_steps=2, log_steps=3, texts=texts)
+    shown = curves.read_run(str(tmp_path / "run")).texts
+    assert shown["hyperparameters"] == "| batch |"
+    assert json.loads(shown["bert_config"].strip("`\n")) == tiny_config().to_dict()
     points = events(tmp_path / "run")
     tags = {"loss", "masked_lm_loss", "next_sentence_loss", "learning_rate", "gradient_norm", "examples/sec"}
     assert {(step, tag) for step, tag, _ in points} == {*itertools.product([1, 3, 6, 7], tags)}
@@ -326,19 +313,11 @@ def test_tensorboard_gets_its_points(tmp_path):
     assert at[1, "learning_rate"] == 0.0
     assert at[3, "learning_rate"] == pytest.approx(rates[1:3].mean(), rel=1e-5)
     assert at[7, "learning_rate"] == pytest.approx(rates[6], rel=1e-5)
-
-
-@pytest.mark.slow
-def test_the_first_point_holds_the_loss_before_the_first_step(tmp_path):
-    init = saved_model(tmp_path)
     model = MAKERS["pretraining"](tiny_config())
     checkpoint.initialize(model, init)
     batch = {name: tf.constant(values) for name, values in small_batch().items()}
-    terms = model.loss_terms(batch, dropout_seed=tf.constant([0, 0]))
-    train(tmp_path / "run", 1, init=init)
-    at = {tag: value for _, tag, value in events(tmp_path / "run")}
-    for term in terms:
-        assert at[term.name] == pytest.approx(float(term.mean()), rel=1e-5)
+    for term in model.loss_terms(batch, dropout_seed=tf.constant([0, 0])):  # the first point is before the first step
+        assert at[1, term.name] == pytest.approx(float(term.mean()), rel=1e-5)
 
 
 def test_progress_has_step_speed_and_time_left(tmp_path, log_lines):
@@ -346,16 +325,6 @@ def test_progress_has_step_speed_and_time_left(tmp_path, log_lines):
     first, last = (line for line in log_lines if line.startswith("Training: "))
     assert re.fullmatch(r"Training: 1 of 3 steps, loss \d\.\d{4}", first)  # nothing is known of the speed yet
     assert re.fullmatch(r"Training: 3 of 3 steps, loss .*, took .*", last)
-
-
-@pytest.mark.slow
-def test_tensorboard_gets_the_configuration_and_the_settings(tmp_path):
-    init = saved_model(tmp_path)
-    texts = {"hyperparameters": "| batch |"}
-    train(tmp_path / "run", 1, init=init, texts=texts)
-    shown = curves.read_run(str(tmp_path / "run")).texts
-    assert shown["hyperparameters"] == "| batch |"
-    assert json.loads(shown["bert_config"].strip("`\n")) == tiny_config().to_dict()
 
 
 def test_eval_results_are_sorted_lines(tmp_path):
@@ -394,13 +363,6 @@ def test_a_failure_of_the_model_is_not_blamed_on_the_data(tmp_path):
 
 
 # Signals and disks.
-
-
-@pytest.mark.slow
-def test_the_handlers_are_put_back(tmp_path):
-    before = [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)]
-    train(tmp_path, 1)
-    assert [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)] == before
 
 
 def test_a_second_signal_stops_at_once_and_signals_that_come_together_are_one(monkeypatch):

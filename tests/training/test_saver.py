@@ -1,14 +1,17 @@
-"""Checkpoints that a thread writes: what was there when it began, whole, and its failures reach the training."""
+"""What a training keeps: checkpoints that a thread writes, what is beside them, the best weights."""
 
+import dataclasses
 import threading
 
 import numpy as np
 import pytest
 import tensorflow as tf
+from small_models import MAKERS, tiny_config
 
 from bert_tf2.support import process
 from bert_tf2.support.errors import UserError
-from bert_tf2.training.saver import Saver, TrainingState
+from bert_tf2.training.options import TrainOptions
+from bert_tf2.training.saver import Best, Saver, TrainingState
 from bert_tf2.weights import checkpoint
 
 STATE = TrainingState(8, {"random_seed": 1})
@@ -94,3 +97,103 @@ def test_only_so_many_are_kept(tmp_path):
             saver.save({"v": tf.Variable(np.zeros(3, np.float32))}, step, STATE)
     assert saver.count == 2
     assert {path.name for path in tmp_path.glob("*.json")} == {f"model.ckpt-{step}.training.json" for step in (2, 3)}
+
+
+# What is kept beside a checkpoint for its continuation.
+
+CONFIG = tiny_config()
+OPTIONS = TrainOptions(output_dir="out", num_train_steps=10, num_warmup_steps=1, train_batch_size=4)
+
+
+def test_what_is_written_is_read(tmp_path):
+    prefix = str(tmp_path / "model.ckpt-3")
+    assert TrainingState.read(prefix) is None
+    written = TrainingState.current(OPTIONS, 12, "6 records", CONFIG)
+    written.write(prefix)
+    assert TrainingState.read(prefix) == written
+    assert [path.name for path in tmp_path.iterdir()] == ["model.ckpt-3.training.json"]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        *("", "[]", "{}", "null", '{"examples": 1', "\x00", '{"examples": -1, "settings": {}}'),
+        '{"examples": 10000000000000000000000, "settings": {}}',
+        *('{"examples": true, "settings": {}}', '{"examples": 1.5, "settings": {}}', '{"examples": 1, "settings": []}'),
+    ],
+)
+def test_a_damaged_file_is_named(tmp_path, text):
+    prefix = str(tmp_path / "model.ckpt-3")
+    (tmp_path / "model.ckpt-3.training.json").write_text(text)
+    with pytest.raises(UserError, match=r"model\.ckpt-3\.training\.json: .* or remove it: the training"):
+        TrainingState.read(prefix)
+
+
+def test_a_changed_digit_is_found(tmp_path):
+    prefix = str(tmp_path / "model.ckpt-3")
+    TrainingState.current(OPTIONS, 12, "6 records", CONFIG).write(prefix)
+    path = tmp_path / "model.ckpt-3.training.json"
+    path.write_text(path.read_text().replace('"examples": 12', '"examples": 13'))
+    with pytest.raises(UserError, match=r"training\.json: cannot be used: it does not match its checksum; put back"):
+        TrainingState.read(prefix)
+    path.write_text('{"examples": 13, "settings": {}}')  # as it was written before there were checksums
+    assert TrainingState.read(prefix).examples == 13
+
+
+def test_nothing_has_changed():
+    before = TrainingState.current(OPTIONS, 12, "6 records", CONFIG)
+    assert [*before.changes(TrainingState.current(OPTIONS, 400, "6 records", CONFIG))] == []
+    assert [*before.changes(TrainingState.current(OPTIONS, 12, None, CONFIG))] == []  # nobody says what the records are
+    assert [*TrainingState(12, {}).changes(before)] == []  # a version that knew fewer settings wrote it
+
+
+CHANGES = [
+    ("train_batch_size", 8, "4 before, 8 now: the larger or smaller batches begin behind"),
+    ("num_train_steps", 20, "10 before, 20 now: the learning rate of the steps to come is"),
+    ("learning_rate", 1e-3, "5e-05 before, 0.001 now: the learning rate of the steps to come is"),
+    ("gradient_accumulation_steps", 2, "1 before, 2 now: the dropout changes"),
+    ("random_seed", 7, "12345 before, 7 now: the order of the examples and the dropout change"),
+    ("precision", "bfloat16", "float32 before, bfloat16 now: numbers are rounded in another way"),
+    ("records", "9 records", "6 records before, 9 records now: the order is that of the new ones"),
+    ("hidden_dropout_prob", 0.3, "0.1 before, 0.3 now: the dropout changes from here on"),
+    ("attention_probs_dropout_prob", None, "0.1 before, 0.0 now: the dropout changes"),
+]
+
+
+@pytest.mark.parametrize(("name", "value", "wanted"), CHANGES)
+def test_a_change_is_told_with_its_consequence(name, value, wanted):
+    config = dataclasses.replace(CONFIG, hidden_dropout_prob=0.1, attention_probs_dropout_prob=0.1)
+
+    def state(**changes):
+        records = changes.pop("records", "6 records")
+        of_options = {key: changed for key, changed in changes.items() if hasattr(OPTIONS, key)}
+        of_config = {key: changed for key, changed in changes.items() if key not in of_options}
+        options, model = dataclasses.replace(OPTIONS, **of_options), dataclasses.replace(config, **of_config)
+        return TrainingState.current(options, 12, records, model)
+
+    (sentence,) = state().changes(state(**{name: value}))
+    assert sentence.startswith(f"{name}: {wanted}")
+
+
+def test_the_file_of_another_step_is_refused(tmp_path):
+    TrainingState.current(OPTIONS, 12, "6 records", CONFIG, skipped=2).write(str(tmp_path / "model.ckpt-3"))
+    assert TrainingState.read(str(tmp_path / "model.ckpt-3")).skipped == 2
+    (tmp_path / "model.ckpt-3.training.json").rename(tmp_path / "model.ckpt-5.training.json")
+    with pytest.raises(
+        UserError,
+        match=r"model\.ckpt-5\.training\.json: cannot be used: it is that of step 3, not of this checkpoint; put",
+    ):
+        TrainingState.read(str(tmp_path / "model.ckpt-5"))
+
+
+# The best weights.
+
+
+def test_an_evaluation_that_is_repeated_after_a_damaged_checkpoint_counts_once(tmp_path):
+    model = MAKERS["classifier"](tiny_config())
+    best = Best(str(tmp_path), begun=False, patience=2)
+    assert [best.update(model, step, "accuracy", value) for step, value in ((1, 0.5), (2, 0.4))] == [False, False]
+    again = Best(str(tmp_path), begun=True, patience=2)
+    assert not again.update(model, 1, "accuracy", 0.5) and not again.update(model, 2, "accuracy", 0.4)
+    assert again.last_step == 2
+    assert again.update(model, 3, "accuracy", 0.3)  # the second one without improvement
