@@ -26,18 +26,18 @@ import machine
 import processes
 from absl import logging
 
-from bert_tf2.pretraining import shard_making, shards
+from bert_tf2.pretraining import shards
 from bert_tf2.pretraining.options import CreatePretrainingDataOptions
 from bert_tf2.support import flags
 from bert_tf2.support.errors import UserError
 from bert_tf2.support.settings import DATA, Options, options, setting
 
 _EMPTY = """
-from bert_tf2.pretraining import shard_results
+from bert_tf2.pretraining import shard_making
 from bert_tf2.pretraining.shard_making import Result
 counts = dict(documents=99, sentences=999, examples=9999, masked_tokens=99999, truncated_tokens=9999, padding=0.123456,
               bytes=9999999, sha256="0" * 64)
-shard_results.make_sent = lambda *_: Result(counts)
+shard_making.make_sent = lambda *_: Result(counts)
 """
 
 
@@ -121,11 +121,12 @@ def without_work(options: BenchmarkOptions) -> None:
             input_file=options.input_file, vocab_file=options.vocab_file, output_file=f"{folder}/x", num_shards=count,
             runner="DaskRunner",
         )  # fmt: skip
-        sources = shards.open_sources([options.input_file], given.output_file)
-        wanted = shards.cut(sources, count, given.output_file, 12345)
+        with shards.opened([options.input_file], given.output_file) as sources:
+            cuts = shards.cut(sources, count)
         with cluster(2, "--preload", str(preload)) as (address, scheduler):
-            given = dataclasses.replace(given, runner_options=("--dask_client_address=" + address,))
-            job = shard_making.Job(given, True, tuple(sources), count, "", "")
+            given = dataclasses.replace(given, runner_options=("--dask_client_address=" + address,), do_lower_case=True)
+            job = shards.Job(given, sources, cuts)
+            wanted = [*map(job.shard, range(count))]
             before, began = loopback_bytes(), time.monotonic()
             made = sum(1 for _ in dask_run.make(wanted, job))
             seconds, moved = time.monotonic() - began, (loopback_bytes() - before) / count

@@ -31,7 +31,7 @@ from processes import Watched
 
 from bert_tf2 import tokenization
 from bert_tf2.data import example, tfrecords
-from bert_tf2.pretraining import compact_examples, corpus, inspect_records
+from bert_tf2.pretraining import corpus, drawn_examples, inspect_records
 from bert_tf2.pretraining.draws import BufferedDraws
 from bert_tf2.pretraining.options import PretrainingDataOptions
 from bert_tf2.support import files, flags
@@ -92,9 +92,9 @@ def time_stages(input_files: list[str], options: BenchmarkOptions, folder: str) 
     with timed(seconds, "reading and tokenizing"):
         text = corpus.read(input_files, tokenizer, options)
     with timed(seconds, "pairing and masking"):
-        examples = compact_examples.make(text, tokenizer, options, draws)
+        examples = drawn_examples.make(text, tokenizer, options, draws)
     with timed(seconds, "writing"), open(os.path.join(folder, "stages.tfrecord"), "wb") as output:
-        for batch in compact_examples.batches(examples, text, tokenizer, options, rows_per_batch=1000):
+        for batch in drawn_examples.batches(examples, text, tokenizer, options, rows_per_batch=1000):
             output.write(tfrecords.frames(example.encode(batch)))
     return seconds
 

@@ -2,15 +2,14 @@
 
     Create(shards) -> Reshuffle -> ParDo(MakeShards)
 
-An element is a few numbers. No text and no record passes through Beam: the workers read the corpus and write the shards
-on storage that all machines see, so no runner has to hold, group or move the corpus. Without Reshuffle, a runner may
-make all shards where it created the list. The results come back as files (`shard_results`).
+An element is the number of a shard. No text and no record passes through Beam: the workers read the corpus and write
+the shards on storage that all machines see, so no runner has to hold, group or move the corpus. Without Reshuffle, a
+runner may make all shards where it created the list. The results come back as files (`shard_making`).
 """
 
 from __future__ import annotations
 
 import contextlib
-import difflib
 import io
 import logging as python_logging
 import time
@@ -23,9 +22,9 @@ from apache_beam.metrics import Metrics
 from apache_beam.options.pipeline_options import PipelineOptions, SetupOptions
 from apache_beam.runners.runner import PipelineState
 
-from bert_tf2.pretraining import shard_results
-from bert_tf2.pretraining.shard_making import Job, Packed, Result
-from bert_tf2.pretraining.shards import Shard
+from bert_tf2.pretraining import shard_making
+from bert_tf2.pretraining.shard_making import Result
+from bert_tf2.pretraining.shards import Job, Shard
 from bert_tf2.support import files
 from bert_tf2.support.errors import UserError
 from bert_tf2.support.remote_files import FsspecFiles
@@ -49,16 +48,13 @@ class MakeShards(beam.DoFn):
         self._counters = {name: Metrics.counter("bert_tf2", name) for name in ("shards", *_COUNTED)}
 
     def setup(self) -> None:
-        """Loads the vocabulary, once per worker. An error waits for a shard, whose result can tell it."""
+        """Loads the vocabulary, once per worker."""
         files.use_remote(FsspecFiles())
-        try:
-            self._tokenizer = shard_results.load_tokenizer(self._job)
-        except UserError as error:
-            self._tokenizer = error
+        self._tokenizer = shard_making.load_tokenizer(self._job)
 
-    def process(self, element: Packed) -> None:
-        shard = self._job.unpack(element)
-        result = shard_results.make(shard, self._tokenizer, self._job)
+    def process(self, element: int) -> None:
+        shard = self._job.shard(element)
+        result = shard_making.make(shard, self._tokenizer, self._job)
         if not result.counts:
             raise ShardFailed(f"{shard.output}: {result.error or result.bug.strip().splitlines()[-1]}")
         for name, counter in self._counters.items():
@@ -73,7 +69,7 @@ def make(wanted: Sequence[Shard], job: Job) -> Iterator[tuple[Shard, Result]]:
     Raises:
       UserError: the job failed, and no shard says why.
     """
-    shard_results.remove(wanted)  # failures of an earlier job
+    shard_making.remove(wanted)  # failures of an earlier job
     pipeline = build(wanted, job, read_options(job.options.runner, job.options.runner_options))
     known: set[int] = set()
     failure: Exception | None = None
@@ -94,7 +90,7 @@ def make(wanted: Sequence[Shard], job: Job) -> Iterator[tuple[Shard, Result]]:
     yield from _made(wanted, job, known)
     if failure is not None or len(known) < len(wanted):
         missing = [shard for shard in wanted if shard.number not in known]
-        yield from shard_results.found(missing, job)  # with the reasons of their failures
+        yield from shard_making.found(missing, job)  # with the reasons of their failures
         raise _unexplained(len(missing), job.options.runner, failure) from failure
 
 
@@ -103,7 +99,7 @@ def build(wanted: Sequence[Shard], job: Job, options: PipelineOptions) -> beam.P
     pipeline = beam.Pipeline(job.options.runner, options)
     (
         pipeline
-        | "Shards" >> beam.Create(job.pack(wanted), reshuffle=False)
+        | "Shards" >> beam.Create([shard.number for shard in wanted], reshuffle=False)
         | "Spread" >> beam.Reshuffle()
         | "Make" >> beam.ParDo(MakeShards(job))
     )
@@ -138,9 +134,7 @@ def read_options(runner: str, words: Sequence[str]) -> PipelineOptions:
     finally:
         python_logging.disable(python_logging.NOTSET)
     if unknown and runner == "DataflowRunner":
-        name = min(unknown)
-        near = " or ".join(f"--{n}" for n in difflib.get_close_matches(name, known, n=2, cutoff=0.75))
-        raise WrongSetting(f"Beam has no option --{name} for {runner}" + (f"; did you mean {near}?" if near else ""))
+        raise WrongSetting(f"Beam has no option --{min(unknown)} for {runner}; its options are in Beam's documentation")
     if unknown:
         logging.info("Left to the job server of %s: %s", runner, ", ".join(f"--{name}" for name in sorted(unknown)))
     given.view_as(SetupOptions).save_main_session = False  # all that workers run is in the package
@@ -149,18 +143,18 @@ def read_options(runner: str, words: Sequence[str]) -> PipelineOptions:
 
 def _made(wanted: Sequence[Shard], job: Job, known: set[int]) -> Iterator[tuple[Shard, Result]]:
     """The shards that were finished since the last call."""
-    for shard, result in shard_results.found(wanted, job, known):
+    for shard, result in shard_making.found(wanted, job, known):
         if result.counts:
             known.add(shard.number)
             yield shard, result
 
 
 def _unexplained(missing: int, runner: str, failure: Exception | None) -> UserError:
-    lines = [line.strip() for line in str(failure or "").splitlines() if line.strip()]
-    kind = type(failure).__name__
-    if lines and "Traceback" in lines[0]:  # a worker's, whose last line is the exception
-        lines, kind = lines[-1:], "in a worker"
-    reason = f"{kind}: {lines[0]}" if lines else f"{kind}" if failure else f"{missing} shards have no result"
+    reason = f"{missing} shards have no result"
+    if failure is not None:
+        lines = [line.strip() for line in str(failure).splitlines() if line.strip()] or [""]
+        in_worker = "Traceback" in lines[0]  # its last line is the exception
+        reason = f"in a worker: {lines[-1]}" if in_worker else f"{type(failure).__name__}: {lines[0]}"
     return UserError(
         f"--runner={runner}: the job failed ({reason}); finished shards are kept, so run the same command again"
         " (--verbosity=1 shows Beam's log and traceback)"

@@ -2,9 +2,9 @@
 
     python create_pretraining_data.py --runner=DaskRunner ... -- --dask_client_address=tcp://HOST:8786
 
-A task is a few numbers, and its answer is a shard's counts: no text and no record passes through the scheduler. Dask
-gives the shards of a worker that ended to others, and shards to workers that join late. Beam's own runner on Dask is
-not used: it has no results before the end, and does not say which worker failed at which shard.
+A task is the number of a shard, and its answer the shard's counts: no text and no record passes through the scheduler.
+Dask gives the shards of a worker that ended to others, and shards to workers that join late. Beam's own runner on Dask
+is not used: it has no results before the end, and does not say which worker failed at which shard.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ import distributed
 from absl import logging
 
 import bert_tf2
-from bert_tf2.pretraining import shard_results, shard_workers
-from bert_tf2.pretraining.shard_making import Job, Result
-from bert_tf2.pretraining.shards import Shard
+from bert_tf2.pretraining import shard_making, shard_workers
+from bert_tf2.pretraining.shard_making import Result
+from bert_tf2.pretraining.shards import Job, Shard
 from bert_tf2.support.errors import UserError
 from bert_tf2.support.settings import WrongSetting
 
@@ -62,7 +62,7 @@ def make(wanted: Sequence[Shard], job: Job) -> Iterator[tuple[Shard, Result]]:
       UserError: the scheduler does not answer, workers end again and again while they make a shard, or they have
         another version of this package.
     """
-    shard_results.remove(wanted)  # failures of an earlier job
+    shard_making.remove(wanted)  # failures of an earlier job
     with _connect(read_options(job.options.runner, job.options.runner_options)) as client:
         try:
             yield from _submit(client, wanted, job)
@@ -74,7 +74,7 @@ def _submit(client: distributed.Client, wanted: Sequence[Shard], job: Job) -> It
     """Gives the shards to the cluster and fetches the answers."""
     # The job is an argument of every task, which a worker gets once; as a task, it is made again if its holders end.
     sent = client.submit(bytes, pickle.dumps(job), pure=False)
-    tasks = client.map(_task(), job.pack(wanted), version=bert_tf2.__version__, sent=sent, pure=False)
+    tasks = client.map(_task(), [shard.number for shard in wanted], version=bert_tf2.__version__, sent=sent, pure=False)
     shard_of = dict(zip(tasks, wanted, strict=True))
     waiting = distributed.as_completed(tasks, loop=client.loop)
     watch = _Watch(client)
@@ -183,13 +183,13 @@ def _line(error: BaseException) -> str:
 def _task() -> Callable[..., tuple[str, Result | str]]:
     """The function that workers run. Being local it is sent as a whole, so that one without this package can say so."""
 
-    def make_shard(packed, *, version, sent):
+    def make_shard(number, *, version, sent):
         from distributed import get_worker
 
         try:
-            from bert_tf2.pretraining import shard_results
+            from bert_tf2.pretraining import shard_making
         except ImportError as error:
             return get_worker().address, f"cannot import bert_tf2 {version} ({error}); install it there"
-        return get_worker().address, shard_results.make_sent(packed, version, sent)
+        return get_worker().address, shard_making.make_sent(number, version, sent)
 
     return make_shard

@@ -6,8 +6,7 @@ import functools
 import itertools
 import os
 import random
-import types
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -16,7 +15,7 @@ from absl import logging
 from bert_tf2 import tokenization
 from bert_tf2.data import example, records, tfrecords
 from bert_tf2.data.varints import Ragged
-from bert_tf2.pretraining import compact_examples, corpus, drawn_examples, sentences
+from bert_tf2.pretraining import corpus, drawn_examples, sentences
 from bert_tf2.pretraining.corpus import Tokenizer
 from bert_tf2.pretraining.draws import BufferedDraws
 from bert_tf2.pretraining.instances import TrainingInstance
@@ -54,54 +53,53 @@ def write_instance_to_example_files(
       UserError: a file cannot be written.
       ValueError: an instance is longer than `max_seq_length` or `max_predictions_per_seq`.
     """
-    first = [
-        (instance, _features(instance, tokenizer, max_seq_length, max_predictions_per_seq))
-        for instance in itertools.islice(instances, _LOGGED_EXAMPLES)
-    ]
-    rows = (_features(instance, tokenizer, max_seq_length, max_predictions_per_seq) for instance in instances)
+    words: dict[int, str] = {}
+    for instance in itertools.islice(instances, _LOGGED_EXAMPLES):
+        for tokens in (instance.tokens, instance.masked_lm_labels):
+            words.update(zip(tokenizer.convert_tokens_to_ids(tokens), tokens, strict=True))
+
+    def batches(size: int) -> Iterator[_Batch]:
+        rows = (_features(instance, tokenizer, max_seq_length, max_predictions_per_seq) for instance in instances)
+        while some := [*itertools.islice(rows, size)]:
+            kind = records.PRETRAINING if "next_sentence_labels" in some[0] else records.MASKED_WORDS
+            yield records.columns(kind, some)
+
     size = _rows_per_batch(max_seq_length, max_predictions_per_seq)
-    batches = (_columns(some) for some in iter(lambda: [*itertools.islice(rows, size)], []))
-    sample = example.encode(_columns([row for _, row in first])) if first else []
-    _write(batches, len(instances), first, sample, output_files)
+    _write(batches, size, len(instances), words, output_files)
 
 
 def _rows_per_batch(max_seq_length: int, max_predictions_per_seq: int) -> int:
     return max(1, _VALUES_PER_BATCH // (max_seq_length + max_predictions_per_seq))
 
 
-def _columns(rows: Sequence[dict[str, list]]) -> _Batch:
-    kind = records.PRETRAINING if "next_sentence_labels" in rows[0] else records.MASKED_WORDS
-    return records.columns(kind, rows)
-
-
 def _write(
-    batches: Iterable[_Batch],
+    batches: Callable[[int], Iterator[_Batch]],
+    rows_per_batch: int,
     total: int,
-    first: Sequence[tuple[TrainingInstance, dict[str, list]]],
-    sample: Sequence[bytes],
+    words: Mapping[int, str],
     output_files: Sequence[str],
 ) -> None:
-    """Writes batches of features to files in turn.
+    """Writes examples to files in turn.
 
     Args:
-      batches: the features.
+      batches: yields the features of all examples in batches of a size.
+      rows_per_batch: the size to write.
       total: the number of examples.
-      first: the examples that are logged, and their features.
-      sample: a few records, whose mean size is that of all.
+      words: id -> token, at least those of the first examples, which are logged.
       output_files: the names of the files.
     """
-    if sample:
+    if first := next(batches(_LOGGED_EXAMPLES), None):
+        sample = example.encode(first)
         share = total * sum(map(len, sample)) // len(sample) * 9 // 10 // len(output_files)
         if any(map(tfrecords.is_compressed, output_files)):
             share = round(share * gzip_files.share_left(tfrecords.frames(sample)))
         folders = [os.path.dirname(name) or "." for name in output_files]
         for folder in dict.fromkeys(folders):
             environment.check_space(folder, share * folders.count(folder), "the records")
-    for number, (instance, row) in enumerate(first):
-        _log_example(instance, number, total, row)
+        _log_examples(first, total, words)
     done = 0
     with tfrecords.writing(*output_files) as outs, progress.Progress("Writing", total, "examples") as shown:
-        for batch in batches:
+        for batch in batches(rows_per_batch):
             encoded = example.encode(batch)
             for number, append in enumerate(outs):
                 append(encoded[(number - done) % len(outs) :: len(outs)])
@@ -135,53 +133,37 @@ def _features(
     }
 
 
-def _rows(batch: _Batch, tokenizer: tokenization.FullTokenizer) -> list[tuple[types.SimpleNamespace, dict[str, list]]]:
-    """Each example of a batch with the attributes of a TrainingInstance that are logged, and its features."""
-    rows = [
-        dict(zip(batch, values, strict=True))
-        for values in zip(*(values.tolist() for values in batch.values()), strict=True)
-    ]
-    examples = []
-    for row in rows:
-        length = sum(row.get("input_mask", [1] * len(row["input_ids"])))
-        num_masked = int(sum(row.get("masked_lm_weights", [])))
-        shown = types.SimpleNamespace(
-            tokens=tokenizer.convert_ids_to_tokens(row["input_ids"][:length]),
-            masked_lm_positions=row.get("masked_lm_positions", [])[:num_masked],
-            masked_lm_labels=tokenizer.convert_ids_to_tokens(row.get("masked_lm_ids", [])[:num_masked]),
-            is_random_next=bool(row["next_sentence_labels"][0]) if "next_sentence_labels" in row else None,
-        )
-        examples.append((shown, row))
-    return examples
-
-
-def _log_example(instance: TrainingInstance, number: int, total: int, row: dict[str, list]) -> None:
+def _log_examples(batch: _Batch, total: int, words: Mapping[int, str]) -> None:
     """Logs the first example as text, and several examples as numbers if --verbose_logging is set."""
-    if number == 0:
-        facts = _in_words(instance)
-        if "masked_lm_positions" not in row:
-            facts["to predict"] = "drawn by run_pretraining.py"
-        logging.info("%s", console.table(f"The first of {total:,} examples:", facts))
-    logging.debug("*** Example ***")
-    logging.debug("tokens: %s", " ".join(map(tokenization.printable_text, instance.tokens)))
-    for name, values in row.items():
-        logging.debug("%s: %s", name, " ".join(map(str, values)))
+    for number, values in enumerate(zip(*(values.tolist() for values in batch.values()), strict=True)):
+        row = dict(zip(batch, values, strict=True))
+        ids = row["input_ids"][: sum(row["input_mask"])] if "input_mask" in row else row["input_ids"]
+        tokens = [words[token_id] for token_id in ids]
+        if number == 0:
+            logging.info("%s", console.table(f"The first of {total:,} examples:", _in_words(row, tokens, words)))
+        logging.debug("*** Example ***")
+        logging.debug("tokens: %s", " ".join(map(tokenization.printable_text, tokens)))
+        for name, numbers in row.items():
+            logging.debug("%s: %s", name, " ".join(map(str, numbers)))
 
 
-def _in_words(instance: TrainingInstance) -> dict[str, str]:
-    found = []
-    for label, position in zip(instance.masked_lm_labels, instance.masked_lm_positions, strict=True):
-        replacement = instance.tokens[position]
-        how = {"[MASK]": "", label: " (kept)"}.get(replacement, " (a random word)")
-        found.append(f"{label} -> {replacement}{how}")
-    words = {
-        "tokens": " ".join(map(tokenization.printable_text, instance.tokens)),
-        "to predict": ", ".join(found),
+def _in_words(row: Mapping[str, list], tokens: Sequence[str], words: Mapping[int, str]) -> dict[str, str]:
+    facts = {
+        "tokens": " ".join(map(tokenization.printable_text, tokens)),
+        "to predict": "drawn by run_pretraining.py",
     }
-    if instance.is_random_next is not None:
-        how = "is a random one" if instance.is_random_next else "follows the first"
-        words["next"] = f"the second text {how}"
-    return words
+    if "masked_lm_positions" in row:
+        found = []
+        num_masked = int(sum(row["masked_lm_weights"]))
+        for position, label_id in zip(row["masked_lm_positions"][:num_masked], row["masked_lm_ids"], strict=False):
+            label = words[label_id]
+            how = {"[MASK]": "", label: " (kept)"}.get(tokens[position], " (a random word)")
+            found.append(f"{label} -> {tokens[position]}{how}")
+        facts["to predict"] = ", ".join(found)
+    if "next_sentence_labels" in row:
+        how = "is a random one" if row["next_sentence_labels"][0] else "follows the first"
+        facts["next"] = f"the second text {how}"
+    return facts
 
 
 def run(options: CreatePretrainingDataOptions) -> None:
@@ -196,22 +178,51 @@ def run(options: CreatePretrainingDataOptions) -> None:
     """
     if options.is_sharded:
         raise ValueError("these options ask for shards; call bert_tf2.pretraining.sharded.run")
+    output_files = [name.strip() for name in options.output_file.split(",")]
+    input_files, tokenizer = prepare(options, output_files)
+    logging.info("Reading %s", and_more(input_files, 8))
+    _, examples = make_files(input_files, output_files, tokenizer, options, options.random_seed)
+    tell_summary(output_files, output_files, options, len(examples))
+
+
+def prepare(
+    options: CreatePretrainingDataOptions, output_files: Sequence[str]
+) -> tuple[list[str], tokenization.FullTokenizer]:
+    """Checks what can be checked before the work; returns the input files and the tokenizer.
+
+    A pattern that matches nothing is ignored, as in the reference, but with a warning.
+    """
     from bert_tf2.weights import metadata  # late: it imports the readers of many formats
 
     sentences.splitter_version(options)  # raises an error if the library is missing
-    input_files = find_inputs(options.input_file)
-    output_files = [name.strip() for name in options.output_file.split(",")]
+    unmatched: list[str] = []
+    input_files = files.match_files(options.input_file, unmatched)
+    for complaint in unmatched:
+        logging.warning("--input_file: left out %s", complaint)
+    once = not options.is_sharded
     outputs.check(
-        [outputs.Input(f"--{name}", getattr(options, name), once=True) for name in ("input_file", "vocab_file")],
+        [outputs.Input(f"--{name}", getattr(options, name), once=once) for name in ("input_file", "vocab_file")],
         [outputs.Output("--output_file", name) for name in output_files],
     )
     tokenizer = metadata.load_tokenizer(options.vocab_file, options.do_lower_case)
-    warn_of_settings(options)
-    logging.info("Reading %s", and_more(input_files, 8))
-    _, examples = make_files(input_files, output_files, tokenizer, options, options.random_seed)
-    if not examples:
-        logging.warning("%s: not a single token; the output has no records", options.input_file)
-    console.summary(output_files, next_command=next_command(output_files, options) if examples else None)
+    _warn_of_settings(options)
+    return input_files, tokenizer
+
+
+def _warn_of_settings(options: PretrainingDataOptions) -> None:
+    """Logs a warning of many passes over text whose masks training draws, and of a low max_predictions_per_seq."""
+    if options.dynamic_masking and options.dupe_factor >= _MANY_PASSES:
+        logging.warning(
+            "--dupe_factor=%d: with --dynamic_masking, training draws new masks each time it reads a record, so the"
+            " passes differ only in their pairs; --dupe_factor=1 needs a fraction of the disk",
+            options.dupe_factor,
+        )
+    wanted = round(options.max_seq_length * options.masked_lm_prob)
+    if options.max_predictions_per_seq < wanted:
+        logging.warning(
+            "--max_predictions_per_seq=%d: a full sequence of %d tokens would have %d at --masked_lm_prob=%g",
+            options.max_predictions_per_seq, options.max_seq_length, wanted, options.masked_lm_prob,
+        )  # fmt: skip
 
 
 def make_files(
@@ -237,10 +248,8 @@ def make_files(
     text, examples, batches = _made(input_files, tokenizer, options, seed, folder)
     unknown = np.count_nonzero(text.tokens == tokenizer.vocab.get("[UNK]", -1))
     check_unknown(and_more(input_files, 3), unknown, len(text.tokens))
-    first = next(batches(_LOGGED_EXAMPLES), {})
-    sample = example.encode(first) if first else []
     size = _rows_per_batch(options.max_seq_length, options.max_predictions_per_seq)
-    _write(batches(size), len(examples), _rows(first, tokenizer), sample, output_files)
+    _write(batches, size, len(examples), tokenizer.inv_vocab, output_files)
     return text, examples
 
 
@@ -264,64 +273,36 @@ def _made(
 ) -> tuple[corpus.Corpus, drawn_examples.DrawnExamples, Callable[[int], Iterator[_Batch]]]:
     """The text, its examples, and a function that yields their features in batches of a size."""
     text = corpus.read(input_files, tokenizer, options)
-    examples = compact_examples.make(text, tokenizer, options, BufferedDraws(random.Random(seed)), folder)
-    return text, examples, functools.partial(compact_examples.batches, examples, text, tokenizer, options)
+    examples = drawn_examples.make(text, tokenizer, options, BufferedDraws(random.Random(seed)), folder)
+    return text, examples, functools.partial(drawn_examples.batches, examples, text, tokenizer, options)
 
 
-def next_command(output_files: Sequence[str], options: CreatePretrainingDataOptions) -> str | None:
-    """The command that trains on the output; None if no configuration lies beside the vocabulary or here."""
+def tell_summary(
+    made: Sequence[str], written: Sequence[str], options: CreatePretrainingDataOptions, num_examples: int
+) -> None:
+    """Logs what was written, and the command that trains on the records `made`."""
+    if not num_examples:
+        logging.warning("%s: not a single token; the output has no records", options.input_file)
+    console.summary(written, next_command=_next_command(made, options) if num_examples else None)
+
+
+def _next_command(made: Sequence[str], options: CreatePretrainingDataOptions) -> str | None:
+    """The command that trains on records; None if no configuration lies beside the vocabulary or here."""
     beside = os.path.join(os.path.dirname(options.vocab_file), "bert_config.json")
     config = next(filter(files.exists, (beside, "bert_config.json")), None)
+    for_masks: dict[str, Any] = {}
+    if options.dynamic_masking:
+        share = options.masked_lm_prob if options.masked_lm_prob != PretrainingDataOptions.masked_lm_prob else None
+        for_masks = {"vocab_file": options.vocab_file, "do_lower_case": options.do_lower_case, "masked_lm_prob": share}
     return config and console.command(
         "run_pretraining.py",
         do_train=True,
         do_eval=True,
-        input_file=",".join(output_files),
+        input_file=",".join(made),
         bert_config_file=config,
-        output_dir=os.path.join(os.path.dirname(output_files[0]), "pretraining_output"),
+        output_dir=os.path.join(os.path.dirname(made[0]), "pretraining_output"),
         max_seq_length=options.max_seq_length,
         max_predictions_per_seq=options.max_predictions_per_seq,
         objective=None if options.objective == "mlm_nsp" else options.objective,
-        **_for_masks(options),
+        **for_masks,
     )
-
-
-def _for_masks(options: CreatePretrainingDataOptions) -> dict[str, Any]:
-    """The flags of the training for records without masks."""
-    if not options.dynamic_masking:
-        return {}
-    same = {"vocab_file": options.vocab_file, "do_lower_case": options.do_lower_case}
-    default = PretrainingDataOptions.masked_lm_prob
-    return same | ({"masked_lm_prob": options.masked_lm_prob} if options.masked_lm_prob != default else {})
-
-
-def find_inputs(input_file: str) -> list[str]:
-    """The input files. A pattern that matches nothing is ignored, as in the reference, but with a warning.
-
-    Raises:
-      UserError: nothing matches.
-    """
-    unmatched: list[str] = []
-    input_files = files.match_files(input_file, unmatched)
-    for complaint in unmatched:
-        logging.warning("--input_file: left out %s", complaint)
-    return input_files
-
-
-def warn_of_settings(options: PretrainingDataOptions) -> None:
-    """Logs a warning if max_predictions_per_seq limits the number of predictions of a full sequence.
-
-    And one if there are many passes over the text although training draws the masks.
-    """
-    if options.dynamic_masking and options.dupe_factor >= _MANY_PASSES:
-        logging.warning(
-            "--dupe_factor=%d: with --dynamic_masking, training draws new masks each time it reads a record, so the"
-            " passes differ only in their pairs; --dupe_factor=1 needs a fraction of the disk",
-            options.dupe_factor,
-        )
-    wanted = round(options.max_seq_length * options.masked_lm_prob)
-    if options.max_predictions_per_seq < wanted:
-        logging.warning(
-            "--max_predictions_per_seq=%d: a full sequence of %d tokens would have %d at --masked_lm_prob=%g",
-            options.max_predictions_per_seq, options.max_seq_length, wanted, options.masked_lm_prob,
-        )  # fmt: skip

@@ -26,7 +26,7 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, MutableSequence, Sequence
-from typing import Protocol
+from typing import NamedTuple
 
 from bert_tf2.pretraining import masking
 from bert_tf2.pretraining.corpus import Corpus
@@ -35,30 +35,26 @@ from bert_tf2.pretraining.options import PretrainingDataOptions
 from bert_tf2.support import progress
 
 
-class AddExample(Protocol):
-    """Receives an example as numbers."""
+class Example(NamedTuple):
+    """An example as numbers.
 
-    def __call__(
-        self,
-        start_a: int,
-        length_a: int,
-        start_b: int,
-        length_b: int,
-        is_random_next: bool,
-        num_truncated: int,
-        masked: Sequence[int] = (),
-        replacements: Sequence[masking.Token] = (),
-    ) -> None:
-        """Takes where the segments of an example are, and what masks them.
+    Attributes:
+      start_a, start_b: where segments A and B begin in the tokens of the corpus.
+      length_a, length_b: the numbers of their tokens; 0 for B if the example is no pair.
+      is_random_next: whether B is from a random place.
+      num_truncated: the number of tokens that were removed because the pair was too long.
+      masked: the tokens to predict, counted from the first token of A, without the delimiters, as they were drawn.
+      replacements: for each of them what replaces it, see `masking.draw_replacements`.
+    """
 
-        Args:
-          start_a, start_b: where segments A and B begin in the tokens of the corpus.
-          length_a, length_b: the numbers of their tokens; 0 for B if the example is no pair.
-          is_random_next: whether B is from a random place.
-          num_truncated: the number of tokens that were removed because the pair was too long.
-          masked: the tokens to predict, counted from the first token of A, without the delimiters, as they were drawn.
-          replacements: for each of them what replaces it, see `masking.draw_replacements`.
-        """
+    start_a: int
+    length_a: int
+    start_b: int
+    length_b: int
+    is_random_next: bool
+    num_truncated: int
+    masked: Sequence[int] = ()
+    replacements: Sequence[masking.Token] = ()
 
 
 class ExampleMaker:
@@ -71,7 +67,6 @@ class ExampleMaker:
         words: Sequence[masking.Token],
         options: PretrainingDataOptions,
         draws: Draws,
-        add: AddExample,
     ):
         """Creates a maker.
 
@@ -80,23 +75,22 @@ class ExampleMaker:
           mask, words: see `masking.draw_replacements`.
           options: the settings.
           draws: the random numbers.
-          add: receives each example.
         """
         self._corpus, self._bounds, self._options, self._draws = corpus, corpus.bounds, options, draws
-        self._mask, self._words, self._add = mask, words, add
+        self._mask, self._words = mask, words
         self._max_num_tokens = options.max_seq_length - options.num_delimiters
         self._segments_begin_words = options.word_boundaries == "spaces"
         self._wanted: dict[int, int] = {}
 
-    def make_all(self) -> None:
+    def make_all(self) -> Iterator[Example]:
         """Makes the examples of all documents. The documents are shuffled first, as in the reference."""
         documents = [self._corpus.documents[number] for number in self._draws.shuffled(len(self._corpus.documents))]
         numbers = (number for _ in range(self._options.dupe_factor) for number in range(len(documents)))
         total = self._options.dupe_factor * len(documents)
         for number in progress.track(numbers, "Making examples", total, "documents"):
-            self.make_document(documents, number)
+            yield from self.make_document(documents, number)
 
-    def make_document(self, documents: Sequence[tuple[int, int]], number: int) -> None:
+    def make_document(self, documents: Sequence[tuple[int, int]], number: int) -> Iterator[Example]:
         """Makes the examples of a document.
 
         They should have the maximum length (paper, appendix A.2), because padding is wasted computation, and sometimes
@@ -113,7 +107,7 @@ class ExampleMaker:
             length = draws.randint(2, length)
         if self._options.objective == "mlm":
             for start, stop in spans(bounds, first, last, length):
-                self._make(start, stop - start)
+                yield self._make(start, stop - start)
             return
         while first < last:
             start_a = bounds[first]
@@ -126,7 +120,7 @@ class ExampleMaker:
                 start_b, length_b = self._random_segment(documents, number, length - length_a)
             else:
                 start_b, length_b = bounds[middle], bounds[stop] - bounds[middle]
-            self._make(start_a, length_a, start_b, length_b, is_random_next)
+            yield self._make(start_a, length_a, start_b, length_b, is_random_next)
             # If B is from a random place, the sentences that would have been B are used for the next example.
             first = middle if is_random_next else stop
 
@@ -147,7 +141,7 @@ class ExampleMaker:
 
     def _make(
         self, start_a: int, length_a: int, start_b: int = 0, length_b: int = 0, is_random_next: bool = False
-    ) -> None:
+    ) -> Example:
         """Truncates a pair, and masks it unless training does."""
         num_tokens = length_a + length_b
         num_truncated = 0
@@ -156,8 +150,7 @@ class ExampleMaker:
             front_a, length_a, front_b, length_b = truncate(length_a, length_b, self._max_num_tokens, self._draws)
             start_a, start_b, num_tokens = start_a + front_a, start_b + front_b, self._max_num_tokens
         if self._options.dynamic_masking:
-            self._add(start_a, length_a, start_b, length_b, is_random_next, num_truncated)
-            return
+            return Example(start_a, length_a, start_b, length_b, is_random_next, num_truncated)
         kinds = b""
         if self._corpus.kinds:
             of_b = self._corpus.kinds[start_b : start_b + length_b]
@@ -169,7 +162,7 @@ class ExampleMaker:
             wanted = self._wanted[num_tokens] = self._options.num_to_predict(num_tokens + self._options.num_delimiters)
         masked = masking.choose(num_tokens, kinds, wanted, self._options.do_whole_word_mask, self._draws)
         replacements = masking.draw_replacements(len(masked), self._mask, self._words, self._draws)
-        self._add(start_a, length_a, start_b, length_b, is_random_next, num_truncated, masked, replacements)
+        return Example(start_a, length_a, start_b, length_b, is_random_next, num_truncated, masked, replacements)
 
 
 def truncate(length_a: int, length_b: int, max_num_tokens: int, draws: Draws) -> tuple[int, int, int, int]:

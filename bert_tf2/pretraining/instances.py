@@ -12,23 +12,16 @@ from collections.abc import Iterable, Sequence
 from bert_tf2.pretraining import examples, masking
 from bert_tf2.pretraining.corpus import Corpus, Tokenizer, read_strings
 from bert_tf2.pretraining.draws import Draws
-from bert_tf2.pretraining.examples import ExampleMaker
+from bert_tf2.pretraining.examples import Example, ExampleMaker
 from bert_tf2.pretraining.options import PretrainingDataOptions
 
 
 @dataclasses.dataclass(slots=True)
 class TrainingInstance:
-    """One example: two segments of a corpus, or one; see `examples.AddExample`. The lists are made on access."""
+    """One example: two segments of a corpus, or one. The lists are made on access."""
 
     _corpus: Corpus
-    _start_a: int
-    _length_a: int
-    _start_b: int
-    _length_b: int
-    _is_random_next: bool
-    _num_truncated: int
-    _masked: Sequence[int] = ()
-    _replacements: Sequence[str] = ()
+    _example: Example
 
     @property
     def tokens(self) -> list[str]:
@@ -42,12 +35,13 @@ class TrainingInstance:
     @property
     def segment_ids(self) -> list[int]:
         """0 for [CLS] A [SEP], 1 for B [SEP]."""
-        return [0] * (self._length_a + 2) + [1] * (self._length_b + 1 if self._length_b else 0)
+        length_a, length_b = self._example.length_a, self._example.length_b
+        return [0] * (length_a + 2) + [1] * (length_b + 1 if length_b else 0)
 
     @property
     def is_random_next(self) -> bool | None:
         """Whether B is from a random place; None without B."""
-        return self._is_random_next if self._length_b else None
+        return self._example.is_random_next if self._example.length_b else None
 
     @property
     def masked_lm_positions(self) -> list[int]:
@@ -61,25 +55,14 @@ class TrainingInstance:
         return [tokens[position] for position, _ in self._masks()]
 
     def _join(self) -> list[str]:
-        segment_a = self._corpus.tokens[self._start_a : self._start_a + self._length_a]
-        segment_b = self._corpus.tokens[self._start_b : self._start_b + self._length_b]
+        tokens, found = self._corpus.tokens, self._example
+        segment_a = tokens[found.start_a : found.start_a + found.length_a]
+        segment_b = tokens[found.start_b : found.start_b + found.length_b]
         return ["[CLS]", *segment_a, "[SEP]", *([*segment_b, "[SEP]"] if segment_b else [])]
 
     def _masks(self) -> list[tuple[int, str]]:
-        positions = (index + (1 if index < self._length_a else 2) for index in self._masked)
-        return sorted(zip(positions, self._replacements, strict=True))
-
-
-class _Instances(list):
-    """Collects instances."""
-
-    def maker(
-        self, corpus: Corpus, vocab_words: Sequence[str], options: PretrainingDataOptions, draws: Draws
-    ) -> ExampleMaker:
-        def add(*example) -> None:
-            self.append(TrainingInstance(corpus, *example))
-
-        return ExampleMaker(corpus, ["[MASK]"], vocab_words, options, draws, add)
+        positions = (index + (1 if index < self._example.length_a else 2) for index in self._example.masked)
+        return sorted(zip(positions, self._example.replacements, strict=True))
 
 
 def make_instances(
@@ -90,9 +73,9 @@ def make_instances(
     Raises:
       UserError: see `sentences.read`.
     """
-    corpus, draws, instances = read_strings(input_files, tokenizer, options), Draws(rng), _Instances()
-    instances.maker(corpus, list(tokenizer.vocab), options, draws).make_all()
-    return [instances[number] for number in draws.shuffled(len(instances))]
+    corpus, draws = read_strings(input_files, tokenizer, options), Draws(rng)
+    made = [*ExampleMaker(corpus, ["[MASK]"], list(tokenizer.vocab), options, draws).make_all()]
+    return [TrainingInstance(corpus, made[number]) for number in draws.shuffled(len(made))]
 
 
 def create_training_instances(
@@ -137,10 +120,10 @@ def create_instances_from_document(
         short_seq_prob=short_seq_prob,
         do_whole_word_mask=do_whole_word_mask,
     )
-    corpus, instances = Corpus([]), _Instances()
-    maker = instances.maker(corpus, vocab_words, options, Draws(rng))
-    maker.make_document(_Documents(all_documents, corpus), document_index)
-    return [*instances]
+    corpus = Corpus([])
+    maker = ExampleMaker(corpus, ["[MASK]"], vocab_words, options, Draws(rng))
+    made = maker.make_document(_Documents(all_documents, corpus), document_index)
+    return [TrainingInstance(corpus, example) for example in made]
 
 
 class _Documents(Sequence):

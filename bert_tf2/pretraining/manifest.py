@@ -45,25 +45,21 @@ def sha256(path: str, *, durable: bool = False) -> str:
     return found.hexdigest()
 
 
-def describe(
-    options: CreatePretrainingDataOptions, do_lower_case: bool, inputs: Sequence[str], count: int
-) -> dict[str, Any]:
+def describe(options: CreatePretrainingDataOptions, inputs: Sequence[str], count: int) -> dict[str, Any]:
     """Everything that decides what is written, as the first part of the manifest.
 
     Args:
-      options: the options of the run.
-      do_lower_case: whether the text is lower-cased.
+      options: the options of the run; `do_lower_case` is true or false.
       inputs: the names of the input files.
       count: the number of shards.
 
     Raises:
       UserError: the library that splits paragraphs is missing.
     """
-    names = [field.name for field in dataclasses.fields(PretrainingDataOptions)]
-    flags = {name: getattr(options, name) for name in names}
+    flags = {name: getattr(options, name) for name in (*_DEFAULTS, "do_lower_case")}
     return {
         "output": os.path.basename(options.output_file),
-        "flags": {**flags, "do_lower_case": do_lower_case, "num_shards": count},
+        "flags": {**flags, "num_shards": count},
         "splitter": sentences.splitter_version(options),
         "vocabulary": {"name": options.vocab_file, "sha256": sha256(options.vocab_file)},
         "inputs": [{"name": name, "size": files.size(name), "modified": _modified(name)} for name in inputs],
@@ -74,8 +70,7 @@ def _modified(name: str) -> str | None:
     seconds = files.modified(name)
     if seconds is None:
         return None
-    moment = datetime.datetime.fromtimestamp(seconds, datetime.timezone.utc)
-    return moment.isoformat(timespec="microseconds")
+    return datetime.datetime.fromtimestamp(seconds, datetime.timezone.utc).isoformat(timespec="microseconds")
 
 
 class Manifest:
@@ -96,7 +91,7 @@ class Manifest:
         self.path = os.path.join(folder, NAME)
         self._journal = os.path.join(folder, _JOURNAL)
         self._described = described
-        self._shards = shards
+        self.shards = shards
         self._rows: dict[int, dict[str, Any]] = {}
         if files.exists(self.path):
             found = files.read_json(self.path)
@@ -108,24 +103,17 @@ class Manifest:
             self._rows = self._finished(found)
         else:
             files.make_directory(folder)
-        self._begin()
-
-    def _begin(self) -> None:
-        """Writes what is known. The journal is last: without it, the next run has the rows of the manifest."""
         self.save()
-        if files.exists(self._journal):
-            files.remove(self._journal)
 
     def _finished(self, found: dict[str, Any]) -> dict[int, dict[str, Any]]:
-        listed = found.get("shards")
-        rows = [*listed] if isinstance(listed, list) else []
+        rows = [*_as(list, found.get("shards"))]
         if files.exists(self._journal):
             with files.open_binary(self._journal) as stream:
                 for line in stream:
                     # The last line of a run that was killed may be incomplete, within a character too.
                     with contextlib.suppress(ValueError, RecursionError):
                         rows.append(json.loads(line))
-        expected = {shard.number: shard for shard in self._shards}
+        expected = {shard.number: shard for shard in self.shards}
         return {
             row["shard"]: row
             for row in rows
@@ -138,7 +126,7 @@ class Manifest:
 
     def missing(self) -> list[Shard]:
         """The shards that are not finished."""
-        return [shard for shard in self._shards if shard.number not in self._rows]
+        return [shard for shard in self.shards if shard.number not in self._rows]
 
     def add(self, shard: Shard, counts: dict[str, Any]) -> None:
         """Records a finished shard; beside remote shards at most some seconds later, with others.
@@ -161,24 +149,21 @@ class Manifest:
         with files.open_binary(self._journal, "ab") as stream:
             stream.write((json.dumps(row, ensure_ascii=False) + "\n").encode())
 
-    def save(self) -> None:
+    def save(self, *, complete: bool = False) -> None:
         """Writes the manifest of the shards that are finished so far."""
-        files.write_json(self.path, {**self._described, "complete": False, "shards": self._listed()})
+        files.write_json(self.path, {**self._described, "complete": complete, "shards": self._listed()})
         self._saved = time.monotonic()
+        _remove(self._journal)  # last: without it, the next run has the rows of the manifest
 
     def close(self) -> None:
         """Writes the manifest of all shards."""
-        files.write_json(self.path, {**self._described, "complete": True, "shards": self._listed()})
-        if files.exists(self._journal):
-            files.remove(self._journal)
+        self.save(complete=True)
 
     def remove_if_empty(self) -> None:
         """Removes the files of a run that finished no shard: they would forbid another one in the folder."""
-        if self._rows:
-            return
-        for path in (self.path, self._journal):
-            if files.exists(path):
-                files.remove(path)
+        if not self._rows:
+            _remove(self.path)
+            _remove(self._journal)
 
     @property
     def run(self) -> str:
@@ -194,13 +179,17 @@ class Manifest:
         rows = self._listed()
         if all(re.fullmatch(r"[\d ]*", str(row.get("runs"))) for row in rows):
             folder = os.path.dirname(self.path)
+            paths = [os.path.join(folder, row["file"]) for row in rows]
             runs = [[*map(int, row["runs"].split())] for row in rows]
-            stored_index.keep(
-                [os.path.join(folder, row["file"]) for row in rows], runs, [row["examples"] for row in rows]
-            )
+            stored_index.keep(paths, runs, [row["examples"] for row in rows])
 
     def _listed(self) -> list[dict[str, Any]]:
         return [self._rows[number] for number in sorted(self._rows)]
+
+
+def _remove(path: str) -> None:
+    if files.exists(path):
+        files.remove(path)
 
 
 def is_row(row: object) -> bool:
@@ -214,23 +203,26 @@ def _difference(found: dict[str, Any], described: dict[str, Any]) -> str | None:
     """What distinguishes an earlier run, as the end of a sentence."""
     if found.get("output") != described["output"]:
         return f"for --output_file={found.get('output')}, not {described['output']}"
-    flags = found.get("flags")
+    flags = _as(dict, found.get("flags"))
     for name, value in described["flags"].items():
-        # A run of a version without a flag did what the flag's default does now.
-        before = flags.get(name, _DEFAULTS.get(name)) if isinstance(flags, dict) else None
+        before = flags.get(name, _DEFAULTS.get(name))  # without a flag, a version did what its default does now
         if before != value:
             return f"with --{name}={before}, not {value}"
     if found.get("splitter") != described["splitter"]:
         return f"with sentences of {found.get('splitter')}, not {described['splitter']}"
-    vocabulary = found.get("vocabulary")
-    if not isinstance(vocabulary, dict) or vocabulary.get("sha256") != described["vocabulary"]["sha256"]:
+    if _as(dict, found.get("vocabulary")).get("sha256") != described["vocabulary"]["sha256"]:
         return f"with another vocabulary than {described['vocabulary']['name']} is now"
-    before = found.get("inputs") if isinstance(found.get("inputs"), list) else []
-    if len(before) != len(described["inputs"]):
-        return f"from {len(before)} input files, not {len(described['inputs'])}"
-    for old, new in zip(before, described["inputs"], strict=True):
-        if not isinstance(old, dict) or os.path.basename(str(old.get("name"))) != os.path.basename(new["name"]):
+    inputs = [_as(dict, row) for row in _as(list, found.get("inputs"))]
+    if len(inputs) != len(described["inputs"]):
+        return f"from {len(inputs)} input files, not {len(described['inputs'])}"
+    for old, new in zip(inputs, described["inputs"], strict=True):
+        if os.path.basename(str(old.get("name"))) != os.path.basename(new["name"]):
             return f"from other input files than {new['name']}"
         if (old.get("size"), old.get("modified")) != (new["size"], new["modified"]):
             return f"from {new['name']} as it was before it changed (size or time)"
     return None
+
+
+def _as(kind: type, value: object) -> Any:
+    """A value of a file that may be damaged; an empty one if it is of another kind."""
+    return value if isinstance(value, kind) else kind()

@@ -16,8 +16,8 @@ import threading
 from collections.abc import Iterator, Sequence
 
 from bert_tf2.pretraining import shard_making
-from bert_tf2.pretraining.shard_making import Job, Result
-from bert_tf2.pretraining.shards import Shard
+from bert_tf2.pretraining.shard_making import Result
+from bert_tf2.pretraining.shards import Job, Shard
 from bert_tf2.support import outputs, process
 from bert_tf2.support.errors import UserError
 from bert_tf2.tokenization import FullTokenizer
@@ -116,7 +116,7 @@ def work(connection: multiprocessing.connection.Connection, job: Job) -> None:
         except (EOFError, OSError):
             return
         try:
-            tokenizer = tokenizer or FullTokenizer(job.options.vocab_file, job.do_lower_case)
+            tokenizer = tokenizer or FullTokenizer(job.options.vocab_file, job.options.do_lower_case)
             result = shard_making.attempt(shard, tokenizer, job.options)
         except Exception as error:
             result = shard_making.explain(error)

@@ -17,12 +17,12 @@ from types import ModuleType
 
 from absl import logging
 
-from bert_tf2.pretraining import example_files, sentences, shard_results, shard_workers, shards
+from bert_tf2.pretraining import example_files, shard_making, shard_workers, shards
 from bert_tf2.pretraining.manifest import Manifest, describe, sha256
 from bert_tf2.pretraining.options import CreatePretrainingDataOptions
-from bert_tf2.pretraining.shard_making import Job, Result
-from bert_tf2.pretraining.shards import Shard
-from bert_tf2.support import console, environment, files, output_lock, outputs, progress
+from bert_tf2.pretraining.shard_making import Result
+from bert_tf2.pretraining.shards import Job, Shard
+from bert_tf2.support import environment, files, output_lock, outputs, progress
 from bert_tf2.support.errors import UserError
 from bert_tf2.support.remote_files import FsspecFiles
 from bert_tf2.tokenization import FullTokenizer
@@ -45,68 +45,49 @@ def run(options: CreatePretrainingDataOptions) -> None:
     """
     if not options.is_sharded:
         return example_files.run(options)
-    from bert_tf2.weights import metadata  # late: it imports the readers of many formats
-
-    sentences.splitter_version(options)  # raises an error if the library is missing
     engine = _engine(options)
-    inputs = example_files.find_inputs(options.input_file)
-    outputs.check(
-        [outputs.Input(f"--{name}", getattr(options, name)) for name in ("input_file", "vocab_file")],
-        [outputs.Output("--output_file", options.output_file)],
-    )
-    tokenizer = metadata.load_tokenizer(options.vocab_file, options.do_lower_case)
-    do_lower_case = options.do_lower_case is not False
-    example_files.warn_of_settings(options)
+    inputs, tokenizer = example_files.prepare(options, [options.output_file])
     folder = os.path.dirname(options.output_file)
     files.make_directory(folder)
     with output_lock.making_shards_in(folder):
         outputs.remove_leftovers(folder)
-        _run(options, inputs, tokenizer, do_lower_case, engine)
-
-
-def _run(
-    options: CreatePretrainingDataOptions,
-    inputs: Sequence[str],
-    tokenizer: FullTokenizer,
-    do_lower_case: bool,
-    engine: ModuleType,
-) -> None:
-    sources = shards.open_sources(inputs, options.output_file, shared=bool(options.runner))
-    try:
-        total = sum(source.size for source in sources)
-        count = shards.count_of(total, options.num_shards, options.shard_megabytes)
-        planned = shards.cut(sources, count, options.output_file, options.random_seed, options.input_format)
-        _refuse_to_overwrite_inputs(planned, inputs)
-        manifest = Manifest(options.output_file, describe(options, do_lower_case, inputs, count), planned)
-        job = Job(options, do_lower_case, tuple(sources), count, manifest.run, sha256(options.vocab_file))
-        if options.runner:
-            job = job.for_other_folders()
-        for shard, result in shard_results.found(manifest.missing(), job):  # of a launcher that did not wait for them
-            if result.counts:
-                manifest.add(shard, result.counts)
-        missing = manifest.missing()
-        parts = shards.cut(sources, _SAMPLES, "", 0, options.input_format)
-        try:
-            _estimate(missing, parts, tokenizer, options)
-            _make(missing, manifest, job, engine)
-        except BaseException:
-            if not options.runner:  # a job on a cluster may go on
-                manifest.remove_if_empty()
-            raise
-    finally:
-        shards.close_sources(sources)
-    manifest.close()
-    manifest.keep_index()
-    shard_results.remove(planned)
-    unpacked = [shards.unpacked_name(options.output_file, number) for number in range(len(sources))]
-    _remove_remote_leftovers([*(shard.output for shard in planned), *unpacked, manifest.path])
+        with shards.opened(inputs, options.output_file, shared=bool(options.runner)) as sources:
+            total = sum(source.size for source in sources)
+            count = shards.count_of(total, options.num_shards, options.shard_megabytes)
+            cuts = shards.cut(sources, count, options.input_format)
+            job = Job(dataclasses.replace(options, do_lower_case=options.do_lower_case is not False), sources, cuts)
+            manifest = _make_all(job, inputs, tokenizer, engine)
+        manifest.close()
+        manifest.keep_index()
+        shard_making.remove(manifest.shards)
+        unpacked = [shards.unpacked_name(options.output_file, number) for number in range(len(inputs))]
+        _remove_remote_leftovers([*(shard.output for shard in manifest.shards), *unpacked, manifest.path])
     examples = manifest.total("examples")
     logging.info("Wrote %d examples", examples)
-    if not examples:
-        logging.warning("%s: not a single token; the output has no records", options.input_file)
     written = shards.pattern_of(options.output_file, count)
-    following = example_files.next_command([written], options) if examples else None
-    console.summary([written, manifest.path], next_command=following)
+    example_files.tell_summary([written], [written, manifest.path], options, examples)
+
+
+def _make_all(job: Job, inputs: Sequence[str], tokenizer: FullTokenizer, engine: ModuleType) -> Manifest:
+    """Makes the shards that are missing; returns the manifest of all."""
+    planned = [*map(job.shard, range(len(job)))]
+    _refuse_to_overwrite_inputs(planned, inputs)
+    manifest = Manifest(job.options.output_file, describe(job.options, inputs, len(job)), planned)
+    job = dataclasses.replace(job, vocabulary=sha256(job.options.vocab_file), run=manifest.run)
+    if job.options.runner:
+        job = job.for_other_folders()
+    for shard, result in shard_making.found(manifest.missing(), job):  # of a launcher that did not wait for them
+        if result.counts:
+            manifest.add(shard, result.counts)
+    missing = manifest.missing()
+    try:
+        _estimate(missing, job, tokenizer)
+        _make(missing, manifest, job, engine)
+    except BaseException:
+        if not job.options.runner:  # a job on a cluster may go on
+            manifest.remove_if_empty()
+        raise
+    return manifest
 
 
 def _remove_remote_leftovers(written: Sequence[str]) -> None:
@@ -154,14 +135,14 @@ def _make(missing: Sequence[Shard], manifest: Manifest, job: Job, engine: Module
       UserError: a shard cannot be made, or a worker was killed.
       RuntimeError: a worker has a bug; the message has its traceback.
     """
-    kept = job.count - len(missing)
+    kept = len(job) - len(missing)
     if kept:
-        logging.info("%d of %d shards are finished and kept", kept, job.count)
+        logging.info("%d of %d shards are finished and kept", kept, len(job))
     if not missing:
         return
     warned: set[str] = set()
     made: Iterator[tuple[Shard, Result]] = engine.make(missing, job)
-    with contextlib.closing(made), progress.Progress("Making shards", job.count, "shards", done=kept) as shown:
+    with contextlib.closing(made), progress.Progress("Making shards", len(job), "shards", done=kept) as shown:
         for shard, result in made:
             _warn(result.warnings, shard, warned)
             if result.error:
@@ -190,29 +171,16 @@ def _refuse_to_overwrite_inputs(planned: Sequence[Shard], inputs: Sequence[str])
             raise UserError(f"{shard.output}: is also read from (--input_file, {name}); give another --output_file")
 
 
-def _estimate(
-    missing: Sequence[Shard], parts: Sequence[Shard], tokenizer: FullTokenizer, options: CreatePretrainingDataOptions
-) -> None:
+def _estimate(missing: Sequence[Shard], job: Job, tokenizer: FullTokenizer) -> None:
     """Logs how much will be written, from the examples of a little text.
-
-    Args:
-      missing: what will be made.
-      parts: the corpus in a few parts; the beginning of each is looked at.
-      tokenizer: of the run.
-      options: of the run.
 
     Raises:
       UserError: the disk is too small.
     """
-    text_size = sum(shard.size for shard in missing)
+    options, text_size = job.options, sum(shard.size for shard in missing)
     if not text_size:
         return
-    text_bytes = num_examples = record_bytes = 0
-    with _quiet():
-        for size, examples, written in _samples(parts, tokenizer, options):
-            text_bytes += size
-            num_examples += examples
-            record_bytes += written
+    text_bytes, num_examples, record_bytes = map(sum, zip((0, 0, 0.0), *_samples(job, tokenizer), strict=True))
     if not text_bytes:
         return
     factor = text_size / text_bytes * options.dupe_factor
@@ -225,28 +193,22 @@ def _estimate(
     environment.check_space(folder, expected * 9 // 10, "the shards", expected)
 
 
-def _samples(
-    parts: Sequence[Shard], tokenizer: FullTokenizer, options: CreatePretrainingDataOptions
-) -> Iterator[tuple[int, int, float]]:
-    """The bytes of the beginning of each part; the examples of one pass over it, and the bytes of their records."""
-    once = dataclasses.replace(options, dupe_factor=1)
+def _samples(job: Job, tokenizer: FullTokenizer) -> Iterator[tuple[int, int, float]]:
+    """Of some places of the corpus: the bytes of a little text, its examples in one pass, the bytes of their records.
+
+    The log is off meanwhile; the workers report what is wrong with the text.
+    """
+    options = dataclasses.replace(job.options, dupe_factor=1)
+    parts = dataclasses.replace(job, cuts=shards.cut(job.sources, _SAMPLES, options.input_format))
     text = shards.scratch_beside(f"{options.output_file}.sample")
-    for part in parts:
-        try:
-            shards.write_text(part.pieces, text, _BYTES_OF_SAMPLE)
-            with contextlib.suppress(UserError):  # the worker reports text that is not UTF-8, with its line
-                yield os.path.getsize(text), *example_files.measure([text], tokenizer, once)
-        finally:
-            with contextlib.suppress(OSError):
-                os.remove(text)
-
-
-@contextlib.contextmanager
-def _quiet() -> Iterator[None]:
-    """Hides the log while samples are read; the workers report what is wrong with the text."""
     logger = logging.get_absl_logger()
     before, logger.disabled = logger.disabled, True
     try:
-        yield
+        for number in range(_SAMPLES):
+            shards.write_text(parts.shard(number).pieces, text, _BYTES_OF_SAMPLE)
+            with contextlib.suppress(UserError):  # the worker names the line
+                yield os.path.getsize(text), *example_files.measure([text], tokenizer, options)
     finally:
         logger.disabled = before
+        with contextlib.suppress(OSError):
+            os.remove(text)

@@ -11,17 +11,17 @@ from __future__ import annotations
 import bisect
 import contextlib
 import dataclasses
+import functools
 import hashlib
 import itertools
 import os
 import shutil
 import tempfile
 from collections.abc import Iterator, Sequence
-from typing import BinaryIO
 
 from bert_tf2.data import tfrecords
 from bert_tf2.pretraining import sentences
-from bert_tf2.pretraining.options import PretrainingDataOptions
+from bert_tf2.pretraining.options import CreatePretrainingDataOptions, PretrainingDataOptions
 from bert_tf2.support import environment, files, gzip_files, outputs
 from bert_tf2.support.errors import UserError
 
@@ -75,6 +75,54 @@ class Shard:
         return sum(piece.stop - piece.start for piece in self.pieces)
 
 
+@dataclasses.dataclass(frozen=True)
+class Job:
+    """All shards of a run: whoever has it makes any of them, given its number.
+
+    Attributes:
+      options: the options of the run; `do_lower_case` is true or false.
+      sources: the files of the corpus, in order.
+      cuts: shard s has the text from byte cuts[s] to cuts[s + 1], see `cut`.
+      vocabulary: the SHA-256 of the vocabulary.
+      run: identifies the flags, the vocabulary and the inputs: a hash of the manifest's description.
+    """
+
+    options: CreatePretrainingDataOptions
+    sources: tuple[Source, ...]
+    cuts: tuple[int, ...]
+    vocabulary: str = ""
+    run: str = ""
+
+    def __len__(self) -> int:
+        """The number of shards."""
+        return len(self.cuts) - 1
+
+    @functools.cached_property
+    def _bases(self) -> list[int]:
+        return _bases(self.sources)
+
+    def shard(self, number: int) -> Shard:
+        start, stop = self.cuts[number : number + 2]
+        first, last = bisect.bisect_right(self._bases, start) - 1, bisect.bisect_left(self._bases, stop)
+        pieces = (
+            Piece(source, max(start - base, 0), min(stop - base, source.size))
+            for source, base in zip(self.sources[first:last], self._bases[first:last], strict=True)
+            if source.size
+        )
+        seed = seed_of(self.options.random_seed, number)
+        return Shard(number, name_of(self.options.output_file, number, len(self)), seed, tuple(pieces))
+
+    def for_other_folders(self) -> Job:
+        """The job for workers whose working directory is another one."""
+
+        def absolute(path: str) -> str:
+            return path if files.is_remote(path) else os.path.abspath(path)
+
+        names = {name: absolute(getattr(self.options, name)) for name in ("vocab_file", "output_file")}
+        sources = tuple(dataclasses.replace(source, place=absolute(source.place)) for source in self.sources)
+        return dataclasses.replace(self, options=dataclasses.replace(self.options, **names), sources=sources)
+
+
 def seed_of(random_seed: int, number: int) -> int:
     """The seed of a shard: the first four bytes of the SHA-256 of "SEED,NUMBER" as a big-endian integer.
 
@@ -99,8 +147,9 @@ def _numbered(output_file: str, numbers: str) -> str:
     return f"{output_file.removesuffix(ending)}-{numbers}{ending}"
 
 
-def open_sources(names: Sequence[str], output_file: str, *, shared: bool = False) -> list[Source]:
-    """The files of the corpus; those that gzip compressed are unpacked beside the output.
+@contextlib.contextmanager
+def opened(names: Sequence[str], output_file: str, *, shared: bool = False) -> Iterator[tuple[Source, ...]]:
+    """The files of the corpus; those that gzip compressed are unpacked beside the output, as long as this is open.
 
     A place in a compressed file can be reached only by unpacking all that precedes it, so it is unpacked once.
 
@@ -112,15 +161,13 @@ def open_sources(names: Sequence[str], output_file: str, *, shared: bool = False
     Raises:
       UserError: a file is not text in UTF-8 (judged by its first line), is damaged, or is no regular file.
     """
-    sources: list[Source] = []
     with contextlib.ExitStack() as unpacked:
+        sources = []
         for number, name in enumerate(names):
             scratch = unpacked_name(output_file, number)
             scratch = outputs.name_beside(scratch) if shared else scratch_beside(scratch)
-            unpacked.callback(_remove, scratch)
-            sources.append(_open_source(name, scratch))
-        unpacked.pop_all()  # close_sources removes them
-    return sources
+            sources.append(_open_source(name, scratch, unpacked))
+        yield tuple(sources)
 
 
 def unpacked_name(output_file: str, number: int) -> str:
@@ -128,24 +175,20 @@ def unpacked_name(output_file: str, number: int) -> str:
     return f"{output_file}.input-{number:05d}"
 
 
-def _open_source(name: str, scratch: str) -> Source:
+def _open_source(name: str, scratch: str, unpacked: contextlib.ExitStack) -> Source:
     if not files.is_remote(name) and not os.path.isfile(name):
         raise UserError(f"{name}: is no regular file; shards are cut at places in a file, so copy it to one first")
     place = name
     with gzip_files.open_unpacked(name) as stream:
         if gzip_files.is_packed(stream):
             place = scratch
-            _unpack(name, stream, place)
+            unpacked.callback(_remove, place)
+            files.make_directory(os.path.dirname(place))
+            with _writing(place, f"{name}: cannot be unpacked: "), files.open_binary(place, "wb") as text:
+                shutil.copyfileobj(stream, text, _BLOCK)
     with files.open_binary(place) as stream:
         next(files.decode_lines(stream, name), None)  # refuses other kinds of files
     return Source(name, place, files.size(place))
-
-
-def close_sources(sources: Sequence[Source]) -> None:
-    """Removes the unpacked files."""
-    for source in sources:
-        if source.place != source.name:
-            _remove(source.place)
 
 
 def _remove(path: str) -> None:
@@ -160,17 +203,15 @@ def scratch_beside(output: str) -> str:
     return outputs.name_beside(output)
 
 
-def _unpack(name: str, stream: BinaryIO, place: str) -> None:
-    """Writes an open archive to a local file."""
-    files.make_directory(os.path.dirname(place))
+@contextlib.contextmanager
+def _writing(path: str, problem: str = "") -> Iterator[None]:
+    """Makes an error of the system while a file is written a UserError, which begins with `problem`."""
     try:
-        with files.open_binary(place, "wb") as text:
-            shutil.copyfileobj(stream, text, _BLOCK)
+        yield
     except OSError as error:
-        line = environment.explain_writing(error, [place], [place])
-        if line is None:
-            raise
-        raise UserError(f"{name}: cannot be unpacked: {line}") from error
+        if line := environment.explain_writing(error, [path], [path]):
+            raise UserError(problem + line) from error
+        raise
 
 
 def count_of(total: int, num_shards: int | None, shard_megabytes: float | None) -> int:
@@ -189,43 +230,24 @@ def count_of(total: int, num_shards: int | None, shard_megabytes: float | None) 
     return count
 
 
-def cut(
-    sources: Sequence[Source], count: int, output_file: str, random_seed: int, input_format: str = "lines"
-) -> list[Shard]:
-    """The shards of a corpus.
+def cut(sources: Sequence[Source], count: int, input_format: str = "lines") -> tuple[int, ...]:
+    """Where each of `count` shards begins in a corpus, in bytes, and where the last one ends.
 
-    Args:
-      sources: its files, in order.
-      count: how many shards. If there are fewer documents, some shards are empty.
-      output_file: the output's name without the numbers.
-      random_seed: the seed of the run.
-      input_format: the format of the files, which decides where documents end.
+    If there are fewer documents than shards, some shards are empty.
     """
-    bases = [0, *itertools.accumulate(source.size for source in sources)]
+    bases = _bases(sources)
     total = bases[-1]
     cuts = [0]
     for number in range(1, count):
         wanted = total * number // count
         # Where the previous cut is far enough, no document ends between it and the wanted place.
         cuts.append(cuts[-1] if cuts[-1] >= wanted else _end_of_document(sources, bases, wanted, input_format))
-    cuts.append(total)
-    return [
-        Shard(
-            number, name_of(output_file, number, count), seed_of(random_seed, number),
-            tuple(_pieces(sources, bases, *cuts[number : number + 2])),
-        )
-        for number in range(count)
-    ]  # fmt: skip
+    return (*cuts, total)
 
 
-def _pieces(sources: Sequence[Source], bases: Sequence[int], start: int, stop: int) -> Iterator[Piece]:
-    first = bisect.bisect_right(bases, start) - 1
-    for source, base in zip(sources[first:], bases[first:], strict=False):
-        if base >= stop:
-            return
-        low, high = max(start - base, 0), min(stop - base, source.size)
-        if low < high:
-            yield Piece(source, low, high)
+def _bases(sources: Sequence[Source]) -> list[int]:
+    """Where each file begins in the corpus, and where the last one ends."""
+    return [0, *itertools.accumulate(source.size for source in sources)]
 
 
 def _end_of_document(sources: Sequence[Source], bases: Sequence[int], wanted: int, input_format: str) -> int:
@@ -278,18 +300,12 @@ def write_text(pieces: Sequence[Piece], path: str, most_bytes: float = float("in
       UserError: the file cannot be written.
     """
     written = 0
-    try:
-        with open(path, "wb") as stream:
-            for line in lines(pieces):
-                stream.write(line)
-                written += len(line)
-                if written >= most_bytes:
-                    break
-    except OSError as error:
-        line = environment.explain_writing(error, [path], [path])
-        if line is None:
-            raise
-        raise UserError(line) from error
+    with _writing(path), open(path, "wb") as stream:
+        for line in lines(pieces):
+            stream.write(line)
+            written += len(line)
+            if written >= most_bytes:
+                break
 
 
 def find_fault(pieces: Sequence[Piece], options: PretrainingDataOptions) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 import pickle
@@ -17,8 +18,7 @@ from apache_beam.runners.portability.fn_api_runner import FnApiRunner
 from cluster_runs import FLAGS, contents, make_plain, run, wait_until, write_data
 from command_lines import ROOT
 
-from bert_tf2.pretraining import CreatePretrainingDataOptions, beam_run, manifest, shard_making, shard_results, sharded
-from bert_tf2.pretraining import shards as shards_module
+from bert_tf2.pretraining import CreatePretrainingDataOptions, beam_run, manifest, shard_making, sharded, shards
 from bert_tf2.support.settings import WrongSetting
 
 LOOPBACK = ("--environment_type=LOOPBACK",)
@@ -80,18 +80,19 @@ def job_of(data, output):
     given = CreatePretrainingDataOptions(
         input_file=f"{data}/one.txt", vocab_file=f"{data}/vocab.txt", output_file=f"{data}/{output}/x",
         num_shards=12, dupe_factor=2, max_seq_length=24, max_predictions_per_seq=4, runner="PortableRunner",
+        do_lower_case=True,
     )  # fmt: skip
-    sources = shards_module.open_sources([given.input_file], given.output_file)
-    planned = shards_module.cut(sources, 12, given.output_file, given.random_seed)
-    made = manifest.Manifest(given.output_file, manifest.describe(given, True, [given.input_file], 12), planned)
-    vocabulary = manifest.sha256(given.vocab_file)
-    return given, planned, shard_making.Job(given, True, tuple(sources), 12, made.run, vocabulary)
+    with shards.opened([given.input_file], given.output_file) as sources:
+        job = shards.Job(given, sources, shards.cut(sources, 12), manifest.sha256(given.vocab_file))
+    planned = [*map(job.shard, range(12))]
+    made = manifest.Manifest(given.output_file, manifest.describe(given, [given.input_file], 12), planned)
+    return given, planned, dataclasses.replace(job, run=made.run)
 
 
 def test_results_of_a_job_that_no_launcher_waited_for_are_taken(data, monkeypatch):
     given, planned, job = job_of(data, "left")
-    for packed in job.pack(planned):
-        assert shard_results.make(job.unpack(packed), shard_results.load_tokenizer(job), job).counts
+    for shard in planned:
+        assert shard_making.make(shard, shard_making.load_tokenizer(job), job).counts
     monkeypatch.setattr(beam_run, "make", None)
     sharded.run(given)
     assert contents(data / "left") == contents(data / "plain")
@@ -112,7 +113,7 @@ def test_the_counters_are_the_manifests_sums(data):
 @pytest.mark.parametrize(
     ("words", "problem"),
     [
-        (("--num_worker=2",), "did you mean --num_workers"),
+        (("--num_worker=2",), "has no option --num_worker for DataflowRunner"),
         (("--runner=FlinkRunner",), "stands before --"),
         (("word",), "unexpected argument 'word'"),
         (("--direct_num_workers=many",), "invalid int value"),
@@ -130,12 +131,12 @@ def test_wrong_options_of_beam_end_with_the_status_of_a_wrong_flag(data):
 
 
 def test_a_worker_loads_no_tensorflow(data):
-    _, planned, job = job_of(data, "light")
-    (data / "job").write_bytes(pickle.dumps((job, job.pack(planned)[0])))
+    _, _, job = job_of(data, "light")
+    (data / "job").write_bytes(pickle.dumps(job))
     code = (
         "import pickle, sys; from bert_tf2.pretraining.beam_run import MakeShards\n"
-        f"job, packed = pickle.load(open({str(data / 'job')!r}, 'rb')); work = MakeShards(job); work.setup()\n"
-        "work.process(packed); print(*{'tensorflow', 'keras', 'sklearn', 'scipy', 'h5py'} & {*sys.modules})"
+        f"work = MakeShards(pickle.load(open({str(data / 'job')!r}, 'rb'))); work.setup()\n"
+        "work.process(0); print(*{'tensorflow', 'keras', 'sklearn', 'scipy', 'h5py'} & {*sys.modules})"
     )
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True)
     assert done.returncode == 0 and done.stdout.strip() == "", done.stderr

@@ -12,7 +12,7 @@ import unmasked_data
 from pretraining_text import VOCABULARY
 
 from bert_tf2 import pretraining
-from bert_tf2.pretraining import PretrainingDataOptions, compact_examples, corpus, drawn_examples, example_files
+from bert_tf2.pretraining import PretrainingDataOptions, corpus, drawn_examples, example_files
 from bert_tf2.pretraining.draws import BufferedDraws
 from bert_tf2.tokenization import FullTokenizer
 
@@ -33,8 +33,8 @@ def random_text(rng):
 
 def as_numbers(paths, tokenizer, options):
     text = corpus.read(paths, tokenizer, options)
-    examples = compact_examples.make(text, tokenizer, options, BufferedDraws(random.Random(options.random_seed)))
-    found = [*compact_examples.batches(examples, text, tokenizer, options, rows_per_batch=7)]
+    examples = drawn_examples.make(text, tokenizer, options, BufferedDraws(random.Random(options.random_seed)))
+    found = [*drawn_examples.batches(examples, text, tokenizer, options, rows_per_batch=7)]
     return {name: np.concatenate([batch[name] for batch in found]).tolist() for name in found[0]} if found else {}
 
 

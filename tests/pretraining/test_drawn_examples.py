@@ -9,6 +9,7 @@ import pytest
 
 from bert_tf2.pretraining import drawn_examples
 from bert_tf2.pretraining.drawn_examples import DrawnExamples
+from bert_tf2.pretraining.examples import Example
 from bert_tf2.support.errors import UserError
 
 MOST_MASKED = 4
@@ -26,7 +27,7 @@ def filled(count, folder=None, most_masked=MOST_MASKED):
             rng.random() < 0.5,
         )
         expected.append((*row, masked, [rng.randint(-1, 30000) for _ in masked]))
-        examples.add(*row, 3, *expected[-1][-2:])
+        examples.add(Example(*row, 3, *expected[-1][-2:]))
     return examples, expected
 
 

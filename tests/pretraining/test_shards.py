@@ -9,7 +9,7 @@ import random
 
 import pytest
 
-from bert_tf2.pretraining import shards
+from bert_tf2.pretraining import CreatePretrainingDataOptions, shards
 from bert_tf2.support.errors import UserError
 
 LINES = [b"a b .\n", b"\n", b"\n", b" \t\n", b"c\r\n", b"\r\n", "\u3000\n".encode(), b"\x00\n", "\u00e9 e\n".encode()]
@@ -20,7 +20,16 @@ def cut(folder, texts, count):
     for number, text in enumerate(texts):
         (folder / f"{number}.txt").write_bytes(text)
         names.append(str(folder / f"{number}.txt"))
-    return shards.cut(shards.open_sources(names, f"{folder}/out"), count, f"{folder}/out", 12345)
+    return shards_of(names, count)
+
+
+def shards_of(names, count, **settings):
+    given = CreatePretrainingDataOptions(
+        input_file=",".join(names), output_file=f"{names[0]}.out", vocab_file="none", num_shards=count, **settings
+    )
+    with shards.opened(names, given.output_file) as sources:
+        job = shards.Job(given, sources, shards.cut(sources, count, given.input_format))
+        return [(shard, [*shards.lines(shard.pieces)]) for shard in map(job.shard, range(count))]
 
 
 def documents(chunks):
@@ -44,8 +53,8 @@ def lines_at_lf(chunk):
     return [line + b"\n" for line in chunk.split(b"\n")[:-1]] + [chunk.split(b"\n")[-1]]
 
 
-def documents_of(shard):
-    return [lines for _, lines in documents([b"".join(shards.lines(shard.pieces))])]
+def documents_of(lines):
+    return [found for _, found in documents([b"".join(lines)])]
 
 
 @pytest.mark.parametrize("seed", range(40))
@@ -61,30 +70,29 @@ def test_a_document_is_in_the_shard_of_its_first_byte(tmp_path, seed):
     bounds = [total * number // count for number in range(count)]
     for first, lines in documents(texts):
         expected[max(number for number in range(count) if bounds[number] <= first)].append(lines)
-    assert [documents_of(shard) for shard in found] == expected
-    assert sum(shard.size for shard in found) == total
+    assert [documents_of(lines) for _, lines in found] == expected
+    assert sum(shard.size for shard, _ in found) == total
 
 
 def test_long_lines_are_searched_backwards_in_blocks(tmp_path, monkeypatch):
     monkeypatch.setattr(shards, "_BLOCK", 7)
     text = b"x" * 100 + b"\n\n" + b"y" * 60 + b"\n" + b" " * 50 + b"\nz\n"
-    assert [shard.size for shard in cut(tmp_path, [text], 2)] == [214, 2]
-    assert [shard.size for shard in cut(tmp_path, [text], 3)] == [102, 112, 2]
+    assert [shard.size for shard, _ in cut(tmp_path, [text], 2)] == [214, 2]
+    assert [shard.size for shard, _ in cut(tmp_path, [text], 3)] == [102, 112, 2]
 
 
 def test_json_lines_are_cut_at_every_line(tmp_path):
     (tmp_path / "a").write_bytes(b'{"text": "a"}\n{}\n\n{"te')  # the end of a file ends a line
     (tmp_path / "b").write_bytes(b"1\n2\n3\n4\n")
-    sources = shards.open_sources([f"{tmp_path}/a", f"{tmp_path}/b"], f"{tmp_path}/out")
     for count in range(1, 30):
-        found = shards.cut(sources, count, "out", 1, "jsonl")
+        found = shards_of([f"{tmp_path}/a", f"{tmp_path}/b"], count, input_format="jsonl")
         starts = [0, 14, 17, 18, 22, 24, 26, 28]
         wanted = [[] for _ in range(count)]
         for start, line in zip(
             starts, [b'{"text": "a"}\n', b"{}\n", b"\n", b'{"te\n', b"1\n", b"2\n", b"3\n", b"4\n"], strict=True
         ):
             wanted[max(number for number in range(count) if 30 * number // count <= start)].append(line)
-        assert [[*shards.lines(shard.pieces)] for shard in found] == wanted
+        assert [lines for _, lines in found] == wanted
 
 
 def test_the_seed_of_a_shard():
@@ -113,13 +121,11 @@ def test_names_and_numbers_of_shards():
 def test_compressed_files_are_unpacked_beside_the_output(tmp_path):
     (tmp_path / "a.txt").write_bytes(b"a\n\nb\n")
     (tmp_path / "b.gz").write_bytes(gzip.compress(b"c\n\nd\n\ne\n"))
-    sources = shards.open_sources([f"{tmp_path}/a.txt", f"{tmp_path}/b.gz"], f"{tmp_path}/out")
-    found = shards.cut(sources, 2, "out", 1)
-    assert [[*shards.lines(shard.pieces)] for shard in found] == [
+    found = shards_of([f"{tmp_path}/a.txt", f"{tmp_path}/b.gz"], 2)
+    assert [lines for _, lines in found] == [
         [b"a\n", b"\n", b"b\n", b"c\n", b"\n"],
         [b"d\n", b"\n", b"e\n"],
     ]
-    shards.close_sources(sources)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["a.txt", "b.gz"]
 
 
@@ -133,5 +139,5 @@ def test_files_that_cannot_be_cut(tmp_path):
         ("/dev/null", "/dev/null: is no regular file"),
     ):
         with pytest.raises(UserError, match=words):
-            shards.open_sources([f"{tmp_path}/good.gz", name], f"{tmp_path}/out")
+            shards_of([f"{tmp_path}/good.gz", name], 1)
         assert not [path for path in tmp_path.iterdir() if path.name.endswith("partial")]

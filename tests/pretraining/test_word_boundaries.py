@@ -90,7 +90,7 @@ def test_a_segment_that_was_cut_inside_a_word_begins_one(monkeypatch, tmp_path, 
     seen = []
     monkeypatch.setattr(masking, "choose", lambda count, kinds, *_: seen.append([*kinds]) or [])
     text = corpora.read_strings([str(tmp_path / "text")], tokenizer, options)
-    maker = examples.ExampleMaker(text, ["[MASK]"], VOCABULARY, options, None, lambda *example: None)
+    maker = examples.ExampleMaker(text, ["[MASK]"], VOCABULARY, options, None)
     monkeypatch.setattr(masking, "draw_replacements", lambda *_: [])
     maker._make(0, 5, 6, 3, True)  # a ##b c ##d . | ##f ##g h
     assert seen == [[1, 0, 1, 0, boundaries == "pieces", kind, 0, 1]]

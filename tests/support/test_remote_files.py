@@ -12,7 +12,7 @@ pytest.importorskip("fsspec", reason="needs the extra `dask` or `beam`")
 import fsspec
 import toy_remote
 
-from bert_tf2.pretraining import shard_results
+from bert_tf2.pretraining import shard_making
 from bert_tf2.pretraining.shards import Shard
 from bert_tf2.support import files, outputs
 from bert_tf2.support.errors import UserError
@@ -180,7 +180,7 @@ def test_a_store_that_refuses_at_the_end_is_one_line(monkeypatch):
 def test_the_temporary_folder_of_a_worker_goes_with_it(monkeypatch, tmp_path):
     (tmp_path / "temporary").mkdir()
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "temporary"))
-    with shard_results._workshop(Shard(0, "toy://data/x", 1, ())):
+    with shard_making._workshop(Shard(0, "toy://data/x", 1, ())):
         (folder,) = (tmp_path / "temporary").iterdir()
         (folder / "x").write_bytes(b"half")
         outputs.remove_partial()
