@@ -1,5 +1,6 @@
-"""Shared by the tests of pretraining: a small corpus, its vocabulary, and predefined random numbers."""
+"""Shared by the tests of pretraining: a small corpus, its vocabulary, options, and predefined random numbers."""
 
+from bert_tf2.pretraining.options import CreatePretrainingDataOptions
 from bert_tf2.tokenization import SPECIAL_TOKENS
 
 LETTERS = "abcdefghijklmnopqrstuvwxyz"
@@ -23,6 +24,15 @@ abc def ghi .
 jkl mno .
 pqr stu vwx yza .
 """
+
+
+SETTINGS = {"max_seq_length": 24, "max_predictions_per_seq": 4, "do_lower_case": True}
+
+
+def data_options(folder, output="out", **changes) -> CreatePretrainingDataOptions:
+    """Options to make examples of `corpus.txt` in a folder, with `vocab.txt` there."""
+    named = {"input_file": f"{folder}/corpus.txt", "vocab_file": f"{folder}/vocab.txt"}
+    return CreatePretrainingDataOptions(**{**named, "output_file": f"{folder}/{output}", **SETTINGS, **changes})
 
 
 class Script:

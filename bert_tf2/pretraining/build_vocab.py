@@ -162,10 +162,13 @@ def _learn_pieces(word_counts: collections.Counter[str], room: int, min_count: i
     proportional to 1 / frequency. (The learner's own search may stop at a list that is too long, or far too short.)
     """
     learner = _learner()
+    # The learner's defaults; the settings that only its own search uses are None.
+    used = {"num_iterations": 4, "max_token_length": _LONGEST_PIECE, "include_joiner_token": True, "joiner": "##"}
+    settings = learner.Params(**{**dict.fromkeys(learner.Params._fields), **used, "reserved_tokens": []})
     words = [item for item in word_counts.most_common(_MOST_WORDS) if len(item[0]) <= _LONGEST_PIECE]
 
     def learn(threshold: int) -> list[str]:
-        entries = learner.learn_with_thresh(words, threshold, _settings(learner))
+        entries = learner.learn_with_thresh(words, threshold, settings)
         pieces = [entry for entry in entries if len(entry.removeprefix("##")) > 1]
         logging.info("%d pieces occur at least %d times; there is room for %d", len(pieces), threshold, room)
         return pieces
@@ -180,18 +183,6 @@ def _learn_pieces(word_counts: collections.Counter[str], room: int, min_count: i
         else:
             high = middle - 1
     return pieces[:room]
-
-
-def _settings(learner):
-    """Returns the learner's settings; those that only its own search uses are None."""
-    used = {
-        "num_iterations": 4,  # the default, as for the joiner and _LONGEST_PIECE
-        "max_token_length": _LONGEST_PIECE,
-        "include_joiner_token": True,
-        "joiner": "##",
-        "reserved_tokens": [],
-    }
-    return learner.Params(**{field: used.get(field) for field in learner.Params._fields})
 
 
 def _learner():

@@ -77,7 +77,7 @@ def _submit(client: distributed.Client, wanted: Sequence[Shard], job: Job) -> It
     tasks = client.map(_task(), [shard.number for shard in wanted], version=bert_tf2.__version__, sent=sent, pure=False)
     shard_of = dict(zip(tasks, wanted, strict=True))
     waiting = distributed.as_completed(tasks, loop=client.loop)
-    watch = _Watch(client)
+    watch = _watch(client)
     while shard_of:
         done = waiting.next_batch(block=False)
         for task in done:
@@ -86,7 +86,7 @@ def _submit(client: distributed.Client, wanted: Sequence[Shard], job: Job) -> It
                 continue
             yield _take(task, shard_of.pop(task))
             task.release()
-        watch.check()
+        next(watch)
         if not done:
             time.sleep(_SECONDS_BETWEEN_LOOKS)
 
@@ -95,8 +95,12 @@ def _submit(client: distributed.Client, wanted: Sequence[Shard], job: Job) -> It
 def _connect(address: str | None) -> Iterator[distributed.Client]:
     """A connection to the scheduler at an address, or to a cluster that ends with it."""
     with contextlib.ExitStack() as opened:
-        if not logging.level_debug():
-            _silence()
+        if (
+            not logging.level_debug()
+        ):  # Dask's log of lost connections, with tracebacks; a line tells what matters of it
+            for name in [*python_logging.root.manager.loggerDict]:
+                if name.partition(".")[0] in ("distributed", "tornado", "bokeh"):
+                    python_logging.getLogger(name).disabled = True
         if address is None:
             if not logging.level_debug():
                 os.environ["DASK_LOGGING__DISTRIBUTED"] = "critical"  # also of workers that replace dead ones
@@ -117,35 +121,27 @@ def _connect(address: str | None) -> Iterator[distributed.Client]:
         yield client
 
 
-def _silence() -> None:
-    """Turns off Dask's log of lost connections, with tracebacks; what matters of it is told in a line."""
-    for name in [*python_logging.root.manager.loggerDict]:
-        if name.partition(".")[0] in ("distributed", "tornado", "bokeh"):
-            python_logging.getLogger(name).disabled = True
+def _watch(client: distributed.Client) -> Iterator[None]:
+    """Looks at the cluster whenever a step is taken; logs that no worker is connected.
 
-
-class _Watch:
-    """Notices that a scheduler has ended or that nobody works."""
-
-    def __init__(self, client: distributed.Client):
-        self._client = client
-        self._checked = self._worked = time.monotonic()
-
-    def check(self) -> None:
-        """Raises UserError if the scheduler does not answer any more; logs that no worker is connected."""
-        if self._client.status != "running":
+    Raises:
+      UserError: the scheduler does not answer any more.
+    """
+    checked = worked = time.monotonic()
+    while True:
+        if client.status != "running":
             raise _without_scheduler()
         now = time.monotonic()
-        if now - self._checked < _SECONDS_BETWEEN_CHECKS:
-            return
-        self._checked = now
-        with contextlib.suppress(OSError, asyncio.TimeoutError):  # the status changes soon
-            if self._client.nthreads():
-                self._worked = now
-        if now - self._worked > _SECONDS_WITHOUT_WORKERS:
-            self._worked = now
-            address = self._client.scheduler.address
-            logging.warning("no worker is connected; to start some: dask worker %s --nworkers=auto", address)
+        if now - checked >= _SECONDS_BETWEEN_CHECKS:
+            checked = now
+            with contextlib.suppress(OSError, asyncio.TimeoutError):  # the status changes soon
+                if client.nthreads():
+                    worked = now
+            if now - worked > _SECONDS_WITHOUT_WORKERS:
+                worked = now
+                address = client.scheduler.address
+                logging.warning("no worker is connected; to start some: dask worker %s --nworkers=auto", address)
+        yield
 
 
 def _take(task: distributed.Future, shard: Shard) -> tuple[Shard, Result]:

@@ -231,11 +231,7 @@ def _masks(rows: np.ndarray, input_ids: np.ndarray, length_a: np.ndarray) -> dic
     labels = np.take_along_axis(input_ids, positions, axis=1) * used
     row, column = np.nonzero(used & (replacements != masking.SAME))
     input_ids[row, positions[row, column]] = replacements[row, column]
-    return {
-        "masked_lm_positions": positions,
-        "masked_lm_ids": labels,
-        "masked_lm_weights": used.astype(np.float32),
-    }
+    return {"masked_lm_positions": positions, "masked_lm_ids": labels, "masked_lm_weights": used.astype(np.float32)}
 
 
 def _word_lengths(begins: np.ndarray, is_text: np.ndarray) -> Ragged:

@@ -56,10 +56,7 @@ class BufferedDraws(Draws):
     def __init__(self, rng: random.Random):
         _, (*key, place), _ = rng.getstate()
         self._generator = np.random.MT19937()
-        self._generator.state = {
-            "bit_generator": "MT19937",
-            "state": {"key": np.array(key, np.uint32), "pos": place},
-        }
+        self._generator.state = {"bit_generator": "MT19937", "state": {"key": np.array(key, np.uint32), "pos": place}}
         self._words = np.zeros(0, np.uint32)
         self._place = 0
         self._refill(_BLOCK)

@@ -14,87 +14,18 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 import numpy as np
+import tensorflow as tf
 
-from bert_tf2.data import example, records, tfrecords, unmasked
-from bert_tf2.data.records import RecordKind
+from bert_tf2.data import unmasked
 from bert_tf2.pretraining import masking
 from bert_tf2.pretraining.options import PretrainingDataOptions
-from bert_tf2.support import gzip_files
-from bert_tf2.support.errors import UserError
 
-_FILES_TO_CHECK = 100  # a corpus may consist of thousands of remote files
 _ORDER, _HOW, _WORD = range(3)  # the purposes
 _STEP = 0x9E3779B97F4A7C15
 _FACTORS = ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB))
 _LAST_SHIFT = 31
 _BITS = 53
 _MASKED, _MASKED_OR_KEPT = (int(share * 2**_BITS) for share in (masking.MASKED, masking.MASKED + masking.KEPT))
-
-
-def find_kind(paths: Sequence[str]) -> RecordKind:
-    """The kind of the records of pretraining files, from the first record of each: with or without masks.
-
-    A file that cannot be read counts as one with masks; `records.read_records` says what is wrong with it.
-
-    Raises:
-      UserError: the files are of different kinds, or one is a damaged archive.
-    """
-    found: RecordKind | None = None
-    for path in paths[:_FILES_TO_CHECK]:
-        features = _features_of_first(path)
-        if features is None:
-            continue
-        kind = unmasked.kind_of(features.keys()) or records.PRETRAINING
-        if found is None:
-            found, first = kind, path
-        elif kind is not found:
-            raise UserError(
-                f"{path}: its records {_description(kind)}, and those of {first} {_description(found)}; give files of"
-                " one kind to --input_file"
-            )
-    return found or records.PRETRAINING
-
-
-def check_vocabulary(paths: Sequence[str], vocabulary: Mapping[str, int], name: str) -> None:
-    """Compares the first token of the first record, [CLS], with the vocabulary that the masks are drawn from.
-
-    With another vocabulary, [MASK] would be an ordinary word of the records, and nothing else would fail.
-
-    Args:
-      paths: files of records.
-      vocabulary: entry -> id.
-      name: the file of the vocabulary, for the message.
-
-    Raises:
-      UserError: the record begins with another token.
-    """
-    first = (_features_of_first(paths[0]) or {}).get("input_ids", ())[:1]
-    if len(first) and first[0] != vocabulary["[CLS]"]:
-        raise UserError(
-            f"{name}: [CLS] is entry {vocabulary['[CLS]']}, but the first record of {paths[0]} begins with {first[0]};"
-            " give the vocabulary that the records were made with"
-        )
-
-
-def _features_of_first(path: str) -> dict[str, np.ndarray] | None:
-    """The features of the first record, as example.parse returns them; None if there is none."""
-    try:
-        block = next(tfrecords.read_blocks(path, _FIRST_BYTES), None)
-        return None if block is None else example.parse(block.record(0))
-    except (UserError, example.NotAnExample) as error:
-        if isinstance(error, UserError) and isinstance(error.__cause__, gzip_files.DAMAGE):
-            raise  # a later reader that takes fewer bytes would get this record, and take it for one with masks
-        return None
-
-
-_FIRST_BYTES = 1 << 16
-
-
-def _description(kind: RecordKind) -> str:
-    if kind is records.PRETRAINING:
-        return "hold masks"
-    missing = [name for name in unmasked.ALL.features if name not in kind.features]
-    return "hold no masks" + (f" and no {' or '.join(missing)}" if missing else "")
 
 
 class Masker:
@@ -138,8 +69,6 @@ class Masker:
           The features of `records.PRETRAINING`, int32 or float32: [B, max_seq_length], [B, max_predictions_per_seq],
           and the labels [B], if there are any. Lengths that do not match stop the iteration with a TensorFlow error.
         """
-        import tensorflow as tf
-
         tokens = tf.cast(batch["input_ids"].row_lengths(), tf.int32)
         segments = tf.cast(batch["segment_lengths"].row_lengths(), tf.int32)
         maskable = unmasked.num_maskable(tokens, segments)
@@ -169,8 +98,6 @@ class Masker:
 
     def _choose_tokens(self, keys, maskable, wanted) -> tuple:
         """Draws `wanted` of the tokens of each row; see `_choose_words`."""
-        import tensorflow as tf
-
         most = min(self._most, self._length)
         order = _random_order(keys, maskable, self._length, most)
         used = tf.range(most) < tf.minimum(wanted, maskable)[:, None]
@@ -189,8 +116,6 @@ class Masker:
           The numbers of the chosen tokens in ascending order, counted without [CLS] and [SEP], int32
           [B, max_predictions_per_seq], and which of these places are used, bool.
         """
-        import tensorflow as tf
-
         rows, num_words = word_lengths.nrows(), tf.cast(word_lengths.row_lengths(), tf.int32)
         order = _random_order(keys, num_words, self._length, self._length)
         lengths = tf.gather(word_lengths.to_tensor(shape=[None, self._length]), order, batch_dims=1)
@@ -208,15 +133,11 @@ class Masker:
 
     def _padded(self, places, used) -> tuple:
         """Both with max_predictions_per_seq columns, which may be more than there are tokens."""
-        import tensorflow as tf
-
         more = [[0, 0], [0, self._most - places.shape[1]]]
         return tf.pad(places, more), tf.pad(used, more)
 
     def _replace(self, ids, positions, labels, used, keys):
         """Replaces the chosen tokens: 80 % by [MASK], 10 % by any entry of the vocabulary; 10 % stay."""
-        import tensorflow as tf
-
         how = tf.cast(_shift(_draw(keys, _HOW, positions), 64 - _BITS), tf.int64)
         word = tf.math.floormod(_draw(keys, _WORD, positions), tf.constant(len(self._words), tf.uint64))
         word = tf.gather(self._words, tf.cast(word, tf.int64))
@@ -227,8 +148,6 @@ class Masker:
 
     def _keys(self, origin: Mapping):
         """One number for each example, uint64 [B]."""
-        import tensorflow as tf
-
         key = tf.zeros_like(origin["epoch"], tf.uint64)
         seeds = [tf.cast(seed, tf.int64) for seed in self._seeds]
         for number in (*seeds, origin["epoch"], origin["file"], origin["record"]):
@@ -238,8 +157,6 @@ class Masker:
 
 def _checks(batch: Mapping, tokens, segments) -> list:
     """The conditions of `unmasked` that hold between features."""
-    import tensorflow as tf
-
     problem = "lengths do not match"
     return [
         *(
@@ -263,8 +180,6 @@ def _random_order(keys, counts, width: int, wanted: int):
     Returns:
       int32 [B, wanted].
     """
-    import tensorflow as tf
-
     column = tf.range(width)
     drawn = tf.cast(_shift(_draw(keys, _ORDER, column[None]), 1), tf.int64)
     return tf.math.top_k(tf.where(column < counts[:, None], drawn, -1), wanted).indices
@@ -280,8 +195,6 @@ def _take_in_order(lengths, wanted):
     Returns:
       bool [L, B].
     """
-    import tensorflow as tf
-
     count = tf.reduce_sum(tf.cast(tf.reduce_any(lengths > 0, axis=1), tf.int32))
     taken = tf.TensorArray(tf.bool, lengths.shape[0], element_shape=[None])
 
@@ -301,21 +214,15 @@ def _take_in_order(lengths, wanted):
 
 def _draw(keys, purpose: int, places):
     """A random number of 64 bits, uint64 [B, N], for each place (int32 [B, N] or [1, N]) of each row."""
-    import tensorflow as tf
-
     counter = tf.cast(places, tf.uint64) + tf.constant((purpose << 32) + 1, tf.uint64)
     return _mix(keys[:, None] + counter * tf.constant(_STEP, tf.uint64))
 
 
 def _mix(number):
-    import tensorflow as tf
-
     for shift, factor in _FACTORS:
         number = (number ^ _shift(number, shift)) * tf.constant(factor, tf.uint64)
     return number ^ _shift(number, _LAST_SHIFT)
 
 
 def _shift(number, count: int):
-    import tensorflow as tf
-
     return tf.bitwise.right_shift(number, tf.constant(count, tf.uint64))

@@ -148,10 +148,7 @@ def _log_examples(batch: _Batch, total: int, words: Mapping[int, str]) -> None:
 
 
 def _in_words(row: Mapping[str, list], tokens: Sequence[str], words: Mapping[int, str]) -> dict[str, str]:
-    facts = {
-        "tokens": " ".join(map(tokenization.printable_text, tokens)),
-        "to predict": "drawn by run_pretraining.py",
-    }
+    facts = {"tokens": " ".join(map(tokenization.printable_text, tokens)), "to predict": "drawn by run_pretraining.py"}
     if "masked_lm_positions" in row:
         found = []
         num_masked = int(sum(row["masked_lm_weights"]))

@@ -67,7 +67,13 @@ def inspect(paths: Sequence[str], words: Sequence[str] | None = None, show: int 
     with progress.Progress("Reading", unit="records") as shown:
         for batch in read_all(paths, len(words) if words is not None else None):
             if statistics is None:
-                _check_first_token(batch, words)
+                first = int(batch.features["input_ids"][0, 0])
+                if words and "[CLS]" in words and words[first] != "[CLS]":  # all words would be wrong
+                    raise UserError(
+                        f"{batch.path}, record {batch.first}: begins with {first}, which is {words[first]!r} in"
+                        f" --vocab_file, and [CLS] is {words.index('[CLS]')} there; give the vocabulary that the"
+                        " records were made with"
+                    )
                 statistics = Statistics(batch.kind, batch.features["input_ids"].shape[1])
             statistics.add(batch)
             for row in range(min(left, len(batch))):
@@ -75,16 +81,6 @@ def inspect(paths: Sequence[str], words: Sequence[str] | None = None, show: int 
             left -= min(left, len(batch))
             shown.advance(len(batch))
     return statistics, lines
-
-
-def _check_first_token(batch: Batch, words: Sequence[str] | None) -> None:
-    """Raises UserError if a record of this project begins with another entry than [CLS]: all words would be wrong."""
-    first = int(batch.features["input_ids"][0, 0])
-    if words is not None and "[CLS]" in words and words[first] != "[CLS]":
-        raise UserError(
-            f"{batch.path}, record {batch.first}: begins with {first}, which is {words[first]!r} in --vocab_file, and"
-            f" [CLS] is {words.index('[CLS]')} there; give the vocabulary that the records were made with"
-        )
 
 
 def _plot(statistics: Statistics, path: str) -> None:
@@ -120,16 +116,11 @@ class Histogram:
         """A bar of text for each count."""
         most, width = max(self.counts, default=0), max(map(len, self.names), default=0)
         digits = len(f"{most:,}")
-        bars = [
-            f"  {name:>{width}}  {count:>{digits},}  {'#' * _bar(count, most)}".rstrip()
-            for name, count in zip(self.names, self.counts, strict=True)
-        ]
+        bars = []
+        for name, count in zip(self.names, self.counts, strict=True):
+            bar = "#" * max(round(_BAR * count / most), 1) if count else ""  # what is not 0 has a character
+            bars.append(f"  {name:>{width}}  {count:>{digits},}  {bar}".rstrip())
         return ["", f"{self.title}:", *bars]
-
-
-def _bar(count: int, most: int) -> int:
-    """The length of a bar; a count that is not 0 has at least one character."""
-    return max(round(_BAR * count / most), 1) if count else 0
 
 
 def summary(
@@ -149,8 +140,13 @@ def summary(
         f" ({environment.human(size)}), all valid",
         **_padding(statistics),
         **(_masks(statistics, words) if _has_masks(statistics.kind) else {}),
-        **(_no_masks(statistics) if unmasked.are_of(statistics.kind) else {}),
     }
+    if unmasked.are_of(statistics.kind):
+        rows["masked"] = "no masks: drawn in training"
+        if "word_lengths" in statistics.kind.features:
+            rows["masked"] += f", whole words ({statistics.words / statistics.real:.1f} per record)"
+    if "next_sentence_labels" in statistics.kind.features:
+        rows["next"] = f"{statistics.random_next / statistics.real:.1%} of the second texts are random"
     if statistics.kind is schemas.REGRESSION and statistics.real:
         rows["labels"] = f"{statistics.label_sum / statistics.real:.4f} on average"
     column = max(map(len, rows)) + 2
@@ -201,20 +197,7 @@ def _masks(statistics: Statistics, words: Sequence[str] | None) -> dict[str, str
             f"{masks / predictions:.1%} by {_MASK}, {others / predictions:.1%} by another word,"
             f" {statistics.unchanged / predictions:.1%} kept"
         )
-    return rows | _next(statistics)
-
-
-def _next(statistics: Statistics) -> dict[str, str]:
-    if "next_sentence_labels" not in statistics.kind.features:
-        return {}
-    return {"next": f"{statistics.random_next / statistics.real:.1%} of the second texts are random"}
-
-
-def _no_masks(statistics: Statistics) -> dict[str, str]:
-    rows = {"masked": "no masks: drawn in training"}
-    if "word_lengths" in statistics.kind.features:
-        rows["masked"] += f", whole words ({statistics.words / statistics.real:.1f} per record)"
-    return rows | _next(statistics)
+    return rows
 
 
 def histograms(statistics: Statistics) -> list[Histogram]:
@@ -236,19 +219,13 @@ def histograms(statistics: Statistics) -> list[Histogram]:
 
 def _in_ranges(title: str, counts: np.ndarray, first: int) -> Histogram:
     """A histogram of counts by value, in ranges of equal width from `first` on."""
-    values = counts[first:]
-    width = max(-(-len(values) // _MOST_BARS), 1)
-    starts = range(0, len(values), width)
-    names = []
-    for start in starts:
-        low, high = start + first, min(start + width, len(values)) + first - 1
-        names.append(str(low) if low == high else f"{low}-{high}")
-    return Histogram(title, names, [int(values[start : start + width].sum()) for start in starts])
+    width = max(-(-(len(counts) - first) // _MOST_BARS), 1)
+    ranges = [(low, min(low + width, len(counts)) - 1) for low in range(first, len(counts), width)]
+    names = [str(low) if low == high else f"{low}-{high}" for low, high in ranges]
+    return Histogram(title, names, [int(counts[low : high + 1].sum()) for low, high in ranges])
 
 
 def _most_frequent(statistics: Statistics, words: Sequence[str] | None, top_k: int) -> list[str]:
-    if not _has_masks(statistics.kind) or not top_k:
-        return []
     counts = statistics.masked_ids
     order = [place for place in np.argsort(-counts, kind="stable")[:top_k].tolist() if counts[place]]
     if not order:
@@ -293,22 +270,20 @@ def example(batch: Batch, row: int, words: Sequence[str] | None = None) -> list[
 
 
 def _facts(batch: Batch, row: int) -> list[str]:
-    features = batch.features
-    if _has_masks(batch.kind) or unmasked.are_of(batch.kind):
-        masks = "no masks"
-        if _has_masks(batch.kind):
-            masks = f"{int((features['masked_lm_weights'][row] > 0).sum())} masked"
-        if "next_sentence_labels" not in features:
-            return [masks]
-        how = "is a random one" if features["next_sentence_labels"][row, 0] else "follows the first"
-        return [masks, f"the second text {how}"]
-    if batch.kind is schemas.SQUAD_TRAIN:
-        if features["is_impossible"][row, 0]:
-            return ["no answer"]
-        return [f"answer at {features['start_positions'][row, 0]}-{features['end_positions'][row, 0]}"]
-    if "label_ids" in features:
+    features, facts = batch.features, []
+    if _has_masks(batch.kind):
+        facts = [f"{int((features['masked_lm_weights'][row] > 0).sum())} masked"]
+    elif unmasked.are_of(batch.kind):
+        facts = ["no masks"]
+    elif batch.kind is schemas.SQUAD_TRAIN:
+        place = f"answer at {features['start_positions'][row, 0]}-{features['end_positions'][row, 0]}"
+        facts = ["no answer" if features["is_impossible"][row, 0] else place]
+    elif "label_ids" in features:
         used = features["label_ids"][row]
         if batch.kind is schemas.TOKEN_TAGGING:
             used = used[features["input_mask"][row] != 0]
-        return [f"label{'' if len(used) == 1 else 's'} {' '.join(f'{label:g}' for label in used.tolist())}"]
-    return []
+        facts = [f"label{'' if len(used) == 1 else 's'} {' '.join(f'{label:g}' for label in used.tolist())}"]
+    if "next_sentence_labels" in features:
+        how = "is a random one" if features["next_sentence_labels"][row, 0] else "follows the first"
+        facts.append(f"the second text {how}")
+    return facts

@@ -91,13 +91,9 @@ def create_training_instances(
 ) -> list[TrainingInstance]:
     """Like `make_instances`; see PretrainingDataOptions for the arguments. The last one is a flag in the reference."""
     options = PretrainingDataOptions(
-        max_seq_length=max_seq_length,
-        max_predictions_per_seq=max_predictions_per_seq,
-        dupe_factor=dupe_factor,
-        masked_lm_prob=masked_lm_prob,
-        short_seq_prob=short_seq_prob,
-        do_whole_word_mask=do_whole_word_mask,
-    )
+        max_seq_length=max_seq_length, max_predictions_per_seq=max_predictions_per_seq, masked_lm_prob=masked_lm_prob,
+        short_seq_prob=short_seq_prob, do_whole_word_mask=do_whole_word_mask, dupe_factor=dupe_factor,
+    )  # fmt: skip
     return make_instances(input_files, tokenizer, options, rng)
 
 
@@ -114,12 +110,9 @@ def create_instances_from_document(
 ) -> list[TrainingInstance]:
     """Makes the examples of one document. A document is a list of sentences, each a list of tokens."""
     options = PretrainingDataOptions(
-        max_seq_length=max_seq_length,
-        max_predictions_per_seq=max_predictions_per_seq,
-        masked_lm_prob=masked_lm_prob,
-        short_seq_prob=short_seq_prob,
-        do_whole_word_mask=do_whole_word_mask,
-    )
+        max_seq_length=max_seq_length, max_predictions_per_seq=max_predictions_per_seq, masked_lm_prob=masked_lm_prob,
+        short_seq_prob=short_seq_prob, do_whole_word_mask=do_whole_word_mask,
+    )  # fmt: skip
     corpus = Corpus([])
     maker = ExampleMaker(corpus, ["[MASK]"], vocab_words, options, Draws(rng))
     made = maker.make_document(_Documents(all_documents, corpus), document_index)

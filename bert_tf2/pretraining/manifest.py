@@ -150,14 +150,10 @@ class Manifest:
             stream.write((json.dumps(row, ensure_ascii=False) + "\n").encode())
 
     def save(self, *, complete: bool = False) -> None:
-        """Writes the manifest of the shards that are finished so far."""
+        """Writes the manifest of the shards that are finished so far, or `complete`, of all."""
         files.write_json(self.path, {**self._described, "complete": complete, "shards": self._listed()})
         self._saved = time.monotonic()
         _remove(self._journal)  # last: without it, the next run has the rows of the manifest
-
-    def close(self) -> None:
-        """Writes the manifest of all shards."""
-        self.save(complete=True)
 
     def remove_if_empty(self) -> None:
         """Removes the files of a run that finished no shard: they would forbid another one in the folder."""

@@ -88,11 +88,7 @@ class PretrainingDataOptions(Options):
         choices=OBJECTIVES,
     )
     dupe_factor: int = setting(
-        "Number of passes over the text, each with different pairs and masks.",
-        10,
-        group=EXAMPLES,
-        low=1,
-        memory=(),
+        "Number of passes over the text, each with different pairs and masks.", 10, group=EXAMPLES, low=1, memory=()
     )
     masked_lm_prob: float = setting("Fraction of the tokens to predict.", 0.15, group=EXAMPLES, low=0.0, high=1.0)
     short_seq_prob: float = setting(
@@ -174,10 +170,7 @@ class CreatePretrainingDataOptions(LogOptions, PretrainingDataOptions, CaseOptio
         low=1,
     )
     shard_megabytes: float | None = setting(
-        "The same with shards of about this much text, in units of 1,000,000 bytes.",
-        None,
-        group=DATA,
-        low=0.001,
+        "The same with shards of about this much text, in units of 1,000,000 bytes.", None, group=DATA, low=0.001
     )
     num_workers: int | None = setting(
         "Processes that make shards at the same time; the number of cores if not given.",

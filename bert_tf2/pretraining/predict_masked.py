@@ -15,7 +15,7 @@ import dataclasses
 import json
 import os
 import sys
-from collections.abc import Container, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 import keras
 import numpy as np
@@ -89,7 +89,9 @@ def run(options: MaskedLMOptions) -> None:
       UserError: there is no sentence, one is invalid (the message names it), or a file is missing or does not match.
     """
     config = BertConfig.from_json_file(options.bert_config_file)
-    tokenizer = _load_tokenizer(options, config)
+    source = checkpoint.open_weights(options.init_checkpoint)
+    tokenizer = metadata.load_tokenizer(options.vocab_file, options.do_lower_case, source=source)
+    _check_size(tokenizer, config, options.vocab_file)
     name, lines = _open(options)
     model = load_model(config, options.init_checkpoint, options.precision)
     batch_size = options.batch_size
@@ -102,14 +104,6 @@ def run(options: MaskedLMOptions) -> None:
     read_ahead = 0 if name == _STANDARD_INPUT else _READ_AHEAD
     for answer in _answer(model, tokenizer, sentences, options.top_k, batch_size, read_ahead):
         print(show(answer), flush=True)  # a reader may be waiting for it
-
-
-def _load_tokenizer(options: MaskedLMOptions, config: BertConfig) -> tokenization.FullTokenizer:
-    """Raises UserError if the vocabulary is missing or evidently belongs to another model."""
-    source = checkpoint.open_weights(options.init_checkpoint)
-    tokenizer = metadata.load_tokenizer(options.vocab_file, options.do_lower_case, source=source)
-    _check_size(tokenizer, config, options.vocab_file)
-    return tokenizer
 
 
 def _check_size(tokenizer: tokenization.FullTokenizer, config: BertConfig, name: str) -> None:
@@ -127,22 +121,17 @@ def load_model(config: BertConfig, init_checkpoint: str, precision: str = "float
         initialized head would return noise.)
     """
     source = checkpoint.open_weights(init_checkpoint)
-    check_head(source.path, source.shapes)
+    missing = [row.reference for row in names.MASKED_LM if row.reference not in source.shapes]
+    if missing:
+        raise UserError(
+            f"{source.path}: has no masked-LM head ({and_more(missing, 3)} missing), so it cannot predict words; use a"
+            f" checkpoint from pretraining, not one that was fine-tuned or stripped"
+        )
     strategy = create_strategy(DeviceOptions(precision=precision))
     dtype = PRECISIONS[precision].policy
     model = build_model(strategy, lambda: heads.PretrainingModel(config, dtype=dtype), _FRESH_WEIGHTS_SEED)
     logging.info(checkpoint.initialize(model, source.path))
     return model
-
-
-def check_head(path: str, variables: Container[str]) -> None:
-    """Raises UserError if the weights at `path`, with these variables, have no masked-LM head."""
-    missing = [row.reference for row in names.MASKED_LM if row.reference not in variables]
-    if missing:
-        raise UserError(
-            f"{path}: has no masked-LM head ({and_more(missing, 3)} missing), so it cannot predict words; use a"
-            f" checkpoint from pretraining, not one that was fine-tuned or stripped"
-        )
 
 
 def _open(options: MaskedLMOptions) -> tuple[str, Iterator[str]]:
@@ -259,19 +248,15 @@ def encode(
       UserError: there is no `[MASK]`, or one is not in capitals; or there are too many tokens. Nothing is truncated,
         since that could remove a `[MASK]` or its context.
     """
-    _check_masks(text, where)
-    tokens, segment_ids = pack([tokenize(segment, tokenizer) for segment in split_segments(text)])
-    check_fits(len(tokens), segment_ids[-1] + 1, config, max_seq_length, where)
-    positions = [index for index, token in enumerate(tokens) if token == MASK]
-    return Encoded(text, tokenizer.convert_tokens_to_ids(tokens), segment_ids, positions)
-
-
-def _check_masks(text: str, where: str) -> None:
     if not isinstance(text, str):
         raise UserError(f"{where}: {text!r:.60} is no text")
     check_spelling(text, where)
     if MASK not in text:
         raise UserError(f"{where}: holds no {MASK}; write {MASK} where a word is to be found")
+    tokens, segment_ids = pack([tokenize(segment, tokenizer) for segment in split_segments(text)])
+    check_fits(len(tokens), segment_ids[-1] + 1, config, max_seq_length, where)
+    positions = [index for index, token in enumerate(tokens) if token == MASK]
+    return Encoded(text, tokenizer.convert_tokens_to_ids(tokens), segment_ids, positions)
 
 
 def _answer(
@@ -307,13 +292,12 @@ _NAMES = ("input_ids", "input_mask", "segment_ids", "masked_lm_positions")
 
 def _features(batch: Sequence[Encoded]) -> dict[str, np.ndarray]:
     """int32 [B, F], where F is the length of the longest sentence, and the positions as [B, P]."""
-    rows = {
-        "input_ids": [sentence.input_ids for sentence in batch],
-        "input_mask": [[1] * len(sentence.input_ids) for sentence in batch],
-        "segment_ids": [sentence.segment_ids for sentence in batch],
-        "masked_lm_positions": [sentence.positions for sentence in batch],
-    }
-    return {name: keras.utils.pad_sequences(values, padding="post") for name, values in rows.items()}
+    rows = [
+        (sentence.input_ids, [1] * len(sentence.input_ids), sentence.segment_ids, sentence.positions)
+        for sentence in batch
+    ]
+    padded = (keras.utils.pad_sequences(values, padding="post") for values in zip(*rows, strict=True))
+    return dict(zip(_NAMES, padded, strict=True))
 
 
 @tf.function(autograph=False)

@@ -2,20 +2,26 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+
 import numpy as np
 from absl import logging
 
 from bert_tf2 import tokenization
 from bert_tf2.config import BertConfig
-from bert_tf2.data import record_checks, record_order, records, stored_index, tfrecords
+from bert_tf2.data import example, record_checks, record_order, records, stored_index, tfrecords, unmasked
+from bert_tf2.data.records import RecordKind
 from bert_tf2.pretraining import dynamic_masking, record_files
 from bert_tf2.pretraining.options import PretrainingOptions
+from bert_tf2.support import gzip_files
 from bert_tf2.support.errors import UserError, and_more
 from bert_tf2.training.forward import explained
 from bert_tf2.training.workers import ALONE, Team
 
 # What masks are drawn for: the second seed of dynamic_masking.Masker.
 _EVALUATION, _TRAINING = 0, 1
+_FILES_TO_CHECK = 100  # a corpus may consist of thousands of remote files
+_FIRST_BYTES = 1 << 16
 
 
 class Source:
@@ -31,7 +37,7 @@ class Source:
         self._options = options
         self._files = record_files.find(input_file)
         self._paths = self._files.paths
-        self._kind = dynamic_masking.find_kind(self._paths)
+        self._kind = find_kind(self._paths)
         self._has_masks = self._kind is records.PRETRAINING
         if self._has_masks and options.objective == "mlm":
             self._kind = records.MASKED_WORDS
@@ -59,7 +65,7 @@ class Source:
                 f"{self._paths[0]}: its records hold no next_sentence_labels, so they are for masked words only; give"
                 " --objective=mlm"
             )
-        dynamic_masking.check_vocabulary(self._paths, self._vocabulary, self._options.vocab_file)
+        check_vocabulary(self._paths, self._vocabulary, self._options.vocab_file)
         logging.info("The records hold no masks: they are drawn now, other ones in each pass")
 
     def _read(self, batch_size: int, purpose: int, *, repeat: bool = True, **order):
@@ -67,22 +73,11 @@ class Source:
         if not self._has_masks:
             options = self._options
             transform = dynamic_masking.Masker(
-                self._vocabulary,
-                options.masked_lm_prob,
-                options.max_seq_length,
-                options.max_predictions_per_seq,
+                self._vocabulary, options.masked_lm_prob, options.max_seq_length, options.max_predictions_per_seq,
                 seeds=(options.random_seed, purpose),
-            )
-        return records.read_records(
-            self._paths,
-            self._kind,
-            self._sizes,
-            batch_size,
-            repeat=repeat,
-            drop_remainder=repeat,
-            transform=transform,
-            **order,
-        )
+            )  # fmt: skip
+        order = {**order, "repeat": repeat, "drop_remainder": repeat, "transform": transform}
+        return records.read_records(self._paths, self._kind, self._sizes, batch_size, **order)
 
     def for_training(self, index: record_order.RecordIndex, first: int, share: record_order.Share | None = None):
         """The records in the order of the seed, without the `first` examples; of several workers, a share of them."""
@@ -110,29 +105,24 @@ class Source:
             team.wait()
         return index
 
-    def for_evaluation(self):
-        """The records in order, repeated without end as in the reference, and how many batches of them count.
+    def for_evaluation(self, *, once: bool = False):
+        """The records in order, and how many batches of them count.
+
+        They are repeated without end, as in the reference, or there `once`.
 
         Raises:
-          UserError: a record is damaged; names the file and the record.
-        """
-        self._check_framing()
-        return self._read(self._options.eval_batch_size, _EVALUATION), self._options.max_eval_steps
-
-    def held_out(self):
-        """The records in order, once, and how many batches of them count.
-
-        Raises:
-          UserError: there is none, or one is damaged.
+          UserError: a record is damaged, whose file and number are named; or there is none to read once.
         """
         options = self._options
-        there = -(-self._check_framing() // options.eval_batch_size)
-        data = self._read(options.eval_batch_size, _EVALUATION, repeat=False)
+        batches_there = -(-self._check_framing() // options.eval_batch_size)
+        data = self._read(options.eval_batch_size, _EVALUATION, repeat=not once)
+        if not once:
+            return data, options.max_eval_steps
         with explained(self.find_fault):
             first = next(iter(data), None)
         if first is None:
             raise UserError(f"{and_more(self._paths, 8)}: no records to evaluate on; give others to --eval_input_file")
-        return data, min(there, options.max_eval_steps)
+        return data, min(batches_there, options.max_eval_steps)
 
     def _check_framing(self) -> int:
         """Checks and counts the records of an evaluation, as far as it needs them.
@@ -141,16 +131,77 @@ class Source:
         """
         found, needed = 0, self._options.max_eval_steps * self._options.eval_batch_size
         for path in self._paths:
-            before, whole = found, True
+            before = found
             for block in tfrecords.read_blocks(path):
                 found += len(block)
                 if found >= needed:
-                    whole = False
-                    break
-            self._files.check({path: found - before if whole else None})
-            if not whole:
-                break
+                    self._files.check({path: None})
+                    return found
+            self._files.check({path: found - before})
         return found
 
     def find_fault(self) -> UserError | None:
         return record_checks.find_fault(self._paths, self._kind, self._sizes)
+
+
+def find_kind(paths: Sequence[str]) -> RecordKind:
+    """The kind of the records of pretraining files, from the first record of each: with or without masks.
+
+    A file that cannot be read counts as one with masks; `records.read_records` says what is wrong with it.
+
+    Raises:
+      UserError: the files are of different kinds, or one is a damaged archive.
+    """
+    found: RecordKind | None = None
+    for path in paths[:_FILES_TO_CHECK]:
+        features = _features_of_first(path)
+        if features is None:
+            continue
+        kind = unmasked.kind_of(features.keys()) or records.PRETRAINING
+        if found is None:
+            found, first = kind, path
+        elif kind is not found:
+            raise UserError(
+                f"{path}: its records {_description(kind)}, and those of {first} {_description(found)}; give files of"
+                " one kind to --input_file"
+            )
+    return found or records.PRETRAINING
+
+
+def check_vocabulary(paths: Sequence[str], vocabulary: Mapping[str, int], name: str) -> None:
+    """Compares the first token of the first record, [CLS], with the vocabulary that the masks are drawn from.
+
+    With another vocabulary, [MASK] would be an ordinary word of the records, and nothing else would fail.
+
+    Args:
+      paths: files of records.
+      vocabulary: entry -> id.
+      name: the file of the vocabulary, for the message.
+
+    Raises:
+      UserError: the record begins with another token.
+    """
+    first = (_features_of_first(paths[0]) or {}).get("input_ids", ())[:1]
+    if len(first) and first[0] != vocabulary["[CLS]"]:
+        raise UserError(
+            f"{name}: [CLS] is entry {vocabulary['[CLS]']}, but the first record of {paths[0]} begins with {first[0]};"
+            " give the vocabulary that the records were made with"
+        )
+
+
+def _features_of_first(path: str) -> dict[str, np.ndarray] | None:
+    """The features of the first record, as example.parse returns them; None if there is none."""
+    try:
+        block = next(tfrecords.read_blocks(path, _FIRST_BYTES), None)
+        return None if block is None else example.parse(block.record(0))
+    except (UserError, example.NotAnExample) as error:
+        if isinstance(error, UserError) and isinstance(error.__cause__, gzip_files.DAMAGE):
+            raise  # a later reader that takes fewer bytes would get this record, and take it for one with masks
+        return None
+
+
+def _description(kind: RecordKind) -> str:
+    if kind is records.PRETRAINING:
+        return "hold masks"
+    missing = [name for name in unmasked.ALL.features if name not in kind.features]
+    return "hold no masks" + (f" and no {' or '.join(missing)}" if missing else "")

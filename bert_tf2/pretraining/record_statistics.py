@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import bisect
 from collections import Counter
 from collections.abc import Mapping
 
@@ -52,7 +51,8 @@ class Statistics:
         features = batch.features
         self.records += len(batch)
         self.of_files[batch.path] += len(batch)
-        if "is_real_example" in features and not (real := features["is_real_example"][:, 0] != 0).all():
+        if "is_real_example" in features:
+            real = features["is_real_example"][:, 0] != 0
             self.fillers += int((~real).sum())
             features = {name: values[real] for name, values in features.items()}
         self.lengths = _count(self.lengths, (features["input_mask"] != 0).sum(axis=1))
@@ -118,37 +118,25 @@ class Statistics:
 
         The longest records are placed first, each into the fullest row that has room.
         """
-        free: Counter = Counter()  # free positions -> number of rows
-        order: list[int] = []  # the keys of `free`, ascending
-        rows = 0
-
-        def change(room: int, count: int) -> None:
-            if room not in free:
-                bisect.insort(order, room)
-            free[room] += count
-            if not free[room]:
-                del free[room]
-                order.remove(room)
-
-        for length in range(self.max_seq_length, 0, -1):
-            left = int(self.lengths[length])
+        size, rows = self.max_seq_length, 0
+        free = np.zeros(size + 1, np.int64)  # free[n]: the number of rows with n free positions
+        for length in np.flatnonzero(self.lengths[1:])[::-1] + 1:
+            left = self.lengths[length]
             while left:
-                place = bisect.bisect_left(order, length)
-                if place == len(order):
-                    each = self.max_seq_length // length
-                    whole, rest = divmod(left, each)
-                    rows += whole + bool(rest)
-                    if whole:
-                        change(self.max_seq_length - each * length, whole)
-                    if rest:
-                        change(self.max_seq_length - rest * length, 1)
-                    left = 0
-                else:
-                    room = order[place]
+                rooms = np.flatnonzero(free[length:])
+                if len(rooms):
+                    room = length + rooms[0]
                     moved = min(left, free[room])
-                    change(room, -moved)
-                    change(room - length, moved)
+                    free[room] -= moved
+                    free[room - length] += moved
                     left -= moved
+                else:
+                    each = size // length
+                    full, rest = divmod(left, each)
+                    free[size - each * length] += full
+                    free[size - rest * length] += bool(rest)
+                    rows += int(full) + bool(rest)
+                    left = 0
         return rows
 
 

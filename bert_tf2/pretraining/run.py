@@ -58,7 +58,18 @@ def run(options: PretrainingOptions, export: Callable[..., str] | None = None) -
     results = _train_and_evaluate(options) if options.do_train or options.do_eval else None
     if not chief:
         return None
-    exported = [_export(options, export)] if options.do_export else []
+    exported = []
+    if options.do_export:
+        shared = ("bert_config_file", "vocab_file", "do_lower_case", "max_seq_length")
+        exported = [
+            export(
+                task="masked_lm",
+                init_checkpoint=checkpoint.weights_in_use(options.output_dir, options.init_checkpoint).path,
+                export_dir=options.export_dir or os.path.join(options.output_dir, "export"),
+                precision=PRECISIONS[options.precision].exported,
+                **{name: getattr(options, name) for name in shared},
+            )
+        ]
     _tell_summary(options, results, exported)
     return results
 
@@ -91,17 +102,6 @@ def _tell_summary(options: PretrainingOptions, results: Mapping[str, float] | No
     )
 
 
-def _export(options: PretrainingOptions, export: Callable[..., str]) -> str:
-    shared = ("bert_config_file", "vocab_file", "do_lower_case", "max_seq_length")
-    return export(
-        task="masked_lm",
-        init_checkpoint=checkpoint.weights_in_use(options.output_dir, options.init_checkpoint).path,
-        export_dir=options.export_dir or os.path.join(options.output_dir, "export"),
-        precision=PRECISIONS[options.precision].exported,
-        **{name: getattr(options, name) for name in shared},
-    )
-
-
 def _train_and_evaluate(options: PretrainingOptions) -> dict[str, float] | None:
     config = BertConfig.from_json_file(options.bert_config_file)
     config.check_sequence_length(options.max_seq_length)
@@ -111,7 +111,11 @@ def _train_and_evaluate(options: PretrainingOptions) -> dict[str, float] | None:
     team.wait()  # the others read what the chief has mended
     weights = checkpoint.weights_in_use(options.output_dir, options.init_checkpoint, options.do_train)
     _check_objective(options, weights)
-    tokenizer = _load_tokenizer(options, config, weights)
+    tokenizer = None
+    if options.vocab_file:  # only the export and dynamic masking need it, but one that does not match is told now
+        tokenizer = metadata.load_tokenizer(
+            options.vocab_file, options.do_lower_case, config.vocab_size, weights, options.init_checkpoint
+        )
     if options.do_train:
         metadata.check_output_dir(options.output_dir, config, options.vocab_file)
     sources = {"training": Source(options, config, tokenizer, options.input_file)}
@@ -149,17 +153,6 @@ def _make_model(options: PretrainingOptions, config: BertConfig, weights: Weight
         return heads.PretrainingModel(config, dtype=policy)
     has_pooler = weights is not None and all(row.reference in weights.shapes for row in names.POOLER)
     return heads.MaskedLMModel(config, has_pooler=has_pooler, dtype=policy)
-
-
-def _load_tokenizer(
-    options: PretrainingOptions, config: BertConfig, weights: Weights | None
-) -> tokenization.FullTokenizer | None:
-    """Only the export and dynamic masking need it, but one that does not match is reported before the training."""
-    if not options.vocab_file:
-        return None
-    return metadata.load_tokenizer(
-        options.vocab_file, options.do_lower_case, config.vocab_size, weights, options.init_checkpoint
-    )
 
 
 def _compute(
@@ -209,7 +202,6 @@ class _Evaluation:
         self._source = sources["held_out" if self._is_held_out else "training"]
         self._runner = Runner(model, strategy)
         self._best: Best | None = None
-        self._data = None
 
     def begin(self, begun: bool) -> Callable[[int], bool] | None:
         """What a training calls after every eval_steps steps; None if there are no evaluations.
@@ -223,7 +215,7 @@ class _Evaluation:
         if not self._options.eval_steps:
             return None
         self._best = Best(self._options.output_dir, begun)
-        self._read()
+        _ = self._data
         return self._look
 
     @property
@@ -231,14 +223,13 @@ class _Evaluation:
         """The step of the last evaluation of the training."""
         return self._best.last_step if self._best else 0
 
-    def _read(self):
-        if self._data is None:
-            self._data = self._source.held_out() if self._is_held_out else self._source.for_evaluation()
-        return self._data
+    @functools.cached_property
+    def _data(self):
+        return self._source.for_evaluation(once=self._is_held_out)
 
     def results(self) -> dict[str, float]:
         """See evaluation_results; with `masked_lm_perplexity`, e^masked_lm_loss, for records that are held out."""
-        data, count = self._read()
+        data, count = self._data
         batches = itertools.islice(self._runner.run(data, explain=self._source.find_fault), count)
         results = evaluation_results(progress.track(batches, "Evaluating", count, "batches"))
         if self._is_held_out:
@@ -267,13 +258,12 @@ def _train(
     trainer = Trainer(model, strategy, train_options, team)
     logging.info("Training in batches of %d examples: %d steps", options.train_batch_size, options.num_train_steps)
     if options.num_warmup_steps >= options.num_train_steps:
+        highest = options.learning_rate * options.num_train_steps / options.num_warmup_steps
         logging.warning(
             "--num_warmup_steps=%d is not below --num_train_steps=%d: the learning rate rises to the end, and only to"
             " %.2g; a tenth of the steps is usual",
-            options.num_warmup_steps,
-            options.num_train_steps,
-            options.learning_rate * options.num_train_steps / options.num_warmup_steps,
-        )
+            options.num_warmup_steps, options.num_train_steps, highest,
+        )  # fmt: skip
     trainer.start(options.init_checkpoint)
     evaluate = evaluation.begin(checkpoint.latest_checkpoint(options.output_dir) is not None)
     done = trainer.is_done(options.eval_steps, evaluation.last_step)

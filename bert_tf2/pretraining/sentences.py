@@ -57,55 +57,49 @@ def decoder(options: PretrainingDataOptions) -> Callable[[Iterable[str], str], I
     Raises:
       UserError: the library that splits paragraphs is missing.
     """
-    look = _Look(options.input_format).at
+    look = functools.partial(_looked_at, input_format=options.input_format, warned=set())
     if options.input_format == "lines":
         return lambda lines, name: map(str.strip, look(lines, name))
     split = _splitter(options.language)
     if options.input_format == "jsonl":
         return functools.partial(_of_json, split=split, field=options.text_field)
-    return lambda lines, name: _of_paragraphs(look(lines, name), split)
+    return lambda lines, name: itertools.chain.from_iterable(
+        split(paragraph) if (paragraph := line.strip()) else [""] for line in look(lines, name)
+    )
 
 
-class _Look:
-    """Looks at the beginning of files, and warns once of each kind of text that is probably meant otherwise."""
+_LOOKED_AT, _FEWEST = 400, 40  # lines
+_WRAPPED = range(40, 121)
+_END = re.compile("[.!?…:;。।؟\uff01\uff1f\uff1b\uff1a][\"'”»\u2019\uff09)\\]]*$")
 
-    _LINES, _FEWEST, _WIDTHS = 400, 40, range(40, 121)
-    _END = re.compile("[.!?…:;。।؟\uff01\uff1f\uff1b\uff1a][\"'”»\u2019\uff09)\\]]*$")
 
-    def __init__(self, input_format: str):
-        self._format = input_format
-        self._json = self._wrapped = False  # whether a warning was given
+def _looked_at(lines: Iterable[str], name: str, *, input_format: str, warned: set[str]) -> Iterator[str]:
+    """Warns of lines that are probably meant otherwise: once of JSON, and once of wrapped text."""
+    lines = iter(lines)
+    beginning = list(itertools.islice(lines, _LOOKED_AT))
+    if "json" not in warned and beginning and _is_json_object(beginning[0]):
+        warned.add("json")
+        logging.warning(
+            "%s: its first line is a JSON object, and is read as text with --input_format=%s, names and brackets"
+            " included; for JSON lines give --input_format=jsonl",
+            name, input_format,
+        )  # fmt: skip
+    if "wrapped" not in warned and input_format == "text" and _is_wrapped([*map(str.strip, beginning)]):
+        warned.add("wrapped")
+        logging.warning(
+            "%s: most lines break off within a sentence, as if the text were wrapped; with --input_format=text each"
+            " line is a paragraph, and no sentence reaches into the next one. Join the lines of each paragraph first"
+            " (awk -v RS= '{$1=$1} 1' makes a line of each block of lines), and leave a blank line between documents",
+            name,
+        )  # fmt: skip
+    return itertools.chain(beginning, lines)
 
-    def at(self, lines: Iterable[str], name: str) -> Iterator[str]:
-        lines = iter(lines)
-        beginning = list(itertools.islice(lines, self._LINES))
-        if beginning and not self._json and _is_json_object(beginning[0]):
-            self._json = True
-            logging.warning(
-                "%s: its first line is a JSON object, and is read as text with --input_format=%s, names and brackets"
-                " included; for JSON lines give --input_format=jsonl",
-                name, self._format,
-            )  # fmt: skip
-        if self._format == "text" and not self._wrapped and (width := self._width([*map(str.strip, beginning)])):
-            self._wrapped = True
-            logging.warning(
-                "%s: most lines have about %d characters and no end of a sentence, as if the text were wrapped; with"
-                " --input_format=text each line is a paragraph, and no sentence reaches into the next one. Join the"
-                " lines of each paragraph first (awk -v RS= '{$1=$1} 1' makes a line of each block of lines), and leave"
-                " a blank line between documents",
-                name, width,
-            )  # fmt: skip
-        return itertools.chain(beginning, lines)
 
-    def _width(self, texts: list[str]) -> int:
-        """The width at which lines seem to be cut within sentences; 0 if they do not."""
-        # The last line of a paragraph may have any length.
-        inner = [text for text, following in itertools.pairwise(texts) if text and following]
-        width = sorted(map(len, inner))[len(inner) * 9 // 10] if len(inner) >= self._FEWEST else 0
-        num_full = sum(len(text) >= width * 3 / 4 for text in inner)
-        num_open = sum(not self._END.search(text) for text in inner)
-        is_cut = width in self._WIDTHS and num_full >= len(inner) * 3 / 4 and num_open >= len(inner) * 6 / 10
-        return width if is_cut else 0
+def _is_wrapped(texts: list[str]) -> bool:
+    """Whether most lines, except the last ones of paragraphs, are as long as wrapped ones and do not end a sentence."""
+    inner = [text for text, following in itertools.pairwise(texts) if text and following]
+    num_broken = sum(len(text) in _WRAPPED and not _END.search(text) for text in inner)
+    return len(inner) >= _FEWEST and num_broken >= len(inner) * 6 / 10
 
 
 def _is_json_object(line: str) -> bool:
@@ -174,15 +168,6 @@ def _splitter(language: str) -> Callable[[str], list[str]]:
     return split
 
 
-def _of_paragraphs(lines: Iterable[str], split: Callable[[str], list[str]]) -> Iterator[str]:
-    for line in lines:
-        paragraph = line.strip()
-        if paragraph:
-            yield from split(paragraph)
-        else:
-            yield ""
-
-
 # A JSON object on a line
 
 
@@ -192,38 +177,31 @@ _JSON_NAMES = {dict: "an object", list: "a list", str: "a string", bool: "true o
 
 def _of_json(lines: Iterable[str], name: str, *, split: Callable[[str], list[str]], field: str) -> Iterator[str]:
     for number, line in enumerate(lines, 1):
-        content = line.removeprefix("\ufeff").strip()
-        if not content:
-            continue
-        try:
-            text = _field_of(content, field)
-        except _WrongJson as error:
-            raise UserError(f"{name}, line {number}: {error}") from error
-        for paragraph in _LINE_ENDS.split(text):
-            yield from split(paragraph)
-        yield ""
+        if content := line.removeprefix("\ufeff").strip():
+            for paragraph in _LINE_ENDS.split(_field_of(content, field, f"{name}, line {number}")):
+                yield from split(paragraph)
+            yield ""
 
 
-class _WrongJson(Exception):
-    """What is wrong with a line."""
-
-
-def _field_of(content: str, field: str) -> str:
+def _field_of(content: str, field: str, where: str) -> str:
     try:
         found = json.loads(content)
     except (ValueError, RecursionError) as error:
-        where = f" (column {error.colno}: {error.msg})" if isinstance(error, json.JSONDecodeError) else f" ({error})"
-        raise _WrongJson(
-            f"is not valid JSON{where}; --input_format=jsonl needs one JSON object a line, as jq -c . writes it"
+        place = f" (column {error.colno}: {error.msg})" if isinstance(error, json.JSONDecodeError) else f" ({error})"
+        raise UserError(
+            f"{where}: is not valid JSON{place}; --input_format=jsonl needs one JSON object a line, as jq -c . writes"
+            " it"
         ) from error
     if not isinstance(found, dict):
-        raise _WrongJson(f"is {_kind(found)}, but --input_format=jsonl needs one JSON object a line")
+        raise UserError(f"{where}: is {_kind(found)}, but --input_format=jsonl needs one JSON object a line")
     if field not in found:
         held = " ".join(and_more(sorted(found), 8).split())[:200] or "none"
-        raise _WrongJson(f"has no field {field!r} (its fields: {held}); name the one with the text: --text_field")
+        raise UserError(
+            f"{where}: has no field {field!r} (its fields: {held}); name the one with the text: --text_field"
+        )
     text = found[field]
     if not isinstance(text, str):
-        raise _WrongJson(f"its field {field!r} is {_kind(text)}, but a string is needed; see --text_field")
+        raise UserError(f"{where}: its field {field!r} is {_kind(text)}, but a string is needed; see --text_field")
     if not files.is_utf8(text):  # half of a pair of \u...: no file of lines can hold it
         text = text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
     return text

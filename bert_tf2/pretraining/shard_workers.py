@@ -34,7 +34,8 @@ def make(wanted: Sequence[Shard], job: Job) -> Iterator[tuple[Shard, Result]]:
     waiting = list(reversed(wanted))
     workers: list[_Worker] = []
     try:
-        for _ in range(min(job.options.num_workers or _cores(), len(waiting))):
+        cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+        for _ in range(min(job.options.num_workers or cores, len(waiting))):
             workers.append(_Worker(job))
             workers[-1].give(waiting.pop())
         busy = {worker.connection: worker for worker in workers}
@@ -51,11 +52,6 @@ def make(wanted: Sequence[Shard], job: Job) -> Iterator[tuple[Shard, Result]]:
         for worker in workers:
             worker.connection.close()
         process.end_processes([worker.process for worker in workers])
-
-
-def _cores() -> int:
-    """The cores that this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 class _Worker:
@@ -79,16 +75,13 @@ class _Worker:
         try:
             return self._shard, self.connection.recv()
         except (EOFError, OSError) as error:
-            raise UserError(self._epitaph()) from error
-
-    def _epitaph(self) -> str:
-        self.process.join(process.SECONDS_TO_END)
-        status = self.process.exitcode
-        how = f"was killed by signal {-status}" if status and status < 0 else f"ended with status {status}"
-        return (
-            f"worker process {self.process.pid} {how} while it made {self._shard.output}; finished shards are kept, so"
-            " run the same command again (if memory was short, with fewer --num_workers or smaller shards)"
-        )
+            self.process.join(process.SECONDS_TO_END)
+            status = self.process.exitcode
+            how = f"was killed by signal {-status}" if status and status < 0 else f"ended with status {status}"
+            raise UserError(
+                f"worker process {self.process.pid} {how} while it made {self._shard.output}; finished shards are kept,"
+                " so run the same command again (if memory was short, with fewer --num_workers or smaller shards)"
+            ) from error
 
 
 @contextlib.contextmanager

@@ -57,7 +57,7 @@ def run(options: CreatePretrainingDataOptions) -> None:
             cuts = shards.cut(sources, count, options.input_format)
             job = Job(dataclasses.replace(options, do_lower_case=options.do_lower_case is not False), sources, cuts)
             manifest = _make_all(job, inputs, tokenizer, engine)
-        manifest.close()
+        manifest.save(complete=True)
         manifest.keep_index()
         shard_making.remove(manifest.shards)
         unpacked = [shards.unpacked_name(options.output_file, number) for number in range(len(inputs))]
@@ -71,7 +71,10 @@ def run(options: CreatePretrainingDataOptions) -> None:
 def _make_all(job: Job, inputs: Sequence[str], tokenizer: FullTokenizer, engine: ModuleType) -> Manifest:
     """Makes the shards that are missing; returns the manifest of all."""
     planned = [*map(job.shard, range(len(job)))]
-    _refuse_to_overwrite_inputs(planned, inputs)
+    read = {outputs.identity(name): name for name in inputs}
+    for shard in planned:
+        if name := read.get(outputs.identity(shard.output)):
+            raise UserError(f"{shard.output}: is also read from (--input_file, {name}); give another --output_file")
     manifest = Manifest(job.options.output_file, describe(job.options, inputs, len(job)), planned)
     job = dataclasses.replace(job, vocabulary=sha256(job.options.vocab_file), run=manifest.run)
     if job.options.runner:
@@ -161,14 +164,6 @@ def _warn(lines: Sequence[str], shard: Shard, warned: set[str]) -> None:
         if kind not in warned:
             logging.warning("%s (similar warnings about other shards are not shown)", line)
         warned.add(kind)
-
-
-def _refuse_to_overwrite_inputs(planned: Sequence[Shard], inputs: Sequence[str]) -> None:
-    """Raises UserError if a shard has the name of an input."""
-    read = {outputs.identity(name): name for name in inputs}
-    for shard in planned:
-        if name := read.get(outputs.identity(shard.output)):
-            raise UserError(f"{shard.output}: is also read from (--input_file, {name}); give another --output_file")
 
 
 def _estimate(missing: Sequence[Shard], job: Job, tokenizer: FullTokenizer) -> None:

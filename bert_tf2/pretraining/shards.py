@@ -182,18 +182,13 @@ def _open_source(name: str, scratch: str, unpacked: contextlib.ExitStack) -> Sou
     with gzip_files.open_unpacked(name) as stream:
         if gzip_files.is_packed(stream):
             place = scratch
-            unpacked.callback(_remove, place)
+            unpacked.callback(lambda: files.exists(place) and files.remove(place))
             files.make_directory(os.path.dirname(place))
             with _writing(place, f"{name}: cannot be unpacked: "), files.open_binary(place, "wb") as text:
                 shutil.copyfileobj(stream, text, _BLOCK)
     with files.open_binary(place) as stream:
         next(files.decode_lines(stream, name), None)  # refuses other kinds of files
     return Source(name, place, files.size(place))
-
-
-def _remove(path: str) -> None:
-    if files.exists(path):
-        files.remove(path)
 
 
 def scratch_beside(output: str) -> str:

@@ -150,12 +150,13 @@ def test_the_script_writes_the_same_file_in_every_run(tmp_path):
         (b"fine\n", ("--vocab_file=",), 2, "--vocab_file must be given"),
     ],
 )
-def test_the_script_says_what_is_wrong_in_one_line(tmp_path, content, flags, status, message):
+def test_the_script_says_what_is_wrong_in_one_line(tmp_path, command_lines, content, flags, status, message):
     if content is not None:
         (tmp_path / "corpus.txt").write_bytes(content)
     target = tmp_path / "vocab.txt"
-    done = run_script(f"--input_file={tmp_path}/corpus.txt", f"--vocab_file={target}", *flags)
-    assert done.returncode == status
+    named = (f"--input_file={tmp_path}/corpus.txt", f"--vocab_file={target}")
+    done = command_lines.run("build_vocab.py", *named, *flags, cwd=tmp_path)
+    assert done.status == status
     (line,) = done.stderr.splitlines()
     assert message in line and line.startswith("build_vocab.py: error: ")
     assert not target.exists()

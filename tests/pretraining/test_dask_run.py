@@ -189,10 +189,10 @@ def test_ten_kills_at_random_moments(long, tmp_path, monkeypatch):
 # What is wrong with a worker, as a module that it loads first.
 WITHOUT_VOCABULARY = """
 import dataclasses
-from bert_tf2.pretraining import shard_results
-def load_elsewhere(job, load=shard_results.load_tokenizer):
+from bert_tf2.pretraining import shard_making
+def load_elsewhere(job, load=shard_making.load_tokenizer):
     return load(dataclasses.replace(job, options=dataclasses.replace(job.options, vocab_file="/elsewhere/vocab.txt")))
-shard_results.load_tokenizer = load_elsewhere
+shard_making.load_tokenizer = load_elsewhere
 """
 OTHER_VERSION = "import bert_tf2; bert_tf2.__version__ = '0.0.1'"
 FULL_DISK = """
@@ -293,7 +293,7 @@ def test_a_cluster_without_workers_is_told(monkeypatch, log_lines):
 
     monkeypatch.setattr(dask_run, "_SECONDS_WITHOUT_WORKERS", 0.0)
     monkeypatch.setattr(dask_run, "_SECONDS_BETWEEN_CHECKS", 0.0)
-    dask_run._Watch(Empty()).check()
+    next(dask_run._watch(Empty()))
     assert log_lines == ["no worker is connected; to start some: dask worker tcp://here:1 --nworkers=auto"]
 
 

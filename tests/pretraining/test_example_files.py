@@ -12,7 +12,7 @@ import pytest
 from absl import logging
 from command_lines import ROOT
 from golden_data import GOLDEN, cases, digest
-from pretraining_text import CORPUS, VOCABULARY
+from pretraining_text import CORPUS, VOCABULARY, data_options
 
 from bert_tf2 import pretraining
 from bert_tf2.pretraining import CreatePretrainingDataOptions, PretrainingDataOptions, example_files, sharded
@@ -43,15 +43,12 @@ def read_records(path):
     return rows
 
 
-def make(corpus, vocab_file, output, **options):
-    settings = {"max_seq_length": 24, "max_predictions_per_seq": 4, "do_lower_case": True, **options}
-    example_files.run(
-        CreatePretrainingDataOptions(input_file=corpus, output_file=output, vocab_file=vocab_file, **settings)
-    )
+def make(folder, output="out", **changes):
+    example_files.run(data_options(folder, output, **changes))
 
 
 def test_records_are_padded_and_labels_are_the_tokens_that_were_masked(tmp_path, corpus, vocab_file):
-    make(corpus, vocab_file, f"{tmp_path}/out")
+    make(tmp_path, "out")
     rows = read_records(tmp_path / "out")
     assert len(rows) > 20
     for row in rows:
@@ -83,8 +80,8 @@ def test_the_same_seed_gives_the_same_bytes_and_another_seed_does_not(tmp_path, 
 
 
 def test_examples_go_to_the_files_in_turn(tmp_path, corpus, vocab_file):
-    make(corpus, vocab_file, f"{tmp_path}/all")
-    make(corpus, vocab_file, f"{tmp_path}/new/x, {tmp_path}/new/y,{tmp_path}/new/z")
+    make(tmp_path, "all")
+    make(tmp_path, output_file=f"{tmp_path}/new/x, {tmp_path}/new/y,{tmp_path}/new/z")
     everything = read_records(tmp_path / "all")
     for number, name in enumerate("xyz"):
         assert read_records(tmp_path / "new" / name) == everything[number::3]
@@ -96,7 +93,7 @@ def test_what_is_logged(tmp_path, corpus, vocab_file, log, monkeypatch):
     monkeypatch.setattr(progress, "_SECONDS_BETWEEN_DRAWINGS", 0.0)
     monkeypatch.setattr(example_files, "_VALUES_PER_BATCH", 100)
     (tmp_path / "bert_config.json").touch()  # the next command is told
-    make(corpus, vocab_file, f"{tmp_path}/out")
+    make(tmp_path, "out")
     (first, *rest) = read_records(tmp_path / "out")
     tokens = [VOCABULARY[i] for i in first["input_ids"][: sum(first["input_mask"])]]
     (example,) = (line for line in log if line.startswith("info: The first of"))
@@ -131,8 +128,8 @@ def test_nothing_is_left_behind_by_a_failure_halfway(tmp_path, corpus, tokenizer
 
 
 def test_an_input_that_matches_nothing_is_left_out_where_another_matches(tmp_path, corpus, vocab_file, log):
-    make(corpus, vocab_file, f"{tmp_path}/alone")
-    make(f"{corpus},{tmp_path}/gone.txt,{tmp_path}/*.nothing", vocab_file, f"{tmp_path}/out")
+    make(tmp_path, "alone")
+    make(tmp_path, input_file=f"{corpus},{tmp_path}/gone.txt,{tmp_path}/*.nothing")
     assert (tmp_path / "out").read_bytes() == (tmp_path / "alone").read_bytes()
     warnings = [line for line in log if line.startswith("warning")]
     assert len(warnings) == 2 and "gone.txt" in warnings[0] and "*.nothing" in warnings[1]
@@ -140,7 +137,7 @@ def test_an_input_that_matches_nothing_is_left_out_where_another_matches(tmp_pat
 
 def test_a_corpus_without_a_token_gives_files_without_records(tmp_path, vocab_file, log):
     (tmp_path / "empty").write_text("\n \n\x00\n")
-    make(f"{tmp_path}/empty", vocab_file, f"{tmp_path}/x,{tmp_path}/y")
+    make(tmp_path, input_file=f"{tmp_path}/empty", output_file=f"{tmp_path}/x,{tmp_path}/y")
     assert read_records(tmp_path / "x") == read_records(tmp_path / "y") == []
     assert any(line.startswith("warning") and "not a single token" in line for line in log)
     assert not any("run_pretraining" in line for line in log)
@@ -148,7 +145,7 @@ def test_a_corpus_without_a_token_gives_files_without_records(tmp_path, vocab_fi
 
 @pytest.mark.parametrize(("limit", "warned"), [(3, True), (4, False)])  # round(24 * 0.15) is 4
 def test_fewer_predictions_than_asked_for(tmp_path, corpus, vocab_file, log, limit, warned):
-    make(corpus, vocab_file, f"{tmp_path}/out", max_predictions_per_seq=limit)
+    make(tmp_path, "out", max_predictions_per_seq=limit)
     warnings = [line for line in log if line.startswith("warning")]
     assert len(warnings) == warned
     assert all("=3" in line and "would have 4 at --masked_lm_prob=0.15" in line for line in warnings)
@@ -186,19 +183,16 @@ BAD_COMMANDS = [
 
 
 @pytest.mark.parametrize(("change", "expected"), BAD_COMMANDS, ids=[str(change) for change, _ in BAD_COMMANDS])
-def test_a_mistake_gets_one_line_and_leaves_nothing(tmp_path, corpus, vocab_file, change, expected):
+def test_a_mistake_gets_one_line_and_leaves_nothing(tmp_path, command_lines, corpus, vocab_file, change, expected):
     (tmp_path / "latin1.txt").write_bytes(b"a b c .\ncaf\xe9 .\n")
     (tmp_path / "few.txt").write_text("[PAD]\n[UNK]\n[CLS]\na\n")
     (tmp_path / "folder").mkdir()
     before = sorted(tmp_path.rglob("*"))
     settings = {"input_file": "corpus.txt", "output_file": "out", "vocab_file": "vocab.txt", **change}
     arguments = [f"--{name}={value}" for name, value in settings.items() if value is not None]
-    done = subprocess.run(
-        [sys.executable, str(ROOT / "create_pretraining_data.py"), *arguments],
-        cwd=tmp_path, capture_output=True, text=True, timeout=60,
-    )  # fmt: skip
+    done = command_lines.run("create_pretraining_data.py", *arguments, cwd=tmp_path)
     *logged, last = done.stderr.splitlines()
-    assert done.returncode in (1, 2) and done.stdout == ""
+    assert done.status in (1, 2) and done.stdout == ""
     assert last.startswith("create_pretraining_data.py: error: ")
     assert all(part in last for part in expected), last
     assert not any("WARNING" in line or "ERROR" in line for line in logged), logged
@@ -268,14 +262,10 @@ def test_instances_of_one_s_own_are_written(tokenizer, tmp_path):
 
 @pytest.mark.parametrize("shards", [None, 2])
 @pytest.mark.parametrize(
-    ("text", "share"),
-    [("\u0434\u043e\u043c a .\n", 33), ("\u4e2d\u6587\n", 100), ("a \u0434 b .\n", None)],
+    ("text", "share"), [("\u0434\u043e\u043c a .\n", 33), ("\u4e2d\u6587\n", 100), ("a \u0434 b .\n", None)]
 )
 def test_a_text_of_unknown_words_is_told(tmp_path, vocab_file, text, share, shards, in_process, log_lines):
     (tmp_path / "text").write_text(f"{text * 9}\n" * 2)
-    settings = {"max_seq_length": 24, "max_predictions_per_seq": 4, "num_shards": shards, "vocab_file": vocab_file}
-    sharded.run(
-        CreatePretrainingDataOptions(input_file=f"{tmp_path}/text", output_file=f"{tmp_path}/new/out", **settings)
-    )
+    sharded.run(data_options(tmp_path, "new/out", input_file=f"{tmp_path}/text", num_shards=shards))
     told = [line for line in log_lines if "tokens are [UNK]" in line]
     assert bool(told) == bool(share) and all(f"{share}% of its " in line for line in told)

@@ -7,41 +7,39 @@ import hashlib
 
 import pytest
 import tensorflow as tf
+from pretraining_text import data_options
 
 from bert_tf2.data import records, tfrecords
 from bert_tf2.data.record_checks import read_all
-from bert_tf2.pretraining import CreatePretrainingDataOptions, example_files
+from bert_tf2.pretraining import example_files
 from bert_tf2.support import environment
 from bert_tf2.support.errors import UserError
 
 SIZES = {"max_seq_length": 24, "max_predictions_per_seq": 4, "vocab_size": 60, "type_vocab_size": 2}
 
 
-def make(corpus, vocab_file, output, **more):
-    settings = {"max_seq_length": 24, "max_predictions_per_seq": 4, "do_lower_case": True, **more}
-    example_files.run(
-        CreatePretrainingDataOptions(input_file=corpus, output_file=output, vocab_file=vocab_file, **settings)
-    )
+def make(folder, output, **changes):
+    example_files.run(data_options(folder, output, **{"dupe_factor": 30, **changes}))
 
 
 @pytest.fixture
 def both(tmp_path, corpus, vocab_file):
     """The same records in `plain` and `packed.gz`."""
-    make(corpus, vocab_file, f"{tmp_path}/plain", dupe_factor=30)
-    make(corpus, vocab_file, f"{tmp_path}/packed.gz", dupe_factor=30)
+    make(tmp_path, "plain")
+    make(tmp_path, "packed.gz")
     return tmp_path
 
 
-def test_the_bytes_depend_on_the_content_alone(both, corpus, vocab_file):
+def test_the_bytes_depend_on_the_content_alone(both):
     packed = (both / "packed.gz").read_bytes()
     assert gzip.decompress(packed) == (both / "plain").read_bytes()
     assert packed[:8] == b"\x1f\x8b\x08\x00\x00\x00\x00\x00"  # no name, no time
-    make(corpus, vocab_file, f"{both}/other_name.gz", dupe_factor=30)
+    make(both, "other_name.gz")
     assert (both / "other_name.gz").read_bytes() == packed
 
 
-def test_examples_go_to_plain_and_packed_files_in_turn(both, corpus, vocab_file):
-    make(corpus, vocab_file, f"{both}/a,{both}/b.gz", dupe_factor=30)
+def test_examples_go_to_plain_and_packed_files_in_turn(both):
+    make(both, "", output_file=f"{both}/a,{both}/b.gz")
     with tf.io.TFRecordWriter(f"{both}/joined") as writer:
         pairs = zip(raw(both / "a"), [*raw(both / "b.gz"), None], strict=False)
         for record in (record for pair in pairs for record in pair if record is not None):
@@ -110,9 +108,9 @@ def test_the_first_records_are_checked(both):
         records.read_records([f"{both}/packed.gz"], records.PRETRAINING, SIZES, 4)
 
 
-def test_no_records(both, vocab_file):
+def test_no_records(both):
     (both / "empty").write_text("\n")
-    make(f"{both}/empty", vocab_file, f"{both}/none.gz")
+    make(both, "none.gz", input_file=f"{both}/empty")
     assert gzip.decompress((both / "none.gz").read_bytes()) == b""
     assert batches([both / "none.gz"]) == []  # like a file of 0 bytes, which a shard without documents is
     assert batches([both / "none.gz", both / "packed.gz"]) == batches([both / "plain"])
@@ -120,9 +118,9 @@ def test_no_records(both, vocab_file):
         batches([both / "none.gz"], repeat=True)
 
 
-def test_the_disk_is_compared_with_what_will_be_compressed(both, corpus, vocab_file, monkeypatch):
+def test_the_disk_is_compared_with_what_will_be_compressed(both, monkeypatch):
     size = (both / "plain").stat().st_size
     monkeypatch.setattr(environment, "free_bytes", lambda path: round(size * 0.6))
-    make(corpus, vocab_file, f"{both}/again.gz", dupe_factor=30)
+    make(both, "again.gz")
     with pytest.raises(UserError, match="the records need"):
-        make(corpus, vocab_file, f"{both}/again", dupe_factor=30)
+        make(both, "again")

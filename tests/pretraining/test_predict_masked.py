@@ -427,9 +427,10 @@ def test_the_script_takes_sentences_from_flags_and_writes_json(folder, monkeypat
         (["--init_checkpoint=x", "--input_file=a", "--sentence=b"], "--input_file and --sentence exclude"),
     ],
 )
-def test_wrong_flags_are_answered_in_one_line(folder, flags, message):
-    done = run_script(folder, *flags)
-    assert (done.returncode, done.stdout) == (2, b"")
-    (line,) = done.stderr.decode().splitlines()
+def test_wrong_flags_are_answered_in_one_line(folder, command_lines, flags, message):
+    model = ("--bert_config_file=bert_config.json", "--vocab_file=vocab.txt")
+    done = command_lines.run("predict_masked.py", *model, *flags, cwd=folder)
+    assert (done.status, done.stdout) == (2, "")
+    (line,) = done.stderr.splitlines()
     assert line.startswith("predict_masked.py: error: ")
     assert message in line

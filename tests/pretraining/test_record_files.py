@@ -8,10 +8,10 @@ import shutil
 
 import pytest
 import tensorflow as tf
-from pretraining_text import CORPUS, VOCABULARY
+from pretraining_text import CORPUS, VOCABULARY, data_options
 from small_models import tiny_config
 
-from bert_tf2.pretraining import CreatePretrainingDataOptions, inspect_records, sharded
+from bert_tf2.pretraining import inspect_records, sharded
 from bert_tf2.pretraining.options import InspectRecordsOptions, PretrainingOptions
 from bert_tf2.pretraining.record_source import Source
 from bert_tf2.support.errors import UserError
@@ -20,16 +20,10 @@ SIZES = {"max_seq_length": 24, "max_predictions_per_seq": 4}
 
 
 @pytest.fixture
-def shards(tmp_path, in_process):
+def shards(tmp_path, vocab_file, in_process):
     """A folder with the shards of a run."""
-    (tmp_path / "text").write_text(f"{CORPUS}\n" * 6)
-    (tmp_path / "vocab.txt").write_text("\n".join(VOCABULARY) + "\n")
-    sharded.run(
-        CreatePretrainingDataOptions(
-            input_file=f"{tmp_path}/text", vocab_file=f"{tmp_path}/vocab.txt", output_file=f"{tmp_path}/s/t",
-            num_shards=3, dupe_factor=1, do_lower_case=True, **SIZES,
-        )
-    )  # fmt: skip
+    (tmp_path / "corpus.txt").write_text(f"{CORPUS}\n" * 6)
+    sharded.run(data_options(tmp_path, "s/t", num_shards=3, dupe_factor=1))
     return tmp_path / "s"
 
 

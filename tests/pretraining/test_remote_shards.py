@@ -11,14 +11,13 @@ import sys
 import pytest
 import tensorflow as tf
 from command_lines import ROOT
-from pretraining_text import CORPUS, VOCABULARY
+from pretraining_text import CORPUS, SETTINGS, VOCABULARY, data_options
 
-from bert_tf2.pretraining import CreatePretrainingDataOptions, inspect_records, manifest, shard_making, sharded
+from bert_tf2.pretraining import inspect_records, manifest, shard_making, sharded
 from bert_tf2.pretraining.options import InspectRecordsOptions
 from bert_tf2.support import files
 from bert_tf2.support.errors import UserError
 
-SETTINGS = {"max_seq_length": 24, "max_predictions_per_seq": 4, "do_lower_case": True, "num_shards": 40}
 TEXT = f"{CORPUS}\n" * 6
 
 
@@ -47,13 +46,8 @@ def read(path):
 
 
 def options(folder, output, **changes):
-    settings = {
-        "input_file": f"{folder}/o*.txt,{folder}/two.gz",
-        "vocab_file": f"{folder}/vocab.txt",
-        **SETTINGS,
-        **changes,
-    }
-    return CreatePretrainingDataOptions(output_file=f"{folder}/{output}", **settings)
+    settings = {"input_file": f"{folder}/o*.txt,{folder}/two.gz", "num_shards": 40, **changes}
+    return data_options(folder, output, **settings)
 
 
 @pytest.fixture

@@ -11,12 +11,7 @@ import time
 import numpy as np
 import pytest
 import tensorflow as tf
-from small_models import (
-    LENGTH,
-    PREDICTIONS,
-    small_batch,
-    tiny_config,
-)
+from small_models import LENGTH, PREDICTIONS, small_batch, tiny_config
 
 from bert_tf2.data import records, stored_index
 from bert_tf2.pretraining import run as pretraining

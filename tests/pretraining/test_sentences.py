@@ -42,24 +42,8 @@ def test_a_line_is_a_sentence(tmp_path):
 @pytest.mark.parametrize(
     ("language", "paragraph", "expected"),
     [
-        (
-            "en",
-            ENGLISH,
-            [
-                "Dr. Smith came at 5 p.m. on Jan. 5.",
-                'He said: "It is late. Go home!"',
-                ENGLISH[68:],
-            ],
-        ),
-        (
-            "de",
-            GERMAN,
-            [
-                GERMAN[:50],
-                "„Was ist das?“, fragte er.",
-                "Ludwig XIV. regierte lange.",
-            ],
-        ),
+        ("en", ENGLISH, ["Dr. Smith came at 5 p.m. on Jan. 5.", 'He said: "It is late. Go home!"', ENGLISH[68:]]),
+        ("de", GERMAN, [GERMAN[:50], "„Was ist das?“, fragte er.", "Ludwig XIV. regierte lange."]),
         ("zh", CHINESE, ["他说:“你好吗?我很好。”", "然后他走了。", "今天天气很好!"]),
     ],
 )

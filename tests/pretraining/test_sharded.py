@@ -15,14 +15,14 @@ import time
 
 import pytest
 from command_lines import ROOT
-from pretraining_text import CORPUS, VOCABULARY
+from pretraining_text import CORPUS, SETTINGS, VOCABULARY, data_options
 
 from bert_tf2.data import record_order, records, stored_index
-from bert_tf2.pretraining import CreatePretrainingDataOptions, example_files, examples, shard_making, sharded
+from bert_tf2.data.record_checks import read_all
+from bert_tf2.pretraining import example_files, examples, shard_making, sharded
 from bert_tf2.support import environment, files, output_lock
 from bert_tf2.support.errors import UserError
 
-SETTINGS = {"max_seq_length": 24, "max_predictions_per_seq": 4, "do_lower_case": True}
 DOCUMENTS = 24  # of the corpus of `data`
 
 
@@ -37,14 +37,8 @@ def data(tmp_path):
 
 
 def options(data, output, **changes):
-    settings = {
-        "input_file": f"{data}/one.txt,{data}/two.txt",
-        "vocab_file": f"{data}/vocab.txt",
-        "num_shards": 5,
-        **SETTINGS,
-        **changes,
-    }
-    return CreatePretrainingDataOptions(**{"output_file": f"{data}/{output}/x", **settings})
+    settings = {"input_file": f"{data}/one.txt,{data}/two.txt", "num_shards": 5, **changes}
+    return data_options(data, f"{output}/x", **settings)
 
 
 def contents(folder: pathlib.Path) -> dict[str, bytes]:
@@ -55,28 +49,49 @@ def manifest(data, output):
     return json.loads((data / output / "manifest.json").read_text())
 
 
-def test_a_shard_is_an_unsharded_run_on_its_text_with_its_seed(data, in_process):
-    sharded.run(options(data, "out", dupe_factor=3))
+SPACES = {"do_whole_word_mask": True, "word_boundaries": "spaces"}
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        *({}, {"objective": "mlm", **SPACES}, {"dynamic_masking": True}),
+        *({"input_format": "text"}, {"input_format": "jsonl"}),
+    ],
+    ids=str,
+)
+def test_a_shard_is_an_unsharded_run_on_its_text_with_its_seed(data, in_process, changes):
+    is_json = changes.get("input_format") == "jsonl"
+    if "input_format" in changes:
+        pytest.importorskip("sentencex")
+        for name in ("one", "two"):
+            text = (data / f"{name}.txt").read_text().upper()
+            text = "\n".join(json.dumps({"text": part}) for part in text.split("\n\n")) if is_json else text
+            (data / f"{name}.txt").write_text(text)
+    sharded.run(options(data, "out", dupe_factor=3, **changes))
     found = manifest(data, "out")
     assert [row["shard"] for row in found["shards"]] == [*range(5)] and found["complete"]
-    assert any(len(row["text"]) == 2 for row in found["shards"])  # the end of a file does not end a document
+    assert found["flags"].items() >= changes.items()
+    assert is_json or any(len(row["text"]) == 2 for row in found["shards"])  # a document goes on in the next file
     for row in found["shards"]:
         parts = [pathlib.Path(p["input"]).read_bytes()[p["start"] : p["stop"]] for p in row["text"]]
         text = b"\n".join(part.removesuffix(b"\n") for part in parts) + b"\n"  # where a file has no last line end
         (data / "text").write_bytes(text)
         seed = int(hashlib.sha256(f"12345,{row['shard']}".encode()).hexdigest()[:8], 16)
         assert row["seed"] == seed
-        example_files.run(
-            CreatePretrainingDataOptions(
-                input_file=f"{data}/text", output_file=f"{data}/alone", vocab_file=f"{data}/vocab.txt",
-                random_seed=seed, dupe_factor=3, **SETTINGS,
-            )
-        )  # fmt: skip
+        alone = {"input_file": f"{data}/text", "random_seed": seed, "dupe_factor": 3, **changes}
+        example_files.run(data_options(data, "alone", **alone))
         shard = (data / "out" / row["file"]).read_bytes()
         assert shard == (data / "alone").read_bytes()
         assert (row["bytes"], row["sha256"]) == (len(shard), hashlib.sha256(shard).hexdigest())
-    assert sum(row["documents"] for row in found["shards"]) == DOCUMENTS
-    assert sum(row["sentences"] for row in found["shards"]) == DOCUMENTS // 4 * 12
+        batches = [*read_all([f"{data}/alone"])]
+        tokens = sum(int(batch.features["input_mask"].sum()) for batch in batches)
+        assert row["examples"] == sum(map(len, batches))
+        assert row["padding"] == pytest.approx(1 - tokens / 24 / row["examples"], abs=1e-6)
+        assert bool(row["masked_tokens"]) != bool(changes.get("dynamic_masking"))
+    assert sum(row["documents"] for row in found["shards"]) == DOCUMENTS + is_json
+    if not changes:
+        assert sum(row["sentences"] for row in found["shards"]) == DOCUMENTS // 4 * 12
 
 
 def rows_of(pattern):
@@ -184,38 +199,20 @@ def test_the_index_of_the_records_is_kept_beside_them(data, in_process, monkeypa
     assert not [name for name in contents(data / "out") if name.startswith(".") and name != stored_index.NAME]
 
 
-@pytest.mark.parametrize("input_format", ["text", "jsonl"])
-def test_a_shard_of_paragraphs_is_an_unsharded_run_on_its_text(data, in_process, input_format):
+def test_another_splitter_is_refused(data, in_process):
     pytest.importorskip("sentencex")
-    for name in ("one", "two"):
-        text = (data / f"{name}.txt").read_text().upper()
-        if input_format == "jsonl":
-            text = "\n".join(json.dumps({"text": part}) for part in text.split("\n\n"))
-        (data / f"{name}.txt").write_text(text)
-    sharded.run(options(data, "out", input_format=input_format))
+    sharded.run(options(data, "out", input_format="text"))
     found = manifest(data, "out")
-    assert found["splitter"].startswith("sentencex ") and found["flags"]["input_format"] == input_format
-    assert sum(row["documents"] for row in found["shards"]) == DOCUMENTS + (input_format == "jsonl")
-    for row in found["shards"]:
-        parts = [pathlib.Path(p["input"]).read_bytes()[p["start"] : p["stop"]] for p in row["text"]]
-        (data / "text").write_bytes(b"\n".join(part.removesuffix(b"\n") for part in parts) + b"\n")
-        example_files.run(
-            CreatePretrainingDataOptions(
-                input_file=f"{data}/text", output_file=f"{data}/alone", vocab_file=f"{data}/vocab.txt",
-                random_seed=row["seed"], input_format=input_format, **SETTINGS,
-            )
-        )  # fmt: skip
-        assert (data / "out" / row["file"]).read_bytes() == (data / "alone").read_bytes()
-    before = contents(data / "out")
-    with pytest.raises(UserError, match="with --language=en, not de"):
-        sharded.run(options(data, "out", input_format=input_format, language="de"))
-    with pytest.raises(UserError, match=f"with --input_format={input_format}, not lines"):
-        sharded.run(options(data, "out"))
-    text = json.dumps({**found, "splitter": "sentencex 1.0.0"})
-    (data / "out" / "manifest.json").write_text(text)
+    assert found["splitter"].startswith("sentencex ")
+    for changes, words in (
+        ({"input_format": "text", "language": "de"}, "with --language=en, not de"),
+        ({}, "with --input_format=text, not lines"),
+    ):
+        with pytest.raises(UserError, match=words):
+            sharded.run(options(data, "out", **changes))
+    (data / "out" / "manifest.json").write_text(json.dumps({**found, "splitter": "sentencex 1.0.0"}))
     with pytest.raises(UserError, match=r"with sentences of sentencex 1\.0\.0, not sentencex"):
-        sharded.run(options(data, "out", input_format=input_format))
-    assert {**contents(data / "out"), "manifest.json": b""} == {**before, "manifest.json": b""}
+        sharded.run(options(data, "out", input_format="text"))
 
 
 def test_a_line_of_json_that_is_wrong_is_named(data, in_process):
@@ -227,13 +224,18 @@ def test_a_line_of_json_that_is_wrong_is_named(data, in_process):
 
 def test_a_manifest_from_before_a_flag_existed_counts_as_its_default(data, in_process):
     sharded.run(options(data, "out"))
-    path = data / "out" / "manifest.json"
     found = manifest(data, "out")
-    for name in ("input_format", "language", "text_field"):
+    for name in ("input_format", "language", "text_field", "objective", "word_boundaries", "dynamic_masking"):
         del found["flags"][name]
     del found["splitter"]
-    path.write_text(json.dumps(found))
+    (data / "out" / "manifest.json").write_text(json.dumps(found))
     in_process.clear()
+    for changes, words in (
+        ({"objective": "mlm"}, "with --objective=mlm_nsp, not mlm"),
+        ({"dynamic_masking": True}, "with --dynamic_masking=False, not True"),
+    ):
+        with pytest.raises(UserError, match=words):
+            sharded.run(options(data, "out", **changes))
     sharded.run(options(data, "out"))
     assert in_process == []
 
@@ -304,9 +306,10 @@ def test_the_disk_is_compared_with_an_estimate(data, in_process, monkeypatch, lo
         (["--num_shards=2", "--output_file=a/.gz"], "--output_file=a/.gz: give the beginning"),
     ],
 )
-def test_flags_that_do_not_fit_together(data, arguments, words):
-    done = subprocess.run(command(data, "out", *arguments), cwd=data, capture_output=True, text=True)
-    assert done.returncode == 2 and words in done.stderr and done.stderr.count("\n") == 1, done.stderr
+def test_flags_that_do_not_fit_together(data, command_lines, arguments, words):
+    _, script, *given = command(data, "out", *arguments)
+    done = command_lines.run(pathlib.Path(script).name, *given, cwd=data)
+    assert done.status == 2 and words in done.stderr and done.stderr.count("\n") == 1, done.stderr
 
 
 # With worker processes

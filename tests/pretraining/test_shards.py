@@ -122,10 +122,7 @@ def test_compressed_files_are_unpacked_beside_the_output(tmp_path):
     (tmp_path / "a.txt").write_bytes(b"a\n\nb\n")
     (tmp_path / "b.gz").write_bytes(gzip.compress(b"c\n\nd\n\ne\n"))
     found = shards_of([f"{tmp_path}/a.txt", f"{tmp_path}/b.gz"], 2)
-    assert [lines for _, lines in found] == [
-        [b"a\n", b"\n", b"b\n", b"c\n", b"\n"],
-        [b"d\n", b"\n", b"e\n"],
-    ]
+    assert [lines for _, lines in found] == [[b"a\n", b"\n", b"b\n", b"c\n", b"\n"], [b"d\n", b"\n", b"e\n"]]
     assert sorted(path.name for path in tmp_path.iterdir()) == ["a.txt", "b.gz"]
 
 

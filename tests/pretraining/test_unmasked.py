@@ -1,23 +1,20 @@
 """create_pretraining_data.py --dynamic_masking: what is written, and what inspect_records.py says of it."""
 
-import json
 import os
 import random
 
 import numpy as np
 import pytest
 from pretraining_text import VOCABULARY
-from unmasked_data import CLS, LENGTH, PREDICTIONS, SEP, make, rows_of, text, write
+from unmasked_data import CLS, SEP, make, rows_of, write
 
 from bert_tf2 import pretraining
 from bert_tf2.data import record_checks
-from bert_tf2.pretraining import inspect_records, masking, sharded
-from bert_tf2.pretraining.options import CreatePretrainingDataOptions, InspectRecordsOptions, PretrainingDataOptions
-from bert_tf2.support.errors import UserError
+from bert_tf2.pretraining import inspect_records, masking
+from bert_tf2.pretraining.options import InspectRecordsOptions, PretrainingDataOptions
 from bert_tf2.tokenization import FullTokenizer
 
 ROW = {"input_ids": [CLS, 6, 7, SEP, 8, SEP], "segment_lengths": [4, 2], "next_sentence_labels": [1]}
-WITH_WORDS = {**ROW, "word_lengths": [1, 2]}
 
 
 def expected(path, tokenizer, options):
@@ -34,7 +31,7 @@ def expected(path, tokenizer, options):
             row["next_sentence_labels"] = [int(instance.is_random_next)]
         if options.do_whole_word_mask:
             segments = [instance.tokens[1 : length_a - 1], instance.tokens[length_a:-1]]
-            starts = (instance._start_a, instance._start_b)
+            starts = (instance._example.start_a, instance._example.start_b)
             kinds = [instance._corpus.kinds[at : at + len(part)] for at, part in zip(starts, segments, strict=True)]
             row["word_lengths"] = word_lengths(segments, kinds if options.word_boundaries == "spaces" else None)
         rows.append(row)
@@ -90,39 +87,6 @@ def test_what_is_logged(tmp_path, log_lines):
     assert not any("dupe_factor" in line for line in log_lines)
 
 
-def test_shards_and_their_manifest(tmp_path):
-    (tmp_path / "text.txt").write_text(text(30))
-    (tmp_path / "vocab.txt").write_text("\n".join(VOCABULARY) + "\n")
-
-    def run(**changes):
-        sharded.run(
-            CreatePretrainingDataOptions(
-                input_file=str(tmp_path / "text.txt"), output_file=str(tmp_path / "shards" / "x"),
-                vocab_file=str(tmp_path / "vocab.txt"), max_seq_length=LENGTH, max_predictions_per_seq=PREDICTIONS,
-                num_shards=2, num_workers=1, dupe_factor=1, do_lower_case=True, **changes,
-            )
-        )  # fmt: skip
-
-    run(dynamic_masking=True)
-    manifest = json.loads((tmp_path / "shards" / "manifest.json").read_text())
-    assert manifest["flags"]["dynamic_masking"] is True
-    assert [row["masked_tokens"] for row in manifest["shards"]] == [0, 0]
-    rows = rows_of(tmp_path / "shards" / "x-00000-of-00002")
-    assert len(rows) == manifest["shards"][0]["examples"] > 0
-    tokens = sum(len(row["input_ids"]) for row in rows)
-    assert manifest["shards"][0]["padding"] == pytest.approx(1 - tokens / LENGTH / len(rows), abs=1e-6)
-    with pytest.raises(UserError, match="made with --dynamic_masking=True, not False"):
-        run()
-    # A manifest of a version without the flag is one of its default.
-    del manifest["flags"]["dynamic_masking"]
-    (tmp_path / "shards" / "manifest.json").write_text(json.dumps(manifest))
-    with pytest.raises(UserError, match="made with --dynamic_masking=False, not True"):
-        run(dynamic_masking=True)
-    before = (tmp_path / "shards" / "x-00000-of-00002").read_bytes()
-    run()
-    assert (tmp_path / "shards" / "x-00000-of-00002").read_bytes() == before
-
-
 # inspect_records.py
 
 
@@ -154,35 +118,6 @@ def test_a_report_without_pairs(tmp_path):
     report = inspected(write(tmp_path / "x", [{"input_ids": [CLS, 6, SEP], "segment_lengths": [3]}]), show=1)
     assert "random" not in report
     assert report.endswith(f"{tmp_path}/x, record 1: 3 tokens, no masks\n  {CLS} 6 {SEP}")
-
-
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        ({"segment_lengths": [4, 3]}, "the sum of segment_lengths is 7, and 6 is needed for 6 tokens"),
-        ({"word_lengths": [1, 1]}, "the sum of word_lengths is 2, and 3 is needed for 6 tokens"),
-        ({"word_lengths": [3, 0]}, "word_lengths holds 0, which is not in 1..1048575"),
-        (
-            {"segment_lengths": [2, 2, 2]},
-            "has 3 values in segment_lengths, and at most 2 are possible here (type_vocab_size)",
-        ),
-        ({"segment_lengths": [5, 1]}, "segment_lengths holds 1, which is not in 2..1048575"),
-        ({"input_ids": [CLS, 6, 999, SEP, 8, SEP]}, "input_ids holds 999, which is not in 0.."),
-        ({"input_ids": []}, "has no values of type int64 in its feature input_ids"),
-        ({"next_sentence_labels": [2]}, "next_sentence_labels holds 2, which is not in 0..1"),
-        ({"next_sentence_labels": None}, "has no feature next_sentence_labels"),
-        ({"word_lengths": None}, "has no feature word_lengths"),
-    ],
-)
-def test_the_first_invalid_record_is_named(tmp_path, change, message):
-    (tmp_path / "vocab.txt").write_text("\n".join(VOCABULARY) + "\n")
-    bad = {name: values for name, values in {**WITH_WORDS, **change}.items() if values is not None}
-    short = {"input_ids": [CLS, 6, SEP, 8, SEP], "segment_lengths": [3, 2], "next_sentence_labels": [0]}
-    path = write(tmp_path / "x", [WITH_WORDS, {**short, "word_lengths": [2]}, bad, WITH_WORDS])
-    with pytest.raises(UserError) as caught:
-        inspected(path, vocab_file=str(tmp_path / "vocab.txt"))
-    assert str(caught.value).startswith(f"{path}, record 3: ")
-    assert message in str(caught.value)
 
 
 def test_a_very_long_record_does_not_pad_all_others(tmp_path, monkeypatch):

@@ -3,40 +3,23 @@
 from __future__ import annotations
 
 import itertools
-import json
 import random
 
-import numpy as np
 import pytest
-from pretraining_text import CORPUS, LETTERS, VOCABULARY
+from pretraining_text import CORPUS, VOCABULARY, data_options
 
 from bert_tf2 import pretraining
-from bert_tf2.data import record_checks, records
-from bert_tf2.pretraining import (
-    CreatePretrainingDataOptions,
-    PretrainingDataOptions,
-    example_files,
-    examples,
-    inspect_records,
-    sharded,
-)
+from bert_tf2.data import records
+from bert_tf2.pretraining import PretrainingDataOptions, example_files, examples, inspect_records
 from bert_tf2.support.errors import UserError
 
 SIZES = {"max_seq_length": 24, "max_predictions_per_seq": 4, "vocab_size": len(VOCABULARY), "type_vocab_size": 2}
 
 
-def options_for(tmp_path, name="out.tfrecord", **changes) -> CreatePretrainingDataOptions:
-    contents = {"vocab.txt": "\n".join(VOCABULARY) + "\n", "text.txt": CORPUS * 6, "bert_config.json": "{}"}
-    for file, text in contents.items():
-        if not (tmp_path / file).exists():
-            (tmp_path / file).write_text(text)
-    settings = {"max_seq_length": 24, "max_predictions_per_seq": 4, "do_lower_case": True, "objective": "mlm"}
-    return CreatePretrainingDataOptions(
-        input_file=f"{tmp_path}/text.txt",
-        output_file=f"{tmp_path}/{name}",
-        vocab_file=f"{tmp_path}/vocab.txt",
-        **{**settings, **changes},
-    )
+@pytest.fixture(autouse=True)
+def _text(tmp_path, vocab_file):
+    (tmp_path / "corpus.txt").write_text(CORPUS * 6)
+    (tmp_path / "bert_config.json").write_text("{}")
 
 
 def rows_of(path, kind=records.MASKED_WORDS):
@@ -109,8 +92,8 @@ def test_an_example_by_hand(tmp_path, tokenizer):
 
 
 def test_what_is_written(tmp_path, log_lines):
-    example_files.run(options_for(tmp_path, dupe_factor=3))
-    rows = rows_of(tmp_path / "out.tfrecord")
+    example_files.run(data_options(tmp_path, objective="mlm", dupe_factor=3))
+    rows = rows_of(tmp_path / "out")
     assert len(rows) > 50
     for row in rows:
         length = int(row["input_mask"].sum())
@@ -121,74 +104,13 @@ def test_what_is_written(tmp_path, log_lines):
         assert len(used) == min(4, max(1, round(length * 0.15)))
         assert ((used > 0) & (used < length - 1)).all()
     with pytest.raises(UserError, match=r"record 1: has no feature next_sentence_labels.*give --objective=mlm$"):
-        rows_of(tmp_path / "out.tfrecord", records.PRETRAINING)
+        rows_of(tmp_path / "out", records.PRETRAINING)
     assert not any("second text" in line for line in log_lines)
     assert any("--objective=mlm" in line for line in log_lines)  # in the command that trains
 
 
-def test_the_same_flags_the_same_bytes_and_every_pass_other_masks(tmp_path):
-    for name in ("a", "b"):
-        example_files.run(options_for(tmp_path, name, dupe_factor=2, short_seq_prob=0.0))
-    assert (tmp_path / "a").read_bytes() == (tmp_path / "b").read_bytes()
-    example_files.run(options_for(tmp_path, "c", dupe_factor=2, short_seq_prob=0.0, random_seed=1))
-    assert (tmp_path / "a").read_bytes() != (tmp_path / "c").read_bytes()
-    assert len({row["input_ids"].tobytes() for row in rows_of(tmp_path / "a")}) > 40
-
-
-def test_shares_of_masks(tmp_path):
-    """15 % of the tokens of full examples, of these 80/10/10, every position alike."""
-    rng = random.Random(5)
-    options = options_for(tmp_path, max_seq_length=102, max_predictions_per_seq=20, short_seq_prob=0.0, dupe_factor=3)
-    lines = [" ".join(rng.choices(LETTERS, k=10)) for _ in range(20_000)]
-    (tmp_path / "text.txt").write_text("\n".join(lines))
-    example_files.run(options)
-    batches = [batch.features for batch in record_checks.read_all([f"{tmp_path}/out.tfrecord"])]
-    features = {name: np.concatenate([batch[name] for batch in batches]) for name in batches[0]}
-    assert len(features["input_ids"]) == 6000 and features["input_mask"].all()
-    positions, labels = features["masked_lm_positions"][:, :15], features["masked_lm_ids"][:, :15]
-    assert (features["masked_lm_weights"].sum(axis=1) == 15).all()  # of 102
-    there = np.take_along_axis(features["input_ids"], positions, axis=1)
-    count = there.size
-    kept_by_chance = 0.1 / len(VOCABULARY)
-    for found, share in (((there == 4), 0.8 + kept_by_chance), ((there == labels), 0.1 + kept_by_chance)):
-        assert abs(found.mean() - share) < 4 * (share * (1 - share) / count) ** 0.5
-    each = np.bincount(positions.ravel(), minlength=102)
-    assert each[0] == each[101] == 0
-    assert abs(each[1:101] - 900).max() < 4.5 * (6000 * 0.15 * 0.85) ** 0.5
-
-
-def test_a_shard_is_an_unsharded_run_on_its_text(tmp_path, in_process):
-    words = {"word_boundaries": "spaces", "do_whole_word_mask": True}
-    sharded.run(options_for(tmp_path, "out/x", num_shards=3, **words))
-    found = json.loads((tmp_path / "out" / "manifest.json").read_text())
-    assert (found["flags"]["objective"], found["flags"]["word_boundaries"]) == ("mlm", "spaces")
-    whole = (tmp_path / "text.txt").read_bytes()
-    for shard in found["shards"]:
-        rows = rows_of(tmp_path / "out" / shard["file"])
-        tokens = sum(int(row["input_mask"].sum()) for row in rows)
-        assert shard["padding"] == pytest.approx(1 - tokens / 24 / len(rows), abs=1e-6)
-        (part,) = shard["text"]
-        (tmp_path / "text.txt").write_bytes(whole[part["start"] : part["stop"]])
-        example_files.run(options_for(tmp_path, "alone", random_seed=shard["seed"], **words))
-        assert (tmp_path / "alone").read_bytes() == (tmp_path / "out" / shard["file"]).read_bytes()
-
-
-def test_a_manifest_from_before_the_flags_existed_is_of_their_defaults(tmp_path, in_process):
-    sharded.run(options_for(tmp_path, "out/x", num_shards=2, objective="mlm_nsp"))
-    path = tmp_path / "out" / "manifest.json"
-    found = json.loads(path.read_text())
-    for name in ("objective", "word_boundaries"):
-        del found["flags"][name]
-    path.write_text(json.dumps(found))
-    with pytest.raises(UserError, match="were made with --objective=mlm_nsp, not mlm;"):
-        sharded.run(options_for(tmp_path, "out/x", num_shards=2))
-    assert in_process == [0, 1]
-    sharded.run(options_for(tmp_path, "out/x", num_shards=2, objective="mlm_nsp"))
-    assert in_process == [0, 1]  # both are kept
-
-
 def test_inspection_knows_them(tmp_path):
-    example_files.run(options_for(tmp_path))
+    example_files.run(data_options(tmp_path, "out.tfrecord", objective="mlm"))
     found = inspect_records.run(
         pretraining.options.InspectRecordsOptions(
             input_file=f"{tmp_path}/out.tfrecord", vocab_file=f"{tmp_path}/vocab.txt", show=1
@@ -204,11 +126,8 @@ def test_inspection_knows_them(tmp_path):
 
 
 def test_the_reference_s_function_writes_them_too(tmp_path, tokenizer):
-    options = PretrainingDataOptions(max_seq_length=24, max_predictions_per_seq=4, objective="mlm")
-    (tmp_path / "text").write_text(CORPUS)
-    instances = pretraining.make_instances([str(tmp_path / "text")], tokenizer, options, random.Random(12345))
+    given = data_options(tmp_path, "theirs", objective="mlm")
+    instances = pretraining.make_instances([given.input_file], tokenizer, given, random.Random(12345))
     pretraining.write_instance_to_example_files(instances, tokenizer, 24, 4, [str(tmp_path / "ours")])
-    given = options_for(tmp_path, "theirs", dupe_factor=10)
-    (tmp_path / "text.txt").write_text(CORPUS)
     example_files.run(given)
     assert (tmp_path / "ours").read_bytes() == (tmp_path / "theirs").read_bytes()

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import random
 import sys
 
 import pytest
 from pretraining_text import VOCABULARY
 
-from bert_tf2 import pretraining, tokenization
-from bert_tf2.data.record_checks import Reader
-from bert_tf2.pretraining import CreatePretrainingDataOptions, PretrainingDataOptions, example_files, examples, masking
+from bert_tf2 import tokenization
+from bert_tf2.pretraining import CreatePretrainingDataOptions, PretrainingDataOptions, examples, masking
 from bert_tf2.pretraining import corpus as corpora
 from bert_tf2.pretraining.corpus import SPACES
 from bert_tf2.support.settings import WrongSetting
@@ -55,33 +53,6 @@ def test_a_word_without_tokens_is_none(tmp_path, chinese):
     assert words_of("ab \x00 c", chinese, tmp_path) == ["a##b", "c"]
 
 
-def test_words_are_masked_together(tmp_path, chinese):
-    """Every word of two characters is masked entirely or not at all, and both happen."""
-    path = tmp_path / "text.txt"
-    path.write_text("\n".join([" ".join([CHINESE[:2], CHINESE[2:4], CHINESE[4:]] * 3)] * 40), encoding="utf-8")
-    settings = {"input_file": str(path), "vocab_file": str(tmp_path / "chinese.txt"), "max_seq_length": 62}
-    masked = {}
-    for boundaries in ("pieces", "spaces"):
-        out = f"{tmp_path}/{boundaries}"
-        options = CreatePretrainingDataOptions(
-            output_file=out, word_boundaries=boundaries, do_whole_word_mask=True, dupe_factor=5, objective="mlm",
-            short_seq_prob=0.0, do_lower_case=True, **settings,
-        )  # fmt: skip
-        example_files.run(options)
-        batches = [*Reader().batches(out)]
-        masked[boundaries] = [
-            (batch.features["masked_lm_positions"][row], batch.features["masked_lm_weights"][row] > 0)
-            for batch in batches
-            for row in range(len(batch))
-        ]
-    halves = {}
-    for boundaries, rows in masked.items():
-        sets = [{int(place) - 1 for place in places[used]} for places, used in rows]
-        halves[boundaries] = sum(place ^ 1 not in found for found in sets for place in found)
-        assert all(sets)
-    assert halves["spaces"] == 0 < halves["pieces"]
-
-
 @pytest.mark.parametrize(("boundaries", "kind"), [("pieces", masking.CONTINUES), ("spaces", masking.BEGINS)])
 def test_a_segment_that_was_cut_inside_a_word_begins_one(monkeypatch, tmp_path, tokenizer, boundaries, kind):
     """With pieces, as in the reference, B's first ones belong to the last word of A."""
@@ -111,19 +82,3 @@ def test_spaces_need_whole_words(make):
     make(word_boundaries="spaces", do_whole_word_mask=True, **names)
     with pytest.raises(WrongSetting, match="--word_boundaries=words: must be one of pieces, spaces"):
         make(word_boundaries="words", do_whole_word_mask=True, **names)
-
-
-def test_the_share_of_masks_is_that_of_single_tokens(tmp_path, tokenizer):
-    """Words that do not fit are skipped, so about, but never more than, 15 %."""
-    rng = random.Random(2)
-    words = ("".join(rng.choices("abcdefgh", k=rng.choice([1, 2, 3]))) for _ in range(8000))
-    (tmp_path / "text").write_text("\n".join(" ".join(next(words) for _ in range(8)) for _ in range(1000)))
-    options = PretrainingDataOptions(
-        do_whole_word_mask=True, word_boundaries="spaces", dupe_factor=1, short_seq_prob=0.0, objective="mlm"
-    )
-    made = pretraining.make_instances([str(tmp_path / "text")], tokenizer, options, random.Random(1))
-    full = [instance for instance in made if len(instance.segment_ids) > 102]
-    wanted = [options.num_to_predict(len(instance.segment_ids)) for instance in full]
-    found = [len(instance.masked_lm_positions) for instance in full]
-    assert all(one <= most for one, most in zip(found, wanted, strict=True))
-    assert 0.99 < sum(found) / sum(wanted) <= 1
