@@ -103,55 +103,39 @@ def recognize_page(head: bytes, path: str) -> Kind | None:
 
 def _is_tfrecord(head: bytes) -> bool:
     """Whether the length at the beginning of a record matches its checksum."""
-    if len(head) < 12:
-        return False
     checksum = google_crc32c.value(head[:8])
     masked = ((checksum >> 15 | checksum << 17) + 0xA282EAD8) & 0xFFFFFFFF
-    return struct.unpack("<I", head[8:12])[0] == masked
+    return head[8:12] == struct.pack("<I", masked)
 
 
 def _order_of_utf16(head: bytes) -> str:
     """The byte order of a text in which nearly every second byte is 0, as those of ASCII letters in UTF-16; or ""."""
     pairs = len(head) // 2
-    even, odd = (head[place : 2 * pairs : 2].count(0) for place in (0, 1))
-    if pairs < 4 or min(even, odd) > pairs * 0.05 or max(even, odd) < pairs * 0.5:
+    high, low = head[: 2 * pairs : 2].count(0), head[1 : 2 * pairs : 2].count(0)
+    if pairs < 4 or min(high, low) > pairs * 0.05 or max(high, low) < pairs * 0.5:
         return ""
-    return ("LE" if odd > even else "BE") if _is_mostly_printable(head.replace(b"\0", b"")) else ""
-
-
-def _is_mostly_printable(data: bytes) -> bool:
-    control = sum(byte < 0x20 and byte not in b"\t\n\r\f" for byte in data)
-    return control <= len(data) * 0.02
+    return "LE" if low > high else "BE"
 
 
 def is_text(head: bytes) -> bool:
-    """Whether the beginning of a file is text in UTF-8."""
+    """Whether the beginning of a file is text in UTF-8, the last character of which may be cut off."""
     try:
-        # The last character may be cut off.
         codecs.getincrementaldecoder("utf-8")().decode(head)
     except UnicodeDecodeError:
         return False
     return _is_mostly_printable(head)
 
 
-def advice_on_encoding(sample: bytes, head: bytes, path: str) -> str:
-    """Returns what to do with text that is not UTF-8.
+def _is_mostly_printable(data: bytes) -> bool:
+    return sum(byte < 0x20 and byte not in b"\t\n\r\f" for byte in data) <= len(data) * 0.02
 
-    Args:
-      sample: the bytes around the first invalid one.
-      head: the beginning of the file.
-      path: its name.
-    """
-    if not _is_mostly_printable(head + sample):
+
+def advice_on_encoding(sample: bytes, path: str) -> str:
+    """Returns what to do with a file that has these bytes, which are not UTF-8."""
+    if not _is_mostly_printable(sample):
         return "it is a binary file of a kind unknown here; give a text file"
-    if is_text(head) and max(head, default=0) >= 0x80:
-        return "what is before it is UTF-8, so this place is damaged: correct it, or copy the file again"
     name = shlex.quote(path)
-    # Western text has single accented letters; in other encodings, bytes of this range form sequences.
-    if not re.search(rb"[\x80-\xff]{3}", sample):
-        likely, encoding = ("Windows-1252", "CP1252") if re.search(rb"[\x80-\x9f]", sample) else ("Latin-1", "LATIN1")
-        return f"it looks like {likely}: iconv -f {encoding} -t UTF-8 {name} > {name}.utf8"
     return (
-        "it is text in another encoding (GB18030, Shift-JIS, KOI8-R, ...): find out which, then"
-        f" iconv -f ENCODING -t UTF-8 {name} > {name}.utf8"
+        f"correct this place if the rest is UTF-8; convert Western text with: iconv -f CP1252 -t UTF-8 {name} >"
+        f" {name}.utf8; other text with its own encoding after -f (GB18030, SHIFT-JIS, KOI8-R, ...)"
     )

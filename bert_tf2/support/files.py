@@ -186,7 +186,7 @@ def read_text(path: str, *, drop_bom: bool = False) -> str:
     try:
         return data.decode("utf-8")
     except UnicodeDecodeError as error:
-        raise _not_utf8(path, data.count(b"\n", 0, error.start) + 1, error, head[: error.start]) from error
+        raise _not_utf8(path, data.count(b"\n", 0, error.start) + 1, error) from error
 
 
 def read_lines(path: str, *, drop_bom: bool = False) -> Iterator[str]:
@@ -221,7 +221,7 @@ def count_lines(path: str) -> int | None:
 
 def decode_lines(stream: Iterable[bytes], name: str, *, drop_bom: bool = False, first: int = 1) -> Iterator[str]:
     """`read_lines` for an open stream, such as standard input, for errors with its name and its first line's number."""
-    head, number, joins = b"", 0, 0
+    number, joins = 0, 0
     if isinstance(stream, io.BufferedReader):  # check the kind before reading a line, which may not end
         _refuse_other_kinds(stream.peek(file_kinds.HEAD_BYTES)[: file_kinds.HEAD_BYTES], name)
     for number, line in enumerate(stream, first):
@@ -231,9 +231,7 @@ def decode_lines(stream: Iterable[bytes], name: str, *, drop_bom: bool = False, 
         try:
             whole = line.decode("utf-8")
         except UnicodeDecodeError as error:
-            raise _not_utf8(name, number, error, head + line[: error.start]) from error
-        if len(head) < file_kinds.HEAD_BYTES:
-            head += line[: file_kinds.HEAD_BYTES]
+            raise _not_utf8(name, number, error) from error
         text = whole.replace("\r", "")
         if len(text) != len(whole):
             joins += whole.rstrip("\r\n").count("\r")
@@ -252,17 +250,10 @@ def _refuse_other_kinds(head: bytes, path: str) -> None:
         raise UserError(f"{path}: {kind.sentence('text in UTF-8')}")
 
 
-_BYTES_AROUND = 60  # the context for guessing an encoding
-
-
-def _not_utf8(path: str, line: int, error: UnicodeDecodeError, head: bytes) -> UserError:
-    """`head`: the beginning of the file, up to the invalid byte."""
-    if kind := file_kinds.recognize(head + error.object[error.start :][: file_kinds.HEAD_BYTES], path):
-        return UserError(f"{path}: {kind.sentence('text in UTF-8')}")
-    byte = error.object[error.start]
-    sample = error.object[max(error.start - _BYTES_AROUND, 0) : error.start + _BYTES_AROUND]
-    advice = file_kinds.advice_on_encoding(sample, head[: file_kinds.HEAD_BYTES], path)
-    return UserError(f"{path}, line {line}: not UTF-8 text (byte 0x{byte:02x}); {advice}")
+def _not_utf8(path: str, line: int, error: UnicodeDecodeError) -> UserError:
+    start = max(error.start - file_kinds.HEAD_BYTES // 2, 0)
+    advice = file_kinds.advice_on_encoding(error.object[start:][: file_kinds.HEAD_BYTES], path)
+    return UserError(f"{path}, line {line}: not UTF-8 text (byte 0x{error.object[error.start]:02x}); {advice}")
 
 
 def read_json(path: str, kind: type | None = dict) -> Any:
