@@ -40,7 +40,6 @@ setuptools.setup(
         "absl-py",
         "tensorboard",  # tf.summary requires it, and TensorFlow no longer installs it
         "werkzeug",  # the server of explore.py; TensorBoard has it too
-        "tqdm",  # progress on a terminal
         "scikit-learn",  # metrics of classification and regression tasks
         "scipy",
         "threadpoolctl",  # scikit-learn has it too

@@ -200,7 +200,9 @@ def write_tables(folder: pathlib.Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("documents", "least"), [(["README.md"], 5), pytest.param(GUIDE, 20, marks=pytest.mark.soak)], ids=("readme", "guide")
+    ("documents", "least"),
+    [(["README.md"], 5), pytest.param(GUIDE, 20, marks=pytest.mark.soak)],
+    ids=("readme", "guide"),
 )
 def test_command_lines_work_as_typed(documents, least, user, command_lines):
     """Runs them in order, since later ones use the files of earlier ones; on small data of the same layout."""

@@ -20,7 +20,7 @@ from refused import message_of
 
 from bert_tf2 import tokenization
 from bert_tf2.config import BertConfig
-from bert_tf2.data import record_order, records
+from bert_tf2.data import record_index, records
 from bert_tf2.data.tfrecords import mask
 from bert_tf2.finetuning import classification, ner, squad
 from bert_tf2.finetuning.classification.tasks import TsvLayout
@@ -102,7 +102,7 @@ def test_a_record_that_claims_to_be_huge(length, packed, tmp_path):
     path = tmp_path / ("records.gz" if packed else "records")
     content = framed(b"good") + record_of(length)
     path.write_bytes(gzip.compress(content) if packed else content)
-    message = refusal(record_order.read_index, [str(path)])
+    message = refusal(record_index.read_index, [str(path)])
     problem = "the file is truncated" if length == 2**27 else "claims to have"
     assert f"record 2: {problem}" in message
     path.write_bytes(gzip.compress(record_of(length)) if packed else record_of(length))

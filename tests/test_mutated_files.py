@@ -20,7 +20,7 @@ from tensorboard.compat.proto import event_pb2, types_pb2
 
 from bert_tf2 import export
 from bert_tf2.config import BertConfig
-from bert_tf2.data import record_checks, record_order, records, unmasked
+from bert_tf2.data import record_checks, record_index, records, unmasked
 from bert_tf2.data.huggingface_config import to_huggingface
 from bert_tf2.finetuning import classification, extract_features, ner, squad
 from bert_tf2.finetuning.classification import class_weights, tasks
@@ -258,7 +258,7 @@ def _read_to_the_end(path: str, kind: records.RecordKind) -> None:
     """What TensorFlow refuses, find_fault explains; otherwise every record is read."""
     with explained(lambda: records.find_fault([path], kind, SIZES)):
         count = sum(batch["input_ids"].shape[0] for batch in records.read_records([path], kind, SIZES, 2))
-    assert count == record_order.read_index([path]).total
+    assert count == record_index.read_index([path]).total
 
 
 @lengths(6, 300)
@@ -283,7 +283,7 @@ def test_records_are_inspected_or_refused(name, examples, tmp_path):
 
     def read(content: bytes) -> None:
         path.write_bytes(content)
-        index = record_order.read_index([str(path)])
+        index = record_index.read_index([str(path)])
         count = sum(len(batch) for batch in record_checks.read_all([str(path)], 37))
         assert count == index.total
 

@@ -343,35 +343,12 @@ class _Cursors:
                 return
 
 
-def integers(array: np.ndarray, located: Located, wanted: int) -> tuple[np.ndarray, int]:
-    """Decodes an integer feature of which every record should have the same number of values.
+def integers(array: np.ndarray, located: Located) -> Ragged:
+    """Decodes an integer feature.
 
     Args:
       array: the bytes, from `locate`.
       located: where the values are, in N records.
-      wanted: the number of values of a record, at least 1.
-
-    Returns:
-      [rows, wanted] of any integer type, the values of the records before the first one that has another number of
-      them, or of all N; and the number that this one has, -1 if its bytes are no list of integers.
-    """
-    lengths = located.lengths
-    # The limits also keep the rectangle of bytes below at ten times the bytes of its rows.
-    possible = (located.kinds == INTEGERS) & (lengths >= wanted) & (lengths <= varints.LONGEST * wanted)
-    count = _first(~possible)
-    values, counts = varints.decode_lists(array, located.starts[:count], lengths[:count])
-    right = _first(counts != wanted)
-    if right < count:
-        return values[: right * wanted].reshape(right, wanted), int(counts[right])
-    values = values.reshape(count, wanted)
-    if count == len(lengths) or located.kinds[count] != INTEGERS:
-        return values, 0
-    own = array[located.starts[count] :][: lengths[count]]
-    return values, int((own < 0x80).sum()) if not len(own) or own[-1] < 0x80 else -1
-
-
-def varying_integers(array: np.ndarray, located: Located) -> Ragged:
-    """Decodes an integer feature of which records may have different numbers of values; see `integers`.
 
     Returns:
       The values of the records before the first one that has none, or whose bytes are no list of integers.
@@ -379,21 +356,25 @@ def varying_integers(array: np.ndarray, located: Located) -> Ragged:
     count = _first((located.kinds != INTEGERS) | (located.lengths == 0))
     values, counts = varints.decode_lists(array, located.starts[:count], located.lengths[:count])
     counts = counts[: _first(counts < 0)]
-    found = Ragged(np.zeros((len(counts), counts.max(initial=0)), values.dtype), counts)
-    found.values[found.used] = values[: counts.sum()]
+    values, longest = values[: counts.sum()], counts.max(initial=0)
+    if (counts == longest).all():
+        return Ragged(values.reshape(len(counts), longest), counts)
+    found = Ragged(np.zeros((len(counts), longest), values.dtype), counts)
+    found.values[found.used] = values
+    return found
+
+
+def floats(array: np.ndarray, located: Located) -> Ragged:
+    """Decodes a float feature, to float32; see `integers`."""
+    lengths = located.lengths
+    lengths = lengths[: _first((located.kinds != FLOATS) | (lengths == 0) | (lengths % 4 != 0))]
+    table = varints.windows(array, located.starts[: len(lengths)], int(lengths.max(initial=0)))
+    found = Ragged(table.view("<f4"), lengths // 4)
+    if len(found) and lengths.min() < lengths.max():
+        found.values[~found.used] = 0
     return found
 
 
 def _first(bad: np.ndarray) -> int:
     """The index of the first true value, or the number of values if there is none."""
     return int(bad.argmax()) if bad.any() else len(bad)
-
-
-def floats(array: np.ndarray, located: Located, wanted: int) -> tuple[np.ndarray, int]:
-    """Decodes a float feature; see `integers`. The values are float32."""
-    count = _first((located.kinds != FLOATS) | (located.lengths != 4 * wanted))
-    values = varints.windows(array, located.starts[:count], 4 * wanted).view("<f4")
-    if count == len(located.lengths) or located.kinds[count] != FLOATS:
-        return values, 0
-    length = int(located.lengths[count])
-    return values, -1 if length % 4 else length // 4

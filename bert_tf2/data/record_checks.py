@@ -2,7 +2,7 @@
 
 find_fault           what is wrong with files that training could not read, whose sizes the flags state
 check_first_records  the same of the first records, before a training
-Reader               an inspection: kind and sizes are those of the first record
+read_all             an inspection: kind and sizes are those of the first record
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import numpy as np
 
 from bert_tf2.data import example, schemas, tfrecords, unmasked
 from bert_tf2.data.schemas import Columns, Condition, Feature, RecordKind
+from bert_tf2.data.varints import Ragged
 from bert_tf2.support.errors import UserError, and_more
 
 _SEGMENTS = 2  # BERT's type_vocab_size
@@ -25,6 +26,7 @@ _SIZES_OF_MODEL = ("vocab_size", "type_vocab_size")
 _ADVICE = {"next_sentence_labels": ", so it is for masked words only; give --objective=mlm"}
 
 Sizes = Mapping[str, int]
+_READ = {"int64": (example.INTEGERS, example.integers), "float32": (example.FLOATS, example.floats)}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -49,58 +51,45 @@ class Batch:
 
 
 def read_all(paths: Sequence[str], vocab_size: int | None = None) -> Iterator[Batch]:
-    """Yields the records of several files in order; see Reader.
+    """Yields the records of several files in order: of one kind and the same lengths, those of the first record.
+
+    Args:
+      paths: the files.
+      vocab_size: every id must be smaller; None if it is unknown.
 
     Raises:
-      UserError: see Reader.batches; or there is no record in any file.
+      UserError: a file cannot be read or is damaged, or a record is invalid, which is named; or there is no record.
     """
-    reader = Reader(vocab_size)
+    kind: RecordKind | None = None
+    sizes = {"type_vocab_size": _SEGMENTS, "vocab_size": _MOST_IDS if vocab_size is None else vocab_size}
     for path in paths:
-        yield from reader.batches(path)
-    if reader.kind is None:
+        for block in tfrecords.read_blocks(path):
+            if kind is None:
+                kind, lengths = _look_at_first(block)
+                sizes = {**lengths, **sizes}
+            yield from _checked(block, kind, sizes, inspects=True)
+    if kind is None:
         raise _no_records(paths)
 
 
-class Reader:
-    """Reads files whose records are of one kind and of the same lengths, both of which the first record determines.
-
-    Attributes:
-      kind: the kind of the records; None before the first record.
-      sizes: the sizes that the kind's table names, e.g. {"max_seq_length": 128, ...}.
-    """
-
-    def __init__(self, vocab_size: int | None = None):
-        """`vocab_size`: every id must be smaller; None if it is unknown."""
-        self.kind: RecordKind | None = None
-        self.sizes = {"type_vocab_size": _SEGMENTS, "vocab_size": _MOST_IDS if vocab_size is None else vocab_size}
-
-    def batches(self, path: str) -> Iterator[Batch]:
-        """Yields the records of a file.
-
-        Raises:
-          UserError: the file cannot be read or is damaged, or a record is invalid; names the file and the record.
-        """
-        for block in tfrecords.read_blocks(path):
-            if self.kind is None:
-                self._look_at_first(block)
-            yield from _checked(block, self.kind, self.sizes, inspects=True)
-
-    def _look_at_first(self, block: tfrecords.Block) -> None:
-        """Determines the kind and the sizes."""
-        place = f"{block.path}, record {block.first}"
-        try:
-            found = example.parse(block.record(0))
-        except example.NotAnExample:
-            raise UserError(f"{place}: is no tf.train.Example; make the file again") from None
-        self.kind = _kind_of(found)
-        if self.kind is None:
-            raise UserError(
-                f"{place}: is no record of this project, which would have input_ids, and masked_lm_positions, label_ids"
-                f" or unique_ids, for example (found: {and_more(sorted(found), 8) or 'nothing'})"
-            )
-        for name, feature in self.kind.features.items():
-            if isinstance(feature.length, str) and not feature.varies:
-                self.sizes.setdefault(feature.length, len(found.get(name, ())))
+def _look_at_first(block: tfrecords.Block) -> tuple[RecordKind, Sizes]:
+    """The kind of the first record, and the sizes that the kind's table names: {"max_seq_length": 128, ...}."""
+    place = f"{block.path}, record {block.first}"
+    try:
+        found = example.parse(block.record(0))
+    except example.NotAnExample:
+        raise UserError(f"{place}: is no tf.train.Example; make the file again") from None
+    kind = _kind_of(found)
+    if kind is None:
+        raise UserError(
+            f"{place}: is no record of this project, which would have input_ids, and masked_lm_positions, label_ids"
+            f" or unique_ids, for example (found: {and_more(sorted(found), 8) or 'nothing'})"
+        )
+    sizes: dict[str, int] = {}
+    for name, feature in kind.features.items():
+        if isinstance(feature.length, str) and not feature.varies:
+            sizes.setdefault(feature.length, len(found.get(name, ())))
+    return kind, sizes
 
 
 def _kind_of(found: Columns) -> RecordKind | None:
@@ -166,8 +155,7 @@ def _checked(block: tfrecords.Block, kind: RecordKind, sizes: Sizes, *, inspects
     Raises:
       UserError: a record is invalid; names the first one.
     """
-    varies = any(feature.varies for feature in kind.features.values())
-    for part in block.parts(_TABLE_BYTES) if varies else [block]:
+    for part in block.parts(_TABLE_BYTES):
         check = _Check(part, kind, sizes, inspects)
         if check.good:
             features = {name: values[: check.good] for name, values in check.values.items()}
@@ -192,15 +180,13 @@ class _Check:
         array, located, invalid = example.locate(block.data, block.starts, block.lengths, [*kind.features])
         for row in invalid:
             self._add(row, f"is no tf.train.Example; a file of {kind.name} records is needed")
-        self.values: dict[str, np.ndarray] = {}
-        counts: dict[str, np.ndarray] = {}  # of features whose number of values varies
-        for name, feature in kind.features.items():
-            if feature.varies:
-                counts[name] = self._decode_varying(name, feature, array, located[name])
-            else:
-                self._decode(name, feature, array, located[name])
-        self.values = {name: values[: self.good] for name, values in self.values.items()}
-        counts = {name: numbers[: self.good] for name, numbers in counts.items()}
+        found = {name: self._decode(name, feature, array, located[name]) for name, feature in kind.features.items()}
+        counts = {name: found[name].lengths[: self.good] for name in found if kind.features[name].varies}
+        self.values = {
+            name: rows.values[: self.good, : rows.lengths[: self.good].max(initial=0)] for name, rows in found.items()
+        }
+        if not self.good:
+            return
         for name, feature in kind.features.items():
             self._check_range(name, feature, counts.get(name))
         for condition in kind.conditions(self.values, counts) if kind.conditions else ():
@@ -223,58 +209,40 @@ class _Check:
     def _size(self, size: float | str | None) -> float | None:
         return self._sizes.get(size) if isinstance(size, str) else size
 
-    def _decode(self, name: str, feature: Feature, array: np.ndarray, located: example.Located) -> None:
-        """Decodes a feature of a fixed number of values, up to the first row that has another number."""
-        wanted = self._size(feature.length)
-        if wanted:
-            read = example.integers if feature.dtype == "int64" else example.floats
-            self.values[name], number = read(array, located, wanted)
-        else:  # the first record has none
-            self.values[name], number = np.zeros((0, 0), np.int64), 0
-        self._add_number(name, feature, located, len(self.values[name]), number)
+    def _decode(self, name: str, feature: Feature, array: np.ndarray, located: example.Located) -> Ragged:
+        """Decodes a feature up to the first row without values, and checks their numbers."""
+        kind, read = _READ[feature.dtype]
+        found = read(array, located)
+        if (row := len(found)) < len(located.kinds):
+            if not located.kinds[row]:
+                problem = f"has no feature {name}{_ADVICE.get(name, f', which {self._kind.name} records have')}"
+            elif located.kinds[row] == kind and located.lengths[row]:
+                problem = f"the values of {name} are cut off; make the file again"
+            else:
+                problem = f"has no values of type {feature.dtype} in its feature {name}"
+            self._add(row, problem)
+        size = self._size(feature.length)
+        if size is not None:
+            wrong = found.lengths > size if feature.varies else found.lengths != size
+            self._note(wrong, lambda row: self._wrong_number(name, feature, found.lengths[row]))
+        return found
 
-    def _decode_varying(self, name: str, feature: Feature, array, located: example.Located) -> np.ndarray:
-        """Decodes a feature whose number of values varies; returns the numbers."""
-        found = example.varying_integers(array, located)
-        self.values[name], row = found.values, len(found)
-        if row < len(located.kinds):
-            is_list = located.kinds[row] == example.INTEGERS and located.lengths[row]
-            self._add_number(name, feature, located, row, -1 if is_list else 0)
-        most = self._size(feature.length)
-        more = "; give the value with which they were made" if feature.length not in _SIZES_OF_MODEL else ""
-
-        def describe(row: int) -> str:
-            count = found.lengths[row]
-            return f"has {count} values in {name}, and at most {most} are possible here ({feature.length}){more}"
-
-        if most is not None:
-            self._note(found.lengths > most, describe)
-        return found.lengths
-
-    def _add_number(self, name: str, feature: Feature, located: example.Located, row: int, number: int) -> None:
-        """Notes a row, unless it is behind the last one, that has another number of values; -1 for an invalid list."""
-        if row >= self.good:
-            return
-        wanted = self._size(feature.length)
-        if not located.kinds[row]:
-            problem = f"has no feature {name}{_ADVICE.get(name, f', which {self._kind.name} records have')}"
-        elif number < 0:
-            problem = f"the values of {name} are cut off; make the file again"
-        elif not number:
-            problem = f"has no values of type {feature.dtype} in its feature {name}"
-        elif isinstance(feature.length, int):
-            problem = f"{name} has {number} values of type {feature.dtype} where {wanted} is needed"
-        elif self._inspects:
-            problem = (
-                f"has {number} values of type {feature.dtype} in {name}, and the first record has {wanted};"
+    def _wrong_number(self, name: str, feature: Feature, number: int) -> str:
+        length, size = feature.length, self._size(feature.length)
+        if feature.varies:
+            advice = "" if length in _SIZES_OF_MODEL else "; give the value with which they were made"
+            return f"has {number} values in {name}, and at most {size} are possible here ({length}){advice}"
+        if isinstance(length, int):
+            return f"{name} has {number} values of type {feature.dtype} where {size} is needed"
+        if self._inspects:
+            return (
+                f"has {number} values of type {feature.dtype} in {name}, and the first record has {size};"
                 " inspect records of different lengths one file at a time"
             )
-        else:
-            problem = (
-                f"was made for {feature.length} {number}, but {feature.length} is {wanted} here ({name});"
-                f" give --{feature.length}={number} or make the records again"
-            )
-        self._add(row, problem)
+        return (
+            f"was made for {length} {number}, but {length} is {size} here ({name}); give --{length}={number} or make"
+            " the records again"
+        )
 
     def _check_range(self, name: str, feature: Feature, counts: np.ndarray | None) -> None:
         """Checks the values of a feature; with `counts`, only so many of each row."""

@@ -2,7 +2,7 @@
 
 For training, it is a function of (seed, epoch, position), so that reading can go on where an earlier run ended:
 
-    files    -> runs of 1024 consecutive records (`RecordIndex`)
+    files    -> runs of 1024 consecutive records (`record_index`)
     an epoch -> all runs in the order that the seed and the epoch decide
              -> cut into windows of 16 runs' length, each shuffled: seed, epoch, number of the window
 
@@ -14,94 +14,17 @@ an order that cannot be continued.
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 
-import google_crc32c
-import numpy as np
-
-from bert_tf2.data import tfrecords
-from bert_tf2.support import gzip_files, progress
+from bert_tf2.data.record_index import RUN, RecordIndex, read_index
+from bert_tf2.support import gzip_files
 from bert_tf2.support.errors import and_more
 
-RUN = 1024
-"""The records of a run; the last one of a file may have fewer."""
 WINDOW = 16 * RUN
 """The records that are shuffled together; they are in memory at the same time."""
-
-
-@dataclasses.dataclass(frozen=True)
-class RecordIndex:
-    """The runs of consecutive records that the files consist of, in the order of the files.
-
-    A compressed file is one run, because reading cannot begin in its middle.
-
-    Attributes:
-      paths: the files, sorted, so that the order in which they are given does not matter.
-      files: int64 [R], the number of the file of each run.
-      offsets: int64 [R], the byte of the file at which the run begins.
-      starts: int64 [R], the number of its first record in the file, from 0.
-      counts: int64 [R], its records.
-      sizes: int64 [R], their bytes, uncompressed.
-    """
-
-    paths: tuple[str, ...]
-    files: np.ndarray
-    offsets: np.ndarray
-    starts: np.ndarray
-    counts: np.ndarray
-    sizes: np.ndarray
-
-    @property
-    def total(self) -> int:
-        """The number of all records."""
-        return int(self.counts.sum())
-
-    @property
-    def description(self) -> str:
-        """Tells these records from others: their number, and a checksum of their numbers and sizes."""
-        checksum = google_crc32c.value(np.concatenate([self.files, self.counts, self.sizes]).tobytes())
-        return f"{self.total} records in {len(self.paths)} files ({checksum:08x})"
-
-
-def read_index(paths: Sequence[str]) -> RecordIndex:
-    """Reads all files, which checks every checksum.
-
-    Raises:
-      UserError: a file cannot be read or is damaged; names the file and the record.
-    """
-    runs: list[tuple[int, int, int, int, int]] = []
-    paths = tuple(sorted(paths))
-    with progress.Progress("Checking the records", unit="records") as line:
-        for number, path in enumerate(paths):
-            for run in runs_of(path):
-                runs.append((number, *run))
-                line.advance(run[2])
-    table = np.array(runs, np.int64).reshape(-1, 5).T
-    return RecordIndex(paths, *table)
-
-
-def runs_of(path: str) -> Iterator[tuple[int, int, int, int]]:
-    """Yields the offset, the number of the first record, the number of records, and the bytes of each run of a file."""
-    firsts: list[int] = []  # byte offsets of the records RUN * 0, RUN * 1, ...
-    count, offset = 0, 0
-    for block in tfrecords.read_blocks(path):
-        ends = offset + np.cumsum(block.lengths + tfrecords.FRAME)
-        begins = np.concatenate([[offset], ends[:-1]])
-        firsts += begins[-count % RUN :: RUN].tolist()
-        count, offset = count + len(block), int(ends[-1])
-    if tfrecords.is_compressed(path):
-        if count:
-            yield 0, 0, count, offset
-        return
-    for number, (first, end) in enumerate(itertools.pairwise([*firsts, offset])):
-        yield first, number * RUN, min(RUN, count - number * RUN), end - first
-
-
-# Pipelines
 
 
 def _opened(path, offset=0):
@@ -125,13 +48,11 @@ _BUFFER_BYTES = 1 << 18
 
 def ordered(paths: Sequence[str], shuffle_seed: int | None, index: RecordIndex | None, first: int, repeat: bool):
     """`in_order`, or with a seed `shuffled`; see records.read_records for the arguments."""
-    if shuffle_seed is None:
-        data = in_order(paths)
-        return data.repeat() if repeat else data
-    index = index or read_index(paths)
-    if not index.total:  # it has no endless order
-        return in_order(paths)
-    return shuffled(index, shuffle_seed, first, endless=repeat)
+    if shuffle_seed is not None:
+        index = index or read_index(paths)
+        if index.total:  # otherwise, it has no endless order
+            return shuffled(index, shuffle_seed, first, endless=repeat)
+    return in_order(paths).repeat(None if repeat else 1)
 
 
 def in_order(paths: Sequence[str]):
@@ -200,12 +121,6 @@ def shuffled(index: RecordIndex, seed: int, first: int = 0, *, endless: bool = T
 
     epochs = tf.data.Dataset.range(first_epoch, tf.int64.max if endless else 1)
     return epochs.flat_map(of_epoch)
-
-
-def batched(data, batch_size: int, drop_remainder: bool, share: Share | None):
-    """Batches of a dataset of some records at a time, or this process's share of each of them."""
-    data = data.rebatch(batch_size, drop_remainder=drop_remainder)
-    return share.take(data, batch_size) if share else data
 
 
 class Share(NamedTuple):

@@ -11,6 +11,7 @@ import numpy as np
 from bert_tf2.data import example, length_buckets, record_order, tfrecords
 from bert_tf2.data.record_checks import Sizes, check_first_records
 from bert_tf2.data.record_checks import find_fault as find_fault
+from bert_tf2.data.record_index import RecordIndex
 from bert_tf2.data.schemas import CLASSIFICATION as CLASSIFICATION
 from bert_tf2.data.schemas import LARGEST_SCORE as LARGEST_SCORE
 from bert_tf2.data.schemas import MASKED_WORDS as MASKED_WORDS
@@ -80,7 +81,7 @@ def read_records(
     batch_size: int,
     *,
     shuffle_seed: int | None = None,
-    index: record_order.RecordIndex | None = None,
+    index: RecordIndex | None = None,
     first: int = 0,
     share: record_order.Share | None = None,
     repeat: bool = False,
@@ -130,7 +131,8 @@ def read_records(
 
     data = record_order.ordered(paths, shuffle_seed, index, first, repeat)
     at_once = length_buckets.rows_of_window(batch_size) if like_lengths else batch_size
-    data = record_order.batched(data, at_once, drop_remainder, share).map(parse, num_parallel_calls=2)
+    data = data.rebatch(at_once, drop_remainder=drop_remainder)
+    data = (share.take(data, at_once) if share else data).map(parse, num_parallel_calls=2)
     if like_lengths:
         data = length_buckets.batches(data, batch_size)
     if not pad_to_max_length:

@@ -74,8 +74,7 @@ MASKED_WORDS = RecordKind(
 )
 
 PRETRAINING = RecordKind(
-    "pretraining",
-    {**MASKED_WORDS.features, "next_sentence_labels": Feature("int64", 1, exclusive_maximum=2)},
+    "pretraining", {**MASKED_WORDS.features, "next_sentence_labels": Feature("int64", 1, exclusive_maximum=2)}
 )
 
 CLASSIFICATION = RecordKind(

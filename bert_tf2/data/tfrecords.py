@@ -159,19 +159,16 @@ def read_blocks(path: str, block_bytes: int = _BLOCK_BYTES, growing: bool = Fals
             rest = data[place:]
             wanted = max(block_bytes, len(rest))  # doubles for a record that is longer than a block
     if rest and not growing:
-        raise _damaged(path, number, f"the file is truncated: {_incomplete(rest)}; {_AGAIN}")
+        raise _damaged(path, number, f"the file is truncated: {len(rest):,} bytes of a record; {_AGAIN}")
 
 
 @contextlib.contextmanager
 def _opened(path: str) -> Iterator[BinaryIO]:
     """Opens a file for reading; what is read is not compressed."""
-    if not is_compressed(path):
-        with files.open_binary(path) as stream:
-            yield stream
-        return
-    with gzip_files.open_unpacked(path) as stream:
-        if not gzip_files.is_packed(stream):
-            raise UserError(f"{path}: {_other_kind(path)}")
+    packed = is_compressed(path)
+    with gzip_files.open_unpacked(path) if packed else files.open_binary(path) as stream:
+        if packed and not gzip_files.is_packed(stream):
+            raise UserError(f"{path}: ends in {gzip_files.ENDING} and is no gzip archive; rename it or make it again")
         yield stream
 
 
@@ -220,33 +217,10 @@ def _walk(data: bytes, known: dict[bytes, int]) -> tuple[list[int], list[int], i
     return starts, lengths, place, None
 
 
-def _incomplete(rest: bytes) -> str:
-    """Describes the incomplete record at the end of a file."""
-    if len(rest) < _HEADER:
-        return f"{len(rest)} bytes of {_HEADER} before the data"
-    length = struct.unpack_from("<Q", rest)[0]
-    found = len(rest) - _HEADER
-    if found < length:
-        return f"{found:,} of {length:,} bytes of data"
-    return f"{found - length} of {_FOOTER} bytes of the checksum after the data"
-
-
 def _damaged(path: str, number: int, problem: str) -> UserError:
-    if number == 1 and (other := _other_kind(path)):
-        return UserError(f"{path}: {other}")
+    if number == 1:
+        with _opened(path) as stream:
+            head = stream.read(file_kinds.HEAD_BYTES)
+        if other := file_kinds.mismatch(head, path, "TFRecord", "TFRecord", of_text=_FROM_TEXT):
+            return UserError(f"{path}: {other}")
     return UserError(f"{path}, record {number}: {problem}")
-
-
-def _other_kind(path: str) -> str | None:
-    """What is wrong with a file without a readable record, if it is evidently of another kind."""
-    kind = files.kind_of(path)
-    if is_compressed(path):
-        with gzip_files.open_unpacked(path) as stream:
-            if not gzip_files.is_packed(stream):
-                what = kind.what if kind else "an empty file" if not files.size(path) else "something else"
-                return f"ends in {gzip_files.ENDING} and is no gzip archive but {what}; rename it or make it again"
-            is_text = file_kinds.is_text(stream.read(file_kinds.HEAD_BYTES))
-            return f"holds text, not TFRecord; {_FROM_TEXT}" if is_text else None
-    if kind and kind.name != "TFRecord":
-        return kind.sentence("TFRecord")
-    return f"is text, not TFRecord; {_FROM_TEXT}" if not kind and files.is_text(path) else None

@@ -16,10 +16,10 @@ LONGEST = 10
 
 @dataclasses.dataclass(frozen=True)
 class Ragged:
-    """Rows of integers with different lengths.
+    """Rows of numbers, possibly of different lengths.
 
     Attributes:
-      values: [B, L] of any integer type, each row padded with zeros.
+      values: [B, L] of any integer type, or float32; each row padded with zeros.
       lengths: int [B], the number of values of each row, from 1 to L.
     """
 

@@ -14,7 +14,7 @@ import subprocess
 import sys
 import time
 
-from bert_tf2.support import console, ending, files, process
+from bert_tf2.support import console, files, process
 
 HERE = pathlib.Path(__file__).parent
 CHECKOUT = str(HERE.parents[1])
@@ -90,7 +90,7 @@ def main() -> None:
     """The command `bert_tf2 demo`."""
     words, sys.argv = sys.argv[1:], ["bert_tf2 demo"]  # the name in errors
     process.begin()
-    with ending.in_one_line():
+    with console.in_one_line():
         if len(words) > 1 or (words and words[0].startswith("-")):
             print(__doc__)
             sys.exit(0 if "--help" in words else 2)

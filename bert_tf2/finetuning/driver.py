@@ -21,7 +21,7 @@ import tensorflow as tf
 from absl import logging
 
 from bert_tf2.config import BertConfig
-from bert_tf2.data import length_buckets, record_order, records
+from bert_tf2.data import length_buckets, record_index, record_order, records
 from bert_tf2.fast.encoder import accelerate
 from bert_tf2.finetuning.options import FineTuneOptions
 from bert_tf2.finetuning.task import Scores, Task, flag_of_weights
@@ -234,7 +234,7 @@ def _train(task: Task, parts: PartRecords, strategy: tf.distribute.Strategy, tea
             if task.label_map:
                 save_label_map(folder, task.label_map)
     if best is None or not best.should_stop:
-        index = record_order.read_index([parts.path("train")])
+        index = record_index.read_index([parts.path("train")])
         trainer.train(
             parts.for_training(index=index, first=trainer.examples, share=team.share),
             records=index.description,

@@ -19,7 +19,7 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
-from bert_tf2.data import stored_index
+from bert_tf2.data import record_index
 from bert_tf2.pretraining import sentences
 from bert_tf2.pretraining.options import CreatePretrainingDataOptions, PretrainingDataOptions
 from bert_tf2.pretraining.shards import Shard
@@ -177,7 +177,7 @@ class Manifest:
             folder = os.path.dirname(self.path)
             paths = [os.path.join(folder, row["file"]) for row in rows]
             runs = [[*map(int, row["runs"].split())] for row in rows]
-            stored_index.keep(paths, runs, [row["examples"] for row in rows])
+            record_index.keep(paths, runs, [row["examples"] for row in rows])
 
     def _listed(self) -> list[dict[str, Any]]:
         return [self._rows[number] for number in sorted(self._rows)]

@@ -9,7 +9,7 @@ from absl import logging
 
 from bert_tf2 import tokenization
 from bert_tf2.config import BertConfig
-from bert_tf2.data import example, record_checks, record_order, records, stored_index, tfrecords, unmasked
+from bert_tf2.data import example, record_checks, record_index, record_order, records, tfrecords, unmasked
 from bert_tf2.data.records import RecordKind
 from bert_tf2.pretraining import dynamic_masking, record_files
 from bert_tf2.pretraining.options import PretrainingOptions
@@ -79,13 +79,13 @@ class Source:
         order = {**order, "repeat": repeat, "drop_remainder": repeat, "transform": transform}
         return records.read_records(self._paths, self._kind, self._sizes, batch_size, **order)
 
-    def for_training(self, index: record_order.RecordIndex, first: int, share: record_order.Share | None = None):
+    def for_training(self, index: record_index.RecordIndex, first: int, share: record_order.Share | None = None):
         """The records in the order of the seed, without the `first` examples; of several workers, a share of them."""
         options = self._options
         order = {"shuffle_seed": options.random_seed, "index": index, "first": first, "share": share}
         return self._read(options.train_batch_size, _TRAINING, **order)
 
-    def index(self, team: Team = ALONE) -> record_order.RecordIndex:
+    def index(self, team: Team = ALONE) -> record_index.RecordIndex:
         """Where the records lie. The first of several workers reads the files for it, and keeps it for the others.
 
         Raises:
@@ -95,7 +95,7 @@ class Source:
         options = self._options
         if not team.is_chief:
             team.wait()
-        index, fresh = stored_index.read(
+        index, fresh = record_index.read(
             self._paths, options.output_dir, keep=team.is_chief, anew=options.check_records and team.is_chief
         )
         counts = np.bincount(index.files, index.counts, len(index.paths)).astype(np.int64)

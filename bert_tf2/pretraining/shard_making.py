@@ -30,7 +30,7 @@ from typing import Any
 from absl import logging
 
 import bert_tf2
-from bert_tf2.data import record_order
+from bert_tf2.data import record_index
 from bert_tf2.pretraining import manifest, shards
 from bert_tf2.pretraining.example_files import make_files
 from bert_tf2.pretraining.options import CreatePretrainingDataOptions
@@ -139,7 +139,7 @@ def make_shard(shard: Shard, tokenizer: FullTokenizer, options: CreatePretrainin
         "padding": round(1 - tokens / places, 6) if places else 0.0,
         "bytes": files.size(shard.output),
         "sha256": manifest.sha256(shard.output, durable=True),
-        "runs": " ".join(str(size) for *_, size in record_order.runs_of(shard.output)),
+        "runs": " ".join(str(size) for *_, size in record_index.runs_of(shard.output)),
     }
 
 

@@ -1,24 +1,28 @@
-"""The log of a script: its format, tables in it, and the summary at the end.
+"""The log of a script: its format, tables in it, and its end: a summary, or one line for an error that is not a bug.
 
 The log is written to standard error; results that can be piped are written to standard output.
 """
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import logging as python_logging
 import os
+import re
 import shlex
 import shutil
 import sys
 import textwrap
 import time
 import warnings
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import NoReturn
 
 from absl import logging
 
-from bert_tf2.support import help_screen, progress
+from bert_tf2.support import environment, process, progress
+from bert_tf2.support.errors import UserError
 
 _YELLOW, _RED = "1;33", "1;31"
 _WIDTH_OF_FILES = 120
@@ -89,10 +93,18 @@ def table(title: str, rows: Mapping[str, object], most_lines: int = 6) -> str:
 
 def python() -> str:
     """The interpreter that runs this, as one types it here."""
+    if not sys.executable:
+        return "python"
     for name in ("python", "python3"):
-        if _is_ours(name) and os.path.samefile(shutil.which(name), sys.executable):
+        found = shutil.which(name)
+        # Environments have links to one and the same interpreter.
+        if found and os.path.samefile(found, sys.executable) and _folder(found) == _folder(sys.executable):
             return name
-    return _typed(sys.executable or "python")
+    return _typed(sys.executable)
+
+
+def _folder(path: str) -> str:
+    return os.path.realpath(os.path.dirname(path))
 
 
 def command(script: str, /, *arguments: str, folder: str | None = None, **flags) -> str:
@@ -106,23 +118,14 @@ def command(script: str, /, *arguments: str, folder: str | None = None, **flags)
       flags: a flag whose value is None is left out.
     """
     path = os.path.join(os.path.dirname(sys.argv[0]) if folder is None else folder, script)
-    if os.path.exists(path):
-        start = f"{python()} {_typed(path)}"
-    else:
-        start = f"{'bert_tf2' if _is_ours('bert_tf2') else f'{python()} -m bert_tf2'} {script.removesuffix('.py')}"
-    parts = [start, *map(shlex.quote, arguments)]
+    start = _typed(path) if os.path.exists(path) else f"-m bert_tf2 {script.removesuffix('.py')}"
+    parts = [python(), start, *map(shlex.quote, arguments)]
     for name, value in flags.items():
         if value is True:
             parts.append(f"--{name}")
         elif value is not None:
             parts.append(f"--{name}={shlex.quote(str(value))}")
     return " ".join(parts)
-
-
-def _is_ours(name: str) -> bool:
-    """Whether a program on PATH is of the environment that runs this."""
-    found = shutil.which(name)
-    return bool(found) and os.path.samefile(os.path.dirname(found), os.path.dirname(sys.executable) or ".")
 
 
 def _typed(path: str) -> str:
@@ -132,9 +135,21 @@ def _typed(path: str) -> str:
 
 def changed(options, *, without: Iterable[str] = ()) -> dict[str, object]:
     """The fields of an options object that differ from their defaults, as flags."""
-    values = {field.name: getattr(options, field.name) for field in dataclasses.fields(options)}
-    defaults = {field.name: field.default for field in dataclasses.fields(options)}
-    return {name: value for name, value in values.items() if name not in without and value != defaults[name]}
+    values = {field.name: (getattr(options, field.name), field.default) for field in dataclasses.fields(options)}
+    return {name: value for name, (value, default) in values.items() if name not in without and value != default}
+
+
+def break_command(line: str, width: int) -> str:
+    """Breaks a command that is longer than `width` into lines that can be typed."""
+    first, *flags = re.split(r" --(?=(?:[^']*'[^']*')*[^']*$)", line)  # not within a quoted value
+    broken = [first]
+    for flag in flags:
+        if len(broken[-1]) + len(flag) + 5 > width:  # with the space, the dashes and " \\"
+            broken[-1] += " \\"
+            broken.append(f"      --{flag}")
+        else:
+            broken[-1] += f" --{flag}"
+    return "\n".join(broken)
 
 
 def summary(
@@ -153,6 +168,65 @@ def summary(
     took = f" in {progress.duration(time.monotonic() - _started)}" if _started is not None else ""
     text = table(f"Done{took}.", rows)
     if next_command:
-        broken = help_screen.break_command(next_command, _width() - 4).replace("\n", "\n    ")
+        broken = break_command(next_command, _width() - 4).replace("\n", "\n    ")
         text += f"\n  next\n    {broken}"
     logging.info("%s", text)
+
+
+@contextlib.contextmanager
+def in_one_line(
+    memory_settings: Callable[[], Iterable[str]] = tuple, tidy: Callable[[], object] = tuple
+) -> Iterator[None]:
+    """Reports errors that are not bugs in one line: a user's mistake, a signal, a full disk, lack of memory.
+
+    The exit status is the `status` of a UserError, 1 for errors of the machine, 130 after Ctrl-C, 143 after SIGTERM. If
+    the reader of standard output stops reading, for example `head`, this is no error. Every other exception is a bug
+    and propagates. With --verbosity=1, the traceback of a one-line error is logged.
+
+    Args:
+      memory_settings: the flags that determine how much memory is needed, with their values.
+      tidy: called after a signal; see process.end_on_signals.
+    """
+    process.end_on_signals(tidy)
+    try:
+        try:
+            yield
+        except SystemExit:  # scripts that succeed also end with it
+            lost = process.flush_streams()  # now, because an error at Python's exit could not be handled
+            if lost is None:
+                raise
+            raise lost from None
+    except SystemExit:
+        raise
+    except BaseException as error:
+        process.flush_streams()
+        status, line = _answer(error, memory_settings)
+        if line is None:
+            raise
+        logging.debug("The error:", exc_info=True)
+        if line:
+            fail(status, line)
+
+
+def fail(status: int, message: str) -> NoReturn:
+    """Ends the script with one line on standard error."""
+    with contextlib.suppress(OSError):  # for example, the terminal is closed
+        progress.close_all()
+        line = "\\n".join(message.splitlines())  # the name of a file may contain a line end
+        print(f"{process.script_name()}: {loud('error:')} {line}", file=sys.stderr, flush=True)
+    sys.exit(status)
+
+
+def _answer(error: BaseException, memory_settings: Callable[[], Iterable[str]]) -> tuple[int, str | None]:
+    """Returns the exit status and the line; None if the exception is a bug, "" if there is nothing to report."""
+    if isinstance(error, UserError):
+        return error.status, str(error)
+    if isinstance(error, KeyboardInterrupt):
+        return getattr(error, "status", 130), str(error) or "interrupted"
+    if isinstance(error, BrokenPipeError):
+        return 0, ""
+    if environment.is_out_of_memory(error):
+        return 1, environment.out_of_memory(error, memory_settings())
+    if isinstance(error, OSError) and error.filename == process.STANDARD_OUTPUT:
+        return 1, f"{error.filename}: {error.strerror}; not all of the output is written"
+    return 1, environment.explain(error)

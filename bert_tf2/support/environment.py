@@ -37,7 +37,8 @@ _IN_NUMPY = re.compile(r"\d+ requested and \d+ written")
 _OUT_OF_MEMORY = re.compile(r"OOM when allocating|[Oo]ut of memory|bad_alloc|could not create a memory object")
 _NOT_MAPPED = re.compile("failed to map segment|[Cc]annot allocate memory")
 _PLENTY = 1e9  # bytes
-_PARTIAL = re.compile(r"^\.(.+)\.[^./]+\.\d+\.partial$")
+PARTIAL = re.compile(r"^\.(?P<name>.+)\.(?P<host>[^./]+)\.(?P<process>\d+)\.partial$")
+"""The name of a file while it is written."""
 
 
 def is_remote(path: str) -> bool:
@@ -46,7 +47,7 @@ def is_remote(path: str) -> bool:
 
 def final_name(path: str) -> str:
     """The final name of a file whose name is `path` while it is written."""
-    parts = [match[1] if (match := _PARTIAL.match(part)) else part for part in path.split("/")]
+    parts = [match[1] if (match := PARTIAL.match(part)) else part for part in path.split("/")]
     return "/".join(parts)
 
 
@@ -129,12 +130,7 @@ def is_out_of_memory(error: BaseException) -> bool:
 
 
 def out_of_memory(error: BaseException, settings: Iterable[str]) -> str:
-    """Returns one sentence about lack of memory.
-
-    Args:
-      error: the exception.
-      settings: the flags that determine how much is needed, with their values ("--train_batch_size=32").
-    """
+    """One sentence about lack of memory; `settings`: the flags that decide on it, with values ("--batch_size=32")."""
     shape = re.search(r"shape\s*[\[(]([\d, ]+)[\])]", str(error))
     what = f" for an array of {' x '.join(re.findall(r'[0-9]+', shape[1]))} numbers" if shape else ""
     lower = ", ".join(settings)
@@ -151,7 +147,7 @@ def human(number_of_bytes: float) -> str:
 
 
 def nearest_folder(path: str) -> str:
-    """Returns a local path if it exists, otherwise its nearest parent folder that exists."""
+    """A local path if it exists, otherwise its nearest parent folder that exists."""
     folder = os.path.abspath(path)
     while not os.path.exists(folder):
         folder = os.path.dirname(folder)
@@ -170,9 +166,8 @@ def _free(path: str) -> str:
     free = None if not path or is_remote(path) else free_bytes(path)
     if free is None:
         return "the disk is full"
-    if free > _PLENTY:  # a file system can also run out of file entries, and a device of nothing at all
-        return f"{human(free)} are free, but perhaps no entries for new files (df -i)"
-    return f"{human(free)} are free"
+    entries = ", but perhaps no entries for new files (df -i)" if free > _PLENTY else ""
+    return f"{human(free)} are free{entries}"
 
 
 def check_writable(folder: str, what: str) -> None:
@@ -188,8 +183,11 @@ def check_writable(folder: str, what: str) -> None:
     if is_remote(folder):
         return  # a check would load TensorFlow; writing the first file reports the error
     place = nearest_folder(folder)
-    if (number := _fault_in_name(folder)) is not None:
-        raise UserError(f"{what}: cannot be written: cannot make the folder {folder}: {_sentence(number, place)}")
+    try:
+        os.lstat(folder)
+    except OSError as error:
+        if error.errno not in (errno.ENOENT, errno.ENOTDIR):  # the name is too long, for example
+            raise UserError(f"{what}: cannot be written: {cannot_make(folder, error)}") from error
     if not os.path.isdir(place):
         raise UserError(f"{what}: cannot be written: cannot make the folder {folder}: {place} is a file")
     try:
@@ -198,15 +196,6 @@ def check_writable(folder: str, what: str) -> None:
             probe.flush()
     except OSError as error:
         raise UserError(f"{what}: cannot be written: {_sentence(error.errno or 0, place)}") from error
-
-
-def _fault_in_name(path: str) -> int | None:
-    """The system's number of what is wrong with a name, wherever the path may lead: it is too long, for example."""
-    try:
-        os.lstat(path)
-    except OSError as error:
-        return None if error.errno in (errno.ENOENT, errno.ENOTDIR) else error.errno
-    return None
 
 
 def check_space(path: str, least: int, what: str, wanted: int = 0) -> None:

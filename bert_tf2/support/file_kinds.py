@@ -68,10 +68,7 @@ _BEGINNINGS = [
             rb"version https://git-lfs.github.com/spec/",
             Kind("Git LFS", "a pointer of Git LFS and not the file itself", "fetch that: git lfs pull"),
         ),
-        (
-            rb"\0{16,}\Z",
-            Kind("zeros", "a file of zeros, as an interrupted copy leaves one", "copy it again"),
-        ),
+        (rb"\0{16,}\Z", Kind("zeros", "a file of zeros, as an interrupted copy leaves one", "copy it again")),
         (rb".{6}\0\0\{\"", Kind("safetensors", "a safetensors file of weights")),
         (rb"\x80[\x02-\x05][\x95}\](cX\x8a\x8cCKMJGN]", Kind("pickle", "a pickle of Python")),
     )
@@ -99,6 +96,22 @@ def recognize(head: bytes, path: str) -> Kind | None:
 def recognize_page(head: bytes, path: str) -> Kind | None:
     """Like `recognize`, but also recognizes HTML, which may be intended in a corpus but not elsewhere."""
     return _HTML if _PAGE.match(head) else recognize(head, path)
+
+
+def mismatch(head: bytes, path: str, wanted: str, *kinds: str, of_text: str = "give another file") -> str | None:
+    """What is wrong with a binary file that evidently holds something else, which its reader would report as damage.
+
+    Args:
+      head: its first HEAD_BYTES bytes, or fewer.
+      path: its name.
+      wanted: the expected content, for the message.
+      kinds: the accepted names of Kind, and "text".
+      of_text: what to do with a text.
+    """
+    kind = recognize_page(head, path)
+    if kind:
+        return None if kind.name in kinds else kind.sentence(wanted)
+    return f"is text, not {wanted}; {of_text}" if head and "text" not in kinds and is_text(head) else None
 
 
 def _is_tfrecord(head: bytes) -> bool:

@@ -134,37 +134,12 @@ def _hint(path: str) -> str:
     return f" ({folder} holds: {shown})"
 
 
-def kind_of(path: str) -> file_kinds.Kind | None:
-    """The kind of a file by its first bytes; None if they are not distinctive, as in UTF-8 text."""
-    return file_kinds.recognize_page(_head(path), path)
-
-
-def is_text(path: str) -> bool:
-    """Whether the beginning of a file is valid UTF-8 text."""
-    return file_kinds.is_text(_head(path))
-
-
 def expect_kind(path: str, wanted: str, *kinds: str) -> None:
-    """Checks that a binary file is not evidently of another kind, which its reader would report as damage.
-
-    Args:
-      path: the file.
-      wanted: the expected content, for the message.
-      kinds: the accepted names of file_kinds.Kind, and "text".
-
-    Raises:
-      UserError: it is text, or of another kind.
-    """
-    kind = kind_of(path)
-    if kind and kind.name not in kinds:
-        raise UserError(f"{path}: {kind.sentence(wanted)}")
-    if not kind and "text" not in kinds and size(path) and is_text(path):
-        raise UserError(f"{path}: is text, not {wanted}; give another file")
-
-
-def _head(path: str) -> bytes:
+    """Raises UserError for a binary file that is evidently of another kind; see file_kinds.mismatch."""
     with open_binary(path) as stream:
-        return stream.read(file_kinds.HEAD_BYTES)
+        head = stream.read(file_kinds.HEAD_BYTES)
+    if problem := file_kinds.mismatch(head, path, wanted, *kinds):
+        raise UserError(f"{path}: {problem}")
 
 
 def read_text(path: str, *, drop_bom: bool = False) -> str:

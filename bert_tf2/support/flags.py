@@ -1,4 +1,4 @@
-"""The command line: flags from an options class, and how a script starts and fails.
+"""The command line: flags from an options class, what --help shows, and how a script starts and fails.
 
 Only this module and the scripts use flags. TensorFlow is imported after the flags have been checked, so that a wrong
 flag is reported immediately.
@@ -10,19 +10,25 @@ import inspect
 import itertools
 import os
 import re
+import shutil
 import sys
-from collections.abc import Callable, Sequence
+import textwrap
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import MISSING
 from typing import Any
 
 from absl import app, flags, logging
 
 from bert_tf2 import __version__
-from bert_tf2.support import console, ending, help_screen, outputs, progress, settings
+from bert_tf2.support import console, outputs, progress, settings
 from bert_tf2.support.quiet import load_tensorflow as load_tensorflow  # for the scripts
 from bert_tf2.support.settings import Options, WrongSetting
 
 FLAGS = flags.FLAGS
+
+_WIDEST_HELP = 120
+_COLUMN = 30  # where the explanations start; a longer flag gets its own line
+_LONGEST_CHOICES = 24  # in characters; longer lists of choices are part of the explanation
 
 
 def run(options_class: type[Options], main: Callable[[Any], None]) -> None:
@@ -40,7 +46,7 @@ def run(options_class: type[Options], main: Callable[[Any], None]) -> None:
     FLAGS["verbosity"].help = "What to log: -1 only warnings, 0 also progress, 1 everything."
     console.set_up_log()
     script = _Script(options_class, main)
-    with ending.in_one_line(script.memory_settings, _tidy):
+    with console.in_one_line(script.memory_settings, _tidy):
         app.run(script.main, flags_parser=script.parse)
 
 
@@ -79,9 +85,11 @@ class _Script:
         try:
             os.getcwd()
         except OSError:
-            ending.fail(1, "the working directory was deleted; change to one that exists (cd)")
+            console.fail(1, "the working directory was deleted; change to one that exists (cd)")
         try:
-            argv, passed_on = self._split(argv)
+            end = argv.index("--") if self._class.passes_on and "--" in argv else len(argv)
+            passed_on = {self._class.passes_on: tuple(argv[end + 1 :])} if end < len(argv) else {}
+            argv = argv[:end]
             if self._class.words is not None:
                 FLAGS.set_gnu_getopt()  # flags may also stand behind the words
             rest = _parse(list(argv))
@@ -94,23 +102,16 @@ class _Script:
             if getattr(self._options, "verbose_logging", False):
                 logging.set_verbosity(max(logging.DEBUG, logging.get_verbosity()))
         except flags.UnrecognizedFlagError as error:
-            ending.fail(2, _unknown_flag(error.flagname) + _SEE_HELP)
+            console.fail(2, _unknown_flag(error.flagname) + _SEE_HELP)
         except (flags.Error, WrongSetting) as error:
-            ending.fail(2, _plain(" ".join(str(error).split())) + _SEE_HELP)
+            console.fail(2, _plain(" ".join(str(error).split())) + _SEE_HELP)
         return rest
-
-    def _split(self, argv: Sequence[str]) -> tuple[Sequence[str], dict[str, tuple[str, ...]]]:
-        """The script's own part of the command line, and the field for what stands behind `--`, if there is one."""
-        if self._class.passes_on is None or "--" not in argv:
-            return argv, {}
-        end = argv.index("--")
-        return argv[:end], {self._class.passes_on: tuple(argv[end + 1 :])}
 
     def _value(self, name: str) -> Any:
         """The value of a flag; None if it was not given and the field defaults to None."""
         stated, _, default = self._settings[name]
-        flag = FLAGS[name]
-        return None if default is None and stated.flag_default is not None and flag.using_default_value else flag.value
+        is_default = default is None and stated.flag_default is not None and FLAGS[name].using_default_value
+        return None if is_default else FLAGS[name].value
 
     def main(self, argv: Sequence[str]) -> None:
         del argv  # only flags
@@ -160,11 +161,8 @@ class _Script:
         needed_with: dict[str, list[str]] = {}
         for switch, name in settings.needed(self._class):
             needed_with.setdefault(name, []).append(switch)
-        return help_screen.render(
-            inspect.cleandoc(self._class.__doc__ or ""),
-            shown,
-            needed_with,
-            "To see the flags of absl: --helpfull.",
+        return help_screen(
+            inspect.cleandoc(self._class.__doc__ or ""), shown, needed_with, "To see the flags of absl: --helpfull."
         )
 
 
@@ -228,3 +226,79 @@ def _stray_word(word: str, before: str) -> str:
 def _tidy() -> None:
     progress.close_all()
     outputs.remove_partial()
+
+
+# The help screen
+
+
+def help_screen(
+    description: str,
+    groups: Mapping[str, Sequence],
+    needed_with: Mapping[str, Sequence[str]],
+    closing: str,
+    width: int | None = None,
+) -> str:
+    """Returns the help screen of a script.
+
+    Args:
+      description: the script's docstring; paragraphs are wrapped, indented lines are kept.
+      groups: title -> flags (objects of absl), in the order to show; an empty group is omitted.
+      needed_with: name of a flag -> the switches that require it.
+      closing: a last sentence.
+      width: in characters; defaults to the terminal's.
+    """
+    width = min(width or shutil.get_terminal_size().columns, _WIDEST_HELP) - 1
+    parts = [_paragraphs(description, width)]
+    for title, shown in groups.items():
+        if shown:
+            entries = (_entry(flag, needed_with.get(flag.name, ()), width) for flag in shown)
+            parts.append("\n".join([f"{title}:", *entries]))
+    return "\n\n".join([*parts, textwrap.fill(closing, width)]) + "\n"
+
+
+def _paragraphs(text: str, width: int) -> str:
+    paragraphs = re.split(r"\n\s*\n", text.strip())
+    return "\n\n".join(_wrapped(paragraph.splitlines(), width) for paragraph in paragraphs)
+
+
+def _wrapped(lines: Sequence[str], width: int) -> str:
+    """Wraps a paragraph; indented lines are commands, which are broken before a flag if they do not fit."""
+    if not any(line.startswith(" ") for line in lines):
+        return textwrap.fill(" ".join(lines), width)
+    whole = re.sub(r" *\\\n *", " ", "\n".join(lines))
+    return "\n".join(console.break_command(line, width) for line in whole.splitlines())
+
+
+def _entry(flag, switches: Sequence[str], width: int) -> str:
+    """Formats one flag: its name and kind of value on the left, its help and default on the right."""
+    left = f"  --{flag.name}{_value(flag)}"
+    own = re.sub(r"^<.*?>: |;\s+repeat this option.*", "", flag.help, flags=re.DOTALL)  # without what absl adds
+    text = " ".join([own, *_remarks(flag, switches)])
+    lines = textwrap.wrap(text, max(width - _COLUMN, 20), break_on_hyphens=False)
+    lines = [" " * _COLUMN + line.replace("\u00a0", " ") for line in lines]
+    if len(left) > _COLUMN - 2:
+        return "\n".join([left, *lines])
+    return "\n".join([left + lines[0][len(left) :], *lines[1:]])
+
+
+def _value(flag) -> str:
+    """Returns the text after the name: nothing for a switch."""
+    kind = flag.flag_type()
+    if "bool" in kind:
+        return "=True|False" if flag.default is None else ""
+    if choices := getattr(flag.parser, "enum_values", None):
+        shown = "|".join(choices)
+        return f"={shown}" if len(shown) <= _LONGEST_CHOICES else "=NAME"
+    if "int" in kind or "float" in kind:
+        return "=N" if "int" in kind else "=X"
+    ending = flag.name.rpartition("_")[2]
+    return "=" + {"file": "FILE", "dir": "FOLDER", "checkpoint": "PATH"}.get(ending, "TEXT")
+
+
+def _remarks(flag, switches: Sequence[str]) -> list[str]:
+    remarks = [f"One of {', '.join(flag.parser.enum_values)}."] if _value(flag) == "=NAME" else []
+    facts = [f"needed with {' or '.join(f'--{name}' for name in switches)}"] if switches else []
+    if flag.default is not None:
+        off = f"; --{flag.name}=False turns it off" if flag.default is True else ""
+        facts.append(f"default:\u00a0{flag.default}{off}")  # no line break here
+    return [*remarks, f"({'; '.join(facts)})"] if facts else remarks

@@ -12,22 +12,13 @@ import zlib
 from collections.abc import Iterator
 from typing import BinaryIO
 
-from bert_tf2.support import file_kinds, files
+from bert_tf2.support import files
 from bert_tf2.support.errors import UserError
 
 ENDING = ".gz"
 _MAGIC = b"\x1f\x8b"
 # Records of 128 tokens: level 1 leaves 31 % at 90 MB/s, level 6 29 % at 50 MB/s, level 9 29 % at 20 MB/s.
 _LEVEL = 1
-
-
-def _begins_as_gzip(stream: BinaryIO) -> bool:
-    """Looks at the beginning of a stream that is at its start, and leaves it there."""
-    if hasattr(stream, "peek"):  # a pipe cannot go back
-        return stream.peek(len(_MAGIC))[: len(_MAGIC)] == _MAGIC
-    found = stream.read(len(_MAGIC)) == _MAGIC
-    stream.seek(0)
-    return found
 
 
 class _Unpacked(io.BufferedReader):
@@ -59,7 +50,12 @@ def open_unpacked(path: str) -> Iterator[BinaryIO]:
       UserError: the file is missing; or, within the context, the archive turns out to be damaged.
     """
     with files.open_binary(path) as packed:
-        if not _begins_as_gzip(packed):
+        if hasattr(packed, "peek"):  # a pipe cannot go back
+            begin = packed.peek(len(_MAGIC))[: len(_MAGIC)]
+        else:
+            begin = packed.read(len(_MAGIC))
+            packed.seek(0)
+        if begin != _MAGIC:
             yield packed
             return
         try:
@@ -67,12 +63,6 @@ def open_unpacked(path: str) -> Iterator[BinaryIO]:
                 yield stream
         except DAMAGE as error:
             raise UserError(f"{path}: {damage(error)}") from error
-
-
-def read_head(path: str) -> bytes:
-    """The first bytes of what is in a file, enough for file_kinds."""
-    with open_unpacked(path) as stream:
-        return stream.read(file_kinds.HEAD_BYTES)
 
 
 @contextlib.contextmanager

@@ -19,8 +19,7 @@ _SHARDS_FILE = ".shards.lock"
 _SECONDS = 0.5  # is_training_elsewhere holds the lock for an instant, which must not refuse a training
 
 
-@contextlib.contextmanager
-def training_in(output_dir: str) -> Iterator[None]:
+def training_in(output_dir: str) -> contextlib.AbstractContextManager[None]:
     """Locks an existing folder for one training; a second one would overwrite and delete its checkpoints.
 
     The operating system releases the lock when the process ends for any reason, so a killed training leaves nothing to
@@ -31,20 +30,13 @@ def training_in(output_dir: str) -> Iterator[None]:
       UserError: another training is running in the folder; the message names it.
     """
     refusal = "another training is running in this folder{}; wait for it, stop it, or give another --output_dir"
-    with _locked(output_dir, _FILE, refusal):
-        yield
+    return _locked(output_dir, _FILE, refusal)
 
 
-@contextlib.contextmanager
-def making_shards_in(folder: str) -> Iterator[None]:
-    """The same for a run that makes the shards of a corpus: a second one would remove its partial files.
-
-    Raises:
-      UserError: another run makes shards in the folder; the message names it.
-    """
+def making_shards_in(folder: str) -> contextlib.AbstractContextManager[None]:
+    """The same for a run that makes the shards of a corpus: a second one would remove its partial files."""
     refusal = "another run makes shards in this folder{}; wait for it, stop it, or give another --output_file"
-    with _locked(folder or ".", _SHARDS_FILE, refusal):
-        yield
+    return _locked(folder or ".", _SHARDS_FILE, refusal)
 
 
 @contextlib.contextmanager
@@ -64,7 +56,9 @@ def _locked(folder: str, name: str, refusal: str) -> Iterator[None]:
         yield
         return
     try:
-        _write_holder(path)
+        with contextlib.suppress(OSError), open(path, "w", encoding="utf-8") as stream:
+            now = datetime.datetime.now().strftime("%Y-%m-%d %H:%M:%S")
+            stream.write(f"process {os.getpid()} on {socket.gethostname()}, since {now}")
         yield
     finally:
         with contextlib.suppress(OSError):
@@ -74,21 +68,14 @@ def _locked(folder: str, name: str, refusal: str) -> Iterator[None]:
 
 def is_training_elsewhere(output_dir: str) -> bool:
     """Whether another process is training in a folder."""
-    if not files.exists(os.path.join(output_dir, _FILE)) or files.is_remote(output_dir):
+    path = os.path.join(output_dir, _FILE)
+    if not os.path.exists(path):  # a remote folder has none
         return False
     try:
-        with filelock.FileLock(os.path.join(output_dir, _FILE), blocking=False):
+        with filelock.FileLock(path, blocking=False):
             return False
-    except filelock.Timeout:
-        return True
-    except (OSError, NotImplementedError):
-        return False
-
-
-def _write_holder(path: str) -> None:
-    now = datetime.datetime.now().strftime("%Y-%m-%d %H:%M:%S")
-    with contextlib.suppress(OSError), open(path, "w", encoding="utf-8") as stream:
-        stream.write(f"process {os.getpid()} on {socket.gethostname()}, since {now}")
+    except (OSError, NotImplementedError) as error:
+        return isinstance(error, filelock.Timeout)
 
 
 def _holder(path: str) -> str:

@@ -193,15 +193,16 @@ def _is_device(path: str) -> bool:
 
 
 _HOST = re.sub(r"[^A-Za-z0-9-]", "-", socket.gethostname())[:32] or "host"
-_LEFT = re.compile(r"^\.(?P<name>.+)\.(?P<host>[^.]+)\.(?P<process>\d+)\.partial$")
 
 
 def name_beside(path: str) -> str:
     """Returns the name of a file or folder until it is complete. A device or a pipe is written to directly."""
-    if _is_device(path):
-        return path
+    return path if _is_device(path) else _begin(path, f"{_HOST}.{os.getpid()}.partial")
+
+
+def _begin(path: str, end: str) -> str:
     folder, name = os.path.split(path)
-    beside = os.path.join(folder, f".{name}.{_HOST}.{os.getpid()}.partial")
+    beside = os.path.join(folder, f".{name}.{end}")
     if not is_remote(beside):
         _begun.add(os.path.abspath(beside))
     return beside
@@ -215,11 +216,7 @@ def unique_beside(path: str) -> str:
 
     Only whoever knows that all these processes have ended can remove what they left.
     """
-    folder, name = os.path.split(path)
-    beside = os.path.join(folder, f".{name}.{uuid.uuid4().hex}{UNIQUE_END}")
-    if not is_remote(beside):
-        _begun.add(os.path.abspath(beside))
-    return beside
+    return _begin(path, uuid.uuid4().hex + UNIQUE_END)
 
 
 def temporary_folder(prefix: str) -> str:
@@ -236,7 +233,11 @@ def remove_partial() -> None:
     """Removes the partial files of this process, when a signal ends it."""
     for path in [*_begun]:  # another thread may begin one
         with contextlib.suppress(OSError):
-            shutil.rmtree(path) if os.path.isdir(path) else os.remove(path)
+            _remove(path)
+
+
+def _remove(path: str) -> None:
+    shutil.rmtree(path) if os.path.isdir(path) else os.remove(path)
 
 
 _looked_at: set[tuple[int, str]] = set()
@@ -249,19 +250,15 @@ def remove_leftovers(folder: str) -> None:
         return
     _looked_at.add(here)
     for name in sorted(os.listdir(folder or ".")) if os.path.isdir(folder or ".") else ():
-        match = _LEFT.match(name)
+        match = environment.PARTIAL.match(name)
         path = os.path.join(folder, name)
         if match and match["host"] == _HOST and not _may_be_written(path, int(match["process"])):
-            size = _size(path)
             try:
-                shutil.rmtree(path) if os.path.isdir(path) else os.remove(path)
+                _remove(path)
             except OSError as error:
                 logging.warning("%s: left by a process that was killed, and cannot be removed: %s", path, error)
             else:
-                logging.warning(
-                    "Removed %s (%s), a partial %s that a killed process left",
-                    path, environment.human(size), match["name"],
-                )  # fmt: skip
+                logging.warning("Removed %s, a partial %s that a killed process left", path, match["name"])
 
 
 def _may_be_written(path: str, process: int) -> bool:
@@ -275,9 +272,3 @@ def _may_be_written(path: str, process: int) -> bool:
     except OSError:
         pass  # it exists and belongs to another user
     return True
-
-
-def _size(path: str) -> int:
-    if not os.path.isdir(path):
-        return os.lstat(path).st_size
-    return sum(os.lstat(os.path.join(place, name)).st_size for place, _, names in os.walk(path) for name in names)

@@ -178,12 +178,6 @@ def flush_streams() -> OSError | None:
         except (OSError, ValueError) as error:  # ValueError: the stream is closed
             if stream is sys.stdout and isinstance(error, OSError):
                 problem = error
-            _discard(stream)
+            with contextlib.suppress(OSError, ValueError), open(os.devnull, "wb") as null:
+                os.dup2(null.fileno(), stream.fileno())
     return problem
-
-
-def _discard(stream) -> None:
-    with contextlib.suppress(OSError, ValueError):
-        null = os.open(os.devnull, os.O_WRONLY)
-        os.dup2(null, stream.fileno())
-        os.close(null)

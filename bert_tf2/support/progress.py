@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shutil
 import sys
 import threading
 import time
@@ -44,29 +45,6 @@ def duration(seconds: float) -> str:
 def on_terminal() -> bool:
     """Whether the log is shown on a terminal that can redraw a line."""
     return sys.stderr.isatty() and os.environ.get("TERM") != "dumb"
-
-
-class _Rate:
-    """The speed of work, measured over its later half.
-
-    The first steps of a model include building its graph, and a second batch shape may build another one. So no rate
-    is known before the third mark, and no later rate includes the first two.
-    """
-
-    def __init__(self, done: float):
-        self._marks = [(0.0, done)]
-
-    def mark(self, seconds: float, done: float) -> None:
-        self._marks.append((seconds, done))
-        if len(self._marks) > _MOST_MARKS:
-            self._marks = self._marks[::2]
-
-    def per_second(self) -> float | None:
-        """The rate; None while it is unknown."""
-        if len(self._marks) < 4:
-            return None
-        (first, before), (last, done) = self._marks[len(self._marks) // 2], self._marks[-1]
-        return (done - before) / (last - first) if last > first and done > before else None
 
 
 class Progress:
@@ -101,7 +79,7 @@ class Progress:
         self._started = self._line_at = self._look_at = _clock()
         self._away = 0.0  # seconds spent on other work
         self._first = done
-        self._rate = _Rate(done)
+        self._marks = [(0.0, done)]  # seconds and what was done then
         # Only the main thread writes to the terminal; work in other threads is part of something that it shows.
         in_main_thread = threading.current_thread() is threading.main_thread()
         self._drawn = on_terminal() and logging.level_info() and in_main_thread
@@ -124,36 +102,49 @@ class Progress:
         if not first and now < self._look_at:
             return
         self._look_at = now + _SECONDS_BETWEEN_DRAWINGS
-        self._rate.mark(now - self._started - self._away, self._done)
+        self._marks.append((now - self._started - self._away, self._done))
+        if len(self._marks) > _MOST_MARKS:
+            self._marks = self._marks[::2]
         self._draw()
         if now - self._line_at >= _SECONDS_BETWEEN_LINES or (first and self._tell_ends):
             self._line_at = now
-            self._log()
+            if not self._drawn:
+                logging.info("%s: %s", self._what, self._text())
 
     def leave_out(self, seconds: float) -> None:
         """Excludes seconds from the speed that were spent on other work, for example on a checkpoint."""
         self._away += seconds
 
     def per_second(self) -> float | None:
-        """Units per second; None while unknown."""
-        return self._rate.per_second()
+        """Units per second over the later half of the work; None while unknown.
+
+        The first steps of a model include building its graph, and a second batch shape may build another one. So no
+        rate is known before the third mark, and no later rate includes the first two.
+        """
+        if len(self._marks) < 4:
+            return None
+        (first, before), (last, done) = self._marks[len(self._marks) // 2], self._marks[-1]
+        return (done - before) / (last - first) if last > first and done > before else None
 
     def close(self, complete: bool = True) -> None:
         """Removes the line from a terminal; logs how long the work took, if it was long."""
         if self not in _shown:
             return
         _shown.remove(self)
-        if not _shown:
-            _line.close()
+        if self._drawn:
+            _write("")
         seconds = _clock() - self._started - self._away
         if complete and self._done > self._first and (self._tell_ends or seconds >= _SECONDS_BETWEEN_LINES):
             logging.info("%s: %s, took %s", self._what, ", ".join(self._facts()), duration(seconds))
 
     def _facts(self) -> list[str]:
-        facts = [_amount(self._done, self._total, self._unit), self._note]
+        amount = f"{self._done:,.0f} of {self._total:,.0f}" if self._total else f"{self._done:,.0f}"
+        facts = [f"{amount} {self._unit}", self._note]
         if (rate := self.per_second()) is not None:
-            amount, name = self._contents
-            facts.append(f"{_number(rate * amount)} {name}/s")
+            items, name = self._contents
+            rate *= items
+            speed = f"{rate:,.0f}" if rate >= 100 else f"{rate:.1f}" if rate >= 1 else f"{rate:.2g}"
+            facts.append(f"{speed} {name}/s")
         return [fact for fact in facts if fact]
 
     def _text(self) -> str:
@@ -162,25 +153,24 @@ class Progress:
             facts.append(f"{duration((self._total - self._done) / rate)} left")
         return ", ".join(facts)
 
-    def _log(self) -> None:
-        if not self._drawn:
-            logging.info("%s: %s", self._what, self._text())
-
     def _draw(self) -> None:
-        if self._drawn and _shown[-1] is self:
-            share = min(self._done / self._total, 1.0) if self._total else None
-            _line.draw(f"{self._what}: {self._text()}", share)
-
-
-def _number(value: float) -> str:
-    return f"{value:,.0f}" if value >= 100 else f"{value:.1f}" if value >= 1 else f"{value:.2g}"
-
-
-def _amount(done: float, total: float | None, unit: str) -> str:
-    return f"{done:,.0f} of {total:,.0f} {unit}" if total else f"{done:,.0f} {unit}"
+        if not self._drawn or _shown[-1] is not self:
+            return
+        text, width = f"{self._what}: {self._text()}", shutil.get_terminal_size().columns - 1
+        if self._total:
+            share = min(self._done / self._total, 1.0)
+            bar = max(width - len(text) - len(" 100% ||"), 0)
+            text = f"{text} {share:4.0%} |{'#' * round(share * bar):<{bar}}|"
+        _write(text[:width])
 
 
 _shown: list[Progress] = []  # innermost last; only this one is shown on the terminal
+
+
+def _write(text: str) -> None:
+    """Writes the line on the terminal in place of the one that is there; the rest of it is erased."""
+    sys.stderr.write(f"\r{text}\x1b[K" if text else "\r\x1b[K")
+    sys.stderr.flush()
 
 
 def track(
@@ -203,7 +193,8 @@ def track(
 @contextlib.contextmanager
 def hidden() -> Iterator[None]:
     """Removes the line from the terminal while other output is written."""
-    _line.clear()
+    if _shown and _shown[-1]._drawn:
+        _write("")
     yield
     if _shown:
         _shown[-1]._draw()
@@ -213,38 +204,3 @@ def close_all() -> None:
     """Removes all lines, when the work has failed."""
     while _shown:
         _shown[-1].close(complete=False)
-
-
-class _Line:
-    """The line on the terminal that is redrawn in place."""
-
-    def __init__(self):
-        self._bar = None
-
-    def draw(self, text: str, share: float | None) -> None:
-        """Draws the line; `share` is the fraction of the work that is done, or None if unknown."""
-        if self._bar is None:
-            from tqdm import tqdm  # imported here because only terminals need it
-
-            tqdm.monitor_interval = 0  # no thread: the line is redrawn when the progress changes
-            tqdm.set_lock(threading.RLock())
-            self._bar = tqdm(total=1, file=sys.stderr, leave=False, dynamic_ncols=True, bar_format="", delay=1e9)
-        text = text.replace("{", "{{").replace("}", "}}")
-        self._bar.n = share or 0
-        self._bar.bar_format = text if share is None else f"{text} {{percentage:3.0f}}% |{{bar}}|"
-        self._bar.refresh()
-
-    def clear(self) -> None:
-        """Clears the line until it is drawn again."""
-        if self._bar is not None:
-            self._bar.clear()
-
-    def close(self) -> None:
-        """Clears the line and closes the bar."""
-        if self._bar is not None:
-            self._bar.clear()
-            self._bar.close()
-            self._bar = None
-
-
-_line = _Line()

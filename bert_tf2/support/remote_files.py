@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import io
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, BinaryIO
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 from bert_tf2.support import environment
 from bert_tf2.support.errors import UserError
@@ -18,68 +18,95 @@ from bert_tf2.support.quiet import load_tensorflow
 if TYPE_CHECKING:
     import fsspec
 
+_ATTEMPTS = 3  # to replace a file that others replace too
+
+
+@contextlib.contextmanager
+def _answering(path: str, what: str = "cannot be reached") -> Iterator[None]:
+    """Converts the exceptions of a file system and of the libraries behind it, whose types differ, to a UserError."""
+    try:
+        yield
+    except UserError:
+        raise
+    except Exception as error:
+        reason = " ".join(str(error).split()) or type(error).__name__
+        raise UserError(f"{environment.final_name(path)}: {what}: {reason}") from error
+
+
+class _Written(io.BufferedIOBase):
+    """A remote file to write, whose errors are UserErrors: an object store writes all of the file when it is closed."""
+
+    def __init__(self, stream: Any, path: str):
+        self._stream, self._path = stream, path
+
+    def writable(self) -> bool:
+        return True
+
+    def write(self, content) -> int:
+        with _answering(self._path, "cannot be written"):
+            self._stream.write(bytes(content))  # unlike local files, a GFile does not accept views of arrays
+        return len(content)
+
+    def close(self) -> None:
+        if not self.closed:
+            super().close()
+            with _answering(self._path, "cannot be written"):
+                self._stream.close()
+
 
 class TensorFlowFiles:
     """`tf.io.gfile`. TensorFlow is imported with the first call, which takes 3 seconds."""
 
     def exists(self, path: str) -> bool:
-        with _answering(path):
-            return _gfile().exists(path)
+        with _gfile(path) as gfile:
+            return gfile.exists(path)
 
     def is_directory(self, path: str) -> bool:
-        with _answering(path):
-            return _gfile().isdir(path)
+        with _gfile(path) as gfile:
+            return gfile.isdir(path)
 
     def size(self, path: str) -> int:
-        return _gfile().stat(path).length
+        with _gfile(path) as gfile:
+            return gfile.stat(path).length
 
     def modified(self, path: str) -> float | None:
-        return (_gfile().stat(path).mtime_nsec or 0) / 1e9 or None
+        with _gfile(path) as gfile:
+            return (gfile.stat(path).mtime_nsec or 0) / 1e9 or None
 
     def list_directory(self, path: str) -> list[str]:
-        return _gfile().listdir(path)
+        with _gfile(path) as gfile:
+            return gfile.listdir(path)
 
     def make_directory(self, path: str) -> None:
-        with _answering(path):
-            _gfile().makedirs(path)
+        with _gfile(path) as gfile:
+            gfile.makedirs(path)
 
     def remove(self, path: str) -> None:
-        _gfile().remove(path)
+        with _gfile(path) as gfile:
+            gfile.remove(path)
 
     def rename(self, source: str, target: str) -> None:
-        _gfile().rename(source, target, overwrite=True)
+        with _gfile(target) as gfile:
+            gfile.rename(source, target, overwrite=True)
 
     def open(self, path: str, mode: str) -> BinaryIO:
-        class RemoteFile(_gfile().GFile):
-            def write(self, content) -> None:
-                with _answering(path, "cannot be written"):
-                    super().write(bytes(content))  # unlike local files, a GFile does not accept views of arrays
-
-            def close(self) -> None:
-                with _answering(path, "cannot be written" if "w" in mode else "cannot be read"):
-                    super().close()  # an object store writes all of the file now
-
-        stream = RemoteFile(path, mode)
-        if "w" in mode:
-            stream.write(b"")  # a GFile creates its file at the first write, and a file without records has none
-        return stream
+        with _gfile(path) as gfile:
+            stream = gfile.GFile(path, mode)
+        if "r" in mode:
+            return stream
+        written = _Written(stream, path)
+        written.write(b"")  # a GFile creates its file at the first write, and a file without records has none
+        return written
 
     def glob(self, pattern: str) -> list[str]:
-        return _gfile().glob(pattern)
-
-
-def _gfile():
-    return load_tensorflow().io.gfile
+        with _gfile(pattern) as gfile:
+            return gfile.glob(pattern)
 
 
 @contextlib.contextmanager
-def _answering(path: str, what: str = "cannot be reached") -> Iterator[None]:
-    """Converts the exceptions of a remote file system, for example an unknown scheme, to a UserError."""
-    try:
-        yield
-    except load_tensorflow().errors.OpError as error:
-        reason = " ".join(str(error.message).split())
-        raise UserError(f"{environment.final_name(path)}: {what}: {reason}") from error
+def _gfile(path: str) -> Iterator[Any]:
+    with _answering(path):
+        yield load_tensorflow().io.gfile
 
 
 class FsspecFiles:
@@ -98,11 +125,8 @@ class FsspecFiles:
             return system.size(path)
 
     def modified(self, path: str) -> float | None:
-        with _system(path) as system:
-            try:
-                return system.modified(path).timestamp()
-            except NotImplementedError:
-                return None
+        with _system(path) as system, contextlib.suppress(NotImplementedError):
+            return system.modified(path).timestamp()
 
     def list_directory(self, path: str) -> list[str]:
         with _system(path) as system:
@@ -146,46 +170,11 @@ class FsspecFiles:
             return [begin + name for name in system.glob(pattern)]
 
 
-_ATTEMPTS = 3  # to replace a file that others replace too
-
-
-class _Written(io.BufferedIOBase):
-    """A remote file to write, whose errors are UserErrors: an object store writes all of the file when it is closed."""
-
-    def __init__(self, stream: BinaryIO, path: str):
-        self._stream, self._path = stream, path
-
-    def writable(self) -> bool:
-        return True
-
-    def write(self, content) -> int:
-        with _reaching(self._path, "cannot be written"):
-            return self._stream.write(content)
-
-    def close(self) -> None:
-        if not self.closed:
-            super().close()
-            with _reaching(self._path, "cannot be written"):
-                self._stream.close()
-
-
 @contextlib.contextmanager
 def _system(path: str) -> Iterator[fsspec.AbstractFileSystem]:
     """The file system of a path, which asks for each answer: other machines change what is there."""
-    with _reaching(path, "cannot be reached"):
+    with _answering(path):
         import fsspec  # here, so that its absence is such a line, too
 
         system, _ = fsspec.core.url_to_fs(path, use_listings_cache=False)
         yield system
-
-
-@contextlib.contextmanager
-def _reaching(path: str, what: str) -> Iterator[None]:
-    """Converts the exceptions of a file system and of the libraries behind it, whose types differ, to a UserError."""
-    try:
-        yield
-    except UserError:
-        raise
-    except Exception as error:
-        reason = " ".join(str(error).split()) or type(error).__name__
-        raise UserError(f"{environment.final_name(path)}: {what}: {reason}") from error

@@ -210,8 +210,7 @@ def _text_for_list(given: Options) -> Iterator[str]:
 
 
 def _missing(given: Options) -> Iterator[str]:
-    missing = [name for name in required(type(given)) if getattr(given, name) in (None, "", (), [])]
-    if missing:
+    if missing := [name for name in required(type(given)) if getattr(given, name) in (None, "", (), [])]:
         known = settings_of(type(given))
         sought = [known[name][0].beside_weights for name in missing if known[name][0].beside_weights]
         reason = f": there is no {' and no '.join(sought)} beside the weights" if sought else ""
@@ -226,23 +225,20 @@ def _out_of_bounds(given: Options) -> Iterator[str]:
 
 
 def _value_problem(stated: Setting, value: Any, name: str) -> str | None:
-    if isinstance(value, bool) or (isinstance(value, str) and not stated.choices):
-        return None
     if stated.choices:
         return None if value in stated.choices else f"must be one of {', '.join(stated.choices)}"
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        return None
     if isinstance(value, float) and not math.isfinite(value):  # it passes every comparison with a bound
         return "a finite number is needed"
-    if isinstance(value, (int, float)) and not _within(value, stated.low, stated.high):
-        bounds = {">=": stated.low, "<=": stated.high}
-        return "must be " + " and ".join(f"{sign} {bound:.12g}" for sign, bound in bounds.items() if bound is not None)
+    bounds = {">=": stated.low, "<=": stated.high}
+    given = {sign: bound for sign, bound in bounds.items() if bound is not None}
+    if value < given.get(">=", value) or value > given.get("<=", value):
+        return "must be " + " and ".join(f"{sign} {bound:.12g}" for sign, bound in given.items())
     # Python's random accepts seeds of any size; all other integers are sizes or passed to TensorFlow.
     if isinstance(value, int) and abs(value) > _LARGEST_INTEGER and name != "random_seed":
         return f"is too large; at most {_LARGEST_INTEGER} is possible"
     return None
-
-
-def _within(value: float, low: float | None, high: float | None) -> bool:
-    return (low is None or value >= low) and (high is None or value <= high)
 
 
 def _combined(given: Options) -> Iterator[str]:

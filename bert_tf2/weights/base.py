@@ -8,8 +8,8 @@ the reader for a path.
 from __future__ import annotations
 
 import os
-from collections.abc import Collection, Mapping
-from typing import Any
+from collections.abc import Callable, Collection, Mapping
+from typing import Any, NamedTuple
 
 import ml_dtypes
 import numpy as np
@@ -25,15 +25,28 @@ CONFIG_FILE = "bert_config.json"
 VOCABULARY_FILE = "vocab.txt"
 
 
+class Place(NamedTuple):
+    """A variable in a file.
+
+    Attributes:
+      shape: its sizes in the reference.
+      dtype: in the file, as a numpy name ("float32", "bfloat16").
+      read: returns its value in this shape.
+    """
+
+    shape: list[int]
+    dtype: str
+    read: Callable[[], np.ndarray]
+
+
 class Weights:
-    """Named arrays that are read one at a time.
+    """Named arrays that are read one at a time. A reader gives `_hold` the places of the variables.
 
     Attributes:
       path: the prefix, file or folder, for messages.
       kind: the kind of checkpoint, for messages.
       shapes: reference name -> list of sizes of each variable. A variable without a reference name keeps its own.
-      dtypes: the same names -> the dtype in the file, as a numpy name ("float32", "bfloat16"). If only those of the
-        whole file are known, all of them with slashes between.
+      dtypes: the same names -> the dtype in the file, as a numpy name.
       config: the model's configuration, if the source contains it.
       config_file: the file beside the weights that `config` was read from, if any.
       uncertain: field of `config` -> other possible values, if the value in the source is ambiguous.
@@ -44,6 +57,7 @@ class Weights:
 
     def __init__(self, path: str):
         self.path = path
+        self._places: dict[str, Place] = {}
         self.shapes: dict[str, list[int]] = {}
         self.dtypes: dict[str, str] = {}
         self.config: BertConfig | None = None
@@ -51,9 +65,22 @@ class Weights:
         self.uncertain: dict[str, Collection] = {}
         self.remarks: list[str] = []
 
+    def _hold(self, places: Mapping[str, Place]) -> None:
+        """Sets the variables, by their names here, and adds a remark on each other dtype than float32."""
+        self._places = dict(places)
+        self.shapes = {name: place.shape for name, place in self._places.items()}
+        self.dtypes = {name: place.dtype for name, place in self._places.items()}
+        others = sorted({*self.dtypes.values()} & {"float16", "bfloat16", "float64"})
+        self.remarks += [f"Numbers that are {dtype} in the file are read as float32." for dtype in others]
+
     def get(self, name: str) -> np.ndarray:
-        """Returns one variable in the reference's shape. Raises UserError if it is unreadable or damaged."""
-        raise NotImplementedError
+        """Returns one variable in the reference's shape, floats as float32.
+
+        Raises:
+          UserError: it is unreadable or damaged.
+          KeyError: there is no variable of this name.
+        """
+        return as_float32(self._places[name].read())
 
     @property
     def folder(self) -> str:
@@ -68,7 +95,7 @@ class Weights:
     def vocabulary(self) -> list[str] | None:
         """Returns the entries of the vocabulary beside or in the weights, or None."""
         path = self.vocabulary_file()
-        return None if path is None else tokenization.read_entries(path)
+        return tokenization.read_entries(path) if path else None
 
     def tokenizer_settings(self) -> Mapping[str, Any]:
         """Returns the tokenizer settings that the source contains, for example `do_lower_case`."""
@@ -82,12 +109,6 @@ class Weights:
     def num_labels(self) -> int | None:
         """The number of outputs of a classifier or tagger, or None for a model without such a head."""
         return names.num_labels(self.shapes)
-
-    def remarks_on_dtypes(self) -> list[str]:
-        """Returns a message for each floating-point dtype in the source that is not float32."""
-        found = {dtype for dtypes in self.dtypes.values() for dtype in dtypes.split("/")}
-        others = sorted(found & {"float16", "bfloat16", "float64"})
-        return [f"Numbers that are {dtype} in the file are read as float32." for dtype in others]
 
     @property
     def global_step(self) -> int:

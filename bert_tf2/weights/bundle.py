@@ -11,6 +11,7 @@ TensorFlow 1 and TensorFlow 2 use the same container. In the reference's checkpo
 from __future__ import annotations
 
 import contextlib
+import functools
 import math
 import os
 import re
@@ -27,7 +28,7 @@ from absl import logging
 from bert_tf2.support import files
 from bert_tf2.support.errors import UserError
 from bert_tf2.weights import bundle_index, names
-from bert_tf2.weights.base import Weights, as_float32, numpy_dtype
+from bert_tf2.weights.base import Place, Weights, numpy_dtype
 from bert_tf2.weights.bundle_index import DamagedTable, Entry
 
 if TYPE_CHECKING:
@@ -96,25 +97,27 @@ class Checkpoint(Weights):
             with files.open_binary(self.path + ".index") as stream:
                 table = bundle_index.read_table(stream.read())
             self._num_shards = bundle_index.parse("Header", table.pop(b"", b"")).num_shards or 1
-            self._entries = {key.decode(): Entry.parse(value) for key, value in table.items()}
-        # Modules in TF-Hub's first format have the reference's names in an extra scope.
-        self._keys = {key.removeprefix("module/"): key for key in self._entries}
-        self.shapes = {name: self._entries[key].shape for name, key in self._keys.items()}
-        self.dtypes = {name: self._entries[key].dtype for name, key in self._keys.items()}
-        self.remarks += self.remarks_on_dtypes()
-        self._check_sizes()
+            # Modules in TF-Hub's first format have the reference's names in an extra scope.
+            entries = {key.decode().removeprefix("module/"): Entry.parse(value) for key, value in table.items()}
+        self._hold(
+            {
+                name: Place(entry.shape, entry.dtype, functools.partial(self._read, name, entry))
+                for name, entry in entries.items()
+            }
+        )
+        self._check_sizes(entries)
 
     def _data_file(self, entry: Entry) -> str:
         return f"{self.path}.data-{entry.shard:05}-of-{self._num_shards:05}"
 
-    def _check_sizes(self) -> None:
+    def _check_sizes(self, entries: Mapping[str, Entry]) -> None:
         """Raises UserError if a damaged index requests too much memory, or an incomplete copy has too few bytes."""
         sizes = {}
-        for file in {self._data_file(entry) for entry in self._entries.values()}:
+        for file in {self._data_file(entry) for entry in entries.values()}:
             if not files.exists(file):
                 raise self._damaged(f"{file}: no such file, so the checkpoint is damaged or incomplete")
             sizes[file] = files.size(file)
-        for name, entry in self._entries.items():
+        for name, entry in entries.items():
             file, asked = self._data_file(entry), entry.size
             if entry.dtype != "string":
                 asked = math.prod(entry.shape) * numpy_dtype(entry.dtype).itemsize
@@ -142,21 +145,11 @@ class Checkpoint(Weights):
     @property
     def is_object_based(self) -> bool:
         """Whether the keys are paths through objects and not names of variables."""
-        return OBJECT_GRAPH in self._entries
+        return OBJECT_GRAPH in self.shapes
 
-    def get(self, name: str) -> np.ndarray:
-        """Returns one variable; a string variable as an array of bytes objects.
-
-        Raises:
-          UserError: its bytes do not match their checksum.
-          KeyError: there is no variable of this name.
-        """
-        return as_float32(self._read(self._keys[name]))
-
-    def _read(self, key: str) -> np.ndarray:
-        """Returns the tensor of a key in its stored dtype."""
-        entry = self._entries[key]
-        with self._explained(key):
+    def _read(self, name: str, entry: Entry) -> np.ndarray:
+        """Returns a tensor in its stored dtype, strings as an array of bytes objects."""
+        with self._explained(name):
             with files.open_binary(self._data_file(entry)) as stream:
                 stream.seek(entry.offset)
                 data = stream.read(entry.size)

@@ -14,10 +14,11 @@ Merging N and H into one axis gives the reference's [D, D].
 
 from __future__ import annotations
 
+import functools
 import os
 import re
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping
 from typing import Any
 
 import numpy as np
@@ -25,9 +26,9 @@ import numpy as np
 from bert_tf2.config import ACTIVATIONS, BertConfig
 from bert_tf2.support import files
 from bert_tf2.support.errors import UserError, and_more
-from bert_tf2.weights import bundle, names
-from bert_tf2.weights.base import CONFIG_FILE, VOCABULARY_FILE, Weights
-from bert_tf2.weights.bundle_index import DamagedTable, ObjectGraph
+from bert_tf2.weights import bundle, bundle_index, names
+from bert_tf2.weights.base import CONFIG_FILE, VOCABULARY_FILE, Place, Weights
+from bert_tf2.weights.bundle_index import DamagedTable
 
 _SAVED_MODEL = "saved_model.pb"
 
@@ -114,10 +115,13 @@ class ObjectCheckpoint(Weights):
         self._graph = self._read_graph()
         self._keys = self._find()
         self._check()
-        self.dtypes = {name: self._bundle.dtypes[key] for name, key in self._keys.items()}
-        self.shapes = {name: self._shape(name) for name in self._keys}
+        self._hold(
+            {
+                name: Place(self._shape(name), self._bundle.dtypes[key], functools.partial(self._read, name))
+                for name, key in self._keys.items()
+            }
+        )
         self.config = self._read_config()
-        self.remarks += self.remarks_on_dtypes()
 
     def _read_graph(self) -> ObjectGraph:
         try:
@@ -187,8 +191,7 @@ class ObjectCheckpoint(Weights):
             return [sizes[0] * sizes[1], sizes[2]]
         return [*sizes[:-2], sizes[-2] * sizes[-1]]
 
-    def get(self, name: str) -> np.ndarray:
-        """Returns one variable, in the reference's shape. Raises UserError if its bytes do not match their checksum."""
+    def _read(self, name: str) -> np.ndarray:
         value = self._bundle.get(self._keys[name])
         return np.ascontiguousarray(value.T) if _is_transposed(name) else value.reshape(self.shapes[name])
 
@@ -354,3 +357,72 @@ def _settings_of_trainer(path: str) -> dict[str, Any]:
 def _refuse_norm_first(path: str, said: bool) -> None:
     if said:
         raise UserError(f"{path}: says norm_first; a model that normalizes before attention, not after, is not BERT")
+
+
+# The objects of TensorFlow 2
+
+# Attributes that lead to an optimizer, and attributes that only an optimizer has.
+_TO_OPTIMIZER = {"optimizer", "_optimizer"}
+_OF_OPTIMIZER = {"iter", "iterations", "_iterations"}
+
+
+class ObjectGraph:
+    """The objects of a checkpoint.
+
+    Attributes:
+      full_names: key -> the name that the variable was created with, except for optimizer state and counters.
+      global_step, do_lower_case: the keys of these variables, or "".
+    """
+
+    def __init__(self, graph: bytes, stored: Container[str]):
+        """Parses a TrackableObjectGraph; `stored` are the keys of the checkpoint.
+
+        Raises:
+          DamagedTable, ValueError: `graph` is invalid.
+        """
+        nodes = bundle_index.parse("Graph", graph).nodes
+        self._children = [{child.local_name: child.node_id for child in node.children} for node in nodes]
+        if any(not 0 <= number < len(nodes) for children in self._children for number in children.values()):
+            raise ValueError("it speaks of objects that are not in it")
+        slots = {slot.slot_variable_node_id for node in nodes for slot in node.slot_variables}
+        self._variables = {}
+        for number, node in enumerate(nodes):
+            for attribute in node.attributes:
+                key = attribute.checkpoint_key.removeprefix("module/")  # like `bundle`
+                if attribute.name == "VARIABLE_VALUE" and key in stored and number not in slots:
+                    self._variables[number] = (key, attribute.full_name.removesuffix(":0"))
+        of_root = self._children[0] if self._children else {}
+        self.global_step, self.do_lower_case, counter = (
+            self._variables.get(of_root.get(name, -1), ("", ""))[0]
+            for name in ("global_step", "do_lower_case", "save_counter")
+        )
+        everything = self.variables_below(0) if self._children else {}
+        aside = {self.global_step, self.do_lower_case, counter}
+        self.full_names = {key: name for key, name in everything.items() if key not in aside}
+
+    def variables_below(self, node: int) -> dict[str, str]:
+        """Returns key -> full name of the variables that are reachable from an object, except through an optimizer."""
+        waiting, seen = [node], {node}
+        while waiting:
+            for attribute, child in self._children[waiting.pop()].items():
+                optimizer = attribute in _TO_OPTIMIZER or _OF_OPTIMIZER & self._children[child].keys()
+                if not optimizer and child not in seen:
+                    seen.add(child)
+                    waiting.append(child)
+        return dict(self._variables[number] for number in sorted(seen & self._variables.keys()))
+
+    def held_as(self, attribute: str) -> set[int]:
+        """Returns the objects that are the value of this attribute of another object."""
+        return {children[attribute] for children in self._children if attribute in children}
+
+    def holders(self, *attributes: str) -> list[int]:
+        """Returns the objects that have all of these attributes."""
+        return [number for number, children in enumerate(self._children) if {*attributes} <= children.keys()]
+
+    def key_at(self, node: int, path: str) -> str | None:
+        """Returns the key of the variable at a path of attributes, or None."""
+        for attribute in path.split("/"):
+            if attribute not in self._children[node]:
+                return None
+            node = self._children[node][attribute]
+        return self._variables[node][0] if node in self._variables else None

@@ -10,7 +10,7 @@ import tensorflow as tf
 from mutations import framed
 
 from bert_tf2.data import records, tfrecords
-from bert_tf2.data.record_checks import Reader, read_all
+from bert_tf2.data.record_checks import read_all
 from bert_tf2.support.errors import UserError
 
 LENGTH, PREDICTIONS = 8, 3
@@ -100,42 +100,39 @@ def test_files_are_those_of_tensorflow(tmp_path):
     assert tfrecords.frames([]) == b""
 
 
-DAMAGE = {
-    "a byte of the data": (20, "the data do not match their checksum: the file is corrupted"),
-    "a byte of the length": (1, "the length does not match its checksum"),
-    "the checksum of the length": (9, "the length does not match its checksum"),
-    "the checksum of the data": (-1, "the data do not match their checksum"),
-}
-
-
-@pytest.mark.parametrize("name", DAMAGE)
+@pytest.mark.parametrize(
+    ("place", "words"),
+    [
+        (20, "the data do not match their checksum: the file is corrupted"),
+        (-1, "the data do not match their checksum"),
+        (1, "the length does not match its checksum"),
+        (9, "the length does not match its checksum"),
+    ],
+)
 @pytest.mark.parametrize("record", [1, 2, 3])
-def test_a_changed_byte(path, name, record):
-    place, words = DAMAGE[name]
+def test_a_changed_byte(path, place, words, record):
     piece = framed(records.encode(records.PRETRAINING, ROW))
     damaged = bytearray(piece)
     damaged[place] ^= 4
     path.write_bytes(piece * (record - 1) + damaged + piece)
     message = complaint(path)
-    assert f"{path}, record {record}: {words}" in message
-    assert "copy it again" in message
+    assert f"{path}, record {record}: {words}" in message and "copy it again" in message
 
 
 def test_a_file_that_ends_anywhere(path):
-    """Every length of the file but those between two records is an error, and the complete records are read before."""
+    """Every length but those between two records is an error, and the complete records are read before.
+
+    TensorFlow's reader takes a file that ends within the 12 bytes before a record for a complete one.
+    """
     piece = framed(records.encode(records.PRETRAINING, ROW))
     for cut in range(1, len(piece)):
         path.write_bytes(piece * 2 + piece[:cut])
-        reader, read = Reader(), 0
+        read = 0
         with pytest.raises(UserError) as caught:
-            for batch in reader.batches(str(path)):
+            for batch in read_all([str(path)]):
                 read += len(batch)
         assert read == 2
-        assert f"{path}, record 3: the file is truncated: " in str(caught.value)
-        if cut < 12:
-            assert f"{cut} bytes of 12 before the data" in str(caught.value)
-        elif cut >= len(piece) - 4:
-            assert f"{cut - len(piece) + 4} of 4 bytes of the checksum" in str(caught.value)
+        assert f"{path}, record 3: the file is truncated: {cut} bytes of a record; " in str(caught.value)
 
 
 def test_files_of_other_kinds_and_without_records(path, tmp_path):
@@ -147,7 +144,7 @@ def test_files_of_other_kinds_and_without_records(path, tmp_path):
     assert complaint(path) == f"{path}: no records in there; was the corpus empty?"
     assert "no such file" in complaint(tmp_path / "none")
     path.write_bytes(b"\x01\x02\x03")
-    assert "record 1: the file is truncated: 3 bytes of 12" in complaint(path)
+    assert "record 1: the file is truncated: 3 bytes of a record" in complaint(path)
     length = struct.pack("<Q", 2**40)
     path.write_bytes(length + struct.pack("<I", tfrecords.mask(google_crc32c.value(length))))
     assert "record 1: claims to have 1,099,511,627,776 bytes" in complaint(path)
@@ -170,7 +167,7 @@ def test_files_of_other_kinds_and_without_records(path, tmp_path):
         ({"masked_lm_ids": [7, 1000, 0]}, "masked_lm_ids holds 1000, which is not in 0..999"),
         (
             {"masked_lm_weights": [1.0, float("nan"), 0.0]},
-            "masked_lm_weights holds nan, which is not a number from 0 to 1e+06",
+            "masked_lm_weights holds nan, which is not a number from 0 to",
         ),
         ({"masked_lm_weights": [1.0, -1.0, 0.0]}, "masked_lm_weights holds -1.0"),
         ({"next_sentence_labels": [2]}, "next_sentence_labels holds 2, which is not in 0..1"),

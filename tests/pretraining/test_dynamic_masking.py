@@ -9,7 +9,7 @@ import tensorflow as tf
 from pretraining_text import VOCABULARY
 from unmasked_data import CLS, LENGTH, MASK, PREDICTIONS, SEP, SIZES, make, rows_of, write
 
-from bert_tf2.data import record_order, records, unmasked
+from bert_tf2.data import record_index, record_order, records, unmasked
 from bert_tf2.pretraining import create_masked_lm_predictions, dynamic_masking, inspect_records, record_source
 from bert_tf2.pretraining.options import PretrainingDataOptions
 from bert_tf2.support.errors import UserError
@@ -171,7 +171,7 @@ def test_origins_follow_the_order_of_the_records(tmp_path):
         order = (
             record_order.in_order(paths)
             if seed is None
-            else record_order.shuffled(record_order.read_index(paths), seed)
+            else record_order.shuffled(record_index.read_index(paths), seed)
         )
         seen = Counter()
         for data, origin in order.unbatch().take(24).as_numpy_iterator():

@@ -88,9 +88,9 @@ def faults(path):
         (lambda packed, plain: packed[:200] + b"\x55" * 30 + packed[230:], ["damaged or incomplete"] * 2),
         (lambda packed, plain: gzip.compress(plain[:-5]), ["truncated", "truncated"]),
         (lambda packed, plain: gzip.compress(plain[:30] + b"\x55" + plain[31:]), ["corrupted", "corrupted"]),
-        (lambda packed, plain: plain, ["is no gzip archive but a TFRecord file"] * 2),
-        (lambda packed, plain: b"a b c\n" * 90, ["is no gzip archive but something else"] * 2),
-        (lambda packed, plain: gzip.compress(b"a b c\n" * 90), ["holds text, not TFRecord"] * 2),
+        (lambda packed, plain: plain, ["is no gzip archive; rename it"] * 2),
+        (lambda packed, plain: b"a b c\n" * 90, ["is no gzip archive; rename it"] * 2),
+        (lambda packed, plain: gzip.compress(b"a b c\n" * 90), ["is text, not TFRecord"] * 2),
     ],
 )
 def test_damaged_files_are_named_in_one_line(both, harm, words):
@@ -104,7 +104,7 @@ def test_the_first_records_are_checked(both):
     with pytest.raises(UserError, match=r"packed\.gz, record 1: was made for max_seq_length 24"):
         records.read_records([f"{both}/packed.gz"], records.PRETRAINING, {**SIZES, "max_seq_length": 32}, 4)
     (both / "packed.gz").write_bytes((both / "plain").read_bytes())
-    with pytest.raises(UserError, match=r"packed\.gz: ends in \.gz and is no gzip archive but a TFRecord file"):
+    with pytest.raises(UserError, match=r"packed\.gz: ends in \.gz and is no gzip archive; rename it"):
         records.read_records([f"{both}/packed.gz"], records.PRETRAINING, SIZES, 4)
 
 

@@ -13,7 +13,7 @@ import pytest
 import tensorflow as tf
 from small_models import LENGTH, PREDICTIONS, small_batch, tiny_config
 
-from bert_tf2.data import records, stored_index
+from bert_tf2.data import record_index, records
 from bert_tf2.pretraining import run as pretraining
 from bert_tf2.pretraining.options import PretrainingOptions
 from bert_tf2.support.errors import UserError
@@ -95,13 +95,13 @@ def test_records_that_are_no_examples_are_named(files):
 
 @pytest.mark.slow
 def test_a_kept_index_spares_the_reading_but_not_the_checksums(files, monkeypatch):
-    monkeypatch.setattr(stored_index, "SMALLEST", 1)
+    monkeypatch.setattr(record_index, "SMALLEST", 1)
     pretraining.run(changed(files, do_eval=False))
     path = pathlib.Path(files.input_file)
-    assert (path.parent / stored_index.NAME).exists()
+    assert (path.parent / record_index.NAME).exists()
     more = changed(files, do_eval=False, num_train_steps=6)
     with monkeypatch.context() as unread:
-        unread.setattr(stored_index, "runs_of", None)
+        unread.setattr(record_index, "runs_of", None)
         pretraining.run(more)
     assert final_step(files.output_dir) == 6
 

@@ -17,7 +17,7 @@ import pytest
 from command_lines import ROOT
 from pretraining_text import CORPUS, SETTINGS, VOCABULARY, data_options
 
-from bert_tf2.data import record_order, records, stored_index
+from bert_tf2.data import record_index, records
 from bert_tf2.data.record_checks import read_all
 from bert_tf2.pretraining import example_files, examples, shard_making, sharded
 from bert_tf2.support import environment, files, output_lock
@@ -184,19 +184,19 @@ def test_compressed_shards_hold_the_same_records(data, in_process, log_lines):
 
 @pytest.mark.parametrize("ending", ["", ".gz"])
 def test_the_index_of_the_records_is_kept_beside_them(data, in_process, monkeypatch, ending):
-    monkeypatch.setattr(stored_index, "SMALLEST", 1)
+    monkeypatch.setattr(record_index, "SMALLEST", 1)
     given = options(data, "out", num_shards=8, dupe_factor=300, output_file=f"{data}/out/x{ending}")
     sharded.run(given)
     paths = files.match_files(f"{data}/out/x-*")
     for _ in range(2):
-        index, fresh = stored_index.read(paths, str(data / "nothing"), keep=False)
-        expected = record_order.read_index(paths)
+        index, fresh = record_index.read(paths, str(data / "nothing"), keep=False)
+        expected = record_index.read_index(paths)
         assert fresh == [] and index.description == expected.description
         assert all((getattr(index, name) == getattr(expected, name)).all() for name in ("offsets", "starts", "counts"))
         assert len(index.counts) > sum(row["examples"] > 0 for row in manifest(data, "out")["shards"]) or ending
         (data / "out" / f"x-00003-of-00008{ending}").unlink()
         sharded.run(given)  # makes one of them again, and the index
-    assert not [name for name in contents(data / "out") if name.startswith(".") and name != stored_index.NAME]
+    assert not [name for name in contents(data / "out") if name.startswith(".") and name != record_index.NAME]
 
 
 def test_another_splitter_is_refused(data, in_process):

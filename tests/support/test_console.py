@@ -10,7 +10,7 @@ import pytest
 from command_lines import ROOT
 
 import bert_tf2
-from bert_tf2.support import console, help_screen
+from bert_tf2.support import console
 
 _LOGS = """
 import logging as python_logging, warnings
@@ -33,7 +33,7 @@ def test_what_log_lines_look_like():
     done = subprocess.run([sys.executable, "-c", _LOGS], cwd=ROOT, capture_output=True, text=True, check=True)
     lines = [line.partition(" ")[2] for line in done.stderr.splitlines()]
     assert lines == [
-        *("some words", "ERROR: bad", "WARNING: worry", "WARNING: two lines (UserWarning, <string> line 13)"),
+        *("some words", "ERROR: bad", "WARNING: worry", "WARNING: two lines (UserWarning, <string> line 13)")
     ]
 
 
@@ -61,7 +61,7 @@ def test_commands_have_what_differs_from_the_defaults():
     flags = console.changed(options, without=["learning_rate"])
     line = console.command("run_x.py", do_eval=True, init_checkpoint=None, **flags)
     assert shlex.split(line)[-5:] == [
-        *("run_x", "--do_eval", "--output_dir=my folder", "--do_lower_case=False", "--use_tpu"),
+        *("run_x", "--do_eval", "--output_dir=my folder", "--do_lower_case=False", "--use_tpu")
     ]
 
 
@@ -82,11 +82,11 @@ def test_a_command_runs_as_printed_from_where_it_is_printed(script, on_path, tmp
 
 def test_a_value_with_dashes_is_not_broken():
     line = console.command("run_x.py", first="a" * 40, folder_of=f"my --{'c' * 40}", last="b" * 40)
-    assert shlex.split(help_screen.break_command(line, 50).replace("\\\n", "")) == shlex.split(line)
+    assert shlex.split(console.break_command(line, 50).replace("\\\n", "")) == shlex.split(line)
 
 
 def test_the_summary(log_lines):
     console.summary(["out/a", "out/b"], {"f1": 0.5}, "python x.py --a=1")
     assert log_lines[-1].splitlines()[1:] == [
-        *("  wrote    out/a, out/b", "  results  f1 0.5000", "  next", "    python x.py --a=1"),
+        *("  wrote    out/a, out/b", "  results  f1 0.5000", "  next", "    python x.py --a=1")
     ]

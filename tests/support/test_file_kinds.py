@@ -189,11 +189,7 @@ def test_json_that_cannot_be_read(text, message, tmp_path):
     path.write_text(text)
     found = message_of(files.read_json, path)
     assert found.startswith(str(path)) and message in found
-    for read in (
-        BertConfig.from_json_file,
-        read_label_map,
-        lambda name: squad.read_squad_examples(name, False),
-    ):
+    for read in (BertConfig.from_json_file, read_label_map, lambda name: squad.read_squad_examples(name, False)):
         assert message_of(read, path).startswith(str(path))
 
 

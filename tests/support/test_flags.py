@@ -1,4 +1,4 @@
-"""Every script's flags against the reference's, and how a wrong command line is answered."""
+"""Every script's flags against the reference's, how a wrong command line is answered, and what --help shows."""
 
 import functools
 import json
@@ -12,6 +12,8 @@ from command_lines import ROOT, SCRIPTS, described
 from small_models import SHARED
 
 import bert_tf2
+from bert_tf2.commands import COMMANDS, find
+from bert_tf2.support import flags
 
 REFERENCE = SHARED / "reference" / "flags.json"
 
@@ -19,13 +21,20 @@ _TYPES = {"string": "string", "int": "integer", "float": "float", "bool": "bool"
 
 
 @functools.cache
-def answer(script: str, *arguments: str) -> tuple[int, str]:
-    """Exit status and standard error of a command line that must fail before any work: TensorFlow is out of reach."""
+def run(script: str, *arguments: str, columns: int = 80) -> subprocess.CompletedProcess:
+    """A command line that must end before any work: TensorFlow is out of reach."""
     program = f"import runpy, sys; sys.modules['tensorflow'] = None; runpy.run_path({script!r}, run_name='__main__')"
     command = [sys.executable, "-c", f"import sys; sys.argv = [{script!r}, *sys.argv[1:]]; {program}", *arguments]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60)
-    assert done.stdout == ""
-    return done.returncode, done.stderr
+    environment = {**os.environ, "COLUMNS": str(columns)}
+    return subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=60)
+
+
+def refused(script: str, *arguments: str, status: int = 2) -> str:
+    """The line of a command line that is wrong."""
+    done = run(script, *arguments)
+    assert (done.returncode, done.stdout, done.stderr.count("\n")) == (status, "", 1), done
+    assert done.stderr.startswith(f"{script}: error: ")
+    return done.stderr
 
 
 def reference() -> dict[str, list[dict]]:
@@ -48,10 +57,7 @@ def test_flags_have_the_reference_s_names_types_and_defaults(script):
 
 @pytest.mark.parametrize("script", SCRIPTS)
 def test_missing_flags_are_named_in_one_line(script):
-    status, text = answer(script)
-    assert status == 2
-    assert text.count("\n") == 1, text
-    assert text.startswith(f"{script}: error: ")
+    text = refused(script)
     named = re.search(r"((--\w+( and )?)+) must be given|give at least one of (--\w+(, )?)+", text)
     assert named, text
     if REFERENCE.exists() and script in reference():
@@ -70,23 +76,15 @@ def test_no_script_loads_tensorflow_to_read_its_flags_and_every_flag_is_explaine
 def test_some_flags_of_run_pretraining():
     """What test_flags_have_... checks in full where the table is at hand."""
     ours = described("run_pretraining.py")["flags"]
-    expected = {
-        "bert_config_file": ("string", None),
-        "init_checkpoint": ("string", None),
-        "max_seq_length": ("int", 128),
-        "max_predictions_per_seq": ("int", 20),
-        "do_train": ("bool", False),
-        "train_batch_size": ("int", 32),
-        "eval_batch_size": ("int", 8),
-        "learning_rate": ("float", 5e-5),
-        "num_train_steps": ("int", 100000),
-        "num_warmup_steps": ("int", 10000),
-        "save_checkpoints_steps": ("int", 1000),
-        "max_eval_steps": ("int", 100),
-        "num_tpu_cores": ("int", 8),
+    defaults = {
+        **{"bert_config_file": None, "init_checkpoint": None, "do_train": False, "learning_rate": 5e-5},
+        **{"max_seq_length": 128, "max_predictions_per_seq": 20, "train_batch_size": 32, "eval_batch_size": 8},
+        **{"num_train_steps": 100000, "num_warmup_steps": 10000, "save_checkpoints_steps": 1000},
+        **{"max_eval_steps": 100, "num_tpu_cores": 8},
     }
-    for name, (kind, default) in expected.items():
-        assert (ours[name]["type"], ours[name]["default"]) == (kind, default), name
+    kinds = {type(None): "string", bool: "bool", float: "float", int: "int"}
+    for name, default in defaults.items():
+        assert (ours[name]["type"], ours[name]["default"]) == (kinds[type(default)], default), name
 
 
 NEEDED = ("--input_file=a", "--bert_config_file=b", "--output_dir=c")
@@ -128,10 +126,7 @@ NEEDED = ("--input_file=a", "--bert_config_file=b", "--output_dir=c")
     ],
 )
 def test_a_wrong_command_line_is_answered_in_one_line(arguments, words):
-    status, text = answer("run_pretraining.py", *arguments)
-    assert status == 2
-    assert text.count("\n") == 1, text
-    assert text.startswith("run_pretraining.py: error: ")
+    text = refused("run_pretraining.py", *arguments)
     assert all(word in text for word in words), text
 
 
@@ -154,9 +149,8 @@ def test_a_pipe_that_would_be_read_twice_is_refused(script, arguments, tmp_path)
     os.mkfifo(tmp_path / "PIPE")  # whoever opened it would wait
     arguments = [text.replace("PI", f"{tmp_path}/PI") for text in arguments]
     wrong = next(text for text in arguments if str(tmp_path) in text)
-    status, text = answer(script, *arguments)
-    assert status == 1 and text.count("\n") == 1, text
-    assert f"{script}: error: {wrong}" in text and f"{tmp_path}/PIPE" in text and "is a pipe" in text
+    text = refused(script, *arguments, status=1)
+    assert f"error: {wrong}" in text and f"{tmp_path}/PIPE" in text and "is a pipe" in text
 
 
 def test_a_pipe_that_is_read_once_is_read(tmp_path):
@@ -181,34 +175,89 @@ def test_a_working_directory_that_was_deleted_is_named(tmp_path):
     assert (done.returncode, done.stderr) == (1, f"build_vocab.py: error: {message}\n")
 
 
-_RAISES = """
-import sys
-from bert_tf2.support import flags
-from bert_tf2.support.settings import Options
-from bert_tf2.support.errors import UserError
-sys.argv = ["script.py"]
-def main(argv):
-    raise {}
-flags.run(Options, main)
-"""
+# What --help shows
 
 
-@pytest.mark.parametrize(
-    ("error", "status", "text"),
-    [
-        ("UserError('text.txt, line 3: wrong')", 1, "script.py: error: text.txt, line 3: wrong\n"),
-        ("KeyboardInterrupt", 130, "script.py: error: interrupted\n"),
-        ("KeyboardInterrupt('stopped, and saved')", 130, "script.py: error: stopped, and saved\n"),
-        ("SystemExit(0)", 0, ""),
-    ],
-)
-def test_how_a_script_ends(error, status, text):
-    done = subprocess.run([sys.executable, "-c", _RAISES.format(error)], cwd=ROOT, capture_output=True, text=True)
-    assert (done.returncode, done.stderr) == (status, text)
+def screen(script: str, flag: str = "--help", columns: int = 80) -> str:
+    done = run(script, flag, columns=columns)
+    assert (done.returncode, done.stderr) == (0, "")
+    return done.stdout
 
 
-def test_our_own_bugs_keep_their_traceback():
-    program = _RAISES.format("ZeroDivisionError")
-    done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True)
-    assert done.returncode == 1
-    assert "Traceback" in done.stderr
+def entries(text: str) -> list[tuple[str, str, str]]:
+    """(group, flag, the words of its entry) of a help screen."""
+    found = []
+    for block in text.split("\n\n"):
+        title, *lines = block.splitlines()
+        for line in lines:
+            if match := re.match(r"  --(\w+)", line):
+                found.append((title.rstrip(":"), match[1], line))
+            elif found and line.startswith(" " * 20):
+                found[-1] = (*found[-1][:2], f"{found[-1][2]} {line.strip()}")
+    return [(group, name, " ".join(words.split())) for group, name, words in found]
+
+
+@pytest.mark.parametrize("script", SCRIPTS)
+def test_every_flag_is_shown_once_with_its_default(script):
+    shown = entries(screen(script))
+    names = [name for _, name, _ in shown]
+    flags = described(script)["flags"]
+    assert sorted(names) == sorted({*flags, "verbosity"})
+    for _, name, words in shown:
+        if name in flags and flags[name]["default"] is not None:
+            assert f"default: {flags[name]['default']}" in words, words
+
+
+@pytest.mark.parametrize("script", SCRIPTS)
+def test_required_flags_come_first(script):
+    text = screen(script)
+    titles = re.findall(r"^(\w.*):\n  --", text, re.MULTILINE)
+    assert titles[0] in ("Required", "What to do (at least one of these)")
+    assert titles[-1] == "Log"
+    if "must be given" in (problem := refused(script)):
+        missing = re.findall(r"--(\w+)", problem.partition(" must be given")[0])
+        assert [name for group, name, _ in entries(text) if group == "Required"] == missing
+
+
+@pytest.mark.parametrize("script", SCRIPTS)
+def test_the_example_has_flags_of_the_script_and_all_required_ones(script):
+    text = screen(script)
+    examples = re.sub(r" \\\n +", " ", text)
+    commands = re.findall(rf"^  python {script} .*", examples, re.MULTILINE)
+    assert commands
+    known = {name for _, name, _ in entries(text)}
+    for command in commands:
+        used = {*re.findall(r"--(\w+)", command)}
+        assert used <= known
+        words = find(COMMANDS[script.removesuffix(".py")].options).words  # need no flag
+        assert used >= {name for group, name, _ in entries(text) if group == "Required"} - {words}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("columns", [80, 120])
+@pytest.mark.parametrize("script", SCRIPTS)
+def test_no_line_is_wider_than_the_terminal(script, columns):
+    assert max(map(len, screen(script, columns=columns).splitlines())) < columns
+
+
+def test_all_names_of_the_flag_answer():
+    wanted = screen("build_vocab.py")
+    assert all(screen("build_vocab.py", flag) == wanted for flag in ("-h", "-help", "--helpshort", "-?"))
+
+
+def test_what_an_entry_tells():
+    shown = {name: words for _, name, words in entries(screen("run_squad.py"))}
+    assert shown["predict_file"].startswith("--predict_file=FILE ")
+    assert "(needed with --do_predict or --do_eval or --eval_steps)" in shown["predict_file"]
+    assert shown["precision"].startswith("--precision=NAME The type of the large products")
+    assert "One of float32, tf32, bfloat16, float16." in shown["precision"]
+    assert "default: True; --do_lower_case=False turns it off" in shown["do_lower_case"]
+    many = {name: words for _, name, words in entries(screen("export_saved_model.py"))}
+    assert "One of features, classifier, squad, ner, masked_lm." in many["task"]
+
+
+def test_commands_are_broken_before_flags():
+    text = "Does it.\n\nExample:\n  python x.py --first=1 \\\n      --second='a b' --third=3\n\nMore\ntext."
+    assert flags.help_screen(text, {}, {}, "End.", width=40) == (
+        "Does it.\n\nExample:\n  python x.py --first=1 \\\n      --second='a b' --third=3\n\nMore text.\n\nEnd.\n"
+    )

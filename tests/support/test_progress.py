@@ -122,12 +122,14 @@ def on_a_terminal(program: str, **environment: str) -> str:
 
 
 def screen(written: str) -> list[str]:
-    """The lines that stay, for text with carriage returns and without other commands but colors."""
+    """The lines that stay, for text with carriage returns, colors, and lines whose rest is erased."""
     lines = []
-    for line in re.sub(r"\x1b\[[0-9;]*[mA]", "", written).replace("\r\n", "\n").split("\n"):
+    for line in re.sub(r"\x1b\[[0-9;]*m", "", written).replace("\r\n", "\n").split("\n"):
         cells: list[str] = []
         for part in line.split("\r"):
-            cells[: len(part)] = part
+            erased, _, rest = part.rpartition("\x1b[K")
+            cells = [*erased] if "\x1b[K" in part else cells
+            cells[len(erased) : len(erased) + len(rest)] = rest
         lines.append("".join(cells).rstrip())
     return [line for line in lines if line]
 

@@ -228,10 +228,10 @@ def test_a_team_ends_together_and_continues(command, tmp_path):
 
 TELLS_WHAT_IT_READS = """
 from bert_tf2 import commands
-from bert_tf2.data import stored_index
-stored_index.SMALLEST = 1
-runs_of = stored_index.runs_of
-stored_index.runs_of = lambda path: print("read for the index:", path, flush=True) or runs_of(path)
+from bert_tf2.data import record_index
+record_index.SMALLEST = 1
+runs_of = record_index.runs_of
+record_index.runs_of = lambda path: print("read for the index:", path, flush=True) or runs_of(path)
 commands.run("run_pretraining")
 """
 

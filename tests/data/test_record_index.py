@@ -9,7 +9,7 @@ import pathlib
 import numpy as np
 import pytest
 
-from bert_tf2.data import record_order, stored_index, tfrecords
+from bert_tf2.data import record_index, tfrecords
 from bert_tf2.support.errors import UserError
 
 COUNTS = (2500, 1, 1024, 3000)
@@ -17,7 +17,7 @@ COUNTS = (2500, 1, 1024, 3000)
 
 @pytest.fixture(autouse=True)
 def _small_files_count(monkeypatch):
-    monkeypatch.setattr(stored_index, "SMALLEST", 1)
+    monkeypatch.setattr(record_index, "SMALLEST", 1)
 
 
 @pytest.fixture
@@ -47,48 +47,48 @@ def opened(monkeypatch):
 
 
 def equal(index, expected):
-    for field in dataclasses.fields(record_order.RecordIndex):
+    for field in dataclasses.fields(record_index.RecordIndex):
         assert np.array_equal(getattr(index, field.name), getattr(expected, field.name)), field.name
     assert index.description == expected.description
 
 
 def test_it_is_the_index_that_is_read_and_opens_no_file_again(paths, tmp_path, opened):
-    expected = record_order.read_index(paths)
+    expected = record_index.read_index(paths)
     opened.clear()
-    index, fresh = stored_index.read(paths[::-1], str(tmp_path / "out"), keep=True)
+    index, fresh = record_index.read(paths[::-1], str(tmp_path / "out"), keep=True)
     equal(index, expected)
     assert fresh == paths and sorted(opened) == ["a", "b", "c.gz", "d"]
     opened.clear()
-    index, fresh = stored_index.read(paths, str(tmp_path / "out"), keep=True)
+    index, fresh = record_index.read(paths, str(tmp_path / "out"), keep=True)
     equal(index, expected)
     assert fresh == [] and opened == []
-    part, _ = stored_index.read(paths[1:3], str(tmp_path / "out"), keep=True)
-    equal(part, record_order.read_index(paths[1:3]))
+    part, _ = record_index.read(paths[1:3], str(tmp_path / "out"), keep=True)
+    equal(part, record_index.read_index(paths[1:3]))
 
 
 def test_a_worker_that_keeps_nothing_writes_nothing(paths, tmp_path):
-    stored_index.read(paths, str(tmp_path / "out"), keep=False)
-    assert not list(tmp_path.rglob(stored_index.NAME))
+    record_index.read(paths, str(tmp_path / "out"), keep=False)
+    assert not list(tmp_path.rglob(record_index.NAME))
 
 
 def test_small_records_leave_no_file(paths, tmp_path, monkeypatch):
-    monkeypatch.setattr(stored_index, "SMALLEST", 10**9)
-    stored_index.read(paths, str(tmp_path / "out"), keep=True)
-    assert not list(tmp_path.rglob(stored_index.NAME))
+    monkeypatch.setattr(record_index, "SMALLEST", 10**9)
+    record_index.read(paths, str(tmp_path / "out"), keep=True)
+    assert not list(tmp_path.rglob(record_index.NAME))
 
 
 def test_what_changed_is_read_anew(paths, tmp_path, opened):
-    stored_index.read(paths, str(tmp_path / "out"), keep=True)
+    record_index.read(paths, str(tmp_path / "out"), keep=True)
     content = pathlib.Path(paths[0]).read_bytes()
     pathlib.Path(paths[0]).write_bytes(content + content)
     before = os.stat(paths[3])
     os.utime(paths[3], ns=(before.st_atime_ns, before.st_mtime_ns + 10**6))
     opened.clear()
-    index, fresh = stored_index.read(paths, str(tmp_path / "out"), keep=True)
+    index, fresh = record_index.read(paths, str(tmp_path / "out"), keep=True)
     assert sorted(opened) == ["a", "d"] and fresh == [paths[0], paths[3]]
-    equal(index, record_order.read_index(paths))
+    equal(index, record_index.read_index(paths))
     opened.clear()
-    stored_index.read(paths, str(tmp_path / "out"), keep=True, anew=True)
+    record_index.read(paths, str(tmp_path / "out"), keep=True, anew=True)
     assert sorted(opened) == ["a", "b", "c.gz", "d"]
 
 
@@ -97,40 +97,41 @@ def test_a_damaged_file_is_named_and_nothing_is_kept(paths, tmp_path):
     content[-6] ^= 1
     pathlib.Path(paths[3]).write_bytes(content)
     with pytest.raises(UserError, match=r"records/d, record 3000"):
-        stored_index.read(paths, str(tmp_path / "out"), keep=True)
-    assert not list(tmp_path.rglob(stored_index.NAME))
+        record_index.read(paths, str(tmp_path / "out"), keep=True)
+    assert not list(tmp_path.rglob(record_index.NAME))
 
 
 @pytest.mark.parametrize("content", [b"", b"nonsense", b"PK\x03\x04" + b"\0" * 99, None])
 def test_a_damaged_index_is_made_again(paths, tmp_path, content):
-    expected, _ = stored_index.read(paths, str(tmp_path / "out"), keep=True)
-    place = tmp_path / "records" / stored_index.NAME
+    expected, _ = record_index.read(paths, str(tmp_path / "out"), keep=True)
+    place = tmp_path / "records" / record_index.NAME
     place.write_bytes(place.read_bytes()[:-50] if content is None else content)
-    index, fresh = stored_index.read(paths, str(tmp_path / "out"), keep=True)
+    index, fresh = record_index.read(paths, str(tmp_path / "out"), keep=True)
     equal(index, expected)
     assert fresh == paths
-    assert stored_index.read(paths, str(tmp_path / "out"), keep=True)[1] == []
+    assert record_index.read(paths, str(tmp_path / "out"), keep=True)[1] == []
 
 
 def test_where_the_records_lie_nothing_can_be_written(paths, tmp_path, monkeypatch):
-    complete_or_absent = stored_index.files.complete_or_absent
+    complete_or_absent = record_index.files.complete_or_absent
 
     def refuse(place, **more):
         if os.path.dirname(place) == os.path.dirname(paths[0]):
             raise UserError(f"{place}: is read-only")
         return complete_or_absent(place, **more)
 
-    monkeypatch.setattr(stored_index.files, "complete_or_absent", refuse)
-    stored_index.read(paths, str(tmp_path / "out"), keep=True)
-    assert [path.parent.name for path in tmp_path.rglob(stored_index.NAME)] == ["out"]
-    assert stored_index.read(paths, str(tmp_path / "out"), keep=True)[1] == []
+    monkeypatch.setattr(record_index.files, "complete_or_absent", refuse)
+    record_index.read(paths, str(tmp_path / "out"), keep=True)
+    assert [path.parent.name for path in tmp_path.rglob(record_index.NAME)] == ["out"]
+    assert record_index.read(paths, str(tmp_path / "out"), keep=True)[1] == []
 
 
 def test_100_000_files_take_seconds(tmp_path, monkeypatch):
     """Of an index alone: the files are not there."""
     names = [str(tmp_path / f"x-{number:05d}-of-100000") for number in range(100_000)]
-    known = {name: stored_index._Known((10**7, 1.5), np.full(20, 1024), np.full(20, 500_000)) for name in names}
-    stored_index._save(known, [str(tmp_path / stored_index.NAME)])
-    monkeypatch.setattr(stored_index, "_states", lambda paths: dict.fromkeys(paths, (10**7, 1.5)))
-    index, fresh = stored_index.read(names, str(tmp_path), keep=True)
+    runs = record_index._Runs(np.full(20, 1024), np.full(20, 500_000))
+    known = {name: ((10**7, 1.5), runs) for name in names}
+    record_index._save(known, [str(tmp_path / record_index.NAME)])
+    monkeypatch.setattr(record_index, "_states", lambda paths: dict.fromkeys(paths, (10**7, 1.5)))
+    index, fresh = record_index.read(names, str(tmp_path), keep=True)
     assert fresh == [] and index.total == 100_000 * 20 * 1024 and len(index.files) == 2_000_000

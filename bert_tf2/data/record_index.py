@@ -1,0 +1,240 @@
+"""Where the records of TFRecord files are: in runs of 1024, at which reading can begin; kept in a file.
+
+`.records-index.npz` stands beside the records, or in the output folder if nothing can be written there, so that neither
+a later start nor another worker reads the records for it. A file of records counts as known while its size and time of
+change are those of when it was read. Its checksums were verified then; a training verifies them again as it reads.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import io
+import os
+import zipfile
+from collections.abc import Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import NamedTuple
+
+import google_crc32c
+import numpy as np
+from absl import logging
+
+from bert_tf2.data import tfrecords
+from bert_tf2.support import files, progress
+from bert_tf2.support.errors import UserError
+
+RUN = 1024
+"""The records of a run; the last one of a file may have fewer."""
+NAME = ".records-index.npz"
+SMALLEST = 100_000_000
+"""Records of fewer bytes are read anew: that takes a second at most, and leaves no file in the user's folder."""
+_READERS = 8
+_STATE_READERS = 32  # a store of objects answers slowly
+_VERSION = 1
+
+
+@dataclasses.dataclass(frozen=True)
+class RecordIndex:
+    """The runs of consecutive records that the files consist of, in the order of the files.
+
+    A compressed file is one run, because reading cannot begin in its middle.
+
+    Attributes:
+      paths: the files, sorted, so that the order in which they are given does not matter.
+      files: int64 [R], the number of the file of each run.
+      offsets: int64 [R], the byte of the file at which the run begins.
+      starts: int64 [R], the number of its first record in the file, from 0.
+      counts: int64 [R], its records.
+      sizes: int64 [R], their bytes, uncompressed.
+    """
+
+    paths: tuple[str, ...]
+    files: np.ndarray
+    offsets: np.ndarray
+    starts: np.ndarray
+    counts: np.ndarray
+    sizes: np.ndarray
+
+    @property
+    def total(self) -> int:
+        """The number of all records."""
+        return int(self.counts.sum())
+
+    @property
+    def description(self) -> str:
+        """Tells these records from others: their number, and a checksum of their numbers and sizes."""
+        checksum = google_crc32c.value(np.concatenate([self.files, self.counts, self.sizes]).tobytes())
+        return f"{self.total} records in {len(self.paths)} files ({checksum:08x})"
+
+
+class _Runs(NamedTuple):
+    """The runs of a file.
+
+    Attributes:
+      counts: int64 [R], the records of each.
+      sizes: int64 [R], their bytes.
+    """
+
+    counts: np.ndarray
+    sizes: np.ndarray
+
+
+_State = tuple[int, float]
+"""The size of a file and its time of change, 0 where that is unknown, which makes the file unknown."""
+
+
+def read_index(paths: Sequence[str]) -> RecordIndex:
+    """Reads all files, which checks every checksum.
+
+    Raises:
+      UserError: a file cannot be read or is damaged; names the file and the record.
+    """
+    paths = tuple(sorted(paths))
+    return _assemble(paths, _read(dict.fromkeys(paths)))
+
+
+def read(paths: Sequence[str], output_dir: str, *, keep: bool, anew: bool = False) -> tuple[RecordIndex, list[str]]:
+    """The index of record files, of which those that are not known are read.
+
+    Args:
+      paths: the files.
+      output_dir: where the index is kept if it cannot be kept beside the first file.
+      keep: whether to write what was read; one worker of several does.
+      anew: read all files.
+
+    Returns:
+      The index, equal to that of `read_index`; and the files that were read for it.
+
+    Raises:
+      UserError: see `read_index`.
+    """
+    paths = tuple(sorted(paths))
+    places = [os.path.join(folder, NAME) for folder in (os.path.dirname(paths[0]), output_dir)]
+    states = _states(paths)
+    stored: dict[str, tuple[_State, _Runs]] = {}
+    for place in () if anew else places:
+        stored |= _load(place)
+    kept = {path: stored.get(_key(path), (None, None)) for path in paths}
+    known = {path: runs for path, (state, runs) in kept.items() if state == states[path] and state[1]}
+    fresh = [path for path in kept if path not in known]
+    if known:
+        logging.info("The index of %d record files is known, %d are read for it", len(known), len(fresh))
+    known |= _read(fresh)
+    if fresh and keep:
+        _save({path: (states[path], runs) for path, runs in known.items()}, places)
+    return _assemble(paths, known), fresh
+
+
+def keep(paths: Sequence[str], runs: Sequence[Sequence[int]], totals: Sequence[int]) -> None:
+    """Keeps the index of records that were just written, if their folder allows it.
+
+    Args:
+      paths: their files.
+      runs: the bytes of the runs of each file.
+      totals: the records of each file.
+    """
+    with contextlib.suppress(UserError, OSError):
+        states = _states(paths)
+        table = zip(paths, runs, totals, strict=True)
+        known = {path: (states[path], _counted(np.array(sizes, np.int64), total)) for path, sizes, total in table}
+        _save(known, [os.path.join(os.path.dirname(paths[0]), NAME)])
+
+
+def runs_of(path: str) -> _Runs:
+    """Reads a file for its runs."""
+    begins: list[int] = []  # byte offsets of the records RUN * 0, RUN * 1, ...
+    count, size = 0, 0
+    for block in tfrecords.read_blocks(path):
+        ends = size + np.cumsum(block.lengths + tfrecords.FRAME)
+        starts = np.concatenate([[size], ends[:-1]])
+        begins += starts[-count % RUN :: RUN].tolist()
+        count, size = count + len(block), int(ends[-1])
+    if tfrecords.is_compressed(path):
+        begins = begins[:1]
+    return _counted(np.diff([*begins, size]), count)
+
+
+def _counted(sizes: np.ndarray, total: int) -> _Runs:
+    """Runs of these bytes and of `total` records; all but the last are full, and an archive is a single run."""
+    counts = np.full(len(sizes), RUN)
+    counts[-1:] += total - counts.sum()
+    return _Runs(counts, sizes)
+
+
+def _key(path: str) -> str:
+    return path if files.is_remote(path) else os.path.abspath(path)
+
+
+def _states(paths: Sequence[str]) -> dict[str, _State]:
+    def state(path: str) -> _State:
+        return files.size(path), files.modified(path) or 0.0
+
+    with ThreadPoolExecutor(_STATE_READERS) as readers:
+        return dict(zip(paths, readers.map(state, paths), strict=True))
+
+
+def _read(paths: Iterable[str]) -> dict[str, _Runs]:
+    found: dict[str, _Runs] = {}
+    with progress.Progress("Checking the records", unit="records") as line, ThreadPoolExecutor(_READERS) as readers:
+        try:
+            for path, runs in zip(paths, readers.map(runs_of, paths), strict=True):
+                found[path] = runs
+                line.advance(int(runs.counts.sum()))
+        except BaseException:
+            readers.shutdown(wait=False, cancel_futures=True)
+            raise
+    return found
+
+
+def _assemble(paths: Sequence[str], known: dict[str, _Runs]) -> RecordIndex:
+    """The index of files of which all is known: runs stand in a file one behind the other."""
+    table = [np.zeros((5, 0), np.int64)]
+    for number, path in enumerate(paths):
+        counts, sizes = known[path]
+        places = np.arange(len(counts))
+        table.append(np.stack([np.full_like(places, number), np.cumsum(sizes) - sizes, places * RUN, counts, sizes]))
+    return RecordIndex(tuple(paths), *np.concatenate(table, axis=1))
+
+
+def _load(place: str) -> dict[str, tuple[_State, _Runs]]:
+    """What a file knows; nothing if there is none, or one that is damaged or of another version."""
+    try:
+        if not files.exists(place):
+            return {}
+        with files.open_binary(place) as stream:
+            found = np.load(io.BytesIO(stream.read()), allow_pickle=False)
+            if int(found["version"]) != _VERSION:
+                return {}
+            ends = np.cumsum(found["runs"])[:-1]
+            states = zip(found["file_sizes"].tolist(), found["times"].tolist(), strict=True)
+            runs = map(_Runs, np.split(found["counts"], ends), np.split(found["sizes"], ends))
+            names = found["names"].tobytes().decode().split("\0")
+            return dict(zip(names, zip(states, runs, strict=True), strict=True))
+    except (UserError, OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile):
+        return {}
+
+
+def _save(known: dict[str, tuple[_State, _Runs]], places: Sequence[str]) -> None:
+    """Writes what is known to the first place that can be written, unless the files are small."""
+    states, runs = zip(*known.values(), strict=True)
+    sizes, times = zip(*states, strict=True)
+    if sum(sizes) < SMALLEST:
+        return
+    content = io.BytesIO()
+    np.savez(
+        content,
+        version=np.int64(_VERSION),
+        names=np.frombuffer("\0".join(map(_key, known)).encode(), np.uint8),
+        file_sizes=np.array(sizes, np.int64),
+        times=np.array(times, np.float64),
+        runs=np.array([len(each.counts) for each in runs], np.int64),
+        counts=np.concatenate([each.counts for each in runs]),
+        sizes=np.concatenate([each.sizes for each in runs]),
+    )
+    for place in places:
+        with contextlib.suppress(UserError, OSError):
+            files.make_directory(os.path.dirname(place))
+            with files.complete_or_absent(place) as (beside,), files.open_binary(beside, "wb") as stream:
+                stream.write(content.getvalue())
+            return logging.info("Kept the index of %d record files: %s", len(known), place)
