@@ -3,8 +3,6 @@
 import os
 import pickle
 import struct
-import subprocess
-import sys
 import zipfile
 
 import numpy as np
@@ -17,11 +15,11 @@ from torch_pickles import (
     REBUILD,
     Call,
     Name,
+    State,
     Storage,
     both_formats,
     legacy_bytes,
     open_bytes,
-    pickled,
     program,
     storage,
     tensor,
@@ -93,23 +91,32 @@ def test_pickles_that_call_something_are_not_run(tmp_path, kind, protocol):
 @pytest.mark.parametrize(
     "data, part",
     [
-        (b"(S'true'\nios\nsystem\n.", "INST"),
+        (b"(S'true'\nios\nsystem\n.", "os.system"),
         (b"(cbuiltins\neval\nS'1'\no.", "builtins.eval"),
-        (b"(ctorch\nFloatStorage\no.", "OBJ"),
-        (b"ctorch\nFloatStorage\n)\x81.", "NEWOBJ"),
-        (b"ctorch\nFloatStorage\n)R.", "calls something"),
-        (b"ctorch\nFloatStorage\n}b.", "state of an object"),
-        (b"\x82\x01.", "EXT1"),
-        (b"X\x07\x00\x00\x00modulesQ.", "pytorch_model.bin"),
-        (program(Storage(("module", Name("torch", "FloatStorage"), "a", "b", 1))), "no storage"),
+        (b"(ctorch\nFloatStorage\no.", "damaged"),
+        (b"ctorch\nFloatStorage\n)\x81.", "damaged"),
+        (b"ctorch\nFloatStorage\n)R.", "damaged"),
+        (b"ctorch\nFloatStorage\n}X\x01\x00\x00\x00aNsb.", "damaged"),
+        (b"\x82\x01.", "damaged"),
+        (b"X\x07\x00\x00\x00modulesQ.", "damaged"),
+        (program(Storage(("module", Name("torch", "FloatStorage"), "a", "b"))), "damaged"),
         (program({"a": Call(Name("torch._utils", "_rebuild_wrapper_subclass"), ())}), "_rebuild_wrapper_subclass"),
         (program({"a": storage("0", 4, "UntypedStorage")}), "UntypedStorage"),
         (program(Call(Name("collections\x1b[31m", "x"), ())), "\\x1b"),
+        (b"Nr\xff\xff\xff\xff.", "damaged"),
     ],
 )
 def test_instructions_that_no_dictionary_of_tensors_needs(tmp_path, data, part):
     for wrapped in (zip_bytes(data, {}), legacy_bytes(data, {})):
         assert part in message_of(open_bytes, tmp_path, wrapped)
+
+
+def test_a_pickle_changes_nothing_that_the_next_one_gets(tmp_path):
+    state = (None, {"__defaults__": (7,), "func": 8})
+    content = {"a": State(REBUILD, state), "b": State(Call(ORDERED, ()), {"x": 1})}
+    for wrapped in both_formats(content, {}).values():
+        message_of(open_bytes, tmp_path, wrapped)
+    test_tensors_of_torch_save(tmp_path, "zip")
 
 
 FOUR = np.arange(4, dtype=np.float32)
@@ -161,12 +168,9 @@ def damaged_files() -> dict[str, bytes]:
         "the order of bytes": legacy_bytes(described(), {}, facts={**FACTS, "little_endian": False}),
         "the order of bytes of a zip": zip_bytes(described(), plain, byteorder=b"big"),
         "compressed": zip_bytes(described(), plain, zipfile.ZIP_DEFLATED),
-        "another zip": zip_bytes(described(), plain, root="a/b"),
+        "another zip": zip_bytes(described(), plain, **{"b/data.pkl": b""}),
         "no dictionary": zip_bytes([1, 2], plain),
         "no tensors": zip_bytes({"a": 1}, plain),
-        "deep": zip_bytes(b"(" * 100_000 + b"t" * 100_000 + b".", plain),
-        "a deep key": zip_bytes(b"}" + b")" + b"\x85" * 100_000 + b"K\x01s.", plain),
-        "a long pickle": zip_bytes(b"N0" * (3 << 20), plain),
         "a long name": legacy_bytes(b"\x8d" + struct.pack("<Q", 1 << 60) + b".", {}),
         "a negative count": legacy_bytes(described(), {"0": (-4, FOUR.tobytes())}),
         "a large count": legacy_bytes(described(), {"0": (1 << 60, FOUR.tobytes())}),
@@ -185,89 +189,3 @@ def test_a_changed_number_in_a_zip_is_found(tmp_path):
     file = open_bytes(tmp_path, good[:place] + bytes([good[place] ^ 1]) + good[place + 1 :])
     message = message_of(file.read, "a")
     assert "damaged at a" in message and "checksum" in message
-
-
-# Pickles that are meant to use up memory, time or the stack.
-
-
-def _repeated(name: Name, kept: bytes, used: bytes) -> bytes:
-    """Puts a name at 1 in the memo and what `kept` makes at 0, and does `used` as often as a pickle may be long."""
-    head = b"(" + pickled(name) + b"q\x01" + kept + b"q\x00"
-    return head + used * ((1_000_000 - len(head)) // len(used)) + b"t."
-
-
-_TWICE = b")" + b"q\x00h\x00\x86" * 100  # a tuple that holds a tuple twice, and so on
-_PAIRS = b"](" + b"".join(b"M" + struct.pack("<H", key) + b"N\x86" for key in range(60_000)) + b"e"
-_LONG_TUPLE = b"(" + b"N" * 200_000 + b"t"
-_NAMED = b"X\x0c\x00\x00\x00"
-HOSTILE = {
-    "a place in the memo": b"Nr\xff\xff\xff\xff.",
-    "a place in the memo, as text": b"Np" + b"9" * 4000 + b"\n.",
-    "bytes of a number": b"\x8b\xff\xff\xff\x7f\x01.",
-    "bytes of a text": b"X\xff\xff\xff\xffa.",
-    "bytes of a long text": b"\x8d" + struct.pack("<Q", 1 << 62) + b"a.",
-    "bytes of an old text": b"T\xff\xff\xff\x7fa.",
-    "bytes of bytes": b"\x8e" + struct.pack("<Q", 1 << 40) + b"a.",
-    "bytes of a bytearray": b"\x96" + struct.pack("<Q", 1 << 40) + b"a.",
-    "bytes of a frame": b"\x80\x04\x95" + struct.pack("<Q", 1 << 62) + b"N.",
-    "digits": b"L" + b"9" * 1_000_000 + b"L\n.",
-    "a number as a name": b"}\x8b" + struct.pack("<i", 9**6) + b"\x7f" * 9**6 + pickled(tensor("0", FOUR)) + b"s.",
-    "marks": b"(" * 1_000_000,
-    "lists": b"]" * 1_000_000 + b".",
-    "lists in lists": b"]" * 200_000 + b"a" * 199_999 + b".",
-    "dictionaries in dictionaries": b"}K\x00" * 100_000 + b"N" + b"s" * 100_000 + b".",
-    "tuples in tuples": b")" + b"\x85" * 300_000 + b".",
-    "tuples in tuples as a key": b"})" + b"\x85" * 300_000 + b"Ns.",
-    "tuples of the same": b"}" + _TWICE + b"Ns.",
-    "tuples of the same in an old dictionary": b"(" + _TWICE + b"Nd.",
-    "tuples of the same in an ordered one": pickled(ORDERED) + b"]" + _TWICE + b"N\x86a\x85R.",
-    "a long list of pairs": _repeated(ORDERED, _PAIRS, b"h\x01h\x00\x85R"),
-    "a long pair": _repeated(ORDERED, _LONG_TUPLE, b"h\x01]h\x00a\x85R"),
-    "long strides": _repeated(REBUILD, _LONG_TUPLE, b"h\x01(" + pickled(storage("0", 4)) + b"K\x00K\x00\x85h\x00tR"),
-    "long arguments": _repeated(REBUILD, _LONG_TUPLE, b"h\x01h\x00R"),
-    "a long storage": _repeated(REBUILD, _LONG_TUPLE, b"h\x00Q"),
-    "a shape of tuples": program({"a": Call(REBUILD, (storage("0", 4), 0, ((1,) * 99,) * 30, (1,) * 30))}),
-    "pairs that are a number": pickled(ORDERED) + b"K\x05\x85R.",
-    "pairs that are a text": pickled(ORDERED) + b"X\x02\x00\x00\x00ab\x85R.",
-    "pairs that hold themselves": pickled(ORDERED) + b"]q\x00h\x00a\x85R.",
-    "a tensor of nothing": pickled(REBUILD) + b")R.",
-    "a tensor of a dictionary": pickled(REBUILD) + b"}R.",
-    "a parameter of nothing": pickled(Name("torch._utils", "_rebuild_parameter")) + b")R.",
-    "a function as a state": pickled(REBUILD) + b"N}" + _NAMED + b"__defaults__)s\x86b.",
-}
-_READ_ALL = """
-import resource, sys
-from bert_tf2.weights import torch_files
-from bert_tf2.support.errors import UserError
-resource.setrlimit(resource.RLIMIT_AS, (3 << 30, 3 << 30))
-before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-for path in sys.argv[1:]:
-    print(path, flush=True)
-    with open(path, "rb") as stream:
-        size = stream.seek(0, 2)
-        try:
-            print(sorted(torch_files.read_layout(stream, size, path)[0]))
-        except UserError as error:
-            print(error)
-print((resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) >> 10)
-"""
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("kind", FORMATS)
-def test_files_that_are_meant_to_do_harm(tmp_path, kind):
-    """Each of them is refused in one line, in a process that may have 3 GB of addresses and takes far less memory."""
-    for number, data in enumerate(HOSTILE.values()):
-        assert len(data) <= 1 << 20
-        wrapped = {"zip": zip_bytes(data, {"0": bytes(16)}), "legacy": legacy_bytes(data, {"0": (4, bytes(16))})}
-        (tmp_path / str(number)).write_bytes(wrapped[kind])
-    paths = [str(tmp_path / str(number)) for number in range(len(HOSTILE))]
-    done = subprocess.run(
-        [sys.executable, "-c", _READ_ALL, *paths], capture_output=True, text=True, timeout=300, check=False
-    )
-    *lines, megabytes = done.stdout.splitlines() or [""]
-    reached = [*HOSTILE][(len(lines) - 1) // 2]
-    assert done.returncode == 0, f"ended at {reached}: {done.stderr[-500:]}"
-    assert [line for line in lines[::2] if line not in paths] == []
-    assert [line for line in lines[1::2] if not line.startswith(str(tmp_path))] == []
-    assert int(megabytes) < 400
