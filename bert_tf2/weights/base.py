@@ -8,7 +8,7 @@ the reader for a path.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Collection, Mapping
 from typing import Any, NamedTuple
 
 import ml_dtypes
@@ -31,16 +31,18 @@ class Place(NamedTuple):
     Attributes:
       shape: its sizes in the reference.
       dtype: in the file, as a numpy name ("float32", "bfloat16").
-      read: returns its value in this shape.
+      where: what its reader needs to find it.
     """
 
     shape: list[int]
     dtype: str
-    read: Callable[[], np.ndarray]
+    where: Any
 
 
 class Weights:
-    """Named arrays that are read one at a time. A reader gives `_hold` the places of the variables.
+    """Named arrays that are read one at a time.
+
+    A reader gives `_hold` the places of the variables, and has a method `_read` for one of them.
 
     Attributes:
       path: the prefix, file or folder, for messages.
@@ -80,7 +82,11 @@ class Weights:
           UserError: it is unreadable or damaged.
           KeyError: there is no variable of this name.
         """
-        return as_float32(self._places[name].read())
+        return as_float32(self._read(name))
+
+    def _read(self, name: str) -> np.ndarray:
+        """Returns one variable in the reference's shape, and in any dtype."""
+        raise NotImplementedError
 
     @property
     def folder(self) -> str:

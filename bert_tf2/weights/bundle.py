@@ -11,7 +11,6 @@ TensorFlow 1 and TensorFlow 2 use the same container. In the reference's checkpo
 from __future__ import annotations
 
 import contextlib
-import functools
 import math
 import os
 import re
@@ -99,19 +98,15 @@ class Checkpoint(Weights):
             self._num_shards = bundle_index.parse("Header", table.pop(b"", b"")).num_shards or 1
             # Modules in TF-Hub's first format have the reference's names in an extra scope.
             entries = {key.decode().removeprefix("module/"): Entry.parse(value) for key, value in table.items()}
-        self._hold(
-            {
-                name: Place(entry.shape, entry.dtype, functools.partial(self._read, name, entry))
-                for name, entry in entries.items()
-            }
-        )
-        self._check_sizes(entries)
+        self._hold({name: Place(entry.shape, entry.dtype, entry) for name, entry in entries.items()})
+        self._check_sizes()
 
     def _data_file(self, entry: Entry) -> str:
         return f"{self.path}.data-{entry.shard:05}-of-{self._num_shards:05}"
 
-    def _check_sizes(self, entries: Mapping[str, Entry]) -> None:
+    def _check_sizes(self) -> None:
         """Raises UserError if a damaged index requests too much memory, or an incomplete copy has too few bytes."""
+        entries = {name: place.where for name, place in self._places.items()}
         sizes = {}
         for file in {self._data_file(entry) for entry in entries.values()}:
             if not files.exists(file):
@@ -147,8 +142,9 @@ class Checkpoint(Weights):
         """Whether the keys are paths through objects and not names of variables."""
         return OBJECT_GRAPH in self.shapes
 
-    def _read(self, name: str, entry: Entry) -> np.ndarray:
+    def _read(self, name: str) -> np.ndarray:
         """Returns a tensor in its stored dtype, strings as an array of bytes objects."""
+        entry = self._places[name].where
         with self._explained(name):
             with files.open_binary(self._data_file(entry)) as stream:
                 stream.seek(entry.offset)
@@ -200,6 +196,11 @@ def write(prefix: str, arrays: Iterable[tuple[str, np.ndarray]]) -> None:
             files.remove(os.path.join(os.path.dirname(prefix), name))
 
 
+def _read_state(path: str) -> str:
+    """Returns the text of a file `checkpoint`, or "" if there is none."""
+    return files.read_text(path, drop_bom=True).replace("\r", "") if files.exists(path) else ""
+
+
 def latest_checkpoint(output_dir: str) -> str | None:
     """Returns the prefix of the newest checkpoint, which the folder's file `checkpoint` names, or None.
 
@@ -213,21 +214,17 @@ def latest_checkpoint(output_dir: str) -> str | None:
         if advice := _way_back(output_dir):
             raise UserError(f"{path}: no such file, although the folder holds the checkpoints of a training; {advice}")
         return None
-    named = _NEWEST.search(files.read_text(path, drop_bom=True).replace("\r", ""))
-    if not named:
-        raise _lost(output_dir, f"{path}: names no model_checkpoint_path")
-    # The folder may have moved since an absolute path was written.
-    for name in (named[1], os.path.basename(named[1])):
-        prefix = os.path.join(output_dir, name)
-        if files.exists(prefix + ".index"):
-            return prefix
-    raise _lost(output_dir, f"{path}: names the checkpoint {named[1]}, but {prefix}.index is missing")
-
-
-def _lost(output_dir: str, problem: str) -> UserError:
-    """Returns the error for a state file that leads to no checkpoint. It never suggests deleting recoverable files."""
+    problem = "names no model_checkpoint_path"
+    if named := _NEWEST.search(_read_state(path)):
+        # The folder may have moved since an absolute path was written.
+        for name in (named[1], os.path.basename(named[1])):
+            prefix = os.path.join(output_dir, name)
+            if files.exists(prefix + ".index"):
+                return prefix
+        problem = f"names the checkpoint {named[1]}, but {prefix}.index is missing"
+    # Never a suggestion to delete files from which something can be recovered.
     start_afresh = f"no checkpoint is left in {output_dir}: restore one, or give another folder to start afresh"
-    return UserError(f"{problem}; {_way_back(output_dir) or start_afresh}")
+    raise UserError(f"{path}: {problem}; {_way_back(output_dir) or start_afresh}")
 
 
 def _newest_first(folder: str) -> list[str]:
@@ -255,7 +252,7 @@ def _way_back(folder: str, damaged: str = "") -> str:
 
 
 def _problem(prefix: str) -> str | None:
-    """What is wrong with a checkpoint; None if every tensor is readable and matches its checksum."""
+    """Returns what is wrong with a checkpoint; None if every tensor is readable and matches its checksum."""
     try:
         source = Checkpoint(prefix)
         for name in source.shapes:
@@ -283,7 +280,7 @@ def recover(output_dir: str) -> None:
             logging.warning("%s: no such file; continuing from the only checkpoint there, %s", state, found[0])
             folder.set_newest(found[0])
         return
-    named = _NEWEST.search(files.read_text(state, drop_bom=True).replace("\r", ""))
+    named = _NEWEST.search(_read_state(state))
     damaged = os.path.basename(named[1]) if named else ""
     problem = _problem(os.path.join(output_dir, damaged)) if named else f"{state}: names no model_checkpoint_path"
     if problem is None:
@@ -304,7 +301,7 @@ class CheckpointFolder:
         self._seconds = keep_checkpoint_every_n_hours * 3600.0
 
     def prefix(self, global_step: int) -> str:
-        """The path of the checkpoint of a step, without the endings of its files."""
+        """Returns the path of the checkpoint of a step, without the endings of its files."""
         return os.path.join(self._output_dir, f"model.ckpt-{global_step}")
 
     def save(self, variables: Mapping[str, tf.Variable | np.ndarray], global_step: int) -> str:
@@ -332,8 +329,7 @@ class CheckpointFolder:
         return len(self._listed())
 
     def _listed(self) -> list[str]:
-        path = os.path.join(self._output_dir, _STATE_FILE)
-        text = files.read_text(path, drop_bom=True) if files.exists(path) else ""
+        text = _read_state(os.path.join(self._output_dir, _STATE_FILE))
         return re.findall(r'^all_model_checkpoint_paths: "(.*)"$', text, re.MULTILINE)
 
     def _stays(self, name: str) -> bool:
@@ -348,10 +344,10 @@ class CheckpointFolder:
         written = files.modified(path)
         if written is None:
             return False
-        others = [other for other in _newest_first(self._output_dir) if other not in (name, "model.ckpt-0")]
+        others = {*_newest_first(self._output_dir)} - {name, "model.ckpt-0"}
         times = [files.modified(os.path.join(self._output_dir, f"{other}.index")) for other in others]
-        before = [moment for moment in times if moment is not None and moment <= written]
-        return written - max(before, default=-math.inf) >= self._seconds
+        before = max((time for time in times if time is not None and time <= written), default=-math.inf)
+        return written - before >= self._seconds
 
     def _delete(self, name: str) -> None:
         for file in _files_of(os.path.join(self._output_dir, os.path.basename(name))):

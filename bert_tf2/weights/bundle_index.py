@@ -138,16 +138,19 @@ def varint(value: int) -> bytes:
     return bytes([*encoded, value])
 
 
-def read_varint(data: bytes, place: int) -> tuple[int, int]:
-    """Returns the number at an offset, and the offset after it. Raises DamagedTable if there is no number."""
+def _read_varints(data: bytes, place: int, count: int) -> tuple[list[int], int]:
+    """Returns so many numbers from an offset, and the offset after them. Raises DamagedTable if there are fewer."""
+    numbers: list[int] = []
     value = shift = 0
-    while shift < 70 and place < len(data):
-        byte = data[place]
-        value |= (byte & 0x7F) << shift
+    while len(numbers) < count:
+        if shift >= 70 or place >= len(data):
+            raise DamagedTable("a number has no end")
+        value |= (data[place] & 0x7F) << shift
         place, shift = place + 1, shift + 7
-        if byte < 0x80:
-            return value, place
-    raise DamagedTable("a number has no end")
+        if data[place - 1] < 0x80:
+            numbers.append(value)
+            value = shift = 0
+    return numbers, place
 
 
 def read_table(data: bytes) -> dict[bytes, bytes]:
@@ -158,20 +161,12 @@ def read_table(data: bytes) -> dict[bytes, bytes]:
     """
     if len(data) < _FOOTER or struct.unpack("<Q", data[-8:])[0] != _MAGIC:
         raise DamagedTable("it does not end as such a file does")
-    footer = data[-_FOOTER:]
-    _, place = _read_handle(footer, 0)  # of the metaindex block, which is empty here
-    index, _ = _read_handle(footer, place)
+    # The footer has the offset and size of the metaindex block, which is empty here, and of the index of the blocks.
+    (_, _, *index), _ = _read_varints(data[-_FOOTER:], 0, 4)
     entries: dict[bytes, bytes] = {}
     for _, handle in _entries(_read_block(data, *index)):
-        entries.update(_entries(_read_block(data, *_read_handle(handle, 0)[0])))
+        entries.update(_entries(_read_block(data, *_read_varints(handle, 0, 2)[0])))
     return entries
-
-
-def _read_handle(data: bytes, place: int) -> tuple[tuple[int, int], int]:
-    """Returns the offset and size of a block, and the offset after them."""
-    offset, place = read_varint(data, place)
-    size, place = read_varint(data, place)
-    return (offset, size), place
 
 
 def _read_block(data: bytes, offset: int, size: int) -> bytes:
@@ -191,9 +186,7 @@ def _entries(block: bytes) -> Iterator[tuple[bytes, bytes]]:
     if end < 0:
         raise DamagedTable("a block is too short")
     while place < end:
-        shared, place = read_varint(block, place)
-        own, place = read_varint(block, place)
-        size, place = read_varint(block, place)
+        (shared, own, size), place = _read_varints(block, place, 3)
         if shared > len(key) or place + own + size > end:
             raise DamagedTable("an entry of a block makes no sense")
         key = key[:shared] + block[place : place + own]
@@ -247,10 +240,7 @@ def _layout_of_strings(lengths: list[int], content: bytes) -> tuple[bytes, int]:
 
 def decode_strings(data: bytes, shape: list[int], checksum: int) -> np.ndarray:
     """Decodes lengths, their checksum, and the concatenated strings. `checksum` covers all of these."""
-    lengths, place = [], 0
-    for _ in range(math.prod(shape)):
-        length, place = read_varint(data, place)
-        lengths.append(length)
+    lengths, place = _read_varints(data, 0, math.prod(shape))
     content = data[place + 4 :]
     if _layout_of_strings(lengths, content)[1] != checksum:
         raise DamagedTable("its bytes do not match their checksum")

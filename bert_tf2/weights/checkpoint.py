@@ -7,7 +7,7 @@ files, and `sources` selects the readers of other files.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 import keras
@@ -59,22 +59,24 @@ def trained_variables(model: keras.Model) -> dict[str, tf.Variable]:
     return {name: variable for name, variable in used_variables(model).items() if id(variable) in trainable}
 
 
-def _misfits(source: Weights, variables: Mapping[str, tf.Variable]) -> list[str]:
-    """Returns a phrase for each variable that has another shape in the checkpoint."""
-    return [
-        f"{name} is {source.shapes[name]} in the checkpoint and {variable.shape.as_list()} in the model"
-        for name, variable in variables.items()
-        if name in source.shapes and source.shapes[name] != variable.shape.as_list()
-    ]
-
-
 # The variables that models have or do not have, depending on the configuration.
 _OF_KINDS = (names.POSITIONS.reference, names.OUTPUT_TABLE.reference)
 
 
-def _of_another_kind(source: Weights, config: BertConfig, variables: Mapping[str, tf.Variable]) -> list[str]:
-    present = [head for head, rows in names.HEADS.items() if rows[0].reference in variables]
-    return [*names.of_another_kind(source.shapes, config, present)]
+def _problems(
+    source: Weights, variables: Mapping[str, tf.Variable], config: BertConfig | None, needed: Callable[[str], bool]
+) -> list[str]:
+    """Returns a phrase for each variable that weights lack, if it is needed, or have in another shape."""
+    told = () if config is None else _OF_KINDS
+    heads_there = [head for head, rows in names.HEADS.items() if rows[0].reference in variables]
+    problems = [] if config is None else [*names.of_another_kind(source.shapes, config, heads_there)]
+    missing = [name for name in variables if name not in source.shapes and name not in told]
+    problems += [f"{name} is missing" for name in missing if needed(name)]
+    return problems + [
+        f"{name} is {source.shapes[name]} in the checkpoint and {variable.shape.as_list()} in the model"
+        for name, variable in variables.items()
+        if name in source.shapes and source.shapes[name] != variable.shape.as_list()
+    ]
 
 
 def _refuse(source: Weights, problems: list[str], advice: str) -> None:
@@ -101,11 +103,8 @@ def initialize(model: keras.Model, init_checkpoint: str) -> str:
     source = open_weights(init_checkpoint)
     variables = tf1_variables(model)
     fresh = [name for name in variables if name not in source.shapes]
-    problems = _of_another_kind(source, model.config, variables)
-    problems += [f"{name} is missing" for name in fresh if names.is_encoder(name) and name not in _OF_KINDS]
-    _refuse(
-        source, problems + _misfits(source, variables), "Is it a checkpoint of this configuration, and of this task?"
-    )
+    problems = _problems(source, variables, model.config, needed=names.is_encoder)
+    _refuse(source, problems, "Is it a checkpoint of this configuration, and of this task?")
     for sentence in metadata.check_config(source, model.config):
         logging.warning("%s", sentence)
     for remark in source.remarks:
@@ -116,14 +115,11 @@ def initialize(model: keras.Model, init_checkpoint: str) -> str:
             check_finite(source.path, name, value)
             variables[name].assign(value)
     unused = [name for name in names.without_optimizer(source.shapes) if name not in variables]
+    fresh_ones, unused_ones = (", ".join(sorted(found)) or "none" for found in (fresh, unused))
     return (
         f"Initialized from {source.path}: {len(variables) - len(fresh)} of {len(variables)} variables loaded;"
-        f" starting fresh: {_listed(fresh)}; not used: {_listed(unused)}"
+        f" starting fresh: {fresh_ones}; not used: {unused_ones}"
     )
-
-
-def _listed(found: Iterable[str]) -> str:
-    return ", ".join(sorted(found)) or "none"
 
 
 def restore(
@@ -146,12 +142,10 @@ def restore(
     """
     source = Checkpoint(path)
     variables = {name: variables[name] for name in variables if name not in allow_missing or name in source.shapes}
-    problems = [] if config is None else _of_another_kind(source, config, variables)
-    told = () if config is None else _OF_KINDS
-    problems += [f"{name} is missing" for name in variables if name not in source.shapes and name not in told]
-    problems += _misfits(source, variables)
+    problems = _problems(source, variables, config, needed=lambda name: True)
     if any(map(names.is_encoder, variables)):  # a continued training run would omit more from its next checkpoint
-        others = [name for name in source.shapes if names.is_encoder(name) and name not in (*variables, *told)]
+        told = variables if config is None else {*variables, *_OF_KINDS}
+        others = [name for name in source.shapes if names.is_encoder(name) and name not in told]
         problems += [f"{name} is not in the model" for name in names.without_optimizer(others)]
     advice = "It belongs to another model or task: use another output_dir, or the configuration it was made with"
     _refuse(source, problems, advice)

@@ -1,9 +1,8 @@
 """Converts weights between formats: the work of convert_checkpoint.py after its flags are parsed.
 
     sources.open_weights        any format -> the reference's names and shapes, one array at a time
-    ExtendedWeights             new vocabulary entries, if any
-    _check                      checks that the weights are a complete BERT
-    _Target.write               writes the arrays one at a time in a format
+    _Conversion                 checks that the weights are a complete BERT; ExtendedWeights: new vocabulary entries
+    _Conversion.write           writes the arrays one at a time in a format
 
 Nothing is omitted silently: the messages that `run` returns name the variables that were not converted.
 """
@@ -28,8 +27,8 @@ from bert_tf2.support.errors import UserError, and_more
 from bert_tf2.support.quiet import load_tensorflow
 from bert_tf2.vocabulary import check_special_tokens, is_cased
 from bert_tf2.weights import bundle, checksums, huggingface_writing, keras_files, metadata, names
-from bert_tf2.weights.base import CONFIG_FILE, VOCABULARY_FILE, Weights, check_finite
-from bert_tf2.weights.labels import LABEL_MAP_FILE, LabelMap, save_label_map
+from bert_tf2.weights.base import CONFIG_FILE, VOCABULARY_FILE, check_finite
+from bert_tf2.weights.labels import LABEL_MAP_FILE, save_label_map
 from bert_tf2.weights.new_words import ExtendedWeights, extend
 from bert_tf2.weights.options import ConversionOptions
 from bert_tf2.weights.sources import labels_of, open_weights
@@ -54,86 +53,10 @@ def run(options: ConversionOptions) -> list[str]:
     if options.list:
         return listing(options.list)
     inputs = _check_files(options)
-    source = open_weights(options.input)
-    config, sentences = _config(source, options)
-    report = [f"Read {source.path} ({source.kind}, {len(source.shapes)} variables).", *source.remarks, *sentences]
-    vocabulary, sentences = _vocabulary(source, options)
-    report += sentences
-    lower, is_stated, sentences = _do_lower_case(source, options, vocabulary)
-    report += sentences
-    _check(source, config, vocabulary)
-    if options.extend_vocab:
-        if vocabulary is None:
-            raise UserError("--extend_vocab needs the vocabulary of the model: give --vocab_file")
-        extension = extend(vocabulary, options.extend_vocab, lower)
-        report.append(extension.describe(len(vocabulary)) + ".")
-        source = ExtendedWeights(source, config, extension)
-        config, vocabulary = source.config, extension.vocabulary
-    target = _Target(source, config, vocabulary, lower, is_stated, labels_of(source), options)
+    conversion = _Conversion(options)
     with outputs.protecting(inputs):
-        return report + target.write()
-
-
-def _config(source: Weights, options: ConversionOptions) -> tuple[BertConfig, list[str]]:
-    """Returns the flag's configuration or else the source's, and messages about their differences."""
-    sentences = []
-    if options.bert_config_file:
-        config = BertConfig.from_json_file(options.bert_config_file)
-        sentences = metadata.check_config(source, config)
-    elif stated := metadata.stated_config(source):
-        config = stated[0]
-    else:
-        raise UserError(
-            f"{source.path}: nothing here says which model this is (no {CONFIG_FILE} beside it): give"
-            " --bert_config_file"
-        )
-    return dataclasses.replace(config, hidden_act=options.hidden_act) if options.hidden_act else config, sentences
-
-
-def _vocabulary(source: Weights, options: ConversionOptions) -> tuple[list[str] | None, list[str]]:
-    """Returns the entries, and messages about irregularities.
-
-    Raises:
-      UserError: the file has no entries; or the flag's file is not a BERT vocabulary, or is that of another model.
-    """
-    if options.vocab_file:
-        metadata.check_vocabulary(source, options.vocab_file)
-    entries = tokenization.read_entries(options.vocab_file) if options.vocab_file else source.vocabulary()
-    if entries is None:
-        return None, []
-    name = options.vocab_file or f"the vocabulary of {source.path}"
-    counts = collections.Counter(entry.strip() for entry in entries)
-    doubled = [entry for entry, count in counts.items() if count > 1]
-    try:
-        check_special_tokens({entry: index for index, entry in enumerate(counts)}, name)
-        if special := [entry for entry in doubled if entry in tokenization.SPECIAL_TOKENS]:
-            raise UserError(f"{name}: has {', '.join(special)} more than once, so it is not the vocabulary of a BERT")
-    except UserError as error:
-        if options.vocab_file or not any(counts):
-            raise
-        return entries, [f"Beware: {error}."]
-    if not doubled:
-        return entries, []
-    return entries, [f"{name}: {len(doubled)} entries are there more than once, {doubled[0]!r} for one."]
-
-
-def _do_lower_case(
-    source: Weights, options: ConversionOptions, vocabulary: list[str] | None
-) -> tuple[bool, bool, list[str]]:
-    """Returns whether the model is uncased, whether this is stated, and a message if it is a guess or contradicted."""
-    stated = metadata.stated_case(source, options.vocab_file)
-    lower = options.do_lower_case
-    if lower is not None:
-        contradicted = stated is not None and stated[0] != lower
-        return lower, True, [f"{stated[1]}: says do_lower_case {stated[0]}; the flag counts."] if contradicted else []
-    if stated is not None:
-        return stated[0], True, []
-    if vocabulary is None:
-        return True, False, []
-    lower = not is_cased([entry.strip() for entry in vocabulary])
-    what = "almost no entry of the vocabulary has" if lower else "the vocabulary has entries with"
-    kind = "an uncased" if lower else "a cased"
-    return lower, False, [f"Taken for {kind} model: {what} capitals or accents (--do_lower_case)."]
+        conversion.write()
+    return conversion.report
 
 
 # The files that each value of --to writes into a folder, besides the companions.
@@ -168,77 +91,148 @@ def _check_files(options: ConversionOptions) -> list[outputs.Input]:
     return inputs + [outputs.Input("--input", os.path.join(beside, name)) for name in _COMPANIONS]
 
 
-def _check(source: Weights, config: BertConfig, vocabulary: list[str] | None) -> None:
-    """Raises UserError if the weights or the vocabulary do not fit the configuration."""
-    problems = [*_problems(source, config)]
-    if problems:
-        raise UserError(
-            f"{source.path}: does not fit the configuration: {and_more(problems, 3, '; ')}. Is it a BERT, and the"
-            " configuration its own?"
-        )
-    if vocabulary is not None:
-        check_vocab_size("the vocabulary", len(vocabulary), config.vocab_size)
+class _Conversion:
+    """A conversion that is checked and ready to be written.
 
+    Attributes:
+      report: messages about what was read, written, changed and omitted so far.
+    """
 
-def _problems(source: Weights, config: BertConfig) -> Iterator[str]:
-    rows = names.known(config.num_hidden_layers)
-    yield from names.of_another_kind(source.shapes, config, names.HEADS)
-    optional = {row.reference for row in rows if row is names.POSITIONS or not names.is_encoder(row.reference)}
-    yield from names.misfits(rows, source.shapes, config, optional)
-    known = {row.reference for row in rows}
-    for name in source.shapes:
-        slot = names.is_optimizer_state(name) or name.rpartition("/")[0] in known
-        if _OF_ENCODER.match(name) and name not in known and not slot:
-            yield f"{name} has no place in {config.num_hidden_layers} layers"
-    for head in (names.POOLER, *names.HEADS.values()):
-        found = [row.reference for row in head if row.reference in source.shapes]
-        if 0 < len(found) < len(head):
-            absent = [row.reference for row in head if row.reference not in found]
-            yield f"{', '.join(found)} without {', '.join(absent)}"
+    def __init__(self, options: ConversionOptions):
+        self.options = options
+        self.source = source = open_weights(options.input)
+        self.report = [f"Read {source.path} ({source.kind}, {len(source.shapes)} variables).", *source.remarks]
+        self.config = self._find_config()
+        self.vocabulary = self._find_vocabulary()
+        self.do_lower_case, self.case_is_stated = self._find_case()
+        if problems := [*self._problems()]:
+            raise UserError(
+                f"{source.path}: does not fit the configuration: {and_more(problems, 3, '; ')}. Is it a BERT, and the"
+                " configuration its own?"
+            )
+        if self.vocabulary is not None:
+            check_vocab_size("the vocabulary", len(self.vocabulary), self.config.vocab_size)
+        self.labels = labels_of(source)
+        if options.extend_vocab:
+            self._extend()
 
+    def _find_config(self) -> BertConfig:
+        """Returns the flag's configuration or else the source's."""
+        path, act = self.options.bert_config_file, self.options.hidden_act
+        if path:
+            config = BertConfig.from_json_file(path)
+            self.report += metadata.check_config(self.source, config)
+        elif stated := metadata.stated_config(self.source):
+            config = stated[0]
+        else:
+            raise UserError(
+                f"{self.source.path}: nothing here says which model this is (no {CONFIG_FILE} beside it): give"
+                " --bert_config_file"
+            )
+        return dataclasses.replace(config, hidden_act=act) if act else config
 
-@dataclasses.dataclass
-class _Target:
-    """A conversion that is ready to be written: the weights, and what is written beside them."""
+    def _find_vocabulary(self) -> list[str] | None:
+        """Returns the entries.
 
-    source: Weights
-    config: BertConfig
-    vocabulary: list[str] | None
-    do_lower_case: bool
-    case_is_stated: bool
-    labels: LabelMap | None
-    options: ConversionOptions
+        Raises:
+          UserError: the file has no entries; or the flag's file is not a BERT vocabulary, or is that of another model.
+        """
+        path = self.options.vocab_file
+        if path:
+            metadata.check_vocabulary(self.source, path)
+        entries = tokenization.read_entries(path) if path else self.source.vocabulary()
+        if entries is None:
+            return None
+        name = path or f"the vocabulary of {self.source.path}"
+        counts = collections.Counter(entry.strip() for entry in entries)
+        doubled = [entry for entry, count in counts.items() if count > 1]
+        try:
+            check_special_tokens({entry: index for index, entry in enumerate(counts)}, name)
+            if special := [entry for entry in doubled if entry in tokenization.SPECIAL_TOKENS]:
+                raise UserError(
+                    f"{name}: has {', '.join(special)} more than once, so it is not the vocabulary of a BERT"
+                )
+        except UserError as error:
+            if path or not any(counts):
+                raise
+            self.report.append(f"Beware: {error}.")
+            return entries
+        if doubled:
+            self.report.append(f"{name}: {len(doubled)} entries are there more than once, {doubled[0]!r} for one.")
+        return entries
+
+    def _find_case(self) -> tuple[bool, bool]:
+        """Returns whether the model is uncased, and whether this is stated."""
+        stated = metadata.stated_case(self.source, self.options.vocab_file)
+        lower = self.options.do_lower_case
+        if lower is not None:
+            if stated is not None and stated[0] != lower:
+                self.report.append(f"{stated[1]}: says do_lower_case {stated[0]}; the flag counts.")
+            return lower, True
+        if stated is not None:
+            return stated[0], True
+        if self.vocabulary is None:
+            return True, False
+        lower = not is_cased([entry.strip() for entry in self.vocabulary])
+        what = "almost no entry of the vocabulary has" if lower else "the vocabulary has entries with"
+        kind = "an uncased" if lower else "a cased"
+        self.report.append(f"Taken for {kind} model: {what} capitals or accents (--do_lower_case).")
+        return lower, False
+
+    def _problems(self) -> Iterator[str]:
+        """Yields a phrase for each way in which the weights do not fit the configuration."""
+        shapes, rows = self.source.shapes, names.known(self.config.num_hidden_layers)
+        yield from names.of_another_kind(shapes, self.config, names.HEADS)
+        known = {row.reference for row in rows}
+        optional = {name for name in known if name == names.POSITIONS.reference or not names.is_encoder(name)}
+        yield from names.misfits(rows, shapes, self.config, optional)
+        for name in shapes:
+            slot = names.is_optimizer_state(name) or name.rpartition("/")[0] in known
+            if _OF_ENCODER.match(name) and name not in known and not slot:
+                yield f"{name} has no place in {self.config.num_hidden_layers} layers"
+        for head in (names.POOLER, *names.HEADS.values()):
+            found = [row.reference for row in head if row.reference in shapes]
+            if 0 < len(found) < len(head):
+                absent = [row.reference for row in head if row.reference not in found]
+                yield f"{', '.join(found)} without {', '.join(absent)}"
+
+    def _extend(self) -> None:
+        if self.vocabulary is None:
+            raise UserError("--extend_vocab needs the vocabulary of the model: give --vocab_file")
+        extension = extend(self.vocabulary, self.options.extend_vocab, self.do_lower_case)
+        self.report.append(extension.describe(len(self.vocabulary)) + ".")
+        self.source = ExtendedWeights(self.source, self.config, extension)
+        self.config, self.vocabulary = self.source.config, extension.vocabulary
 
     @property
     def _weights(self) -> list[str]:
         rows = names.known(self.config.num_hidden_layers)
         return [row.reference for row in rows if row.reference in self.source.shapes]
 
-    def write(self) -> list[str]:
-        """Writes the files; returns messages about what was written and omitted."""
-        files.make_directory(os.path.dirname(self.options.output) or ".")
-        environment.check_space(self.options.output, self._num_bytes(), "the converted weights")
-        report = {"tf1": self._write_tf1, "hf": self._write_huggingface, "keras": self._write_keras}[self.options.to]()
+    @property
+    def _others(self) -> list[str]:
+        """The source's variables that are not BERT weights: slots, the step, unknown ones."""
+        weights = {*self._weights}
+        return [name for name in self.source.shapes if name not in weights]
+
+    def write(self) -> None:
+        """Writes the files; reports what was written and omitted, and what else is in the folder."""
+        to, output, shapes = self.options.to, self.options.output, self.source.shapes
+        files.make_directory(os.path.dirname(output) or ".")
+        written = shapes if to == "tf1" and not self.options.weights_only else self._weights
+        copies = 2 if to == "keras" else 1  # Keras writes the weights twice before it removes one copy
+        size = copies * sum(4 * math.prod(shapes[name]) for name in written)
+        environment.check_space(output, size, "the converted weights")
+        {"tf1": self._write_tf1, "hf": self._write_huggingface, "keras": self._write_keras}[to]()
         if self.vocabulary is None:
-            report.append("No vocabulary was found, and none written (--vocab_file).")
-        return report + self._left_from_before()
-
-    def _num_bytes(self) -> int:
-        """Returns the minimum number of bytes to write. Keras writes the weights twice before it removes one copy."""
-        shapes = self.source.shapes
-        chosen = shapes if self.options.to == "tf1" and not self.options.weights_only else self._weights
-        return sum(4 * math.prod(shapes[name]) for name in chosen) * (2 if self.options.to == "keras" else 1)
-
-    def _left_from_before(self) -> list[str]:
-        """Returns a message if the folder has older files that this conversion does not replace."""
+            self.report.append("No vocabulary was found, and none written (--vocab_file).")
         unwritten = {
             VOCABULARY_FILE: self.vocabulary is None,
             LABEL_MAP_FILE: not self.labels,
-            metadata.TOKENIZATION_FILE: not self.case_is_stated or self.options.to == "hf",
+            metadata.TOKENIZATION_FILE: not self.case_is_stated or to == "hf",
         }
-        there = files.list_directory(self.options.output)
-        old = [name for name, absent in unwritten.items() if absent and name in there]
-        return [f"{', '.join(old)} in {self.options.output} is from before and may not belong to it."] if old else []
+        if old := [name for name in unwritten if unwritten[name] and name in files.list_directory(output)]:
+            self.report.append(f"{', '.join(old)} in {output} is from before and may not belong to it.")
 
     def _arrays(self, chosen: Iterable[str]) -> Iterator[tuple[str, np.ndarray]]:
         """Yields these variables. Reads all others too, since damage in them suggests damage elsewhere."""
@@ -252,50 +246,13 @@ class _Target:
                     check_finite(self.source.path, name, value)
                 yield name, value
 
-    def _write_tf1(self) -> list[str]:
-        folder = self.options.output
-        prefix = os.path.join(folder, "bert_model.ckpt")
-        chosen = self._weights if self.options.weights_only else [*self._weights, *self._others()]
-        with self._companions(folder):
-            bundle.write(prefix, self._arrays(chosen))
-        report = [f"Wrote {prefix}: {len(chosen)} variables."]
-        if self.options.weights_only:
-            report += self._left_out(self._others())
-        if self.config.hidden_act == "gelu_erf":
-            report.append(
-                'Its bert_config.json says "gelu_erf", the exact function, which google-research/bert does not'
-                " know; --hidden_act=gelu writes the approximation it has (the two"
-                " differ by less than 5e-4)."
-            )
-        written = self.config.to_dict()
-        if "layer_norm_eps" in written:
-            report.append(
-                f"Its bert_config.json says layer_norm_eps {self.config.layer_norm_eps}; google-research/bert always"
-                " takes 1e-12."
-            )
-        unknown = {}
-        if not self.config.has_position_table:
-            unknown["position_embedding_type"] = "which has a table of positions"
-        if not self.config.tie_word_embeddings:
-            unknown["tie_word_embeddings"] = "whose output weights are the table of word embeddings"
-        report += [
-            f"Its bert_config.json says {key} {json.dumps(written[key])}; google-research/bert, {what}, cannot use"
-            " these weights."
-            for key, what in unknown.items()
-        ]
-        return report
-
-    def _others(self) -> list[str]:
-        """Returns the source's variables that are not BERT weights: slots, the step, unknown ones."""
-        weights = {*self._weights}
-        return [name for name in self.source.shapes if name not in weights]
-
-    def _left_out(self, left_out: list[str]) -> list[str]:
-        """Returns messages that count the optimizer's variables and name all others."""
+    def _left_out(self, left_out: list[str]) -> None:
+        """Reports the number of the optimizer's variables, and the names of all others."""
         state = [name for name in left_out if names.is_optimizer_state(name)]
-        others = [name for name in left_out if name not in state]
-        report = [f"Left out: {len(state)} variables of the optimizer."] if state else []
-        return report + ([f"Left out: {', '.join(others)}."] if others else [])
+        if state:
+            self.report.append(f"Left out: {len(state)} variables of the optimizer.")
+        if others := [name for name in left_out if name not in state]:
+            self.report.append(f"Left out: {', '.join(others)}.")
 
     @contextlib.contextmanager
     def _companions(self, folder: str) -> Iterator[None]:
@@ -315,8 +272,18 @@ class _Target:
         if self.labels:
             save_label_map(folder, self.labels)
 
-    def _write_huggingface(self) -> list[str]:
-        report = huggingface_writing.write_folder(
+    def _write_tf1(self) -> None:
+        prefix = os.path.join(self.options.output, "bert_model.ckpt")
+        chosen = self._weights if self.options.weights_only else [*self._weights, *self._others]
+        with self._companions(self.options.output):
+            bundle.write(prefix, self._arrays(chosen))
+        self.report.append(f"Wrote {prefix}: {len(chosen)} variables.")
+        if self.options.weights_only:
+            self._left_out(self._others)
+        self.report += _unknown_to_the_reference(self.config)
+
+    def _write_huggingface(self) -> None:
+        self.report += huggingface_writing.write_folder(
             self.options.output,
             self.source.shapes,
             self._arrays(self._weights),
@@ -325,9 +292,9 @@ class _Target:
             do_lower_case=self.do_lower_case,
             labels=self.labels,
         )
-        return report + self._left_out(self._others())
+        self._left_out(self._others)
 
-    def _write_keras(self) -> list[str]:
+    def _write_keras(self) -> None:
         load_tensorflow()  # only this target needs it
         from bert_tf2.weights import checkpoint
 
@@ -340,15 +307,38 @@ class _Target:
                 variables[name].assign(value)
         with self._companions(output) if path != output else contextlib.nullcontext():
             keras_files.write(path, model)
-        fresh = [name for name in variables if name not in self.source.shapes]
-        report = [f"Wrote {path}: a {type(model).__name__}."]
+        self.report.append(f"Wrote {path}: a {type(model).__name__}.")
         if path == output and (self.vocabulary is not None or self.labels):
-            report.append(
+            self.report.append(
                 "Such a file holds no vocabulary and no names of labels; give a folder as --output to have them beside"
                 " it."
             )
-        report += [f"Not in the input, and random now: {', '.join(fresh)}."] if fresh else []
-        return report + self._left_out([name for name in self.source.shapes if name not in variables])
+        if fresh := [name for name in variables if name not in self.source.shapes]:
+            self.report.append(f"Not in the input, and random now: {', '.join(fresh)}.")
+        self._left_out([name for name in self.source.shapes if name not in variables])
+
+
+def _unknown_to_the_reference(config: BertConfig) -> Iterator[str]:
+    """Yields a message for each value in a bert_config.json that google-research/bert does not read as it is meant."""
+    if config.hidden_act == "gelu_erf":
+        yield (
+            'Its bert_config.json says "gelu_erf", the exact function, which google-research/bert does not know;'
+            " --hidden_act=gelu writes the approximation it has (the two differ by less than 5e-4)."
+        )
+    written = config.to_dict()
+    if "layer_norm_eps" in written:
+        eps = config.layer_norm_eps
+        yield f"Its bert_config.json says layer_norm_eps {eps}; google-research/bert always takes 1e-12."
+    unknown = {}
+    if not config.has_position_table:
+        unknown["position_embedding_type"] = "which has a table of positions"
+    if not config.tie_word_embeddings:
+        unknown["tie_word_embeddings"] = "whose output weights are the table of word embeddings"
+    for key, what in unknown.items():
+        yield (
+            f"Its bert_config.json says {key} {json.dumps(written[key])}; google-research/bert, {what}, cannot use"
+            " these weights."
+        )
 
 
 def listing(path: str) -> Iterator[str]:

@@ -19,9 +19,9 @@ from bert_tf2.data.huggingface_config import activation_remark, architecture_of,
 from bert_tf2.support import files, json_text
 from bert_tf2.support.errors import UserError, and_more
 from bert_tf2.weights import names, tensor_files
-from bert_tf2.weights.base import CONFIG_FILE, Weights
+from bert_tf2.weights.base import CONFIG_FILE, Place, Weights
 from bert_tf2.weights.labels import TAGGING_TASK, LabelMap, numbered
-from bert_tf2.weights.tensor_files import TensorFile
+from bert_tf2.weights.tensor_files import Stored, TensorFile
 
 _CONFIGS = ("config.json", CONFIG_FILE)  # the second in early releases
 WEIGHTS = (
@@ -101,34 +101,24 @@ def _usual_name(name: str) -> str:
     return f"bert.{name}" if name.startswith(("embeddings.", "encoder.", "pooler.")) else name
 
 
-class _Place(NamedTuple):
-    """The location of a tensor: the file, the name in it, and whether it is the transpose of the reference's."""
+class _Tensor(NamedTuple):
+    """A tensor: the file, and the name in it."""
 
     file: TensorFile
     name: str
-    transposed: bool = False
 
     @property
-    def shape(self) -> list[int]:
-        shape = [*self.file.tensors[self.name].shape]
-        return shape[::-1] if self.transposed else shape
+    def stored(self) -> Stored:
+        return self.file.tensors[self.name]
 
-    @property
-    def dtype(self) -> str:
-        return self.file.tensors[self.name].dtype
-
-    def read(self) -> np.ndarray:
-        value = self.file.read(self.name)
-        return value.T if self.transposed else value
-
-    def same_as(self, other: _Place) -> bool:
+    def same_as(self, other: _Tensor) -> bool:
         """Returns whether two tensors have equal values, without holding both in memory."""
-        if self.file is other.file and self.file.tensors[self.name] == other.file.tensors[other.name]:
+        if self.file is other.file and self.stored == other.stored:
             return True
-        return self.shape == other.shape and self._digest() == other._digest()
+        return self.stored.shape == other.stored.shape and self._digest() == other._digest()
 
     def _digest(self) -> bytes:
-        return hashlib.sha256(np.ascontiguousarray(self.read()).data).digest()
+        return hashlib.sha256(self.file.read(self.name).data).digest()
 
 
 class HuggingFaceFolder(Weights):
@@ -165,16 +155,23 @@ class HuggingFaceFolder(Weights):
             self.uncertain = {"hidden_act": ("gelu",)}
         self.architecture = architecture_of(self._values)
         rows = {row.huggingface: row for row in names.known(self.config.num_hidden_layers)}
-        self._places: dict[str, _Place] = {}
-        tensors = _usual_places(path, weights)
-        tensors = _without_copies(path, tensors) if self.config.tie_word_embeddings else _with_one_bias(tensors)
-        for usual, place in tensors.items():
-            name = rows[usual].reference if usual in rows else place.name
-            self._places[name] = place._replace(transposed=usual in rows and names.is_transposed(name))
-        self.shapes = {name: place.shape for name, place in self._places.items()}
-        self.dtypes = {name: place.dtype for name, place in self._places.items()}
-        self.remarks += self._remarks()
-        for file in {place.file.path: place.file for place in self._places.values()}.values():
+        tensors = _tensors_in(path, weights)
+        if self.config.tie_word_embeddings:
+            _drop_copies(path, tensors)
+        elif bias := tensors.pop(BIAS_OF_DECODER, None):  # the one that counts there; the other is not used
+            tensors[_BIAS] = bias
+        places: dict[str, Place] = {}
+        for usual, tensor in tensors.items():
+            name = rows[usual].reference if usual in rows else tensor.name
+            step = -1 if usual in rows and names.is_transposed(name) else 1
+            places[name] = Place([*tensor.stored.shape[::step]], tensor.stored.dtype, (tensor, step == -1))
+        if remark := activation_remark(self._values):
+            self.remarks.append(remark)
+        self._hold(places)
+        if self.architecture and self.architecture not in ARCHITECTURES:
+            self.remarks.append(f"There is no {self.architecture} here: its encoder is what can be used.")
+        self.remarks += _tokenizer_remarks([*_tokenizer_files(self.folder).values()])
+        for file in {tensor.file.path: tensor.file for tensor in tensors.values()}.values():
             self.remarks += self._changed_since(file)
 
     def _changed_since(self, file: TensorFile) -> Iterator[str]:
@@ -187,8 +184,7 @@ class HuggingFaceFolder(Weights):
             return
         written = json_text.parse(file.metadata[CONFIG_OF_WEIGHTS], file.path)
         before = _config_of(written, file.path)
-        different = decisive_differences(before, self.config)
-        if different:
+        if different := decisive_differences(before, self.config):
             now, then = (", ".join(f"{n} {config_value(c, n)}" for n in different) for c in (self.config, before))
             raise UserError(
                 f"{self.config_file}: says {now}, and said {then} when {os.path.basename(file.path)} was written: it is"
@@ -199,16 +195,10 @@ class HuggingFaceFolder(Weights):
             since = f"since {os.path.basename(file.path)} was written"
             yield f"{self.config_file}: {and_more(keys, 5)} changed {since}; the weights do not depend on it."
 
-    def _remarks(self) -> Iterator[str]:
-        if remark := activation_remark(self._values):
-            yield remark
-        yield from self.remarks_on_dtypes()
-        if self.architecture and self.architecture not in ARCHITECTURES:
-            yield f"There is no {self.architecture} here: its encoder is what can be used."
-        yield from _tokenizer_remarks([*_tokenizer_files(self.folder).values()])
-
-    def get(self, name: str) -> np.ndarray:
-        return self._places[name].read()
+    def _read(self, name: str) -> np.ndarray:
+        tensor, transposed = self._places[name].where
+        value = tensor.file.read(tensor.name)
+        return value.T if transposed else value
 
     def vocabulary(self) -> list[str] | None:
         """Raises UserError if there is no vocab.txt and the tokenizer is not a WordPiece tokenizer."""
@@ -263,56 +253,45 @@ def _files_of(weights: str) -> dict[str, TensorFile]:
         raise UserError(f"{weights}: names no files (weight_map is missing)")
     opened: dict[str, TensorFile] = {}
     for part in dict.fromkeys(map(str, mapped.values())):
+        path = os.path.join(os.path.dirname(weights), part)
         if part in ("", ".", "..") or re.search(r"[/\\:\0]", part):
             raise UserError(f"{weights}: names the file {part!r}, which is not in the same folder; it is not read")
-        path = os.path.join(os.path.dirname(weights), part)
         if not files.exists(path):
             raise UserError(
                 f"{path}: is missing, and {os.path.basename(weights)} says that a part of the weights is there"
             )
         opened[part] = tensor_files.open_tensors(path)
-    for name, part in mapped.items():
-        if name not in opened[str(part)].tensors:
-            raise UserError(
-                f"{opened[str(part)].path}: lacks {name!r}, which {os.path.basename(weights)} says is there"
-            )
-    return {name: opened[str(part)] for name, part in mapped.items()}
+    found = {name: opened[str(part)] for name, part in mapped.items()}
+    for name, file in found.items():
+        if name not in file.tensors:
+            raise UserError(f"{file.path}: lacks {name!r}, which {os.path.basename(weights)} says is there")
+    return found
 
 
-def _usual_places(path: str, weights: str) -> dict[str, _Place]:
-    """Returns usual name -> location of each tensor, without buffers."""
-    places: dict[str, _Place] = {}
+def _tensors_in(path: str, weights: str) -> dict[str, _Tensor]:
+    """Returns the tensors by their usual names, without buffers."""
+    tensors: dict[str, _Tensor] = {}
     for name, file in _files_of(weights).items():
         usual = _usual_name(name)
         if _BUFFERS.search(usual):
             continue
-        if usual in places:
-            raise UserError(f"{path}: {name} and {places[usual].name} are two names for one variable; remove one")
-        places[usual] = _Place(file, name)
-    return places
+        if usual in tensors:
+            raise UserError(f"{path}: {name} and {tensors[usual].name} are two names for one variable; remove one")
+        tensors[usual] = _Tensor(file, name)
+    return tensors
 
 
-def _without_copies(path: str, places: dict[str, _Place]) -> dict[str, _Place]:
+def _drop_copies(path: str, tensors: dict[str, _Tensor]) -> None:
     """Removes the copies of other tensors. Raises UserError if a copy differs from its original."""
     for copy, original in TIED.items():
-        if copy not in places:
-            continue
-        duplicate = places.pop(copy)
-        if places.setdefault(original, duplicate).same_as(duplicate):
+        duplicate = tensors.pop(copy, None)
+        if duplicate is None or tensors.setdefault(original, duplicate).same_as(duplicate):
             continue
         raise UserError(
-            f"{path}: {duplicate.name} is not equal to {places[original].name}: this model's output layer is its own,"
+            f"{path}: {duplicate.name} is not equal to {tensors[original].name}: this model's output layer is its own,"
             " where BERT's is the table of embeddings with one bias, so that it cannot be taken over. Save the encoder"
             " alone (model.bert.save_pretrained), or, if trained so, with tie_word_embeddings false in its config.json"
         )
-    return places
-
-
-def _with_one_bias(places: dict[str, _Place]) -> dict[str, _Place]:
-    """Returns the tensors of an untied model, whose decoder has the bias that counts; the other one is not used."""
-    if counts := places.pop(BIAS_OF_DECODER, None):
-        places[_BIAS] = counts
-    return places
 
 
 def _wordpiece_entries(path: str) -> list[str]:
@@ -344,14 +323,13 @@ def stated_case(folder: str) -> tuple[bool, str] | None:
 def _tokenizer_files(folder: str) -> dict[str, dict[str, Any]]:
     """Returns the tokenizer settings by file: tokenizer_config.json, then tokenizer.json."""
     found = {}
-    path = os.path.join(folder, "tokenizer_config.json")
+    path, second = (os.path.join(folder, name) for name in ("tokenizer_config.json", "tokenizer.json"))
     if files.exists(path):
         found[path] = files.read_json(path)
-    path = os.path.join(folder, "tokenizer.json")
-    if files.exists(path) and not any("do_lower_case" in content for content in found.values()):
-        normalizer = files.read_json(path).get("normalizer")
+    if files.exists(second) and "do_lower_case" not in found.get(path, {}):
+        normalizer = files.read_json(second).get("normalizer")
         if isinstance(normalizer, dict) and "lowercase" in normalizer:
-            found[path] = {"do_lower_case": normalizer["lowercase"], "strip_accents": normalizer.get("strip_accents")}
+            found[second] = {"do_lower_case": normalizer["lowercase"], "strip_accents": normalizer.get("strip_accents")}
     return found
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import itertools
 import json
 import os
@@ -55,13 +56,21 @@ def write_folder(
         the model has no positions; the folder has a tokenizer of another kind, or cannot be written.
     """
     shapes, arrays = _with_positions(shapes, arrays, config)
-    architecture = architecture or _architecture_for(shapes, labels)
+    if architecture is None:  # the first class whose heads are all there
+        heads = {head for head, rows in names.HEADS.items() if {row.reference for row in rows} <= {*shapes}}
+        of = (None, labels.labels_of if labels else "texts")
+        architecture = next(
+            name for name, there in ARCHITECTURES.items() if heads.issuperset(there.heads) and there.labels_of in of
+        )
     written = _written_variables(architecture, shapes, config)
     _check_target(folder, vocabulary is not None)
-    contents = {"config.json": _json(_config_content(architecture, config, vocabulary, labels, shapes))}
+    texts = {"config.json": _config_content(architecture, config, vocabulary, labels, shapes)}
+    if vocabulary is not None:
+        texts["tokenizer_config.json"] = _tokenizer_content(config, do_lower_case)
+    encode = functools.partial(json.dumps, indent=2, sort_keys=True, ensure_ascii=False)
+    contents = {name: encode(text) + "\n" for name, text in texts.items()}
     if vocabulary is not None:
         contents[VOCABULARY_FILE] = "".join(f"{entry}\n" for entry in vocabulary)
-        contents["tokenizer_config.json"] = _json(_tokenizer_content(config, do_lower_case))
     # The weights are last, so that a folder with weights is complete.
     paths = [os.path.join(folder, name) for name in (*contents, WEIGHTS[0])]
     with checksums.complete_or_absent(*paths) as beside:
@@ -91,16 +100,6 @@ def _with_positions(
     return {**shapes, name: [*rows.shape]}, itertools.chain(arrays, [added])
 
 
-def _architecture_for(shapes: Mapping[str, Any], labels: LabelMap | None) -> str:
-    """Returns the first class that has all of its heads in `shapes`."""
-    labels_of = labels.labels_of if labels else "texts"
-    return next(
-        name
-        for name, there in ARCHITECTURES.items()
-        if there.labels_of in (None, labels_of) and all(row.reference in shapes for row in names.of_heads(there.heads))
-    )
-
-
 def _written_variables(
     architecture: str, shapes: Mapping[str, Sequence[int]], config: BertConfig
 ) -> list[names.Variable]:
@@ -110,8 +109,7 @@ def _written_variables(
     there = ARCHITECTURES[architecture]
     pooler = there.pooler and (architecture != "BertModel" or names.POOLER[0].reference in shapes)
     rows = [*names.encoder(config.num_hidden_layers, pooler), *names.of_heads(there.heads, config.tie_word_embeddings)]
-    problems = [*names.misfits(rows, shapes, config)]
-    if problems:
+    if problems := [*names.misfits(rows, shapes, config)]:
         raise UserError(f"these weights do not make a {architecture}: {and_more(problems, 3, '; ')}")
     return rows
 
@@ -160,10 +158,6 @@ def _tokenizer_content(config: BertConfig, do_lower_case: bool) -> dict[str, Any
     }
 
 
-def _json(content: Mapping[str, Any]) -> str:
-    return json.dumps(content, indent=2, sort_keys=True, ensure_ascii=False) + "\n"
-
-
 def _write_weights(
     path: str,
     architecture: str,
@@ -205,8 +199,7 @@ def _report(
             " changes."
         )
     others = [row for row in (*names.POOLER, *names.of_heads(names.HEADS, tied=False)) if row not in written]
-    left_out = [row.reference for row in others if row.reference in shapes]
-    if left_out:
+    if left_out := [row.reference for row in others if row.reference in shapes]:
         yield f"Left out, since a {architecture} has no place for it: {', '.join(left_out)}."
     if architecture == "BertModel" and names.POOLER[0].reference not in shapes:
         yield "There is no pooler: load it with BertModel.from_pretrained(folder, add_pooling_layer=False)."

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import lzma
 import math
 import os
 import re
@@ -18,9 +17,8 @@ import shutil
 import tempfile
 import weakref
 import zipfile
-import zlib
 from collections.abc import Iterator, Mapping
-from typing import IO, Any, NamedTuple
+from typing import IO, Any
 
 import h5py
 import numpy as np
@@ -29,19 +27,17 @@ from bert_tf2.config import BertConfig
 from bert_tf2.support import environment, files, json_text, outputs
 from bert_tf2.support.errors import UserError, and_more
 from bert_tf2.weights import checksums, names
-from bert_tf2.weights.base import Weights, as_float32, numpy_dtype
+from bert_tf2.weights.base import Place, Weights, numpy_dtype
 from bert_tf2.weights.labels import TAGGING_TASK, LabelMap, numbered
 
 _MODEL, _WEIGHTS = ".keras", ".weights.h5"
 _CONFIG, _METADATA, _STORE = "config.json", "metadata.json", "model.weights.h5"
-_MOST_CONFIG_BYTES = 2**20
-# Of compressed arrays; weights are barely compressible.
+# HDF5 may compress arrays; those of weights are barely compressible.
 _MOST_UNPACKED = 100
 # What HDF5 writes about an array and its groups.
 _MOST_HEADER_BYTES = 4096
 
 _DTYPES = ("float32", "bfloat16", "float16", "float64")
-_DAMAGED_ZIP = (zipfile.BadZipFile, zlib.error, lzma.LZMAError)
 
 # The heads of each model, as in `heads`, which is not imported for them: that needs TensorFlow.
 _HEADS = {
@@ -94,12 +90,6 @@ def recognizes(path: str) -> bool:
     return recognizes_name(path) and not files.is_directory(path)
 
 
-class _Array(NamedTuple):
-    place: str
-    shape: list[int]
-    dtype: str
-
-
 class KerasFile(Weights):
     """A .keras or .weights.h5 file of one of this project's models that is open for reading.
 
@@ -113,28 +103,27 @@ class KerasFile(Weights):
     def __init__(self, path: str):
         """Raises UserError if the file does not exist, is unreadable, damaged, or contains another model."""
         super().__init__(path)
-        self.kind = "Keras model file" if path.endswith(_MODEL) else "Keras weights file"
+        is_model = path.endswith(_MODEL)
+        self.kind = "Keras model file" if is_model else "Keras weights file"
         self.class_name: str | None = None
         self.class_config: dict[str, Any] = {}
-        self._verified = path.endswith(_MODEL)
-        files.expect_kind(path, "one of Keras' files", "zip" if path.endswith(_MODEL) else "HDF5")
+        self._verified = is_model  # an archive has a checksum, which unpacking compares
+        files.expect_kind(path, "one of Keras' files", "zip" if is_model else "HDF5")
         with self._explained():
             self._store = self._local_store()
             with h5py.File(self._store, "r") as store:
                 arrays = _arrays_in(store)
-                if not path.endswith(_MODEL):
+                if not is_model:
                     self.class_name = self._guess_class(store, arrays)
-        self._arrays = self._named(arrays)
-        self.shapes = {name: array.shape for name, array in self._arrays.items()}
-        self.dtypes = {name: array.dtype for name, array in self._arrays.items()}
-        self.remarks += self.remarks_on_dtypes()
+        self._hold(self._named(arrays))
 
     @contextlib.contextmanager
     def _explained(self, name: str | None = None) -> Iterator[None]:
         try:
             yield
-        # h5py has no exception class of its own; it raises the one closest to the HDF5 library's error.
-        except (OSError, RuntimeError, ValueError, LookupError, TypeError, EOFError, *_DAMAGED_ZIP) as error:
+        except (UserError, MemoryError):
+            raise
+        except Exception as error:  # neither h5py nor zipfile says what it raises for damaged bytes
             if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES):
                 raise  # the temporary folder is at fault, not the file
             what = f"the tensor {name} cannot be read" if name else "cannot be read"
@@ -157,12 +146,10 @@ class KerasFile(Weights):
     def _unpack(self, copy: IO[bytes]) -> None:
         """Reads the configuration, and copies the weights, which verifies their checksum."""
         with files.open_binary(self.path) as stream, zipfile.ZipFile(stream) as archive:
-            members = {member.filename: member for member in archive.infolist()}
-            missing = [name for name in (_CONFIG, _STORE) if name not in members]
+            missing = [name for name in (_CONFIG, _STORE) if name not in archive.namelist()]
             if missing:
                 raise UserError(f"{self.path}: lacks {' and '.join(missing)}, so Keras did not write it")
-            with archive.open(_CONFIG) as part:
-                self._read_config(part.read(_MOST_CONFIG_BYTES))
+            self._read_config(archive.read(_CONFIG))
             _copy(archive.open(_STORE), copy)
 
     def _read_config(self, text: bytes) -> None:
@@ -181,7 +168,7 @@ class KerasFile(Weights):
         except UserError as error:
             raise UserError(f"{self.path}: {error}") from error
 
-    def _guess_class(self, store: h5py.File, arrays: Mapping[str, _Array]) -> str | None:
+    def _guess_class(self, store: h5py.File, arrays: Mapping[str, Place]) -> str | None:
         """Returns the class that the layers, and the name that Keras gave the model, indicate."""
         if not any(place.startswith("bert/") for place in arrays):
             return "BertModel"
@@ -194,7 +181,7 @@ class KerasFile(Weights):
         self.remarks.append("Nothing says which task its output layer is for; taken for one of labels.")
         return None
 
-    def _named(self, arrays: Mapping[str, _Array]) -> dict[str, _Array]:
+    def _named(self, arrays: Mapping[str, Place]) -> dict[str, Place]:
         """Returns the arrays by the reference's names, and others by their places in the file.
 
         Raises:
@@ -227,27 +214,22 @@ class KerasFile(Weights):
             return LabelMap("multi_label", labels, regression=False, multi_label=True)
         return LabelMap("regression", (), regression=True) if len(labels) == 1 else None
 
-    def get(self, name: str) -> np.ndarray:
-        """Returns one variable. Raises UserError if it cannot be read.
-
-        A .keras file has a checksum, which is verified on opening; the one beside a .weights.h5 file, if there is one,
-        when the first variable is read.
-        """
+    def _read(self, name: str) -> np.ndarray:
+        place = self._places[name]
         if not self._verified:
             checksums.check(self.path)
             self._verified = True
-        array = self._arrays[name]
         with self._explained(name), h5py.File(self._store, "r") as store:
-            value = store[array.place][()]
-            return as_float32(value.view(numpy_dtype("bfloat16")) if array.dtype == "bfloat16" else value)
+            value = store[place.where][()]
+            return value.view(numpy_dtype("bfloat16")) if place.dtype == "bfloat16" else value
 
 
-def _arrays_in(store: h5py.File) -> dict[str, _Array]:
+def _arrays_in(store: h5py.File) -> dict[str, Place]:
     """Returns path -> array of all weights of a model, without those that are only linked to.
 
     Raises ValueError if one is not an array of numbers, or the file contains less data than it states.
     """
-    found: dict[str, _Array] = {}
+    found: dict[str, Place] = {}
 
     def visit(place: str, item: h5py.Group | h5py.Dataset) -> None:
         if not isinstance(item, h5py.Dataset) or place.split("/")[0] not in _GROUPS:
@@ -259,7 +241,7 @@ def _arrays_in(store: h5py.File) -> dict[str, _Array]:
         stored = 0 if item.external else item.id.get_storage_size()
         if item.nbytes > stored * (_MOST_UNPACKED if item.chunks else 1):
             raise ValueError(f"{place} should have {item.nbytes} bytes and has {stored}")
-        found[place] = _Array(place, [*item.shape], dtype)
+        found[place] = Place([*item.shape], dtype, place)
 
     store.visititems(visit)
     return found

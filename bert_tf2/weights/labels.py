@@ -76,29 +76,20 @@ def read_label_map(path: str) -> LabelMap:
     Raises:
       UserError: it is missing, or does not have the content that `save_label_map` writes.
     """
-    content = files.read_json(path, kind=None)
-    if problem := _label_map_problem(content):
-        raise UserError(f"{path}: {problem}; put back the file that the training wrote, or train again")
+    content = files.read_json(path)
+    task, labels, regression = (content.get(name) for name in ("task", "labels", "regression"))
     multi_label = content.get("multi_label", False)
-    return LabelMap(content["task"], tuple(content["labels"]), content["regression"], multi_label)
-
-
-def _label_map_problem(content: object) -> str | None:
-    """Returns a description of the error in the content of label_map.json, or None."""
-    if not isinstance(content, dict):
-        return "is not an object with task, labels and regression"
-    for name, kind in (("task", str), ("labels", list), ("regression", bool)):
-        if not isinstance(content.get(name), kind):
-            return f"{name!r} is missing or of a wrong type"
-    labels = content["labels"]
-    if not isinstance(content.get("multi_label", False), bool):
-        return "'multi_label' must be true or false"
     if (
-        not all(isinstance(label, str) and files.is_utf8(label) for label in labels)
-        or len({*labels}) < len(labels)
-        or len(labels) == 1
+        not isinstance(task, str)
+        or not isinstance(labels, list)
+        or not all(isinstance(label, str) and files.is_utf8(label) for label in labels)
+        or not isinstance(regression, bool)
+        or not isinstance(multi_label, bool)
+        or len({*labels}) < max(len(labels), 0 if regression else 2)
+        or (regression and labels)
     ):
-        return "'labels' must be two or more different strings"
-    if content["regression"] != (not labels):
-        return "'labels' must be there, or 'regression' be true, and not both"
-    return None
+        raise UserError(
+            f"{path}: must have 'task' (a text), 'labels' (two or more different texts; none for a regression),"
+            " 'regression' and 'multi_label' (true or false); put back the file that the training wrote, or train again"
+        )
+    return LabelMap(task, tuple(labels), regression, multi_label)

@@ -14,7 +14,6 @@ Merging N and H into one axis gives the reference's [D, D].
 
 from __future__ import annotations
 
-import functools
 import os
 import re
 from collections import defaultdict
@@ -115,12 +114,7 @@ class ObjectCheckpoint(Weights):
         self._graph = self._read_graph()
         self._keys = self._find()
         self._check()
-        self._hold(
-            {
-                name: Place(self._shape(name), self._bundle.dtypes[key], functools.partial(self._read, name))
-                for name, key in self._keys.items()
-            }
-        )
+        self._hold({name: self._place(name, key) for name, key in self._keys.items()})
         self.config = self._read_config()
 
     def _read_graph(self) -> ObjectGraph:
@@ -157,17 +151,13 @@ class ObjectCheckpoint(Weights):
 
     def _check(self) -> None:
         """Raises UserError if this is not a BERT; the message names what it contains instead."""
-        wanted = {row.reference: row.model_garden for row in names.encoder(max(1, self._num_layers), pooler=False)}
-        missing = [other for name, other in wanted.items() if name not in self._keys]
+        wanted = [*names.encoder(max(1, self._num_layers), pooler=False)]
+        missing = [row.model_garden for row in wanted if row.reference not in self._keys]
         held = sorted(self._graph.full_names.values())
-        if len(missing) == len(wanted):
-            raise UserError(
-                f"{self.path}: is not Model Garden's BERT encoder: it holds {and_more(held, 3) or 'nothing'}"
-            )
         if missing:
-            raise UserError(
-                f"{self.path}: is not a whole BERT encoder of Model Garden: it lacks {and_more(missing, 3)}"
-            )
+            none = f"is not Model Garden's BERT encoder: it holds {and_more(held, 3) or 'nothing'}"
+            part = f"is not a whole BERT encoder of Model Garden: it lacks {and_more(missing, 3)}"
+            raise UserError(f"{self.path}: {none if len(missing) == len(wanted) else part}")
         if any("embedding_projection/" in name for name in held):
             raise UserError(
                 f"{self.path}: its embeddings are narrower than its hidden states (embedding_projection), which BERT's"
@@ -178,22 +168,22 @@ class ObjectCheckpoint(Weights):
     def _num_layers(self) -> int:
         return names.num_layers(self._keys)
 
-    def _shape(self, name: str) -> list[int]:
-        """Returns a variable's shape in the reference."""
-        sizes = self._bundle.shapes[self._keys[name]]
-        if _is_transposed(name):
-            return sizes[::-1]
-        if not _has_heads(name):
-            return sizes
-        if len(sizes) != (3 if name.endswith("/kernel") else 2):
-            raise UserError(f"{self.path}: {name} is {sizes}; Model Garden's has an axis for the attention heads")
-        if name.endswith("/output/dense/kernel"):
-            return [sizes[0] * sizes[1], sizes[2]]
-        return [*sizes[:-2], sizes[-2] * sizes[-1]]
+    def _place(self, name: str, key: str) -> Place:
+        """Returns where a variable is, with its shape in the reference."""
+        sizes = self._bundle.shapes[key]
+        # Only in Model Garden are output weights a kernel, [inputs, outputs].
+        shape = sizes[::-1] if name.endswith("output_weights") else sizes
+        if "/attention/self/" in name or name.endswith("/attention/output/dense/kernel"):
+            if len(sizes) != (3 if name.endswith("/kernel") else 2):
+                raise UserError(f"{self.path}: {name} is {sizes}; Model Garden's has an axis for the attention heads")
+            axis = 0 if name.endswith("/output/dense/kernel") else len(sizes) - 2
+            shape = [*sizes[:axis], sizes[axis] * sizes[axis + 1], *sizes[axis + 2 :]]
+        return Place(shape, self._bundle.dtypes[key], key)
 
     def _read(self, name: str) -> np.ndarray:
-        value = self._bundle.get(self._keys[name])
-        return np.ascontiguousarray(value.T) if _is_transposed(name) else value.reshape(self.shapes[name])
+        place = self._places[name]
+        value = self._bundle.get(place.where)
+        return np.ascontiguousarray(value.T) if name.endswith("output_weights") else value.reshape(place.shape)
 
     @property
     def folder(self) -> str:
@@ -229,34 +219,25 @@ class ObjectCheckpoint(Weights):
         return config
 
     def _sizes(self) -> dict[str, int]:
+        sizes = {}
         for row in names.encoder(self._num_layers, pooler=False):
-            if len(self.shapes[row.reference]) != len(row.shape):
-                raise UserError(f"{self.path}: {row.model_garden} has the wrong shape {self.shapes[row.reference]}")
-        embeddings, block = "bert/embeddings/", "bert/encoder/layer_0/"
-        vocab_size, hidden_size = self.shapes[embeddings + "word_embeddings"]
-        heads, width = self._bundle.shapes[self._keys[block + "attention/self/query/bias"]]
-        if heads * width != hidden_size:
+            shape = self.shapes[row.reference]
+            if len(shape) != len(row.shape):
+                raise UserError(f"{self.path}: {row.model_garden} has the wrong shape {shape}")
+            sizes |= {names.FIELDS[letter]: size for letter, size in zip(row.shape, shape, strict=True)}
+        heads, width = self._bundle.shapes[self._keys["bert/encoder/layer_0/attention/self/query/bias"]]
+        if heads * width != sizes["hidden_size"]:
             raise UserError(
                 f"{self.path}: has {heads} attention heads of width {width}, together {heads * width}; in BERT that is"
-                f" hidden_size, here {hidden_size}"
+                f" hidden_size, here {sizes['hidden_size']}"
             )
-        return {
-            "vocab_size": vocab_size,
-            "hidden_size": hidden_size,
-            "num_hidden_layers": self._num_layers,
-            "num_attention_heads": heads,
-            "intermediate_size": self.shapes[block + "intermediate/dense/bias"][0],
-            "max_position_embeddings": self.shapes[embeddings + "position_embeddings"][0],
-            "type_vocab_size": self.shapes[embeddings + "token_type_embeddings"][0],
-        }
+        return {**sizes, "num_hidden_layers": self._num_layers, "num_attention_heads": heads}
 
     def _settings(self) -> dict[str, Any]:
         """Returns the settings that no size determines: from the SavedModel's graph, or the trainer's params.yaml."""
         path = os.path.join(self.folder, _SAVED_MODEL if self._saved_model else "params.yaml")
-        if not files.exists(path):
-            said = {}
-        else:
-            said = _settings_of_graph(path) if self._saved_model else _settings_of_trainer(path)
+        read = _settings_of_graph if self._saved_model else _settings_of_trainer
+        said = read(path) if files.exists(path) else {}
         if "hidden_act" not in said:
             self.uncertain = {"hidden_act": ACTIVATIONS}
             self.remarks.append(
@@ -264,16 +245,6 @@ class ObjectCheckpoint(Weights):
                 " Model Garden's default."
             )
         return said
-
-
-def _has_heads(name: str) -> bool:
-    """Returns whether Model Garden's counterpart of this reference variable has an axis for the heads."""
-    return "/attention/self/" in name or name.endswith("/attention/output/dense/kernel")
-
-
-def _is_transposed(name: str) -> bool:
-    """Returns whether this is a kernel, [inputs, outputs], in Model Garden only."""
-    return name.endswith("output_weights")
 
 
 def _by_name(graph: ObjectGraph, patterns: Iterable[tuple[re.Pattern, str]]) -> dict[str, set[str]]:
@@ -291,7 +262,9 @@ def _by_name(graph: ObjectGraph, patterns: Iterable[tuple[re.Pattern, str]]) -> 
 def _by_attribute(graph: ObjectGraph) -> dict[str, set[str]]:
     """Returns reference name -> keys of the variables that the attributes of an encoder lead to."""
     found = defaultdict(set)
-    for encoder in graph.holders("_embedding_layer", "_transformer_layers"):
+    for encoder, children in enumerate(graph.children):
+        if not {"_embedding_layer", "_transformer_layers"} <= children.keys():
+            continue
         for row in names.encoder(len(graph.full_names) // len(names.BLOCK)):
             path = row.model_garden
             for pattern, attributes in _ATTRIBUTES:
@@ -305,7 +278,7 @@ def _by_task(graph: ObjectGraph) -> dict[str, set[str]]:
     """Returns reference name -> keys of the output layers that the attribute of a task leads to."""
     found = defaultdict(set)
     for attribute, (weights, bias) in _TASKS.items():
-        for node in graph.held_as(attribute):
+        for node in {children[attribute] for children in graph.children if attribute in children}:
             for key, name in graph.variables_below(node).items():
                 if output := _OUTPUT.search(name):
                     found[(weights if output[1] == "kernel" else bias).reference].add(key)
@@ -370,6 +343,7 @@ class ObjectGraph:
     """The objects of a checkpoint.
 
     Attributes:
+      children: the objects: attribute -> the number of the object that is its value.
       full_names: key -> the name that the variable was created with, except for optimizer state and counters.
       global_step, do_lower_case: the keys of these variables, or "".
     """
@@ -381,8 +355,8 @@ class ObjectGraph:
           DamagedTable, ValueError: `graph` is invalid.
         """
         nodes = bundle_index.parse("Graph", graph).nodes
-        self._children = [{child.local_name: child.node_id for child in node.children} for node in nodes]
-        if any(not 0 <= number < len(nodes) for children in self._children for number in children.values()):
+        self.children = [{child.local_name: child.node_id for child in node.children} for node in nodes]
+        if any(not 0 <= number < len(nodes) for children in self.children for number in children.values()):
             raise ValueError("it speaks of objects that are not in it")
         slots = {slot.slot_variable_node_id for node in nodes for slot in node.slot_variables}
         self._variables = {}
@@ -391,12 +365,12 @@ class ObjectGraph:
                 key = attribute.checkpoint_key.removeprefix("module/")  # like `bundle`
                 if attribute.name == "VARIABLE_VALUE" and key in stored and number not in slots:
                     self._variables[number] = (key, attribute.full_name.removesuffix(":0"))
-        of_root = self._children[0] if self._children else {}
+        of_root = self.children[0] if self.children else {}
         self.global_step, self.do_lower_case, counter = (
             self._variables.get(of_root.get(name, -1), ("", ""))[0]
             for name in ("global_step", "do_lower_case", "save_counter")
         )
-        everything = self.variables_below(0) if self._children else {}
+        everything = self.variables_below(0) if self.children else {}
         aside = {self.global_step, self.do_lower_case, counter}
         self.full_names = {key: name for key, name in everything.items() if key not in aside}
 
@@ -404,25 +378,17 @@ class ObjectGraph:
         """Returns key -> full name of the variables that are reachable from an object, except through an optimizer."""
         waiting, seen = [node], {node}
         while waiting:
-            for attribute, child in self._children[waiting.pop()].items():
-                optimizer = attribute in _TO_OPTIMIZER or _OF_OPTIMIZER & self._children[child].keys()
+            for attribute, child in self.children[waiting.pop()].items():
+                optimizer = attribute in _TO_OPTIMIZER or _OF_OPTIMIZER & self.children[child].keys()
                 if not optimizer and child not in seen:
                     seen.add(child)
                     waiting.append(child)
         return dict(self._variables[number] for number in sorted(seen & self._variables.keys()))
 
-    def held_as(self, attribute: str) -> set[int]:
-        """Returns the objects that are the value of this attribute of another object."""
-        return {children[attribute] for children in self._children if attribute in children}
-
-    def holders(self, *attributes: str) -> list[int]:
-        """Returns the objects that have all of these attributes."""
-        return [number for number, children in enumerate(self._children) if {*attributes} <= children.keys()]
-
     def key_at(self, node: int, path: str) -> str | None:
         """Returns the key of the variable at a path of attributes, or None."""
         for attribute in path.split("/"):
-            if attribute not in self._children[node]:
+            if attribute not in self.children[node]:
                 return None
-            node = self._children[node][attribute]
+            node = self.children[node][attribute]
         return self._variables[node][0] if node in self._variables else None

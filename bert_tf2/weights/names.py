@@ -1,10 +1,8 @@
 """The name of each variable of BERT: in the reference, in this project's models, and in other libraries.
 
 This single table serves all directions. The reference's name is the key throughout this project, and shapes are the
-reference's. `{i}` is the index of a block, from 0. The letters of the shapes (a digit is a literal size):
-
-    V  vocab_size               D  hidden_size         I  intermediate_size
-    X  max_position_embeddings  S  type_vocab_size     L  labels of the head
+reference's. `{i}` is the index of a block, from 0. The letters of the shapes are those of FIELDS, and L for the labels
+of the head; a digit is a literal size.
 
 The classes in `heads` list the heads of each model as keys of HEADS.
 """
@@ -20,6 +18,16 @@ from bert_tf2.config import BertConfig
 
 if TYPE_CHECKING:
     import keras
+
+
+FIELDS = {
+    "V": "vocab_size",
+    "D": "hidden_size",
+    "I": "intermediate_size",
+    "X": "max_position_embeddings",
+    "S": "type_vocab_size",
+}
+"""Letter in a shape -> the field of the configuration with this size."""
 
 
 class Variable(NamedTuple):
@@ -202,14 +210,7 @@ def _attribute(model, path: str):
 
 def shape(row: Variable, config: BertConfig, num_labels: int | None = None) -> list[int]:
     """Returns the shape of a variable for a configuration. Only the head "labels" requires `num_labels`."""
-    sizes = {
-        "V": config.vocab_size,
-        "D": config.hidden_size,
-        "I": config.intermediate_size,
-        "X": config.max_position_embeddings,
-        "S": config.type_vocab_size,
-        "L": num_labels,
-    }
+    sizes = {letter: getattr(config, field) for letter, field in FIELDS.items()} | {"L": num_labels}
     return [int(letter) if letter.isdigit() else sizes[letter] for letter in row.shape]
 
 

@@ -37,14 +37,12 @@ from bert_tf2.support.errors import UserError
 from bert_tf2.weights import checksums
 from bert_tf2.weights.base import as_float32, bytes_of, numpy_dtype
 
-# The format's dtype names. It also defines types of 8 bits and less, which BERT weights do not use.
+# The names of dtypes in safetensors. There are also types of 8 bits and less, which BERT weights do not use.
 _DTYPES = {
     **{"F64": "float64", "F32": "float32", "F16": "float16", "BF16": "bfloat16", "BOOL": "bool"},
     **{"I64": "int64", "I32": "int32", "I16": "int16", "I8": "int8", "U8": "uint8"},
 }
 _METADATA = "__metadata__"
-# The metadata that `transformers` requires.
-_WRITTEN_METADATA = {"format": "pt"}
 _MOST_AXES = 32
 
 
@@ -202,7 +200,7 @@ def write_safetensors(
       ValueError: they do not match `shapes`.
       OSError: the file cannot be written; complete_or_absent converts it to a UserError.
     """
-    entries: dict[str, Any] = {_METADATA: {**_WRITTEN_METADATA, **(metadata or {})}}
+    entries: dict[str, Any] = {_METADATA: {"format": "pt", **(metadata or {})}}  # transformers requires the format
     end = 0
     for name, shape in shapes.items():
         start, end = end, end + 4 * math.prod(shape)
@@ -283,8 +281,9 @@ class _Unpickler(pickle.Unpickler):
     def load(self) -> Any:
         """Returns the value of the pickle at the current position of the stream, and leaves the stream after it."""
         place = self._stream.tell()
+        # A damaged length, or number of an object: pickle would set memory aside for it.
         for instruction, argument, _ in pickletools.genops(self._stream):
-            if instruction.name.endswith("PUT") and argument > _LONGEST_PICKLE:  # pickle sets memory aside for so many
+            if instruction.name.endswith("PUT") and argument > _LONGEST_PICKLE:
                 raise ValueError("an instruction makes no sense")
         self._stream.seek(place)
         return super().load()
@@ -397,4 +396,5 @@ class TorchFile(TensorFile):
 
 
 def _tensors_in(content: Any) -> dict[str, _Tensor]:
-    return {str(name): value for name, value in {**content}.items() if isinstance(value, _Tensor)}
+    found = content if isinstance(content, dict) else {}
+    return {str(name): value for name, value in found.items() if isinstance(value, _Tensor)}

@@ -2,7 +2,6 @@
 
 import pathlib
 import random
-import shutil
 
 import numpy as np
 import pytest
@@ -102,45 +101,27 @@ def test_nothing_is_left_of_a_checkpoint_whose_arrays_end_in_an_error(tmp_path):
     assert names_in(tmp_path) == []
 
 
-def test_hundred_damaged_bytes(tmp_path):
-    """No single damaged byte of a data file goes unseen, wherever it is."""
-    bundle.write(str(tmp_path / "good" / "bert_model.ckpt"), ARRAYS.items())
-    data = (tmp_path / "good" / "bert_model.ckpt.data-00000-of-00001").read_bytes()
-    draw = random.Random(0)
-    for trial in range(100):
-        place, change = draw.randrange(len(data)), draw.randrange(1, 256)
-        folder = tmp_path / "bad"
-        shutil.copytree(tmp_path / "good", folder)
-        damaged = bytearray(data)
-        damaged[place] ^= change
-        (folder / "bert_model.ckpt.data-00000-of-00001").write_bytes(damaged)
-        source = bundle.Checkpoint(str(folder))
-        message = message_of(lambda source: [source.get(name) for name in ARRAYS], source)
-        assert any(f"the tensor {name} cannot be read" in message for name in ARRAYS), (trial, place)
-        shutil.rmtree(folder)
-
-
-def test_hundred_damaged_bytes_of_an_index(tmp_path):
-    """A damaged index is refused, or (where the damage is in what nobody reads) says the same as before."""
+@pytest.mark.parametrize(("ending", "fewest"), [("data-00000-of-00001", 100), ("index", 70)])
+def test_hundred_damaged_bytes(tmp_path, ending, fewest):
+    """No damaged byte of a data file goes unseen; one of an index is refused, or in what nobody reads."""
     prefix = str(tmp_path / "bert_model.ckpt")
     bundle.write(prefix, ARRAYS.items())
-    index = tmp_path / "bert_model.ckpt.index"
-    data = index.read_bytes()
-    draw = random.Random(0)
-    refused = 0
+    file, draw, refused = tmp_path / f"bert_model.ckpt.{ending}", random.Random(0), 0
+    whole = file.read_bytes()
     for _ in range(100):
-        damaged = bytearray(data)
-        damaged[draw.randrange(len(data))] ^= draw.randrange(1, 256)
-        index.write_bytes(damaged)
+        damaged = bytearray(whole)
+        damaged[draw.randrange(len(whole))] ^= draw.randrange(1, 256)
+        file.write_bytes(damaged)
         try:
             source = bundle.Checkpoint(prefix)
+            found = {name: source.get(name) for name in ARRAYS}
         except UserError as error:
-            assert "\n" not in str(error)
+            assert "cannot be read" in str(error) and "\n" not in str(error)
             refused += 1
             continue
         for name, array in ARRAYS.items():
-            np.testing.assert_array_equal(source.get(name), array)
-    assert refused > 70
+            np.testing.assert_array_equal(found[name], array)
+    assert refused >= fewest
 
 
 def test_an_index_that_asks_for_more_than_there_is(tmp_path):

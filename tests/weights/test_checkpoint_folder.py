@@ -73,14 +73,6 @@ def test_saving_a_step_again_lists_it_once(tmp_path):
     assert checkpoint.Checkpoint(str(tmp_path)).get("v") == [2.0]
 
 
-def test_a_run_that_goes_on_keeps_counting(tmp_path):
-    variables = {"v": tf.Variable([1.0])}
-    for step in (1, 2, 3):
-        CheckpointFolder(str(tmp_path), keep_checkpoint_max=2).save(variables, step)
-    assert not (tmp_path / "model.ckpt-1.index").exists()
-    assert (tmp_path / "model.ckpt-2.index").exists()
-
-
 def test_no_state_file_means_no_checkpoint(tmp_path):
     (tmp_path / "bert_model.ckpt.index").touch()  # a released model, not a training's checkpoint
     assert checkpoint.latest_checkpoint(str(tmp_path)) is None

@@ -14,9 +14,8 @@ from torch_pickles import FORMATS, ORDERED, Call, State, both_formats, open_byte
 
 from bert_tf2.config import BertConfig
 from bert_tf2.data.huggingface_config import from_huggingface
-from bert_tf2.weights import convert, huggingface
+from bert_tf2.weights import huggingface
 from bert_tf2.weights.labels import LabelMap
-from bert_tf2.weights.options import ConversionOptions
 
 # Names and shapes.
 
@@ -82,12 +81,6 @@ def test_the_decoder_is_the_table_of_embeddings(tmp_path):
     words = tensors.pop(WORDS)
     only = huggingface.HuggingFaceFolder(make_folder(tmp_path / "only", {**tensors, DECODER: words}))
     np.testing.assert_array_equal(only.get("bert/embeddings/word_embeddings"), words)
-
-
-def test_weights_of_another_configuration(tmp_path):
-    options = {"input": make_folder(tmp_path / "in", intermediate_size=7), "output": str(tmp_path / "out"), "to": "tf1"}
-    message = message_of(convert.run, ConversionOptions(**options))
-    assert "bert/encoder/layer_0/intermediate/dense/kernel is [4, 6], not [4, 7]" in message
 
 
 def test_a_block_too_many_keeps_its_name(tmp_path):

@@ -165,12 +165,23 @@ def test_going_on_without_files_of_the_model(trained):
     run_again(trained, bert_config_file=None, vocab_file=None, do_lower_case=None, do_predict=True)
 
 
-def test_another_vocabulary_in_output_dir_is_not_replaced(trained, tmp_path):
-    other = pathlib.Path(write_vocab(tmp_path / "new" / "vocab.txt", toy_data.VOCAB[::-1]))
-    before = other.read_bytes()
+@pytest.mark.parametrize(
+    ("name", "content", "part"),
+    [
+        ("vocab.txt", "\n".join(toy_data.VOCAB[::-1]), "is another vocabulary than --vocab_file="),
+        (
+            "bert_config.json",
+            toy_data.config(num_attention_heads=4).to_json_string(),
+            "states num_hidden_layers 2 and num_attention_heads 4",
+        ),
+    ],
+)
+def test_files_of_another_model_in_output_dir_are_not_replaced(trained, tmp_path, name, content, part):
+    (tmp_path / "new").mkdir()
+    (tmp_path / "new" / name).write_text(content)
     message = message_of(run_again, trained, output_dir=str(tmp_path / "new"), do_train=True)
-    assert message.startswith(f"{other}: is another vocabulary than --vocab_file={trained['vocab_file']}")
-    assert other.read_bytes() == before and not (tmp_path / "new" / "checkpoint").exists()
+    assert message.startswith(f"{tmp_path / 'new' / name}: {part}")
+    assert (tmp_path / "new" / name).read_text() == content and not (tmp_path / "new" / "checkpoint").exists()
 
 
 @pytest.mark.parametrize(
@@ -221,16 +232,6 @@ def test_fewer_layers_are_no_way_to_go_on(tmp_path):
     assert re.search("bert/encoder/layer_1/[a-z/]+ is not in the model", message, re.IGNORECASE)
 
 
-def test_another_configuration_in_output_dir_is_not_replaced(trained, tmp_path):
-    (tmp_path / "new").mkdir()
-    path = tmp_path / "new" / "bert_config.json"
-    path.write_text(toy_data.config(num_attention_heads=4).to_json_string())
-    text = path.read_text()
-    message = message_of(run_again, trained, output_dir=str(tmp_path / "new"), do_train=True)
-    assert "new/bert_config.json: states num_hidden_layers 2 and num_attention_heads 4" in message
-    assert path.read_text() == text and not (tmp_path / "new" / "checkpoint").exists()
-
-
 # Weights that nobody trained
 
 
@@ -261,22 +262,6 @@ def test_a_head_that_nobody_trained(trained, pretrained, tmp_path, how):
     message = message_of(run_again, trained, **changes, init_checkpoint=pretrained, **{how: True})
     assert "has no output_weights, output_bias, so the answers would come from random weights" in message
     assert not [path for path in (tmp_path / "out").iterdir() if path.suffix in (".txt", ".json")]
-
-
-def test_spans_that_nobody_trained(pretrained, tmp_path):
-    options = SquadOptions(
-        bert_config_file=f"{pretrained}/bert_config.json",
-        vocab_file=f"{pretrained}/vocab.txt",
-        init_checkpoint=pretrained,
-        output_dir=str(tmp_path / "out"),
-        predict_file=toy_data.write_squad(tmp_path / "squad.json", 2, 1),
-        max_seq_length=32,
-        doc_stride=8,
-        max_query_length=8,
-        do_predict=True,
-    )
-    assert "has no cls/squad/output_weights, cls/squad/output_bias" in message_of(finetune_squad.run, options)
-    assert not (tmp_path / "out" / "predictions.json").exists()
 
 
 def write_pretraining_records(path: pathlib.Path) -> str:

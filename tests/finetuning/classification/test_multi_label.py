@@ -90,7 +90,7 @@ def test_label_map_keeps_it_and_says_nothing_where_there_is_one_label(tmp_path):
     assert json.loads((tmp_path / "label_map.json").read_text()).keys() == {"task", "labels", "regression"}
     content = {"task": "t", "labels": ["a", "b"], "regression": False, "multi_label": 1}
     (tmp_path / "label_map.json").write_text(json.dumps(content))
-    assert "'multi_label' must be true or false" in message_of(read_label_map, str(tmp_path / "label_map.json"))
+    assert "'multi_label' (true or false)" in message_of(read_label_map, str(tmp_path / "label_map.json"))
 
 
 # The loss
