@@ -2,6 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
+import pathlib
+import shutil
+import threading
+from collections.abc import Iterator
+
 from command_lines import ROOT
 
 VOCAB_FILE = ROOT / "bert_tf2" / "demo" / "vocab.txt"
@@ -11,3 +17,28 @@ MOVED = "bert/encoder/layer_1/output/dense/kernel"
 """The variable that changed most in the fine-tuned twin."""
 MOVED_WORD = "paris"
 """The word whose embedding did."""
+
+
+def save(folder: pathlib.Path, model) -> str:
+    """Writes a checkpoint of a model with its configuration and the vocabulary; returns the folder."""
+    from bert_tf2.weights import checkpoint
+
+    folder.mkdir(exist_ok=True)
+    checkpoint.save(str(folder / "model.ckpt-7"), checkpoint.tf1_variables(model), 7)
+    (folder / "bert_config.json").write_text(model.config.to_json_string())
+    shutil.copy(VOCAB_FILE, folder / "vocab.txt")
+    return str(folder)
+
+
+@contextlib.contextmanager
+def serving(explorer) -> Iterator[str]:
+    """The address of a server with an Explorer, http://127.0.0.1:PORT."""
+    from bert_tf2.explorer import server
+
+    with server.listen(0) as listening:
+        served = server.serve(explorer, listening)
+        thread = threading.Thread(target=served.serve_forever, daemon=True)
+        thread.start()
+        yield f"http://{server.HOST}:{listening.getsockname()[1]}"
+        served.shutdown()
+        thread.join()

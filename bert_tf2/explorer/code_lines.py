@@ -10,11 +10,9 @@ import importlib
 import inspect
 import pathlib
 import textwrap
-from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from bert_tf2.explorer import arguments as read
-from bert_tf2.explorer.opened import Explorer
+from bert_tf2.explorer.opened import Explorer, Handler, read_text
 from bert_tf2.support.errors import UserError
 
 _ROOT = pathlib.Path(__file__).resolve().parents[2]
@@ -70,9 +68,9 @@ PLACES = {
 }
 
 
-def routes(explorer: Explorer) -> dict[str, Callable[[dict[str, Any]], dict[str, Any]]]:
+def routes(explorer: Explorer) -> dict[str, Handler]:
     del explorer  # the code is the same for every model
-    return {"/api/source": lambda arguments: source(read.text(arguments, "key"))}
+    return {"/api/source": lambda arguments: source(read_text(arguments, "key"))}
 
 
 def source(key: str) -> dict[str, Any]:

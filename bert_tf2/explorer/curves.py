@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Callable
 from typing import Any
 
-from bert_tf2.explorer.opened import Explorer
+from bert_tf2.explorer.opened import Explorer, Handler
 from bert_tf2.support.errors import UserError
 from bert_tf2.training import curves
 
 
-def routes(explorer: Explorer) -> dict[str, Callable[[dict[str, Any]], dict[str, Any]]]:
+def routes(explorer: Explorer) -> dict[str, Handler]:
     return {"/api/training": lambda arguments: describe(folders(explorer))}
 
 

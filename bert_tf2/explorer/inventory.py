@@ -1,24 +1,28 @@
-"""Every variable of the model: its names here and elsewhere, its size, its values, and where the code uses it."""
+"""Every variable of the model: its names, size and values, and where the code uses it; and how far each moved.
+
+With --compare_with two checkpoints are side by side, for example before and after fine-tuning.
+"""
 
 from __future__ import annotations
 
 import functools
 import math
 import re
-from collections.abc import Callable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
 
-from bert_tf2.explorer import arguments as read
-from bert_tf2.explorer.arrays import pack
-from bert_tf2.explorer.opened import Explorer
-from bert_tf2.support.errors import UserError
-from bert_tf2.weights import checkpoint, names
+from bert_tf2.config import config_value, decisive_differences
+from bert_tf2.explorer.opened import Explorer, Handler, pack, read_text
+from bert_tf2.support.errors import UserError, and_more
+from bert_tf2.weights import checkpoint, metadata, names
+from bert_tf2.weights.base import Weights, as_float32
 from bert_tf2.weights.huggingface import TIED
 
 WORDS = "bert/embeddings/word_embeddings"
 _BINS = 48
+_MOST_WORDS = 30
 _BLOCK = re.compile(r"bert/encoder/layer_(\d+)/")
 
 # What the name of a variable contains, its kind, and the key of code_lines.PLACES where the code uses it. The first row
@@ -45,19 +49,27 @@ _KINDS = (
 )
 
 
-def routes(explorer: Explorer) -> dict[str, Callable[[dict[str, Any]], dict[str, Any]]]:
+def routes(explorer: Explorer) -> dict[str, Handler]:
     @functools.cache
     def described() -> dict[str, Any]:
         return describe(explorer)
 
+    @functools.cache
+    def compared() -> dict[str, Any]:
+        return compare_with(explorer, explorer.other) if explorer.other else {"other": None}
+
     def values(arguments: dict[str, Any]) -> dict[str, Any]:
         variables = names.tf1_variables(explorer.bert.model)
-        name = read.text(arguments, "name")
+        name = read_text(arguments, "name")
         if name not in variables:
             raise UserError(f"the model has no variable {name!r:.80}")
         return histogram(variables[name].numpy())
 
-    return {"/api/inventory": lambda arguments: described(), "/api/variable": values}
+    return {
+        "/api/inventory": lambda arguments: described(),
+        "/api/variable": values,
+        "/api/comparison": lambda arguments: compared(),
+    }
 
 
 def part_of(name: str) -> str:
@@ -66,11 +78,8 @@ def part_of(name: str) -> str:
         return f"block {block[1]}"
     if name.startswith("bert/"):
         return name.split("/")[1]  # embeddings, pooler
-    return next((head.replace("_", " ") for head in names.HEADS if _is_of(name, head)), "head")
-
-
-def _is_of(name: str, head: str) -> bool:
-    return any(row.reference == name for row in names.of_heads([head], tied=False))
+    of_heads = ((head, names.of_heads([head], tied=False)) for head in names.HEADS)
+    return next((head.replace("_", " ") for head, rows in of_heads if name in [row.reference for row in rows]), "head")
 
 
 def kind_of(name: str) -> tuple[str, str]:
@@ -90,36 +99,37 @@ def describe(explorer: Explorer) -> dict[str, Any]:
     source = checkpoint.open_weights(bert.path)
     variables = names.tf1_variables(bert.model)
     table = {row.reference: row for row in names.of_model(bert.model, bert.config)}
-    rows = [
-        {"name": name, **_elsewhere(table[name]), "in_file": name in source.shapes, **statistics(variable.numpy())}
-        for name, variable in variables.items()
-    ]
+    rows = []
     parts: dict[str, dict[str, Any]] = {}
-    for row in rows:
-        row["part"], (row["kind"], row["code"]) = part_of(row["name"]), kind_of(row["name"])
+    for name, variable in variables.items():
+        kind, code = kind_of(name)
+        row = {
+            "name": name,
+            "letters": table[name].shape,
+            "huggingface": table[name].huggingface,
+            "transposed": names.is_transposed(name),
+            "model_garden": table[name].model_garden,
+            "attribute": table[name].attribute,
+            "in_file": name in source.shapes,
+            **statistics(variable.numpy()),
+            "part": part_of(name),
+            "kind": kind,
+            "code": code,
+        }
+        rows.append(row)
         part = parts.setdefault(row["part"], {"name": row["part"], "variables": 0, "parameters": 0})
         part["variables"] += 1
         part["parameters"] += row["parameters"]
-    unused = [name for name in names.without_optimizer(source.shapes) if name not in variables]
+    saved = names.without_optimizer(source.shapes)
     return {
         "path": source.path,
         "kind": source.kind,
         "variables": rows,
         "parts": [*parts.values()],
         "parameters": sum(row["parameters"] for row in rows),
-        "unused": unused,
-        "optimizer": len(source.shapes) - len(names.without_optimizer(source.shapes)),
+        "unused": [name for name in saved if name not in variables],
+        "optimizer": len(source.shapes) - len(saved),
         "sharing": _sharing(explorer, table),
-    }
-
-
-def _elsewhere(row: names.Variable) -> dict[str, Any]:
-    return {
-        "letters": row.shape,
-        "huggingface": row.huggingface,
-        "transposed": names.is_transposed(row.reference),
-        "model_garden": row.model_garden,
-        "attribute": row.attribute,
     }
 
 
@@ -144,11 +154,12 @@ def finite(value: Any) -> float | None:
 def _sharing(explorer: Explorer, table: dict[str, names.Variable]) -> dict[str, Any]:
     """The word table at both ends of the model, and the names of `transformers` that are copies of one array."""
     config = explorer.bert.config
-    shared = "masked_lm" in explorer.bert.model.heads and config.tie_word_embeddings
+    has_head = "masked_lm" in explorer.bert.model.heads
+    shared = has_head and config.tie_word_embeddings
     by_name = {row.huggingface: row.reference for row in table.values()}
     return {
         "shared": shared,
-        "has_head": "masked_lm" in explorer.bert.model.heads,
+        "has_head": has_head,
         "vocab_size": config.vocab_size,
         "hidden_size": config.hidden_size,
         "saved": config.vocab_size * config.hidden_size,
@@ -183,3 +194,143 @@ def histogram(values: np.ndarray) -> dict[str, Any]:
         "zeros": int(np.sum(flat == 0)),
         "not_finite": values.size - flat.size,
     }
+
+
+class Moved:
+    """The sums behind the distance of one variable, or of several together.
+
+    Attributes:
+      square: of the norm of the first.
+      change: the square of the norm of the difference.
+    """
+
+    def __init__(self) -> None:
+        self.square = 0.0
+        self.change = 0.0
+
+    def add(self, other: Moved) -> None:
+        self.square += other.square
+        self.change += other.change
+
+    @property
+    def relative(self) -> float | None:
+        """|a - b| / |a|; None if it is not a number, or |a| is 0 and |b| is not."""
+        if not self.change and math.isfinite(self.square):
+            return 0.0
+        share = math.sqrt(self.change / self.square) if self.square else math.inf
+        return share if math.isfinite(share) else None
+
+
+def compare_with(explorer: Explorer, other: Weights) -> dict[str, Any]:
+    """Everything that the view shows.
+
+    Returns:
+      For /api/comparison. `variables`: for each that both have in the same shape, the distance relative to the norm in
+      the model, the cosine, and the largest change of a number. `parts` and `kinds`: the distances of several
+      variables together. `words`: the rows of the word table that moved farthest. `sentences`: what else differs.
+
+    Raises:
+      UserError: the other weights have nothing in common with the model, or are damaged.
+    """
+    mine = {name: variable.numpy() for name, variable in names.tf1_variables(explorer.bert.model).items()}
+    theirs = names.without_optimizer(other.shapes)
+    both = [name for name in mine if name in other.shapes and other.shapes[name] == [*mine[name].shape]]
+    if not both:
+        raise UserError(f"{other.path}: has no variable of the model's names and shapes, so nothing can be compared")
+    rows, parts, kinds = [], {}, {}
+    for name in both:
+        row, moved = compare(mine[name], as_float32(other.get(name)))
+        kind, _ = kind_of(name)
+        kind = f"{kind}: {name.rpartition('/')[2]}" if kind == "LayerNorm" else kind
+        row.update(name=name, part=part_of(name), kind=kind)
+        rows.append(row)
+        parts.setdefault(row["part"], Moved()).add(moved)
+        kinds.setdefault(row["kind"], Moved()).add(moved)
+    return {
+        "other": other.path,
+        "same": all(row["relative"] == 0 for row in rows),
+        "variables": rows,
+        "parts": [{"name": name, "relative": moved.relative} for name, moved in parts.items()],
+        "kinds": [{"name": name, "relative": moved.relative} for name, moved in kinds.items()],
+        "words": words(explorer, mine, other),
+        "sentences": [*_differences(explorer, mine, theirs, other)],
+    }
+
+
+def compare(one: np.ndarray, other: np.ndarray) -> tuple[dict[str, Any], Moved]:
+    """How far one array is from another of the same shape."""
+    a, b = one.astype(np.float64).ravel(), other.astype(np.float64).ravel()
+    moved = Moved()
+    moved.square, moved.change = float(a @ a), float((a - b) @ (a - b))
+    norms = math.sqrt(moved.square * float(b @ b))
+    largest = float(np.max(np.abs(a - b), initial=0.0))
+    return {
+        "shape": [*one.shape],
+        "relative": moved.relative,
+        "cosine": float(a @ b) / norms if norms and math.isfinite(norms) else None,
+        "largest": largest if math.isfinite(largest) else None,
+    }, moved
+
+
+def words(explorer: Explorer, mine: dict[str, np.ndarray], other: Weights) -> dict[str, Any] | None:
+    """The rows of the word table that moved farthest, of the words that both vocabularies have.
+
+    Returns:
+      None if the tables cannot be compared; otherwise `moved`: [word, relative distance, cosine], the farthest first,
+      the number `compared`, and `equal`, those that did not move.
+    """
+    if other.shapes.get(WORDS, [0, 0])[1:] != [*mine[WORDS].shape[1:]]:
+        return None
+    ids = explorer.bert.tokenizer.vocab
+    entries = other.vocabulary()
+    if entries is None and other.shapes[WORDS][0] != len(mine[WORDS]):
+        return None
+    there = ids if entries is None else {entry.strip(): index for index, entry in enumerate(entries)}
+    common = [word for word in ids if there.get(word, math.inf) < other.shapes[WORDS][0]]
+    before = mine[WORDS][[ids[word] for word in common]].astype(np.float64)
+    after = as_float32(other.get(WORDS))[[there[word] for word in common]].astype(np.float64)
+    norms = np.linalg.norm(before, axis=1)
+    distances = np.linalg.norm(before - after, axis=1)
+    relative = distances / np.maximum(norms, 1e-12)
+    cosines = np.sum(before * after, axis=1) / np.maximum(norms * np.linalg.norm(after, axis=1), 1e-12)
+    order = np.argsort(-relative, kind="stable")[:_MOST_WORDS]
+    return {
+        "moved": [[common[i], float(relative[i]), float(cosines[i])] for i in order if distances[i] > 0],
+        "compared": len(common),
+        "equal": int(np.sum(distances == 0)),
+        "median": float(np.median(relative)) if len(common) else 0.0,
+    }
+
+
+def _differences(
+    explorer: Explorer, mine: dict[str, np.ndarray], theirs: Sequence[str], other: Weights
+) -> Iterable[str]:
+    """Sentences about configurations, vocabularies, variables of only one side, and shapes."""
+    stated = metadata.stated_config(other)
+    if stated is None:
+        yield "The other weights have no configuration beside them."
+    elif different := decisive_differences(explorer.bert.config, stated[0]):
+        ours, other_config = explorer.bert.config, stated[0]
+        listed = (f"{name} {config_value(ours, name)} and {config_value(other_config, name)}" for name in different)
+        yield f"The configurations differ: {', '.join(listed)}."
+    entries = other.vocabulary()
+    ids = explorer.bert.tokenizer.vocab
+    if entries is None:
+        yield "The other weights have no vocabulary beside them; their rows are taken for the same words."
+    elif [entry.strip() for entry in entries] != [*ids]:
+        common = len({entry.strip() for entry in entries} & {*ids})
+        yield (
+            f"The vocabularies differ: {len(ids)} entries and {len(entries)}, {common} of them in both; words are"
+            " compared with the same words."
+        )
+    if missing := [name for name in mine if name not in other.shapes]:
+        yield f"Only the model has {and_more(missing, 6)}."
+    if added := [name for name in theirs if name not in mine]:
+        yield f"Only the other weights have {and_more(added, 6)}."
+    shapes = [
+        f"{name} is {[*values.shape]} in the model and {other.shapes[name]} in the other weights"
+        for name, values in mine.items()
+        if name in other.shapes and other.shapes[name] != [*values.shape]
+    ]
+    if shapes:
+        yield f"Not compared, because their shapes differ: {and_more(shapes, 4, '; ')}."

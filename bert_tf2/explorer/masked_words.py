@@ -18,29 +18,17 @@ NEIGHBORS = 5
 
 
 class HeadSteps(NamedTuple):
-    """Every step of the head for one state, float32.
+    """Every step of the head for one state, float32."""
 
-    Attributes:
-      state: [D], of sequence_output.
-      dense: [D], before the activation function.
-      transformed: [D], after it.
-      norm: [D], the LayerNorm, which the rows of the table are compared with.
-      products: [V], dot products with the rows.
-      bias: [V].
-      logits: [V], their sum.
-      probabilities: [V], the softmax of the logits.
-      unbiased: [V], the softmax of the products alone.
-    """
-
-    state: np.ndarray
-    dense: np.ndarray
-    transformed: np.ndarray
-    norm: np.ndarray
-    products: np.ndarray
-    bias: np.ndarray
-    logits: np.ndarray
-    probabilities: np.ndarray
-    unbiased: np.ndarray
+    state: np.ndarray  # [D], of sequence_output
+    dense: np.ndarray  # [D], before the activation function
+    transformed: np.ndarray  # [D], after it
+    norm: np.ndarray  # [D], the LayerNorm, which the rows of the table are compared with
+    products: np.ndarray  # [V], dot products with the rows
+    bias: np.ndarray  # [V]
+    logits: np.ndarray  # [V], their sum
+    probabilities: np.ndarray  # [V], the softmax of the logits
+    unbiased: np.ndarray  # [V], the softmax of the products alone
 
 
 def output_table(model: heads.MaskedLMModel) -> tf.Tensor:
@@ -57,8 +45,8 @@ def head_steps(model: heads.MaskedLMModel, state: tf.Tensor) -> HeadSteps:
     products = tf.linalg.matvec(output_table(model), norm[0])  # [V]
     bias = tf.convert_to_tensor(head.output_bias.value)
     logits = products + bias
-    steps = (state, dense[0], transformed[0], norm[0], products, bias, logits)
-    return HeadSteps(*(np.asarray(step) for step in (*steps, tf.nn.softmax(logits), tf.nn.softmax(products))))
+    shares = (tf.nn.softmax(logits), tf.nn.softmax(products))
+    return HeadSteps(*map(np.asarray, (state, dense[0], transformed[0], norm[0], products, bias, logits, *shares)))
 
 
 def guesses(model: heads.MaskedLMModel, states: tf.Tensor, count: int) -> list[list[tuple[int, float]]]:
@@ -73,28 +61,18 @@ def guesses(model: heads.MaskedLMModel, states: tf.Tensor, count: int) -> list[l
 
 
 class Word(NamedTuple):
-    """A word that the head may answer.
+    """A word that the head may answer."""
 
-    Attributes:
-      token_id: its row in the table.
-      product, bias, logit, probability: its entries of HeadSteps.
-      unbiased: its probability without the bias.
-      unbiased_rank: its place without the bias, from 1.
-      cosine: of the state after the LayerNorm and the row.
-      row: float32 [D], its row.
-      neighbors: the ids of the rows that point in the most similar directions, and their cosines.
-    """
-
-    token_id: int
-    product: float
+    token_id: int  # its row in the table
+    product: float  # its entry of HeadSteps.products; so are the next three
     bias: float
     logit: float
     probability: float
-    unbiased: float
-    unbiased_rank: int
-    cosine: float
-    row: np.ndarray
-    neighbors: list[tuple[int, float]]
+    unbiased: float  # its probability without the bias
+    unbiased_rank: int  # its place without the bias, from 1
+    cosine: float  # of the state after the LayerNorm and the row
+    row: np.ndarray  # float32 [D], its row
+    neighbors: list[tuple[int, float]]  # ids of the rows that point in the most similar directions, and their cosines
 
 
 def best_words(model: heads.MaskedLMModel, steps: HeadSteps, top_k: int, also: int | None = None) -> list[Word]:

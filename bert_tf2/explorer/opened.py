@@ -1,15 +1,23 @@
-"""The model that the page shows, loaded once."""
+"""What every view needs: the model, loaded once; the arguments of requests; and arrays in JSON."""
 
 from __future__ import annotations
 
+import base64
+import re
 import threading
+from collections.abc import Callable
 from typing import Any
+
+import numpy as np
 
 from bert_tf2.commands import loading
 from bert_tf2.explorer.options import ExplorerOptions
 from bert_tf2.support.errors import UserError
 from bert_tf2.training import curves
 from bert_tf2.weights import checkpoint, names
+
+Handler = Callable[[dict[str, Any]], Any]
+"""Answers the arguments of a request with what JSON can hold."""
 
 
 class Explorer:
@@ -65,3 +73,35 @@ class Explorer:
             "training_dirs": [*(self.options.training_dir or ())],
             "texts": {name: getattr(self.options, name) or "" for name in ("text", "text_b", "other_text")},
         }
+
+
+def read_text(arguments: dict[str, Any], name: str) -> str:
+    """An argument that is a string, "" by default. Raises UserError for anything else."""
+    value = arguments.get(name, "")
+    if not isinstance(value, str):
+        raise UserError(f"{name} must be a text, not {value!r:.60}")
+    return value
+
+
+def read_number(arguments: dict[str, Any], name: str, low: int, high: int, default: int | None = None) -> int:
+    """A whole number from low to high, both included; also as text, as it stands in an address. Raises UserError."""
+    value = arguments.get(name, default)
+    if isinstance(value, str) and re.fullmatch(r"\s*-?[0-9]{1,9}\s*", value):
+        value = int(value)
+    if not isinstance(value, int) or isinstance(value, bool) or not low <= value <= high:
+        raise UserError(f"{name} must be a whole number from {low} to {high}, not {value!r:.60}")
+    return value
+
+
+def pack(values: Any) -> dict[str, Any]:
+    """An array of any shape as a JSON object, `{"shape": [...], "float32": base64 of little-endian bytes}`.
+
+    The exact values in a third of the space of decimals; the function `api` of page/app.js makes a Float32Array of it.
+    """
+    array = np.asarray(values)
+    return {"shape": [*array.shape], "float32": base64.b64encode(array.astype("<f4").tobytes()).decode()}
+
+
+def unpack(packed: dict[str, Any]) -> np.ndarray:
+    """The array that `pack` packed, float32."""
+    return np.frombuffer(base64.b64decode(packed["float32"]), "<f4").reshape(packed["shape"])

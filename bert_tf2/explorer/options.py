@@ -50,11 +50,7 @@ class ExplorerOptions(Options):
         group=DATA,
         reads="weights",
     )
-    text: str | None = setting(
-        "The sentence that the page begins with; may have [MASK].",
-        None,
-        group=DATA,
-    )
+    text: str | None = setting("The sentence that the page begins with; may have [MASK].", None, group=DATA)
     text_b: str | None = setting("The second sentence of a pair.", None, group=DATA)
     other_text: str | None = setting(
         "A sentence to show beside --text, for example with one word changed.", None, group=DATA

@@ -8,15 +8,12 @@ similarities between positions, and how well the best rotation maps one table to
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import threadpoolctl
 
-from bert_tf2.explorer import arguments as read
-from bert_tf2.explorer.arrays import pack
-from bert_tf2.explorer.opened import Explorer
+from bert_tf2.explorer.opened import Explorer, Handler, pack, read_number
 from bert_tf2.layers import sinusoidal_positions
 from bert_tf2.support.errors import UserError
 from bert_tf2.weights import names
@@ -33,7 +30,7 @@ _LEAST = 4  # rows that are taken for untrained
 _FAR = 5.0  # standard deviations that no random row is away
 
 
-def routes(explorer: Explorer) -> dict[str, Callable[[dict[str, Any]], dict[str, Any]]]:
+def routes(explorer: Explorer) -> dict[str, Handler]:
     @functools.cache
     def table() -> np.ndarray:
         variables = names.tf1_variables(explorer.bert.model)
@@ -48,7 +45,7 @@ def routes(explorer: Explorer) -> dict[str, Callable[[dict[str, Any]], dict[str,
     def handle(arguments: dict[str, Any]) -> dict[str, Any]:
         if arguments.get("rows") in (None, ""):
             return described(None)
-        return described(read.whole_number(arguments, "rows", min(_FEWEST, len(table())), len(table())))
+        return described(read_number(arguments, "rows", min(_FEWEST, len(table())), len(table())))
 
     return {"/api/positions": handle}
 

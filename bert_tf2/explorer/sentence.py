@@ -1,19 +1,22 @@
-"""What the page asks about one sentence; everything is computed for the text that stands in the request."""
+"""What the page asks about one sentence; everything is computed for the text that stands in the request.
+
+Two sentences side by side, for example with one word changed, show where in the model the change arrives: which tokens
+both have, how far the states are apart, and which heads look elsewhere.
+"""
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
 from bert_tf2 import heads, tokenization
-from bert_tf2.explorer import arguments as read
-from bert_tf2.explorer import masked_words, positions, trace, two_sentences
-from bert_tf2.explorer.arrays import pack
-from bert_tf2.explorer.opened import Explorer
+from bert_tf2.commands.loading import Bert
+from bert_tf2.explorer import masked_words, positions, trace
+from bert_tf2.explorer.opened import Explorer, Handler, pack, read_number, read_text
 from bert_tf2.pretraining import blanks
 from bert_tf2.support.errors import UserError
 
@@ -29,20 +32,11 @@ _MOST_TO_MAP = 128  # tokens; with more, all heads are not computed unless someo
 MOST_PADDING = 8
 
 
-def routes(explorer: Explorer) -> dict[str, Callable[[dict[str, Any]], dict[str, Any]]]:
+def routes(explorer: Explorer) -> dict[str, Handler]:
     view = _View(explorer)
     view.warm_up()
-    return {
-        "/api/sentence": view.sentence,
-        "/api/embeddings": view.embeddings,
-        "/api/maps": view.maps,
-        "/api/attention": view.attention,
-        "/api/block": view.block,
-        "/api/words": view.words,
-        "/api/outputs": view.outputs,
-        "/api/pair": view.pair,
-        "/api/pair_attention": view.pair_attention,
-    }
+    names = "sentence embeddings maps attention block words outputs pair pair_attention"
+    return {f"/api/{name}": getattr(view, name) for name in names.split()}
 
 
 class _View:
@@ -66,24 +60,27 @@ class _View:
         return trace.block_steps(self._bert.encoder.blocks[layer], found.states[layer], found.mask_scores)
 
     def _summarize_heads(self, sentence: trace.Sentence, layer: int) -> list[dict[str, float]]:
-        found = trace.summarize_heads(self._block(sentence, layer).probabilities, sentence)
-        return [summary._asdict() for summary in found]
+        probabilities = self._block(sentence, layer).probabilities
+        return [summary._asdict() for summary in trace.summarize_heads(probabilities, sentence)]
 
     def _read(self, arguments: dict[str, Any]) -> trace.Sentence:
         return trace.read(
-            read.text(arguments, "text"),
-            read.text(arguments, "text_b"),
-            read.whole_number(arguments, "padding", 0, MOST_PADDING, default=0),
+            read_text(arguments, "text"),
+            read_text(arguments, "text_b"),
+            read_number(arguments, "padding", 0, MOST_PADDING, default=0),
             self._bert.tokenizer,
             self._bert.config,
             self._explorer.max_seq_length,
         )
 
-    def _token(self, arguments: dict[str, Any], sentence: trace.Sentence, name: str = "token") -> int:
-        return read.whole_number(arguments, name, 0, len(sentence.tokens) - 1)
+    def _token(self, arguments: dict[str, Any], sentence: trace.Sentence) -> int:
+        return read_number(arguments, "token", 0, len(sentence.tokens) - 1)
 
     def _layer(self, arguments: dict[str, Any]) -> int:
-        return read.whole_number(arguments, "layer", 0, self._bert.config.num_hidden_layers - 1)
+        return read_number(arguments, "layer", 0, self._bert.config.num_hidden_layers - 1)
+
+    def _head(self, arguments: dict[str, Any]) -> int:
+        return read_number(arguments, "head", 0, self._bert.config.num_attention_heads - 1)
 
     def sentence(self, arguments: dict[str, Any]) -> dict[str, Any]:
         """The tokens, and the words before they were cut into pieces.
@@ -91,7 +88,7 @@ class _View:
         Raises:
           UserError: there is no text, or see trace.read.
         """
-        if not read.text(arguments, "text").strip() and not read.text(arguments, "text_b").strip():
+        if not read_text(arguments, "text").strip() and not read_text(arguments, "text_b").strip():
             raise UserError("The sentence is empty. Type one, for example: The capital of France is [MASK].")
         sentence = self._read(arguments)
         basic = self._bert.tokenizer.basic_tokenizer
@@ -105,7 +102,7 @@ class _View:
             "input_ids": sentence.input_ids,
             "segment_ids": sentence.segment_ids,
             "input_mask": sentence.input_mask,
-            "words": [_words(read.text(arguments, name), basic) for name in ("text", "text_b")],
+            "words": [_words(read_text(arguments, name), basic) for name in ("text", "text_b")],
             "masks": [index for index, token in enumerate(sentence.tokens) if token == blanks.MASK],
             "trained_positions": self._trained_positions,
         }
@@ -126,8 +123,8 @@ class _View:
         if blanks.MASK not in tokens or len(tokens) > _MOST_TO_SEARCH:
             return 0, 0
         mask = tokens.index(blanks.MASK)
-        words = [place for place, token in enumerate(tokens) if token[0] != "[" and any(map(str.isalnum, token))]
-        words = [place for place in words if abs(place - mask) > 1]
+        far = (place for place in range(len(tokens)) if abs(place - mask) > 1)
+        words = [place for place in far if tokens[place][0] != "[" and any(map(str.isalnum, tokens[place]))]
         if not words:
             return 0, 0
         of_layers = (self._block(sentence, layer) for layer in range(self._bert.config.num_hidden_layers))
@@ -148,8 +145,7 @@ class _View:
     def attention(self, arguments: dict[str, Any]) -> dict[str, Any]:
         """One head of one layer: Q, K, V [F, H], scores and probabilities [F, T]; and summaries of all its heads."""
         sentence = self._read(arguments)
-        layer = self._layer(arguments)
-        head = read.whole_number(arguments, "head", 0, self._bert.config.num_attention_heads - 1)
+        layer, head = self._layer(arguments), self._head(arguments)
         with self._explorer.lock:
             steps = self._block(sentence, layer)
             summaries = self._heads(sentence, layer)
@@ -170,7 +166,7 @@ class _View:
         `maps` is null for a long text, unless the argument `all` is 1.
         """
         sentence = self._read(arguments)
-        if len(sentence.tokens) > _MOST_TO_MAP and not read.whole_number(arguments, "all", 0, 1, default=0):
+        if len(sentence.tokens) > _MOST_TO_MAP and not read_number(arguments, "all", 0, 1, default=0):
             return {"maps": None}
         starts = np.unique(np.linspace(0, len(sentence.tokens), min(_MAP, len(sentence.tokens)), False, dtype=int))
         maps = []
@@ -227,88 +223,75 @@ class _View:
     def outputs(self, arguments: dict[str, Any]) -> dict[str, Any]:
         """What the other heads say: probabilities by label, of the text or of each token."""
         sentence = self._read(arguments)
-        model = self._bert.model
         with self._explorer.lock:
-            found = self._trace(sentence)
-            return {"outputs": _outputs(model, self._bert.encoder, found, self._labels(model))}
+            return {"outputs": _outputs(self._bert, self._trace(sentence))}
 
     def pair(self, arguments: dict[str, Any]) -> dict[str, Any]:
         """The sentence beside another one, `other_text` with the same `text_b` and `padding`.
 
         Returns:
-          The `tokens` of the other; `pairs`, the M places that are compared (see two_sentences.align); `states`
+          The `tokens` of the other; `pairs`, the M places that are compared (see align); `states`
           [L + 1, M], the distances of the states; `heads` [L, N], the share of attention that moved; `words`, for each
           pair of two [MASK] what both may be; `outputs` and `other_outputs`, what the other heads say of the
           whole text.
         """
         sentence, other = self._both(arguments)
-        pairs = two_sentences.align(sentence.tokens, other.tokens)
+        pairs = align(sentence.tokens, other.tokens)
         places, others = np.transpose(pairs)
         with self._explorer.lock:
+            ours, theirs = self._trace(sentence), self._trace(other)
             states = [
-                two_sentences.state_distances(ours[0].numpy()[places], theirs[0].numpy()[others])
-                for ours, theirs in zip(self._trace(sentence).states, self._trace(other).states, strict=True)
+                state_distances(one[0].numpy()[places], two[0].numpy()[others])
+                for one, two in zip(ours.states, theirs.states, strict=True)
             ]
             layers = range(self._bert.config.num_hidden_layers)
-            heads_ = [
-                two_sentences.attention_changes(*self._weights_of_both(sentence, other, number)) for number in layers
+            moved = [attention_changes(*self._weights_of_both(sentence, other, layer)) for layer in layers]
+            words = [
+                self._words_of_both(ours, theirs, pair)
+                for pair in pairs
+                if sentence.tokens[pair[0]] == other.tokens[pair[1]] == blanks.MASK
+                and masked_words.without_head(self._bert.model) is None
             ]
-            words = [self._words_of_both(sentence, other, pair) for pair in self._masks_of_both(sentence, other, pairs)]
-            texts = (self._outputs_of_text(sentence), self._outputs_of_text(other))
+            outputs, other_outputs = (
+                [output for output in _outputs(self._bert, each) if output["of"] == "text"] for each in (ours, theirs)
+            )
         return {
             "tokens": other.tokens,
             "pairs": pairs,
             "states": pack(states),
-            "heads": pack(heads_),
+            "heads": pack(moved),
             "words": words,
-            "outputs": texts[0],
-            "other_outputs": texts[1],
+            "outputs": outputs,
+            "other_outputs": other_outputs,
         }
 
     def pair_attention(self, arguments: dict[str, Any]) -> dict[str, Any]:
         """The weights [M, M] of a `layer` and a `head` for both sentences of `pair`, between the places compared."""
         sentence, other = self._both(arguments)
-        layer = self._layer(arguments)
-        head = read.whole_number(arguments, "head", 0, self._bert.config.num_attention_heads - 1)
+        layer, head = self._layer(arguments), self._head(arguments)
         with self._explorer.lock:
             ours, theirs = self._weights_of_both(sentence, other, layer)
         return {"weights": pack(ours[head]), "other_weights": pack(theirs[head])}
 
     def _both(self, arguments: dict[str, Any]) -> tuple[trace.Sentence, trace.Sentence]:
-        other = read.text(arguments, "other_text")
+        other = read_text(arguments, "other_text")
         if not other.strip():
             raise UserError("The other sentence is empty. Type one, for example with one word changed.")
         return self._read(arguments), self._read({**arguments, "text": other})
 
     def _weights_of_both(self, sentence: trace.Sentence, other: trace.Sentence, layer: int) -> list[np.ndarray]:
         """Two times [N, M, M]."""
-        both = zip((sentence, other), np.transpose(two_sentences.align(sentence.tokens, other.tokens)), strict=True)
+        both = zip((sentence, other), np.transpose(align(sentence.tokens, other.tokens)), strict=True)
         return [self._block(each, layer).probabilities[:, places][:, :, places] for each, places in both]
 
-    def _masks_of_both(self, sentence: trace.Sentence, other: trace.Sentence, pairs: list[tuple[int, int]]) -> list:
-        if masked_words.without_head(self._bert.model):
-            return []
-        return [(a, b) for a, b in pairs if sentence.tokens[a] == other.tokens[b] == blanks.MASK]
-
-    def _words_of_both(self, sentence: trace.Sentence, other: trace.Sentence, pair: tuple[int, int]) -> dict[str, Any]:
+    def _words_of_both(self, one: trace.Trace, other: trace.Trace, pair: tuple[int, int]) -> dict[str, Any]:
         """The words that one of them finds likely, each with its `probability` in the sentence and in the `other`."""
-        states = [self._trace(each).sequence_output[0, at] for each, at in zip((sentence, other), pair, strict=True)]
+        states = [each.sequence_output[0, place] for each, place in zip((one, other), pair, strict=True)]
         ours, theirs = (masked_words.head_steps(self._bert.model, state).probabilities for state in states)  # [V]
         best = np.argsort(-np.maximum(ours, theirs), kind="stable")[:TOP_K].tolist()
         name = self._bert.tokenizer.inv_vocab
         words = [{"token": name[id_], "probability": float(ours[id_]), "other": float(theirs[id_])} for id_ in best]
         return {"pair": pair, "words": words}
-
-    def _outputs_of_text(self, sentence: trace.Sentence) -> list[dict[str, Any]]:
-        model = self._bert.model
-        found = _outputs(model, self._bert.encoder, self._trace(sentence), self._labels(model))
-        return [output for output in found if output["of"] == "text"]
-
-    def _labels(self, model: Any) -> list[str]:
-        """The labels of the outputs, or numbers where no file states them."""
-        if self._bert.labels and self._bert.labels.labels:
-            return [*self._bert.labels.labels]
-        return [f"label {index}" for index in range(getattr(model, "num_labels", 0))]
 
 
 def _words(text: str, basic: tokenization.BasicTokenizer) -> list[str]:
@@ -317,30 +300,66 @@ def _words(text: str, basic: tokenization.BasicTokenizer) -> list[str]:
     return [*first, *(word for part in others for word in (blanks.MASK, *part))]
 
 
-def _outputs(model: Any, encoder: Any, found: trace.Trace, labels: list[str]) -> list[dict[str, Any]]:
-    """One entry for each head besides the masked words: `title`, `of` ("text" or "tokens"), `labels`, `values`."""
-    states = found.sequence_output  # [1, F, D]
+def _outputs(bert: Bert, found: trace.Trace) -> list[dict[str, Any]]:
+    """One entry for each head besides the masked words.
+
+    `title`, `labels`, and `values`: [L] if `of` is "text", the whole of it, and [F, L] if it is "tokens".
+    """
+    model, states = bert.model, found.sequence_output  # [1, F, D]
+    labels = [*bert.labels.labels] if bert.labels else []
+    labels = labels or [f"label {index}" for index in range(getattr(model, "num_labels", 0))]
+    title, of, values = "", "text", None
     if isinstance(model, heads.PretrainingModel):
-        names = ["the second text follows the first", "it comes from elsewhere"]
-        return [_of_text("Next sentence", names, tf.nn.softmax(model.next_sentence(encoder.pooler(states[:, 0]))))]
-    if isinstance(model, heads.ClassifierModel):
-        logits = model.output_layer(encoder.pooler(states[:, 0]))
+        title, labels = "Next sentence", ["the second text follows the first", "it comes from elsewhere"]
+        values = tf.nn.softmax(model.next_sentence(bert.encoder.pooler(states[:, 0])))
+    elif isinstance(model, heads.ClassifierModel):
+        title, values = "Classifier", model.output_layer(bert.encoder.pooler(states[:, 0]))
         if model.regression:
-            return [_of_text("Regression", ["score"], logits)]
-        return [_of_text("Classifier", labels, tf.sigmoid(logits) if model.multi_label else tf.nn.softmax(logits))]
-    if isinstance(model, heads.TaggingModel):
-        return [_of_tokens("Tagger", labels, tf.nn.softmax(model.output_layer(states)[0]))]
-    if isinstance(model, heads.SpanModel):
-        logits = model.output_layer(states)[0] + tf.reshape(found.mask_scores, [-1, 1])  # no answer in padding
-        return [_of_tokens("Answer", ["starts here", "ends here"], tf.nn.softmax(logits, axis=0))]
-    return []
+            title, labels = "Regression", ["score"]
+        else:
+            values = tf.sigmoid(values) if model.multi_label else tf.nn.softmax(values)
+    elif isinstance(model, heads.TaggingModel):
+        title, of, values = "Tagger", "tokens", tf.nn.softmax(model.output_layer(states))
+    elif isinstance(model, heads.SpanModel):
+        logits = model.output_layer(states) + tf.reshape(found.mask_scores, [1, -1, 1])  # no answer in padding
+        title, of, values = "Answer", "tokens", tf.nn.softmax(logits, axis=1)
+        labels = ["starts here", "ends here"]
+    return [] if values is None else [{"title": title, "of": of, "labels": labels, "values": pack(values[0])}]
 
 
-def _of_text(title: str, labels: list[str], values: tf.Tensor) -> dict[str, Any]:
-    """An entry for values [1, L] of the whole text."""
-    return {"title": title, "of": "text", "labels": labels, "values": pack(values[0])}
+def align(tokens: Sequence[str], others: Sequence[str]) -> list[tuple[int, int]]:
+    """The places of tokens that are compared, as pairs (place in the first, place in the other), in order.
+
+    Sentences of the same length are compared token by token. Of others, the tokens before and after the part that
+    differs are.
+
+    align(["a", "b", "c"], ["a", "x", "y", "c"]) is [(0, 0), (2, 3)]
+    """
+    if len(tokens) == len(others):
+        return [(place, place) for place in range(len(tokens))]
+    first = _equal_at_start(tokens, others)
+    last = _equal_at_start(tokens[first:][::-1], others[first:][::-1])
+    ends = [(len(tokens) - back, len(others) - back) for back in range(last, 0, -1)]
+    return [*((place, place) for place in range(first)), *ends]
 
 
-def _of_tokens(title: str, labels: list[str], values: tf.Tensor) -> dict[str, Any]:
-    """An entry for values [F, L], a row for each token."""
-    return {"title": title, "of": "tokens", "labels": labels, "values": pack(values)}
+def _equal_at_start(tokens: Sequence[str], others: Sequence[str]) -> int:
+    pairs = zip(tokens, others, strict=False)
+    return next((place for place, pair in enumerate(pairs) if pair[0] != pair[1]), min(len(tokens), len(others)))
+
+
+def state_distances(states: np.ndarray, others: np.ndarray) -> np.ndarray:
+    """1 - cosine of each row of [M, D] with the same row of the other: 0 for the same direction, at most 2; [M]."""
+    states, others = states.astype(np.float64), others.astype(np.float64)
+    products = np.sum(states * others, axis=-1)
+    lengths = np.linalg.norm(states, axis=-1) * np.linalg.norm(others, axis=-1)
+    return np.maximum(0.0, np.round(1.0 - products / np.maximum(lengths, 1e-30), 9))
+
+
+def attention_changes(probabilities: np.ndarray, others: np.ndarray) -> np.ndarray:
+    """The share of its attention that each head moved to other tokens, the mean over the rows; [N, M, M] -> [N].
+
+    Half the sum of the absolute differences of a row (the total variation distance): 0 if it looks at the same
+    tokens, 1 if at none of the same.
+    """
+    return np.abs(probabilities - others).sum(axis=-1).mean(axis=-1) / 2

@@ -11,38 +11,35 @@ status 400 with {"error": its sentence}. A new view adds its `routes` to VIEWS, 
 from __future__ import annotations
 
 import json
-import mimetypes
 import os
 import pathlib
-import shlex
 import socket
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
 from absl import logging
-from werkzeug import serving
+from werkzeug import exceptions, serving
 from werkzeug.wrappers import Request, Response
 
-from bert_tf2.explorer import code_lines, comparison, curves, inventory, positions, projector, sentence, written
-from bert_tf2.explorer.opened import Explorer
+from bert_tf2.explorer import code_lines, curves, inventory, positions, sentence, written
+from bert_tf2.explorer.opened import Explorer, Handler
 from bert_tf2.explorer.options import ExplorerOptions
-from bert_tf2.support import console, environment, process
+from bert_tf2.support import environment, process
 from bert_tf2.support.errors import UserError
 
-Handler = Callable[[dict[str, Any]], Any]
-
-VIEWS: list[Callable[[Explorer], Mapping[str, Handler]]] = [
+VIEWS: list[Callable[[Explorer], dict[str, Handler]]] = [
     code_lines.routes,
     sentence.routes,
     positions.routes,
     inventory.routes,
-    comparison.routes,
     curves.routes,
 ]
 
 HOST = "127.0.0.1"
 PAGE = pathlib.Path(__file__).with_name("page")
+# Not from the system's table, which may say something else of .js.
+_TYPES = {".js": "text/javascript", ".css": "text/css", ".html": "text/html", ".svg": "image/svg+xml"}
 _MOST_BYTES = 1 << 20  # of a request; 512 tokens have a few thousand
 
 _HEADERS = {
@@ -58,10 +55,10 @@ def run(options: ExplorerOptions) -> None:
     """Shows the page until a signal asks to stop; or writes the file of --write, or those of --write_projector.
 
     Raises:
-      UserError: the model cannot be loaded, or the port cannot be used; see also projector.write and written.write.
+      UserError: the model cannot be loaded, or the port cannot be used; see also written.run.
     """
     if options.write or options.write_projector:
-        _write(options)
+        written.run(options, PAGE)
         return
     listening = listen(options.port)  # before the model is loaded, which takes longer
     explorer = Explorer(options)
@@ -75,17 +72,6 @@ def run(options: ExplorerOptions) -> None:
     os.read(asked, 1)
     server.shutdown()
     print("Ended.", flush=True)
-
-
-def _write(options: ExplorerOptions) -> None:
-    explorer = Explorer(options)
-    look = None
-    if options.write:
-        written.write(options.write, explorer, PAGE)
-    if options.write_projector:
-        projector.write(options.write_projector, explorer.bert)
-        look = f"{console.python()} -m tensorboard.main --logdir={shlex.quote(options.write_projector)}"
-    console.summary([path for path in (options.write, options.write_projector) if path], next_command=look)
 
 
 def listen(port: int) -> socket.socket:
@@ -107,13 +93,9 @@ def listen(port: int) -> socket.socket:
 def serve(explorer: Explorer, listening: socket.socket) -> serving.BaseWSGIServer:
     """The server on a socket; its `serve_forever` answers, in a thread for each request."""
     port = listening.getsockname()[1]
+    application = Application(explorer, port)
     return serving.make_server(
-        HOST,
-        port,
-        Application(explorer, port),
-        threaded=True,
-        request_handler=_QuietHandler,
-        fd=listening.fileno(),
+        HOST, port, application, threaded=True, request_handler=_QuietHandler, fd=listening.fileno()
     )
 
 
@@ -132,88 +114,68 @@ class Application:
             self._handlers.update(routes(explorer))
 
     def __call__(self, environ: dict[str, Any], start_response: Callable) -> Any:
-        response = self._answer(Request(environ))
-        for name, value in _HEADERS.items():
-            response.headers[name] = value
+        request = Request(environ)
+        try:
+            response = self._answer(request)
+        except exceptions.HTTPException as refused:
+            response = _json(refused.code, {"error": refused.description})
+        except UserError as error:
+            response = _json(400, {"error": str(error)})
+        except Exception as error:
+            logging.exception("%s failed", request.path)
+            fault = f"a fault of this program: {type(error).__name__}; its log has the details"
+            if environment.is_out_of_memory(error):
+                fault = "the memory is not enough for this sentence; give a shorter one"
+            response = _json(500, {"error": fault})
+        response.headers.update(_HEADERS)
         return response(environ, start_response)
 
     def _answer(self, request: Request) -> Response:
         # A page of another site can send requests here under its own name, if its name server says that this name is
         # 127.0.0.1 ("DNS rebinding"); the browser then tells that name.
         if request.headers.get("Host", "") not in self._hosts:
-            return _error(403, f"this server answers only to {' and '.join(sorted(self._hosts))}")
+            raise exceptions.Forbidden(f"this server answers only to {' and '.join(sorted(self._hosts))}")
         if not request.path.startswith("/api/"):
             return _file(request)
         handler = self._handlers.get(request.path)
         if handler is None:
-            return _error(404, f"there is no {request.path}")
-        return _handle(handler, request)
-
-
-def _handle(handler: Handler, request: Request) -> Response:
-    try:
-        arguments = _arguments(request)
-    except _Refused as refused:
-        return _error(refused.http_status, str(refused))
-    try:
-        return _json(200, handler(arguments))
-    except UserError as error:
-        return _error(400, str(error))
-    except Exception as error:
-        logging.exception("%s failed", request.path)
-        if environment.is_out_of_memory(error):
-            return _error(500, "the memory is not enough for this sentence; give a shorter one")
-        return _error(500, f"a fault of this program: {type(error).__name__}; its log has the details")
-
-
-class _Refused(Exception):
-    def __init__(self, http_status: int, message: str):
-        super().__init__(message)
-        self.http_status = http_status
+            raise exceptions.NotFound(f"there is no {request.path}")
+        return _json(200, handler(_arguments(request)))
 
 
 def _arguments(request: Request) -> dict[str, Any]:
     if request.method == "GET":
         return request.args.to_dict()
     if request.method != "POST":
-        raise _Refused(405, "only GET and POST are answered")
+        raise exceptions.MethodNotAllowed(description="only GET and POST are answered")
     # Other types may be sent by pages of other sites without asking.
     if request.mimetype != "application/json":
-        raise _Refused(415, "the arguments must be JSON (Content-Type: application/json)")
+        raise exceptions.UnsupportedMediaType("the arguments must be JSON (Content-Type: application/json)")
     if (request.content_length or 0) > _MOST_BYTES:
-        raise _Refused(413, f"the arguments have more than {_MOST_BYTES} bytes")
+        raise exceptions.RequestEntityTooLarge(f"the arguments have more than {_MOST_BYTES} bytes")
     try:
         arguments = json.loads(request.get_data())
         json.dumps(arguments, ensure_ascii=False).encode()
     except UnicodeEncodeError:
-        raise _Refused(400, "a text holds half a character (one of a pair of \\u...)") from None
+        raise exceptions.BadRequest("a text holds half a character (one of a pair of \\u...)") from None
     except (OSError, ValueError, RecursionError):  # OSError: a body in chunks that are none
-        raise _Refused(400, "the arguments are not JSON") from None
+        raise exceptions.BadRequest("the arguments are not JSON") from None
     if not isinstance(arguments, dict):
-        raise _Refused(400, "the arguments must be a JSON object")
+        raise exceptions.BadRequest("the arguments must be a JSON object")
     return arguments
 
 
 def _file(request: Request) -> Response:
     """A file of the page; names with a folder are none."""
     if request.method not in ("GET", "HEAD"):
-        return _error(405, "only GET is answered here")
+        raise exceptions.MethodNotAllowed(description="only GET is answered here")
     name = request.path.removeprefix("/") or "index.html"
     if name not in os.listdir(PAGE):
-        return _error(404, f"there is no file {name}")
-    return Response((PAGE / name).read_bytes(), content_type=f"{_mime_type(name)}; charset=utf-8")
-
-
-def _mime_type(name: str) -> str:
-    # Not from the system's table, which may say something else of .js.
-    known = {".js": "text/javascript", ".css": "text/css", ".html": "text/html", ".svg": "image/svg+xml"}
-    return known.get(os.path.splitext(name)[1]) or mimetypes.guess_type(name)[0] or "application/octet-stream"
+        raise exceptions.NotFound(f"there is no file {name}")
+    kind = _TYPES.get(os.path.splitext(name)[1], "application/octet-stream")
+    return Response((PAGE / name).read_bytes(), content_type=f"{kind}; charset=utf-8")
 
 
 def _json(status: int, content: Any) -> Response:
     text = json.dumps(content, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
     return Response(text.encode("utf-8"), status, content_type="application/json; charset=utf-8")
-
-
-def _error(status: int, sentence: str) -> Response:
-    return _json(status, {"error": sentence})

@@ -2,27 +2,63 @@
 
 A `Trace` keeps only the states that enter each block, so that 24 layers of 512 tokens stay usable: 50 MB for
 BERT-Large. Everything within a block is computed again when someone looks at it (`block_steps`).
-`tests/explorer/test_trace.py` compares every step with the model's own output.
+`seen` reads the local variables of the model's functions while they run, so that its code needs nothing for the
+explorer. `tests/explorer/test_trace.py` compares every step with the model's own output.
 
 The letters of the shapes are those of modeling.py; B is 1 and left out.
 """
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
-from collections.abc import Callable
-from typing import NamedTuple
+import inspect
+import sys
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
 
 import numpy as np
 import tensorflow as tf
 
 from bert_tf2 import modeling, tokenization
 from bert_tf2.config import BertConfig
-from bert_tf2.explorer.local_values import seen
 from bert_tf2.layers import AddAndNorm, Dense
 from bert_tf2.pretraining import blanks
 
 PADDING = "[PAD]"
+
+
+class Call(NamedTuple):
+    """A call of a function: its arguments and local variables when it returned, and what it returned."""
+
+    values: dict[str, Any]
+    result: Any
+
+
+@contextlib.contextmanager
+def seen(*functions: Callable) -> Iterator[dict[Callable, list[Call]]]:
+    """While the block runs, collects the calls of each of these functions, in the order in which they return.
+
+    Works for functions that run in this thread and outside a graph.
+
+    Example:
+      with seen(modeling.attention_scores) as calls:
+          block(states, mask_scores)
+      calls[modeling.attention_scores][0].values["products"]
+    """
+    calls: dict[Callable, list[Call]] = {function: [] for function in functions}
+    by_code = {inspect.unwrap(function).__code__: found for function, found in calls.items()}
+
+    def look(frame, event: str, result: Any) -> None:
+        if event == "return" and (found := by_code.get(frame.f_code)) is not None:
+            found.append(Call(dict(frame.f_locals), result))
+
+    before = sys.getprofile()
+    sys.setprofile(look)
+    try:
+        yield calls
+    finally:
+        sys.setprofile(before)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -57,17 +93,12 @@ def read(
     """
     for where, part in (("The sentence", text), ("The second sentence", text_b)):
         blanks.check_spelling(part, where)
-    parts = [blanks.tokenize(part, tokenizer) for part in (text, text_b)]
-    tokens, segment_ids = blanks.pack(parts)
-    count = len(tokens) + padding
-    blanks.check_fits(count, segment_ids[-1] + 1, config, max_seq_length, "The sentence")
-    ids = tokenizer.convert_tokens_to_ids([*tokens, *[PADDING] * padding])
-    return Sentence(
-        (*tokens, *[PADDING] * padding),
-        tuple(ids),
-        (*segment_ids, *[0] * padding),
-        (*[1] * len(tokens), *[0] * padding),
-    )
+    tokens, segment_ids = blanks.pack([blanks.tokenize(part, tokenizer) for part in (text, text_b)])
+    count = len(tokens)
+    blanks.check_fits(count + padding, segment_ids[-1] + 1, config, max_seq_length, "The sentence")
+    tokens = (*tokens, *[PADDING] * padding)
+    ids = tokenizer.convert_tokens_to_ids([*tokens])
+    return Sentence(tokens, tuple(ids), (*segment_ids, *[0] * padding), (*[1] * count, *[0] * padding))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -126,48 +157,31 @@ def embedding_steps(encoder: modeling.BertModel, trace: Trace) -> EmbeddingSteps
     with seen(modeling.Embeddings.add_up) as calls:
         summed = encoder.embeddings.add_up(tf.constant([sentence.input_ids]), tf.constant([sentence.segment_ids]))
     values = calls[modeling.Embeddings.add_up][0].values
-    words, segments, positions = values["words"], values["segments"], values["positions"]
+    words, segments, positions = values["words"][0], values["segments"][0], values["positions"]
     if positions is None:
-        positions = tf.zeros_like(words[0])
-    return EmbeddingSteps(*map(np.asarray, (words[0], segments[0], positions, summed[0])), _rows(trace.states[0]))
+        positions = tf.zeros_like(words)
+    return EmbeddingSteps(*map(np.asarray, (words, segments, positions, summed[0], trace.states[0][0])))
 
 
 class BlockSteps(NamedTuple):
-    """Every step of a block for a sentence, float32, in the order of computation.
+    """Every step of a block for a sentence, float32, in the order of computation."""
 
-    Attributes:
-      states: [F, D], what enters.
-      query, key, value: [N, F, H]; the query before it is scaled by 1 / sqrt(H).
-      scores: [N, F, T], products of queries and keys, scaled.
-      masked_scores: [N, F, T], with the mask added.
-      probabilities: [N, F, T], their softmax; each row adds up to 1.
-      context: [N, F, H], means of the values.
-      attention_output: [F, D], after the dense layer that mixes the heads.
-      attention_sum: [F, D], added to what entered.
-      attention_norm: [F, D], its LayerNorm.
-      intermediate: [F, I], before the activation function.
-      activated: [F, I], after it.
-      output: [F, D], after the dense layer back to D.
-      output_sum: [F, D], added to attention_norm.
-      output_norm: [F, D], its LayerNorm: what enters the next block.
-    """
-
-    states: np.ndarray
-    query: np.ndarray
-    key: np.ndarray
-    value: np.ndarray
-    scores: np.ndarray
-    masked_scores: np.ndarray
-    probabilities: np.ndarray
-    context: np.ndarray
-    attention_output: np.ndarray
-    attention_sum: np.ndarray
-    attention_norm: np.ndarray
-    intermediate: np.ndarray
-    activated: np.ndarray
-    output: np.ndarray
-    output_sum: np.ndarray
-    output_norm: np.ndarray
+    states: np.ndarray  # [F, D], what enters
+    query: np.ndarray  # [N, F, H], before it is scaled by 1 / sqrt(H)
+    key: np.ndarray  # [N, F, H]
+    value: np.ndarray  # [N, F, H]
+    scores: np.ndarray  # [N, F, T], products of queries and keys, scaled
+    masked_scores: np.ndarray  # [N, F, T], with the mask added
+    probabilities: np.ndarray  # [N, F, T], their softmax; each row adds up to 1
+    context: np.ndarray  # [N, F, H], means of the values
+    attention_output: np.ndarray  # [F, D], after the dense layer that mixes the heads
+    attention_sum: np.ndarray  # [F, D], added to what entered
+    attention_norm: np.ndarray  # [F, D], its LayerNorm
+    intermediate: np.ndarray  # [F, I], before the activation function
+    activated: np.ndarray  # [F, I], after it
+    output: np.ndarray  # [F, D], after the dense layer back to D
+    output_sum: np.ndarray  # [F, D], added to attention_norm
+    output_norm: np.ndarray  # [F, D], its LayerNorm: what enters the next block
 
 
 def block_steps(block: modeling.TransformerBlock, states: tf.Tensor, mask_scores: tf.Tensor) -> BlockSteps:
@@ -186,27 +200,15 @@ def block_steps(block: modeling.TransformerBlock, states: tf.Tensor, mask_scores
     return BlockSteps(*(np.asarray(step[0]) for step in steps))
 
 
-def _rows(states: tf.Tensor) -> np.ndarray:
-    """[1, F, D] -> [F, D]."""
-    return states[0].numpy()
-
-
 class HeadSummary(NamedTuple):
-    """Where a head looks on average over the tokens of a sentence, without padding; shares of 1.
-
-    Attributes:
-      itself, previous, following: the token, the one before it, the one after it.
-      first: [CLS].
-      separators: [SEP].
-      spread: to how many tokens it looks, exp of the entropy: 1 for a single one, T for all alike.
-    """
+    """Where a head looks on average over the tokens of a sentence, without padding; shares of 1."""
 
     itself: float
-    previous: float
-    following: float
-    first: float
-    separators: float
-    spread: float
+    previous: float  # the token before
+    following: float  # the token after
+    first: float  # [CLS]
+    separators: float  # [SEP]
+    spread: float  # to how many tokens it looks, exp of the entropy: 1 for a single one, T for all alike
 
 
 def summarize_heads(probabilities: np.ndarray, sentence: Sentence) -> list[HeadSummary]:

@@ -7,17 +7,14 @@ skipped where they are not installed, except where BERT_TF2_TEST_BROWSER=1 asks 
 from __future__ import annotations
 
 import os
-import shutil
-import threading
 
 import numpy as np
 import pytest
 from browser_pages import Browser
-from explorer_model import MOVED, MOVED_WORD, SIZES, VOCAB_FILE
+from explorer_model import MOVED, MOVED_WORD, SIZES, VOCAB_FILE, save, serving
 from small_models import randomize, small_config
 
 from bert_tf2 import heads
-from bert_tf2.explorer import server
 from bert_tf2.explorer.opened import Explorer
 from bert_tf2.explorer.options import ExplorerOptions
 from bert_tf2.training import monitor
@@ -30,7 +27,7 @@ def weights(tmp_path_factory) -> str:
     folder = tmp_path_factory.mktemp("explorer") / "pretrained"
     model = heads.PretrainingModel(small_config(**SIZES))
     randomize(model, seed=3)
-    return _save(folder, model)
+    return save(folder, model)
 
 
 @pytest.fixture(scope="session")
@@ -45,15 +42,7 @@ def tuned(tmp_path_factory, weights) -> str:
         if name == "bert/embeddings/word_embeddings":
             change[VOCAB_FILE.read_text().splitlines().index(MOVED_WORD)] += 0.5
         variable.assign_add(change.astype(np.float32))
-    return _save(tmp_path_factory.mktemp("explorer") / "tuned", model)
-
-
-def _save(folder, model) -> str:
-    folder.mkdir()
-    checkpoint.save(str(folder / "model.ckpt-7"), checkpoint.tf1_variables(model), 7)
-    (folder / "bert_config.json").write_text(model.config.to_json_string())
-    shutil.copy(VOCAB_FILE, folder / "vocab.txt")
-    return str(folder)
+    return save(tmp_path_factory.mktemp("explorer") / "tuned", model)
 
 
 @pytest.fixture(scope="session")
@@ -76,14 +65,8 @@ def explorer(weights, tuned, trainings) -> Explorer:
 
 @pytest.fixture(scope="session")
 def address(explorer):
-    """http://127.0.0.1:PORT of a server with this model."""
-    with server.listen(0) as listening:
-        served = server.serve(explorer, listening)
-        thread = threading.Thread(target=served.serve_forever, daemon=True)
-        thread.start()
-        yield f"http://{server.HOST}:{listening.getsockname()[1]}"
-        served.shutdown()
-        thread.join()
+    with serving(explorer) as started:
+        yield started
 
 
 @pytest.fixture(scope="session")

@@ -1,17 +1,26 @@
-"""The list of variables: the names, what belongs where, the figures, and the code of each."""
+"""The list of variables: the names, what belongs where, the figures, and the code of each.
+
+And two checkpoints: which variables moved, which words, and what is told when they do not fit.
+"""
 
 from __future__ import annotations
 
+import shutil
+
 import numpy as np
 import pytest
-from explorer_model import SIZES
-from small_models import MAKERS, small_config
+from explorer_model import MOVED, MOVED_WORD, SIZES, VOCAB_FILE
+from google_folders import write_vocab
+from small_models import MAKERS, randomize, small_config
 
+from bert_tf2 import heads
 from bert_tf2.explorer import inventory
-from bert_tf2.explorer.arrays import unpack
 from bert_tf2.explorer.code_lines import PLACES
+from bert_tf2.explorer.opened import unpack
 from bert_tf2.support.errors import UserError
 from bert_tf2.weights import checkpoint, names
+
+ENTRIES = VOCAB_FILE.read_text(encoding="utf-8").splitlines()
 
 
 @pytest.fixture(scope="module")
@@ -80,3 +89,81 @@ def test_histograms_of_odd_values():
     with pytest.raises(UserError, match="none of its values is a number"):
         inventory.histogram(np.full(3, np.nan, np.float32))
     assert inventory.statistics(np.array([1.0, np.nan], np.float32))["norm"] is None
+
+
+@pytest.fixture(scope="module")
+def moved(explorer):
+    return inventory.routes(explorer)["/api/comparison"]({})
+
+
+def test_the_distances_are_those_of_numpy(moved, weights, tuned):
+    one, other = checkpoint.open_weights(weights), checkpoint.open_weights(tuned)
+    assert {row["name"] for row in moved["variables"]} == {*one.shapes} & {*other.shapes} - {"global_step"}
+    for row in moved["variables"]:
+        a, b = one.get(row["name"]).ravel(), other.get(row["name"]).ravel()
+        expected = [np.linalg.norm(a - b) / np.linalg.norm(a), a @ b / np.linalg.norm(a) / np.linalg.norm(b)]
+        assert [row["relative"], row["cosine"]] == pytest.approx(expected, rel=1e-4)
+        assert row["largest"] == pytest.approx(np.abs(a - b).max())
+
+
+def test_what_moved_most_is_found(moved):
+    farthest = max(moved["variables"], key=lambda row: row["relative"])
+    assert farthest["name"] == MOVED and not moved["same"]
+    parts = {row["name"]: row["relative"] for row in moved["parts"]}
+    assert max(parts, key=parts.get) == "block 1"
+    kinds = {row["name"]: row["relative"] for row in moved["kinds"]}
+    assert kinds["output"] > 5 * kinds["query"] and {"LayerNorm: beta", "LayerNorm: gamma"} <= {*kinds}
+    words = moved["words"]
+    assert words["moved"][0][0] == MOVED_WORD and words["compared"] == len(ENTRIES) and words["equal"] == 0
+    assert words["moved"][0][1] > 10 * words["median"]
+
+
+def test_variables_of_only_one_side_are_told(moved):
+    only = [sentence for sentence in moved["sentences"] if sentence.startswith("Only ")]
+    assert len(only) == 2 and "cls/predictions/output_bias" in only[0] and "output_weights" in only[1]
+
+
+def test_the_same_weights_have_no_distance(explorer, weights):
+    facts = inventory.compare_with(explorer, checkpoint.open_weights(weights))
+    assert facts["same"] and facts["words"]["equal"] == len(ENTRIES) and facts["words"]["moved"] == []
+    assert all(row["relative"] == 0 and row["cosine"] == pytest.approx(1) for row in facts["variables"])
+    assert facts["sentences"] == []
+
+
+def test_other_words_are_compared_with_the_same_words(explorer, weights, tmp_path):
+    folder = tmp_path / "reordered"
+    shutil.copytree(weights, folder)
+    write_vocab(folder / "vocab.txt", [*ENTRIES[:-1], "strange"][::-1])
+    facts = inventory.compare_with(explorer, checkpoint.open_weights(str(folder)))
+    assert facts["words"]["compared"] == len(ENTRIES) - 1
+    one = checkpoint.open_weights(weights).get(inventory.WORDS)
+    word, relative, _ = facts["words"]["moved"][0]
+    a, b = one[ENTRIES.index(word)], one[::-1][ENTRIES.index(word)]
+    assert relative == pytest.approx(np.linalg.norm(a - b) / np.linalg.norm(a), rel=1e-4)
+    assert any("vocabularies differ: 888 entries and 888, 887 of them" in text for text in facts["sentences"])
+
+
+def test_other_sizes_are_told_in_sentences(explorer, tmp_path):
+    model = heads.MaskedLMModel(small_config(vocab_size=888, hidden_size=16, num_hidden_layers=1))
+    randomize(model)
+    checkpoint.save(str(tmp_path / "model.ckpt"), checkpoint.tf1_variables(model))
+    (tmp_path / "bert_config.json").write_text(model.config.to_json_string())
+    told = " ".join(inventory.compare_with(explorer, checkpoint.open_weights(str(tmp_path)))["sentences"])
+    assert "intermediate_size 32 and 12" in told and "num_hidden_layers 2 and 1" in told
+    assert "Not compared, because their shapes differ: bert/embeddings/position_embeddings is [48, 16]" in told
+    assert "no vocabulary beside them" in told and "Only the model has bert/encoder/layer_1" in told
+
+
+def test_nothing_in_common_is_an_error(explorer, tmp_path):
+    model = heads.MaskedLMModel(small_config(num_hidden_layers=1))
+    checkpoint.save(str(tmp_path / "model.ckpt"), checkpoint.tf1_variables(model))
+    with pytest.raises(UserError, match="has no variable of the model's names and shapes"):
+        inventory.compare_with(explorer, checkpoint.open_weights(str(tmp_path)))
+
+
+def test_distances_that_are_no_numbers():
+    zero, one = np.zeros(3, np.float32), np.ones(3, np.float32)
+    assert inventory.compare(zero, one)[0]["relative"] is None
+    assert inventory.compare(zero, zero)[0]["relative"] == 0.0
+    row, _ = inventory.compare(one, np.full(3, np.nan, np.float32))
+    assert row["relative"] is row["cosine"] is row["largest"] is None

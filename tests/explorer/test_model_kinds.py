@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import shutil
-
 import numpy as np
 import pytest
 import tensorflow as tf
-from explorer_model import SIZES, VOCAB_FILE
+from explorer_model import SIZES, save
 from model_kinds import KINDS, OUTPUT_TABLE, POSITIONS
 from small_models import randomize, small_config
 
@@ -16,7 +14,6 @@ from bert_tf2.explorer import inventory, masked_words, positions, sentence, trac
 from bert_tf2.explorer.opened import Explorer
 from bert_tf2.explorer.options import ExplorerOptions
 from bert_tf2.support.errors import UserError
-from bert_tf2.weights import checkpoint
 
 SENTENCE = trace.Sentence(("[CLS]", "a", "b", "[SEP]"), (1, 9, 10, 2), (0, 0, 1, 1), (1, 1, 1, 1))
 
@@ -40,10 +37,7 @@ def test_the_steps_are_the_models_own(kind):
 
 def test_every_view_opens_such_a_model(tmp_path):
     model = heads.MaskedLMModel(small_config(**SIZES, **KINDS["untied and sinusoidal"]))
-    checkpoint.save(str(tmp_path / "model.ckpt-7"), checkpoint.tf1_variables(model), 7)
-    (tmp_path / "bert_config.json").write_text(model.config.to_json_string())
-    shutil.copy(VOCAB_FILE, tmp_path / "vocab.txt")
-    explorer = Explorer(ExplorerOptions(model=str(tmp_path)))
+    explorer = Explorer(ExplorerOptions(model=save(tmp_path, model)))
     assert explorer.describe()["config"]["tie_word_embeddings"] is False
 
     found = inventory.describe(explorer)

@@ -8,7 +8,7 @@ import scipy.spatial
 import scipy.stats
 
 from bert_tf2.explorer import positions
-from bert_tf2.explorer.arrays import unpack
+from bert_tf2.explorer.opened import unpack
 from bert_tf2.layers import sinusoidal_positions
 from bert_tf2.support.errors import UserError
 

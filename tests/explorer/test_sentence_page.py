@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import contextlib
 import re
 import shutil
-import threading
 
 import numpy as np
 import pytest
 from browser_pages import PHONE, expect
+from explorer_model import serving
 
 from bert_tf2.commands import loading
-from bert_tf2.explorer import server
 from bert_tf2.explorer.opened import Explorer
 from bert_tf2.explorer.options import ExplorerOptions
 from bert_tf2.weights import checkpoint
@@ -268,7 +266,8 @@ def test_from_section_to_section_with_the_keyboard(open_page):
 
 def test_positions_that_were_not_trained_are_told(browser, weights, tmp_path):
     trained = 8
-    with serving(untrained_after(trained, weights, tmp_path)) as address:
+    model = untrained_after(trained, weights, tmp_path)
+    with serving(Explorer(ExplorerOptions(model=model))) as address:
         pages = browser.pages(address)
         page = pages.open("#sentence?text=a+b+c")
         expect(page.locator(".notice.hint")).to_have_count(0)
@@ -290,22 +289,10 @@ def untrained_after(count: int, weights: str, folder) -> str:
     return str(folder / "model" / "model.ckpt-8")
 
 
-@contextlib.contextmanager
-def serving(model: str):
-    """The address of a server with another model."""
-    with server.listen(0) as listening:
-        served = server.serve(Explorer(ExplorerOptions(model=model)), listening)
-        thread = threading.Thread(target=served.serve_forever, daemon=True)
-        thread.start()
-        yield f"http://{server.HOST}:{listening.getsockname()[1]}"
-        served.shutdown()
-        thread.join()
-
-
 @pytest.fixture(scope="module")
 def classifier_address(tuned):
     """A server with a model that has no masked-LM head."""
-    with serving(tuned) as address:
+    with serving(Explorer(ExplorerOptions(model=tuned))) as address:
         yield address
 
 

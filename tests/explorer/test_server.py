@@ -18,7 +18,7 @@ from command_lines import ROOT
 from werkzeug.test import Client
 
 from bert_tf2.explorer import server, trace
-from bert_tf2.explorer.arrays import pack, unpack
+from bert_tf2.explorer.opened import pack, unpack
 from bert_tf2.support.errors import UserError
 
 TEXT = {"text": "Paris is the [MASK] of France.", "text_b": "It rains"}
