@@ -2,7 +2,7 @@
 
     python run_squad.py --help
 
-shows every flag. They are stated in bert_tf2/finetuning/squad/options.py, as the class SquadOptions.
+shows every flag. They are stated in bert_tf2/finetuning/options.py, as the class SquadOptions.
 """
 
 from bert_tf2 import commands

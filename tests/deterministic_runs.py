@@ -15,7 +15,7 @@ from small_models import tiny_config
 from unmasked_data import LENGTH, PREDICTIONS, make
 
 from bert_tf2.finetuning.classification import run as classification
-from bert_tf2.finetuning.classification.options import ClassifierOptions
+from bert_tf2.finetuning.options import ClassifierOptions
 from bert_tf2.pretraining import run as pretraining
 from bert_tf2.pretraining.options import PretrainingOptions
 from bert_tf2.training.devices import computes_on, create_strategy

@@ -57,13 +57,10 @@ WITHOUT_TENSORFLOW = [
     *(f"pretraining.{name}" for name in ("shards", "shard_making", "shard_workers", "sharded", "manifest")),
     *(name for name in MODULES if name.endswith("options")),
     "training.precision",
-    *("commands", "finetuning.classification.tasks", "finetuning.tables", "finetuning.log_text"),
+    *("commands", "finetuning.tables", "finetuning.classification.tasks"),
     *("training.curves", "training.plots"),
-    *(
-        f"finetuning.{task}.{name}"
-        for task in ("classification", "squad", "ner")
-        for name in ("examples", "features", "answers", "scores")
-    ),
+    *(f"finetuning.{task}.{name}" for task in ("classification", "squad", "ner") for name in ("examples", "features")),
+    *(f"finetuning.{name}" for name in ("classification.answers", "squad.answers", "squad.scores", "ner.scores")),
 ]
 
 

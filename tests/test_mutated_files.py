@@ -23,7 +23,8 @@ from bert_tf2.config import BertConfig
 from bert_tf2.data import record_checks, record_index, records, unmasked
 from bert_tf2.data.huggingface_config import to_huggingface
 from bert_tf2.finetuning import classification, extract_features, ner, squad
-from bert_tf2.finetuning.classification import class_weights, tasks
+from bert_tf2.finetuning.classification import tasks
+from bert_tf2.finetuning.classification.examples import class_weights
 from bert_tf2.pretraining import manifest, sentences
 from bert_tf2.pretraining.options import PretrainingDataOptions
 from bert_tf2.support.errors import UserError
@@ -199,7 +200,7 @@ READERS = {
     "class_weights": Reader(
         "weights.json",
         damaged_json({"maybe": 1.0, "no": 2, "yes": 0.5}),
-        lambda path: class_weights.class_weights(str(path), (), LABELS),
+        lambda path: class_weights(str(path), (), LABELS),
     ),
     "export": Reader(
         "model_info.json",

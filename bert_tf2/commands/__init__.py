@@ -53,10 +53,10 @@ COMMANDS = {
     "run_pretraining": Command("pretraining.options:PretrainingOptions", "pretraining.run:run", exports=True),
     "predict_masked": Command("pretraining.options:MaskedLMOptions", "pretraining.predict_masked:run"),
     "run_classifier": Command(
-        "finetuning.classification.options:ClassifierOptions", "finetuning.classification.run:run", exports=True
+        "finetuning.options:ClassifierOptions", "finetuning.classification.run:run", exports=True
     ),
-    "run_squad": Command("finetuning.squad.options:SquadOptions", "finetuning.squad.run:run", exports=True),
-    "run_ner": Command("finetuning.ner.options:NerOptions", "finetuning.ner.run:run", exports=True),
+    "run_squad": Command("finetuning.options:SquadOptions", "finetuning.squad.run:run", exports=True),
+    "run_ner": Command("finetuning.options:NerOptions", "finetuning.ner.run:run", exports=True),
     "extract_features": Command("finetuning.options:FeatureOptions", "finetuning.extract_features:run"),
     "convert_checkpoint": Command(
         "weights.options:ConversionOptions", "weights.convert:run", tensorflow=False, prints=True

@@ -23,6 +23,7 @@ from absl import logging
 from bert_tf2 import modeling, tokenization
 from bert_tf2.config import BertConfig
 from bert_tf2.finetuning import answering, extract_features
+from bert_tf2.finetuning.options import checked_length
 from bert_tf2.pretraining import predict_masked
 from bert_tf2.support import files
 from bert_tf2.support.errors import UserError
@@ -250,12 +251,7 @@ class Bert:
         return self.config.max_position_embeddings if given is None else given
 
     def _checked_length(self, given: int | None) -> int:
-        longest = self.config.max_position_embeddings
-        if given is not None:
-            check_type("max_seq_length", given, int)
-            if not 3 <= given <= longest:
-                raise UserError(f"max_seq_length={given}: must be from 3, for [CLS], a piece and [SEP], to {longest}")
-        return self._max_seq_length(given)
+        return checked_length(given, self.config.max_position_embeddings)
 
 
 def _several(

@@ -146,7 +146,7 @@ def best_spans(
     may_end: tf.Tensor,
     settings: SpanSettings,
 ) -> Spans:
-    """Returns the best span of each row, like squad._AnswerFinder.
+    """Returns the best span of each row, like squad.compute_predictions.
 
     Considers the n_best_size best first and last positions of the whole row. Among equal scores the first span in that
     order wins.

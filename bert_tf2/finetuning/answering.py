@@ -61,9 +61,8 @@ def padded(rows: Sequence[Row]) -> dict[str, np.ndarray]:
     longest = max((len(row.input_ids) for row in rows), default=0)
     filled = {name: np.zeros([len(rows), longest], np.int32) for name in _INPUTS}
     for number, (ids, segments) in enumerate(rows):
-        filled["input_ids"][number, : len(ids)] = ids
-        filled["input_mask"][number, : len(ids)] = 1
-        filled["segment_ids"][number, : len(ids)] = segments
+        for name, values in zip(_INPUTS, (ids, 1, segments), strict=True):
+            filled[name][number, : len(ids)] = values
     return filled
 
 
@@ -110,11 +109,8 @@ class Answerer:
         sizes["max_query_length"] = min(_SQUAD["max_query_length"], sizes["max_seq_length"] // 2)
         sizes["doc_stride"] = min(_SQUAD["doc_stride"], sizes["max_seq_length"] // 4)
         example = squad.SquadExample("", question, squad.split_words(paragraph))
-        windows = [
-            *squad.convert_examples_to_features(
-                [example], self._tokenizer, **sizes, is_training=False, log_level=logging.DEBUG
-            )
-        ]
+        quiet = {"is_training": False, "log_level": logging.DEBUG}
+        windows = list(squad.convert_examples_to_features([example], self._tokenizer, **sizes, **quiet))
         rows = [Row(w.input_ids[: len(w.tokens)], w.segment_ids[: len(w.tokens)]) for w in windows]
         results = [
             squad.RawResult(window.unique_id, *logits.T)

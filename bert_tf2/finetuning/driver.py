@@ -128,10 +128,6 @@ def _build(task: Task, team: Team, opened: contextlib.ExitStack) -> tuple[tf.dis
     return strategy, start_from(task.model, folder, options.init_checkpoint, will_train=options.do_train)
 
 
-# The number of widths of training batches with --xla, which compiles the step for each of them.
-_XLA_WIDTHS = 4
-
-
 class PartRecords:
     """The records of a task's parts, in the files PART.tf_record: written on first use, and answered by the model."""
 
@@ -141,7 +137,7 @@ class PartRecords:
         self._options = task.options
         self._opened = opened
         self._runner = Runner(task.model, strategy)
-        self._written: dict[str, tuple[str, int]] = {}
+        self.path, self.write = functools.cache(self._path), functools.cache(self._write)
         self._sizes = {
             "max_seq_length": task.options.max_seq_length,
             "vocab_size": task.config.vocab_size,
@@ -149,7 +145,7 @@ class PartRecords:
             "num_labels": task.label_map.num_labels if task.label_map else 0,
         }
 
-    def path(self, part: str) -> str:
+    def _path(self, part: str) -> str:
         """The path for the records of a part: in output_dir, as in the reference.
 
         While another training is running it is in a temporary folder, since that training evaluates on the records in
@@ -160,27 +156,23 @@ class PartRecords:
             folder = self._opened.enter_context(tempfile.TemporaryDirectory())
         return os.path.join(folder, f"{part}.tf_record")
 
-    def write(self, part: str) -> tuple[str, int]:
-        """Writes the records of a part, unless it has done so; returns their path and their number."""
-        if part not in self._written:
-            path = self.path(part)
-            self._written[part] = path, records.write_records(path, self._task.kind(part), self._task.features(part))
-        return self._written[part]
+    def _write(self, part: str) -> int:
+        """Writes the records of a part; returns their number."""
+        return records.write_records(self.path(part), self._task.kind(part), self._task.features(part))
 
-    def for_training(self, **how) -> tf.data.Dataset:
-        """The batches of the part "train", endless and shuffled; `how`: arguments of records.read_records."""
-        options, multiple = self._options, 1
-        if options.xla:
-            multiple = 8 * math.ceil(options.max_seq_length / (8 * _XLA_WIDTHS))  # as matrix units of GPUs like it
-        how |= {"shuffle_seed": options.random_seed, "repeat": True, "drop_remainder": True}
-        return self._read("train", self.path("train"), options.train_batch_size, width_multiple=multiple, **how)
+    def read(self, part: str, batch_size: int, **how) -> tf.data.Dataset:
+        """The batches of a part; `how`: arguments of records.read_records."""
+        padded = self._options.pads_batches
+        return records.read_records(
+            [self.path(part)], self._task.kind(part), self._sizes, batch_size, pad_to_max_length=padded, **how
+        )
 
     def answers(self, part: str) -> Any:
         """The answers of the model, with its current weights, to a part."""
         task, options, evaluating = self._task, self._options, part in self._task.eval_parts
-        path, count = self.write(part)
+        count = self.write(part)
         batch_size = (evaluating and getattr(options, "eval_batch_size", 0)) or options.predict_batch_size
-        data = self._read(part, path, batch_size, like_lengths=not options.pads_batches)
+        data = self.read(part, batch_size, like_lengths=not options.pads_batches)
         batches = self._runner.run(data, explain=lambda: self.find_fault(part))
         what = "Evaluating" if evaluating else "Predicting"
         batches = progress.track(batches, what, count, task.unit, size=lambda batch: len(batch["input_ids"]))
@@ -190,14 +182,7 @@ class PartRecords:
 
     def find_fault(self, part: str) -> UserError | None:
         """The first invalid record of a part; see records.find_fault."""
-        path = self._written[part][0] if part in self._written else self.path(part)
-        return records.find_fault([path], self._task.kind(part), self._sizes)
-
-    def _read(self, part: str, path: str, batch_size: int, **how) -> tf.data.Dataset:
-        padded = self._options.pads_batches
-        return records.read_records(
-            [path], self._task.kind(part), self._sizes, batch_size, pad_to_max_length=padded, **how
-        )
+        return records.find_fault([self.path(part)], self._task.kind(part), self._sizes)
 
 
 def _num_train_steps(options: FineTuneOptions, num_examples: int) -> int:
@@ -217,13 +202,25 @@ def _num_train_steps(options: FineTuneOptions, num_examples: int) -> int:
     return int(steps)
 
 
+# The number of widths of training batches with --xla, which compiles the step for each of them.
+_XLA_WIDTHS = 4
+
+
 def _train(task: Task, parts: PartRecords, strategy: tf.distribute.Strategy, team: Team) -> int:
     """Trains the model; returns the global step of its weights, which are the best ones if there were evaluations."""
-    options = task.options
+    options, size = task.options, task.epoch_size()
     if team.is_chief:
         parts.write("train")
     team.wait()  # for the records of the chief
-    trainer = _trainer(task, strategy, team)
+    steps = _num_train_steps(options, size)
+    logging.info("Training on %d examples in batches of %d: %d steps", size, options.train_batch_size, steps)
+    train_options = TrainOptions(
+        **settings.shared(options, TrainOptions),
+        num_train_steps=steps,
+        num_warmup_steps=int(steps * options.warmup_proportion),
+        texts=hyperparameters(options),
+    )
+    trainer = Trainer(task.model, strategy, train_options, team)
     begun = checkpoint.latest_checkpoint(options.output_dir) is not None
     if begun:
         trainer.start()  # loads the weights again, with the optimizer's slots
@@ -235,8 +232,11 @@ def _train(task: Task, parts: PartRecords, strategy: tf.distribute.Strategy, tea
                 save_label_map(folder, task.label_map)
     if best is None or not best.should_stop:
         index = record_index.read_index([parts.path("train")])
+        # Multiples of 8, as matrix units of GPUs like them.
+        multiple = 8 * math.ceil(options.max_seq_length / (8 * _XLA_WIDTHS)) if options.xla else 1
+        how = {"shuffle_seed": options.random_seed, "repeat": True, "drop_remainder": True, "width_multiple": multiple}
         trainer.train(
-            parts.for_training(index=index, first=trainer.examples, share=team.share),
+            parts.read("train", options.train_batch_size, index=index, first=trainer.examples, share=team.share, **how),
             records=index.description,
             explain=lambda: parts.find_fault("train"),
             evaluate=(lambda step: best.update(task.model, step, *_main_measure(task, parts))) if best else None,
@@ -247,19 +247,6 @@ def _train(task: Task, parts: PartRecords, strategy: tf.distribute.Strategy, tea
     if best and team.is_chief and best.found:
         return start_from(task.model, best.folder, None)
     return trainer.global_step
-
-
-def _trainer(task: Task, strategy: tf.distribute.Strategy, team: Team) -> Trainer:
-    options, size = task.options, task.epoch_size()
-    steps = _num_train_steps(options, size)
-    logging.info("Training on %d examples in batches of %d: %d steps", size, options.train_batch_size, steps)
-    train_options = TrainOptions(
-        **settings.shared(options, TrainOptions),
-        num_train_steps=steps,
-        num_warmup_steps=int(steps * options.warmup_proportion),
-        texts=hyperparameters(options),
-    )
-    return Trainer(task.model, strategy, train_options, team)
 
 
 def _main_measure(task: Task, parts: PartRecords) -> tuple[str, float]:

@@ -18,9 +18,8 @@ from bert_tf2 import modeling, tokenization
 from bert_tf2.config import BertConfig
 from bert_tf2.finetuning import vector_plots
 from bert_tf2.finetuning.classification.features import pack_texts
-from bert_tf2.finetuning.log_text import log_example
-from bert_tf2.finetuning.options import LEAST_LENGTH, FeatureOptions
-from bert_tf2.finetuning.tables import TsvLayout, read_rows
+from bert_tf2.finetuning.options import FeatureOptions, checked_length
+from bert_tf2.finetuning.tables import TsvLayout, log_example, read_rows
 from bert_tf2.support import console, files, plots, progress
 from bert_tf2.support.decimals import json_lists
 from bert_tf2.support.errors import UserError
@@ -84,20 +83,19 @@ def run(options: FeatureOptions) -> int:
         options.init_checkpoint,
     )
     sample = vector_plots.Sample() if options.plot else None
-    noted: list[tuple[str, str]] = []
-    examples = _read(options, noted if sample else None)
+    noted: list[tuple[str, str]] = []  # the text and the label of each line, because a pipe cannot be read again
+    examples = _read(options, config, noted if sample else None)
     first = next(examples, None)
     if first is None:
         raise UserError(f"{options.input_file}: the file is empty; a line of text for each example is needed")
     policy = PRECISIONS[options.precision].policy
     model = build_model(create_strategy(options), lambda: modeling.BertModel(config, dtype=policy), random_seed=0)
     logging.info(checkpoint.initialize(model, options.init_checkpoint))
-    examples = _checked(itertools.chain([first], examples), options.input_file, config)
     lines = files.count_lines(options.input_file)
     lines = lines - 1 if lines and options.text_a_column and options.header else lines
-    features = progress.track(_features(examples, options, tokenizer), "Extracting", lines, "lines")
-    pad_to = options.max_seq_length if options.on_tpu else None
-    states = extract(model, features, layers, options.batch_size, pad_to)
+    features = _features(itertools.chain([first], examples), options, tokenizer)
+    features = progress.track(features, "Extracting", lines, "lines")
+    states = extract(model, features, layers, options.batch_size, options.max_seq_length if options.on_tpu else None)
     count = _write(options, layers, states, sample)
     if sample:
         texts, labels = zip(*noted, strict=True)
@@ -107,28 +105,44 @@ def run(options: FeatureOptions) -> int:
     return count
 
 
-def _read(options: FeatureOptions, noted: list[tuple[str, str]] | None) -> Iterator[InputExample]:
-    """Yields the examples of a text or a table.
+def _read(options: FeatureOptions, config: BertConfig, noted: list[tuple[str, str]] | None) -> Iterator[InputExample]:
+    """Yields the examples of a text or a table; `noted`, unless None, gets the text and the label of each.
 
-    Args:
-      noted: gets the text and the label of each for --plot, because a pipe cannot be read again; None for no plot.
-
-    Raises:
-      UserError: the file is missing, is not UTF-8, or is no table with these columns.
+    Raises UserError if the file is missing, is not UTF-8 or is no table with these columns, or if there are two texts
+    and the model cannot distinguish segments.
     """
     if options.text_a_column:
         columns = TsvLayout(options.text_a_column, options.text_b_column, options.label_column, header=options.header)
-        rows = (cells for _, cells in read_rows(options.input_file, columns.table("train")))
+        rows = enumerate(cells for _, cells in read_rows(options.input_file, columns.table("train")))
         examples = (
             (InputExample(number, cells["text_a"], cells.get("text_b")), cells.get("label", ""))
-            for number, cells in enumerate(rows)
+            for number, cells in rows
         )
     else:
         examples = ((example, "") for example in _lines(options.input_file))
     for example, label in examples:
+        if example.text_b is not None:
+            config.check_pairs(f"{options.input_file}, line {example.unique_id + 1}")
         if noted is not None:
             noted.append((" ||| ".join(filter(None, (example.text_a, example.text_b))), label))
         yield example
+
+
+def _features(
+    examples: Iterable[InputExample], options: FeatureOptions, tokenizer: tokenization.FullTokenizer
+) -> Iterator[InputFeatures]:
+    """Yields the features; logs the first ones, and warns at the end if the vocabulary lacks many of the words."""
+    unknown = count = 0
+    for number, example in enumerate(examples):
+        feature = convert_example(example, options.max_seq_length, tokenizer)
+        if number < _LOGGED_EXAMPLES:
+            tokens = {"tokens": " ".join(map(tokenization.printable_text, feature.tokens))}
+            values = {"input_ids": feature.input_ids, "input_type_ids": feature.input_type_ids}
+            log_example(None if number else "The first line:", tokens, {**tokens, **values})
+        unknown += feature.tokens.count("[UNK]")
+        count += sum(token not in ("[CLS]", "[SEP]") for token in feature.tokens)
+        yield feature
+    check_unknown(options.input_file, unknown, count)
 
 
 def _write(
@@ -155,23 +169,6 @@ def _write(
             stream.write(line.encode() + b"\n")
             count += 1
     return count
-
-
-def _features(
-    examples: Iterable[InputExample], options: FeatureOptions, tokenizer: tokenization.FullTokenizer
-) -> Iterator[InputFeatures]:
-    """Yields the features; logs the first ones, and warns at the end if the vocabulary lacks many of the words."""
-    unknown = count = 0
-    for number, example in enumerate(examples):
-        feature = convert_example(example, options.max_seq_length, tokenizer)
-        if number < _LOGGED_EXAMPLES:
-            tokens = {"tokens": " ".join(map(tokenization.printable_text, feature.tokens))}
-            values = {"input_ids": feature.input_ids, "input_type_ids": feature.input_type_ids}
-            log_example(None if number else "The first line:", tokens, {**tokens, **values})
-        unknown += feature.tokens.count("[UNK]")
-        count += sum(token not in ("[CLS]", "[SEP]") for token in feature.tokens)
-        yield feature
-    check_unknown(options.input_file, unknown, count)
 
 
 def parse_layers(layers: str, num_hidden_layers: int) -> list[int]:
@@ -220,14 +217,6 @@ def convert_examples_to_features(
     return [convert_example(example, seq_length, tokenizer) for example in examples]
 
 
-def _checked(examples: Iterable[InputExample], input_file: str, config: BertConfig) -> Iterator[InputExample]:
-    """Yields the examples; raises UserError for two texts if the model cannot distinguish segments."""
-    for example in examples:
-        if example.text_b is not None:
-            config.check_pairs(f"{input_file}, line {example.unique_id + 1}")
-        yield example
-
-
 def convert_example(example: InputExample, seq_length: int, tokenizer: tokenization.FullTokenizer) -> InputFeatures:
     """[CLS] text_a [SEP], and text_b [SEP] if present, truncated or padded to seq_length."""
     return InputFeatures(example.unique_id, *pack_texts(example.text_a, example.text_b, seq_length, tokenizer))
@@ -263,16 +252,11 @@ def embed(
     config = model.config
     check_texts(texts)
     check_type("pooling", pooling, str)
-    check_type("max_seq_length", max_seq_length, int)
     check_type("batch_size", batch_size, int, low=1)
     layers = [*layers]
     if pooling not in _POOLINGS:
         raise UserError(f"pooling={pooling!r}: must be one of {', '.join(_POOLINGS)}")
-    if not LEAST_LENGTH <= max_seq_length <= config.max_position_embeddings:
-        raise UserError(
-            f"max_seq_length={max_seq_length}: must be from {LEAST_LENGTH} to {config.max_position_embeddings}, the"
-            " most that the model can read"
-        )
+    max_seq_length = checked_length(max_seq_length, config.max_position_embeddings)
     check_layers(layers, config.num_hidden_layers, f"layers={layers}")
     examples = (as_example(number, text) for number, text in enumerate(texts))
     features = (convert_example(example, max_seq_length, tokenizer) for example in examples)

@@ -1,8 +1,10 @@
-"""The settings that all fine-tuning tasks share, and those of extract_features.py."""
+"""The settings of the scripts that fine-tune a model or use its features."""
 
 from __future__ import annotations
 
+from bert_tf2.finetuning.classification.tasks import TsvLayout, find_task
 from bert_tf2.support import plots
+from bert_tf2.support.errors import UserError
 from bert_tf2.support.settings import (
     DATA,
     DEVICES,
@@ -10,17 +12,22 @@ from bert_tf2.support.settings import (
     FEATURES,
     FIGURE,
     MODEL,
+    TO_DO,
     TRAINING,
     WrongSetting,
+    check_type,
     options,
     setting,
 )
 from bert_tf2.training.options import (
     DeviceOptions,
+    EvaluationOptions,
     LogOptions,
     ModelOptions,
+    PredictionOptions,
     TrainingOptions,
     VocabularyOptions,
+    output_folder,
     sequence_length,
 )
 
@@ -32,6 +39,21 @@ def check_least_length(max_seq_length: int) -> None:
     """Raises UserError if not even the shortest example has that many tokens."""
     if max_seq_length < LEAST_LENGTH:
         raise WrongSetting(f"--max_seq_length={max_seq_length}: [CLS], a piece and [SEP] need {LEAST_LENGTH} at least")
+
+
+def checked_length(max_seq_length: int | None, longest: int) -> int:
+    """The `max_seq_length` of a call from Python; None means `longest`, the most that the model can read.
+
+    Raises:
+      UserError: it is no whole number, too small or too large.
+    """
+    if max_seq_length is None:
+        return longest
+    check_type("max_seq_length", max_seq_length, int)
+    if not LEAST_LENGTH <= max_seq_length <= longest:
+        what = f"must be from {LEAST_LENGTH} to {longest}, the most that the model can read"
+        raise UserError(f"max_seq_length={max_seq_length}: {what}")
+    return max_seq_length
 
 
 @options
@@ -75,6 +97,192 @@ class FineTuneOptions(LogOptions, VocabularyOptions, TrainingOptions):
     @property
     def evaluates_during_training(self) -> bool:
         return self.do_train and self.eval_steps > 0
+
+
+@options
+class ClassifierOptions(PredictionOptions, EvaluationOptions, FineTuneOptions):
+    """Fine-tunes BERT on a classification task (GLUE, XNLI or one's own table), evaluates it and predicts.
+
+    Example:
+      python run_classifier.py --task_name=MRPC --data_dir=$GLUE_DIR/MRPC --do_train --do_eval \\
+          --bert_config_file=$BERT_BASE_DIR/bert_config.json --vocab_file=$BERT_BASE_DIR/vocab.txt \\
+          --init_checkpoint=$BERT_BASE_DIR/bert_model.ckpt --learning_rate=2e-5 --output_dir=/tmp/mrpc_output
+    """
+
+    any_of = ("do_train", "do_eval", "do_predict", "do_export")
+    needs = (("glue_submission", "do_predict"), ("class_weights", "do_train"))
+
+    data_dir: str = setting(
+        "Folder with the task's tables (train.tsv, dev.tsv, test.tsv, or the task's own names).", group=DATA
+    )
+    task_name: str = setting(
+        "cola, mnli, mrpc, xnli, sst-2, qqp, qnli, rte, wnli, sts-b, or tsv for tables of your own.", group=DATA
+    )
+    output_dir: str = output_folder(
+        *(
+            "*.tf_record",
+            "eval_metrics.json",
+            "label_map.json",
+            "confusion_matrix*.png",
+            "test_results*.tsv",
+            "predictions*.tsv",
+        )
+    )
+    do_eval: bool = setting("Evaluate on the development table.", False, group=TO_DO)
+    do_predict: bool = setting("Predict the rows of the test table.", False, group=TO_DO)
+    glue_submission: bool = setting(
+        "With do_predict: also write the files that gluebenchmark.com accepts, into output_dir/glue.",
+        False,
+        group=EVALUATION,
+    )
+    text_a_column: str | None = setting(
+        "Task tsv: column of the text, by its name or its number from 1.", None, group=DATA
+    )
+    text_b_column: str | None = setting("Task tsv: column of the second text, if there is one.", None, group=DATA)
+    label_column: str | None = setting(
+        "Task tsv: column of the label; the set of labels is that of the training table.", None, group=DATA
+    )
+    id_column: str | None = setting("Task tsv: column that identifies rows in predictions.tsv.", None, group=DATA)
+    header: bool = setting("Task tsv: whether the first line of a table is a header.", True, group=DATA)
+    multi_label: bool = setting("Task tsv: a text may have several labels, or none.", False, group=DATA)
+    label_separator: str = setting("With multi_label: what separates the labels in a cell.", ",", group=DATA)
+    class_weights: str | None = setting(
+        "How much each class counts in the training loss: balanced, or a JSON file with a number for each label.",
+        None,
+        group=TRAINING,
+    )
+
+    def check(self) -> None:
+        own_tables = self.task_name.lower() == "tsv"
+        task = None if own_tables else find_task(self.task_name)
+        if self.glue_submission and not (task and task.tables["predict"].submission):
+            raise WrongSetting(f"--glue_submission: {self.task_name} is not a task of gluebenchmark.com")
+        if self.class_weights and task and task.regression:
+            raise WrongSetting(f"--class_weights: {self.task_name} has no classes")
+        if self.multi_label and not own_tables:
+            raise WrongSetting("--multi_label is for tables of your own: it needs --task_name=tsv")
+        if self.multi_label and not self.label_separator:
+            raise WrongSetting("--multi_label needs --label_separator, one character or more")
+
+    @property
+    def columns(self) -> TsvLayout:
+        """The columns of the user's own tables."""
+        return TsvLayout(
+            text_a=self.text_a_column or "",
+            text_b=self.text_b_column,
+            label=self.label_column,
+            id=self.id_column,
+            header=self.header,
+            separator=self.label_separator if self.multi_label else None,
+        )
+
+
+@options
+class SquadOptions(PredictionOptions, FineTuneOptions):
+    """Fine-tunes BERT on SQuAD 1.1 or 2.0, answers questions and scores the answers.
+
+    Example:
+      python run_squad.py --do_train --train_file=$SQUAD_DIR/train-v1.1.json \\
+          --do_predict --do_eval --predict_file=$SQUAD_DIR/dev-v1.1.json --output_dir=/tmp/squad_base \\
+          --bert_config_file=$BERT_BASE_DIR/bert_config.json --vocab_file=$BERT_BASE_DIR/vocab.txt \\
+          --init_checkpoint=$BERT_BASE_DIR/bert_model.ckpt --learning_rate=3e-5 --num_train_epochs=2
+    """
+
+    # Unlike in the other tasks, padding takes part in the answer: start and end are chosen among all max_seq_length
+    # positions, so the loss and the n-best lists are the reference's only with pad_to_max_length, the default here.
+
+    any_of = ("do_train", "do_predict", "do_eval", "do_export")
+    needs = (
+        ("do_train", "train_file"),
+        ("do_predict", "predict_file"),
+        ("do_eval", "predict_file"),
+        ("eval_steps", "predict_file"),
+    )
+
+    train_file: str | None = setting(
+        "SQuAD JSON to train on, e.g. train-v1.1.json.", None, group=DATA, reads=True, rereads=None
+    )
+    predict_file: str | None = setting(
+        "SQuAD JSON with the questions to answer, e.g. dev-v1.1.json.",
+        None,
+        group=DATA,
+        reads=True,
+        rereads=("do_eval", "eval_steps"),
+    )
+    version_2_with_negative: bool = setting("SQuAD 2.0: some questions have no answer.", False, group=DATA)
+    output_dir: str = output_folder("*.tf_record", "eval_metrics.json", "*predictions.json", "null_odds.json")
+    max_seq_length: int = sequence_length(
+        "Tokens per window: question, paragraph and 3 special tokens.", default=384, low=5
+    )
+    doc_stride: int = setting("Tokens from the start of a window to the start of the next.", 128, group=MODEL, low=1)
+    max_query_length: int = setting("Tokens of a question; longer ones are cut.", 64, group=MODEL, low=1)
+    pad_to_max_length: bool = setting(
+        "Pad every batch to max_seq_length instead of to its longest row.", True, group=TRAINING
+    )
+    do_predict: bool = setting("Answer the questions of predict_file.", False, group=TO_DO)
+    do_eval: bool = setting("Answer the questions and compute exact match and F1.", False, group=TO_DO)
+    n_best_size: int = setting("Answers per question in nbest_predictions.json.", 20, group=EVALUATION, low=1)
+    max_answer_length: int = setting("Maximum number of tokens of an answer.", 30, group=EVALUATION, low=1)
+    null_score_diff_threshold: float = setting(
+        "SQuAD 2.0: predict no answer if its score exceeds the best answer's by more than this.", 0.0, group=EVALUATION
+    )
+
+    def check(self) -> None:
+        from bert_tf2.finetuning.squad.features import check_lengths  # late: it needs numpy
+
+        check_lengths(self.max_seq_length, self.max_query_length, self.doc_stride)
+
+
+@options
+class NerOptions(PredictionOptions, EvaluationOptions, FineTuneOptions):
+    """Fine-tunes BERT to tag words (named entities and the like) in CoNLL columns, evaluates it and predicts.
+
+    Example:
+      python run_ner.py --train_file=train.txt --eval_file=dev.txt --do_train --do_eval --do_lower_case=False \\
+          --bert_config_file=$BERT_BASE_DIR/bert_config.json --vocab_file=$BERT_BASE_DIR/vocab.txt \\
+          --init_checkpoint=$BERT_BASE_DIR/bert_model.ckpt --output_dir=/tmp/ner_output
+    """
+
+    any_of = ("do_train", "do_eval", "do_predict", "do_export")
+    needs = (
+        ("do_train", "train_file"),
+        ("do_eval", "eval_file"),
+        ("do_predict", "predict_file"),
+        ("eval_steps", "eval_file"),
+    )
+
+    train_file: str | None = setting(
+        "Training data in CoNLL columns: one word per line, a blank line after each sentence.",
+        None,
+        group=DATA,
+        reads=True,
+        rereads=None,
+    )
+    eval_file: str | None = setting("Evaluation data in the same format.", None, group=DATA, reads=True, rereads=None)
+    predict_file: str | None = setting(
+        "Words to tag; a tag column is optional and ignored.", None, group=DATA, reads=True
+    )
+    word_column: int = setting(
+        "Column of the word, starting from 1; negative numbers count from the end.", 1, group=DATA
+    )
+    tag_column: int = setting(
+        "Column of the tag, starting from 1; negative numbers count from the end.", -1, group=DATA
+    )
+    doc_stride: int = setting(
+        "Tokens from the start of a window to the start of the next; 0: half a window.", 0, group=DATA, low=0
+    )
+    document_context: bool = setting(
+        "Fill each window with the surrounding sentences, as in the paper.", False, group=DATA
+    )
+    output_dir: str = output_folder("*.tf_record", "eval_metrics.json", "label_map.json", "predictions.txt")
+    max_seq_length: int = sequence_length("Tokens per window; longer sentences are split.", low=5)
+    do_eval: bool = setting("Evaluate on eval_file.", False, group=TO_DO)
+    do_predict: bool = setting("Tag the words of predict_file.", False, group=TO_DO)
+
+    def check(self) -> None:
+        for name in ("word_column", "tag_column"):
+            if getattr(self, name) == 0:
+                raise WrongSetting(f"--{name}=0: columns are counted from 1, or from -1, the last one, backwards")
 
 
 @options

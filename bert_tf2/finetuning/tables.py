@@ -1,6 +1,6 @@
 """Tables of texts, with columns that are separated by tabs: how they are described and read.
 
-At the end, labels of a table or of another training file that are probably not what its author meant.
+At the end, what all tasks show in the log: labels that are spelled alike, an example, and tables of scores.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from absl import logging
 
-from bert_tf2.support import files
+from bert_tf2.support import console, files
 from bert_tf2.support.errors import UserError, and_more
 
 Column = int | str
@@ -143,38 +143,38 @@ def read_rows(path: str, table: Table) -> Iterator[tuple[int, dict[str, str]]]:
 def _find_columns(path: str, table: Table, header: list[str] | None, width: int) -> tuple[dict[str, int], range]:
     """The columns of a table: ({`text_a` etc.: index from 0}, the numbers of columns that a row may have).
 
-    Args:
-      header: the cells of the header, or None.
-      width: the number of columns of the first row.
+    `header` has the cells of the header, or is None; `width` is the number of columns of the first row.
     """
-    wanted = {name: getattr(table, name) for name in ("text_a", "text_b", "label", "id", "language")}
-    wanted = {name: column for name, column in wanted.items() if column is not None}
+    roles = ("text_a", "text_b", "label", "id", "language")
+    wanted = {name: column for name in roles if (column := getattr(table, name)) is not None}
     if any(isinstance(column, str) for column in wanted.values()):
         width = len(header)
     numbers = {}
     for name, column in wanted.items():
-        if isinstance(column, str) and column not in header:
-            raise UserError(f"{path}: has no column {column!r}; its header is {and_more(header)}")
-        if isinstance(column, str) and header.count(column) > 1:
-            places = " and ".join(str(number) for number, cell in enumerate(header, 1) if cell == column)
-            raise UserError(
-                f"{path}, row 1: columns {places} are both called {column!r}; rename all but one, or give the number"
-                " of the column"
-            )
-        numbers[name] = header.index(column) if isinstance(column, str) else column
-        if numbers[name] >= width:
-            row = 1 if header is None else 2
-            column = f"column {numbers[name] + 1}"
-            raise UserError(f"{path}, row {row}: has {num_columns(width)}, but {name} is to come from {column}")
-    used: dict[int, str] = {}
-    for name in ("text_a", "text_b", "label", "id"):  # a text that contains the label would make the task trivial
-        if name in numbers:
-            other = used.setdefault(numbers[name] % width, name)
-            if other != name and (name != "id" or other == "label"):  # a row may be named by its text
+        if isinstance(column, str):
+            places = [number for number, cell in enumerate(header) if cell == column]
+            if not places:
+                raise UserError(f"{path}: has no column {column!r}; its header is {and_more(header)}")
+            if len(places) > 1:
+                both = " and ".join(str(number + 1) for number in places)
                 raise UserError(
-                    f"{path}: column {numbers[name] % width + 1} would be {other} and {name} at once; give each a"
-                    " column of its own"
+                    f"{path}, row 1: columns {both} are both called {column!r}; rename all but one, or give the number"
+                    " of the column"
                 )
+            column = places[0]
+        if column >= width:
+            where = f"{path}, row {1 if header is None else 2}"
+            raise UserError(f"{where}: has {num_columns(width)}, but {name} is to come from column {column + 1}")
+        numbers[name] = column
+    used: dict[int, str] = {}
+    for name in [name for name in roles[:4] if name in numbers]:
+        column = numbers[name] % width
+        other = used.setdefault(column, name)
+        # A text that contains the label would make the task trivial; but a row may be named by its text.
+        if other != name and (name != "id" or other == "label"):
+            raise UserError(
+                f"{path}: column {column + 1} would be {other} and {name} at once; give each a column of its own"
+            )
     return numbers, range(max(numbers.values()) + 1, sys.maxsize) if table.any_width else range(width, width + 1)
 
 
@@ -183,52 +183,56 @@ def num_columns(count: int) -> str:
     return "1 column" if count == 1 else f"{count} columns"
 
 
-_SEPARATORS = (",", ";", "|")  # of labels in a cell
-
-
-def doubtful_labels(
-    rows: Mapping[str, Sequence[int]], num_examples: int, separator: str | None, has_header: bool
-) -> Iterator[str]:
-    """Yields a sentence for a warning for each probable mistake in the labels of a table.
+def warn_of_similar(path: str, first_rows: Mapping[str, int]) -> None:
+    """Warns of the first two labels of a file that differ only in case or blanks.
 
     Args:
-      rows: label -> the numbers of its rows, from 1.
-      num_examples: the number of rows with examples.
-      separator: what separates the labels in a cell; None if a cell has one label.
-      has_header: whether the first row is read as a header.
+      path: the file.
+      first_rows: label -> the number of its first row, from 1, in the order of the rows.
     """
-    yield from spelled_alike(rows)
-    first = [label for label in rows if rows[label][0] == 1]
-    if not has_header and first and len(rows) > 2 and all(len(rows[label]) == 1 for label in first):
-        yield f"row 1: no other row has the label {first[0]!r}; if this row is a header, leave out --noheader"
-    for mark in _SEPARATORS:
-        parts = {label: [part.strip() for part in label.split(mark)] for label in rows}
-        uses = collections.Counter(part for found in parts.values() for part in {*found})
-        label = next((label for label in rows if len(parts[label]) > 1 and min(map(uses.get, parts[label])) > 1), None)
-        if label is not None:
-            flags = f"--label_separator='{mark}'" if separator else f"--multi_label --label_separator='{mark}'"
-            yield (
-                f"row {rows[label][0]}: {label!r} is one label here, although other rows have its parts; if a text may"
-                f" have several labels, give {flags}"
-            )
-            return
-    labeled = [row for found in rows.values() for row in found]
-    if separator and len(labeled) == len({*labeled}) == num_examples:
-        yield (
-            f"every row has exactly one label: if labels are not separated by {separator!r} there, give"
-            " --label_separator; if a text has one label, leave out --multi_label"
-        )
-
-
-def spelled_alike(rows: Mapping[str, Sequence[int]]) -> Iterator[str]:
-    """Yields a sentence if two labels differ only in case or blanks."""
     forms: dict[str, str] = {}
-    for label in rows:
+    for label, row in first_rows.items():
         form = " ".join(unicodedata.normalize("NFKC", label).casefold().split())
         other = forms.setdefault(form, label)
         if other != label:
-            yield (
-                f"row {rows[label][0]}: the label {label!r} and {other!r} of row {rows[other][0]} are two classes, and"
-                " differ only in case or blanks; write them alike if they mean the same"
+            what = (
+                "%s, row %d: the label %r and %r of row %d are two classes, and differ only in case or blanks; write"
+                " them alike if they mean the same"
             )
+            logging.warning(what, path, row, label, other, first_rows[other])
             return
+
+
+def log_example(
+    title: str | None, words: Mapping[str, object], values: Mapping[str, object], level: int = logging.INFO
+) -> None:
+    """Logs an example as the model reads it.
+
+    Args:
+      title: that of the first example, which is also logged in `words` at `level`; None for the others.
+      words: name -> text.
+      values: name -> a text or a list, which are logged at level DEBUG (--verbose_logging).
+    """
+    if title is not None:
+        logging.log(level, "%s", console.table(title, words))
+    logging.debug("*** Example ***")
+    for name, value in values.items():
+        logging.debug("%s: %s", name, " ".join(map(str, value)) if isinstance(value, list) else value)
+
+
+def shortened(text: str, length: int) -> str:
+    """The beginning of a text that is longer than `length` characters, with three dots."""
+    return text if len(text) <= length else f"{text[: length - 3]}..."
+
+
+_WIDEST = 20  # characters of a cell in the log
+
+
+def aligned(rows: Sequence[Sequence[str]]) -> str:
+    """Formats a table for the log: the first column is left-aligned, the others are right-aligned."""
+    rows = [[shortened(cell, _WIDEST) for cell in row] for row in rows]
+    first, *others = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return "\n".join(
+        f"  {name:<{first}}" + "".join(f"  {cell:>{width}}" for cell, width in zip(cells, others, strict=True))
+        for name, *cells in rows
+    )

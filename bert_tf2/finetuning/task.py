@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import abc
 import os
-import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -17,7 +16,7 @@ from bert_tf2.support import files
 from bert_tf2.support.errors import UserError
 from bert_tf2.tokenization import FullTokenizer
 from bert_tf2.weights import checkpoint, sources
-from bert_tf2.weights.labels import LABEL_MAP_FILE, TAGGING_TASK, LabelMap, load_label_map
+from bert_tf2.weights.labels import LABEL_MAP_FILE, TAGGING_TASK, LabelMap, load_label_map, numbered
 
 Batches = Iterator[Mapping[str, np.ndarray]]
 
@@ -141,6 +140,12 @@ class Task(abc.ABC):
         """The switches to suggest after a training, in this order: those for which there are files."""
 
 
+def file_of(part: str, name: str) -> str:
+    """The name of a file about a part; that of a further part ends in its name, as in predictions_mismatched.tsv."""
+    stem, suffix = os.path.splitext(name)
+    return "_".join(filter(None, (stem, part.partition("_")[2]))) + suffix
+
+
 def flag_of_weights(options: FineTuneOptions) -> str | None:
     """The flag that names the fine-tuned weights that a call uses; None if it trains new ones."""
     if checkpoint.latest_checkpoint(options.output_dir):
@@ -167,17 +172,12 @@ def known_labels(options: FineTuneOptions, tagging: bool = False) -> LabelMap | 
         source = sources.open_weights(options.init_checkpoint)
         folder, label_map = source.folder, sources.labels_of(source)
         own_file = files.exists(os.path.join(folder, LABEL_MAP_FILE))
-        if not tagging and not own_file and _are_numbered(label_map):
-            return None  # the task has better names for its outputs
+        single = label_map and label_map.labels and not label_map.multi_label
+        if single and not (tagging or own_file) and label_map.labels == numbered(label_map.num_labels):
+            return None  # Hugging Face's default names; the task has better ones
     if label_map and (label_map.task == TAGGING_TASK) != tagging:
         raise UserError(
             f"{os.path.join(folder, LABEL_MAP_FILE)}: the model there was trained for the task"
             f" {label_map.task}, which this script does not do; give another {flag}"
         )
     return label_map
-
-
-def _are_numbered(label_map: LabelMap | None) -> bool:
-    """Whether the labels are LABEL_0 and so on, Hugging Face's default names."""
-    single = label_map and not label_map.multi_label
-    return bool(single and label_map.labels) and all(re.fullmatch(r"LABEL_\d+", name) for name in label_map.labels)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from bert_tf2.finetuning.log_text import shortened
+from bert_tf2.finetuning.tables import shortened
 from bert_tf2.support import plots
 from bert_tf2.support.errors import UserError
 
@@ -22,7 +22,7 @@ MOST_LABELS = 24
 """Of more labels, the most frequent ones have a color and a marker."""
 
 _MARKERS = "os^D"  # with each of plots.COLORS but the last, which is gray
-_COLORS, _GREY = plots.COLORS[:-1], plots.COLORS[-1]
+_COLORS, _GRAY = plots.COLORS[:-1], plots.COLORS[-1]
 _MOST_TEXTS = 30  # points that are labeled with the beginning of their texts
 _TEXT = 24  # characters
 _MOST_NAMES = 10  # of numbers; more of them are a scale of colors
@@ -99,14 +99,8 @@ def draw_vectors(path: str, sample: Sample, labels: Sequence[str] | None, texts:
             axis.scatter(*points.T, color=_COLORS[0], **_style(count))
         if count <= _MOST_TEXTS:
             for point, place in zip(points, sample.places, strict=True):
-                axis.annotate(
-                    shortened(texts[place], _TEXT),
-                    point,
-                    xytext=(4, 3),
-                    textcoords="offset points",
-                    fontsize=7,
-                    color="0.3",
-                )
+                label = shortened(texts[place], _TEXT)
+                axis.annotate(label, point, xytext=(4, 3), textcoords="offset points", fontsize=7, color="0.3")
         axis.set_xlabel(f"first principal component ({shares[0]:.1%} of the variance)")
         axis.set_ylabel(f"second principal component ({shares[1]:.1%} of the variance)")
         axis.set_title(f"{lines}: {title}", loc="left", fontsize=10)
@@ -132,7 +126,7 @@ def _draw_labeled(axis: Axes, points: np.ndarray, labels: Sequence[str]) -> None
     order = np.random.default_rng(1).permutation(len(points))  # otherwise the last label would cover the others
     points, ranks = points[order], np.array([rank[label] for label in labels])[order]
     rest = ranks >= MOST_LABELS
-    axis.scatter(*points[rest].T, color=_GREY, zorder=1, **style)
+    axis.scatter(*points[rest].T, color=_GRAY, zorder=1, **style)
     for first, marker in zip(range(0, MOST_LABELS, len(_COLORS)), _MARKERS, strict=True):
         last = min(first + len(_COLORS), MOST_LABELS)
         chosen = (first <= ranks) & (ranks < last)
@@ -142,7 +136,7 @@ def _draw_labeled(axis: Axes, points: np.ndarray, labels: Sequence[str]) -> None
             name = f"{shortened(label or '(empty)', _TEXT)} ({count:,})"
             axis.plot([], [], marker, color=color, markersize=6, label=name)
     if rest.any():
-        axis.plot([], [], "o", color=_GREY, label=f"{len(counts) - MOST_LABELS} other labels ({rest.sum():,})")
+        axis.plot([], [], "o", color=_GRAY, label=f"{len(counts) - MOST_LABELS} other labels ({rest.sum():,})")
     axis.figure.legend(loc="outside right upper", frameon=False, fontsize=9)
 
 

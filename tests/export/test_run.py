@@ -22,9 +22,8 @@ from bert_tf2.export import load, saved_model_files
 from bert_tf2.export.options import TASKS
 from bert_tf2.export.run import export_model, run
 from bert_tf2.finetuning.ner import run as finetune_ner
-from bert_tf2.finetuning.ner.options import NerOptions
+from bert_tf2.finetuning.options import NerOptions, SquadOptions
 from bert_tf2.finetuning.squad import run as finetune_squad
-from bert_tf2.finetuning.squad.options import SquadOptions
 from bert_tf2.pretraining import run as pretraining
 from bert_tf2.pretraining.options import PretrainingOptions
 from bert_tf2.support.errors import UserError

@@ -16,15 +16,12 @@ from tensorboard.backend.event_processing import event_accumulator
 from bert_tf2 import heads
 from bert_tf2.finetuning import driver
 from bert_tf2.finetuning.classification import run as finetune_classifier
-from bert_tf2.finetuning.classification.options import ClassifierOptions
 from bert_tf2.finetuning.ner import run as finetune_ner
-from bert_tf2.finetuning.ner.options import NerOptions
+from bert_tf2.finetuning.options import ClassifierOptions, NerOptions, SquadOptions
 from bert_tf2.finetuning.squad import run as finetune_squad
-from bert_tf2.finetuning.squad.options import SquadOptions
 from bert_tf2.finetuning.task import known_labels
 from bert_tf2.support import json_text
 from bert_tf2.support.errors import UserError
-from bert_tf2.vocabulary import load_tokenizer
 from bert_tf2.weights import checkpoint
 from bert_tf2.weights.labels import LabelMap, save_label_map
 
@@ -312,11 +309,3 @@ def test_going_on_with_other_tags_is_refused(tmp_path):
         finetune_ner.run(
             NerOptions(**model, output_dir=out, do_train=True, train_file=words, word_column=2, max_seq_length=32)
         )
-
-
-def test_a_vocabulary_may_be_smaller_than_the_model_and_not_larger(tmp_path):
-    model = toy_data.write_model(tmp_path)
-    words = len(toy_data.VOCAB)
-    load_tokenizer(model["vocab_file"], True, words + 3)
-    with pytest.raises(UserError, match=rf"vocab\.txt: {words} entries, but .* vocab_size {words - 1}"):
-        load_tokenizer(model["vocab_file"], True, words - 1)

@@ -1,17 +1,12 @@
-"""Vectors as points: the principal components by hand, who gets which color, and extract_features.py --plot."""
+"""Vectors as points: the principal components by hand, and who gets which color."""
 
 from __future__ import annotations
 
 import numpy as np
 import pytest
-import toy_data
 
-from bert_tf2 import modeling
-from bert_tf2.finetuning import extract_features, vector_plots
-from bert_tf2.finetuning.options import FeatureOptions
+from bert_tf2.finetuning import vector_plots
 from bert_tf2.support.errors import UserError
-from bert_tf2.support.settings import WrongSetting
-from bert_tf2.weights import checkpoint
 
 
 def test_principal_components_by_hand():
@@ -68,43 +63,3 @@ def test_many_numbers_are_a_scale_of_colors():
     assert not figure.legends and figure.axes[-1].get_ylabel() == "label"
     figure, _ = drawn([str(number % 3) for number in range(20)])
     assert len(figure.legends) == 1
-
-
-@pytest.fixture(scope="module")
-def settings(tmp_path_factory) -> dict[str, str]:
-    folder = tmp_path_factory.mktemp("vectors")
-    files = toy_data.write_model(folder)
-    checkpoint.save(str(folder / "model.ckpt"), checkpoint.tf1_variables(modeling.BertModel(toy_data.config())))
-    toy_data.write_tsv_task(folder)
-    return {**files, "init_checkpoint": str(folder / "model.ckpt"), "input_file": str(folder / "dev.tsv")}
-
-
-COLUMNS = {"text_a_column": "text", "label_column": "answer"}
-
-
-def test_the_vectors_of_a_table(settings, tmp_path):
-    pytest.importorskip("matplotlib")
-    common = {**settings, "layers": "-1", "max_seq_length": 16, "pooling": "mean"}
-    path = tmp_path / "x.svg"
-    options = FeatureOptions(**common, **COLUMNS, output_file=str(tmp_path / "x.npy"), plot=str(path))
-    assert extract_features.run(options) == 21
-    picture = path.read_text()
-    assert "21 lines: mean of the tokens, layers -1" in picture
-    assert "yes (11)" in picture and "no (10)" in picture and "% of the variance)" in picture
-    lines = [text for text, _ in toy_data.sentences(21, 2)]
-    (tmp_path / "lines.txt").write_text("".join(f"{line}\n" for line in lines))
-    as_text = {**common, "input_file": str(tmp_path / "lines.txt"), "output_file": str(tmp_path / "y.npy")}
-    extract_features.run(FeatureOptions(**as_text))
-    np.testing.assert_array_equal(np.load(tmp_path / "x.npy"), np.load(tmp_path / "y.npy"))
-
-
-def test_settings_that_do_not_fit(settings):
-    common = {**settings, "output_file": "x.json"}
-    with pytest.raises(WrongSetting, match=r"--plot=x\.png: a point is a vector of a line, which needs --pooling"):
-        FeatureOptions(**common, plot="x.png")
-    with pytest.raises(WrongSetting, match="--label_column needs --text_a_column"):
-        FeatureOptions(**common, plot="x.png", pooling="mean", label_column="answer")
-    with pytest.raises(WrongSetting, match="--label_column needs --plot"):
-        FeatureOptions(**common, pooling="mean", **COLUMNS)
-    with pytest.raises(UserError, match="has no column 'stars'; its header is name, text, answer"):
-        extract_features.run(FeatureOptions(**common, text_a_column="stars", layers="-1", max_seq_length=16))

@@ -7,6 +7,7 @@ import json
 import pathlib
 import shutil
 import socket
+import types
 
 import pytest
 import toy_data
@@ -204,12 +205,14 @@ def test_weights_between_0_and_1_are_fine(tmp_path):
     assert [batch["masked_lm_weights"].shape for batch in data] == [(2, 4)]
 
 
-def test_pairs_need_two_segments():
+def test_pairs_need_two_segments(tmp_path):
     config = toy_data.config(type_vocab_size=1)
     with pytest.raises(UserError, match="a pair: has two texts"):
         config.check_pairs("a pair")
+    (tmp_path / "file.txt").write_text("one\ntwo ||| three\n")
+    options = types.SimpleNamespace(text_a_column=None, input_file=str(tmp_path / "file.txt"))
     examples = [extract_features.InputExample(0, "one", None), extract_features.InputExample(1, "two", "three")]
-    assert list(extract_features._checked(examples, "file.txt", toy_data.config())) == examples
+    assert list(extract_features._read(options, toy_data.config(), None)) == examples
     with pytest.raises(UserError, match=r"file\.txt, line 2: has two texts"):
-        list(extract_features._checked(examples, "file.txt", config))
+        list(extract_features._read(options, config, None))
     BertConfig(vocab_size=30522, num_hidden_layers=96, hidden_size=1024, num_attention_heads=16).check_pairs("a pair")

@@ -14,12 +14,10 @@ import toy_data
 
 from bert_tf2.finetuning import driver
 from bert_tf2.finetuning.classification import run as finetune_classifier
-from bert_tf2.finetuning.classification.options import ClassifierOptions
 from bert_tf2.finetuning.ner import run as finetune_ner
-from bert_tf2.finetuning.ner.options import NerOptions
+from bert_tf2.finetuning.options import ClassifierOptions, NerOptions, SquadOptions
 from bert_tf2.finetuning.squad import run as finetune_squad
 from bert_tf2.finetuning.squad import scores as squad_scores
-from bert_tf2.finetuning.squad.options import SquadOptions
 from bert_tf2.pretraining import example_files, predict_masked
 from bert_tf2.pretraining import run as pretraining
 from bert_tf2.pretraining.options import CreatePretrainingDataOptions, MaskedLMOptions, PretrainingOptions

@@ -8,7 +8,7 @@ import pytest
 import toy_data
 
 from bert_tf2.finetuning.classification import run as finetune_classifier
-from bert_tf2.finetuning.classification.options import ClassifierOptions
+from bert_tf2.finetuning.options import ClassifierOptions
 from bert_tf2.pretraining import run as pretraining
 from bert_tf2.pretraining.options import PretrainingOptions
 from bert_tf2.support import output_lock

@@ -14,7 +14,7 @@ from refused import message_of
 from bert_tf2 import heads
 from bert_tf2.fast.encoder import Plan
 from bert_tf2.finetuning.classification import run as classification
-from bert_tf2.finetuning.classification.options import ClassifierOptions
+from bert_tf2.finetuning.options import ClassifierOptions
 from bert_tf2.training import devices, memory
 from bert_tf2.training.options import DeviceOptions, TrainingOptions
 

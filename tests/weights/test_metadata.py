@@ -20,10 +20,8 @@ from bert_tf2.data import records
 from bert_tf2.export.run import export_model
 from bert_tf2.finetuning import extract_features
 from bert_tf2.finetuning.classification import run as finetune_classifier
-from bert_tf2.finetuning.classification.options import ClassifierOptions
-from bert_tf2.finetuning.options import FeatureOptions
+from bert_tf2.finetuning.options import ClassifierOptions, FeatureOptions, SquadOptions
 from bert_tf2.finetuning.squad import run as finetune_squad
-from bert_tf2.finetuning.squad.options import SquadOptions
 from bert_tf2.pretraining import example_files, predict_masked
 from bert_tf2.pretraining import run as pretraining
 from bert_tf2.pretraining.options import CreatePretrainingDataOptions, MaskedLMOptions, PretrainingOptions

@@ -1,15 +1,24 @@
-"""Answers of a classifier: test_results.tsv, predictions.tsv, and the files that the GLUE benchmark accepts.
+"""What becomes of a classifier's answers: files of predictions, scores, and a picture of the confusion matrix.
+
+The scores are those of GLUE (Wang et al., 2018), and scores per class. scikit-learn and scipy compute them and are
+imported only when needed. All results are plain numbers that JSON can represent. A measure that is undefined for the
+data (a class that never occurs, constant predictions) is 0.0, so that checkpoints can always be compared.
 
 An empty list of labels means regression: the one output is a score.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import warnings
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
-from bert_tf2.support import files
+from bert_tf2.finetuning.classification.tasks import Task
+from bert_tf2.finetuning.tables import aligned, shortened
+from bert_tf2.support import files, plots
+from bert_tf2.support.errors import UserError
 from bert_tf2.weights.labels import THRESHOLD
 
 
@@ -73,3 +82,175 @@ def write_glue_submission(path: str, label_list: Sequence[str], probabilities: I
 
 def _write_table(path: str, rows: Iterable[Sequence[object]]) -> None:
     files.write_text(path, "".join("\t".join(map(str, row)) + "\n" for row in rows))
+
+
+def compute_metrics(
+    task: Task, labels: Sequence[float], outputs: np.ndarray, label_list: Sequence[str] | None = None
+) -> dict[str, Any]:
+    """Scores the answers for one data set.
+
+    Args:
+      task: defines the measures.
+      labels: [n]; the index of the right class in `label_list`, or the right score of a regression. If a text may have
+        several labels, [n, labels]: 1 for each label of the text, 0 for the others.
+      outputs: [n, classes] probabilities or logits, or [n] indexes of classes; regression: [n] or [n, 1] scores. If a
+        text may have several labels, [n, labels] probabilities.
+      label_list: the names of the classes; not needed if the task lists them.
+
+    Returns:
+      `examples` (their number), one entry for each of `task.measures`, and for a classification `per_class`: label ->
+      `precision`, `recall`, `f1`, `support`. If each text has one label, also `confusion_matrix`: `labels` and `rows`,
+      one row per true label with the counts of the predicted labels.
+
+    Raises:
+      UserError: an output is not a finite number.
+      ValueError: there are no examples, or the numbers of labels and outputs differ.
+    """
+    outputs = np.asarray(outputs)
+    if len(labels) == 0 or len(labels) != len(outputs):
+        raise ValueError(f"{len(labels)} labels and {len(outputs)} outputs: as many are needed, and at least one")
+    if not np.isfinite(outputs).all():
+        raise UserError("the model's outputs are not finite numbers: its training diverged, try a lower learning rate")
+    if task.regression:
+        scores = _correlations(np.asarray(labels, np.float64), outputs.reshape(-1).astype(np.float64))
+    elif task.multi_label:
+        scores = _several_labels(np.asarray(labels, np.int64), outputs >= THRESHOLD, label_list)
+    else:
+        predictions = outputs.argmax(axis=-1) if outputs.ndim == 2 else outputs.astype(np.int64)
+        scores = _class_scores(np.asarray(labels, np.int64), predictions, label_list or task.labels)
+    wanted = (*task.measures, "per_class", "confusion_matrix")
+    return {"examples": len(labels), **{name: scores[name] for name in wanted if name in scores}}
+
+
+def _class_scores(labels: np.ndarray, predictions: np.ndarray, names: Sequence[str]) -> Mapping[str, Any]:
+    """Both arrays: [n] indexes into `names`. `f1` is that of the second class, "1", as in GLUE."""
+    from sklearn import metrics
+
+    per_class = _per_class(labels, predictions, names)
+    matrix = metrics.confusion_matrix(labels, predictions, labels=range(len(names)))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # scikit-learn warns about data with a single class
+        matthews_correlation = float(metrics.matthews_corrcoef(labels, predictions))
+    return {
+        "accuracy": float(metrics.accuracy_score(labels, predictions)),
+        "matthews_correlation": matthews_correlation,
+        "f1": per_class[names[1]]["f1"],
+        "per_class": per_class,
+        "confusion_matrix": {"labels": [*names], "rows": matrix.tolist()},
+    }
+
+
+def _several_labels(labels: np.ndarray, predictions: np.ndarray, names: Sequence[str]) -> Mapping[str, Any]:
+    """Both arrays: [n, labels], whether the text has the label. `exact_match`: the share of texts without error."""
+    from sklearn import metrics
+
+    micro, macro = (metrics.f1_score(labels, predictions, average=a, zero_division=0.0) for a in ("micro", "macro"))
+    return {
+        "micro_f1": float(micro),
+        "macro_f1": float(macro),
+        "exact_match": float(metrics.accuracy_score(labels, predictions)),
+        "per_class": _per_class(labels, predictions, names),
+    }
+
+
+def _per_class(labels: np.ndarray, predictions: np.ndarray, names: Sequence[str]) -> dict[str, dict[str, float]]:
+    from sklearn import metrics
+
+    indexes = range(len(names))
+    columns = metrics.precision_recall_fscore_support(labels, predictions, labels=indexes, zero_division=0.0)
+    return {
+        name: {"precision": float(p), "recall": float(r), "f1": float(f), "support": int(count)}
+        for name, p, r, f, count in zip(names, *columns, strict=True)
+    }
+
+
+def _correlations(labels: np.ndarray, predictions: np.ndarray) -> Mapping[str, float]:
+    """Both arrays: [n] scores."""
+    from scipy import stats
+
+    if np.ptp(labels) == 0 or np.ptp(predictions) == 0:
+        return {"pearson": 0.0, "spearman": 0.0}  # undefined: one side is constant, as with a single example
+    return {
+        "pearson": float(stats.pearsonr(labels, predictions).statistic),
+        "spearman": float(stats.spearmanr(labels, predictions).statistic),
+    }
+
+
+_MOST_COLUMNS = 12  # of a confusion matrix on a terminal
+
+
+def screen(scores: Mapping[str, Any]) -> str:
+    """The scores of a classification as text: per class, then the confusion matrix; "" for a regression.
+
+    With more than 12 classes, the most frequent errors replace the matrix.
+    """
+    if "per_class" not in scores:
+        return ""
+    measures = ("precision", "recall", "f1")
+    rows = [
+        (name, *(f"{row[measure]:.4f}" for measure in measures), str(row["support"]))
+        for name, row in scores["per_class"].items()
+    ]
+    parts = ["Scores by label:", aligned([("label", *measures, "support"), *rows])]
+    if matrix := scores.get("confusion_matrix"):
+        labels, counts = matrix["labels"], np.array(matrix["rows"])
+        if len(labels) <= _MOST_COLUMNS:
+            rows = [(label, *map(str, row)) for label, row in zip(labels, counts, strict=True)]
+            parts += ["Confusion matrix:", aligned([("right \\ predicted", *labels), *rows])]
+        else:
+            np.fill_diagonal(counts, 0)
+            worst = np.argsort(-counts, axis=None, kind="stable")[:_MOST_COLUMNS]
+            places = zip(*np.unravel_index(worst, counts.shape), strict=True)
+            rows = [(labels[i], labels[j], str(counts[i, j])) for i, j in places if counts[i, j]]
+            parts += ["The most frequent errors:", aligned([("right", "predicted", "count"), *rows])]
+    return "\n".join(parts)
+
+
+MOST_LABELS = 60
+"""Of a matrix with more, only these are drawn: those that take part in the most errors."""
+
+_LONGEST = 30  # characters of a label
+_ROOM = 2.6  # inches for the names of the labels and the scale
+# (up to so many labels, inches of a cell, points of the letters)
+_SIZES = ((6, 0.7, 10), (20, 0.42, 8), (MOST_LABELS, 0.26, 6))
+
+
+def draw_confusion_matrix(path: str, labels: Sequence[str], rows: Sequence[Sequence[int]]) -> None:
+    """Writes a picture: a row for each right label, with the counts of the predicted ones.
+
+    The color is the share of the row, so that rare labels can be read as well as frequent ones; a row is followed by
+    the number of its examples.
+
+    Args:
+      path: the file, .png, .svg or .pdf.
+      labels, rows: `confusion_matrix` of compute_metrics.
+
+    Raises:
+      UserError: the file cannot be written.
+    """
+    counts = np.asarray(rows, np.int64)  # [right, predicted]
+    totals = counts.sum(axis=1)
+    wrong = counts - np.diag(np.diag(counts))
+    errors = wrong.sum(axis=0) + wrong.sum(axis=1)
+    shown = sorted(np.argsort(-errors, kind="stable")[:MOST_LABELS].tolist())
+    shares = (counts / np.maximum(totals, 1)[:, np.newaxis])[np.ix_(shown, shown)]
+    cell, font = next((cell, font) for most, cell, font in _SIZES if len(shown) <= most)
+    side = max(cell * len(shown), 1.2)
+    with plots.drawing(path, side + _ROOM, side + _ROOM - 0.8) as figure:
+        axis = figure.subplots()
+        image = axis.imshow(shares, cmap="Blues", vmin=0.0, vmax=1.0)
+        names = [shortened(labels[place], _LONGEST) for place in shown]
+        places = range(len(shown))
+        axis.set_xticks(places, names, rotation=90 if len(shown) > 3 else 0, fontsize=font)
+        right = [f"{name}  ({totals[place]:,})" for name, place in zip(names, shown, strict=True)]
+        axis.set_yticks(places, right, fontsize=font)
+        axis.set_xlabel("predicted label")
+        axis.set_ylabel("right label (examples)")
+        axis.spines[:].set_visible(False)
+        if len(shown) < len(labels):
+            axis.set_title(f"the {len(shown)} of {len(labels)} labels with the most errors", fontsize=9, loc="left")
+        for row, column in zip(*np.nonzero(counts[np.ix_(shown, shown)]), strict=True):  # zeros stay white
+            count, color = counts[shown[row], shown[column]], "white" if shares[row, column] > 0.6 else "black"
+            axis.text(column, row, f"{count:,}", ha="center", va="center", fontsize=font, color=color)
+        scale = {"shrink": 0.8, "aspect": 30, "fraction": 0.05, "pad": 0.02, "label": "share of the row"}
+        figure.colorbar(image, ax=axis, format=lambda share, _: f"{share:.0%}", **scale)

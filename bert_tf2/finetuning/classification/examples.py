@@ -1,4 +1,4 @@
-"""Examples for classification: the tables of a task, read by its processor.
+"""Examples for classification: the tables of a task, read by its processor; and how much each class counts.
 
 `get_processor(task_name)` gives the processor of a task; its `get_train_examples`, `get_dev_examples` and
 `get_test_examples` read the tables. An empty list of labels means regression: the label is a number and the model has
@@ -10,14 +10,15 @@ from __future__ import annotations
 import collections
 import csv
 import dataclasses
+import itertools
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Mapping, Sequence
 
 from absl import logging
 
 from bert_tf2.data import records
 from bert_tf2.finetuning.classification.tasks import Task, find_task
-from bert_tf2.finetuning.tables import Table, TsvLayout, doubtful_labels, read_rows
+from bert_tf2.finetuning.tables import TsvLayout, read_rows, warn_of_similar
 from bert_tf2.support import files
 from bert_tf2.support.errors import UserError, and_more
 from bert_tf2.weights.labels import LABEL_MAP_FILE, LabelMap
@@ -66,12 +67,14 @@ class DataProcessor:
 
 
 class TaskProcessor(DataProcessor):
-    """Reads the data sets of a task in `tasks`."""
+    """Reads the data sets of a task in `tasks`; a subclass may name its own."""
 
-    def __init__(self, task: Task, labels: Sequence[str] | None = None):
+    task_name: str
+
+    def __init__(self, task: Task | None = None, labels: Sequence[str] | None = None):
         """`labels`: for a task whose labels are collected from the training file, the labels of an earlier training."""
-        self.task = task
-        self._labels = list(labels) if task.labels is None and labels else task.labels
+        self.task = task or find_task(self.task_name)
+        self._labels = list(labels) if self.task.labels is None and labels else self.task.labels
 
     def read(self, data_dir: str, part: str) -> list[InputExample]:
         """The examples of a part, one of `Task.tables`.
@@ -83,27 +86,40 @@ class TaskProcessor(DataProcessor):
           UserError: the file is missing or empty, or has no usable row; a column or a label is missing or wrong; the
             labels are not known, or there are fewer than two.
         """
-        table, training, testing = self.task.tables[part], part == "train", part.startswith("predict")
-        labels = self._labels if training else self.get_labels()
-        examples = list(_read_examples(data_dir, self.task, table, labels, needs_label=not testing))
+        task, table = self.task, self.task.tables[part]
+        path = os.path.join(data_dir, table.file)
+        if table.label is None and not part.startswith("predict"):
+            raise UserError(f"the task {task.name} has no label column, which is needed to train and evaluate")
+        labels = self._labels if part == "train" else self.get_labels()
+        examples: list[InputExample] = []
+        rows: dict[str, list[int]] = collections.defaultdict(list)  # label -> its rows, while the labels are collected
+        for index, cells in read_rows(path, table):
+            if cells.get("language", table.only) != table.only:
+                continue
+            label = cells.get("label", labels[0] if labels else "0")
+            if task.multi_label:
+                label = tuple(filter(None, (name.strip() for name in label.split(task.separator))))
+            else:
+                label = task.other_names_of_labels.get(label, label)
+            if problem := label_problem(label, labels):
+                raise UserError(f"{path}, row {index + 1}: {problem}")
+            guid = table.guid.format(cells.get("id", index))
+            examples.append(InputExample(guid, cells["text_a"], cells.get("text_b"), label))
+            for name in labels_of(examples[-1]) if labels is None else ():
+                rows[name].append(index + 1)
+        if not examples:
+            raise UserError(f"{path}: has no usable row" + (f" in the language {table.only!r}" if table.only else ""))
         if labels is None:
-            found = sorted({label for example in examples for label in labels_of(example)})
-            if len(found) < 2:
-                path, what = os.path.join(data_dir, table.file), repr(found[0]) if found else "of none"
-                raise UserError(f"{path}: every row has the label {what}; a classifier needs two labels or more")
-            self._labels = found
+            self._labels = _collected(path, rows, table.header)
         return examples
 
     def get_train_examples(self, data_dir: str) -> list[InputExample]:
-        """The training set; see `read`."""
         return self.read(data_dir, "train")
 
     def get_dev_examples(self, data_dir: str) -> list[InputExample]:
-        """The evaluation set; see `read`."""
         return self.read(data_dir, "eval")
 
     def get_test_examples(self, data_dir: str) -> list[InputExample]:
-        """The test set; see `read`."""
         return self.read(data_dir, "predict")
 
     def parts_in(self, data_dir: str, part: str) -> list[str]:
@@ -132,29 +148,25 @@ class TaskProcessor(DataProcessor):
 class ColaProcessor(TaskProcessor):
     """The task `cola`, under the reference's name."""
 
-    def __init__(self):
-        super().__init__(find_task("cola"))
+    task_name = "cola"
 
 
 class MnliProcessor(TaskProcessor):
     """The task `mnli`, under the reference's name."""
 
-    def __init__(self):
-        super().__init__(find_task("mnli"))
+    task_name = "mnli"
 
 
 class MrpcProcessor(TaskProcessor):
     """The task `mrpc`, under the reference's name."""
 
-    def __init__(self):
-        super().__init__(find_task("mrpc"))
+    task_name = "mrpc"
 
 
 class XnliProcessor(TaskProcessor):
     """The task `xnli` in Chinese, under the reference's name."""
 
-    def __init__(self):
-        super().__init__(find_task("xnli"))
+    task_name = "xnli"
 
 
 def get_processor(
@@ -191,35 +203,25 @@ def get_processor(
     return TaskProcessor(task, label_map.labels)
 
 
-def _read_examples(
-    data_dir: str, task: Task, table: Table, labels: Sequence[str] | None, needs_label: bool
-) -> Iterator[InputExample]:
-    """Yields the examples of one table; see TaskProcessor.read. `labels`: None while they are collected."""
-    path = os.path.join(data_dir, table.file)
-    if table.label is None and needs_label:
-        raise UserError(f"the task {task.name} has no label column, which is needed to train and evaluate")
-    number = 0
-    rows: dict[str, list[int]] = collections.defaultdict(list)  # label -> its rows, while the labels are collected
-    for index, cells in read_rows(path, table):
-        if cells.get("language", table.only) != table.only:
-            continue
-        label = cells.get("label", labels[0] if labels else "0")
-        if task.multi_label:
-            label = tuple(filter(None, (part.strip() for part in label.split(task.separator))))
-        else:
-            label = task.other_names_of_labels.get(label, label)
-        if problem := label_problem(label, labels):
-            raise UserError(f"{path}, row {index + 1}: {problem}")
-        example = InputExample(table.guid.format(cells.get("id", index)), cells["text_a"], cells.get("text_b"), label)
-        if labels is None:
-            for name in labels_of(example):
-                rows[name].append(index + 1)
-        number += 1
-        yield example
-    if not number:
-        raise UserError(f"{path}: has no usable row" + (f" in the language {table.only!r}" if table.only else ""))
-    for sentence in doubtful_labels(rows, number, task.separator, table.header) if labels is None else ():
-        logging.warning("%s, %s", path, sentence)
+def _collected(path: str, rows: Mapping[str, Sequence[int]], header: bool) -> list[str]:
+    """The labels of a training table, sorted, from label -> the numbers of its rows; warns of probable mistakes."""
+    if len(rows) < 2:
+        what = repr(next(iter(rows))) if rows else "of none"
+        raise UserError(f"{path}: every row has the label {what}; a classifier needs two labels or more")
+    warn_of_similar(path, {label: found[0] for label, found in rows.items()})
+    first = [label for label, found in rows.items() if found[0] == 1]
+    if not header and first and len(rows) > 2 and all(len(rows[label]) == 1 for label in first):
+        what = "%s, row 1: no other row has the label %r; if this row is a header, leave out --noheader"
+        logging.warning(what, path, first[0])
+    for label, mark in itertools.product(rows, ",;|"):
+        if mark in label and all(part.strip() in rows for part in label.split(mark)):
+            what = (
+                "%s, row %d: %r is one label here, although other rows have its parts; if a text may have several"
+                " labels, give --multi_label --label_separator='%s'"
+            )
+            logging.warning(what, path, rows[label][0], label, mark)
+            break
+    return sorted(rows)
 
 
 def labels_of(example: InputExample) -> tuple[str, ...]:
@@ -234,13 +236,54 @@ def label_problem(label: str | tuple[str, ...], labels: Sequence[str] | None) ->
         return next(filter(None, problems), None)
     if labels is None:
         return None if label else "the label is empty (give --multi_label if a text may have no label, or several)"
-    if not labels:
-        return None if _is_number(label) else f"the score {label!r} is not a number"
-    return None if label in labels else f"unknown label {label!r}; the known ones are {and_more(labels)}"
-
-
-def _is_number(text: str) -> bool:
+    if labels:
+        return None if label in labels else f"unknown label {label!r}; the known ones are {and_more(labels)}"
     try:
-        return abs(float(text)) < records.LARGEST_SCORE  # no NaN either
+        is_score = abs(float(label)) < records.LARGEST_SCORE  # no NaN either
     except ValueError:
-        return False
+        is_score = False
+    return None if is_score else f"the score {label!r} is not a number"
+
+
+_LARGEST_WEIGHT = 1e6  # a loss of larger ones overflows; an integer may even be too large for a float
+
+
+def class_weights(wanted: str, examples: Sequence[InputExample], label_map: LabelMap) -> tuple[float, ...]:
+    """The weight of each label, in the order of the outputs; see heads.ClassifierModel.class_weights.
+
+    Args:
+      wanted: "balanced", or a JSON file: {label: weight} with a positive number for each label. Balanced weights are
+        n / (classes * count), which gives every class the same total weight; if a text may have several labels,
+        (n - count) / count, which gives the texts with a label the same total weight as the texts without it.
+      examples: the training set.
+      label_map: the labels.
+
+    Raises:
+      UserError: the file cannot be read, or does not give each label a positive number.
+    """
+    labels, size = label_map.labels, len(examples)
+    if wanted != "balanced":
+        return _weights_of_file(wanted, labels)
+    counts = collections.Counter(label for example in examples for label in labels_of(example))
+    if label_map.multi_label:
+        return tuple(max(1, size - counts[label]) / max(1, counts[label]) for label in labels)
+    # A class without examples does not affect the loss, regardless of its weight.
+    return tuple(size / (len(labels) * max(1, counts[label])) for label in labels)
+
+
+def _weights_of_file(path: str, labels: Sequence[str]) -> tuple[float, ...]:
+    content = files.read_json(path)
+    problems = [
+        *(f"has no weight for {label!r}" for label in labels if label not in content),
+        *(f"has a weight for {label!r}, which no text has" for label in sorted({*content} - {*labels})),
+    ]
+    if problems:
+        raise UserError(f"{path}: {problems[0]}; a number for each of the labels is needed: {', '.join(labels)}")
+    for label in labels:
+        value = content[label]
+        if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value <= _LARGEST_WEIGHT:
+            raise UserError(
+                f"{path}: the weight of {label!r} is {value!r:.40}; a positive number up to {_LARGEST_WEIGHT:g} is"
+                " needed"
+            )
+    return tuple(float(content[label]) for label in labels)

@@ -6,15 +6,15 @@ An empty list of labels means regression: the label is a number and the model ha
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from absl import logging
 
 from bert_tf2 import tokenization
 from bert_tf2.data import records
 from bert_tf2.finetuning.classification.examples import InputExample, label_problem, labels_of
-from bert_tf2.finetuning.log_text import log_example
 from bert_tf2.finetuning.options import check_least_length
+from bert_tf2.finetuning.tables import log_example
 from bert_tf2.support import progress
 from bert_tf2.support.errors import UserError
 
@@ -122,11 +122,13 @@ def convert_examples_to_features(
     Raises:
       UserError: see `convert_single_example`.
     """
-    indexed = enumerate(progress.track(examples, "Writing features", unit="examples"))
-    return [
-        convert_single_example(index, example, label_list, max_seq_length, tokenizer, log_level)
-        for index, example in indexed
-    ]
+    return list(iterate_features(examples, label_list, max_seq_length, tokenizer, log_level))
+
+
+def iterate_features(examples: Sequence[InputExample], *settings) -> Iterator[InputFeatures]:
+    """Yields what `convert_examples_to_features` returns."""
+    for index, example in enumerate(progress.track(examples, "Writing features", unit="examples")):
+        yield convert_single_example(index, example, *settings)
 
 
 def record_kind(label_list: Sequence[str], multi_label: bool = False) -> records.RecordKind:
@@ -160,8 +162,5 @@ def file_based_convert_examples_to_features(
     Raises:
       UserError: see `convert_single_example`.
     """
-    rows = (
-        as_record(convert_single_example(index, example, label_list, max_seq_length, tokenizer, log_level))
-        for index, example in enumerate(progress.track(examples, "Writing features", unit="examples"))
-    )
+    rows = map(as_record, iterate_features(examples, label_list, max_seq_length, tokenizer, log_level))
     return records.write_records(output_file, record_kind(label_list), rows)

@@ -12,13 +12,12 @@ from absl import logging
 from bert_tf2 import heads
 from bert_tf2.data import records
 from bert_tf2.finetuning import classification, driver
-from bert_tf2.finetuning.classification import scores as metrics
-from bert_tf2.finetuning.classification.class_weights import class_weights
-from bert_tf2.finetuning.classification.options import ClassifierOptions
-from bert_tf2.finetuning.classification.plots import draw_confusion_matrix
+from bert_tf2.finetuning.classification import answers as outcome
+from bert_tf2.finetuning.classification.examples import class_weights
 from bert_tf2.finetuning.driver import Export
-from bert_tf2.finetuning.task import Batches, Scores, Task, flag_of_weights, known_labels
-from bert_tf2.support import files, plots, progress
+from bert_tf2.finetuning.options import ClassifierOptions
+from bert_tf2.finetuning.task import Batches, Scores, Task, file_of, flag_of_weights, known_labels
+from bert_tf2.support import files, plots
 from bert_tf2.weights.labels import LabelMap
 
 
@@ -88,10 +87,8 @@ class ClassifierTask(Task):
     def features(self, part: str) -> Iterable[Mapping[str, Sequence]]:
         # One example is enough, and an example of the test set would show a label that it does not have.
         level = logging.INFO if part == next(iter(self.examples)) else logging.DEBUG
-        labels, length = self.label_map.labels, self.options.max_seq_length
-        for index, example in enumerate(progress.track(self.examples[part], "Writing features", unit="examples")):
-            features = classification.convert_single_example(index, example, labels, length, self.tokenizer, level)
-            yield classification.as_record(features)
+        settings = (self.label_map.labels, self.options.max_seq_length, self.tokenizer, level)
+        return map(classification.as_record, classification.iterate_features(self.examples[part], *settings))
 
     def answers(self, part: str, batches: Batches) -> list[Mapping[str, np.ndarray]]:
         return list(batches)
@@ -107,36 +104,32 @@ class ClassifierTask(Task):
         }
         if not (task.regression or task.multi_label):
             results["eval_accuracy"] = np.float32(np.mean(outputs.argmax(axis=-1) == labels))
-        measures = metrics.compute_metrics(task, labels, outputs, self.label_map.labels)
+        measures = outcome.compute_metrics(task, labels, outputs, self.label_map.labels)
         if task.multi_label:
             results |= {name: np.float32(measures[name]) for name in task.measures}
-        return Scores(measures, task.main_measure, task.measures, results, metrics.screen(measures))
+        return Scores(measures, task.main_measure, task.measures, results, outcome.screen(measures))
 
     def draw(self, part: str, metrics: Mapping[str, Any]) -> Sequence[str]:
         """Draws the confusion matrix if there is one and matplotlib is installed; otherwise one line in the log."""
-        further = part.partition("_")[2]
-        name = f"confusion_matrix_{further}.png" if further else "confusion_matrix.png"
+        name = file_of(part, "confusion_matrix.png")
         if "confusion_matrix" not in metrics:
             return ()
         if not plots.is_installed():
             logging.info("%s is not drawn, because matplotlib is not installed: pip install matplotlib", name)
             return ()
-        draw_confusion_matrix(os.path.join(self.options.output_dir, name), **metrics["confusion_matrix"])
+        outcome.draw_confusion_matrix(os.path.join(self.options.output_dir, name), **metrics["confusion_matrix"])
         return (name,)
 
     def write(self, part: str, answers: list[Mapping[str, np.ndarray]]) -> Sequence[str]:
-        """The names of the files of a further table end in its name, as in predictions_mismatched.tsv."""
         probabilities, labels = _column(answers, "probabilities"), self.label_map.labels
-        guids = [example.guid for example in self.examples[part]]
-        further, task = part.partition("_")[2], self._processor.task
-        ending = f"_{further}.tsv" if further else ".tsv"
-        written = [f"test_results{ending}", f"predictions{ending}"]
-        results, predictions = (os.path.join(self.options.output_dir, name) for name in written)
-        classification.write_test_results(results, probabilities)
-        classification.write_predictions(predictions, guids, labels, probabilities, task.separator)
+        guids, task = [example.guid for example in self.examples[part]], self._processor.task
+        written = [file_of(part, "test_results.tsv"), file_of(part, "predictions.tsv")]
         if self.options.glue_submission:
             written.append(os.path.join("glue", task.tables[part].submission))
-            path = os.path.join(self.options.output_dir, written[-1])
+        results, predictions, *glue = (os.path.join(self.options.output_dir, name) for name in written)
+        classification.write_test_results(results, probabilities)
+        classification.write_predictions(predictions, guids, labels, probabilities, task.separator)
+        for path in glue:
             classification.write_glue_submission(path, labels, probabilities)
         return written
 

@@ -1,4 +1,4 @@
-"""Sentences for token classification (named entities): files of one word per line, in CoNLL columns.
+"""Sentences for token classification (named entities): files of one word per line, in CoNLL columns, read and written.
 
 The reference has no such task. Columns are counted from 0 and lines from 1.
 """
@@ -6,9 +6,9 @@ The reference has no such task. Columns are counted from 0 and lines from 1.
 from __future__ import annotations
 
 import dataclasses
-import itertools
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
 
 from bert_tf2.finetuning.tables import num_columns
 from bert_tf2.support import files
@@ -17,7 +17,7 @@ from bert_tf2.support.errors import UserError
 OUTSIDE = "O"
 TAG = re.compile(r"O|[BIES]-\S+")
 
-BLANKS = " \t"  # not str.split's: real corpora have words that are or contain a no-break space or U+2028
+_BLANKS = " \t"  # not str.split's: real corpora have words that are or contain a no-break space or U+2028
 _DOCUMENT_MARK = "-DOCSTART-"
 
 
@@ -40,36 +40,40 @@ class NerSentence:
     file: str = ""
 
 
-@dataclasses.dataclass(frozen=True)
-class _Row:
-    """A line split into columns; a blank line has none."""
-
-    number: int
-    columns: list[str]
-
-
-@dataclasses.dataclass(frozen=True)
-class _Layout:
-    """The columns that every line of a word must have; `model_row` is the line that defines them."""
+class _Layout(NamedTuple):
+    """The columns that every line of a word must have; `line` is the number of the line that defines them."""
 
     file: str
-    model_row: _Row
-    word_column: int
-    tag_column: int | None
+    line: int
+    width: int
+    word: int
+    tag: int | None
 
-    @property
-    def width(self) -> int:
-        return len(self.model_row.columns)
-
-    def has_tag(self, row: _Row) -> bool:
+    def has_tag(self, columns: Sequence[str]) -> bool:
         """Whether a line with the right number of columns has a tag, if tags are read."""
-        return self.tag_column is None or TAG.fullmatch(row.columns[self.tag_column]) is not None
+        return self.tag is None or TAG.fullmatch(columns[self.tag]) is not None
 
-    def is_comment(self, row: _Row) -> bool:
+    def is_comment(self, columns: Sequence[str]) -> bool:
         """Whether a line before a sentence is a comment; `#` and hashtags may also be words."""
-        if len(row.columns) != self.width:
-            return row.columns[0].startswith("#")
-        return row.columns[0] == "#" and not self.has_tag(row)
+        if len(columns) != self.width:
+            return columns[0].startswith("#")
+        return columns[0] == "#" and not self.has_tag(columns)
+
+    def check(self, line: int, columns: Sequence[str]) -> None:
+        """Raises UserError if a line within a sentence is not a word with its columns."""
+        where = f"{self.file}, line {line}"
+        if len(columns) != self.width:
+            raise UserError(
+                f"{where}: {num_columns(len(columns))}, but line {self.line} has {self.width}; give every word the"
+                " same columns and put a blank line between sentences"
+            )
+        if not columns[self.word]:
+            raise UserError(f"{where}: no word in column {self.word + 1}")
+        if not self.has_tag(columns):
+            raise UserError(
+                f"{where}: {columns[self.tag]!r} in column {self.tag + 1} is not a tag; a tag is O, or B-, I-, E- or"
+                " S- and a type, for example B-PER"
+            )
 
 
 def read_conll(
@@ -93,16 +97,28 @@ def read_conll(
         columns than the first word, an empty word, or a tag that is not O or B-, I-, E- or S- with a type; or a column
         does not exist.
     """
-    rows = list(itertools.starmap(parse_row, enumerate(files.read_lines(input_file, drop_bom=True), 1)))
+    rows = [_columns(line) for line in files.read_lines(input_file, drop_bom=True)]
     layout = _layout(input_file, rows, word_column, tag_column, has_labels)
-    groups = list(_sentence_rows(rows, layout)) if layout else []
-    if not groups:  # no lines but comments and marks
+    sentences: list[NerSentence] = []
+    document = 0
+    group: dict[int, list[str]] = {}  # line -> columns, of the words of a sentence
+    for line, columns in enumerate([*rows, []] if layout else [], 1):
+        if not columns or _starts_document(columns):
+            if group:
+                words = [row[layout.word] for row in group.values()]
+                tags = None if layout.tag is None else [row[layout.tag] for row in group.values()]
+                sentences.append(NerSentence(words, tags, [*group], document, input_file))
+            group = {}
+            document += _starts_document(columns)
+        elif group or not layout.is_comment(columns):
+            layout.check(line, columns)
+            group[line] = columns
+    if not sentences:  # no lines but comments and marks
         raise UserError(f"{input_file}: there is no word in this file; give one word a line, with its tag behind it")
-    sentences = [_sentence(layout, document, group) for document, group in groups]
     if any(len(sentence.words) > 1 for sentence in sentences) and all(map(_is_numbered, sentences)):
         raise UserError(
-            f"{input_file}: column {layout.word_column + 1} holds the numbers of the words and not the words; give the"
-            f" column of the words, perhaps --word_column={layout.word_column + 2}"
+            f"{input_file}: column {layout.word + 1} holds the numbers of the words and not the words; give the column"
+            f" of the words, perhaps --word_column={layout.word + 2}"
         )
     return sentences
 
@@ -121,24 +137,25 @@ def labels_of(sentences: Iterable[NerSentence]) -> list[str]:
     return [OUTSIDE, *sorted(tags - {OUTSIDE})]
 
 
-def parse_row(number: int, line: str) -> _Row:
-    line = line.rstrip(BLANKS)
-    return _Row(number, line.split("\t") if "\t" in line else [part for part in line.split(" ") if part])
+def _columns(line: str) -> list[str]:
+    """The columns of a line; a blank line has none."""
+    line = line.rstrip(_BLANKS)
+    return line.split("\t") if "\t" in line else [part for part in line.split(" ") if part]
 
 
-def starts_document(row: _Row) -> bool:
-    return bool(row.columns) and row.columns[0].startswith(_DOCUMENT_MARK)
+def _starts_document(columns: Sequence[str]) -> bool:
+    return bool(columns) and columns[0].startswith(_DOCUMENT_MARK)
 
 
 def _layout(
-    input_file: str, rows: Sequence[_Row], word_column: int, tag_column: int, has_labels: bool | None
+    input_file: str, rows: Sequence[list[str]], word_column: int, tag_column: int, has_labels: bool | None
 ) -> _Layout | None:
     """The columns of the first line that does not start with `#`, or of the first line if all start with it."""
-    candidates = [row for row in rows if row.columns and not starts_document(row)]
+    candidates = [line for line, row in enumerate(rows, 1) if row and not _starts_document(row)]
     if not candidates:
         return None
-    row = next((row for row in candidates if not row.columns[0].startswith("#")), candidates[0])
-    where, width = f"{input_file}, line {row.number}", len(row.columns)
+    line = next((line for line in candidates if not rows[line - 1][0].startswith("#")), candidates[0])
+    where, width = f"{input_file}, line {line}", len(rows[line - 1])
     if has_labels is None:
         has_labels = width > 1
     for column in (word_column, tag_column) if has_labels else (word_column,):
@@ -153,44 +170,44 @@ def _layout(
             f"{where}: column {word + 1} would be word and tag at once; the file needs a column of tags beside the"
             " words"
         )
-    return _Layout(input_file, row, word, tag if has_labels else None)
+    return _Layout(input_file, line, width, word, tag if has_labels else None)
 
 
-def _sentence_rows(rows: Iterable[_Row], layout: _Layout) -> Iterator[tuple[int, list[_Row]]]:
-    """Yields (number of the document, lines of the words) for each sentence."""
-    document = 0
-    group: list[_Row] = []
-    for row in rows:
-        if not row.columns or starts_document(row):
-            if group:
-                yield document, group
-            group = []
-            document += starts_document(row)
-        elif group or not layout.is_comment(row):
-            group.append(row)
-    if group:
-        yield document, group
+def write_predictions(
+    input_file: str, output_file: str, sentences: Sequence[NerSentence], tags: Sequence[Sequence[str]]
+) -> None:
+    """Writes a copy of the input with the predicted tag as an additional last column; complete or not at all.
+
+    Comments, blank lines, line ends and the separators of the columns are kept. A `-DOCSTART-` line with as many
+    columns as the words gets an O, because `conlleval` needs the same number of columns in all lines.
+
+    Args:
+      input_file: the file from which `sentences` were read.
+      output_file: may be the same file.
+      sentences: the result of `read_conll`.
+      tags: one list for each sentence, with one tag for each word.
+
+    Raises:
+      UserError: `input_file` is missing or has other words now, or the output cannot be written.
+      ValueError: the shape of `tags` is not that of `sentences`.
+    """
+    text = files.read_text(input_file)
+    lines = text.split("\n")
+    read = text.removeprefix("\ufeff").replace("\r", "").split("\n")  # as read_conll reads them
+    rows = dict(enumerate(map(_columns, read), 1))
+    added: dict[int, str] = {}
+    for sentence, predicted in zip(sentences, tags, strict=True):
+        for word, line, tag in zip(sentence.words, sentence.rows, predicted, strict=True):
+            if word not in rows.get(line, ()):
+                raise UserError(f"{input_file}, line {line}: the word {word!r} is gone; read the file again")
+            added[line] = tag
+    widths = {len(rows[line]) for line in added}
+    added.update({n: OUTSIDE for n, row in rows.items() if _starts_document(row) and len(row) in widths})
+    written = (_with_column(line, added[n]) if n in added else line for n, line in enumerate(lines, 1))
+    files.write_text(output_file, "\n".join(written))
 
 
-def _sentence(layout: _Layout, document: int, rows: Sequence[_Row]) -> NerSentence:
-    for row in rows:
-        where = f"{layout.file}, line {row.number}"
-        if len(row.columns) != layout.width:
-            raise UserError(
-                f"{where}: {num_columns(len(row.columns))}, but line {layout.model_row.number} has {layout.width};"
-                f" give every word the same columns and put a blank line between sentences"
-            )
-        if not row.columns[layout.word_column]:
-            raise UserError(f"{where}: no word in column {layout.word_column + 1}")
-        if not layout.has_tag(row):
-            raise UserError(
-                f"{where}: {row.columns[layout.tag_column]!r} in column {layout.tag_column + 1} is not a tag;"
-                f" a tag is O, or B-, I-, E- or S- and a type, for example B-PER"
-            )
-    return NerSentence(
-        words=[row.columns[layout.word_column] for row in rows],
-        tags=None if layout.tag_column is None else [row.columns[layout.tag_column] for row in rows],
-        rows=[row.number for row in rows],
-        document=document,
-        file=layout.file,
-    )
+def _with_column(line: str, tag: str) -> str:
+    content = line.rstrip(_BLANKS + "\r")
+    separator = "\t" if "\t" in content else " "
+    return f"{content}{separator}{tag}" + ("\r" if line.endswith("\r") else "")

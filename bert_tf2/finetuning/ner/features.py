@@ -1,4 +1,4 @@
-"""Features for token classification: sentences as windows for the model.
+"""Features for token classification: sentences as windows for the model, and its answers for windows as tags of words.
 
 The design follows section 5.3 of the paper. The first piece of a word carries the label of the word and gives its
 prediction, there is no CRF, and the model may see as much of the document as fits.
@@ -83,8 +83,10 @@ def convert_sentences_to_features(
         )
     label_map = {label: index for index, label in enumerate(label_list)}
     features: list[InputFeatures] = []
-    for document in _documents(sentences):
-        text = _Text.of([word for index in document for word in sentences[index].words], tokenizer, capacity)
+    documents = [(sentence.file, sentence.document) for sentence in sentences]
+    for _, group in itertools.groupby(range(len(sentences)), key=documents.__getitem__):
+        document = list(group)
+        text = _Text([word for index in document for word in sentences[index].words], tokenizer, capacity)
         start = 0
         for index in document:
             own = range(start, start + len(sentences[index].words))
@@ -112,35 +114,49 @@ def as_record(features: InputFeatures) -> dict[str, list[int]]:
     }
 
 
-@dataclasses.dataclass(frozen=True)
+def assemble_tags(
+    sentences: Sequence[NerSentence],
+    features: Sequence[InputFeatures],
+    predicted_label_ids: Iterable[Sequence[int]],
+    label_list: Sequence[str],
+) -> list[list[str]]:
+    """Merges the predictions of all windows: one tag for each word, in the order of the file.
+
+    Args:
+      sentences: the sentences.
+      features: all of their windows.
+      predicted_label_ids: for each window, in the same order, the label id of each position ([max_seq_length], or as
+        long as `input_ids`).
+      label_list: the labels, by id.
+
+    Raises:
+      ValueError: the number of predictions is not that of the windows, or the windows are of other sentences.
+    """
+    tags: list[dict[int, str]] = [{} for _ in sentences]
+    for window, label_ids in zip(features, predicted_label_ids, strict=True):
+        for word, position in window.answers:
+            tags[window.sentence][word] = label_list[int(label_ids[position])]
+    for index, (sentence, found) in enumerate(zip(sentences, tags, strict=True)):
+        if len(found) != len(sentence.words):
+            raise ValueError(f"sentence {index}: {len(sentence.words)} words, but the windows answer for {len(found)}")
+    return [[found[word] for word in range(len(found))] for found in tags]
+
+
 class _Text:
     """The words of a document as ids of pieces; `offsets[w]` is the number of pieces before word w."""
 
-    pieces: list[list[int]]
-    offsets: list[int]
-    first_id: int
-    last_id: int
-
-    @classmethod
-    def of(cls, words: Iterable[str], tokenizer: tokenization.FullTokenizer, capacity: int) -> _Text:
+    def __init__(self, words: Iterable[str], tokenizer: tokenization.FullTokenizer, capacity: int):
         convert = tokenizer.convert_tokens_to_ids
-        pieces = [convert((tokenizer.tokenize(word) or ["[UNK]"])[:capacity]) for word in words]
-        offsets = list(itertools.accumulate(map(len, pieces), initial=0))
-        return cls(pieces, offsets, *convert(["[CLS]", "[SEP]"]))
+        self.pieces = [convert((tokenizer.tokenize(word) or ["[UNK]"])[:capacity]) for word in words]
+        self.offsets = list(itertools.accumulate(map(len, self.pieces), initial=0))
+        self._first_id, self._last_id = convert(["[CLS]", "[SEP]"])
 
     def ids(self, window: range) -> list[int]:
-        return [self.first_id, *itertools.chain.from_iterable(self.pieces[window.start : window.stop]), self.last_id]
+        return [self._first_id, *itertools.chain(*self.pieces[window.start : window.stop]), self._last_id]
 
     def position(self, word: int, window: range) -> int:
         """The position of the first piece of the word in `ids(window)`."""
         return 1 + self.offsets[word] - self.offsets[window.start]
-
-
-def _documents(sentences: Sequence[NerSentence]) -> Iterator[list[int]]:
-    """Yields the indexes of the sentences of each document."""
-    keys = ((sentence.file, sentence.document) for sentence in sentences)
-    for _, group in itertools.groupby(enumerate(keys), key=lambda pair: pair[1]):
-        yield [index for index, _ in group]
 
 
 def _label_ids(sentence: NerSentence, label_map: Mapping[str, int]) -> list[int]:
@@ -160,17 +176,13 @@ def _label_ids(sentence: NerSentence, label_map: Mapping[str, int]) -> list[int]
 def _windows(
     offsets: Sequence[int], own: range, reach: range, capacity: int, stride: int
 ) -> list[tuple[range, list[int]]]:
-    """The windows of a sentence.
+    """For each window that labels a word: (its words, those of them that it labels).
 
     Args:
       offsets: the number of pieces before each word, and of all words.
       own: the words of the sentence.
       reach: the words that windows may contain, a superset of `own`.
-      capacity: C.
-      stride: the number of pieces between the starts of two windows.
-
-    Returns:
-      (words of the window, words of `own` that are labeled in it) for each window that labels a word.
+      capacity, stride: the pieces of a window, and between the starts of two windows.
     """
     length = offsets[own.stop] - offsets[own.start]
     spare = capacity - length if length <= capacity else capacity - stride

@@ -6,21 +6,18 @@ and optionally as much of the document around a sentence as fits.
 
 from __future__ import annotations
 
-import collections
 import functools
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
-from absl import logging
 
 from bert_tf2 import heads
 from bert_tf2.finetuning import driver, ner
 from bert_tf2.finetuning.driver import Export
-from bert_tf2.finetuning.log_text import log_example
 from bert_tf2.finetuning.ner import scores as ner_scores
-from bert_tf2.finetuning.ner.options import NerOptions
-from bert_tf2.finetuning.tables import spelled_alike
+from bert_tf2.finetuning.options import NerOptions
+from bert_tf2.finetuning.tables import log_example, warn_of_similar
 from bert_tf2.finetuning.task import Batches, Scores, Task, known_labels
 from bert_tf2.support import progress
 from bert_tf2.support.errors import UserError
@@ -74,12 +71,11 @@ class NerTask(Task):
             raise UserError(
                 f"{self.options.train_file}: every word has the tag {ner.OUTSIDE}, so there is nothing to learn"
             )
-        rows = collections.defaultdict(list)
+        first_rows: dict[str, int] = {}
         for sentence in self.examples["train"]:
             for row, tag in zip(sentence.rows, sentence.tags, strict=True):
-                rows[tag].append(row)
-        for doubt in spelled_alike(rows):
-            logging.warning("%s, %s", self.options.train_file, doubt)
+                first_rows.setdefault(tag, row)
+        warn_of_similar(self.options.train_file, first_rows)
         return LabelMap(TAGGING_TASK, tuple(labels), regression=False)
 
     def make_model(self, dtype: str) -> heads.TaggingModel:

@@ -19,8 +19,8 @@ import functools
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from bert_tf2.finetuning.log_text import aligned
 from bert_tf2.finetuning.ner.examples import OUTSIDE, TAG
+from bert_tf2.finetuning.tables import aligned
 
 
 class Entity(NamedTuple):

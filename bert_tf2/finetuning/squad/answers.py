@@ -6,12 +6,12 @@ order, their probabilities and the files are those of google-research/bert's run
 
 from __future__ import annotations
 
-import dataclasses
 import functools
+import itertools
 import json
 import math
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -96,7 +96,7 @@ def compute_predictions(
     for feature in features:
         windows.setdefault(feature.example_index, []).append(feature)
     result_of = {result.unique_id: result for result in results}
-    finder = _AnswerFinder(n_best_size, max_answer_length, do_lower_case, version_2_with_negative, verbose_logging)
+    final_text = functools.partial(get_final_text, do_lower_case=do_lower_case, verbose_logging=verbose_logging)
     answers = Answers({}, {}, {} if version_2_with_negative else None)
     for index, example in enumerate(examples):
         mine = windows.get(index, [])
@@ -107,87 +107,71 @@ def compute_predictions(
                 f"question {example.qas_id}: the model's logits are not finite numbers; its training has diverged (try"
                 " a lower --learning_rate)"
             )
-        candidates, null_score = finder.candidates(example, mine, logits)
+        spans = [_spans(*window, n_best_size, max_answer_length) for window in zip(itertools.count(), mine, logits)]
+        # [CLS] to [CLS], with the lowest score of all windows, the first of equals
+        null = min(((values[0, 0], values[1, 0]) for values in logits), key=sum, default=(0.0, 0.0))
+        no_answer = _Candidate("", *map(float, null))
+        if version_2_with_negative:
+            spans.append(np.array([(0, 0, 0, *null)], _SPAN))
+        candidates = _distinct(example, mine, spans, n_best_size, final_text)
+        if version_2_with_negative and all(candidate.text for candidate in candidates):
+            candidates.append(no_answer)
+        candidates = candidates or [_Candidate("empty", 0.0, 0.0)]
         answers.nbest[example.qas_id] = _with_probabilities(candidates)
         text = candidates[0].text
         if answers.null_odds is not None:
             best = next((candidate for candidate in candidates if candidate.text), None)
             # Two subtractions as in the reference, because subtracting the sum of the logits is rounded differently.
-            odds = null_score - best.start_logit - best.end_logit if best else NO_SPAN_ODDS
+            odds = no_answer.score - best.start_logit - best.end_logit if best else NO_SPAN_ODDS
             text = best.text if best and odds <= null_score_diff_threshold else ""
             answers.null_odds[example.qas_id] = odds
         answers.predictions[example.qas_id] = text
     return answers
 
 
-@dataclasses.dataclass(frozen=True)
-class _AnswerFinder:
-    """Chooses spans; see `compute_predictions`."""
+def _spans(
+    index: int, feature: InputFeatures, logits: np.ndarray, n_best_size: int, max_answer_length: int
+) -> np.ndarray:
+    """The possible answers in window number `index` of a question as an array of _SPAN; logits: [2, L]."""
+    # The best positions of the whole input, sorted, and of these the ones in the paragraph.
+    best = np.argsort(-logits, axis=1, kind="stable")[:, :n_best_size]
+    last = feature.doc_start + len(feature.word_indexes) - 1
+    starts, ends = (row[(row >= feature.doc_start) & (row <= last)] for row in best)
+    starts = starts[feature.max_context[starts - feature.doc_start]]
+    lengths = ends[np.newaxis, :] - starts[:, np.newaxis] + 1
+    rows, columns = np.nonzero((lengths >= 1) & (lengths <= max_answer_length))
+    spans = np.empty(len(rows), _SPAN)
+    spans["feature"], spans["start"], spans["end"] = index, starts[rows], ends[columns]
+    spans["start_logit"], spans["end_logit"] = logits[0, spans["start"]], logits[1, spans["end"]]
+    return spans
 
-    n_best_size: int
-    max_answer_length: int
-    do_lower_case: bool
-    version_2_with_negative: bool
-    verbose_logging: bool
 
-    def candidates(
-        self, example: SquadExample, features: Sequence[InputFeatures], logits: Sequence[np.ndarray]
-    ) -> tuple[list[_Candidate], float]:
-        """The n-best list, and the score of "no answer" in version 2, which is the lowest of all windows."""
-        spans = [self._spans(index, feature, logits[index]) for index, feature in enumerate(features)]
-        # [CLS] to [CLS], with the lowest score of all windows, the first of equals
-        null = min(((values[0, 0], values[1, 0]) for values in logits), key=sum, default=(0.0, 0.0))
-        null_candidate = _Candidate("", *map(float, null))
-        if self.version_2_with_negative:
-            spans.append(np.array([(0, 0, 0, *null)], _SPAN))
-        ranked = np.concatenate([np.empty(0, _SPAN), *spans])
-        # Equal scores keep their order: windows, then starts, then ends from better to worse, "no answer" last.
-        ranked = ranked[np.argsort(-(ranked["start_logit"] + ranked["end_logit"]), kind="stable")]
-        found = self._distinct(example, features, ranked)
-        if self.version_2_with_negative and all(candidate.text for candidate in found):
-            found.append(null_candidate)
-        return found or [_Candidate("empty", 0.0, 0.0)], null_candidate.score
-
-    def _spans(self, index: int, feature: InputFeatures, logits: np.ndarray) -> np.ndarray:
-        """The possible answers in window number `index` as an array of _SPAN; logits: [2, L]."""
-        # The best positions of the whole input, sorted, and of these the ones in the paragraph.
-        best = np.argsort(-logits, axis=1, kind="stable")[:, : self.n_best_size]
-        last = feature.doc_start + len(feature.word_indexes) - 1
-        starts, ends = (row[(row >= feature.doc_start) & (row <= last)] for row in best)
-        starts = starts[feature.max_context[starts - feature.doc_start]]
-        lengths = ends[np.newaxis, :] - starts[:, np.newaxis] + 1
-        rows, columns = np.nonzero((lengths >= 1) & (lengths <= self.max_answer_length))
-        spans = np.empty(len(rows), _SPAN)
-        spans["feature"], spans["start"], spans["end"] = index, starts[rows], ends[columns]
-        spans["start_logit"], spans["end_logit"] = logits[0, spans["start"]], logits[1, spans["end"]]
-        return spans
-
-    def _distinct(
-        self, example: SquadExample, features: Sequence[InputFeatures], ranked: np.ndarray
-    ) -> list[_Candidate]:
-        """The best spans with distinct texts."""
-        found: list[_Candidate] = []
-        seen: set[str] = set()
-        for index, start, end, start_logit, end_logit in ranked.tolist():
-            if len(found) >= self.n_best_size:
-                break
-            is_null = start == 0
-            text = "" if is_null else self._text(example, features[index], start, end)
-            if is_null or text not in seen:
-                seen.add(text)
-                found.append(_Candidate(text, start_logit, end_logit))
-        return found
-
-    def _text(self, example: SquadExample, feature: InputFeatures, start: int, end: int) -> str:
-        """The text of the paragraph for a span of its pieces."""
-        pieces = " ".join(feature.tokens[start : end + 1]).replace(" ##", "").replace("##", "")
-        first, last = (feature.word_indexes[position - feature.doc_start] for position in (start, end))
-        return get_final_text(
-            " ".join(pieces.split()),
-            " ".join(example.doc_tokens[first : last + 1]),
-            self.do_lower_case,
-            self.verbose_logging,
-        )
+def _distinct(
+    example: SquadExample,
+    features: Sequence[InputFeatures],
+    spans: Sequence[np.ndarray],
+    most: int,
+    final_text: Callable[[str, str], str],
+) -> list[_Candidate]:
+    """The best spans with distinct texts, sorted; at most `most`."""
+    ranked = np.concatenate([np.empty(0, _SPAN), *spans])
+    # Equal scores keep their order: windows, then starts, then ends from better to worse, "no answer" last.
+    ranked = ranked[np.argsort(-(ranked["start_logit"] + ranked["end_logit"]), kind="stable")]
+    found: list[_Candidate] = []
+    seen: set[str] = set()
+    for index, start, end, *logits in ranked.tolist():
+        if len(found) >= most:
+            break
+        text = ""
+        if start > 0:  # else "no answer"
+            feature = features[index]
+            pieces = " ".join(feature.tokens[start : end + 1]).replace(" ##", "").replace("##", "")
+            first, last = (feature.word_indexes[position - feature.doc_start] for position in (start, end))
+            text = final_text(" ".join(pieces.split()), " ".join(example.doc_tokens[first : last + 1]))
+        if start == 0 or text not in seen:
+            seen.add(text)
+            found.append(_Candidate(text, *logits))
+    return found
 
 
 def _with_probabilities(candidates: Sequence[_Candidate]) -> list[dict[str, Any]]:

@@ -85,20 +85,6 @@ def split_words(context: str) -> list[str]:
     return _WORD.findall(context)
 
 
-class _Document:
-    """A context split into words, with the word at each character."""
-
-    def __init__(self, context: str):
-        found = list(_WORD.finditer(context))
-        self.length = len(context)
-        self.words = [match.group() for match in found]
-        self._starts = [match.start() for match in found]
-
-    def word_at(self, offset: int) -> int:
-        """The index of the word that contains this character or precedes it; -1 in blanks at the start."""
-        return bisect.bisect_right(self._starts, offset) - 1
-
-
 def read_squad_examples(
     input_file: str, is_training: bool, version_2_with_negative: bool = False
 ) -> list[SquadExample]:
@@ -116,15 +102,17 @@ def read_squad_examples(
     unaligned: list[str] = []
     places: dict[str, str] = {}
     for paragraph, where in paragraphs(files.read_json(input_file, kind=None), input_file):
-        document = _Document(field(paragraph, "context", str, where))
+        context = field(paragraph, "context", str, where)
+        found = list(_WORD.finditer(context))
+        words, starts = [match.group() for match in found], [match.start() for match in found]
         for qas_id, question, place in questions(paragraph, where):
             if places.setdefault(qas_id, place) is not place and not is_training:
                 raise UserError(
                     f"{place}: the id {qas_id} was there before, at {places[qas_id].removeprefix(f'{input_file}, ')};"
                     " predictions are kept by id, so give each question one of its own"
                 )
-            example = SquadExample(qas_id, field(question, "question", str, place), document.words)
-            if is_training and not _add_answer(example, question, document, version_2_with_negative, place):
+            example = SquadExample(qas_id, field(question, "question", str, place), words)
+            if is_training and not _add_answer(example, question, context, starts, version_2_with_negative, place):
                 unaligned.append(qas_id)
             else:
                 examples.append(example)
@@ -141,8 +129,13 @@ def read_squad_examples(
     return examples
 
 
-def _add_answer(example: SquadExample, question: dict, document: _Document, version_2: bool, where: str) -> bool:
-    """Sets the answer of an example for training; returns whether it is found in the words of the context."""
+def _add_answer(
+    example: SquadExample, question: dict, context: str, starts: list[int], version_2: bool, where: str
+) -> bool:
+    """Sets the answer of an example for training; returns whether it is found in the words of the context.
+
+    `starts` are the places of the words in the context.
+    """
     if version_2 and field(question, "is_impossible", (bool, int), where):
         example.orig_answer_text, example.start_position, example.end_position = "", -1, -1
         example.is_impossible = True
@@ -153,15 +146,16 @@ def _add_answer(example: SquadExample, question: dict, document: _Document, vers
         raise UserError(f"{where}: training needs exactly 1 answer to each question, here are {len(answers)}{hint}")
     text = field(answers[0], "text", str, where)
     start = field(answers[0], "answer_start", int, where)
-    if start < 0 or start + len(text) > document.length:
+    if start < 0 or start + len(text) > len(context):
         raise UserError(
             f"{where}: the answer lies outside of its context: characters {start} to {start + len(text)} of"
-            f" {document.length}; correct its answer_start"
+            f" {len(context)}; correct its answer_start"
         )
     example.orig_answer_text = text
-    example.start_position = document.word_at(start)
-    example.end_position = document.word_at(start + len(text) - 1)
-    words = " ".join(document.words[example.start_position : example.end_position + 1])
+    # The words that contain its ends or precede them; -1 in blanks at the start.
+    example.start_position = bisect.bisect_right(starts, start) - 1
+    example.end_position = bisect.bisect_right(starts, start + len(text) - 1) - 1
+    words = " ".join(example.doc_tokens[example.start_position : example.end_position + 1])
     wanted = " ".join(tokenization.whitespace_tokenize(text))
     return bool(wanted) and wanted in words
 

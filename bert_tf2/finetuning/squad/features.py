@@ -17,8 +17,8 @@ import numpy as np
 from absl import logging
 
 from bert_tf2 import tokenization
-from bert_tf2.finetuning.log_text import log_example
 from bert_tf2.finetuning.squad.examples import SquadExample
+from bert_tf2.finetuning.tables import log_example
 from bert_tf2.support.errors import UserError
 
 FIRST_UNIQUE_ID = 1000000000

@@ -11,8 +11,8 @@ from bert_tf2 import heads
 from bert_tf2.data import records
 from bert_tf2.finetuning import driver, squad
 from bert_tf2.finetuning.driver import Export
+from bert_tf2.finetuning.options import SquadOptions
 from bert_tf2.finetuning.squad import scores as squad_scores
-from bert_tf2.finetuning.squad.options import SquadOptions
 from bert_tf2.finetuning.task import Batches, Scores, Task
 from bert_tf2.support import console, progress
 

@@ -128,17 +128,17 @@ def _evaluate_v1(gold: Iterable[tuple[str, list[str]]], predictions: Mapping[str
         if not answers:
             raise UserError(f"{name}, question {qas_id}: has no annotated answer to score with (a version 2 data set?)")
         predicted = predictions.get(qas_id)
-        if predicted is None:
-            missing += 1
-            scores.append((0, 0))
-        else:
-            scores.append(
-                tuple(max(score(predicted, answer) for answer in answers) for score in (exact_score, f1_score))
-            )
+        missing += predicted is None
+        scores.append(_best(predicted, answers) if predicted is not None else (0, 0))
     if missing:
         logging.warning("%s: %d of %d questions have no prediction and score 0", name, missing, len(scores))
     exact, f1 = (_percent(column) for column in zip(*scores, strict=True))
     return {"exact_match": exact, "f1": f1}
+
+
+def _best(prediction: str, answers: Iterable[str]) -> tuple[float, float]:
+    """Exact match and F1 with those annotated answers for which each is highest."""
+    return tuple(max(score(prediction, answer) for answer in answers) for score in (exact_score, f1_score))
 
 
 def _evaluate_v2(
@@ -155,29 +155,23 @@ def _evaluate_v2(
                 f"{name}: {len(missing)} of {len(gold)} questions have no {what}, the first is {missing[0]}"
             )
     raw = {qas_id: _score_v2(predictions[qas_id], answers) for qas_id, answers in gold.items()}
-    scores = dict(raw)
-    for qas_id, answers in gold.items():
-        if null_odds is not None and null_odds[qas_id] > threshold:
-            scores[qas_id] = (not answers, not answers)
+    silent = {qas_id for qas_id in gold if null_odds is not None and null_odds[qas_id] > threshold}
+    scores = {qas_id: (not gold[qas_id],) * 2 if qas_id in silent else score for qas_id, score in raw.items()}
     answerable = {qas_id for qas_id, answers in gold.items() if answers}
     result = _summary("", scores.values())
     result |= _summary("HasAns_", [score for qas_id, score in scores.items() if qas_id in answerable])
     result |= _summary("NoAns_", [score for qas_id, score in scores.items() if qas_id not in answerable])
-    if null_odds is not None:
-        for index, measure in enumerate(("exact", "f1")):
-            column = {qas_id: score[index] for qas_id, score in raw.items()}
-            best, where = _best_threshold(column, predictions, null_odds, answerable)
-            result |= {f"best_{measure}": best, f"best_{measure}_thresh": where}
+    for index, measure in enumerate(("exact", "f1") if null_odds is not None else ()):
+        column = {qas_id: score[index] for qas_id, score in raw.items()}
+        best, where = _best_threshold(column, predictions, null_odds, answerable)
+        result |= {f"best_{measure}": best, f"best_{measure}_thresh": where}
     return result
 
 
 def _score_v2(prediction: str, answers: Iterable[str]) -> tuple[float, float]:
     """Exact match and F1 of one question, where an empty answer is right if and only if there is no annotated one."""
-    annotated = [answer for answer in answers if normalize_answer(answer)] or [""]
-    exact = max(exact_score(prediction, answer) for answer in annotated)
-    if annotated == [""] or not normalize_answer(prediction):
-        return exact, exact
-    return exact, max(f1_score(prediction, answer) for answer in annotated)
+    annotated = [answer for answer in answers if normalize_answer(answer)]
+    return _best(prediction, annotated) if annotated else (exact_score(prediction, ""),) * 2
 
 
 def _summary(prefix: str, scores: Iterable[tuple[float, float]]) -> dict[str, float]:

@@ -1,13 +1,21 @@
-"""Answers of a classifier: the files of the reference, the predictions, and the files for GLUE."""
+"""What becomes of a classifier's answers: files, measures against sums by hand, the confusion matrix as a picture."""
 
 from __future__ import annotations
 
+import importlib.util
+import json
+import math
+
 import numpy as np
 import pytest
+import toy_data
 from small_models import GOLDEN
 
 from bert_tf2.finetuning.classification import answers
-from bert_tf2.finetuning.classification.tasks import TASKS
+from bert_tf2.finetuning.classification.run import ClassifierTask
+from bert_tf2.finetuning.classification.tasks import TASKS, TsvLayout, find_task
+from bert_tf2.finetuning.options import ClassifierOptions
+from bert_tf2.support.errors import UserError
 
 
 def test_test_results_in_the_format_of_the_reference(tmp_path):
@@ -67,3 +75,169 @@ def test_submission_to_glue(task, outputs, predictions, tmp_path):
     answers.write_glue_submission(str(path), TASKS[task].labels, np.array(outputs, np.float32))
     lines = [f"{index}\t{prediction}" for index, prediction in enumerate(predictions)]
     assert path.read_text().splitlines() == ["index\tprediction", *lines]
+
+
+# Ten pairs: 4 found of 5 with label 1 (one missed), 2 of 5 with label 0 taken for 1.
+LABELS = [1, 1, 1, 1, 1, 0, 0, 0, 0, 0]
+PREDICTIONS = [1, 1, 1, 1, 0, 1, 1, 0, 0, 0]
+
+
+def _probabilities(predictions, classes=2):
+    return np.eye(classes)[predictions] * 0.5 + 0.5 / classes
+
+
+def test_f1_and_accuracy_of_mrpc():
+    scores = answers.compute_metrics(TASKS["mrpc"], LABELS, _probabilities(PREDICTIONS))
+    precision, recall = 4 / 6, 4 / 5
+    assert scores["accuracy"] == pytest.approx(0.7)
+    assert scores["f1"] == pytest.approx(2 * precision * recall / (precision + recall))
+    assert scores["examples"] == 10
+    assert scores["per_class"]["1"] == pytest.approx(
+        {"precision": precision, "recall": recall, "f1": scores["f1"], "support": 5}
+    )
+    assert scores["per_class"]["0"]["precision"] == pytest.approx(3 / 4)
+    assert scores["per_class"]["0"]["recall"] == pytest.approx(3 / 5)
+
+
+def test_matthews_of_cola():
+    scores = answers.compute_metrics(TASKS["cola"], LABELS, PREDICTIONS)
+    true_1, true_0, false_1, false_0 = 4, 3, 2, 1
+    root = math.sqrt((true_1 + false_1) * (true_1 + false_0) * (true_0 + false_1) * (true_0 + false_0))
+    assert scores["matthews_correlation"] == pytest.approx((true_1 * true_0 - false_1 * false_0) / root)
+
+
+def test_correlations_of_sts_b():
+    # Ranks of the predictions: 2 1 3 4, so Spearman is 1 - 6 * 2 / (4 * 15).
+    labels, predictions = [1.0, 2.0, 3.0, 4.0], np.array([[0.2], [0.1], [0.3], [0.8]], np.float32)
+    scores = answers.compute_metrics(TASKS["sts-b"], labels, predictions)
+    x, y = np.array([-1.5, -0.5, 0.5, 1.5]), np.array([-0.15, -0.25, -0.05, 0.45])
+    assert scores["spearman"] == pytest.approx(0.8)
+    assert scores["pearson"] == pytest.approx((x * y).sum() / math.sqrt((x * x).sum() * (y * y).sum()))
+    assert sorted(scores) == ["examples", "pearson", "spearman"]
+
+
+@pytest.mark.parametrize("name", TASKS)
+def test_answers_that_never_vary_give_numbers_and_no_nan(name):
+    task = TASKS[name]
+    width = 1 if task.regression else len(task.labels)
+    scores = answers.compute_metrics(task, [0, 0, 1], np.ones([3, width]))
+    assert "NaN" not in json.dumps(scores)
+    assert set(task.measures) <= set(scores)
+    always_the_first = {"accuracy": 2 / 3}
+    assert scores[task.main_measure] == pytest.approx(always_the_first.get(task.main_measure, 0.0))
+
+
+def test_one_example_alone_has_no_correlation():
+    assert answers.compute_metrics(TASKS["sts-b"], [2.5], [2.0])["pearson"] == 0.0
+
+
+def test_main_measures():
+    chosen = {name: task.main_measure for name, task in TASKS.items() if task.main_measure != "accuracy"}
+    assert chosen == {"cola": "matthews_correlation", "mrpc": "f1", "qqp": "f1", "sts-b": "spearman"}
+
+
+def test_outputs_that_are_not_numbers():
+    with pytest.raises(UserError, match="diverged"):
+        answers.compute_metrics(TASKS["rte"], [0, 1], [[0.5, 0.5], [math.nan, math.nan]])
+
+
+@pytest.mark.parametrize(("labels", "outputs"), [([], []), ([1], [1, 0])])
+def test_as_many_labels_as_outputs(labels, outputs):
+    with pytest.raises(ValueError, match="as many"):
+        answers.compute_metrics(TASKS["rte"], labels, outputs)
+
+
+def test_the_confusion_matrix_and_the_screen():
+    task = TASKS["mnli"]
+    outputs = np.eye(3)[[0, 1, 1, 2, 0]]
+    scores = answers.compute_metrics(task, [0, 1, 2, 2, 0], outputs)
+    assert scores["confusion_matrix"] == {"labels": [*task.labels], "rows": [[2, 0, 0], [0, 1, 0], [0, 1, 1]]}
+    assert answers.screen(scores).splitlines() == [
+        "Scores by label:",
+        "  label          precision  recall      f1  support",
+        "  contradiction     1.0000  1.0000  1.0000        2",
+        "  entailment        0.5000  1.0000  0.6667        1",
+        "  neutral           1.0000  0.5000  0.6667        2",
+        "Confusion matrix:",
+        "  right \\ predicted  contradiction  entailment  neutral",
+        "  contradiction                  2           0        0",
+        "  entailment                     0           1        0",
+        "  neutral                        0           1        1",
+    ]
+
+
+def test_of_many_classes_the_worst_errors_are_shown():
+    task = find_task("tsv", tsv=TsvLayout("text", label="tags"))
+    names = [f"class{number}" for number in range(20)]
+    labels = [*range(20), 3, 3, 4]
+    predictions = np.array([*range(20), 5, 5, 6])
+    text = answers.screen(answers.compute_metrics(task, labels, predictions, names))
+    assert text.splitlines()[-3:] == [
+        "  right   predicted  count",
+        "  class3     class5      2",
+        "  class4     class6      1",
+    ]
+    assert "Confusion matrix" not in text
+
+
+@pytest.fixture
+def figures(monkeypatch) -> list:
+    """The figures that are written."""
+    figure = pytest.importorskip("matplotlib.figure").Figure
+    written, savefig = [], figure.savefig
+    monkeypatch.setattr(
+        figure, "savefig", lambda self, *args, **named: (written.append(self), savefig(self, *args, **named))
+    )
+    return written
+
+
+def test_colors_are_shares_of_the_row_and_texts_are_counts(figures, tmp_path):
+    answers.draw_confusion_matrix(
+        str(tmp_path / "x.png"), ["no", "yes", "never"], [[1200, 300, 0], [1, 3, 0], [0, 0, 0]]
+    )
+    axis = figures[0].axes[0]
+    np.testing.assert_allclose(axis.images[0].get_array(), [[0.8, 0.2, 0], [0.25, 0.75, 0], [0, 0, 0]])
+    assert [text.get_text() for text in axis.texts] == ["1,200", "300", "1", "3"]
+    assert [text.get_position() for text in axis.texts] == [(0, 0), (1, 0), (0, 1), (1, 1)]
+    assert [tick.get_text() for tick in axis.get_yticklabels()] == ["no  (1,500)", "yes  (4)", "never  (0)"]
+    assert (tmp_path / "x.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_of_many_labels_those_with_errors_are_drawn(figures, tmp_path):
+    rows = np.diag(np.full(100, 5))
+    rows[90, 3] = 2
+    labels = [f"{number}" + "x" * 40 * (number == 90) for number in range(100)]
+    answers.draw_confusion_matrix(str(tmp_path / "x.png"), labels, rows.tolist())
+    axis = figures[0].axes[0]
+    names = [tick.get_text() for tick in axis.get_xticklabels()]
+    assert len(names) == answers.MOST_LABELS and "3" in names and f"90{'x' * 25}..." in names
+    assert axis.get_title("left") == "the 60 of 100 labels with the most errors"
+    assert "2" in [text.get_text() for text in axis.texts]
+
+
+def task(tmp_path) -> ClassifierTask:
+    toy_data.write_tsv_task(tmp_path / "data")
+    return ClassifierTask(ClassifierOptions(
+        task_name="tsv", data_dir=str(tmp_path / "data"), output_dir=str(tmp_path), do_eval=True,
+        **toy_data.TSV_COLUMNS, **toy_data.write_model(tmp_path),
+    ))  # fmt: skip
+
+
+METRICS = {"accuracy": 0.5, "confusion_matrix": {"labels": ["a", "b"], "rows": [[1, 0], [1, 0]]}}
+
+
+def test_the_picture_is_beside_the_scores(tmp_path):
+    pytest.importorskip("matplotlib")
+    assert task(tmp_path).draw("eval", METRICS) == ("confusion_matrix.png",)
+    assert task(tmp_path).draw("eval_mismatched", METRICS) == ("confusion_matrix_mismatched.png",)
+    assert (tmp_path / "confusion_matrix.png").stat().st_size > 1000
+    assert (tmp_path / "confusion_matrix_mismatched.png").exists()
+    assert task(tmp_path).draw("eval", {"pearson": 0.5}) == ()
+
+
+def test_without_matplotlib_one_line_says_so(tmp_path, monkeypatch, log_lines):
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    assert task(tmp_path).draw("eval", METRICS) == ()
+    assert log_lines == [
+        "confusion_matrix.png is not drawn, because matplotlib is not installed: pip install matplotlib"
+    ]

@@ -18,15 +18,14 @@ from bert_tf2 import heads
 from bert_tf2.data import records
 from bert_tf2.export.run import export_model
 from bert_tf2.finetuning import classification
-from bert_tf2.finetuning.classification.class_weights import class_weights
-from bert_tf2.finetuning.classification.examples import InputExample
-from bert_tf2.finetuning.classification.options import ClassifierOptions
+from bert_tf2.finetuning.classification.answers import compute_metrics
+from bert_tf2.finetuning.classification.examples import InputExample, class_weights
 from bert_tf2.finetuning.classification.run import run
-from bert_tf2.finetuning.classification.scores import compute_metrics, screen
+from bert_tf2.finetuning.options import ClassifierOptions
 from bert_tf2.finetuning.task import known_labels
 from bert_tf2.tokenization import FullTokenizer
 from bert_tf2.weights import convert, keras_files, sources
-from bert_tf2.weights.labels import LabelMap, load_label_map, read_label_map, save_label_map
+from bert_tf2.weights.labels import LabelMap, load_label_map, save_label_map
 from bert_tf2.weights.options import ConversionOptions
 
 MAP = LabelMap("tsv", ("fun", "long", "sad"), regression=False, multi_label=True)
@@ -83,11 +82,9 @@ def test_features_hold_a_number_for_each_label(tmp_path):
     assert classification.record_kind(MAP.labels, multi_label=True) is records.MULTI_LABEL
 
 
-def test_label_map_keeps_it_and_says_nothing_where_there_is_one_label(tmp_path):
+def test_label_map_keeps_it(tmp_path):
     save_label_map(str(tmp_path), MAP)
     assert load_label_map(str(tmp_path)) == MAP
-    save_label_map(str(tmp_path), LabelMap("tsv", MAP.labels, regression=False))
-    assert json.loads((tmp_path / "label_map.json").read_text()).keys() == {"task", "labels", "regression"}
     content = {"task": "t", "labels": ["a", "b"], "regression": False, "multi_label": 1}
     (tmp_path / "label_map.json").write_text(json.dumps(content))
     assert "'multi_label' (true or false)" in message_of(read_label_map, str(tmp_path / "label_map.json"))
@@ -164,39 +161,6 @@ def test_scores_of_several_labels_by_hand():
     assert scores["macro_f1"] == pytest.approx((0.8 + 2 / 3 + 0.0) / 3)
     assert scores["exact_match"] == 0.5
     assert "confusion_matrix" not in scores
-
-
-def test_the_confusion_matrix_and_the_screen():
-    task = classification.TASKS["mnli"]
-    outputs = np.eye(3)[[0, 1, 1, 2, 0]]
-    scores = compute_metrics(task, [0, 1, 2, 2, 0], outputs)
-    assert scores["confusion_matrix"] == {"labels": [*task.labels], "rows": [[2, 0, 0], [0, 1, 0], [0, 1, 1]]}
-    assert screen(scores).splitlines() == [
-        "Scores by label:",
-        "  label          precision  recall      f1  support",
-        "  contradiction     1.0000  1.0000  1.0000        2",
-        "  entailment        0.5000  1.0000  0.6667        1",
-        "  neutral           1.0000  0.5000  0.6667        2",
-        "Confusion matrix:",
-        "  right \\ predicted  contradiction  entailment  neutral",
-        "  contradiction                  2           0        0",
-        "  entailment                     0           1        0",
-        "  neutral                        0           1        1",
-    ]
-
-
-def test_of_many_classes_the_worst_errors_are_shown():
-    task = classification.find_task("tsv", tsv=classification.TsvLayout("text", label="tags"))
-    names = [f"class{number}" for number in range(20)]
-    labels = [*range(20), 3, 3, 4]
-    predictions = np.array([*range(20), 5, 5, 6])
-    text = screen(compute_metrics(task, labels, predictions, names))
-    assert text.splitlines()[-3:] == [
-        "  right   predicted  count",
-        "  class3     class5      2",
-        "  class4     class6      1",
-    ]
-    assert "Confusion matrix" not in text
 
 
 # Whole calls

@@ -1,11 +1,15 @@
-"""Files of words and tags in columns, and those that cannot be read."""
+"""Files of words and tags in columns, those that cannot be read, and predictions as one more column."""
 
 from __future__ import annotations
 
+import types
+
 import pytest
 from ner_data import CONLL_2003, sentence, write_to
+from refused import message_of
 
 from bert_tf2.finetuning import ner
+from bert_tf2.finetuning.ner.run import NerTask
 from bert_tf2.support.errors import UserError
 
 
@@ -98,7 +102,57 @@ def test_bad_files(write, text, options, expected):
     assert "\n" not in str(error.value)
 
 
-def test_missing_file_lists_what_is_there(write, tmp_path):
-    write("a O\n")
-    with pytest.raises(UserError, match=r"train\.txt: no such file .*data\.txt"):
-        ner.read_conll(str(tmp_path / "train.txt"))
+def test_predictions_stand_in_the_inputs_own_columns(write, tmp_path):
+    text = "\ufeff-DOCSTART- -X- O\r\n\r\n# id 7\r\nEU  NNP B-ORG \r\nsays VBZ O\r\n\r\n\r\nLondon NNP B-LOC"
+    path, output = write(text), tmp_path / "new" / "predictions.txt"
+    ner.write_predictions(path, str(output), ner.read_conll(path), [["B-X", "O"], ["O"]])
+    assert output.read_bytes().decode() == (
+        "\ufeff-DOCSTART- -X- O O\r\n\r\n# id 7\r\nEU  NNP B-ORG B-X\r\nsays VBZ O O\r\n\r\n\r\nLondon NNP B-LOC O"
+    )
+
+
+@pytest.mark.parametrize("text", [CONLL_2003, CONLL_2003.replace(" ", "\t"), "a\nb\n\nc\n", "\n\n#a\n\nb"])
+def test_written_file_reads_back(write, tmp_path, text):
+    path, output = write(text), str(tmp_path / "predictions.txt")
+    given = ner.read_conll(path)
+    tags = [["B-X"] * len(s.words) for s in given]
+    ner.write_predictions(path, output, given, tags)
+    again = ner.read_conll(output)
+    assert [(s.words, s.rows, s.document, s.tags) for s in again] == [
+        (s.words, s.rows, s.document, tag) for s, tag in zip(given, tags, strict=True)
+    ]
+    if given[0].tags is not None:
+        assert [s.tags for s in ner.read_conll(output, tag_column=-2)] == [s.tags for s in given]
+
+
+def test_predictions_complete_or_absent(write, tmp_path):
+    path = write(CONLL_2003)
+    given = ner.read_conll(path)
+    output = tmp_path / "predictions.txt"
+    with pytest.raises(ValueError):
+        ner.write_predictions(path, str(output), given, [["O"] * 3, ["O"], ["O"]])
+    write(CONLL_2003.replace("London", "Paris"))
+    with pytest.raises(UserError, match="line 12: the word 'London' is gone"):
+        ner.write_predictions(path, str(output), given, [["O"] * 3, ["O"] * 2, ["O"]])
+    assert [name.name for name in tmp_path.iterdir()] == ["data.txt"]
+
+
+def test_numbers_of_words_are_no_words(tmp_path):
+    text = "# text = x\n1\tAnn\tB-PER\n2-3\twon't\tO\n2\two\tO\n3\tn't\tO\n3.1\tgo\tO\n\n1\tYes\tO\n"
+    path = write_to(tmp_path, text)
+    message = message_of(ner.read_conll, path)
+    assert message.startswith(f"{path}: column 1 holds the numbers of the words and not the words")
+    assert message.endswith("--word_column=2")
+    assert ner.read_conll(path, word_column=1)[1].words == ["Yes"]
+    assert message_of(ner.read_conll, path, has_labels=False) == message
+    for words in ("1 O\n", "1 O\n3 O\n", "1 O\nbook O\n", "1 O\n2 O\n\nAnn O\n"):
+        assert ner.read_conll(write_to(tmp_path, words))
+
+
+def test_tags_that_differ_in_case(tmp_path, log_lines):
+    path = write_to(tmp_path, "Ann\tB-PER\nis\tO\n\nBob\tB-Per\n")
+    task = NerTask(types.SimpleNamespace(output_dir="none", init_checkpoint=None, do_train=True, train_file=path))
+    task.examples = {"train": ner.read_conll(path)}
+    assert task.find_labels().labels == ("O", "B-PER", "B-Per")
+    (line,) = log_lines
+    assert f"{path}, row 4: the label 'B-Per' and 'B-PER' of row 1 are two classes" in line

@@ -1,4 +1,4 @@
-"""Windows of sentences: by hand, and of random sentences."""
+"""Windows of sentences, by hand and of random sentences, and the tags that their predictions give."""
 
 from __future__ import annotations
 
@@ -15,11 +15,6 @@ from bert_tf2.support.errors import UserError
 @pytest.fixture(scope="module")
 def tokenizer(tmp_path_factory):
     return make_tokenizer(tmp_path_factory.mktemp("vocab"))
-
-
-@pytest.fixture
-def write(tmp_path):
-    return lambda text: write_to(tmp_path, text)
 
 
 def pieces_of(tokenizer, features):
@@ -176,8 +171,33 @@ def test_bad_sizes(tokenizer, max_seq_length, doc_stride, expected):
         ner.convert_sentences_to_features([sentence("a")], ["O"], max_seq_length, tokenizer, doc_stride)
 
 
-def test_unseen_tag_names_the_line_and_the_known(tokenizer, write):
-    path = write("a O\n\nb B-Y\n")
+def test_unseen_tag_names_the_line_and_the_known(tokenizer, tmp_path):
+    path = write_to(tmp_path, "a O\n\nb B-Y\n")
     with pytest.raises(UserError) as error:
         ner.convert_sentences_to_features(ner.read_conll(path), ["O", "B-X"], 8, tokenizer)
     assert str(error.value).startswith(f"{path}, line 3: tag 'B-Y' was not seen in training (known: O, B-X)")
+
+
+@pytest.mark.parametrize("document_context", [False, True])
+def test_right_labels_come_back_as_the_tags(tokenizer, document_context):
+    """Labels as predictions give the tags, whatever stands at the other positions."""
+    for seed in range(20):
+        rng = random.Random(seed)
+        given, labels = random_sentences(rng)
+        windows = ner.convert_sentences_to_features(
+            given, labels, 12, tokenizer, document_context=document_context, doc_stride=rng.randint(1, 10)
+        )
+        predictions = [
+            [rng.randrange(len(labels)) if label == -1 else label for label in ner.as_record(window)["label_ids"]]
+            for window in windows
+        ]
+        assert ner.assemble_tags(given, windows, predictions, labels) == [s.tags for s in given]
+
+
+def test_predictions_must_fit_the_windows(tokenizer):
+    given = [sentence("a"), sentence("b")]
+    windows = ner.convert_sentences_to_features(given, ["O"], 8, tokenizer)
+    with pytest.raises(ValueError):
+        ner.assemble_tags(given, windows, [[0] * 8], ["O"])
+    with pytest.raises(ValueError, match="sentence 1: 1 words, but the windows answer for 0"):
+        ner.assemble_tags(given, windows[:1], [[0] * 8], ["O"])
