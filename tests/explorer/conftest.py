@@ -69,6 +69,14 @@ def address(explorer):
         yield started
 
 
+@pytest.hookimpl(tryfirst=True)  # before the choice by -m
+def pytest_collection_modifyitems(items):
+    """Tests in Chromium take seconds each: they are among the slow ones."""
+    for item in items:
+        if "browser" in item.fixturenames:
+            item.add_marker(pytest.mark.slow)
+
+
 @pytest.fixture(scope="session")
 def browser():
     """Chromium, started once."""
