@@ -28,11 +28,11 @@ PYTEST := $(BIN)/python -m pytest --numprocesses=auto --dist=worksteal
 # TESTS="not soak" for those of test-slow too, in one go: models that several tests need are trained once.
 TESTS ?= not slow
 test: $(VENV)/tests-installed
-	$(PYTEST) -m "$(TESTS)"
+	$(PYTEST) -m "($(TESTS)) and not extra"
 
 # Those that are long and rarely break.
 test-slow: $(VENV)/tests-installed
-	$(PYTEST) -m "slow and not soak"
+	$(PYTEST) -m "slow and not soak and not extra"
 
 # The longest tests; then flips bytes of files, tokenizes a million strings, and kills trainings 90 times.
 SOAK := PYTHONPATH=tests $(BIN)/python tests/soak

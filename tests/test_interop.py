@@ -21,6 +21,8 @@ from bert_tf2.config import BertConfig
 from bert_tf2.weights import bundle, checkpoint, huggingface, huggingface_writing
 from bert_tf2.weights.labels import LabelMap
 
+pytestmark = pytest.mark.extra
+
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
 

@@ -22,6 +22,8 @@ from bert_tf2.support.settings import WrongSetting
 from bert_tf2.tokenization import FullTokenizer
 from bert_tf2.weights.labels import LabelMap
 
+pytestmark = pytest.mark.extra
+
 pytest.importorskip("onnx", reason="onnx is not installed: pip install '.[onnx]'")
 onnxruntime = pytest.importorskip("onnxruntime", reason="onnxruntime is not installed: pip install '.[onnx]'")
 DEMO = pathlib.Path(demo.__file__).parent

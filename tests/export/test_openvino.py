@@ -9,6 +9,8 @@ from export_cases import MAKERS, Exported, make_options, rows, save_weights
 
 from bert_tf2.export.run import run
 
+pytestmark = pytest.mark.extra
+
 openvino = pytest.importorskip("openvino", reason="openvino is not installed: pip install '.[openvino]'")
 
 

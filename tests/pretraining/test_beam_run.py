@@ -21,6 +21,8 @@ from command_lines import ROOT
 from bert_tf2.pretraining import CreatePretrainingDataOptions, beam_run, manifest, shard_making, sharded, shards
 from bert_tf2.support.settings import WrongSetting
 
+pytestmark = pytest.mark.extra
+
 LOOPBACK = ("--environment_type=LOOPBACK",)
 PROCESSES = (
     "--environment_type=beam:env:harness_subprocess_python:v1",

@@ -22,6 +22,8 @@ from command_lines import ROOT
 from bert_tf2.pretraining import dask_run
 from bert_tf2.support.settings import WrongSetting
 
+pytestmark = pytest.mark.extra
+
 DASK = "--runner=DaskRunner"
 
 
