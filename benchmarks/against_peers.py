@@ -127,98 +127,74 @@ def sides(options: BenchmarkOptions) -> list[Side]:
 
 
 def command(side: Side, options: BenchmarkOptions, case: str, precision: str) -> list[str]:
-    batch, length, predictions, mean_length = CASES[case]
     program = f"peers/{side.peer}_step.py" if side.peer else "pretraining_step.py"
     own = [f"--variant={side.variant}"] if side.peer else ["--json", *([side.variant] if side.variant else [])]
-    sizes = [f"--bert_config_file={Path(options.bert_config_file).resolve()}"] if options.bert_config_file else []
+    sizes = ("batch_size", "max_seq_length", "max_predictions_per_seq", "mean_length")
+    given = {**dict(zip(sizes, CASES[case], strict=True)), "precision": precision, "steps": options.steps}
+    config = options.bert_config_file and Path(options.bert_config_file).resolve()
     return [
-        side.python,
-        str(processes.BENCHMARKS / program),
-        *own,
-        f"--batch_size={batch}",
-        f"--max_seq_length={length}",
-        f"--max_predictions_per_seq={predictions}",
-        f"--mean_length={mean_length}",
-        f"--precision={precision}",
-        f"--steps={options.steps}",
-        *sizes,
+        *(side.python, str(processes.BENCHMARKS / program), *own),
+        *processes.flags_of(**given, bert_config_file=config),
     ]
 
 
-class Comparison:
-    """One case in one precision: runs the rounds, and keeps the results by side."""
+Measured = dict[Side, list[Mapping]]
 
-    def __init__(self, options: BenchmarkOptions, results, case: str, precision: str):
-        self._options, self._results, self._case, self._precision = options, results, case, precision
-        self.measured: dict[Side, list[Mapping]] = {}
 
-    def run(self, all_sides: Sequence[Side]) -> None:
-        """Runs all rounds; a side whose program fails is printed and left out."""
-        taking_part = list(all_sides)
-        if CASES[self._case][3]:
-            taking_part.insert(1, taking_part[0]._replace(name="ours, padded", variant="--unpad=none"))
-        for number in range(1, self._options.rounds + 1):
-            taking_part = [side for side in taking_part if self._measure(side, number)]
-            taking_part = [side for side in taking_part if side in self._fastest(taking_part)]
+def compare(options: BenchmarkOptions, results, case: str, precision: str, all_sides: Sequence[Side]) -> Measured:
+    """Runs all rounds of one case; a side whose program fails is printed and left out."""
+    measured: Measured = {}
 
-    def _measure(self, side: Side, number: int) -> bool:
-        model = self._options.bert_config_file or "base"
-        name = f"{self._case} {self._precision} {model} {self._options.steps} {side.name} {number}"
-        result = self._results.known().get(name)
-        if result is None:
-            try:
-                found = processes.measure(command(side, self._options, self._case, self._precision))
-            except processes.Failed as failure:
-                print(f"{side.name} is left out of {self._case} {self._precision}: {failure}", flush=True)
-                self.measured.pop(side, None)
-                return False
-            result = self._results.add(name, found)
-        self.measured.setdefault(side, []).append(result)
+    def measure(side: Side, number: int) -> bool:
+        name = f"{case} {precision} {options.bert_config_file or 'base'} {options.steps} {side.name} {number}"
+        try:
+            found = results.get(name, lambda: processes.measure(command(side, options, case, precision)))
+        except processes.Failed as failure:
+            print(f"{side.name} is left out of {case} {precision}: {failure}", flush=True)
+            measured.pop(side, None)
+            return False
+        measured.setdefault(side, []).append(found)
         return True
 
-    def _fastest(self, taking_part: Sequence[Side]) -> set[Side]:
-        """The sides, with only the fastest variant of each peer."""
+    taking_part = list(all_sides)
+    if CASES[case][3]:
+        taking_part.insert(1, taking_part[0]._replace(name="ours, padded", variant="--unpad=none"))
+    for number in range(1, options.rounds + 1):
         by_peer: dict[str, list[Side]] = {}
         for side in taking_part:
-            by_peer.setdefault(side.peer or side.name, []).append(side)
-        return {max(variants, key=self.median) for variants in by_peer.values()}
-
-    def median(self, side: Side) -> float:
-        return statistics.median(result["examples_per_second"] for result in self.measured[side])
-
-    def rows(self) -> Iterator[list[str]]:
-        """A row for each side that ran."""
-        ours = next((side for side in self.measured if side.name == "ours"), None)
-        for side, results in self.measured.items():
-            speeds = [result["examples_per_second"] for result in results]
-            shown = [f"{speed:.2f}" for speed in speeds]
-            ratio = f"{self.median(ours) / self.median(side):.2f}" if ours and side != ours else ""
-            memory = max(result["memory_gb"] for result in results)
-            padding = [""] * (self._options.rounds - len(shown))
-            yield [side.name, *shown, *padding, f"{self.median(side):.2f}", ratio, f"{memory:.2f}"]
+            if measure(side, number):
+                by_peer.setdefault(side.peer or side.name, []).append(side)
+        taking_part = [max(variants, key=lambda side: median(measured[side])) for variants in by_peer.values()]
+    return measured
 
 
-def versions(comparisons: Sequence[Comparison]) -> str:
-    found = {
-        result["versions"] for c in comparisons for rs in c.measured.values() for result in rs if "versions" in result
-    }
-    return "; ".join(sorted(found))
+def median(results: Sequence[Mapping]) -> float:
+    return statistics.median(result["examples_per_second"] for result in results)
+
+
+def rows(measured: Measured, rounds: int) -> Iterator[list[str]]:
+    """A row for each side that ran."""
+    ours = next((median(results) for side, results in measured.items() if side.name == "ours"), None)
+    for side, results in measured.items():
+        shown = [f"{result['examples_per_second']:.2f}" for result in results]
+        ratio = f"{ours / median(results):.2f}" if ours and side.name != "ours" else ""
+        memory = max(result["memory_gb"] for result in results)
+        yield [side.name, *shown, *[""] * (rounds - len(shown)), f"{median(results):.2f}", ratio, f"{memory:.2f}"]
 
 
 def main(options: BenchmarkOptions) -> None:
     print(f"{machine.describe()}, revision {processes.revision()}", flush=True)
     results = processes.Results(Path(options.work_dir) / "peers.jsonl", processes.revision())
-    taking_part, done = sides(options), []
+    taking_part, versions = sides(options), set()
     for case, precision in itertools.product(options.cases.split(","), options.precisions.split(",")):
-        comparison = Comparison(options, results, case, precision)
-        comparison.run(taking_part)
+        measured = compare(options, results, case, precision, taking_part)
         batch, length, predictions, mean_length = CASES[case]
         lengths = f", {mean_length} tokens on average" if mean_length else ""
         print(f"\nBatch {batch} x {length}{lengths}, {predictions} predictions, {precision}, examples/s:\n")
-        rounds = [f"round {number}" for number in range(1, options.rounds + 1)]
-        print(processes.render(["", *rounds, "median", "ours/it", "GB"], list(comparison.rows())), flush=True)
-        done.append(comparison)
-    print(f"\n{versions(done)}. keras-hub: masked words only.")
+        header = ["", *(f"round {number}" for number in range(1, options.rounds + 1)), "median", "ours/it", "GB"]
+        print(processes.render(header, list(rows(measured, options.rounds))), flush=True)
+        versions |= {result["versions"] for found in measured.values() for result in found if "versions" in result}
+    print(f"\n{'; '.join(sorted(versions))}. keras-hub: masked words only.")
 
 
 if __name__ == "__main__":

@@ -10,12 +10,11 @@ iproute2.
 
 from __future__ import annotations
 
+import itertools
 import json
 import statistics
 import subprocess
-import sys
 import time
-from collections.abc import Iterator
 
 import machine
 import networks
@@ -87,8 +86,8 @@ def measure(options: BenchmarkOptions, rate: float | None, dtype: str) -> tuple[
         started = []
         for index in range(2):
             task = {"cluster": {"worker": addresses}, "task": {"type": "worker", "index": index}}
-            command = [sys.executable, __file__, f"--dtype={dtype}", f"--rounds={options.rounds}"]
-            command += [f"--bert_config_file={options.bert_config_file}"] if options.bert_config_file else []
+            given = {"dtype": dtype, "rounds": options.rounds, "bert_config_file": options.bert_config_file}
+            command = processes.ours("all_reduce.py", *processes.flags_of(**given))
             environment = processes.environment(TF_CONFIG=json.dumps(task), TF_NUM_INTRAOP_THREADS="1")
             command = network.command(index, command) if rate else command
             started.append(subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE))
@@ -100,26 +99,20 @@ def measure(options: BenchmarkOptions, rate: float | None, dtype: str) -> tuple[
         return seconds, max(network.sent) // (options.rounds + 1)
 
 
-def rows(options: BenchmarkOptions) -> Iterator[str]:
-    yield f"{'network':>14}{'type':>10}{'seconds':>9}{'MB sent':>9}"
-    for rate in options.rates():
-        for dtype in _DTYPES:
-            seconds, sent = measure(options, rate, dtype)
-            name = f"{rate / 125_000:.0f} Mbit/s" if rate else "loopback"
-            yield f"{name:>14}{dtype:>10}{seconds:>9.2f}{sent / 1e6 if rate else float('nan'):>9.0f}"
-
-
 def main(options: BenchmarkOptions) -> None:
     if options.dtype:
         flags.load_tensorflow()
         print(json.dumps(seconds_of_sums(options)))
         return
-    options.rates()
+    rates = options.rates()
     if problem := networks.why_not():
         raise UserError(f"there can be no network between two processes here: it {problem}")
     print(machine.describe(), flush=True)
-    for row in rows(options):
-        print(row, flush=True)
+    print(f"{'network':>14}{'type':>10}{'seconds':>9}{'MB sent':>9}")
+    for rate, dtype in itertools.product(rates, _DTYPES):
+        seconds, sent = measure(options, rate, dtype)
+        name, megabytes = (f"{rate / 125_000:.0f} Mbit/s", sent / 1e6) if rate else ("loopback", float("nan"))
+        print(f"{name:>14}{dtype:>10}{seconds:>9.2f}{megabytes:>9.0f}", flush=True)
 
 
 if __name__ == "__main__":

@@ -8,7 +8,7 @@ the same run, on the product that widens the states in a block.
 
 from __future__ import annotations
 
-import statistics
+import functools
 
 import steps
 import workload
@@ -48,14 +48,10 @@ def read_batches(options: BenchmarkOptions) -> list[dict]:
         [examples[n] for n in chosen], labels, options.max_seq_length, tokenizer, logging.DEBUG
     )
     rows = [classification.as_record(feature) for feature in features]
-    batches = []
-    for first in range(0, len(rows), options.batch_size):
-        part = rows[first : first + options.batch_size]
-        batch = {name: np.array([row[name] for row in part], np.int32) for name in part[0]}
-        batch["label_ids"] = batch["label_ids"].reshape(-1)
-        batch["is_real_example"] = batch["is_real_example"].reshape(-1)
-        batches.append(batch)
-    return batches
+    columns = {name: np.array([row[name] for row in rows], np.int32) for name in rows[0]}
+    columns |= {name: columns[name].reshape(-1) for name in ("label_ids", "is_real_example")}
+    starts = range(0, len(rows), options.batch_size)
+    return [{name: values[n : n + options.batch_size] for name, values in columns.items()} for n in starts]
 
 
 def main(options: BenchmarkOptions) -> None:
@@ -63,23 +59,17 @@ def main(options: BenchmarkOptions) -> None:
 
     from bert_tf2 import heads
     from bert_tf2.config import BertConfig
-    from bert_tf2.training.precision import PRECISIONS
 
     config = BertConfig.from_json_file(options.bert_config_file)
     batches = read_batches(options)
-    precision = PRECISIONS[options.precision].exported
-    tokens = options.batch_size * options.max_seq_length
-    before = steps.product_rate(config, tokens, precision)
-    seconds = steps.time_training(
-        lambda: heads.ClassifierModel(config, num_labels=2, dtype=PRECISIONS[options.precision].policy),
+    seconds, measured = steps.measure(
+        config,
+        functools.partial(heads.ClassifierModel, num_labels=2),
         batches,
-        options.unpad,
+        options,
+        True,
         precision=options.precision,
     )
-    rate = max(before, steps.product_rate(config, tokens, precision))
-    lengths = [batch["input_mask"].sum(axis=1) for batch in batches[workload.WARM_UP :]]
-    flops = statistics.mean(steps.step_flops(config, rows) for rows in lengths) / statistics.mean(seconds)
-    measured = {"gflops": flops / 1e9, "machine_gflops": rate / 1e9, "share": flops / rate}
     print(workload.result(options.batch_size, seconds, 1, **measured))
 
 

@@ -80,18 +80,15 @@ def cluster(workers: int, *more: str) -> Iterator[tuple[str, int]]:
 
 def loopback_bytes() -> int:
     """The bytes that the loopback interface has received."""
-    (line,) = (
-        line for line in pathlib.Path("/proc/net/dev").read_text().splitlines() if line.strip().startswith("lo:")
-    )
-    return int(line.split(":")[1].split()[0])
+    return int(re.search(r"^\s*lo:\s*(\d+)", pathlib.Path("/proc/net/dev").read_text(), re.MULTILINE)[1])
 
 
-def run_script(options: BenchmarkOptions, folder: str, count: int, *more: str) -> float:
+def run_script(options: BenchmarkOptions, folder: str, *more: str) -> float:
     """The seconds of the script."""
-    command = [sys.executable, str(processes.ROOT / "create_pretraining_data.py"), f"--num_shards={count}"]
-    command += [f"--{name}={getattr(options, name)}" for name in ("input_file", "vocab_file", "dupe_factor")]
+    given = {name: getattr(options, name) for name in ("input_file", "vocab_file", "dupe_factor", "num_shards")}
+    command = processes.script("create_pretraining_data.py", **given, output_file=f"{folder}/x")
     before = time.monotonic()
-    subprocess.run([*command, f"--output_file={folder}/x", *more], check=True, stderr=subprocess.DEVNULL)
+    subprocess.run([*command, *more], check=True, stderr=subprocess.DEVNULL)
     return time.monotonic() - before
 
 
@@ -100,10 +97,10 @@ def with_work(options: BenchmarkOptions) -> None:
     print(f"{'workers':>8}{'processes, s':>14}{'Dask, s':>10}{'more a shard, ms':>18}{'bytes a shard':>15}")
     for workers in (1, 2, 4):
         with tempfile.TemporaryDirectory() as folder, cluster(workers) as (address, _):
-            alone = run_script(options, f"{folder}/alone", options.num_shards, f"--num_workers={workers}")
+            alone = run_script(options, f"{folder}/alone", f"--num_workers={workers}")
             before = loopback_bytes()
             more = ("--runner=DaskRunner", "--", f"--dask_client_address={address}")
-            dask = run_script(options, f"{folder}/dask", options.num_shards, *more)
+            dask = run_script(options, f"{folder}/dask", *more)
             moved = (loopback_bytes() - before) / options.num_shards
         extra = (dask - alone) / options.num_shards * 1000
         print(f"{workers:>8}{alone:>14.2f}{dask:>10.2f}{extra:>18.1f}{moved:>15,.0f}", flush=True)

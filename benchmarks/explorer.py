@@ -41,16 +41,10 @@ def random_model(options: BenchmarkOptions, folder: pathlib.Path) -> str:
     from bert_tf2.config import BertConfig
     from bert_tf2.weights import checkpoint
 
-    vocabulary = pathlib.Path(machine.VOCAB).read_text(encoding="utf-8")
-    width = options.hidden_size
-    config = BertConfig(
-        vocab_size=len(vocabulary.splitlines()),
-        hidden_size=width,
-        num_hidden_layers=options.num_hidden_layers,
-        num_attention_heads=width // 64,
-        intermediate_size=4 * width,
-        type_vocab_size=2,
-    )
+    vocabulary, width = pathlib.Path(machine.VOCAB).read_text(encoding="utf-8"), options.hidden_size
+    sizes = {"hidden_size": width, "num_attention_heads": width // 64, "intermediate_size": 4 * width}
+    sizes |= {"vocab_size": len(vocabulary.splitlines()), "num_hidden_layers": options.num_hidden_layers}
+    config = BertConfig(type_vocab_size=2, **sizes)
     checkpoint.save(str(folder / "model.ckpt"), checkpoint.tf1_variables(heads.PretrainingModel(config)))
     (folder / "bert_config.json").write_text(config.to_json_string())
     (folder / "vocab.txt").write_text(vocabulary, encoding="utf-8")

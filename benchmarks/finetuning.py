@@ -12,20 +12,16 @@ Every run is one command line of run_classifier.py or run_squad.py, with default
 from __future__ import annotations
 
 import json
-import os
 import statistics
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 import finetuning_speed
 import machine
 import processes
-from absl import flags as absl_flags
-from finetuning_commands import classify, timed
+from finetuning_commands import Runs
 
 from bert_tf2.support import flags
 from bert_tf2.support.settings import DATA, MODEL, TO_DO, TRAINING, Options, options, setting
-
-FLAGS = absl_flags.FLAGS
 
 
 @options
@@ -53,75 +49,57 @@ LEARNING_RATES = ("5e-5", "1e-4", "2e-4")
 TRAIN_ARTICLES, TEST_ARTICLES = 40, 8
 
 
-def spread(values: list[float]) -> str:
+def spread(values: Iterable[float]) -> str:
+    values = [*values]
     return f"{statistics.mean(values):.3f} ({min(values):.3f} to {max(values):.3f})"
 
 
-def mrpc() -> Iterator[str]:
+def mrpc(runs: Runs) -> Iterator[str]:
     """The reference's settings except for seed and learning rate."""
     for rate in LEARNING_RATES:
         seeds = SEEDS if rate == LEARNING_RATES[0] else SEEDS[:1]
-        results = [
-            classify(f"mrpc-{rate}-{seed}", "mrpc", "MRPC", f"--learning_rate={rate}", f"--random_seed={seed}")
-            for seed in seeds
+        found = [
+            runs.classify(f"mrpc-{rate}-{seed}", "mrpc", "MRPC", learning_rate=rate, random_seed=seed) for seed in seeds
         ]
-        accuracy = spread([result["measures"]["accuracy"] for result in results])
-        f1 = spread([result["measures"]["f1"] for result in results])
-        loss = spread([float(result["results"]["eval_loss"]) for result in results])
+        accuracy, f1 = (spread(result["measures"][name] for result in found) for name in ("accuracy", "f1"))
+        loss = spread(float(result["results"]["eval_loss"]) for result in found)
         yield (
             f"MRPC  three epochs, learning rate {rate}, seeds {' '.join(map(str, seeds))}: accuracy {accuracy},"
             f" F1 {f1}, loss {loss}"
         )
 
 
-def padding() -> Iterator[str]:
+def padding(runs: Runs) -> Iterator[str]:
     """One epoch with every row padded to 128, and one with batches padded to their longest row."""
-    for flag in ("--pad_to_max_length", "--nopad_to_max_length"):
-        result = classify(f"mrpc-epoch{flag}", "mrpc", "MRPC", flag, "--num_train_epochs=1")
+    for flag, pads in (("--pad_to_max_length", True), ("--nopad_to_max_length", False)):
+        result = runs.classify(f"mrpc-epoch{flag}", "mrpc", "MRPC", pad_to_max_length=pads, num_train_epochs=1)
         yield f"MRPC  one epoch with {flag}: {result['training_seconds']:.0f} s of training"
 
 
-def cola() -> Iterator[str]:
-    result = classify("cola", "cola", "CoLA")
-    matthews = result["measures"]["matthews_correlation"]
-    yield f"CoLA  three epochs: Matthews {matthews:.3f}, {result['seconds']:.0f} s"
+def cola(runs: Runs) -> Iterator[str]:
+    result = runs.classify("cola", "cola", "CoLA")
+    yield f"CoLA  three epochs: Matthews {result['measures']['matthews_correlation']:.3f}, {result['seconds']:.0f} s"
 
 
-def sst2() -> Iterator[str]:
-    result = classify("sst-2", "sst-2", "SST-2", "--num_train_epochs=1")
-    accuracy = result["measures"]["accuracy"]
-    yield f"SST-2 one epoch: accuracy {accuracy:.3f}, {result['seconds']:.0f} s"
+def sst2(runs: Runs) -> Iterator[str]:
+    result = runs.classify("sst-2", "sst-2", "SST-2", num_train_epochs=1)
+    yield f"SST-2 one epoch: accuracy {result['measures']['accuracy']:.3f}, {result['seconds']:.0f} s"
 
 
-def split_squad() -> tuple[str, str]:
+def squad(runs: Runs) -> Iterator[str]:
     """The first articles for training, each question with its first answer, and the last ones for the test."""
-    with open(f"{FLAGS.data_dir}/squad/dev-v1.1.json", encoding="utf-8") as stream:
+    with open(f"{runs.options.data_dir}/squad/dev-v1.1.json", encoding="utf-8") as stream:
         articles = json.load(stream)["data"]
-    train, test = articles[:TRAIN_ARTICLES], articles[-TEST_ARTICLES:]
-    for article in train:
-        for paragraph in article["paragraphs"]:
-            for question in paragraph["qas"]:
-                del question["answers"][1:]
-    paths = tuple(os.path.join(FLAGS.work_dir, name) for name in ("squad-train.json", "squad-test.json"))
-    for path, part in zip(paths, (train, test), strict=True):
-        with open(path, "w", encoding="utf-8") as stream:
-            json.dump({"version": "1.1", "data": part}, stream)
-    return paths
-
-
-def squad() -> Iterator[str]:
-    train, test = split_squad()
-    result = timed(
-        "squad",
-        "run_squad.py",
-        f"--train_file={train}",
-        f"--predict_file={test}",
-        "--do_train",
-        "--do_predict",
-        "--do_eval",
-        "--num_train_epochs=2",
-        "--nopad_to_max_length",
-    )  # fmt: skip
+    parts = {"train": articles[:TRAIN_ARTICLES], "predict": articles[-TEST_ARTICLES:]}
+    for paragraph in (paragraph for article in parts["train"] for paragraph in article["paragraphs"]):
+        for question in paragraph["qas"]:
+            del question["answers"][1:]
+    given = {"do_train": True, "do_predict": True, "do_eval": True, "num_train_epochs": 2, "pad_to_max_length": False}
+    for name, part in parts.items():
+        path = runs.work / f"squad-{name}.json"
+        path.write_text(json.dumps({"version": "1.1", "data": part}), encoding="utf-8")
+        given[f"{name}_file"] = path
+    result = runs.timed("squad", "run_squad.py", **given)
     measures = result["measures"]
     yield (
         f"SQuAD 1.1, two epochs on {TRAIN_ARTICLES} articles, tested on {TEST_ARTICLES} others: EM"
@@ -132,12 +110,12 @@ def squad() -> Iterator[str]:
 RUNS = {"mrpc": mrpc, "padding": padding, "cola": cola, "sst-2": sst2, "squad": squad, **finetuning_speed.RUNS}
 
 
-def main(_: BenchmarkOptions) -> None:
+def main(options: BenchmarkOptions) -> None:
     flags.load_tensorflow()
-    os.makedirs(FLAGS.work_dir, exist_ok=True)
     print(machine.describe(), flush=True)
-    for name in FLAGS.runs.split(","):
-        for line in RUNS[name]():
+    runs = Runs(options)
+    for name in options.runs.split(","):
+        for line in RUNS[name](runs):
             print(line, flush=True)
 
 

@@ -113,12 +113,10 @@ def curves(options: BenchmarkOptions, records: str) -> dict[str, list[list[float
     """The curves of both types, one for each seed, trained in turn."""
     results = processes.Results(Path(options.work_dir) / "curves.jsonl", processes.revision())
     names = ("vocab_file", "compare", "num_hidden_layers", "hidden_size", "steps", "batch_size", "learning_rate")
-    shared = [f"--{name}={getattr(options, name)}" for name in names]
+    shared = {**{name: getattr(options, name) for name in names}, "records": records}
     found: dict[str, list[list[float]]] = {"float32": [], "bfloat16": []}
     for seed in options.seeds.split(","):
-        sides = {
-            name: [*shared, f"--records={records}", f"--seeds={seed}", f"--{options.compare}={name}"] for name in found
-        }
+        sides = {name: processes.flags_of(**shared, seeds=seed, **{options.compare: name}) for name in found}
         for name, measured in processes.in_turn(results, "loss_curve.py", sides, 1).items():
             found[name].append(measured[0]["losses"])
     return found

@@ -43,47 +43,25 @@ class BenchmarkOptions(PrecisionOptions):
     json: bool = setting("Print the result as one line of JSON.", False, group=TO_DO)
 
 
-def measure(options: BenchmarkOptions) -> dict:
-    """Times the steps. Returns their seconds, operations and the machine's rate."""
+def main(options: BenchmarkOptions) -> None:
+    flags.load_tensorflow()
+
     from bert_tf2 import heads
     from bert_tf2.config import BertConfig
     from bert_tf2.training.options import TrainOptions
-    from bert_tf2.training.precision import PRECISIONS
 
     sizes = workload.load_config(options.bert_config_file)
     config = BertConfig.from_dict(sizes)
     config.check_sequence_length(options.max_seq_length)
     shape = (options.batch_size, options.max_seq_length, options.max_predictions_per_seq, options.mean_length)
     batches = workload.random_batches(sizes, options.steps + workload.WARM_UP, *shape)
-    precision = PRECISIONS[options.precision].exported
-    rows = options.batch_size * options.max_seq_length
-    before = steps.product_rate(config, rows, precision)
-    seconds = steps.time_training(
-        lambda: heads.PretrainingModel(config, dtype=PRECISIONS[options.precision].policy),
-        batches,
-        options.unpad,
-        options.profile_dir,
-        **settings.shared(options, TrainOptions),
+    shared = settings.shared(options, TrainOptions)
+    seconds, measured = steps.measure(
+        config, heads.PretrainingModel, batches, options, bool(options.mean_length), **shared
     )
-    timed = batches[workload.WARM_UP :]
-    flops = [
-        steps.step_flops(config, batch["input_mask"].sum(axis=1), batch["masked_lm_weights"].sum()) for batch in timed
-    ]
-    rate = max(before, steps.product_rate(config, rows, precision))
-    speed = workload.examples_per_second(options.batch_size, seconds, options.mean_length)
-    in_step = statistics.mean(flops) * speed / options.batch_size
-    return {"seconds": seconds, "gflops": in_step / 1e9, "machine_gflops": rate / 1e9, "share": in_step / rate}
-
-
-def main(options: BenchmarkOptions) -> None:
-    flags.load_tensorflow()
-
-    measured = measure(options)
-    seconds = measured.pop("seconds")
     if options.json:
         print(workload.result(options.batch_size, seconds, options.mean_length, **measured))
         return
-    sizes = workload.load_config(options.bert_config_file)
     lengths = f" (rows of {options.mean_length} on average)" if options.mean_length else ""
     print(machine.describe())
     print(

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import itertools
 import json
 import os
 import subprocess
 import sys
 import time
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from bert_tf2.support.errors import UserError
+from bert_tf2.support.settings import WrongSetting
 
 ROOT = Path(__file__).resolve().parents[1]
 BENCHMARKS = ROOT / "benchmarks"
@@ -25,8 +27,6 @@ class Failed(UserError):
 
 def check_words(flag: str, value: str, known: Collection[Any]) -> None:
     """Raises WrongSetting if one of the words of a flag, separated by commas, is none of the known ones."""
-    from bert_tf2.support.settings import WrongSetting
-
     names = [*map(str, known)]
     if unknown := [word for word in value.split(",") if word not in names]:
         raise WrongSetting(f"--{flag}: {unknown[0]!r} is none of {', '.join(names)}")
@@ -53,11 +53,17 @@ class Results:
         return {r["name"]: r for r in results if not self._revision or r.get("revision") == self._revision}
 
     def add(self, name: str, result: Mapping[str, Any]) -> dict[str, Any]:
+        """Stores a result, and returns it as it is stored."""
         stored = {"name": name, **({"revision": self._revision} if self._revision else {}), **result}
         text = self._path.read_text(encoding="utf-8") if self._path.exists() else ""
         with open(self._path, "a", encoding="utf-8") as stream:
             stream.write(("\n" if text and not text.endswith("\n") else "") + json.dumps(stored) + "\n")
         return stored
+
+    def get(self, name: str, measure: Callable[[], Mapping[str, Any]]) -> dict[str, Any]:
+        """The known result of this name; `measure` makes it if there is none, or only one that tells that it failed."""
+        known = self.known().get(name)
+        return known if known and "failed" not in known else self.add(name, measure())
 
 
 def revision() -> str:
@@ -121,29 +127,25 @@ def watch(command: Sequence[str], log: str | Path, **how: Any) -> Watched:
     began = time.perf_counter()
     resident = private = of_children = 0.0
     with open(log, "wb") as stream, subprocess.Popen(command, stdout=stream, stderr=stream, **how) as process:
+        children = Path(f"/proc/{process.pid}/task/{process.pid}/children")
         while process.poll() is None:
-            sizes = _status(process.pid)
+            sizes = _memory(process.pid)
             resident, private = max(resident, sizes["VmHWM"]), max(private, sizes["RssAnon"])
-            of_children = max([of_children, *(_status(child)["VmHWM"] for child in _children(process.pid))])
+            with contextlib.suppress(OSError):
+                of_children = max([of_children, *(_memory(child)["VmHWM"] for child in children.read_text().split())])
             time.sleep(0.01)
     if process.returncode:
         raise Failed(_last_line(Path(log).read_text(errors="replace"), process.returncode))
     return Watched(time.perf_counter() - began, resident, private, of_children)
 
 
-def _status(pid: int) -> dict[str, float]:
+def _memory(pid: int | str) -> dict[str, float]:
     """The current private memory and the peak of the resident memory of a process; 0 where the system does not tell."""
     sizes = {"VmHWM": 0.0, "RssAnon": 0.0}
     with contextlib.suppress(OSError):
         rows = [line.split() for line in Path(f"/proc/{pid}/status").read_text().splitlines()]
         sizes |= {row[0][:-1]: 1024 * float(row[1]) for row in rows if row[0][:-1] in sizes}
     return sizes
-
-
-def _children(pid: int) -> list[int]:
-    with contextlib.suppress(OSError):
-        return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
-    return []
 
 
 def measure(command: Sequence[str], **variables: str) -> dict[str, Any]:
@@ -164,9 +166,19 @@ def measure(command: Sequence[str], **variables: str) -> dict[str, Any]:
         raise Failed(f"printed no result: {_last_line(done.stdout, 0)}") from error
 
 
+def script(name: str, **flags: Any) -> list[str]:
+    """The command line of a script of this project; a flag whose value is None is left out."""
+    return [sys.executable, str(ROOT / name), *flags_of(**flags)]
+
+
 def ours(program: str, *arguments: str) -> list[str]:
     """The command line of a program in benchmarks/."""
     return [sys.executable, str(BENCHMARKS / program), *arguments]
+
+
+def flags_of(**flags: Any) -> list[str]:
+    """A word of a command line for each flag whose value is not None."""
+    return [f"--{name}={value}" for name, value in flags.items() if value is not None]
 
 
 def in_turn(results: Results, program: str, sides: Mapping[str, Sequence[str]], rounds: int) -> dict[str, list[dict]]:
@@ -176,11 +188,9 @@ def in_turn(results: Results, program: str, sides: Mapping[str, Sequence[str]], 
       Failed: see measure.
     """
     measured: dict[str, list[dict]] = {name: [] for name in sides}
-    for number in range(1, rounds + 1):
-        for name, arguments in sides.items():
-            key = f"{program} {' '.join(arguments)} {number}"
-            known = results.known().get(key)
-            measured[name].append(known or results.add(key, measure(ours(program, *arguments))))
+    for number, (name, arguments) in itertools.product(range(1, rounds + 1), sides.items()):
+        key = f"{program} {' '.join(arguments)} {number}"
+        measured[name].append(results.get(key, lambda words=arguments: measure(ours(program, *words))))
     return measured
 
 

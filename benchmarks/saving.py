@@ -11,6 +11,7 @@ are kept in WORK_DIR/saving.jsonl and are not measured again with the same revis
 
 from __future__ import annotations
 
+import itertools
 import json
 import shutil
 import statistics
@@ -41,39 +42,36 @@ class BenchmarkOptions(Options):
         return self.save_checkpoints_steps * (self.saves + 1)
 
 
-def train(options: BenchmarkOptions, command: list[str], save_steps: int) -> float:
+def train(options: BenchmarkOptions, command: list[str]) -> float:
     """Trains in a process of its own; returns the seconds of all steps but the first."""
     output = Path(options.work_dir) / "saving" / "output"
     shutil.rmtree(output, ignore_errors=True)
-    command = [*command, f"--save_checkpoints_steps={save_steps}", f"--output_dir={output}"]
     try:
-        processes.run(command, output.with_name("run.log"))
+        processes.run([*command, f"--output_dir={output}"], output.with_name("run.log"))
         ends = processes.ends_of_steps(output)
     finally:
         shutil.rmtree(output, ignore_errors=True)
     return ends[options.num_train_steps] - ends[1]
 
 
-def measured(options: BenchmarkOptions) -> dict[str, list[float]]:
-    """The seconds by side, one value for each round."""
-    work, interval = Path(options.work_dir) / "saving", options.save_checkpoints_steps
-    sizes, command = training_flags.pretraining_command(work, options.bert_config_file)
-    command += [f"--train_batch_size={options.train_batch_size}", f"--num_train_steps={options.num_train_steps}"]
+def measured(options: BenchmarkOptions) -> dict[int, list[float]]:
+    """The seconds by --save_checkpoints_steps, 0 and that of the options, one value for each round."""
+    interval, batch = options.save_checkpoints_steps, options.train_batch_size
+    sizes, command = training_flags.pretraining_command(Path(options.work_dir) / "saving", options.bert_config_file)
+    command += [f"--train_batch_size={batch}", f"--num_train_steps={options.num_train_steps}"]
     command += ["--keep_checkpoint_max=2"]
     results = processes.Results(Path(options.work_dir) / "saving.jsonl", processes.revision())
-    seconds: dict[str, list[float]] = {"without": [], "with": []}
-    for number in range(1, options.rounds + 1):
-        for side, steps in (("without", 0), ("with", interval)):
-            key = f"{side} {interval} {options.saves} {options.train_batch_size} {json.dumps(sizes)} {number}"
-            known = results.known().get(key) or results.add(key, {"seconds": train(options, command, steps)})
-            seconds[side].append(known["seconds"])
+    seconds: dict[int, list[float]] = {0: [], interval: []}
+    for number, steps in itertools.product(range(1, options.rounds + 1), seconds):
+        key = f"{steps} {interval} {options.saves} {batch} {json.dumps(sizes)} {number}"
+        own = [*command, f"--save_checkpoints_steps={steps}"]
+        seconds[steps].append(results.get(key, lambda own=own: {"seconds": train(options, own)})["seconds"])
     return seconds
 
 
 def main(options: BenchmarkOptions) -> None:
     print(machine.describe(), flush=True)
-    seconds = measured(options)
-    without, saving = (statistics.median(seconds[side]) for side in ("without", "with"))
+    without, saving = map(statistics.median, measured(options).values())
     step, interval = without / (options.num_train_steps - 1), options.save_checkpoints_steps
     checkpoint = (saving - without) / options.saves
     sizes = workload.load_config(options.bert_config_file)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import statistics
 import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import numpy as np
 import workload
 
 
@@ -43,21 +45,20 @@ def product_rate(config, rows: int, precision: str) -> float:
     return 2.0 * rows * config.hidden_size * config.intermediate_size / min(timed() for _ in range(5))
 
 
-def time_training(
-    make_model: Callable[[], Any],
-    batches: Sequence[dict],
-    unpad: str = "groups",
-    profile_dir: str | None = None,
-    **settings: Any,
-) -> list[float]:
-    """The seconds of each training step but the first ones, dropout and optimizer included.
+def measure(config, make_model: Callable[..., Any], batches: Sequence[dict], options, uneven: bool, **settings: Any):
+    """Times training steps, dropout and optimizer included, between two measurements of the machine's rate.
 
     Args:
-      make_model: creates the model.
+      config: the model's BertConfig.
+      make_model: creates the model from `config` and a dtype.
       batches: features by name, one batch a step.
-      unpad: how padding is left out; see fast.Plan.
-      profile_dir: a folder for a profile of the timed steps.
-      settings: fields of TrainOptions.
+      options: the flags of a program: `precision`, `unpad`, and `profile_dir` where there is one.
+      uneven: whether the batches have different lengths, so that the mean counts and not the median.
+      settings: further fields of TrainOptions.
+
+    Returns:
+      The seconds of each step but the first ones, and a dictionary: `gflops` per second of the real work in a step,
+      `machine_gflops` of a product alone, and the `share` of the former in the latter.
     """
     import tensorflow as tf
 
@@ -65,14 +66,16 @@ def time_training(
     from bert_tf2.training.devices import build_model
     from bert_tf2.training.loop import Trainer
     from bert_tf2.training.options import TrainOptions
+    from bert_tf2.training.precision import PRECISIONS
 
-    strategy = tf.distribute.get_strategy()
-    model = build_model(strategy, make_model, 1)
+    precision, (rows, length) = PRECISIONS[options.precision], batches[0]["input_mask"].shape
+    rate = product_rate(config, rows * length, precision.exported)
+    strategy, profile_dir = tf.distribute.get_strategy(), getattr(options, "profile_dir", None)
+    model = build_model(strategy, lambda: make_model(config, dtype=precision.policy), 1)
     schedule = {"learning_rate": 1e-4, "num_train_steps": 1000, "num_warmup_steps": 10}
-    rows = len(next(iter(batches[0].values())))
-    options = TrainOptions(output_dir="", train_batch_size=rows, **schedule, **settings)
-    accelerate(model, Plan(unpad, options.recompute, share_graph=not options.xla))
-    compiled = Trainer(model, strategy, options).step.compiled(jit_compile=options.xla)
+    training = TrainOptions(output_dir="", train_batch_size=rows, **schedule, **settings)
+    accelerate(model, Plan(options.unpad, training.recompute, share_graph=not training.xla))
+    compiled = Trainer(model, strategy, training).step.compiled(jit_compile=training.xla)
     number = iter(range(len(batches)))
 
     def step(batch: dict) -> float:
@@ -87,4 +90,10 @@ def time_training(
     seconds = workload.time_steps(step, tensors)
     if profile_dir:
         tf.profiler.experimental.stop()
-    return seconds
+    rate = max(rate, product_rate(config, rows * length, precision.exported))
+    flops = statistics.mean(
+        step_flops(config, batch["input_mask"].sum(axis=1), batch.get("masked_lm_weights", np.zeros(1)).sum())
+        for batch in batches[workload.WARM_UP :]
+    )
+    in_step = flops / (statistics.mean(seconds) if uneven else statistics.median(seconds))
+    return seconds, {"gflops": in_step / 1e9, "machine_gflops": rate / 1e9, "share": in_step / rate}

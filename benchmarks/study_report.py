@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 Result = Mapping[str, Any]
 _OF_GUESSES = (("loss", 1, 3), ("accuracy", 100, 1))
+_PROBES = ("order", "swapped", "position")
 _DISTANCES = (1, 2, 3, 4, 6, 8, 12, 16)
 # What is compared, and what else than the loss shows it.
 _GROUPS = {
@@ -42,22 +43,21 @@ def interval(values: Sequence[float], digits: int = 3) -> str:
     return f"{mean:+.{digits}f} ({mean - half:+.{digits}f} to {mean + half:+.{digits}f}){none}"
 
 
+def spread(values: Iterable[float], digits: int = 3) -> str:
+    """The mean, and the least and the largest value if there are several."""
+    values = [*values]
+    if not values:
+        return ""
+    shown = [f"{value:.{digits}f}" for value in (statistics.fmean(values), min(values), max(values))]
+    return shown[0] if len(values) == 1 else f"{shown[0]} ({shown[1]} to {shown[2]})"
+
+
 def held_out_loss(result: Result) -> float:
     """Of masked words, in the form of text that the variant was trained for."""
     return result["heldout"][_form(result["variant"])]["mask"]["loss"]
 
 
-def spread(values: Sequence[float], digits: int = 3, sign: bool = False) -> str:
-    """The mean, and the least and the largest value if there are several."""
-    if not values:
-        return ""
-    shown = [
-        f"{value:{'+' if sign else ''}.{digits}f}" for value in (sum(values) / len(values), min(values), max(values))
-    ]
-    return shown[0] if len(values) == 1 else f"{shown[0]} ({shown[1]} to {shown[2]})"
-
-
-def of(results: Sequence[Result], variant: str, *path: str) -> dict[int, float]:
+def of(results: Sequence[Result], variant: str, *path: str) -> dict[int, Any]:
     """The value at a path in the results of a variant, by seed."""
     found = {}
     for result in results:
@@ -75,53 +75,38 @@ def _form(variant: str) -> str:
 
 
 def _percent(values: Mapping[int, float]) -> str:
-    return spread([100 * value for value in values.values()], 1)
+    return spread((100 * value for value in values.values()), 1)
 
 
 def _variants(results: Sequence[Result]) -> list[str]:
     return list(dict.fromkeys(result["variant"] for result in results))
 
 
-def _beside_base(variant: str, value: Callable[[str], dict[int, float]], digits: int = 3) -> str:
+def _beside_base(results: Sequence[Result], variant: str, path: Sequence[str], by: float = 1, digits: int = 3) -> str:
     """The differences from base with the same seed, which has the same held-out documents."""
-    base, own = value("base"), value(variant)
-    return interval([own[seed] - base[seed] for seed in own if seed in base], digits) if variant != "base" else ""
+    base, own = of(results, "base", *path), of(results, variant, *path)
+    return interval([by * own[seed] - by * base[seed] for seed in own if seed in base], digits)
 
 
 def _main_table(results: Sequence[Result], guesses: Sequence[Mapping[str, float]], chance: float) -> str:
-    def measured(variant: str, name: str, of_form: str, by: float = 1.0) -> dict[int, float]:
-        found = of(results, variant, "heldout", _form(of_form), "mask", name)
-        return {seed: by * value for seed, value in found.items()}
-
     rows = []
     for variant in _variants(results):
+        # On the same texts: those of the form that this variant was trained for.
+        loss, right = (("heldout", _form(variant), "mask", name) for name in ("loss", "accuracy"))
         rows.append([
             variant,
             f"{next(iter(of(results, variant, 'parameters').values())):,}",
-            spread([*measured(variant, "loss", variant).values()]),
-            # On the same texts: those of the form that this variant was trained for.
-            _beside_base(variant, lambda each, form=variant: measured(each, "loss", form)),
-            _percent(measured(variant, "accuracy", variant)),
-            _beside_base(variant, lambda each, form=variant: measured(each, "accuracy", form, 100), 1),
-            _percent(of(results, variant, "probes", "order")),
-            _percent(of(results, variant, "probes", "swapped")),
-            _percent(of(results, variant, "probes", "position")),
+            spread(of(results, variant, *loss).values()),
+            _beside_base(results, variant, loss) if variant != "base" else "",
+            _percent(of(results, variant, *right)),
+            _beside_base(results, variant, right, 100, 1) if variant != "base" else "",
+            *(_percent(of(results, variant, "probes", probe)) for probe in _PROBES),
         ])  # fmt: skip
-    loss, right = (spread([guess[name] * by for guess in guesses], d) for name, by, d in _OF_GUESSES)
+    loss, right = (spread((guess[name] * by for guess in guesses), d) for name, by, d in _OF_GUESSES)
     rows.append(["a guess by frequency", "", loss, "", right, "", "", "", ""])
     rows.append(["chance", "", "", "", "", "", "50.0", "50.0", f"{100 * chance:.1f}"])
-    header = (
-        "variant",
-        "parameters",
-        "loss",
-        "loss - base's (95 %)",
-        "accuracy %",
-        "accuracy - base's (95 %)",
-        "order %",
-        "swapped %",
-        "position %",
-    )
-    return processes.render(header, rows)
+    header = ("loss", "loss - base's (95 %)", "accuracy %", "accuracy - base's (95 %)")
+    return processes.render(("variant", "parameters", *header, *(f"{probe} %" for probe in _PROBES)), rows)
 
 
 def _words_table(results: Sequence[Result]) -> str:
@@ -129,9 +114,8 @@ def _words_table(results: Sequence[Result]) -> str:
     rows = []
     for variant in ("base", "all_masked"):
         for read, name in (("mask", "[MASK]"), ("kept", "the right word"), ("random", "a random word")):
-            at = ("heldout", "pairs", read)
-            losses, right = of(results, variant, *at, "loss"), of(results, variant, *at, "accuracy")
-            rows.append([variant, name, spread([*losses.values()], 2), _percent(right)])
+            loss, right = (of(results, variant, "heldout", "pairs", read, each) for each in ("loss", "accuracy"))
+            rows.append([variant, name, spread(loss.values(), 2), _percent(right)])
     return processes.render(("variant", "it reads", "loss", "accuracy %"), rows)
 
 
@@ -140,8 +124,8 @@ def _pairs_table(results: Sequence[Result]) -> str:
     for variant in ("base", "no_pairs"):
         rows.append([variant])
         for form in ("pairs", "single"):
-            rows[-1].append(spread([*of(results, variant, "heldout", form, "mask", "loss").values()]))
-            rows[-1].append(_percent(of(results, variant, "heldout", form, "mask", "accuracy")))
+            loss, right = (of(results, variant, "heldout", form, "mask", each) for each in ("loss", "accuracy"))
+            rows[-1] += [spread(loss.values()), _percent(right)]
         rows[-1].append(_percent(of(results, variant, "next_sentence_accuracy")))
     header = ("variant", "loss, pairs", "accuracy %", "loss, one text", "accuracy %", "next sentence %")
     return processes.render(header, rows)
@@ -149,16 +133,14 @@ def _pairs_table(results: Sequence[Result]) -> str:
 
 def _ends_table(results: Sequence[Result]) -> str:
     columns = {
-        "input moved": ("moved", "input"),
-        "output moved": ("moved", "output"),
-        "gradient, input": ("gradients", "input"),
-        "gradient, output": ("gradients", "output"),
+        **{f"{end} moved": ("moved", end) for end in ("input", "output")},
+        **{f"gradient, {end}": ("gradients", end) for end in ("input", "output")},
         "cosine": ("ends", "cosine"),
         "of other words": ("ends", "cosine_of_others"),
         "same neighbors": ("ends", "same_neighbors"),
     }
     rows = [
-        [variant, *(spread([*of(results, variant, "tables", *path).values()], 2) for path in columns.values())]
+        [variant, *(spread(of(results, variant, "tables", *path).values(), 2) for path in columns.values())]
         for variant in _GROUPS["output weights"]
     ]
     return processes.render(("variant", *columns), rows)
@@ -168,10 +150,8 @@ def _similarities(results: Sequence[Result], width: int, length: int) -> dict[st
     """Similarities by distance, of each seed: learned positions, and the sinusoid."""
     from bert_tf2.layers import sinusoidal_positions  # loads TensorFlow
 
-    found = {
-        variant: [*of(results, variant, "tables", "similarity_by_distance").values()]
-        for variant in ("base", "from_sinusoid")
-    }
+    path = ("tables", "similarity_by_distance")
+    found = {variant: [*of(results, variant, *path).values()] for variant in ("base", "from_sinusoid")}
     return {**found, "the sinusoid": [similarity_by_distance(sinusoidal_positions(length, width))]}
 
 
@@ -179,7 +159,7 @@ def _positions_table(similarities: Mapping[str, list[list[float]]]) -> str:
     count = min(len(values) for of_seeds in similarities.values() for values in of_seeds)
     distances = [distance for distance in _DISTANCES if distance < count]
     rows = [
-        [name, *(spread([values[distance] for values in of_seeds], 2) for distance in distances)]
+        [name, *(spread((values[distance] for values in of_seeds), 2) for distance in distances)]
         for name, of_seeds in similarities.items()
     ]
     return processes.render(("positions", *map(str, distances)), rows)
@@ -188,14 +168,10 @@ def _positions_table(similarities: Mapping[str, list[list[float]]]) -> str:
 def _rates_table(tried: Mapping[str, Mapping[str, float]]) -> str:
     """The held-out loss with each learning rate that was tried."""
     rates = sorted({rate for of_rates in tried.values() for rate in of_rates}, key=float)
-    rows = [
-        [
-            variant,
-            *(f"{of_rates[rate]:.3f}" if rate in of_rates else "" for rate in rates),
-            min(of_rates, key=of_rates.get),
-        ]
-        for variant, of_rates in tried.items()
-    ]
+    rows = []
+    for variant, of_rates in tried.items():
+        losses = [f"{of_rates[rate]:.3f}" if rate in of_rates else "" for rate in rates]
+        rows.append([variant, *losses, min(of_rates, key=of_rates.get)])
     return processes.render(("variant", *rates, "the best"), rows)
 
 
@@ -213,10 +189,8 @@ def _differences_table(results: Sequence[Result]) -> str:
         ("order known, %", "no_positions", ("probes", "order"), 100, 1),
         ("position found, %", "sinusoidal", ("probes", "position"), 100, 1),
     ):
-        base, own = of(results, "base", *path), of(results, variant, *path)
-        differences = [by * (own[seed] - base[seed]) for seed in own if seed in base]
-        if differences:
-            rows.append([name, variant, interval(differences, digits)])
+        if difference := _beside_base(results, variant, path, by, digits):
+            rows.append([name, variant, difference])
     return processes.render(("measure", "variant", "less base's (95 %)"), rows)
 
 
@@ -228,8 +202,7 @@ def write(
     machine: str,
 ) -> str:
     """The tables of the study, as Markdown; `guesses` and `tried`: see study.train_all."""
-    first = results[0]["heldout"]["pairs"]["mask"]
-    probes = results[0]["probes"]
+    first, probes, there = results[0]["heldout"]["pairs"]["mask"], results[0]["probes"], {*_variants(results)}
     minutes = sum(result["processor_seconds"] for result in results) / 60
     parts = [
         f"{machine}. {len(results)} trainings of {options.steps} steps with {options.batch_size} examples of"
@@ -237,23 +210,24 @@ def write(
         f" {Path(options.input_file).name}, seeds {options.seeds}.\nThe trainings took {minutes:.0f} minutes of"
         f" processor time.\nHeld out with the first seed: {first['count']:.0f} masked words; the probes are asked"
         f" {probes['order_count']}, {probes['swapped_count']} and {probes['position_count']} times.\nHeld-out tokens"
-        f" that do not occur in the training: {spread([100 * guess['unseen'] for guess in guesses], 0)} %.",
-        *(["### Learning rates, with the tuning seeds " + options.tuning_seeds, _rates_table(tried)] if tried else []),
-        "### All variants",
-        _main_table(results, guesses, 1 / (options.max_seq_length - 2)),
+        f" that do not occur in the training: {spread((100 * guess['unseen'] for guess in guesses), 0)} %."
     ]
-    there = {*_variants(results)}
-    if "base" in there and len(there) > 1:
-        parts += ["### Other differences from base", _differences_table(results)]
-    if "all_masked" in there and "base" in there:
-        parts += ["### What is predicted where no [MASK] stands", _words_table(results)]
-    if "no_pairs" in there and "base" in there:
-        parts += ["### With pairs and without", _pairs_table(results)]
-    if there >= {*_GROUPS["output weights"]}:
-        parts += ["### The two ends of the word table", _ends_table(results)]
-    if there >= {"base", "from_sinusoid"}:
-        similarities = _similarities(results, options.hidden_size, options.max_seq_length)
-        parts += ["### Similarity of positions by distance", _positions_table(similarities)]
+
+    def add(title: str, table: Callable[[], str], *needed: str) -> None:
+        if there >= {*needed}:
+            parts.extend([f"### {title}", table()])
+
+    if tried:
+        add(f"Learning rates, with the tuning seeds {options.tuning_seeds}", lambda: _rates_table(tried))
+    add("All variants", lambda: _main_table(results, guesses, 1 / (options.max_seq_length - 2)))
+    if len(there) > 1:
+        add("Other differences from base", lambda: _differences_table(results), "base")
+    add("What is predicted where no [MASK] stands", lambda: _words_table(results), "base", "all_masked")
+    add("With pairs and without", lambda: _pairs_table(results), "base", "no_pairs")
+    add("The two ends of the word table", lambda: _ends_table(results), *_GROUPS["output weights"])
+    sizes = options.hidden_size, options.max_seq_length
+    similarity = "Similarity of positions by distance"
+    add(similarity, lambda: _positions_table(_similarities(results, *sizes)), "base", "from_sinusoid")
     return "\n\n".join(parts)
 
 
@@ -278,18 +252,16 @@ def _draw_variants(figure: Figure, results: Sequence[Result]) -> None:
     variants = _variants(results)[::-1]
     axes = figure.subplots(1, 3, sharey=True)
     for row, variant in enumerate(variants):
-        base = of(results, "base", "heldout", _form(variant), "mask", "loss")
-        losses = of(results, variant, "heldout", _form(variant), "mask", "loss")
-        panels = (
-            [value - base.get(seed, value) for seed, value in losses.items()],
-            [100 * value for value in of(results, variant, "probes", "order").values()],
-            [100 * value for value in of(results, variant, "probes", "position").values()],
-        )
+        path = ("heldout", _form(variant), "mask", "loss")
+        base, losses = of(results, "base", *path), of(results, variant, *path)
+        order, position = (of(results, variant, "probes", probe).values() for probe in ("order", "position"))
+        beside = [value - base.get(seed, value) for seed, value in losses.items()]
+        panels = (beside, [100 * value for value in order], [100 * value for value in position])
         for panel, values in zip(axes, panels, strict=True):
             panel.plot(values, [row] * len(values), "o", color="C0", alpha=0.6, markersize=4)
-            panel.plot([sum(values) / len(values)], [row], "|", color="black", markersize=12)
-        if variant != "base" and len(panels[0]) > 1:
-            mean, half = statistics.fmean(panels[0]), half_width(panels[0])
+            panel.plot([statistics.fmean(values)], [row], "|", color="black", markersize=12)
+        if variant != "base" and len(beside) > 1:
+            mean, half = statistics.fmean(beside), half_width(beside)
             axes[0].plot([mean - half, mean + half], [row, row], color="black", linewidth=1.2)
     titles = ("loss of held-out masked words, less base's", "order of neighbors known, %", "position found, %")
     for panel, title, chance in zip(axes, titles, (0, 50, None), strict=True):
@@ -333,9 +305,8 @@ def _draw_positions(figure: Figure, results: Sequence[Result]) -> None:
     width, length = (max(result[name] for result in results) for name in ("hidden_size", "max_seq_length"))
     for name, of_seeds in _similarities(results, width, length).items():
         for number, values in enumerate(of_seeds):
-            style = {"label": name if number == 0 else None, "alpha": 0.7}
-            color = {"base": "C0", "from_sinusoid": "C1"}.get(name, "black")
-            panel.plot(range(len(values)), values, color=color, **style)
+            color, label = {"base": "C0", "from_sinusoid": "C1"}.get(name, "black"), name if number == 0 else None
+            panel.plot(range(len(values)), values, color=color, label=label, alpha=0.7)
     panel.set(xlabel="distance of two positions", ylabel="mean cosine")
     panel.grid(alpha=0.3)
     panel.legend()

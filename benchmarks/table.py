@@ -25,12 +25,8 @@ from bert_tf2.support.settings import DATA, TO_DO, TRAINING, Options, options, s
 
 # Layers, hidden size.
 MODELS = {
-    "tiny": (2, 128),
-    "mini": (4, 256),
-    "small": (4, 512),
-    "medium": (8, 512),
-    "base": (12, 768),
-    "large": (24, 1024),
+    **{"tiny": (2, 128), "mini": (4, 256), "small": (4, 512), "medium": (8, 512)},
+    **{"base": (12, 768), "large": (24, 1024)},
 }
 PRECISIONS = ("float32", "bfloat16")
 # Masked words per example.
@@ -61,35 +57,30 @@ def measure(options: BenchmarkOptions, results, model: str, length: int, precisi
     """The result of one row, stored or new; with `failed` instead of numbers if the program fails."""
     layers, hidden = MODELS[model]
     batch = TOKENS[model] // length
-    name = f"{model} {length} {batch} {precision} {options.steps}"
-    if (known := results.known().get(name)) and "failed" not in known:
-        return known
     sizes = {"num_hidden_layers": layers, "hidden_size": hidden, "intermediate_size": 4 * hidden}
     path = Path(options.work_dir) / f"{model}.json"
     path.write_text(json.dumps(workload.BASE | sizes | {"num_attention_heads": hidden // 64}))
     row = {"model": model, "layers": layers, "hidden": hidden, "length": length, "batch": batch, "precision": precision}
-    command = processes.ours(
-        "pretraining_step.py",
-        "--json",
-        f"--bert_config_file={path}",
-        f"--batch_size={batch}",
-        f"--max_seq_length={length}",
-        f"--max_predictions_per_seq={PREDICTIONS[length]}",
-        f"--precision={precision}",
-        f"--steps={options.steps}",
-    )
-    try:
-        return results.add(name, row | processes.measure(command))
-    except processes.Failed as failure:
-        return results.add(name, row | {"failed": str(failure)})
+    given = {"bert_config_file": path, "batch_size": batch, "max_seq_length": length, "precision": precision}
+    given |= {"max_predictions_per_seq": PREDICTIONS[length], "steps": options.steps}
+    command = processes.ours("pretraining_step.py", "--json", *processes.flags_of(**given))
+
+    def run() -> Mapping:
+        try:
+            return row | processes.measure(command)
+        except processes.Failed as failure:
+            print(f"{model}, {length}, {precision} failed: {failure}", flush=True)
+            return row | {"failed": str(failure)}
+
+    return results.get(f"{model} {length} {batch} {precision} {options.steps}", run)
 
 
 def cells(row: Mapping) -> list[str]:
     """A row of the table."""
+    numbers = ["failed", "", ""]
+    if "failed" not in row:
+        numbers = [f"{row['examples_per_second']:.3g}", f"{100 * row['share']:.0f} %", f"{row['memory_gb']:.2f}"]
     shown = [f"{row['layers']} x {row['hidden']} ({row['model']})", str(row["length"]), str(row["batch"])]
-    if "failed" in row:
-        return [*shown, row["precision"], "failed", "", ""]
-    numbers = [f"{row['examples_per_second']:.3g}", f"{100 * row['share']:.0f} %", f"{row['memory_gb']:.2f}"]
     return [*shown, row["precision"], *numbers]
 
 
@@ -105,19 +96,13 @@ def draw(rows: Sequence[Mapping], path: str, title: str) -> None:
         for length, precision in sorted({(row["length"], row["precision"]) for row in measured}):
             line = {row["model"]: row for row in measured if (row["length"], row["precision"]) == (length, precision)}
             places = [n for n, model in enumerate(models) if model in line]
-            style = {
-                "marker": "o",
-                "linestyle": "-" if precision == "float32" else "--",
-                "label": f"{length}, {precision}",
-            }
-            speed.plot(places, [line[models[n]]["examples_per_second"] for n in places], **style)
-            share.plot(places, [100 * line[models[n]]["share"] for n in places], **style)
+            style = {"linestyle": "-" if precision == "float32" else "--", "label": f"{length}, {precision}"}
+            speed.plot(places, [line[models[n]]["examples_per_second"] for n in places], marker="o", **style)
+            share.plot(places, [100 * line[models[n]]["share"] for n in places], marker="o", **style)
         speed.set(yscale="log", ylabel="examples/s")
         share.set(ylim=(0, None), ylabel="% of the matrix-product rate")
         for axes in (speed, share):
-            axes.set_xticks(
-                range(len(models)), [f"{model}\n{MODELS[model][0]} x {MODELS[model][1]}" for model in models]
-            )
+            axes.set_xticks(range(len(models)), ["{}\n{} x {}".format(model, *MODELS[model]) for model in models])
             axes.grid(alpha=0.3)
         speed.legend(title="length, precision")
         figure.suptitle(title, fontsize=9)
@@ -129,11 +114,7 @@ def main(options: BenchmarkOptions) -> None:
     print(machine.describe(), flush=True)
     results = processes.Results(Path(options.work_dir) / "table.jsonl", processes.revision())
     lists = (options.models.split(","), map(int, options.lengths.split(",")), options.precisions.split(","))
-    rows = []
-    for model, length, precision in itertools.product(*lists):
-        rows.append(measure(options, results, model, length, precision))
-        if "failed" in rows[-1]:
-            print(f"{model}, {length}, {precision} failed: {rows[-1]['failed']}", flush=True)
+    rows = [measure(options, results, *row) for row in itertools.product(*lists)]
     print(processes.render(HEADER, [cells(row) for row in rows]))
     if options.plot:
         draw(rows, options.plot, f"Pretraining step; {machine.describe()}")

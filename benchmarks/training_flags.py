@@ -14,9 +14,8 @@ from __future__ import annotations
 import json
 import shutil
 import statistics
-import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import machine
@@ -41,44 +40,42 @@ class BenchmarkOptions(Options):
         processes.check_words("runs", self.runs, RUNS)
 
 
-class Medians:
-    """The medians over rounds of the results of pretraining_step.py, by side."""
-
-    def __init__(self, options: BenchmarkOptions, sides: dict[str, Sequence[str]]):
-        shared = ["--json", f"--steps={options.steps}"]
-        if options.bert_config_file:
-            shared.append(f"--bert_config_file={Path(options.bert_config_file).resolve()}")
-        results = processes.Results(Path(options.work_dir) / "flags.jsonl", processes.revision())
-        arguments = {name: [*shared, *own] for name, own in sides.items()}
-        self._measured = processes.in_turn(results, "pretraining_step.py", arguments, options.rounds)
-
-    def seconds(self, side: str) -> float:
-        return statistics.median(statistics.median(result["seconds"]) for result in self._measured[side])
-
-    def memory(self, side: str) -> float:
-        return statistics.median(result["memory_gb"] for result in self._measured[side])
+def medians(options: BenchmarkOptions, sides: Mapping[str, Sequence[str]]) -> dict[str, tuple[float, float]]:
+    """Seconds of a step and memory in GB that pretraining_step.py prints, medians over the rounds, by side."""
+    config = options.bert_config_file and Path(options.bert_config_file).resolve()
+    shared = ["--json", *processes.flags_of(steps=options.steps, bert_config_file=config)]
+    results = processes.Results(Path(options.work_dir) / "flags.jsonl", processes.revision())
+    arguments = {name: [*shared, *own] for name, own in sides.items()}
+    measured = processes.in_turn(results, "pretraining_step.py", arguments, options.rounds)
+    return {
+        side: (
+            statistics.median(statistics.median(result["seconds"]) for result in found),
+            statistics.median(result["memory_gb"] for result in found),
+        )
+        for side, found in measured.items()
+    }
 
 
-def accumulation(options: BenchmarkOptions) -> Iterator[str]:
+def accumulation(options: BenchmarkOptions) -> str:
     batch = "--batch_size=64"
-    medians = Medians(options, {"whole": [batch], "parts": [batch, "--gradient_accumulation_steps=8"]})
-    whole, parts = medians.seconds("whole"), medians.seconds("parts")
-    yield (
-        f"batch 64, length 128: whole {whole:.2f} s, {medians.memory('whole'):.2f} GB; in 8 parts {parts:.2f} s,"
-        f" {medians.memory('parts'):.2f} GB; cost {100 * (parts / whole - 1):+.1f} %"
+    found = medians(options, {"whole": [batch], "parts": [batch, "--gradient_accumulation_steps=8"]})
+    (whole, memory), (parts, memory_of_parts) = found["whole"], found["parts"]
+    return (
+        f"batch 64, length 128: whole {whole:.2f} s, {memory:.2f} GB; in 8 parts {parts:.2f} s,"
+        f" {memory_of_parts:.2f} GB; cost {100 * (parts / whole - 1):+.1f} %"
     )
 
 
-def recompute(options: BenchmarkOptions) -> Iterator[str]:
+def recompute(options: BenchmarkOptions) -> str:
     """Activation memory is what a process needs beyond that of batches of one row."""
     batch = "--batch_size=32"
-    medians = Medians(options, {"one": ["--batch_size=1"], "plain": [batch], "again": [batch, "--recompute"]})
-    plain, again = (medians.memory(side) - medians.memory("one") for side in ("plain", "again"))
-    slower = medians.seconds("again") / medians.seconds("plain") - 1
-    yield (
-        f"batch 32, length 128: without --recompute {medians.seconds('plain'):.2f} s, {medians.memory('plain'):.2f} GB,"
-        f" with it {medians.seconds('again'):.2f} s, {medians.memory('again'):.2f} GB; activations {plain:.2f} and"
-        f" {again:.2f} GB ({100 * again / plain:.0f} %), time {100 * slower:+.0f} %"
+    found = medians(options, {"one": ["--batch_size=1"], "plain": [batch], "again": [batch, "--recompute"]})
+    (_, least), (plain, memory), (again, memory_again) = found["one"], found["plain"], found["again"]
+    activations, of_again = memory - least, memory_again - least
+    return (
+        f"batch 32, length 128: without --recompute {plain:.2f} s, {memory:.2f} GB, with it {again:.2f} s,"
+        f" {memory_again:.2f} GB; activations {activations:.2f} and {of_again:.2f} GB"
+        f" ({100 * of_again / activations:.0f} %), time {100 * (again / plain - 1):+.0f} %"
     )
 
 
@@ -86,8 +83,10 @@ def make_records(folder: Path, length: int, input_file: str, vocab_file: str) ->
     """The records of a corpus, once over, in `folder`."""
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / f"records-{length}.tfrecord"
-    command = [sys.executable, str(processes.ROOT / "create_pretraining_data.py"), f"--input_file={input_file}"]
-    command += [f"--output_file={path}", f"--vocab_file={vocab_file}", f"--max_seq_length={length}", "--dupe_factor=5"]
+    command = processes.script(
+        "create_pretraining_data.py", input_file=input_file, output_file=path, vocab_file=vocab_file,
+        max_seq_length=length, dupe_factor=5,
+    )  # fmt: skip
     processes.run(command, folder / "records.log")
     return path
 
@@ -97,24 +96,24 @@ def pretraining_command(work: Path, bert_config_file: str | None) -> tuple[dict,
     records = make_records(work, 128, machine.CORPUS, machine.VOCAB)
     sizes, config = workload.load_config(bert_config_file), work / "bert_config.json"
     config.write_text(json.dumps(sizes), encoding="utf-8")
-    command = [sys.executable, str(processes.ROOT / "run_pretraining.py"), f"--input_file={records}", "--do_train"]
-    return sizes, [*command, f"--bert_config_file={config}", "--num_warmup_steps=1"]
+    given = {"input_file": records, "do_train": True, "bert_config_file": config, "num_warmup_steps": 1}
+    return sizes, processes.script("run_pretraining.py", **given)
 
 
-def start(options: BenchmarkOptions) -> Iterator[str]:
+def start(options: BenchmarkOptions) -> str:
     work = Path(options.work_dir) / "start"
     sizes, command = pretraining_command(work, options.bert_config_file)
+    output = work / "output"
     # 0: no checkpoint before the first step.
-    command += ["--train_batch_size=8", "--num_train_steps=1", "--save_checkpoints_steps=0"]
-    command += [f"--output_dir={work / 'output'}"]
+    command += ["--train_batch_size=8", "--num_train_steps=1", "--save_checkpoints_steps=0", f"--output_dir={output}"]
     seconds = []
     for _ in range(options.rounds):
-        shutil.rmtree(work / "output", ignore_errors=True)
+        shutil.rmtree(output, ignore_errors=True)
         began = time.time()
         processes.run(command, work / "run.log")
-        seconds.append(processes.seconds_to_first_step(work / "output", began))
-    shutil.rmtree(work / "output")
-    yield (
+        seconds.append(processes.seconds_to_first_step(output, began))
+    shutil.rmtree(output)
+    return (
         f"run_pretraining.py, {sizes['num_hidden_layers']} layers, hidden {sizes['hidden_size']}: first step ends"
         f" {statistics.median(seconds):.1f} s after the command ({min(seconds):.1f} to {max(seconds):.1f})"
     )
@@ -126,8 +125,7 @@ RUNS = {"accumulation": accumulation, "recompute": recompute, "start": start}
 def main(options: BenchmarkOptions) -> None:
     print(machine.describe(), flush=True)
     for name in options.runs.split(","):
-        for line in RUNS[name](options):
-            print(f"{name:<13} {line}", flush=True)
+        print(f"{name:<13} {RUNS[name](options)}", flush=True)
 
 
 if __name__ == "__main__":

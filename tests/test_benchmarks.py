@@ -134,24 +134,24 @@ def test_later_rounds_run_the_fastest_variant(monkeypatch, tmp_path, capsys):
         return result(speeds[variant] + len(ran) / 100, versions="peer 1.0")
 
     monkeypatch.setattr(processes, "measure", measure)
-    options = against_peers.BenchmarkOptions(rounds=2, cases="8x128")
+    options = against_peers.BenchmarkOptions(rounds=2, cases="8x128", precisions="float32")
     sides = [against_peers.Side("ours", "", "python", "")]
     sides += [against_peers.Side(f"keras_hub {v}", "keras_hub", "python", v) for v in ("plain", "xla")]
     sides += [against_peers.Side("model_garden xla", "model_garden", "broken", "xla")]
     results = processes.Results(tmp_path / "peers.jsonl")
-    comparison = against_peers.Comparison(options, results, "8x128", "float32")
-    comparison.run(sides)
+    measured = against_peers.compare(options, results, "8x128", "float32", sides)
     assert ran == ["", "plain", "xla", "xla", "", "xla"]
-    assert [row[:-1] for row in comparison.rows()] == [
+    assert [row[:-1] for row in against_peers.rows(measured, 2)] == [
         ["ours", "8.01", "8.05", "8.03", ""],
         ["keras_hub plain", "2.02", "", "2.02", "3.98"],
         ["keras_hub xla", "4.03", "4.06", "4.04", "1.99"],
     ]
     assert "model_garden xla is left out of 8x128 float32: ImportError: nothing" in capsys.readouterr().out
-    assert against_peers.versions([comparison]) == "peer 1.0"
     ran.clear()
-    against_peers.Comparison(options, results, "8x128", "float32").run(sides[:-1])
-    assert ran == []  # all of it is known
+    monkeypatch.setattr(against_peers, "sides", lambda _: sides[:-1])
+    monkeypatch.setattr(processes, "Results", lambda *_: results)
+    against_peers.main(options)
+    assert ran == [] and "\npeer 1.0. keras-hub" in capsys.readouterr().out  # all of it is known
 
 
 def test_the_table_continues_and_draws(monkeypatch, tmp_path, capsys):

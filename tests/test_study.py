@@ -150,7 +150,7 @@ def test_the_spread():
     import study_report
 
     assert study_report.spread([1.0, 2.0, 4.5], 1) == "2.5 (1.0 to 4.5)"
-    assert study_report.spread([-0.25], 2, sign=True) == "-0.25" and study_report.spread([]) == ""
+    assert study_report.spread([-0.25], 2) == "-0.25" and study_report.spread([]) == ""
 
 
 def test_the_interval_of_paired_differences():

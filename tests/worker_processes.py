@@ -11,14 +11,17 @@ import subprocess
 import sys
 import time
 from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
 
-import networks
 import numpy as np
 from command_lines import ROOT
 from pretraining_text import VOCABULARY
 from unmasked_data import LENGTH, PREDICTIONS, make
 
 from bert_tf2.config import BertConfig
+
+if TYPE_CHECKING:
+    import networks
 
 
 def free_ports(count: int) -> list[int]:

@@ -2,10 +2,10 @@
 
     PYTHONPATH=tests python tests/soak/tokenize_strings.py --strings=1000000
 
-The rules are those of google-research/bert, written down here once more, one after the other and without a cache. All
-ways through the package must agree with them, for cased and for uncased text: BasicTokenizer, its methods for
-subclasses, WordpieceTokenizer, FullTokenizer, and the tokenizer in the graph of a SavedModel. Prints how far it is,
-then the number of comparisons, and exits with 1 at the first difference, which it shows.
+The rules are those of google-research/bert, written down once more in benchmarks/tokenization.py, one after the other
+and without a cache. All ways through the package must agree with them, for cased and for uncased text: BasicTokenizer,
+its methods for subclasses, WordpieceTokenizer, FullTokenizer, and the tokenizer in the graph of a SavedModel. Prints
+how far it is, then the number of comparisons, and exits with 1 at the first difference, which it shows.
 """
 
 from __future__ import annotations
@@ -19,68 +19,16 @@ import random
 import sys
 import tempfile
 import unicodedata
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Iterable
 
 from bert_tf2 import tokenization
+
+sys.path.append(str(pathlib.Path(__file__).resolve().parents[2] / "benchmarks"))
+from tokenization import pieces_by_the_rules, words_by_the_rules
 
 SPECIAL = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 CHUNK = 10_000  # strings, of one seed
 CODES = 0x110000
-
-# The rules. What is a blank, dropped, Chinese or punctuation is decided for each character on its own.
-
-
-@functools.cache
-def is_blank(char: str) -> bool:
-    return char in "\t\n\r" or unicodedata.category(char) == "Zs"
-
-
-@functools.cache
-def is_dropped(char: str) -> bool:
-    return not is_blank(char) and (char in "\0\ufffd" or unicodedata.category(char) in ("Cc", "Cf"))
-
-
-@functools.cache
-def is_chinese(char: str) -> bool:
-    """The eight blocks of ideographs; neither kana nor Hangul."""
-    return (
-        "\u3400" <= char <= "\u4dbf" or "\u4e00" <= char <= "\u9fff" or "\uf900" <= char <= "\ufaff"
-        or "\U00020000" <= char <= "\U0002a6df" or "\U0002a700" <= char <= "\U0002b73f"
-        or "\U0002b740" <= char <= "\U0002b81f" or "\U0002b820" <= char <= "\U0002ceaf"
-        or "\U0002f800" <= char <= "\U0002fa1f"
-    )  # fmt: skip
-
-
-@functools.cache
-def is_punctuation(char: str) -> bool:
-    return char in "!\"#$%&'()*+,-./:;<=>?@[\\]^_`{|}~" or unicodedata.category(char).startswith("P")
-
-
-@functools.cache
-def is_accent(char: str) -> bool:
-    return unicodedata.category(char) == "Mn"
-
-
-def words_by_the_rules(text: str, lower: bool) -> list[str]:
-    text = "".join(" " if is_blank(char) else char for char in text if not is_dropped(char))
-    text = "".join(f" {char} " if is_chinese(char) else char for char in text)
-    words = []
-    for word in text.split():
-        if lower:
-            word = "".join(char for char in unicodedata.normalize("NFD", word.lower()) if not is_accent(char))
-        words.append("".join(f" {char} " if is_punctuation(char) else char for char in word))
-    return " ".join(words).split()
-
-
-def pieces_by_the_rules(words: Iterable[str], entries: Collection[str], longest: int = 200) -> Iterator[str]:
-    for word in words:
-        pieces, rest = [], word if len(word) <= longest else ""
-        while rest:
-            mark = "##" if pieces else ""
-            end = next((end for end in range(len(rest), 0, -1) if mark + rest[:end] in entries), 0)
-            pieces, rest = ([*pieces, mark + rest[:end]], rest[end:]) if end else ([], "")
-        yield from pieces or ["[UNK]"]
-
 
 # The strings.
 
