@@ -8,11 +8,11 @@ import pathlib
 import numpy as np
 import pytest
 import toy_data
+from refused import message_of as refusal
 from small_models import randomize
 
 import bert_tf2
 from bert_tf2 import commands, heads
-from bert_tf2.support.errors import UserError
 from bert_tf2.weights import checkpoint
 from bert_tf2.weights.labels import LabelMap, save_label_map
 
@@ -28,12 +28,6 @@ def save(folder: pathlib.Path, model, labels: LabelMap | None = None) -> dict[st
     if labels:
         save_label_map(str(folder), labels)
     return {**files, "init_checkpoint": str(folder), "output_dir": str(folder / "out")}
-
-
-def refusal(call, *args, **kwargs) -> str:
-    with pytest.raises(UserError) as caught:
-        call(*args, **kwargs)
-    return str(caught.value)
 
 
 def test_classify(tmp_path):

@@ -17,11 +17,13 @@ def test_there_is_a_command_for_every_script():
     assert sorted(f"{name}.py" for name in commands.COMMANDS) == SCRIPTS
 
 
-def test_the_command_without_a_script_lists_them(capsys, monkeypatch):
-    monkeypatch.setattr(sys, "argv", ["bert_tf2"])
-    with pytest.raises(SystemExit) as ended:
-        commands.main()
-    assert ended.value.code == 2
+def test_the_command_without_a_script_lists_them_and_knows_the_right_one(capsys, monkeypatch):
+    wrong = "bert_tf2: error: there is no script 'run_squadd'; did you mean run_squad?"
+    for words, status in ([], 2), (["run_squadd"], wrong):
+        monkeypatch.setattr(sys, "argv", ["bert_tf2", *words])
+        with pytest.raises(SystemExit) as ended:
+            commands.main()
+        assert ended.value.code == status
     shown = capsys.readouterr().out
     assert all(f"  {name}\n" in shown for name in commands.COMMANDS)
 
@@ -52,13 +54,6 @@ def test_the_demonstration_is_a_command(capsys, monkeypatch, tmp_path):
     done = run(ROOT, tmp_path, sys.executable, "-m", "bert_tf2", "demo", "out")
     assert (done.returncode, done.stdout) == (1, "")
     assert done.stderr.startswith("bert_tf2 demo: error: ") and done.stderr.count("\n") == 1
-
-
-def test_a_wrong_name_of_a_script_gets_the_right_one(monkeypatch):
-    monkeypatch.setattr(sys, "argv", ["bert_tf2", "run_squadd"])
-    with pytest.raises(SystemExit) as ended:
-        commands.main()
-    assert ended.value.code == "bert_tf2: error: there is no script 'run_squadd'; did you mean run_squad?"
 
 
 @pytest.fixture(scope="module")

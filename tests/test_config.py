@@ -4,6 +4,7 @@ import dataclasses
 import json
 
 import pytest
+from refused import message_of
 from small_models import SHARED, small_config
 
 from bert_tf2.config import BertConfig, decisive_differences
@@ -89,6 +90,9 @@ def test_every_activation_is_accepted(hidden_act):
     assert small_config(hidden_act=hidden_act).hidden_act == hidden_act
 
 
+POSITIONS = "is not one of learned, sinusoidal, learned_from_sinusoidal, none"
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [
@@ -108,16 +112,14 @@ def test_every_activation_is_accepted(hidden_act):
         ({"layer_norm_eps": 0}, "layer_norm_eps must be a number above 0 and at most 1, not 0"),
         ({"hidden_act": "swish"}, "hidden_act 'swish' is not one of gelu, gelu_erf, relu, tanh, linear"),
         ({"hidden_act": None}, "hidden_act None is not one of"),
+        *(({"position_embedding_type": kind}, POSITIONS) for kind in ("relative_key", "Sinusoidal", None, 1, ["none"])),
+        *(({"tie_word_embeddings": it}, "tie_word_embeddings must be true or false") for it in ("false", 0, None)),
     ],
 )
 def test_nonsense_is_refused_with_the_file_and_a_reason(tmp_path, change, message):
     path = write(tmp_path, {**BASE, **change})
-    with pytest.raises(UserError) as caught:
-        BertConfig.from_json_file(path)
-    text = str(caught.value)
-    assert message in text
-    assert text.startswith(path)
-    assert "\n" not in text
+    text = message_of(BertConfig.from_json_file, path)
+    assert message in text and text.startswith(path)
 
 
 @pytest.mark.parametrize(
@@ -131,10 +133,8 @@ def test_nonsense_is_refused_with_the_file_and_a_reason(tmp_path, change, messag
 )
 def test_a_file_that_is_no_configuration(tmp_path, text, message):
     path = write(tmp_path, text)
-    with pytest.raises(UserError) as caught:
-        BertConfig.from_json_file(path)
-    assert message in str(caught.value)
-    assert path in str(caught.value)
+    text = message_of(BertConfig.from_json_file, path)
+    assert message in text and path in text
 
 
 def test_a_file_that_is_not_there(tmp_path):
@@ -183,19 +183,6 @@ def test_absolute_positions_of_transformers_are_learned_and_stay_in_the_file():
     values = {**BASE, "position_embedding_type": "absolute"}
     config = BertConfig.from_dict(values)
     assert config.position_embedding_type == "learned" and config.to_dict() == values
-
-
-@pytest.mark.parametrize("value", ["relative_key", "Sinusoidal", None, 1, ["none"]])
-def test_other_positions_are_refused_with_those_that_there_are(value):
-    wanted = "position_embedding_type .* is not one of learned, sinusoidal, learned_from_sinusoidal, none"
-    with pytest.raises(UserError, match=wanted):
-        BertConfig.from_dict({**BASE, "position_embedding_type": value})
-
-
-@pytest.mark.parametrize("value", ["false", 0, None])
-def test_tied_is_true_or_false(value):
-    with pytest.raises(UserError, match="tie_word_embeddings must be true or false, not"):
-        BertConfig.from_dict({**BASE, "tie_word_embeddings": value})
 
 
 def test_the_tied_flag_of_transformers_goes_both_ways():

@@ -13,14 +13,12 @@ import sys
 import numpy as np
 import pytest
 import toy_data
+from refused import message_of as refusal
 from small_models import randomize, values_of
 
 import bert_tf2
-from bert_tf2 import heads, modeling
-from bert_tf2.finetuning import extract_features
-from bert_tf2.finetuning.options import FeatureOptions
+from bert_tf2 import commands, heads, modeling
 from bert_tf2.pretraining import predict_masked
-from bert_tf2.pretraining.options import MaskedLMOptions
 from bert_tf2.support.errors import UserError
 from bert_tf2.weights import checkpoint, convert
 from bert_tf2.weights.labels import LabelMap, save_label_map
@@ -49,16 +47,14 @@ def bert(folder):
     return bert_tf2.load(folder)
 
 
+def flags_of(folder: pathlib.Path) -> dict[str, str]:
+    files = {"bert_config_file": str(folder / "bert_config.json"), "vocab_file": str(folder / "vocab.txt")}
+    return {**files, "init_checkpoint": str(folder)}
+
+
 def converted(source: pathlib.Path, output: pathlib.Path, to: str, **options) -> str:
     convert.run(ConversionOptions(input=str(source), output=str(output), to=to, **options))
     return str(output)
-
-
-def refusal(call, *args, **kwargs) -> str:
-    with pytest.raises(UserError) as caught:
-        call(*args, **kwargs)
-    assert "\n" not in str(caught.value)
-    return str(caught.value)
 
 
 # Importing
@@ -281,19 +277,9 @@ def test_a_fork_after_use_is_noticed(bert):
 @pytest.mark.parametrize(("pooling", "layers"), [("mean", "-1"), ("max", "-1,0"), ("cls", "1")])
 def test_embed_gives_what_extract_features_writes(bert, folder, tmp_path, pooling, layers):
     (tmp_path / "texts.txt").write_text("\n".join([*TEXTS, "a film ||| the book"]) + "\n")
-    extract_features.run(
-        FeatureOptions(
-            input_file=str(tmp_path / "texts.txt"),
-            output_file=str(tmp_path / "vectors.npy"),
-            bert_config_file=str(folder / "bert_config.json"),
-            init_checkpoint=str(folder),
-            vocab_file=str(folder / "vocab.txt"),
-            layers=layers,
-            pooling=pooling,
-            max_seq_length=16,
-            batch_size=2,
-        )
-    )
+    places = {"input_file": str(tmp_path / "texts.txt"), "output_file": str(tmp_path / "vectors.npy")}
+    how = {"layers": layers, "pooling": pooling, "max_seq_length": 16, "batch_size": 2}
+    commands.call("extract_features", **flags_of(folder), **places, **how)
     chosen = [int(number) for number in layers.split(",")]
     texts = [*TEXTS, ("a film", "the book")]
     found = bert.embed(texts, pooling, layers=chosen, max_seq_length=16, batch_size=2)
@@ -334,16 +320,7 @@ def test_what_embed_refuses(bert, settings, message):
 
 @pytest.mark.slow
 def test_fill_mask_gives_what_predict_masked_prints(bert, folder, capsys):
-    predict_masked.run(
-        MaskedLMOptions(
-            bert_config_file=str(folder / "bert_config.json"),
-            init_checkpoint=str(folder),
-            vocab_file=str(folder / "vocab.txt"),
-            sentence=SENTENCES,
-            top_k=3,
-            output_format="json",
-        )
-    )
+    commands.call("predict_masked", **flags_of(folder), sentence=SENTENCES, top_k=3, output_format="json")
     printed = capsys.readouterr().out.splitlines()
     answers = bert.fill_mask(SENTENCES, top_k=3)
     assert [predict_masked.as_json(answer) for answer in answers] == printed

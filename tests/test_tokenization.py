@@ -1,15 +1,11 @@
-"""The tokenizer against the reference's recorded results, a character-by-character tokenizer, and manual cases."""
+"""The tokenizer against the reference's recorded results, and manual cases; tests/test_soak.py has the random ones."""
 
 from __future__ import annotations
 
 import hashlib
-import importlib.util
 import json
 import pathlib
 import pickle
-import random
-import subprocess
-import sys
 import unicodedata
 
 import pytest
@@ -24,58 +20,11 @@ needs_golden = pytest.mark.skipif(not GOLDEN.is_dir(), reason="the reference's r
 
 SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
 
-# Characters with special treatment in one of the steps, and some that look similar.
-ODD = (
-    "aZé\u00c5\u1e9b\u0301\u0327\u0345"  # letters, with accents before or after them
-    "ΣσςΑΌİıßﬀǅ"  # lower case that depends on the neighbors, or is longer
-    "!$+^`~|=-_'\u2019\u00a7\u00b6\u3002\uff01\u0964\u1fef\u037e"  # punctuation and symbols; the last two decompose
-    " \t\n\r\x0b\x0c\x1c\x85\xa0\u1680\u2003\u2028\u2029\u202f\u3000"  # blanks, and controls that str.split splits at
-    "\x00\x07\u00ad\u200b\u200d\u2060\ufeff\ufffd\U000e0001"  # dropped
-    "北\u3400\u4dbf\u4dc0\u9fff\ua000\uf900\ufaff\U00020000\U0002a6df\U0002a6e0\U0002ceb0\U0002f81d"  # Han, or near
-    "かガｶ\u3099한국각\u1112\u1161"  # kana, Hangul: composed and not
-    "🙂👩\U0001f3fd\ufe0f٣आि\u0966กำ\ue000\ud800\udfff\U0010ffff"
-)
-
-
-@pytest.fixture(scope="module")
-def naive():
-    """The benchmark's tokenizer, which works character by character."""
-    spec = importlib.util.spec_from_file_location("naive_tokenizer", ROOT / "benchmarks" / "tokenization.py")
-    module = importlib.util.module_from_spec(spec)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.syspath_prepend(str(ROOT / "benchmarks"))  # as when it is run as a script
-        patch.setitem(sys.modules, spec.name, module)  # where its dataclasses look up their annotations
-        spec.loader.exec_module(module)
-    return module
-
 
 def write_vocab(folder: pathlib.Path, entries: list[str]) -> str:
     path = folder / "vocab.txt"
     path.write_text("".join(entry + "\n" for entry in entries), encoding="utf-8", newline="")
     return str(path)
-
-
-def random_text(source: random.Random) -> str:
-    anywhere = [chr(source.randrange(0x110000)) for _ in range(4)]
-    near = [chr(source.randrange(0x3100)) for _ in range(8)]
-    return "".join(source.choices([*ODD, *"abAB .", *anywhere, *near], k=source.randrange(40)))
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("do_lower_case", [True, False])
-def test_random_unicode_equals_the_naive_tokenizer(tmp_path, naive, do_lower_case):
-    source = random.Random(5)
-    texts = [random_text(source) for _ in range(4000)]
-    characters = sorted({char for text in texts for char in unicodedata.normalize("NFD", text + text.lower())})
-    known = [char for char in characters if not char.isspace() and not "\ud800" <= char <= "\udfff" and ord(char) % 8]
-    vocab_file = write_vocab(tmp_path, SPECIAL + known + ["##" + char for char in known] + ["ab", "##ba", "aba"])
-    tokenizer = tokenization.FullTokenizer(vocab_file, do_lower_case)
-    for text in texts * 2:  # the second time every short word is remembered
-        words = naive.naive_words(text, do_lower_case)
-        assert tokenizer.basic_tokenizer.tokenize(text) == words, repr(text)
-        pieces = naive.naive_tokenize(text, tokenizer.vocab, do_lower_case)
-        assert tokenizer.tokenize(text) == pieces, repr(text)
-        assert tokenizer.wordpiece_tokenizer.tokenize(" ".join(words)) == pieces, repr(text)
 
 
 @needs_golden
@@ -206,11 +155,6 @@ def test_a_tokenizer_can_be_sent_to_another_process(tmp_path):
     data = pickle.dumps(tokenizer)
     assert len(data) == fresh  # the cache is not pickled
     assert pickle.loads(data).tokenize("AB") == ["a", "##b"]
-
-
-def test_import_loads_no_tensorflow():
-    code = "import sys, bert_tf2.tokenization; sys.exit('tensorflow' in sys.modules)"
-    assert subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=False).returncode == 0
 
 
 def test_load_vocab_reads_as_the_reference(tmp_path):

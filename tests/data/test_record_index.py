@@ -126,6 +126,7 @@ def test_where_the_records_lie_nothing_can_be_written(paths, tmp_path, monkeypat
     assert record_index.read(paths, str(tmp_path / "out"), keep=True)[1] == []
 
 
+@pytest.mark.slow
 def test_100_000_files_take_seconds(tmp_path, monkeypatch):
     """Of an index alone: the files are not there."""
     names = [str(tmp_path / f"x-{number:05d}-of-100000") for number in range(100_000)]

@@ -83,7 +83,7 @@ def test_every_epoch_has_every_record_once_in_its_own_order(paths):
 def test_reading_goes_on_from_every_place(paths):
     index = record_index.read_index(paths)
     whole = read(index, 3 * TOTAL)
-    for first in (1, 31, 32, 33, 50, 96, TOTAL - 1, TOTAL, TOTAL + 1, TOTAL + 63, TOTAL + 64, 2 * TOTAL - 1, 2 * TOTAL):
+    for first in (1, 31, 32, 50, TOTAL, TOTAL + 63, 2 * TOTAL - 1):
         assert read(index, 40, first=first) == whole[first : first + 40]
 
 

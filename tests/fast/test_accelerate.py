@@ -20,7 +20,10 @@ PLANS = {
 LAYERS = 2  # of which the last keeps its activations with recompute
 
 
-@pytest.mark.parametrize("kind", [kind for kind in MAKERS if kind != "span"])
+SLOW = [pytest.param(kind, marks=pytest.mark.slow) for kind in ("masked_words", "classifier")]
+
+
+@pytest.mark.parametrize("kind", ["pretraining", "tagging", *SLOW])
 def test_outputs_and_gradients_without_dropout(kind, monkeypatch):
     monkeypatch.setattr(heads, "_CLASSIFIER_DROPOUT", 0.0)
     model, batch = MAKERS[kind](small_config(num_hidden_layers=LAYERS)), batch_of(kind)

@@ -70,19 +70,12 @@ FILES_AT_FAULT = [
     ("run_pretraining.py", "--input_file=gone*", r"gone\*: no file matches"),
     ("run_pretraining.py", "--input_file=tables", "tables: is a folder"),
     ("run_pretraining.py", "--max_seq_length=16", "records, record 1: was made for max_seq_length 32, .* is 16 here"),
-    (
-        "run_pretraining.py",
-        "--max_predictions_per_seq=3",
-        "record 1: was made for max_predictions_per_seq 4, .* 3 here",
-    ),
+    ("run_pretraining.py", "--max_predictions_per_seq=3", "was made for max_predictions_per_seq 4, .* 3 here"),
     ("run_pretraining.py", "--input_file=cut", "cut, record 2: the file is truncated"),
     ("run_pretraining.py", "--input_file=flipped", "flipped, record 1: .* the file is corrupted"),
     ("run_pretraining.py", "--input_file=bad_ids", r"bad_ids, record 2: input_ids holds 5000, .* 0\.\.36"),
-    (
-        "run_pretraining.py",
-        "--input_file=words.txt",
-        r"words\.txt: is text, not TFRecord; create_pretraining_data\.py makes records of text",
-    ),
+    ("run_pretraining.py", "--input_file=words.txt",
+     r"words\.txt: is text, not TFRecord; create_pretraining_data\.py makes records of text"),
     ("run_pretraining.py", "--output_dir=classifier", r"classifier/model\.ckpt-7: .*cls/predictions.* is missing"),
     ("run_pretraining.py", "--output_dir=file", "folder file"),
     ("run_classifier.py", "--data_dir=torn", r"torn/train\.tsv, row 4: has 5 columns where 3 are expected"),
@@ -93,24 +86,15 @@ FILES_AT_FAULT = [
     ("run_classifier.py", "--data_dir=lonely --do_eval", r"lonely/dev\.tsv: no such file .*train\.tsv"),
     ("run_classifier.py", "--data_dir=lonely --do_predict", r"lonely/test\.tsv: no such file .*train\.tsv"),
     ("run_classifier.py", "--data_dir=unknown --do_eval", r"dev\.tsv, row 2: unknown label 'yess'; .* no, yes"),
-    (
-        "run_classifier.py",
-        "--text_a_column=words",
-        r"train\.tsv: has no column 'words'; its header is name, text, answer",
-    ),
+    ("run_classifier.py", "--text_a_column=words",
+     r"train\.tsv: has no column 'words'; its header is name, text, answer"),
     ("run_classifier.py", "--text_a_column=", "tsv needs to know which column holds the text"),
     ("run_classifier.py", "--task_name=mrpc", r"train\.tsv, row 2: has 3 columns, but text_a is to come from column 4"),
-    (
-        "run_classifier.py",
-        "--init_checkpoint=classifier",
-        r"output_bias is \[3\] in the checkpoint and \[2\] in the model",
-    ),
+    ("run_classifier.py", "--init_checkpoint=classifier",
+     r"output_bias is \[3\] in the checkpoint and \[2\] in the model"),
     ("run_classifier.py", "--task_name=cola --output_dir=classifier", "a model of the task tsv .*maybe, no, yes"),
-    (
-        "run_classifier.py",
-        "--do_train=false --do_predict --init_checkpoint=pretrained",
-        "labels of the task tsv are not known: train first",
-    ),
+    ("run_classifier.py", "--do_train=false --do_predict --init_checkpoint=pretrained",
+     "labels of the task tsv are not known: train first"),
     ("run_classifier.py", "--patience=2", "--patience needs --eval_steps"),
     ("run_classifier.py", "--num_train_epochs=0.1", "64 examples, batches of 32 and 0.1 epochs make not a single"),
     ("run_classifier.py", "--max_seq_length=65", "--max_seq_length=65"),
@@ -130,11 +114,8 @@ FILES_AT_FAULT = [
     ("run_ner.py", "--train_file=empty.txt", r"empty\.txt"),
     ("run_ner.py", "--train_file=latin1.txt", r"latin1\.txt, line 2: not UTF-8"),
     ("run_ner.py", "--train_file=outside.txt", "every word has the tag O"),
-    (
-        "run_ner.py",
-        "--do_eval --eval_file=new_tag.txt",
-        r"new_tag\.txt, line \d+: tag 'B-NEW' was not seen in training",
-    ),
+    ("run_ner.py", "--do_eval --eval_file=new_tag.txt",
+     r"new_tag\.txt, line \d+: tag 'B-NEW' was not seen in training"),
     ("run_ner.py", "--do_eval --eval_file=", "--do_eval needs --eval_file"),
     ("run_ner.py", "--tag_column=2", r"words\.txt, line 3: column 2 would be word and tag at once"),
     ("run_ner.py", "--word_column=7", r"words\.txt, line 3: there is no column 7 among 3 columns \(the first is 1,"),
@@ -156,20 +137,14 @@ FILES_AT_FAULT = [
         for script, switch in itertools.product(WITH_VOCABULARY[:3], ("do_predict", "do_eval"))
     ),
     ("run_pretraining.py", "--do_train=false --do_eval", "holds no checkpoint, and no --init_checkpoint is given"),
-    (
-        "run_squad.py",
-        "--do_train=false --do_predict --init_checkpoint=pretrained",
-        "pretrained/model.ckpt-7: has no cls/squad/output_weights, .* random weights",
-    ),
-    (
-        "run_pretraining.py",
-        "--do_train=false --do_eval --init_checkpoint=classifier",
-        "classifier/model.ckpt-7: has no cls/predictions/transform/dense/kernel, .* random weights",
-    ),
+    ("run_squad.py", "--do_train=false --do_predict --init_checkpoint=pretrained",
+     "pretrained/model.ckpt-7: has no cls/squad/output_weights, .* random weights"),
+    ("run_pretraining.py", "--do_train=false --do_eval --init_checkpoint=classifier",
+     "classifier/model.ckpt-7: has no cls/predictions/transform/dense/kernel, .* random weights"),
     *(("run_pretraining.py", *case) for case in MODEL_AT_FAULT),
     *(("run_classifier.py", *case) for case in _OF_MODELS),
     *(pytest.param(script, *case, marks=pytest.mark.slow) for script in WITH_VOCABULARY[1:] for case in _OF_MODELS),
-]
+]  # fmt: skip
 
 
 @pytest.mark.parametrize(("script", "change", "message"), FLAGS_AT_FAULT)
@@ -181,10 +156,9 @@ def test_a_wrong_flag(script, change, message, folder, command_lines):
 
 @pytest.mark.parametrize(("script", "change", "message"), FILES_AT_FAULT)
 def test_a_wrong_file(script, change, message, folder, command_lines, tmp_path):
-    out = (
-        "" if "output" in change or script in ("build_vocab.py", "extract_features.py") else f"--output_dir={tmp_path}"
-    )
-    done = command_lines.run(script, *arguments(script, change), *filter(None, [out]), cwd=folder)
+    has_place = "output" in change or script in ("build_vocab.py", "extract_features.py")
+    out = [] if has_place else [f"--output_dir={tmp_path}"]
+    done = command_lines.run(script, *arguments(script, change), *out, cwd=folder)
     logged = check(done, script, message, folder)
     assert all(re.match(r"\d\d:\d\d:\d\d ", line) for line in logged if not line.startswith(" ")), logged
 

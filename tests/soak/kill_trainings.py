@@ -9,7 +9,6 @@ training that reached its end, and exits with 1 if one ended with other bytes.
 from __future__ import annotations
 
 import argparse
-import functools
 import pathlib
 import random
 import signal
@@ -63,28 +62,25 @@ def fine_tuning(folder: pathlib.Path) -> list[str]:
     ]
 
 
-TASKS = {"pretraining": pretraining, "fine-tuning": fine_tuning}
+class Alone(subprocess.Popen):
+    """A training in one process."""
 
+    def __init__(self, command: list[str], out: pathlib.Path, logs: pathlib.Path):
+        logs.mkdir(exist_ok=True)
+        self._log = logs / "log"
+        with open(self._log, "w") as stream:
+            super().__init__([*command, f"--output_dir={out}"], stdout=stream, stderr=subprocess.STDOUT)
 
-def run(command: list[str], out: pathlib.Path, log: pathlib.Path) -> subprocess.Popen:
-    with open(log, "w") as stream:
-        return subprocess.Popen([*command, f"--output_dir={out}"], stdout=stream, stderr=subprocess.STDOUT)
+    def finish(self) -> None:
+        """Waits for its end; ends this program if it fails."""
+        if self.wait():
+            sys.exit(self._log.read_text())
 
-
-def is_saving(out: pathlib.Path) -> bool:
-    return any(".ckpt-" in path.name for path in out.rglob(".*.partial"))
-
-
-def kill(process: subprocess.Popen, out: pathlib.Path, draw: random.Random, while_saving: bool, seconds: float) -> bool:
-    """Kills a process at a random moment, or at one when it writes a checkpoint; whether that came before its end."""
-    moment = time.monotonic() + draw.uniform(0.3 if while_saving else 0.1, 0.9) * seconds
-    while process.poll() is None:
-        if time.monotonic() > moment and (not while_saving or is_saving(out)):
-            process.send_signal(signal.SIGKILL)
-            process.wait()
-            return True
-        time.sleep(0.0005 if while_saving else 0.01)
-    return False
+    def kill_some(self, draw: random.Random) -> str:
+        """Kills it; returns how that is told."""
+        self.send_signal(signal.SIGKILL)
+        self.wait()
+        return "once"
 
 
 def same_end(out: pathlib.Path, expected: pathlib.Path, what: str) -> bool:
@@ -95,18 +91,19 @@ def same_end(out: pathlib.Path, expected: pathlib.Path, what: str) -> bool:
 
 
 class Team(WorkerProcesses):
-    """A training of two workers, with what `kill` and `soak` need of a process."""
+    """A training of two workers."""
 
-    def __init__(self, command: list[str], out: pathlib.Path, log: pathlib.Path):
-        super().__init__([*command, f"--output_dir={out}"], 2, log)
+    def __init__(self, command: list[str], out: pathlib.Path, logs: pathlib.Path):
+        super().__init__([*command, f"--output_dir={out}"], 2, logs)
 
     def poll(self) -> int | None:
         found = [process.poll() for process in self.processes]
         return None if None in found else max(found, key=abs)
 
-    def end(self) -> int:
-        """Waits for the end of all; returns a status that is not 0 if one of them is not."""
-        return max(super().wait(600), key=abs)
+    def finish(self) -> None:
+        """Waits for the end of all; ends this program if one of them fails."""
+        if any(self.wait(600)):
+            sys.exit(self.log(0) + self.log(1))
 
     def kill_some(self, draw: random.Random) -> str:
         """Kills one worker or both, and sees that no other one goes on; returns the names."""
@@ -114,7 +111,7 @@ class Team(WorkerProcesses):
         for index in chosen:
             self.processes[index].send_signal(signal.SIGKILL)
         waiting = self._end_those_that_wait(60)
-        statuses = super().wait(1)
+        statuses = self.wait(1)
         for index, status in enumerate(statuses):
             if index in waiting:
                 continue
@@ -137,61 +134,41 @@ class Team(WorkerProcesses):
         return ended
 
 
-def soak_team(kills: int, draw: random.Random, folder: pathlib.Path) -> bool:
-    """Kills one of two workers, or both, so many times; returns whether all trainings ended as they should."""
-    command, logs = pretraining(folder / "team"), folder / "logs"
-    expected, began = folder / "team-undisturbed", time.monotonic()
-    if Team(command, expected, logs).end():
-        sys.exit((logs / "0.log").read_text())
-    seconds = time.monotonic() - began
-    print(f"two workers: undisturbed, {seconds:.0f} s", flush=True)
-    good, done, number = True, 0, 0
-    while done < kills:
-        number += 1
-        out, killed, status = folder / f"team-{number}", [], None
-        most = min(draw.randint(1, _MOST_KILLS), kills - done)
-        while status is None:
-            with Team(command, out, logs) as team:
-                moment = time.monotonic() + draw.uniform(0.1, 0.9) * seconds
-                while len(killed) < most and team.poll() is None and time.monotonic() < moment:
-                    time.sleep(0.01)
-                if len(killed) < most and team.poll() is None:
-                    killed.append(team.kill_some(draw))
-                    continue
-                if status := team.end():
-                    sys.exit(team.log(0) + team.log(1))
-        done += len(killed)
-        good &= same_end(out, expected, f"two workers: killed {', '.join(killed) or 'none'}")
-    print(f"two workers: {done} kills in {number} trainings", flush=True)
-    return good
+def is_saving(out: pathlib.Path) -> bool:
+    return any(".ckpt-" in path.name for path in out.rglob(".*.partial"))
 
 
-@functools.cache
-def undisturbed(name: str, folder: pathlib.Path) -> tuple[list[str], pathlib.Path, float]:
-    """Trains without a kill; returns the command, the folder of the results, and the seconds."""
-    command, out = TASKS[name](folder / name), folder / f"{name}-undisturbed"
-    began = time.monotonic()
-    if run(command, out, folder / "log").wait():
-        sys.exit((folder / "log").read_text())
+def soak(name: str, start, kills: int, draw: random.Random, folder: pathlib.Path, while_saving: bool = False) -> bool:
+    """Kills trainings so many times; returns whether all of them ended as they should.
+
+    Args:
+      start: starts a training into a folder: an Alone or a Team.
+      while_saving: at a moment when it writes a checkpoint; otherwise at any.
+    """
+    expected, began = folder / f"{name}-{while_saving}-undisturbed", time.monotonic()
+    with start(expected) as training:
+        training.finish()
     seconds = time.monotonic() - began
     print(f"{name}: undisturbed, {seconds:.0f} s", flush=True)
-    return command, out, seconds
-
-
-def soak(name: str, kills: int, while_saving: bool, draw: random.Random, folder: pathlib.Path) -> bool:
-    """Kills trainings of a task so many times; returns whether all of them ended as they should."""
-    command, expected, seconds = undisturbed(name, folder)
     good, done, number = True, 0, 0
     while done < kills:
         number += 1
-        out, here = folder / f"{name}-{while_saving}-{number}", 0
+        out, killed, ended = folder / f"{name}-{while_saving}-{number}", [], False
         most = min(draw.randint(1, _MOST_KILLS), kills - done)
-        while here < most and kill(run(command, out, folder / "log"), out, draw, while_saving, seconds):
-            done, here = done + 1, here + 1
-        if run(command, out, folder / "log").wait():
-            sys.exit((folder / "log").read_text())
+        while not ended:
+            with start(out) as training:
+                moment = time.monotonic() + draw.uniform(0.3 if while_saving else 0.1, 0.9) * seconds
+                while len(killed) < most and training.poll() is None:
+                    if time.monotonic() > moment and (not while_saving or is_saving(out)):
+                        killed.append(training.kill_some(draw))
+                        break
+                    time.sleep(0.0005 if while_saving else 0.01)
+                else:
+                    training.finish()
+                    ended = True
+        done += len(killed)
         how = "while a checkpoint was written" if while_saving else "at random moments"
-        good &= same_end(out, expected, f"{name}: killed {here} times {how}")
+        good &= same_end(out, expected, f"{name}: killed {', '.join(killed) or 'never'} {how}")
     print(f"{name}: {done} kills in {number} trainings", flush=True)
     return good
 
@@ -207,11 +184,16 @@ def main() -> None:
     draw = random.Random(options.seed)
     with tempfile.TemporaryDirectory() as made:
         folder = pathlib.Path(made)
+        pretrain, finetune = pretraining(folder / "records"), fine_tuning(folder / "tables")
+
+        def alone(command: list[str]):
+            return lambda out: Alone(command, out, folder / "logs")
+
         good = [
-            soak("pretraining", options.kills, False, draw, folder),
-            soak("pretraining", options.kills_while_saving, True, draw, folder),
-            soak("fine-tuning", options.kills_of_fine_tuning, False, draw, folder),
-            soak_team(options.kills_of_teams, draw, folder),
+            soak("pretraining", alone(pretrain), options.kills, draw, folder),
+            soak("pretraining", alone(pretrain), options.kills_while_saving, draw, folder, while_saving=True),
+            soak("fine-tuning", alone(finetune), options.kills_of_fine_tuning, draw, folder),
+            soak("two workers", lambda out: Team(pretrain, out, folder / "logs"), options.kills_of_teams, draw, folder),
         ]
     sys.exit(0 if all(good) else 1)
 

@@ -25,7 +25,7 @@ from bert_tf2.finetuning.options import ClassifierOptions
 from bert_tf2.finetuning.task import known_labels
 from bert_tf2.tokenization import FullTokenizer
 from bert_tf2.weights import convert, keras_files, sources
-from bert_tf2.weights.labels import LabelMap, load_label_map, save_label_map
+from bert_tf2.weights.labels import LabelMap, load_label_map, read_label_map, save_label_map
 from bert_tf2.weights.options import ConversionOptions
 
 MAP = LabelMap("tsv", ("fun", "long", "sad"), regression=False, multi_label=True)
