@@ -48,7 +48,8 @@ def test_the_dropout_is_that_of_the_plain_model(kind):
 @pytest.mark.parametrize(
     ("kind", "precision", "unpad", "parts"),
     [
-        ("pretraining", "float32", "groups", 1),
+        ("span", "float32", "groups", 1),
+        pytest.param("pretraining", "float32", "groups", 1, marks=pytest.mark.slow),
         pytest.param("classifier", "bfloat16", "packed", 1, marks=pytest.mark.slow),
         pytest.param("tagging", "float32", "packed", 3, marks=pytest.mark.slow),
     ],
