@@ -22,6 +22,7 @@ import shutil
 import sys
 import tempfile
 import time
+import timeit
 from collections.abc import Callable, Iterator
 
 import machine
@@ -63,10 +64,10 @@ def run_script(
     if checkout != processes.ROOT:  # another version may lack newer flags, which have their defaults here
         defaults = {field.name: field.default for field in dataclasses.fields(BenchmarkOptions)}
         settings = {name: value for name, value in settings.items() if value != defaults[name]}
+    os.makedirs(folder, exist_ok=True)
     output = os.path.join(folder, "examples.tfrecord")
     settings = {**settings, "input_file": input_file, "vocab_file": options.vocab_file, "output_file": output, **more}
-    command = [sys.executable, str(checkout / "create_pretraining_data.py")]
-    command += [f"--{name}={value}" for name, value in settings.items()]
+    command = [sys.executable, str(checkout / "create_pretraining_data.py"), *processes.flags_of(**settings)]
     environment = {**os.environ, "PYTHONPATH": str(checkout)}
     return processes.watch(command, os.path.join(folder, "log"), cwd=checkout, env=environment)
 
@@ -99,55 +100,35 @@ def time_stages(input_files: list[str], options: BenchmarkOptions, folder: str) 
     return seconds
 
 
-def best(function: Callable[[], None], rounds: int = 5) -> float:
+def best(function: Callable[[], object], rounds: int = 5) -> float:
     """The seconds of the fastest round."""
-    seconds: list[float] = []
-    for _ in range(rounds):
-        start = time.perf_counter()
-        function()
-        seconds.append(time.perf_counter() - start)
-    return min(seconds)
+    return min(timeit.repeat(function, number=1, repeat=rounds))
 
 
 def shuffle_speedup(num_items: int) -> float:
     """The speedup of our shuffle over `random.shuffle`, for the positions of an example."""
     rng, items = random.Random(0), list(range(num_items))
     draws, wanted = BufferedDraws(rng), round(num_items * 0.15)
-
-    def ours() -> None:
-        for _ in range(1000):
-            draws.shuffled(num_items, wanted)
-
-    def pythons() -> None:
-        for _ in range(1000):
-            rng.shuffle(items)
-
-    return best(pythons) / best(ours)
+    ours = best(lambda: [draws.shuffled(num_items, wanted) for _ in range(1000)])
+    return best(lambda: [rng.shuffle(items) for _ in range(1000)]) / ours
 
 
 def measure(inputs: str, options: BenchmarkOptions, folder: str) -> dict[str, Watched]:
     """Runs all commands in turn, `rounds` times."""
-    one_word = os.path.join(folder, "one_word.txt")
-    files.write_text(one_word, "a\n")
+    files.write_text(one_word := os.path.join(folder, "one_word.txt"), "a\n")
     commands = {
-        "start": lambda: run_script(one_word, options, folder),
-        "whole": lambda: run_script(inputs, options, folder),
-        "twice": lambda: run_script(f"{inputs},{inputs}", options, os.path.join(folder, "twice")),
-        "sharded": lambda: run_script(
-            inputs, options, os.path.join(folder, f"shards{next(numbers)}"), shard_megabytes=options.shard_megabytes
-        ),
+        "start": {"input_file": one_word, "folder": folder},
+        "whole": {"input_file": inputs, "folder": folder},
+        "twice": {"input_file": f"{inputs},{inputs}", "folder": f"{folder}/twice"},
+        "sharded": {"input_file": inputs, "folder": f"{folder}/shards", "shard_megabytes": options.shard_megabytes},
     }
     if options.against:
         checkout = pathlib.Path(options.against).resolve()
-        commands["against"] = lambda: run_script(inputs, options, os.path.join(folder, "against"), checkout)
-    numbers = itertools.count()
+        commands["against"] = {"input_file": inputs, "folder": f"{folder}/against", "checkout": checkout}
     runs: dict[str, list[Watched]] = {name: [] for name in commands}
-    for number in range(options.rounds):
-        for name in (f"shards{number}", "twice", "against"):
-            os.makedirs(os.path.join(folder, name), exist_ok=True)
-        for name, command in commands.items():
-            runs[name].append(command())
-        shutil.rmtree(os.path.join(folder, f"shards{number}"))
+    for _, (name, given) in itertools.product(range(options.rounds), commands.items()):
+        runs[name].append(run_script(options=options, **given))
+        shutil.rmtree(f"{folder}/shards", ignore_errors=True)  # what is whole would not be made again
     return {name: median(found) for name, found in runs.items()}
 
 
@@ -160,9 +141,8 @@ def report(input_files: list[str], options: BenchmarkOptions, folder: str) -> No
     print(f"machine            {machine.describe()}")
     print(f"work               {megabytes:.2f} MB of text, {examples} examples of {options.max_seq_length} tokens")
     print(f"whole command      {whole.seconds:.1f} s, of which {idle.seconds:.1f} s to start")
-    print(
-        f"speed              {examples / work:.0f} examples/s, {megabytes / work:.2f} MB of text/s (without the start)"
-    )
+    rates = f"{examples / work:.0f} examples/s, {megabytes / work:.2f} MB of text/s"
+    print(f"speed              {rates} (without the start)")
     per_example = (whole.resident - idle.resident) / max(examples, 1)
     growth = whole.resident / idle.resident
     print(f"peak memory        {whole.resident / 1e6:.0f} MB, {growth:.2f} times that of the start;")
@@ -177,10 +157,6 @@ def report(input_files: list[str], options: BenchmarkOptions, folder: str) -> No
             f"other checkout     {other.seconds:.1f} s, {other.resident / 1e6:.0f} MB; whole command"
             f" {other.seconds / whole.seconds:.2f} times as fast, in shards {other.seconds / shards.seconds:.2f} times"
         )
-    print_stages(input_files, options, folder)
-
-
-def print_stages(input_files: list[str], options: BenchmarkOptions, folder: str) -> None:
     stages = time_stages(input_files, options, folder)
     for stage, seconds in stages.items():
         print(f"{stage:<23}{seconds / sum(stages.values()):6.1%} of the work, {seconds:.2f} s")

@@ -39,12 +39,9 @@ import warnings
 from collections.abc import Callable
 
 import machine
-from absl import flags as absl_flags
 
 from bert_tf2.support import flags
 from bert_tf2.support.settings import DEVICES, MODEL, TO_DO, Options, options, setting
-
-FLAGS = absl_flags.FLAGS
 
 
 @options
@@ -60,19 +57,12 @@ Side = Callable[[list], Callable[[], list]]  # from a batch to the function to t
 
 
 NEEDED = {
-    "ONNX": ("onnx", "onnxruntime"),
-    "ONNX int8": ("onnx", "onnxruntime"),
+    **dict.fromkeys(("ONNX", "ONNX int8"), ("onnx", "onnxruntime")),
     "ORT fused": ("onnx", "onnxruntime", "torch", "transformers"),
-    "OpenVINO": ("openvino",),
-    "OpenVINO f32": ("openvino",),
+    **dict.fromkeys(("OpenVINO", "OpenVINO f32"), ("openvino",)),
 }
-MINILM = {
-    "vocab_size": 30522,
-    "hidden_size": 384,
-    "num_hidden_layers": 6,
-    "num_attention_heads": 12,
-    "intermediate_size": 1536,
-}
+MINILM = {"vocab_size": 30522, "hidden_size": 384, "num_hidden_layers": 6, "num_attention_heads": 12}
+MINILM |= {"intermediate_size": 1536}
 INPUTS, OUTPUTS = ("input_ids", "input_mask", "segment_ids"), ("sequence_output", "pooled_output")
 SIZES = ((1, 16), (1, 64), (1, 128), (8, 64), (32, 16), (32, 128))
 CASES = {f"{rows} x {length}": [length] * rows for rows, length in SIZES}
@@ -90,26 +80,26 @@ def make_batch(lengths: list[int], vocab_size: int) -> list:
     return [ids * mask, mask, np.zeros_like(mask)]
 
 
-def load_model():
+def load_model(weights: str | None):
     """The encoder, and its configuration."""
     from bert_tf2 import modeling
     from bert_tf2.config import BertConfig
     from bert_tf2.weights import checkpoint, huggingface
 
-    config = huggingface.HuggingFaceFolder(FLAGS.weights).config if FLAGS.weights else BertConfig(**MINILM)
+    config = huggingface.HuggingFaceFolder(weights).config if weights else BertConfig(**MINILM)
     model = modeling.BertModel(config)
-    if FLAGS.weights:
-        checkpoint.initialize(model, FLAGS.weights)
+    if weights:
+        checkpoint.initialize(model, weights)
     return model, config
 
 
-def write_all(folder: str) -> tuple[dict[str, str], int]:
+def write_all(folder: str, weights: str | None) -> tuple[dict[str, str], int]:
     """Writes what the sides read; returns its place for each side that can be timed, and the vocabulary's size."""
     import tensorflow as tf
 
     from bert_tf2.export import folded_encoder, onnx_model
 
-    model, config = load_model()
+    model, config = load_model(weights)
     places = {"float32": f"{folder}/float32", "bfloat16": f"{folder}/bfloat16"}
     for precision, place in places.items():
         encoder = folded_encoder.Encoder(model, precision)
@@ -118,7 +108,7 @@ def write_all(folder: str) -> tuple[dict[str, str], int]:
         tf.saved_model.save(encoder, place, signatures={"serving_default": serve.get_concrete_function(**specs)})
     missing = {name: [n for n in names if importlib.util.find_spec(n) is None] for name, names in NEEDED.items()}
     for name, packages in missing.items():
-        if packages or (name == "ORT fused" and not FLAGS.weights):
+        if packages or (name == "ORT fused" and not weights):
             print(f"Without {name}: " + (f"pip install {' '.join(packages)}" if packages else "it needs --weights"))
         else:
             places[name] = places["float32"] if "OpenVINO" in name else f"{folder}/{name.replace(' ', '_')}.onnx"
@@ -131,11 +121,11 @@ def write_all(folder: str) -> tuple[dict[str, str], int]:
     if "ORT fused" in places:
         warnings.simplefilter("ignore")
         with contextlib.redirect_stdout(io.StringIO()) as silence, contextlib.redirect_stderr(silence):
-            export_from_torch(f"{folder}/torch.onnx", places["ORT fused"])
+            export_from_torch(weights, f"{folder}/torch.onnx", places["ORT fused"])
     return places, config.vocab_size
 
 
-def export_from_torch(plain: str, fused: str) -> None:
+def export_from_torch(weights: str, plain: str, fused: str) -> None:
     import torch
     import transformers
     from onnxruntime.transformers import optimizer
@@ -143,7 +133,7 @@ def export_from_torch(plain: str, fused: str) -> None:
     class Both(torch.nn.Module):
         def __init__(self):
             super().__init__()
-            self.bert = transformers.BertModel.from_pretrained(FLAGS.weights, attn_implementation="eager").eval()
+            self.bert = transformers.BertModel.from_pretrained(weights, attn_implementation="eager").eval()
 
         def forward(self, input_ids, input_mask, segment_ids):
             output = self.bert(input_ids, attention_mask=input_mask, token_type_ids=segment_ids)
@@ -217,13 +207,13 @@ def start(name: str, place: str, threads: int, vocab_size: int, connection) -> N
         connection.send(next(int(line.split()[1]) for line in lines if line.startswith("VmHWM")))
 
 
-def print_starts(places: dict[str, str], vocab_size: int) -> None:
+def print_starts(places: dict[str, str], vocab_size: int, threads: int) -> None:
     context = multiprocessing.get_context("spawn")
     print(f"{'':14}{'on disk, MB':>14}{'start, s':>12}{'memory, MB':>12}")
     for name, place in places.items():
         ours, theirs = context.Pipe()
         began = time.perf_counter()
-        context.Process(target=start, args=(name, place, FLAGS.threads, vocab_size, theirs)).start()
+        context.Process(target=start, args=(name, place, threads, vocab_size, theirs)).start()
         memory, seconds = ours.recv(), time.perf_counter() - began
         found = [os.path.join(at, file) for at, _, files in os.walk(place) for file in files] or [place]
         size = sum(map(os.path.getsize, found))
@@ -263,28 +253,29 @@ def time_round(call: Callable[[], list]) -> tuple[bool, float]:
     return disturbed, statistics.median(times) * 1000
 
 
-def run_cases(sides: dict[str, Side], vocab_size: int) -> None:
+def run_cases(sides: dict[str, Side], vocab_size: int, rounds: int) -> None:
     print("largest difference from float32:", largest_difference(sides, make_batch(CASES["32 mixed"], vocab_size)))
     print("p50, ms   " + "".join(f"{name:>14}" for name in sides))
     for case, lengths in CASES.items():
         batch, best = make_batch(lengths, vocab_size), dict.fromkeys(sides, (True, float("inf")))
-        for _ in range(FLAGS.rounds):
+        for _ in range(rounds):
             best = {name: min(best[name], time_round(side(batch))) for name, side in sides.items()}
         shown = [f"{value:13.2f}{'?' if disturbed else ' '}" for disturbed, value in best.values()]
         print(f"{case:10}" + "".join(shown), flush=True)
 
 
-def main(_: BenchmarkOptions) -> None:
+def main(options: BenchmarkOptions) -> None:
     logging.disable(logging.WARNING)
     flags.load_tensorflow()
     packages = ("tensorflow", *sorted({package for names in NEEDED.values() for package in names}))
     found = [name for name in packages if importlib.util.find_spec(name)]
     versions = ", ".join(f"{name} {importlib.metadata.version(name)}" for name in found)
-    print(f"{machine.describe()}\n{versions}; {FLAGS.threads} threads, load {os.getloadavg()[0]:.1f}", flush=True)
+    print(f"{machine.describe()}\n{versions}; {options.threads} threads, load {os.getloadavg()[0]:.1f}", flush=True)
     with tempfile.TemporaryDirectory() as folder:
-        places, vocab_size = write_all(folder)
-        run_cases({name: load(name, place, FLAGS.threads) for name, place in places.items()}, vocab_size)
-        print_starts(places, vocab_size)
+        places, vocab_size = write_all(folder, options.weights)
+        sides = {name: load(name, place, options.threads) for name, place in places.items()}
+        run_cases(sides, vocab_size, options.rounds)
+        print_starts(places, vocab_size, options.threads)
 
 
 if __name__ == "__main__":

@@ -20,11 +20,11 @@ import collections
 import concurrent.futures
 import dataclasses
 import hashlib
+import itertools
 import json
 import math
 import re
 import statistics
-import sys
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -48,10 +48,8 @@ VARIANTS = {
     "no_pairs": "one text, no next sentence",
 }
 _DOCUMENTS_PER_HELD_OUT = 5
-_QUICK = {
-    **{"steps": 20, "hidden_size": 24, "num_hidden_layers": 1, "dupe_factor": 3},
-    **{"seeds": "1", "learning_rates": "1.5e-3"},
-}
+_QUICK = {"steps": 20, "hidden_size": 24, "num_hidden_layers": 1, "dupe_factor": 3}
+_QUICK |= {"seeds": "1", "learning_rates": "1.5e-3"}
 
 
 @options
@@ -113,7 +111,7 @@ _DECISIVE = (
 def split(text: str, seed: int) -> tuple[str, str]:
     """Cuts a text at its blank lines; returns the documents to train on, and one in five that is held out."""
     documents = [document.strip("\n") for document in text.split("\n\n") if document.strip()]
-    held_out = [d for n, d in enumerate(documents) if n % _DOCUMENTS_PER_HELD_OUT == seed % _DOCUMENTS_PER_HELD_OUT]
+    held_out = documents[seed % _DOCUMENTS_PER_HELD_OUT :: _DOCUMENTS_PER_HELD_OUT]
     train = [d for n, d in enumerate(documents) if n % _DOCUMENTS_PER_HELD_OUT != seed % _DOCUMENTS_PER_HELD_OUT]
     if not held_out or not train:
         raise UserError(f"{len(documents)} documents are too few; a blank line must separate them")
@@ -127,20 +125,20 @@ def prepare(options: BenchmarkOptions, text: str, folder: Path, seed: int) -> No
     folder.mkdir(parents=True, exist_ok=True)
     for name, part in zip(("train", "heldout"), split(text, seed), strict=True):
         (folder / f"{name}.txt").write_text(part, encoding="utf-8")
-    vocabulary = options.vocab_file or (machine.VOCAB if options.input_file == machine.CORPUS else None)
-    script = [sys.executable, str(processes.ROOT / "build_vocab.py"), f"--vocab_size={options.vocab_size}"]
-    if vocabulary:
-        (folder / "vocab.txt").write_text(Path(vocabulary).read_text(encoding="utf-8"), encoding="utf-8")
+    vocabulary = folder / "vocab.txt"
+    if known := options.vocab_file or (machine.VOCAB if options.input_file == machine.CORPUS else None):
+        vocabulary.write_text(Path(known).read_text(encoding="utf-8"), encoding="utf-8")
     else:
-        script += [f"--input_file={folder / 'train.txt'}", f"--vocab_file={folder / 'vocab.txt'}", "--num_unused=0"]
-        processes.run(script, folder / "vocabulary.log")
+        given = {"input_file": folder / "train.txt", "vocab_size": options.vocab_size, "num_unused": 0}
+        processes.run(processes.script("build_vocab.py", vocab_file=vocabulary, **given), folder / "vocabulary.log")
+    sizes = {name: getattr(options, name) for name in ("max_seq_length", "max_predictions_per_seq")}
     for name, dupe_factor in (("train", options.dupe_factor), ("heldout", min(10, options.dupe_factor))):
         for form, objective in (("pairs", "mlm_nsp"), ("single", "mlm")):
-            command = [sys.executable, str(processes.ROOT / "create_pretraining_data.py"), f"--objective={objective}"]
-            command += [f"--input_file={folder / name}.txt", f"--output_file={folder / f'{name}_{form}.tfrecord'}"]
-            command += [f"--vocab_file={folder / 'vocab.txt'}", f"--max_seq_length={options.max_seq_length}"]
-            command += [f"--max_predictions_per_seq={options.max_predictions_per_seq}", "--do_lower_case"]
-            command += [f"--dupe_factor={dupe_factor}", f"--random_seed={seed}"]
+            files = {"input_file": folder / f"{name}.txt", "output_file": folder / f"{name}_{form}.tfrecord"}
+            command = processes.script(
+                "create_pretraining_data.py", **files, **sizes, objective=objective, vocab_file=vocabulary,
+                do_lower_case=True, dupe_factor=dupe_factor, random_seed=seed,
+            )  # fmt: skip
             processes.run(command, folder / f"{name}_{form}.log")
     (folder / "complete").write_text("")
 
@@ -156,12 +154,8 @@ def guess_by_frequency(folder: Path) -> dict[str, float]:
     from bert_tf2.support import files
 
     tokenizer = tokenization.FullTokenizer(str(folder / "vocab.txt"), do_lower_case=True)
-    train, held_out = (
-        collections.Counter(
-            token for line in files.read_lines(str(folder / name)) for token in tokenizer.tokenize(line)
-        )
-        for name in ("train.txt", "heldout.txt")
-    )
+    lines = (map(tokenizer.tokenize, files.read_lines(str(folder / f"{name}.txt"))) for name in ("train", "heldout"))
+    train, held_out = (collections.Counter(itertools.chain.from_iterable(tokens)) for tokens in lines)
     total, count = sum(train.values()) + len(tokenizer.vocab) / 2, sum(held_out.values())
     loss = -sum(n * math.log((train[token] + 0.5) / total) for token, n in held_out.items())
     unseen = sum(n for token, n in held_out.items() if token not in train)

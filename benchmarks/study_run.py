@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -49,7 +50,9 @@ def train(options, folder: Path, variant: str, seed: int, learning_rate: float) 
     Returns:
       The measures, as JSON takes them.
     """
-    _use_one_thread()
+    # Two trainings of small models beside each other take less time than in turn with two threads.
+    tf.config.threading.set_intra_op_parallelism_threads(1)
+    tf.config.threading.set_inter_op_parallelism_threads(1)
     words = [line.strip() for line in tokenization.read_entries(str(folder / "vocab.txt"))]
     model = _make_model(options, variant, seed, len(words))
     held_out = {form: _Texts(folder, f"heldout_{form}", options, words) for form in ("pairs", "single")}
@@ -61,16 +64,15 @@ def train(options, folder: Path, variant: str, seed: int, learning_rate: float) 
         checkpoint.initialize(model, str(output_dir / "bert_model.ckpt"))
     else:
         facts = _run_steps(options, folder, model, variant, seed, learning_rate, words, own)
-        _store(output_dir, model, options.steps, facts)
+        output_dir.mkdir(exist_ok=True)
+        checkpoint.save(str(output_dir / "bert_model.ckpt"), checkpoint.tf1_variables(model), options.steps)
+        metadata.write(str(output_dir), model.config)
+        stored.write_text(json.dumps(facts))  # last: it says that the weights are whole
     seen = _Texts(folder, "train_single", options, words, _PROBE_ROWS)
+    parameters = sum(int(np.prod(variable.shape)) for variable in model.trainable_variables)
     return {
-        **{
-            "variant": variant,
-            "seed": seed,
-            "learning_rate": learning_rate,
-            "parameters": _count(model),
-            **json.loads(stored.read_text()),
-        },
+        **{"variant": variant, "seed": seed, "learning_rate": learning_rate, "parameters": parameters},
+        **json.loads(stored.read_text()),
         **{name: getattr(options, name) for name in ("hidden_size", "max_seq_length")},
         "heldout": {name: data.measure_words(model) for name, data in held_out.items()},
         "next_sentence_accuracy": held_out["pairs"].next_sentence_accuracy(model) if variant != "no_pairs" else None,
@@ -79,34 +81,14 @@ def train(options, folder: Path, variant: str, seed: int, learning_rate: float) 
     }
 
 
-def _store(output_dir: Path, model, steps: int, facts: Mapping[str, Any]) -> None:
-    """Writes the weights, then training.json with the facts."""
-    output_dir.mkdir(exist_ok=True)
-    checkpoint.save(str(output_dir / "bert_model.ckpt"), checkpoint.tf1_variables(model), steps)
-    metadata.write(str(output_dir), model.config)
-    (output_dir / "training.json").write_text(json.dumps(facts))
-
-
-def _use_one_thread() -> None:
-    """For small models, two trainings beside each other take less time than one after the other with two threads."""
-    tf.config.threading.set_intra_op_parallelism_threads(1)
-    tf.config.threading.set_inter_op_parallelism_threads(1)
-
-
 def _make_model(options, variant: str, seed: int, vocab_size: int):
-    config = BertConfig(
-        vocab_size=vocab_size,
-        hidden_size=options.hidden_size,
-        num_hidden_layers=options.num_hidden_layers,
-        num_attention_heads=max(1, options.hidden_size // 24),
-        intermediate_size=4 * options.hidden_size,
-        max_position_embeddings=options.max_seq_length,
-        type_vocab_size=2,
-        hidden_dropout_prob=0.0,
-        attention_probs_dropout_prob=0.0,
-        initializer_range=0.05,  # as in the demo: so small a model learns sooner with it
-        **_KEYS.get(variant, {}),
-    )
+    width = options.hidden_size
+    sizes = {"vocab_size": vocab_size, "hidden_size": width, "num_hidden_layers": options.num_hidden_layers}
+    sizes |= {"num_attention_heads": max(1, width // 24), "intermediate_size": 4 * width, "type_vocab_size": 2}
+    sizes |= {"max_position_embeddings": options.max_seq_length}
+    dropout = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
+    # The range is that of the demo: so small a model learns sooner with it.
+    config = BertConfig(**sizes, **dropout, initializer_range=0.05, **_KEYS.get(variant, {}))
     kind = heads.MaskedLMModel if variant == "no_pairs" else heads.PretrainingModel
     model = build_model(tf.distribute.get_strategy(), lambda: kind(config), seed)
     if variant == "cloned_frozen":
@@ -114,11 +96,6 @@ def _make_model(options, variant: str, seed: int, vocab_size: int):
         table.assign(model.bert.get_embedding_table())
         table.trainable = False
     return model
-
-
-def _count(model) -> int:
-    """The number of trained parameters."""
-    return sum(int(np.prod(variable.shape)) for variable in model.trainable_variables)
 
 
 def _sizes(options, vocab_size: int) -> dict[str, int]:
@@ -215,7 +192,7 @@ class _Texts:
 
     def _score(self, model, ids: np.ndarray, part: int) -> dict[str, float]:
         loss = right = count = 0.0
-        run = _graph(model, "words", lambda batch: heads.MaskedLMModel.outputs(model, batch))
+        run = _graph(model, heads.MaskedLMModel.outputs)
         for batch in self._batches(ids, part):
             found, weights = run(_tensors(batch)), batch["masked_lm_weights"]
             loss += float((weights * found["masked_lm_example_loss"]).numpy().sum())
@@ -224,7 +201,7 @@ class _Texts:
         return {"loss": loss / count, "accuracy": right / count, "count": count}
 
     def next_sentence_accuracy(self, model) -> float:
-        run = _graph(model, "sentences", lambda batch: model.next_sentence(model.encode(batch).pooled_output))
+        run = _graph(model, _next_sentences)
         right = [
             run(_tensors(batch)).numpy().argmax(axis=1) == batch["next_sentence_labels"]
             for batch in self._batches(self._rows["input_ids"])
@@ -232,11 +209,19 @@ class _Texts:
         return float(np.concatenate(right).mean())
 
     def states(self, model, ids: np.ndarray) -> np.ndarray:
-        run = _graph(model, "states", lambda batch: model.encode(batch).sequence_output)
+        run = _graph(model, _states)
         return np.concatenate([run(_tensors(batch)).numpy() for batch in self._batches(ids)])
 
     def first_batch(self) -> dict[str, np.ndarray]:
         return next(self._batches(self._with(lambda right: np.full_like(right, self._mask_id))))
+
+
+def _next_sentences(model, batch) -> tf.Tensor:
+    return model.next_sentence(model.encode(batch).pooled_output)
+
+
+def _states(model, batch) -> tf.Tensor:
+    return model.encode(batch).sequence_output
 
 
 def _measure_order(model, seen: _Texts, held_out: _Texts) -> dict[str, float]:
@@ -262,15 +247,10 @@ def _tensors(batch: Mapping[str, np.ndarray]) -> dict[str, tf.Tensor]:
     return {name: tf.constant(values) for name, values in batch.items()}
 
 
-_GRAPHS: dict[tuple[int, str], Callable] = {}
-
-
-def _graph(model, name: str, function: Callable) -> Callable:
-    """The function as a graph; batches of other sizes do not make another one."""
-    key = (id(model), name)
-    if key not in _GRAPHS:
-        _GRAPHS[key] = tf.function(function, reduce_retracing=True)
-    return _GRAPHS[key]
+@functools.cache
+def _graph(model, function: Callable) -> Callable:
+    """The function of a model and a batch, as a graph; batches of other sizes do not make another one."""
+    return tf.function(lambda batch: function(model, batch), reduce_retracing=True)
 
 
 # Tables
