@@ -46,8 +46,15 @@ def xla_where_asked_for(request, without_xla, monkeypatch):
         monkeypatch.setattr("bert_tf2.fast.compiled.can_compile", without_xla)
 
 
+@pytest.fixture(scope="session", autouse=True)
+def imports_stay():
+    """What the imports made is garbage never; to look for it again after every module takes half a second each time."""
+    gc.collect()
+    gc.freeze()
+
+
 @pytest.fixture(scope="module", autouse=True)
-def graphs_are_forgotten():
+def graphs_are_forgotten(imports_stay):
     """Frees the graphs of a module's tests; otherwise a worker grows to several GB.
 
     TensorFlow registers every gradient of tf.custom_gradient in a graph for good, and with it all that it refers to.
