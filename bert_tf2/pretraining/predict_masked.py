@@ -15,7 +15,7 @@ import dataclasses
 import json
 import os
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Container, Iterable, Iterator, Sequence
 
 import keras
 import numpy as np
@@ -121,17 +121,22 @@ def load_model(config: BertConfig, init_checkpoint: str, precision: str = "float
         initialized head would return noise.)
     """
     source = checkpoint.open_weights(init_checkpoint)
-    missing = [row.reference for row in names.MASKED_LM if row.reference not in source.shapes]
-    if missing:
-        raise UserError(
-            f"{source.path}: has no masked-LM head ({and_more(missing, 3)} missing), so it cannot predict words; use a"
-            f" checkpoint from pretraining, not one that was fine-tuned or stripped"
-        )
+    check_head(source.path, source.shapes)
     strategy = create_strategy(DeviceOptions(precision=precision))
     dtype = PRECISIONS[precision].policy
     model = build_model(strategy, lambda: heads.PretrainingModel(config, dtype=dtype), _FRESH_WEIGHTS_SEED)
     logging.info(checkpoint.initialize(model, source.path))
     return model
+
+
+def check_head(path: str, variables: Container[str]) -> None:
+    """Raises UserError if the weights at `path`, with these variables, have no masked-LM head."""
+    missing = [row.reference for row in names.MASKED_LM if row.reference not in variables]
+    if missing:
+        raise UserError(
+            f"{path}: has no masked-LM head ({and_more(missing, 3)} missing), so it cannot predict words; use a"
+            f" checkpoint from pretraining, not one that was fine-tuned or stripped"
+        )
 
 
 def _open(options: MaskedLMOptions) -> tuple[str, Iterator[str]]:

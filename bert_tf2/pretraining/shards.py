@@ -107,7 +107,7 @@ class Job:
         pieces = (
             Piece(source, max(start - base, 0), min(stop - base, source.size))
             for source, base in zip(self.sources[first:last], self._bases[first:last], strict=True)
-            if source.size
+            if source.size and start < stop
         )
         seed = seed_of(self.options.random_seed, number)
         return Shard(number, name_of(self.options.output_file, number, len(self)), seed, tuple(pieces))
@@ -171,7 +171,7 @@ def opened(names: Sequence[str], output_file: str, *, shared: bool = False) -> I
 
 
 def unpacked_name(output_file: str, number: int) -> str:
-    """The name of a file of the corpus after unpacking, which open_sources makes the name of a partial file."""
+    """The name of a file of the corpus after unpacking, which `opened` makes the name of a partial file."""
     return f"{output_file}.input-{number:05d}"
 
 
