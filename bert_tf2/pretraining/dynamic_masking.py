@@ -18,7 +18,7 @@ import tensorflow as tf
 
 from bert_tf2.data import unmasked
 from bert_tf2.pretraining import masking
-from bert_tf2.pretraining.options import PretrainingDataOptions
+from bert_tf2.pretraining.options import PretrainingDataOptions, PretrainingOptions
 
 _ORDER, _HOW, _WORD = range(3)  # the purposes
 _STEP = 0x9E3779B97F4A7C15
@@ -34,28 +34,21 @@ class Masker:
     def __init__(
         self,
         vocabulary: Mapping[str, int],
-        masked_lm_prob: float,
-        max_seq_length: int,
-        max_predictions_per_seq: int,
+        options: PretrainingDataOptions | PretrainingOptions,
         seeds: Sequence[int],
     ):
         """Creates the function for records of one training or evaluation.
 
         Args:
           vocabulary: entry -> id.
-          masked_lm_prob: the fraction of the tokens to predict.
-          max_seq_length, max_predictions_per_seq: the lengths to which the features are padded.
+          options: how much is masked, and the lengths to which the features are padded.
           seeds: numbers from 0 on; other ones give other masks.
         """
-        options = PretrainingDataOptions(
-            max_seq_length=max_seq_length,
-            max_predictions_per_seq=max_predictions_per_seq,
-            masked_lm_prob=masked_lm_prob,
-        )
         self._mask_id = vocabulary["[MASK]"]
         self._words = np.array([*vocabulary.values()], np.int32)
-        self._wanted = np.array([options.num_to_predict(count) for count in range(max_seq_length + 1)], np.int32)
-        self._length, self._most = max_seq_length, max_predictions_per_seq
+        self._length, self._most = options.max_seq_length, options.max_predictions_per_seq
+        wanted = [masking.num_to_predict(count, options) for count in range(self._length + 1)]
+        self._wanted = np.array(wanted, np.int32)
         self._seeds = tuple(seeds)
 
     def __call__(self, batch: Mapping, origin: Mapping) -> dict:

@@ -159,7 +159,9 @@ class ExampleMaker:
             kinds = self._corpus.kinds[start_a : start_a + length_a] + of_b
         wanted = self._wanted.get(num_tokens)
         if wanted is None:
-            wanted = self._wanted[num_tokens] = self._options.num_to_predict(num_tokens + self._options.num_delimiters)
+            wanted = self._wanted[num_tokens] = masking.num_to_predict(
+                num_tokens + self._options.num_delimiters, self._options
+            )
         masked = masking.choose(num_tokens, kinds, wanted, self._options.do_whole_word_mask, self._draws)
         replacements = masking.draw_replacements(len(masked), self._mask, self._words, self._draws)
         return Example(start_a, length_a, start_b, length_b, is_random_next, num_truncated, masked, replacements)

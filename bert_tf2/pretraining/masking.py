@@ -2,7 +2,7 @@
 
 * Any token may be masked except [CLS] and [SEP].
 * 15 % of the tokens are, [CLS] and [SEP] counted too, at least one and at most `max_predictions_per_seq`
-  (`PretrainingDataOptions.num_to_predict`).
+  (`num_to_predict`).
 * They are taken in random order. For whole words, words are taken in random order until there are enough tokens; a word
   that would give too many is skipped, so there may be fewer, or none.
 * 80 % of them are replaced by [MASK], 10 % by a random entry of the vocabulary ([PAD] and `##s` included), 10 % stay.
@@ -19,7 +19,7 @@ from collections.abc import MutableSequence, Sequence
 from typing import TypeVar
 
 from bert_tf2.pretraining.draws import Draws
-from bert_tf2.pretraining.options import PretrainingDataOptions
+from bert_tf2.pretraining.options import PretrainingDataOptions, PretrainingOptions
 
 MASKED, KEPT, RANDOM = 0.8, 0.1, 0.1  # what becomes of the tokens to predict
 _KEPT_OF_REST = KEPT / (KEPT + RANDOM)
@@ -34,6 +34,11 @@ Token = TypeVar("Token", int, str)
 def kind_of(token: str) -> int:
     """BEGINS, CONTINUES or NEVER. As in the reference, only the prefix `##` shows that a token continues a word."""
     return NEVER if token in ("[CLS]", "[SEP]") else CONTINUES if token.startswith("##") else BEGINS
+
+
+def num_to_predict(num_tokens: int, options: PretrainingDataOptions | PretrainingOptions) -> int:
+    """The number of tokens to predict among `num_tokens`, which include the delimiters."""
+    return min(options.max_predictions_per_seq, max(1, round(num_tokens * options.masked_lm_prob)))
 
 
 def choose(count: int, kinds: bytes, wanted: int, whole_words: bool, draws: Draws) -> Sequence[int]:
@@ -111,7 +116,7 @@ def create_masked_lm_predictions(
     options = PretrainingDataOptions(max_predictions_per_seq=max_predictions_per_seq, masked_lm_prob=masked_lm_prob)
     draws, output = Draws(rng), list(tokens)
     kinds = bytes(map(kind_of, tokens))
-    positions = choose(len(kinds), kinds, options.num_to_predict(len(tokens)), do_whole_word_mask, draws)
+    positions = choose(len(kinds), kinds, num_to_predict(len(tokens), options), do_whole_word_mask, draws)
     replacements = draw_replacements(len(positions), ["[MASK]"], vocab_words, draws)
     for position, replacement in zip(positions, replacements, strict=True):
         if replacement != SAME:

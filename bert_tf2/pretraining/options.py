@@ -127,10 +127,6 @@ class PretrainingDataOptions(Options):
                 " uk (Ukrainian) or zh (Chinese)"
             )
 
-    def num_to_predict(self, num_tokens: int) -> int:
-        """The number of tokens to predict among `num_tokens`, which include the delimiters; at least one."""
-        return min(self.max_predictions_per_seq, max(1, round(num_tokens * self.masked_lm_prob)))
-
 
 @options
 class CreatePretrainingDataOptions(LogOptions, PretrainingDataOptions, CaseOptions):

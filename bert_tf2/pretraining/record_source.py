@@ -71,11 +71,8 @@ class Source:
     def _read(self, batch_size: int, purpose: int, *, repeat: bool = True, **order):
         transform = None
         if not self._has_masks:
-            options = self._options
-            transform = dynamic_masking.Masker(
-                self._vocabulary, options.masked_lm_prob, options.max_seq_length, options.max_predictions_per_seq,
-                seeds=(options.random_seed, purpose),
-            )  # fmt: skip
+            seeds = self._options.random_seed, purpose
+            transform = dynamic_masking.Masker(self._vocabulary, self._options, seeds=seeds)
         order = {**order, "repeat": repeat, "drop_remainder": repeat, "transform": transform}
         return records.read_records(self._paths, self._kind, self._sizes, batch_size, **order)
 

@@ -19,7 +19,10 @@ ROW = {"input_ids": [CLS, 6, 7, SEP, 8, SEP], "segment_lengths": [4, 2], "next_s
 
 
 def masker(probability=0.15, seeds=(1, 0), vocabulary=VOCAB, length=LENGTH, predictions=PREDICTIONS):
-    return dynamic_masking.Masker(vocabulary, probability, length, predictions, seeds)
+    options = PretrainingDataOptions(
+        masked_lm_prob=probability, max_seq_length=length, max_predictions_per_seq=predictions
+    )
+    return dynamic_masking.Masker(vocabulary, options, seeds)
 
 
 def read(paths, batch_size=7, how=None, **order):

@@ -9,7 +9,7 @@ import pytest
 from pretraining_text import VOCABULARY, Script, document
 
 from bert_tf2 import pretraining
-from bert_tf2.pretraining import PretrainingDataOptions
+from bert_tf2.pretraining import PretrainingDataOptions, masking
 
 
 def masked(tokens, rng, probability=0.15, most=20, whole_words=False):
@@ -36,7 +36,7 @@ def test_masking_by_hand():
 )
 def test_number_of_predictions(num_tokens, probability, limit, wanted):
     options = PretrainingDataOptions(masked_lm_prob=probability, max_predictions_per_seq=limit)
-    assert options.num_to_predict(num_tokens) == wanted  # 2.5 and 3.5 are rounded to even
+    assert masking.num_to_predict(num_tokens, options) == wanted  # 2.5 and 3.5 are rounded to even
 
 
 def test_80_10_10_and_never_a_delimiter():
