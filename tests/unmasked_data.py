@@ -1,11 +1,11 @@
-"""Shared by the tests of dynamic masking: records without masks, made of random text."""
+"""Shared by the tests of pretraining: records without masks, made of random text, and options to train on them."""
 
 import random
 
 from pretraining_text import LETTERS, VOCABULARY
 
 from bert_tf2.pretraining import example_files
-from bert_tf2.pretraining.options import CreatePretrainingDataOptions
+from bert_tf2.pretraining.options import CreatePretrainingDataOptions, PretrainingOptions
 
 LENGTH, PREDICTIONS = 32, 5
 SIZES = {
@@ -43,6 +43,20 @@ def make(folder, name="out", num_documents=60, seed=1, **settings) -> str:
         )
     )  # fmt: skip
     return str(folder / name)
+
+
+def training_options(folder, name="run", **changes) -> PretrainingOptions:
+    """Options to train a tiny model; `name` is its folder in `folder`."""
+    from small_models import tiny_config  # late: it needs TensorFlow
+
+    config = tiny_config(vocab_size=len(VOCABULARY), max_position_embeddings=LENGTH)
+    (folder / "config.json").write_text(config.to_json_string())
+    settings = {
+        "bert_config_file": f"{folder}/config.json", "output_dir": f"{folder}/{name}", "max_seq_length": LENGTH,
+        "max_predictions_per_seq": PREDICTIONS, "do_train": True, "train_batch_size": 4, "num_train_steps": 2,
+        "num_warmup_steps": 1, "save_checkpoints_steps": 10,
+    }  # fmt: skip
+    return PretrainingOptions(**{**settings, **changes})
 
 
 def rows_of(path) -> list[dict[str, list[int]]]:

@@ -9,11 +9,10 @@ from mutations import record_of
 from pretraining_text import VOCABULARY
 from small_models import tiny_config
 from tensorboard.backend.event_processing import event_accumulator
-from unmasked_data import LENGTH, PREDICTIONS, make
+from unmasked_data import LENGTH, make, training_options
 
 from bert_tf2 import heads
 from bert_tf2.pretraining import run as pretraining
-from bert_tf2.pretraining.options import PretrainingOptions
 from bert_tf2.support.errors import UserError
 from bert_tf2.support.settings import WrongSetting
 from bert_tf2.weights import checkpoint
@@ -22,23 +21,11 @@ from bert_tf2.weights import checkpoint
 @pytest.fixture
 def options(tmp_path):
     """Makes options for a new output folder; the two files have different examples."""
-    config = tiny_config(vocab_size=len(VOCABULARY), max_position_embeddings=LENGTH)
-    (tmp_path / "config.json").write_text(config.to_json_string())
     for name, seed in (("training", 1), ("held_out", 2)):
         make(tmp_path, name, dynamic_masking=False, seed=seed)
-
-    def made(name="run", **changes) -> PretrainingOptions:
-        settings = {
-            "input_file": f"{tmp_path}/training", "eval_input_file": f"{tmp_path}/held_out", "do_train": True,
-            "train_batch_size": 4, "eval_batch_size": 16, "num_train_steps": 6, "num_warmup_steps": 1,
-            "learning_rate": 1e-2, "save_checkpoints_steps": 10, **changes,
-        }  # fmt: skip
-        return PretrainingOptions(
-            bert_config_file=str(tmp_path / "config.json"), output_dir=str(tmp_path / name), max_seq_length=LENGTH,
-            max_predictions_per_seq=PREDICTIONS, **settings,
-        )  # fmt: skip
-
-    return made
+    settings = {"input_file": f"{tmp_path}/training", "eval_input_file": f"{tmp_path}/held_out"}
+    settings |= {"num_train_steps": 6, "learning_rate": 1e-2, "eval_batch_size": 16}
+    return lambda name="run", **changes: training_options(tmp_path, name, **{**settings, **changes})
 
 
 @pytest.mark.slow

@@ -6,11 +6,11 @@ import random
 
 import numpy as np
 import pytest
-from pretraining_text import CORPUS, VOCABULARY
+from pretraining_text import VOCABULARY, data_options
 
 from bert_tf2.data import records
 from bert_tf2.pretraining import example_files, inspect_records
-from bert_tf2.pretraining.options import CreatePretrainingDataOptions, InspectRecordsOptions
+from bert_tf2.pretraining.options import InspectRecordsOptions
 from bert_tf2.pretraining.record_statistics import Statistics
 from bert_tf2.support.errors import UserError
 from bert_tf2.support.settings import WrongSetting
@@ -135,20 +135,10 @@ def test_another_vocabulary_is_refused(path, tmp_path):
         text(path, vocab_file=str(tmp_path / "other.txt"))
 
 
-def test_the_figures_are_those_of_a_plain_count(tmp_path, vocab_file):
+def test_the_figures_are_those_of_a_plain_count(tmp_path, corpus, vocab_file):
     """Over the files that create_pretraining_data.py writes, read by TensorFlow and counted in loops."""
-    (tmp_path / "corpus.txt").write_text(CORPUS)
     paths = [str(tmp_path / f"{name}.tfrecord") for name in "ab"]
-    example_files.run(
-        CreatePretrainingDataOptions(
-            input_file=str(tmp_path / "corpus.txt"),
-            output_file=",".join(paths),
-            vocab_file=vocab_file,
-            max_seq_length=24,
-            max_predictions_per_seq=5,
-            dupe_factor=20,
-        )
-    )
+    example_files.run(data_options(tmp_path, output_file=",".join(paths), max_predictions_per_seq=5, dupe_factor=20))
     found, _ = inspect_records.inspect(paths, VOCABULARY)
     sizes = {"max_seq_length": 24, "max_predictions_per_seq": 5, "vocab_size": len(VOCABULARY), "type_vocab_size": 2}
     count, random_next, kept = 0, 0, 0
@@ -233,16 +223,12 @@ def test_other_labels(path, words_file):
 def test_long_lengths_are_shown_in_ranges():
     counts = np.zeros(514, np.int64)
     counts[[1, 32, 33, 513]] = 1, 2, 3, 1000
-    (histogram, *_) = inspect_records.histograms(_with_lengths(counts))
+    statistics = Statistics(records.SQUAD_PREDICT, len(counts) - 1)
+    statistics.lengths += counts
+    (histogram, *_) = inspect_records.histograms(statistics)
     assert histogram.names[:2] == ["1-33", "34-66"] and histogram.names[-1] == "496-513"
     assert (histogram.counts[0], histogram.counts[-1]) == (6, 1000)
     assert histogram.lines()[2].endswith("6  #")  # too few for a character, but not none
-
-
-def _with_lengths(counts: np.ndarray) -> Statistics:
-    statistics = Statistics(records.SQUAD_PREDICT, len(counts) - 1)
-    statistics.lengths += counts
-    return statistics
 
 
 def test_the_script_names_the_first_bad_record(command_lines, tmp_path):
@@ -251,9 +237,8 @@ def test_the_script_names_the_first_bad_record(command_lines, tmp_path):
         str(tmp_path / "2.tfrecord"), records.PRETRAINING, [*EXAMPLES, {**EXAMPLES[0], "next_sentence_labels": [9]}]
     )
     done = command_lines.run("inspect_records.py", "--input_file=*.tfrecord", "--plot=x.png", cwd=tmp_path)
-    problem = (
-        "--plot needs matplotlib" if not _has_matplotlib() else "2.tfrecord, record 3: next_sentence_labels holds 9"
-    )
+    has_plots = importlib.util.find_spec("matplotlib") is not None
+    problem = "2.tfrecord, record 3: next_sentence_labels holds 9" if has_plots else "--plot needs matplotlib"
     assert (done.status, done.stdout) == (1, "")
     assert done.stderr.startswith(f"inspect_records.py: error: {problem}")
     done = command_lines.run("inspect_records.py", "--input_file=*.tfrecord", cwd=tmp_path)
@@ -265,10 +250,6 @@ def test_the_script_names_the_first_bad_record(command_lines, tmp_path):
     assert (done.status, done.stderr) == (0, "")
     assert done.stdout.startswith("records  2 pretraining records in 1 file")
     assert not [*tmp_path.glob("*.png")]
-
-
-def _has_matplotlib() -> bool:
-    return importlib.util.find_spec("matplotlib") is not None
 
 
 def test_the_plot_needs_matplotlib_and_the_name_of_a_picture(path, monkeypatch):

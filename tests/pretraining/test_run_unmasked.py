@@ -5,13 +5,11 @@ import gzip
 import numpy as np
 import pytest
 from pretraining_text import VOCABULARY
-from small_models import tiny_config
-from unmasked_data import LENGTH, PREDICTIONS, make
+from unmasked_data import make, training_options
 
 from bert_tf2.data import records
 from bert_tf2.pretraining import dynamic_masking
 from bert_tf2.pretraining import run as pretraining
-from bert_tf2.pretraining.options import PretrainingOptions
 from bert_tf2.support.errors import UserError
 from bert_tf2.weights import checkpoint
 
@@ -19,22 +17,9 @@ from bert_tf2.weights import checkpoint
 @pytest.fixture
 def options(tmp_path):
     """Makes options for a new output folder."""
-    config = tiny_config(vocab_size=len(VOCABULARY), max_position_embeddings=LENGTH)
-    (tmp_path / "config.json").write_text(config.to_json_string())
-    path = make(tmp_path)
-
-    def made(name="run", **changes) -> PretrainingOptions:
-        settings = {
-            "input_file": path, "vocab_file": str(tmp_path / "vocab.txt"), "do_lower_case": True, "do_train": True,
-            "do_eval": True, "train_batch_size": 4, "eval_batch_size": 4, "num_train_steps": 2, "num_warmup_steps": 1,
-            "max_eval_steps": 2, "save_checkpoints_steps": 10, **changes,
-        }  # fmt: skip
-        return PretrainingOptions(
-            bert_config_file=str(tmp_path / "config.json"), output_dir=str(tmp_path / name),
-            max_predictions_per_seq=PREDICTIONS, **{"max_seq_length": LENGTH, **settings},
-        )  # fmt: skip
-
-    return made
+    settings = {"input_file": make(tmp_path), "vocab_file": str(tmp_path / "vocab.txt"), "do_lower_case": True}
+    settings |= {"do_eval": True, "eval_batch_size": 4, "max_eval_steps": 2}
+    return lambda name="run", **changes: training_options(tmp_path, name, **{**settings, **changes})
 
 
 @pytest.mark.slow

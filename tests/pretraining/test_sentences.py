@@ -10,9 +10,9 @@ import random
 import sys
 
 import pytest
-from pretraining_text import CORPUS
+from pretraining_text import CORPUS, data_options
 
-from bert_tf2.pretraining import CreatePretrainingDataOptions, corpus, example_files, sentences, sharded
+from bert_tf2.pretraining import corpus, example_files, sentences, sharded
 from bert_tf2.pretraining.options import PretrainingDataOptions
 from bert_tf2.support.errors import UserError
 from bert_tf2.support.settings import WrongSetting
@@ -80,17 +80,12 @@ def test_splitting_first_gives_the_same_records(tmp_path, vocab_file, tokenizer,
     if input_format == "jsonl":
         text = as_json(*text.split("\n\n"))
     (tmp_path / "text").write_text(text)
-    settings = {"max_seq_length": 24, "max_predictions_per_seq": 4, "vocab_file": vocab_file, "do_lower_case": True}
-    options = CreatePretrainingDataOptions(
-        input_file=f"{tmp_path}/text", output_file=f"{tmp_path}/out", input_format=input_format, **settings
-    )
+    options = data_options(tmp_path, input_file=f"{tmp_path}/text", input_format=input_format)
     found = [*sentences.read([options.input_file], options)]
     assert len([*filter(None, found)]) == 2 * len([*filter(None, lines)]) and found.count("") >= 3
     (tmp_path / "lines").write_text("\n".join(found) + "\n")
     example_files.run(options)
-    example_files.run(
-        CreatePretrainingDataOptions(input_file=f"{tmp_path}/lines", output_file=f"{tmp_path}/same", **settings)
-    )
+    example_files.run(data_options(tmp_path, "same", input_file=f"{tmp_path}/lines"))
     assert (tmp_path / "out").read_bytes() == (tmp_path / "same").read_bytes() != b""
     # The readable examples read the same.
     words = dataclasses.replace(options, do_whole_word_mask=True)
@@ -101,10 +96,8 @@ def test_splitting_first_gives_the_same_records(tmp_path, vocab_file, tokenizer,
 
 @needs_sentencex
 def test_half_a_character_is_replaced(tmp_path):
-    assert read(tmp_path, '{"text": "a \\ud83d b \\ud83d\\ude00."}', input_format="jsonl") == [
-        "a \ufffd b \U0001f600.",
-        "",
-    ]
+    halves = '{"text": "a \\ud83d b \\ud83d\\ude00."}'
+    assert read(tmp_path, halves, input_format="jsonl") == ["a \ufffd b \U0001f600.", ""]
 
 
 @needs_sentencex
@@ -135,9 +128,7 @@ def test_another_field(tmp_path):
 def test_without_the_library(tmp_path, monkeypatch, vocab_file, corpus):
     monkeypatch.setitem(sys.modules, "sentencex", None)
     for more in ({}, {"num_shards": 2}):
-        options = CreatePretrainingDataOptions(
-            input_file=corpus, output_file=f"{tmp_path}/new/out", vocab_file=vocab_file, input_format="text", **more
-        )
+        options = data_options(tmp_path, "new/out", input_format="text", **more)
         with pytest.raises(UserError, match=r"need the library sentencex.*: pip install sentencex"):
             sharded.run(options)
     assert not (tmp_path / "new").exists()
@@ -192,14 +183,10 @@ def test_wrapped_text_gets_one_warning(tmp_path, log_lines, text, warned):
 
 
 def test_json_lines_that_are_read_as_text_get_one_warning(tmp_path, log_lines):
-    for name, content in (
-        ("list", "[1] is a number.\n"),
-        ("brace", "{a set}\n"),
-        ("one", as_json("A.")),
-        ("two", "{}"),
-    ):
+    contents = {"list": "[1] is a number.\n", "brace": "{a set}\n", "one": as_json("A."), "two": "{}"}
+    for name, content in contents.items():
         (tmp_path / name).write_text(content)
-    paths = [f"{tmp_path}/{name}" for name in ("list", "brace", "one", "two")]
+    paths = [f"{tmp_path}/{name}" for name in contents]
     assert len([*sentences.read(paths, PretrainingDataOptions())]) == 4
     (line,) = (line for line in log_lines if "JSON" in line)
     assert line.startswith(f"{tmp_path}/one: ") and line.endswith("give --input_format=jsonl")

@@ -67,13 +67,9 @@ def test_an_example_by_hand(tmp_path, tokenizer):
     path = tmp_path / "text.txt"
     path.write_text("a b c d\ne f\ng h i\nj k l m n o p q r\n")
     options = PretrainingDataOptions(
-        max_seq_length=8,
-        max_predictions_per_seq=1,
-        short_seq_prob=0.0,
-        masked_lm_prob=0.0,
-        objective="mlm",
+        max_seq_length=8, max_predictions_per_seq=1, short_seq_prob=0.0, masked_lm_prob=0.0, objective="mlm",
         dupe_factor=1,
-    )
+    )  # fmt: skip
     made = pretraining.make_instances([str(path)], tokenizer, options, random.Random(3))
     texts = []
     for instance in made:
