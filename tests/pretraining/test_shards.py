@@ -72,6 +72,7 @@ def test_a_document_is_in_the_shard_of_its_first_byte(tmp_path, seed):
         expected[max(number for number in range(count) if bounds[number] <= first)].append(lines)
     assert [documents_of(lines) for _, lines in found] == expected
     assert sum(shard.size for shard, _ in found) == total
+    assert all(piece.start < piece.stop for shard, _ in found for piece in shard.pieces)
 
 
 def test_long_lines_are_searched_backwards_in_blocks(tmp_path, monkeypatch):
