@@ -73,7 +73,7 @@ def test_records_are_padded_and_labels_are_the_tokens_that_were_masked(tmp_path,
 
 def test_the_same_seed_gives_the_same_bytes_and_another_seed_does_not(tmp_path, corpus, vocab_file):
     for name, seed in (("one", 1), ("again", 1), ("two", 2)):
-        make(corpus, vocab_file, f"{tmp_path}/{name}", random_seed=seed)
+        make(tmp_path, name, random_seed=seed)
     one, again, two = ((tmp_path / name).read_bytes() for name in ("one", "again", "two"))
     assert one == again
     assert one != two
