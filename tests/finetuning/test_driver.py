@@ -123,16 +123,11 @@ def test_tags_do_not_depend_on_the_batches(tmp_path):
 # The best weights
 
 
-class Measures:
-    """Stands in for the task's measure: says these values, one at each evaluation."""
-
-    def __init__(self, monkeypatch, values):
-        self._values = iter(values)
-        monkeypatch.setattr(driver, "_main_measure", lambda task, parts: ("accuracy", next(self._values)))
-
-    @property
-    def left(self) -> int:
-        return len(list(self._values))
+def measure(monkeypatch, *values):
+    """Makes the task's measure these values, one at each evaluation; returns an iterator over those that are left."""
+    left = iter(values)
+    monkeypatch.setattr(driver, "_main_measure", lambda task, parts: ("accuracy", next(left)))
+    return left
 
 
 def seen(folder: pathlib.Path) -> dict:
@@ -140,11 +135,11 @@ def seen(folder: pathlib.Path) -> dict:
 
 
 def test_the_best_weights_are_kept_and_used(options, tmp_path, monkeypatch, log_lines):
-    measures = Measures(monkeypatch, [0.5, 0.7, 0.6, 0.7, 0.2])
+    left = measure(monkeypatch, 0.5, 0.7, 0.6, 0.7, 0.2)
     how = {"eval_steps": 2, "num_train_epochs": 2.5, "save_checkpoints_steps": 2}
     results = finetune_classifier.run(options(do_train=True, do_eval=True, do_predict=True, **how))
     assert "Training on 64 examples in batches of 16: 10 steps" in log_lines
-    assert measures.left == 0  # at steps 2, 4, 6, 8 and at the end, 10
+    assert [*left] == []  # at steps 2, 4, 6, 8 and at the end, 10
     assert results["global_step"] == 4
     assert seen(tmp_path / "out") == {
         "measure": "accuracy", "value": 0.7, "step": 4, "last_step": 10, "evaluations_since": 3,
@@ -170,10 +165,10 @@ def test_the_best_weights_are_kept_and_used(options, tmp_path, monkeypatch, log_
 
 @pytest.mark.slow
 def test_patience_ends_the_training_and_the_same_command_does_not_go_on(options, tmp_path, monkeypatch, log_lines):
-    measures = Measures(monkeypatch, [0.5, 0.4, 0.4, 0.9])
+    left = measure(monkeypatch, 0.5, 0.4, 0.4, 0.9)
     how = options(do_train=True, eval_steps=2, patience=2, num_train_epochs=25.0)
     finetune_classifier.run(how)
-    assert measures.left == 1
+    assert [*left] == [0.9]
     assert max(steps_in(tmp_path / "out")) == 6 and seen(tmp_path / "out")["step"] == 2
     assert "No better accuracy in 2 evaluations: the training ends here" in log_lines
     before = sorted(path.name for path in (tmp_path / "out").iterdir() if "tfevents" not in path.name)
@@ -183,7 +178,7 @@ def test_patience_ends_the_training_and_the_same_command_does_not_go_on(options,
 
 @pytest.mark.slow
 def test_the_best_counts_while_its_training_is_there_and_evaluated(options, tmp_path, monkeypatch):
-    Measures(monkeypatch, [0.9, 0.1, 0.1, 0.2])
+    measure(monkeypatch, 0.9, 0.1, 0.1, 0.2)
     finetune_classifier.run(options(do_train=True, eval_steps=2, num_train_epochs=1.0))
     assert finetune_classifier.run(options(do_eval=True))["global_step"] == 2
     finetune_classifier.run(options(do_train=True, num_train_epochs=2.0))  # without evaluations
