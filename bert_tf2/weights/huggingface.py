@@ -87,13 +87,6 @@ def _config_of(values: Mapping[str, Any], path: str) -> BertConfig:
         raise UserError(f"{path}: {error}") from error
 
 
-def _config_path(path: str) -> str:
-    if not files.is_directory(path):
-        return path
-    found = [name for name in _CONFIGS if name in files.list_directory(path)]
-    return os.path.join(path, found[0] if found else _CONFIGS[0])
-
-
 def _usual_name(name: str) -> str:
     """Returns a tensor's name in the current BertForPreTraining; older files and bare encoders use other names."""
     name = name.removeprefix("module.")  # from multi-GPU training
@@ -147,7 +140,9 @@ class HuggingFaceFolder(Weights):
             raise UserError(f"{path}: holds none of {', '.join(WEIGHTS)}")
         if re.search(r"-\d{5}-of-\d{5}\.\w+$", weights):
             raise UserError(f"{path}: is a part of the weights only; name the folder")
-        self.config_file = _config_path(self.folder or ".")
+        folder = self.folder or "."
+        there = [name for name in _CONFIGS if name in files.list_directory(folder)] or _CONFIGS
+        self.config_file = os.path.join(folder, there[0])
         self._values = files.read_json(self.config_file)
         self.config = _config_of(self._values, self.config_file)
         if self.config.hidden_act == "gelu_erf":
@@ -237,7 +232,7 @@ class HuggingFaceFolder(Weights):
         labels = [str(named.get(str(index), "")) for index in range(count)] if isinstance(named, dict) else []
         if len(named) != count or "" in labels or len({*labels}) != count:
             raise UserError(
-                f"{_config_path(self.folder or '.')}: id2label does not give each of the {count} outputs a name of its"
+                f"{self.config_file}: id2label does not give each of the {count} outputs a name of its"
                 ' own; put it right, as in {"0": "no", "1": "yes"}'
             )
         return tuple(labels)

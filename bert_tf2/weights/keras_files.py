@@ -32,8 +32,6 @@ from bert_tf2.weights.labels import TAGGING_TASK, LabelMap, numbered
 
 _MODEL, _WEIGHTS = ".keras", ".weights.h5"
 _CONFIG, _METADATA, _STORE = "config.json", "metadata.json", "model.weights.h5"
-# HDF5 may compress arrays; those of weights are barely compressible.
-_MOST_UNPACKED = 100
 # What HDF5 writes about an array and its groups.
 _MOST_HEADER_BYTES = 4096
 
@@ -121,7 +119,7 @@ class KerasFile(Weights):
     def _explained(self, name: str | None = None) -> Iterator[None]:
         try:
             yield
-        except (UserError, MemoryError):
+        except UserError:
             raise
         except Exception as error:  # neither h5py nor zipfile says what it raises for damaged bytes
             if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES):
@@ -227,7 +225,7 @@ class KerasFile(Weights):
 def _arrays_in(store: h5py.File) -> dict[str, Place]:
     """Returns path -> array of all weights of a model, without those that are only linked to.
 
-    Raises ValueError if one is not an array of numbers, or the file contains less data than it states.
+    Raises ValueError if one is not an array of numbers.
     """
     found: dict[str, Place] = {}
 
@@ -238,9 +236,6 @@ def _arrays_in(store: h5py.File) -> dict[str, Place]:
         dtype = "bfloat16" if item.attrs.get("dtype") == "bfloat16" else str(item.dtype)
         if dtype not in _DTYPES:
             raise ValueError(f"{place} is of the type {dtype}")
-        stored = 0 if item.external else item.id.get_storage_size()
-        if item.nbytes > stored * (_MOST_UNPACKED if item.chunks else 1):
-            raise ValueError(f"{place} should have {item.nbytes} bytes and has {stored}")
         found[place] = Place([*item.shape], dtype, place)
 
     store.visititems(visit)
@@ -297,13 +292,10 @@ def _check_room(path: str, scratch: str, model) -> None:
 @contextlib.contextmanager
 def _scratch_beside(path: str) -> Iterator[str]:
     """Yields a temporary folder, on the same disk as `path` if that is local."""
-    if files.is_remote(path):
-        with tempfile.TemporaryDirectory() as scratch:
-            yield scratch
-        return
-    scratch = outputs.name_beside(f"{path}.scratch")  # if this process is killed, the next one removes it
+    remote = files.is_remote(path)
+    scratch = outputs.temporary_folder("keras-") if remote else outputs.name_beside(f"{path}.scratch")
     try:
-        os.makedirs(scratch, exist_ok=True)
+        os.makedirs(scratch, exist_ok=True)  # if this process is killed, the next one removes it
         yield scratch
     finally:
         shutil.rmtree(scratch, ignore_errors=True)

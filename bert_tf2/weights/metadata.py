@@ -242,19 +242,18 @@ def check_vocabulary(source: Weights, vocab_file: str) -> None:
             f"{vocab_file}: is not the vocabulary that the weights {source.path} were trained with, whose hash is"
             f" in {path}: ids would stand for other words; give the same --vocab_file as then"
         )
-    pairs = enumerate(zip(theirs, ours, strict=False))
-    different = [(number, *pair) for number, pair in pairs if pair[0] != pair[1] and not _is_unused(*pair)]
+    different = [
+        (number, there, here)
+        for number, (there, here) in enumerate(zip(theirs, ours, strict=False), 1)
+        if there != here and not there.startswith("[unused") and not here.startswith("[unused")
+    ]
     if different:
         number, there, here = different[0]
         raise UserError(
             f"{vocab_file}: is not the vocabulary that lies with the weights {source.path}: {len(different)} entries"
-            f" differ, the first on line {number + 1}, {here!r} here and {there!r} there; give that vocabulary as"
+            f" differ, the first on line {number}, {here!r} here and {there!r} there; give that vocabulary as"
             " --vocab_file, or remove it from there if it does not belong to them"
         )
-
-
-def _is_unused(*entries: str) -> bool:
-    return any(entry.startswith("[unused") for entry in entries)
 
 
 def _entries(vocab_file: str) -> list[str]:

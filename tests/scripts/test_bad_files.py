@@ -92,7 +92,7 @@ CASES = [
     ("explore.py", "--model=wrong/zeros", "wrong/zeros"),
     ("explore.py", "--compare_with=wrong/text", "wrong/text"),
     ("explore.py", "--training_dir=wrong/folder", "wrong/folder"),
-    ("export_saved_model.py", "--label_map=wrong/other", "'labels' (two or more different texts"),
+    ("export_saved_model.py", "--label_map=wrong/other", "must have 'task'"),
 ]
 SLOW_CASES = [
     ("build_vocab.py", "--input_file=wrong/empty", "no words to learn a vocabulary from; look at --input_file"),

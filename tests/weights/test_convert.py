@@ -252,11 +252,10 @@ def test_a_configuration_that_contradicts_the_input_s_own(tmp_path):
     converted(input=tmp_path / "in", output=tmp_path / "hf", to="hf")
     other = tmp_path / "other.json"
     how = {"input": tmp_path / "hf", "output": tmp_path / "out", "to": "tf1", "bert_config_file": other}
-    for name, value in (("num_attention_heads", 4), ("hidden_act", "gelu_erf"), ("layer_norm_eps", 1e-5)):
-        other.write_text(small_config(**{name: value}).to_json_string())
-        assert f"says {name} {value}" in message_of(**how)
-    content = json.loads((tmp_path / "hf" / "config.json").read_text())
-    (tmp_path / "hf" / "config.json").write_text(json.dumps({**content, "hidden_act": "gelu"}))
+    other.write_text(small_config(num_attention_heads=4).to_json_string())
+    assert "says num_attention_heads 4" in message_of(**how)
+    config = tmp_path / "hf" / "config.json"
+    config.write_text(json.dumps({**json.loads(config.read_text()), "hidden_act": "gelu"}))
     forget_configuration(tmp_path / "hf")
     other.write_text(small_config().to_json_string())
     report = converted(**how)  # "gelu" is what Google's models on the hub are called, whose it is not

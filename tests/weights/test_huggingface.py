@@ -313,7 +313,7 @@ def test_an_index_that_is_wrong(tmp_path):
     assert "weight_map" in message_of(huggingface.HuggingFaceFolder, str(tmp_path))
 
 
-# Weights that torch.save wrote; tests/test_torch_files.py has its format.
+# Weights that torch.save wrote; test_torch_files.py has its format.
 
 
 @pytest.mark.parametrize("kind", FORMATS)

@@ -1,4 +1,4 @@
-"""Files of torch.save in both formats: what is read, what is damaged, and what is meant to do harm."""
+"""Files of torch.save in both formats: what is read, what is damaged, and what would run code."""
 
 import os
 import pickle
