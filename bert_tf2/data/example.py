@@ -323,24 +323,12 @@ class _Cursors:
 
     def _store(self, found: dict[str, Located], rows: np.ndarray, key, kind: np.ndarray, lengths: np.ndarray) -> None:
         starts, sizes = key
-        for name in found:
+        for name, target in found.items():
             text = np.frombuffer(name.encode(), np.uint8)
-            same = rows & (sizes == len(text))
-            # Most names differ in their length or their first and last letter.
-            for place in (0, len(text) - 1):
-                if same.any():
-                    same &= self._array[np.minimum(starts + place, self._limit)] == text[place]
-            if not same.any():
-                continue
-            where = np.flatnonzero(same)
+            where = np.flatnonzero(rows & (sizes == len(text)))
             where = where[(varints.windows(self._array, starts[where], len(text)) == text).all(axis=1)]
-            target = found[name]
             target.kinds[where], target.lengths[where] = kind[where], lengths[where]
             target.starts[where] = self._at[where]
-            rows = rows.copy()
-            rows[where] = False
-            if not rows.any():
-                return
 
 
 def integers(array: np.ndarray, located: Located) -> Ragged:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
 
 from bert_tf2.support.environment import human
@@ -11,12 +12,14 @@ from bert_tf2.support.errors import UserError
 # Threads reserve address space that they never use: for stacks, and for the pools that they allocate from. This is what
 # those that a training starts reserve on 2 cores; without it, one that fits the limit ends in a crash.
 _OF_THREADS = 0.4e9
+# Measured with TensorFlow 2.21: libraries and the first operations; threads for each core, with 2 and 32 of them.
+_OF_TENSORFLOW, _OF_A_CORE = 2.5e9, 40e6
 
 
 def own_bytes(root: str = "/") -> float | None:
     """The memory that this process has; None where the system does not tell."""
     sizes = _own_sizes(root)
-    return None if sizes is None else sizes[1]
+    return sizes[1] if sizes else None
 
 
 def available_bytes(root: str = "/", swap: bool = False) -> float | None:
@@ -30,20 +33,20 @@ def available_bytes(root: str = "/", swap: bool = False) -> float | None:
     Returns:
       None where the system does not tell.
     """
-    machine = _table(os.path.join(root, "proc/meminfo"))
-    found = machine.get("MemAvailable:")
-    limits = [] if found is None else [1024.0 * (found + (machine.get("SwapFree:", 0) if swap else 0))]
-    for folder, limit, usage, files in (
+    limits = []
+    machine = _numbers(os.path.join(root, "proc/meminfo"))
+    if "MemAvailable:" in machine:
+        limits.append(1024.0 * (machine["MemAvailable:"] + (machine.get("SwapFree:", 0) if swap else 0)))
+    for folder, limit, usage, unused_files in (
         ("sys/fs/cgroup", "memory.max", "memory.current", "inactive_file"),
         ("sys/fs/cgroup/memory", "memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"),
     ):
-        folder = os.path.join(root, folder)
-        most, used = (_number(os.path.join(folder, name)) for name in (limit, usage))
-        if most is not None and used is not None:
+        most, used, parts = (_numbers(os.path.join(root, folder, name)) for name in (limit, usage, "memory.stat"))
+        if most and used:
             # Files that were read and are not used now count as used, but make room.
-            limits.append(most - used + _table(os.path.join(folder, "memory.stat")).get(files, 0))
+            limits.append(most[""] - used[""] + parts.get(unused_files, 0))
     most, sizes = address_limit(), _own_sizes(root)
-    if most is not None and sizes is not None:
+    if most is not None and sizes:
         limits.append(max(0.0, most - sizes[0] - _OF_THREADS))
     return float(min(limits)) if limits else None
 
@@ -70,35 +73,18 @@ def check_tensorflow_starts() -> None:
         )
 
 
-# Measured with TensorFlow 2.21: libraries and the first operations; threads for each core, with 2 and 32 of them.
-_OF_TENSORFLOW, _OF_A_CORE = 2.5e9, 40e6
+def _own_sizes(root: str) -> list[int]:
+    """The bytes of address space and of memory that this process has; empty where the system does not tell."""
+    return [int(word) * os.sysconf("SC_PAGE_SIZE") for word in _words(os.path.join(root, "proc/self/statm"))[:2]]
 
 
-def _own_sizes(root: str) -> tuple[int, int] | None:
-    """The bytes of address space and of memory that this process has."""
-    try:
-        with open(os.path.join(root, "proc/self/statm"), encoding="ascii") as file:
-            space, memory, *_ = (int(word) * os.sysconf("SC_PAGE_SIZE") for word in file.read().split())
-    except OSError:
-        return None
-    return space, memory
+def _words(path: str) -> list[str]:
+    """The words of a file; none if it cannot be read."""
+    with contextlib.suppress(OSError), open(path, encoding="ascii") as file:
+        return file.read().split()
+    return []
 
 
-def _table(path: str) -> dict[str, int]:
-    """The lines "NAME NUMBER ..." of a file; empty if it cannot be read."""
-    try:
-        with open(path, encoding="ascii") as lines:
-            rows = [line.split() for line in lines]
-    except OSError:
-        return {}
-    return {row[0]: int(row[1]) for row in rows if len(row) > 1 and row[1].isdigit()}
-
-
-def _number(path: str) -> int | None:
-    """The number in a file; None if it cannot be read, or holds a word such as "max"."""
-    try:
-        with open(path, encoding="ascii") as file:
-            text = file.read().strip()
-    except OSError:
-        return None
-    return int(text) if text.isdigit() else None
+def _numbers(path: str) -> dict[str, int]:
+    """The numbers in a file, by the word before each, which is "" for the first word."""
+    return {name: int(word) for name, word in itertools.pairwise(["", *_words(path)]) if word.isdigit()}
