@@ -127,7 +127,7 @@ def _order_of_utf16(head: bytes) -> str:
     high, low = head[: 2 * pairs : 2].count(0), head[1 : 2 * pairs : 2].count(0)
     if pairs < 4 or min(high, low) > pairs * 0.05 or max(high, low) < pairs * 0.5:
         return ""
-    return "LE" if low > high else "BE"
+    return ("LE" if low > high else "BE") if _is_mostly_printable(head.replace(b"\0", b"")) else ""
 
 
 def is_text(head: bytes) -> bool:
