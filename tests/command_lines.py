@@ -24,25 +24,36 @@ from typing import NamedTuple
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 SCRIPTS = sorted(path.name for path in ROOT.glob("*.py") if path.name != "setup.py")
 
+# Forks, because flags are defined for a whole process.
 _DESCRIBE = """
-import json, sys
+import json, os, sys
 from absl import flags as absl_flags
 from bert_tf2 import commands
 from bert_tf2.support import flags
-flags.define(commands.find(commands.COMMANDS[sys.argv[1]].options))
-described = {
-    flag.name: {"type": flag.parser.flag_type(), "default": flag.default, "help": flag.help}
-    for flag in absl_flags.FLAGS.flags_by_module_dict()[flags.__name__]
-}
-print(json.dumps({"flags": described, "tensorflow": "tensorflow" in sys.modules}))
+for name, command in commands.COMMANDS.items():
+    if child := os.fork():
+        assert os.waitpid(child, 0)[1] == 0
+        continue
+    flags.define(commands.find(command.options))
+    described = {
+        flag.name: {"type": flag.parser.flag_type(), "default": flag.default, "help": flag.help}
+        for flag in absl_flags.FLAGS.flags_by_module_dict()[flags.__name__]
+    }
+    print(json.dumps([f"{name}.py", {"flags": described, "tensorflow": "tensorflow" in sys.modules}]), flush=True)
+    os._exit(0)
 """
 
 
 @functools.cache
+def _all_described() -> dict[str, dict]:
+    command = [sys.executable, "-c", _DESCRIBE]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120, check=True)
+    return dict(map(json.loads, done.stdout.splitlines()))
+
+
 def described(script: str) -> dict:
-    command = [sys.executable, "-c", _DESCRIBE, script.removesuffix(".py")]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60, check=True)
-    return json.loads(done.stdout)
+    """The flags of a script, and whether to define them loads TensorFlow."""
+    return _all_described()[script]
 
 
 class Done(NamedTuple):

@@ -81,6 +81,7 @@ def run(
     return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=timeout)
 
 
+@pytest.mark.slow
 def test_a_wheel_holds_all_modules_and_data(installed):
     kinds = (".py", ".txt", ".json", ".html", ".css", ".js", ".svg")
     ours = {path.relative_to(ROOT) for path in (ROOT / "bert_tf2").rglob("*") if path.suffix in kinds}
@@ -89,6 +90,7 @@ def test_a_wheel_holds_all_modules_and_data(installed):
     }
 
 
+@pytest.mark.slow
 def test_the_command_answers_away_from_the_checkout(installed, tmp_path):
     script = str(installed / "bin" / "bert_tf2")
     where = run(installed, tmp_path, sys.executable, "-c", "import bert_tf2; print(bert_tf2.__file__)")

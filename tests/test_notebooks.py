@@ -77,6 +77,7 @@ def run(path: pathlib.Path) -> types.ModuleType:
     return module
 
 
+@pytest.mark.slow
 def test_from_text_to_the_masked_word(checkout, capsys):
     done = run(ROOT / "examples" / "masked_word.ipynb")
     assert done.figures == 2
