@@ -15,6 +15,9 @@ if "PYTEST_XDIST_WORKER" in os.environ:  # one worker for each core, which needs
 import pytest
 from command_lines import CommandLines
 
+# All of what is in them needs an extra, and has the mark.
+NEED_EXTRAS = ("test_beam_run.py", "test_dask_run.py", "test_interop.py", "test_onnx_model.py", "test_openvino.py")
+
 # Under nohup or in the background of a shell script, these are ignored, also by the scripts that tests start.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 signal.signal(signal.SIGHUP, signal.SIG_DFL)
@@ -26,6 +29,11 @@ def pytest_configure(config):
     import gpu_or_cpu
 
     gpu_or_cpu.divide()  # so that a test can train on two replicas
+
+
+def pytest_ignore_collect(collection_path, config):
+    """Leaves out the files with the mark `extra` before they import torch and the like: seconds, and memory."""
+    return True if "not extra" in config.option.markexpr and collection_path.name in NEED_EXTRAS else None
 
 
 @pytest.fixture(scope="session", autouse=True)
