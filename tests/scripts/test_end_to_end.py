@@ -12,15 +12,9 @@ import numpy as np
 import pytest
 import toy_data
 
+from bert_tf2 import commands
 from bert_tf2.finetuning import driver
-from bert_tf2.finetuning.classification import run as finetune_classifier
-from bert_tf2.finetuning.ner import run as finetune_ner
-from bert_tf2.finetuning.options import ClassifierOptions, NerOptions, SquadOptions
-from bert_tf2.finetuning.squad import run as finetune_squad
 from bert_tf2.finetuning.squad import scores as squad_scores
-from bert_tf2.pretraining import example_files, predict_masked
-from bert_tf2.pretraining import run as pretraining
-from bert_tf2.pretraining.options import CreatePretrainingDataOptions, MaskedLMOptions, PretrainingOptions
 from bert_tf2.support.errors import UserError
 
 pytestmark = pytest.mark.compiled
@@ -30,46 +24,25 @@ LIVES_IN = dict(zip(toy_data.NAMES, toy_data.PLACES, strict=True))
 CLASSIFIER = {"num_hidden_layers": 1, "hidden_size": 32, "num_attention_heads": 4, "intermediate_size": 64}
 
 
+LEARNING = {"max_seq_length": 32, "train_batch_size": 16}
+
+
 def classify(folder: pathlib.Path, out: pathlib.Path, **changes):
-    settings = {
-        **toy_data.write_model(folder, **CLASSIFIER),
-        **toy_data.TSV_COLUMNS,
-        "data_dir": str(folder / "tables"),
-        "task_name": "tsv",
-        "output_dir": str(out),
-        "max_seq_length": 32,
-        "train_batch_size": 16,
-        "learning_rate": 2e-3,
-        "num_train_epochs": 4.0,
-    }
-    return finetune_classifier.run(ClassifierOptions(**{**settings, **changes}))
+    settings = {**toy_data.write_model(folder, **CLASSIFIER), **toy_data.TSV_COLUMNS, **LEARNING}
+    settings |= {"data_dir": str(folder / "tables"), "task_name": "tsv", "output_dir": str(out)}
+    return commands.call("run_classifier", **{**settings, "learning_rate": 2e-3, "num_train_epochs": 4.0, **changes})
 
 
 def answer(folder: pathlib.Path, out: pathlib.Path, **changes):
-    settings = {
-        **toy_data.write_model(folder, num_hidden_layers=1),
-        "output_dir": str(out),
-        "max_seq_length": 32,
-        "max_query_length": 8,
-        "doc_stride": 8,
-        "train_batch_size": 16,
-        "learning_rate": 5e-3,
-        "num_train_epochs": 25.0,
-    }
-    return finetune_squad.run(SquadOptions(**{**settings, **changes}))
+    settings = {**toy_data.write_model(folder, num_hidden_layers=1), **LEARNING, "output_dir": str(out)}
+    settings |= {"max_query_length": 8, "doc_stride": 8, "learning_rate": 5e-3, "num_train_epochs": 25.0}
+    return commands.call("run_squad", **{**settings, **changes})
 
 
 def tag(folder: pathlib.Path, out: pathlib.Path, **changes):
-    settings = {
-        **toy_data.write_model(folder, num_hidden_layers=1),
-        "output_dir": str(out),
-        "word_column": 2,
-        "max_seq_length": 16,
-        "train_batch_size": 16,
-        "learning_rate": 5e-3,
-        "num_train_epochs": 12.0,
-    }
-    return finetune_ner.run(NerOptions(**{**settings, **changes}))
+    settings = {**toy_data.write_model(folder, num_hidden_layers=1), **LEARNING, "output_dir": str(out)}
+    settings |= {"word_column": 2, "max_seq_length": 16, "learning_rate": 5e-3, "num_train_epochs": 12.0}
+    return commands.call("run_ner", **{**settings, **changes})
 
 
 def rows(path: pathlib.Path) -> list[list[str]]:
@@ -90,58 +63,35 @@ def test_from_text_to_filled_blanks(tmp_path, log_lines, capsys):
     (tmp_path / "text.txt").write_text("\n\n".join([*map(lives, toy_data.NAMES)] * 8) + "\n")
     vocab_file = str(tmp_path / "vocab.txt")
     build_vocab = [str(ROOT / "build_vocab.py"), f"--input_file={tmp_path}/text.txt", f"--vocab_file={vocab_file}"]
-    subprocess.run(
-        [sys.executable, *build_vocab],
-        check=True, capture_output=True, timeout=120,
-    )  # fmt: skip
+    subprocess.run([sys.executable, *build_vocab], check=True, capture_output=True, timeout=120)
     vocab = (tmp_path / "vocab.txt").read_text().split()
     assert {*toy_data.NAMES, *toy_data.PLACES, "lives"} <= {*vocab}
     config = toy_data.config(vocab_size=len(vocab), hidden_size=32, intermediate_size=64, initializer_range=0.1)
     (tmp_path / "bert_config.json").write_text(config.to_json_string())
-    example_files.run(
-        CreatePretrainingDataOptions(
-            input_file=str(tmp_path / "text.txt"),
-            output_file=f"{tmp_path}/a.tfrecord,{tmp_path}/b.tfrecord",
-            vocab_file=vocab_file,
-            do_lower_case=True,
-            max_seq_length=32,
-            max_predictions_per_seq=5,
-            dupe_factor=10,
-        )
-    )
+    lengths = {"max_seq_length": 32, "max_predictions_per_seq": 5}
+    commands.call(
+        "create_pretraining_data", input_file=str(tmp_path / "text.txt"), vocab_file=vocab_file, do_lower_case=True,
+        output_file=f"{tmp_path}/a.tfrecord,{tmp_path}/b.tfrecord", dupe_factor=10, **lengths,
+    )  # fmt: skip
+    config_file = str(tmp_path / "bert_config.json")
 
     def pretrain(steps: int) -> dict:
-        return pretraining.run(
-            PretrainingOptions(
-                bert_config_file=str(tmp_path / "bert_config.json"),
-                input_file=str(tmp_path / "*.tfrecord"),
-                output_dir=str(tmp_path / "model"),
-                max_seq_length=32,
-                max_predictions_per_seq=5,
-                do_train=True,
-                do_eval=True,
-                learning_rate=2e-3,
-                unpad="groups",
-                num_train_steps=steps,
-                num_warmup_steps=10,
-                max_eval_steps=10,
-            )
-        )
+        return commands.call(
+            "run_pretraining", bert_config_file=config_file, input_file=str(tmp_path / "*.tfrecord"),
+            output_dir=str(tmp_path / "model"), do_train=True, do_eval=True, learning_rate=2e-3, unpad="groups",
+            num_train_steps=steps, num_warmup_steps=10, max_eval_steps=10, **lengths,
+        )  # fmt: skip
 
     first = pretrain(20)
     assert first["global_step"] == 20
     last = pretrain(400)
     assert f"Continuing from {tmp_path}/model/model.ckpt-20 at step 20" in log_lines
     assert last["masked_lm_loss"] < first["masked_lm_loss"] / 2
-    predict_masked.run(
-        MaskedLMOptions(
-            bert_config_file=str(tmp_path / "bert_config.json"),
-            init_checkpoint=str(tmp_path / "model"),
-            vocab_file=vocab_file,
-            sentence=[f"{lives(name).replace(place, '[MASK]')} ||| {lives('eve')}" for name, place in LIVES_IN.items()],
-            output_format="json",
-        )
-    )
+    sentences = [f"{lives(name).replace(place, '[MASK]')} ||| {lives('eve')}" for name, place in LIVES_IN.items()]
+    commands.call(
+        "predict_masked", bert_config_file=config_file, init_checkpoint=str(tmp_path / "model"),
+        vocab_file=vocab_file, sentence=sentences, output_format="json",
+    )  # fmt: skip
     filled = [json.loads(line)["filled"] for line in capsys.readouterr().out.splitlines()]
     assert filled == [f"{lives(name)} ||| {lives('eve')}" for name in LIVES_IN]
 
@@ -204,19 +154,10 @@ def test_the_script_does_what_the_library_does(classified, tmp_path):
     """From the script's command line, in a process of its own."""
     columns = [f"--{name}={value}" for name, value in toy_data.TSV_COLUMNS.items()]
     model = [f"--{name}={value}" for name, value in toy_data.write_model(tmp_path, **CLASSIFIER).items()]
-    data = [
-        f"--data_dir={classified.folder}/tables",
-        "--task_name=tsv",
-        "--max_seq_length=32",
-        f"--output_dir={tmp_path}",
-    ]
-    subprocess.run(
-        [
-            *(sys.executable, str(ROOT / "run_classifier.py"), *model, *data, *columns),
-            *("--do_eval", "--do_predict", f"--init_checkpoint={classified.out}"),
-        ],
-        check=True, capture_output=True, timeout=120,
-    )  # fmt: skip
+    data = [f"--data_dir={classified.folder}/tables", "--task_name=tsv", "--max_seq_length=32"]
+    what = [f"--output_dir={tmp_path}", "--do_eval", "--do_predict", f"--init_checkpoint={classified.out}"]
+    command = [sys.executable, str(ROOT / "run_classifier.py"), *model, *data, *columns, *what]
+    subprocess.run(command, check=True, capture_output=True, timeout=120)
     assert (tmp_path / "predictions.tsv").read_text() == (classified.out / "predictions.tsv").read_text()
     measures = [(folder / "eval_metrics.json").read_text() for folder in (tmp_path, classified.out)]
     assert measures[0] == measures[1]
@@ -256,15 +197,8 @@ def test_regression(tmp_path):
     for name in ("train", "dev"):
         toy_data.write_table(tmp_path / "tables" / f"{name}.tsv", "index\tsentence1\tsentence2\tscore", table)
     toy_data.write_table(tmp_path / "tables" / "test.tsv", "index\tsentence1\tsentence2", [row[:3] for row in table])
-    results = classify(
-        tmp_path,
-        tmp_path / "out",
-        task_name="sts-b",
-        do_train=True,
-        do_eval=True,
-        do_predict=True,
-        num_train_epochs=30.0,
-    )
+    do = dict.fromkeys(("do_train", "do_eval", "do_predict"), True)
+    results = classify(tmp_path, tmp_path / "out", task_name="sts-b", num_train_epochs=30.0, **do)
     assert "eval_accuracy" not in results
     measures = json.loads((tmp_path / "out" / "eval_metrics.json").read_text())
     assert measures["spearman"] > 0.9 and measures["pearson"] > 0.9
@@ -360,14 +294,8 @@ def test_words_are_tagged_later_without_the_training_file(tagged, tmp_path, docu
 def test_two_replicas_answer_as_one(classified, tagged, tmp_path, monkeypatch, two):
     monkeypatch.setattr(driver, "create_strategy", lambda options, team: two)
     (tmp_path / "tables").symlink_to(classified.folder / "tables")
-    results = classify(
-        tmp_path,
-        tmp_path / "out",
-        do_eval=True,
-        do_predict=True,
-        init_checkpoint=str(classified.out),
-        predict_batch_size=4,
-    )
+    start = {"init_checkpoint": str(classified.out), "predict_batch_size": 4}
+    results = classify(tmp_path, tmp_path / "out", do_eval=True, do_predict=True, **start)
     assert results["eval_loss"] == pytest.approx(classified.results["eval_loss"], rel=1e-5)
     one, both = (np.loadtxt(folder / "test_results.tsv") for folder in (classified.out, tmp_path / "out"))
     np.testing.assert_allclose(both, one, atol=1e-5)
