@@ -11,17 +11,23 @@ Every run is one command line of run_classifier.py or run_squad.py, with default
 
 from __future__ import annotations
 
+import itertools
 import json
+import os
+import re
+import shutil
 import statistics
+import time
 from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
 
-import finetuning_speed
 import machine
 import processes
-from finetuning_commands import Runs
 
+from bert_tf2 import commands
 from bert_tf2.support import flags
-from bert_tf2.support.settings import DATA, MODEL, TO_DO, TRAINING, Options, options, setting
+from bert_tf2.support.settings import DATA, MODEL, TO_DO, TRAINING, Options, options, setting, settings_of
 
 
 @options
@@ -47,6 +53,79 @@ class BenchmarkOptions(Options):
 SEEDS = (1, 2, 3)
 LEARNING_RATES = ("5e-5", "1e-4", "2e-4")
 TRAIN_ARTICLES, TEST_ARTICLES = 40, 8
+
+
+class Runs:
+    """Runs of scripts, in the work folder of the options."""
+
+    def __init__(self, options):
+        self.options, self.work = options, Path(options.work_dir)
+        self._results = processes.Results(self.work / "results.jsonl")
+
+    def weights_folder(self) -> Path:
+        """The folder of --weights as a TensorFlow 1 checkpoint, which is made once."""
+        folder = self.work / "weights"
+        if not (folder / "vocab.txt").exists():
+            from bert_tf2.weights import convert
+            from bert_tf2.weights.options import ConversionOptions
+
+            # The tanh approximation, as in the released models; these weights were trained with the exact function, and
+            # fine-tuning compensates for the difference.
+            weights = self.options.weights
+            convert.run(ConversionOptions(input=weights, output=str(folder), to="tf1", hidden_act="gelu"))
+        return folder
+
+    def timed(self, name: str, script: str, **flags: Any) -> dict:
+        """Runs a script; returns the seconds that it and its training took. A stored result is returned again.
+
+        Its output folder is work_dir/NAME; with the flag `output_dir` another one, in which it works on.
+
+        Raises:
+          processes.Failed: the script failed.
+        """
+        return self._results.get(name, lambda: self._run(name, script, flags))
+
+    def classify(self, name: str, task: str, folder: str, **flags: Any) -> dict:
+        data_dir = os.path.join(self.options.data_dir, folder)
+        given = {"task_name": task, "data_dir": data_dir, "do_train": True, "do_eval": True}
+        return self.timed(name, "run_classifier.py", **{**given, **flags})
+
+    def _run(self, name: str, script: str, flags: dict[str, Any]) -> dict:
+        output_dir, weights = self.work / name, self.weights_folder()
+        if "output_dir" not in flags:  # an incomplete run would be resumed, and its time would be wrong
+            shutil.rmtree(output_dir, ignore_errors=True)
+        model = {
+            "bert_config_file": weights / "bert_config.json",
+            "init_checkpoint": weights / "bert_model.ckpt",
+            "vocab_file": weights / "vocab.txt",
+            "output_dir": output_dir,
+        }
+        model = {flag: path for flag, path in model.items() if has_flag(script, flag)}
+        log, began = Path(f"{output_dir}.log"), time.time()
+        seconds = processes.run(processes.script(script, **{**model, **flags}), log)
+        result = {"seconds": round(seconds, 1), "began": began, "training_seconds": training_seconds(log.read_text())}
+        if (measures := output_dir / "eval_metrics.json").exists():
+            result["measures"] = json.loads(measures.read_text())
+        if (results := output_dir / "eval_results.txt").exists():
+            result["results"] = dict(row.split(" = ") for row in results.read_text().splitlines())
+        return result
+
+
+def has_flag(script: str, flag: str) -> bool:
+    """Whether a script of this version has a flag."""
+    return flag in settings_of(commands.find(commands.COMMANDS[script.removesuffix(".py")].options))
+
+
+def training_seconds(log: str) -> float | None:
+    """The time from the first to the last checkpoint in the log, for the steps and tracing their graph."""
+    times = re.findall(r"^I\d{4} (\d\d):(\d\d):([\d.]+) .*Saved .*model\.ckpt-\d+$", log, re.MULTILINE)
+    if len(times) < 2:
+        return None
+    first, *_, last = [int(hours) * 3600 + int(minutes) * 60 + float(seconds) for hours, minutes, seconds in times]
+    return round((last - first) % 86400, 1)
+
+
+# Scores.
 
 
 def spread(values: Iterable[float]) -> str:
@@ -107,7 +186,101 @@ def squad(runs: Runs) -> Iterator[str]:
     )
 
 
-RUNS = {"mrpc": mrpc, "padding": padding, "cola": cola, "sst-2": sst2, "squad": squad, **finetuning_speed.RUNS}
+# Times of whole commands, and of the training step: of the default against the padded way. Sides take turns, and their
+# results count for one revision of this checkout only.
+
+SIDES = {"default": {}, "bfloat16": {"precision": "bfloat16"}}
+# What they are compared with; the first of them that a script has.
+PADDED = {"pad_to_max_length": True, "unpad": "none"}
+
+
+def in_turn(runs: Runs, title: str, script: str, name: str, **flags: Any) -> Iterator[str]:
+    """Times a script with the flags of each side, and yields a line for each."""
+    sides: dict[str, dict[str, Any]] = SIDES
+    if padding := next((flag for flag in PADDED if has_flag(script, flag)), None):
+        sides = {"padded": {padding: PADDED[padding], "precision": "float32"}} | SIDES
+    else:
+        yield f"{title}: {script} has no flag that pads, so there is nothing to compare with"
+    seconds: dict[str, list[float]] = {side: [] for side in sides}
+    for number, side in itertools.product(range(1, runs.options.rounds + 1), sides):
+        run = f"{name}-{side}-{number}-{processes.revision()}"
+        seconds[side].append(runs.timed(run, script, **flags, **sides[side])["seconds"])
+    medians = {side: statistics.median(values) for side, values in seconds.items()}
+    for side, median in medians.items():
+        ratio = f", {medians['padded'] / median:.2f} times as fast" if "padded" in medians and side != "padded" else ""
+        given = " ".join(processes.flags_of(**sides[side])) or "default flags"
+        yield f"{title}, {given}: {median:.1f} s ({min(seconds[side]):.1f} to {max(seconds[side]):.1f}){ratio}"
+
+
+def speed(runs: Runs) -> Iterator[str]:
+    """MRPC from the command to its end, after eval_results.txt."""
+    epochs, data_dir = f"{runs.options.epochs:g}", f"{runs.options.data_dir}/MRPC"
+    given = {"data_dir": data_dir, "task_name": "mrpc", "do_train": True, "do_eval": True, "num_train_epochs": epochs}
+    yield from in_turn(runs, f"MRPC command, {epochs} epochs", "run_classifier.py", f"speed-{epochs}", **given)
+
+
+def start(runs: Runs) -> Iterator[str]:
+    """From the command to the end of the first step, without saving."""
+    name = f"start-{processes.revision()}"
+    result = runs.classify(name, "mrpc", "MRPC", num_train_epochs=0.05, save_checkpoints_steps=0)
+    seconds = processes.seconds_to_first_step(runs.work / name, result["began"])
+    yield f"MRPC  first step ends {seconds:.1f} s after the command, with the preparation of all examples"
+
+
+def step(runs: Runs) -> Iterator[str]:
+    """The training step on MRPC's rows at length 64."""
+    weights, data_dir = runs.weights_folder(), f"{runs.options.data_dir}/MRPC"
+    given = {
+        "bert_config_file": weights / "bert_config.json",
+        "vocab_file": weights / "vocab.txt",
+        "data_dir": data_dir,
+    }
+    sides = {
+        name: processes.flags_of(**given, **flags) for name, flags in {"padded": {"unpad": "none"}, **SIDES}.items()
+    }
+    results = processes.Results(runs.work / "steps.jsonl", processes.revision())
+    for side, measured in processes.in_turn(results, "classifier_step.py", sides, runs.options.rounds).items():
+        seconds = statistics.median(statistics.mean(result["seconds"]) for result in measured)
+        gflops, share = (statistics.median(result[name] for result in measured) for name in ("gflops", "share"))
+        yield (
+            f"MRPC step, length 64, batch 32, {side}: {seconds:.3f} s,"
+            f" {gflops:.0f} GFLOP/s of real work, {100 * share:.0f} % of the machine's rate"
+        )
+
+
+def features(runs: Runs) -> Iterator[str]:
+    """extract_features.py on the lines of the corpus, one vector a line."""
+    corpus, script = runs.options.corpus, "extract_features.py"
+    given = {"input_file": corpus, "output_file": runs.work / "features.npy", "pooling": "mean", "layers": -1}
+    yield from in_turn(runs, f"{script} on the corpus", script, f"features-{Path(corpus).stem}", **given)
+
+
+def evaluation(runs: Runs) -> Iterator[str]:
+    """run_classifier.py --do_eval on the lines of the corpus, and run_pretraining.py --do_eval on its records."""
+    corpus, revision = runs.options.corpus, processes.revision()
+    lines = [line.replace("\t", " ") for line in Path(corpus).read_text(encoding="utf-8").splitlines() if line]
+    (runs.work / "lines").mkdir(parents=True, exist_ok=True)
+    for name, part in (("train", lines[:64]), ("dev", lines)):
+        rows = [f"{line}\t{'even' if number % 2 else 'odd'}\n" for number, line in enumerate(part)]
+        (runs.work / "lines" / f"{name}.tsv").write_text("".join(["text\tlabel\n", *rows]), encoding="utf-8")
+    task = {"data_dir": runs.work / "lines", "task_name": "tsv", "text_a_column": "text", "label_column": "label"}
+    trained, pretrained, records = f"lines-{revision}", f"pretraining-{revision}", runs.work / "corpus.tfrecord"
+    runs.timed(trained, "run_classifier.py", **task, do_train=True, num_train_epochs=1)
+    task |= {"do_eval": True, "output_dir": runs.work / trained}
+    yield from in_turn(runs, "run_classifier.py --do_eval on the corpus", "run_classifier.py", "evaluation", **task)
+    making = {"input_file": corpus, "output_file": records, "dupe_factor": 1}
+    runs.timed(f"records-{revision}", "create_pretraining_data.py", **making)
+    few = {"num_train_steps": 1, "save_checkpoints_steps": 0}
+    runs.timed(pretrained, "run_pretraining.py", input_file=records, do_train=True, **few)
+    given = {"input_file": records, "eval_input_file": records, "do_eval": True, "max_eval_steps": 1000000}
+    given["output_dir"] = runs.work / pretrained
+    yield from in_turn(
+        runs, "run_pretraining.py --do_eval on the corpus", "run_pretraining.py", "masked-words", **given
+    )
+
+
+RUNS = {"mrpc": mrpc, "padding": padding, "cola": cola, "sst-2": sst2, "squad": squad}
+RUNS |= {"speed": speed, "step": step, "start": start, "features": features, "evaluation": evaluation}
 
 
 def main(options: BenchmarkOptions) -> None:

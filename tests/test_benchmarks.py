@@ -216,7 +216,7 @@ def test_the_cost_of_a_checkpoint(monkeypatch, tmp_path, capsys):
 
 
 def test_training_seconds_are_those_between_checkpoints():
-    from finetuning_commands import training_seconds
+    from finetuning import training_seconds
 
     lines = [
         f"I1122 {time} 1 bundle.py:3] Saved out/model.ckpt-{n}" for n, time in ((0, "23:59:50.5"), (9, "00:00:10.0"))
