@@ -23,7 +23,6 @@ from bert_tf2.config import ACTIVATIONS, BertConfig
 from bert_tf2.weights import checkpoint
 
 SEED = tf.constant([3, 4])
-TABLE = "bert/embeddings/word_embeddings"
 
 
 def small_model(kind: str, seed: int = 0, dtype: str = "float32", **changes):
@@ -247,15 +246,6 @@ def test_the_other_heads_drop_nothing_of_their_own(kind):
 # One table for input and output.
 
 
-def test_one_variable_holds_the_words():
-    model = small_model("pretraining")
-    tables = [variable for variable in model.variables if tuple(variable.shape) == (VOCAB, 8)]
-    assert len(tables) == 1
-    assert tables[0].value is model.bert.get_embedding_table()
-    assert checkpoint.tf1_variables(model)[TABLE] is tables[0].value
-    assert not [variable for variable in model.variables if tuple(variable.shape) == (8, VOCAB)]
-
-
 def both_ends(model, batch, states):
     """The results of the table as input, and as output for fixed states."""
     embedded = model.bert(batch["input_ids"]).embedding_output.numpy()
@@ -281,36 +271,6 @@ def test_one_gradient_step_through_either_path_moves_both_ends(path):
     moved_embedded, moved_logits = both_ends(model, batch, states)
     assert np.abs(moved_embedded - embedded).max() > 1e-3
     assert np.abs(moved_logits - logits).max() > 1e-3
-
-
-def test_pretraining_s_gradient_of_the_table_is_the_sum_of_both_paths():
-    model, batch = small_model("pretraining"), small_batch()
-    table = model.bert.get_embedding_table()
-    with tf.GradientTape() as tape:
-        loss = total_loss(model, batch)
-    both = tf.convert_to_tensor(tape.gradient(loss, table)).numpy()
-    random = np.random.default_rng(2)
-    for word in (*np.unique(batch["input_ids"])[:2], 1):  # 1 is not in the input: only the output path uses it
-        direction = np.zeros(table.shape, np.float32)
-        direction[word] = random.normal(size=8)
-        losses = []
-        for sign in (1, -1):
-            table.assign_add(sign * 1e-2 * direction)
-            losses.append(float(total_loss(model, batch)))
-            table.assign_add(-sign * 1e-2 * direction)
-        slope = (losses[0] - losses[1]) / 2e-2
-        assert slope == pytest.approx((both * direction).sum(), abs=2e-3)
-        assert abs(slope) > 1e-2
-
-
-def test_the_bias_belongs_to_the_output_only():
-    model, batch = small_model("pretraining"), small_batch()
-    states = tf.ones([2, 8])
-    embedded, logits = both_ends(model, batch, states)
-    model.masked_lm.output_bias.assign_add(np.arange(VOCAB, dtype=np.float32))
-    moved_embedded, moved_logits = both_ends(model, batch, states)
-    np.testing.assert_array_equal(embedded, moved_embedded)
-    np.testing.assert_allclose(moved_logits - logits, np.tile(np.arange(VOCAB), [2, 1]), atol=1e-5)
 
 
 # Keras, and precision.
