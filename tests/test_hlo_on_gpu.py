@@ -22,6 +22,7 @@ def output_of(*arguments: str) -> str:
 
 
 @pytest.mark.slow
+@pytest.mark.extra
 @pytest.mark.parametrize("precision", TOLERANCE)
 def test_jax_computes_what_tensorflow_does(tmp_path, precision):
     pytest.importorskip("jax", reason="JAX is not installed; make interop installs it")
