@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from gradient_steps import make
+from gradient_steps import make, on_second_replica
 from small_models import MAKERS, randomize, small_config
 from training_steps import batch_of, check, step_of
 
@@ -61,6 +61,17 @@ def test_without_padding_the_dropout_is_the_same_however_a_block_is_computed(kin
     tolerance = 1e-5 if precision == "float32" else 0.02
     for plan in (Plan(unpad, recompute=True), Plan(unpad, share_graph=True), Plan(unpad, True, True)):
         check(step_of(accelerate(model, plan), batch, parts), wanted, tolerance, rtol=tolerance, atol=tolerance)
+
+
+@pytest.mark.slow
+@pytest.mark.compiled
+def test_the_gradients_are_the_same_on_two_replicas(two):
+    model = make("classifier", strategy=two)
+    wanted = on_second_replica(accelerate(model, Plan()), two, "classifier")
+    for plan in (PLANS["recompute"], PLANS["shared"]):
+        found = on_second_replica(accelerate(model, plan), two, "classifier")
+        for name, gradient in wanted.items():
+            np.testing.assert_allclose(found[name], gradient, rtol=1e-6, atol=1e-6, err_msg=name)
 
 
 def test_a_block_of_another_kind_is_computed_as_it_is():
