@@ -16,6 +16,7 @@ from small_models import randomize
 from bert_tf2 import heads, modeling, tokenization
 from bert_tf2.export import signatures
 from bert_tf2.export.options import ExportOptions
+from bert_tf2.export.run import run
 from bert_tf2.weights import checkpoint
 from bert_tf2.weights.labels import TAGGING_TASK, LabelMap, save_label_map
 
@@ -26,17 +27,15 @@ TAGS = ("O", "B-LOC", "B-PER", "I-LOC", "I-PER")
 MAKERS = {
     "features": lambda: modeling.BertModel(CONFIG),
     "classifier": lambda: heads.ClassifierModel(CONFIG, len(LABELS)),
+    "regression": lambda: heads.ClassifierModel(CONFIG, 0, regression=True),
     "squad": lambda: heads.SpanModel(CONFIG),
     "ner": lambda: heads.TaggingModel(CONFIG, len(TAGS)),
     "masked_lm": lambda: heads.PretrainingModel(CONFIG),
 }
-SETTINGS = {
-    "features": {"max_seq_length": 24},
-    "classifier": {"max_seq_length": 24},
-    "squad": {"max_seq_length": 24, "max_query_length": 6, "doc_stride": 5, "max_answer_length": 4, "n_best_size": 8},
-    "ner": {"max_seq_length": 24},
-    "masked_lm": {"max_seq_length": 24, "top_k": 3},
-}
+"""By task; a regression, which has no labels, is a task of its own here."""
+SETTINGS = {task: {"max_seq_length": 24} for task in MAKERS}
+SETTINGS["squad"] |= {"max_query_length": 6, "doc_stride": 5, "max_answer_length": 4, "n_best_size": 8}
+SETTINGS["masked_lm"] |= {"top_k": 3}
 CLS, SEP, MASK = 2, 3, 4  # in toy_data.VOCAB
 CLOSE = {"atol": 1e-5, "rtol": 0}
 
@@ -68,18 +67,30 @@ def save_weights(folder: pathlib.Path, task: str, model) -> pathlib.Path:
     """Saves a checkpoint of random weights with its labels."""
     randomize(model, seed=5)
     checkpoint.save(str(folder / "model.ckpt-7"), checkpoint.tf1_variables(model), 7)
-    if task == "classifier":
-        labels = LabelMap("stars", LABELS, False)
-        save_label_map(str(folder), labels)
-    if task == "ner":
-        save_label_map(str(folder), LabelMap(TAGGING_TASK, TAGS, False))
+    labels = {
+        "classifier": LabelMap("stars", LABELS, False),
+        "regression": LabelMap("sts-b", (), True),
+        "ner": LabelMap(TAGGING_TASK, TAGS, False),
+    }
+    if task in labels:
+        save_label_map(str(folder), labels[task])
     return folder / "model.ckpt-7"
 
 
 def make_options(folder: pathlib.Path, task: str, weights: pathlib.Path, **changes) -> ExportOptions:
     files = toy_data.write_model(folder, num_hidden_layers=1)
     settings = {**files, **SETTINGS[task], "init_checkpoint": str(weights), "export_dir": str(folder / "export")}
-    return ExportOptions(task=task, **{**settings, **changes})
+    return ExportOptions(task="classifier" if task == "regression" else task, **{**settings, **changes})
+
+
+def export(folder: pathlib.Path, task: str, model=None, **changes) -> Exported:
+    """Exports a model, by default the task's, with random weights."""
+    model = model or MAKERS[task]()
+    folder.mkdir(parents=True, exist_ok=True)
+    weights = save_weights(folder, task, model)
+    options = make_options(folder, task, weights, **changes)
+    pathlib.Path(options.bert_config_file).write_text(model.config.to_json_string())
+    return Exported(run(options), weights, model, tokenization.FullTokenizer(options.vocab_file), options)
 
 
 def rows(lengths=(4, 17, 9, 24), seed: int = 3) -> dict[str, np.ndarray]:
@@ -105,6 +116,8 @@ def expected_outputs(made: Exported, inputs: dict[str, np.ndarray]) -> dict[str,
         sequence = output.sequence_output.numpy() * mask
         pooled = {"pooled_output": output.pooled_output.numpy(), "mean_pooled": sequence.sum(1) / mask.sum(1)}
         return {"sequence_output": sequence, **pooled}
+    if task == "classifier" and model.regression:
+        return {"value": model(inputs).numpy()[:, 0]}
     if task == "classifier":
         probabilities = tf.nn.softmax(model(inputs)).numpy()
         return {"probabilities": probabilities, "label": np.array(LABELS)[probabilities.argmax(-1)].astype("S")}

@@ -9,10 +9,10 @@ import subprocess
 import sys
 
 import deterministic_runs
+import export_cases
 import gpu_or_cpu
 import numpy as np
 import pytest
-import small_exports
 import tensorflow as tf
 from gpu_or_cpu import computing_on, need
 from small_models import MAKERS, batch_for, randomize, tiny_config
@@ -118,12 +118,12 @@ def test_deterministic_trainings_write_the_same_bytes(kind, tmp_path):
 @pytest.mark.parametrize("kind", SLOW_ON_CPU)
 def test_an_export_answers_as_on_the_cpu(kind, tmp_path):
     need(kind)
-    made = small_exports.export_small("features", tmp_path)
+    made = export_cases.export(tmp_path, "features")
     texts = ["the film was good", "ann lives in paris now"]
     found = []
     for device in ("CPU", kind):
         with computing_on(device):
-            found.append(exports.load(made.path)(texts))
+            found.append(exports.load(made.folder)(texts))
     for on_cpu, there in zip(*found, strict=True):
         np.testing.assert_allclose(there["pooled_output"], on_cpu["pooled_output"], atol=1e-4)
 

@@ -1,62 +1,46 @@
-"""The signatures of a question answering model (task squad), with the rules of run_squad.py as graph operations.
+"""The signatures of models whose answers are parts of a text: of questions (task squad), and taggers (task ner).
 
-A long paragraph is divided into windows, the model scores the spans of each window, and the best span over all windows
-is the answer.
+squad: a long paragraph is divided into windows, the model scores the spans of each window, and the best span over all
+windows is the answer, by the rules of run_squad.py as graph operations. ner: words with their labels, and the entities
+that these labels form.
 
-Dimensions: B questions, W windows of all questions, F positions, N pieces of all paragraphs.
+Dimensions: B questions or texts, W windows of all questions, F positions, N pieces of all paragraphs, L labels.
 """
 
 from __future__ import annotations
 
+import dataclasses
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import tensorflow as tf
 
 from bert_tf2 import heads, modeling
-from bert_tf2.export.graph_tokenization import character_offsets
+from bert_tf2.export.graph_tokenization import Inputs, Pieces, character_offsets
+from bert_tf2.export.options import ExportOptions
 from bert_tf2.export.request_checks import Rows, SpecialIds, checked_texts, require_none
-from bert_tf2.export.signatures import Outputs, Setting, WithHead
-from bert_tf2.finetuning import squad
+from bert_tf2.export.signatures import Outputs, Setting, WithHead, fill_rows
+from bert_tf2.finetuning import ner, squad
+from bert_tf2.finetuning.ner import scores as ner_scores
 
 # Windows per paragraph. More would keep a server busy for minutes with a request of about a megabyte.
 MAX_WINDOWS = 64
+# Windows in the encoder at a time; a long paragraph has many more than the usual number of rows in a batch.
+_WINDOWS_AT_A_TIME = 32
 # Less than any score, and more than -infinity, which OpenVINO would replace by the smallest number of float32.
 _NO_SCORE = -1e30
 _SPECIAL_PIECES = 3  # [CLS], and a [SEP] after the question and after the paragraph
 
 
-class SpanSettings(NamedTuple):
-    """The settings of run_squad.py, with the same names.
-
-    Attributes:
-      null_score_diff_threshold: the answer is "no answer" if its score exceeds the best span's by more than this; None
-        if there always is an answer (SQuAD 1.1).
-    """
-
-    max_seq_length: int = 384
-    doc_stride: int = 128
-    max_query_length: int = 64
-    n_best_size: int = 20
-    max_answer_length: int = 30
-    null_score_diff_threshold: float | None = None
-
-
 class Windows(NamedTuple):
-    """The inputs of the encoder, and their origin.
+    """The inputs of the encoder, and their origin."""
 
-    Attributes:
-      rows: int32 [W], the question of each window, in order.
-      input_ids, input_mask, segment_ids: int32 [W, F].
-      pieces: int32 [W, F], the index among the N pieces at each position; -1 outside of the paragraph.
-      max_context: bool [W, F], whether this is the window to score the piece in.
-    """
-
-    rows: tf.Tensor
-    input_ids: tf.Tensor
+    rows: tf.Tensor  # int32 [W], the question of each window, in order
+    input_ids: tf.Tensor  # int32 [W, F]; so are the next three
     input_mask: tf.Tensor
     segment_ids: tf.Tensor
-    pieces: tf.Tensor
-    max_context: tf.Tensor
+    pieces: tf.Tensor  # the index among the N pieces at each position; -1 outside of the paragraph
+    max_context: tf.Tensor  # bool [W, F], whether this is the window to score the piece in
 
 
 class Spans(NamedTuple):
@@ -71,7 +55,7 @@ class Spans(NamedTuple):
 
 
 def make_windows(
-    questions: tf.RaggedTensor, paragraphs: tf.RaggedTensor, special: SpecialIds, settings: SpanSettings
+    questions: tf.RaggedTensor, paragraphs: tf.RaggedTensor, special: SpecialIds, options: ExportOptions
 ) -> Windows:
     """Makes [CLS] question [SEP] part of the paragraph [SEP], like squad.convert_examples_to_features.
 
@@ -81,9 +65,9 @@ def make_windows(
     Raises:
       InvalidArgumentError: a paragraph is too long (in the graph, like all errors here).
     """
-    questions = questions[:, : settings.max_query_length]
+    questions = questions[:, : options.max_query_length]
     query_length, total = (tf.cast(ragged.row_lengths(), tf.int32) for ragged in (questions, paragraphs))  # [B]
-    rows, start, length = _divide(total, settings.max_seq_length - query_length - _SPECIAL_PIECES, settings.doc_stride)
+    rows, start, length = _divide(total, options.max_seq_length - query_length - _SPECIAL_PIECES, options.doc_stride)
     query_begin, begin = (tf.gather(tf.cast(ragged.row_starts(), tf.int32), rows) for ragged in (questions, paragraphs))
     begin += start  # of all pieces
     columns = (tf.gather(query_length, rows), query_begin, begin, length)
@@ -140,11 +124,7 @@ def _max_context(pieces: tf.Tensor, within: tf.Tensor, length: tf.Tensor, count:
 
 
 def best_spans(
-    start_logits: tf.Tensor,
-    end_logits: tf.Tensor,
-    may_start: tf.Tensor,
-    may_end: tf.Tensor,
-    settings: SpanSettings,
+    start_logits: tf.Tensor, end_logits: tf.Tensor, may_start: tf.Tensor, may_end: tf.Tensor, options: ExportOptions
 ) -> Spans:
     """Returns the best span of each row, like squad.compute_predictions.
 
@@ -155,13 +135,13 @@ def best_spans(
       start_logits, end_logits: float32 [B, F].
       may_start, may_end: bool [B, F], where a span may begin and end.
     """
-    count = tf.minimum(settings.n_best_size, tf.shape(start_logits)[1])
+    count = tf.minimum(options.n_best_size, tf.shape(start_logits)[1])
     start_values, starts = tf.math.top_k(start_logits, count)  # [B, n]
     end_values, ends = tf.math.top_k(end_logits, count)
     allowed = tf.gather(may_start, starts, batch_dims=1)[:, :, tf.newaxis]
     allowed &= tf.gather(may_end, ends, batch_dims=1)[:, tf.newaxis]
     lengths = ends[:, tf.newaxis] - starts[:, :, tf.newaxis] + 1  # [B, n, n]
-    allowed &= (lengths >= 1) & (lengths <= settings.max_answer_length)
+    allowed &= (lengths >= 1) & (lengths <= options.max_answer_length)
     # In double precision, like squad: single precision would make more spans equal.
     scores = tf.cast(start_values, tf.float64)[:, :, tf.newaxis] + tf.cast(end_values, tf.float64)[:, tf.newaxis]
     scores = tf.where(allowed, scores, tf.constant(float("-inf"), tf.float64))
@@ -181,10 +161,6 @@ def best_windows(scores: tf.Tensor, rows: tf.Tensor) -> tf.Tensor:
     return tf.math.segment_min(tf.where(tf.equal(scores, best), tf.range(count), count), rows)
 
 
-# Windows in the encoder at a time; a long paragraph has many more than the usual number of rows in a batch.
-_WINDOWS_AT_A_TIME = 32
-
-
 class Answerer(WithHead):
     """For ids start_logits, end_logits [B, F], and the best span: start, end (positions of its pieces), score [B].
 
@@ -197,10 +173,6 @@ class Answerer(WithHead):
 
     texts = ("question", "context")
 
-    def __init__(self, setting: Setting, head: heads.OutputLayer, settings: SpanSettings):
-        super().__init__(setting, head)
-        self._settings = settings
-
     def _logits(self, rows: Rows) -> tuple[tf.Tensor, tf.Tensor]:
         logits = tf.where(rows.input_mask[..., tf.newaxis] > 0, self.head(self.encode(rows)[0]), modeling.MASKED_SCORE)
         return logits[..., 0], logits[..., 1]
@@ -209,7 +181,7 @@ class Answerer(WithHead):
         start_logits, end_logits = self._logits(rows)
         is_sep = tf.equal(rows.input_ids, self.setting.special.sep)
         in_context = (tf.cumsum(tf.cast(is_sep, tf.int32), axis=1) > 0) & ~is_sep & (rows.input_mask > 0)
-        spans = best_spans(start_logits, end_logits, in_context, in_context, self._settings)
+        spans = best_spans(start_logits, end_logits, in_context, in_context, self.setting.options)
         is_there = spans.scores > _NO_SCORE
         score = tf.where(is_there, tf.cast(spans.scores, tf.float32), start_logits[:, 0] + end_logits[:, 0])
         start, end = (tf.where(is_there, places, 0) for places in spans[:2])
@@ -219,15 +191,15 @@ class Answerer(WithHead):
         texts = checked_texts(texts)
         pieces = self.tokenize(texts)
         context, paragraph = texts["context"], pieces["context"]
-        windows = make_windows(pieces["question"].ids, paragraph.ids, self.setting.special, self._settings)
+        windows = make_windows(pieces["question"].ids, paragraph.ids, self.setting.special, self.setting.options)
         start_logits, end_logits = self._logits_of_all(Rows(*windows[1:4]))
-        spans = best_spans(start_logits, end_logits, windows.max_context, windows.pieces >= 0, self._settings)
+        spans = best_spans(start_logits, end_logits, windows.max_context, windows.pieces >= 0, self.setting.options)
         best = best_windows(spans.scores, windows.rows)  # [B]
         score = tf.gather(spans.scores, best)
         is_there = score > _NO_SCORE
         at_cls = tf.cast(start_logits[:, 0], tf.float64) + tf.cast(end_logits[:, 0], tf.float64)
         null_odds = tf.where(is_there, tf.math.segment_min(at_cls, windows.rows) - score, squad.NO_SPAN_ODDS)
-        threshold = self._settings.null_score_diff_threshold
+        threshold = self.setting.options.null_score_diff_threshold
         is_answer = is_there if threshold is None else is_there & (null_odds <= threshold)
         first, last = (
             tf.gather_nd(windows.pieces, tf.stack([best, tf.gather(places, best)], axis=1)) for places in spans[:2]
@@ -260,3 +232,113 @@ class Answerer(WithHead):
             parallel_iterations=1,
         )
         return start_logits, end_logits
+
+
+class Tagger(WithHead):
+    """For tokens label, string [B, F], and probability [B, F].
+
+    For texts words, labels, probabilities, starts, ends [B, W] and entities, entity_labels, entity_starts, entity_ends
+    [B, E]; offsets are in characters of the text, the end exclusive. The first piece of a word determines its label, as
+    in ner.py. Words after max_seq_length pieces are omitted.
+    """
+
+    def __init__(self, setting: Setting, head: heads.OutputLayer, labels: Sequence[str]):
+        super().__init__(setting, head)
+        self._labels = tf.constant([*labels, ""])
+        self._grouping = _Grouping.of(labels)
+
+    def from_rows(self, rows: Rows) -> Outputs:
+        probabilities = tf.nn.softmax(self.head(self.encode(rows)[0]))
+        is_token = rows.input_mask > 0
+        # "" is looked up, too: OpenVINO cannot choose between strings.
+        labels = tf.where(is_token, tf.argmax(probabilities, axis=-1), tf.size(self._labels, tf.int64) - 1)
+        best = tf.reduce_max(probabilities, axis=-1)
+        return {"label": tf.gather(self._labels, labels), "probability": tf.where(is_token, best, 0.0)}
+
+    def from_texts(self, **texts: tf.Tensor) -> Outputs:
+        texts = checked_texts(texts)
+        (text,) = texts.values()
+        (pieces,) = self.tokenize(texts).values()
+        inputs = self.setting.tokenizer.combine(pieces, None, self.setting.options.max_seq_length)
+        before = tf.pad(inputs.words[:, :-1], [[0, 0], [1, 0]], constant_values=-1)
+        places = tf.where((inputs.words >= 0) & tf.not_equal(inputs.words, before))  # of first pieces: [words, 2]
+        probabilities = tf.nn.softmax(self.head(tf.gather_nd(self.encode(inputs)[0], places)))  # [words, L]
+        labels = tf.argmax(probabilities, axis=-1, output_type=tf.int32)
+        words = _Spans(text, places[:, 0], tf.gather_nd(inputs.starts, places), self._ends(pieces, inputs, places))
+        first, last = self._grouping.entities(labels, words.rows)
+        entities = _Spans(text, *(tf.gather(part, first) for part in words[1:3]), tf.gather(words.ends, last))
+        types = tf.gather(self._grouping.types, tf.gather(labels, first))
+        return {
+            **words.outputs("words", "starts", "ends"),
+            "labels": words.filled(tf.gather(self._labels, labels), ""),
+            "probabilities": words.filled(tf.reduce_max(probabilities, axis=-1), 0.0),
+            **entities.outputs("entities", "entity_starts", "entity_ends"),
+            "entity_labels": entities.filled(types, ""),
+        }
+
+    @staticmethod
+    def _ends(pieces: Pieces, inputs: Inputs, places: tf.Tensor) -> tf.Tensor:
+        """Returns where the words at `places` end, including those whose last pieces were cut off: bytes [words]."""
+        words, rows = pieces.words.values, pieces.words.value_rowids()
+        is_last = tf.not_equal(words[1:], words[:-1]) | tf.not_equal(rows[1:], rows[:-1])
+        is_last = tf.concat([is_last, [True]], 0)
+        ends = tf.boolean_mask(pieces.ends.values, is_last)  # of all words of the batch
+        words_before = tf.gather(tf.cumsum(tf.cast(is_last, tf.int32), exclusive=True), pieces.words.row_starts())
+        return tf.gather(ends, tf.gather(words_before, places[:, 0]) + tf.gather_nd(inputs.words, places))
+
+
+class _Spans(NamedTuple):
+    """Parts of texts: the texts [B]; the row, and the first and the last byte (exclusive) of each part, all [n]."""
+
+    texts: tf.Tensor
+    rows: tf.Tensor
+    starts: tf.Tensor
+    ends: tf.Tensor
+
+    def filled(self, values: tf.Tensor, default: str | float) -> tf.Tensor:
+        """Returns values [n] as [B, longest row]."""
+        return fill_rows(values, self.rows, tf.size(self.texts), default)
+
+    def outputs(self, content: str, starts: str, ends: str) -> Outputs:
+        """Returns the parts as written in their texts, and their character offsets, under these names."""
+        parts = tf.strings.substr(tf.gather(self.texts, self.rows), self.starts, self.ends - self.starts)
+        return {
+            content: self.filled(parts, ""),
+            starts: character_offsets(self.texts, self.filled(self.starts, -1)),
+            ends: character_offsets(self.texts, self.filled(self.ends, -1)),
+        }
+
+
+@dataclasses.dataclass(frozen=True)
+class _Grouping:
+    """How tags form entities, by the rules of `ner_scores`.
+
+    Attributes:
+      types: string [L], the entity type of each tag.
+      inside: bool [L], whether a word with this tag belongs to an entity.
+      begins: bool [L + 1, L], whether a tag begins an entity after another tag; the last row is for no other tag.
+    """
+
+    types: tf.Tensor
+    inside: tf.Tensor
+    begins: tf.Tensor
+
+    @classmethod
+    def of(cls, labels: Sequence[str]) -> _Grouping:
+        """Evaluates the rules for every tag, alone and after every other."""
+        return cls(
+            tf.constant([ner_scores.split_tag(label)[1] for label in labels]),
+            tf.constant([label != ner.OUTSIDE for label in labels]),
+            tf.constant([[ner_scores.begins(b, a) for b in labels] for a in [*labels, ner.OUTSIDE]]),
+        )
+
+    def entities(self, labels: tf.Tensor, rows: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+        """Returns the first and last word of each entity, given the tags of all words of a batch and their rows."""
+        nothing = tf.shape(self.types)[0]
+        is_same_row = tf.concat([[False], tf.equal(rows[1:], rows[:-1])], 0)
+        before = tf.where(is_same_row, tf.concat([[0], labels[:-1]], 0), nothing)
+        begins = tf.gather_nd(self.begins, tf.stack([before, labels], axis=1))
+        inside = tf.where(tf.gather(self.inside, labels))[:, 0]
+        entity = tf.gather(tf.cumsum(tf.cast(begins, tf.int32)) - 1, inside)
+        first = tf.where(begins)[:, 0]
+        return first, tf.math.unsorted_segment_max(inside, entity, tf.size(first))

@@ -8,7 +8,7 @@ from __future__ import annotations
 import functools
 import itertools
 import unicodedata
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Mapping
 from typing import NamedTuple
 
 import numpy as np
@@ -18,11 +18,11 @@ from bert_tf2 import tokenization
 from bert_tf2.support.errors import UserError
 
 PAGE = 256  # code points; a table stores equal pages only once
-# The page after Unicode is internal: a token that is kept whole is one code point of it, then the filler.
+# The page after Unicode is internal: a [MASK] that is kept whole is the first code point of it, then the filler.
+MASK_TOKEN = "[MASK]"
 KEPT = 0x110000
-MOST_KEPT = PAGE - 1
-FILLER = KEPT + MOST_KEPT
 CODES = KEPT + PAGE
+FILLER = CODES - 1
 
 # A letter in the table: its code point above its combining class (8 bits) and whether it is a separate word (1 bit).
 ALONE = 1
@@ -117,48 +117,44 @@ class Alphabet:
 
     Attributes:
       letters: character -> code point of its letter.
-      kept: code points of the tokens that are kept whole.
+      kept: code point of a [MASK] that is kept whole; None if it is not.
       unknown: code point of all other characters.
       entries: spelling -> id.
       width: bytes per letter.
       longest_word: in letters; longer words are unknown.
     """
 
-    def __init__(self, tokenizer: tokenization.FullTokenizer, keep: Sequence[str], alone: np.ndarray):
+    def __init__(self, tokenizer: tokenization.FullTokenizer, keep_masks: bool, alone: np.ndarray):
         wordpiece = tokenizer.wordpiece_tokenizer
         self.longest_word = wordpiece.max_input_chars_per_word
         usable = [entry for entry in tokenizer.vocab if _can_match(entry, alone, self.longest_word)]
         characters = sorted({char for entry in usable for char in entry.removeprefix("##")})
-        self.width, codes = _code_points(1 + len(keep) + len(characters))
-        self.unknown, *self.kept = itertools.islice(codes, 1 + len(keep))
+        count = 1 + keep_masks + len(characters)
+        self.width, first = next((width, first) for width, first, last in _WIDTHS if count <= last + 1 - first)
+        codes = itertools.count(first)
+        self.unknown = next(codes)
+        self.kept = next(codes) if keep_masks else None
         self.letters = dict(zip(characters, codes, strict=False))
-        _check_lengths(usable, _LONGEST_ENTRY // self.width)
+        longest = _LONGEST_ENTRY // self.width
+        for entry in usable:
+            if len(text := entry.removeprefix("##")) > longest:
+                raise UserError(
+                    f"the vocabulary's entry {entry[:20]}... has {len(text)} characters, but a graph that takes text"
+                    f" can hold {longest} at most; shorten it, or do without such a graph"
+                )
         spelling = str.maketrans(self.letters)
         self.entries = {UNKNOWN_ENTRY: tokenizer.convert_tokens_to_ids([wordpiece.unk_token])[0]}
         for entry in usable:
             text = entry.removeprefix("##")
             self.entries[entry[: -len(text)] + text.translate(spelling)] = tokenizer.vocab[entry]
-        self.entries.update(zip(map(chr, self.kept), tokenizer.convert_tokens_to_ids(keep), strict=True))
+        if self.kept is not None:
+            self.entries[chr(self.kept)] = tokenizer.convert_tokens_to_ids([MASK_TOKEN])[0]
 
 
 def _can_match(entry: str, alone: np.ndarray, longest: int) -> bool:
     """Returns whether a word can contain this piece: not if one of several characters is a separate word."""
     text = entry.removeprefix("##")
     return 0 < len(text) <= longest and (len(entry) == 1 or not any(alone[ord(char)] for char in text))
-
-
-def _code_points(count: int) -> tuple[int, Iterator[int]]:
-    """Returns the width in UTF-8 of at least `count` code points of one width, and an iterator over them."""
-    return next((width, iter(range(first, last + 1))) for width, first, last in _WIDTHS if count <= last + 1 - first)
-
-
-def _check_lengths(entries: Iterable[str], longest: int) -> None:
-    for entry in entries:
-        if len(text := entry.removeprefix("##")) > longest:
-            raise UserError(
-                f"the vocabulary's entry {entry[:20]}... has {len(text)} characters, but a graph that takes text can"
-                f" hold {longest} at most; shorten it, or do without such a graph"
-            )
 
 
 def letters_table(characters: Characters, alphabet: Alphabet) -> np.ndarray:
@@ -178,6 +174,7 @@ def letters_table(characters: Characters, alphabet: Alphabet) -> np.ndarray:
         elif unicodedata.category(chr(code)) == "Mn":
             table[code, 0] = MARK
     table[KEPT:] = NOTHING
-    table[KEPT : KEPT + len(alphabet.kept), 0] = [kept << LETTER_SHIFT | ALONE for kept in alphabet.kept]
+    if alphabet.kept is not None:
+        table[KEPT, 0] = alphabet.kept << LETTER_SHIFT | ALONE
     table[FILLER, 0] = MARK
     return table

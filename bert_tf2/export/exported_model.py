@@ -109,7 +109,12 @@ class ExportedModel:
         self.info = info
         self._model = model  # it owns the variables
         self._signatures = model.signatures
-        self._names = list(info["signatures"]["serving_text"]["inputs"])
+        self._needs_two = "question" in info["signatures"]["serving_text"]["inputs"]
+        takes_pairs = "serving_text_pair" in self._signatures
+        self._most = 2 if self._needs_two or takes_pairs else 1
+        kinds = "a text or a pair of texts" if takes_pairs else "a text"
+        kinds = "a pair (question, context)" if self._needs_two else kinds
+        self._wanted = f"a model of the task {info['task']} takes {kinds}"  # part of an error message
 
     def __call__(
         self, texts: Text | Iterable[Text], second: str | None = None, batch_size: int = 32
@@ -147,22 +152,9 @@ class ExportedModel:
 
     def _row(self, number: int, text: Text) -> tuple[str, ...]:
         row = tuple(text) if isinstance(text, tuple | list) else (text,)
-        most = 2 if self._needs_two or "serving_text_pair" in self._signatures else 1
-        if not all(isinstance(part, str) for part in row) or not 1 + self._needs_two <= len(row) <= most:
+        if not all(isinstance(part, str) for part in row) or not 1 + self._needs_two <= len(row) <= self._most:
             raise UserError(f"row {number} is {text!r:.60}; {self._wanted}")
         return row
-
-    @property
-    def _wanted(self) -> str:
-        """The part of an error message that describes valid arguments."""
-        text = "a text or a pair of texts" if "serving_text_pair" in self._signatures else "a text"
-        return (
-            f"a model of the task {self.info['task']} takes {'a pair (question, context)' if self._needs_two else text}"
-        )
-
-    @property
-    def _needs_two(self) -> bool:
-        return "question" in self._names
 
     def _answer(self, rows: Sequence[tuple[str, ...]], begin: int) -> list[dict[str, Any]]:
         if self._needs_two:

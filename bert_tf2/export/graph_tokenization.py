@@ -17,14 +17,12 @@ Two rules depend on more than one character. They have separate steps, which run
 capital sigma at the end of a word (`_lower_sigmas`), and marks that are not in Unicode's order (`_reorder`).
 
 Letters belong to an internal alphabet (`character_tables.Alphabet`): one letter for each character in the vocabulary,
-one for all others, and one for each token that is kept whole. All have the same number of bytes in UTF-8, so that one
+one for all others, and one for a [MASK] that is kept whole. All have the same number of bytes in UTF-8, so that one
 division converts the tokenizer's byte offsets to letters.
 """
 
 from __future__ import annotations
 
-import itertools
-import types
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -80,18 +78,17 @@ class GraphTokenizer(tf.Module):
     Batches may have any size. Loading a saved model with it requires the operations of tensorflow-text.
     """
 
-    def __init__(self, tokenizer: tokenization.FullTokenizer, keep: Sequence[str] = ()):
+    def __init__(self, tokenizer: tokenization.FullTokenizer, keep_masks: bool = False):
         """Creates the tables, which takes a second or two; the vocabulary must not change afterwards.
 
         Args:
-          keep: vocabulary entries that stay whole anywhere in a text, if their case matches. The text before and after
-            them is split like separate texts.
+          keep_masks: whether [MASK] stays whole anywhere in a text. The text before and after it is split like separate
+            texts.
 
         Raises:
           UserError: tensorflow-text is missing, or an entry of the vocabulary is too long for it.
-          NotInVocabularyError: the vocabulary lacks [UNK], [CLS], [SEP] or one of `keep`.
-          ValueError: two of `keep` could overlap, or there are too many of them; or the tokenizer has rules of its own
-            (a subclass), which a graph cannot reproduce.
+          NotInVocabularyError: the vocabulary lacks [UNK], [CLS], [SEP], or the [MASK] to keep.
+          ValueError: the tokenizer has rules of its own (a subclass), which a graph cannot reproduce.
         """
         super().__init__(name="graph_tokenizer")
         if tokenizer.has_own_rules:
@@ -99,17 +96,23 @@ class GraphTokenizer(tf.Module):
                 "a tokenizer with rules of its own (a subclass, or another object for words or pieces) works in Python"
                 " only: tokenize before the model is called, and export it without signatures for text"
             )
-        _check_keep(keep)
+        try:
+            import tensorflow_text  # lazy: not available for Windows
+        except ImportError as error:
+            raise UserError(
+                f"a graph that takes text needs tensorflow-text, which cannot be loaded ({error}); install it with"
+                f" `pip install tensorflow-text`, or do without such a graph"
+            ) from error
         self._cls, self._sep = tokenizer.convert_tokens_to_ids(["[CLS]", "[SEP]"])
         self._lower = tokenizer.basic_tokenizer.do_lower_case
-        self._keep = [[*map(ord, token)] for token in keep]
+        self._keep_masks = keep_masks
         characters = tables.describe_characters(self._lower)
-        alphabet = tables.Alphabet(tokenizer, keep, characters.alone)
+        alphabet = tables.Alphabet(tokenizer, keep_masks, characters.alone)
         self._letters_of = tables.Table(tables.letters_table(characters, alphabet))
         self._context_of = tables.Table(characters.context)
         self._width = alphabet.width
         self._ids = tf.constant([*alphabet.entries.values()], tf.int32)
-        self._wordpiece = _tensorflow_text().FastWordpieceTokenizer(
+        self._wordpiece = tensorflow_text.FastWordpieceTokenizer(
             [*alphabet.entries],
             max_bytes_per_word=alphabet.longest_word * alphabet.width,
             token_out_type=tf.int32,
@@ -128,8 +131,8 @@ class GraphTokenizer(tf.Module):
           tf.errors.InvalidArgumentError: a text is not UTF-8 (the message names the row, from 0).
         """
         codes, places, row_splits = _decode(tf.convert_to_tensor(texts, tf.string), name)
-        for number, token in enumerate(self._keep):
-            codes = _replace_token(codes, token, tables.KEPT + number)
+        if self._keep_masks:
+            codes = _keep_masks(codes)
         if self._lower:
             codes = self._lower_sigmas(codes)
         table = self._letters_of(codes)  # [codes, letters of each]
@@ -241,30 +244,23 @@ def kept_lengths(first: tf.Tensor, second: tf.Tensor, max_seq_length: int) -> tu
     return kept_first, kept_second
 
 
-def character_offsets(texts: tf.Tensor, byte_offsets: tf.Tensor | tf.RaggedTensor) -> tf.Tensor | tf.RaggedTensor:
+def character_offsets(texts: tf.Tensor, byte_offsets: tf.Tensor) -> tf.Tensor:
     """Converts byte offsets to character offsets, as Python counts them.
 
     Args:
       texts: string [B], in UTF-8.
-      byte_offsets: int32 [B, n] or [B, (n)], from 0 to the length of the text; negative ones are unchanged.
+      byte_offsets: int32 [B, n], from 0 to the length of the text; negative ones are unchanged.
 
     Returns:
-      int32 of the same shape.
+      int32 [B, n].
     """
-    if isinstance(byte_offsets, tf.RaggedTensor):
-        rows, offsets = byte_offsets.value_rowids(), byte_offsets.values
-        return byte_offsets.with_values(_count_characters(texts, rows, offsets))
     rows = tf.range(tf.size(texts))[:, None]
-    return _count_characters(texts, rows, byte_offsets)
-
-
-def _count_characters(texts: tf.Tensor, rows: tf.Tensor, offsets: tf.Tensor) -> tf.Tensor:
     begin = tf.gather(tf.cumsum(tf.strings.length(texts), exclusive=True), rows)
     content = tf.io.decode_raw(tf.strings.reduce_join(texts), tf.uint8)
     begins_character = tf.cast(content & 0xC0 != 0x80, tf.int32)
     before = tf.concat([[0], tf.cumsum(begins_character)], 0)  # [bytes + 1]
-    counted = tf.gather(before, begin + tf.maximum(offsets, 0)) - tf.gather(before, begin)
-    return tf.where(offsets < 0, offsets, counted)
+    counted = tf.gather(before, begin + tf.maximum(byte_offsets, 0)) - tf.gather(before, begin)
+    return tf.where(byte_offsets < 0, byte_offsets, counted)
 
 
 def _where(condition: tf.Tensor) -> tf.Tensor:
@@ -296,12 +292,13 @@ def _decode(texts: tf.Tensor, name: str) -> tuple[tf.Tensor, tf.Tensor, tf.Tenso
         return tf.identity(codes.flat_values), places.flat_values, codes.row_splits
 
 
-def _replace_token(codes: tf.Tensor, token: Sequence[int], by: int) -> tf.Tensor:
-    """Replaces each occurrence of `token` by one code point followed by fillers."""
+def _keep_masks(codes: tf.Tensor) -> tf.Tensor:
+    """Replaces each [MASK] by one code point followed by fillers."""
+    token = [*map(ord, tables.MASK_TOKEN)]
     candidates = _where(codes == token[0])
     window = tf.minimum(candidates[:, None] + tf.range(len(token), dtype=tf.int64), tf.size(codes, tf.int64) - 1)
     found = tf.boolean_mask(window, tf.reduce_all(tf.gather(codes, window) == token, 1))  # [found, len(token)]
-    updates = tf.broadcast_to(tf.constant([by, *[tables.FILLER] * (len(token) - 1)]), tf.shape(found))
+    updates = tf.broadcast_to(tf.constant([tables.KEPT, *[tables.FILLER] * (len(token) - 1)]), tf.shape(found))
     return tf.tensor_scatter_nd_update(codes, found[:, :, None], updates)
 
 
@@ -322,23 +319,3 @@ def _as_pieces(values: Sequence[tf.Tensor], row_splits: tf.Tensor) -> Pieces:
     )
     first_piece = tf.gather(row_splits, words.value_rowids())
     return Pieces(ids, starts, ends, words.with_values(words.values - tf.gather(words.values, first_piece)))
-
-
-def _check_keep(keep: Sequence[str]) -> None:
-    if len(keep) > tables.MOST_KEPT:
-        raise ValueError(f"keep has {len(keep)} tokens; the most are {tables.MOST_KEPT}")
-    for (i, one), (j, other) in itertools.product(enumerate(keep), repeat=2):
-        overlap = any(one[-length:] == other[:length] for length in range(1, min(len(one), len(other))))
-        if not one or overlap or (i != j and one in other):
-            raise ValueError(f"keep: {one!r} and {other!r} could overlap in a text")
-
-
-def _tensorflow_text() -> types.ModuleType:
-    try:
-        import tensorflow_text  # lazy: not available for Windows
-    except ImportError as error:
-        raise UserError(
-            f"a graph that takes text needs tensorflow-text, which cannot be loaded ({error}); install it with"
-            f" `pip install tensorflow-text`, or do without such a graph"
-        ) from error
-    return tensorflow_text

@@ -20,7 +20,7 @@ import importlib.util
 import logging
 import os
 import shutil
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -57,9 +57,10 @@ class Graph:
 
     def __init__(self) -> None:
         self._nodes: list[onnx.NodeProto] = []
+        self._ends: list[onnx.NodeProto] = []
         self._weights: dict[int, tuple[np.ndarray, str]] = {}
         self._tensors: list[onnx.TensorProto] = []
-        self.outputs: dict[str, str] = {}
+        self._results: list[onnx.ValueInfoProto] = []
 
     def __call__(self, operator: str, *inputs: str | np.ndarray, **attributes: Any) -> str:
         """Adds an operator with one result; returns the name of that."""
@@ -83,19 +84,20 @@ class Graph:
             self._tensors.append(numpy_helper.from_array(np.asarray(value, order="C"), name))
         return self._weights[id(value)][1]
 
-    def model(self, shapes: dict[str, Sequence[str | int]]) -> onnx.ModelProto:
-        """The model with the `outputs` so far, whose shapes are given by name."""
-        import onnx
-        from onnx import helper
+    def output(self, name: str, value: str, *sizes: str | int, integer: bool = False) -> None:
+        """Makes a value an output of the graph, float32 or int64 ["batch", *sizes]."""
+        from onnx import TensorProto, helper
 
-        integers = {name: onnx.TensorProto.INT64 for name in ("label_ids", "positions", "token_ids")}
-        ends = [helper.make_node("Identity", [value], [name]) for name, value in self.outputs.items()]
-        results = [
-            helper.make_tensor_value_info(name, integers.get(name, onnx.TensorProto.FLOAT), shapes[name])
-            for name in self.outputs
-        ]
-        inputs = [helper.make_tensor_value_info(name, onnx.TensorProto.INT32, ["batch", "length"]) for name in INPUTS]
-        graph = helper.make_graph([*self._nodes, *ends], "bert", inputs, results, self._tensors)
+        kind = TensorProto.INT64 if integer else TensorProto.FLOAT
+        self._ends.append(helper.make_node("Identity", [value], [name]))
+        self._results.append(helper.make_tensor_value_info(name, kind, ["batch", *sizes]))
+
+    def model(self) -> onnx.ModelProto:
+        """The model with the outputs so far."""
+        from onnx import TensorProto, helper
+
+        inputs = [helper.make_tensor_value_info(name, TensorProto.INT32, ["batch", "length"]) for name in INPUTS]
+        graph = helper.make_graph([*self._nodes, *self._ends], "bert", inputs, self._results, self._tensors)
         opsets = [helper.make_opsetid("", _OPSET)]
         return helper.make_model(graph, opset_imports=opsets, ir_version=_IR_VERSION, producer_name="bert_tf2")
 
@@ -129,48 +131,38 @@ def build(
     states = _encode(graph, encoder, config, word_table, first_only=task == "classifier")
     real = graph("Cast", "input_mask", to=1)  # float32 [B, F]
     if task == "features":
+        width = config.hidden_size
         sequence = graph("Mul", states, graph("Unsqueeze", real, integers(2)))
         count = graph("ReduceSum", real, integers(1), keepdims=1)
-        graph.outputs["sequence_output"] = sequence
-        graph.outputs["mean_pooled"] = graph("Div", graph("ReduceSum", sequence, integers(1), keepdims=0), count)
+        graph.output("sequence_output", sequence, "length", width)
+        graph.output("mean_pooled", graph("Div", graph("ReduceSum", sequence, integers(1), keepdims=0), count), width)
         if has_pooler:
-            graph.outputs["pooled_output"] = _pool(graph, encoder, states)
+            graph.output("pooled_output", _pool(graph, encoder, states), width)
     elif task == "classifier":
-        logits = _scores(graph, _pool(graph, encoder, states), model.output_layer)
+        head = model.output_layer
+        logits = _class_scores(graph, _pool(graph, encoder, states), head.output_weights.numpy(), head)
         if labels.regression:
-            graph.outputs["value"] = graph("Squeeze", logits, integers(1))
-        elif labels.multi_label:
-            graph.outputs["probabilities"] = graph("Sigmoid", logits)
+            graph.output("value", graph("Squeeze", logits, integers(1)))
         else:
-            graph.outputs["probabilities"] = graph("Softmax", logits, axis=-1)
+            found = graph("Sigmoid", logits) if labels.multi_label else graph("Softmax", logits, axis=-1)
+            graph.output("probabilities", found, labels.num_labels)
     elif task == "squad":
         logits = _token_scores(graph, states, model.output_layer)
         is_token = graph("Cast", graph("Unsqueeze", "input_mask", integers(2)), to=9)
         logits = graph("Where", is_token, logits, np.float32(layers.MASKED_SCORE))
         start, end = graph.several("Split", 2, logits, axis=2, num_outputs=2)
-        graph.outputs["start_logits"] = graph("Squeeze", start, integers(2))
-        graph.outputs["end_logits"] = graph("Squeeze", end, integers(2))
+        graph.output("start_logits", graph("Squeeze", start, integers(2)), "length")
+        graph.output("end_logits", graph("Squeeze", end, integers(2)), "length")
     elif task == "ner":
         probabilities = graph("Softmax", _token_scores(graph, states, model.output_layer), axis=-1)
         is_token = graph("Cast", "input_mask", to=9)
         best = graph("ArgMax", probabilities, axis=2, keepdims=0)
-        graph.outputs["label_ids"] = graph("Where", is_token, best, np.int64(-1))
+        graph.output("label_ids", graph("Where", is_token, best, np.int64(-1)), "length", integer=True)
         highest = graph("ReduceMax", probabilities, integers(2), keepdims=0)
-        graph.outputs["probability"] = graph("Mul", highest, real)
+        graph.output("probability", graph("Mul", highest, real), "length")
     else:
         _fill_masks(graph, states, model.masked_lm, config, word_table, mask_id, top_k)
-    return graph.model(
-        {
-            "sequence_output": ("batch", "length", config.hidden_size),
-            "mean_pooled": ("batch", config.hidden_size),
-            "pooled_output": ("batch", config.hidden_size),
-            "probabilities": ("batch", labels.num_labels if labels else 0),
-            "value": ("batch",),
-            **dict.fromkeys(("start_logits", "end_logits", "label_ids", "probability"), ("batch", "length")),
-            "positions": ("batch", "masks"),
-            **dict.fromkeys(("token_ids", "scores"), ("batch", "masks", top_k)),
-        }
-    )
+    return graph.model()
 
 
 def _encode(graph: Graph, encoder: Encoder, config: BertConfig, word_table: np.ndarray, first_only: bool) -> str:
@@ -228,9 +220,9 @@ def _pool(graph: Graph, encoder: Encoder, states: str) -> str:
     return graph("Tanh", _dense(graph, encoder.pooler, first))
 
 
-def _scores(graph: Graph, states: str, head: layers.OutputLayer) -> str:
-    """[M, D] -> [M, L]."""
-    return graph("Gemm", states, head.output_weights.numpy(), head.output_bias.numpy(), transB=1)
+def _class_scores(graph: Graph, states: str, table: np.ndarray, head: Any) -> str:
+    """[M, D], and a table [L, D] -> [M, L]; the bias is the head's."""
+    return graph("Gemm", states, table, head.output_bias.numpy(), transB=1)
 
 
 def _token_scores(graph: Graph, states: str, head: layers.OutputLayer) -> str:
@@ -248,7 +240,7 @@ def _fill_masks(
     states = graph("GatherND", states, places)
     states = _norm(graph, head.layer_norm, _activate(graph, config, _dense(graph, head.transform, states)))
     table = word_table if head.output_weights is None else head.output_weights.numpy()
-    logits = graph("Gemm", states, table, head.output_bias.numpy(), transB=1)  # [P, V]
+    logits = _class_scores(graph, states, table, head)  # [P, V]
     best, ids = graph.several("TopK", 2, logits, integers(top_k), axis=1)
     scores = graph("Exp", graph("Sub", best, graph("ReduceLogSumExp", logits, integers(1), keepdims=1)))
     # The n-th [MASK] of a row is the n-th column of the outputs.
@@ -261,9 +253,12 @@ def _fill_masks(
     size = graph("Concat", graph("Shape", "input_ids", end=1), most, axis=0)  # B, M
     of_words = graph("Concat", size, integers(top_k), axis=0)
     nowhere = graph("Expand", np.int64(-1), size)
-    graph.outputs["positions"] = graph("ScatterND", nowhere, targets, graph("Squeeze", position, integers(1)))
-    graph.outputs["token_ids"] = graph("ScatterND", graph("Expand", np.int64(-1), of_words), targets, ids)
-    graph.outputs["scores"] = graph("ScatterND", graph("Expand", np.float32(0), of_words), targets, scores)
+    positions = graph("ScatterND", nowhere, targets, graph("Squeeze", position, integers(1)))
+    graph.output("positions", positions, "masks", integer=True)
+    ids = graph("ScatterND", graph("Expand", np.int64(-1), of_words), targets, ids)
+    graph.output("token_ids", ids, "masks", top_k, integer=True)
+    scores = graph("ScatterND", graph("Expand", np.float32(0), of_words), targets, scores)
+    graph.output("scores", scores, "masks", top_k)
 
 
 def tokenizer_file(tokenizer: FullTokenizer, max_seq_length: int) -> dict[str, Any]:
@@ -329,11 +324,15 @@ def quantize(model: bytes) -> bytes:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def compare(exact: bytes, rounded: bytes, rows: Iterable[dict[str, np.ndarray]]) -> str:
-    """A sentence about the answers to `rows` of a model and the same one after `quantize`."""
+def _sessions(*models: bytes) -> list[Any]:
     import onnxruntime
 
-    one, other = (onnxruntime.InferenceSession(model, providers=["CPUExecutionProvider"]) for model in (exact, rounded))
+    return [onnxruntime.InferenceSession(model, providers=["CPUExecutionProvider"]) for model in models]
+
+
+def compare(exact: bytes, rounded: bytes, rows: Iterable[dict[str, np.ndarray]]) -> str:
+    """A sentence about the answers to `rows` of a model and the same one after `quantize`."""
+    one, other = _sessions(exact, rounded)
     names = [output.name for output in one.get_outputs()]
     equal, largest = [], dict.fromkeys(names, 0.0)
     for inputs in rows:
@@ -357,9 +356,7 @@ def compare_scores(exact: bytes, rounded: bytes, path: str, vocab_size: int) -> 
     Raises:
       UserError: the records have no labels of the model's task, or are damaged.
     """
-    import onnxruntime
-
-    models = [onnxruntime.InferenceSession(model, providers=["CPUExecutionProvider"]) for model in (exact, rounded)]
+    models = _sessions(exact, rounded)
     names = {output.name for output in models[0].get_outputs()}
     right: list[list[np.ndarray]] = [[], []]
     for batch in record_checks.read_all([path], vocab_size):

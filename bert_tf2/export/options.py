@@ -51,10 +51,7 @@ class ExportOptions(PrecisionOptions, VocabularyOptions, ModelOptions):
         "Maximum number of tokens per text; defaults to 128, for squad to 384.", default=None
     )
     label_map: str | None = setting(
-        "File with the labels, if there is no label_map.json beside the checkpoint.",
-        None,
-        group=MODEL,
-        reads=True,
+        "File with the labels, if there is no label_map.json beside the checkpoint.", None, group=MODEL, reads=True
     )
     precision: str = setting(
         "Type of the stored weights and the computations.", "float32", group=EXPORT, choices=("float32", "bfloat16")

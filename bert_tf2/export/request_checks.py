@@ -14,6 +14,8 @@ from typing import NamedTuple
 
 import tensorflow as tf
 
+from bert_tf2.config import BertConfig
+
 # A text of 4 MiB takes seconds to tokenize, and is about a thousand times what a model reads.
 MAX_TEXT_BYTES = 4 * 2**20
 
@@ -24,14 +26,6 @@ class Rows(NamedTuple):
     input_ids: tf.Tensor
     input_mask: tf.Tensor
     segment_ids: tf.Tensor
-
-
-class Limits(NamedTuple):
-    """The sizes of the model that limit ids, segments and lengths."""
-
-    vocab_size: int
-    type_vocab_size: int
-    positions: int
 
 
 class SpecialIds(NamedTuple):
@@ -88,23 +82,18 @@ def _of_one_shape(inputs: Mapping[str, tf.Tensor], rank: int, needed: str) -> di
         return {name: tf.identity(tensor) for name, tensor in inputs.items()}
 
 
-def _first(wrong: tf.Tensor) -> tf.Tensor:
-    """Returns the index of the first True of a tensor on all axes."""
-    return tf.where(wrong)[0]
-
-
 def require_none(wrong: tf.Tensor, message: str, values: tf.Tensor | None = None) -> tf.Tensor:
     """Fails if anything is True; {} in the message stands for the row and, if `values` are given, the value."""
 
     def numbers() -> list[tf.Tensor]:
-        place = _first(wrong)
+        place = tf.where(wrong)[0]  # the index of the first True, on all axes
         return [place[0]] if values is None else [place[0], tf.gather_nd(values, place)]
 
     return require(tf.logical_not(tf.reduce_any(wrong)), message, numbers)
 
 
 def checked_rows(
-    limits: Limits,
+    config: BertConfig,
     special: SpecialIds,
     input_ids: tf.Tensor,
     input_mask: tf.Tensor | None = None,
@@ -117,7 +106,7 @@ def checked_rows(
     tokens with mask 1. These are treated as padding: see `_without_filling`.
 
     Args:
-      limits: the model's sizes.
+      config: of the model.
       special: its special ids.
       input_ids: int32 [B, F].
       input_mask: the same shape; defaults to 0 where input_ids is [PAD] and 1 elsewhere.
@@ -131,13 +120,13 @@ def checked_rows(
     checks = [
         require(length > 0, "the rows of input_ids are empty; each needs a token at least"),
         require(
-            length <= limits.positions,
-            f"the rows of input_ids hold {{}} tokens; the model reads {limits.positions} at most",
+            length <= config.max_position_embeddings,
+            f"the rows of input_ids hold {{}} tokens; the model reads {config.max_position_embeddings} at most",
             lambda: [length],
         ),
         require_none(
-            (ids < 0) | (ids >= limits.vocab_size),
-            f"row {{}} of input_ids holds {{}}; the ids of the vocabulary are 0 to {limits.vocab_size - 1}",
+            (ids < 0) | (ids >= config.vocab_size),
+            f"row {{}} of input_ids holds {{}}; the ids of the vocabulary are 0 to {config.vocab_size - 1}",
             ids,
         ),
     ]
@@ -145,24 +134,23 @@ def checked_rows(
         ids = tf.identity(ids)
         mask = rows.get("input_mask", tf.cast(tf.not_equal(ids, special.pad), tf.int32))
         segments = rows.get("segment_ids", tf.zeros_like(ids))
-        checks = [*_mask_checks(mask, "input_mask" in rows), *_segment_checks(segments, limits)]
+        starts_empty = "input_mask is 0 there" if "input_mask" in rows else "it begins with [PAD]"
+        known = f"the model knows segments 0 to {config.type_vocab_size - 1}"
+        checks = [
+            require_none(
+                tf.not_equal(mask, 0) & tf.not_equal(mask, 1),
+                "row {} of input_mask holds {}; it is 1 for tokens and 0 for padding",
+                mask,
+            ),
+            require_none(tf.equal(mask[:, 0], 0), f"row {{}} has no token at its beginning: {starts_empty}"),
+            require_none(
+                (segments < 0) | (segments >= config.type_vocab_size),
+                f"row {{}} of segment_ids holds {{}}; {known}",
+                segments,
+            ),
+        ]
     with tf.control_dependencies(checks):
         return Rows(tf.identity(ids), _without_filling(ids, mask, special), tf.identity(segments))
-
-
-def _mask_checks(mask: tf.Tensor, given: bool) -> list[tf.Tensor]:
-    no_token = "row {} has no token at its beginning: " + ("input_mask is 0 there" if given else "it begins with [PAD]")
-    wrong = tf.not_equal(mask, 0) & tf.not_equal(mask, 1)
-    return [
-        require_none(wrong, "row {} of input_mask holds {}; it is 1 for tokens and 0 for padding", mask),
-        require_none(tf.equal(mask[:, 0], 0), no_token),
-    ]
-
-
-def _segment_checks(segments: tf.Tensor, limits: Limits) -> list[tf.Tensor]:
-    wrong = (segments < 0) | (segments >= limits.type_vocab_size)
-    message = f"row {{}} of segment_ids holds {{}}; the model knows segments 0 to {limits.type_vocab_size - 1}"
-    return [require_none(wrong, message, segments)]
 
 
 def _without_filling(ids: tf.Tensor, mask: tf.Tensor, special: SpecialIds) -> tf.Tensor:
@@ -195,8 +183,3 @@ def checked_texts(texts: Mapping[str, tf.Tensor], may_be_empty: Collection[str] 
             checks.append(require_none(tf.equal(size, 0), f"row {{}} of {name} is empty"))
     with tf.control_dependencies(checks):
         return {name: tf.identity(text) for name, text in texts.items()}
-
-
-def require_words(name: str, counts: tf.Tensor) -> tf.Tensor:
-    """Fails if a text has no token, only blanks and control characters. `counts`: tokens [B]."""
-    return require_none(tf.equal(counts, 0), f"row {{}} of {name} is empty: it holds nothing but blanks")

@@ -1,24 +1,25 @@
 """Exports a model for TensorFlow Serving: the work of export_saved_model.py after its flags are parsed.
 
-    EXPORT_DIR/VERSION/saved_model.pb       the graph; see `signatures`, `entities`, `answers`
+    EXPORT_DIR/VERSION/saved_model.pb       the graph; see `signatures`, `answers`
                        variables/
                        model.onnx           instead of both, with assets/tokenizer.json; see `onnx_model`
                        assets/              vocab.txt, and label_map.json if the task has labels
                        assets.extra/        tf_serving_warmup_requests
                        model_info.json      description and origin of the model, for users and for `load`
 
-`versions` numbers the folders, `exported_model.load` loads one of them in Python.
+`saved_model_files` numbers the folders, `exported_model.load` loads one of them in Python.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 import importlib.metadata
 import itertools
 import math
 import os
-from collections.abc import Iterator, Sequence
-from typing import Any
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 import tensorflow as tf
@@ -27,12 +28,15 @@ from tensorflow.core.protobuf import meta_graph_pb2
 
 from bert_tf2 import __version__, heads, modeling, tokenization
 from bert_tf2.config import BertConfig
-from bert_tf2.export import answers, entities, folded_encoder, onnx_model, saved_model_files, signatures, versions
+from bert_tf2.export import answers, onnx_model, saved_model_files, signatures
 from bert_tf2.export.exported_model import log_level
+from bert_tf2.export.folded_encoder import Encoder
 from bert_tf2.export.graph_tokenization import GraphTokenizer
 from bert_tf2.export.options import ExportOptions
-from bert_tf2.export.request_checks import Limits, SpecialIds
+from bert_tf2.export.request_checks import SpecialIds
+from bert_tf2.finetuning import answering
 from bert_tf2.finetuning.classification.features import truncate_seq_pair
+from bert_tf2.pretraining import blanks
 from bert_tf2.support import environment, files, progress
 from bert_tf2.support.errors import UserError, and_more
 from bert_tf2.training.precision import PRECISIONS
@@ -40,14 +44,54 @@ from bert_tf2.weights import checkpoint, metadata, names, sources
 from bert_tf2.weights.base import Weights
 from bert_tf2.weights.labels import LABEL_MAP_FILE, TAGGING_TASK, LabelMap, read_label_map, save_label_map
 
-# Prefixes of the variables that a task needs in addition to the encoder's.
-_NEEDED_VARIABLES = {
-    "features": (),
-    "classifier": ("bert/pooler/", "output_"),
-    "squad": ("cls/squad/",),
-    "ner": ("output_",),
-    "masked_lm": ("cls/predictions/",),
+
+class _Task(NamedTuple):
+    """How the tasks differ."""
+
+    needs: tuple[str, ...]  # prefixes of the variables that it needs in addition to the encoder's
+    make_model: Callable[[_Call], Any]  # of `heads`; for "features" a BertModel
+    make_signatures: Callable[[signatures.Setting, _Call], signatures.Task]
+    stated: tuple[str, ...] = ()  # options that model_info.json states
+
+
+_SPAN_OPTIONS = ("doc_stride", "max_query_length", "n_best_size", "max_answer_length", "null_score_diff_threshold")
+_TASKS = {
+    "features": _Task(
+        needs=(),
+        make_model=lambda call: modeling.BertModel(call.config),
+        make_signatures=lambda setting, call: signatures.Features(setting, call.entries(), call.has_pooler),
+    ),
+    "classifier": _Task(
+        needs=("bert/pooler/", "output_"),
+        make_model=lambda call: heads.ClassifierModel(
+            call.config, len(call.labels.labels), call.labels.regression, call.labels.multi_label
+        ),
+        make_signatures=lambda setting, call: signatures.Classifier(setting, call.model.output_layer, call.labels),
+    ),
+    "squad": _Task(
+        needs=("cls/squad/",),
+        make_model=lambda call: heads.SpanModel(call.config),
+        make_signatures=lambda setting, call: answers.Answerer(setting, call.model.output_layer),
+        stated=_SPAN_OPTIONS,
+    ),
+    "ner": _Task(
+        needs=("output_",),
+        make_model=lambda call: heads.TaggingModel(call.config, len(call.labels.labels)),
+        make_signatures=lambda setting, call: answers.Tagger(setting, call.model.output_layer, call.labels.labels),
+    ),
+    "masked_lm": _Task(
+        needs=("cls/predictions/",),
+        # The masked-LM head multiplies with the encoder's embedding table, and so in its precision; the other heads
+        # cost almost nothing in float32.
+        make_model=lambda call: heads.PretrainingModel(call.config, dtype=PRECISIONS[call.options.precision].policy),
+        make_signatures=lambda setting, call: signatures.MaskedLM(setting, call.model.masked_lm, call.entries()),
+        stated=("top_k",),
+    ),
 }
+_SENTENCE = "The quick brown fox jumps over the lazy dog, and nobody in Berlin knows why."
+# Tested with the libraries that TensorFlow Serving contains since this release.
+_NEEDS_IDS = "TensorFlow Serving 2.12 or later"
+_NEEDS_TEXT = f"{_NEEDS_IDS}, which has the operations of tensorflow-text 2.12.1"
 
 
 def run(options: ExportOptions) -> str:
@@ -66,11 +110,10 @@ def run(options: ExportOptions) -> str:
         call = _Call(options)
         environment.check_space(options.export_dir, call.num_bytes, "the exported weights")
         stages.advance()
-        with versions.next_version(options.export_dir) as folder:
-            call.write(folder.beside, stages)
+        path = saved_model_files.write_version(options.export_dir, lambda folder: call.write(folder, stages))
         stages.advance()
-    logging.info("Exported to %s", folder.path)
-    return folder.path
+    logging.info("Exported to %s", path)
+    return path
 
 
 def export_model(**settings: Any) -> str:
@@ -79,100 +122,68 @@ def export_model(**settings: Any) -> str:
 
 
 class _Call:
-    """One export. The constructor checks the options, reads the weights and creates the task's module."""
+    """One export. The constructor checks the options, reads the weights and creates the task's module.
+
+    Attributes:
+      options: with the max_seq_length that is meant.
+      config, labels, model: of the task; without labels None.
+      num_bytes: of the exported weights.
+    """
 
     def __init__(self, options: ExportOptions):
-        self._options = options
-        self._config = BertConfig.from_json_file(options.bert_config_file)
-        self._max_seq_length = options.length_for(self._config)
+        self.config = BertConfig.from_json_file(options.bert_config_file)
+        self.options = dataclasses.replace(options, max_seq_length=options.length_for(self.config))
+        self._task = _TASKS[options.task]
         self._source = checkpoint.open_weights(options.init_checkpoint)
-        self._tokenizer = _load_tokenizer(options, self._config, self._source)
-        self._labels = _find_labels(options, self._source) if options.task in ("classifier", "ner") else None
-        model = self._make_model()
-        self._check_weights(model)
-        logging.info(checkpoint.initialize(model, options.init_checkpoint))
-        self._weights_hash = _hash_of(model)
+        self._tokenizer = _load_tokenizer(options, self.config, self._source)
+        self.labels = _find_labels(options, self._source) if options.task in ("classifier", "ner") else None
+        self.model = self._task.make_model(self)
+        self._check_weights()
+        logging.info(checkpoint.initialize(self.model, options.init_checkpoint))
+        self._weights_hash = _hash_of(self.model)
         per_number = {"float32": 4, "bfloat16": 2}[options.precision]
-        self.num_bytes = sum(per_number * math.prod(weight.shape) for weight in model.weights)
-        self._model = model
+        self.num_bytes = sum(per_number * math.prod(weight.shape) for weight in self.model.weights)
 
-    def _make_model(self):
-        config, labels = self._config, self._labels
-        # The masked-LM head multiplies with the encoder's embedding table, and so in its precision; the other heads
-        # cost almost nothing in float32.
-        table_dtype = PRECISIONS[self._options.precision].policy
-        makers = {
-            "features": lambda: modeling.BertModel(config),
-            "classifier": lambda: heads.ClassifierModel(
-                config, len(labels.labels), labels.regression, labels.multi_label
-            ),
-            "squad": lambda: heads.SpanModel(config),
-            "ner": lambda: heads.TaggingModel(config, len(labels.labels)),
-            "masked_lm": lambda: heads.PretrainingModel(config, dtype=table_dtype),
-        }
-        return makers[self._options.task]()
-
-    def _check_weights(self, model) -> None:
+    def _check_weights(self) -> None:
         """Raises UserError if outputs would depend on untrained weights."""
-        needs = _NEEDED_VARIABLES[self._options.task]
-        missing = [n for n in checkpoint.tf1_variables(model) if n.startswith(needs) and n not in self._source.shapes]
+        needs, shapes = self._task.needs, self._source.shapes
+        missing = [n for n in checkpoint.tf1_variables(self.model) if n.startswith(needs) and n not in shapes]
         if needs and missing:
             raise UserError(
-                f"{self._source.path}: cannot be exported for the task {self._options.task}, it has no"
+                f"{self._source.path}: cannot be exported for the task {self.options.task}, it has no"
                 f" {and_more(missing, 3)}; give the checkpoint of a model that was trained for it"
             )
 
     def _make_task(self) -> signatures.Task:
-        options, config, model = self._options, self._config, self._model
-        bert = model if options.task == "features" else model.bert
+        options, masks = self.options, self.options.task == "masked_lm"
         special = SpecialIds(*self._tokenizer.convert_tokens_to_ids(["[PAD]", "[CLS]", "[SEP]", "[MASK]"]))
-        keep = ["[MASK]"] if options.task == "masked_lm" else []
-        encoder = folded_encoder.Encoder(bert, options.precision)
-        setting = signatures.Setting(
-            encoder,
-            Limits(config.vocab_size, config.type_vocab_size, config.max_position_embeddings),
-            special,
-            GraphTokenizer(self._tokenizer, keep) if options.text_signatures else None,
-            self._max_seq_length,
-        )
-        if options.task == "features":
-            return signatures.Features(setting, self._entries(), self._has_pooler)
-        if options.task == "classifier":
-            return signatures.Classifier(setting, model.output_layer, self._labels)
-        if options.task == "ner":
-            return entities.Tagger(setting, model.output_layer, self._labels.labels)
-        if options.task == "masked_lm":
-            own = model.masked_lm.output_weights
-            words = encoder.word_embeddings if own is None else folded_encoder.constant(own.value, options.precision)
-            return signatures.MaskedLM(setting, model.masked_lm, words, self._entries(), options.top_k)
-        return answers.Answerer(setting, model.output_layer, self._span_settings())
+        encoder = Encoder(self.model if options.task == "features" else self.model.bert, options.precision)
+        tokenizer = GraphTokenizer(self._tokenizer, keep_masks=masks) if options.text_signatures else None
+        return self._task.make_signatures(signatures.Setting(options, encoder, self.config, special, tokenizer), self)
 
     @property
-    def _has_pooler(self) -> bool:
+    def has_pooler(self) -> bool:
+        """Whether the weights hold a trained pooler."""
         found = all(row.reference in self._source.shapes for row in names.POOLER)
         if not found:
             logging.info("%s: has no pooler, so there will be no output pooled_output", self._source.path)
         return found
 
-    def _entries(self) -> list[str]:
-        """Returns the vocabulary by id, with "" for the model's ids beyond it."""
-        entries = [line.strip() for line in tokenization.read_entries(self._options.vocab_file)]
-        return entries + [""] * (self._config.vocab_size - len(entries))
-
-    def _span_settings(self) -> answers.SpanSettings:
-        values = {name: getattr(self._options, name) for name in answers.SpanSettings._fields}
-        return answers.SpanSettings(**{**values, "max_seq_length": self._max_seq_length})
+    def entries(self) -> list[str]:
+        """The vocabulary by id, with "" for the model's ids beyond it."""
+        entries = [line.strip() for line in tokenization.read_entries(self.options.vocab_file)]
+        return entries + [""] * (self.config.vocab_size - len(entries))
 
     def write(self, folder: str, stages: progress.Progress) -> None:
         """Writes all files into a folder. Raises UserError if it is not writable or the disk is full."""
         try:
-            info = self._write_onnx(folder) if self._options.format == "onnx" else self._write_saved_model(folder)
+            info = self._write_onnx(folder) if self.options.format == "onnx" else self._write_saved_model(folder)
             stages.advance()
             self._write_assets(folder)
             files.write_json(os.path.join(folder, sources.EXPORT_INFO_FILE), {**self._info(), **info})
             stages.advance()
         except (tf.errors.OpError, OSError) as error:
-            line = environment.explain_writing(error, [self._options.export_dir], [folder])
+            line = environment.explain_writing(error, [self.options.export_dir], [folder])
             if line is None:
                 raise
             raise UserError(line) from error
@@ -189,8 +200,8 @@ class _Call:
         custom_ops = saved_model_files.custom_ops(graph)
         refuses = "a row without [MASK], and a text with a [MASK] beyond max_seq_length tokens"
         return {
-            **({"refuses": refuses} if self._options.task == "masked_lm" else {}),
-            "text_signatures": self._options.text_signatures,
+            **({"refuses": refuses} if self.options.task == "masked_lm" else {}),
+            "text_signatures": self.options.text_signatures,
             "signatures": saved_model_files.describe_signatures(graph),
             "custom_ops": custom_ops,
             "needs": _NEEDS_TEXT if custom_ops else _NEEDS_IDS,
@@ -199,20 +210,20 @@ class _Call:
 
     def _write_onnx(self, folder: str) -> dict[str, Any]:
         """Returns what model_info.json has to say of it."""
-        options = self._options
+        options = self.options
         (mask_id,) = self._tokenizer.convert_tokens_to_ids(["[MASK]"])
-        has_pooler = options.task == "features" and self._has_pooler
+        has_pooler = options.task == "features" and self.has_pooler
         of_task = {"has_pooler": has_pooler, "mask_id": mask_id, "top_k": options.top_k}
-        exact = onnx_model.build(options.task, self._model, self._config, self._labels, **of_task).SerializeToString()
+        exact = onnx_model.build(options.task, self.model, self.config, self.labels, **of_task).SerializeToString()
         written = onnx_model.quantize(exact) if options.quantize == "int8" else exact
         if options.quantization_texts:
             logging.info(onnx_model.compare(exact, written, self._rows_of_file(options.quantization_texts)))
         if options.quantization_records:
             records = options.quantization_records
-            logging.info(onnx_model.compare_scores(exact, written, records, self._config.vocab_size))
+            logging.info(onnx_model.compare_scores(exact, written, records, self.config.vocab_size))
         with files.open_binary(os.path.join(folder, onnx_model.FILE), "wb") as stream:
             stream.write(written)
-        tokenizer = onnx_model.tokenizer_file(self._tokenizer, self._max_seq_length)
+        tokenizer = onnx_model.tokenizer_file(self._tokenizer, self.options.max_seq_length)
         files.write_json(os.path.join(folder, "assets", "tokenizer.json"), tokenizer)
         versions = _versions("onnx", *(["onnxruntime"] if options.quantize == "int8" else []))
         quantized = {"quantize": options.quantize} if options.quantize != "none" else {}
@@ -223,22 +234,20 @@ class _Call:
         tokenize = self._tokenizer.tokenize
         for line in filter(str.strip, files.read_text(path, drop_bom=True).splitlines()):
             first, second = ([*map(tokenize, line.split("\t")), []])[:2]
-            truncate_seq_pair(first, second, self._max_seq_length - (3 if second else 2))
-            if self._options.task == "masked_lm" and first:
+            truncate_seq_pair(first, second, self.options.max_seq_length - (3 if second else 2))
+            if self.options.task == "masked_lm" and first:
                 first[len(first) // 2] = "[MASK]"
-            row = ["[CLS]", *first, "[SEP]", *([*second, "[SEP]"] if second else [])]
-            ids = np.array([self._tokenizer.convert_tokens_to_ids(row)], np.int32)
-            segments = (np.arange(len(row)) >= len(first) + 2).astype(np.int32)[np.newaxis]
-            yield {"input_ids": ids, "input_mask": np.ones_like(ids), "segment_ids": segments}
+            tokens, segments = blanks.pack([first, second])
+            yield answering.padded([answering.Row(self._tokenizer.convert_tokens_to_ids(tokens), segments)])
 
     def _write_assets(self, folder: str) -> None:
         assets = os.path.join(folder, "assets")
-        files.write_text(os.path.join(assets, "vocab.txt"), files.read_text(self._options.vocab_file, drop_bom=True))
-        if self._labels:
-            save_label_map(assets, self._labels)
+        files.write_text(os.path.join(assets, "vocab.txt"), files.read_text(self.options.vocab_file, drop_bom=True))
+        if self.labels:
+            save_label_map(assets, self.labels)
 
     def _info(self) -> dict[str, Any]:
-        options = self._options
+        options = self.options
         info = {
             "task": options.task,
             "checkpoint": {
@@ -247,29 +256,25 @@ class _Call:
                 "global_step": self._source.global_step,
                 "sha256": self._weights_hash,
             },
-            "config": self._config.to_dict(),
+            "config": self.config.to_dict(),
             "precision": options.precision,
             "do_lower_case": self._tokenizer.basic_tokenizer.do_lower_case,
-            "max_seq_length": self._max_seq_length,
+            "max_seq_length": self.options.max_seq_length,
         }
-        if self._labels:
-            info["labels"] = list(self._labels.labels)
-            info |= {"multi_label": True} if self._labels.multi_label else {}
-        if options.task == "masked_lm":
-            info["top_k"] = options.top_k
-        if options.task == "squad":
-            info |= self._span_settings()._asdict()
-        return info
+        if self.labels:
+            info["labels"] = list(self.labels.labels)
+            info |= {"multi_label": True} if self.labels.multi_label else {}
+        return {**info, **{name: getattr(options, name) for name in self._task.stated}}
 
     def _warmup_requests(self, graph: meta_graph_pb2.MetaGraphDef) -> Iterator[tuple[str, dict[str, tf.Tensor]]]:
         """Yields a short request for every signature, and a batch with a row of maximum length."""
-        repeats = 1 + self._max_seq_length // len(self._tokenizer.tokenize(_SENTENCE))
+        repeats = 1 + self.options.max_seq_length // len(self._tokenizer.tokenize(_SENTENCE))
         batches = ([_SENTENCE], [_SENTENCE, " ".join([_SENTENCE] * repeats)])
         for name, texts in itertools.product(saved_model_files.signature_names(graph), batches):
             inputs = graph.signature_def[name].inputs
             if tf.as_dtype(next(iter(inputs.values())).dtype) == tf.string:
                 first = {"text_a": [f"[MASK] {text}" for text in texts], "context": texts}
-                second = texts[::-1] if self._max_seq_length > 3 else [""] * len(texts)  # room for [MASK]
+                second = texts[::-1] if self.options.max_seq_length > 3 else [""] * len(texts)  # room for [MASK]
                 found = {"text_b": second, "question": texts[:1] * len(texts), **first}
             else:
                 found = self._rows([self._tokenizer.tokenize(text) for text in texts])
@@ -277,16 +282,10 @@ class _Call:
 
     def _rows(self, texts: Sequence[Sequence[str]]) -> dict[str, Any]:
         """Makes [CLS] [MASK] [SEP] text [SEP], which is valid for every task."""
-        room = self._max_seq_length - 4
-        rows = [["[CLS]", "[MASK]", "[SEP]", *text[: max(room, 0)], "[SEP]"] for text in texts]
-        rows = [row[: self._max_seq_length] for row in rows]
-        length = max(map(len, rows))
-        ids = [self._tokenizer.convert_tokens_to_ids([*row, *["[PAD]"] * (length - len(row))]) for row in rows]
-        return {
-            "input_ids": np.array(ids, np.int32),
-            "input_mask": np.array([[int(place < len(row)) for place in range(length)] for row in rows], np.int32),
-            "segment_ids": np.zeros([len(rows), length], np.int32),
-        }
+        length = self.options.max_seq_length
+        rows = (["[CLS]", "[MASK]", "[SEP]", *text[: max(length - 4, 0)], "[SEP]"][:length] for text in texts)
+        ids = map(self._tokenizer.convert_tokens_to_ids, rows)
+        return answering.padded([answering.Row(row, [0] * len(row)) for row in ids])
 
 
 def _load_tokenizer(options: ExportOptions, config: BertConfig, source: Weights) -> tokenization.FullTokenizer:
@@ -336,12 +335,6 @@ def _hash_of(model) -> str:
         found.update(name.encode())
         found.update(np.ascontiguousarray(variable.numpy(), "<f4"))
     return found.hexdigest()
-
-
-_SENTENCE = "The quick brown fox jumps over the lazy dog, and nobody in Berlin knows why."
-# Tested with the libraries that TensorFlow Serving contains since this release.
-_NEEDS_IDS = "TensorFlow Serving 2.12 or later"
-_NEEDS_TEXT = f"{_NEEDS_IDS}, which has the operations of tensorflow-text 2.12.1"
 
 
 def _versions(*packages: str) -> dict[str, str]:

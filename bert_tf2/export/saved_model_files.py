@@ -1,4 +1,7 @@
-"""Files of an exported folder besides the graph and the weights, and properties of the graph.
+"""The numbered folders of an export, their files besides the graph and the weights, and properties of the graph.
+
+A version is written under another name and gets its number when it is complete, because TensorFlow Serving loads every
+folder whose name is a number.
 
 Warmup: TensorFlow Serving runs the requests in `assets.extra/tf_serving_warmup_requests` before a version receives its
 first real one. The file contains records of the message `tensorflow.serving.PredictionLog`. Its Python class is part of
@@ -7,16 +10,20 @@ tensorflow-serving-api, which depends on gRPC, so this module encodes the small 
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import os
-from collections.abc import Iterable, Mapping
+import secrets
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
+import numpy as np
 import tensorflow as tf
-from tensorflow.core.framework import tensor_shape_pb2
+from absl import logging
 from tensorflow.core.protobuf import meta_graph_pb2, saved_model_pb2
 
-from bert_tf2.support import files
+from bert_tf2.data import varints
+from bert_tf2.support import files, outputs
 from bert_tf2.support.errors import UserError
 
 WARMUP_FILE = os.path.join("assets.extra", "tf_serving_warmup_requests")
@@ -28,18 +35,44 @@ _MODEL_NAME, _MODEL_SIGNATURE = 1, 3  # ModelSpec.name, .signature_name
 _KEY, _VALUE = 1, 2  # of an entry of any map
 
 
+def write_version(export_dir: str, write: Callable[[str], None]) -> str:
+    """Calls `write` with a folder to write to, which then gets the next number, or is removed if it raises.
+
+    Returns:
+      The path of the version.
+    """
+    files.make_directory(export_dir)
+    outputs.remove_leftovers(export_dir)
+    if left := [name.strip("/") for name in files.list_directory(export_dir) if name.strip("/").endswith(".partial")]:
+        logging.warning("%s: %s: of an export that still runs, or was killed: then delete it", export_dir, left[0])
+    # Not a number, so servers ignore it. A process on another machine or in another container is not detectable, but
+    # uses another name.
+    beside = outputs.name_beside(os.path.join(export_dir, f"version-{secrets.token_hex(4)}"))
+    try:
+        files.make_directory(beside)
+        write(beside)
+        return _give_number(beside, export_dir)
+    finally:
+        with contextlib.suppress(tf.errors.OpError):  # it is not there
+            tf.io.gfile.rmtree(beside)
+
+
+def _give_number(folder: str, export_dir: str) -> str:
+    while True:
+        numbers = [int(name) for name in files.list_directory(export_dir) if name.strip("/").isdecimal()]
+        path = os.path.join(export_dir, str(max(numbers, default=0) + 1))
+        try:
+            tf.io.gfile.rename(folder, path) if files.is_remote(path) else os.rename(folder, path)
+            return path
+        except (tf.errors.OpError, OSError) as error:
+            if not files.exists(path):  # otherwise another process has taken the number in the meantime
+                raise UserError(f"{path}: cannot be written: {str(error).splitlines()[0]}") from error
+
+
 def _field(number: int, content: bytes) -> bytes:
     """Encodes a field of a message: tag, length, and the content (text, bytes, or another message)."""
-    return _varint(number << 3 | 2) + _varint(len(content)) + content
-
-
-def _varint(value: int) -> bytes:
-    """Encodes seven bits per byte, the lowest first; the eighth bit is set if more bytes follow."""
-    parts = []
-    while value > 0x7F:
-        parts.append(value & 0x7F | 0x80)
-        value >>= 7
-    return bytes([*parts, value])
+    tag, length = (varints.encode(np.array([[value]]))[0].tobytes() for value in (number << 3 | 2, len(content)))
+    return tag + length + content
 
 
 def prediction_log(signature: str, inputs: Mapping[str, tf.Tensor]) -> bytes:
@@ -86,7 +119,10 @@ def describe_signatures(graph: meta_graph_pb2.MetaGraphDef) -> dict[str, Any]:
 
     def describe(tensors: Mapping[str, meta_graph_pb2.TensorInfo]) -> dict[str, Any]:
         return {
-            name: {"dtype": tf.as_dtype(info.dtype).name, "shape": _sizes(info.tensor_shape)}
+            name: {
+                "dtype": tf.as_dtype(info.dtype).name,
+                "shape": [None if dim.size < 0 else dim.size for dim in info.tensor_shape.dim],
+            }
             for name, info in sorted(tensors.items())
         }
 
@@ -94,10 +130,6 @@ def describe_signatures(graph: meta_graph_pb2.MetaGraphDef) -> dict[str, Any]:
         name: {"inputs": describe(signature.inputs), "outputs": describe(signature.outputs)}
         for name, signature in ((name, graph.signature_def[name]) for name in signature_names(graph))
     }
-
-
-def _sizes(shape: tensor_shape_pb2.TensorShapeProto) -> list[int | None]:
-    return [None if dim.size < 0 else dim.size for dim in shape.dim]
 
 
 def custom_ops(graph: meta_graph_pb2.MetaGraphDef) -> list[str]:

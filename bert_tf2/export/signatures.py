@@ -20,16 +20,11 @@ from collections.abc import Callable, Mapping, Sequence
 import tensorflow as tf
 
 from bert_tf2 import heads
+from bert_tf2.config import BertConfig
+from bert_tf2.export.folded_encoder import Encoder, constant
 from bert_tf2.export.graph_tokenization import GraphTokenizer, Inputs, Pieces
-from bert_tf2.export.request_checks import (
-    Limits,
-    Rows,
-    SpecialIds,
-    checked_rows,
-    checked_texts,
-    require_none,
-    require_words,
-)
+from bert_tf2.export.options import ExportOptions
+from bert_tf2.export.request_checks import Rows, SpecialIds, checked_rows, checked_texts, require_none
 from bert_tf2.weights.labels import THRESHOLD, LabelMap
 
 IDS = ("input_ids", "input_mask", "segment_ids")
@@ -39,21 +34,13 @@ Outputs = dict[str, tf.Tensor]
 
 @dataclasses.dataclass(frozen=True)
 class Setting:
-    """The common inputs of all tasks.
+    """The common inputs of all tasks."""
 
-    Attributes:
-      encoder: inference.Encoder: three int32 [B, F] -> sequence_output [B, F, D], which is 0 at padding, and
-        pooled_output [B, D].
-      limits, special: of model and vocabulary.
-      tokenizer: None if no signature takes text.
-      max_seq_length: texts are truncated to this length.
-    """
-
-    encoder: tf.Module
-    limits: Limits
+    options: ExportOptions  # texts are truncated to its max_seq_length
+    encoder: Encoder
+    config: BertConfig
     special: SpecialIds
-    tokenizer: GraphTokenizer | None
-    max_seq_length: int
+    tokenizer: GraphTokenizer | None  # None if no signature takes text
 
 
 class Task(tf.Module):
@@ -80,7 +67,7 @@ class Task(tf.Module):
         found = {"serving_default": self._take(self._from_ids, IDS), "serving_ids": self._take(self._from_ids, IDS[:1])}
         if self.setting.tokenizer:
             found["serving_text"] = self._take(self.from_texts, self.texts, tf.TensorSpec([None], tf.string))
-            if self.pairs and self.setting.limits.type_vocab_size > 1:  # otherwise the model cannot tell them apart
+            if self.pairs and self.setting.config.type_vocab_size > 1:  # otherwise the model cannot tell them apart
                 pair = ("text_a", "text_b")
                 found["serving_text_pair"] = self._take(self.from_texts, pair, tf.TensorSpec([None], tf.string))
         return found
@@ -95,7 +82,7 @@ class Task(tf.Module):
         )
 
     def _from_ids(self, **inputs: tf.Tensor) -> Outputs:
-        return self.from_rows(checked_rows(self.setting.limits, self.setting.special, **inputs))
+        return self.from_rows(checked_rows(self.setting.config, self.setting.special, **inputs))
 
     def from_rows(self, rows: Rows) -> Outputs:
         """Returns the outputs of serving_default and serving_ids."""
@@ -103,7 +90,7 @@ class Task(tf.Module):
 
     def from_texts(self, **texts: tf.Tensor) -> Outputs:
         """Returns the outputs of serving_text and serving_text_pair."""
-        raise NotImplementedError
+        return self.from_rows(self.read(texts))
 
     def encode(self, rows: Rows | Inputs) -> tuple[tf.Tensor, tf.Tensor]:
         """Returns sequence_output float32 [B, F, D], pooled_output [B, D]."""
@@ -113,7 +100,9 @@ class Task(tf.Module):
         """Returns the pieces of checked texts, each of which has at least one."""
         pieces = {name: self.setting.tokenizer.tokenize(text, name) for name, text in texts.items()}
         checks = [
-            require_words(name, found.ids.row_lengths()) for name, found in pieces.items() if name not in may_be_empty
+            require_none(found.ids.row_lengths() == 0, f"row {{}} of {name} is empty: it holds nothing but blanks")
+            for name, found in pieces.items()
+            if name not in may_be_empty
         ]
         with tf.control_dependencies(checks):
             return {
@@ -128,7 +117,9 @@ class Task(tf.Module):
 
     def combine(self, pieces: Mapping[str, Pieces]) -> Inputs:
         """Returns the encoder's inputs for the pieces of checked texts, cut to max_seq_length."""
-        return self.setting.tokenizer.combine(pieces["text_a"], pieces.get("text_b"), self.setting.max_seq_length)
+        return self.setting.tokenizer.combine(
+            pieces["text_a"], pieces.get("text_b"), self.setting.options.max_seq_length
+        )
 
 
 class Features(Task):
@@ -194,9 +185,6 @@ class Classifier(WithHead):
         labels = tf.where(tf.gather(given, order, batch_dims=1), tf.gather(self._labels, order), "")
         return {"probabilities": probabilities, "labels": labels}
 
-    def from_texts(self, **texts: tf.Tensor) -> Outputs:
-        return self.from_rows(self.read(texts))
-
 
 class MaskedLM(WithHead):
     """For each [MASK] its position among the tokens, and the best pieces: positions [B, M], tokens, scores [B, M, K].
@@ -207,22 +195,23 @@ class MaskedLM(WithHead):
 
     pairs = True
 
-    def __init__(self, setting: Setting, head: heads.MaskedLMHead, table: tf.Variable, tokens: Sequence[str], k: int):
-        """`table`: the output weights [V, D]. `k`: the number of pieces for each [MASK]."""
+    def __init__(self, setting: Setting, head: heads.MaskedLMHead, tokens: Sequence[str]):
+        """`tokens`: the vocabulary."""
         super().__init__(setting, head)
-        # A table of the head's own would be in the file twice.
-        own = head.output_weights
-        self._variables = [variable for variable in self._variables if own is None or variable is not own.value]
-        self._table = table
+        self._table = setting.encoder.word_embeddings  # the output weights [V, D]
+        if head.output_weights is not None:
+            own = head.output_weights.value  # which would be in the file twice
+            self._variables = [variable for variable in self._variables if variable is not own]
+            self._table = constant(own, setting.options.precision)
         self._tokens = tf.constant([*tokens, ""])
-        self._k = k
+        self._k = setting.options.top_k
 
     def combine(self, pieces: Mapping[str, Pieces]) -> Inputs:
         inputs, mask = super().combine(pieces), self.setting.special.mask
         counts = (found.ids.with_values(tf.cast(found.ids.values == mask, tf.int32)) for found in pieces.values())
         written = tf.add_n([tf.reduce_sum(count, axis=1) for count in counts])  # [B]
         kept = tf.reduce_sum(tf.cast(inputs.input_ids == mask, tf.int32), axis=1)
-        name, length = " and ".join(pieces), self.setting.max_seq_length
+        name, length = " and ".join(pieces), self.setting.options.max_seq_length
         none = f"row {{}} of {name} holds no [MASK]; write [MASK], in capitals, where a word is to be found"
         cut = f"row {{}} of {name} has a [MASK] beyond the {length} tokens that are read; shorten the text"
         with tf.control_dependencies([require_none(written == 0, none)]):
@@ -248,9 +237,6 @@ class MaskedLM(WithHead):
             "tokens": tf.gather(self._tokens, filled(ids, default=nothing)),
             "scores": filled(scores, default=0.0),
         }
-
-    def from_texts(self, **texts: tf.Tensor) -> Outputs:
-        return self.from_rows(self.read(texts))
 
 
 def fill_rows(values: tf.Tensor, rows: tf.Tensor, count: tf.Tensor, default: str | float) -> tf.Tensor:

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import small_models
 import tensorflow as tf
+from model_kinds import KINDS
 
 from bert_tf2 import modeling
 from bert_tf2.export import folded_encoder
@@ -61,6 +62,8 @@ def graph(model):
 def test_any_mask_gives_the_models_numbers(model, graph, mask):
     inputs = make_inputs(mask)
     check(graph(*inputs), model, inputs)
+    alone = tf.function(folded_encoder.Encoder(model).pooled_output, input_signature=SPECS)(*inputs)
+    np.testing.assert_allclose(alone, model(*inputs).pooled_output, atol=1e-5, rtol=0)
 
 
 def test_one_trace_serves_all_shapes(model, graph):
@@ -83,26 +86,18 @@ def test_an_empty_batch(graph):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("hidden_act", ["gelu", "gelu_erf", "GELU", "relu", "tanh", "linear"])
-def test_activations(hidden_act):
-    model, inputs = make_model(hidden_act=hidden_act), make_inputs(MASKS["all lengths"])
+@pytest.mark.parametrize(
+    "changes",
+    [
+        *({"hidden_act": name} for name in ("gelu", "gelu_erf", "GELU", "relu", "tanh", "linear")),
+        *({"scale": 0.01, "layer_norm_eps": epsilon} for epsilon in (1e-12, 0.5)),  # the epsilon is what decides
+        *KINDS.values(),
+    ],
+    ids=str,
+)
+def test_kinds_of_models(changes):
+    model, inputs = make_model(**changes), make_inputs(MASKS["all lengths"])
     check(tf.function(folded_encoder.Encoder(model))(*inputs), model, inputs)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("epsilon", [1e-12, 0.5])
-def test_epsilon_of_layer_norm(epsilon):
-    """Weights so small that the epsilon is what decides."""
-    model, inputs = make_model(scale=0.01, layer_norm_eps=epsilon), make_inputs(MASKS["all lengths"])
-    check(tf.function(folded_encoder.Encoder(model))(*inputs), model, inputs)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("mask", MASKS.values(), ids=MASKS)
-def test_pooled_output_alone(model, mask):
-    inputs = make_inputs(mask)
-    pooled_output = tf.function(folded_encoder.Encoder(model).pooled_output, input_signature=SPECS)(*inputs)
-    np.testing.assert_allclose(pooled_output, model(*inputs).pooled_output, atol=1e-5, rtol=0)
 
 
 def test_bfloat16(model):

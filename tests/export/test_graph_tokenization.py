@@ -43,11 +43,11 @@ ANYWHERE = [*range(0xD800), *range(0xE000, 0x30000)]
 class Pair:
     """A tokenizer and its graph."""
 
-    def __init__(self, path: pathlib.Path, do_lower_case: bool, entries: list[str] | None = None, keep=()):
+    def __init__(self, path: pathlib.Path, do_lower_case: bool, entries: list[str] | None = None, keep_masks=False):
         if entries is not None:
             path.write_text("".join(entry + "\n" for entry in entries), encoding="utf-8", newline="")
         self.python = tokenization.FullTokenizer(str(path), do_lower_case)
-        self.graph = graph_tokenization.GraphTokenizer(self.python, keep)
+        self.graph = graph_tokenization.GraphTokenizer(self.python, keep_masks)
         self.tokenize = tf.function(self.graph.tokenize, input_signature=[TEXTS])
 
     def ids(self, texts: list[str]) -> list[list[int]]:
@@ -97,7 +97,7 @@ def unicode_pair(request) -> Pair:
 def small(tmp_path_factory) -> Pair:
     words = "the cafe ' s em ##bed ##ding ##s , 北 京 ! x ##x mask [ ]".split()
     path = tmp_path_factory.mktemp("vocabulary") / "vocab.txt"
-    return Pair(path, True, SPECIAL + words, keep=["[MASK]"])
+    return Pair(path, True, SPECIAL + words, keep_masks=True)
 
 
 # The same tokens
@@ -215,24 +215,8 @@ def test_words_that_cannot_be_spelt_are_unknown_as_a_whole(small):
 @pytest.mark.parametrize("do_lower_case", [True, False])
 def test_vocabularies_with_oddities(tmp_path, do_lower_case):
     entries = [
-        *SPECIAL,
-        "",
-        "##",
-        "###",
-        "#",
-        "##,",
-        "a",
-        "ab",
-        "a",
-        "##b",
-        "a b",
-        "##b",
-        "A",
-        "é",
-        "##É",
-        "b,",
-        "##[UNK]",
-    ]
+        *SPECIAL, "", "##", "###", "#", "##,", "a", "ab", "a", "##b", "a b", "##b", "A", "é", "##É", "b,", "##[UNK]",
+    ]  # fmt: skip
     pair = Pair(tmp_path / "vocab.txt", do_lower_case, [*entries, "", "ab\t"])
     texts = ["ab abb b # ## ##b #b a,b a##b A AB É aÉ é aé [UNK] [PAD] b,", "", " ", "##", "a b"]
     pair.assert_equal(texts)
@@ -251,46 +235,21 @@ def test_longest_entry(tmp_path):
         Pair(tmp_path / "vocab.txt", True, [*SPECIAL, "x" * 129])
 
 
-# Tokens that are kept
-
-
-def split_around(tokenizer: tokenization.FullTokenizer, keep: list[str], text: str) -> list[str]:
-    parts = re.split("(" + "|".join(map(re.escape, keep)) + ")", text)
-    return [token for part in parts for token in ([part] if part in keep else tokenizer.tokenize(part))]
-
-
 @pytest.mark.slow
-def test_kept_tokens_are_whole_and_split_the_text(tmp_path):
-    keep = ["[MASK]", "ΔΣx", "Q"]
-    letters = [*"aδςxmkq[]s#,", "\u03c3"]
-    pair = Pair(
-        tmp_path / "vocab.txt", True, SPECIAL[:4] + keep + letters + ["##" + letter for letter in letters], keep
-    )
+def test_a_mask_is_whole_and_splits_the_text(tmp_path):
+    letters = [*"aδςxmk[]s#,", "\u03c3"]
+    pair = Pair(tmp_path / "vocab.txt", True, SPECIAL + letters + ["##" + letter for letter in letters], True)
     source = random.Random(3)
-    parts = ["[MASK]", "ΔΣx", "[mask]", "[MA", "SK]", "[", "a", "ΔΣ", "Σ", "q", "Q", " ", "\u0301", "\u200b", "\n", ","]
-    for text in [
-        "[MASK]",
-        "[MASK][MASK]",
-        "ΔΣ[MASK]Σ",
-        "[MA\u200bSK]",
-        *("".join(source.choices(parts, k=8)) for _ in range(300)),
-    ]:
+    parts = ["[MASK]", "[mask]", "[MA", "SK]", "[", "a", "ΔΣ", "Σ", " ", "\u0301", "\u200b", "\n", ","]
+    texts = ["[MASK]", "[MASK][MASK]", "ΔΣ[MASK]Σ", "[MA\u200bSK]"]
+    for text in [*texts, *("".join(source.choices(parts, k=8)) for _ in range(300))]:
         pieces = pair.tokenize(encoded([text]))
-        expected = split_around(pair.python, keep, text)
+        around = re.split(r"(\[MASK\])", text)
+        expected = [t for part in around for t in ([part] if part == "[MASK]" else pair.python.tokenize(part))]
         assert pieces.ids.to_list() == [pair.python.convert_tokens_to_ids(expected)], ascii(text)
         for token, start, end in zip(expected, pieces.starts.to_list()[0], pieces.ends.to_list()[0], strict=True):
-            if token in keep:
+            if token == "[MASK]":
                 assert text.encode()[start:end].decode().rstrip("\u0301") == token
-
-
-def test_keep_is_checked(small):
-    for keep in (["[MASK]", "[MASK]"], ["aba"], ["ab", "bc"], ["abc", "b"], [""]):
-        with pytest.raises(ValueError, match="could overlap"):
-            graph_tokenization.GraphTokenizer(small.python, keep)
-    with pytest.raises(ValueError, match="256 tokens; the most are 255"):
-        graph_tokenization.GraphTokenizer(small.python, list(map(str, range(256))))
-    with pytest.raises(tokenization.NotInVocabularyError, match="CLS2"):
-        graph_tokenization.GraphTokenizer(small.python, ["[CLS2]"])
 
 
 def test_a_tokenizer_with_rules_of_its_own_is_refused(small):
@@ -305,9 +264,9 @@ def test_a_tokenizer_with_rules_of_its_own_is_refused(small):
 
 
 def test_special_tokens_are_needed(tmp_path):
-    for missing in ("[UNK]", "[CLS]", "[SEP]"):
+    for missing in ("[UNK]", "[CLS]", "[SEP]", "[MASK]"):
         with pytest.raises(tokenization.NotInVocabularyError, match=re.escape(missing)):
-            Pair(tmp_path / "vocab.txt", True, ["a", *(token for token in SPECIAL if token != missing)])
+            Pair(tmp_path / "vocab.txt", True, ["a", *(token for token in SPECIAL if token != missing)], True)
 
 
 def test_tensorflow_text_is_needed(small, monkeypatch):
@@ -380,11 +339,10 @@ def test_character_offsets(random_texts):
     texts = [*random_texts[:200], ""]
     offsets = [[len(text[:end].encode()) for end in range(len(text) + 1)] for text in texts]
     expected = [list(range(len(text) + 1)) for text in texts]
-    ragged = tf.ragged.constant(offsets, tf.int32)
-    counted = tf.function(graph_tokenization.character_offsets)(encoded(texts), ragged)
-    assert counted.to_list() == expected and counted.dtype == tf.int32
-    dense = graph_tokenization.character_offsets(encoded(texts), ragged.to_tensor(-1))
-    np.testing.assert_array_equal(dense, tf.ragged.constant(expected).to_tensor(-1))
+    padded = tf.ragged.constant(offsets, tf.int32).to_tensor(-1)
+    counted = tf.function(graph_tokenization.character_offsets)(encoded(texts), padded)
+    assert counted.dtype == tf.int32
+    np.testing.assert_array_equal(counted, tf.ragged.constant(expected).to_tensor(-1))
     assert graph_tokenization.character_offsets(encoded([]), tf.zeros([0, 3], tf.int32)).shape == (0, 3)
 
 

@@ -5,9 +5,7 @@ import re
 
 import numpy as np
 import pytest
-from export_cases import MAKERS, Exported, make_options, rows, save_weights
-
-from bert_tf2.export.run import run
+from export_cases import MAKERS, export, rows
 
 pytestmark = pytest.mark.extra
 
@@ -22,9 +20,7 @@ def answers(model, inputs) -> dict[str, np.ndarray]:
 
 @pytest.mark.parametrize("task", MAKERS)
 def test_it_answers_as_tensorflow(tmp_path, task):
-    weights = save_weights(tmp_path, task, MAKERS[task]())
-    options = make_options(tmp_path, task, weights, text_signatures=False)
-    made = Exported(run(options), weights, None, None, options)
+    made = export(tmp_path, task, text_signatures=False)
     inputs = rows()
     found, wanted = answers(openvino.convert_model(made.folder), inputs), made.ask("serving_default", **inputs)
     for name, value in wanted.items():
@@ -36,8 +32,7 @@ def test_it_answers_as_tensorflow(tmp_path, task):
 
 def test_the_program_of_the_document_runs(tmp_path, monkeypatch, capsys):
     """With ids of the small vocabulary here."""
-    weights = save_weights(tmp_path, "classifier", MAKERS["classifier"]())
-    run(make_options(tmp_path, "classifier", weights, text_signatures=False))
+    export(tmp_path, "classifier", text_signatures=False)
     document = (pathlib.Path(__file__).parents[2] / "docs" / "runtimes.md").read_text()
     (program,) = re.findall(r"```python\n(import numpy, openvino.*?)```", document, re.DOTALL)
     monkeypatch.chdir(tmp_path)
@@ -49,8 +44,7 @@ def test_the_program_of_the_document_runs(tmp_path, monkeypatch, capsys):
 def test_it_reads_onnx(tmp_path, task):
     pytest.importorskip("onnx", reason="onnx is not installed: pip install '.[onnx]'")
     onnxruntime = pytest.importorskip("onnxruntime", reason="onnxruntime is not installed: pip install '.[onnx]'")
-    weights = save_weights(tmp_path, task, MAKERS[task]())
-    path = f"{run(make_options(tmp_path, task, weights, format='onnx'))}/model.onnx"
+    path = f"{export(tmp_path, task, format='onnx').folder}/model.onnx"
     inputs = rows()
     found, session = answers(path, inputs), onnxruntime.InferenceSession(path)
     for output, value in zip(session.get_outputs(), session.run(None, inputs), strict=True):

@@ -1,4 +1,7 @@
-"""Requests that are not well-formed: the error names the input, the row and the remedy."""
+"""Requests that are not well-formed: the error names the input, the row and the remedy.
+
+test_c_api.py has those of texts, for every task.
+"""
 
 from __future__ import annotations
 
@@ -6,11 +9,9 @@ import re
 
 import numpy as np
 import pytest
-import tensorflow as tf
 from export_cases import CONFIG, POSITIONS, assert_outputs, raw
 
 from bert_tf2 import heads
-from bert_tf2.export.options import TASKS
 from bert_tf2.pretraining import predict_masked
 from bert_tf2.support.errors import UserError
 
@@ -46,43 +47,6 @@ BAD_IDS = [
 def test_bad_ids(exported, change, message):
     made = exported("classifier")
     assert re.search(message, raw(made, "serving_default", **{**GOOD, **change}))
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("task", TASKS)
-def test_every_task_turns_bad_ids_away(exported, task):
-    made = exported(task)
-    assert "input_ids has 1 dimensions" in raw(made, "serving_ids", input_ids=[2, 3])
-    assert "row 1 of input_ids holds 99" in raw(made, "serving_ids", input_ids=[[2, 3], [2, 99]])
-    assert "row 1 has no token at its beginning: it begins with [PAD]" in raw(
-        made, "serving_ids", input_ids=[[2, 3], [0, 0]]
-    )
-    assert "row 0 of input_ids holds 37" in raw(made, "serving_default", **{**GOOD, "input_ids": [[2, 37, 3]]})
-
-
-BAD_TEXTS = [
-    (["a", ""], "row 1 of {} is empty"),
-    (["a", " \t\u200b"], "row 1 of {} is empty: it holds nothing but blanks"),
-    (["a", b"caf\xe9"], "row 1 of {} is not valid UTF-8"),
-    (["a", "x" * (4 * 2**20 + 1)], "row 1 of {} has 4194305 bytes; 4194304 are allowed"),
-    (tf.constant([], tf.string), "the batch is empty: {} has no row"),
-    ([["a"]], "{} has 2 dimensions; a vector is needed"),
-    ("a", "{} has 0 dimensions"),
-]
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(("texts", "message"), BAD_TEXTS)
-@pytest.mark.parametrize("task", TASKS)
-def test_bad_texts(exported, task, texts, message):
-    made, texts = exported(task), tf.constant(texts)
-    if task != "squad":
-        assert message.format("text_a") in raw(made, "serving_text", text_a=texts)
-        return
-    as_good = tf.fill(tf.shape(texts), "film")
-    assert message.format("question") in raw(made, "serving_text", question=texts, context=as_good)
-    if texts.shape == [2]:  # otherwise it is the question again that is named
-        assert message.format("context") in raw(made, "serving_text", question=as_good, context=texts)
 
 
 REFUSED_BLANKS = [

@@ -18,7 +18,6 @@ import time
 import model_server
 import numpy as np
 import pytest
-import small_exports
 import tensorflow as tf
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2] / "serving"))
@@ -106,16 +105,12 @@ def test_bytes_reach_the_model_as_they_are(server_and_client):
     )
 
 
-@pytest.fixture(scope="module")
-def exported(tmp_path_factory) -> model_server.Model:
-    """A model of the task squad, whose signatures have the most inputs and the most kinds of outputs."""
-    pytest.importorskip("tensorflow_text", reason="tensorflow-text is not installed")
-    return model_server.Model(small_exports.export_small("squad", tmp_path_factory.mktemp("export")).path)
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["rest", GRPC])
 def test_an_exported_model_answers_the_command(exported, kind, capsys):
+    """The task squad, whose signatures have the most inputs and the most kinds of outputs."""
+    pytest.importorskip("tensorflow_text", reason="tensorflow-text is not installed")
+    model = model_server.Model(exported("squad").folder)
     questions, contexts = ["where is ann ?", "who ?"], ["Ann is in Paris now.", "It was Bob, with a book."]
     flags = [f"--question={question}" for question in questions] + [f"--context={context}" for context in contexts]
     ids = np.array([[2, 5, 3, 9, 14, 3], [2, 30, 3, 11, 3, 0]], np.int32)
@@ -130,12 +125,12 @@ def test_an_exported_model_answers_the_command(exported, kind, capsys):
         "serving_default": (rows, ["--inputs", json.dumps({name: row.tolist() for name, row in rows.items()})]),
     }
     server_kind = {"rest": model_server.RestServer, "grpc": model_server.GrpcServer}[kind]
-    with server_kind(exported) as server:
+    with server_kind(model) as server:
         for signature, (inputs, arguments) in requests.items():
             grpc = ["--grpc"] if kind == "grpc" else []
             status, out, err = run_client(capsys, f"--server={server.address}", *grpc, *arguments)
             assert (status, err) == (0, "")
-            found, wanted = json.loads(out), expected(exported, signature, inputs)
+            found, wanted = json.loads(out), expected(model, signature, inputs)
             assert {*found} == {*wanted}
             for name, value in wanted.items():
                 if name == "answer":

@@ -10,7 +10,6 @@ import pytest
 import tensorflow as tf
 import toy_data
 from export_cases import (
-    CLOSE,
     CONFIG,
     POSITIONS,
     SECONDS,
@@ -18,17 +17,18 @@ from export_cases import (
     Exported,
     assert_outputs,
     expected_outputs,
+    export,
     make_options,
     rows,
-    save_weights,
 )
+from model_kinds import KINDS
 
-from bert_tf2 import heads, tokenization
+from bert_tf2 import heads
+from bert_tf2.config import BertConfig
 from bert_tf2.export import load, signatures
 from bert_tf2.export.options import TASKS
 from bert_tf2.export.run import run
 from bert_tf2.finetuning import classification
-from bert_tf2.weights.labels import LabelMap, save_label_map
 
 pytest.importorskip("tensorflow_text")
 
@@ -96,19 +96,29 @@ def test_texts_are_answered_as_by_the_scripts(exported, task):
 
 
 @pytest.mark.slow
-def test_a_regression_gives_numbers(tmp_path):
-    model = heads.ClassifierModel(CONFIG, 0, regression=True)
-    weights = save_weights(tmp_path, "classifier", model)
-    save_label_map(str(tmp_path), LabelMap("sts-b", (), True))
-    options = make_options(tmp_path, "classifier", weights)
-    made = Exported(run(options), weights, model, tokenization.FullTokenizer(options.vocab_file), options)
-    inputs = rows()
+def test_a_regression_gives_numbers(exported):
+    made, inputs = exported("regression"), rows()
     found = made.ask("serving_default", **inputs)
     assert list(found) == ["value"]
-    np.testing.assert_allclose(found["value"], model(inputs)[:, 0], **CLOSE)
+    assert_outputs(found, expected_outputs(made, inputs))
     assert load(made.folder)("a film") == {
         "value": pytest.approx(made.ask("serving_text", text_a=["a film"])["value"][0])
     }
+
+
+@pytest.mark.parametrize("kind", ["untied and sinusoidal", "without positions"])
+def test_the_exported_words_are_those_of_the_model(tmp_path, kind):
+    config = BertConfig.from_dict({**CONFIG.to_dict(), **KINDS[kind]})
+    model = heads.PretrainingModel(config)
+    made = export(tmp_path, "masked_lm", model, text_signatures=False)
+    inputs = rows()
+    assert_outputs(made.ask("serving_default", **inputs), expected_outputs(made, inputs))
+    assert BertConfig.from_dict(made.info["config"]) == config
+    # Every table is in the file once.
+    size = pathlib.Path(made.folder, "variables", "variables.data-00000-of-00001").stat().st_size
+    numbers = sum(int(np.prod(variable.shape)) for variable in model.variables)
+    positions = 0 if config.position_embedding_type == "none" else config.max_position_embeddings * config.hidden_size
+    assert size < 4 * (numbers + positions) + 20_000
 
 
 @pytest.mark.parametrize("task", TASKS)

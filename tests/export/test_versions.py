@@ -12,7 +12,7 @@ import pytest
 import tensorflow as tf
 from export_cases import make_options
 
-from bert_tf2.export import saved_model_files, versions
+from bert_tf2.export import saved_model_files
 from bert_tf2.export.run import run
 from bert_tf2.support import outputs
 from bert_tf2.support.errors import UserError
@@ -52,11 +52,12 @@ def test_a_version_appears_when_it_is_complete(exported, tmp_path, monkeypatch):
 
 
 def test_a_number_that_is_taken_meanwhile_is_passed_over(tmp_path):
-    with versions.next_version(str(tmp_path)) as folder:
+    def write(folder: str) -> None:
         (tmp_path / "1").mkdir()
         (tmp_path / "1" / "saved_model.pb").touch()
-        pathlib.Path(folder.beside, "mine").touch()
-    assert folder.path == str(tmp_path / "2")
+        pathlib.Path(folder, "mine").touch()
+
+    assert saved_model_files.write_version(str(tmp_path), write) == str(tmp_path / "2")
     assert (tmp_path / "2" / "mine").exists() and sorted(os.listdir(tmp_path)) == ["1", "2"]
 
 
@@ -76,17 +77,19 @@ def test_what_a_killed_export_of_this_machine_left_is_removed(tmp_path, log_line
     left = pathlib.Path(alive.replace(str(os.getpid()), killed.stdout.strip()))
     left.mkdir()
     (left / "saved_model.pb").write_bytes(bytes(5000))
-    with versions.next_version(str(tmp_path)) as folder:
-        pass
-    assert os.listdir(tmp_path) == [os.path.basename(folder.path)]
+    path = saved_model_files.write_version(str(tmp_path), lambda folder: None)
+    assert os.listdir(tmp_path) == [os.path.basename(path)]
     assert any(f"Removed {left} (5.0 kB)" in line for line in log_lines)
 
 
 def test_two_exports_write_to_different_folders(tmp_path):
-    with versions.next_version(str(tmp_path)) as one, versions.next_version(str(tmp_path)) as other:
-        assert one.beside != other.beside
-        pathlib.Path(one.beside, "one").touch()
-    assert (sorted(os.listdir(tmp_path)), os.listdir(one.path)) == (["1", "2"], ["one"])
+    def write(folder: str) -> None:
+        other = saved_model_files.write_version(str(tmp_path), lambda beside: pathlib.Path(beside, "other").touch())
+        assert os.listdir(folder) == [] and os.listdir(other) == ["other"]
+        pathlib.Path(folder, "one").touch()
+
+    path = saved_model_files.write_version(str(tmp_path), write)
+    assert (sorted(os.listdir(tmp_path)), os.listdir(path)) == (["1", "2"], ["one"])
 
 
 def test_a_number_that_is_taken_meanwhile_on_a_remote_file_system(monkeypatch):
@@ -100,12 +103,14 @@ def test_a_number_that_is_taken_meanwhile_on_a_remote_file_system(monkeypatch):
         rename(source, target)
 
     monkeypatch.setattr(tf.io.gfile, "rename", refuse)
-    with versions.next_version(there) as folder:
-        tf.io.gfile.GFile(f"{folder.beside}/mine", "w").close()
+
+    def write(folder: str) -> None:
+        tf.io.gfile.GFile(f"{folder}/mine", "w").close()
         tf.io.gfile.makedirs(f"{there}/1")
         names = [[], ["1"]]
-        monkeypatch.setattr(versions.files, "list_directory", lambda path: names.pop(0))
-    assert folder.path == f"{there}/2"
+        monkeypatch.setattr(saved_model_files.files, "list_directory", lambda path: names.pop(0))
+
+    assert saved_model_files.write_version(there, write) == f"{there}/2"
 
 
 def test_a_full_disk(exported, tmp_path, monkeypatch):
