@@ -23,6 +23,7 @@ from absl import logging
 from bert_tf2 import modeling, tokenization
 from bert_tf2.config import BertConfig
 from bert_tf2.finetuning import answering, extract_features
+from bert_tf2.finetuning.extract_features import Text
 from bert_tf2.finetuning.options import checked_length
 from bert_tf2.pretraining import predict_masked
 from bert_tf2.support import files
@@ -77,7 +78,7 @@ class Bert:
 
     def embed(
         self,
-        texts: extract_features.Text | Iterable[extract_features.Text],
+        texts: Text | Iterable[Text],
         pooling: str = "mean",
         *,
         layers: int | Sequence[int] = -1,
@@ -119,12 +120,7 @@ class Bert:
         return vectors[0] if alone else vectors
 
     def fill_mask(
-        self,
-        texts: str | Iterable[str],
-        top_k: int = 5,
-        *,
-        batch_size: int = 8,
-        max_seq_length: int | None = None,
+        self, texts: str | Iterable[str], top_k: int = 5, *, batch_size: int = 8, max_seq_length: int | None = None
     ) -> predict_masked.Answer | list[predict_masked.Answer]:
         """Returns the most probable words for every `[MASK]`, as predict_masked.py does.
 
@@ -156,9 +152,7 @@ class Bert:
         )
         return next(answers) if alone else list(answers)
 
-    def tokenize(
-        self, texts: extract_features.Text | Iterable[extract_features.Text], max_seq_length: int | None = None
-    ) -> dict[str, np.ndarray]:
+    def tokenize(self, texts: Text | Iterable[Text], max_seq_length: int | None = None) -> dict[str, np.ndarray]:
         """The arrays that `model` takes, for `fit`, `predict` and tf.data.
 
         Args:
@@ -175,11 +169,7 @@ class Bert:
         return answering.padded(answering.pack(self.tokenizer, given, self._checked_length(max_seq_length)))
 
     def classify(
-        self,
-        texts: extract_features.Text | Iterable[extract_features.Text],
-        *,
-        batch_size: int = 32,
-        max_seq_length: int | None = None,
+        self, texts: Text | Iterable[Text], *, batch_size: int = 32, max_seq_length: int | None = None
     ) -> dict[str, float] | list[dict[str, float]]:
         """The probability of each label, for a model of run_classifier.py.
 
@@ -254,9 +244,7 @@ class Bert:
         return checked_length(given, self.config.max_position_embeddings)
 
 
-def _several(
-    texts: extract_features.Text | Iterable[extract_features.Text],
-) -> tuple[list[extract_features.Text], bool]:
+def _several(texts: Text | Iterable[Text]) -> tuple[list[Text], bool]:
     """The texts as a list, and whether there was one alone."""
     check_texts(texts)
     alone = isinstance(texts, str | tuple)
@@ -327,28 +315,18 @@ def _config(source: Weights, bert_config_file: str | os.PathLike[str] | None) ->
 
 
 def _tokenizer(
-    source: Weights,
-    config: BertConfig,
-    vocab_file: str | os.PathLike[str] | None,
-    do_lower_case: bool | None,
+    source: Weights, config: BertConfig, vocab_file: str | os.PathLike[str] | None, do_lower_case: bool | None
 ) -> tokenization.FullTokenizer:
-    vocab_file = source.vocabulary_file() if vocab_file is None else os.fspath(vocab_file)
-    if vocab_file is not None:
-        return _load_tokenizer(source, config, vocab_file, do_lower_case)
-    entries = source.vocabulary()
-    if entries is None:
-        raise UserError(
-            f"{source.path}: no vocabulary is found beside the weights (vocab.txt); give its path as vocab_file"
-        )
-    with tempfile.TemporaryDirectory() as folder:  # it is in another file, for example Hugging Face's tokenizer.json
-        path = os.path.join(folder, "vocab.txt")
-        files.write_text(path, "".join(f"{entry}\n" for entry in entries))
-        return _load_tokenizer(source, config, path, do_lower_case)
-
-
-def _load_tokenizer(
-    source: Weights, config: BertConfig, vocab_file: str, do_lower_case: bool | None
-) -> tokenization.FullTokenizer:
-    if do_lower_case is None:
-        do_lower_case = metadata.find_case(vocab_file, source)
-    return metadata.load_tokenizer(vocab_file, do_lower_case, config.vocab_size, source)
+    path = source.vocabulary_file() if vocab_file is None else os.fspath(vocab_file)
+    with tempfile.TemporaryDirectory() as folder:
+        if path is None:  # it is in another file, for example Hugging Face's tokenizer.json
+            entries = source.vocabulary()
+            if entries is None:
+                raise UserError(
+                    f"{source.path}: no vocabulary is found beside the weights (vocab.txt); give its path as vocab_file"
+                )
+            path = os.path.join(folder, "vocab.txt")
+            files.write_text(path, "".join(f"{entry}\n" for entry in entries))
+        if do_lower_case is None:
+            do_lower_case = metadata.find_case(path, source)
+        return metadata.load_tokenizer(path, do_lower_case, config.vocab_size, source)

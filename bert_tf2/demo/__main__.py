@@ -19,9 +19,7 @@ from bert_tf2.support import console, files, process
 HERE = pathlib.Path(__file__).parent
 CHECKOUT = str(HERE.parents[1])
 
-MAX_SEQ_LENGTH = 32
-MAX_PREDICTIONS = 5
-
+SIZES = ("--max_seq_length=32", "--max_predictions_per_seq=5")
 # Chosen for a short demonstration. A small batch updates the weights often; with Adam's bias correction and larger
 # initial weights (initializer_range in bert_config.json), this small model learns in a quarter of the time that the
 # defaults need.
@@ -46,40 +44,19 @@ def run(script: str, *arguments: str) -> str:
 
 def pretrain(output: pathlib.Path) -> float:
     """Creates records, pretrains, and returns the accuracy on the masked words of the corpus."""
-    model = [f"--bert_config_file={HERE / 'bert_config.json'}", f"--vocab_file={HERE / 'vocab.txt'}"]
-    records = output / "corpus.tfrecord"
-    sizes = [f"--max_seq_length={MAX_SEQ_LENGTH}", f"--max_predictions_per_seq={MAX_PREDICTIONS}"]
-    run(
-        "create_pretraining_data.py",
-        f"--input_file={HERE / 'corpus.txt'}",
-        f"--output_file={records}",
-        f"--vocab_file={HERE / 'vocab.txt'}",
-        *sizes,
-        "--dupe_factor=200",
-        "--short_seq_prob=0.3",
-        "--verbosity=-1",
-    )
-    run(
-        "run_pretraining.py",
-        f"--input_file={records}",
-        *model,
-        f"--output_dir={output}",
-        "--do_train",
-        "--do_eval",
-        *sizes,
-        *TRAINING,
-    )
+    config, vocabulary = f"--bert_config_file={HERE / 'bert_config.json'}", f"--vocab_file={HERE / 'vocab.txt'}"
+    corpus, records = HERE / "corpus.txt", output / "corpus.tfrecord"
+    making = ("--dupe_factor=200", "--short_seq_prob=0.3", "--verbosity=-1")
+    run("create_pretraining_data.py", f"--input_file={corpus}", f"--output_file={records}", vocabulary, *SIZES, *making)
+    work = (f"--output_dir={output}", "--do_train", "--do_eval")
+    run("run_pretraining.py", f"--input_file={records}", config, vocabulary, *work, *SIZES, *TRAINING)
     results = (output / "eval_results.txt").read_text()
     return float(re.search(r"^masked_lm_accuracy = (.*)$", results, re.MULTILINE)[1])
 
 
 def fill_in_blanks(output: pathlib.Path) -> tuple[int, int]:
     """Prints the best words for each blank; returns the number of correct ones, and of all blanks."""
-    answers = run(
-        "predict_masked.py",
-        f"--init_checkpoint={output}",
-        f"--input_file={HERE / 'sentences.txt'}",
-    )
+    answers = run("predict_masked.py", f"--init_checkpoint={output}", f"--input_file={HERE / 'sentences.txt'}")
     print(answers, end="")
     best = re.findall(r"^ *1\. (\S+)", answers, re.MULTILINE)
     right = (HERE / "answers.txt").read_text().split()
