@@ -67,16 +67,20 @@ class Pages:
         self._contexts: list = []
         self.problems: list[str] = []
 
-    def open(self, view: str = "", width: int = DESKTOP, height: int = 900, color_scheme: str = "light"):
+    def open(self, view: str = "", width: int = DESKTOP, color_scheme: str = "light", offline: bool = False):
         """Opens a page, and waits until its view is drawn.
 
         Args:
           view: the part of the address behind the port, as "#/model".
-          width, height: of the window, in CSS pixels.
+          width: of the window, in CSS pixels.
           color_scheme: light or dark.
+          offline: whether there is no network.
         """
         context = self._chromium.new_context(
-            viewport={"width": width, "height": height}, color_scheme=color_scheme, reduced_motion="reduce"
+            viewport={"width": width, "height": 900},
+            color_scheme=color_scheme,
+            offline=offline,
+            reduced_motion="reduce",
         )
         self._contexts.append(context)
         context.set_default_timeout(15_000)

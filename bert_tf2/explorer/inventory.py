@@ -5,6 +5,7 @@ With --compare_with two checkpoints are side by side, for example before and aft
 
 from __future__ import annotations
 
+import collections
 import functools
 import math
 import re
@@ -196,31 +197,6 @@ def histogram(values: np.ndarray) -> dict[str, Any]:
     }
 
 
-class Moved:
-    """The sums behind the distance of one variable, or of several together.
-
-    Attributes:
-      square: of the norm of the first.
-      change: the square of the norm of the difference.
-    """
-
-    def __init__(self) -> None:
-        self.square = 0.0
-        self.change = 0.0
-
-    def add(self, other: Moved) -> None:
-        self.square += other.square
-        self.change += other.change
-
-    @property
-    def relative(self) -> float | None:
-        """|a - b| / |a|; None if it is not a number, or |a| is 0 and |b| is not."""
-        if not self.change and math.isfinite(self.square):
-            return 0.0
-        share = math.sqrt(self.change / self.square) if self.square else math.inf
-        return share if math.isfinite(share) else None
-
-
 def compare_with(explorer: Explorer, other: Weights) -> dict[str, Any]:
     """Everything that the view shows.
 
@@ -237,39 +213,45 @@ def compare_with(explorer: Explorer, other: Weights) -> dict[str, Any]:
     both = [name for name in mine if name in other.shapes and other.shapes[name] == [*mine[name].shape]]
     if not both:
         raise UserError(f"{other.path}: has no variable of the model's names and shapes, so nothing can be compared")
-    rows, parts, kinds = [], {}, {}
+    rows = []
+    groups = {name: collections.defaultdict(lambda: np.zeros(2)) for name in ("part", "kind")}
     for name in both:
-        row, moved = compare(mine[name], as_float32(other.get(name)))
+        row, squares = compare(mine[name], as_float32(other.get(name)))
         kind, _ = kind_of(name)
         kind = f"{kind}: {name.rpartition('/')[2]}" if kind == "LayerNorm" else kind
         row.update(name=name, part=part_of(name), kind=kind)
         rows.append(row)
-        parts.setdefault(row["part"], Moved()).add(moved)
-        kinds.setdefault(row["kind"], Moved()).add(moved)
+        for group, of_group in groups.items():
+            of_group[row[group]] += squares
     return {
         "other": other.path,
         "same": all(row["relative"] == 0 for row in rows),
         "variables": rows,
-        "parts": [{"name": name, "relative": moved.relative} for name, moved in parts.items()],
-        "kinds": [{"name": name, "relative": moved.relative} for name, moved in kinds.items()],
+        "parts": [{"name": name, "relative": _relative(*squares)} for name, squares in groups["part"].items()],
+        "kinds": [{"name": name, "relative": _relative(*squares)} for name, squares in groups["kind"].items()],
         "words": words(explorer, mine, other),
         "sentences": [*_differences(explorer, mine, theirs, other)],
     }
 
 
-def compare(one: np.ndarray, other: np.ndarray) -> tuple[dict[str, Any], Moved]:
-    """How far one array is from another of the same shape."""
+def _relative(square: float, change: float) -> float | None:
+    """|a - b| / |a| from |a|^2 and |a - b|^2; None if it is not a number, or |a| is 0 and |b| is not."""
+    if not change and math.isfinite(square):
+        return 0.0
+    return finite(math.sqrt(change / square)) if square else None
+
+
+def compare(one: np.ndarray, other: np.ndarray) -> tuple[dict[str, Any], np.ndarray]:
+    """How far one array is from another of the same shape; and |one|^2 and |one - other|^2, float64 [2]."""
     a, b = one.astype(np.float64).ravel(), other.astype(np.float64).ravel()
-    moved = Moved()
-    moved.square, moved.change = float(a @ a), float((a - b) @ (a - b))
-    norms = math.sqrt(moved.square * float(b @ b))
-    largest = float(np.max(np.abs(a - b), initial=0.0))
+    square, change = float(a @ a), float((a - b) @ (a - b))
+    norms = math.sqrt(square * float(b @ b))
     return {
         "shape": [*one.shape],
-        "relative": moved.relative,
+        "relative": _relative(square, change),
         "cosine": float(a @ b) / norms if norms and math.isfinite(norms) else None,
-        "largest": largest if math.isfinite(largest) else None,
-    }, moved
+        "largest": finite(np.max(np.abs(a - b), initial=0.0)),
+    }, np.array([square, change])
 
 
 def words(explorer: Explorer, mine: dict[str, np.ndarray], other: Weights) -> dict[str, Any] | None:

@@ -67,6 +67,7 @@ def test_the_best_words(model, steps):
         lengths = np.linalg.norm(word.row) * np.linalg.norm(steps.norm)
         assert word.cosine == pytest.approx(word.product / lengths, rel=1e-4)
     assert len(masked_words.best_words(model, steps, 4, also=words[0].token_id)) == 4
+    assert len(masked_words.best_words(model, steps, VOCAB)) == VOCAB
 
 
 def test_the_neighbors_of_a_row(model):
@@ -85,10 +86,6 @@ def test_a_row_of_zeros_has_no_direction():
     zero, one = masked_words.neighbors(table, [0, 1])
     assert [cosine for _, cosine in zero] == [0.0, 0.0]
     assert one == [(2, pytest.approx(0.5**0.5)), (0, 0.0)]
-
-
-def test_all_words_of_a_small_vocabulary(model, steps):
-    assert len(masked_words.best_words(model, steps, VOCAB)) == VOCAB
 
 
 def test_models_without_the_head_say_so(model):

@@ -12,7 +12,7 @@ import xml.etree.ElementTree as ElementTree
 
 import numpy as np
 import pytest
-from browser_pages import axe_violations, expect, too_wide, wait_until_drawn
+from browser_pages import axe_violations, expect, too_wide
 from explorer_model import VOCAB_FILE
 from tensorboard.backend.event_processing import data_provider, plugin_event_multiplexer
 from tensorboard.plugins import base_plugin
@@ -38,29 +38,10 @@ def path(weights, tmp_path_factory):
 @pytest.fixture
 def open_file(browser, path):
     """open_file(width, color_scheme) -> the page without a network; the test fails if it logs or asks for anything."""
-    contexts, problems = [], []
-
-    def opened(width: int, color_scheme: str):
-        context = browser._chromium.new_context(
-            viewport={"width": width, "height": 900}, color_scheme=color_scheme, offline=True, reduced_motion="reduce"
-        )
-        contexts.append(context)
-        page = context.new_page()
-        page.on("console", lambda message: problems.append(message.text))
-        page.on("pageerror", lambda error: problems.append(str(error)))
-        page.on("request", lambda request: asked(request.url))
-        page.goto(path.as_uri())
-        wait_until_drawn(page)
-        return page
-
-    def asked(url: str) -> None:
-        if url != path.as_uri() and not url.startswith(("data:", "blob:")):
-            problems.append(f"asks {url}")
-
-    yield opened
-    for context in contexts:
-        context.close()
-    assert problems == []
+    pages = browser.pages(path.parent.as_uri())
+    yield lambda width, color_scheme: pages.open(path.name, width, color_scheme, offline=True)
+    pages.close()
+    assert pages.problems == []
 
 
 @pytest.mark.parametrize(("width", "color_scheme"), [(1600, "light"), (1024, "dark"), (390, "light")])
