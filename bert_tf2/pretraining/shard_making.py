@@ -139,7 +139,7 @@ def make_shard(shard: Shard, tokenizer: FullTokenizer, options: CreatePretrainin
         "padding": round(1 - tokens / places, 6) if places else 0.0,
         "bytes": files.size(shard.output),
         "sha256": manifest.sha256(shard.output, durable=True),
-        "runs": " ".join(str(size) for *_, size in record_index.runs_of(shard.output)),
+        "runs": " ".join(map(str, record_index.runs_of(shard.output).sizes)),
     }
 
 

@@ -79,7 +79,7 @@ def test_what_a_killed_export_of_this_machine_left_is_removed(tmp_path, log_line
     (left / "saved_model.pb").write_bytes(bytes(5000))
     path = saved_model_files.write_version(str(tmp_path), lambda folder: None)
     assert os.listdir(tmp_path) == [os.path.basename(path)]
-    assert any(f"Removed {left} (5.0 kB)" in line for line in log_lines)
+    assert any(f"Removed {left}, a partial" in line for line in log_lines)
 
 
 def test_two_exports_write_to_different_folders(tmp_path):
