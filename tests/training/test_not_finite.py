@@ -22,7 +22,9 @@ def train(folder, steps, bad, init_checkpoint=None, **how):
     trainer.train(tf.data.Dataset.range(steps).map(at), where=lambda first, count: f"{first} to {first + count - 1}")
 
 
-@pytest.mark.parametrize(("replicas", "precision"), [(1, "float32"), (2, "float16")])
+@pytest.mark.parametrize(
+    ("replicas", "precision"), [(1, "float32"), pytest.param(2, "float16", marks=pytest.mark.slow)]
+)
 def test_updates_are_left_out_if_that_is_tolerated(tmp_path, log_lines, two, precision, replicas):
     how = {"strategy": two if replicas == 2 else ONE, "precision": precision}
     train(tmp_path / "two", 6, {2, 3}, **how, skip_nonfinite_updates=2)
