@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import lzma
 import math
 import os
 import re
@@ -17,6 +18,7 @@ import shutil
 import tempfile
 import weakref
 import zipfile
+import zlib
 from collections.abc import Iterator, Mapping
 from typing import IO, Any
 
@@ -35,7 +37,11 @@ _CONFIG, _METADATA, _STORE = "config.json", "metadata.json", "model.weights.h5"
 # What HDF5 writes about an array and its groups.
 _MOST_HEADER_BYTES = 4096
 
+# Of compressed arrays; weights are barely compressible.
+_MOST_UNPACKED = 100
+
 _DTYPES = ("float32", "bfloat16", "float16", "float64")
+_DAMAGED_ZIP = (zipfile.BadZipFile, zlib.error, lzma.LZMAError)
 
 # The heads of each model, as in `heads`, which is not imported for them: that needs TensorFlow.
 _HEADS = {
@@ -119,9 +125,8 @@ class KerasFile(Weights):
     def _explained(self, name: str | None = None) -> Iterator[None]:
         try:
             yield
-        except UserError:
-            raise
-        except Exception as error:  # neither h5py nor zipfile says what it raises for damaged bytes
+        # h5py has no exception class of its own; it raises the one closest to the HDF5 library's error.
+        except (OSError, RuntimeError, ValueError, LookupError, TypeError, EOFError, *_DAMAGED_ZIP) as error:
             if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES):
                 raise  # the temporary folder is at fault, not the file
             what = f"the tensor {name} cannot be read" if name else "cannot be read"
@@ -225,7 +230,7 @@ class KerasFile(Weights):
 def _arrays_in(store: h5py.File) -> dict[str, Place]:
     """Returns path -> array of all weights of a model, without those that are only linked to.
 
-    Raises ValueError if one is not an array of numbers.
+    Raises ValueError if one is not an array of numbers, or not all of it is in the file.
     """
     found: dict[str, Place] = {}
 
@@ -236,6 +241,10 @@ def _arrays_in(store: h5py.File) -> dict[str, Place]:
         dtype = "bfloat16" if item.attrs.get("dtype") == "bfloat16" else str(item.dtype)
         if dtype not in _DTYPES:
             raise ValueError(f"{place} is of the type {dtype}")
+        # For what was never written, HDF5 answers with zeros: silent ones, in a file that a kill left.
+        stored = 0 if item.external else item.id.get_storage_size()
+        if item.nbytes > stored * (_MOST_UNPACKED if item.chunks else 1):
+            raise ValueError(f"{place} should have {item.nbytes} bytes and has {stored}")
         found[place] = Place([*item.shape], dtype, place)
 
     store.visititems(visit)

@@ -263,6 +263,16 @@ def another(value):
     return change
 
 
+def never_written(**settings):
+    """Puts an array without numbers in the place of a kernel, for which HDF5 answers with zeros."""
+
+    def change(store):
+        del store[QUERY]
+        store.create_dataset(QUERY, shape=(8, 8), dtype="f4", **settings)
+
+    return change
+
+
 CHANGES = {
     "a tensor is missing": (
         lambda store: store.pop(QUERY),
@@ -272,6 +282,9 @@ CHANGES = {
     "a link": (another(h5py.SoftLink("/bert/embeddings/vars/0")), "lacks bert/encoder/layer_1"),
     "a link to another file": (another(h5py.ExternalLink("secret.h5", "/x")), "lacks bert/encoder/layer_1"),
     "other numbers": (another(np.zeros([8, 8], np.int64)), "is of the type int64"),
+    "numbers in another file": (never_written(external=[("secret", 0, 256)]), "should have 256 bytes and has 0"),
+    "numbers that were never written": (never_written(), "should have 256 bytes and has 0"),
+    "parts that were never written": (never_written(chunks=(4, 4)), "should have 256 bytes and has 0"),
 }
 
 
