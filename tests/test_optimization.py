@@ -99,6 +99,35 @@ def test_the_first_step_by_hand():
     assert float(optimizer.slots["kernel/adam_v"][0]) == pytest.approx(0.016)
 
 
+def test_an_update_takes_no_new_memory_and_writes_into_no_one_else_s():
+    """New memory at each step would leave holes among the activations; shared memory must keep its numbers."""
+
+    def address(variable):
+        value = tf.raw_ops.ReadVariableOp(resource=variable.handle, dtype=tf.float32)
+        return np.asarray(memoryview(value)).ctypes.data
+
+    variable, other = tf.Variable(tf.zeros([8, 1024])), tf.Variable(tf.zeros([8, 1024]))
+    array = np.ones([8, 1024], np.float32)
+    variable.assign(array)
+    other.assign(variable)  # which shares its memory
+    assert address(variable) == address(other)
+    held = tf.raw_ops.ReadVariableOp(resource=variable.handle, dtype=tf.float32)
+    optimizer = AdamWeightDecayOptimizer({"v": variable})
+
+    @tf.function(autograph=False)
+    def update():
+        optimizer.apply_gradients({"v": tf.ones_like(variable)}, tf.constant(0.1), tf.constant(0, tf.int64))
+
+    update()
+    assert (variable.numpy() < 0.9).all()
+    for kept in (array, held.numpy(), other.numpy()):
+        np.testing.assert_array_equal(kept, 1.0)
+    variables = (variable, *optimizer.slots.values())
+    before = [address(each) for each in variables]
+    update()
+    assert [address(each) for each in variables] == before
+
+
 def test_a_learning_rate_of_zero_moves_the_slots_only():
     variable = tf.Variable([2.0])
     optimizer = AdamWeightDecayOptimizer({"kernel": variable})
