@@ -91,7 +91,7 @@ def check(model, strategy: tf.distribute.Strategy, options: TrainOptions, batche
     if on_cpu:
         capacity, other = _of_this_machine(), max(0.0, (free_memory.own_bytes() or 0.0) - kept)
         parts["a copy for checkpoints"] = kept  # that of a GPU is in the memory of the host
-    parts["other"] = other + parts["parameters"]  # the new weights exist beside the old ones for a moment
+    parts["other"] = other
     total = sum(parts.values())
     logging.info(
         "Memory%s: about %s%s: %s",
