@@ -100,19 +100,23 @@ lint: $(VENV)/tests-installed
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 
-# All benchmarks of training but the peers. CORPUS=corpus.txt VOCAB=vocab.txt for a text of your own, larger than the
+# All benchmarks but the peers. CORPUS=corpus.txt VOCAB=vocab.txt for a text of your own, larger than the
 # built-in one; DATA=folder, with MRPC/ in it, for those of fine-tuning; QUICK=1 for a look at all of it with small
 # models, whose numbers mean little. Results are kept in bench_output; an interrupted call continues.
 TEXT := $(if $(CORPUS),--input_file=$(CORPUS)) $(if $(VOCAB),--vocab_file=$(VOCAB))
 SMALL := $(if $(QUICK),--bert_config_file=benchmarks/quick_config.json)
 BENCH := $(BIN)/python benchmarks
 COMMA := ,
-bench: $(VENV)/installed
+WIKI := --max_seq_length=512 --max_predictions_per_seq=76 --mean_length=256
+bench: $(VENV)/runtimes-installed
 	$(BENCH)/tokenization.py $(TEXT)
 	$(BENCH)/pretraining_data.py $(TEXT)
 	for precision in float32 bfloat16; do \
-	  $(BENCH)/pretraining_step.py --precision=$$precision $(SMALL) $(if $(QUICK),--steps=2) || exit 1; \
+	  for rows in "" "$(WIKI)"; do \
+	    $(BENCH)/pretraining_step.py --precision=$$precision --steps=$(if $(QUICK),2,5) $(SMALL) $$rows || exit 1; \
+	  done; \
 	done
+	$(BENCH)/serving.py --rounds=$(if $(QUICK),1,5)
 	$(BENCH)/training_flags.py $(SMALL) $(if $(QUICK),--steps=1)
 	$(BENCH)/saving.py $(SMALL)
 	$(BENCH)/loss_curve.py $(TEXT) $(if $(QUICK),--steps=40 --seeds=1 --num_hidden_layers=1 --hidden_size=64)

@@ -63,10 +63,10 @@ class BenchmarkOptions(Options):
     environments: str = setting("Folder for the peers' environments, some 5 GB.", ".venv-peers", group=DATA)
     work_dir: str = setting("Folder for peers.jsonl, the results.", "bench_output", group=DATA)
     peers: str = setting("Which peers, separated by commas.", ",".join(PEERS), group=TO_DO)
-    cases: str = setting("Which cases, separated by commas.", ",".join(CASES), group=TO_DO)
+    cases: str = setting("Which cases, separated by commas; also wiki.", "8x128,2x512", group=TO_DO)
     precisions: str = setting("Which precisions, separated by commas.", ",".join(PRECISIONS), group=TO_DO)
-    rounds: int = setting("How often the sides take turns.", 3, group=TO_DO, low=1)
-    steps: int = setting("Steps to time in each process.", 6, group=TRAINING, low=1)
+    rounds: int = setting("How often the sides take turns.", 2, group=TO_DO, low=1)
+    steps: int = setting("Steps to time in each process.", 4, group=TRAINING, low=1)
     bert_config_file: str | None = setting("Configuration of the model; BERT-Base without it.", None, group=MODEL)
 
     def check(self) -> None:

@@ -13,12 +13,19 @@ DEMO = pathlib.Path(__file__).resolve().parents[1] / "bert_tf2" / "demo"
 CORPUS, VOCAB = str(DEMO / "corpus.txt"), str(DEMO / "vocab.txt")
 
 
+# What a processor may have for products in bfloat16, as Linux names it; the fastest first.
+_UNITS = ("amx_bf16", "avx512_bf16")
+
+
 def describe() -> str:
-    """One line: processor, cores, Python, date."""
+    """One line: processor, its units for bfloat16, cores, Python, date."""
     name = platform.processor() or platform.machine()
     try:
-        with open("/proc/cpuinfo", encoding="utf-8") as lines:
-            name = next((line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")), name)
+        text = pathlib.Path("/proc/cpuinfo").read_text(encoding="utf-8")
+        of_first = dict(line.split(":", 1) for line in text.split("\n\n")[0].splitlines() if ":" in line)
+        facts = {key.strip(): value.strip() for key, value in of_first.items()}
+        units = [unit for unit in _UNITS if unit in facts.get("flags", "").split()]
+        name = f"{facts.get('model name', name)} ({units[0] if units else 'no bfloat16 units'})"
     except OSError:
         pass  # not Linux
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()

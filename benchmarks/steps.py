@@ -85,7 +85,7 @@ def measure(config, make_model: Callable[..., Any], batches: Sequence[dict], opt
         return compiled(batch, tf.constant(count, tf.int64))["loss"].numpy()
 
     tensors = [{name: tf.constant(values) for name, values in batch.items()} for batch in batches]
-    for batch in tensors[workload.WARM_UP :]:  # XLA compiles for each number of tokens, once in a training
+    for batch in tensors[workload.WARM_UP :] if uneven else []:  # XLA compiles for each number of tokens, once
         compiled(batch, tf.constant(0, tf.int64))["loss"].numpy()
     seconds = workload.time_steps(step, tensors)
     if profile_dir:

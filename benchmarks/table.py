@@ -43,7 +43,7 @@ class BenchmarkOptions(Options):
     lengths: str = setting("Which lengths, separated by commas.", ",".join(map(str, PREDICTIONS)), group=TO_DO)
     precisions: str = setting("Which precisions, separated by commas.", ",".join(PRECISIONS), group=TO_DO)
     plot: str | None = setting("An SVG or PNG file to write with the results.", None, group=TO_DO, writes_file=True)
-    steps: int = setting("Steps to time in each process.", 5, group=TRAINING, low=1)
+    steps: int = setting("Steps to time in each process.", 3, group=TRAINING, low=1)
     work_dir: str = setting("Folder for table.jsonl, the results.", "bench_output", group=DATA)
 
     def check(self) -> None:
