@@ -11,21 +11,19 @@ import resource
 # The default input of the benchmarks. A larger text gives more stable numbers.
 DEMO = pathlib.Path(__file__).resolve().parents[1] / "bert_tf2" / "demo"
 CORPUS, VOCAB = str(DEMO / "corpus.txt"), str(DEMO / "vocab.txt")
-
-
-# What a processor may have for products in bfloat16, as Linux names it; the fastest first.
+# Units for products in bfloat16, as Linux names them; the fastest first.
 _UNITS = ("amx_bf16", "avx512_bf16")
 
 
 def describe() -> str:
     """One line: processor, its units for bfloat16, cores, Python, date."""
     name = platform.processor() or platform.machine()
-    try:
+    try:  # not as in training.precision: peers' programs run this without the package
         text = pathlib.Path("/proc/cpuinfo").read_text(encoding="utf-8")
-        of_first = dict(line.split(":", 1) for line in text.split("\n\n")[0].splitlines() if ":" in line)
-        facts = {key.strip(): value.strip() for key, value in of_first.items()}
-        units = [unit for unit in _UNITS if unit in facts.get("flags", "").split()]
-        name = f"{facts.get('model name', name)} ({units[0] if units else 'no bfloat16 units'})"
+        name = next(
+            (line.split(":", 1)[1].strip() for line in text.splitlines() if line.startswith("model name")), name
+        )
+        name += next((f" ({unit})" for unit in _UNITS if unit in text.split()), "")
     except OSError:
         pass  # not Linux
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()

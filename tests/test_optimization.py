@@ -128,6 +128,26 @@ def test_an_update_takes_no_new_memory_and_writes_into_no_one_else_s():
     assert [address(each) for each in variables] == before
 
 
+def test_each_replica_updates_its_own_copies():
+    """Two variables of one shape on two devices: a compiled function must not confuse their copies."""
+    strategy = tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"])
+    with strategy.scope():
+        variables = {name: tf.Variable(tf.fill([4], value)) for name, value in (("a", 1.0), ("b", 2.0))}
+        optimizer = AdamWeightDecayOptimizer(variables, weight_decay_rate=0.0)
+
+    def replica():
+        gradients = {"a": tf.fill([4], 0.5), "b": tf.fill([4], -0.25)}
+        optimizer.apply_gradients(gradients, tf.constant(0.1), tf.constant(0, tf.int64))
+
+    tf.function(lambda: strategy.run(replica), autograph=False)()
+    for name, expected in (
+        ("a", 1.0 - 0.1 * 0.05 / math.sqrt(0.00025)),
+        ("b", 2.0 + 0.1 * 0.025 / math.sqrt(0.0000625)),
+    ):
+        for copy in variables[name].values:
+            np.testing.assert_allclose(copy, expected, rtol=1e-4)
+
+
 def test_a_learning_rate_of_zero_moves_the_slots_only():
     variable = tf.Variable([2.0])
     optimizer = AdamWeightDecayOptimizer({"kernel": variable})

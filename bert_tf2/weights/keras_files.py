@@ -37,9 +37,6 @@ _CONFIG, _METADATA, _STORE = "config.json", "metadata.json", "model.weights.h5"
 # What HDF5 writes about an array and its groups.
 _MOST_HEADER_BYTES = 4096
 
-# Of compressed arrays; weights are barely compressible.
-_MOST_UNPACKED = 100
-
 _DTYPES = ("float32", "bfloat16", "float16", "float64")
 _DAMAGED_ZIP = (zipfile.BadZipFile, zlib.error, lzma.LZMAError)
 
@@ -243,7 +240,12 @@ def _arrays_in(store: h5py.File) -> dict[str, Place]:
             raise ValueError(f"{place} is of the type {dtype}")
         # For what was never written, HDF5 answers with zeros: silent ones, in a file that a kill left.
         stored = 0 if item.external else item.id.get_storage_size()
-        if item.nbytes > stored * (_MOST_UNPACKED if item.chunks else 1):
+        if item.chunks:  # they may be compressed
+            parts = math.prod(-(-size // part) for size, part in zip(item.shape, item.chunks, strict=True))
+            complete = item.id.get_num_chunks() == parts
+        else:
+            complete = stored >= item.nbytes
+        if not complete:
             raise ValueError(f"{place} should have {item.nbytes} bytes and has {stored}")
         found[place] = Place([*item.shape], dtype, place)
 

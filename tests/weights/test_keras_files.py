@@ -284,6 +284,13 @@ CHANGES = {
     "other numbers": (another(np.zeros([8, 8], np.int64)), "is of the type int64"),
     "numbers in another file": (never_written(external=[("secret", 0, 256)]), "should have 256 bytes and has 0"),
     "numbers that were never written": (never_written(), "should have 256 bytes and has 0"),
+    "a part that was never written": (
+        lambda store: (
+            never_written(chunks=(4, 4))(store),
+            store[QUERY].write_direct((np.ones([8, 8], np.float32)), np.s_[:4, :4], np.s_[:4, :4]),
+        ),
+        "should have 256 bytes and has 64",
+    ),
     "parts that were never written": (never_written(chunks=(4, 4)), "should have 256 bytes and has 0"),
 }
 
@@ -298,6 +305,17 @@ def test_what_is_wrong_with_the_arrays(tmp_path, what):
     with h5py.File(path, "r+") as store:
         change(store)
     assert part in message_of(KerasFile, str(path))
+
+
+def test_zeros_that_are_compressed_to_nothing_are_read(tmp_path):
+    path = tmp_path / "model.weights.h5"
+    make().save_weights(path)
+    with h5py.File(path, "r+") as store:
+        del store[QUERY]
+        store.create_dataset(QUERY, data=np.zeros([800, 800], np.float32), compression="gzip")
+        assert store[QUERY].id.get_storage_size() * 100 < store[QUERY].nbytes
+    zeros = [array for array in arrays(KerasFile(str(path))).values() if array.shape == (800, 800)]
+    assert len(zeros) == 1 and not zeros[0].any()
 
 
 def test_a_tensor_of_another_shape(tmp_path):
