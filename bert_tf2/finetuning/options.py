@@ -223,6 +223,12 @@ class SquadOptions(PredictionOptions, FineTuneOptions):
     do_eval: bool = setting("Answer the questions and compute exact match and F1.", False, group=TO_DO)
     n_best_size: int = setting("Answers per question in nbest_predictions.json.", 20, group=EVALUATION, low=1)
     max_answer_length: int = setting("Maximum number of tokens of an answer.", 30, group=EVALUATION, low=1)
+    answer_offsets: bool = setting(
+        "Cut answers out of the paragraph where their tokens stand. The reference compares words with tokens, and keeps"
+        " all words of a stretch where they differ, for example in a character that the vocabulary lacks.",
+        False,
+        group=EVALUATION,
+    )
     null_score_diff_threshold: float = setting(
         "SQuAD 2.0: predict no answer if its score exceeds the best answer's by more than this.", 0.0, group=EVALUATION
     )

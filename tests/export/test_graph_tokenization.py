@@ -18,6 +18,8 @@ import tensorflow as tf
 from bert_tf2 import tokenization
 from bert_tf2.export import graph_tokenization
 from bert_tf2.finetuning import classification
+from bert_tf2.finetuning.squad.examples import split_words
+from bert_tf2.finetuning.squad.features import piece_spans
 from bert_tf2.support.errors import UserError
 
 pytest.importorskip("tensorflow_text")
@@ -304,6 +306,18 @@ def test_places_of_random_text(unicode_pair, random_texts):
             before = ends[-1]
         assert before <= len(data)
     assert checked > 5000
+
+
+def test_places_are_those_of_answers_by_offsets(unicode_pair, random_texts):
+    """squad.features finds them from the letters of single characters, in Python."""
+    words = list(dict.fromkeys(itertools.chain(*map(split_words, random_texts))))
+    found = unicode_pair.tokenize(encoded(words))
+    for word, starts, ends in zip(words, found.starts.to_list(), found.ends.to_list(), strict=True):
+        spans = [
+            (len(word[:start].encode()), len(word[:end].encode()))
+            for start, end in piece_spans(word, unicode_pair.python)
+        ]
+        assert spans == [*zip(starts, ends, strict=True)], ascii(word)
 
 
 def test_places_by_hand(tmp_path):

@@ -11,7 +11,7 @@ import itertools
 import json
 import math
 import os
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -43,11 +43,15 @@ class Answers(NamedTuple):
       predictions: id -> text, "" for "no answer".
       nbest: id -> the best answers, sorted: text, probability, start_logit, end_logit.
       null_odds: id -> score of "no answer" minus score of the best answer; None for version 1.
+      longer: the questions whose answer is longer than the span that the model chose; see `get_final_text`.
+      empty: those that have no span, so that the answer is "empty".
     """
 
     predictions: dict[str, str]
     nbest: dict[str, list[dict[str, Any]]]
     null_odds: dict[str, float] | None
+    longer: Sequence[str] = ()
+    empty: Sequence[str] = ()
 
 
 # A span of the input of the model; `feature` is the index of the window of the question.
@@ -57,13 +61,24 @@ _SPAN = np.dtype(
 
 
 class _Candidate(NamedTuple):
+    """A possible answer; `place` is its window with the positions of its first and last piece, None for "no answer"."""
+
     text: str
     start_logit: float
     end_logit: float
+    place: tuple[InputFeatures, int, int] | None = None
 
     @property
     def score(self) -> float:
         return self.start_logit + self.end_logit
+
+    def is_longer(self, do_lower_case: bool) -> bool:
+        """Whether the text has other words than the paragraph at this place."""
+        if self.place is None:
+            return False
+        feature, start, end = self.place
+        words = _basic_tokenizer(do_lower_case).tokenize
+        return words(self.text) != words(feature.text(start, end))
 
 
 def compute_predictions(
@@ -76,6 +91,7 @@ def compute_predictions(
     version_2_with_negative: bool = False,
     null_score_diff_threshold: float = 0.0,
     verbose_logging: bool = False,
+    answer_offsets: bool = False,
 ) -> Answers:
     """Finds the answer to each question; `write_predictions` also writes the files.
 
@@ -87,6 +103,8 @@ def compute_predictions(
 
     Args:
       results: one for each feature, in any order; logits [L], or of any length that covers the tokens of the feature.
+      answer_offsets: whether an answer is cut out of its paragraph where its pieces stand, and "" in place of "empty".
+        Otherwise the words are compared with the pieces, as in the reference, and stay whole where they differ.
 
     Raises:
       UserError: a logit is NaN or infinite (the message has the id of the question).
@@ -96,29 +114,25 @@ def compute_predictions(
     for feature in features:
         windows.setdefault(feature.example_index, []).append(feature)
     result_of = {result.unique_id: result for result in results}
-    final_text = functools.partial(get_final_text, do_lower_case=do_lower_case, verbose_logging=verbose_logging)
-    answers = Answers({}, {}, {} if version_2_with_negative else None)
+    text_of = _cut if answer_offsets else functools.partial(_compared, (do_lower_case, verbose_logging))
+    answers = Answers({}, {}, {} if version_2_with_negative else None, [], [])
     for index, example in enumerate(examples):
         mine = windows.get(index, [])
-        # In float64, the precision in which the reference adds logits.
-        logits = [np.array(result_of[feature.unique_id][1:], np.float64) for feature in mine]
-        if not all(np.isfinite(values).all() for values in logits):
-            raise UserError(
-                f"question {example.qas_id}: the model's logits are not finite numbers; its training has diverged (try"
-                " a lower --learning_rate)"
-            )
+        logits = _logits(example, mine, result_of)
         spans = [_spans(*window, n_best_size, max_answer_length) for window in zip(itertools.count(), mine, logits)]
         # [CLS] to [CLS], with the lowest score of all windows, the first of equals
         null = min(((values[0, 0], values[1, 0]) for values in logits), key=sum, default=(0.0, 0.0))
         no_answer = _Candidate("", *map(float, null))
         if version_2_with_negative:
             spans.append(np.array([(0, 0, 0, *null)], _SPAN))
-        candidates = _distinct(example, mine, spans, n_best_size, final_text)
+        candidates = _distinct(example, mine, spans, n_best_size, text_of)
         if version_2_with_negative and all(candidate.text for candidate in candidates):
             candidates.append(no_answer)
-        candidates = candidates or [_Candidate("empty", 0.0, 0.0)]
+        if not candidates:
+            candidates = [_Candidate("" if answer_offsets else "empty", 0.0, 0.0)]
+            answers.empty.append(example.qas_id)
         answers.nbest[example.qas_id] = _with_probabilities(candidates)
-        text = candidates[0].text
+        text, best = candidates[0].text, candidates[0]
         if answers.null_odds is not None:
             best = next((candidate for candidate in candidates if candidate.text), None)
             # Two subtractions as in the reference, because subtracting the sum of the logits is rounded differently.
@@ -126,7 +140,22 @@ def compute_predictions(
             text = best.text if best and odds <= null_score_diff_threshold else ""
             answers.null_odds[example.qas_id] = odds
         answers.predictions[example.qas_id] = text
+        if text and best.is_longer(do_lower_case):
+            answers.longer.append(example.qas_id)
     return answers
+
+
+def _logits(
+    example: SquadExample, features: Sequence[InputFeatures], result_of: Mapping[int, RawResult]
+) -> list[np.ndarray]:
+    """For each window [2, L], in float64, the precision in which the reference adds logits."""
+    found = [np.array(result_of[feature.unique_id][1:], np.float64) for feature in features]
+    if not all(np.isfinite(values).all() for values in found):
+        raise UserError(
+            f"question {example.qas_id}: the model's logits are not finite numbers; its training has diverged (try"
+            " a lower --learning_rate)"
+        )
+    return found
 
 
 def _spans(
@@ -151,7 +180,7 @@ def _distinct(
     features: Sequence[InputFeatures],
     spans: Sequence[np.ndarray],
     most: int,
-    final_text: Callable[[str, str], str],
+    text_of: Callable[[SquadExample, InputFeatures, int, int], str],
 ) -> list[_Candidate]:
     """The best spans with distinct texts, sorted; at most `most`."""
     ranked = np.concatenate([np.empty(0, _SPAN), *spans])
@@ -162,16 +191,23 @@ def _distinct(
     for index, start, end, *logits in ranked.tolist():
         if len(found) >= most:
             break
-        text = ""
-        if start > 0:  # else "no answer"
-            feature = features[index]
-            pieces = " ".join(feature.tokens[start : end + 1]).replace(" ##", "").replace("##", "")
-            first, last = (feature.word_indexes[position - feature.doc_start] for position in (start, end))
-            text = final_text(" ".join(pieces.split()), " ".join(example.doc_tokens[first : last + 1]))
-        if start == 0 or text not in seen:
+        place = (features[index], start, end) if start > 0 else None  # else "no answer"
+        text = text_of(example, *place) if place else ""
+        if place is None or text not in seen:
             seen.add(text)
-            found.append(_Candidate(text, *logits))
+            found.append(_Candidate(text, *logits, place))
     return found
+
+
+def _cut(example: SquadExample, feature: InputFeatures, start: int, end: int) -> str:
+    return feature.text(start, end)
+
+
+def _compared(settings: tuple[bool, bool], example: SquadExample, feature: InputFeatures, start: int, end: int) -> str:
+    """The text of a span as the reference finds it; `settings` are the last arguments of `get_final_text`."""
+    pieces = " ".join(feature.tokens[start : end + 1]).replace(" ##", "").replace("##", "")
+    first, last = (feature.word_indexes[position - feature.doc_start] for position in (start, end))
+    return get_final_text(" ".join(pieces.split()), " ".join(example.doc_tokens[first : last + 1]), *settings)
 
 
 def _with_probabilities(candidates: Sequence[_Candidate]) -> list[dict[str, Any]]:
@@ -224,7 +260,7 @@ def write_answers(
     names: Sequence[str] = ("predictions.json", "nbest_predictions.json", "null_odds.json"),
 ) -> None:
     """Writes predictions.json, nbest_predictions.json and, for version 2, null_odds.json; all of them or none."""
-    contents = {os.path.join(output_dir, name): content for name, content in zip(names, answers, strict=True)}
+    contents = {os.path.join(output_dir, name): content for name, content in zip(names, answers[:3], strict=True)}
     contents = {path: content for path, content in contents.items() if content is not None}
     with files.complete_or_absent(*contents) as beside:
         for name, content in zip(beside, contents.values(), strict=True):
@@ -245,14 +281,15 @@ def write_predictions(
     version_2_with_negative: bool = False,
     null_score_diff_threshold: float = 0.0,
     verbose_logging: bool = False,
+    answer_offsets: bool = False,
 ) -> None:
-    """Writes the result of `compute_predictions` to files; the last three arguments are flags in the reference.
+    """Writes the result of `compute_predictions` to files; the last four arguments are flags of run_squad.py.
 
     Raises:
       UserError: a logit is NaN or infinite, or a file cannot be written.
     """
     answers = compute_predictions(
         all_examples, all_features, all_results, n_best_size, max_answer_length, do_lower_case,
-        version_2_with_negative, null_score_diff_threshold, verbose_logging,
+        version_2_with_negative, null_score_diff_threshold, verbose_logging, answer_offsets,
     )  # fmt: skip
     write_answers("", answers, (output_prediction_file, output_nbest_file, output_null_log_odds_file))

@@ -36,6 +36,7 @@ class SquadExample:
       orig_answer_text: for training, the annotated answer, or "".
       start_position, end_position: for training, the first and the last word of the answer, or -1.
       is_impossible: for training on version 2, whether the paragraph does not contain an answer.
+      context: the paragraph, from which answers may be cut; "" if it is the words with single blanks.
     """
 
     qas_id: str
@@ -45,6 +46,7 @@ class SquadExample:
     start_position: int | None = None
     end_position: int | None = None
     is_impossible: bool = False
+    context: str = ""
 
 
 _JSON_NAMES = {list: "a list", str: "text", int: "a whole number", (str, int): "text", (bool, int): "true or false"}
@@ -92,7 +94,8 @@ def read_squad_examples(
 
     Answers are read only for training. A question is skipped, as in the reference, if its answer is not found in the
     words at its position, mostly because of unusual blanks in the answer; one warning reports their number. An answer
-    without a word is skipped as well, whereas the reference trains on the words at its position.
+    without a word is skipped as well, whereas the reference trains on the words at its position. A warning counts the
+    questions that are marked as impossible, unless `version_2_with_negative` is given.
 
     Raises:
       UserError: the file is not a SQuAD file or has no question; or for training, a question does not have exactly one
@@ -100,6 +103,7 @@ def read_squad_examples(
     """
     examples: list[SquadExample] = []
     unaligned: list[str] = []
+    impossible: list[str] = []
     places: dict[str, str] = {}
     for paragraph, where in paragraphs(files.read_json(input_file, kind=None), input_file):
         context = field(paragraph, "context", str, where)
@@ -111,11 +115,13 @@ def read_squad_examples(
                     f"{place}: the id {qas_id} was there before, at {places[qas_id].removeprefix(f'{input_file}, ')};"
                     " predictions are kept by id, so give each question one of its own"
                 )
-            example = SquadExample(qas_id, field(question, "question", str, place), words)
+            example = SquadExample(qas_id, field(question, "question", str, place), words, context=context)
             if is_training and not _add_answer(example, question, context, starts, version_2_with_negative, place):
                 unaligned.append(qas_id)
             else:
                 examples.append(example)
+                if question.get("is_impossible") and not version_2_with_negative:
+                    impossible.append(qas_id)
     if unaligned:
         what = (
             f"{input_file}: {len(unaligned)} of {len(unaligned) + len(examples)} answers do not stand in the words of"
@@ -126,6 +132,12 @@ def read_squad_examples(
         logging.warning("%s; these questions are left out of training", what)
     if not examples:
         raise UserError(f"{input_file}: there is no question in this file")
+    if impossible:
+        logging.warning(
+            "%s: %d of %d questions are marked as impossible, and will be answered like the others; is"
+            " --version_2_with_negative missing? The first is %s",
+            input_file, len(impossible), len(examples), impossible[0],
+        )  # fmt: skip
     return examples
 
 

@@ -9,7 +9,9 @@ run_squad.py.
 from __future__ import annotations
 
 import dataclasses
+import functools
 import itertools
+import unicodedata
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
@@ -47,6 +49,7 @@ class InputFeatures:
       start_position, end_position: for training, the first and the last position of the answer, or 0 ([CLS]) if the
         window does not contain the whole answer.
       is_impossible: the same as in the example.
+      document, first_piece: the whole paragraph, and the number of its pieces before the window.
     """
 
     unique_id: int
@@ -60,6 +63,13 @@ class InputFeatures:
     start_position: int | None = None
     end_position: int | None = None
     is_impossible: bool = False
+    document: _Document | None = dataclasses.field(default=None, repr=False, compare=False)
+    first_piece: int = dataclasses.field(default=0, repr=False, compare=False)
+
+    def text(self, start: int, end: int) -> str:
+        """What the paragraph says from the piece at position `start` to the one at `end`, as it is written there."""
+        shift = self.first_piece - self.doc_start
+        return self.document.text(start + shift, end + shift)
 
     @property
     def input_mask(self) -> list[int]:
@@ -125,13 +135,62 @@ class _Document:
       first_piece: for each word, the index of its first piece (a word may have no piece), and the number of pieces.
     """
 
-    def __init__(self, words: Sequence[str], tokenizer: tokenization.FullTokenizer):
+    def __init__(self, example: SquadExample, tokenizer: tokenization.FullTokenizer):
+        words = example.doc_tokens
+        self._words, self._context, self._tokenizer = words, example.context or " ".join(words), tokenizer
         pieces = [tokenizer.tokenize(word) for word in words]
         lengths = [len(tokens) for tokens in pieces]
         self.tokens = [token for tokens in pieces for token in tokens]
         self.ids = tokenizer.convert_tokens_to_ids(self.tokens)
         self.word_indexes = np.repeat(np.arange(len(words), dtype=np.int32), lengths)
         self.first_piece = [0, *itertools.accumulate(lengths)]
+
+    def text(self, first: int, last: int) -> str:
+        """The part of the context that the pieces from `first` to `last` stand for."""
+        return self._context[self._span(first)[0] : self._span(last)[1]]
+
+    def _span(self, piece: int) -> tuple[int, int]:
+        word = self.word_indexes[piece]
+        start, end = piece_spans(self._words[word], self._tokenizer)[piece - self.first_piece[word]]
+        return self._starts[word] + start, self._starts[word] + end
+
+    @functools.cached_property
+    def _starts(self) -> list[int]:
+        """Where each word begins in the context."""
+        found, place = [], 0
+        for word in self._words:
+            found.append(self._context.index(word, place))
+            place = found[-1] + len(word)
+        return found
+
+
+def piece_spans(word: str, tokenizer: tokenization.FullTokenizer) -> list[tuple[int, int]]:
+    """For each piece of a word its first character in it, and the one behind its last.
+
+    [UNK] stands for all of a word between blanks and punctuation. An accent belongs to its letter. A character that
+    becomes several letters (Hangul in lower case) may belong to several pieces. A tokenizer with rules of its own may
+    give pieces that cannot be found: each of them stands for the whole word.
+    """
+    basic = tokenizer.basic_tokenizer
+    # Where each letter comes from: cleaning, lower case and accents change how many there are, character by character.
+    letters = [len("".join(basic.tokenize(char))) for char in word]
+    sources = [place for place, count in enumerate(letters) for _ in range(count)]
+    pieces: list[str] = []
+    lengths: list[int] = []
+    for part in basic.tokenize(word):
+        found = tokenizer.wordpiece_tokenizer.tokenize(part)
+        pieces += found
+        lengths += [len(piece.removeprefix("##")) for piece in found] if len(found) > 1 else [len(part)]
+    given = tokenizer.tokenize(word)
+    if given != pieces or sum(lengths) != len(sources):
+        return [(0, len(word))] * len(given)
+    spans = []
+    for begin, after in itertools.pairwise(itertools.accumulate(lengths, initial=0)):
+        end = sources[after - 1] + 1
+        while end < len(word) and not letters[end] and unicodedata.category(word[end]) == "Mn":
+            end += 1
+        spans.append((sources[begin], end))
+    return spans
 
 
 def convert_examples_to_features(
@@ -178,7 +237,7 @@ def _convert_examples(
     words, document = None, None
     for example_index, example in enumerate(examples):
         if example.doc_tokens is not words:  # the questions of a paragraph follow each other
-            words, document = example.doc_tokens, _Document(example.doc_tokens, tokenizer)
+            words, document = example.doc_tokens, _Document(example, tokenizer)
         query = tokenizer.tokenize(example.question_text)[:max_query_length]
         head = ["[CLS]", *query, "[SEP]"]
         head_ids = tokenizer.convert_tokens_to_ids(head)
@@ -198,6 +257,8 @@ def _convert_examples(
                 word_indexes=document.word_indexes[inside],
                 max_context=best_windows[inside] == doc_span_index,
                 is_impossible=example.is_impossible,
+                document=document,
+                first_piece=window.start,
             )
             if is_training:
                 contained = answer is not None and window.start <= answer[0] and answer[1] < window.stop

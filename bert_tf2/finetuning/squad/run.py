@@ -94,6 +94,7 @@ class SquadTask(Task):
             options.version_2_with_negative,
             options.null_score_diff_threshold,
             options.verbose_logging,
+            options.answer_offsets,
         )
 
     def score(self, part: str, answers: squad.Answers) -> Scores:
@@ -109,6 +110,13 @@ class SquadTask(Task):
 
     def write(self, part: str, answers: squad.Answers) -> Sequence[str]:
         squad.write_answers(self.options.output_dir, answers)
+        for found, what in (
+            (answers.longer, "are longer than what the model chose, as in the reference; --answer_offsets cuts them"),
+            (answers.empty, 'are "empty" for want of a possible span, as in the reference; "" with --answer_offsets'),
+        ):
+            if found:
+                counts = (len(found), len(answers.predictions))
+                logging.warning("%d of %d answers %s. The first is that of question %s", *counts, what, found[0])
         odds = ["null_odds.json"] if self.options.version_2_with_negative else []
         return ["predictions.json", "nbest_predictions.json", *odds]
 

@@ -72,7 +72,10 @@ def check_answers(input_file: str, version_2_with_negative: bool) -> None:
     """
     for qas_id, answers in _annotated_answers(files.read_json(input_file, kind=None), input_file):
         if not answers and not version_2_with_negative:
-            raise UserError(f"{input_file}: question {qas_id} has no answer to score against; use --do_predict")
+            raise UserError(
+                f"{input_file}: question {qas_id} has no answer to score against; use --do_predict (or is"
+                " --version_2_with_negative missing?)"
+            )
 
 
 def _by_question(given: str | Mapping[str, Any], name: str, kind: type | tuple[type, ...]) -> Mapping[str, Any]:

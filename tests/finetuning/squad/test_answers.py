@@ -6,12 +6,16 @@ import pathlib
 
 import numpy as np
 import pytest
+import toy_data
 from golden_data import GOLDEN, cases
+from small_models import randomize
 from squad_data import features_of, golden_features, make_tokenizer
 
+from bert_tf2 import commands, heads
 from bert_tf2.finetuning import squad
 from bert_tf2.finetuning.squad import scores as squad_scores
 from bert_tf2.support.errors import UserError
+from bert_tf2.weights import checkpoint
 
 
 @pytest.fixture(scope="module")
@@ -168,6 +172,64 @@ def test_get_final_text(pred_text, orig_text, do_lower_case, wanted):
     assert squad.get_final_text(pred_text, orig_text, do_lower_case) == wanted
 
 
+@pytest.mark.parametrize(
+    ("context", "start", "end", "compared", "cut", "longer"),
+    [
+        ("the\u201cfox dog\u201djumped over", 1, 3, "the\u201cfox dog\u201djumped", "\u201cfox dog", True),  # [UNK]
+        ("the fox \t dog.", 1, 2, "fox dog", "fox \t dog", False),
+        ("The F\u00d3x\u200b jumped", 1, 1, "F\u00d3x\u200b", "F\u00d3x", False),
+        ("(fox)\u202fdog", 1, 3, "fox) dog", "fox)\u202fdog", False),
+        ("the xxq-fox", 1, 1, "xxq-fox", "xxq", True),
+    ],
+)
+def test_answers_by_offsets(tokenizer, context, start, end, compared, cut, longer):
+    example = squad.SquadExample("q", "who", squad.split_words(context), context=context)
+    features = list(squad.convert_examples_to_features([example], tokenizer, 12, 4, 4, False))
+    results = results_of(features, lambda feature: ({3 + start: 9}, {3 + end: 9}))
+    for offsets, wanted in ((False, compared), (True, cut)):
+        answers = squad.compute_predictions([example], features, results, 1, 4, True, answer_offsets=offsets)
+        assert answers.predictions == {"q": wanted}
+        assert answers.longer == (["q"] if longer and not offsets else [])
+
+
+def test_answers_by_offsets_in_later_windows(tokenizer):
+    """A window may begin within a word, and the words may be all that is known of the paragraph."""
+    words = "w0-w1-w2-w3-w4-w5-w6-w7-w8-w9 xxq,foxs"
+    features = features_of(tokenizer, words, length=12, stride=3)
+    for position, wanted in (("w6", "w6"), ("[UNK]", "xxq"), ("##s", "s")):
+        chosen = [f for f in features if position in f.tokens and f.max_context[f.tokens.index(position) - f.doc_start]]
+        place = chosen[0].tokens.index(position)
+        assert len(chosen) == 1 and chosen[0].text(place, place) == wanted
+    whole = features[-1]
+    assert whole.text(whole.doc_start, whole.doc_start + len(whole.word_indexes) - 1).endswith(" xxq,foxs")
+
+
+def test_the_script_counts_odd_answers(tmp_path, log_lines):
+    """Answers of more than their span, "empty" ones, and questions that are marked as impossible."""
+    files = toy_data.write_model(tmp_path, num_hidden_layers=1)
+    model = heads.SpanModel(toy_data.config(num_hidden_layers=1))
+    randomize(model)
+    checkpoint.CheckpointFolder(str(tmp_path)).save(checkpoint.tf1_variables(model), 7)
+    contexts = {"a": "\u201cx\u201dy\u201cz\u201d", "b": "\u200b", "c": "ann lives in oslo"}
+    qas = {name: [{"id": name, "question": "where ?", "answers": [], "is_impossible": True}] for name in contexts}
+    paragraphs = [{"context": context, "qas": qas[name]} for name, context in contexts.items()]
+    (tmp_path / "dev.json").write_text(json.dumps({"data": [{"paragraphs": paragraphs}]}))
+    sizes = {"max_seq_length": 32, "max_query_length": 8, "doc_stride": 8, "max_answer_length": 3}
+    files |= {"init_checkpoint": str(tmp_path), "predict_file": str(tmp_path / "dev.json")}
+    for offsets in (False, True):
+        out = tmp_path / f"out{offsets}"
+        commands.call("run_squad", do_predict=True, answer_offsets=offsets, output_dir=str(out), **sizes, **files)
+        answers = json.loads((out / "predictions.json").read_text())
+        assert answers["b"] == ("" if offsets else "empty")
+        assert (answers["a"] == contexts["a"]) != offsets and answers["a"] in contexts["a"]
+        warnings = [line for line in log_lines if " of 3 " in line]
+        log_lines.clear()
+        assert "3 of 3 questions are marked as impossible" in warnings[0] and "--version_2_with_negative" in warnings[0]
+        assert [line[:22] for line in warnings[1:-1]] == ([] if offsets else ["1 of 3 answers are lon"])
+        assert warnings[-1].startswith('1 of 3 answers are "empty" for want of a possible span')
+        assert warnings[-1].endswith("The first is that of question b")
+
+
 def test_verbose_logging_says_why_a_text_stays_whole(caplog):
     with caplog.at_level("INFO", logger="absl"):
         squad.get_final_text("dog", "fox", True)
@@ -197,7 +259,7 @@ def test_the_reference_s_way_from_examples_to_files(tokenizer, tmp_path):
         squad.write_predictions([example], features, results, 5, 4, True, *paths, version_2_with_negative=version_2)
         wanted = squad.compute_predictions([example], features, results, 5, 4, True, version_2)
         written = [json.loads(path.read_text()) for path in map(pathlib.Path, paths) if path.exists()]
-        assert written == [content for content in wanted if content is not None]
+        assert written == [content for content in wanted[:3] if content is not None]
 
 
 def test_answer_files_appear_together_or_not_at_all(tmp_path):

@@ -144,3 +144,26 @@ def test_lengths(caplog):
 def test_windows_that_cannot_advance_are_refused(tokenizer):
     with pytest.raises(ValueError, match="advance"):
         features_of(tokenizer, "the fox", length=4)
+
+
+@pytest.mark.parametrize(
+    ("word", "parts"),
+    [
+        ("foxs,", "fox s ,"),
+        ("(xxq-1895)", "( xxq - 1895 )"),  # [UNK] is all of xxq
+        ("\u200bFo\u0301\u0327x\u0301\u200b", "Fo\u0301\u0327x\u0301"),  # accents belong to their letters
+        ("who\u3000\u201cis\u201d", "who \u201c is \u201d"),
+        ("\u5317the\u4eac", "\u5317 the \u4eac"),
+        ("\u0130n\ufb01", "\u0130n\ufb01"),
+        ("\u0001\u0301", ""),
+    ],
+)
+def test_where_the_pieces_of_a_word_stand(tokenizer, word, parts):
+    spans = squad_features.piece_spans(word, tokenizer)
+    assert [word[start:end] for start, end in spans] == parts.split()
+    assert len(spans) == len(tokenizer.tokenize(word))
+
+
+def test_pieces_of_other_rules_stand_for_the_whole_word(tokenizer, monkeypatch):
+    monkeypatch.setattr(tokenizer, "tokenize", lambda text: ["fox", "dog"])
+    assert squad_features.piece_spans("foxs", tokenizer) == [(0, 4), (0, 4)]
