@@ -154,10 +154,10 @@ class ClassifierOptions(PredictionOptions, EvaluationOptions, FineTuneOptions):
 
     def check(self) -> None:
         own_tables = self.task_name.lower() == "tsv"
-        task = None if own_tables else find_task(self.task_name)
-        if self.glue_submission and not (task and task.tables["predict"].submission):
+        task = find_task(self.task_name, tsv=self.columns if own_tables else None)
+        if self.glue_submission and not task.tables["predict"].submission:
             raise WrongSetting(f"--glue_submission: {self.task_name} is not a task of gluebenchmark.com")
-        if self.class_weights and task and task.regression:
+        if self.class_weights and task.regression:
             raise WrongSetting(f"--class_weights: {self.task_name} has no classes")
         if self.multi_label and not own_tables:
             raise WrongSetting("--multi_label is for tables of your own: it needs --task_name=tsv")

@@ -71,8 +71,11 @@ class TsvLayout:
         """The table `part`.tsv with these columns; `test` has no labels.
 
         Raises:
-          UserError: a column is 0, or a column is given by a name and the tables have no header.
+          UserError: a column is 0, a column is given by a name and the tables have no header, or no cell can hold the
+            separator.
         """
+        if self.separator and (set("\t\n\r") & set(self.separator) or self.separator in ("\\t", "\\n")):
+            raise UserError(f"label_separator={self.separator!r}: ends a cell, so it cannot stand between two labels")
         columns = {name: self._column(name) for name in ("text_a", "text_b", "label", "id")}
         if part == "test":
             columns["label"] = None
@@ -97,7 +100,8 @@ def read_rows(path: str, table: Table) -> Iterator[tuple[int, dict[str, str]]]:
     Cells are separated by tabs, quotation marks have no special meaning, and a byte order mark is removed. The
     reference silently reads the wrong cells of a row with an extra tab. Here all rows must have the same number of
     columns; if `Table.any_width` is set, a warning reports the rows that have another number. The header is checked
-    only if columns are looked up by name, because some files have a single word there.
+    only if columns are looked up by name, because some files have a single word there; otherwise one that looks like
+    data is a warning, and so are texts that are all numbers.
 
     Raises:
       UserError: the file is missing, is not UTF-8, or has no row; a column is missing or has two roles; or a row has
@@ -105,18 +109,14 @@ def read_rows(path: str, table: Table) -> Iterator[tuple[int, dict[str, str]]]:
     """
     lines = enumerate(line.split("\t") for line in files.read_lines(path, drop_bom=True))
     header = next(lines, (0, None))[1] if table.header else None
-    allowed, numbers, broken, blank = None, {}, [], []
-    widths: collections.Counter[int] = collections.Counter()  # the number of columns -> the number of rows
-    first_of_width: dict[int, int] = {}
+    allowed, numbers, broken, seen = None, {}, [], _Seen()
     for index, cells in lines:
         if allowed is None:
             numbers, allowed = _find_columns(path, table, header, len(cells))
         if len(cells) in allowed:
-            widths[len(cells)] += 1
-            first_of_width.setdefault(len(cells), index + 1)
-            if not cells[numbers["text_a"]].strip():
-                blank.append(index + 1)
-            yield index, {name: cells[number] for name, number in numbers.items()}
+            found = {name: cells[number] for name, number in numbers.items()}
+            seen.add(index + 1, len(cells), found)
+            yield index, found
         elif table.skip_broken_rows:
             broken.append(index + 1)
         else:
@@ -127,17 +127,68 @@ def read_rows(path: str, table: Table) -> Iterator[tuple[int, dict[str, str]]]:
         raise UserError(f"{path}: has no row but the header" if header else f"{path}: is empty")
     if broken:
         logging.warning("%s: left out %d rows of a wrong width, the first is row %d", path, len(broken), broken[0])
-    if blank:
-        what = "%s: column %d has no text in row %s; fill it in, or leave the row out"
-        logging.warning(what, path, numbers["text_a"] + 1, and_more(blank, 3))
-    if len(widths) > 1:  # an extra cell at the end is harmless, but one in the middle shifts the rest
-        usual = widths.most_common(1)[0][0]
-        row, width = min((row, width) for width, row in first_of_width.items() if width != usual)
-        logging.warning(
-            "%s: %d of %d rows do not have %d columns, the first is row %d with %d; cells are taken by the number of"
-            " their column, so make sure that no TAB inside a text has moved them",
-            path, widths.total() - widths[usual], widths.total(), usual, row, width,
-        )  # fmt: skip
+    seen.warn(path, numbers["text_a"] + 1)
+    if header and all(isinstance(getattr(table, name), int) for name in numbers):
+        seen.warn_of_header(path, header, numbers)
+
+
+class _Seen:
+    """What is odd about the rows of a table."""
+
+    def __init__(self):
+        self._widths: collections.Counter[int] = collections.Counter()  # the number of columns -> the number of rows
+        self._first: dict[int, int] = {}  # the number of columns -> the first such row
+        self._blank: list[int] = []
+        self._only_numbers = True
+        self._labels: set[str] = set()
+
+    def add(self, row: int, width: int, cells: Mapping[str, str]) -> None:
+        self._widths[width] += 1
+        self._first.setdefault(width, row)
+        if not cells["text_a"].strip():
+            self._blank.append(row)
+        self._only_numbers = self._only_numbers and as_number(cells["text_a"]) is not None
+        self._labels.add(cells.get("label", ""))
+
+    def warn(self, path: str, column: int) -> None:
+        """`column` is that of the text, from 1."""
+        if self._blank:
+            what = "%s: column %d has no text in row %s; fill it in, or leave the row out"
+            logging.warning(what, path, column, and_more(self._blank, 3))
+        if self._only_numbers and self._widths:
+            what = "%s: every text, in column %d, is a number; is this the right column, and the right file?"
+            logging.warning(what, path, column)
+        if len(self._widths) > 1:  # an extra cell at the end is harmless, but one in the middle shifts the rest
+            usual = self._widths.most_common(1)[0][0]
+            row, width = min((row, width) for width, row in self._first.items() if width != usual)
+            logging.warning(
+                "%s: %d of %d rows do not have %d columns, the first is row %d with %d; cells are taken by the number"
+                " of their column, so make sure that no TAB inside a text has moved them",
+                path, self._widths.total() - self._widths[usual], self._widths.total(), usual, row, width,
+            )  # fmt: skip
+
+    def warn_of_header(self, path: str, header: Sequence[str], numbers: Mapping[str, int]) -> None:
+        cells = {name: header[number] for name, number in numbers.items() if number < len(header)}
+        texts = (cells.get(name, "") for name in ("text_a", "text_b"))
+        is_text = any(len(text.split()) > _NAME_WORDS or len(text) > _NAME_LENGTH for text in texts)
+        is_label = cells.get("label", "") in self._labels - {""}
+        if is_text or is_label or any(as_number(cell) is not None for cell in header):
+            logging.warning(
+                "%s, row 1: is left out as the header and does not look like one (%s); write a header above it, or, for"
+                " tables of your own, give --noheader",
+                path, and_more([repr(shortened(cell, _NAME_LENGTH)) for cell in cells.values()]),
+            )  # fmt: skip
+
+
+_NAME_WORDS, _NAME_LENGTH = 3, 40  # of the name of a column, at most
+
+
+def as_number(cell: str) -> float | None:
+    """The number in a cell, or None: not 1_0, which Python reads as 10, nor digits of other scripts."""
+    try:
+        return float(cell) if str(cell).isascii() and "_" not in str(cell) else None
+    except ValueError:
+        return None
 
 
 def _find_columns(path: str, table: Table, header: list[str] | None, width: int) -> tuple[dict[str, int], range]:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from bert_tf2.finetuning.tables import shortened
+from bert_tf2.finetuning.tables import as_number, shortened
 from bert_tf2.support import plots
 from bert_tf2.support.errors import UserError
 
@@ -142,8 +142,5 @@ def _draw_labeled(axis: Axes, points: np.ndarray, labels: Sequence[str]) -> None
 
 def _numbers(labels: Sequence[str]) -> np.ndarray | None:
     """The labels as numbers; None if one is none."""
-    try:
-        numbers = np.array([float(label) for label in labels])
-    except ValueError:
-        return None
-    return numbers if np.isfinite(numbers).all() else None
+    numbers = [*map(as_number, labels)]
+    return None if None in numbers or not np.isfinite(numbers).all() else np.array(numbers)

@@ -116,6 +116,9 @@ FILES_AT_FAULT = [
     ("run_ner.py", "--train_file=outside.txt", "every word has the tag O"),
     ("run_ner.py", "--do_eval --eval_file=new_tag.txt",
      r"new_tag\.txt, line \d+: tag 'B-NEW' was not seen in training"),
+    ("run_ner.py", "--eval_steps=1 --eval_file=new_tag.txt", "tag 'B-NEW' was not seen in training"),
+    ("run_squad.py", "--do_eval --predict_file=squad2.json",
+     "question q2 has no answer to score against; .*--version_2_with_negative missing"),
     ("run_ner.py", "--do_eval --eval_file=", "--do_eval needs --eval_file"),
     ("run_ner.py", "--tag_column=2", r"words\.txt, line 3: column 2 would be word and tag at once"),
     ("run_ner.py", "--word_column=7", r"words\.txt, line 3: there is no column 7 among 3 columns \(the first is 1,"),
@@ -161,6 +164,7 @@ def test_a_wrong_file(script, change, message, folder, command_lines, tmp_path):
     done = command_lines.run(script, *arguments(script, change), *out, cwd=folder)
     logged = check(done, script, message, folder)
     assert all(re.match(r"\d\d:\d\d:\d\d ", line) for line in logged if not line.startswith(" ")), logged
+    assert not any("Training on" in line for line in logged)  # found before the first step
 
 
 @pytest.mark.parametrize("script", BASE)

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from bert_tf2.finetuning.classification.tasks import Task
+from bert_tf2.finetuning.classification.tasks import SCORES, Task
 from bert_tf2.finetuning.tables import aligned, shortened
 from bert_tf2.support import files, plots
 from bert_tf2.support.errors import UserError
@@ -66,7 +66,7 @@ def write_glue_submission(path: str, label_list: Sequence[str], probabilities: I
     """Writes the predictions of a test set in the format of gluebenchmark.com, under the header `index`, `prediction`.
 
     The index is the position in the test set, from 0. The prediction is the name of the most probable label, as the
-    task spells it (`entailment`, or `1`). A score, of STS-B, is limited to the range 0 to 5 and has 3 decimals.
+    task spells it (`entailment`, or `1`). A score, of STS-B, is limited to `tasks.SCORES` and has 3 decimals.
 
     Args:
       path: the file; `Table.submission` is the name that the benchmark expects.
@@ -74,7 +74,7 @@ def write_glue_submission(path: str, label_list: Sequence[str], probabilities: I
       probabilities: [n, classes], in the order of the test set; for a regression [n, 1] scores.
     """
     predictions = (
-        label_list[int(np.argmax(row))] if label_list else f"{min(max(float(row[0]), 0.0), 5.0):.3f}"
+        label_list[int(np.argmax(row))] if label_list else f"{np.clip(float(row[0]), *SCORES):.3f}"
         for row in probabilities
     )
     _write_table(path, [("index", "prediction"), *enumerate(predictions)])

@@ -17,8 +17,8 @@ from collections.abc import Mapping, Sequence
 from absl import logging
 
 from bert_tf2.data import records
-from bert_tf2.finetuning.classification.tasks import Task, find_task
-from bert_tf2.finetuning.tables import TsvLayout, read_rows, warn_of_similar
+from bert_tf2.finetuning.classification.tasks import SCORES, Task, find_task
+from bert_tf2.finetuning.tables import TsvLayout, as_number, read_rows, warn_of_similar
 from bert_tf2.support import files
 from bert_tf2.support.errors import UserError, and_more
 from bert_tf2.weights.labels import LABEL_MAP_FILE, LabelMap
@@ -91,7 +91,7 @@ class TaskProcessor(DataProcessor):
         if table.label is None and not part.startswith("predict"):
             raise UserError(f"the task {task.name} has no label column, which is needed to train and evaluate")
         labels = self._labels if part == "train" else self.get_labels()
-        examples: list[InputExample] = []
+        examples: dict[int, InputExample] = {}  # by the row
         rows: dict[str, list[int]] = collections.defaultdict(list)  # label -> its rows, while the labels are collected
         for index, cells in read_rows(path, table):
             if cells.get("language", table.only) != table.only:
@@ -104,14 +104,18 @@ class TaskProcessor(DataProcessor):
             if problem := label_problem(label, labels):
                 raise UserError(f"{path}, row {index + 1}: {problem}")
             guid = table.guid.format(cells.get("id", index))
-            examples.append(InputExample(guid, cells["text_a"], cells.get("text_b"), label))
-            for name in labels_of(examples[-1]) if labels is None else ():
+            example = examples[index + 1] = InputExample(guid, cells["text_a"], cells.get("text_b"), label)
+            for name in labels_of(example) if labels is None else ():
                 rows[name].append(index + 1)
         if not examples:
             raise UserError(f"{path}: has no usable row" + (f" in the language {table.only!r}" if table.only else ""))
         if labels is None:
             self._labels = _collected(path, rows, table.header)
-        return examples
+        if task.regression:
+            _warn_of_scores(path, examples)
+        if part.startswith("predict") and table.id is not None:
+            _warn_of_doubles(path, examples)
+        return [*examples.values()]
 
     def get_train_examples(self, data_dir: str) -> list[InputExample]:
         return self.read(data_dir, "train")
@@ -224,6 +228,22 @@ def _collected(path: str, rows: Mapping[str, Sequence[int]], header: bool) -> li
     return sorted(rows)
 
 
+def _warn_of_scores(path: str, examples: Mapping[int, InputExample]) -> None:
+    outside = [row for row, example in examples.items() if not SCORES[0] <= float(example.label) <= SCORES[1]]
+    if outside:
+        what = "%s: %d of %d scores are not between %g and %g, the first is %s in row %d"
+        first = examples[outside[0]].label
+        logging.warning(what, path, len(outside), len(examples), *SCORES, first, outside[0])
+
+
+def _warn_of_doubles(path: str, examples: Mapping[int, InputExample]) -> None:
+    first: dict[str, int] = {}
+    for row, example in examples.items():
+        if (before := first.setdefault(example.guid, row)) != row:
+            what = "%s, row %d: the id %r was there in row %d; predictions.tsv has a line for each"
+            return logging.warning(what, path, row, example.guid, before)
+
+
 def labels_of(example: InputExample) -> tuple[str, ...]:
     """The labels of an example, whether it has one or may have several."""
     return example.label if isinstance(example.label, tuple) else (example.label,)
@@ -235,13 +255,13 @@ def label_problem(label: str | tuple[str, ...], labels: Sequence[str] | None) ->
         problems = (label_problem(part, labels) for part in label)
         return next(filter(None, problems), None)
     if labels is None:
-        return None if label else "the label is empty (give --multi_label if a text may have no label, or several)"
+        return (
+            None if label.strip() else "the label is empty (give --multi_label if a text may have no label, or several)"
+        )
     if labels:
         return None if label in labels else f"unknown label {label!r}; the known ones are {and_more(labels)}"
-    try:
-        is_score = abs(float(label)) < records.LARGEST_SCORE  # no NaN either
-    except ValueError:
-        is_score = False
+    score = as_number(label)
+    is_score = score is not None and abs(score) < records.LARGEST_SCORE  # no NaN either
     return None if is_score else f"the score {label!r} is not a number"
 
 

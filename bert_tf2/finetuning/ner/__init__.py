@@ -6,6 +6,6 @@ __getattr__, __dir__ = lazy.names(
     __name__,
     {
         "examples": "OUTSIDE TAG NerSentence read_conll labels_of write_predictions",
-        "features": "IGNORED_LABEL_ID InputFeatures convert_sentences_to_features as_record assemble_tags",
+        "features": "IGNORED_LABEL_ID InputFeatures convert_sentences_to_features as_record assemble_tags tag_ids",
     },
 )

@@ -79,7 +79,7 @@ class _Layout(NamedTuple):
 def read_conll(
     input_file: str, word_column: int = 0, tag_column: int = -1, has_labels: bool | None = None
 ) -> list[NerSentence]:
-    """Reads a file of one word per line, with columns separated by tabs (if the line has a tab) or spaces.
+    """Reads a file of one word per line, with columns separated by tabs (if a line has a tab) or spaces.
 
     A blank line ends a sentence and a `-DOCSTART-` line starts a document; a file without these is one document. A line
     before a sentence is a comment if it starts with `#` and has another number of columns than the words, or if its
@@ -93,11 +93,12 @@ def read_conll(
       has_labels: whether to read tags. None reads them unless the file has a single column.
 
     Raises:
-      UserError: the file is missing, is not UTF-8 or has no words, or only their numbers; a line has another number of
-        columns than the first word, an empty word, or a tag that is not O or B-, I-, E- or S- with a type; or a column
-        does not exist.
+      UserError: the file is missing, is not UTF-8 or has no words, or only their numbers; a line has columns of another
+        number or separator than the first word, an empty word, or a tag that is not O or B-, I-, E- or S- with a type;
+        or a column does not exist.
     """
-    rows = [_columns(line) for line in files.read_lines(input_file, drop_bom=True)]
+    lines = [*files.read_lines(input_file, drop_bom=True)]
+    rows = [*map(_columns, lines)]
     layout = _layout(input_file, rows, word_column, tag_column, has_labels)
     sentences: list[NerSentence] = []
     document = 0
@@ -112,6 +113,11 @@ def read_conll(
             document += _starts_document(columns)
         elif group or not layout.is_comment(columns):
             layout.check(line, columns)
+            if _has_tabs(lines[line - 1]) != _has_tabs(lines[layout.line - 1]):
+                raise UserError(
+                    f"{input_file}, line {line}: spaces separate its columns, and tabs those of line {layout.line}, or"
+                    " the other way round; use one of them throughout, or words and tags are mixed up"
+                )
             group[line] = columns
     if not sentences:  # no lines but comments and marks
         raise UserError(f"{input_file}: there is no word in this file; give one word a line, with its tag behind it")
@@ -137,10 +143,14 @@ def labels_of(sentences: Iterable[NerSentence]) -> list[str]:
     return [OUTSIDE, *sorted(tags - {OUTSIDE})]
 
 
+def _has_tabs(line: str) -> bool:
+    return "\t" in line.rstrip(_BLANKS)
+
+
 def _columns(line: str) -> list[str]:
     """The columns of a line; a blank line has none."""
     line = line.rstrip(_BLANKS)
-    return line.split("\t") if "\t" in line else [part for part in line.split(" ") if part]
+    return line.split("\t") if _has_tabs(line) else [part for part in line.split(" ") if part]
 
 
 def _starts_document(columns: Sequence[str]) -> bool:

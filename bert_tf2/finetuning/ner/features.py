@@ -11,7 +11,7 @@ from __future__ import annotations
 import bisect
 import dataclasses
 import itertools
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from bert_tf2.finetuning.ner.examples import NerSentence
@@ -81,7 +81,6 @@ def convert_sentences_to_features(
             f"doc_stride is {stride}; it must be between 1 and {capacity}, the pieces that fit a window of"
             f" max_seq_length {max_seq_length}, or words between two windows would be left out"
         )
-    label_map = {label: index for index, label in enumerate(label_list)}
     features: list[InputFeatures] = []
     documents = [(sentence.file, sentence.document) for sentence in sentences]
     for _, group in itertools.groupby(range(len(sentences)), key=documents.__getitem__):
@@ -91,7 +90,7 @@ def convert_sentences_to_features(
         for index in document:
             own = range(start, start + len(sentences[index].words))
             reach = range(len(text.pieces)) if document_context else own
-            labels = _label_ids(sentences[index], label_map)
+            labels = tag_ids(sentences[index], label_list)
             for window, answered in _windows(text.offsets, own, reach, capacity, stride):
                 answers = [(word - start, text.position(word, window)) for word in answered]
                 input_ids = text.ids(window)
@@ -159,18 +158,22 @@ class _Text:
         return 1 + self.offsets[word] - self.offsets[window.start]
 
 
-def _label_ids(sentence: NerSentence, label_map: Mapping[str, int]) -> list[int]:
-    """The label id of each word; IGNORED_LABEL_ID for all words if the sentence has no tags."""
+def tag_ids(sentence: NerSentence, label_list: Sequence[str]) -> list[int]:
+    """The label id of each word; IGNORED_LABEL_ID for all words if the sentence has no tags.
+
+    Raises:
+      UserError: a tag is not in `label_list`.
+    """
     if sentence.tags is None:
         return [IGNORED_LABEL_ID] * len(sentence.words)
     for number, tag in enumerate(sentence.tags):
-        if tag not in label_map:
+        if tag not in label_list:
             where = f"{sentence.file}, line {sentence.rows[number]}" if sentence.rows else f"word {number}"
             raise UserError(
-                f"{where}: tag {tag!r} was not seen in training (known: {', '.join(label_map)});"
+                f"{where}: tag {tag!r} was not seen in training (known: {', '.join(label_list)});"
                 f" correct it, or train on data that has it"
             )
-    return [label_map[tag] for tag in sentence.tags]
+    return [*map(label_list.index, sentence.tags)]
 
 
 def _windows(

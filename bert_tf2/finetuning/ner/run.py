@@ -58,6 +58,13 @@ class NerTask(Task):
         return ner.read_conll(getattr(self.options, f"{part}_file"), **columns, has_labels=part != "predict")
 
     def find_labels(self) -> LabelMap:
+        found = self._find_labels()
+        for part in self.examples.keys() - {"predict"}:  # before a training, not after it
+            for sentence in self.examples[part]:
+                ner.tag_ids(sentence, found.labels)
+        return found
+
+    def _find_labels(self) -> LabelMap:
         """The tags that the weights in use were trained for, else those of the training file."""
         if known := known_labels(self.options, tagging=True):
             return known

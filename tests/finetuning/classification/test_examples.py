@@ -260,7 +260,10 @@ def test_label_unseen_in_training(tmp_path):
         ("rte", ["index|sentence1|sentence2|label", "0|A|B"], ", row 2: has 3 columns where 4 are expected"),
         ("sst-2", ["sentence|label", "A|1", "B|"], ", row 3: unknown label ''; the known ones are 0, 1"),
         ("sts-b", [STS_B + "|score", "0|g|f|y|o|s|s|A|B|high"], ", row 2: the score 'high' is not a number"),
-        ("sts-b", [STS_B + "|score", "0|g|f|y|o|s|s|A|B|nan"], ", row 2: the score 'nan' is not a number"),
+        *(
+            ("sts-b", [STS_B + "|score", f"0|g|f|y|o|s|s|A|B|{cell}"], f", row 2: the score {cell!r} is not a number")
+            for cell in ("nan", "1_0", "\u0665", " ")
+        ),
     ],
 )
 def test_bad_tables(name, lines, message, tmp_path):
@@ -281,6 +284,8 @@ def test_unknown_task_lists_the_known_ones():
         (TsvLayout(text_a=""), "which column holds the text"),
         (TsvLayout(text_a="0"), "counted from 1"),
         (TsvLayout(text_a="1", label="class", header=False), "without a header, give its number"),
+        (TsvLayout(text_a="1", label="2", separator="\t"), r"label_separator='\\t': ends a cell"),
+        (TsvLayout(text_a="1", label="2", separator="\\t"), "ends a cell"),  # typed without $
     ],
 )
 def test_bad_columns_of_tsv(layout, message):
@@ -294,6 +299,10 @@ def test_bad_columns_of_tsv(layout, message):
         (["text|label", "A|x", "B|x"], ": every row has the label 'x'; a classifier needs two labels or more"),
         (
             ["text|label", "A|x", "B|"],
+            ", row 3: the label is empty (give --multi_label if a text may have no label, or several)",
+        ),
+        (
+            ["text|label", "A|x", "B| "],
             ", row 3: the label is empty (give --multi_label if a text may have no label, or several)",
         ),
         (["text", "A"], ": has no column 'label'; its header is text"),
@@ -352,6 +361,37 @@ def test_doubtful_labels_are_told_once(tmp_path, log_lines, layout, labels, expe
     told = [line for line in log_lines if expected and line.startswith(f"{path}, ") and expected in line]
     assert len(told) == (expected is not None), log_lines
     assert expected or log_lines == []
+
+
+BY_NUMBER = TsvLayout(text_a="1", label="2", id="3")
+NUMBERS = "every text, in column {}, is a number; is this"
+HEADER = "row 1: is left out as the header and does not look like one"
+
+
+@pytest.mark.parametrize(
+    ("name", "layout", "part", "rows", "told"),
+    [
+        ("cola", None, "test", ["s|1||A film.", "s|0||A book."], [NUMBERS.format(2), f"{HEADER} ('1')"]),
+        ("cola", None, "test", ["index|sentence", "0|A film."], []),
+        ("cola", None, "test", ["0|A film.", "1|A book."], [f"{HEADER} ('A film.')"]),
+        ("cola", None, "test", ["x|A film that is good.", "y|A book."], [HEADER]),
+        ("tsv", BY_NUMBER, "train", ["a film|yes|7", "a book|no|8"], [f"{HEADER} ('a film', 'yes', '7')"]),
+        ("tsv", BY_NUMBER, "train", ["a film|yes|x", "a book|no|y", "a play|yes|z"], [f"{HEADER} ('a film', 'yes',"]),
+        ("tsv", BY_NUMBER, "train", ["text|answer|id", "a book|no|y", "a play|yes|y"], []),
+        ("tsv", BY_NUMBER, "train", ["text|answer|id", "1|no|x", " 2.5|yes|y"], [NUMBERS.format(1)]),
+        ("tsv", BY_NUMBER, "test", ["t|a|id", "x||8", "y||7", "z||8"], ["row 4: the id '8' was there in row 2; pred"]),
+        ("sts-b", None, "dev", [STS_B + "|score", *(f"0|g|f|y|o|s|s|A|B|{n}" for n in (500, 5, 0, -3))],
+         ["2 of 4 scores are not between 0 and 5, the first is 500 in row 2"]),
+    ],
+)  # fmt: skip
+def test_doubtful_rows_are_told(tmp_path, log_lines, name, layout, part, rows, told):
+    path = write(tmp_path, f"{part}.tsv", *rows)
+    labels = LabelMap("tsv", ("no", "yes"), False) if name == "tsv" else None
+    processor = get_processor(name, tsv=layout, label_map=labels)
+    processor.read(str(tmp_path), {"dev": "eval", "test": "predict"}.get(part, part))
+    assert len(log_lines) == len(told), log_lines
+    for line, words in zip(log_lines, told, strict=True):
+        assert line.startswith(path) and words in line
 
 
 def test_rows_without_a_text(tmp_path, log_lines):

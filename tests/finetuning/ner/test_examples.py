@@ -35,7 +35,7 @@ def test_other_columns(write):
 
 
 def test_spaces_line_ends_and_byte_order_mark(write):
-    (found,) = ner.read_conll(write("\ufeffEU   B-ORG \r\nsays\tO\t\r\n"))
+    (found,) = ner.read_conll(write("\ufeffEU   B-ORG \r\nsays O\t\r\n"))
     assert (found.words, found.tags) == (["EU", "says"], ["B-ORG", "O"])
 
 
@@ -80,6 +80,8 @@ def test_labels_of(write):
         ("#text PER\na O\n", {}, "line 1: 'PER' in column 2 is not a tag"),
         ("a O\n# text\n", {}, "line 2: 'text' in column 2 is not a tag"),
         ("a\tO\n\tO\n", {}, "line 2: no word in column 1"),
+        ("a b O\nc d\te\tO\n", {}, "line 2: spaces separate its columns, and tabs those of line 1, or the other way"),
+        ("a\tx\tO\n\nb c O\n", {}, "line 3: spaces separate its columns"),
         ("a O\nb PER\n", {}, "line 2: 'PER' in column 2 is not a tag"),
         ("a B-\n", {}, "line 1: 'B-' in"),
         ("a L-PER\n", {}, "line 1: 'L-PER' in"),
