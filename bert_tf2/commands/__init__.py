@@ -78,6 +78,7 @@ def run(name: str) -> None:
 
     command = COMMANDS[name]
     asked, os.environ["KERAS_BACKEND"] = backend(), "tensorflow"  # before Keras is imported
+    os.environ["MPLBACKEND"] = "agg"  # Keras imports matplotlib, which an unknown one stops; nothing opens a window
 
     def main(options: Any) -> None:
         if command.tensorflow and asked != "tensorflow":

@@ -51,9 +51,23 @@ def is_installed() -> bool:
 
 
 def require(flag: str) -> None:
-    """Raises UserError if matplotlib, which `flag` needs, is not installed."""
+    """Raises UserError if matplotlib, which `flag` needs, is not installed or cannot be loaded."""
     if not is_installed():
         raise UserError(f"{flag} needs matplotlib, which is not installed: pip install matplotlib")
+    with _explained(flag):
+        import matplotlib  # noqa: F401
+
+
+@contextlib.contextmanager
+def _explained(what: str) -> Iterator[None]:
+    """Converts matplotlib's exceptions, most of which come from the settings of the user or of the machine."""
+    try:
+        yield
+    except (UserError, OSError, MemoryError):
+        raise
+    except Exception as error:
+        reason = next(iter(str(error).splitlines()), type(error).__name__)
+        raise UserError(f"{what}: matplotlib cannot draw: {reason}") from error
 
 
 @contextlib.contextmanager
@@ -61,14 +75,15 @@ def drawing(path: str, width: float, height: float) -> Iterator[Figure]:
     """Yields an empty figure of this size in inches, and writes it when the context ends without an exception.
 
     The suffix of `path` decides the kind of file. The same figure gives the same bytes with the same matplotlib. Dollar
-    signs in texts are dollar signs.
+    signs in texts are dollar signs, and the user's matplotlibrc does not count.
 
     Raises:
-      UserError: the file cannot be written. It is then absent, or as it was.
+      UserError: the file cannot be written, or matplotlib cannot draw. It is then absent, or as it was.
     """
-    import matplotlib
-    from matplotlib import font_manager
-    from matplotlib.figure import Figure
+    with _explained(path):
+        import matplotlib
+        from matplotlib import font_manager
+        from matplotlib.figure import Figure
 
     fonts = {font.name for font in font_manager.fontManager.ttflist}
     settings = {
@@ -79,12 +94,14 @@ def drawing(path: str, width: float, height: float) -> Iterator[Figure]:
         "axes.spines.right": False,
         "axes.prop_cycle": matplotlib.cycler(color=COLORS),
     }
-    with matplotlib.rc_context(settings), warnings.catch_warnings(record=True) as caught:
+    with matplotlib.rc_context(), warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
+        matplotlib.rcdefaults()
+        matplotlib.rcParams.update(settings)
         figure = Figure(figsize=(width, height), layout="constrained")
         yield figure
         without_date = {"svg": {"Date": None}, "pdf": {"CreationDate": None}}.get(_kind(path))
-        with files.complete_or_absent(path) as (beside,), files.open_binary(beside, "wb") as stream:
+        with files.complete_or_absent(path) as (beside,), files.open_binary(beside, "wb") as stream, _explained(path):
             figure.savefig(stream, format=_kind(path), dpi=_DOTS_PER_INCH, metadata=without_date)
     _tell(caught, path)
 

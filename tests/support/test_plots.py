@@ -1,9 +1,16 @@
 """Figures: their kinds, complete or absent, the same bytes for the same figure, texts as they are."""
 
 import importlib.util
+import os
+import subprocess
+import sys
+import types
 
 import pytest
+from bad_calls import write_records
+from command_lines import ROOT
 
+from bert_tf2.finetuning.classification import run
 from bert_tf2.support import plots
 from bert_tf2.support.errors import UserError
 from bert_tf2.support.settings import WrongSetting
@@ -40,6 +47,42 @@ def test_the_three_kinds_of_files(tmp_path):
 def test_dollars_are_no_formulas(tmp_path):
     pytest.importorskip("matplotlib")
     assert write(tmp_path / "a.svg", r"$\frac$") != write(tmp_path / "b.svg", r"$frac$")  # an error, as a formula
+
+
+def test_the_user_s_settings_do_not_count(tmp_path):
+    """LaTeX, for example, is not installed."""
+    matplotlib = pytest.importorskip("matplotlib")
+    with matplotlib.rc_context({"text.usetex": True, "axes.facecolor": "red"}):
+        changed = write(tmp_path / "a.png")
+        assert matplotlib.rcParams["text.usetex"]
+    assert write(tmp_path / "b.png") == changed
+
+
+def test_an_unknown_backend_of_matplotlib(tmp_path):
+    """Scripts need none; elsewhere it is one sentence."""
+    pytest.importorskip("matplotlib")
+    write_records(tmp_path / "records")
+    script = [f"{ROOT}/inspect_records.py", f"--input_file={tmp_path}/records", f"--plot={tmp_path}/a.png"]
+    function = ["-c", "from bert_tf2.support import plots; plots.require('--plot')"]
+    environment = {**os.environ, "MPLBACKEND": "gone"}
+    scripts, library = (
+        subprocess.run([sys.executable, *arguments], env=environment, capture_output=True, text=True)
+        for arguments in (script, function)
+    )
+    assert scripts.returncode == 0 and (tmp_path / "a.png").exists(), scripts.stderr
+    assert "UserError: --plot: matplotlib cannot draw: " in library.stderr.splitlines()[-1]
+
+
+def test_a_picture_is_an_extra(tmp_path, monkeypatch, log_lines):
+    """The confusion matrix, after which the predictions are written."""
+
+    def draw(path, **matrix):
+        raise UserError(f"{path}: matplotlib cannot draw")
+
+    monkeypatch.setattr(run.outcome, "draw_confusion_matrix", draw)
+    task = types.SimpleNamespace(options=types.SimpleNamespace(output_dir=str(tmp_path)))
+    assert run.ClassifierTask.draw(task, "eval", {"confusion_matrix": {}}) == ()
+    assert log_lines == [f"{tmp_path}/confusion_matrix.png: matplotlib cannot draw"]
 
 
 def test_a_figure_that_fails_leaves_no_file(tmp_path, monkeypatch):

@@ -18,6 +18,7 @@ from bert_tf2.finetuning.driver import Export
 from bert_tf2.finetuning.options import ClassifierOptions
 from bert_tf2.finetuning.task import Batches, Scores, Task, file_of, flag_of_weights, known_labels
 from bert_tf2.support import files, plots
+from bert_tf2.support.errors import UserError
 from bert_tf2.weights.labels import LabelMap
 
 
@@ -117,7 +118,11 @@ class ClassifierTask(Task):
         if not plots.is_installed():
             logging.info("%s is not drawn, because matplotlib is not installed: pip install matplotlib", name)
             return ()
-        outcome.draw_confusion_matrix(os.path.join(self.options.output_dir, name), **metrics["confusion_matrix"])
+        try:
+            outcome.draw_confusion_matrix(os.path.join(self.options.output_dir, name), **metrics["confusion_matrix"])
+        except UserError as error:  # a picture is an extra: the predictions come after it
+            logging.warning("%s", error)
+            return ()
         return (name,)
 
     def write(self, part: str, answers: list[Mapping[str, np.ndarray]]) -> Sequence[str]:
