@@ -135,6 +135,11 @@ def load_tokenizer(vocab_file: str, do_lower_case: bool, vocab_size: int | None 
     """
     tokenizer = FullTokenizer(vocab_file=vocab_file, do_lower_case=do_lower_case)
     check_special_tokens(tokenizer.vocab, vocab_file)
+    if tokenizer.vocab["[PAD]"] != 0:
+        logging.warning(
+            "%s: [PAD] is on line %d, but padding has the id 0, as in the reference: that of %r here. It is masked",
+            vocab_file, tokenizer.vocab["[PAD]"] + 1, tokenizer.inv_vocab.get(0),
+        )  # fmt: skip
     entries = max(tokenizer.vocab.values()) + 1
     if vocab_size is not None:
         check_vocab_size(vocab_file, entries, vocab_size)

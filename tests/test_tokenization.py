@@ -242,7 +242,7 @@ def test_case_of_other_checkpoints_is_not_judged(path):
         tokenization.validate_case_matches_checkpoint(do_lower_case, path)
 
 
-def test_a_vocabulary_that_seems_cut_off_is_told(tmp_path, log_lines):
+def test_a_vocabulary_that_seems_wrong_is_told(tmp_path, log_lines):
     path = tmp_path / "vocab.txt"
     path.write_text("".join(f"{entry}\n" for entry in [*tokenization.SPECIAL_TOKENS, *map(str, range(1000))]))
     entries = 1000 + len(tokenization.SPECIAL_TOKENS)
@@ -250,4 +250,7 @@ def test_a_vocabulary_that_seems_cut_off_is_told(tmp_path, log_lines):
         load_tokenizer(str(path), True, vocab_size)
     assert log_lines == []
     load_tokenizer(str(path), True, 2 * entries)
+    path.write_text(path.read_text().replace("[PAD]\n[UNK]", "[UNK]\n[PAD]"))
+    load_tokenizer(str(path), True)
+    assert "[PAD] is on line 2, but padding has the id 0, as in the reference: that of '[UNK]' here" in log_lines.pop()
     assert len(log_lines) == 1 and f"only {entries} entries, but the model has vocab_size {2 * entries}" in log_lines[0]

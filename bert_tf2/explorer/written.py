@@ -77,7 +77,8 @@ def write_page(path: str, explorer: Explorer, page: pathlib.Path) -> None:
     )
     model["path"] = os.path.basename(os.path.normpath(model["path"]))  # where it lies is nobody's business
     model.update(written=True, compare_with=None, training_dirs=[])
-    if files.exists(path) and not files.is_directory(path) and not _begins(path, b"<!doctype html>"):
+    is_file = files.exists(path) if files.is_remote(path) else os.path.isfile(path)  # no pipe, which would block
+    if is_file and not _begins(path, b"<!doctype html>"):
         raise UserError(f"--write={path}: exists and is not an HTML page; give another name, or remove it")
     answers = {_key("/api/model", {}): model}
     handlers = {**sentence.routes(explorer), **code_lines.routes(explorer)}

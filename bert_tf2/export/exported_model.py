@@ -14,6 +14,7 @@ from absl import logging
 
 from bert_tf2.support import files
 from bert_tf2.support.errors import UserError
+from bert_tf2.support.quiet import load_tensorflow_text
 from bert_tf2.support.settings import check_type
 from bert_tf2.weights.sources import EXPORT_INFO_FILE
 
@@ -60,13 +61,10 @@ def load(path: str | os.PathLike[str]) -> ExportedModel:
     info = _read_info(os.path.join(folder, EXPORT_INFO_FILE))
     if not info["text_signatures"]:
         raise UserError(f"{folder}: was exported with --text_signatures=false and takes no texts; export it again")
+    load_tensorflow_text(f"{folder}: its signature for texts")
     try:
-        import tensorflow_text  # noqa: F401 (for its operations)
-
         with log_level(logging.ERROR):  # it warns about gradients, which are omitted on purpose
             model = tf.saved_model.load(folder)
-    except ImportError as error:
-        raise UserError(f"{folder}: its text signatures need tensorflow-text ({error})") from error
     except Exception as error:  # damaged files raise various errors, including ValueError and IndexError
         reason = next(iter(str(error).strip().splitlines()), type(error).__name__)
         raise UserError(

@@ -30,7 +30,7 @@ import tensorflow as tf
 
 from bert_tf2 import tokenization
 from bert_tf2.export import character_tables as tables
-from bert_tf2.support.errors import UserError
+from bert_tf2.support.quiet import load_tensorflow_text
 
 _CAPITAL_SIGMA, _FINAL_SIGMA = 0x3A3, 0x3C2
 
@@ -96,13 +96,7 @@ class GraphTokenizer(tf.Module):
                 "a tokenizer with rules of its own (a subclass, or another object for words or pieces) works in Python"
                 " only: tokenize before the model is called, and export it without signatures for text"
             )
-        try:
-            import tensorflow_text  # lazy: not available for Windows
-        except ImportError as error:
-            raise UserError(
-                f"a graph that takes text needs tensorflow-text, which cannot be loaded ({error}); install it with"
-                f" `pip install tensorflow-text`, or do without such a graph"
-            ) from error
+        tensorflow_text = load_tensorflow_text("a graph that takes text (unless --text_signatures=false)")
         self._cls, self._sep = tokenizer.convert_tokens_to_ids(["[CLS]", "[SEP]"])
         self._lower = tokenizer.basic_tokenizer.do_lower_case
         self._keep_masks = keep_masks

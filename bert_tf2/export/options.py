@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from bert_tf2.config import BertConfig
 from bert_tf2.support.errors import UserError
-from bert_tf2.support.settings import ANSWERS, EXPORT, MODEL, TO_DO, WrongSetting, options, setting
+from bert_tf2.support.settings import ANSWERS, EXPORT, MODEL, TO_DO, WrongSetting, check_utf8, options, setting
 from bert_tf2.training.options import ModelOptions, PrecisionOptions, VocabularyOptions, sequence_length
 from bert_tf2.weights.labels import LabelMap
 
@@ -71,6 +71,9 @@ class ExportOptions(PrecisionOptions, VocabularyOptions, ModelOptions):
     )
     # For callers in Python that have the labels, instead of label_map; not a flag.
     labels: LabelMap | None = None
+
+    def check(self) -> None:
+        check_utf8(self)
 
     def length_for(self, config: BertConfig) -> int:
         """Returns max_seq_length, or its default, for a model with this configuration.

@@ -13,6 +13,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import os
+import re
 import secrets
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
@@ -59,7 +60,8 @@ def write_version(export_dir: str, write: Callable[[str], None]) -> str:
 
 def _give_number(folder: str, export_dir: str) -> str:
     while True:
-        numbers = [int(name) for name in files.list_directory(export_dir) if name.strip("/").isdecimal()]
+        there = [name.strip("/") for name in files.list_directory(export_dir)]
+        numbers = [int(name) for name in there if re.fullmatch("[0-9]{1,18}", name)]  # servers count with 64 bits
         path = os.path.join(export_dir, str(max(numbers, default=0) + 1))
         try:
             tf.io.gfile.rename(folder, path) if files.is_remote(path) else os.rename(folder, path)

@@ -199,7 +199,8 @@ class CreatePretrainingDataOptions(LogOptions, PretrainingDataOptions, CaseOptio
             raise WrongSetting(f"{self.runner_options[0]!r} after --: options of a runner need --runner")
         if self.is_sharded and "," in self.output_file:
             raise WrongSetting(f"--output_file={self.output_file}: shards need one name, to which numbers are added")
-        if self.is_sharded and os.path.basename(self.output_file) in ("", ".gz"):
+        in_folder = os.path.basename(self.output_file) not in ("", ".gz") and not self.output_file.startswith("/dev/")
+        if self.is_sharded and not in_folder:
             raise WrongSetting(f"--output_file={self.output_file}: give the beginning of the names of the shards")
 
 

@@ -113,13 +113,33 @@ def open_binary(path: str, mode: str = "rb"):
             if "r" in mode and not exists(path):
                 raise UserError(f"{path}: no such file")
             return _remote.open(path, mode)
-        return open(path, mode)
+        return io.BufferedReader(_Read(path), 1 << 16) if mode == "rb" else open(path, mode)
     except FileNotFoundError as error:
         path = environment.final_name(path)
         raise UserError(f"{path}: no such file{_hint(path)}") from error
     except OSError as error:
         line = environment.explain_writing(error, [path], [path]) if "r" not in mode else environment.explain(error)
         raise UserError(line or f"{path}: {error}") from error
+
+
+class _Read(io.FileIO):
+    """A file to read, whose name stands in errors, as that of a file to open does."""
+
+    def readinto(self, buffer) -> int | None:
+        with self._named():
+            return super().readinto(buffer)
+
+    def readall(self) -> bytes:
+        with self._named():
+            return super().readall()
+
+    @contextlib.contextmanager
+    def _named(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            error.filename = self.name
+            raise
 
 
 def _hint(path: str) -> str:

@@ -6,7 +6,9 @@ flag is reported immediately.
 
 from __future__ import annotations
 
+import contextlib
 import inspect
+import io
 import itertools
 import os
 import re
@@ -26,7 +28,7 @@ from bert_tf2.support.settings import Options, WrongSetting
 
 FLAGS = flags.FLAGS
 
-_WIDEST_HELP = 120
+_NARROWEST_HELP, _WIDEST_HELP = 20, 120
 _COLUMN = 30  # where the explanations start; a longer flag gets its own line
 _LONGEST_CHOICES = 24  # in characters; longer lists of choices are part of the explanation
 
@@ -78,10 +80,14 @@ class _Script:
         self._options: Options | None = None
 
     def parse(self, argv: Sequence[str]) -> Sequence[str]:
-        given = {*itertools.takewhile("--".__ne__, argv[1:])}
+        words = [word.partition("=") for word in itertools.takewhile("--".__ne__, argv[1:])]
+        given = {name for name, _, value in words if value.lower() in ("", "1", "true")}
         if given & _HELP or given & _VERSION:
             print(self._help() if given & _HELP else f"bert_tf2 {__version__}\n", end="", flush=True)
             sys.exit(0)
+        if odd := [word for word in argv if word.endswith("\r") or (word.startswith("-") and "\r" in word)]:
+            what = "holds a carriage return: the shell script has Windows' line ends, which tr -d '\\r' removes"
+            console.fail(2, f"{odd[0]!r}: {what}")
         try:
             os.getcwd()
         except OSError:
@@ -174,8 +180,15 @@ _SEE_HELP = " (--help lists the flags)"
 
 def _parse(argv: Sequence[str]) -> list[str]:
     """What is left of the command line without the flags. Raises flags.Error also where absl raises ValueError."""
+    told = io.StringIO()
     try:
-        return FLAGS(argv)
+        with contextlib.redirect_stderr(told):  # a file of flags that names itself is only told there
+            rest = FLAGS(argv)
+        if told.getvalue():
+            raise flags.Error(told.getvalue())
+        return rest
+    except SystemExit:  # absl's --helpfull and --helpxml end with 1
+        sys.exit(0)
     except UnicodeDecodeError as error:
         named = [word for word in argv if word.lstrip("-").startswith("flagfile")]
         raise flags.Error(f"{' '.join(named)}: not text in {error.encoding}; one flag in a line is needed") from error
@@ -190,6 +203,7 @@ _PLAIN = {
     r"^flag (--.*): invalid literal for int\(\) with base.*$": r"\1: a whole number is needed",
     r"^flag (--.*): could not convert string to float.*$": r"\1: a number is needed",
     r"^ERROR:: (.*?)\[Errno \d+\] ": r"\1",
+    r"^Warning: Hit circular flagfile dependency. Ignoring flagfile: (\S+).*$": r"--flagfile=\1: names itself",
 }
 
 
@@ -247,7 +261,7 @@ def help_screen(
       closing: a last sentence.
       width: in characters; defaults to the terminal's.
     """
-    width = min(width or shutil.get_terminal_size().columns, _WIDEST_HELP) - 1
+    width = max(min(width or shutil.get_terminal_size().columns, _WIDEST_HELP) - 1, _NARROWEST_HELP)
     parts = [_paragraphs(description, width)]
     for title, shown in groups.items():
         if shown:

@@ -117,6 +117,8 @@ def check(inputs: Iterable[Input], outputs: Iterable[Output]) -> None:
         if identity(output.value) in written:
             raise UserError(f"{what}: is named twice; give it a name of its own")
         written.add(identity(output.value))
+        if _is_pipe(output.value) and not output.value.startswith(("/dev/", "/proc/")):
+            logging.warning("%s: is a named pipe, which is written once a program reads it", what)
         if output.names is not None or not _is_device(output.value):
             target = follow(output.value)
             folder = target if output.names is not None else follow(os.path.dirname(target)) or "."

@@ -44,6 +44,21 @@ def load_tensorflow():
             os.write(terminal, b"".join(line for line in chatter if failed or not _OF_TENSORFLOW.match(line)))
 
 
+def load_tensorflow_text(purpose: str):
+    """Imports tensorflow-text for its operations, and returns it; `purpose` begins the message.
+
+    Raises:
+      UserError: it is missing, or Python runs without docstrings, which it changes (PYTHONOPTIMIZE=2).
+    """
+    try:
+        import tensorflow_text  # not available for Windows
+    except (ImportError, TypeError) as error:
+        is_missing = isinstance(error, ImportError)
+        cure = "install it with `pip install tensorflow-text`" if is_missing else "unset PYTHONOPTIMIZE"
+        raise UserError(f"{purpose} needs tensorflow-text, which cannot be loaded ({error}); {cure}") from error
+    return tensorflow_text
+
+
 _OF_TENSORFLOW = re.compile(rb"[IWE][0-9.: ]+ \S+\.cc:\d+\] |WARNING: All log messages before absl::InitializeLog")
 
 

@@ -119,9 +119,12 @@ class Options:
 
     def __post_init__(self) -> None:
         """Raises WrongSetting for the first broken rule."""
-        for name, (_, kind, default) in settings_of(type(self)).items():
-            if kind is str and isinstance(value := getattr(self, name), os.PathLike):
-                object.__setattr__(self, name, os.fspath(value))
+        for name, (stated, kind, default) in settings_of(type(self)).items():
+            if kind is str and isinstance(value := getattr(self, name), os.PathLike | str):
+                value = os.fspath(value)
+                if stated.reads or "text" not in name:
+                    value = _HOME.sub(lambda _: os.path.expanduser("~"), value)
+                object.__setattr__(self, name, value)
             check_type(name, getattr(self, name), kind, optional=default in (None, dataclasses.MISSING))
         self.complete()
         finders = (_text_for_list, _missing, _out_of_bounds, _combined)
@@ -199,6 +202,17 @@ def near(wanted: str, known: Iterable[str]) -> list[str]:
             if found := [name for name in known if re.search(pattern, name)]:
                 return found[:3]
     return difflib.get_close_matches(wanted, known, n=2, cutoff=0.75)
+
+
+_HOME = re.compile(r"(?:^|(?<=,))~(?=/)")  # of one or several names of files; a shell sees it only in front of a word
+
+
+def check_utf8(given: Options) -> None:
+    """Raises WrongSetting for a name that is not UTF-8, which TensorFlow cannot open."""
+    for name in settings_of(type(given)):
+        value = getattr(given, name)
+        if isinstance(value, str) and re.search("[\ud800-\udfff]", value):
+            raise WrongSetting(f"--{name}={value!r}: is not UTF-8, and TensorFlow opens no other names; rename it")
 
 
 def _text_for_list(given: Options) -> Iterator[str]:

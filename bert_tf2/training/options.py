@@ -21,6 +21,7 @@ from bert_tf2.support.settings import (
     TRAINING,
     Options,
     WrongSetting,
+    check_utf8,
     options,
     setting,
 )
@@ -254,6 +255,9 @@ class TrainingOptions(OptimizerOptions, DeviceOptions, ModelOptions):
     export_dir: str | None = setting(
         "Folder for the exported versions 1, 2, ...; defaults to output_dir/export.", None, group=EXPORT, writes=()
     )
+
+    def check(self) -> None:
+        check_utf8(self)
 
 
 @options

@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import os
 import re
+import subprocess
 import xml.etree.ElementTree as ElementTree
 
 import numpy as np
@@ -84,6 +86,13 @@ def test_a_file_of_another_kind_is_not_replaced(weights, tmp_path):
     with pytest.raises(UserError, match=r"vocab.txt: exists and is not an HTML page"):
         written.write_page(str(there), Explorer(ExplorerOptions(model=weights)), server.PAGE)
     assert there.read_text() == "[PAD]\n"
+
+
+def test_a_pipe_is_written_to_and_not_read(weights, tmp_path):
+    os.mkfifo(tmp_path / "page.html")
+    with open(tmp_path / "copy.html", "wb") as copy, subprocess.Popen(["cat", tmp_path / "page.html"], stdout=copy):
+        written.write_page(str(tmp_path / "page.html"), Explorer(ExplorerOptions(model=weights, **TEXTS)), server.PAGE)
+    assert (tmp_path / "copy.html").read_bytes().lower().startswith(b"<!doctype html>")
 
 
 def test_a_model_without_the_head_gets_a_sentence_without_a_blank(tuned, tmp_path):

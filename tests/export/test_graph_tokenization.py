@@ -271,9 +271,14 @@ def test_special_tokens_are_needed(tmp_path):
             Pair(tmp_path / "vocab.txt", True, ["a", *(token for token in SPECIAL if token != missing)], True)
 
 
-def test_tensorflow_text_is_needed(small, monkeypatch):
-    monkeypatch.setitem(sys.modules, "tensorflow_text", None)
-    with pytest.raises(UserError, match=r"needs tensorflow-text, .*pip install tensorflow-text") as caught:
+@pytest.mark.parametrize(
+    ("module", "cure"), [("import gone", "pip install tensorflow-text"), ("None % {}", "unset PYTHONOPTIMIZE")]
+)
+def test_tensorflow_text_is_needed(small, monkeypatch, tmp_path, module, cure):
+    (tmp_path / "tensorflow_text.py").write_text(module)
+    monkeypatch.delitem(sys.modules, "tensorflow_text")
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(UserError, match=rf"needs tensorflow-text, .*{cure}") as caught:
         graph_tokenization.GraphTokenizer(small.python)
     assert "\n" not in str(caught.value)
 

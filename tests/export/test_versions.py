@@ -51,6 +51,13 @@ def test_a_version_appears_when_it_is_complete(exported, tmp_path, monkeypatch):
     assert [[name.isdecimal() for name in names] for names in seen] == [[False], [False]]
 
 
+def test_numbers_beyond_those_of_servers_do_not_count(tmp_path):
+    """They count with 64 bits."""
+    for name in ("99999999999999999999", "\u0663", "3"):
+        (tmp_path / name).mkdir()
+    assert saved_model_files.write_version(str(tmp_path), lambda folder: None) == str(tmp_path / "4")
+
+
 def test_a_number_that_is_taken_meanwhile_is_passed_over(tmp_path):
     def write(folder: str) -> None:
         (tmp_path / "1").mkdir()

@@ -117,6 +117,10 @@ NEEDED = ("--input_file=a", "--bert_config_file=b", "--output_dir=c")
         ([*NEEDED, "--learning_rate=1,5"], ["error: --learning_rate=1,5: a number is needed (--help"]),
         ([*NEEDED, "--stderrthreshold=bad"], ["--stderrthreshold must be one of"]),
         ([*NEEDED, f"--flagfile={sys.executable}"], [f"--flagfile={sys.executable}: not text in utf-8; one flag in a"]),
+        ([*NEEDED, "--output_dir=n\udce9", "--do_train"], ["--output_dir='n\\udce9': is not UTF-8"]),
+        ([*NEEDED, "--do_train\r"], ["error: '--do_train\\r': holds a carriage return: the shell script has Windows'"]),
+        ([*NEEDED, "\r"], ["'\\r': holds a carriage return"]),
+        ([*NEEDED, "--flagfile=FLAGS"], ["error: --flagfile=FLAGS: names itself (--help"]),
         ([*NEEDED, "--flagfile=gone"], ["error: Unable to open flagfile: No such file or directory: 'gone'"]),
         ([*NEEDED, "--do_train", "--profile_steps=20,10"], ["--profile_steps=20,10: must be the first and the last"]),
         ([*NEEDED, "--do_train", "train.tfrecord"], ["unexpected argument 'train.tfrecord'"]),
@@ -125,7 +129,9 @@ NEEDED = ("--input_file=a", "--bert_config_file=b", "--output_dir=c")
         ([*NEEDED[1:], "--input_file="], ["--input_file must be given"]),
     ],
 )
-def test_a_wrong_command_line_is_answered_in_one_line(arguments, words):
+def test_a_wrong_command_line_is_answered_in_one_line(arguments, words, tmp_path):
+    (tmp_path / "FLAGS").write_text(f"--flagfile={tmp_path}/FLAGS\n")
+    arguments, words = ([word.replace("=FLAGS", f"={tmp_path}/FLAGS") for word in part] for part in (arguments, words))
     text = refused("run_pretraining.py", *arguments)
     assert all(word in text for word in words), text
 
@@ -242,7 +248,12 @@ def test_no_line_is_wider_than_the_terminal(script, columns):
 
 def test_all_names_of_the_flag_answer():
     wanted = screen("build_vocab.py")
-    assert all(screen("build_vocab.py", flag) == wanted for flag in ("-h", "-help", "--helpshort", "-?"))
+    flags = ("-h", "-help", "--helpshort", "-?", "--help=1", "--helpshort=True")
+    assert all(screen("build_vocab.py", flag) == wanted for flag in flags)
+    assert "must be given" in refused("build_vocab.py", "--help=false")
+    assert "absl.logging:" in screen("build_vocab.py", "--helpfull")
+    assert screen("build_vocab.py", "--helpxml").startswith("<?xml version=")
+    assert screen("build_vocab.py", "--version=1") == f"bert_tf2 {bert_tf2.__version__}\n"
 
 
 def test_what_an_entry_tells():
@@ -258,6 +269,7 @@ def test_what_an_entry_tells():
 
 def test_commands_are_broken_before_flags():
     text = "Does it.\n\nExample:\n  python x.py --first=1 \\\n      --second='a b' --third=3\n\nMore\ntext."
+    assert flags.help_screen("Some words of a description.", {}, {}, "End.", width=1).count("\n") == 4
     assert flags.help_screen(text, {}, {}, "End.", width=40) == (
         "Does it.\n\nExample:\n  python x.py --first=1 \\\n      --second='a b' --third=3\n\nMore text.\n\nEnd.\n"
     )

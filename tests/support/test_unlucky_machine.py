@@ -148,7 +148,7 @@ def test_what_nobody_foresaw_is_found_before_the_file_gets_its_name(tmp_path):
     files.write_text(str(path), "ours")
 
 
-def test_devices_are_written_to_and_not_replaced(tmp_path):
+def test_devices_are_written_to_and_not_replaced(tmp_path, log_lines):
     pipe = tmp_path / "pipe"
     os.mkfifo(pipe)
     with subprocess.Popen(["cat", pipe], stdout=subprocess.PIPE) as reader:
@@ -156,6 +156,17 @@ def test_devices_are_written_to_and_not_replaced(tmp_path):
         files.write_text(str(pipe), "text")
         assert reader.stdout.read() == b"text"
     assert pipe.is_fifo() and os.listdir(tmp_path) == ["pipe"]
+    assert log_lines == [f"--output_file={pipe}: is a named pipe, which is written once a program reads it"]
+    outputs.check([], [outputs.Output("--output_file", "/dev/stdout")])
+    assert len(log_lines) == 1
+
+
+@pytest.mark.skipif(not os.path.exists("/proc/self/mem"), reason="no /proc here")
+@pytest.mark.parametrize("read", [files.read_text, lambda path: [*files.read_lines(path)], files.count_lines])
+def test_an_error_of_reading_names_the_file(read):
+    with pytest.raises(OSError) as caught:
+        read("/proc/self/mem")
+    assert environment.explain(caught.value).startswith("/proc/self/mem: Input/output error")
 
 
 # Full disks
