@@ -255,9 +255,8 @@ def label_problem(label: str | tuple[str, ...], labels: Sequence[str] | None) ->
         problems = (label_problem(part, labels) for part in label)
         return next(filter(None, problems), None)
     if labels is None:
-        return (
-            None if label.strip() else "the label is empty (give --multi_label if a text may have no label, or several)"
-        )
+        empty = "the label is empty (give --multi_label if a text may have no label, or several)"
+        return None if label.strip() else empty
     if labels:
         return None if label in labels else f"unknown label {label!r}; the known ones are {and_more(labels)}"
     score = as_number(label)

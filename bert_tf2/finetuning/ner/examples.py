@@ -113,10 +113,11 @@ def read_conll(
             document += _starts_document(columns)
         elif group or not layout.is_comment(columns):
             layout.check(line, columns)
-            if _has_tabs(lines[line - 1]) != _has_tabs(lines[layout.line - 1]):
+            if (tabs := _has_tabs(lines[line - 1])) != _has_tabs(lines[layout.line - 1]):
+                ours, theirs = ("tabs", "spaces") if tabs else ("spaces", "tabs")
                 raise UserError(
-                    f"{input_file}, line {line}: spaces separate its columns, and tabs those of line {layout.line}, or"
-                    " the other way round; use one of them throughout, or words and tags are mixed up"
+                    f"{input_file}, line {line}: {ours} separate its columns, and {theirs} those of line {layout.line};"
+                    " use one of them throughout, or words and tags are mixed up"
                 )
             group[line] = columns
     if not sentences:  # no lines but comments and marks

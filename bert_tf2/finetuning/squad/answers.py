@@ -74,7 +74,7 @@ class _Candidate(NamedTuple):
 
     def is_longer(self, do_lower_case: bool) -> bool:
         """Whether the text has other words than the paragraph at this place."""
-        if self.place is None:
+        if self.place is None or self.place[0].document is None:
             return False
         feature, start, end = self.place
         words = _basic_tokenizer(do_lower_case).tokenize

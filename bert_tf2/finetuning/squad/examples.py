@@ -134,7 +134,7 @@ def read_squad_examples(
         raise UserError(f"{input_file}: there is no question in this file")
     if impossible:
         logging.warning(
-            "%s: %d of %d questions are marked as impossible, and will be answered like the others; is"
+            "%s: %d of %d questions are marked as impossible, and are taken like the others; is"
             " --version_2_with_negative missing? The first is %s",
             input_file, len(impossible), len(examples), impossible[0],
         )  # fmt: skip
