@@ -82,7 +82,9 @@ def _check_files(options: ConversionOptions) -> list[outputs.Input]:
             raise UserError(f"--output={options.output}: the name of one of Keras' files ends in .keras or .weights.h5")
     if options.to != "keras" or not keras_files.recognizes_name(options.output):
         folder = _WRITTEN[options.to]
-    flags = [flag for flag in ("bert_config_file", "vocab_file", "extend_vocab") if getattr(options, flag)]
+    flags = [
+        flag for flag in ("bert_config_file", "vocab_file", "extend_vocab", "never_split") if getattr(options, flag)
+    ]
     inputs = [outputs.Input(f"--{flag}", getattr(options, flag), once=True) for flag in flags]
     inputs.insert(0, outputs.Input("--input", options.input, weights=True))
     outputs.check(inputs, [outputs.Output("--output", options.output, folder)])
@@ -105,6 +107,8 @@ class _Conversion:
         self.config = self._find_config()
         self.vocabulary = self._find_vocabulary()
         self.do_lower_case, self.case_is_stated = self._find_case()
+        self.rules, remark = metadata.stated_rules(source, options.vocab_file)
+        self.report += [remark] if remark else []
         if problems := [*self._problems()]:
             raise UserError(
                 f"{source.path}: does not fit the configuration: {and_more(problems, 3, '; ')}. Is it a BERT, and the"
@@ -113,8 +117,9 @@ class _Conversion:
         if self.vocabulary is not None:
             check_vocab_size("the vocabulary", len(self.vocabulary), self.config.vocab_size)
         self.labels = labels_of(source)
-        if options.extend_vocab:
-            self._extend()
+        for flag in ("extend_vocab", "never_split"):
+            if getattr(options, flag):
+                self._extend(flag)
 
     def _find_config(self) -> BertConfig:
         """Returns the flag's configuration or else the source's."""
@@ -196,11 +201,14 @@ class _Conversion:
                 absent = [row.reference for row in head if row.reference not in found]
                 yield f"{', '.join(found)} without {', '.join(absent)}"
 
-    def _extend(self) -> None:
+    def _extend(self, flag: str) -> None:
         if self.vocabulary is None:
-            raise UserError("--extend_vocab needs the vocabulary of the model: give --vocab_file")
-        extension = extend(self.vocabulary, self.options.extend_vocab, self.do_lower_case)
+            raise UserError(f"--{flag} needs the vocabulary of the model: give --vocab_file")
+        basic = tokenization.BasicTokenizer(self.do_lower_case, **self.rules)
+        extension = extend(self.vocabulary, getattr(self.options, flag), basic, kept=flag == "never_split")
         self.report.append(extension.describe(len(self.vocabulary)) + ".")
+        if flag == "never_split":
+            self.rules["never_split"] = sorted({*basic.never_split, *extension.words})
         self.source = ExtendedWeights(self.source, self.config, extension)
         self.config, self.vocabulary = self.source.config, extension.vocabulary
 
@@ -229,7 +237,7 @@ class _Conversion:
         unwritten = {
             VOCABULARY_FILE: self.vocabulary is None,
             LABEL_MAP_FILE: not self.labels,
-            metadata.TOKENIZATION_FILE: not self.case_is_stated or to == "hf",
+            metadata.TOKENIZATION_FILE: not (self.case_is_stated or self.rules) or to == "hf",
         }
         if old := [name for name in unwritten if unwritten[name] and name in files.list_directory(output)]:
             self.report.append(f"{', '.join(old)} in {output} is from before and may not belong to it.")
@@ -260,8 +268,9 @@ class _Conversion:
         texts = {CONFIG_FILE: self.config.to_json_string()}
         if self.vocabulary is not None:
             texts[VOCABULARY_FILE] = "".join(f"{entry}\n" for entry in self.vocabulary)
-        if self.case_is_stated:  # a recorded guess would later look like a fact
-            texts[metadata.TOKENIZATION_FILE] = metadata.record_of(self.do_lower_case, self.vocabulary)
+        if self.case_is_stated or self.rules:  # a recorded guess would later look like a fact
+            lower = self.do_lower_case if self.case_is_stated else None
+            texts[metadata.TOKENIZATION_FILE] = metadata.record_of(lower, self.vocabulary, self.rules)
         paths = [os.path.join(folder, name) for name in texts]
         with files.complete_or_absent(*paths) as beside:
             for path, text in zip(beside, texts.values(), strict=True):
@@ -290,6 +299,7 @@ class _Conversion:
             self.config,
             vocabulary=self.vocabulary,
             do_lower_case=self.do_lower_case,
+            rules=self.rules,
             labels=self.labels,
         )
         self._left_out(self._others)

@@ -9,16 +9,17 @@ from __future__ import annotations
 import hashlib
 import os
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
 
+from bert_tf2 import tokenization
 from bert_tf2.config import BertConfig, config_value, decisive_differences
 from bert_tf2.data.huggingface_config import activation_remark, architecture_of, from_huggingface
 from bert_tf2.support import files, json_text
 from bert_tf2.support.errors import UserError, and_more
-from bert_tf2.weights import names, tensor_files
+from bert_tf2.weights import names, tensor_files, text_rules
 from bert_tf2.weights.base import CONFIG_FILE, Place, Weights
 from bert_tf2.weights.labels import TAGGING_TASK, LabelMap, numbered
 from bert_tf2.weights.tensor_files import Stored, TensorFile
@@ -141,8 +142,8 @@ class HuggingFaceFolder(Weights):
         if re.search(r"-\d{5}-of-\d{5}\.\w+$", weights):
             raise UserError(f"{path}: is a part of the weights only; name the folder")
         folder = self.folder or "."
-        there = [name for name in _CONFIGS if name in files.list_directory(folder)] or _CONFIGS
-        self.config_file = os.path.join(folder, there[0])
+        there = [path for name in _CONFIGS if (path := files.companion(folder, name))]
+        self.config_file = there[0] if there else os.path.join(folder, _CONFIGS[0])
         self._values = files.read_json(self.config_file)
         self.config = _config_of(self._values, self.config_file)
         if self.config.hidden_act == "gelu_erf":
@@ -165,7 +166,6 @@ class HuggingFaceFolder(Weights):
         self._hold(places)
         if self.architecture and self.architecture not in ARCHITECTURES:
             self.remarks.append(f"There is no {self.architecture} here: its encoder is what can be used.")
-        self.remarks += _tokenizer_remarks([*_tokenizer_files(self.folder).values()])
         for file in {tensor.file.path: tensor.file for tensor in tensors.values()}.values():
             self.remarks += self._changed_since(file)
 
@@ -195,15 +195,14 @@ class HuggingFaceFolder(Weights):
         value = tensor.file.read(tensor.name)
         return value.T if transposed else value
 
-    def vocabulary(self) -> list[str] | None:
-        """Raises UserError if there is no vocab.txt and the tokenizer is not a WordPiece tokenizer."""
-        entries = super().vocabulary()
-        path = os.path.join(self.folder, "tokenizer.json")
-        return _wordpiece_entries(path) if entries is None and files.exists(path) else entries
+    def vocabulary_file(self) -> str | None:
+        """Returns the path of a vocab.txt that has every entry."""
+        path = super().vocabulary_file()
+        return path if path and len(self.vocabulary()) == len(tokenization.read_entries(path)) else None
 
-    def tokenizer_settings(self) -> Mapping[str, Any]:
-        found = stated_case(self.folder)
-        return {"do_lower_case": found[0]} if found else {}
+    def vocabulary(self) -> list[str] | None:
+        """Raises UserError as text_rules.vocabulary."""
+        return text_rules.vocabulary(self.folder)
 
     def labels(self) -> LabelMap | None:
         """Returns the meaning of a classifier's or tagger's outputs. Unnamed labels are LABEL_0, LABEL_1, ...
@@ -287,53 +286,3 @@ def _drop_copies(path: str, tensors: dict[str, _Tensor]) -> None:
             " where BERT's is the table of embeddings with one bias, so that it cannot be taken over. Save the encoder"
             " alone (model.bert.save_pretrained), or, if trained so, with tie_word_embeddings false in its config.json"
         )
-
-
-def _wordpiece_entries(path: str) -> list[str]:
-    """Returns the vocabulary of a tokenizer.json in the order of the ids."""
-    content = files.read_json(path)
-    model = content.get("model") if isinstance(content.get("model"), dict) else {}
-    entries = model.get("vocab")
-    if model.get("type") not in ("WordPiece", None) or not isinstance(entries, dict):
-        raise UserError(f"{path}: is not a tokenizer with the WordPiece vocabulary that BERT has; give a vocab.txt")
-    listed = content.get("added_tokens")
-    added = [entry for entry in listed if isinstance(entry, dict)] if isinstance(listed, list) else []
-    entries = {**entries, **{str(entry.get("content")): entry.get("id") for entry in added}}
-    by_id = {index: entry for entry, index in entries.items() if isinstance(index, int)}
-    if not files.is_utf8("".join(entries)):
-        raise UserError(f"{path}: an entry holds half a character (one of a pair of \\u...); give a vocab.txt")
-    if len(by_id) != len(entries) or {*by_id} != {*range(len(entries))}:
-        raise UserError(f"{path}: the ids of its {len(entries)} entries are not 0, 1, 2, ...; give a vocab.txt")
-    return [by_id[index] for index in range(len(entries))]
-
-
-def stated_case(folder: str) -> tuple[bool, str] | None:
-    """Returns `do_lower_case` from the tokenizer files in a folder, and the file; None if no file states it."""
-    for path, content in _tokenizer_files(folder).items():
-        if "do_lower_case" in content:
-            return (content["do_lower_case"], path) if isinstance(content["do_lower_case"], bool) else None
-    return None
-
-
-def _tokenizer_files(folder: str) -> dict[str, dict[str, Any]]:
-    """Returns the tokenizer settings by file: tokenizer_config.json, then tokenizer.json."""
-    found = {}
-    path, second = (os.path.join(folder, name) for name in ("tokenizer_config.json", "tokenizer.json"))
-    if files.exists(path):
-        found[path] = files.read_json(path)
-    if files.exists(second) and "do_lower_case" not in found.get(path, {}):
-        normalizer = files.read_json(second).get("normalizer")
-        if isinstance(normalizer, dict) and "lowercase" in normalizer:
-            found[second] = {"do_lower_case": normalizer["lowercase"], "strip_accents": normalizer.get("strip_accents")}
-    return found
-
-
-def _tokenizer_remarks(settings: Sequence[Mapping[str, Any]]) -> Iterator[str]:
-    """Yields a message for each difference between the model's tokenizer and this project's."""
-    for content in settings[:1]:
-        accents, lower = content.get("strip_accents"), content.get("do_lower_case", True)
-        if isinstance(accents, bool) and accents != lower:
-            verb = "drops" if accents else "keeps"
-            yield f"Its tokenizer {verb} accents (strip_accents), which this project's does not with this case."
-        if content.get("tokenize_chinese_chars") is False:
-            yield "Its tokenizer does not set Chinese characters apart (tokenize_chinese_chars); this project's does."

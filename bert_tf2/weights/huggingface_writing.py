@@ -30,6 +30,7 @@ def write_folder(
     *,
     vocabulary: Sequence[str] | None = None,
     do_lower_case: bool = True,
+    rules: Mapping[str, Any] | None = None,
     labels: LabelMap | None = None,
     architecture: str | None = None,
 ) -> list[str]:
@@ -45,6 +46,7 @@ def write_folder(
       config: the model's configuration.
       vocabulary: the entries for vocab.txt.
       do_lower_case: whether the tokenizer is that of an uncased model.
+      rules: what else it differs in from the reference's, see FullTokenizer.rules.
       labels: the meaning of the outputs of a classifier or tagger.
       architecture: the class of `transformers`; defaults to the one that has the heads in `shapes`.
 
@@ -66,7 +68,7 @@ def write_folder(
     _check_target(folder, vocabulary is not None)
     texts = {"config.json": _config_content(architecture, config, vocabulary, labels, shapes)}
     if vocabulary is not None:
-        texts["tokenizer_config.json"] = _tokenizer_content(config, do_lower_case)
+        texts["tokenizer_config.json"] = _tokenizer_content(config, vocabulary, do_lower_case, rules or {})
     encode = functools.partial(json.dumps, indent=2, sort_keys=True, ensure_ascii=False)
     contents = {name: encode(text) + "\n" for name, text in texts.items()}
     if vocabulary is not None:
@@ -146,14 +148,20 @@ def _config_content(
     return to_huggingface(dataclasses.asdict(config), architecture, outputs, problem_type, pad)
 
 
-def _tokenizer_content(config: BertConfig, do_lower_case: bool) -> dict[str, Any]:
+def _tokenizer_content(
+    config: BertConfig, vocabulary: Sequence[str], do_lower_case: bool, rules: Mapping[str, Any]
+) -> dict[str, Any]:
     special = {f"{name}_token": f"[{name.upper()}]" for name in ("cls", "mask", "pad", "sep", "unk")}
+    exactly = {"special": True, **dict.fromkeys(("lstrip", "normalized", "rstrip", "single_word"), False)}
+    ids = {entry.strip(): index for index, entry in enumerate(vocabulary)}
+    kept = {str(ids[token]): {"content": token, **exactly} for token in rules.get("never_split", ())}
     return {
         **special,
+        **({"added_tokens_decoder": kept} if kept else {}),
         "do_lower_case": do_lower_case,
         "model_max_length": config.max_position_embeddings,
-        "strip_accents": None,
-        "tokenize_chinese_chars": True,
+        "strip_accents": rules.get("strip_accents"),
+        "tokenize_chinese_chars": rules.get("tokenize_chinese_chars", True),
         "tokenizer_class": "BertTokenizer",
     }
 

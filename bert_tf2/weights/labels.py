@@ -66,8 +66,8 @@ def load_label_map(output_dir: str) -> LabelMap | None:
     Raises:
       UserError: as read_label_map.
     """
-    path = os.path.join(output_dir, LABEL_MAP_FILE)
-    return read_label_map(path) if files.exists(path) else None
+    path = files.companion(output_dir, LABEL_MAP_FILE)
+    return read_label_map(path) if path else None
 
 
 def read_label_map(path: str) -> LabelMap:

@@ -205,8 +205,8 @@ class ObjectCheckpoint(Weights):
     def _read_config(self) -> BertConfig:
         """Takes the sizes from the weights, and the rest from files beside them, or else Model Garden's defaults."""
         sizes = self._sizes()
-        path = os.path.join(self.folder, CONFIG_FILE)
-        if not files.exists(path):
+        path = files.companion(self.folder, CONFIG_FILE)
+        if path is None:
             return BertConfig(**{**sizes, **self._settings()})
         config = BertConfig.from_json_file(path)
         self.config_file = path

@@ -17,6 +17,7 @@ from bert_tf2 import tokenization
 from bert_tf2.config import BertConfig
 from bert_tf2.support import files
 from bert_tf2.support.errors import UserError
+from bert_tf2.vocabulary import check_never_split
 from bert_tf2.weights import names
 from bert_tf2.weights.base import Weights
 
@@ -33,57 +34,63 @@ class Extension:
     Attributes:
       vocabulary: all entries, including the new ones.
       pieces: id of each new entry -> the ids of its pieces in the old vocabulary.
-      known: words that were entries already.
+      words: all words, those that were entries already too.
     """
 
     vocabulary: list[str]
     pieces: Mapping[int, list[int]]
-    known: list[str]
+    words: list[str]
 
     def describe(self, old_size: int) -> str:
         """Returns a one-sentence summary for the user."""
         appended = len(self.vocabulary) - old_size
         return (
             f"Vocabulary: {len(self.pieces)} new entries, {len(self.pieces) - appended} of them in [unused] places,"
-            f" {appended} at the end; {len(self.known)} were there already"
+            f" {appended} at the end; {len(self.words) - len(self.pieces)} were there already"
         )
 
 
-def extend(vocabulary: Sequence[str], new_words_file: str, do_lower_case: bool) -> Extension:
+def extend(
+    vocabulary: Sequence[str], new_words_file: str, basic: tokenization.BasicTokenizer, kept: bool = False
+) -> Extension:
     """Plans new entries: first in place of `[unused...]` entries, then at the end.
 
     Args:
       vocabulary: the entries of vocab.txt.
       new_words_file: one word per line, as the tokenizer splits text; the prefix `##` marks the continuation of a word.
-      do_lower_case: as the model was trained.
+      basic: splits text into words as the model was trained.
+      kept: whether the words are tokens that are never split.
 
     Raises:
-      UserError: no text can match a line, because the tokenizer would split or change it first; or the file contains no
-        word, or the vocabulary no [UNK].
+      UserError: no text can match a line, because the tokenizer would split or change it first; or a line cannot be a
+        token that is never split; or the file contains no word, or the vocabulary no [UNK].
     """
     ids = {token.strip(): index for index, token in enumerate(vocabulary)}  # strip blanks like tokenization.load_vocab
     if _UNKNOWN not in ids:
         raise UserError(f"the vocabulary has no {_UNKNOWN}, so it is not BERT's; give that of the model (--vocab_file)")
-    basic = tokenization.BasicTokenizer(do_lower_case=do_lower_case)
-    free = iter([index for index, token in enumerate(vocabulary) if _UNUSED.fullmatch(token.strip())])
-    split = _splitter(ids)
-    entries, pieces, known = list(vocabulary), {}, []
-    added: set[str] = set()
+    wanted: dict[str, int] = {}
     for number, line in enumerate(files.read_lines(new_words_file, drop_bom=True), 1):
-        word = line.strip()
-        if not word or word in added:
-            continue
+        if word := line.strip():
+            wanted.setdefault(word, number)
+    if not wanted:
+        raise UserError(f"{new_words_file}: holds no word; one a line is needed")
+    unused = (index for index, token in enumerate(vocabulary) if _UNUSED.fullmatch(token.strip()))
+    free = iter([index for index in unused if vocabulary[index].strip() not in {*wanted, *basic.never_split}])
+    split = _splitter(ids)
+    entries, pieces = list(vocabulary), {}
+    for word, number in wanted.items():
+        where = f"{new_words_file}, line {number}"
+        if kept:
+            check_never_split([word], where)
         if word in ids:
-            known.append(word)
             continue
-        _check_word(word, basic, f"{new_words_file}, line {number}")
-        added.add(word)
+        if not kept:
+            _check_word(word, basic, where)
         index = next(free, len(entries))
         entries[index : index + 1] = [word]
-        pieces[index] = [ids[piece] for piece in split(word)]
-    if not pieces and not known:
-        raise UserError(f"{new_words_file}: holds no word; one a line is needed")
-    return Extension(entries, pieces, known)
+        words = basic.tokenize(word) if kept else [word]
+        pieces[index] = [ids[piece] for part in words or [_UNKNOWN] for piece in split(part)]
+    return Extension(entries, pieces, [*wanted])
 
 
 def _splitter(ids: Mapping[str, int]) -> Callable[[str], list[str]]:
@@ -109,7 +116,8 @@ def _check_word(word: str, tokenizer: tokenization.BasicTokenizer, where: str) -
     if words != [text]:
         raise UserError(
             f"{where}: {word!r} would never be found, because text is split into {' '.join(words) or 'nothing'!r}"
-            " before words are looked up; give each part a line of its own, or leave the line out"
+            " before words are looked up; give each part a line of its own, or leave the line out (the file of"
+            " --never_split has what is to stay whole)"
         )
     if len(text) > _LONGEST_WORD:
         raise UserError(

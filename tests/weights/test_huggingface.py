@@ -182,7 +182,7 @@ def test_a_damaged_configuration(tmp_path, text, part):
     assert part in message_of(huggingface.HuggingFaceFolder, folder)
 
 
-# Labels and tokenizer.
+# Labels.
 
 ANSWERS = ("no", "yes", "who knows")
 NAMED = {"id2label": dict(enumerate(ANSWERS))}
@@ -231,38 +231,6 @@ def test_without_architectures_the_pooler_tells_taggers_from_classifiers(tmp_pat
         folder = make_folder(tmp_path / task, architecture=architecture, **NAMED)
         write_json(tmp_path / task / "config.json", {**CONFIG, "architectures": None, **NAMED})
         assert huggingface.HuggingFaceFolder(folder).labels().task.startswith(task)
-
-
-def test_vocabulary(tmp_path):
-    source = huggingface.HuggingFaceFolder(make_folder(tmp_path))
-    assert source.vocabulary() is None and source.tokenizer_settings() == {}
-    model = {"type": "WordPiece", "vocab": {"[PAD]": 0, "b": 2, "a": 1}}
-    added = [{"id": 0, "content": "[PAD]"}, {"id": 3, "content": "new"}]
-    normalizer = {"type": "BertNormalizer", "lowercase": False, "strip_accents": True}
-    write_json(tmp_path / "tokenizer.json", {"model": model, "added_tokens": added, "normalizer": normalizer})
-    source = huggingface.HuggingFaceFolder(str(tmp_path))
-    assert source.vocabulary() == ["[PAD]", "a", "b", "new"]
-    assert source.tokenizer_settings() == {"do_lower_case": False}
-    assert any("accents" in remark for remark in source.remarks)
-    write_json(tmp_path / "tokenizer_config.json", {"do_lower_case": True, "strip_accents": None})
-    assert source.tokenizer_settings() == {"do_lower_case": True}
-    (tmp_path / "vocab.txt").write_text("[PAD]\nc\n")
-    assert source.vocabulary() == ["[PAD]", "c"]
-
-
-@pytest.mark.parametrize(
-    "content, part",
-    [
-        ({"model": {"type": "BPE", "vocab": {"a": 0}}}, "WordPiece"),
-        ({"model": {"type": "WordPiece", "vocab": {"a": 0, "b": 2}}}, "0, 1, 2"),
-        ({"model": {"type": "WordPiece", "vocab": {"a": 0, "b": 0}}}, "0, 1, 2"),
-        ({"model": []}, "WordPiece"),
-    ],
-)
-def test_a_tokenizer_that_is_not_wordpiece(tmp_path, content, part):
-    folder = make_folder(tmp_path)
-    write_json(tmp_path / "tokenizer.json", content)
-    assert part in message_of(huggingface.HuggingFaceFolder(folder).vocabulary)
 
 
 # Several files.

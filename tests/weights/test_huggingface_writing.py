@@ -84,7 +84,7 @@ def test_what_a_written_folder_says(tmp_path):
     assert content["id2label"] == {"0": "O", "1": "B-PER", "2": "I-PER"} and content["label2id"]["I-PER"] == 2
     assert content["pad_token_id"] == 1
     source = huggingface.HuggingFaceFolder(str(tmp_path))
-    assert source.vocabulary() == vocabulary and source.tokenizer_settings() == {"do_lower_case": False}
+    assert source.vocabulary() == vocabulary
     assert source.config == config and source.labels() == TAGS
 
 

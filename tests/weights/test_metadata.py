@@ -27,7 +27,7 @@ from bert_tf2.pretraining import run as pretraining
 from bert_tf2.pretraining.options import CreatePretrainingDataOptions, MaskedLMOptions, PretrainingOptions
 from bert_tf2.support.errors import UserError
 from bert_tf2.training.loop import start_from
-from bert_tf2.weights import checkpoint, convert, huggingface, metadata
+from bert_tf2.weights import checkpoint, convert, metadata, text_rules
 from bert_tf2.weights.options import ConversionOptions
 
 # The case of the text
@@ -65,7 +65,7 @@ def cased_folder(tmp_path_factory) -> pathlib.Path:
     folder = tmp_path_factory.mktemp("cased")
     google_folder(folder / "google", vocabulary=CASED)
     convert.run(ConversionOptions(input=str(folder / "google"), output=str(folder / "hf"), to="hf"))
-    assert huggingface.stated_case(str(folder / "hf"))[0] is False
+    assert text_rules.in_huggingface(str(folder / "hf")).do_lower_case is False
     return folder / "hf"
 
 
@@ -112,7 +112,7 @@ def test_a_conversion_takes_the_stated_case_along(cased_folder, tmp_path):
     assert record == json.loads(metadata.record_of(False, CASED))
     report = convert.run(ConversionOptions(input=str(tmp_path / "tf1"), output=str(tmp_path / "hf"), to="hf"))
     assert not any("Taken for" in line for line in report)
-    assert huggingface.stated_case(str(tmp_path / "hf"))[0] is False
+    assert text_rules.in_huggingface(str(tmp_path / "hf")).do_lower_case is False
 
 
 # What a training leaves, and what is compared when it goes on

@@ -5,8 +5,10 @@ import pytest
 from small_models import small_config
 
 from bert_tf2.support.errors import UserError
+from bert_tf2.tokenization import BasicTokenizer
 from bert_tf2.weights import bundle
-from bert_tf2.weights.new_words import ExtendedWeights, extend
+from bert_tf2.weights.new_words import ExtendedWeights, Extension
+from bert_tf2.weights.new_words import extend as extend_for
 
 VOCABULARY = ["[PAD]", "[unused0]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "[unused1]", "vi", "##rus", "##es", "the"]
 
@@ -17,13 +19,17 @@ def words_file(tmp_path, *lines: str) -> str:
     return str(path)
 
 
+def extend(vocabulary: list[str], path: str, lower: bool, **settings) -> Extension:
+    return extend_for(vocabulary, path, BasicTokenizer(lower), **settings)
+
+
 def test_unused_places_first_then_the_end(tmp_path):
     extension = extend(VOCABULARY, words_file(tmp_path, "virus", "", "the", "viruses", "virus", "vi", "##ruses"), True)
     assert extension.vocabulary == [
         *("[PAD]", "virus", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "viruses", "vi", "##rus", "##es", "the", "##ruses"),
     ]
     assert extension.pieces == {1: [7, 8], 6: [7, 8, 9], 11: [8, 9]}
-    assert extension.known == ["the", "vi"]
+    assert extension.words == ["virus", "the", "viruses", "vi", "##ruses"]
     assert extension.describe(len(VOCABULARY)) == (
         "Vocabulary: 3 new entries, 2 of them in [unused] places, 1 at the end; 2 were there already"
     )
@@ -55,7 +61,7 @@ def test_a_word_longer_than_words_are_looked_up(tmp_path):
 def test_entries_with_blanks_around_them_are_known(tmp_path):
     vocabulary = [f"{entry} " for entry in VOCABULARY]
     extension = extend(vocabulary, words_file(tmp_path, "the", "virus"), True)
-    assert (extension.known, extension.pieces) == (["the"], {1: [7, 8]})
+    assert (extension.words, extension.pieces) == (["the", "virus"], {1: [7, 8]})
 
 
 def test_a_vocabulary_without_unknown_words(tmp_path):
