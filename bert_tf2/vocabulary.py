@@ -52,6 +52,8 @@ def _look_alike(vocab: Mapping[str, int]) -> str:
     first = next(iter(vocab))
     if first[:1] == "{":
         return " but JSON, a tokenizer.json perhaps"
+    if re.fullmatch(r".*\t-?\d[\d.e-]*", first):
+        return " but SentencePiece's, whose lines have scores"
     for entry, index in vocab.items():
         word = re.match(r"\W+(pad|unk|cls|sep|mask)\b", entry, re.IGNORECASE)
         if word and entry not in SPECIAL_TOKENS:

@@ -7,6 +7,7 @@ files, and `sources` selects the readers of other files.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
@@ -101,6 +102,7 @@ def initialize(model: keras.Model, init_checkpoint: str) -> str:
         not match its checksum.
     """
     source = open_weights(init_checkpoint)
+    names.check_encoder(source.path, source.shapes)
     variables = tf1_variables(model)
     fresh = [name for name in variables if name not in source.shapes]
     problems = _problems(source, variables, model.config, needed=names.is_encoder)
@@ -171,6 +173,14 @@ def weights_in_use(output_dir: str, init_checkpoint: str | None, will_train: boo
     if will_train:
         return None
     what = "holds no checkpoint" if files.is_directory(output_dir) else "there is no such folder"
+    released = None
+    with contextlib.suppress(UserError):
+        released = open_weights(output_dir).path
+    if released:
+        raise UserError(
+            f"{output_dir}: holds weights, and no checkpoint of a training; give --init_checkpoint={released}, and"
+            " another --output_dir for what is written"
+        )
     raise UserError(
         f"{output_dir}: {what}, and no --init_checkpoint is given, so the weights would be random; check"
         " --output_dir, train first (--do_train), or give --init_checkpoint"

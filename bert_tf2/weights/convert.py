@@ -15,7 +15,6 @@ import dataclasses
 import json
 import math
 import os
-import re
 from collections.abc import Iterable, Iterator
 
 import numpy as np
@@ -32,9 +31,6 @@ from bert_tf2.weights.labels import LABEL_MAP_FILE, save_label_map
 from bert_tf2.weights.new_words import ExtendedWeights, extend
 from bert_tf2.weights.options import ConversionOptions
 from bert_tf2.weights.sources import labels_of, open_weights
-
-# A variable without a row in `names` keeps its name from the file; Hugging Face names contain dots.
-_OF_ENCODER = re.compile(r"bert/(embeddings|encoder)/|(module\.)?(bert\.)?(embeddings|encoder)\.")
 
 
 def run(options: ConversionOptions) -> list[str]:
@@ -65,7 +61,10 @@ _WRITTEN = {
     "hf": ("config.json", "model.safetensors", f"model.safetensors{checksums.ENDING}"),
     "keras": ("bert_model.keras",),
 }
-_COMPANIONS = (VOCABULARY_FILE, CONFIG_FILE, "tokenizer_config.json", LABEL_MAP_FILE)
+_COMPANIONS = (
+    *(VOCABULARY_FILE, CONFIG_FILE, "tokenizer_config.json", LABEL_MAP_FILE),
+    *(metadata.TASK_FILE, metadata.TOKENIZATION_FILE),
+)
 
 
 def _check_files(options: ConversionOptions) -> list[outputs.Input]:
@@ -109,6 +108,7 @@ class _Conversion:
         self.do_lower_case, self.case_is_stated = self._find_case()
         self.rules, remark = metadata.stated_rules(source, options.vocab_file)
         self.report += [remark] if remark else []
+        names.check_encoder(source.path, source.shapes)
         if problems := [*self._problems()]:
             raise UserError(
                 f"{source.path}: does not fit the configuration: {and_more(problems, 3, '; ')}. Is it a BERT, and the"
@@ -193,7 +193,7 @@ class _Conversion:
         yield from names.misfits(rows, shapes, self.config, optional)
         for name in shapes:
             slot = names.is_optimizer_state(name) or name.rpartition("/")[0] in known
-            if _OF_ENCODER.match(name) and name not in known and not slot:
+            if names.is_encoder(name) and name not in known and not slot:
                 yield f"{name} has no place in {self.config.num_hidden_layers} layers"
         for head in (names.POOLER, *names.HEADS.values()):
             found = [row.reference for row in head if row.reference in shapes]
@@ -271,6 +271,7 @@ class _Conversion:
         if self.case_is_stated or self.rules:  # a recorded guess would later look like a fact
             lower = self.do_lower_case if self.case_is_stated else None
             texts[metadata.TOKENIZATION_FILE] = metadata.record_of(lower, self.vocabulary, self.rules)
+        texts |= self._task_file()
         paths = [os.path.join(folder, name) for name in texts]
         with files.complete_or_absent(*paths) as beside:
             for path, text in zip(beside, texts.values(), strict=True):
@@ -280,6 +281,11 @@ class _Conversion:
             yield
         if self.labels:
             save_label_map(folder, self.labels)
+
+    def _task_file(self) -> dict[str, str]:
+        """Returns the task.json beside the input, which decides answers: its name and its text."""
+        path = files.companion(self.source.folder, metadata.TASK_FILE)
+        return {metadata.TASK_FILE: files.read_text(path)} if path else {}
 
     def _write_tf1(self) -> None:
         prefix = os.path.join(self.options.output, "bert_model.ckpt")
@@ -301,6 +307,7 @@ class _Conversion:
             do_lower_case=self.do_lower_case,
             rules=self.rules,
             labels=self.labels,
+            more=self._task_file(),
         )
         self._left_out(self._others)
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import os
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -21,7 +21,7 @@ from bert_tf2.support import files, json_text
 from bert_tf2.support.errors import UserError, and_more
 from bert_tf2.weights import names, tensor_files, text_rules
 from bert_tf2.weights.base import CONFIG_FILE, Place, Weights
-from bert_tf2.weights.labels import TAGGING_TASK, LabelMap, numbered
+from bert_tf2.weights.labels import TAGGING_TASK, UNKNOWN_TASK, LabelMap, numbered
 from bert_tf2.weights.tensor_files import Stored, TensorFile
 
 _CONFIGS = ("config.json", CONFIG_FILE)  # the second in early releases
@@ -61,8 +61,9 @@ ARCHITECTURES = {
 }
 """The writable classes. The first that fits is used: fine-tuning before pretraining, more heads before fewer."""
 
-# Tensors without information: 0, 1, 2, ..., zeros, and copies of the masked-LM output table and bias.
-_BUFFERS = re.compile(r"embeddings\.(position_ids|token_type_ids)$")
+_FLOATS = ("float32", "float16", "bfloat16", "float64")
+# Tensors that no output depends on: 0, 1, 2, ..., zeros, and the weights of classes in a loss.
+_BUFFERS = re.compile(r"embeddings\.(position_ids|token_type_ids)$|^(loss|criterion)\w*\.")
 _BIAS, BIAS_OF_DECODER = "cls.predictions.bias", "cls.predictions.decoder.bias"
 TIED = {"cls.predictions.decoder.weight": "bert.embeddings.word_embeddings.weight", BIAS_OF_DECODER: _BIAS}
 """The name of a copy -> that of the tensor that it equals, unless tie_word_embeddings is false."""
@@ -88,9 +89,9 @@ def _config_of(values: Mapping[str, Any], path: str) -> BertConfig:
         raise UserError(f"{path}: {error}") from error
 
 
-def _usual_name(name: str) -> str:
+def _usual_name(name: str, prefix: str) -> str:
     """Returns a tensor's name in the current BertForPreTraining; older files and bare encoders use other names."""
-    name = name.removeprefix("module.")  # from multi-GPU training
+    name = name.removeprefix(prefix)
     name = name.replace("LayerNorm.gamma", "LayerNorm.weight").replace("LayerNorm.beta", "LayerNorm.bias")
     return f"bert.{name}" if name.startswith(("embeddings.", "encoder.", "pooler.")) else name
 
@@ -142,7 +143,7 @@ class HuggingFaceFolder(Weights):
         if re.search(r"-\d{5}-of-\d{5}\.\w+$", weights):
             raise UserError(f"{path}: is a part of the weights only; name the folder")
         folder = self.folder or "."
-        there = [path for name in _CONFIGS if (path := files.companion(folder, name))]
+        there = [*filter(None, (files.companion(folder, name) for name in _CONFIGS))]
         self.config_file = there[0] if there else os.path.join(folder, _CONFIGS[0])
         self._values = files.read_json(self.config_file)
         self.config = _config_of(self._values, self.config_file)
@@ -156,18 +157,49 @@ class HuggingFaceFolder(Weights):
             _drop_copies(path, tensors)
         elif bias := tensors.pop(BIAS_OF_DECODER, None):  # the one that counts there; the other is not used
             tensors[_BIAS] = bias
+        rows = self._usable(rows, tensors)
         places: dict[str, Place] = {}
         for usual, tensor in tensors.items():
             name = rows[usual].reference if usual in rows else tensor.name
             step = -1 if usual in rows and names.is_transposed(name) else 1
             places[name] = Place([*tensor.stored.shape[::step]], tensor.stored.dtype, (tensor, step == -1))
+            if usual in rows and tensor.stored.dtype not in _FLOATS:
+                raise UserError(
+                    f"{path}: {tensor.name} is {tensor.stored.dtype}, so the weights are quantized in a way that"
+                    " nothing here says; save the model without quantization"
+                )
         if remark := activation_remark(self._values):
             self.remarks.append(remark)
         self._hold(places)
-        if self.architecture and self.architecture not in ARCHITECTURES:
-            self.remarks.append(f"There is no {self.architecture} here: its encoder is what can be used.")
         for file in {tensor.file.path: tensor.file for tensor in tensors.values()}.values():
             self.remarks += self._changed_since(file)
+
+    def _usable(
+        self, rows: Mapping[str, names.Variable], tensors: Mapping[str, _Tensor]
+    ) -> Mapping[str, names.Variable]:
+        """Returns the rows without those of a fine-tuned head whose outputs would mean something else here.
+
+        Raises:
+          UserError: the encoder has tensors that BERT's does not have.
+        """
+        others = [usual for usual in tensors if usual not in rows]
+        if strange := [usual for usual in others if usual.startswith(("bert.embeddings.", "bert.encoder."))]:
+            raise UserError(
+                f"{self.path}: there is no place for {and_more(strange, 2)} in the BERT of its config.json, which has"
+                f" {self.config.num_hidden_layers} layers; take the config.json that was saved with these weights"
+            )
+        kernel = tensors.get(names.LABELS[0].huggingface)
+        tuned = {row.huggingface for head in ("labels", "span") for row in names.HEADS[head]} & {*tensors}
+        if self.architecture and self.architecture not in ARCHITECTURES:
+            problem = f"There is no {self.architecture} here"
+        elif tuned and others:
+            problem = f"The outputs depend on {and_more(others, 3)} too, which no model here has"
+        elif self._values.get("problem_type") == "regression" and kernel and kernel.stored.shape[:1] > (1,):
+            problem = "There is no regression with several outputs here"
+        else:
+            return rows
+        self.remarks.append(f"{problem}: the encoder is what can be used.")
+        return {name: row for name, row in rows.items() if name not in tuned}
 
     def _changed_since(self, file: TensorFile) -> Iterator[str]:
         """Yields a message if config.json is not as it was written with the weights, if they say how that was.
@@ -208,31 +240,38 @@ class HuggingFaceFolder(Weights):
         """Returns the meaning of a classifier's or tagger's outputs. Unnamed labels are LABEL_0, LABEL_1, ...
 
         Raises:
-          UserError: the labels in config.json are not unique, or their number differs from that of the outputs.
+          UserError: the number of labels in config.json differs from that of the outputs; or nothing says whether they
+            are of texts or of tokens.
         """
-        count, known = self.num_labels, ARCHITECTURES.get(self.architecture or "")
-        labels_of = known.labels_of if known else None
-        if not self.architecture:  # a model without a pooler is a tagger
-            labels_of = "texts" if names.POOLER[0].reference in self.shapes else "tokens"
-        if count is None or labels_of is None:
+        count = self.num_labels
+        if count is None:
             return None
+        known = ARCHITECTURES.get(self.architecture or "")
+        labels_of = known.labels_of if known else self._guess_labels_of(self._label_names(count))
         if labels_of == "tokens":
             return LabelMap(TAGGING_TASK, self._label_names(count), regression=False)
-        task = str(self._values.get("finetuning_task") or "BertForSequenceClassification")
+        task = str(self._values.get("finetuning_task") or UNKNOWN_TASK)
         if count == 1:
             return LabelMap(task, (), regression=True)
-        if self._values.get("problem_type") == "regression":  # multiple regression outputs, which no model here has
-            return None
         multi_label = self._values.get("problem_type") == "multi_label_classification"
         return LabelMap(task, self._label_names(count), regression=False, multi_label=multi_label)
+
+    def _guess_labels_of(self, labels: Sequence[str]) -> str:
+        """Returns what the labels apply to where config.json has no `architectures`."""
+        if names.POOLER[0].reference not in self.shapes or any(re.match(r"[BIES]-.", label) for label in labels):
+            return "tokens"
+        raise UserError(
+            f"{self.config_file}: does not say whether the labels are those of texts or of tokens; add"
+            ' "architectures": ["BertForSequenceClassification"], or ["BertForTokenClassification"]'
+        )
 
     def _label_names(self, count: int) -> tuple[str, ...]:
         named = self._values.get("id2label") or {str(index): name for index, name in enumerate(numbered(count))}
         labels = [str(named.get(str(index), "")) for index in range(count)] if isinstance(named, dict) else []
-        if len(named) != count or "" in labels or len({*labels}) != count:
+        if len(named) != count or "" in labels:
             raise UserError(
-                f"{self.config_file}: id2label does not give each of the {count} outputs a name of its"
-                ' own; put it right, as in {"0": "no", "1": "yes"}'
+                f"{self.config_file}: id2label does not give each of the {count} outputs a name; put it right, as in"
+                ' {"0": "no", "1": "yes"}'
             )
         return tuple(labels)
 
@@ -265,8 +304,10 @@ def _files_of(weights: str) -> dict[str, TensorFile]:
 def _tensors_in(path: str, weights: str) -> dict[str, _Tensor]:
     """Returns the tensors by their usual names, without buffers."""
     tensors: dict[str, _Tensor] = {}
-    for name, file in _files_of(weights).items():
-        usual = _usual_name(name)
+    found = _files_of(weights)
+    prefix = names.common_prefix(found, "embeddings.word_embeddings.weight").removesuffix("bert.")
+    for name, file in found.items():
+        usual = _usual_name(name, prefix)
         if _BUFFERS.search(usual):
             continue
         if usual in tensors:

@@ -30,7 +30,7 @@ from bert_tf2.support import environment, files, json_text, outputs
 from bert_tf2.support.errors import UserError, and_more
 from bert_tf2.weights import checksums, names
 from bert_tf2.weights.base import Place, Weights, numpy_dtype
-from bert_tf2.weights.labels import TAGGING_TASK, LabelMap, numbered
+from bert_tf2.weights.labels import TAGGING_TASK, UNKNOWN_TASK, LabelMap, numbered
 
 _MODEL, _WEIGHTS = ".keras", ".weights.h5"
 _CONFIG, _METADATA, _STORE = "config.json", "metadata.json", "model.weights.h5"
@@ -211,8 +211,8 @@ class KerasFile(Weights):
         if self.class_name == "TaggingModel":
             return LabelMap(TAGGING_TASK, labels, regression=False)
         if self.class_config.get("multi_label"):
-            return LabelMap("multi_label", labels, regression=False, multi_label=True)
-        return LabelMap("regression", (), regression=True) if len(labels) == 1 else None
+            return LabelMap(UNKNOWN_TASK, labels, regression=False, multi_label=True)
+        return LabelMap(UNKNOWN_TASK, (), regression=True) if len(labels) == 1 else None
 
     def _read(self, name: str) -> np.ndarray:
         place = self._places[name]

@@ -33,7 +33,7 @@ from bert_tf2.vocabulary import check_case_of_vocabulary, is_cased
 from bert_tf2.vocabulary import load_tokenizer as load_checked_tokenizer
 from bert_tf2.weights import bundle, huggingface
 from bert_tf2.weights.base import CONFIG_FILE, VOCABULARY_FILE, Weights
-from bert_tf2.weights.labels import LABEL_MAP_FILE, load_label_map
+from bert_tf2.weights.labels import LABEL_MAP_FILE, UNKNOWN_TASK, load_label_map
 from bert_tf2.weights.text_rules import TOKENIZATION_FILE, read_record, stated_in
 
 TASK_FILE = "task.json"
@@ -293,7 +293,7 @@ def check_task(source: Weights, task: Mapping[str, str | bool], flag: str, other
     else:  # a version before this one wrote label_map.json alone
         path = os.path.join(source.folder, LABEL_MAP_FILE)
         label_map = load_label_map(source.folder)
-        stated = {"task": label_map.task} if label_map else {}
+        stated = {"task": label_map.task} if label_map and label_map.task != UNKNOWN_TASK else {}
     different = [name for name in task if stated.get(name, task[name]) != task[name]]
     if not different:
         return

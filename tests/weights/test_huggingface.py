@@ -83,13 +83,6 @@ def test_the_decoder_is_the_table_of_embeddings(tmp_path):
     np.testing.assert_array_equal(only.get("bert/embeddings/word_embeddings"), words)
 
 
-def test_a_block_too_many_keeps_its_name(tmp_path):
-    """So that whoever loads the weights can say that it is not used."""
-    tensors = {**tensors_of("BertModel"), "encoder.layer.1.output.dense.bias": np.zeros(4, np.float32)}
-    source = huggingface.HuggingFaceFolder(make_folder(tmp_path, tensors, "BertModel"))
-    assert source.shapes["encoder.layer.1.output.dense.bias"] == [4]
-
-
 def test_other_floats_are_widened(tmp_path):
     tensors = tensors_of("BertModel")
     tensors["embeddings.LayerNorm.bias"] = tensors["embeddings.LayerNorm.bias"].astype(np.float16)
@@ -191,46 +184,29 @@ NAMED = {"id2label": dict(enumerate(ANSWERS))}
 @pytest.mark.parametrize(
     "architecture, changes, wanted",
     [
-        ("BertForSequenceClassification", NAMED, ("BertForSequenceClassification", ANSWERS, False)),
+        ("BertForSequenceClassification", NAMED, ("classification", ANSWERS, False)),
         ("BertForSequenceClassification", {"finetuning_task": "mnli", **NAMED}, ("mnli", ANSWERS, False)),
-        (
-            "BertForSequenceClassification",
-            {},
-            ("BertForSequenceClassification", ("LABEL_0", "LABEL_1", "LABEL_2"), False),
-        ),
+        ("BertForSequenceClassification", {}, ("classification", ("LABEL_0", "LABEL_1", "LABEL_2"), False)),
         ("BertForTokenClassification", NAMED, ("ner", ANSWERS, False)),
-        ("BertForSequenceClassification", {"problem_type": "regression"}, None),
-        ("BertForMultipleChoice", {}, None),
     ],
 )
 def test_labels(tmp_path, architecture, changes, wanted):
-    tensors = tensors_of(architecture if architecture in CLASSES else "BertForSequenceClassification")
-    source = huggingface.HuggingFaceFolder(make_folder(tmp_path, tensors, architecture, **changes))
-    assert source.labels() == (wanted and LabelMap(*wanted))
-    assert any("BertForMultipleChoice" in remark for remark in source.remarks) == (architecture not in CLASSES)
+    source = huggingface.HuggingFaceFolder(make_folder(tmp_path, architecture=architecture, **changes))
+    assert source.labels() == LabelMap(*wanted)
 
 
 def test_labels_of_a_regression_and_of_no_head(tmp_path):
     tensors = tensors_of("BertForSequenceClassification")
     tensors.update({"classifier.weight": tensors["classifier.weight"][:1], "classifier.bias": np.zeros(1, np.float32)})
     source = huggingface.HuggingFaceFolder(make_folder(tmp_path, tensors, "BertForSequenceClassification"))
-    assert source.labels() == LabelMap("BertForSequenceClassification", (), regression=True)
+    assert source.labels() == LabelMap("classification", (), regression=True)
     assert huggingface.HuggingFaceFolder(make_folder(tmp_path)).labels() is None
 
 
-@pytest.mark.parametrize(
-    "named", [{"0": "a", "1": "b"}, {"0": "a", "1": "b", "2": "a"}, {"0": "a", "1": "b", "3": "c"}]
-)
+@pytest.mark.parametrize("named", [{"0": "a", "1": "b"}, {"0": "a", "1": "b", "3": "c"}])
 def test_labels_that_are_not_those_of_the_outputs(tmp_path, named):
     folder = make_folder(tmp_path, architecture="BertForTokenClassification", id2label=named)
     assert "3 outputs" in message_of(huggingface.HuggingFaceFolder(folder).labels)
-
-
-def test_without_architectures_the_pooler_tells_taggers_from_classifiers(tmp_path):
-    for architecture, task in (("BertForTokenClassification", "ner"), ("BertForSequenceClassification", "BertForSeq")):
-        folder = make_folder(tmp_path / task, architecture=architecture, **NAMED)
-        write_json(tmp_path / task / "config.json", {**CONFIG, "architectures": None, **NAMED})
-        assert huggingface.HuggingFaceFolder(folder).labels().task.startswith(task)
 
 
 # Several files.

@@ -215,6 +215,20 @@ def test_going_on_without_the_flag_that_it_was_trained_with(trained):
     assert "out/tokenization.json: says do_lower_case false" in message and "give --do_lower_case=False" in message
 
 
+def test_a_classifier_from_hugging_face_predicts(trained, tmp_path):
+    """There its task has no name; the labels decide. What else decides lies in task.json, which conversions keep."""
+    convert.run(ConversionOptions(input=f"{trained['output_dir']}/best", output=str(tmp_path / "hf"), to="hf"))
+    kept = tmp_path / "hf" / "task.json"
+    assert kept.read_text() == (pathlib.Path(trained["output_dir"]) / "task.json").read_text()
+    kept.unlink()
+    convert.run(ConversionOptions(input=str(tmp_path / "hf"), output=str(tmp_path / "tf1"), to="tf1"))
+    start = {"init_checkpoint": str(tmp_path / "tf1"), "output_dir": str(tmp_path / "out"), "do_predict": True}
+    run_again(trained, **start)
+    results = (tmp_path / "out" / "test_results.tsv").read_text()
+    run_again(trained, do_predict=True)
+    assert results == (pathlib.Path(trained["output_dir"]) / "test_results.tsv").read_text()
+
+
 def test_going_on_with_other_dropout(trained, tmp_path):
     other = tmp_path / "other.json"
     other.write_text(toy_data.config(num_hidden_layers=1, hidden_dropout_prob=0.3).to_json_string())
