@@ -73,11 +73,13 @@ def _problems(
     problems = [] if config is None else [*names.of_another_kind(source.shapes, config, heads_there)]
     missing = [name for name in variables if name not in source.shapes and name not in told]
     problems += [f"{name} is missing" for name in missing if needed(name)]
-    return problems + [
-        f"{name} is {source.shapes[name]} in the checkpoint and {variable.shape.as_list()} in the model"
-        for name, variable in variables.items()
-        if name in source.shapes and source.shapes[name] != variable.shape.as_list()
-    ]
+    for name, variable in variables.items():
+        found, wanted = source.shapes.get(name), variable.shape.as_list()
+        if found not in (None, wanted):
+            more = name == names.POSITIONS.reference and found[1:] == wanted[1:] and found < wanted
+            remedy = f" (convert_checkpoint.py --extend_positions={wanted[0]} makes it longer)" if more else ""
+            problems.append(f"{name} is {found} in the checkpoint and {wanted} in the model{remedy}")
+    return problems
 
 
 def _refuse(source: Weights, problems: list[str], advice: str) -> None:

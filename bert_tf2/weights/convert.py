@@ -15,6 +15,7 @@ import dataclasses
 import json
 import math
 import os
+import re
 from collections.abc import Iterable, Iterator
 
 import numpy as np
@@ -28,7 +29,8 @@ from bert_tf2.vocabulary import check_special_tokens, is_cased
 from bert_tf2.weights import bundle, checksums, huggingface_writing, keras_files, metadata, names
 from bert_tf2.weights.base import CONFIG_FILE, VOCABULARY_FILE, check_finite
 from bert_tf2.weights.labels import LABEL_MAP_FILE, save_label_map
-from bert_tf2.weights.new_words import ExtendedWeights, extend
+from bert_tf2.weights.listing import listing
+from bert_tf2.weights.new_words import ExtendedWeights, MorePositions, extend
 from bert_tf2.weights.options import ConversionOptions
 from bert_tf2.weights.sources import labels_of, open_weights
 
@@ -61,6 +63,7 @@ _WRITTEN = {
     "hf": ("config.json", "model.safetensors", f"model.safetensors{checksums.ENDING}"),
     "keras": ("bert_model.keras",),
 }
+_OF_WEIGHTS = re.compile(r"\.(index|keras|h5|safetensors|bin)$|^saved_model\.pb$")
 _COMPANIONS = (
     *(VOCABULARY_FILE, CONFIG_FILE, "tokenizer_config.json", LABEL_MAP_FILE),
     *(metadata.TASK_FILE, metadata.TOKENIZATION_FILE),
@@ -87,9 +90,18 @@ def _check_files(options: ConversionOptions) -> list[outputs.Input]:
     inputs = [outputs.Input(f"--{flag}", getattr(options, flag), once=True) for flag in flags]
     inputs.insert(0, outputs.Input("--input", options.input, weights=True))
     outputs.check(inputs, [outputs.Output("--output", options.output, folder)])
+    _check_free(options.output)
     beside = options.input if files.is_directory(options.input) else os.path.dirname(options.input)
     # The companions may be rewritten unchanged, but not modified.
     return inputs + [outputs.Input("--input", os.path.join(beside, name)) for name in _COMPANIONS]
+
+
+def _check_free(output: str) -> None:
+    """Raises UserError if there are weights already, with which the new ones, or their companions, would be mixed."""
+    there = [name for name in files.list_directory(output) if _OF_WEIGHTS.search(name)]
+    if there or (files.exists(output) and not files.is_directory(output)):
+        what = f"holds {and_more(there, 3)}" if there else "exists"
+        raise UserError(f"--output={output}: {what} already; give another name, or remove the old weights first")
 
 
 class _Conversion:
@@ -120,6 +132,8 @@ class _Conversion:
         for flag in ("extend_vocab", "never_split"):
             if getattr(options, flag):
                 self._extend(flag)
+        if options.extend_positions:
+            self._extend_positions(options.extend_positions)
 
     def _find_config(self) -> BertConfig:
         """Returns the flag's configuration or else the source's."""
@@ -211,6 +225,16 @@ class _Conversion:
             self.rules["never_split"] = sorted({*basic.never_split, *extension.words})
         self.source = ExtendedWeights(self.source, self.config, extension)
         self.config, self.vocabulary = self.source.config, extension.vocabulary
+
+    def _extend_positions(self, count: int) -> None:
+        before = self.config.max_position_embeddings
+        if count <= before:
+            raise UserError(f"--extend_positions={count}: the model has {before} positions; give a larger number")
+        self.source = MorePositions(self.source, self.config, count)
+        self.config = self.source.config
+        self.report.append(f"Positions: {count} in place of {before}.")
+        if names.POSITIONS.reference in self.source.shapes:
+            self.report.append(f"Those from {before} on are copies, which nobody has trained: train on longer texts.")
 
     @property
     def _weights(self) -> list[str]:
@@ -356,34 +380,3 @@ def _unknown_to_the_reference(config: BertConfig) -> Iterator[str]:
             f"Its bert_config.json says {key} {json.dumps(written[key])}; google-research/bert, {what}, cannot use"
             " these weights."
         )
-
-
-def listing(path: str) -> Iterator[str]:
-    """Yields a line for every variable of weights of any kind: name, Hugging Face name, shape, size, dtype, norm.
-
-    The last line counts the parameters of the model, and apart from them the numbers of the optimizer.
-
-    Raises:
-      UserError: the weights cannot be read.
-    """
-    source = open_weights(path)
-    step = f", step {source.global_step}" if source.global_step else ""
-    yield f"{source.path}: {source.kind}, {len(source.shapes)} variables{step}"
-    there = {row.reference: row.huggingface for row in names.known(names.num_layers(source.shapes))}
-    columns = [max(map(len, column), default=0) for column in (source.shapes, there.values())]
-    weights = {*names.without_optimizer(source.shapes)}
-    parameters = others = 0
-    for name in sorted(source.shapes):
-        value = source.get(name)
-        if value.dtype.kind in "fiub":
-            parameters += value.size * (name in weights)
-            others += value.size * (name not in weights)
-            norm = f"{np.linalg.norm(value.astype(np.float64)):.6g}"
-        else:
-            norm = "-"
-        shape = str(source.shapes[name])
-        yield (
-            f"{name:<{columns[0]}}  {there.get(name, '-'):<{columns[1]}}  {shape:<14} {value.size:>11,}"
-            f"  {source.dtypes[name]:<9} {norm}"
-        )
-    yield f"{parameters:,} parameters" + (f", and {others:,} numbers of the optimizer and the step" if others else "")

@@ -126,26 +126,24 @@ def _check_word(word: str, tokenizer: tokenization.BasicTokenizer, where: str) -
         )
 
 
-class ExtendedWeights(Weights):
-    """Weights with rows for new entries."""
+class LongerTables(Weights):
+    """Weights of which some tables have more rows. The new rows of slots are 0, since the optimizer has no history."""
 
-    def __init__(self, source: Weights, config: BertConfig, extension: Extension):
-        """`config` is that of `source`; the attribute `config` has the new size."""
+    def __init__(self, source: Weights, tables: tuple[str, ...], config: BertConfig, size: int):
+        """`config` is the configuration with `size`, the new number of rows of the `tables`, reference names."""
         super().__init__(source.path)
-        self.kind, self.remarks, self.dtypes = source.kind, source.remarks, source.dtypes
-        self._source = source
-        self._extension = extension
-        # A table may have more rows than the vocabulary has entries; new entries use these first.
-        size = max(config.vocab_size, len(extension.vocabulary))
-        self.config = dataclasses.replace(config, vocab_size=size)
-        self.shapes = {name: [size, *shape[1:]] if _of_words(name) else shape for name, shape in source.shapes.items()}
+        self.kind, self.remarks, self.dtypes, self.config = source.kind, source.remarks, source.dtypes, config
+        self._source, self._tables = source, tables
+        self.shapes = {
+            name: [size, *shape[1:]] if name.startswith(tables) else shape for name, shape in source.shapes.items()
+        }
 
     @property
     def folder(self) -> str:
         return self._source.folder
 
-    def vocabulary(self) -> list[str]:
-        return self._extension.vocabulary
+    def vocabulary(self) -> list[str] | None:
+        return self._source.vocabulary()
 
     def tokenizer_settings(self):
         return self._source.tokenizer_settings()
@@ -154,20 +152,46 @@ class ExtendedWeights(Weights):
         return self._source.labels()
 
     def get(self, name: str) -> np.ndarray:
-        """Returns a variable, with the new rows if it has a row for each entry of the vocabulary.
-
-        The new rows of slots are 0, since the optimizer has no history for the new entries.
-        """
         old = self._source.get(name)
-        if not _of_words(name):
+        if not name.startswith(self._tables):
             return old
         new = np.zeros(self.shapes[name], old.dtype)
         new[: len(old)] = old
-        for index, pieces in self._extension.pieces.items():
-            new[index] = 0 if names.is_optimizer_state(name) else old[pieces].mean(axis=0)
+        self._fill(new, np.zeros_like(old) if names.is_optimizer_state(name) else old)
         return new
 
+    def _fill(self, new: np.ndarray, old: np.ndarray) -> None:
+        """Sets the new rows of a table from the old ones, which are 0 for a slot."""
+        raise NotImplementedError
 
-def _of_words(name: str) -> bool:
-    """Returns whether a variable, or its slot, has a row for each entry of the vocabulary."""
-    return name.startswith(_ROWS_OF_WORDS)
+
+class ExtendedWeights(LongerTables):
+    """Weights with rows for new entries."""
+
+    def __init__(self, source: Weights, config: BertConfig, extension: Extension):
+        """`config` is that of `source`; the attribute `config` has the new size."""
+        # A table may have more rows than the vocabulary has entries; new entries use these first.
+        size = max(config.vocab_size, len(extension.vocabulary))
+        super().__init__(source, _ROWS_OF_WORDS, dataclasses.replace(config, vocab_size=size), size)
+        self._extension = extension
+
+    def vocabulary(self) -> list[str]:
+        return self._extension.vocabulary
+
+    def _fill(self, new: np.ndarray, old: np.ndarray) -> None:
+        for index, pieces in self._extension.pieces.items():
+            new[index] = old[pieces].mean(axis=0)
+
+
+class MorePositions(LongerTables):
+    """Weights with a row for each of more positions: copies of the first ones, over and over, as in Longformer.
+
+    (Beltagy, Peters and Cohan, 2020, section 5: a start from which a training learns soon, better than random rows.)
+    """
+
+    def __init__(self, source: Weights, config: BertConfig, positions: int):
+        longer = dataclasses.replace(config, max_position_embeddings=positions)
+        super().__init__(source, (names.POSITIONS.reference,), longer, positions)
+
+    def _fill(self, new: np.ndarray, old: np.ndarray) -> None:
+        new[len(old) :] = np.resize(old, new.shape)[len(old) :]

@@ -47,6 +47,12 @@ class ConversionOptions(Options):
         None,
         group=MODEL,
     )
+    extend_positions: int | None = setting(
+        "Make the table of positions this long, with copies of its rows; train the model on longer texts then.",
+        None,
+        group=MODEL,
+        low=1,
+    )
     output: str | None = setting("Folder to write; with --to=keras also a file.", None, group=CONVERSION)
     to: str | None = setting("The format to write.", None, group=CONVERSION, choices=("tf1", "hf", "keras"))
     weights_only: bool = setting(

@@ -302,6 +302,29 @@ def test_extend_vocab_changes_everything_together(tmp_path):
     np.testing.assert_array_equal(values_of(model)["cls/predictions/output_bias"][[5, VOCAB]], [unknown, unknown])
 
 
+# More positions.
+
+
+def test_extend_positions(tmp_path):
+    """The longer model answers short texts as before; a config that asks for more is told how to get them."""
+    google_folder(tmp_path / "in", config=small_config(max_position_embeddings=16))
+    report = converted(input=tmp_path / "in", output=tmp_path / "out", to="tf1", extend_positions=40)
+    assert "Positions: 40 in place of 16." in report and any("copies, which nobody has trained" in r for r in report)
+    ids = np.arange(12)[None] % VOCAB
+    short, long = (modeling.BertModel(small_config(max_position_embeddings=size)) for size in (16, 40))
+    checkpoint.initialize(short, str(tmp_path / "in"))
+    checkpoint.initialize(long, str(tmp_path / "out"))
+    np.testing.assert_array_equal(short(ids).sequence_output, long(ids).sequence_output)
+    assert long(np.tile(ids, 3)).sequence_output.shape == (1, 36, 8)
+    with pytest.raises(
+        UserError, match=r"in the model \(convert_checkpoint.py --extend_positions=40 makes it longer\)"
+    ):
+        checkpoint.initialize(long, str(tmp_path / "in"))
+    for count in (16, 3):
+        message = message_of(input=tmp_path / "in", output=tmp_path / "no", to="hf", extend_positions=count)
+        assert message == f"--extend_positions={count}: the model has 16 positions; give a larger number"
+
+
 # What is refused.
 
 
@@ -351,6 +374,21 @@ def test_nothing_is_written_if_a_part_cannot_be(tmp_path, to, name):
     assert [path.name for path in (tmp_path / "out").iterdir()] == [name]
 
 
+@pytest.mark.parametrize("to", ["tf1", "hf", "keras"])
+def test_other_weights_are_in_the_way(tmp_path, to):
+    """Those of an earlier call, and the input itself: load would take either, and labels and words of the other."""
+    google_folder(tmp_path / "in")
+    converted(input=tmp_path / "in", output=tmp_path / "out", to=to)
+    before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
+    for output in ("in", "out"):
+        message = message_of(input=tmp_path / "in", output=tmp_path / output, to=to)
+        assert message.startswith(f"--output={tmp_path / output}: ") and "; give another " in message
+    assert before == {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
+    if to == "keras":
+        file = tmp_path / "out" / "bert_model.keras"
+        assert f"--output={file}: exists already" in message_of(input=tmp_path / "in", output=file, to=to)
+
+
 @pytest.mark.parametrize("path", ["nosuchscheme://somewhere/model", "https://example.invalid/bert"])
 def test_a_file_system_that_is_not_there(tmp_path, path):
     with pytest.raises(UserError, match="cannot be reached"):
@@ -376,7 +414,9 @@ def test_damage_in_what_is_left_out_is_seen_too(tmp_path):
 
 def test_a_folder_with_two_kinds_of_weights(tmp_path):
     google_folder(tmp_path / "both")
-    converted(input=tmp_path / "both", output=tmp_path / "both", to="hf")
+    converted(input=tmp_path / "both", output=tmp_path / "hf", to="hf")
+    for name in ("config.json", "model.safetensors"):
+        (tmp_path / "hf" / name).rename(tmp_path / "both" / name)
     assert "holds both a TensorFlow checkpoint and a Hugging Face model; name one file" in message_of(
         input=tmp_path / "both", output=tmp_path / "out", to="keras"
     )

@@ -7,7 +7,7 @@ from small_models import small_config
 from bert_tf2.support.errors import UserError
 from bert_tf2.tokenization import BasicTokenizer
 from bert_tf2.weights import bundle
-from bert_tf2.weights.new_words import ExtendedWeights, Extension
+from bert_tf2.weights.new_words import ExtendedWeights, Extension, MorePositions
 from bert_tf2.weights.new_words import extend as extend_for
 
 VOCABULARY = ["[PAD]", "[unused0]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "[unused1]", "vi", "##rus", "##es", "the"]
@@ -115,3 +115,19 @@ def test_rows_without_an_entry_are_taken_first(tmp_path):
     new = ExtendedWeights(old, small_config(vocab_size=16), extension)
     assert new.config.vocab_size == 16
     assert new.get("bert/embeddings/word_embeddings").shape == (16, 8)
+
+
+# More positions
+
+
+def test_positions_are_copied_over_and_over(tmp_path):
+    table = np.arange(12, dtype=np.float32).reshape(3, 4)
+    arrays = {"bert/embeddings/position_embeddings": table, "bert/embeddings/position_embeddings/adam_v": table + 1}
+    bundle.write(str(tmp_path / "model.ckpt"), arrays.items())
+    old = bundle.Checkpoint(str(tmp_path / "model.ckpt"))
+    new = MorePositions(old, small_config(max_position_embeddings=3), 7)
+    assert new.config == small_config(max_position_embeddings=7)
+    assert {*map(tuple, new.shapes.values())} == {(7, 4)}
+    np.testing.assert_array_equal(new.get("bert/embeddings/position_embeddings"), table[[0, 1, 2, 0, 1, 2, 0]])
+    slot = new.get("bert/embeddings/position_embeddings/adam_v")
+    np.testing.assert_array_equal(slot, [*table + 1, *np.zeros([4, 4])])
