@@ -252,10 +252,10 @@ def common_prefix(found: Iterable[str], anchor: str) -> str:
 
 
 def check_encoder(path: str, found: Collection[str]) -> None:
-    """Raises UserError, which names what is there, if weights have no part of an encoder."""
-    if EMBEDDINGS[0].reference not in found or not num_layers(found):
-        held = without_optimizer(found) or [*found]
-        raise UserError(f"{path}: is not a BERT; it holds {and_more(held, 4) or 'nothing'}")
+    """Raises UserError, which names what is there, if weights have no block of an encoder."""
+    held = without_optimizer(found)
+    if not num_layers(held):
+        raise UserError(f"{path}: is not a BERT; it holds {and_more(held or [*found], 4) or 'nothing'}")
 
 
 def is_encoder(name: str) -> bool:
