@@ -10,15 +10,17 @@ os.environ["TRANSFORMERS_VERBOSITY"] = "error"
 
 import importlib.util
 import pathlib
+import pickle
 
 import numpy as np
 import pytest
 import tensorflow as tf
+from refused import message_of
 from small_models import LABELS, MAKERS, SHARED, randomize, small_batch, small_config
 
 from bert_tf2 import heads, modeling, optimization, tokenization
 from bert_tf2.config import BertConfig
-from bert_tf2.weights import bundle, checkpoint, huggingface, huggingface_writing, metadata, text_rules
+from bert_tf2.weights import bundle, checkpoint, huggingface, huggingface_writing, metadata, tensor_files, text_rules
 from bert_tf2.weights.labels import LabelMap
 
 pytestmark = pytest.mark.extra
@@ -148,6 +150,42 @@ def test_pytorch_model_bin(tmp_path, zipped, dtype):
         source.get("bert/pooler/dense/kernel"), state["bert.pooler.dense.weight"].float().numpy().T
     )
     assert_same_answers("BertForPreTraining", load("BertForPreTraining", tmp_path), there.float(), small_batch(), 1e-4)
+
+
+class Malicious:
+    """Its pickle makes the file `made`."""
+
+    def __init__(self, made):
+        self.made = made
+
+    def __reduce__(self):
+        return os.system, (f"touch {self.made}",)
+
+
+@pytest.mark.parametrize("zipped", [True, False, None])
+def test_a_pickle_that_calls_something_is_not_run(tmp_path, zipped):
+    path, content = tmp_path / "pytorch_model.bin", {"a": Malicious(tmp_path / "made")}
+    if zipped is None:
+        path.write_bytes(pickle.dumps(content, 2))
+    else:
+        torch.save(content, path, _use_new_zipfile_serialization=zipped)
+    assert "holds more than weights, which could run code" in message_of(tensor_files.TensorFile, str(path))
+    assert not (tmp_path / "made").exists()
+
+
+@pytest.mark.parametrize(
+    ("content", "part"),
+    [(b"hello world", "not what its name says"), (b"", "EOFError"), ([1], "no dictionary of tensors")],
+)
+def test_damaged_files_of_torch_save(tmp_path, content, part):
+    path = tmp_path / "pytorch_model.bin"
+    path.write_bytes(content) if isinstance(content, bytes) else torch.save(content, path)
+    assert part in message_of(tensor_files.TensorFile, str(path))
+    torch.save({"a": torch.arange(100.0)}, path)
+    data = bytearray(path.read_bytes())
+    data[data.index(torch.arange(100.0).numpy().tobytes()) + 77] ^= 1
+    path.write_bytes(data)
+    assert "the checksum of the archive differs" in message_of(tensor_files.TensorFile(str(path)).read, "a")
 
 
 @pytest.mark.parametrize("zipped", [True, False])

@@ -19,8 +19,8 @@ from bert_tf2.config import BertConfig, config_value, decisive_differences
 from bert_tf2.data.huggingface_config import activation_remark, architecture_of, from_huggingface
 from bert_tf2.support import files, json_text
 from bert_tf2.support.errors import UserError, and_more
-from bert_tf2.weights import names, tensor_files, text_rules
-from bert_tf2.weights.base import CONFIG_FILE, Place, Weights
+from bert_tf2.weights import names, text_rules
+from bert_tf2.weights.base import CONFIG_FILE, Place, Weights, bytes_of
 from bert_tf2.weights.labels import TAGGING_TASK, UNKNOWN_TASK, LabelMap, numbered
 from bert_tf2.weights.tensor_files import Stored, TensorFile
 
@@ -108,12 +108,12 @@ class _Tensor(NamedTuple):
 
     def same_as(self, other: _Tensor) -> bool:
         """Returns whether two tensors have equal values, without holding both in memory."""
-        if self.file is other.file and self.stored == other.stored:
+        if self.stored == other.stored and self.file is other.file and self.stored.address:
             return True
         return self.stored.shape == other.stored.shape and self._digest() == other._digest()
 
     def _digest(self) -> bytes:
-        return hashlib.sha256(self.file.read(self.name).data).digest()
+        return hashlib.sha256(bytes_of(self.file.read(self.name)).data).digest()
 
 
 class HuggingFaceFolder(Weights):
@@ -279,7 +279,7 @@ class HuggingFaceFolder(Weights):
 def _files_of(weights: str) -> dict[str, TensorFile]:
     """Returns tensor name -> the open file that contains it; `weights` is a file, or the index of several."""
     if not weights.endswith(".index.json"):
-        file = tensor_files.open_tensors(weights)
+        file = TensorFile(weights)
         return dict.fromkeys(file.tensors, file)
     mapped = files.read_json(weights).get("weight_map")
     if not isinstance(mapped, dict) or not mapped:
@@ -293,7 +293,7 @@ def _files_of(weights: str) -> dict[str, TensorFile]:
             raise UserError(
                 f"{path}: is missing, and {os.path.basename(weights)} says that a part of the weights is there"
             )
-        opened[part] = tensor_files.open_tensors(path)
+        opened[part] = TensorFile(path)
     found = {name: opened[str(part)] for name, part in mapped.items()}
     for name, file in found.items():
         if name not in file.tensors:

@@ -24,9 +24,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
-import torch_pickles
 import unmasked_data
-from huggingface_folders import CLASSES, ENCODER
 from small_models import MAKERS, randomize, small_config
 
 from bert_tf2.config import BertConfig, decisive_differences
@@ -167,25 +165,6 @@ def marks_of_safetensors(data: bytes) -> Iterator[int]:
     yield from (*range(8), *marks_of_json(data[:end]), *range(end - 8, end + 8), len(data) - 1)
 
 
-def make_torch(folder: pathlib.Path) -> None:
-    """As torch.save writes it, with this configuration beside it."""
-    make_hugging_face(folder)
-    (folder / "model.safetensors").unlink()
-    config = small_config()
-    sizes = {7: config.vocab_size, 5: config.max_position_embeddings, 4: config.hidden_size, 6: 12, 2: 2, 3: 3}
-    draw = np.random.default_rng(3)
-    values = {}
-    for name, shape, _ in (*ENCODER, *CLASSES["BertForSequenceClassification"]):
-        for layer in range(config.num_hidden_layers if "layer.0" in name else 1):
-            full = name if name.startswith("classifier") else f"bert.{name}"
-            values[full.replace("layer.0", f"layer.{layer}")] = draw.normal(
-                size=[2 if "token_type" in name and size == 2 else sizes[size] for size in shape]
-            ).astype("f4")
-    content = {name: torch_pickles.tensor(str(key), value) for key, (name, value) in enumerate(values.items())}
-    storages = {str(key): value.tobytes() for key, value in enumerate(values.values())}
-    (folder / "pytorch_model.bin").write_bytes(torch_pickles.zip_bytes(content, storages, version=b"3\n"))
-
-
 def marks_of_zip(data: bytes) -> Iterator[int]:
     """Every header of a part, every entry of the directory, and the end of the directory."""
     for signature, length in ((b"PK\x03\x04", 46), (b"PK\x01\x02", 66), (b"PK\x05\x06", 22)):
@@ -222,7 +201,6 @@ KINDS = (
     ),
     Kind("model.safetensors", "model.safetensors", make_hugging_face, read_weights, marks_of_safetensors),
     Kind("its config.json", "config.json", make_hugging_face, read_weights, marks_of_json),
-    Kind("pytorch_model.bin", "pytorch_model.bin", make_torch, read_weights, marks_of_zip),
     Kind(
         ".keras", "m.keras", lambda f: make_keras(f, "m.keras"), lambda f: read_weights(f / "m.keras"), marks_of_zip,
     ),

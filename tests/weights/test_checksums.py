@@ -114,11 +114,11 @@ def test_an_error_leaves_both_files_as_they_were(folder):
 def test_what_is_said_with_weights_counts_as_long_as_nobody_else_writes_them(folder):
     """Another program may change the weights and keep the metadata, whose config.json may not fit them any more."""
     path = str(folder / "model.safetensors")
-    assert "num_attention_heads" in tensor_files.SafetensorsFile(path).metadata["config"]
+    assert "num_attention_heads" in tensor_files.TensorFile(path).metadata["config"]
     with safetensors.safe_open(path, "np") as file:
         assert file.metadata()["format"] == "pt"
         values = {name: file.get_tensor(name) + 1 for name in file.keys()}  # noqa: SIM118
         safetensors.numpy.save_file(values, path, file.metadata())
     (folder / "model.safetensors.sha256").unlink()
-    assert tensor_files.SafetensorsFile(path).metadata == {}
+    assert tensor_files.TensorFile(path).metadata == {}
     assert read(folder).keys() == values_of(MAKERS["classifier"](small_config())).keys()

@@ -4,13 +4,14 @@ PyTorch is not needed. `tests/test_interop.py` compares the same code with `tran
 """
 
 import os
+import sys
+import zipfile
 
 import numpy as np
 import pytest
 import safetensors.numpy
 from huggingface_folders import CLASSES, CONFIG, DECODER, ENCODER, WORDS, make_folder, tensors_of, write_json
 from refused import message_of
-from torch_pickles import FORMATS, ORDERED, Call, State, both_formats, open_bytes, pickled, program, tensor
 
 from bert_tf2.config import BertConfig
 from bert_tf2.data.huggingface_config import from_huggingface
@@ -257,24 +258,11 @@ def test_an_index_that_is_wrong(tmp_path):
     assert "weight_map" in message_of(huggingface.HuggingFaceFolder, str(tmp_path))
 
 
-# Weights that torch.save wrote; test_torch_files.py has its format.
-
-
-@pytest.mark.parametrize("kind", FORMATS)
-def test_a_folder_with_pytorch_model_bin(tmp_path, kind):
-    tensors = tensors_of("BertForPreTraining")
-    arrays = {str(index): value for index, value in enumerate(tensors.values())}
-    content = {name: tensor(str(index), value) for index, (name, value) in enumerate(tensors.items())}
-    content[DECODER] = content[WORDS]
-    whole = State(Call(ORDERED, ()), {"_metadata": Call(ORDERED, ())})
-    data = (
-        program(whole)[:-1] + b"(" + b"".join(pickled(name) + pickled(value) for name, value in content.items()) + b"u."
-    )
-    make_folder(tmp_path)
-    (tmp_path / "model.safetensors").unlink()
-    open_bytes(tmp_path, both_formats(data, arrays)[kind])
-    source = huggingface.HuggingFaceFolder(str(tmp_path))
-    reference = huggingface.HuggingFaceFolder(make_folder(tmp_path / "other", tensors))
-    assert source.shapes == reference.shapes
-    for name in source.shapes:
-        np.testing.assert_array_equal(source.get(name), reference.get(name))
+def test_pytorch_model_bin_without_pytorch(tmp_path, monkeypatch):
+    """tests/test_interop.py reads such files."""
+    write_json(tmp_path / "config.json", CONFIG)
+    with zipfile.ZipFile(tmp_path / "pytorch_model.bin", "w") as archive:
+        archive.writestr("archive/data.pkl", b"")
+    monkeypatch.setitem(sys.modules, "torch", None)
+    message = message_of(huggingface.HuggingFaceFolder, str(tmp_path))
+    assert message.endswith("is not installed: pip install torch, or save the model as model.safetensors")
