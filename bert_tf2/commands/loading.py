@@ -285,7 +285,7 @@ def load(
 
     Args:
       path: a folder or a file with weights: a TensorFlow 1 checkpoint (its prefix, folder or one of its files), a
-        Hugging Face folder, a checkpoint or SavedModel of Model Garden's encoder, a .keras or .weights.h5 file.
+        Hugging Face folder, a checkpoint or SavedModel of Model Garden's encoder, a .keras file.
       bert_config_file: the configuration; defaults to the one in the weights or beside them (bert_config.json,
         config.json).
       vocab_file: the vocabulary; defaults to the one in the weights or beside them (vocab.txt).

@@ -39,10 +39,10 @@ def run(options: ConversionOptions) -> list[str]:
     """Converts weights; returns messages about what was read, written, changed and omitted.
 
     `to` is "tf1" (writes `output/bert_model.ckpt.*`, `bert_config.json`, `vocab.txt`), "hf" (`config.json`,
-    `model.safetensors`, `vocab.txt` and the tokenizer's settings) or "keras" (`output` itself, if it ends in `.keras`
-    or `.weights.h5`, else `output/bert_model.keras` with `bert_config.json` and `vocab.txt`). Labels are converted too:
-    `label_map.json` here, `id2label` in Hugging Face's format. `model.safetensors` and `.weights.h5` get a
-    file with their checksum (`checksums`). Files are written completely or not at all.
+    `model.safetensors`, `vocab.txt` and the tokenizer's settings) or "keras" (`output` itself, if it ends in `.keras`,
+    else `output/bert_model.keras` with `bert_config.json` and `vocab.txt`). Labels are converted too: `label_map.json`
+    here, `id2label` in Hugging Face's format. `model.safetensors` gets a checksum (`checksums`). All files are written
+    completely or not at all.
 
     Raises:
       UserError: the input is not a BERT, lacks a part, does not fit the configuration, is damaged, or contains NaN or
@@ -80,9 +80,9 @@ def _check_files(options: ConversionOptions) -> list[outputs.Input]:
     if name.endswith((".keras", ".h5", ".index", ".safetensors", ".bin")) and not files.is_directory(options.output):
         if options.to != "keras":
             raise UserError(f"--output={options.output}: --to={options.to} writes a folder; give the name of one")
-        if not keras_files.recognizes_name(name):
-            raise UserError(f"--output={options.output}: the name of one of Keras' files ends in .keras or .weights.h5")
-    if options.to != "keras" or not keras_files.recognizes_name(options.output):
+        if not name.endswith(keras_files.ENDING):
+            raise UserError(f"--output={options.output}: the name of a Keras file ends in {keras_files.ENDING}")
+    if options.to != "keras" or not options.output.endswith(keras_files.ENDING):
         folder = _WRITTEN[options.to]
     flags = [
         flag for flag in ("bert_config_file", "vocab_file", "extend_vocab", "never_split") if getattr(options, flag)
@@ -252,7 +252,7 @@ class _Conversion:
         to, output, shapes = self.options.to, self.options.output, self.source.shapes
         files.make_directory(os.path.dirname(output) or ".")
         written = shapes if to == "tf1" and not self.options.weights_only else self._weights
-        copies = 2 if to == "keras" else 1  # Keras writes the weights twice before it removes one copy
+        copies = 2 if to == "keras" else 1  # Keras may write the weights twice before it removes one copy
         size = copies * sum(4 * math.prod(shapes[name]) for name in written)
         environment.check_space(output, size, "the converted weights")
         {"tf1": self._write_tf1, "hf": self._write_huggingface, "keras": self._write_keras}[to]()
@@ -341,7 +341,7 @@ class _Conversion:
 
         model = checkpoint.make_model(self.source, self.config, self.labels)
         output = self.options.output
-        path = output if keras_files.recognizes_name(output) else os.path.join(output, "bert_model.keras")
+        path = output if output.endswith(keras_files.ENDING) else os.path.join(output, "bert_model.keras")
         variables = names.tf1_variables(model)
         for name, value in self._arrays(self._weights):
             if name in variables:

@@ -211,8 +211,14 @@ class HuggingFaceFolder(Weights):
             return
         written = json_text.parse(file.metadata[CONFIG_OF_WEIGHTS], file.path)
         before = _config_of(written, file.path)
-        if different := decisive_differences(before, self.config):
-            now, then = (", ".join(f"{n} {config_value(c, n)}" for n in different) for c in (self.config, before))
+        decisive = {
+            name: [config_value(c, name) for c in (self.config, before)]
+            for name in decisive_differences(before, self.config)
+        }
+        if (architecture := architecture_of(written)) != self.architecture:  # which says what the head means
+            decisive["architectures"] = [self.architecture, architecture]
+        if decisive:
+            now, then = (", ".join(f"{name} {values[when]}" for name, values in decisive.items()) for when in (0, 1))
             raise UserError(
                 f"{self.config_file}: says {now}, and said {then} when {os.path.basename(file.path)} was written: it is"
                 " damaged or was changed; copy both files again, or put these values back"

@@ -16,7 +16,7 @@ EXPORT_INFO_FILE = "model_info.json"
 
 _KINDS = (
     "a TensorFlow checkpoint (its prefix, its folder or one of its files), a Hugging Face folder (config.json with"
-    " model.safetensors or pytorch_model.bin), a SavedModel of a BERT encoder, a .keras or a .weights.h5 file"
+    " model.safetensors or pytorch_model.bin), a SavedModel of a BERT encoder, a .keras file"
 )
 
 

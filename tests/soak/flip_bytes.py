@@ -178,13 +178,6 @@ def make_keras(folder: pathlib.Path, name: str) -> None:
     keras_files.write(str(folder / name), model)
 
 
-def marks_of_hdf5(data: bytes) -> Iterator[int]:
-    """The superblock, and the beginning of every structure that has a signature."""
-    yield from range(48)
-    for found in re.finditer(rb"TREE|HEAP|SNOD|OHDR|OCHK", data):
-        yield from range(found.start(), min(found.start() + 40, len(data)))
-
-
 KINDS = (
     Kind(
         "TFRecord", "r.tfrecord", lambda f: make_records(f, "r.tfrecord"),
@@ -203,10 +196,6 @@ KINDS = (
     Kind("its config.json", "config.json", make_hugging_face, read_weights, marks_of_json),
     Kind(
         ".keras", "m.keras", lambda f: make_keras(f, "m.keras"), lambda f: read_weights(f / "m.keras"), marks_of_zip,
-    ),
-    Kind(
-        ".weights.h5", "m.weights.h5", lambda f: make_keras(f, "m.weights.h5"),
-        lambda f: read_weights(f / "m.weights.h5"), marks_of_hdf5,
     ),
 )  # fmt: skip
 

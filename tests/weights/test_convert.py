@@ -147,7 +147,7 @@ def test_a_folder_with_one_file_of_keras_is_enough(tmp_path):
     [
         ("tf1", "model.keras", "--to=tf1 writes a folder"),
         ("hf", "model.safetensors", "--to=hf writes a folder"),
-        ("keras", "model.h5", "ends in .keras or .weights.h5"),
+        ("keras", "model.h5", "a Keras file ends in .keras"),
     ],
 )
 def test_no_folder_gets_the_name_of_a_file(tmp_path, to, name, message):
@@ -474,19 +474,16 @@ def test_nonsense(tmp_path, monkeypatch, settings, message):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["model.keras", "model.weights.h5"])
 @pytest.mark.parametrize("kind", ["tagging", "regression"])
-def test_a_keras_file_of_a_tagger_or_a_regression_stays_one(tmp_path, kind, name):
+def test_a_keras_file_of_a_tagger_or_a_regression_stays_one(tmp_path, kind):
     """No shape shows it."""
     if kind == "tagging":
         model = MAKERS["tagging"](small_config())
     else:
         model = heads.ClassifierModel(small_config(), 1, regression=True)
     randomize(model)
-    keras_files.write(str(tmp_path / name), model)
-    config = tmp_path / "bert_config.json"  # a .weights.h5 holds none
-    config.write_text(small_config().to_json_string())
-    converted(input=tmp_path / name, output=tmp_path / "hf", to="hf", bert_config_file=config)
+    keras_files.write(str(tmp_path / "model.keras"), model)
+    converted(input=tmp_path / "model.keras", output=tmp_path / "hf", to="hf")
     content = json.loads((tmp_path / "hf" / "config.json").read_text())
     if kind == "tagging":
         assert content["architectures"] == ["BertForTokenClassification"]

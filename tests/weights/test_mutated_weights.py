@@ -25,7 +25,6 @@ FORMATS = [
     ("safetensors", "config.json", "", CONFIG),
     ("shards", "model.safetensors.index.json", "", SHARDS),
     ("keras", "model.keras", "model.keras", None),
-    ("keras", "model.weights.h5", "model.weights.h5", None),
 ]
 
 
@@ -49,9 +48,7 @@ def valid(tmp_path_factory) -> pathlib.Path:
     randomize(model)
     checkpoint.save(str(path / "tf1" / "model.ckpt"), checkpoint.tf1_variables(model), 7)
     (path / "keras").mkdir()
-    for name in ("model.keras", "model.weights.h5"):
-        keras_files.write(str(path / "keras" / name), model)
-    (path / "keras" / "model.weights.h5.sha256").unlink()  # it would refuse everything
+    keras_files.write(str(path / "keras" / "model.keras"), model)
     (path / "garden").mkdir()
     prefix = garden_models.save(path / "garden", garden_models.random_arrays(garden_models.ENCODER))
     for old in (path / "garden").glob("ckpt*"):
