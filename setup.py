@@ -43,7 +43,6 @@ setuptools.setup(
         "scikit-learn",  # metrics of classification and regression tasks
         "scipy",
         "threadpoolctl",  # scikit-learn has it too
-        "h5py",  # Keras' files
         "safetensors>=0.8",  # Hugging Face's files
         "filelock>=4",  # one training at a time in an output folder
         "google-crc32c",  # the checksums of TensorFlow's checkpoints

@@ -293,11 +293,6 @@ def _load_tokenizer(options: ExportOptions, config: BertConfig, source: Weights)
     tokenizer = metadata.load_tokenizer(
         options.vocab_file, options.do_lower_case, config.vocab_size, source, options.init_checkpoint
     )
-    if (other := tokenizer.rules.keys() - {"never_split"}) and (options.text_signatures or options.format == "onnx"):
-        raise UserError(
-            f"{options.vocab_file}: the text is split with {' and '.join(sorted(other))} of their own, which an export"
-            " cannot; give --text_signatures=False, and split it before"
-        )
     entries = max(tokenizer.vocab.values()) + 1
     if options.task == "masked_lm" and entries != config.vocab_size:
         raise UserError(

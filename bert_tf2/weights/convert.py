@@ -295,7 +295,6 @@ class _Conversion:
         if self.case_is_stated or self.rules:  # a recorded guess would later look like a fact
             lower = self.do_lower_case if self.case_is_stated else None
             texts[metadata.TOKENIZATION_FILE] = metadata.record_of(lower, self.vocabulary, self.rules)
-        texts |= self._task_file()
         paths = [os.path.join(folder, name) for name in texts]
         with files.complete_or_absent(*paths) as beside:
             for path, text in zip(beside, texts.values(), strict=True):
@@ -305,11 +304,6 @@ class _Conversion:
             yield
         if self.labels:
             save_label_map(folder, self.labels)
-
-    def _task_file(self) -> dict[str, str]:
-        """Returns the task.json beside the input, which decides answers: its name and its text."""
-        path = files.companion(self.source.folder, metadata.TASK_FILE)
-        return {metadata.TASK_FILE: files.read_text(path)} if path else {}
 
     def _write_tf1(self) -> None:
         prefix = os.path.join(self.options.output, "bert_model.ckpt")
@@ -331,7 +325,6 @@ class _Conversion:
             do_lower_case=self.do_lower_case,
             rules=self.rules,
             labels=self.labels,
-            more=self._task_file(),
         )
         self._left_out(self._others)
 

@@ -33,7 +33,6 @@ def write_folder(
     rules: Mapping[str, Any] | None = None,
     labels: LabelMap | None = None,
     architecture: str | None = None,
-    more: Mapping[str, str] | None = None,
 ) -> list[str]:
     """Writes a folder that `transformers` loads without missing or unexpected weights.
 
@@ -50,7 +49,6 @@ def write_folder(
       rules: what else it differs in from the reference's, see FullTokenizer.rules.
       labels: the meaning of the outputs of a classifier or tagger.
       architecture: the class of `transformers`; defaults to the one that has the heads in `shapes`.
-      more: name -> text of further files.
 
     Returns:
       Messages about what was written, and which parts of a BERT that class lacks.
@@ -73,7 +71,6 @@ def write_folder(
         texts["tokenizer_config.json"] = _tokenizer_content(config, vocabulary, do_lower_case, rules or {})
     encode = functools.partial(json.dumps, indent=2, sort_keys=True, ensure_ascii=False)
     contents = {name: encode(text) + "\n" for name, text in texts.items()}
-    contents |= more or {}
     if vocabulary is not None:
         contents[VOCABULARY_FILE] = "".join(f"{entry}\n" for entry in vocabulary)
     # The weights are last, so that a folder with weights is complete.
