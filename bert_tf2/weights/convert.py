@@ -26,7 +26,7 @@ from bert_tf2.support import environment, files, outputs, progress
 from bert_tf2.support.errors import UserError, and_more
 from bert_tf2.support.quiet import load_tensorflow
 from bert_tf2.vocabulary import check_special_tokens, is_cased
-from bert_tf2.weights import bundle, checksums, huggingface_writing, keras_files, metadata, names
+from bert_tf2.weights import bundle, huggingface_writing, keras_files, metadata, names
 from bert_tf2.weights.base import CONFIG_FILE, VOCABULARY_FILE, check_finite
 from bert_tf2.weights.labels import LABEL_MAP_FILE, save_label_map
 from bert_tf2.weights.listing import listing
@@ -41,8 +41,7 @@ def run(options: ConversionOptions) -> list[str]:
     `to` is "tf1" (writes `output/bert_model.ckpt.*`, `bert_config.json`, `vocab.txt`), "hf" (`config.json`,
     `model.safetensors`, `vocab.txt` and the tokenizer's settings) or "keras" (`output` itself, if it ends in `.keras`,
     else `output/bert_model.keras` with `bert_config.json` and `vocab.txt`). Labels are converted too: `label_map.json`
-    here, `id2label` in Hugging Face's format. `model.safetensors` gets a checksum (`checksums`). All files are written
-    completely or not at all.
+    here, `id2label` in Hugging Face's format. All files are written completely or not at all.
 
     Raises:
       UserError: the input is not a BERT, lacks a part, does not fit the configuration, is damaged, or contains NaN or
@@ -60,7 +59,7 @@ def run(options: ConversionOptions) -> list[str]:
 # The files that each value of --to writes into a folder, besides the companions.
 _WRITTEN = {
     "tf1": ("bert_model.ckpt.*",),
-    "hf": ("config.json", "model.safetensors", f"model.safetensors{checksums.ENDING}"),
+    "hf": ("config.json", "model.safetensors"),
     "keras": ("bert_model.keras",),
 }
 _OF_WEIGHTS = re.compile(r"\.(index|keras|h5|safetensors|bin)$|^saved_model\.pb$")

@@ -16,7 +16,7 @@ from bert_tf2.config import BertConfig
 from bert_tf2.data.huggingface_config import activation_remark, to_huggingface
 from bert_tf2.support import files
 from bert_tf2.support.errors import UserError, and_more
-from bert_tf2.weights import checksums, names, tensor_files
+from bert_tf2.weights import names, tensor_files
 from bert_tf2.weights.base import VOCABULARY_FILE
 from bert_tf2.weights.huggingface import ARCHITECTURES, BIAS_OF_DECODER, CONFIG_OF_WEIGHTS, WEIGHTS
 from bert_tf2.weights.labels import LabelMap, numbered
@@ -75,7 +75,7 @@ def write_folder(
         contents[VOCABULARY_FILE] = "".join(f"{entry}\n" for entry in vocabulary)
     # The weights are last, so that a folder with weights is complete.
     paths = [os.path.join(folder, name) for name in (*contents, WEIGHTS[0])]
-    with checksums.complete_or_absent(*paths) as beside:
+    with files.complete_or_absent(*paths) as beside:
         _write_weights(beside[-1], architecture, written, shapes, arrays, contents["config.json"])
         for path, text in zip(beside, contents.values(), strict=False):
             with files.open_binary(path, "wb") as stream:

@@ -3,8 +3,6 @@
 The safetensors library reads the first, and PyTorch the second, as weights alone: nothing in its pickle is executed.
 Writing is done here, since the library writes only tensors that are all in memory. A safetensors file consists of eight
 bytes with the length of a header, the header in JSON (name -> dtype, shape and offsets), and the values.
-
-Neither safetensors nor the older format of PyTorch has checksums; `checksums` has them beside the file.
 """
 
 from __future__ import annotations
@@ -24,7 +22,6 @@ import safetensors.numpy
 
 from bert_tf2.support import files
 from bert_tf2.support.errors import UserError
-from bert_tf2.weights import checksums
 from bert_tf2.weights.base import as_float32, bytes_of
 
 _DTYPES = {"F64": "float64", "F32": "float32", "F16": "float16", "BF16": "bfloat16", "BOOL": "bool", "U8": "uint8"}
@@ -52,8 +49,7 @@ class TensorFile:
     Attributes:
       path: of the file.
       tensors: name -> dtype and shape.
-      metadata: what `write_safetensors` got as such, if the checksum beside the file shows that no other program has
-        changed it since; else empty.
+      metadata: what `write_safetensors` got as such.
     """
 
     def __init__(self, path: str):
@@ -93,8 +89,7 @@ class TensorFile:
             part = opened.get_slice(name)
             self.tensors[name] = Stored(_DTYPES.get(part.get_dtype(), part.get_dtype()), tuple(part.get_shape()))
         self._get = opened.get_tensor
-        if files.exists(self.path + checksums.ENDING):
-            self.metadata = opened.metadata() or {}
+        self.metadata = opened.metadata() or {}
 
     def _open_torch(self) -> None:
         files.expect_kind(self.path, "weights that PyTorch saved", "zip", "pickle", "text")  # old pickles are text
@@ -128,7 +123,7 @@ class TensorFile:
     def read(self, name: str) -> np.ndarray:
         """Returns a tensor: floats as float32, other dtypes unchanged. It may be read-only.
 
-        The first call reads the whole file once if there are checksums, in it or beside it.
+        The first call reads the whole file once if it has checksums.
 
         Raises:
           UserError: the file does not match them, or cannot be read.
@@ -140,7 +135,6 @@ class TensorFile:
             return as_float32(self._get(name))
 
     def _verify(self) -> None:
-        checksums.check(self.path)
         if self.path.endswith(".safetensors"):
             return
         with files.open_binary(self.path) as stream:
@@ -158,7 +152,7 @@ def write_safetensors(
     """Writes float32 tensors to a local file, with one of them in memory at a time.
 
     Args:
-      path: a temporary path from checksums.complete_or_absent.
+      path: a temporary path from files.complete_or_absent.
       shapes: name -> sizes of every tensor in `arrays`.
       arrays: the tensors in any order.
       metadata: what else the header states, for TensorFile.metadata.

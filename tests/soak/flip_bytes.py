@@ -159,12 +159,6 @@ def make_hugging_face(folder: pathlib.Path) -> None:
     huggingface_writing.write_folder(str(folder), shapes, values.items(), small_config(), labels=LABELS)
 
 
-def marks_of_safetensors(data: bytes) -> Iterator[int]:
-    """The length of the header, and in it everything but the letters of names; the first and last values."""
-    end = 8 + int.from_bytes(data[:8], "little")
-    yield from (*range(8), *marks_of_json(data[:end]), *range(end - 8, end + 8), len(data) - 1)
-
-
 def marks_of_zip(data: bytes) -> Iterator[int]:
     """Every header of a part, every entry of the directory, and the end of the directory."""
     for signature, length in ((b"PK\x03\x04", 46), (b"PK\x01\x02", 66), (b"PK\x05\x06", 22)):
@@ -192,7 +186,6 @@ KINDS = (
     Kind(
         "checkpoint, training.json", "model.ckpt-7.training.json", make_checkpoint, read_checkpoint, marks_of_json,
     ),
-    Kind("model.safetensors", "model.safetensors", make_hugging_face, read_weights, marks_of_safetensors),
     Kind("its config.json", "config.json", make_hugging_face, read_weights, marks_of_json),
     Kind(
         ".keras", "m.keras", lambda f: make_keras(f, "m.keras"), lambda f: read_weights(f / "m.keras"), marks_of_zip,

@@ -16,7 +16,7 @@ from bert_tf2.weights import huggingface
 from bert_tf2.weights.huggingface_writing import write_folder
 from bert_tf2.weights.labels import LabelMap
 
-WEIGHTS = ("model.safetensors", "model.safetensors.sha256")
+WEIGHTS = ("model.safetensors",)
 
 
 def reference_weights(kind: str) -> dict[str, np.ndarray]:
