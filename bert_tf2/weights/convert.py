@@ -9,7 +9,6 @@ Nothing is omitted silently: the messages that `run` returns name the variables 
 
 from __future__ import annotations
 
-import collections
 import contextlib
 import dataclasses
 import json
@@ -62,11 +61,11 @@ _WRITTEN = {
     "hf": ("config.json", "model.safetensors"),
     "keras": ("bert_model.keras",),
 }
-_OF_WEIGHTS = re.compile(r"\.(index|keras|h5|safetensors|bin)$|^saved_model\.pb$")
 _COMPANIONS = (
-    *(VOCABULARY_FILE, CONFIG_FILE, "tokenizer_config.json", LABEL_MAP_FILE),
-    *(metadata.TASK_FILE, metadata.TOKENIZATION_FILE),
+    *(VOCABULARY_FILE, CONFIG_FILE, LABEL_MAP_FILE, metadata.TASK_FILE, metadata.TOKENIZATION_FILE),
+    *("config.json", "tokenizer_config.json", "tokenizer.json", "added_tokens.json"),
 )
+_OF_WEIGHTS = re.compile(r".*\.(index|keras|h5|safetensors|bin)|saved_model\.pb")
 
 
 def _check_files(options: ConversionOptions) -> list[outputs.Input]:
@@ -96,11 +95,11 @@ def _check_files(options: ConversionOptions) -> list[outputs.Input]:
 
 
 def _check_free(output: str) -> None:
-    """Raises UserError if there are weights already, with which the new ones, or their companions, would be mixed."""
-    there = [name for name in files.list_directory(output) if _OF_WEIGHTS.search(name)]
+    """Raises UserError if there is a model already, or a part of one, with which the new one would be mixed."""
+    there = [name for name in files.list_directory(output) if name in _COMPANIONS or _OF_WEIGHTS.fullmatch(name)]
     if there or (files.exists(output) and not files.is_directory(output)):
         what = f"holds {and_more(there, 3)}" if there else "exists"
-        raise UserError(f"--output={output}: {what} already; give another name, or remove the old weights first")
+        raise UserError(f"--output={output}: {what} already; give another name, or remove the old model first")
 
 
 class _Conversion:
@@ -150,33 +149,20 @@ class _Conversion:
         return dataclasses.replace(config, hidden_act=act) if act else config
 
     def _find_vocabulary(self) -> list[str] | None:
-        """Returns the entries.
-
-        Raises:
-          UserError: the file has no entries; or the flag's file is not a BERT vocabulary, or is that of another model.
-        """
+        """Returns the entries, of the flag's file or of the source; the latter may lack special tokens."""
         path = self.options.vocab_file
         if path:
             metadata.check_vocabulary(self.source, path)
         entries = tokenization.read_entries(path) if path else self.source.vocabulary()
         if entries is None:
             return None
-        name = path or f"the vocabulary of {self.source.path}"
-        counts = collections.Counter(entry.strip() for entry in entries)
-        doubled = [entry for entry, count in counts.items() if count > 1]
+        ids = {entry.strip(): index for index, entry in enumerate(entries)}
         try:
-            check_special_tokens({entry: index for index, entry in enumerate(counts)}, name)
-            if special := [entry for entry in doubled if entry in tokenization.SPECIAL_TOKENS]:
-                raise UserError(
-                    f"{name}: has {', '.join(special)} more than once, so it is not the vocabulary of a BERT"
-                )
+            check_special_tokens(ids, path or f"the vocabulary of {self.source.path}")
         except UserError as error:
-            if path or not any(counts):
+            if path or not any(ids):
                 raise
             self.report.append(f"Beware: {error}.")
-            return entries
-        if doubled:
-            self.report.append(f"{name}: {len(doubled)} entries are there more than once, {doubled[0]!r} for one.")
         return entries
 
     def _find_case(self) -> tuple[bool, bool]:
@@ -247,7 +233,7 @@ class _Conversion:
         return [name for name in self.source.shapes if name not in weights]
 
     def write(self) -> None:
-        """Writes the files; reports what was written and omitted, and what else is in the folder."""
+        """Writes the files; reports what was written and omitted."""
         to, output, shapes = self.options.to, self.options.output, self.source.shapes
         files.make_directory(os.path.dirname(output) or ".")
         written = shapes if to == "tf1" and not self.options.weights_only else self._weights
@@ -257,13 +243,6 @@ class _Conversion:
         {"tf1": self._write_tf1, "hf": self._write_huggingface, "keras": self._write_keras}[to]()
         if self.vocabulary is None:
             self.report.append("No vocabulary was found, and none written (--vocab_file).")
-        unwritten = {
-            VOCABULARY_FILE: self.vocabulary is None,
-            LABEL_MAP_FILE: not self.labels,
-            metadata.TOKENIZATION_FILE: not (self.case_is_stated or self.rules) or to == "hf",
-        }
-        if old := [name for name in unwritten if unwritten[name] and name in files.list_directory(output)]:
-            self.report.append(f"{', '.join(old)} in {output} is from before and may not belong to it.")
 
     def _arrays(self, chosen: Iterable[str]) -> Iterator[tuple[str, np.ndarray]]:
         """Yields these variables. Reads all others too, since damage in them suggests damage elsewhere."""
@@ -359,16 +338,10 @@ def _unknown_to_the_reference(config: BertConfig) -> Iterator[str]:
             " --hidden_act=gelu writes the approximation it has (the two differ by less than 5e-4)."
         )
     written = config.to_dict()
-    if "layer_norm_eps" in written:
-        eps = config.layer_norm_eps
-        yield f"Its bert_config.json says layer_norm_eps {eps}; google-research/bert always takes 1e-12."
-    unknown = {}
-    if not config.has_position_table:
-        unknown["position_embedding_type"] = "which has a table of positions"
-    if not config.tie_word_embeddings:
-        unknown["tie_word_embeddings"] = "whose output weights are the table of word embeddings"
-    for key, what in unknown.items():
+    unknown = {"layer_norm_eps": "layer_norm_eps" in written, "tie_word_embeddings": not config.tie_word_embeddings}
+    unknown["position_embedding_type"] = not config.has_position_table
+    for key in (key for key, is_other in unknown.items() if is_other):
         yield (
-            f"Its bert_config.json says {key} {json.dumps(written[key])}; google-research/bert, {what}, cannot use"
-            " these weights."
+            f"Its bert_config.json says {key} {json.dumps(written[key])}, which google-research/bert does not know: it"
+            " computes something else with these weights."
         )

@@ -65,7 +65,8 @@ def write_folder(
             name for name, there in ARCHITECTURES.items() if heads.issuperset(there.heads) and there.labels_of in of
         )
     written = _written_variables(architecture, shapes, config)
-    _check_target(folder, vocabulary is not None)
+    if files.is_remote(folder):
+        raise UserError(f"{folder}: this layout is written to local folders only; write it there and copy it")
     texts = {"config.json": _config_content(architecture, config, vocabulary, labels, shapes)}
     if vocabulary is not None:
         texts["tokenizer_config.json"] = _tokenizer_content(config, vocabulary, do_lower_case, rules or {})
@@ -114,17 +115,6 @@ def _written_variables(
     if problems := [*names.misfits(rows, shapes, config)]:
         raise UserError(f"these weights do not make a {architecture}: {and_more(problems, 3, '; ')}")
     return rows
-
-
-def _check_target(folder: str, vocabulary: bool) -> None:
-    if files.is_remote(folder):
-        raise UserError(f"{folder}: this layout is written to local folders only; write it there and copy it")
-    others = {"tokenizer.json", "added_tokens.json"} & {*files.list_directory(folder)}
-    if vocabulary and others:
-        raise UserError(
-            f"{folder}: has {', '.join(sorted(others))} of another tokenizer, which transformers would read in place of"
-            " vocab.txt; remove it or give another folder"
-        )
 
 
 def _config_content(

@@ -156,19 +156,6 @@ def test_no_folder_gets_the_name_of_a_file(tmp_path, to, name, message):
     assert not (tmp_path / name).exists()
 
 
-def test_what_lay_in_the_folder_before_is_said(tmp_path):
-    google_folder(tmp_path / "in")
-    config = tmp_path / "in" / "bert_config.json"
-    (tmp_path / "in" / "vocab.txt").unlink()
-    (tmp_path / "out").mkdir()
-    for name in ("vocab.txt", "label_map.json"):
-        (tmp_path / "out" / name).write_text("of another model")
-    report = converted(input=tmp_path / "in", output=tmp_path / "out", to="tf1", bert_config_file=config)
-    assert f"vocab.txt, label_map.json in {tmp_path / 'out'} is from before and may not belong to it." in report
-    report = converted(input=tmp_path / "in", output=tmp_path / "new", to="tf1", bert_config_file=config)
-    assert not any("from before" in line for line in report)
-
-
 def test_strings_and_wider_floats_among_the_variables(tmp_path):
     values = google_folder(tmp_path / "in")
     others = {"words": np.array([[b"abc", b""], [b"d" * 300, b"\0"]], object), "double": np.array([0.5])}
@@ -365,15 +352,6 @@ def test_what_does_not_fit_the_configuration(tmp_path):
     assert not (tmp_path / "out").exists()
 
 
-@pytest.mark.parametrize("name", ["bert_config.json", "vocab.txt"])
-@pytest.mark.parametrize("to", ["tf1", "keras"])
-def test_nothing_is_written_if_a_part_cannot_be(tmp_path, to, name):
-    google_folder(tmp_path / "in")
-    (tmp_path / "out" / name).mkdir(parents=True)
-    assert "is a folder" in message_of(input=tmp_path / "in", output=tmp_path / "out", to=to)
-    assert [path.name for path in (tmp_path / "out").iterdir()] == [name]
-
-
 @pytest.mark.parametrize("to", ["tf1", "hf", "keras"])
 def test_other_weights_are_in_the_way(tmp_path, to):
     """Those of an earlier call, and the input itself: load would take either, and labels and words of the other."""
@@ -384,6 +362,9 @@ def test_other_weights_are_in_the_way(tmp_path, to):
         message = message_of(input=tmp_path / "in", output=tmp_path / output, to=to)
         assert message.startswith(f"--output={tmp_path / output}: ") and "; give another " in message
     assert before == {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
+    (tmp_path / "words").mkdir()
+    (tmp_path / "words" / "tokenizer.json").write_text("{}")
+    assert "holds tokenizer.json already" in message_of(input=tmp_path / "in", output=tmp_path / "words", to=to)
     if to == "keras":
         file = tmp_path / "out" / "bert_model.keras"
         assert f"--output={file}: exists already" in message_of(input=tmp_path / "in", output=file, to=to)

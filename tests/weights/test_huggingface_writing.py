@@ -6,7 +6,7 @@ import os
 import numpy as np
 import pytest
 import safetensors
-from huggingface_folders import CLASSES, ENCODER, write_json
+from huggingface_folders import CLASSES, ENCODER
 from refused import message_of
 from small_models import MAKERS, randomize, small_config
 
@@ -160,9 +160,3 @@ def test_a_source_that_fails_leaves_what_was_there(tmp_path):
     message = message_of(write_folder, str(tmp_path), shapes, failing(), small_config(), vocabulary=["a"])
     assert message == "no more" and sorted(os.listdir(tmp_path)) == ["config.json", *WEIGHTS]
     assert (tmp_path / "model.safetensors").read_bytes() == before
-
-
-def test_another_tokenizer_in_the_way(tmp_path):
-    write_json(tmp_path / "tokenizer.json", {})
-    assert "tokenizer.json" in message_of(write, tmp_path, reference_weights("encoder"), vocabulary=["a"])
-    write(tmp_path, reference_weights("encoder"))
