@@ -249,10 +249,9 @@ class HuggingFaceFolder(Weights):
           UserError: the number of labels in config.json differs from that of the outputs; or nothing says whether they
             are of texts or of tokens.
         """
-        count = self.num_labels
-        if count is None:
+        count, known = self.num_labels, ARCHITECTURES.get(self.architecture or "")
+        if count is None or (known and not known.labels_of):
             return None
-        known = ARCHITECTURES.get(self.architecture or "")
         labels_of = known.labels_of if known else self._guess_labels_of(self._label_names(count))
         if labels_of == "tokens":
             return LabelMap(TAGGING_TASK, self._label_names(count), regression=False)
@@ -295,10 +294,6 @@ def _files_of(weights: str) -> dict[str, TensorFile]:
         path = os.path.join(os.path.dirname(weights), part)
         if part in ("", ".", "..") or re.search(r"[/\\:\0]", part):
             raise UserError(f"{weights}: names the file {part!r}, which is not in the same folder; it is not read")
-        if not files.exists(path):
-            raise UserError(
-                f"{path}: is missing, and {os.path.basename(weights)} says that a part of the weights is there"
-            )
         opened[part] = TensorFile(path)
     found = {name: opened[str(part)] for name, part in mapped.items()}
     for name, file in found.items():

@@ -34,19 +34,16 @@ def write_folder(
     labels: LabelMap | None = None,
     architecture: str | None = None,
 ) -> list[str]:
-    """Writes a folder that `transformers` loads without missing or unexpected weights.
+    """Writes a folder that `transformers` loads without missing or unexpected weights, all of it or nothing.
 
-    Files are written completely or not at all. What the weights compute is preserved: this project's "gelu" is
-    "gelu_pytorch_tanh" there, and the fixed sinusoid is a table of positions, the only kind that they know.
+    What the weights compute is preserved: this project's "gelu" is "gelu_pytorch_tanh" there.
 
     Args:
-      folder: created if it does not exist. Existing files of these names are replaced.
+      folder: existing files of these names are replaced.
       shapes: reference name -> sizes of each variable. Variables that are not BERT's are ignored.
       arrays: reference name and array of each of them, in any order. One is in memory at a time.
       config: the model's configuration.
-      vocabulary: the entries for vocab.txt.
-      do_lower_case: whether the tokenizer is that of an uncased model.
-      rules: what else it differs in from the reference's, see FullTokenizer.rules.
+      vocabulary, do_lower_case, rules: of its tokenizer, see FullTokenizer.
       labels: the meaning of the outputs of a classifier or tagger.
       architecture: the class of `transformers`; defaults to the one that has the heads in `shapes`.
 
@@ -54,8 +51,8 @@ def write_folder(
       Messages about what was written, and which parts of a BERT that class lacks.
 
     Raises:
-      UserError: a variable of that architecture is missing or does not have the shape that the configuration requires;
-        the model has no positions; the folder has a tokenizer of another kind, or cannot be written.
+      UserError: a variable of that architecture is missing or does not have the shape that the configuration requires,
+        or the folder cannot be written.
     """
     shapes, arrays = _with_positions(shapes, arrays, config)
     if architecture is None:  # the first class whose heads are all there

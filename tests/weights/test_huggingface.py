@@ -238,7 +238,7 @@ def test_weights_in_several_files(tmp_path):
     part = str(tmp_path / "shards" / "model-00002-of-00002.safetensors")
     assert "a part of the weights only" in message_of(huggingface.HuggingFaceFolder, part)
     os.remove(part)
-    assert f"{part}: is missing" in message_of(huggingface.HuggingFaceFolder, str(tmp_path / "shards"))
+    assert f"{part}: no such file" in message_of(huggingface.HuggingFaceFolder, str(tmp_path / "shards"))
 
 
 @pytest.mark.parametrize(
