@@ -43,7 +43,7 @@ setuptools.setup(
         "scikit-learn",  # metrics of classification and regression tasks
         "scipy",
         "threadpoolctl",  # scikit-learn has it too
-        "h5py",  # Keras' files
+        "safetensors>=0.8",  # Hugging Face's files
         "filelock>=4",  # one training at a time in an output folder
         "google-crc32c",  # the checksums of TensorFlow's checkpoints
         "protobuf",  # the index of TensorFlow's checkpoints; TensorFlow installs it too
@@ -52,10 +52,11 @@ setuptools.setup(
     ],
     extras_require={
         "test": [
-            *("pytest", "pytest-xdist", "ruff", "tensorflow-serving-api", "pyyaml", "safetensors"),
+            *("pytest", "pytest-xdist", "ruff", "tensorflow-serving-api", "pyyaml"),
             *("sentencex>=1.0.32", "hypothesis", "matplotlib"),
             *("playwright", "axe-playwright-python"),  # the explorer in the system's Chromium
         ],
+        "torch": ["torch"],  # weights in a pytorch_model.bin
         "sentences": ["sentencex>=1.0.32"],  # create_pretraining_data.py --input_format=text and jsonl
         # create_pretraining_data.py --runner; for remote files also gcsfs, s3fs or another file system of fsspec.
         "docs": ["mkdocs-material", "mkdocstrings[python]"],  # `make docs`

@@ -231,19 +231,18 @@ _WRITTEN_IF_OTHER = {
 }
 
 
-def check_vocab_size(name: str, num_entries: int, vocab_size: int, exact: bool = False) -> None:
+def check_vocab_size(name: str, num_entries: int, vocab_size: int) -> None:
     """Checks that the ids of a vocabulary are those of a model.
 
     Args:
       name: the vocabulary, for the message.
       num_entries: the number of its entries.
-      vocab_size: of the model's configuration.
-      exact: whether every id of the model needs an entry. Otherwise vocab_size may be larger: some models round it up.
+      vocab_size: of the model's configuration, which some models round up.
 
     Raises:
-      UserError: there are more entries than the model has embeddings, or with `exact` fewer.
+      UserError: there are more entries than the model has embeddings.
     """
-    if num_entries > vocab_size or (exact and num_entries < vocab_size):
+    if num_entries > vocab_size:
         raise UserError(
             f"{name}: {num_entries} entries, but the model's configuration says vocab_size {vocab_size}; take the"
             " vocabulary that the model was trained with"

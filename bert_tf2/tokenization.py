@@ -45,8 +45,7 @@ _LOWER_CASED_MODELS = (
 )
 _CASED_MODELS = ("cased_L-12_H-768_A-12", "cased_L-24_H-1024_A-16", "multi_cased_L-12_H-768_A-12")
 
-# First and last code point of the blocks of Chinese characters (also used as Kanji and Hanja). Kana and Hangul are not
-# among them: they are written in words of several characters.
+# First and last code point of the blocks of Chinese characters. Kana and Hangul, written in words, are not among them.
 _CJK_BLOCKS = (
     (0x3400, 0x4DBF),
     (0x4E00, 0x9FFF),
@@ -68,9 +67,8 @@ class NotInVocabularyError(UserError, KeyError):
 class _Remembered(dict):
     """A cache: `remembered[key]` is `compute(key)`.
 
-    Memory is bounded in two ways. After `limit` results the cache is cleared: the frequent words return within a page
-    of text, and look-ups need no bookkeeping, unlike with eviction of the oldest. A key longer than `longest` is never
-    cached, because words of that length rarely repeat.
+    After `limit` results the cache is cleared: frequent words return within a page of text, and look-ups need no
+    bookkeeping. A key longer than `longest` is never cached, because words of that length rarely repeat.
     """
 
     def __init__(self, compute: Callable[[Any], Any], limit: int = 1 << 15, longest: int = 64):
@@ -121,11 +119,29 @@ class BasicTokenizer:
     """Text -> words: cleans, separates Chinese characters and punctuation; optionally lower-cases, removes accents.
 
     Its steps are methods, as in the reference, and a subclass may override them. The words of each part between blanks
-    are cached, so `do_lower_case` must not be changed after construction.
+    are cached, so the settings must not be changed after construction.
+
+    Args:
+      do_lower_case: whether words are lower-cased.
+      never_split: tokens that stay whole wherever a text has them, written exactly so, the longest first; the text
+        before and after one is split like separate texts.
+      strip_accents: whether accents are removed; None, as in the reference, if `do_lower_case`.
+      tokenize_chinese_chars: whether each Chinese character is a word.
     """
 
-    def __init__(self, do_lower_case: bool = True):
+    def __init__(
+        self,
+        do_lower_case: bool = True,
+        never_split: Iterable[str] = (),
+        strip_accents: bool | None = None,
+        tokenize_chinese_chars: bool = True,
+    ):
         self.do_lower_case = do_lower_case
+        self.never_split = tuple(never_split)
+        self.strip_accents = do_lower_case if strip_accents is None else strip_accents
+        self.tokenize_chinese_chars = tokenize_chinese_chars
+        longest_first = sorted(map(re.escape, self.never_split), key=len, reverse=True)
+        self._kept = re.compile(f"({'|'.join(longest_first)})") if longest_first else None
         self._words = _Remembered(self._split_word)
         self._chinese_apart = _Remembered(self._set_chinese_apart)
 
@@ -136,15 +152,23 @@ class BasicTokenizer:
         blank. Lower-casing depends on neighbors (a capital sigma becomes another letter at the end of a word) but only
         within the same word, and accents belong to the letter before them.
         """
+        if self._kept:
+            parts = enumerate(self._kept.split(convert_to_unicode(text)))  # every second one is what it has found
+            return [word for number, part in parts for word in ([part] if number % 2 else self._tokenize(part))]
+        return self._tokenize(convert_to_unicode(text))
+
+    def _tokenize(self, text: str) -> list[str]:
         words: list[str] = []
-        for word in self._tokenize_chinese_chars(self._clean_text(convert_to_unicode(text))).split():
+        for word in self._tokenize_chinese_chars(self._clean_text(text)).split():
             words += self._words[word]
         return words
 
     def _split_word(self, word: str) -> list[str]:
         """The words in the text between two blanks: Café's -> cafe, ', s."""
         if self.do_lower_case:
-            word = self._run_strip_accents(word.lower())
+            word = word.lower()
+        if self.strip_accents:
+            word = self._run_strip_accents(word)
         return " ".join(self._run_split_on_punc(word)).split()
 
     def _clean_text(self, text: str) -> str:
@@ -164,7 +188,7 @@ class BasicTokenizer:
         return any(map(self._is_chinese_char, range(128)))
 
     def _set_chinese_apart(self, code: int) -> str:
-        return f" {chr(code)} " if self._is_chinese_char(code) else chr(code)
+        return f" {chr(code)} " if self.tokenize_chinese_chars and self._is_chinese_char(code) else chr(code)
 
     def _is_chinese_char(self, cp: int) -> bool:
         """Whether a code point is in one of the blocks of Chinese characters."""
@@ -235,19 +259,23 @@ class WordpieceTokenizer:
 
 
 class FullTokenizer:
-    """Text -> pieces -> ids, with one vocabulary file.
+    """Text -> pieces -> ids, with one vocabulary file; the `rules` are the other settings of BasicTokenizer.
 
     `do_lower_case` must match the vocabulary: true for the uncased and Chinese models, false for the cased ones.
 
-    Raises:
-      UserError: the file is missing or is not UTF-8.
+    Raises UserError if the file is missing or is not UTF-8, or lacks one of the tokens that are never split.
     """
 
-    def __init__(self, vocab_file: str, do_lower_case: bool = True):
+    def __init__(self, vocab_file: str, do_lower_case: bool = True, **rules: Any):
         self.vocab = load_vocab(vocab_file)
         self.inv_vocab = {index: token for token, index in self.vocab.items()}
-        self.basic_tokenizer = BasicTokenizer(do_lower_case=do_lower_case)
+        self.basic_tokenizer = BasicTokenizer(do_lower_case=do_lower_case, **rules)
         self.wordpiece_tokenizer = WordpieceTokenizer(vocab=self.vocab)
+        if lacking := [token for token in self.never_split if token not in self.vocab]:
+            raise UserError(
+                f"{vocab_file}: lacks {lacking[0]!r}, which is among the tokens that are never split; give the"
+                " vocabulary that has it (convert_checkpoint.py makes one: --never_split, or --to=tf1)"
+            )
 
     def tokenize(self, text: str | bytes) -> list[str]:
         """The pieces of a text, without [CLS] and [SEP]; a "[MASK]" in the text is split like any other text."""
@@ -256,6 +284,22 @@ class FullTokenizer:
             return self.wordpiece_tokenizer.tokenize(" ".join(words))
         # A replaced WordpieceTokenizer expects a single word.
         return [piece for word in words for piece in self.wordpiece_tokenizer.tokenize(word)]
+
+    @property
+    def never_split(self) -> tuple[str, ...]:
+        """The tokens that stay as they are in a text; see BasicTokenizer."""
+        return self.basic_tokenizer.never_split
+
+    @property
+    def rules(self) -> dict[str, Any]:
+        """The `rules` of the constructor that make it differ from the reference's tokenizer."""
+        basic = self.basic_tokenizer
+        found: dict[str, Any] = {"never_split": [*basic.never_split]} if basic.never_split else {}
+        if basic.strip_accents != basic.do_lower_case:
+            found["strip_accents"] = basic.strip_accents
+        if not basic.tokenize_chinese_chars:
+            found["tokenize_chinese_chars"] = False
+        return found
 
     @property
     def has_own_rules(self) -> bool:
@@ -273,10 +317,7 @@ class FullTokenizer:
 
 
 def read_entries(vocab_file: str) -> list[str]:
-    """The unchanged lines of a vocabulary, without a byte order mark at the beginning.
-
-    Raises UserError if the file is missing, a line is not UTF-8 (names it), or no model can have as many entries.
-    """
+    """The unchanged lines of a vocabulary, without a byte order mark at the beginning; raises UserError."""
     entries = list(itertools.islice(files.read_lines(vocab_file, drop_bom=True), LARGEST_SIZE + 1))
     if len(entries) > LARGEST_SIZE:
         raise UserError(f"{vocab_file}: more than {LARGEST_SIZE} entries, which no model has; is it the right file?")
@@ -286,8 +327,8 @@ def read_entries(vocab_file: str) -> list[str]:
 def load_vocab(vocab_file: str) -> dict[str, int]:
     """Reads a vocabulary: one entry per line, stripped of blanks; its id is its line number, counted from 0.
 
-    As in the reference, an empty line is an entry, and the last of several equal entries wins. This is logged as a
-    warning, because no text can then produce the earlier ids. Raises UserError like `read_entries`.
+    As in the reference, an empty line is an entry, and the last of several equal entries wins, with a warning. Raises
+    UserError like `read_entries`.
     """
     vocab: dict[str, int] = {}
     repeated: list[tuple[str, int, int]] = []
@@ -306,11 +347,7 @@ def load_vocab(vocab_file: str) -> dict[str, int]:
 
 
 def convert_by_vocab(vocab: Mapping[Any, Any], items: Iterable[Any]) -> list[Any]:
-    """Looks up each item.
-
-    Raises:
-      NotInVocabularyError: an item is not in `vocab`.
-    """
+    """Looks up each item; raises NotInVocabularyError for one that is not in `vocab`."""
     try:
         return [vocab[item] for item in items]
     except KeyError as error:
@@ -331,11 +368,7 @@ def convert_ids_to_tokens(inv_vocab: Mapping[int, str], ids: Iterable[int]) -> l
 
 
 def convert_to_unicode(text: str | bytes) -> str:
-    """Converts text to str; bytes are decoded as UTF-8, and invalid bytes are dropped.
-
-    Raises:
-      ValueError: `text` is neither str nor bytes.
-    """
+    """Converts text to str, bytes as UTF-8 without invalid bytes; raises ValueError for anything else."""
     if isinstance(text, str):
         return text
     if isinstance(text, bytes):
@@ -353,13 +386,9 @@ def whitespace_tokenize(text: str) -> list[str]:
 
 
 def validate_case_matches_checkpoint(do_lower_case: bool, init_checkpoint: str | None) -> None:
-    """Prevents a cased model from being used with lower-cased text, and vice versa.
+    """Raises UserError if the folder's name is that of a release of the reference for text in the other case.
 
-    A checkpoint does not contain this information, so the check uses the folder names of the reference's releases, as
-    the reference does; any other path passes.
-
-    Raises:
-      UserError: the flag does not match the model.
+    A checkpoint does not contain this information. Any other path passes.
     """
     found = re.search(r"([A-Za-z0-9_-]+)/bert_model\.ckpt", init_checkpoint or "")
     model = found.group(1) if found else ""

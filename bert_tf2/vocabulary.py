@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 import unicodedata
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import Any
 
 from absl import logging
 
@@ -51,6 +52,8 @@ def _look_alike(vocab: Mapping[str, int]) -> str:
     first = next(iter(vocab))
     if first[:1] == "{":
         return " but JSON, a tokenizer.json perhaps"
+    if re.fullmatch(r".*\t-?\d[\d.e-]*", first):
+        return " but SentencePiece's, whose lines have scores"
     for entry, index in vocab.items():
         word = re.match(r"\W+(pad|unk|cls|sep|mask)\b", entry, re.IGNORECASE)
         if word and entry not in SPECIAL_TOKENS:
@@ -124,16 +127,27 @@ def check_unknown(name: str, unknown: int, tokens: int) -> None:
         )  # fmt: skip
 
 
-def load_tokenizer(vocab_file: str, do_lower_case: bool, vocab_size: int | None = None) -> FullTokenizer:
+def check_never_split(tokens: Iterable[str], name: str) -> None:
+    """Raises UserError, which begins with `name`, if a token cannot be one that is never split."""
+    for token in tokens:
+        if token.split() != [token]:
+            raise UserError(f"{name}: {token!r} cannot be kept whole, because blanks separate words; write it without")
+        if token in SPECIAL_TOKENS:
+            raise UserError(f"{name}: {token} in a text is none of BERT's own, and cannot be kept whole; leave it out")
+
+
+def load_tokenizer(vocab_file: str, do_lower_case: bool, vocab_size: int | None = None, **rules: Any) -> FullTokenizer:
     """Loads the tokenizer and checks that vocabulary and model belong together.
 
     Args:
       vocab_size: how many embeddings the model has; None where there is no model yet.
+      **rules: of FullTokenizer.
 
     Raises:
       UserError: the vocabulary is missing, lacks a special token, or has more entries than the model has embeddings.
     """
-    tokenizer = FullTokenizer(vocab_file=vocab_file, do_lower_case=do_lower_case)
+    check_never_split(rules.get("never_split", ()), vocab_file)
+    tokenizer = FullTokenizer(vocab_file, do_lower_case, **rules)
     check_special_tokens(tokenizer.vocab, vocab_file)
     if tokenizer.vocab["[PAD]"] != 0:
         logging.warning(

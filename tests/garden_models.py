@@ -152,7 +152,6 @@ LAYOUTS = {
     "v2": (v2_path, lambda name: f"bert_encoder_v2_1/{name}", "encoder"),
     "v2 in a pretrainer": (v2_path, lambda name: f"bert/bert_encoder/{name}", "pretrainer"),
     "names of 2019": (v1_path, old_name, "model"),
-    "names that say nothing": (v2_path, lambda name: "Variable", "encoder"),
     "the scope of modules": (v2_path, lambda name: name, "module"),
 }
 

@@ -115,4 +115,3 @@ def forget_configuration(folder) -> None:
     """Writes the weights of a folder as transformers does, which states nothing about config.json in them."""
     path = folder / "model.safetensors"
     safetensors.numpy.save_file(safetensors.numpy.load_file(path), path, metadata={"format": "pt"})
-    (folder / "model.safetensors.sha256").unlink()

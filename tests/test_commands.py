@@ -4,6 +4,7 @@ import os
 import pathlib
 import subprocess
 import sys
+import types
 
 import pytest
 from command_lines import ROOT, SCRIPTS
@@ -41,6 +42,16 @@ def test_a_wrong_call_says_what_would_be_right(name, given, message):
     with pytest.raises(WrongSetting) as caught:
         commands.call(name, **given)
     assert str(caught.value) == message
+
+
+def test_a_tpu_that_is_none_says_so_once(monkeypatch):
+    """TensorFlow would log the errors of gRPC besides, before the one line."""
+    told = []
+    monkeypatch.setattr(commands, "load_tensorflow", lambda **settings: told.append(settings))
+    monkeypatch.setattr(commands, "find", lambda path: lambda options, **more: None)
+    for options in (types.SimpleNamespace(use_tpu=True), types.SimpleNamespace()):
+        commands._run(commands.COMMANDS["run_squad"], options)
+    assert told == [{"on_tpu": True}, {"on_tpu": False}]
 
 
 def test_the_demonstration_is_a_command(capsys, monkeypatch, tmp_path):

@@ -69,7 +69,7 @@ def test_deep_json(text, tmp_path):
     ):
         assert "json: its JSON is nested too deep" in refusal(call, *arguments)
     write_json(tmp_path / "config.json", CONFIG)
-    wrong = "the header of the file is damaged" if text[0] == "{" else "is text, not a safetensors file"
+    wrong = "is damaged, or not what" if text[0] == "{" else "is text, not a safetensors file"
     assert wrong in refusal(sources.open_weights, path)
     make_folder(tmp_path)
     for name in ("tokenizer_config.json", "tokenizer.json"):
@@ -115,7 +115,7 @@ def test_a_safetensors_header_that_claims_to_be_huge(length, tmp_path):
     folder = make_folder(tmp_path)
     path = tmp_path / "model.safetensors"
     path.write_bytes(length.to_bytes(8, "little") + path.read_bytes()[8:])
-    assert "is cut off or no safetensors file" in refusal(sources.open_weights, folder)
+    assert "is damaged, or not what its name says" in refusal(sources.open_weights, folder)
 
 
 def test_tensors_that_claim_to_be_huge(tmp_path):

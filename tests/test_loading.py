@@ -246,7 +246,7 @@ def test_arguments_of_the_methods_of_another_type(bert, method, arguments, messa
 
 def test_other_arguments_of_another_type(bert):
     assert refusal(bert.fill_mask, "[MASK]", "5") == "top_k='5': must be a whole number"
-    assert refusal(bert.embed, "good", None) == "pooling=None: must be a text"
+    assert refusal(bert.embed, "good", 5) == "pooling=5: must be a text"
     assert refusal(bert.embed, "good", layers=None) == "layers=None: must be a whole number"
     assert refusal(bert.embed, "good", layers="12") == "layers='1': must be a whole number"
 

@@ -32,7 +32,7 @@ from bert_tf2.training import curves
 from bert_tf2.training.forward import explained
 from bert_tf2.training.saver import Best, TrainingState
 from bert_tf2.vocabulary import load_tokenizer
-from bert_tf2.weights import bundle, checkpoint, huggingface, labels, metadata
+from bert_tf2.weights import bundle, checkpoint, labels, metadata, text_rules
 
 VOCABULARY = "".join(f"{word}\n" for word in toy_data.VOCAB).encode()
 TEXT = b"one film was good .\na book ||| the play\n\nit lives in Oslo now . Is it ?\n"
@@ -44,7 +44,10 @@ TOKENIZER = {
     "added_tokens": [{"id": 0, "content": "[PAD]"}],
     "model": {"type": "WordPiece", "vocab": {word: index for index, word in enumerate(toy_data.VOCAB)}},
 }
-TOKENIZER_CONFIG = {"do_lower_case": True, "strip_accents": None, "tokenize_chinese_chars": True}
+TOKENIZER_CONFIG = {
+    **{"do_lower_case": True, "strip_accents": None, "tokenize_chinese_chars": True},
+    "added_tokens_decoder": {"5": {"content": "[E1]", "special": True}},
+}
 SHARD = {"shard": 0, "file": "x", "seed": 5, "bytes": 4, "examples": 3, "text": []}
 DESCRIBED = {
     "output": "x",
@@ -142,11 +145,10 @@ def _newest(path) -> None:
 
 def _tokenizer(path) -> None:
     folder = str(path.parent)
-    huggingface.stated_case(folder)
-    if path.name == "tokenizer.json":
-        huggingface._wordpiece_entries(str(path))
-    list(huggingface._tokenizer_remarks([*huggingface._tokenizer_files(folder).values()]))
-    metadata._case_stated_in(folder)
+    with contextlib.suppress(UserError):
+        text_rules.vocabulary(folder)
+    metadata.stated_rules(None, str(path.parent / "vocab.txt"))
+    metadata.stated_case(None, str(path.parent / "vocab.txt"))
 
 
 def _scores(path) -> None:
@@ -190,7 +192,11 @@ READERS = {
     "journal": Reader(".manifest.jsonl", damaged_json(SHARD), _journal),
     "tokenizer": Reader("tokenizer.json", damaged_json(TOKENIZER), _tokenizer),
     "tokenizer_config": Reader("tokenizer_config.json", damaged_json(TOKENIZER_CONFIG), _tokenizer),
-    "tokenization": Reader("tokenization.json", damaged_json({"do_lower_case": True, "vocab_sha256": "0"}), _tokenizer),
+    "tokenization": Reader(
+        "tokenization.json",
+        damaged_json({"do_lower_case": True, "never_split": ["[E1]"], "strip_accents": False, "vocab_sha256": "0"}),
+        _tokenizer,
+    ),
     "corpus": Reader("text.txt", damaged(TEXT), _corpus),
     "corpus_json": Reader("text.jsonl", damaged_json({"text": "one film . A book .", "id": 7}), _corpus),
     "corpus_gzip": Reader("text.gz", damaged(gzip.compress(TEXT, mtime=0)), _corpus),

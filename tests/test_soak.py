@@ -11,7 +11,7 @@ from soak import flip_bytes, tokenize_strings
 from bert_tf2.support.errors import UserError
 
 # The kinds whose readers need no TensorFlow take milliseconds each; the others read with Keras.
-_KERAS = (".keras", ".weights.h5")
+_KERAS = (".keras",)
 
 
 @pytest.mark.parametrize("kind", flip_bytes.KINDS, ids=lambda kind: kind.name)

@@ -6,6 +6,7 @@ import hashlib
 import json
 import pathlib
 import pickle
+import re
 import unicodedata
 
 import pytest
@@ -74,6 +75,24 @@ def test_basic_tokenizer_by_hand():
     assert lower.tokenize("\u0301 \u0301a") == ["a"]  # a word of accents only is gone
     assert lower.tokenize(b"ab\xffc") == ["abc"]
     assert lower.tokenize(" \t\n") == []
+
+
+def test_tokens_that_are_never_split(tmp_path):
+    path = write_vocab(tmp_path, [*SPECIAL, "[E1]", "[E1]x", "a", "b", "##b", "[", "]", "e1"])
+    tokenizer = tokenization.FullTokenizer(path, never_split=["[E1]", "[E1]x"])
+    assert tokenizer.never_split == ("[E1]", "[E1]x") and tokenizer.rules == {"never_split": ["[E1]", "[E1]x"]}
+    for text in ("AB[E1]b [E1]x[e1]", b"AB[E1]b\t[E1]x[e1]"):  # the longest, exactly as written, before anything else
+        assert tokenizer.tokenize(text) == ["a", "##b", "[E1]", "b", "[E1]x", "[", "e1", "]"]
+    assert pickle.loads(pickle.dumps(tokenizer)).tokenize("[E1]") == ["[E1]"]
+    for token, part in (("[E2]", "lacks '[E2]'"), ("a b", "blanks"), ("", "blanks"), ("[MASK]", "none of BERT's own")):
+        with pytest.raises(UserError, match=f"^{path}: .*{re.escape(part)}"):
+            load_tokenizer(path, True, never_split=[token])
+
+
+def test_accents_and_chinese_characters_by_settings():
+    accents = tokenization.BasicTokenizer(True, strip_accents=False, tokenize_chinese_chars=False)
+    assert accents.tokenize("Über 北京!") == ["über", "北京", "!"]
+    assert tokenization.BasicTokenizer(False, strip_accents=True).tokenize("Über 北京") == ["Uber", "北", "京"]
 
 
 @pytest.mark.parametrize(

@@ -119,7 +119,7 @@ def call(name: str, **settings: Any) -> Any:
 
 def _run(command: Command, options: Any) -> Any:
     if command.tensorflow:
-        load_tensorflow()
+        load_tensorflow(on_tpu=getattr(options, "use_tpu", False))
     more = {"export": find("export.run:export_model")} if command.exports else {}
     return find(command.run)(options, **more)
 

@@ -33,9 +33,10 @@ from bert_tf2.training.devices import build_model, create_strategy
 from bert_tf2.training.forward import check_process
 from bert_tf2.training.options import DeviceOptions
 from bert_tf2.training.precision import PRECISIONS
-from bert_tf2.weights import checkpoint, metadata, sources
+from bert_tf2.weights import checkpoint, metadata, sentence_folders, sources
 from bert_tf2.weights.base import Weights
 from bert_tf2.weights.labels import LabelMap
+from bert_tf2.weights.sentence_folders import SentenceVectors
 
 
 class Bert:
@@ -63,6 +64,7 @@ class Bert:
         self.model = model
         self.labels = labels
         self._variables = frozenset(source.shapes)
+        self._folder = source.folder
 
     def __repr__(self) -> str:
         config = self.config
@@ -79,20 +81,23 @@ class Bert:
     def embed(
         self,
         texts: Text | Iterable[Text],
-        pooling: str = "mean",
+        pooling: str | None = None,
         *,
+        normalize: bool | None = None,
         layers: int | Sequence[int] = -1,
         batch_size: int = 32,
         max_seq_length: int | None = None,
     ) -> np.ndarray | list[np.ndarray]:
         """Contextual embeddings, as extract_features.py computes them.
 
-        The first call traces the model; later calls with the same layers are fast.
+        The first call traces the model; later calls with the same layers are fast. The files of sentence-transformers
+        state the defaults of `pooling`, `normalize` and `max_seq_length` in their folders; the log says so.
 
         Args:
           texts: N texts, each a string or a tuple of two strings (text_a, text_b); or one text or tuple alone.
           pooling: "mean" or "max" over all tokens, including [CLS] and [SEP]; "cls" for the first token; "none" for all
-            tokens.
+            tokens. Defaults to "mean".
+          normalize: whether each vector gets length 1. Defaults to False; "none" has no such vectors.
           layers: a layer, 0 to num_hidden_layers - 1, or negative to count from the end (-1 is the last); the values of
             several layers are concatenated.
           batch_size: number of texts per batch.
@@ -107,17 +112,30 @@ class Bert:
           UserError: a setting is out of range or of another type, or a text is neither a string nor a tuple of two
             strings; or this process is a fork of one that has used TensorFlow.
         """
+        check_type("normalize", normalize, bool, optional=True)
         alone = isinstance(texts, str | tuple)
+        said = SentenceVectors() if None not in (pooling, normalize, max_seq_length) else self._sentence_vectors
+        pooling = said.pooling if pooling is None else pooling
+        longest = min(said.max_seq_length or self.config.max_position_embeddings, self.config.max_position_embeddings)
         vectors = extract_features.embed(
             self.encoder,
             self.tokenizer,
             [texts] if alone else texts,
             pooling=pooling,
             layers=layers if isinstance(layers, Iterable) else [layers],
-            max_seq_length=self._max_seq_length(max_seq_length),
+            max_seq_length=longest if max_seq_length is None else max_seq_length,
             batch_size=batch_size,
         )
+        if pooling != "none" and (said.normalize if normalize is None else normalize):
+            vectors /= np.maximum(np.linalg.norm(vectors, axis=-1, keepdims=True), 1e-12)
         return vectors[0] if alone else vectors
+
+    @functools.cached_property
+    def _sentence_vectors(self) -> SentenceVectors:
+        found = sentence_folders.read(self._folder)
+        if found:
+            logging.info("%s: vectors as sentence-transformers makes them, %s", self._folder, found)
+        return found or SentenceVectors()
 
     def fill_mask(
         self, texts: str | Iterable[str], top_k: int = 5, *, batch_size: int = 8, max_seq_length: int | None = None
@@ -267,7 +285,7 @@ def load(
 
     Args:
       path: a folder or a file with weights: a TensorFlow 1 checkpoint (its prefix, folder or one of its files), a
-        Hugging Face folder, a checkpoint or SavedModel of Model Garden's encoder, a .keras or .weights.h5 file.
+        Hugging Face folder, a checkpoint or SavedModel of Model Garden's encoder, a .keras file.
       bert_config_file: the configuration; defaults to the one in the weights or beside them (bert_config.json,
         config.json).
       vocab_file: the vocabulary; defaults to the one in the weights or beside them (vocab.txt).

@@ -204,21 +204,23 @@ class _View:
             of_layers = masked_words.guesses(model, tf.stack([states[0, token] for states in found.states]), _GUESSES)
             own = sentence.input_ids[token] if sentence.tokens[token] != blanks.MASK else None
             words = masked_words.best_words(model, steps, min(TOP_K, self._bert.config.vocab_size), also=own)
-        name = self._bert.tokenizer.inv_vocab
         return {
             **{step: pack(getattr(steps, step)) for step in ("state", "dense", "transformed", "norm")},
             "words": [
                 {
                     **word._asdict(),
-                    "token": name[word.token_id],
+                    "token": self._name(word.token_id),
                     "row": pack(word.row),
-                    "neighbors": [{"token": name[near], "cosine": cosine} for near, cosine in word.neighbors],
+                    "neighbors": [{"token": self._name(near), "cosine": cosine} for near, cosine in word.neighbors],
                 }
                 for word in words
             ],
-            "layers": [[{"token": name[id_], "probability": share} for id_, share in best] for best in of_layers],
-            "unbiased_best": [name[index] for index in np.argsort(-steps.products, kind="stable")[:TOP_K].tolist()],
+            "layers": [[{"token": self._name(id_), "probability": share} for id_, share in best] for best in of_layers],
+            "unbiased_best": [*map(self._name, np.argsort(-steps.products, kind="stable")[:TOP_K].tolist())],
         }
+
+    def _name(self, token_id: int) -> str:
+        return self._bert.tokenizer.inv_vocab.get(token_id, "(none)")  # a table may have more rows than entries
 
     def outputs(self, arguments: dict[str, Any]) -> dict[str, Any]:
         """What the other heads say: probabilities by label, of the text or of each token."""
@@ -289,8 +291,9 @@ class _View:
         states = [each.sequence_output[0, place] for each, place in zip((one, other), pair, strict=True)]
         ours, theirs = (masked_words.head_steps(self._bert.model, state).probabilities for state in states)  # [V]
         best = np.argsort(-np.maximum(ours, theirs), kind="stable")[:TOP_K].tolist()
-        name = self._bert.tokenizer.inv_vocab
-        words = [{"token": name[id_], "probability": float(ours[id_]), "other": float(theirs[id_])} for id_ in best]
+        words = [
+            {"token": self._name(id_), "probability": float(ours[id_]), "other": float(theirs[id_])} for id_ in best
+        ]
         return {"pair": pair, "words": words}
 
 

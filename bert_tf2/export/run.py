@@ -317,6 +317,7 @@ def _find_labels(options: ExportOptions, source: Weights) -> LabelMap:
             " known; give --label_map, a file like"
             ' {"task": "mrpc", "labels": ["0", "1"], "regression": false}, the labels in the order of the outputs'
         )
+    found.check_unique(path)
     if (found.task == TAGGING_TASK) != (options.task == "ner"):
         raise UserError(f"{path}: is for the task {found.task}, which --task={options.task} does not fit")
     outputs = source.shapes.get("output_weights", [found.num_labels])[0]

@@ -84,6 +84,8 @@ class Answerer:
         if model.regression:
             return [{"score": float(value)} for (value,) in found]
         names = self._labels.labels if self._labels else numbered(model.num_labels)
+        if self._labels:
+            self._labels.check_unique(self._path)
         to_probabilities = tf.sigmoid if model.multi_label else tf.nn.softmax
         return [dict(zip(names, to_probabilities(logits).numpy().tolist(), strict=True)) for logits in found]
 

@@ -16,7 +16,7 @@ from bert_tf2.support import files
 from bert_tf2.support.errors import UserError
 from bert_tf2.tokenization import FullTokenizer
 from bert_tf2.weights import checkpoint, sources
-from bert_tf2.weights.labels import LABEL_MAP_FILE, TAGGING_TASK, LabelMap, load_label_map, numbered
+from bert_tf2.weights.labels import LABEL_MAP_FILE, TAGGING_TASK, UNKNOWN_TASK, LabelMap, load_label_map, numbered
 
 Batches = Iterator[Mapping[str, np.ndarray]]
 
@@ -173,8 +173,11 @@ def known_labels(options: FineTuneOptions, tagging: bool = False) -> LabelMap | 
         folder, label_map = source.folder, sources.labels_of(source)
         own_file = files.exists(os.path.join(folder, LABEL_MAP_FILE))
         single = label_map and label_map.labels and not label_map.multi_label
-        if single and not (tagging or own_file) and label_map.labels == numbered(label_map.num_labels):
+        nameless = single and not tagging and label_map.labels == numbered(label_map.num_labels)
+        if nameless and (label_map.task == UNKNOWN_TASK or not own_file):
             return None  # Hugging Face's default names; the task has better ones
+    if label_map:
+        label_map.check_unique(folder)
     if label_map and (label_map.task == TAGGING_TASK) != tagging:
         raise UserError(
             f"{os.path.join(folder, LABEL_MAP_FILE)}: the model there was trained for the task"

@@ -16,7 +16,7 @@ import json
 import os
 import re
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from bert_tf2.data import record_index
@@ -45,13 +45,16 @@ def sha256(path: str, *, durable: bool = False) -> str:
     return found.hexdigest()
 
 
-def describe(options: CreatePretrainingDataOptions, inputs: Sequence[str], count: int) -> dict[str, Any]:
+def describe(
+    options: CreatePretrainingDataOptions, inputs: Sequence[str], count: int, rules: Mapping[str, Any] | None = None
+) -> dict[str, Any]:
     """Everything that decides what is written, as the first part of the manifest.
 
     Args:
       options: the options of the run; `do_lower_case` is true or false.
       inputs: the names of the input files.
       count: the number of shards.
+      rules: how the tokenizer differs from the reference's, see FullTokenizer.rules.
 
     Raises:
       UserError: the library that splits paragraphs is missing.
@@ -61,7 +64,7 @@ def describe(options: CreatePretrainingDataOptions, inputs: Sequence[str], count
         "output": os.path.basename(options.output_file),
         "flags": {**flags, "num_shards": count},
         "splitter": sentences.splitter_version(options),
-        "vocabulary": {"name": options.vocab_file, "sha256": sha256(options.vocab_file)},
+        "vocabulary": {"name": options.vocab_file, "sha256": sha256(options.vocab_file), **(rules or {})},
         "inputs": [{"name": name, "size": files.size(name), "modified": _modified(name)} for name in inputs],
     }
 
@@ -206,8 +209,9 @@ def _difference(found: dict[str, Any], described: dict[str, Any]) -> str | None:
             return f"with --{name}={before}, not {value}"
     if found.get("splitter") != described["splitter"]:
         return f"with sentences of {found.get('splitter')}, not {described['splitter']}"
-    if _as(dict, found.get("vocabulary")).get("sha256") != described["vocabulary"]["sha256"]:
-        return f"with another vocabulary than {described['vocabulary']['name']} is now"
+    before, now = ({**_as(dict, facts.get("vocabulary")), "name": None} for facts in (found, described))
+    if before != now:
+        return f"with another vocabulary, or other rules for its words, than {described['vocabulary']['name']} has now"
     inputs = [_as(dict, row) for row in _as(list, found.get("inputs"))]
     if len(inputs) != len(described["inputs"]):
         return f"from {len(inputs)} input files, not {len(described['inputs'])}"

@@ -108,7 +108,7 @@ def run(options: MaskedLMOptions) -> None:
 
 def _check_size(tokenizer: tokenization.FullTokenizer, config: BertConfig, name: str) -> None:
     size = max(tokenizer.vocab.values(), default=-1) + 1  # lines of the file, some of which may be equal
-    check_vocab_size(name, size, config.vocab_size, exact=True)
+    check_vocab_size(name, size, config.vocab_size)
 
 
 def load_model(config: BertConfig, init_checkpoint: str, precision: str = "float32") -> heads.PretrainingModel:
@@ -274,14 +274,18 @@ def _answer(
 ) -> Iterator[Answer]:
     """Yields the answers in order; `read_ahead` tokens of sentences are read before the first, or one batch."""
     forward.check_process()
-    if not 1 <= top_k <= model.config.vocab_size:
-        raise UserError(f"--top_k={top_k}: must be from 1 to {model.config.vocab_size}, the size of the vocabulary")
+    # A table may have more rows than the vocabulary has entries, for a round number, and an entry may be there twice.
+    size = model.config.vocab_size
+    nameless = np.float32([0.0 if number in tokenizer.inv_vocab else -np.inf for number in range(size)])
+    if not 1 <= top_k <= np.isfinite(nameless).sum():
+        raise UserError(f"--top_k={top_k}: must be from 1 to {len(tokenizer.inv_vocab)}, the size of the vocabulary")
     # One graph for batches of all sizes, cached for later calls and released together with its model.
     strategy = model.distribute_strategy
-    graph = _best_words.get_concrete_function(model, top_k, forward.shapes_of(strategy, _NAMES))
+    masked = None if np.isfinite(nameless).all() else tf.constant(nameless)
+    graph = _best_words.get_concrete_function(model, top_k, masked, forward.shapes_of(strategy, _NAMES))
 
     def compute(batch: Sequence[Encoded]) -> Iterator[Answer]:
-        found = graph(model, top_k, forward.in_parts(strategy, _features(batch)))
+        found = graph(model, top_k, masked, forward.in_parts(strategy, _features(batch)))
         for sentence, *rows in zip(batch, *(array.numpy() for array in found), strict=False):
             yield _describe(sentence, tokenizer, *rows)
 
@@ -306,11 +310,18 @@ def _features(batch: Sequence[Encoded]) -> dict[str, np.ndarray]:
 
 
 @tf.function(autograph=False)
-def _best_words(model: heads.PretrainingModel, top_k: int, parts: list[forward.Batch]) -> tuple[tf.Tensor, tf.Tensor]:
-    """Probabilities and token ids, each [B, P, top_k], the best first."""
+def _best_words(
+    model: heads.PretrainingModel, top_k: int, nameless: tf.Tensor | None, parts: list[forward.Batch]
+) -> tuple[tf.Tensor, tf.Tensor]:
+    """Probabilities and token ids, each [B, P, top_k], the best first.
+
+    `nameless`, float32 [V], is 0 for words and -inf for rows of the model that stand for none; None if all are words.
+    """
 
     def best(features: heads.Batch) -> tuple[tf.Tensor, tf.Tensor]:
         logits = model(features)  # [B, P, V]
+        if nameless is not None:
+            logits += nameless
         best_logits, token_ids = tf.math.top_k(logits, top_k)
         # The softmax over all V words, computed for the best ones only.
         return tf.exp(best_logits - tf.reduce_logsumexp(logits, axis=-1, keepdims=True)), token_ids

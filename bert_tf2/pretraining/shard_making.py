@@ -151,7 +151,7 @@ def load_tokenizer(job: Job) -> FullTokenizer | UserError:
     vocab_file = job.options.vocab_file
     try:
         if manifest.sha256(vocab_file) == job.vocabulary:
-            return FullTokenizer(vocab_file, job.options.do_lower_case)
+            return FullTokenizer(vocab_file, job.options.do_lower_case, **job.rules)
     except UserError as error:
         return error
     return UserError(

@@ -109,7 +109,7 @@ def work(connection: multiprocessing.connection.Connection, job: Job) -> None:
         except (EOFError, OSError):
             return
         try:
-            tokenizer = tokenizer or FullTokenizer(job.options.vocab_file, job.options.do_lower_case)
+            tokenizer = tokenizer or FullTokenizer(job.options.vocab_file, job.options.do_lower_case, **job.rules)
             result = shard_making.attempt(shard, tokenizer, job.options)
         except Exception as error:
             result = shard_making.explain(error)

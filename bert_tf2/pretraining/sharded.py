@@ -75,8 +75,9 @@ def _make_all(job: Job, inputs: Sequence[str], tokenizer: FullTokenizer, engine:
     for shard in planned:
         if name := read.get(outputs.identity(shard.output)):
             raise UserError(f"{shard.output}: is also read from (--input_file, {name}); give another --output_file")
-    manifest = Manifest(job.options.output_file, describe(job.options, inputs, len(job)), planned)
-    job = dataclasses.replace(job, vocabulary=sha256(job.options.vocab_file), run=manifest.run)
+    manifest = Manifest(job.options.output_file, describe(job.options, inputs, len(job), tokenizer.rules), planned)
+    vocabulary = sha256(job.options.vocab_file)
+    job = dataclasses.replace(job, vocabulary=vocabulary, run=manifest.run, rules=tokenizer.rules)
     if job.options.runner:
         job = job.for_other_folders()
     for shard, result in shard_making.found(manifest.missing(), job):  # of a launcher that did not wait for them

@@ -17,7 +17,8 @@ import itertools
 import os
 import shutil
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
 from bert_tf2.data import tfrecords
 from bert_tf2.pretraining import sentences
@@ -85,6 +86,7 @@ class Job:
       cuts: shard s has the text from byte cuts[s] to cuts[s + 1], see `cut`.
       vocabulary: the SHA-256 of the vocabulary.
       run: identifies the flags, the vocabulary and the inputs: a hash of the manifest's description.
+      rules: how the tokenizer differs from the reference's, see FullTokenizer.rules.
     """
 
     options: CreatePretrainingDataOptions
@@ -92,6 +94,7 @@ class Job:
     cuts: tuple[int, ...]
     vocabulary: str = ""
     run: str = ""
+    rules: Mapping[str, Any] = dataclasses.field(default_factory=dict, hash=False)
 
     def __len__(self) -> int:
         """The number of shards."""

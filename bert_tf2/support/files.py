@@ -45,6 +45,20 @@ def is_directory(path: str) -> bool:
     return _remote.is_directory(path) if is_remote(path) else os.path.isdir(path)
 
 
+def companion(folder: str, name: str) -> str | None:
+    """The path of a file that may lie beside others, in `folder`; None if it does not.
+
+    Raises:
+      UserError: it is a pipe or a device, for which a reader would wait.
+    """
+    path = os.path.join(folder, name)
+    if not exists(path):
+        return None
+    if not (is_remote(path) or os.path.isfile(path) or os.path.isdir(path)):
+        raise UserError(f"{path}: is a pipe or a device, where a file is expected; remove it")
+    return path
+
+
 def size(path: str) -> int:
     """The bytes of a file."""
     return _remote.size(path) if is_remote(path) else os.path.getsize(path)

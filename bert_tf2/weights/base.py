@@ -95,8 +95,7 @@ class Weights:
 
     def vocabulary_file(self) -> str | None:
         """Returns the path of the vocab.txt beside the weights, or None."""
-        path = os.path.join(self.folder, VOCABULARY_FILE)
-        return path if files.exists(path) else None
+        return files.companion(self.folder, VOCABULARY_FILE)
 
     def vocabulary(self) -> list[str] | None:
         """Returns the entries of the vocabulary beside or in the weights, or None."""

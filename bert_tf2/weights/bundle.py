@@ -96,8 +96,12 @@ class Checkpoint(Weights):
             with files.open_binary(self.path + ".index") as stream:
                 table = bundle_index.read_table(stream.read())
             self._num_shards = bundle_index.parse("Header", table.pop(b"", b"")).num_shards or 1
-            # Modules in TF-Hub's first format have the reference's names in an extra scope.
-            entries = {key.decode().removeprefix("module/"): Entry.parse(value) for key, value in table.items()}
+            entries = {key.decode(): Entry.parse(value) for key, value in table.items()}
+        prefix = names.common_prefix(entries, names.EMBEDDINGS[0].reference)
+        if prefix:
+            self.remarks.append(f"Names are read without {prefix}, with which they begin.")
+        prefix = prefix or "module/"  # in TF-Hub's first format
+        entries = {name.removeprefix(prefix): entry for name, entry in entries.items()}
         self._hold({name: Place(entry.shape, entry.dtype, entry) for name, entry in entries.items()})
         self._check_sizes()
 

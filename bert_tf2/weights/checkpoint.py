@@ -7,6 +7,7 @@ files, and `sources` selects the readers of other files.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
@@ -72,11 +73,13 @@ def _problems(
     problems = [] if config is None else [*names.of_another_kind(source.shapes, config, heads_there)]
     missing = [name for name in variables if name not in source.shapes and name not in told]
     problems += [f"{name} is missing" for name in missing if needed(name)]
-    return problems + [
-        f"{name} is {source.shapes[name]} in the checkpoint and {variable.shape.as_list()} in the model"
-        for name, variable in variables.items()
-        if name in source.shapes and source.shapes[name] != variable.shape.as_list()
-    ]
+    for name, variable in variables.items():
+        found, wanted = source.shapes.get(name), variable.shape.as_list()
+        if found not in (None, wanted):
+            more = name == names.POSITIONS.reference and found[1:] == wanted[1:] and found < wanted
+            remedy = f" (convert_checkpoint.py --extend_positions={wanted[0]} makes it longer)" if more else ""
+            problems.append(f"{name} is {found} in the checkpoint and {wanted} in the model{remedy}")
+    return problems
 
 
 def _refuse(source: Weights, problems: list[str], advice: str) -> None:
@@ -101,6 +104,7 @@ def initialize(model: keras.Model, init_checkpoint: str) -> str:
         not match its checksum.
     """
     source = open_weights(init_checkpoint)
+    names.check_encoder(source.path, source.shapes)
     variables = tf1_variables(model)
     fresh = [name for name in variables if name not in source.shapes]
     problems = _problems(source, variables, model.config, needed=names.is_encoder)
@@ -171,6 +175,14 @@ def weights_in_use(output_dir: str, init_checkpoint: str | None, will_train: boo
     if will_train:
         return None
     what = "holds no checkpoint" if files.is_directory(output_dir) else "there is no such folder"
+    released = None
+    with contextlib.suppress(UserError):
+        released = open_weights(output_dir).path
+    if released:
+        raise UserError(
+            f"{output_dir}: holds weights, and no checkpoint of a training; give --init_checkpoint={released}, and"
+            " another --output_dir for what is written"
+        )
     raise UserError(
         f"{output_dir}: {what}, and no --init_checkpoint is given, so the weights would be random; check"
         " --output_dir, train first (--do_train), or give --init_checkpoint"

@@ -9,7 +9,6 @@ Nothing is omitted silently: the messages that `run` returns name the variables 
 
 from __future__ import annotations
 
-import collections
 import contextlib
 import dataclasses
 import json
@@ -26,25 +25,22 @@ from bert_tf2.support import environment, files, outputs, progress
 from bert_tf2.support.errors import UserError, and_more
 from bert_tf2.support.quiet import load_tensorflow
 from bert_tf2.vocabulary import check_special_tokens, is_cased
-from bert_tf2.weights import bundle, checksums, huggingface_writing, keras_files, metadata, names
+from bert_tf2.weights import bundle, huggingface_writing, keras_files, metadata, names
 from bert_tf2.weights.base import CONFIG_FILE, VOCABULARY_FILE, check_finite
 from bert_tf2.weights.labels import LABEL_MAP_FILE, save_label_map
-from bert_tf2.weights.new_words import ExtendedWeights, extend
+from bert_tf2.weights.listing import listing
+from bert_tf2.weights.new_words import ExtendedWeights, MorePositions, extend
 from bert_tf2.weights.options import ConversionOptions
 from bert_tf2.weights.sources import labels_of, open_weights
-
-# A variable without a row in `names` keeps its name from the file; Hugging Face names contain dots.
-_OF_ENCODER = re.compile(r"bert/(embeddings|encoder)/|(module\.)?(bert\.)?(embeddings|encoder)\.")
 
 
 def run(options: ConversionOptions) -> list[str]:
     """Converts weights; returns messages about what was read, written, changed and omitted.
 
     `to` is "tf1" (writes `output/bert_model.ckpt.*`, `bert_config.json`, `vocab.txt`), "hf" (`config.json`,
-    `model.safetensors`, `vocab.txt` and the tokenizer's settings) or "keras" (`output` itself, if it ends in `.keras`
-    or `.weights.h5`, else `output/bert_model.keras` with `bert_config.json` and `vocab.txt`). Labels are converted too:
-    `label_map.json` here, `id2label` in Hugging Face's format. `model.safetensors` and `.weights.h5` get a
-    file with their checksum (`checksums`). Files are written completely or not at all.
+    `model.safetensors`, `vocab.txt` and the tokenizer's settings) or "keras" (`output` itself, if it ends in `.keras`,
+    else `output/bert_model.keras` with `bert_config.json` and `vocab.txt`). Labels are converted too: `label_map.json`
+    here, `id2label` in Hugging Face's format. All files are written completely or not at all.
 
     Raises:
       UserError: the input is not a BERT, lacks a part, does not fit the configuration, is damaged, or contains NaN or
@@ -62,10 +58,14 @@ def run(options: ConversionOptions) -> list[str]:
 # The files that each value of --to writes into a folder, besides the companions.
 _WRITTEN = {
     "tf1": ("bert_model.ckpt.*",),
-    "hf": ("config.json", "model.safetensors", f"model.safetensors{checksums.ENDING}"),
+    "hf": ("config.json", "model.safetensors"),
     "keras": ("bert_model.keras",),
 }
-_COMPANIONS = (VOCABULARY_FILE, CONFIG_FILE, "tokenizer_config.json", LABEL_MAP_FILE)
+_COMPANIONS = (
+    *(VOCABULARY_FILE, CONFIG_FILE, LABEL_MAP_FILE, metadata.TASK_FILE, metadata.TOKENIZATION_FILE),
+    *("config.json", "tokenizer_config.json", "tokenizer.json", "added_tokens.json"),
+)
+_OF_WEIGHTS = re.compile(r".*\.(index|keras|h5|safetensors|bin)|saved_model\.pb")
 
 
 def _check_files(options: ConversionOptions) -> list[outputs.Input]:
@@ -78,17 +78,28 @@ def _check_files(options: ConversionOptions) -> list[outputs.Input]:
     if name.endswith((".keras", ".h5", ".index", ".safetensors", ".bin")) and not files.is_directory(options.output):
         if options.to != "keras":
             raise UserError(f"--output={options.output}: --to={options.to} writes a folder; give the name of one")
-        if not keras_files.recognizes_name(name):
-            raise UserError(f"--output={options.output}: the name of one of Keras' files ends in .keras or .weights.h5")
-    if options.to != "keras" or not keras_files.recognizes_name(options.output):
+        if not name.endswith(keras_files.ENDING):
+            raise UserError(f"--output={options.output}: the name of a Keras file ends in {keras_files.ENDING}")
+    if options.to != "keras" or not options.output.endswith(keras_files.ENDING):
         folder = _WRITTEN[options.to]
-    flags = [flag for flag in ("bert_config_file", "vocab_file", "extend_vocab") if getattr(options, flag)]
+    flags = [
+        flag for flag in ("bert_config_file", "vocab_file", "extend_vocab", "never_split") if getattr(options, flag)
+    ]
     inputs = [outputs.Input(f"--{flag}", getattr(options, flag), once=True) for flag in flags]
     inputs.insert(0, outputs.Input("--input", options.input, weights=True))
     outputs.check(inputs, [outputs.Output("--output", options.output, folder)])
+    _check_free(options.output)
     beside = options.input if files.is_directory(options.input) else os.path.dirname(options.input)
     # The companions may be rewritten unchanged, but not modified.
     return inputs + [outputs.Input("--input", os.path.join(beside, name)) for name in _COMPANIONS]
+
+
+def _check_free(output: str) -> None:
+    """Raises UserError if there is a model already, or a part of one, with which the new one would be mixed."""
+    there = [name for name in files.list_directory(output) if name in _COMPANIONS or _OF_WEIGHTS.fullmatch(name)]
+    if there or (files.exists(output) and not files.is_directory(output)):
+        what = f"holds {and_more(there, 3)}" if there else "exists"
+        raise UserError(f"--output={output}: {what} already; give another name, or remove the old model first")
 
 
 class _Conversion:
@@ -105,6 +116,9 @@ class _Conversion:
         self.config = self._find_config()
         self.vocabulary = self._find_vocabulary()
         self.do_lower_case, self.case_is_stated = self._find_case()
+        self.rules, remark = metadata.stated_rules(source, options.vocab_file)
+        self.report += [remark] if remark else []
+        names.check_encoder(source.path, source.shapes)
         if problems := [*self._problems()]:
             raise UserError(
                 f"{source.path}: does not fit the configuration: {and_more(problems, 3, '; ')}. Is it a BERT, and the"
@@ -113,8 +127,11 @@ class _Conversion:
         if self.vocabulary is not None:
             check_vocab_size("the vocabulary", len(self.vocabulary), self.config.vocab_size)
         self.labels = labels_of(source)
-        if options.extend_vocab:
-            self._extend()
+        for flag in ("extend_vocab", "never_split"):
+            if getattr(options, flag):
+                self._extend(flag)
+        if options.extend_positions:
+            self._extend_positions(options.extend_positions)
 
     def _find_config(self) -> BertConfig:
         """Returns the flag's configuration or else the source's."""
@@ -132,33 +149,20 @@ class _Conversion:
         return dataclasses.replace(config, hidden_act=act) if act else config
 
     def _find_vocabulary(self) -> list[str] | None:
-        """Returns the entries.
-
-        Raises:
-          UserError: the file has no entries; or the flag's file is not a BERT vocabulary, or is that of another model.
-        """
+        """Returns the entries, of the flag's file or of the source; the latter may lack special tokens."""
         path = self.options.vocab_file
         if path:
             metadata.check_vocabulary(self.source, path)
         entries = tokenization.read_entries(path) if path else self.source.vocabulary()
         if entries is None:
             return None
-        name = path or f"the vocabulary of {self.source.path}"
-        counts = collections.Counter(entry.strip() for entry in entries)
-        doubled = [entry for entry, count in counts.items() if count > 1]
+        ids = {entry.strip(): index for index, entry in enumerate(entries)}
         try:
-            check_special_tokens({entry: index for index, entry in enumerate(counts)}, name)
-            if special := [entry for entry in doubled if entry in tokenization.SPECIAL_TOKENS]:
-                raise UserError(
-                    f"{name}: has {', '.join(special)} more than once, so it is not the vocabulary of a BERT"
-                )
+            check_special_tokens(ids, path or f"the vocabulary of {self.source.path}")
         except UserError as error:
-            if path or not any(counts):
+            if path or not any(ids):
                 raise
             self.report.append(f"Beware: {error}.")
-            return entries
-        if doubled:
-            self.report.append(f"{name}: {len(doubled)} entries are there more than once, {doubled[0]!r} for one.")
         return entries
 
     def _find_case(self) -> tuple[bool, bool]:
@@ -188,7 +192,7 @@ class _Conversion:
         yield from names.misfits(rows, shapes, self.config, optional)
         for name in shapes:
             slot = names.is_optimizer_state(name) or name.rpartition("/")[0] in known
-            if _OF_ENCODER.match(name) and name not in known and not slot:
+            if names.is_encoder(name) and name not in known and not slot:
                 yield f"{name} has no place in {self.config.num_hidden_layers} layers"
         for head in (names.POOLER, *names.HEADS.values()):
             found = [row.reference for row in head if row.reference in shapes]
@@ -196,13 +200,26 @@ class _Conversion:
                 absent = [row.reference for row in head if row.reference not in found]
                 yield f"{', '.join(found)} without {', '.join(absent)}"
 
-    def _extend(self) -> None:
+    def _extend(self, flag: str) -> None:
         if self.vocabulary is None:
-            raise UserError("--extend_vocab needs the vocabulary of the model: give --vocab_file")
-        extension = extend(self.vocabulary, self.options.extend_vocab, self.do_lower_case)
+            raise UserError(f"--{flag} needs the vocabulary of the model: give --vocab_file")
+        basic = tokenization.BasicTokenizer(self.do_lower_case, **self.rules)
+        extension = extend(self.vocabulary, getattr(self.options, flag), basic, kept=flag == "never_split")
         self.report.append(extension.describe(len(self.vocabulary)) + ".")
+        if flag == "never_split":
+            self.rules["never_split"] = sorted({*basic.never_split, *extension.words})
         self.source = ExtendedWeights(self.source, self.config, extension)
         self.config, self.vocabulary = self.source.config, extension.vocabulary
+
+    def _extend_positions(self, count: int) -> None:
+        before = self.config.max_position_embeddings
+        if count <= before:
+            raise UserError(f"--extend_positions={count}: the model has {before} positions; give a larger number")
+        self.source = MorePositions(self.source, self.config, count)
+        self.config = self.source.config
+        self.report.append(f"Positions: {count} in place of {before}.")
+        if names.POSITIONS.reference in self.source.shapes:
+            self.report.append(f"Those from {before} on are copies, which nobody has trained: train on longer texts.")
 
     @property
     def _weights(self) -> list[str]:
@@ -216,23 +233,16 @@ class _Conversion:
         return [name for name in self.source.shapes if name not in weights]
 
     def write(self) -> None:
-        """Writes the files; reports what was written and omitted, and what else is in the folder."""
+        """Writes the files; reports what was written and omitted."""
         to, output, shapes = self.options.to, self.options.output, self.source.shapes
         files.make_directory(os.path.dirname(output) or ".")
         written = shapes if to == "tf1" and not self.options.weights_only else self._weights
-        copies = 2 if to == "keras" else 1  # Keras writes the weights twice before it removes one copy
+        copies = 2 if to == "keras" else 1  # Keras may write the weights twice before it removes one copy
         size = copies * sum(4 * math.prod(shapes[name]) for name in written)
         environment.check_space(output, size, "the converted weights")
         {"tf1": self._write_tf1, "hf": self._write_huggingface, "keras": self._write_keras}[to]()
         if self.vocabulary is None:
             self.report.append("No vocabulary was found, and none written (--vocab_file).")
-        unwritten = {
-            VOCABULARY_FILE: self.vocabulary is None,
-            LABEL_MAP_FILE: not self.labels,
-            metadata.TOKENIZATION_FILE: not self.case_is_stated or to == "hf",
-        }
-        if old := [name for name in unwritten if unwritten[name] and name in files.list_directory(output)]:
-            self.report.append(f"{', '.join(old)} in {output} is from before and may not belong to it.")
 
     def _arrays(self, chosen: Iterable[str]) -> Iterator[tuple[str, np.ndarray]]:
         """Yields these variables. Reads all others too, since damage in them suggests damage elsewhere."""
@@ -260,8 +270,9 @@ class _Conversion:
         texts = {CONFIG_FILE: self.config.to_json_string()}
         if self.vocabulary is not None:
             texts[VOCABULARY_FILE] = "".join(f"{entry}\n" for entry in self.vocabulary)
-        if self.case_is_stated:  # a recorded guess would later look like a fact
-            texts[metadata.TOKENIZATION_FILE] = metadata.record_of(self.do_lower_case, self.vocabulary)
+        if self.case_is_stated or self.rules:  # a recorded guess would later look like a fact
+            lower = self.do_lower_case if self.case_is_stated else None
+            texts[metadata.TOKENIZATION_FILE] = metadata.record_of(lower, self.vocabulary, self.rules)
         paths = [os.path.join(folder, name) for name in texts]
         with files.complete_or_absent(*paths) as beside:
             for path, text in zip(beside, texts.values(), strict=True):
@@ -290,6 +301,7 @@ class _Conversion:
             self.config,
             vocabulary=self.vocabulary,
             do_lower_case=self.do_lower_case,
+            rules=self.rules,
             labels=self.labels,
         )
         self._left_out(self._others)
@@ -300,7 +312,7 @@ class _Conversion:
 
         model = checkpoint.make_model(self.source, self.config, self.labels)
         output = self.options.output
-        path = output if keras_files.recognizes_name(output) else os.path.join(output, "bert_model.keras")
+        path = output if output.endswith(keras_files.ENDING) else os.path.join(output, "bert_model.keras")
         variables = names.tf1_variables(model)
         for name, value in self._arrays(self._weights):
             if name in variables:
@@ -326,47 +338,10 @@ def _unknown_to_the_reference(config: BertConfig) -> Iterator[str]:
             " --hidden_act=gelu writes the approximation it has (the two differ by less than 5e-4)."
         )
     written = config.to_dict()
-    if "layer_norm_eps" in written:
-        eps = config.layer_norm_eps
-        yield f"Its bert_config.json says layer_norm_eps {eps}; google-research/bert always takes 1e-12."
-    unknown = {}
-    if not config.has_position_table:
-        unknown["position_embedding_type"] = "which has a table of positions"
-    if not config.tie_word_embeddings:
-        unknown["tie_word_embeddings"] = "whose output weights are the table of word embeddings"
-    for key, what in unknown.items():
+    unknown = {"layer_norm_eps": "layer_norm_eps" in written, "tie_word_embeddings": not config.tie_word_embeddings}
+    unknown["position_embedding_type"] = not config.has_position_table
+    for key in (key for key, is_other in unknown.items() if is_other):
         yield (
-            f"Its bert_config.json says {key} {json.dumps(written[key])}; google-research/bert, {what}, cannot use"
-            " these weights."
+            f"Its bert_config.json says {key} {json.dumps(written[key])}, which google-research/bert does not know: it"
+            " computes something else with these weights."
         )
-
-
-def listing(path: str) -> Iterator[str]:
-    """Yields a line for every variable of weights of any kind: name, Hugging Face name, shape, size, dtype, norm.
-
-    The last line counts the parameters of the model, and apart from them the numbers of the optimizer.
-
-    Raises:
-      UserError: the weights cannot be read.
-    """
-    source = open_weights(path)
-    step = f", step {source.global_step}" if source.global_step else ""
-    yield f"{source.path}: {source.kind}, {len(source.shapes)} variables{step}"
-    there = {row.reference: row.huggingface for row in names.known(names.num_layers(source.shapes))}
-    columns = [max(map(len, column), default=0) for column in (source.shapes, there.values())]
-    weights = {*names.without_optimizer(source.shapes)}
-    parameters = others = 0
-    for name in sorted(source.shapes):
-        value = source.get(name)
-        if value.dtype.kind in "fiub":
-            parameters += value.size * (name in weights)
-            others += value.size * (name not in weights)
-            norm = f"{np.linalg.norm(value.astype(np.float64)):.6g}"
-        else:
-            norm = "-"
-        shape = str(source.shapes[name])
-        yield (
-            f"{name:<{columns[0]}}  {there.get(name, '-'):<{columns[1]}}  {shape:<14} {value.size:>11,}"
-            f"  {source.dtypes[name]:<9} {norm}"
-        )
-    yield f"{parameters:,} parameters" + (f", and {others:,} numbers of the optimizer and the step" if others else "")

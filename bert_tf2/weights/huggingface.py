@@ -14,13 +14,14 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from bert_tf2 import tokenization
 from bert_tf2.config import BertConfig, config_value, decisive_differences
 from bert_tf2.data.huggingface_config import activation_remark, architecture_of, from_huggingface
 from bert_tf2.support import files, json_text
 from bert_tf2.support.errors import UserError, and_more
-from bert_tf2.weights import names, tensor_files
-from bert_tf2.weights.base import CONFIG_FILE, Place, Weights
-from bert_tf2.weights.labels import TAGGING_TASK, LabelMap, numbered
+from bert_tf2.weights import names, text_rules
+from bert_tf2.weights.base import CONFIG_FILE, Place, Weights, bytes_of
+from bert_tf2.weights.labels import TAGGING_TASK, UNKNOWN_TASK, LabelMap, numbered
 from bert_tf2.weights.tensor_files import Stored, TensorFile
 
 _CONFIGS = ("config.json", CONFIG_FILE)  # the second in early releases
@@ -60,8 +61,9 @@ ARCHITECTURES = {
 }
 """The writable classes. The first that fits is used: fine-tuning before pretraining, more heads before fewer."""
 
-# Tensors without information: 0, 1, 2, ..., zeros, and copies of the masked-LM output table and bias.
-_BUFFERS = re.compile(r"embeddings\.(position_ids|token_type_ids)$")
+_FLOATS = ("float32", "float16", "bfloat16", "float64")
+# Tensors that no output depends on: 0, 1, 2, ..., zeros, and the weights of classes in a loss.
+_BUFFERS = re.compile(r"embeddings\.(position_ids|token_type_ids)$|^(loss|criterion)\w*\.")
 _BIAS, BIAS_OF_DECODER = "cls.predictions.bias", "cls.predictions.decoder.bias"
 TIED = {"cls.predictions.decoder.weight": "bert.embeddings.word_embeddings.weight", BIAS_OF_DECODER: _BIAS}
 """The name of a copy -> that of the tensor that it equals, unless tie_word_embeddings is false."""
@@ -87,9 +89,9 @@ def _config_of(values: Mapping[str, Any], path: str) -> BertConfig:
         raise UserError(f"{path}: {error}") from error
 
 
-def _usual_name(name: str) -> str:
+def _usual_name(name: str, prefix: str) -> str:
     """Returns a tensor's name in the current BertForPreTraining; older files and bare encoders use other names."""
-    name = name.removeprefix("module.")  # from multi-GPU training
+    name = name.removeprefix(prefix)
     name = name.replace("LayerNorm.gamma", "LayerNorm.weight").replace("LayerNorm.beta", "LayerNorm.bias")
     return f"bert.{name}" if name.startswith(("embeddings.", "encoder.", "pooler.")) else name
 
@@ -106,12 +108,12 @@ class _Tensor(NamedTuple):
 
     def same_as(self, other: _Tensor) -> bool:
         """Returns whether two tensors have equal values, without holding both in memory."""
-        if self.file is other.file and self.stored == other.stored:
+        if self.stored == other.stored and self.file is other.file and self.stored.address:
             return True
         return self.stored.shape == other.stored.shape and self._digest() == other._digest()
 
     def _digest(self) -> bytes:
-        return hashlib.sha256(self.file.read(self.name).data).digest()
+        return hashlib.sha256(bytes_of(self.file.read(self.name)).data).digest()
 
 
 class HuggingFaceFolder(Weights):
@@ -141,8 +143,8 @@ class HuggingFaceFolder(Weights):
         if re.search(r"-\d{5}-of-\d{5}\.\w+$", weights):
             raise UserError(f"{path}: is a part of the weights only; name the folder")
         folder = self.folder or "."
-        there = [name for name in _CONFIGS if name in files.list_directory(folder)] or _CONFIGS
-        self.config_file = os.path.join(folder, there[0])
+        there = [*filter(None, (files.companion(folder, name) for name in _CONFIGS))]
+        self.config_file = there[0] if there else os.path.join(folder, _CONFIGS[0])
         self._values = files.read_json(self.config_file)
         self.config = _config_of(self._values, self.config_file)
         if self.config.hidden_act == "gelu_erf":
@@ -155,19 +157,49 @@ class HuggingFaceFolder(Weights):
             _drop_copies(path, tensors)
         elif bias := tensors.pop(BIAS_OF_DECODER, None):  # the one that counts there; the other is not used
             tensors[_BIAS] = bias
+        rows = self._usable(rows, tensors)
         places: dict[str, Place] = {}
         for usual, tensor in tensors.items():
             name = rows[usual].reference if usual in rows else tensor.name
             step = -1 if usual in rows and names.is_transposed(name) else 1
             places[name] = Place([*tensor.stored.shape[::step]], tensor.stored.dtype, (tensor, step == -1))
+            if usual in rows and tensor.stored.dtype not in _FLOATS:
+                raise UserError(
+                    f"{path}: {tensor.name} is {tensor.stored.dtype}, so the weights are quantized in a way that"
+                    " nothing here says; save the model without quantization"
+                )
         if remark := activation_remark(self._values):
             self.remarks.append(remark)
         self._hold(places)
-        if self.architecture and self.architecture not in ARCHITECTURES:
-            self.remarks.append(f"There is no {self.architecture} here: its encoder is what can be used.")
-        self.remarks += _tokenizer_remarks([*_tokenizer_files(self.folder).values()])
         for file in {tensor.file.path: tensor.file for tensor in tensors.values()}.values():
             self.remarks += self._changed_since(file)
+
+    def _usable(
+        self, rows: Mapping[str, names.Variable], tensors: Mapping[str, _Tensor]
+    ) -> Mapping[str, names.Variable]:
+        """Returns the rows without those of a fine-tuned head whose outputs would mean something else here.
+
+        Raises:
+          UserError: the encoder has tensors that BERT's does not have.
+        """
+        others = [usual for usual in tensors if usual not in rows]
+        if strange := [usual for usual in others if usual.startswith(("bert.embeddings.", "bert.encoder."))]:
+            raise UserError(
+                f"{self.path}: there is no place for {and_more(strange, 2)} in the BERT of its config.json, which has"
+                f" {self.config.num_hidden_layers} layers; take the config.json that was saved with these weights"
+            )
+        kernel = tensors.get(names.LABELS[0].huggingface)
+        tuned = {row.huggingface for head in ("labels", "span") for row in names.HEADS[head]} & {*tensors}
+        if self.architecture and self.architecture not in ARCHITECTURES:
+            problem = f"There is no {self.architecture} here"
+        elif tuned and others:
+            problem = f"The outputs depend on {and_more(others, 3)} too, which no model here has"
+        elif self._values.get("problem_type") == "regression" and kernel and kernel.stored.shape[:1] > (1,):
+            problem = "There is no regression with several outputs here"
+        else:
+            return rows
+        self.remarks.append(f"{problem}: the encoder is what can be used.")
+        return {name: row for name, row in rows.items() if name not in tuned}
 
     def _changed_since(self, file: TensorFile) -> Iterator[str]:
         """Yields a message if config.json is not as it was written with the weights, if they say how that was.
@@ -179,8 +211,14 @@ class HuggingFaceFolder(Weights):
             return
         written = json_text.parse(file.metadata[CONFIG_OF_WEIGHTS], file.path)
         before = _config_of(written, file.path)
-        if different := decisive_differences(before, self.config):
-            now, then = (", ".join(f"{n} {config_value(c, n)}" for n in different) for c in (self.config, before))
+        decisive = {
+            name: [config_value(c, name) for c in (self.config, before)]
+            for name in decisive_differences(before, self.config)
+        }
+        if (architecture := architecture_of(written)) != self.architecture:  # which says what the head means
+            decisive["architectures"] = [self.architecture, architecture]
+        if decisive:
+            now, then = (", ".join(f"{name} {values[when]}" for name, values in decisive.items()) for when in (0, 1))
             raise UserError(
                 f"{self.config_file}: says {now}, and said {then} when {os.path.basename(file.path)} was written: it is"
                 " damaged or was changed; copy both files again, or put these values back"
@@ -195,45 +233,50 @@ class HuggingFaceFolder(Weights):
         value = tensor.file.read(tensor.name)
         return value.T if transposed else value
 
-    def vocabulary(self) -> list[str] | None:
-        """Raises UserError if there is no vocab.txt and the tokenizer is not a WordPiece tokenizer."""
-        entries = super().vocabulary()
-        path = os.path.join(self.folder, "tokenizer.json")
-        return _wordpiece_entries(path) if entries is None and files.exists(path) else entries
+    def vocabulary_file(self) -> str | None:
+        """Returns the path of a vocab.txt that has every entry."""
+        path = super().vocabulary_file()
+        return path if path and len(self.vocabulary()) == len(tokenization.read_entries(path)) else None
 
-    def tokenizer_settings(self) -> Mapping[str, Any]:
-        found = stated_case(self.folder)
-        return {"do_lower_case": found[0]} if found else {}
+    def vocabulary(self) -> list[str] | None:
+        """Raises UserError as text_rules.vocabulary."""
+        return text_rules.vocabulary(self.folder)
 
     def labels(self) -> LabelMap | None:
         """Returns the meaning of a classifier's or tagger's outputs. Unnamed labels are LABEL_0, LABEL_1, ...
 
         Raises:
-          UserError: the labels in config.json are not unique, or their number differs from that of the outputs.
+          UserError: the number of labels in config.json differs from that of the outputs; or nothing says whether they
+            are of texts or of tokens.
         """
         count, known = self.num_labels, ARCHITECTURES.get(self.architecture or "")
-        labels_of = known.labels_of if known else None
-        if not self.architecture:  # a model without a pooler is a tagger
-            labels_of = "texts" if names.POOLER[0].reference in self.shapes else "tokens"
-        if count is None or labels_of is None:
+        if count is None or (known and not known.labels_of):
             return None
+        labels_of = known.labels_of if known else self._guess_labels_of(self._label_names(count))
         if labels_of == "tokens":
             return LabelMap(TAGGING_TASK, self._label_names(count), regression=False)
-        task = str(self._values.get("finetuning_task") or "BertForSequenceClassification")
+        task = str(self._values.get("finetuning_task") or UNKNOWN_TASK)
         if count == 1:
             return LabelMap(task, (), regression=True)
-        if self._values.get("problem_type") == "regression":  # multiple regression outputs, which no model here has
-            return None
         multi_label = self._values.get("problem_type") == "multi_label_classification"
         return LabelMap(task, self._label_names(count), regression=False, multi_label=multi_label)
+
+    def _guess_labels_of(self, labels: Sequence[str]) -> str:
+        """Returns what the labels apply to where config.json has no `architectures`."""
+        if names.POOLER[0].reference not in self.shapes or any(re.match(r"[BIES]-.", label) for label in labels):
+            return "tokens"
+        raise UserError(
+            f"{self.config_file}: does not say whether the labels are those of texts or of tokens; add"
+            ' "architectures": ["BertForSequenceClassification"], or ["BertForTokenClassification"]'
+        )
 
     def _label_names(self, count: int) -> tuple[str, ...]:
         named = self._values.get("id2label") or {str(index): name for index, name in enumerate(numbered(count))}
         labels = [str(named.get(str(index), "")) for index in range(count)] if isinstance(named, dict) else []
-        if len(named) != count or "" in labels or len({*labels}) != count:
+        if len(named) != count or "" in labels:
             raise UserError(
-                f"{self.config_file}: id2label does not give each of the {count} outputs a name of its"
-                ' own; put it right, as in {"0": "no", "1": "yes"}'
+                f"{self.config_file}: id2label does not give each of the {count} outputs a name; put it right, as in"
+                ' {"0": "no", "1": "yes"}'
             )
         return tuple(labels)
 
@@ -241,7 +284,7 @@ class HuggingFaceFolder(Weights):
 def _files_of(weights: str) -> dict[str, TensorFile]:
     """Returns tensor name -> the open file that contains it; `weights` is a file, or the index of several."""
     if not weights.endswith(".index.json"):
-        file = tensor_files.open_tensors(weights)
+        file = TensorFile(weights)
         return dict.fromkeys(file.tensors, file)
     mapped = files.read_json(weights).get("weight_map")
     if not isinstance(mapped, dict) or not mapped:
@@ -251,11 +294,7 @@ def _files_of(weights: str) -> dict[str, TensorFile]:
         path = os.path.join(os.path.dirname(weights), part)
         if part in ("", ".", "..") or re.search(r"[/\\:\0]", part):
             raise UserError(f"{weights}: names the file {part!r}, which is not in the same folder; it is not read")
-        if not files.exists(path):
-            raise UserError(
-                f"{path}: is missing, and {os.path.basename(weights)} says that a part of the weights is there"
-            )
-        opened[part] = tensor_files.open_tensors(path)
+        opened[part] = TensorFile(path)
     found = {name: opened[str(part)] for name, part in mapped.items()}
     for name, file in found.items():
         if name not in file.tensors:
@@ -266,8 +305,10 @@ def _files_of(weights: str) -> dict[str, TensorFile]:
 def _tensors_in(path: str, weights: str) -> dict[str, _Tensor]:
     """Returns the tensors by their usual names, without buffers."""
     tensors: dict[str, _Tensor] = {}
-    for name, file in _files_of(weights).items():
-        usual = _usual_name(name)
+    found = _files_of(weights)
+    prefix = names.common_prefix(found, "embeddings.word_embeddings.weight").removesuffix("bert.")
+    for name, file in found.items():
+        usual = _usual_name(name, prefix)
         if _BUFFERS.search(usual):
             continue
         if usual in tensors:
@@ -287,53 +328,3 @@ def _drop_copies(path: str, tensors: dict[str, _Tensor]) -> None:
             " where BERT's is the table of embeddings with one bias, so that it cannot be taken over. Save the encoder"
             " alone (model.bert.save_pretrained), or, if trained so, with tie_word_embeddings false in its config.json"
         )
-
-
-def _wordpiece_entries(path: str) -> list[str]:
-    """Returns the vocabulary of a tokenizer.json in the order of the ids."""
-    content = files.read_json(path)
-    model = content.get("model") if isinstance(content.get("model"), dict) else {}
-    entries = model.get("vocab")
-    if model.get("type") not in ("WordPiece", None) or not isinstance(entries, dict):
-        raise UserError(f"{path}: is not a tokenizer with the WordPiece vocabulary that BERT has; give a vocab.txt")
-    listed = content.get("added_tokens")
-    added = [entry for entry in listed if isinstance(entry, dict)] if isinstance(listed, list) else []
-    entries = {**entries, **{str(entry.get("content")): entry.get("id") for entry in added}}
-    by_id = {index: entry for entry, index in entries.items() if isinstance(index, int)}
-    if not files.is_utf8("".join(entries)):
-        raise UserError(f"{path}: an entry holds half a character (one of a pair of \\u...); give a vocab.txt")
-    if len(by_id) != len(entries) or {*by_id} != {*range(len(entries))}:
-        raise UserError(f"{path}: the ids of its {len(entries)} entries are not 0, 1, 2, ...; give a vocab.txt")
-    return [by_id[index] for index in range(len(entries))]
-
-
-def stated_case(folder: str) -> tuple[bool, str] | None:
-    """Returns `do_lower_case` from the tokenizer files in a folder, and the file; None if no file states it."""
-    for path, content in _tokenizer_files(folder).items():
-        if "do_lower_case" in content:
-            return (content["do_lower_case"], path) if isinstance(content["do_lower_case"], bool) else None
-    return None
-
-
-def _tokenizer_files(folder: str) -> dict[str, dict[str, Any]]:
-    """Returns the tokenizer settings by file: tokenizer_config.json, then tokenizer.json."""
-    found = {}
-    path, second = (os.path.join(folder, name) for name in ("tokenizer_config.json", "tokenizer.json"))
-    if files.exists(path):
-        found[path] = files.read_json(path)
-    if files.exists(second) and "do_lower_case" not in found.get(path, {}):
-        normalizer = files.read_json(second).get("normalizer")
-        if isinstance(normalizer, dict) and "lowercase" in normalizer:
-            found[second] = {"do_lower_case": normalizer["lowercase"], "strip_accents": normalizer.get("strip_accents")}
-    return found
-
-
-def _tokenizer_remarks(settings: Sequence[Mapping[str, Any]]) -> Iterator[str]:
-    """Yields a message for each difference between the model's tokenizer and this project's."""
-    for content in settings[:1]:
-        accents, lower = content.get("strip_accents"), content.get("do_lower_case", True)
-        if isinstance(accents, bool) and accents != lower:
-            verb = "drops" if accents else "keeps"
-            yield f"Its tokenizer {verb} accents (strip_accents), which this project's does not with this case."
-        if content.get("tokenize_chinese_chars") is False:
-            yield "Its tokenizer does not set Chinese characters apart (tokenize_chinese_chars); this project's does."

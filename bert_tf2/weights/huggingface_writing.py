@@ -16,7 +16,7 @@ from bert_tf2.config import BertConfig
 from bert_tf2.data.huggingface_config import activation_remark, to_huggingface
 from bert_tf2.support import files
 from bert_tf2.support.errors import UserError, and_more
-from bert_tf2.weights import checksums, names, tensor_files
+from bert_tf2.weights import names, tensor_files
 from bert_tf2.weights.base import VOCABULARY_FILE
 from bert_tf2.weights.huggingface import ARCHITECTURES, BIAS_OF_DECODER, CONFIG_OF_WEIGHTS, WEIGHTS
 from bert_tf2.weights.labels import LabelMap, numbered
@@ -30,21 +30,20 @@ def write_folder(
     *,
     vocabulary: Sequence[str] | None = None,
     do_lower_case: bool = True,
+    rules: Mapping[str, Any] | None = None,
     labels: LabelMap | None = None,
     architecture: str | None = None,
 ) -> list[str]:
-    """Writes a folder that `transformers` loads without missing or unexpected weights.
+    """Writes a folder that `transformers` loads without missing or unexpected weights, all of it or nothing.
 
-    Files are written completely or not at all. What the weights compute is preserved: this project's "gelu" is
-    "gelu_pytorch_tanh" there, and the fixed sinusoid is a table of positions, the only kind that they know.
+    What the weights compute is preserved: this project's "gelu" is "gelu_pytorch_tanh" there.
 
     Args:
-      folder: created if it does not exist. Existing files of these names are replaced.
+      folder: existing files of these names are replaced.
       shapes: reference name -> sizes of each variable. Variables that are not BERT's are ignored.
       arrays: reference name and array of each of them, in any order. One is in memory at a time.
       config: the model's configuration.
-      vocabulary: the entries for vocab.txt.
-      do_lower_case: whether the tokenizer is that of an uncased model.
+      vocabulary, do_lower_case, rules: of its tokenizer, see FullTokenizer.
       labels: the meaning of the outputs of a classifier or tagger.
       architecture: the class of `transformers`; defaults to the one that has the heads in `shapes`.
 
@@ -52,8 +51,8 @@ def write_folder(
       Messages about what was written, and which parts of a BERT that class lacks.
 
     Raises:
-      UserError: a variable of that architecture is missing or does not have the shape that the configuration requires;
-        the model has no positions; the folder has a tokenizer of another kind, or cannot be written.
+      UserError: a variable of that architecture is missing or does not have the shape that the configuration requires,
+        or the folder cannot be written.
     """
     shapes, arrays = _with_positions(shapes, arrays, config)
     if architecture is None:  # the first class whose heads are all there
@@ -63,17 +62,18 @@ def write_folder(
             name for name, there in ARCHITECTURES.items() if heads.issuperset(there.heads) and there.labels_of in of
         )
     written = _written_variables(architecture, shapes, config)
-    _check_target(folder, vocabulary is not None)
+    if files.is_remote(folder):
+        raise UserError(f"{folder}: this layout is written to local folders only; write it there and copy it")
     texts = {"config.json": _config_content(architecture, config, vocabulary, labels, shapes)}
     if vocabulary is not None:
-        texts["tokenizer_config.json"] = _tokenizer_content(config, do_lower_case)
+        texts["tokenizer_config.json"] = _tokenizer_content(config, vocabulary, do_lower_case, rules or {})
     encode = functools.partial(json.dumps, indent=2, sort_keys=True, ensure_ascii=False)
     contents = {name: encode(text) + "\n" for name, text in texts.items()}
     if vocabulary is not None:
         contents[VOCABULARY_FILE] = "".join(f"{entry}\n" for entry in vocabulary)
     # The weights are last, so that a folder with weights is complete.
     paths = [os.path.join(folder, name) for name in (*contents, WEIGHTS[0])]
-    with checksums.complete_or_absent(*paths) as beside:
+    with files.complete_or_absent(*paths) as beside:
         _write_weights(beside[-1], architecture, written, shapes, arrays, contents["config.json"])
         for path, text in zip(beside, contents.values(), strict=False):
             with files.open_binary(path, "wb") as stream:
@@ -114,17 +114,6 @@ def _written_variables(
     return rows
 
 
-def _check_target(folder: str, vocabulary: bool) -> None:
-    if files.is_remote(folder):
-        raise UserError(f"{folder}: this layout is written to local folders only; write it there and copy it")
-    others = {"tokenizer.json", "added_tokens.json"} & {*files.list_directory(folder)}
-    if vocabulary and others:
-        raise UserError(
-            f"{folder}: has {', '.join(sorted(others))} of another tokenizer, which transformers would read in place of"
-            " vocab.txt; remove it or give another folder"
-        )
-
-
 def _config_content(
     architecture: str,
     config: BertConfig,
@@ -146,14 +135,20 @@ def _config_content(
     return to_huggingface(dataclasses.asdict(config), architecture, outputs, problem_type, pad)
 
 
-def _tokenizer_content(config: BertConfig, do_lower_case: bool) -> dict[str, Any]:
+def _tokenizer_content(
+    config: BertConfig, vocabulary: Sequence[str], do_lower_case: bool, rules: Mapping[str, Any]
+) -> dict[str, Any]:
     special = {f"{name}_token": f"[{name.upper()}]" for name in ("cls", "mask", "pad", "sep", "unk")}
+    exactly = {"special": True, **dict.fromkeys(("lstrip", "normalized", "rstrip", "single_word"), False)}
+    ids = {entry.strip(): index for index, entry in enumerate(vocabulary)}
+    kept = {str(ids[token]): {"content": token, **exactly} for token in rules.get("never_split", ())}
     return {
         **special,
+        **({"added_tokens_decoder": kept} if kept else {}),
         "do_lower_case": do_lower_case,
         "model_max_length": config.max_position_embeddings,
-        "strip_accents": None,
-        "tokenize_chinese_chars": True,
+        "strip_accents": rules.get("strip_accents"),
+        "tokenize_chinese_chars": rules.get("tokenize_chinese_chars", True),
         "tokenizer_class": "BertTokenizer",
     }
 

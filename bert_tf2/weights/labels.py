@@ -13,6 +13,8 @@ THRESHOLD = 0.5
 """A multi-label model predicts the labels whose probability is at least this."""
 TAGGING_TASK = "ner"
 """The task name of run_ner.py in label_map.json."""
+UNKNOWN_TASK = "classification"
+"""The task name of weights that do not say it: their labels decide what they are used for."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -41,6 +43,11 @@ class LabelMap:
         """What the labels apply to, "tokens" or "texts"; the models of `heads` have the same attribute."""
         return "tokens" if self.task == TAGGING_TASK else "texts"
 
+    def check_unique(self, where: str) -> None:
+        """Raises UserError, which begins with `where`, if two outputs have one name."""
+        if doubled := [label for label in self.labels if self.labels.count(label) > 1]:
+            raise UserError(f"{where}: {doubled[0]!r} is the name of two outputs; give each a name of its own")
+
     def describe(self) -> str:
         if self.regression:
             return "a score"
@@ -66,8 +73,8 @@ def load_label_map(output_dir: str) -> LabelMap | None:
     Raises:
       UserError: as read_label_map.
     """
-    path = os.path.join(output_dir, LABEL_MAP_FILE)
-    return read_label_map(path) if files.exists(path) else None
+    path = files.companion(output_dir, LABEL_MAP_FILE)
+    return read_label_map(path) if path else None
 
 
 def read_label_map(path: str) -> LabelMap:
@@ -85,11 +92,11 @@ def read_label_map(path: str) -> LabelMap:
         or not all(isinstance(label, str) and files.is_utf8(label) for label in labels)
         or not isinstance(regression, bool)
         or not isinstance(multi_label, bool)
-        or len({*labels}) < max(len(labels), 0 if regression else 2)
+        or len(labels) < (0 if regression else 2)
         or (regression and labels)
     ):
         raise UserError(
-            f"{path}: must have 'task' (a text), 'labels' (two or more different texts; none for a regression),"
+            f"{path}: must have 'task' (a text), 'labels' (two or more texts; none for a regression),"
             " 'regression' and 'multi_label' (true or false); put back the file that the training wrote, or train again"
         )
     return LabelMap(task, tuple(labels), regression, multi_label)

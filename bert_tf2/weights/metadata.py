@@ -5,8 +5,9 @@ affect any shape. With a wrong value the weights silently compute something else
 
     bert_config.json, config.json                       the configuration
     vocab.txt                                           the vocabulary
-    tokenizer_config.json, tokenizer.json               do_lower_case, for Hugging Face models
-    tokenization.json                                   do_lower_case and the vocabulary's hash, for this project's
+    tokenizer_config.json, tokenizer.json               do_lower_case and more, for Hugging Face models
+    tokenization.json                                   do_lower_case, tokens that are never split and the vocabulary's
+                                                        hash, for this project's
     task.json                                           what a model was fine-tuned for
 
 Training writes bert_config.json, vocab.txt, tokenization.json and task.json beside its checkpoints (`write`), and
@@ -20,6 +21,7 @@ import hashlib
 import json
 import os
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 from absl import logging
 
@@ -31,9 +33,9 @@ from bert_tf2.vocabulary import check_case_of_vocabulary, is_cased
 from bert_tf2.vocabulary import load_tokenizer as load_checked_tokenizer
 from bert_tf2.weights import bundle, huggingface
 from bert_tf2.weights.base import CONFIG_FILE, VOCABULARY_FILE, Weights
-from bert_tf2.weights.labels import LABEL_MAP_FILE, load_label_map
+from bert_tf2.weights.labels import LABEL_MAP_FILE, UNKNOWN_TASK, load_label_map
+from bert_tf2.weights.text_rules import TOKENIZATION_FILE, read_record, stated_in
 
-TOKENIZATION_FILE = "tokenization.json"
 TASK_FILE = "task.json"
 
 # The shapes of the weights show these; loading compares them. Positions that are no table can be of any number.
@@ -53,8 +55,8 @@ def model_files(path: str) -> dict[str, str]:
     folder = path if files.is_directory(path) else os.path.dirname(path)
     configs = ("config.json", CONFIG_FILE) if huggingface.recognizes(path) else (CONFIG_FILE, "config.json")
     names = {"bert_config_file": configs, "vocab_file": (VOCABULARY_FILE,)}
-    sought = {flag: [os.path.join(folder, name) for name in names[flag]] for flag in names}
-    return {flag: found[0] for flag in sought if (found := [*filter(files.exists, sought[flag])])}
+    found = {flag: [*filter(None, (files.companion(folder, name) for name in names[flag]))] for flag in names}
+    return {flag: paths[0] for flag, paths in found.items() if paths}
 
 
 def files_in_use(output_dir: str | None, init_checkpoint: str | None) -> dict[str, str]:
@@ -80,8 +82,8 @@ def stated_config(source: Weights) -> tuple[BertConfig, str] | None:
     """
     if source.config is not None:
         return source.config, source.config_file or source.path
-    path = os.path.join(source.folder, CONFIG_FILE)
-    return (BertConfig.from_json_file(path), path) if files.exists(path) else None
+    path = files.companion(source.folder, CONFIG_FILE)
+    return (BertConfig.from_json_file(path), path) if path else None
 
 
 def check_config(source: Weights, config: BertConfig) -> list[str]:
@@ -121,36 +123,37 @@ def check_config(source: Weights, config: BertConfig) -> list[str]:
 # The vocabulary, and the case of the text
 
 
-def _read_record(folder: str) -> tuple[str, bool | None, str | None]:
-    """Returns the path of a folder's tokenization.json, its do_lower_case and its vocab_sha256; None if missing."""
-    path = os.path.join(folder, TOKENIZATION_FILE)
-    content = files.read_json(path) if files.exists(path) else {}
-    lower, digest = content.get("do_lower_case"), content.get("vocab_sha256")
-    if not isinstance(lower, bool | None) or not isinstance(digest, str | None):
-        raise UserError(
-            f"{path}: do_lower_case must be true or false, vocab_sha256 a string; correct the file, or remove it"
-        )
-    return path, lower, digest
-
-
 def stated_case(source: Weights | None, vocab_file: str | None = None) -> tuple[bool, str] | None:
     """Returns whether text is lower-cased for the weights, and the file that states it: theirs, or the vocabulary's.
 
     Raises:
       UserError: one of these files is invalid.
     """
-    found = None
     if source is not None:
+        if (stated := stated_in(source.folder)) and stated.do_lower_case is not None:
+            return stated.do_lower_case, stated.path
         said = source.tokenizer_settings().get("do_lower_case")
-        found = _case_stated_in(source.folder) or ((said, source.path) if isinstance(said, bool) else None)
-    if found is None and vocab_file is not None:
-        found = _case_stated_in(os.path.dirname(vocab_file))
-    return found
+        if isinstance(said, bool):
+            return said, source.path
+    stated = stated_in(os.path.dirname(vocab_file)) if vocab_file is not None else None
+    return (stated.do_lower_case, stated.path) if stated and stated.do_lower_case is not None else None
 
 
-def _case_stated_in(folder: str) -> tuple[bool, str] | None:
-    path, lower, _ = _read_record(folder)
-    return huggingface.stated_case(folder) if lower is None else (lower, path)
+def stated_rules(source: Weights | None, vocab_file: str | None = None) -> tuple[dict[str, Any], str]:
+    """Returns FullTokenizer's `rules` that files beside the vocabulary, or else the weights, state; and a remark or "".
+
+    Raises:
+      UserError: one of these files is invalid, or its tokenizer is not BERT's.
+    """
+    folders = [*([] if vocab_file is None else [os.path.dirname(vocab_file)]), *([source.folder] if source else [])]
+    found = [*filter(None, map(stated_in, dict.fromkeys(folders)))]
+    if not found:
+        return {}, ""
+    if found[-1].rules != found[0].rules:
+        return found[
+            0
+        ].rules, f"{found[0].path}: says how text is split, and {found[-1].path} differs; the first counts."
+    return found[0].rules, found[0].remark
 
 
 def find_case(vocab_file: str, source: Weights | None = None) -> bool:
@@ -211,7 +214,10 @@ def load_tokenizer(
         entries than the model has embeddings.
     """
     lower = choose_case(do_lower_case, vocab_file, source, init_checkpoint)
-    tokenizer = load_checked_tokenizer(vocab_file, lower, vocab_size)
+    rules, remark = stated_rules(source, vocab_file)
+    if remark:
+        logging.warning("%s", remark)
+    tokenizer = load_checked_tokenizer(vocab_file, lower, vocab_size, **rules)
     if stated_case(source, vocab_file) is None:
         check_case_of_vocabulary(tokenizer.vocab, vocab_file, do_lower_case)
     if source is not None:
@@ -228,19 +234,19 @@ def check_vocabulary(source: Weights, vocab_file: str) -> None:
     Raises:
       UserError: an id stands for another word.
     """
-    path, _, trained_with = _read_record(source.folder)
+    record = read_record(source.folder)
     try:
         theirs = [entry.strip() for entry in source.vocabulary() or ()]
     except UserError as error:  # the user gave another file, which cannot be compared
         logging.warning("%s", error)
         theirs = []
     ours = _entries(vocab_file)
-    if trained_with == _hash(ours):
+    if record and record[1] == _hash(ours):
         return
-    if trained_with and trained_with != _hash(theirs):
+    if record and record[1] and record[1] != _hash(theirs):
         raise UserError(
             f"{vocab_file}: is not the vocabulary that the weights {source.path} were trained with, whose hash is"
-            f" in {path}: ids would stand for other words; give the same --vocab_file as then"
+            f" in {record[0].path}: ids would stand for other words; give the same --vocab_file as then"
         )
     different = [
         (number, there, here)
@@ -281,13 +287,13 @@ def check_task(source: Weights, task: Mapping[str, str | bool], flag: str, other
     Raises:
       UserError: they were fine-tuned for something else, or a file is invalid.
     """
-    path = os.path.join(source.folder, TASK_FILE)
-    if files.exists(path):
+    path = files.companion(source.folder, TASK_FILE)
+    if path:
         stated = files.read_json(path)
     else:  # a version before this one wrote label_map.json alone
         path = os.path.join(source.folder, LABEL_MAP_FILE)
         label_map = load_label_map(source.folder)
-        stated = {"task": label_map.task} if label_map else {}
+        stated = {"task": label_map.task} if label_map and label_map.task != UNKNOWN_TASK else {}
     different = [name for name in task if stated.get(name, task[name]) != task[name]]
     if not different:
         return
@@ -345,15 +351,19 @@ def write(
         beside = os.path.join(folder, VOCABULARY_FILE)
         if not files.exists(beside) or _entries(beside) != _entries(vocab_file):
             files.copy(vocab_file, beside)
-        files.write_text(os.path.join(folder, TOKENIZATION_FILE), record_of(lower, _entries(vocab_file)))
+        record = record_of(lower, _entries(vocab_file), tokenizer.rules)
+        files.write_text(os.path.join(folder, TOKENIZATION_FILE), record)
     if task is not None:
         files.write_json(os.path.join(folder, TASK_FILE), task)
 
 
-def record_of(do_lower_case: bool, vocabulary: Sequence[str] | None) -> str:
-    """Returns the text of a tokenization.json."""
-    content: dict = {"do_lower_case": do_lower_case}
+def record_of(
+    do_lower_case: bool | None, vocabulary: Sequence[str] | None, rules: Mapping[str, Any] | None = None
+) -> str:
+    """Returns the text of a tokenization.json; `rules` are FullTokenizer's, and None is a case that nobody stated."""
+    content: dict = {} if do_lower_case is None else {"do_lower_case": do_lower_case}
+    content |= rules or {}
     if vocabulary is not None:
         entries = [entry.strip() for entry in vocabulary]
         content |= {"vocab_entries": len(entries), "vocab_sha256": _hash(entries)}
-    return json.dumps(content, indent=2) + "\n"
+    return json.dumps(content, indent=2, ensure_ascii=False) + "\n"

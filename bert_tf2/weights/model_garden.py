@@ -5,8 +5,7 @@
 
 The keys of both are paths through Python objects, which differ between releases. Both also contain a graph of these
 objects (the proto TrackableObjectGraph) with the name that each variable was created with. These names have hardly
-changed, so they identify the variables here (`names`, column model_garden). If they are not conclusive, the reader
-follows the attributes in the graph, starting at the encoder.
+changed, so they identify the variables here (`names`, column model_garden).
 
 Attention kernels have an axis for the heads in Model Garden: [D, N, H], and [N, H, D] for the output projection.
 Merging N and H into one axis gives the reference's [D, D].
@@ -38,21 +37,6 @@ _OLD_NAMES = (
     (r"\bembedding_postprocessor/type_embeddings$", "type_embeddings/embeddings"),
     (r"\bembedding_postprocessor/position_embeddings$", "position_embedding/embeddings"),
     (r"\bembedding_postprocessor/layer_norm/", "embeddings/layer_norm/"),
-)
-
-# The attributes that lead from an encoder to the variables with these names.
-_ATTRIBUTES = (
-    (r"^word_embeddings/", "_embedding_layer/"),
-    (r"^type_embeddings/", "_type_embedding_layer/"),
-    (r"^position_embedding/", "_position_embedding_layer/"),
-    (r"^embeddings/layer_norm/", "_embedding_norm_layer/"),
-    (r"^pooler_transform/", "_pooler_layer/"),
-    (r"^transformer/layer_", "_transformer_layers/"),
-    (r"/(intermediate|output)/", r"/_\1_dense/"),
-    (r"/self_attention/(query|key|value)/", r"/_attention_layer/_\1_dense/"),
-    (r"/self_attention/attention_output/", "/_attention_layer/_output_dense/"),
-    (r"/self_attention_layer_norm/", "/_attention_layer_norm/"),
-    (r"/output_layer_norm/", "/_output_layer_norm/"),
 )
 
 # The end of a variable's name, in any scope -> its name in the reference, in which {} is the number of a block.
@@ -111,26 +95,20 @@ class ObjectCheckpoint(Weights):
         if not self._bundle.is_object_based:
             advice = f"; if TensorFlow 1 wrote it, give {prefix} instead" if self._saved_model else ""
             raise UserError(f"{self.path}: has no graph of objects ({bundle.OBJECT_GRAPH}){advice}")
-        self._graph = self._read_graph()
-        self._keys = self._find()
-        self._check()
-        self._hold({name: self._place(name, key) for name, key in self._keys.items()})
-        self.config = self._read_config()
-
-    def _read_graph(self) -> ObjectGraph:
         try:
-            return ObjectGraph(self._bundle.get(bundle.OBJECT_GRAPH).item(), self._bundle.shapes)
+            self._graph = ObjectGraph(self._bundle.get(bundle.OBJECT_GRAPH).item(), self._bundle.shapes)
         except (DamagedTable, ValueError, TypeError, AttributeError) as error:
             raise UserError(
                 f"{self._bundle.path}: its graph of objects cannot be read, the checkpoint is damaged ({error}); copy"
                 " it again"
             ) from error
+        keys = self._find()
+        self._hold({name: self._place(name, key) for name, key in keys.items()})
+        self.config = self._read_config()
 
     def _find(self) -> dict[str, str]:
         """Returns reference name -> key of all weights; variables without a reference name keep their key."""
         found = _by_name(self._graph, _NAMED)
-        if not any(names.is_encoder(name) for name in found):
-            found |= _by_attribute(self._graph)
         poolers = _by_name(self._graph, _POOLERS)
         if poolers:
             self.remarks.append(
@@ -144,29 +122,16 @@ class ObjectCheckpoint(Weights):
                     f"{self.path}: holds more than one BERT ({name} is there as {' and as '.join(sorted(keys)[:3])});"
                     " save the encoder that you want by itself"
                 )
+        wanted = names.encoder(max(1, names.num_layers(found)), pooler=False)
+        if missing := [row.model_garden for row in wanted if row.reference not in found]:
+            held = and_more(sorted(self._graph.full_names.values()), 3) or "nothing"
+            raise UserError(
+                f"{self.path}: is not Model Garden's BERT encoder: it lacks {and_more(missing, 3)}, and holds {held}"
+            )
         named = {name: key for name, keys in found.items() for key in keys}
         if self._graph.global_step:
             named[names.GLOBAL_STEP] = self._graph.global_step
         return named | {key: key for key in self._graph.full_names if key not in {*named.values()}}
-
-    def _check(self) -> None:
-        """Raises UserError if this is not a BERT; the message names what it contains instead."""
-        wanted = [*names.encoder(max(1, self._num_layers), pooler=False)]
-        missing = [row.model_garden for row in wanted if row.reference not in self._keys]
-        held = sorted(self._graph.full_names.values())
-        if missing:
-            none = f"is not Model Garden's BERT encoder: it holds {and_more(held, 3) or 'nothing'}"
-            part = f"is not a whole BERT encoder of Model Garden: it lacks {and_more(missing, 3)}"
-            raise UserError(f"{self.path}: {none if len(missing) == len(wanted) else part}")
-        if any("embedding_projection/" in name for name in held):
-            raise UserError(
-                f"{self.path}: its embeddings are narrower than its hidden states (embedding_projection), which BERT's"
-                " are not"
-            )
-
-    @property
-    def _num_layers(self) -> int:
-        return names.num_layers(self._keys)
 
     def _place(self, name: str, key: str) -> Place:
         """Returns where a variable is, with its shape in the reference."""
@@ -205,46 +170,39 @@ class ObjectCheckpoint(Weights):
     def _read_config(self) -> BertConfig:
         """Takes the sizes from the weights, and the rest from files beside them, or else Model Garden's defaults."""
         sizes = self._sizes()
-        path = os.path.join(self.folder, CONFIG_FILE)
-        if not files.exists(path):
-            return BertConfig(**{**sizes, **self._settings()})
-        config = BertConfig.from_json_file(path)
-        self.config_file = path
+        self.config_file = files.companion(self.folder, CONFIG_FILE)
+        if self.config_file is None:
+            return BertConfig(**{**sizes, **self._activation()})
+        config = BertConfig.from_json_file(self.config_file)
         for name, size in sizes.items():
             if getattr(config, name) != size:
                 raise UserError(
-                    f"{path}: says {name} {getattr(config, name)}, where the weights in {self.path} have {size}; take"
-                    " the configuration that they were trained with"
+                    f"{self.config_file}: says {name} {getattr(config, name)}, where the weights in {self.path} have"
+                    f" {size}; take the configuration that they were trained with"
                 )
         return config
 
     def _sizes(self) -> dict[str, int]:
-        sizes = {}
-        for row in names.encoder(self._num_layers, pooler=False):
-            shape = self.shapes[row.reference]
-            if len(shape) != len(row.shape):
-                raise UserError(f"{self.path}: {row.model_garden} has the wrong shape {shape}")
-            sizes |= {names.FIELDS[letter]: size for letter, size in zip(row.shape, shape, strict=True)}
-        heads, width = self._bundle.shapes[self._keys["bert/encoder/layer_0/attention/self/query/bias"]]
-        if heads * width != sizes["hidden_size"]:
-            raise UserError(
-                f"{self.path}: has {heads} attention heads of width {width}, together {heads * width}; in BERT that is"
-                f" hidden_size, here {sizes['hidden_size']}"
-            )
-        return {**sizes, "num_hidden_layers": self._num_layers, "num_attention_heads": heads}
+        sizes: dict[str, int] = {"num_hidden_layers": names.num_layers(self.shapes)}
+        for row in names.encoder(sizes["num_hidden_layers"], pooler=False):
+            shape, fields = self.shapes[row.reference], [names.FIELDS[letter] for letter in row.shape]
+            if len(shape) != len(fields) or [*map(sizes.setdefault, fields, shape)] != shape:
+                raise UserError(f"{self.path}: {row.model_garden} has the wrong shape {shape} for a BERT")
+        query = self._places["bert/encoder/layer_0/attention/self/query/bias"].where
+        return {**sizes, "num_attention_heads": self._bundle.shapes[query][0]}
 
-    def _settings(self) -> dict[str, Any]:
-        """Returns the settings that no size determines: from the SavedModel's graph, or the trainer's params.yaml."""
+    def _activation(self) -> dict[str, str]:
+        """Returns hidden_act, which no size determines, as far as a file states it."""
         path = os.path.join(self.folder, _SAVED_MODEL if self._saved_model else "params.yaml")
-        read = _settings_of_graph if self._saved_model else _settings_of_trainer
-        said = read(path) if files.exists(path) else {}
-        if "hidden_act" not in said:
-            self.uncertain = {"hidden_act": ACTIVATIONS}
-            self.remarks.append(
-                'Nothing says which activation it was trained with; taken for "gelu", the tanh approximation, which is'
-                " Model Garden's default."
-            )
-        return said
+        read = _activation_of_graph if self._saved_model else _activation_of_trainer
+        if found := read(path) if files.exists(path) else None:
+            return {"hidden_act": found}
+        self.uncertain = {"hidden_act": ACTIVATIONS}
+        self.remarks.append(
+            'Nothing says which activation it was trained with; taken for "gelu", the tanh approximation, which is'
+            " Model Garden's default."
+        )
+        return {}
 
 
 def _by_name(graph: ObjectGraph, patterns: Iterable[tuple[re.Pattern, str]]) -> dict[str, set[str]]:
@@ -256,21 +214,6 @@ def _by_name(graph: ObjectGraph, patterns: Iterable[tuple[re.Pattern, str]]) -> 
         for pattern, reference in patterns:
             if match := pattern.search(name):
                 found[reference.format(*match.groups())].add(key)
-    return dict(found)
-
-
-def _by_attribute(graph: ObjectGraph) -> dict[str, set[str]]:
-    """Returns reference name -> keys of the variables that the attributes of an encoder lead to."""
-    found = defaultdict(set)
-    for encoder, children in enumerate(graph.children):
-        if not {"_embedding_layer", "_transformer_layers"} <= children.keys():
-            continue
-        for row in names.encoder(len(graph.full_names) // len(names.BLOCK)):
-            path = row.model_garden
-            for pattern, attributes in _ATTRIBUTES:
-                path = re.sub(pattern, attributes, path)
-            if key := graph.key_at(encoder, path):
-                found[row.reference].add(key)
     return dict(found)
 
 
@@ -292,47 +235,33 @@ _OPERATIONS = (
     (rb"\x12\x03Pow[\x1a\x22\x2a]", "gelu"),
     (rb"\x12\x04Relu[\x1a\x22\x2a]", "relu"),
 )
-# The layers' Keras metadata, as JSON.
-_NOTED = (
-    (rb'"output_dropout": (\d\.\d+)', "hidden_dropout_prob"),
-    (rb'"attention_dropout": (\d\.\d+)', "attention_probs_dropout_prob"),
-)
 
 
-def _settings_of_graph(path: str) -> dict[str, Any]:
-    """Reads a SavedModel's settings: the activation from its operations, the rest from the layers' Keras metadata."""
+def _activation_of_graph(path: str) -> str | None:
+    """Returns the activation that the operations of a SavedModel compute; None if no operation shows it."""
     notes = os.path.join(os.path.dirname(path), "keras_metadata.pb")  # in saved_model.pb itself before TensorFlow 2.5
     data = b""
     for file in filter(files.exists, (path, notes)):
         with files.open_binary(file) as stream:
             data += stream.read()
-    _refuse_norm_first(path, bool(re.search(rb'"norm_first": true', data)))
-    activations = [activation for pattern, activation in _OPERATIONS if re.search(pattern, data)]
-    said: dict[str, Any] = {"hidden_act": activations[0]} if activations else {}
-    for pattern, field in _NOTED:
-        if number := re.search(pattern, data):
-            said[field] = float(number[1])
-    return said
+    _refuse_norm_first(path, b'"norm_first": true' in data)
+    return next((activation for pattern, activation in _OPERATIONS if re.search(pattern, data)), None)
 
 
-def _settings_of_trainer(path: str) -> dict[str, Any]:
-    """Reads the settings from a params.yaml, in which only two plain lines are relevant."""
+def _activation_of_trainer(path: str) -> str | None:
+    """Returns the activation that a trainer's params.yaml names, or None."""
     text = files.read_text(path, drop_bom=True)
     _refuse_norm_first(path, bool(re.search(r"\bnorm_first: *true", text, re.IGNORECASE)))
     named = re.search(r"""\bhidden_activation: *['"]?(\w+)""", text)
-    if not named:
-        return {}
-    if named[1] not in _ACTIVATIONS:
+    if named and named[1] not in _ACTIVATIONS:
         raise UserError(f"{path}: its hidden_activation {named[1]} is not one of {', '.join(_ACTIVATIONS)}")
-    return {"hidden_act": _ACTIVATIONS[named[1]]}
+    return _ACTIVATIONS[named[1]] if named else None
 
 
 def _refuse_norm_first(path: str, said: bool) -> None:
     if said:
         raise UserError(f"{path}: says norm_first; a model that normalizes before attention, not after, is not BERT")
 
-
-# The objects of TensorFlow 2
 
 # Attributes that lead to an optimizer, and attributes that only an optimizer has.
 _TO_OPTIMIZER = {"optimizer", "_optimizer"}
@@ -359,12 +288,13 @@ class ObjectGraph:
         if any(not 0 <= number < len(nodes) for children in self.children for number in children.values()):
             raise ValueError("it speaks of objects that are not in it")
         slots = {slot.slot_variable_node_id for node in nodes for slot in node.slot_variables}
-        self._variables = {}
-        for number, node in enumerate(nodes):
-            for attribute in node.attributes:
-                key = attribute.checkpoint_key.removeprefix("module/")  # like `bundle`
-                if attribute.name == "VARIABLE_VALUE" and key in stored and number not in slots:
-                    self._variables[number] = (key, attribute.full_name.removesuffix(":0"))
+        self._variables = {
+            number: (key, attribute.full_name.removesuffix(":0"))
+            for number, node in enumerate(nodes)
+            for attribute in node.attributes
+            if attribute.name == "VARIABLE_VALUE" and number not in slots
+            if (key := attribute.checkpoint_key.removeprefix("module/")) in stored  # like `bundle`
+        }
         of_root = self.children[0] if self.children else {}
         self.global_step, self.do_lower_case, counter = (
             self._variables.get(of_root.get(name, -1), ("", ""))[0]
@@ -384,11 +314,3 @@ class ObjectGraph:
                     seen.add(child)
                     waiting.append(child)
         return dict(self._variables[number] for number in sorted(seen & self._variables.keys()))
-
-    def key_at(self, node: int, path: str) -> str | None:
-        """Returns the key of the variable at a path of attributes, or None."""
-        for attribute in path.split("/"):
-            if attribute not in self.children[node]:
-                return None
-            node = self.children[node][attribute]
-        return self._variables[node][0] if node in self._variables else None

@@ -15,6 +15,7 @@ from collections.abc import Collection, Container, Iterable, Iterator, Mapping, 
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from bert_tf2.config import BertConfig
+from bert_tf2.support.errors import UserError, and_more
 
 if TYPE_CHECKING:
     import keras
@@ -242,6 +243,19 @@ def misfits(
             yield f"{row.reference} is missing"
         elif found is not None and [*found] != wanted:
             yield f"{row.reference} is {[*found]}, not {wanted}"
+
+
+def common_prefix(found: Iterable[str], anchor: str) -> str:
+    """Returns what stands before the name `anchor`, as wrappers of a model leave it; "" if that is not one thing."""
+    prefixes = {name.removesuffix(anchor) for name in found if name.endswith(anchor)}
+    return prefixes.pop() if len(prefixes) == 1 else ""
+
+
+def check_encoder(path: str, found: Collection[str]) -> None:
+    """Raises UserError, which names what is there, if weights have no block of an encoder."""
+    held = without_optimizer(found)
+    if not num_layers(held):
+        raise UserError(f"{path}: is not a BERT; it holds {and_more(held or [*found], 4) or 'nothing'}")
 
 
 def is_encoder(name: str) -> bool:

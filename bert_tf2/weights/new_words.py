@@ -17,6 +17,7 @@ from bert_tf2 import tokenization
 from bert_tf2.config import BertConfig
 from bert_tf2.support import files
 from bert_tf2.support.errors import UserError
+from bert_tf2.vocabulary import check_never_split
 from bert_tf2.weights import names
 from bert_tf2.weights.base import Weights
 
@@ -33,57 +34,63 @@ class Extension:
     Attributes:
       vocabulary: all entries, including the new ones.
       pieces: id of each new entry -> the ids of its pieces in the old vocabulary.
-      known: words that were entries already.
+      words: all words, those that were entries already too.
     """
 
     vocabulary: list[str]
     pieces: Mapping[int, list[int]]
-    known: list[str]
+    words: list[str]
 
     def describe(self, old_size: int) -> str:
         """Returns a one-sentence summary for the user."""
         appended = len(self.vocabulary) - old_size
         return (
             f"Vocabulary: {len(self.pieces)} new entries, {len(self.pieces) - appended} of them in [unused] places,"
-            f" {appended} at the end; {len(self.known)} were there already"
+            f" {appended} at the end; {len(self.words) - len(self.pieces)} were there already"
         )
 
 
-def extend(vocabulary: Sequence[str], new_words_file: str, do_lower_case: bool) -> Extension:
+def extend(
+    vocabulary: Sequence[str], new_words_file: str, basic: tokenization.BasicTokenizer, kept: bool = False
+) -> Extension:
     """Plans new entries: first in place of `[unused...]` entries, then at the end.
 
     Args:
       vocabulary: the entries of vocab.txt.
       new_words_file: one word per line, as the tokenizer splits text; the prefix `##` marks the continuation of a word.
-      do_lower_case: as the model was trained.
+      basic: splits text into words as the model was trained.
+      kept: whether the words are tokens that are never split.
 
     Raises:
-      UserError: no text can match a line, because the tokenizer would split or change it first; or the file contains no
-        word, or the vocabulary no [UNK].
+      UserError: no text can match a line, because the tokenizer would split or change it first; or a line cannot be a
+        token that is never split; or the file contains no word, or the vocabulary no [UNK].
     """
     ids = {token.strip(): index for index, token in enumerate(vocabulary)}  # strip blanks like tokenization.load_vocab
     if _UNKNOWN not in ids:
         raise UserError(f"the vocabulary has no {_UNKNOWN}, so it is not BERT's; give that of the model (--vocab_file)")
-    basic = tokenization.BasicTokenizer(do_lower_case=do_lower_case)
-    free = iter([index for index, token in enumerate(vocabulary) if _UNUSED.fullmatch(token.strip())])
-    split = _splitter(ids)
-    entries, pieces, known = list(vocabulary), {}, []
-    added: set[str] = set()
+    wanted: dict[str, int] = {}
     for number, line in enumerate(files.read_lines(new_words_file, drop_bom=True), 1):
-        word = line.strip()
-        if not word or word in added:
-            continue
+        if word := line.strip():
+            wanted.setdefault(word, number)
+    if not wanted:
+        raise UserError(f"{new_words_file}: holds no word; one a line is needed")
+    unused = (index for index, token in enumerate(vocabulary) if _UNUSED.fullmatch(token.strip()))
+    free = iter([index for index in unused if vocabulary[index].strip() not in {*wanted, *basic.never_split}])
+    split = _splitter(ids)
+    entries, pieces = list(vocabulary), {}
+    for word, number in wanted.items():
+        where = f"{new_words_file}, line {number}"
+        if kept:
+            check_never_split([word], where)
         if word in ids:
-            known.append(word)
             continue
-        _check_word(word, basic, f"{new_words_file}, line {number}")
-        added.add(word)
+        if not kept:
+            _check_word(word, basic, where)
         index = next(free, len(entries))
         entries[index : index + 1] = [word]
-        pieces[index] = [ids[piece] for piece in split(word)]
-    if not pieces and not known:
-        raise UserError(f"{new_words_file}: holds no word; one a line is needed")
-    return Extension(entries, pieces, known)
+        words = basic.tokenize(word) if kept else [word]
+        pieces[index] = [ids[piece] for part in words or [_UNKNOWN] for piece in split(part)]
+    return Extension(entries, pieces, [*wanted])
 
 
 def _splitter(ids: Mapping[str, int]) -> Callable[[str], list[str]]:
@@ -109,7 +116,8 @@ def _check_word(word: str, tokenizer: tokenization.BasicTokenizer, where: str) -
     if words != [text]:
         raise UserError(
             f"{where}: {word!r} would never be found, because text is split into {' '.join(words) or 'nothing'!r}"
-            " before words are looked up; give each part a line of its own, or leave the line out"
+            " before words are looked up; give each part a line of its own, or leave the line out (the file of"
+            " --never_split has what is to stay whole)"
         )
     if len(text) > _LONGEST_WORD:
         raise UserError(
@@ -118,26 +126,24 @@ def _check_word(word: str, tokenizer: tokenization.BasicTokenizer, where: str) -
         )
 
 
-class ExtendedWeights(Weights):
-    """Weights with rows for new entries."""
+class LongerTables(Weights):
+    """Weights of which some tables have more rows. The new rows of slots are 0, since the optimizer has no history."""
 
-    def __init__(self, source: Weights, config: BertConfig, extension: Extension):
-        """`config` is that of `source`; the attribute `config` has the new size."""
+    def __init__(self, source: Weights, tables: tuple[str, ...], config: BertConfig, size: int):
+        """`config` is the configuration with `size`, the new number of rows of the `tables`, reference names."""
         super().__init__(source.path)
-        self.kind, self.remarks, self.dtypes = source.kind, source.remarks, source.dtypes
-        self._source = source
-        self._extension = extension
-        # A table may have more rows than the vocabulary has entries; new entries use these first.
-        size = max(config.vocab_size, len(extension.vocabulary))
-        self.config = dataclasses.replace(config, vocab_size=size)
-        self.shapes = {name: [size, *shape[1:]] if _of_words(name) else shape for name, shape in source.shapes.items()}
+        self.kind, self.remarks, self.dtypes, self.config = source.kind, source.remarks, source.dtypes, config
+        self._source, self._tables = source, tables
+        self.shapes = {
+            name: [size, *shape[1:]] if name.startswith(tables) else shape for name, shape in source.shapes.items()
+        }
 
     @property
     def folder(self) -> str:
         return self._source.folder
 
-    def vocabulary(self) -> list[str]:
-        return self._extension.vocabulary
+    def vocabulary(self) -> list[str] | None:
+        return self._source.vocabulary()
 
     def tokenizer_settings(self):
         return self._source.tokenizer_settings()
@@ -146,20 +152,46 @@ class ExtendedWeights(Weights):
         return self._source.labels()
 
     def get(self, name: str) -> np.ndarray:
-        """Returns a variable, with the new rows if it has a row for each entry of the vocabulary.
-
-        The new rows of slots are 0, since the optimizer has no history for the new entries.
-        """
         old = self._source.get(name)
-        if not _of_words(name):
+        if not name.startswith(self._tables):
             return old
         new = np.zeros(self.shapes[name], old.dtype)
         new[: len(old)] = old
-        for index, pieces in self._extension.pieces.items():
-            new[index] = 0 if names.is_optimizer_state(name) else old[pieces].mean(axis=0)
+        self._fill(new, np.zeros_like(old) if names.is_optimizer_state(name) else old)
         return new
 
+    def _fill(self, new: np.ndarray, old: np.ndarray) -> None:
+        """Sets the new rows of a table from the old ones, which are 0 for a slot."""
+        raise NotImplementedError
 
-def _of_words(name: str) -> bool:
-    """Returns whether a variable, or its slot, has a row for each entry of the vocabulary."""
-    return name.startswith(_ROWS_OF_WORDS)
+
+class ExtendedWeights(LongerTables):
+    """Weights with rows for new entries."""
+
+    def __init__(self, source: Weights, config: BertConfig, extension: Extension):
+        """`config` is that of `source`; the attribute `config` has the new size."""
+        # A table may have more rows than the vocabulary has entries; new entries use these first.
+        size = max(config.vocab_size, len(extension.vocabulary))
+        super().__init__(source, _ROWS_OF_WORDS, dataclasses.replace(config, vocab_size=size), size)
+        self._extension = extension
+
+    def vocabulary(self) -> list[str]:
+        return self._extension.vocabulary
+
+    def _fill(self, new: np.ndarray, old: np.ndarray) -> None:
+        for index, pieces in self._extension.pieces.items():
+            new[index] = old[pieces].mean(axis=0)
+
+
+class MorePositions(LongerTables):
+    """Weights with a row for each of more positions: copies of the first ones, over and over, as in Longformer.
+
+    (Beltagy, Peters and Cohan, 2020, section 5: a start from which a training learns soon, better than random rows.)
+    """
+
+    def __init__(self, source: Weights, config: BertConfig, positions: int):
+        longer = dataclasses.replace(config, max_position_embeddings=positions)
+        super().__init__(source, (names.POSITIONS.reference,), longer, positions)
+
+    def _fill(self, new: np.ndarray, old: np.ndarray) -> None:
+        new[len(old) :] = np.resize(old, new.shape)[len(old) :]

@@ -42,6 +42,17 @@ class ConversionOptions(Options):
         choices=ACTIVATIONS,
     )
     extend_vocab: str | None = setting("File with new vocabulary entries, one per line.", None, group=MODEL)
+    never_split: str | None = setting(
+        "File with tokens that stay whole wherever a text has them, such as [E1], one per line; new ones are added.",
+        None,
+        group=MODEL,
+    )
+    extend_positions: int | None = setting(
+        "Make the table of positions this long, with copies of its rows; train the model on longer texts then.",
+        None,
+        group=MODEL,
+        low=1,
+    )
     output: str | None = setting("Folder to write; with --to=keras also a file.", None, group=CONVERSION)
     to: str | None = setting("The format to write.", None, group=CONVERSION, choices=("tf1", "hf", "keras"))
     weights_only: bool = setting(

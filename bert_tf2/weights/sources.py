@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 
 from bert_tf2.support import files
 from bert_tf2.support.errors import UserError
@@ -15,8 +16,31 @@ EXPORT_INFO_FILE = "model_info.json"
 
 _KINDS = (
     "a TensorFlow checkpoint (its prefix, its folder or one of its files), a Hugging Face folder (config.json with"
-    " model.safetensors or pytorch_model.bin), a SavedModel of a BERT encoder, a .keras or a .weights.h5 file"
+    " model.safetensors or pytorch_model.bin), a SavedModel of a BERT encoder, a .keras file"
 )
+
+
+# Files of other kinds of weights, by patterns of names in a folder: what they are, and the remedy.
+_OTHERS = (
+    (r"adapter_(config\.json|model\.\w+)", "an adapter (LoRA), which changes other weights", "merge them with peft"
+     " (merge_and_unload) and save the result (save_pretrained)"),
+    (r"(pytorch_)?model\.\w+\.(safetensors|bin)", "a variant of the weights", "give the name of that file"),
+    (r"\d_(BERT|Transformer)", "the parts of a sentence-transformers model", "give the name of that folder"),
+    (r"tf_model\.h5", "weights of transformers for Keras 2", "let transformers 4 save them again:"
+     " BertModel.from_pretrained(FOLDER, from_tf=True).save_pretrained(OTHER)"),
+    (r"flax_model\.msgpack", "weights of transformers for Flax", "let transformers 4 save them again:"
+     " BertModel.from_pretrained(FOLDER, from_flax=True).save_pretrained(OTHER)"),
+    (r"snapshots|models--.+", "the cache of Hugging Face's hub", "give the name of a folder in its snapshots"),
+)  # fmt: skip
+
+
+def _of_another_kind(folder: str) -> str:
+    """Returns what a folder holds in place of weights that can be read, with the remedy; "" if that is not known."""
+    present = [name.strip("/") for name in files.list_directory(folder)]
+    for pattern, what, remedy in _OTHERS:
+        if found := [name for name in present if re.fullmatch(pattern, name)]:
+            return f"holds {found[0]}, {what}; {remedy}"
+    return ""
 
 
 def open_weights(path: str) -> Weights:
@@ -67,6 +91,8 @@ def _open(path: str) -> Weights:
             raise UserError(f"{path}: holds several files of Keras, name one of them: {', '.join(in_keras)}") from error
         if files.exists(path) and not files.is_directory(path):
             files.expect_kind(path, f"weights; what can be read is {_KINDS}")
+        if other := _of_another_kind(path):
+            raise UserError(f"{path}: {other}") from error
         if files.is_directory(path) or files.exists(path):
             raise UserError(f"{error}; what can be read is {_KINDS}") from error
         raise UserError(f"{error}; nothing is fetched by the name of a model: give a file or folder") from error

@@ -40,7 +40,7 @@ def in_process(monkeypatch):
 
     def make(wanted, job):
         for shard in wanted:
-            tokenizer = FullTokenizer(job.options.vocab_file, job.options.do_lower_case)
+            tokenizer = FullTokenizer(job.options.vocab_file, job.options.do_lower_case, **job.rules)
             yield shard, shard_making.Result(counts=shard_making.make_shard(shard, tokenizer, job.options))
             made.append(shard.number)
 

@@ -245,8 +245,27 @@ def test_top_k_and_vocabulary_must_fit_the_model(model, tokenizer, tmp_path):
     with pytest.raises(UserError, match=r"^--top_k=21: must be from 1 to 20"):
         next(predict_masked.predict(model, tokenizer, TEXTS, top_k=21))
     (tmp_path / "short.txt").write_text("\n".join(VOCAB[:10]))
-    with pytest.raises(UserError, match=r"10 entries, but .* vocab_size 20"):
-        next(predict_masked.predict(model, FullTokenizer(str(tmp_path / "short.txt")), TEXTS))
+    short = FullTokenizer(str(tmp_path / "short.txt"))
+    with pytest.raises(UserError, match=r"^--top_k=11: must be from 1 to 10"):
+        next(predict_masked.predict(model, short, TEXTS, top_k=11))
+    (tmp_path / "long.txt").write_text("\n".join([*VOCAB, "more"]))
+    with pytest.raises(UserError, match=r"21 entries, but .* vocab_size 20"):
+        next(predict_masked.predict(model, FullTokenizer(str(tmp_path / "long.txt")), TEXTS))
+
+
+def test_rows_without_an_entry_are_never_predicted(model, tokenizer, tmp_path):
+    """Of a table that is rounded up, and of an entry that is there again later."""
+    entries = [*VOCAB[:15], "paris", VOCAB[16]]
+    (tmp_path / "vocab.txt").write_text("\n".join(entries))
+    found = next(predict_masked.predict(model, FullTokenizer(str(tmp_path / "vocab.txt")), ["[MASK]"], top_k=16))
+    every = next(predict_masked.predict(model, tokenizer, ["[MASK]"], top_k=20)).masks[0].predictions
+    ids = [prediction.token_id for prediction in found.masks[0].predictions]
+    assert sorted(ids) == [*range(5), *range(6, 17)]
+    assert ids == [prediction.token_id for prediction in every if prediction.token_id in ids]
+    share = sum(prediction.probability for prediction in every if prediction.token_id in ids)
+    wanted = {prediction.token_id: prediction.probability / share for prediction in every}
+    for prediction in found.masks[0].predictions:
+        assert prediction.probability == pytest.approx(wanted[prediction.token_id], rel=1e-5)
 
 
 # Showing

@@ -384,7 +384,7 @@ def begin_files(folder, *_):
         open(outputs.name_beside(f"{folder}/{number}"), "w").close()
 
 shard_making.make_shard = begin_files
-setup = types.SimpleNamespace(options=types.SimpleNamespace(vocab_file=sys.argv[2], do_lower_case=True))
+setup = types.SimpleNamespace(options=types.SimpleNamespace(vocab_file=sys.argv[2], do_lower_case=True), rules={})
 
 if __name__ == "__main__":
     context = multiprocessing.get_context("spawn")

@@ -24,9 +24,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
-import torch_pickles
 import unmasked_data
-from huggingface_folders import CLASSES, ENCODER
 from small_models import MAKERS, randomize, small_config
 
 from bert_tf2.config import BertConfig, decisive_differences
@@ -161,31 +159,6 @@ def make_hugging_face(folder: pathlib.Path) -> None:
     huggingface_writing.write_folder(str(folder), shapes, values.items(), small_config(), labels=LABELS)
 
 
-def marks_of_safetensors(data: bytes) -> Iterator[int]:
-    """The length of the header, and in it everything but the letters of names; the first and last values."""
-    end = 8 + int.from_bytes(data[:8], "little")
-    yield from (*range(8), *marks_of_json(data[:end]), *range(end - 8, end + 8), len(data) - 1)
-
-
-def make_torch(folder: pathlib.Path) -> None:
-    """As torch.save writes it, with this configuration beside it."""
-    make_hugging_face(folder)
-    (folder / "model.safetensors").unlink()
-    config = small_config()
-    sizes = {7: config.vocab_size, 5: config.max_position_embeddings, 4: config.hidden_size, 6: 12, 2: 2, 3: 3}
-    draw = np.random.default_rng(3)
-    values = {}
-    for name, shape, _ in (*ENCODER, *CLASSES["BertForSequenceClassification"]):
-        for layer in range(config.num_hidden_layers if "layer.0" in name else 1):
-            full = name if name.startswith("classifier") else f"bert.{name}"
-            values[full.replace("layer.0", f"layer.{layer}")] = draw.normal(
-                size=[2 if "token_type" in name and size == 2 else sizes[size] for size in shape]
-            ).astype("f4")
-    content = {name: torch_pickles.tensor(str(key), value) for key, (name, value) in enumerate(values.items())}
-    storages = {str(key): value.tobytes() for key, value in enumerate(values.values())}
-    (folder / "pytorch_model.bin").write_bytes(torch_pickles.zip_bytes(content, storages, version=b"3\n"))
-
-
 def marks_of_zip(data: bytes) -> Iterator[int]:
     """Every header of a part, every entry of the directory, and the end of the directory."""
     for signature, length in ((b"PK\x03\x04", 46), (b"PK\x01\x02", 66), (b"PK\x05\x06", 22)):
@@ -197,13 +170,6 @@ def make_keras(folder: pathlib.Path, name: str) -> None:
     model = MAKERS["span"](small_config())
     randomize(model)
     keras_files.write(str(folder / name), model)
-
-
-def marks_of_hdf5(data: bytes) -> Iterator[int]:
-    """The superblock, and the beginning of every structure that has a signature."""
-    yield from range(48)
-    for found in re.finditer(rb"TREE|HEAP|SNOD|OHDR|OCHK", data):
-        yield from range(found.start(), min(found.start() + 40, len(data)))
 
 
 KINDS = (
@@ -220,15 +186,9 @@ KINDS = (
     Kind(
         "checkpoint, training.json", "model.ckpt-7.training.json", make_checkpoint, read_checkpoint, marks_of_json,
     ),
-    Kind("model.safetensors", "model.safetensors", make_hugging_face, read_weights, marks_of_safetensors),
     Kind("its config.json", "config.json", make_hugging_face, read_weights, marks_of_json),
-    Kind("pytorch_model.bin", "pytorch_model.bin", make_torch, read_weights, marks_of_zip),
     Kind(
         ".keras", "m.keras", lambda f: make_keras(f, "m.keras"), lambda f: read_weights(f / "m.keras"), marks_of_zip,
-    ),
-    Kind(
-        ".weights.h5", "m.weights.h5", lambda f: make_keras(f, "m.weights.h5"),
-        lambda f: read_weights(f / "m.weights.h5"), marks_of_hdf5,
     ),
 )  # fmt: skip
 

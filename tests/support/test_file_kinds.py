@@ -114,7 +114,7 @@ def test_records_that_are_given_as_text_and_text_as_records(tmp_path):
     assert found == f"{path}: is text, not TFRecord; create_pretraining_data.py makes records of text, to be given here"
 
 
-@pytest.mark.parametrize("name", ["model.safetensors", "pytorch_model.bin", "m.keras", "m.weights.h5", "x.ckpt.index"])
+@pytest.mark.parametrize("name", ["model.safetensors", "pytorch_model.bin", "m.keras", "x.ckpt.index"])
 @pytest.mark.parametrize(
     ("data", "message"),
     [
@@ -130,7 +130,7 @@ def test_weights_that_are_something_else(name, data, message, tmp_path):
     path.write_bytes(data)
     found = message_of(sources.open_weights, path)
     if name == "pytorch_model.bin" and data[:4] == b"word":  # the first pickles were text as well
-        message = "not a file of torch.save"
+        message = "is damaged, or"
     if "configuration" not in found:  # which is looked at first
         assert found.startswith(f"{path}: is ") and message in found
 

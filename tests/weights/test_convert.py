@@ -147,26 +147,13 @@ def test_a_folder_with_one_file_of_keras_is_enough(tmp_path):
     [
         ("tf1", "model.keras", "--to=tf1 writes a folder"),
         ("hf", "model.safetensors", "--to=hf writes a folder"),
-        ("keras", "model.h5", "ends in .keras or .weights.h5"),
+        ("keras", "model.h5", "a Keras file ends in .keras"),
     ],
 )
 def test_no_folder_gets_the_name_of_a_file(tmp_path, to, name, message):
     google_folder(tmp_path / "in")
     assert message in message_of(input=tmp_path / "in", output=tmp_path / name, to=to)
     assert not (tmp_path / name).exists()
-
-
-def test_what_lay_in_the_folder_before_is_said(tmp_path):
-    google_folder(tmp_path / "in")
-    config = tmp_path / "in" / "bert_config.json"
-    (tmp_path / "in" / "vocab.txt").unlink()
-    (tmp_path / "out").mkdir()
-    for name in ("vocab.txt", "label_map.json"):
-        (tmp_path / "out" / name).write_text("of another model")
-    report = converted(input=tmp_path / "in", output=tmp_path / "out", to="tf1", bert_config_file=config)
-    assert f"vocab.txt, label_map.json in {tmp_path / 'out'} is from before and may not belong to it." in report
-    report = converted(input=tmp_path / "in", output=tmp_path / "new", to="tf1", bert_config_file=config)
-    assert not any("from before" in line for line in report)
 
 
 def test_strings_and_wider_floats_among_the_variables(tmp_path):
@@ -199,7 +186,7 @@ def test_a_layer_too_many_in_a_hugging_face_folder(tmp_path):
     config.write_text(config.read_text().replace('"num_hidden_layers": 2', '"num_hidden_layers": 1'))
     forget_configuration(tmp_path / "hf")
     message = message_of(input=tmp_path / "hf", output=tmp_path / "out", to="tf1")
-    assert "bert.encoder.layer.1.attention.output.dense.bias has no place in 1 layers" in message
+    assert "no place for bert.encoder.layer.1.attention.output.LayerNorm.bias" in message and "has 1 layers" in message
     assert not (tmp_path / "out").exists()
 
 
@@ -302,6 +289,29 @@ def test_extend_vocab_changes_everything_together(tmp_path):
     np.testing.assert_array_equal(values_of(model)["cls/predictions/output_bias"][[5, VOCAB]], [unknown, unknown])
 
 
+# More positions.
+
+
+def test_extend_positions(tmp_path):
+    """The longer model answers short texts as before; a config that asks for more is told how to get them."""
+    google_folder(tmp_path / "in", config=small_config(max_position_embeddings=16))
+    report = converted(input=tmp_path / "in", output=tmp_path / "out", to="tf1", extend_positions=40)
+    assert "Positions: 40 in place of 16." in report and any("copies, which nobody has trained" in r for r in report)
+    ids = np.arange(12)[None] % VOCAB
+    short, long = (modeling.BertModel(small_config(max_position_embeddings=size)) for size in (16, 40))
+    checkpoint.initialize(short, str(tmp_path / "in"))
+    checkpoint.initialize(long, str(tmp_path / "out"))
+    np.testing.assert_array_equal(short(ids).sequence_output, long(ids).sequence_output)
+    assert long(np.tile(ids, 3)).sequence_output.shape == (1, 36, 8)
+    with pytest.raises(
+        UserError, match=r"in the model \(convert_checkpoint.py --extend_positions=40 makes it longer\)"
+    ):
+        checkpoint.initialize(long, str(tmp_path / "in"))
+    for count in (16, 3):
+        message = message_of(input=tmp_path / "in", output=tmp_path / "no", to="hf", extend_positions=count)
+        assert message == f"--extend_positions={count}: the model has 16 positions; give a larger number"
+
+
 # What is refused.
 
 
@@ -342,13 +352,22 @@ def test_what_does_not_fit_the_configuration(tmp_path):
     assert not (tmp_path / "out").exists()
 
 
-@pytest.mark.parametrize("name", ["bert_config.json", "vocab.txt"])
-@pytest.mark.parametrize("to", ["tf1", "keras"])
-def test_nothing_is_written_if_a_part_cannot_be(tmp_path, to, name):
+@pytest.mark.parametrize("to", ["tf1", "hf", "keras"])
+def test_other_weights_are_in_the_way(tmp_path, to):
+    """Those of an earlier call, and the input itself: load would take either, and labels and words of the other."""
     google_folder(tmp_path / "in")
-    (tmp_path / "out" / name).mkdir(parents=True)
-    assert "is a folder" in message_of(input=tmp_path / "in", output=tmp_path / "out", to=to)
-    assert [path.name for path in (tmp_path / "out").iterdir()] == [name]
+    converted(input=tmp_path / "in", output=tmp_path / "out", to=to)
+    before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
+    for output in ("in", "out"):
+        message = message_of(input=tmp_path / "in", output=tmp_path / output, to=to)
+        assert message.startswith(f"--output={tmp_path / output}: ") and "; give another " in message
+    assert before == {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
+    (tmp_path / "words").mkdir()
+    (tmp_path / "words" / "tokenizer.json").write_text("{}")
+    assert "holds tokenizer.json already" in message_of(input=tmp_path / "in", output=tmp_path / "words", to=to)
+    if to == "keras":
+        file = tmp_path / "out" / "bert_model.keras"
+        assert f"--output={file}: exists already" in message_of(input=tmp_path / "in", output=file, to=to)
 
 
 @pytest.mark.parametrize("path", ["nosuchscheme://somewhere/model", "https://example.invalid/bert"])
@@ -376,7 +395,9 @@ def test_damage_in_what_is_left_out_is_seen_too(tmp_path):
 
 def test_a_folder_with_two_kinds_of_weights(tmp_path):
     google_folder(tmp_path / "both")
-    converted(input=tmp_path / "both", output=tmp_path / "both", to="hf")
+    converted(input=tmp_path / "both", output=tmp_path / "hf", to="hf")
+    for name in ("config.json", "model.safetensors"):
+        (tmp_path / "hf" / name).rename(tmp_path / "both" / name)
     assert "holds both a TensorFlow checkpoint and a Hugging Face model; name one file" in message_of(
         input=tmp_path / "both", output=tmp_path / "out", to="keras"
     )
@@ -434,19 +455,16 @@ def test_nonsense(tmp_path, monkeypatch, settings, message):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["model.keras", "model.weights.h5"])
 @pytest.mark.parametrize("kind", ["tagging", "regression"])
-def test_a_keras_file_of_a_tagger_or_a_regression_stays_one(tmp_path, kind, name):
+def test_a_keras_file_of_a_tagger_or_a_regression_stays_one(tmp_path, kind):
     """No shape shows it."""
     if kind == "tagging":
         model = MAKERS["tagging"](small_config())
     else:
         model = heads.ClassifierModel(small_config(), 1, regression=True)
     randomize(model)
-    keras_files.write(str(tmp_path / name), model)
-    config = tmp_path / "bert_config.json"  # a .weights.h5 holds none
-    config.write_text(small_config().to_json_string())
-    converted(input=tmp_path / name, output=tmp_path / "hf", to="hf", bert_config_file=config)
+    keras_files.write(str(tmp_path / "model.keras"), model)
+    converted(input=tmp_path / "model.keras", output=tmp_path / "hf", to="hf")
     content = json.loads((tmp_path / "hf" / "config.json").read_text())
     if kind == "tagging":
         assert content["architectures"] == ["BertForTokenClassification"]

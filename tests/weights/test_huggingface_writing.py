@@ -6,7 +6,7 @@ import os
 import numpy as np
 import pytest
 import safetensors
-from huggingface_folders import CLASSES, ENCODER, write_json
+from huggingface_folders import CLASSES, ENCODER
 from refused import message_of
 from small_models import MAKERS, randomize, small_config
 
@@ -16,7 +16,7 @@ from bert_tf2.weights import huggingface
 from bert_tf2.weights.huggingface_writing import write_folder
 from bert_tf2.weights.labels import LabelMap
 
-WEIGHTS = ("model.safetensors", "model.safetensors.sha256")
+WEIGHTS = ("model.safetensors",)
 
 
 def reference_weights(kind: str) -> dict[str, np.ndarray]:
@@ -84,7 +84,7 @@ def test_what_a_written_folder_says(tmp_path):
     assert content["id2label"] == {"0": "O", "1": "B-PER", "2": "I-PER"} and content["label2id"]["I-PER"] == 2
     assert content["pad_token_id"] == 1
     source = huggingface.HuggingFaceFolder(str(tmp_path))
-    assert source.vocabulary() == vocabulary and source.tokenizer_settings() == {"do_lower_case": False}
+    assert source.vocabulary() == vocabulary
     assert source.config == config and source.labels() == TAGS
 
 
@@ -160,9 +160,3 @@ def test_a_source_that_fails_leaves_what_was_there(tmp_path):
     message = message_of(write_folder, str(tmp_path), shapes, failing(), small_config(), vocabulary=["a"])
     assert message == "no more" and sorted(os.listdir(tmp_path)) == ["config.json", *WEIGHTS]
     assert (tmp_path / "model.safetensors").read_bytes() == before
-
-
-def test_another_tokenizer_in_the_way(tmp_path):
-    write_json(tmp_path / "tokenizer.json", {})
-    assert "tokenizer.json" in message_of(write, tmp_path, reference_weights("encoder"), vocabulary=["a"])
-    write(tmp_path, reference_weights("encoder"))

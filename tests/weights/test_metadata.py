@@ -27,7 +27,7 @@ from bert_tf2.pretraining import run as pretraining
 from bert_tf2.pretraining.options import CreatePretrainingDataOptions, MaskedLMOptions, PretrainingOptions
 from bert_tf2.support.errors import UserError
 from bert_tf2.training.loop import start_from
-from bert_tf2.weights import checkpoint, convert, huggingface, metadata
+from bert_tf2.weights import checkpoint, convert, metadata, text_rules
 from bert_tf2.weights.options import ConversionOptions
 
 # The case of the text
@@ -65,7 +65,7 @@ def cased_folder(tmp_path_factory) -> pathlib.Path:
     folder = tmp_path_factory.mktemp("cased")
     google_folder(folder / "google", vocabulary=CASED)
     convert.run(ConversionOptions(input=str(folder / "google"), output=str(folder / "hf"), to="hf"))
-    assert huggingface.stated_case(str(folder / "hf"))[0] is False
+    assert text_rules.in_huggingface(str(folder / "hf")).do_lower_case is False
     return folder / "hf"
 
 
@@ -112,7 +112,7 @@ def test_a_conversion_takes_the_stated_case_along(cased_folder, tmp_path):
     assert record == json.loads(metadata.record_of(False, CASED))
     report = convert.run(ConversionOptions(input=str(tmp_path / "tf1"), output=str(tmp_path / "hf"), to="hf"))
     assert not any("Taken for" in line for line in report)
-    assert huggingface.stated_case(str(tmp_path / "hf"))[0] is False
+    assert text_rules.in_huggingface(str(tmp_path / "hf")).do_lower_case is False
 
 
 # What a training leaves, and what is compared when it goes on
@@ -213,6 +213,17 @@ def test_going_on_with_another_vocabulary(trained, tmp_path):
 def test_going_on_without_the_flag_that_it_was_trained_with(trained):
     message = message_of(run_again, trained, do_lower_case=None, do_predict=True)
     assert "out/tokenization.json: says do_lower_case false" in message and "give --do_lower_case=False" in message
+
+
+def test_a_classifier_from_hugging_face_predicts(trained, tmp_path):
+    """There its task has no name; the labels decide."""
+    convert.run(ConversionOptions(input=f"{trained['output_dir']}/best", output=str(tmp_path / "hf"), to="hf"))
+    convert.run(ConversionOptions(input=str(tmp_path / "hf"), output=str(tmp_path / "tf1"), to="tf1"))
+    start = {"init_checkpoint": str(tmp_path / "tf1"), "output_dir": str(tmp_path / "out"), "do_predict": True}
+    run_again(trained, **start)
+    results = (tmp_path / "out" / "test_results.tsv").read_text()
+    run_again(trained, do_predict=True)
+    assert results == (pathlib.Path(trained["output_dir"]) / "test_results.tsv").read_text()
 
 
 def test_going_on_with_other_dropout(trained, tmp_path):

@@ -10,7 +10,6 @@ import pytest
 from huggingface_folders import CONFIG, make_folder, tensors_of, write_json
 from mutations import damaged, damaged_json, lengths, refuses_or_reads
 from small_models import MAKERS, randomize, tiny_config
-from torch_pickles import both_formats, tensor
 
 from bert_tf2.weights import checkpoint, convert, keras_files, metadata, sources
 
@@ -25,10 +24,7 @@ FORMATS = [
     ("safetensors", "model.safetensors", "", None),
     ("safetensors", "config.json", "", CONFIG),
     ("shards", "model.safetensors.index.json", "", SHARDS),
-    ("zip", "pytorch_model.bin", "", None),
-    ("legacy", "pytorch_model.bin", "", None),
     ("keras", "model.keras", "model.keras", None),
-    ("keras", "model.weights.h5", "model.weights.h5", None),
 ]
 
 
@@ -52,9 +48,7 @@ def valid(tmp_path_factory) -> pathlib.Path:
     randomize(model)
     checkpoint.save(str(path / "tf1" / "model.ckpt"), checkpoint.tf1_variables(model), 7)
     (path / "keras").mkdir()
-    for name in ("model.keras", "model.weights.h5"):
-        keras_files.write(str(path / "keras" / name), model)
-    (path / "keras" / "model.weights.h5.sha256").unlink()  # it would refuse everything
+    keras_files.write(str(path / "keras" / "model.keras"), model)
     (path / "garden").mkdir()
     prefix = garden_models.save(path / "garden", garden_models.random_arrays(garden_models.ENCODER))
     for old in (path / "garden").glob("ckpt*"):
@@ -64,12 +58,6 @@ def valid(tmp_path_factory) -> pathlib.Path:
     shutil.copytree(path / "safetensors", path / "shards")
     (path / "shards" / "model.safetensors").rename(path / "shards" / "part.safetensors")
     write_json(path / "shards" / "model.safetensors.index.json", SHARDS)
-    arrays = {str(number): array for number, array in enumerate(tensors_of("BertModel").values())}
-    content = {name: tensor(key, arrays[key]) for name, key in zip(tensors_of("BertModel"), arrays, strict=True)}
-    for kind, data in both_formats(content, arrays).items():
-        (path / kind).mkdir()
-        (path / kind / "pytorch_model.bin").write_bytes(data)
-        write_json(path / kind / "config.json", {**CONFIG, "architectures": ["BertModel"]})
     return path
 
 

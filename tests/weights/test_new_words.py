@@ -5,8 +5,10 @@ import pytest
 from small_models import small_config
 
 from bert_tf2.support.errors import UserError
+from bert_tf2.tokenization import BasicTokenizer
 from bert_tf2.weights import bundle
-from bert_tf2.weights.new_words import ExtendedWeights, extend
+from bert_tf2.weights.new_words import ExtendedWeights, Extension, MorePositions
+from bert_tf2.weights.new_words import extend as extend_for
 
 VOCABULARY = ["[PAD]", "[unused0]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "[unused1]", "vi", "##rus", "##es", "the"]
 
@@ -17,13 +19,17 @@ def words_file(tmp_path, *lines: str) -> str:
     return str(path)
 
 
+def extend(vocabulary: list[str], path: str, lower: bool, **settings) -> Extension:
+    return extend_for(vocabulary, path, BasicTokenizer(lower), **settings)
+
+
 def test_unused_places_first_then_the_end(tmp_path):
     extension = extend(VOCABULARY, words_file(tmp_path, "virus", "", "the", "viruses", "virus", "vi", "##ruses"), True)
     assert extension.vocabulary == [
         *("[PAD]", "virus", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "viruses", "vi", "##rus", "##es", "the", "##ruses"),
     ]
     assert extension.pieces == {1: [7, 8], 6: [7, 8, 9], 11: [8, 9]}
-    assert extension.known == ["the", "vi"]
+    assert extension.words == ["virus", "the", "viruses", "vi", "##ruses"]
     assert extension.describe(len(VOCABULARY)) == (
         "Vocabulary: 3 new entries, 2 of them in [unused] places, 1 at the end; 2 were there already"
     )
@@ -55,7 +61,7 @@ def test_a_word_longer_than_words_are_looked_up(tmp_path):
 def test_entries_with_blanks_around_them_are_known(tmp_path):
     vocabulary = [f"{entry} " for entry in VOCABULARY]
     extension = extend(vocabulary, words_file(tmp_path, "the", "virus"), True)
-    assert (extension.known, extension.pieces) == (["the"], {1: [7, 8]})
+    assert (extension.words, extension.pieces) == (["the", "virus"], {1: [7, 8]})
 
 
 def test_a_vocabulary_without_unknown_words(tmp_path):
@@ -109,3 +115,19 @@ def test_rows_without_an_entry_are_taken_first(tmp_path):
     new = ExtendedWeights(old, small_config(vocab_size=16), extension)
     assert new.config.vocab_size == 16
     assert new.get("bert/embeddings/word_embeddings").shape == (16, 8)
+
+
+# More positions
+
+
+def test_positions_are_copied_over_and_over(tmp_path):
+    table = np.arange(12, dtype=np.float32).reshape(3, 4)
+    arrays = {"bert/embeddings/position_embeddings": table, "bert/embeddings/position_embeddings/adam_v": table + 1}
+    bundle.write(str(tmp_path / "model.ckpt"), arrays.items())
+    old = bundle.Checkpoint(str(tmp_path / "model.ckpt"))
+    new = MorePositions(old, small_config(max_position_embeddings=3), 7)
+    assert new.config == small_config(max_position_embeddings=7)
+    assert {*map(tuple, new.shapes.values())} == {(7, 4)}
+    np.testing.assert_array_equal(new.get("bert/embeddings/position_embeddings"), table[[0, 1, 2, 0, 1, 2, 0]])
+    slot = new.get("bert/embeddings/position_embeddings/adam_v")
+    np.testing.assert_array_equal(slot, [*table + 1, *np.zeros([4, 4])])

@@ -1,4 +1,4 @@
-"""Safetensors files: what is read and written, and damaged ones, which the format's own library must refuse too."""
+"""Safetensors files: what is read and written, and damaged ones."""
 
 import json
 import struct
@@ -6,10 +6,9 @@ import tracemalloc
 
 import numpy as np
 import pytest
-import safetensors
 from refused import message_of
 
-from bert_tf2.weights import tensor_files
+from bert_tf2.weights.tensor_files import TensorFile, write_safetensors
 
 
 def entry(shape, begin, end, dtype="F32"):
@@ -45,16 +44,14 @@ BROKEN = {
 def test_damaged_safetensors(tmp_path, what):
     path = tmp_path / "model.safetensors"
     path.write_bytes(BROKEN[what])
-    with pytest.raises(safetensors.SafetensorError), safetensors.safe_open(path, "np"):
-        pass
-    assert message_of(tensor_files.SafetensorsFile, str(path)).startswith(str(path))
+    assert message_of(TensorFile, str(path)).startswith(str(path))
 
 
 def test_a_tensor_of_very_many_axes(tmp_path):
-    """The library takes it; numpy could not."""
+    """The library takes it; numpy does not."""
     path = tmp_path / "model.safetensors"
     path.write_bytes(safetensors_bytes({"a": entry([1] * 1_000_000, 0, 4)}, 4))
-    assert "makes no sense" in message_of(tensor_files.SafetensorsFile, str(path))
+    assert "is damaged, or not what its name says" in message_of(TensorFile(str(path)).read, "a")
 
 
 def test_bfloat16(tmp_path):
@@ -63,7 +60,7 @@ def test_bfloat16(tmp_path):
     numbers = np.float32([1.0, -2.5, 3.140625, 1e-30, np.inf]).view(np.uint32) >> 16
     data = numbers.astype("<u2").tobytes()
     path.write_bytes(safetensors_bytes({"a": entry([5], 0, 10, "BF16")}, 0) + data)
-    file = tensor_files.SafetensorsFile(str(path))
+    file = TensorFile(str(path))
     assert file.tensors["a"].dtype == "bfloat16"
     np.testing.assert_array_equal(file.read("a")[[0, 1, 2, 4]], np.float32([1.0, -2.5, 3.140625, np.inf]))
     np.testing.assert_allclose(file.read("a")[3], 1e-30, rtol=2**-7)
@@ -71,7 +68,8 @@ def test_bfloat16(tmp_path):
 
 def test_a_dtype_that_is_not_read(tmp_path):
     (tmp_path / "model.safetensors").write_bytes(safetensors_bytes({"a": entry([8], 0, 8, "F8_E4M3")}))
-    assert "F8_E4M3" in message_of(tensor_files.SafetensorsFile, str(tmp_path / "model.safetensors"))
+    file = TensorFile(str(tmp_path / "model.safetensors"))
+    assert file.tensors["a"].dtype == "F8_E4M3" and "not what its name says" in message_of(file.read, "a")
 
 
 def test_writing_and_reading_hold_one_tensor_in_memory(tmp_path):
@@ -81,8 +79,8 @@ def test_writing_and_reading_hold_one_tensor_in_memory(tmp_path):
     path = str(tmp_path / "model.safetensors")
     tracemalloc.start()
     try:
-        tensor_files.write_safetensors(path, shapes, arrays)
-        file = tensor_files.SafetensorsFile(path)
+        write_safetensors(path, shapes, arrays)
+        file = TensorFile(path)
         assert all(file.read(name)[3, 3] == 7 for name in shapes)
         assert tracemalloc.get_traced_memory()[1] < 3.5 * 2_000_000
     finally:

@@ -1,0 +1,76 @@
+"""Folders of sentence-transformers: how they make vectors is what `embed` does by default."""
+
+from __future__ import annotations
+
+import pathlib
+
+import numpy as np
+import pytest
+from huggingface_folders import make_folder, write_json
+from refused import message_of
+
+import bert_tf2
+from bert_tf2.weights import sentence_folders
+from bert_tf2.weights.sentence_folders import SentenceVectors
+
+LONG = "the film the film"
+MEAN = {"word_embedding_dimension": 4, "pooling_mode_mean_tokens": True, "pooling_mode_cls_token": False}
+
+
+def written(root: pathlib.Path, pooling: dict, *more: str, inner: str = "", **settings) -> pathlib.Path:
+    """Writes the folder; `more` are steps behind the pooling."""
+    root.mkdir(exist_ok=True)
+    folder = root / inner
+    make_folder(folder, architecture="BertModel")
+    (folder / "vocab.txt").write_text("[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\nthe\nfilm\n")
+    steps = [(inner, "Transformer"), ("1_Pooling", "Pooling"), *((f"2_{kind}", kind) for kind in more)]
+    modules = [{"path": path, "type": f"sentence_transformers.models.{kind}"} for path, kind in steps]
+    write_json(root / "modules.json", modules)
+    (root / "1_Pooling").mkdir()
+    write_json(root / "1_Pooling" / "config.json", pooling)
+    if settings:
+        write_json(folder / "sentence_bert_config.json", settings)
+    return folder
+
+
+@pytest.mark.parametrize("inner", ["", "0_BERT"])
+def test_embed_does_what_the_folder_says(tmp_path, log_lines, inner):
+    bert = bert_tf2.load(written(tmp_path / "st", MEAN, "Normalize", inner=inner, max_seq_length=4))
+    mean = bert.embed(LONG, "none", max_seq_length=4).mean(axis=0)  # [CLS] the film [SEP]
+    found = bert.embed(LONG)
+    np.testing.assert_allclose(found, mean / np.linalg.norm(mean), rtol=1e-5)
+    assert any(
+        "vectors as sentence-transformers makes them, SentenceVectors(pooling='mean'," in row for row in log_lines
+    )
+    np.testing.assert_allclose(bert.embed([LONG], normalize=False)[0], mean, rtol=1e-5)
+    assert [len(bert.embed(LONG, "none", max_seq_length=length)) for length in (4, 5)] == [4, 5]
+    longer = bert.embed(LONG, "cls", normalize=False, max_seq_length=5)
+    np.testing.assert_allclose(longer, bert.embed(LONG, "none", max_seq_length=5)[0], rtol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("pooling", "more", "wanted"),
+    [
+        ({"pooling_mode_cls_token": True, "pooling_mode_mean_tokens": False}, [], SentenceVectors("cls")),
+        ({"pooling_mode": "max", "include_prompt": True}, ["Normalize"], SentenceVectors("max", True)),
+    ],
+)
+def test_old_and_new_names(tmp_path, pooling, more, wanted):
+    assert sentence_folders.read(str(written(tmp_path / "st", pooling, *more))) == wanted
+    assert sentence_folders.read(make_folder(tmp_path / "plain")) is None
+
+
+@pytest.mark.parametrize(
+    ("pooling", "more", "settings", "part"),
+    [
+        (MEAN, ["Dense"], {}, "has the steps Pooling, Dense behind the encoder"),
+        ({**MEAN, "pooling_mode_cls_token": True}, [], {}, "has the pooling mean_tokens and cls_token"),
+        ({"pooling_mode_weightedmean_tokens": True}, [], {}, "has the pooling weightedmean_tokens"),
+        (MEAN, [], {"do_lower_case": True}, "lower-cases text before the tokenizer does"),
+    ],
+)
+def test_what_is_not_here_is_refused_unless_the_arguments_say_all(tmp_path, pooling, more, settings, part):
+    bert = bert_tf2.load(written(tmp_path / "st", pooling, *more, **settings))
+    message = message_of(bert.embed, LONG)
+    assert message.startswith(f"{tmp_path}/st/modules.json: {part}") and "give pooling, normalize" in message
+    assert bert.embed(LONG, "mean", normalize=False, max_seq_length=5).shape == (4,)
