@@ -33,13 +33,16 @@ from bert_tf2.losses import (
     NO_PREDICTIONS,
     LossTerm,
     classification_loss,
-    gather_indexes,
-    get_masked_lm_output,
     get_next_sentence_output,
-    masked_lm_term,
     mean_term,
     multi_label_loss,
+    real_predictions,
+    score_masked_words,
 )
+
+# Those that are not used below complete the reference's interface.
+from bert_tf2.losses import gather_indexes as gather_indexes
+from bert_tf2.losses import get_masked_lm_output as get_masked_lm_output
 from bert_tf2.masked_lm import MaskedLMHead
 from bert_tf2.shapes import get_shape_list
 
@@ -112,21 +115,32 @@ class _Model(keras.Model):
         shapes.Contract().check_batch(batch, wanted, optional=inputs[1:])
 
     def encode(
-        self, batch: Batch, training: bool = False, dropout_seed: tf.Tensor | None = None
+        self,
+        batch: Batch,
+        training: bool = False,
+        dropout_seed: tf.Tensor | None = None,
+        reads: tf.Tensor | None = None,
     ) -> modeling.BertOutput:
         """Runs the encoder on `input_ids`, `input_mask` and `segment_ids`, each int [B, F]; the last two are optional.
+
+        Args:
+          batch: the features.
+          training, dropout_seed: see BertModel.call.
+          reads: int [B, P], the positions at which a head reads `sequence_output`, which is then [B, P, D]; by default
+            all. `fast` does not compute the last block anywhere else, but for [CLS], which the pooler reads.
 
         Raises:
           shapes.ShapeError: see `check`.
         """
         self.check(batch)
-        return self.encoder(
-            batch["input_ids"],
-            batch.get("input_mask"),
-            batch.get("segment_ids"),
-            training=training,
-            dropout_seed=dropout_seed,
-        )
+        inputs = (batch["input_ids"], batch.get("input_mask"), batch.get("segment_ids"))
+        how = {"training": training, "dropout_seed": dropout_seed}
+        if reads is None:
+            return self.encoder(*inputs, **how)
+        if self.encoder is not self.bert:
+            return self.encoder(*inputs, **how, reads=reads)
+        output = self.bert(*inputs, **how)
+        return output._replace(sequence_output=tf.gather(output.sequence_output, reads, batch_dims=1))
 
     def _drop(self, states: tf.Tensor, training: bool, dropout_seed: tf.Tensor | None) -> tf.Tensor:
         """Applies the dropout before an output layer."""
@@ -165,38 +179,38 @@ class MaskedLMModel(_Model):
     def call(self, batch: Batch, training: bool = False, dropout_seed: tf.Tensor | None = None) -> tf.Tensor:
         """Scores every word at `masked_lm_positions`, int [B, P] -> float32 logits [B, P, V]."""
         self.check(batch, "masked_lm_positions")
-        output = self.encode(batch, training, dropout_seed)
-        states = gather_indexes(output.sequence_output, batch["masked_lm_positions"])  # [B * P, D]
+        output = self._encode_masked(batch, training, dropout_seed)
+        states = tf.reshape(output.sequence_output, [-1, self.config.hidden_size])  # [B * P, D]
         logits = self.masked_lm(states, self.get_output_table())
         return tf.reshape(logits, [*get_shape_list(batch["masked_lm_positions"]), self.config.vocab_size])
 
-    def _words(self, batch: Batch, output: modeling.BertOutput) -> tuple:
-        """The arguments of losses.get_masked_lm_output."""
-        table = self.get_output_table()
-        features = (batch[f"masked_lm_{name}"] for name in ("positions", "ids", "weights"))
-        return self.masked_lm, output.sequence_output, table, *features
+    def _encode_masked(self, batch: Batch, training: bool = False, dropout_seed: tf.Tensor | None = None):
+        """`encode`, with sequence_output [B, P, D] at the masked words."""
+        return self.encode(batch, training, dropout_seed, reads=batch["masked_lm_positions"])
 
     def _word_term(self, batch: Batch, output: modeling.BertOutput) -> LossTerm:
-        return masked_lm_term(*self._words(batch, output), only_real=not self.encoder.computes_padding)
+        words = (output.sequence_output, batch["masked_lm_ids"], batch["masked_lm_weights"])
+        states, ids, weights = words if self.encoder.computes_padding else real_predictions(*words)
+        return score_masked_words(self.masked_lm, states, self.get_output_table(), ids, weights)[0]
 
     def loss_terms(self, batch: Batch, dropout_seed: tf.Tensor) -> list[LossTerm]:
         self.check(batch, "masked_lm_positions", "masked_lm_ids", "masked_lm_weights")
-        return [self._word_term(batch, self.encode(batch, True, dropout_seed))]
+        return [self._word_term(batch, self._encode_masked(batch, True, dropout_seed))]
 
     def outputs(self, batch: Batch) -> dict[str, tf.Tensor]:
         """For the metrics, per prediction [B, P]: `masked_lm_example_loss` and `masked_lm_predictions`."""
         self.check(batch, "masked_lm_positions", "masked_lm_ids", "masked_lm_weights")
-        _, word_loss, log_probs = get_masked_lm_output(*self._words(batch, self.encode(batch)))
-        return _word_outputs(batch, word_loss, log_probs)
+        return self._word_outputs(batch, self._encode_masked(batch))
 
-
-def _word_outputs(batch: Batch, losses: tf.Tensor, log_probs: tf.Tensor) -> dict[str, tf.Tensor]:
-    shape = get_shape_list(batch["masked_lm_ids"])
-    guesses = tf.argmax(log_probs, axis=-1, output_type=tf.int32)
-    return {
-        "masked_lm_example_loss": tf.reshape(losses, shape),
-        "masked_lm_predictions": tf.reshape(guesses, shape),
-    }
+    def _word_outputs(self, batch: Batch, output: modeling.BertOutput) -> dict[str, tf.Tensor]:
+        labels = (batch["masked_lm_ids"], batch["masked_lm_weights"])
+        _, losses, logits = score_masked_words(self.masked_lm, output.sequence_output, self.get_output_table(), *labels)
+        shape = get_shape_list(batch["masked_lm_ids"])
+        guesses = tf.argmax(logits, axis=-1, output_type=tf.int32)
+        return {
+            "masked_lm_example_loss": tf.reshape(losses, shape),
+            "masked_lm_predictions": tf.reshape(guesses, shape),
+        }
 
 
 @keras.saving.register_keras_serializable(package="bert_tf2")
@@ -224,18 +238,17 @@ class PretrainingModel(MaskedLMModel):
     def loss_terms(self, batch: Batch, dropout_seed: tf.Tensor) -> list[LossTerm]:
         """The two losses, which are added with equal weight as in the paper."""
         self._check_labels(batch)
-        output = self.encode(batch, True, dropout_seed)
+        output = self._encode_masked(batch, True, dropout_seed)
         _, sentence_loss, _ = self._sentences(batch, output)
         return [self._word_term(batch, output), mean_term("next_sentence_loss", sentence_loss)]
 
     def outputs(self, batch: Batch) -> dict[str, tf.Tensor]:
         """For the metrics: per prediction [B, P] `masked_lm_*`, per example [B] `next_sentence_*`."""
         self._check_labels(batch)
-        output = self.encode(batch)
-        _, word_loss, word_log_probs = get_masked_lm_output(*self._words(batch, output))
+        output = self._encode_masked(batch)
         _, sentence_loss, sentence_log_probs = self._sentences(batch, output)
         return {
-            **_word_outputs(batch, word_loss, word_log_probs),
+            **self._word_outputs(batch, output),
             "next_sentence_example_loss": sentence_loss,
             "next_sentence_predictions": tf.argmax(sentence_log_probs, axis=-1, output_type=tf.int32),
         }
@@ -277,7 +290,9 @@ class ClassifierModel(_Model):
 
     def call(self, batch: Batch, training: bool = False, dropout_seed: tf.Tensor | None = None) -> tf.Tensor:
         """-> float32 logits [B, L]."""
-        pooled = self.encode(batch, training, dropout_seed).pooled_output
+        self.check(batch)
+        nothing = tf.zeros([get_shape_list(batch["input_ids"])[0], 0], tf.int32)  # besides [CLS]
+        pooled = self.encode(batch, training, dropout_seed, reads=nothing).pooled_output
         return self.output_layer(self._drop(pooled, training, dropout_seed))
 
     def _example_loss(self, logits: tf.Tensor, labels: tf.Tensor) -> tf.Tensor:

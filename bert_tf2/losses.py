@@ -91,49 +91,40 @@ def get_masked_lm_output(
     contract.check("BFD", input_tensor=input_tensor)
     contract.check("VD", output_weights=output_weights)
     contract.check("BP", positions=positions, label_ids=label_ids, label_weights=label_weights)
-    logits = head(gather_indexes(input_tensor, positions), output_weights)  # [B * P, V]
-    label_ids = tf.reshape(label_ids, [-1])
-    label_weights = tf.reshape(tf.cast(label_weights, tf.float32), [-1])
-    per_example_loss = tf.nn.sparse_softmax_cross_entropy_with_logits(labels=label_ids, logits=logits)
-    loss = masked_lm_loss_term(per_example_loss, label_weights).mean()
-    return loss, per_example_loss, tf.nn.log_softmax(logits)
+    states = gather_indexes(input_tensor, positions)  # [B * P, D]
+    term, per_example_loss, logits = score_masked_words(head, states, output_weights, label_ids, label_weights)
+    return term.mean(), per_example_loss, tf.nn.log_softmax(logits)
 
 
-def masked_lm_loss_term(per_example_loss: tf.Tensor, label_weights: tf.Tensor) -> LossTerm:
-    """Losses [B * P] and their weights (any shape of that size) -> the term that training minimizes."""
-    weights = tf.reshape(tf.cast(label_weights, tf.float32), [-1])
-    total = tf.reduce_sum(weights * per_example_loss)
-    return LossTerm("masked_lm_loss", total, tf.reduce_sum(weights), NO_PREDICTIONS)
+def score_masked_words(
+    head: MaskedLMHead, states: tf.Tensor, output_weights: tf.Tensor, label_ids: tf.Tensor, label_weights: tf.Tensor
+) -> tuple[LossTerm, tf.Tensor, tf.Tensor]:
+    """The second half of get_masked_lm_output, for states that are gathered already.
 
+    Args:
+      head, output_weights: as there.
+      states: of the masked positions, [M, D] or of more dimensions.
+      label_ids, label_weights: of M numbers each.
 
-def masked_lm_term(
-    head: MaskedLMHead,
-    input_tensor: tf.Tensor,
-    output_weights: tf.Tensor,
-    positions: tf.Tensor,
-    label_ids: tf.Tensor,
-    label_weights: tf.Tensor,
-    only_real: bool = False,
-) -> LossTerm:
-    """The term of get_masked_lm_output, which has the same arguments.
-
-    With `only_real`, predictions of weight 0, which are padding, are not computed. The term is the same.
+    Returns:
+      The term that training minimizes, per_example_loss [M], logits [M, V].
     """
-    if only_real:
-        # The number of predictions differs between examples, so the batch becomes one example with all of them.
-        batch, length, width = shapes.get_shape_list(input_tensor)
-        positions += tf.range(batch, dtype=positions.dtype)[:, tf.newaxis] * length
-        real = tf.where(label_weights > 0)  # [M, 2]
-        filling = -tf.shape(real)[0] % _PREDICTIONS_STEP
-        positions, label_ids, label_weights = (
-            tf.pad(tf.gather_nd(values, real), [[0, filling]])[tf.newaxis]
-            for values in (positions, label_ids, label_weights)
-        )  # [1, M]
-        input_tensor = tf.reshape(input_tensor, [1, batch * length, width])
-    _, per_example_loss, _ = get_masked_lm_output(
-        head, input_tensor, output_weights, positions, label_ids, label_weights
-    )
-    return masked_lm_loss_term(per_example_loss, label_weights)
+    label_ids, weights = (tf.reshape(values, [-1]) for values in (label_ids, tf.cast(label_weights, tf.float32)))
+    logits = head(tf.reshape(states, [-1, states.shape[-1]]), output_weights)
+    per_example_loss = tf.nn.sparse_softmax_cross_entropy_with_logits(labels=label_ids, logits=logits)
+    total = tf.reduce_sum(weights * per_example_loss)
+    term = LossTerm("masked_lm_loss", total, tf.reduce_sum(weights), NO_PREDICTIONS)
+    return term, per_example_loss, logits
+
+
+def real_predictions(
+    states: tf.Tensor, label_ids: tf.Tensor, label_weights: tf.Tensor
+) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
+    """Leaves out predictions of weight 0, which are padding: [B, P, D], [B, P], [B, P] -> [M, D], [M], [M]."""
+    real = tf.where(label_weights > 0)  # [M, 2]
+    filling = [[0, -tf.shape(real)[0] % _PREDICTIONS_STEP]]
+    states, *labels = (tf.gather_nd(values, real) for values in (states, label_ids, label_weights))
+    return tf.pad(states, [*filling, [0, 0]]), *(tf.pad(values, filling) for values in labels)
 
 
 def get_next_sentence_output(

@@ -163,8 +163,12 @@ class SelfAttention(keras.layers.Layer):
         # The scale keeps the deviation of a sum of H products near 1; without it softmax would saturate and its
         # gradient would vanish. It stands before the heads are split: next to the product of query and key, TensorFlow
         # 2.21 fuses both with the addition of the mask, and confuses the shapes of several groups of rows.
-        query = self.query(states) * (1.0 / math.sqrt(self.config.attention_head_size))
+        query = self.query(states) * self.query_scale
         return query, self.key(states), self.value(states)
+
+    @property
+    def query_scale(self) -> float:
+        return 1.0 / math.sqrt(self.config.attention_head_size)
 
 
 def split_heads(x: tf.Tensor, heads: int) -> tf.Tensor:

@@ -167,8 +167,11 @@ def test_a_batch_without_predictions_has_loss_zero():
 
 
 def test_the_denominator_of_masked_lm_is_the_weights_plus_a_little():
-    term = losses.masked_lm_loss_term(tf.constant([1.0, 2.0, 4.0]), tf.constant([[0.5, 0.25, 0.0]]))
-    assert float(term.mean()) == pytest.approx(1.0 / 0.75001, rel=1e-6)
+    model, weights = small_model("pretraining"), [[0.5, 0.25, 0.0]]
+    states, table = tf.zeros([1, 3, model.config.hidden_size]), model.get_output_table()
+    term, each, _ = losses.score_masked_words(model.masked_lm, states, table, tf.constant([[1, 2, 3]]), weights)
+    each = each.numpy()
+    assert float(term.mean()) == pytest.approx((each[0] / 2 + each[1] / 4) / 0.75001, rel=1e-6)
 
 
 def test_classifier_equals_numpy(monkeypatch):

@@ -40,7 +40,7 @@ def test_the_variables(kind):
     assert len(names) == len(model.trainable_variables) == len({id(v.value) for v in model.trainable_variables})
 
 
-@pytest.mark.parametrize("unpad", ["none", "groups", "packed"])
+@pytest.mark.parametrize("unpad", ["none", "groups"])
 def test_fixed_positions_are_a_table_with_the_numbers_of_the_sinusoid(unpad):
     fixed = heads.PretrainingModel(small_config(position_embedding_type="sinusoidal", initializer_range=0.05))
     values = randomize(fixed)

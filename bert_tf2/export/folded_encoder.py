@@ -151,7 +151,7 @@ class Encoder(tf.Module):
 
     def _embed(self, input_ids: tf.Tensor, input_mask: tf.Tensor, segment_ids: tf.Tensor) -> tuple[tf.Tensor, Unpadded]:
         """-> [T, D], and where these tokens are."""
-        batch = Unpadded(input_mask, self._heads, "groups", few_sizes=False)
+        batch = Unpadded(input_mask, self._heads, few_sizes=False)
         words = tf.cast(tf.gather(self.word_embeddings, batch.pack(input_ids)), tf.float32)
         summed = words + tf.gather(self.token_type_embeddings, batch.pack(segment_ids))
         if self.position_embeddings is not None:

@@ -12,7 +12,7 @@ from bert_tf2 import modeling
 from bert_tf2.fast import kernels
 from bert_tf2.fast.recompute import keeps_activations, recomputed
 from bert_tf2.fast.shared_graph import SharedGraph, values_of, with_values
-from bert_tf2.fast.unpadding import Layout, Padded, Unpadded
+from bert_tf2.fast.unpadding import Layout, Padded, Queries, Unpadded
 from bert_tf2.layers import DropoutSeeds, current_seeds, dropout, dropout_from
 from bert_tf2.shapes import Contract
 
@@ -24,7 +24,7 @@ class Plan:
     """What to do besides the explicit gradients of `kernels`.
 
     Attributes:
-      unpad: how padding is left out of the computation: "none", or "groups" or "packed" of `unpadding`. The outputs are
+      unpad: how padding is left out of the computation: "none", or in "groups", see `unpadding`. The outputs are
         the same within rounding, except for the states of padding, which are then zeros.
       recompute: whether a training keeps of two blocks in three only the inputs; see `recompute`.
       share_graph: whether the graph of a training has the operations of a block once, for all; see `shared_graph`.
@@ -68,37 +68,47 @@ class FastEncoder:
         token_type_ids: tf.Tensor | None = None,
         training: bool = False,
         dropout_seed: tf.Tensor | None = None,
+        reads: tf.Tensor | None = None,
     ) -> modeling.BertOutput:
-        """See BertModel.call."""
+        """See BertModel.call, and `heads._Model.encode` for `reads`.
+
+        With `reads`, the last block computes keys and values for every token, and all else only where it is read.
+        """
         Contract().check("2", dropout_seed=dropout_seed)
         input_ids, mask, types = self._bert.check_inputs(input_ids, input_mask, token_type_ids)
         with dropout_from(DropoutSeeds(dropout_seed) if training else None):
+            if reads is not None:  # the pooler reads the first token
+                reads = tf.pad(tf.cast(reads, tf.int32), [[0, 0], [1, 0]])  # [B, 1 + P]
             if self.computes_padding:
                 states = self._embed(input_ids, types, None)  # [B, F, D]
-                layers = self._run_blocks(states, Padded(modeling.mask_scores(mask)))
-                firsts = layers[-1][:, 0]
+                queries = None if reads is None else Queries(reads)
+                *layers, last = self._run_blocks(states, Padded(modeling.mask_scores(mask)), queries)
             else:
-                batch = Unpadded(mask, self._bert.config.num_attention_heads, self.plan.unpad)
+                batch = Unpadded(mask, self._bert.config.num_attention_heads)
                 states = self._embed(batch.pack(input_ids), batch.pack(types), batch.positions)  # [T, D]
-                layers = self._run_blocks(states, batch.layout)
-                firsts = tf.gather(layers[-1], batch.firsts)
+                queries = None if reads is None else batch.queries(reads)
+                *layers, last = self._run_blocks(states, batch.layout, queries)
                 layers = [batch.spread(states) for states in layers]  # a graph computes only those that are used
-        embedding_output, *all_encoder_layers = layers
-        return modeling.BertOutput(embedding_output, tuple(all_encoder_layers), layers[-1], self._bert.pooler(firsts))
+                last = batch.spread(last) if reads is None else last
+        pooled_output = self._bert.pooler(last[:, 0])
+        embedding_output, *others = layers
+        last = last if reads is None else last[:, 1:]  # [B, P, D]
+        return modeling.BertOutput(embedding_output, (*others, last), last, pooled_output)
 
     def _embed(self, input_ids: tf.Tensor, types: tf.Tensor, position_ids: tf.Tensor | None) -> tf.Tensor:
         summed = self._bert.embeddings.add_up(input_ids, types, position_ids)
         return dropout(self._norm(summed), self._bert.config.hidden_dropout_prob)
 
-    def _run_blocks(self, states: tf.Tensor, layout: Padded | Layout) -> list[tf.Tensor]:
-        """Returns the states that enter each block and leave the last one."""
+    def _run_blocks(self, states: tf.Tensor, layout: Padded | Layout, queries: Queries | None) -> list[tf.Tensor]:
+        """Returns the states that enter each block and leave the last one, there those of `queries`: [B, Q, D]."""
         trains = current_seeds() is not None
         # Only in a training: what a model answers must not depend, by rounding, on whether it was trained just before.
         shared = None
         if trains and self.plan.share_graph and not tf.executing_eagerly() and self._are_alike():
             shared = SharedGraph(self._blocks[0].with_values())
         layers = [states]
-        for block, keeps in zip(self._blocks, keeps_activations(len(self._blocks)), strict=True):
+        *blocks, last = self._blocks if queries else (*self._blocks, None)
+        for block, keeps in zip(blocks, keeps_activations(len(self._blocks)), strict=False):
             again = trains and self.plan.recompute and not keeps
             if shared or again:
                 run = functools.partial(shared or block.with_values(), layout=layout)
@@ -106,7 +116,7 @@ class FastEncoder:
             else:
                 states = block(states, layout)
             layers.append(states)
-        return layers
+        return [*layers, last.at(queries, states, layout)] if last else layers
 
     def _are_alike(self) -> bool:
         """Whether the blocks differ in nothing but their variables."""
@@ -125,6 +135,19 @@ class _Block:
     def __call__(self, states: tf.Tensor, layout: Padded | Layout) -> tf.Tensor:
         """[B, F, D] or [T, D], of the layout, to the same."""
         return modeling.after_attention(self, states, self._attend(states, layout))
+
+    def at(self, queries: Queries, states: tf.Tensor, layout: Padded | Layout) -> tf.Tensor:
+        """The states [B, Q, D] of a call at the tokens that are read."""
+        attention = self.layer.attention
+        heads, rate = attention.config.num_attention_heads, attention.config.attention_probs_dropout_prob
+        read = queries.pick(states)  # [B, Q, D]
+        query = queries.split_heads(attention.query(read) * attention.query_scale, heads)
+        key_value = layout.split_heads(kernels.key_value(attention, states), heads)
+        contexts = [
+            kernels.attend(query, key, mask_scores, value, rate)
+            for query, (key, value), mask_scores in zip(query, key_value, layout.mask_scores, strict=True)
+        ]
+        return modeling.after_attention(self, read, queries.merge_heads(contexts))
 
     def with_values(self):
         """See shared_graph.with_values."""

@@ -7,7 +7,6 @@ each normalization, and three of the attention scores' size, which for long text
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 
 import keras
@@ -32,14 +31,30 @@ def query_key_value(attention: modeling.SelfAttention, states: tf.Tensor) -> Seq
     A wide product comes nearer to the rate of the machine. In float32, to put the kernels side by side takes longer
     than that gains.
     """
+    parts, scales = (attention.query, attention.key, attention.value), (attention.query_scale, 1.0, 1.0)
+    if not _pays_side_by_side(attention, states):
+        return attention.query_key_value(states)
+    return [_side_by_side(parts, scales, states)]
+
+
+def key_value(attention: modeling.SelfAttention, states: tf.Tensor) -> Sequence[tf.Tensor]:
+    """The last two of `query_key_value`: [..., D] -> two of [..., D]."""
+    if not _pays_side_by_side(attention, states):
+        return attention.key(states), attention.value(states)
+    return tf.split(_side_by_side((attention.key, attention.value), (1.0, 1.0), states), 2, axis=-1)
+
+
+def _pays_side_by_side(attention: modeling.SelfAttention, states: tf.Tensor) -> bool:
     parts = (attention.query, attention.key, attention.value)
     is_plain = type(attention) is modeling.SelfAttention and all(_is_plain(part, tf.identity) for part in parts)
-    if not is_plain or states.dtype.size > 2:
-        return attention.query_key_value(states)
-    scales = (1.0 / math.sqrt(attention.config.attention_head_size), 1.0, 1.0)
+    return is_plain and states.dtype.size <= 2
+
+
+def _side_by_side(parts: Sequence[layers.Dense], scales: Sequence[float], states: tf.Tensor) -> tf.Tensor:
+    """What several layers, each with a factor, make of the same states: [..., D] -> [..., len(parts) D]."""
     kernel = tf.concat([tf.cast(x.kernel.value * by, states.dtype) for x, by in zip(parts, scales, strict=True)], 1)
     bias = tf.concat([x.bias.value * by for x, by in zip(parts, scales, strict=True)], 0)
-    return [_add_bias(layers.product(states, kernel), bias)]
+    return _add_bias(layers.product(states, kernel), bias)
 
 
 @tf.custom_gradient

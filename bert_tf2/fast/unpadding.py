@@ -3,18 +3,14 @@
     input_mask   1 1 1 0 0        tokens   a a a b b b b b c c .        [T, D]
                  1 1 1 1 1   ->
                  1 1 0 0 0        attention sees the rows of text again:
-                                    by length   c c   a a a   b b b b b      ("groups")
-                                    packed      b b b b b   a a a c c        ("packed")
+                                                c c   a a a   b b b b b
 
 Everything in BERT but attention works on single tokens, so the padding of short rows is left out there, and the result
 is the same. Attention depends on the rows of text. It is computed in a few groups of rows of similar length, each as
-wide as its longest row; or in rows of the full length that hold several texts, of which none sees another. Groups are
-less work, packed rows are fewer operations.
+wide as its longest row.
 
 T is the number of computed tokens of a batch, which differs from batch to batch; the other letters are those of
-modeling.py. Leaving padding out of the products is the idea of "Effective Transformer" (ByteDance, 2019), packing that
-of Krell et al., "Efficient Sequence Packing without Cross-contamination" (2021), where the rows are packed before the
-training; here each batch is packed by itself, so that every batch has the same examples as a padded one.
+modeling.py. Leaving padding out of the products is the idea of "Effective Transformer" (ByteDance, 2019).
 """
 
 from __future__ import annotations
@@ -43,7 +39,7 @@ class _Group(NamedTuple):
     Attributes:
       pieces: int32 [R, N, W], for each position and head the index of the token's piece of H numbers in [T * N, H].
       folded: int32 [3, R, N, W], those of its query, key and value in [T * 3 N, H].
-      mask_scores: float32 [R, 1, 1, W] or [R, 1, W, W], added to the attention scores.
+      mask_scores: float32 [R, 1, 1, W], added to the attention scores.
     """
 
     pieces: tf.Tensor
@@ -76,6 +72,33 @@ class Padded(NamedTuple):
     def merge_heads(self, contexts: Sequence[tf.Tensor]) -> tf.Tensor:
         """[B, N, F, H], one group -> [B, F, D]."""
         return modeling.merge_heads(*contexts)
+
+
+class Queries(NamedTuple):
+    """The tokens that a head reads in the last block, which computes nothing else at them but keys and values.
+
+    Attributes:
+      tokens: int32 [B, Q]: their positions in each row [F], or, without padding, their places among all tokens [T].
+      rows: for each group of a Layout, the rows of the batch that it has, int32 [R]; none for a batch with its padding.
+      ranks: int32 [B], the place of each row among those of all groups.
+    """
+
+    tokens: tf.Tensor
+    rows: Sequence[tf.Tensor] = ()
+    ranks: tf.Tensor | None = None
+
+    def pick(self, states: tf.Tensor) -> tf.Tensor:
+        """[B, F, D] or [T, D] -> [B, Q, D]."""
+        return tf.gather(states, self.tokens, batch_dims=states.shape.rank - 2)
+
+    def split_heads(self, query: tf.Tensor, heads: int) -> list[tf.Tensor]:
+        """[B, Q, D] -> [R, N, Q, H] for each group."""
+        return [modeling.split_heads(part, heads) for part in [tf.gather(query, rows) for rows in self.rows] or [query]]
+
+    def merge_heads(self, contexts: Sequence[tf.Tensor]) -> tf.Tensor:
+        """[R, N, Q, H] for each group -> [B, Q, D]."""
+        joined = tf.concat([modeling.merge_heads(context) for context in contexts], 0)
+        return joined if self.ranks is None else tf.gather(joined, self.ranks)
 
 
 class Layout(NamedTuple):
@@ -119,16 +142,15 @@ class Unpadded:
       width: F, the number of positions of the batch.
       firsts: int32 [B], the index of the first token of each row.
       layout: for attention.
-      ranks: int32 [B], the place of each row among those of the groups; only for "groups".
+      ranks: int32 [B], the place of each row among those of the groups.
     """
 
-    def __init__(self, input_mask: tf.Tensor, heads: int, way: str, few_sizes: bool = True):
+    def __init__(self, input_mask: tf.Tensor, heads: int, few_sizes: bool = True):
         """Lays out a batch.
 
         Args:
           input_mask: int [B, F], 1 for tokens and 0 for padding.
           heads: N.
-          way: "groups" or "packed".
           few_sizes: whether sizes are rounded up.
         """
         mask = tf.cast(input_mask, tf.int32) > 0
@@ -147,7 +169,7 @@ class Unpadded:
         self.firsts = tf.cumsum(self._lengths, exclusive=True)
         self.positions = self.pack(tf.broadcast_to(columns, self._shape))
         self._mask = tf.concat([tf.gather_nd(mask, self._places), tf.fill([self._filled - self._count], False)], 0)
-        groups, begins, strides = self._by_length() if way == "groups" else self._packed()
+        groups, begins, strides = self._by_length()
         end = tf.add_n([tf.size(group.pieces) for group in groups])
         row, position = self._places[:, 0], self._places[:, 1]
         first = (tf.gather(begins, row) + position)[:, tf.newaxis]
@@ -160,6 +182,7 @@ class Unpadded:
         order = tf.argsort(self._lengths, stable=True)
         rows = self._shape[0]
         groups, begins, strides, end = [], [], [], tf.constant(0)
+        self._rows = []
         for number in range(_GROUPS):
             chosen = order[rows * number // _GROUPS : rows * (number + 1) // _GROUPS]
             lengths = tf.gather(self._lengths, chosen)
@@ -170,27 +193,12 @@ class Unpadded:
             tokens = tf.where(slots < lengths[:, tf.newaxis], tokens, self._filled - 1)
             scores = _scores(tf.gather(self._mask, tokens))[:, tf.newaxis, tf.newaxis, :]
             groups.append(self._group(tokens, scores))
+            self._rows.append(chosen)
             begins.append(end + tf.range(tf.size(chosen)) * self._heads * width)
             strides.append(tf.fill([tf.size(chosen)], width))
             end += tf.size(chosen) * self._heads * width
         self.ranks = tf.argsort(order)
         return groups, tf.gather(tf.concat(begins, 0), self.ranks), tf.gather(tf.concat(strides, 0), self.ranks)
-
-    def _packed(self) -> tuple[list[_Group], tf.Tensor, tf.Tensor]:
-        """One group, whose rows hold several rows of the batch."""
-        row, offset = first_fit(self._lengths, self.width)
-        rows = tf.reduce_max(row) + 1
-        of_tokens = tf.gather(row, self._places[:, 0])
-        place = tf.stack([of_tokens, tf.gather(offset, self._places[:, 0]) + self._places[:, 1]], axis=1)
-        shape = tf.stack([rows, self.width])
-        # 0 is no token, so that what is not written is none.
-        tokens = tf.scatter_nd(place, tf.range(1, self._count + 1), shape) - 1
-        owner = tf.scatter_nd(place, self._places[:, 0] + 1, shape)  # [R, W], 0 where there is no token
-        tokens = tf.where(tokens < 0, self._filled - 1, tokens)
-        mask = tf.gather(self._mask, tokens)[:, tf.newaxis, :] & (owner[:, :, tf.newaxis] == owner[:, tf.newaxis, :])
-        begins = row * self._heads * self.width + offset
-        strides = tf.fill(tf.shape(row), self.width)
-        return [self._group(tokens, _scores(mask)[:, tf.newaxis])], begins, strides
 
     def _group(self, tokens: tf.Tensor, mask_scores: tf.Tensor) -> _Group:
         """A group of rows; `tokens` [R, W] are the indexes of their tokens."""
@@ -202,6 +210,12 @@ class Unpadded:
         """Numbers of the positions, [B, F] -> [T]; 0 for filler tokens."""
         found = tf.gather_nd(values, self._places)
         return tf.concat([found, tf.zeros([self._filled - self._count], values.dtype)], 0)
+
+    def queries(self, positions: tf.Tensor) -> Queries:
+        """For int32 [B, Q] positions in the rows. A position of padding becomes the filler."""
+        tokens = self.firsts[:, tf.newaxis] + positions
+        tokens = tf.where(positions < self._lengths[:, tf.newaxis], tokens, self._filled - 1)
+        return Queries(tokens, self._rows, self.ranks)
 
     def spread(self, states: tf.Tensor) -> tf.Tensor:
         """[T, D] -> [B, F, D], zeros at padding."""
@@ -259,31 +273,3 @@ def _merge(contexts: Sequence[tf.Tensor], groups: Sequence[tf.Tensor], places: t
         return gather_heads(contexts, places), gradient
 
     return compute(*contexts)
-
-
-def first_fit(lengths: tf.Tensor, width: tf.Tensor | int) -> tuple[tf.Tensor, tf.Tensor]:
-    """Packs texts into rows: the longest first, each into the first row that has space for it.
-
-    Args:
-      lengths: int32 [B], each at most `width`.
-      width: of a row.
-
-    Returns:
-      int32 [B], the row of each text, and int32 [B], its first position there.
-    """
-    count = tf.shape(lengths)[0]
-    order = tf.argsort(lengths, direction="DESCENDING", stable=True)
-
-    def place(number, used, rows, offsets):
-        text = order[number]
-        length = lengths[text]
-        row = tf.argmax(tf.cast(used + length <= width, tf.int32), output_type=tf.int32)  # the first one
-        rows = tf.tensor_scatter_nd_update(rows, [[text]], [row])
-        offsets = tf.tensor_scatter_nd_update(offsets, [[text]], [used[row]])
-        return number + 1, tf.tensor_scatter_nd_add(used, [[row]], [length]), rows, offsets
-
-    empty = tf.zeros_like(lengths)
-    _, _, rows, offsets = tf.while_loop(
-        lambda number, *_: number < count, place, (tf.constant(0), empty, empty, empty), parallel_iterations=1
-    )
-    return rows, offsets

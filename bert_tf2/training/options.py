@@ -27,7 +27,7 @@ from bert_tf2.support.settings import (
 )
 from bert_tf2.training.precision import PRECISIONS
 
-UNPAD = ("none", "groups", "packed")
+UNPAD = ("none", "groups")
 """The values of --unpad besides auto; see fast.unpadding."""
 
 _STRATEGIES = ("auto", "one_device", "mirrored", "tpu")
@@ -246,8 +246,8 @@ class TrainingOptions(OptimizerOptions, DeviceOptions, ModelOptions):
         "Write a SavedModel for TensorFlow Serving, as export_saved_model.py does.", False, group=TO_DO
     )
     unpad: str = setting(
-        "How padding is left out of the computation: in groups of rows of similar length, in packed rows that hold"
-        " several texts, or not at all (none); auto is groups on a CPU, except for tiny models, and none elsewhere.",
+        "How padding is left out of the computation: in groups of rows of similar length, or not at all (none);"
+        " auto is groups on a CPU, except for tiny models, and none elsewhere.",
         "auto",
         group=TRAINING,
         choices=("auto", *UNPAD),

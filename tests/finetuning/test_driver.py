@@ -79,7 +79,7 @@ ANSWERS = LabelMap("tsv", ("no", "yes"), regression=False)
 WAYS = [
     {"predict_batch_size": 1, "eval_batch_size": 1},
     {"predict_batch_size": 4, "eval_batch_size": 4},
-    {"predict_batch_size": 50, "unpad": "packed"},
+    {"predict_batch_size": 50, "unpad": "groups"},
     {"predict_batch_size": 8, "eval_batch_size": 50, "unpad": "groups"},
     {"pad_to_max_length": True},
 ]

@@ -89,10 +89,10 @@ def plan(hidden_size=128, **settings):
         ("CPU", 96, {}, Plan("none", share_graph=True)),
         ("CPU", 768, {"xla": True}, Plan("none", share_graph=False)),
         ("CPU", 96, {"xla": True}, Plan("none", share_graph=False)),
-        ("CPU", 128, {"unpad": "packed", "recompute": True}, Plan("packed", recompute=True, share_graph=True)),
+        ("CPU", 128, {"unpad": "groups", "recompute": True}, Plan("groups", recompute=True, share_graph=True)),
         ("GPU", 128, {}, Plan("none", share_graph=False)),
         ("TPU", 128, {}, Plan("none", share_graph=False)),
-        ("GPU", 128, {"unpad": "packed"}, Plan("packed", share_graph=False)),
+        ("GPU", 128, {"unpad": "groups"}, Plan("groups", share_graph=False)),
     ],
 )
 def test_a_model_is_accelerated_as_the_devices_gain_by_it(monkeypatch, kind, hidden_size, settings, expected):
@@ -101,9 +101,9 @@ def test_a_model_is_accelerated_as_the_devices_gain_by_it(monkeypatch, kind, hid
 
 
 def test_fixed_shapes_keep_their_padding(monkeypatch):
-    with pytest.raises(UserError, match="--unpad=packed: with --xla, the step has fixed shapes"):
-        plan(unpad="packed", xla=True)
+    with pytest.raises(UserError, match="--unpad=groups: with --xla, the step has fixed shapes"):
+        plan(unpad="groups", xla=True)
     monkeypatch.setattr(devices, "computes_on", lambda strategy: "TPU")
     with pytest.raises(UserError, match="--unpad=groups: a TPU's program has fixed shapes"):
         plan(unpad="groups")
-    assert devices.plan_for(TrainingOptions(**REQUIRED, unpad="packed"), ONE, 128, padded=True).unpad == "none"
+    assert devices.plan_for(TrainingOptions(**REQUIRED, unpad="groups"), ONE, 128, padded=True).unpad == "none"
