@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -9,6 +10,8 @@ import keras
 import tensorflow as tf
 
 from bert_tf2 import optimization
+from bert_tf2.support.errors import UserError
+from bert_tf2.support.settings import check_type
 
 
 @keras.saving.register_keras_serializable(package="bert_tf2")
@@ -16,16 +19,26 @@ class WarmupAndDecay(keras.optimizers.schedules.LearningRateSchedule):
     """`optimization.learning_rate_at` as a schedule: a rise from 0 over the warm-up, then a line down to 0."""
 
     def __init__(self, init_lr: float, num_train_steps: int, num_warmup_steps: int):
-        """Args:
-        init_lr: the highest learning rate.
-        num_train_steps: the number of updates; from there on, the learning rate is 0.
-        num_warmup_steps: the updates of the rise; the scripts of fine-tuning take a tenth.
+        """Makes a schedule.
+
+        Args:
+          init_lr: the highest learning rate.
+          num_train_steps: the number of updates; from there on, the learning rate is 0.
+          num_warmup_steps: the updates of the rise; the scripts of fine-tuning take a tenth.
+
+        Raises:
+          UserError: an argument makes no schedule.
         """
         super().__init__()
+        _check_finite("init_lr", init_lr)
+        check_type("num_train_steps", num_train_steps, int, low=1)
+        check_type("num_warmup_steps", num_warmup_steps, int, low=0)
+        if num_warmup_steps > num_train_steps:
+            raise UserError(f"num_warmup_steps={num_warmup_steps}: is more than num_train_steps={num_train_steps}")
         self._settings = {
-            "init_lr": init_lr,
-            "num_train_steps": num_train_steps,
-            "num_warmup_steps": num_warmup_steps,
+            "init_lr": float(init_lr),
+            "num_train_steps": int(num_train_steps),
+            "num_warmup_steps": int(num_warmup_steps),
         }
 
     def __call__(self, step: tf.Tensor) -> tf.Tensor:
@@ -39,55 +52,97 @@ class WarmupAndDecay(keras.optimizers.schedules.LearningRateSchedule):
 class AdamWeightDecay(keras.optimizers.Optimizer):
     """`optimization.AdamWeightDecayOptimizer` with the interface of Keras; clips the gradients to a global norm of 1.
 
-    Biases, and gamma and beta of LayerNorm, are not decayed; they are known by the paths of variables.
+    The norm is that of the whole update: of all replicas, and of all parts with `gradient_accumulation_steps`.
     """
 
     def __init__(
         self,
         learning_rate: float | keras.optimizers.schedules.LearningRateSchedule,
-        weight_decay_rate: float = optimization.WEIGHT_DECAY_RATE,
+        weight_decay: float = optimization.WEIGHT_DECAY_RATE,
         exclude_from_weight_decay: Sequence[str] = ("bias", "gamma", "beta"),
         bias_correction: bool = False,
         name: str = "adam_weight_decay",
         **kwargs,
     ):
-        """Args:
-        learning_rate: a number, or a schedule such as `WarmupAndDecay`.
-        weight_decay_rate, exclude_from_weight_decay, bias_correction: see `optimization.AdamWeightDecayOptimizer`.
+        """Makes an optimizer for one model.
+
+        Args:
+          learning_rate: a number, or a schedule such as `WarmupAndDecay`.
+          weight_decay: the share of the learning rate by which weights shrink in each step.
+          exclude_from_weight_decay: regular expressions for the paths of variables that are not decayed; by default
+            biases, and gamma and beta of LayerNorm.
+          bias_correction: see `optimization.AdamWeightDecayOptimizer`; the reference has none.
+          name: of the optimizer.
+          **kwargs: those of keras.optimizers.Optimizer, such as `gradient_accumulation_steps`.
+
+        Raises:
+          UserError: an argument makes no sense.
         """
+        if not callable(learning_rate):
+            _check_finite("learning_rate", learning_rate)
+        _check_finite("weight_decay", weight_decay)
+        if kwargs.get("loss_scale_factor") is not None:  # Keras cannot divide the gradients of lookups
+            raise UserError(
+                'loss_scale_factor: not here; under the policy "mixed_float16", Keras scales the loss itself'
+            )
         super().__init__(learning_rate=learning_rate, name=name, **kwargs)
+        excluded = exclude_from_weight_decay
         self._settings = {
-            "weight_decay_rate": weight_decay_rate,
-            "exclude_from_weight_decay": [*exclude_from_weight_decay],
+            "weight_decay": float(weight_decay),
+            "exclude_from_weight_decay": [excluded] if isinstance(excluded, str) else [*excluded],
             "bias_correction": bias_correction,
         }
-        self._rule = optimization.AdamWeightDecayOptimizer({}, **self._settings)
-        self._scale = tf.constant(1.0)
+        self._rule = optimization.AdamWeightDecayOptimizer(
+            {}, self._settings["weight_decay"],
+            exclude_from_weight_decay=self._settings["exclude_from_weight_decay"], bias_correction=bias_correction,
+        )  # fmt: skip
 
     def build(self, variables: Sequence[keras.Variable]) -> None:
         """Creates the moving averages of the gradients and of their squares."""
         if not self.built:
+            if self.gradient_accumulation_steps and self._distribution_strategy.num_replicas_in_sync > 1:
+                raise UserError(
+                    "gradient_accumulation_steps: Keras cannot do that on several devices; use a smaller batch"
+                )
             super().build(variables)
             self._m, self._v = self.add_optimizer_variables(variables, ("adam_m", "adam_v"))
-            rate = self._settings["weight_decay_rate"]
-            self._decays = [rate * self._rule.uses_weight_decay(variable.path) for variable in variables]
+            rate = self._settings["weight_decay"]
+            self._decays = [
+                rate if self._rule.uses_weight_decay(variable.path) and self._use_weight_decay(variable) else 0.0
+                for variable in variables
+            ]
 
-    def apply(self, grads, trainable_variables=None) -> None:
-        """Updates the variables once. For the norm, gradients of lookups count as `optimization.square_norm` tells."""
-        present = [gradient for gradient in grads if gradient is not None]
-        norm = tf.sqrt(tf.add_n([optimization.square_norm(gradient) for gradient in present]))
-        self._scale = optimization.clip_scale(norm)
-        dense = [gradient if gradient is None else tf.convert_to_tensor(gradient) for gradient in grads]
-        super().apply(dense, trainable_variables)
+    def _check_variables_are_known(self, variables: Sequence[keras.Variable]) -> None:
+        if any(self._var_key(variable) not in self._trainable_variables_indices for variable in variables):
+            raise UserError("this optimizer has the moving averages of another model; make a new one for each model")
+
+    def _all_reduce_sum_gradients(self, grads_and_vars):
+        """Clips the sum over the replicas, after Keras has added up the parts of an update.
+
+        For the norm, gradients of lookups count as `optimization.square_norm` tells.
+        """
+        pairs = super()._all_reduce_sum_gradients(grads_and_vars)
+        norms = [optimization.square_norm(gradient) for gradient, _ in pairs if gradient is not None]
+        scale = optimization.clip_scale(tf.sqrt(tf.add_n(norms)))
+        return [
+            (None if gradient is None else tf.convert_to_tensor(gradient) * tf.cast(scale, gradient.dtype), variable)
+            for gradient, variable in pairs
+        ]
 
     def update_step(self, gradient: tf.Tensor, variable: keras.Variable, learning_rate: tf.Tensor) -> None:
         number = self._get_variable_index(variable)
         m, v = self._m[number], self._v[number]
         values = (tf.convert_to_tensor(value) for value in (variable, m, v))
         corrections = self._rule.corrections(self.iterations)
-        updated = self._rule.updated(*values, gradient, self._scale, learning_rate, self._decays[number], *corrections)
+        updated = self._rule.updated(*values, gradient, 1.0, learning_rate, self._decays[number], *corrections)
         for target, value in zip((variable, m, v), updated, strict=True):
             self.assign(target, value)
 
     def get_config(self) -> dict[str, Any]:
         return {**super().get_config(), **self._settings}
+
+
+def _check_finite(name: str, value: Any) -> None:
+    check_type(name, value, float)
+    if not 0.0 <= value < math.inf:
+        raise UserError(f"{name}={value}: must be a number from 0 on")
