@@ -6,8 +6,9 @@
     bert.embed(["a text", "another"])                    # numpy, float32 [2, 768]
     bert.fill_mask("Paris is the [MASK] of France.").filled
 
-Importing this package imports nothing else: TensorFlow takes seconds to load, and a script must be able to answer a
-wrong flag at once. The names in `__all__` and the modules of the package are imported when they are first used.
+Importing this package imports nothing that is large: TensorFlow takes seconds to load, and a script must be able to
+answer a wrong flag at once. The names in `__all__` and the modules of the package are imported when they are first
+used, also by `keras.models.load_model`, for which the import of this package is enough.
 """
 
 from __future__ import annotations
@@ -15,6 +16,8 @@ from __future__ import annotations
 import importlib
 import sys
 from typing import TYPE_CHECKING, Any
+
+from bert_tf2.support import keras_registry
 
 if TYPE_CHECKING:
     from bert_tf2.commands.loading import load
@@ -35,6 +38,11 @@ _MODULES = {
     "load": "commands.loading",
 }
 _WITH_TENSORFLOW = ("AdamWeightDecay", "BertModel", "WarmupAndDecay", "load")
+
+_HEADS = ("ClassifierModel", "MaskedLMModel", "PretrainingModel", "SpanModel", "TaggingModel")
+_IN_KERAS = {name: _MODULES[name] for name in ("AdamWeightDecay", "BertModel", "WarmupAndDecay")}
+_IN_KERAS |= dict.fromkeys(_HEADS, "heads")
+keras_registry.offer(__name__, {name: f"{__name__}.{module}" for name, module in _IN_KERAS.items()})
 
 
 def __getattr__(name: str) -> Any:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
+import os
 from collections.abc import Mapping
 from typing import Any
 
@@ -183,6 +184,19 @@ class BertConfig:
             return cls.from_dict(values)
         except UserError as error:
             raise UserError(f"{json_file}: {error}") from error
+
+    @classmethod
+    def of(cls, config: BertConfig | Mapping[str, Any] | str | os.PathLike[str]) -> BertConfig:
+        """A configuration from its dictionary, or from the path of its file.
+
+        Raises:
+          UserError: see `from_dict` and `from_json_file`; or it is something else.
+        """
+        if isinstance(config, str | os.PathLike):
+            return cls.from_json_file(os.fspath(config))
+        if not isinstance(config, cls | Mapping):
+            raise UserError(f"config: is a {type(config).__name__}, wanted a BertConfig, its dictionary or its file")
+        return config if isinstance(config, cls) else cls.from_dict(config)
 
     def check_pairs(self, what: str) -> None:
         """Checks that the model can distinguish two texts.

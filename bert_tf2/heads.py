@@ -80,7 +80,7 @@ class _Model(keras.Model):
 
     def __init__(self, config: BertConfig, **kwargs):
         super().__init__(**kwargs)
-        self.config = config
+        self.config = config = BertConfig.of(config)
         self.bert = modeling.BertModel(config, dtype=self.dtype_policy)
         self._faster = None
 
@@ -133,7 +133,8 @@ class _Model(keras.Model):
           shapes.ShapeError: see `check`.
         """
         self.check(batch)
-        inputs = (batch["input_ids"], batch.get("input_mask"), batch.get("segment_ids"))
+        segments = batch.get("segment_ids", batch.get("token_type_ids"))
+        inputs = (batch["input_ids"], batch.get("input_mask"), segments)
         how = {"training": training, "dropout_seed": dropout_seed}
         if reads is None:
             return self.encoder(*inputs, **how)
@@ -165,7 +166,7 @@ class MaskedLMModel(_Model):
         """`has_pooler`: see _Model; no loss trains the pooler of this model."""
         super().__init__(config, **kwargs)
         self.has_pooler = has_pooler
-        self.masked_lm = MaskedLMHead(config, name="masked_lm", dtype=self.dtype_policy)
+        self.masked_lm = MaskedLMHead(self.config, name="masked_lm", dtype=self.dtype_policy)
         self.built = True
 
     def get_config(self) -> dict:
@@ -225,7 +226,7 @@ class PretrainingModel(MaskedLMModel):
     def __init__(self, config: BertConfig, **kwargs):
         super().__init__(config, **kwargs)
         self.next_sentence = OutputLayer(
-            2, config.hidden_size, config.initializer_range, name="next_sentence", dtype=self.dtype_policy
+            2, self.config.hidden_size, self.config.initializer_range, name="next_sentence", dtype=self.dtype_policy
         )
 
     def _check_labels(self, batch: Batch) -> None:

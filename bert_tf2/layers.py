@@ -290,7 +290,7 @@ class LayerNorm(keras.layers.Layer):
         self.built = True
 
     def call(self, x: tf.Tensor) -> tf.Tensor:
-        return tf.cast(normalize(tf.cast(x, tf.float32), self.gamma.value, self.beta.value, self.epsilon), x.dtype)
+        return tf.cast(normalize(at_least_float32(x), self.gamma.value, self.beta.value, self.epsilon), x.dtype)
 
 
 class AddAndNorm(LayerNorm):
@@ -306,7 +306,7 @@ class AddAndNorm(LayerNorm):
 
     def call(self, states: tf.Tensor, branch: tf.Tensor) -> tf.Tensor:
         """[..., D], [..., D] -> [..., D]."""
-        added = tf.cast(states, tf.float32) + tf.cast(dropout(branch, self.rate), tf.float32)
+        added = at_least_float32(states) + at_least_float32(dropout(branch, self.rate))
         return tf.cast(normalize(added, self.gamma.value, self.beta.value, self.epsilon), states.dtype)
 
 
@@ -329,5 +329,5 @@ class OutputLayer(keras.layers.Layer):
         """[..., D] -> float32 [..., L]. Raises shapes.ShapeError for another width."""
         shapes.Contract(D=self.output_weights.shape[1]).check("...D", x=x)
         rows = tf.reshape(x, [-1, self.output_weights.shape[1]])
-        logits = class_scores(rows, self.output_weights.value) + self.output_bias
+        logits = class_scores(rows, self.output_weights.value) + tf.cast(self.output_bias, tf.float32)
         return tf.reshape(logits, [*shapes.get_shape_list(x)[:-1], self.output_weights.shape[0]])

@@ -67,4 +67,4 @@ class MaskedLMHead(keras.layers.Layer):
         contract.check("MD", states=states)
         contract.check("VD", output_weights=output_weights)
         states = self.layer_norm(self.transform(states))
-        return class_scores(states, output_weights) + self.output_bias  # [M, D] x [D, V]
+        return class_scores(states, output_weights) + tf.cast(self.output_bias, tf.float32)  # [M, D] x [D, V]

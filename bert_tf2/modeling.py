@@ -21,8 +21,9 @@ are not specific to BERT: Dense, LayerNorm, dropout and the activation functions
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from typing import NamedTuple
+import os
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
 
 import keras
 import numpy as np
@@ -111,7 +112,7 @@ class Embeddings(keras.layers.Layer):
         """
         words = tf.gather(self.word_embeddings.value, input_ids)  # [B, F, D]
         # The table has about two rows: a one-hot product is faster than a gather, and its gradient is dense.
-        one_hot = tf.one_hot(token_type_ids, self.config.type_vocab_size)  # [B, F, types]
+        one_hot = tf.one_hot(token_type_ids, self.config.type_vocab_size, dtype=words.dtype)  # [B, F, types]
         segments = tf.matmul(one_hot, self.token_type_embeddings.value)  # [B, F, D]
         positions = self._rows_of_positions(input_ids, position_ids)
         summed = words + segments if positions is None else words + segments + positions
@@ -293,14 +294,19 @@ class BertModel(keras.Model):
     has_pooler = True
     computes_padding = True
 
-    def __init__(self, config: BertConfig, *, name: str = "bert", **kwargs):
+    def __init__(
+        self, config: BertConfig | Mapping[str, Any] | str | os.PathLike[str], *, name: str = "bert", **kwargs
+    ):
+        """Makes an encoder with new weights; `config` may be the dictionary of one, or the path of a file with it."""
         super().__init__(name=name, **kwargs)
-        self.config = config
+        self.config = config = BertConfig.of(config)
         policy = self.dtype_policy
         self.embeddings = Embeddings(config, name="embeddings", dtype=policy)
         self.blocks = [
             TransformerBlock(config, name=f"layer_{i}", dtype=policy) for i in range(config.num_hidden_layers)
         ]
+        for block in self.blocks:  # tf.train.Checkpoint does not look into lists
+            setattr(self, block.name, block)
         self.pooler = Dense(
             config.hidden_size, config.hidden_size, config.initializer_range, "tanh", name="pooler", dtype=policy
         )
@@ -324,21 +330,25 @@ class BertModel(keras.Model):
         token_type_ids: tf.Tensor | None = None,
         training: bool = False,
         dropout_seed: tf.Tensor | None = None,
+        segment_ids: tf.Tensor | None = None,
     ) -> BertOutput:
         """Runs the encoder.
 
         Args:
-          input_ids: int [B, F].
-          input_mask: int [B, F], 1 for tokens and 0 for padding; defaults to all 1.
+          input_ids: int [B, F]; or a dictionary with the names of the first three arguments, as `tokenize` returns it.
+          input_mask: [B, F], 0 for padding and anything else for tokens; defaults to all 1.
           token_type_ids: int [B, F], 0 for the first segment and 1 for the second; defaults to all 0.
           training: whether to apply dropout.
           dropout_seed: int32 [2]; the same seed drops the same values. Defaults to a random seed.
+          segment_ids: the name of token_type_ids in records.
 
         Raises:
-          shapes.ShapeError: an argument has another shape.
+          shapes.ShapeError: an argument has another shape or type; outside of graphs also, an id is not in its table.
+            In a graph, TensorFlow's lookup fails on a CPU; a GPU, a TPU and XLA take some row without a word.
           UserError: the sequence is longer than the position table.
         """
         shapes.Contract().check("2", dropout_seed=dropout_seed)
+        token_type_ids = segment_ids if token_type_ids is None else token_type_ids
         input_ids, mask, types = self.check_inputs(input_ids, input_mask, token_type_ids)
         with dropout_from(DropoutSeeds(dropout_seed) if training else None):
             layers, scores = [self.embeddings(input_ids, types)], mask_scores(mask)
@@ -352,18 +362,30 @@ class BertModel(keras.Model):
     def check_inputs(
         self, input_ids: tf.Tensor, input_mask: tf.Tensor | None, token_type_ids: tf.Tensor | None
     ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
-        """Checks the first arguments of `call`, and returns them with their defaults, int [B, F] each."""
+        """Checks the first arguments of `call`, and returns them with their defaults, int32 [B, F] each."""
+        config = self.config
+        if isinstance(input_ids, Mapping):
+            shapes.Contract().check_batch(input_ids, {"input_ids": ("BF",)})
+            features, input_ids = input_ids, input_ids["input_ids"]
+            input_mask, token_type_ids = features.get("input_mask"), features.get("token_type_ids")
+            token_type_ids = features.get("segment_ids") if token_type_ids is None else token_type_ids
         shapes.Contract().check("BF", input_ids=input_ids, input_mask=input_mask, token_type_ids=token_type_ids)
-        input_ids = tf.cast(input_ids, tf.int32)
-        length = input_ids.shape[1]
-        if length is not None and length > self.config.max_position_embeddings:
-            raise UserError(
-                f"a sequence of {length} tokens is longer than the model's max_position_embeddings"
-                f" {self.config.max_position_embeddings}"
-            )
-        mask = tf.ones_like(input_ids) if input_mask is None else input_mask
-        types = tf.zeros_like(input_ids) if token_type_ids is None else token_type_ids
-        return input_ids, mask, types
+        input_ids = shapes.whole_numbers("input_ids", input_ids, config.vocab_size)
+        length, most = input_ids.shape[1], config.max_position_embeddings
+        too_long = "is longer than the model's max_position_embeddings"
+        if length == 0:
+            raise shapes.ShapeError("input_ids: rows of no tokens; [CLS] at least is needed")
+        if length is None:
+            length = tf.shape(input_ids)[1]
+            check = tf.debugging.assert_less_equal(length, most, f"a sequence {too_long} {most}")
+            with tf.control_dependencies([check] if check is not None else []):
+                input_ids = tf.identity(input_ids)
+        elif length > most:
+            raise UserError(f"a sequence of {length} tokens {too_long} {most}")
+        mask = tf.ones_like(input_ids) if input_mask is None else tf.cast(tf.cast(input_mask, tf.bool), tf.int32)
+        if token_type_ids is None:
+            return input_ids, mask, tf.zeros_like(input_ids)
+        return input_ids, mask, shapes.whole_numbers("token_type_ids", token_type_ids, config.type_vocab_size)
 
 
 def mask_scores(mask: tf.Tensor) -> tf.Tensor:
@@ -371,4 +393,5 @@ def mask_scores(mask: tf.Tensor) -> tf.Tensor:
 
     They are the same for every head and every query. Padding itself attends, but its states are not used.
     """
-    return (1.0 - tf.cast(mask, tf.float32))[:, tf.newaxis, tf.newaxis, :] * MASKED_SCORE
+    # Not [:, tf.newaxis, tf.newaxis, :]: LiteRT has no slices with new axes.
+    return tf.expand_dims(tf.expand_dims(1.0 - tf.cast(mask, tf.float32), 1), 1) * MASKED_SCORE

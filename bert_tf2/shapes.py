@@ -101,6 +101,34 @@ class Contract:
         return named if named == numbers else f"{named} = {numbers}"
 
 
+def whole_numbers(name: str, value: Any, below: int | None = None) -> tf.Tensor:
+    """An argument as a dense tensor, int32, with what can be known of it checked.
+
+    Args:
+      name: of the argument, for messages.
+      value: numbers of an integer type.
+      below: the limit of the numbers, which are checked only outside of graphs, where they are known.
+
+    Raises:
+      ShapeError: it is something else, or has a number below 0 or not below `below`.
+    """
+    if isinstance(value, tf.RaggedTensor | tf.SparseTensor):
+        raise ShapeError(f"{name}: is a {type(value).__name__}; pad its rows with 0, and say so in the mask")
+    try:
+        value = tf.convert_to_tensor(value)
+    except (TypeError, ValueError) as error:
+        raise ShapeError(f"{name}: {value!r:.60} is no tensor of whole numbers") from error
+    if not value.dtype.is_integer:
+        raise ShapeError(f"{name}: {value.dtype.name}, wanted whole numbers, such as int32")
+    if value.shape.rank is None:
+        raise ShapeError(f"{name}: the number of dimensions is not known; set it with tf.ensure_shape")
+    if below is not None and hasattr(value, "numpy") and tf.executing_eagerly():
+        found = value.numpy()
+        if (wrong := found[(found < 0) | (found >= below)]).size:
+            raise ShapeError(f"{name}: has {wrong[0]}, wanted numbers from 0 to {below - 1}")
+    return tf.cast(value, tf.int32)
+
+
 def _static_shape(name: str, value: Any) -> list[int | None] | None:
     """The static shape of an argument, with None for unknown sizes; None if the rank is unknown."""
     try:

@@ -39,9 +39,10 @@ def accelerate(model: Model, plan: Plan) -> Model:
     """Makes a model of `heads` compute its encoder as planned, with the same variables; returns that model.
 
     A model with a block of another class than modeling.TransformerBlock is left as it is: only that class knows how its
-    block computes.
+    block computes. So is one in float64.
     """
-    if all(type(block) is modeling.TransformerBlock for block in model.bert.blocks):
+    is_plain = all(type(block) is modeling.TransformerBlock for block in model.bert.blocks)
+    if is_plain and model.bert.variable_dtype == "float32":
         model.encoder = FastEncoder(model.bert, plan)
     return model
 
