@@ -75,7 +75,7 @@ $(VENV)/interop-installed: $(VENV)/tests-installed
 
 # What exports answer in ONNX Runtime and OpenVINO.
 runtimes: $(VENV)/runtimes-installed
-	$(BIN)/python -m pytest tests/export/test_onnx_model.py tests/export/test_openvino.py
+	$(BIN)/python -m pytest tests/exporting/test_onnx_model.py tests/exporting/test_openvino.py
 
 $(VENV)/runtimes-installed: $(VENV)/tests-installed
 	$(BIN)/python -m pip install --quiet --editable '.[test,onnx,openvino]'

@@ -2,7 +2,7 @@
 
     python export_saved_model.py --help
 
-shows every flag. They are stated in bert_tf2/export/options.py, as the class ExportOptions.
+shows every flag. They are stated in bert_tf2/exporting/options.py, as the class ExportOptions.
 """
 
 from bert_tf2 import commands

@@ -97,7 +97,7 @@ def write_all(folder: str, weights: str | None) -> tuple[dict[str, str], int]:
     """Writes what the sides read; returns its place for each side that can be timed, and the vocabulary's size."""
     import tensorflow as tf
 
-    from bert_tf2.export import folded_encoder, onnx_model
+    from bert_tf2.exporting import folded_encoder, onnx_model
 
     model, config = load_model(weights)
     places = {"float32": f"{folder}/float32", "bfloat16": f"{folder}/bfloat16"}

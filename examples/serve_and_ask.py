@@ -3,14 +3,14 @@
 import sys
 import tempfile
 
-from bert_tf2 import commands, export
+from bert_tf2 import commands, exporting
 
 model, folder = (sys.argv[1:] or sys.exit(__doc__))[0], tempfile.mkdtemp(prefix="export_")
 exported = commands.call(
     "export_saved_model", task="masked_lm", init_checkpoint=model, export_dir=folder, max_seq_length=32,
     top_k=3,
 )  # fmt: skip
-ask = export.load(exported)  # the SavedModel itself, as a server would run it; it tokenizes the text
+ask = exporting.load(exported)  # the SavedModel itself, as a server would run it; it tokenizes the text
 for text in ("The capital of Egypt is [MASK].", "A bird is an animal with [MASK] and two [MASK]."):
     answer = ask(text)
     print(text, *(f"  {' '.join(words)}" for words in answer["tokens"]), sep="\n")

@@ -14,9 +14,9 @@ import toy_data
 from small_models import randomize
 
 from bert_tf2 import heads, modeling, tokenization
-from bert_tf2.export import signatures
-from bert_tf2.export.options import ExportOptions
-from bert_tf2.export.run import run
+from bert_tf2.exporting import signatures
+from bert_tf2.exporting.options import ExportOptions
+from bert_tf2.exporting.run import run
 from bert_tf2.weights import checkpoint
 from bert_tf2.weights.labels import TAGGING_TASK, LabelMap, save_label_map
 

@@ -39,7 +39,7 @@ RULES = {
     "training": {"support", "data", "bert", "fast", "weights"},
     "pretraining": {"support", "data", "bert", "weights", "training", "fast"},
     "finetuning": {"support", "data", "bert", "weights", "training", "fast"},
-    "export": {"support", "data", "bert", "weights", "training", "pretraining", "finetuning", "fast"},
+    "exporting": {"support", "data", "bert", "weights", "training", "pretraining", "finetuning", "fast"},
     # It shows what bert_tf2.load returns.
     "explorer": {"support", "data", "bert", "weights", "training", "pretraining", "commands"},
 }

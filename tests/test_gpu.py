@@ -17,7 +17,7 @@ import tensorflow as tf
 from gpu_or_cpu import computing_on, need
 from small_models import MAKERS, batch_for, randomize, tiny_config
 
-from bert_tf2 import export as exports
+from bert_tf2 import exporting as exports
 from bert_tf2.training import devices
 from bert_tf2.training.devices import build_model
 from bert_tf2.training.loop import Trainer

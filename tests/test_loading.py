@@ -209,7 +209,7 @@ def test_what_cannot_be_loaded(folder, tmp_path):
     )
     (tmp_path / "export" / "1").mkdir(parents=True)
     (tmp_path / "export" / "1" / "model_info.json").write_text("{}")
-    assert "use it with bert_tf2.export.load" in refusal(bert_tf2.load, tmp_path / "export")
+    assert "use it with bert_tf2.exporting.load" in refusal(bert_tf2.load, tmp_path / "export")
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from mutations import damaged, damaged_json, damaged_records, json_bytes, lengths, refuses_or_reads
 from tensorboard.compat.proto import event_pb2, types_pb2
 
-from bert_tf2 import export
+from bert_tf2 import exporting
 from bert_tf2.config import BertConfig
 from bert_tf2.data import record_checks, record_index, records, unmasked
 from bert_tf2.data.huggingface_config import to_huggingface
@@ -211,7 +211,7 @@ READERS = {
     "export": Reader(
         "model_info.json",
         damaged_json({"text_signatures": True, "signatures": {"serving_text": {"inputs": {"text": {}}}}}),
-        lambda path: export.load(str(path.parent)),
+        lambda path: exporting.load(str(path.parent)),
     ),
     "features": Reader("text.txt", damaged(TEXT), _features),
     "events": Reader("events.out.tfevents.1.host.v2", damaged_records(_event()), _curves),

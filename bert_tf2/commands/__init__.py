@@ -65,7 +65,7 @@ COMMANDS = {
     "plot_training": Command(
         "training.options:PlotTrainingOptions", "training.plots:run", tensorflow=False, prints=True
     ),
-    "export_saved_model": Command("export.options:ExportOptions", "export.run:run", prints=True),
+    "export_saved_model": Command("exporting.options:ExportOptions", "exporting.run:run", prints=True),
 }
 
 
@@ -120,7 +120,7 @@ def call(name: str, **settings: Any) -> Any:
 def _run(command: Command, options: Any) -> Any:
     if command.tensorflow:
         load_tensorflow(on_tpu=getattr(options, "use_tpu", False))
-    more = {"export": find("export.run:export_model")} if command.exports else {}
+    more = {"export": find("exporting.run:export_model")} if command.exports else {}
     return find(command.run)(options, **more)
 
 

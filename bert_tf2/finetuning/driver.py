@@ -48,7 +48,7 @@ def run(task: Task, export: Export | None = None) -> dict[str, Any] | None:
 
     Args:
       task: the task, with its options.
-      export: writes a SavedModel; `bert_tf2.export.run.export_model`. Needed with do_export. (Tasks do
+      export: writes a SavedModel; `bert_tf2.exporting.run.export_model`. Needed with do_export. (Tasks do
         not import it, because an export may contain any task.)
 
     Returns:
@@ -61,7 +61,9 @@ def run(task: Task, export: Export | None = None) -> dict[str, Any] | None:
     """
     options = task.options
     if options.do_export and export is None:
-        raise ValueError("do_export needs the function that exports: run(..., export=bert_tf2.export.run.export_model)")
+        raise ValueError(
+            "do_export needs the function that exports: run(..., export=bert_tf2.exporting.run.export_model)"
+        )
     if not (options.do_train or is_chief(options)):
         logging.info(workers.NOTHING_TO_DO)
         return None

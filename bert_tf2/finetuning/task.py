@@ -132,7 +132,7 @@ class Task(abc.ABC):
         return ()
 
     def export_settings(self) -> dict[str, Any]:
-        """Fields of export.options.ExportOptions that the task adds."""
+        """Fields of exporting.options.ExportOptions that the task adds."""
         return {"labels": self.label_map}
 
     @abc.abstractmethod

@@ -41,7 +41,7 @@ def run(options: PretrainingOptions, export: Callable[..., str] | None = None) -
 
     Args:
       options: the settings.
-      export: writes a SavedModel; `bert_tf2.export.run.export_model`. Needed with do_export.
+      export: writes a SavedModel; `bert_tf2.exporting.run.export_model`. Needed with do_export.
 
     Writes into output_dir: checkpoints `model.ckpt-STEP`, TensorBoard events, `eval_results.txt`.
 
@@ -50,7 +50,9 @@ def run(options: PretrainingOptions, export: Callable[..., str] | None = None) -
       ValueError: do_export without `export`.
     """
     if options.do_export and export is None:
-        raise ValueError("do_export needs the function that exports: run(..., export=bert_tf2.export.run.export_model)")
+        raise ValueError(
+            "do_export needs the function that exports: run(..., export=bert_tf2.exporting.run.export_model)"
+        )
     chief = is_chief(options)
     if not (chief or options.do_train):
         logging.info(workers.NOTHING_TO_DO)

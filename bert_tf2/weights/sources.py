@@ -64,7 +64,7 @@ def open_weights(path: str) -> Weights:
             if files.exists(os.path.join(folder, EXPORT_INFO_FILE)):
                 raise UserError(
                     f"{path}: is an exported model, which is not read as weights; give the checkpoint that it was made"
-                    " from, or use it with bert_tf2.export.load or a server"
+                    " from, or use it with bert_tf2.exporting.load or a server"
                 ) from error
         raise
 

@@ -156,7 +156,7 @@ ELSEWHERE = {
     *(("run_squad", "init_checkpoint"), ("run_ner", "init_checkpoint"), ("extract_features", "bert_config_file")),
     *(("convert_checkpoint", "vocab_file"), ("export_saved_model", "vocab_file")),
     ("export_saved_model", "quantization_texts"),
-    ("export_saved_model", "quantization_records"),  # needs ONNX Runtime: export/test_onnx_model.py
+    ("export_saved_model", "quantization_records"),  # needs ONNX Runtime: exporting/test_onnx_model.py
 }
 
 

@@ -142,7 +142,7 @@ class Sides:
 def _graph(tokenizer: tokenization.FullTokenizer):
     import tensorflow as tf
 
-    from bert_tf2.export.graph_tokenization import GraphTokenizer
+    from bert_tf2.exporting.graph_tokenization import GraphTokenizer
 
     made = GraphTokenizer(tokenizer)
     tokenize = tf.function(made.tokenize, input_signature=[tf.TensorSpec([None], tf.string)])

@@ -17,7 +17,7 @@ from small_models import randomize, small_config
 import bert_tf2
 from bert_tf2 import heads
 from bert_tf2.data import records
-from bert_tf2.export.run import export_model
+from bert_tf2.exporting.run import export_model
 from bert_tf2.finetuning import extract_features
 from bert_tf2.finetuning.classification import run as finetune_classifier
 from bert_tf2.finetuning.options import ClassifierOptions, FeatureOptions, SquadOptions

@@ -13,10 +13,10 @@ import toy_data
 from refused import message_of
 from small_models import LABELS, randomize, small_batch, small_config
 
-from bert_tf2 import export as exports
+from bert_tf2 import exporting as exports
 from bert_tf2 import heads
 from bert_tf2.data import records
-from bert_tf2.export.run import export_model
+from bert_tf2.exporting.run import export_model
 from bert_tf2.finetuning import classification
 from bert_tf2.finetuning.classification.answers import compute_metrics
 from bert_tf2.finetuning.classification.examples import InputExample, class_weights

@@ -47,7 +47,7 @@ def load(path: str | os.PathLike[str]) -> ExportedModel:
     """Loads an export in Python, without a server.
 
     Example:
-      answer = export.load("export")
+      answer = exporting.load("export")
       answer("a lovely film")                        # {"label": "yes", "probabilities": ...}
       answer([("Where is it?", "It is in Oslo.")])   # [{"answer": "Oslo", ...}]
 

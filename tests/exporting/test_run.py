@@ -18,9 +18,9 @@ import tensorflow as tf
 import toy_data
 from export_cases import CLOSE, CONFIG, LABELS, POSITIONS, SETTINGS, TAGS, expected_outputs, make_options, rows
 
-from bert_tf2.export import load, saved_model_files
-from bert_tf2.export.options import TASKS
-from bert_tf2.export.run import export_model, run
+from bert_tf2.exporting import load, saved_model_files
+from bert_tf2.exporting.options import TASKS
+from bert_tf2.exporting.run import export_model, run
 from bert_tf2.finetuning.ner import run as finetune_ner
 from bert_tf2.finetuning.options import NerOptions, SquadOptions
 from bert_tf2.finetuning.squad import run as finetune_squad

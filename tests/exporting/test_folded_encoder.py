@@ -7,7 +7,7 @@ import tensorflow as tf
 from model_kinds import KINDS
 
 from bert_tf2 import modeling
-from bert_tf2.export import folded_encoder
+from bert_tf2.exporting import folded_encoder
 
 SPECS = [tf.TensorSpec([None, None], tf.int32, name=name) for name in ("input_ids", "input_mask", "segment_ids")]
 ONES = [1] * small_models.LENGTH

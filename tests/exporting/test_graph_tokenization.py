@@ -16,7 +16,7 @@ import pytest
 import tensorflow as tf
 
 from bert_tf2 import tokenization
-from bert_tf2.export import graph_tokenization
+from bert_tf2.exporting import graph_tokenization
 from bert_tf2.finetuning import classification
 from bert_tf2.finetuning.squad.examples import split_words
 from bert_tf2.finetuning.squad.features import piece_spans

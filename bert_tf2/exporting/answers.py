@@ -16,10 +16,10 @@ from typing import NamedTuple
 import tensorflow as tf
 
 from bert_tf2 import heads, modeling
-from bert_tf2.export.graph_tokenization import Inputs, Pieces, character_offsets
-from bert_tf2.export.options import ExportOptions
-from bert_tf2.export.request_checks import Rows, SpecialIds, checked_texts, require_none
-from bert_tf2.export.signatures import Outputs, Setting, WithHead, fill_rows
+from bert_tf2.exporting.graph_tokenization import Inputs, Pieces, character_offsets
+from bert_tf2.exporting.options import ExportOptions
+from bert_tf2.exporting.request_checks import Rows, SpecialIds, checked_texts, require_none
+from bert_tf2.exporting.signatures import Outputs, Setting, WithHead, fill_rows
 from bert_tf2.finetuning import ner, squad
 from bert_tf2.finetuning.ner import scores as ner_scores
 

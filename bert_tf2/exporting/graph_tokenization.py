@@ -29,7 +29,7 @@ from typing import NamedTuple
 import tensorflow as tf
 
 from bert_tf2 import tokenization
-from bert_tf2.export import character_tables as tables
+from bert_tf2.exporting import character_tables as tables
 from bert_tf2.support.quiet import load_tensorflow_text
 
 _CAPITAL_SIGMA, _FINAL_SIGMA = 0x3A3, 0x3C2

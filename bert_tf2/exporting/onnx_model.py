@@ -28,7 +28,7 @@ import numpy as np
 from bert_tf2 import layers
 from bert_tf2.config import BertConfig
 from bert_tf2.data import record_checks, schemas
-from bert_tf2.export.folded_encoder import Encoder
+from bert_tf2.exporting.folded_encoder import Encoder
 from bert_tf2.support import outputs
 from bert_tf2.support.errors import UserError
 from bert_tf2.tokenization import FullTokenizer

@@ -12,9 +12,9 @@ import tensorflow as tf
 import toy_data
 from export_cases import SEP, TAGS, Exported, make_options, raw, rows
 
-from bert_tf2.export import answers as exported_answers
-from bert_tf2.export import load, signatures
-from bert_tf2.export.run import run
+from bert_tf2.exporting import answers as exported_answers
+from bert_tf2.exporting import load, signatures
+from bert_tf2.exporting.run import run
 from bert_tf2.finetuning import ner, squad
 from bert_tf2.finetuning.ner import scores as ner_scores
 

@@ -28,12 +28,12 @@ from tensorflow.core.protobuf import meta_graph_pb2
 
 from bert_tf2 import __version__, heads, modeling, tokenization
 from bert_tf2.config import BertConfig
-from bert_tf2.export import answers, onnx_model, saved_model_files, signatures
-from bert_tf2.export.exported_model import log_level
-from bert_tf2.export.folded_encoder import Encoder
-from bert_tf2.export.graph_tokenization import GraphTokenizer
-from bert_tf2.export.options import ExportOptions
-from bert_tf2.export.request_checks import SpecialIds
+from bert_tf2.exporting import answers, onnx_model, saved_model_files, signatures
+from bert_tf2.exporting.exported_model import log_level
+from bert_tf2.exporting.folded_encoder import Encoder
+from bert_tf2.exporting.graph_tokenization import GraphTokenizer
+from bert_tf2.exporting.options import ExportOptions
+from bert_tf2.exporting.request_checks import SpecialIds
 from bert_tf2.finetuning import answering
 from bert_tf2.finetuning.classification.features import truncate_seq_pair
 from bert_tf2.pretraining import blanks

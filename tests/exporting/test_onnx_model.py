@@ -27,8 +27,8 @@ from small_models import SHARED
 from bert_tf2 import demo, heads
 from bert_tf2.config import BertConfig
 from bert_tf2.data import records, schemas
-from bert_tf2.export import onnx_model
-from bert_tf2.export.run import run
+from bert_tf2.exporting import onnx_model
+from bert_tf2.exporting.run import run
 from bert_tf2.support.errors import UserError
 from bert_tf2.support.settings import WrongSetting
 from bert_tf2.tokenization import FullTokenizer

@@ -1,4 +1,4 @@
-"""`bert_tf2.export.load`: an exported folder as a callable in this process."""
+"""`bert_tf2.exporting.load`: an exported folder as a callable in this process."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 from export_cases import CLOSE, SECONDS, TEXTS
 from refused import message_of
 
-from bert_tf2.export import load
+from bert_tf2.exporting import load
 from bert_tf2.support.errors import UserError
 from bert_tf2.weights import checkpoint
 

@@ -17,8 +17,8 @@ import toy_data
 from c_client import Answer, Request
 from export_cases import MAKERS, POSITIONS, expected_outputs, make_options
 
-from bert_tf2.export.options import TASKS
-from bert_tf2.export.run import run
+from bert_tf2.exporting.options import TASKS
+from bert_tf2.exporting.run import run
 
 pytestmark = [
     pytest.mark.slow,

@@ -21,10 +21,10 @@ import tensorflow as tf
 
 from bert_tf2 import heads
 from bert_tf2.config import BertConfig
-from bert_tf2.export.folded_encoder import Encoder, constant
-from bert_tf2.export.graph_tokenization import GraphTokenizer, Inputs, Pieces
-from bert_tf2.export.options import ExportOptions
-from bert_tf2.export.request_checks import Rows, SpecialIds, checked_rows, checked_texts, require_none
+from bert_tf2.exporting.folded_encoder import Encoder, constant
+from bert_tf2.exporting.graph_tokenization import GraphTokenizer, Inputs, Pieces
+from bert_tf2.exporting.options import ExportOptions
+from bert_tf2.exporting.request_checks import Rows, SpecialIds, checked_rows, checked_texts, require_none
 from bert_tf2.weights.labels import THRESHOLD, LabelMap
 
 IDS = ("input_ids", "input_mask", "segment_ids")

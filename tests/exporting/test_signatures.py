@@ -25,9 +25,9 @@ from model_kinds import KINDS
 
 from bert_tf2 import heads
 from bert_tf2.config import BertConfig
-from bert_tf2.export import load, signatures
-from bert_tf2.export.options import TASKS
-from bert_tf2.export.run import run
+from bert_tf2.exporting import load, signatures
+from bert_tf2.exporting.options import TASKS
+from bert_tf2.exporting.run import run
 from bert_tf2.finetuning import classification
 
 pytest.importorskip("tensorflow_text")

@@ -12,8 +12,8 @@ import pytest
 import tensorflow as tf
 from export_cases import make_options
 
-from bert_tf2.export import saved_model_files
-from bert_tf2.export.run import run
+from bert_tf2.exporting import saved_model_files
+from bert_tf2.exporting.run import run
 from bert_tf2.support import outputs
 from bert_tf2.support.errors import UserError
 
