@@ -8,7 +8,7 @@ from __future__ import annotations
 import functools
 import itertools
 import unicodedata
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -18,10 +18,9 @@ from bert_tf2 import tokenization
 from bert_tf2.support.errors import UserError
 
 PAGE = 256  # code points; a table stores equal pages only once
-# The page after Unicode is internal: a [MASK] that is kept whole is the first code point of it, then the filler.
-MASK_TOKEN = "[MASK]"
+# The pages after Unicode are internal: a code point for each token that is kept whole, and the filler at the end.
 KEPT = 0x110000
-CODES = KEPT + PAGE
+CODES = KEPT + 64 * PAGE
 FILLER = CODES - 1
 
 # A letter in the table: its code point above its combining class (8 bits) and whether it is a separate word (1 bit).
@@ -71,9 +70,9 @@ class Characters(NamedTuple):
 
 
 @functools.lru_cache
-def describe_characters(do_lower_case: bool) -> Characters:
+def describe_characters(do_lower_case: bool, strip_accents: bool, tokenize_chinese_chars: bool) -> Characters:
     """Applies the tokenizer to every character; to a whole page at once if it treats all of it equally."""
-    tokenizer = tokenization.BasicTokenizer(do_lower_case)
+    tokenizer = tokenization.BasicTokenizer(do_lower_case, (), strip_accents, tokenize_chinese_chars)
     becomes: dict[int, str] = {}
     alone = np.zeros(CODES, bool)
     context = np.full(CODES, STARTER, np.int32)
@@ -90,7 +89,7 @@ def describe_characters(do_lower_case: bool) -> Characters:
                 stripped = result.strip(" ") or result
                 if stripped != char or stripped == " ":
                     becomes[code] = stripped
-                if do_lower_case:
+                if do_lower_case or strip_accents:
                     context[code] = _describe_context(char, stripped, tokenizer)
     return Characters(becomes, alone, context)
 
@@ -102,7 +101,7 @@ def _describe_context(char: str, result: str, tokenizer: tokenization.BasicToken
         bits = TRANSPARENT
     else:
         bits = 0
-    decomposed = unicodedata.normalize("NFD", char.lower())
+    decomposed = unicodedata.normalize("NFD", char.lower() if tokenizer.do_lower_case else char)
     is_removed = not result and unicodedata.category(char) != "Mn"  # before decomposition
     if not is_removed and any(unicodedata.combining(part) == 0 for part in decomposed):
         bits |= STARTER
@@ -117,23 +116,23 @@ class Alphabet:
 
     Attributes:
       letters: character -> code point of its letter.
-      kept: code point of a [MASK] that is kept whole; None if it is not.
+      kept: code points of the tokens that are kept whole.
       unknown: code point of all other characters.
       entries: spelling -> id.
       width: bytes per letter.
       longest_word: in letters; longer words are unknown.
     """
 
-    def __init__(self, tokenizer: tokenization.FullTokenizer, keep_masks: bool, alone: np.ndarray):
+    def __init__(self, tokenizer: tokenization.FullTokenizer, kept: Sequence[str], alone: np.ndarray):
         wordpiece = tokenizer.wordpiece_tokenizer
         self.longest_word = wordpiece.max_input_chars_per_word
         usable = [entry for entry in tokenizer.vocab if _can_match(entry, alone, self.longest_word)]
         characters = sorted({char for entry in usable for char in entry.removeprefix("##")})
-        count = 1 + keep_masks + len(characters)
+        count = 1 + len(kept) + len(characters)
         self.width, first = next((width, first) for width, first, last in _WIDTHS if count <= last + 1 - first)
         codes = itertools.count(first)
         self.unknown = next(codes)
-        self.kept = next(codes) if keep_masks else None
+        self.kept = [next(codes) for _ in kept]
         self.letters = dict(zip(characters, codes, strict=False))
         longest = _LONGEST_ENTRY // self.width
         for entry in usable:
@@ -147,8 +146,7 @@ class Alphabet:
         for entry in usable:
             text = entry.removeprefix("##")
             self.entries[entry[: -len(text)] + text.translate(spelling)] = tokenizer.vocab[entry]
-        if self.kept is not None:
-            self.entries[chr(self.kept)] = tokenizer.convert_tokens_to_ids([MASK_TOKEN])[0]
+        self.entries |= zip(map(chr, self.kept), tokenizer.convert_tokens_to_ids(kept), strict=True)
 
 
 def _can_match(entry: str, alone: np.ndarray, longest: int) -> bool:
@@ -174,7 +172,6 @@ def letters_table(characters: Characters, alphabet: Alphabet) -> np.ndarray:
         elif unicodedata.category(chr(code)) == "Mn":
             table[code, 0] = MARK
     table[KEPT:] = NOTHING
-    if alphabet.kept is not None:
-        table[KEPT, 0] = alphabet.kept << LETTER_SHIFT | ALONE
+    table[KEPT : KEPT + len(alphabet.kept), 0] = np.array(alphabet.kept, np.int32) << LETTER_SHIFT | ALONE
     table[FILLER, 0] = MARK
     return table

@@ -30,6 +30,7 @@ import tensorflow as tf
 
 from bert_tf2 import tokenization
 from bert_tf2.exporting import character_tables as tables
+from bert_tf2.support.errors import UserError
 from bert_tf2.support.quiet import load_tensorflow_text
 
 _CAPITAL_SIGMA, _FINAL_SIGMA = 0x3A3, 0x3C2
@@ -82,11 +83,11 @@ class GraphTokenizer(tf.Module):
         """Creates the tables, which takes a second or two; the vocabulary must not change afterwards.
 
         Args:
-          keep_masks: whether [MASK] stays whole anywhere in a text. The text before and after it is split like separate
-            texts.
+          keep_masks: whether [MASK] is one more token that is never split.
 
         Raises:
-          UserError: tensorflow-text is missing, or an entry of the vocabulary is too long for it.
+          UserError: tensorflow-text is missing, an entry of the vocabulary is too long for it, or there are more tokens
+            that are never split than a graph can hold.
           NotInVocabularyError: the vocabulary lacks [UNK], [CLS], [SEP], or the [MASK] to keep.
           ValueError: the tokenizer has rules of its own (a subclass), which a graph cannot reproduce.
         """
@@ -98,10 +99,14 @@ class GraphTokenizer(tf.Module):
             )
         tensorflow_text = load_tensorflow_text("a graph that takes text (unless --text_signatures=false)")
         self._cls, self._sep = tokenizer.convert_tokens_to_ids(["[CLS]", "[SEP]"])
-        self._lower = tokenizer.basic_tokenizer.do_lower_case
-        self._keep_masks = keep_masks
-        characters = tables.describe_characters(self._lower)
-        alphabet = tables.Alphabet(tokenizer, keep_masks, characters.alone)
+        basic = tokenizer.basic_tokenizer
+        self._lower, self._strip = basic.do_lower_case, basic.strip_accents
+        # The shortest first, so that the longest of those that begin at one place is found last.
+        self._kept = sorted({*tokenizer.never_split, *(["[MASK]"] if keep_masks else [])}, key=len)
+        if len(self._kept) > tables.FILLER - tables.KEPT:
+            raise UserError(f"{len(self._kept)} tokens are never split; a graph can hold {tables.FILLER - tables.KEPT}")
+        characters = tables.describe_characters(self._lower, self._strip, basic.tokenize_chinese_chars)
+        alphabet = tables.Alphabet(tokenizer, self._kept, characters.alone)
         self._letters_of = tables.Table(tables.letters_table(characters, alphabet))
         self._context_of = tables.Table(characters.context)
         self._width = alphabet.width
@@ -125,8 +130,8 @@ class GraphTokenizer(tf.Module):
           tf.errors.InvalidArgumentError: a text is not UTF-8 (the message names the row, from 0).
         """
         codes, places, row_splits = _decode(tf.convert_to_tensor(texts, tf.string), name)
-        if self._keep_masks:
-            codes = _keep_masks(codes)
+        if self._kept:
+            codes = self._keep(codes)
         if self._lower:
             codes = self._lower_sigmas(codes)
         table = self._letters_of(codes)  # [codes, letters of each]
@@ -174,6 +179,26 @@ class GraphTokenizer(tf.Module):
         segments = mask & (at_second >= 0)
         return Inputs(ids, tf.cast(mask, tf.int32), tf.cast(segments, tf.int32), *places)
 
+    def _keep(self, codes: tf.Tensor) -> tf.Tensor:
+        """Replaces each token that is never split by one code point followed by fillers."""
+        numbers, lengths = tf.fill(tf.shape(codes), -1), tf.constant([*map(len, self._kept)])
+        for number, token in enumerate(self._kept):
+            candidates = _where(codes == ord(token[0]))
+            window = candidates[:, None] + tf.range(len(token), dtype=tf.int64)
+            window = tf.minimum(window, tf.size(codes, tf.int64) - 1)  # the last code ends a row, and no token
+            found = tf.boolean_mask(candidates, tf.reduce_all(tf.gather(codes, window) == [*map(ord, token)], 1))
+            numbers = tf.tensor_scatter_nd_update(numbers, found[:, None], tf.fill([tf.size(found)], number))
+        starts = _where(numbers >= 0)
+        found = tf.gather(numbers, starts)
+        ends = starts + tf.cast(tf.gather(lengths, found), tf.int64)
+        # One that begins within another is none.
+        end = tf.scan(lambda end, one: tf.where(one[0] >= end, one[1], end), (starts, ends), tf.constant(0, tf.int64))
+        counts = starts >= tf.concat([[0], end], 0)[:-1]
+        starts, ends, found = (tf.boolean_mask(values, counts) for values in (starts, ends, found))
+        within = tf.ragged.range(starts, ends).flat_values
+        codes = tf.tensor_scatter_nd_update(codes, within[:, None], tf.fill([tf.size(within)], tables.FILLER))
+        return tf.tensor_scatter_nd_update(codes, starts[:, None], tables.KEPT + found)
+
     def _lower_sigmas(self, codes: tf.Tensor) -> tf.Tensor:
         """Replaces capital sigmas at the end of words by the final form, which depends on the context.
 
@@ -199,7 +224,7 @@ class GraphTokenizer(tf.Module):
         flat = tf.reshape(table, [-1])
         used = _where(flat > tables.NOTHING)
         letters, sources = tf.gather(flat, used), used // table.shape[1]
-        return (self._reorder(letters, sources, codes) if self._lower else letters), sources
+        return (self._reorder(letters, sources, codes) if self._strip else letters), sources
 
     def _reorder(self, letters: tf.Tensor, sources: tf.Tensor, codes: tf.Tensor) -> tf.Tensor:
         """Sorts the marks that follow a character by their combining class, like Unicode decomposition.
@@ -284,16 +309,6 @@ def _decode(texts: tf.Tensor, name: str) -> tuple[tf.Tensor, tf.Tensor, tf.Tenso
     checked = tf.cond(tf.reduce_any(codes.flat_values == _REPLACEMENT), check, tf.no_op)
     with tf.control_dependencies([] if checked is None else [checked]):
         return tf.identity(codes.flat_values), places.flat_values, codes.row_splits
-
-
-def _keep_masks(codes: tf.Tensor) -> tf.Tensor:
-    """Replaces each [MASK] by one code point followed by fillers."""
-    token = [*map(ord, tables.MASK_TOKEN)]
-    candidates = _where(codes == token[0])
-    window = tf.minimum(candidates[:, None] + tf.range(len(token), dtype=tf.int64), tf.size(codes, tf.int64) - 1)
-    found = tf.boolean_mask(window, tf.reduce_all(tf.gather(codes, window) == token, 1))  # [found, len(token)]
-    updates = tf.broadcast_to(tf.constant([tables.KEPT, *[tables.FILLER] * (len(token) - 1)]), tf.shape(found))
-    return tf.tensor_scatter_nd_update(codes, found[:, :, None], updates)
 
 
 def _cut(letters: tf.Tensor, sources: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:

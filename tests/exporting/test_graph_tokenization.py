@@ -45,10 +45,10 @@ ANYWHERE = [*range(0xD800), *range(0xE000, 0x30000)]
 class Pair:
     """A tokenizer and its graph."""
 
-    def __init__(self, path: pathlib.Path, do_lower_case: bool, entries: list[str] | None = None, keep_masks=False):
+    def __init__(self, path: pathlib.Path, do_lower_case: bool, entries=None, keep_masks=False, **rules):
         if entries is not None:
             path.write_text("".join(entry + "\n" for entry in entries), encoding="utf-8", newline="")
-        self.python = tokenization.FullTokenizer(str(path), do_lower_case)
+        self.python = tokenization.FullTokenizer(str(path), do_lower_case, **rules)
         self.graph = graph_tokenization.GraphTokenizer(self.python, keep_masks)
         self.tokenize = tf.function(self.graph.tokenize, input_signature=[TEXTS])
 
@@ -252,6 +252,17 @@ def test_a_mask_is_whole_and_splits_the_text(tmp_path):
         for token, start, end in zip(expected, pieces.starts.to_list()[0], pieces.ends.to_list()[0], strict=True):
             if token == "[MASK]":
                 assert text.encode()[start:end].decode().rstrip("\u0301") == token
+
+
+@pytest.mark.parametrize("do_lower_case", [True, False])
+def test_never_split_accents_and_chinese_characters(tmp_path, random_texts, do_lower_case):
+    kept = ["[E1]", "ab", "bcd", "abc", "bb", "Σé"]
+    rules = {"never_split": kept, "strip_accents": not do_lower_case, "tokenize_chinese_chars": False}
+    pair = Pair(tmp_path / "vocab.txt", do_lower_case, [*unicode_entries(), *kept], **rules)
+    source = random.Random(7)
+    parts = [*"abcdA[]E1 Σ,北京é", *kept, "\u0301", "\n"]
+    made = ["".join(source.choices(parts, k=10)) for _ in range(300)]
+    pair.assert_equal(["[E1] x[E1]y [e1] abcd xabcde bbb", "北京é", "", "[E", "1]", *made, *random_texts])
 
 
 def test_a_tokenizer_with_rules_of_its_own_is_refused(small):
