@@ -20,19 +20,17 @@ import importlib.util
 import logging
 import os
 import shutil
-from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from bert_tf2 import layers
 from bert_tf2.config import BertConfig
-from bert_tf2.data import record_checks, schemas
 from bert_tf2.exporting.folded_encoder import Encoder
 from bert_tf2.support import outputs
 from bert_tf2.support.errors import UserError
 from bert_tf2.tokenization import FullTokenizer
-from bert_tf2.weights.labels import THRESHOLD, LabelMap
+from bert_tf2.weights.labels import LabelMap
 
 if TYPE_CHECKING:
     import onnx
@@ -261,50 +259,44 @@ def _fill_masks(
     graph.output("scores", scores, "masks", top_k)
 
 
-def tokenizer_file(tokenizer: FullTokenizer, max_seq_length: int) -> dict[str, Any]:
-    """The contents of a `tokenizer.json`, with which the library `tokenizers` tokenizes in Rust, Python, JavaScript.
+def tokenizer_file(tokenizer: FullTokenizer, max_seq_length: int, keep_masks: bool) -> str:
+    """The content of a `tokenizer.json`, with which the library `tokenizers` tokenizes in Rust, Python, JavaScript.
 
     Its tables of Unicode are older than Python's, and it keeps characters for private use, which BERT removes; the
     tokens of all other text are the same. Of a pair that is cut to an odd number of tokens, it keeps one more of the
     second text, and run_classifier.py of the first.
+
+    Args:
+      keep_masks: whether a [MASK] in a text is the token. [SEP] and the like are ordinary characters, as in Python.
     """
-    vocab, special = tokenizer.vocab, ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
-    flags = dict.fromkeys(("single_word", "lstrip", "rstrip", "normalized"), False)
-    cls, sep = ({"SpecialToken": {"id": name, "type_id": 0}} for name in ("[CLS]", "[SEP]"))
-    first = [cls, {"Sequence": {"id": "A", "type_id": 0}}, sep]
-    second = [{"Sequence": {"id": "B", "type_id": 1}}, {"SpecialToken": {"id": "[SEP]", "type_id": 1}}]
-    return {
-        "version": "1.0",
-        "truncation": {"direction": "Right", "max_length": max_seq_length, "strategy": "LongestFirst", "stride": 0},
-        "padding": None,
-        "added_tokens": [{"id": vocab[name], "content": name, **flags, "special": True} for name in special],
-        "normalizer": {
-            "type": "BertNormalizer",
-            **{"clean_text": True, "handle_chinese_chars": True, "strip_accents": None},
-            "lowercase": tokenizer.basic_tokenizer.do_lower_case,
-        },
-        "pre_tokenizer": {"type": "BertPreTokenizer"},
-        "post_processor": {
-            "type": "TemplateProcessing",
-            **{"single": first, "pair": [*first, *second]},
-            "special_tokens": {
-                name: {"id": name, "ids": [vocab[name]], "tokens": [name]} for name in ("[CLS]", "[SEP]")
-            },
-        },
-        "decoder": {"type": "WordPiece", "prefix": "##", "cleanup": True},
-        "model": {
-            "type": "WordPiece",
-            **{"unk_token": "[UNK]", "continuing_subword_prefix": "##"},
-            "max_input_chars_per_word": tokenizer.wordpiece_tokenizer.max_input_chars_per_word,
-            "vocab": dict(vocab),
-        },
-    }
+    import tokenizers
+    from tokenizers import models, normalizers, pre_tokenizers, processors
+
+    basic, words = tokenizer.basic_tokenizer, tokenizer.wordpiece_tokenizer
+    model = models.WordPiece(
+        dict(tokenizer.vocab), unk_token="[UNK]", max_input_chars_per_word=words.max_input_chars_per_word
+    )
+    made = tokenizers.Tokenizer(model)
+    made.normalizer = normalizers.BertNormalizer(
+        clean_text=True,
+        handle_chinese_chars=basic.tokenize_chinese_chars,
+        strip_accents=basic.strip_accents,
+        lowercase=basic.do_lower_case,
+    )
+    made.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    special = [(name, tokenizer.vocab[name]) for name in ("[CLS]", "[SEP]")]
+    made.post_processor = processors.TemplateProcessing("[CLS] $A [SEP]", "[CLS] $A [SEP] $B:1 [SEP]:1", special)
+    made.enable_truncation(max_seq_length)
+    kept = {*tokenizer.never_split, *(["[MASK]"] if keep_masks else [])}
+    made.add_tokens([tokenizers.AddedToken(token, normalized=False) for token in sorted(kept)])
+    return made.to_str(pretty=True)
 
 
 def quantize(model: bytes) -> bytes:
     """The model with 8-bit weights; ONNX Runtime rounds the states to 8 bits as it computes.
 
-    Each column of a kernel has a scale of its own. Look-ups are left as they are: only products take time.
+    Each column of a kernel has a scale of its own. Weights are unsigned: processors without VNNI add products of
+    signed and unsigned bytes in 16 bits, and cut such sums off. Look-ups stay as they are: only products take time.
     """
     from onnxruntime.quantization import QuantType, quantize_dynamic
 
@@ -316,77 +308,9 @@ def quantize(model: bytes) -> bytes:
         with open(exact, "wb") as stream:
             stream.write(model)
         root.setLevel(logging.ERROR)  # it would advise to infer shapes before
-        quantize_dynamic(exact, rounded, ["MatMul"], per_channel=True, weight_type=QuantType.QInt8)
+        quantize_dynamic(exact, rounded, ["MatMul"], per_channel=True, weight_type=QuantType.QUInt8)
         with open(rounded, "rb") as stream:
             return stream.read()
     finally:
         root.setLevel(level)
         shutil.rmtree(folder, ignore_errors=True)
-
-
-def _sessions(*models: bytes) -> list[Any]:
-    import onnxruntime
-
-    return [onnxruntime.InferenceSession(model, providers=["CPUExecutionProvider"]) for model in models]
-
-
-def compare(exact: bytes, rounded: bytes, rows: Iterable[dict[str, np.ndarray]]) -> str:
-    """A sentence about the answers to `rows` of a model and the same one after `quantize`."""
-    one, other = _sessions(exact, rounded)
-    names = [output.name for output in one.get_outputs()]
-    equal, largest = [], dict.fromkeys(names, 0.0)
-    for inputs in rows:
-        pairs = dict(zip(names, zip(one.run(names, inputs), other.run(names, inputs), strict=True), strict=True))
-        equal.append(all(np.array_equal(*map(_answer, [name] * 2, pair)) for name, pair in pairs.items()))
-        for name, (a, b) in pairs.items():
-            if a.dtype == np.float32:
-                largest[name] = max(largest[name], float(np.abs(a - b).max()))
-    if not equal:
-        raise UserError("--quantization_texts: has no text")
-    differences = ", ".join(f"{name} by {value:.2g}" for name, value in largest.items() if value)
-    return f"int8 answers {sum(equal)} of {len(equal)} texts as float32 does; differs at most: {differences or 'by 0'}"
-
-
-def compare_scores(exact: bytes, rounded: bytes, path: str, vocab_size: int) -> str:
-    """A sentence about the accuracy of a model and of the same one after `quantize`.
-
-    Args:
-      path: records with labels, as a fine-tuning writes them for its evaluation.
-
-    Raises:
-      UserError: the records have no labels of the model's task, or are damaged.
-    """
-    models = _sessions(exact, rounded)
-    names = {output.name for output in models[0].get_outputs()}
-    right: list[list[np.ndarray]] = [[], []]
-    for batch in record_checks.read_all([path], vocab_size):
-        output, is_right = _LABELED.get(batch.kind.name, (None, None))
-        if output not in names:
-            raise UserError(
-                f"{path}: holds records for {batch.kind.name}, which have no labels for this model; give the"
-                " eval.tf_record that its fine-tuning wrote, or --quantization_texts"
-            )
-        for row in range(len(batch)):
-            length = int(batch.features["input_mask"][row].sum())
-            tokens = {name: batch.features[name][row : row + 1, :length].astype(np.int32) for name in INPUTS}
-            for model, found in zip(models, right, strict=True):
-                (answers,) = model.run([output], tokens)
-                found.append(np.ravel(is_right(answers[0], batch.features["label_ids"][row][: len(answers[0])])))
-    before, after = (float(np.mean(np.concatenate(found))) for found in right)
-    count = sum(map(len, right[0]))
-    return f"accuracy on {count} labels of {path}: float32 {before:.4f}, int8 {after:.4f}"
-
-
-# By the kind of records: the output that is compared, and where (it, label_ids) of a row agree.
-_LABELED = {
-    schemas.CLASSIFICATION.name: ("probabilities", lambda found, labels: found.argmax() == labels[0]),
-    schemas.MULTI_LABEL.name: ("probabilities", lambda found, labels: (found >= THRESHOLD) == labels),
-    schemas.TOKEN_TAGGING.name: ("label_ids", lambda found, labels: (found == labels)[labels >= 0]),
-}
-
-
-def _answer(name: str, value: np.ndarray) -> np.ndarray:
-    """What a user reads off an output: the best of scores, an id; nothing off states."""
-    if name in ("probabilities", "start_logits", "end_logits"):
-        return value.argmax(-1)
-    return value[..., 0] if name == "token_ids" else value if name == "label_ids" else np.array(0)

@@ -35,18 +35,6 @@ class ExportOptions(PrecisionOptions, VocabularyOptions, ModelOptions):
         "onnx: int8 multiplies 8-bit integers, which is faster and less exact.", "none", group=EXPORT,
         choices=("none", "int8"),
     )  # fmt: skip
-    quantization_texts: str | None = setting(
-        "int8: file with a text per line, or two with a tab between them; tells how many answers change.",
-        None,
-        group=EXPORT,
-        reads=True,
-    )
-    quantization_records: str | None = setting(
-        "int8: records with labels, such as the eval.tf_record of a fine-tuning; tells the accuracy before and after.",
-        None,
-        group=EXPORT,
-        reads=True,
-    )
     max_seq_length: int | None = sequence_length(
         "Maximum number of tokens per text; defaults to 128, for squad to 384.", default=None
     )
@@ -102,8 +90,5 @@ class ExportOptions(PrecisionOptions, VocabularyOptions, ModelOptions):
         """Raises WrongSetting if settings do not fit the format."""
         if self.quantize != "none" and self.format != "onnx":
             raise WrongSetting(f"--quantize={self.quantize}: needs --format=onnx")
-        for name in ("quantization_texts", "quantization_records"):
-            if getattr(self, name) and self.quantize == "none":
-                raise WrongSetting(f"--{name}: needs --quantize=int8")
         if self.precision != "float32" and self.format == "onnx":
             raise WrongSetting(f"--precision={self.precision}: --format=onnx has float32, or --quantize=int8")

@@ -35,8 +35,6 @@ from bert_tf2.exporting.graph_tokenization import GraphTokenizer
 from bert_tf2.exporting.options import ExportOptions
 from bert_tf2.exporting.request_checks import SpecialIds
 from bert_tf2.finetuning import answering
-from bert_tf2.finetuning.classification.features import truncate_seq_pair
-from bert_tf2.pretraining import blanks
 from bert_tf2.support import environment, files, progress
 from bert_tf2.support.errors import UserError, and_more
 from bert_tf2.training.precision import PRECISIONS
@@ -105,7 +103,7 @@ def run(options: ExportOptions) -> str:
         unknown, or export_dir is not writable.
     """
     if options.format == "onnx":
-        onnx_model.require_packages(*(["onnx"] if options.quantize == "none" else ["onnx", "onnxruntime"]))
+        onnx_model.require_packages("onnx", "tokenizers", *(["onnxruntime"] if options.quantize == "int8" else []))
     with progress.Progress("Exporting", 4, "stages") as stages:
         call = _Call(options)
         environment.check_space(options.export_dir, call.num_bytes, "the exported weights")
@@ -216,29 +214,13 @@ class _Call:
         of_task = {"has_pooler": has_pooler, "mask_id": mask_id, "top_k": options.top_k}
         exact = onnx_model.build(options.task, self.model, self.config, self.labels, **of_task).SerializeToString()
         written = onnx_model.quantize(exact) if options.quantize == "int8" else exact
-        if options.quantization_texts:
-            logging.info(onnx_model.compare(exact, written, self._rows_of_file(options.quantization_texts)))
-        if options.quantization_records:
-            records = options.quantization_records
-            logging.info(onnx_model.compare_scores(exact, written, records, self.config.vocab_size))
         with files.open_binary(os.path.join(folder, onnx_model.FILE), "wb") as stream:
             stream.write(written)
-        tokenizer = onnx_model.tokenizer_file(self._tokenizer, self.options.max_seq_length)
-        files.write_json(os.path.join(folder, "assets", "tokenizer.json"), tokenizer)
+        content = onnx_model.tokenizer_file(self._tokenizer, options.max_seq_length, options.task == "masked_lm")
+        files.write_text(os.path.join(folder, "assets", "tokenizer.json"), content)
         versions = _versions("onnx", *(["onnxruntime"] if options.quantize == "int8" else []))
         quantized = {"quantize": options.quantize} if options.quantize != "none" else {}
         return {"format": "onnx", **quantized, "needs": onnx_model.NEEDS, "versions": versions}
-
-    def _rows_of_file(self, path: str) -> Iterator[dict[str, np.ndarray]]:
-        """The inputs for each line of --quantization_texts; for masked_lm with a [MASK] in the middle."""
-        tokenize = self._tokenizer.tokenize
-        for line in filter(str.strip, files.read_text(path, drop_bom=True).splitlines()):
-            first, second = ([*map(tokenize, line.split("\t")), []])[:2]
-            truncate_seq_pair(first, second, self.options.max_seq_length - (3 if second else 2))
-            if self.options.task == "masked_lm" and first:
-                first[len(first) // 2] = "[MASK]"
-            tokens, segments = blanks.pack([first, second])
-            yield answering.padded([answering.Row(self._tokenizer.convert_tokens_to_ids(tokens), segments)])
 
     def _write_assets(self, folder: str) -> None:
         assets = os.path.join(folder, "assets")

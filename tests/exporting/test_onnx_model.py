@@ -26,7 +26,6 @@ from small_models import SHARED
 
 from bert_tf2 import demo, heads
 from bert_tf2.config import BertConfig
-from bert_tf2.data import records, schemas
 from bert_tf2.exporting import onnx_model
 from bert_tf2.exporting.run import run
 from bert_tf2.support.errors import UserError
@@ -36,8 +35,9 @@ from bert_tf2.weights.labels import LabelMap
 
 pytestmark = pytest.mark.extra
 
-pytest.importorskip("onnx", reason="onnx is not installed: pip install '.[onnx]'")
+onnx = pytest.importorskip("onnx", reason="onnx is not installed: pip install '.[onnx]'")
 onnxruntime = pytest.importorskip("onnxruntime", reason="onnxruntime is not installed: pip install '.[onnx]'")
+tokenizers = pytest.importorskip("tokenizers", reason="tokenizers is not installed: pip install '.[onnx]'")
 DEMO = pathlib.Path(demo.__file__).parent
 export = functools.partial(export_cases.export, format="onnx")
 
@@ -105,14 +105,14 @@ def test_kinds_of_models(tmp_path, changes):
 @pytest.mark.parametrize("do_lower_case", [True, False])
 def test_the_tokenizer_file_makes_the_same_tokens(do_lower_case):
     """On the lines of the built-in text and of the corpora beside this checkout."""
-    tokenizers = pytest.importorskip("tokenizers", reason="tokenizers is not installed: pip install '.[onnx]'")
     google = SHARED / "data/vocab" / f"bert-base-{'un' * do_lower_case}cased-vocab.txt"
     ours = FullTokenizer(str(google if google.exists() else DEMO / "vocab.txt"), do_lower_case)
     long, short = (
-        tokenizers.Tokenizer.from_str(json.dumps(onnx_model.tokenizer_file(ours, length))) for length in (9999, 32)
+        tokenizers.Tokenizer.from_str(onnx_model.tokenizer_file(ours, length, False)) for length in (9999, 32)
     )
     texts = [DEMO / "corpus.txt", *sorted(SHARED.glob("data/corpus/*.txt"))]
-    lines = [line for path in texts for line in path.read_text("utf-8").split("\n")[:2000] if "[" not in line]
+    lines = [line for path in texts for line in path.read_text("utf-8").split("\n")[:2000]]
+    lines += ["a [SEP] b", "[MASK] [CLS][MASK]", "[PAD] [UNK] [mask]"]  # ordinary characters
     assert len(lines) > 100
     for first, second in itertools.pairwise(lines):
         pair = [ours.tokenize(first), ours.tokenize(second)]
@@ -123,58 +123,41 @@ def test_the_tokenizer_file_makes_the_same_tokens(do_lower_case):
         assert short.encode(first).tokens == ["[CLS]", *pair[0][:30], "[SEP]"]
 
 
+def test_the_tokenizer_file_has_the_rules_of_the_tokenizer(tmp_path):
+    (tmp_path / "vocab.txt").write_text("\n".join([*toy_data.VOCAB, "[E1]", "é", "e", "北京", "北", "[", "]"]))
+    for rules in ({}, {"never_split": ["[E1]"], "strip_accents": False, "tokenize_chinese_chars": False}):
+        ours = FullTokenizer(str(tmp_path / "vocab.txt"), **rules)
+        theirs = tokenizers.Tokenizer.from_str(onnx_model.tokenizer_file(ours, 64, keep_masks=True))
+        text = "good [E1] film[E1]a é 北京 [e1]"
+        assert theirs.encode(text).tokens[1:-1] == ours.tokenize(text)
+        assert (
+            theirs.encode("a [MASK]film [SEP]").tokens.count("[MASK]")
+            == 1
+            == theirs.encode("[SEP]").tokens.count("[SEP]")
+        )
+
+
 def test_a_table_that_is_used_twice_is_stored_once(tmp_path):
     made = export(tmp_path, "masked_lm")
     numbers = sum(int(np.prod(variable.shape)) for variable in made.model.variables)
     assert pathlib.Path(made.folder, "model.onnx").stat().st_size < 4 * numbers + 20_000
 
 
-def test_int8_and_what_it_changes(tmp_path, caplog):
-    texts = tmp_path / "texts"
-    texts.write_text("Ann lives in Paris .\nthe good film was played\twhere is it ?\n\n" + "a book " * 30 + "\n")
+def test_int8(tmp_path):
     exact = export(tmp_path, "classifier")
-    with caplog.at_level("INFO", "absl"):
-        rounded = export(tmp_path, "classifier", exact.model, quantize="int8", quantization_texts=str(texts))
-    assert " of 3 texts as float32 does; differs at most: probabilities by " in caplog.text
+    rounded = export(tmp_path, "classifier", exact.model, quantize="int8")
     one, other = (ask(made, rows())["probabilities"] for made in (exact, rounded))
     assert 0 < np.abs(one - other).max() < 0.1
-    sizes = [pathlib.Path(made.folder, "model.onnx").stat().st_size for made in (exact, rounded)]
-    assert sizes[1] < sizes[0] and rounded.info["quantize"] == "int8"
-
-
-@pytest.mark.parametrize(("task", "kind"), [("classifier", schemas.CLASSIFICATION), ("ner", schemas.TOKEN_TAGGING)])
-def test_int8_and_the_accuracy_on_records(tmp_path, caplog, task, kind):
-    exact, inputs, path = export(tmp_path, task), rows(), tmp_path / "eval.tf_record"
-    found = ask(exact, inputs)
-    if task == "classifier":
-        labels, of = found["probabilities"].argmax(-1)[:, np.newaxis], 4
-        labels[0] = (labels[0] + 1) % len(LABELS)
-        right = 3
-    else:
-        labels = found["label_ids"].copy()
-        labels[0, 0] = (labels[0, 0] + 1) % len(TAGS)
-        labels[1] = -1  # of no piece of the second text is a label known
-        of = int((labels >= 0).sum())
-        right = of - 1
-    made = [{name: values[row] for name, values in inputs.items()} for row in range(4)]
-    more = {"is_real_example": [1]} if task == "classifier" else {}
-    records.write_records(str(path), kind, [{**row, "label_ids": labels[n], **more} for n, row in enumerate(made)])
-    with caplog.at_level("INFO", "absl"):
-        export(tmp_path, task, exact.model, quantize="int8", quantization_records=str(path))
-    assert f"accuracy on {of} labels of {path}: float32 {right / of:.4f}, int8 " in caplog.text
-    other = tmp_path / "other"
-    rows_of_squad = [{**row, "unique_ids": [n]} for n, row in enumerate(made)]
-    records.write_records(str(other), schemas.SQUAD_PREDICT, rows_of_squad)
-    with pytest.raises(UserError, match="holds records for SQuAD prediction, which have no labels for this model"):
-        export(tmp_path, task, exact.model, quantize="int8", quantization_records=str(other))
+    models = [pathlib.Path(made.folder, "model.onnx").read_bytes() for made in (exact, rounded)]
+    assert len(models[1]) < len(models[0]) and rounded.info["quantize"] == "int8"
+    kinds = {tensor.data_type for tensor in onnx.load_from_string(models[1]).graph.initializer}
+    assert onnx.TensorProto.UINT8 in kinds and onnx.TensorProto.INT8 not in kinds  # signed ones overflow without VNNI
 
 
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"quantization_records": "x"}, "--quantization_records: needs --quantize=int8"),
         ({"precision": "bfloat16"}, "--precision=bfloat16: --format=onnx has float32"),
-        ({"quantization_texts": "x"}, "--quantization_texts: needs --quantize=int8"),
         ({"format": "saved_model", "quantize": "int8"}, "--quantize=int8: needs --format=onnx"),
     ],
 )
@@ -188,12 +171,13 @@ def test_settings_that_do_not_fit(tmp_path, changes, message):
 def test_a_missing_package_is_named(tmp_path, monkeypatch):
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     weights = save_weights(tmp_path, "features", MAKERS["features"]())
-    with pytest.raises(UserError, match="--format=onnx: not installed: onnx; pip install onnx"):
+    with pytest.raises(
+        UserError, match="--format=onnx: not installed: onnx and tokenizers; pip install onnx tokenizers"
+    ):
         run(make_options(tmp_path, "features", weights, format="onnx"))
 
 
 def test_the_program_of_the_document_runs(tmp_path, monkeypatch, capsys):
-    pytest.importorskip("tokenizers", reason="tokenizers is not installed: pip install '.[onnx]'")
     made = export(tmp_path, "classifier", export_dir=str(tmp_path / "onnx_export"))
     document = (pathlib.Path(__file__).parents[2] / "docs" / "runtimes.md").read_text()
     (program,) = re.findall(r"```python\n(import json.*?)```", document, re.DOTALL)
@@ -204,23 +188,6 @@ def test_the_program_of_the_document_runs(tmp_path, monkeypatch, capsys):
     ids = np.array([row], np.int32)
     scores = made.model({"input_ids": ids, "input_mask": np.ones_like(ids), "segment_ids": np.zeros_like(ids)})
     assert capsys.readouterr().out.strip() == LABELS[int(np.argmax(scores))]
-
-
-@pytest.mark.parametrize(
-    ("name", "content", "message"),
-    [
-        ("quantization_texts", b"%PDF-1.7\n%\xe2", "is a PDF"),
-        ("quantization_texts", b"\n\n", "has no text"),
-        ("quantization_records", b"%PDF-1.7\n%\xe2", "given, record 1: |is a PDF"),
-        ("quantization_records", b"", "given: no records in there"),
-    ],
-)
-def test_files_that_hold_nothing_to_compare(tmp_path, name, content, message):
-    path = tmp_path / "given"
-    path.write_bytes(content)
-    with pytest.raises(UserError, match=message):
-        export(tmp_path, "classifier", quantize="int8", **{name: str(path)})
-    assert not list((tmp_path / "export").iterdir())
 
 
 def test_the_information_has_the_origin(tmp_path):

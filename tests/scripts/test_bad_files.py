@@ -155,8 +155,6 @@ ELSEWHERE = {
     *((script, name) for script in ("run_squad", "run_ner") for name in ("bert_config_file", "vocab_file")),
     *(("run_squad", "init_checkpoint"), ("run_ner", "init_checkpoint"), ("extract_features", "bert_config_file")),
     *(("convert_checkpoint", "vocab_file"), ("export_saved_model", "vocab_file")),
-    ("export_saved_model", "quantization_texts"),
-    ("export_saved_model", "quantization_records"),  # needs ONNX Runtime: exporting/test_onnx_model.py
 }
 
 
