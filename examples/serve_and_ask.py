@@ -15,4 +15,4 @@ for text in ("The capital of Egypt is [MASK].", "A bird is an animal with [MASK]
     answer = ask(text)
     print(text, *(f"  {' '.join(words)}" for words in answer["tokens"]), sep="\n")
 print(f"A server for it: MODEL_DIR={folder} docker compose -f serving/compose.yaml up --detach --wait")
-print("Ask it:          python serving/client.py --text='The capital of Egypt is [MASK].'")
+print("Ask it:          python serving/client.py text_a='The capital of Egypt is [MASK].'")

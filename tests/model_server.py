@@ -1,14 +1,13 @@
-"""Small servers on free ports that serve a SavedModel like TensorFlow Serving's REST and gRPC interfaces.
+"""A small server on a free port that serves a SavedModel like TensorFlow Serving's REST interface.
 
 with RestServer(model) as server:
-    server.plan = [503, "drop"]  # the reactions to the next requests, instead of an answer
-    RestClient(server.address).predict(...)
+    server.plan = [5.0]  # seconds of a pause before the next answer
+    client.predict({"text_a": ["a film"]}, "serving_text", server.address)
 """
 
 from __future__ import annotations
 
 import base64
-import concurrent.futures
 import http.server
 import json
 import re
@@ -19,7 +18,7 @@ from typing import Any
 
 import tensorflow as tf
 
-STATUSES = {"INVALID_ARGUMENT": 400, "NOT_FOUND": 404, "UNAVAILABLE": 503, "DEADLINE_EXCEEDED": 504}
+STATUSES = {"INVALID_ARGUMENT": 400, "NOT_FOUND": 404}
 
 
 class RequestError(Exception):
@@ -54,23 +53,13 @@ class Model:
             raise RequestError("INVALID_ARGUMENT", getattr(error, "message", str(error))) from error
 
 
-class _Server:
-    """`plan` lists the reactions to the next requests: a status instead of an answer, other bytes, a pause before the
-    answer, or one of the faults that the handlers implement."""
+class RestServer:
+    """`plan` lists the reactions to the next requests: other bytes as an answer, or a pause before it."""
 
     def __init__(self, model: Model):
         self.model = model
         self.plan: list[Any] = []
-        self.requests = 0
-        self._lock = threading.Lock()
 
-    def next_step(self) -> Any:
-        with self._lock:
-            self.requests += 1
-            return self.plan.pop(0) if self.plan else None
-
-
-class RestServer(_Server):
     def __enter__(self) -> RestServer:
         handler = type("Handler", (_Handler,), {"owner": self})
         self._server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler)
@@ -98,32 +87,10 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         self._answer(self.rfile.read(int(self.headers["Content-Length"])))
 
     def _answer(self, body: bytes | None) -> None:
-        step = self.owner.next_step()
-        if step == "drop":
-            self.close_connection = True
-            return
+        step = self.owner.plan.pop(0) if self.owner.plan else None
         if isinstance(step, float):
             time.sleep(step)
-        if isinstance(step, bytes):
-            self._write(200, step)
-        elif isinstance(step, int):
-            self._write(step, b'{"error": "as planned"}')
-        elif step in ("drip", "cut", "html"):
-            self._misbehave(step)
-        else:
-            self._write(*self._result(body))
-
-    def _misbehave(self, how: str) -> None:
-        if how == "html":
-            return self._write(502, b"<html>Bad gateway</html>")
-        self.send_response(200)
-        self.send_header("Content-Length", "1000")
-        self.end_headers()
-        for _ in range(1 if how == "cut" else 200):
-            self.wfile.write(b" ")
-            self.wfile.flush()
-            time.sleep(0.02)
-        self.close_connection = True
+        self._write(*((200, step) if isinstance(step, bytes) else self._result(body)))
 
     def _write(self, status: int, body: bytes) -> None:
         self.send_response(status)
@@ -133,25 +100,17 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         self.wfile.write(body)
 
     def _result(self, body: bytes | None) -> tuple[int, bytes]:
-        found = re.fullmatch(r"/v1/models/bert(/versions/1)?(:predict|/metadata|)", self.path)
+        found = re.fullmatch(r"/v1/models/bert(:predict|)", self.path)
         try:
             if not found:
                 raise RequestError("NOT_FOUND", f"Malformed request: {self.path}")
-            if body is None:
-                answer = {"/metadata": self._metadata, "": self._status}[found[2]]()
-            else:
-                answer = rest_predict(self.owner.model, json.loads(body))
+            answer = self._status() if body is None else rest_predict(self.owner.model, json.loads(body))
         except RequestError as error:
             return STATUSES[error.code], json.dumps({"error": str(error)}).encode()
         return 200, json.dumps(answer).encode()
 
     def _status(self) -> dict[str, Any]:
         return {"model_version_status": [{"version": "1", "state": "AVAILABLE", "status": {"error_code": "OK"}}]}
-
-    def _metadata(self) -> dict[str, Any]:
-        model = self.owner.model
-        found = {name: {"outputs": {key: {} for key in model.specs(name)[1]}} for name in model.signatures}
-        return {"model_spec": {"name": "bert"}, "metadata": {"signature_def": {"signature_def": found}}}
 
 
 def rest_predict(model: Model, request: Mapping[str, Any]) -> dict[str, Any]:
@@ -189,42 +148,3 @@ def _json_value(value: Any) -> Any:
     if isinstance(value, list):
         return [_json_value(item) for item in value]
     return value.decode() if isinstance(value, bytes) else value
-
-
-class GrpcServer(_Server):
-    def __enter__(self) -> GrpcServer:
-        import grpc  # late: only these tests need it
-        from tensorflow_serving.apis import predict_pb2, prediction_service_pb2_grpc
-
-        owner = self
-
-        class Servicer(prediction_service_pb2_grpc.PredictionServiceServicer):
-            def Predict(self, request, context):
-                step = owner.next_step()
-                if isinstance(step, str):
-                    context.abort(grpc.StatusCode[step], "as planned")
-                time.sleep(step or 0.0)
-                return owner.answer(request, context, predict_pb2.PredictResponse())
-
-        self._grpc = grpc
-        self._server = grpc.server(concurrent.futures.ThreadPoolExecutor(8))
-        prediction_service_pb2_grpc.add_PredictionServiceServicer_to_server(Servicer(), self._server)
-        self.address = f"127.0.0.1:{self._server.add_insecure_port('127.0.0.1:0')}"
-        self._server.start()
-        return self
-
-    def __exit__(self, *exception) -> None:
-        self._server.stop(0).wait()
-
-    def answer(self, request, context, response):
-        """Fills and returns `response`. Types must be those of the signature, as in TensorFlow Serving."""
-        try:
-            inputs = {name: tf.make_ndarray(value) for name, value in request.inputs.items()}
-            for name, spec in self.model.specs(request.model_spec.signature_name)[0].items():
-                if name in inputs and request.inputs[name].dtype != spec.dtype.as_datatype_enum:
-                    raise RequestError("INVALID_ARGUMENT", f"{name} must be {spec.dtype.name}")
-            for name, value in self.model.predict(request.model_spec.signature_name, inputs).items():
-                response.outputs[name].CopyFrom(tf.make_tensor_proto(value.numpy()))
-        except RequestError as error:
-            context.abort(self._grpc.StatusCode[error.code], str(error))
-        return response

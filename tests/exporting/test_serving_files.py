@@ -3,16 +3,11 @@
 from __future__ import annotations
 
 import pathlib
-import sys
 
 import pytest
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory, text_format, wrappers_pb2
 
-sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2] / "serving"))
-
-import client as client_module
-
-SERVING = pathlib.Path(client_module.__file__).parent
+SERVING = pathlib.Path(__file__).resolve().parents[2] / "serving"
 
 
 def test_models_config_is_a_model_server_config():
