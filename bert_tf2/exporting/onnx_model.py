@@ -111,7 +111,15 @@ def require_packages(*names: str) -> None:
 
 
 def build(
-    task: str, model: Any, config: BertConfig, labels: LabelMap | None, *, has_pooler: bool, mask_id: int, top_k: int
+    task: str,
+    model: Any,
+    config: BertConfig,
+    labels: LabelMap | None,
+    *,
+    has_pooler: bool,
+    mask_id: int,
+    top_k: int,
+    num_words: int,
 ) -> onnx.ModelProto:
     """The graph of a task; see the head of this file.
 
@@ -122,6 +130,7 @@ def build(
       labels: of a classifier.
       has_pooler: "features": whether the pooler was trained.
       mask_id, top_k: "masked_lm": the id of [MASK], and the number of words for each.
+      num_words: the size of the vocabulary; further rows of the model's table are never predicted.
     """
     graph = Graph()
     encoder = Encoder(model if task == "features" else model.bert)
@@ -159,7 +168,7 @@ def build(
         highest = graph("ReduceMax", probabilities, integers(2), keepdims=0)
         graph.output("probability", graph("Mul", highest, real), "length")
     else:
-        _fill_masks(graph, states, model.masked_lm, config, word_table, mask_id, top_k)
+        _fill_masks(graph, states, model.masked_lm, config, word_table, mask_id, top_k, num_words)
     return graph.model()
 
 
@@ -230,7 +239,14 @@ def _token_scores(graph: Graph, states: str, head: layers.OutputLayer) -> str:
 
 
 def _fill_masks(
-    graph: Graph, states: str, head: Any, config: BertConfig, word_table: np.ndarray, mask_id: int, top_k: int
+    graph: Graph,
+    states: str,
+    head: Any,
+    config: BertConfig,
+    word_table: np.ndarray,
+    mask_id: int,
+    top_k: int,
+    num_words: int,
 ) -> None:
     """The outputs of masked_lm. Only the states at [MASK] go through the head: [P, D], P of them in the batch."""
     is_mask = graph("Equal", graph("Mul", "input_ids", "input_mask"), np.int32(mask_id))
@@ -239,6 +255,8 @@ def _fill_masks(
     states = _norm(graph, head.layer_norm, _activate(graph, config, _dense(graph, head.transform, states)))
     table = word_table if head.output_weights is None else head.output_weights.numpy()
     logits = _class_scores(graph, states, table, head)  # [P, V]
+    if num_words < len(table):
+        logits = graph("Slice", logits, integers(0), integers(num_words), integers(1))
     best, ids = graph.several("TopK", 2, logits, integers(top_k), axis=1)
     scores = graph("Exp", graph("Sub", best, graph("ReduceLogSumExp", logits, integers(1), keepdims=1)))
     # The n-th [MASK] of a row is the n-th column of the outputs.

@@ -82,8 +82,6 @@ class ExportOptions(PrecisionOptions, VocabularyOptions, ModelOptions):
             config.check_pairs("--task=squad")
             if self.text_signatures:
                 check_lengths(length, self.max_query_length, self.doc_stride)
-        if self.task == "masked_lm" and not 1 <= self.top_k <= config.vocab_size:
-            raise UserError(f"--top_k={self.top_k}: must be from 1 to {config.vocab_size}, the size of the vocabulary")
         return length
 
     def _check_format(self) -> None:

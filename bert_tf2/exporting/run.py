@@ -57,7 +57,7 @@ _TASKS = {
     "features": _Task(
         needs=(),
         make_model=lambda call: modeling.BertModel(call.config),
-        make_signatures=lambda setting, call: signatures.Features(setting, call.entries(), call.has_pooler),
+        make_signatures=lambda setting, call: signatures.Features(setting, call.padded_entries(), call.has_pooler),
     ),
     "classifier": _Task(
         needs=("bert/pooler/", "output_"),
@@ -168,8 +168,12 @@ class _Call:
         return found
 
     def entries(self) -> list[str]:
-        """The vocabulary by id, with "" for the model's ids beyond it."""
-        entries = [line.strip() for line in tokenization.read_entries(self.options.vocab_file)]
+        """The vocabulary by id."""
+        return [line.strip() for line in tokenization.read_entries(self.options.vocab_file)]
+
+    def padded_entries(self) -> list[str]:
+        """The same, with "" for the model's ids beyond it."""
+        entries = self.entries()
         return entries + [""] * (self.config.vocab_size - len(entries))
 
     def write(self, folder: str, stages: progress.Progress) -> None:
@@ -211,7 +215,12 @@ class _Call:
         options = self.options
         (mask_id,) = self._tokenizer.convert_tokens_to_ids(["[MASK]"])
         has_pooler = options.task == "features" and self.has_pooler
-        of_task = {"has_pooler": has_pooler, "mask_id": mask_id, "top_k": options.top_k}
+        of_task = {
+            "has_pooler": has_pooler,
+            "mask_id": mask_id,
+            "top_k": options.top_k,
+            "num_words": len(self.entries()),
+        }
         exact = onnx_model.build(options.task, self.model, self.config, self.labels, **of_task).SerializeToString()
         written = onnx_model.quantize(exact) if options.quantize == "int8" else exact
         with files.open_binary(os.path.join(folder, onnx_model.FILE), "wb") as stream:
@@ -276,11 +285,8 @@ def _load_tokenizer(options: ExportOptions, config: BertConfig, source: Weights)
         options.vocab_file, options.do_lower_case, config.vocab_size, source, options.init_checkpoint
     )
     entries = max(tokenizer.vocab.values()) + 1
-    if options.task == "masked_lm" and entries != config.vocab_size:
-        raise UserError(
-            f"{options.vocab_file}: has {entries} entries, but the model's configuration says vocab_size"
-            f" {config.vocab_size}; use the vocabulary that the model was trained with"
-        )
+    if options.task == "masked_lm" and options.top_k > entries:
+        raise UserError(f"--top_k={options.top_k}: must be from 1 to {entries}, the size of the vocabulary")
     return tokenizer
 
 

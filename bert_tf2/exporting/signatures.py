@@ -44,7 +44,10 @@ class Setting:
 
 
 class Task(tf.Module):
-    """A model with its signatures."""
+    """A model with its signatures, which are methods of what `tf.saved_model.load` returns, too.
+
+    What it returns is callable, with texts if the model takes texts; `serve` is the same under Keras' name.
+    """
 
     texts: tuple[str, ...] = ("text_a",)
     """The inputs of serving_text."""
@@ -70,6 +73,9 @@ class Task(tf.Module):
             if self.pairs and self.setting.config.type_vocab_size > 1:  # otherwise the model cannot tell them apart
                 pair = ("text_a", "text_b")
                 found["serving_text_pair"] = self._take(self.from_texts, pair, tf.TensorSpec([None], tf.string))
+        for name, function in found.items():
+            setattr(self, name, _of_one_argument(function))
+        self.serve = self.__call__ = getattr(self, "serving_text" if self.setting.tokenizer else "serving_default")
         return found
 
     @staticmethod
@@ -120,6 +126,16 @@ class Task(tf.Module):
         return self.setting.tokenizer.combine(
             pieces["text_a"], pieces.get("text_b"), self.setting.options.max_seq_length
         )
+
+
+def _of_one_argument(function: Callable) -> Callable:
+    """A signature as Keras and TF-Hub call it: with a dictionary of its inputs, or its one input."""
+    specs = {spec.name: spec for spec in function.input_signature}
+    if len(specs) == 1:
+        return tf.function(lambda given: function(given), input_signature=[*specs.values()], autograph=False)
+    return tf.function(
+        lambda given: function(*(given[name] for name in specs)), input_signature=[specs], autograph=False
+    )
 
 
 class Features(Task):
@@ -196,7 +212,7 @@ class MaskedLM(WithHead):
     pairs = True
 
     def __init__(self, setting: Setting, head: heads.MaskedLMHead, tokens: Sequence[str]):
-        """`tokens`: the vocabulary."""
+        """`tokens`: the vocabulary. The model may have more words, for a round number, which are never predicted."""
         super().__init__(setting, head)
         self._table = setting.encoder.word_embeddings  # the output weights [V, D]
         if head.output_weights is not None:
@@ -226,7 +242,7 @@ class MaskedLM(WithHead):
             places = tf.where(is_mask)  # [masks of the batch, 2]
             rows = rows._replace(input_ids=tf.identity(rows.input_ids))
         states = tf.gather_nd(self.encode(rows)[0], places)
-        logits = self.head(states, self._table)  # [masks, V]
+        logits = self.head(states, self._table)[:, : self._tokens.shape[0] - 1]  # [masks, V]
         best, ids = tf.math.top_k(logits, self._k)
         # The softmax over all V words, computed for the best ones only.
         scores = tf.exp(best - tf.reduce_logsumexp(logits, axis=-1, keepdims=True))

@@ -10,6 +10,7 @@ import pytest
 import tensorflow as tf
 import toy_data
 from export_cases import (
+    CLOSE,
     CONFIG,
     POSITIONS,
     SECONDS,
@@ -119,6 +120,34 @@ def test_the_exported_words_are_those_of_the_model(tmp_path, kind):
     numbers = sum(int(np.prod(variable.shape)) for variable in model.variables)
     positions = 0 if config.position_embedding_type == "none" else config.max_position_embeddings * config.hidden_size
     assert size < 4 * (numbers + positions) + 20_000
+
+
+@pytest.mark.parametrize("format", ["saved_model", pytest.param("onnx", marks=pytest.mark.extra)])
+def test_rows_of_the_table_without_a_word_are_never_predicted(tmp_path, format):
+    model = heads.PretrainingModel(BertConfig.from_dict({**CONFIG.to_dict(), "vocab_size": 64}))
+    made = export(tmp_path, "masked_lm", model, format=format)
+    inputs, bias = rows(), model.masked_lm.output_bias
+    bias.assign(tf.where(tf.range(64) < len(toy_data.VOCAB), bias, -1e9))
+    wanted = expected_outputs(made, inputs)
+    if format == "saved_model":
+        assert_outputs(made.ask("serving_default", **inputs), wanted)
+    else:
+        session = pytest.importorskip("onnxruntime").InferenceSession(f"{made.folder}/model.onnx")
+        np.testing.assert_allclose(session.run(["scores"], inputs)[0], wanted["scores"], **CLOSE)
+
+
+@pytest.mark.parametrize("task", TASKS)
+def test_it_is_called_by_keras_and_as_it_is(exported, task):
+    """hub.KerasLayer calls what tf.saved_model.load returns."""
+    made, inputs = exported(task), rows()
+    layers = {name: tf.keras.layers.TFSMLayer(made.folder, name) for name in ("serving_default", "serve")}
+    assert_outputs(layers["serving_default"](inputs), made.ask("serving_default", **inputs))
+    texts = {"text_a": ["a film [MASK]", "Bob [MASK] Ann"]}
+    texts = {"question": ["where ?"], "context": ["Bob is in Oslo"]} if task == "squad" else texts
+    wanted, given = made.ask("serving_text", **texts), {name: tf.constant(value) for name, value in texts.items()}
+    given = given if len(given) > 1 else given["text_a"]
+    for function in (layers["serve"], made.saved):
+        assert_outputs({name: value.numpy() for name, value in function(given).items()}, wanted)
 
 
 @pytest.mark.parametrize("task", TASKS)
