@@ -92,7 +92,7 @@ class TensorFile:
         self.metadata = opened.metadata() or {}
 
     def _open_torch(self) -> None:
-        files.expect_kind(self.path, "weights that PyTorch saved", "zip", "pickle", "text")  # old pickles are text
+        files.expect_kind(self.path, "weights that PyTorch saved", "zip", "pickle")
         try:
             import torch
         except ImportError as error:
