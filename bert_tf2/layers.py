@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import math
+import random
 import threading
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -68,9 +69,24 @@ def get_activation(activation_string: str | Any) -> Callable[[tf.Tensor], tf.Ten
     return functions[activation_string.lower()]
 
 
+_OF_THREAD = threading.local()  # TensorFlow builds the graph of each replica in a thread of its own
+
+
 def create_initializer(initializer_range: float = 0.02) -> keras.initializers.Initializer:
     """A truncated normal distribution with this deviation: values beyond two deviations are drawn again."""
-    return keras.initializers.TruncatedNormal(stddev=initializer_range)
+    seeds = getattr(_OF_THREAD, "initial_seeds", None)
+    return keras.initializers.TruncatedNormal(stddev=initializer_range, seed=seeds and next(seeds))
+
+
+@contextlib.contextmanager
+def initial_weights_from(seed: int) -> Iterator[None]:
+    """In its block, new variables get the weights of this seed, and no generator of the process changes."""
+    own = random.Random(seed)
+    _OF_THREAD.initial_seeds = iter(lambda: own.randint(1, 10**9), None)
+    try:
+        yield
+    finally:
+        _OF_THREAD.initial_seeds = None
 
 
 def sinusoidal_positions(num_positions: int, width: int) -> np.ndarray:
@@ -134,9 +150,6 @@ class DropoutSeeds:
         """Makes that many seeds without returning them."""
         self.number = self.number + count
         self.made += count
-
-
-_OF_THREAD = threading.local()  # TensorFlow builds the graph of each replica in a thread of its own
 
 
 @contextlib.contextmanager

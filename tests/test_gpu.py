@@ -135,4 +135,6 @@ def test_a_divided_gpu_is_no_error(monkeypatch):
         raise ValueError("Cannot set memory growth on device when virtual devices configured")
 
     monkeypatch.setattr(tf.config.experimental, "set_memory_growth", refuse)
-    devices._configure(DeviceOptions(), [object()])
+    monkeypatch.setattr(tf.config, "list_physical_devices", lambda kind: [object()])
+    with devices.configured(DeviceOptions(), own_process=True):
+        pass

@@ -83,7 +83,7 @@ def run(name: str) -> None:
     def main(options: Any) -> None:
         if command.tensorflow and asked != "tensorflow":
             logging.info("Keras runs on TensorFlow here, not on %s as KERAS_BACKEND has it", asked)
-        result = _run(command, options)
+        result = _run(command, options, own_process=True)
         if command.prints:
             print(result if isinstance(result, str) else "\n".join(result))
 
@@ -117,11 +117,13 @@ def call(name: str, **settings: Any) -> Any:
     return _run(COMMANDS[name], options(**dict.fromkeys(required(options)) | settings))
 
 
-def _run(command: Command, options: Any) -> Any:
-    if command.tensorflow:
-        load_tensorflow(on_tpu=getattr(options, "use_tpu", False))
+def _run(command: Command, options: Any, own_process: bool = False) -> Any:
+    if not command.tensorflow:
+        return find(command.run)(options)
+    load_tensorflow(on_tpu=getattr(options, "use_tpu", False))
     more = {"export": find("exporting.run:export_model")} if command.exports else {}
-    return find(command.run)(options, **more)
+    with find("training.devices:configured")(options, own_process):
+        return find(command.run)(options, **more)
 
 
 def find(path: str) -> Any:

@@ -35,6 +35,7 @@ from bert_tf2.exporting.graph_tokenization import GraphTokenizer
 from bert_tf2.exporting.options import ExportOptions
 from bert_tf2.exporting.request_checks import SpecialIds
 from bert_tf2.finetuning import answering
+from bert_tf2.layers import initial_weights_from
 from bert_tf2.support import environment, files, progress
 from bert_tf2.support.errors import UserError, and_more
 from bert_tf2.training.precision import PRECISIONS
@@ -135,7 +136,8 @@ class _Call:
         self._source = checkpoint.open_weights(options.init_checkpoint)
         self._tokenizer = _load_tokenizer(options, self.config, self._source)
         self.labels = _find_labels(options, self._source) if options.task in ("classifier", "ner") else None
-        self.model = self._task.make_model(self)
+        with initial_weights_from(0):
+            self.model = self._task.make_model(self)
         self._check_weights()
         logging.info(checkpoint.initialize(self.model, options.init_checkpoint))
         self._weights_hash = _hash_of(self.model)

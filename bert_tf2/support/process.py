@@ -65,12 +65,18 @@ def restore_signals(before: dict[int, object]) -> None:
         signal.signal(number, handler)
 
 
+is_script = False
+"""Whether this process is that of a script, which may change what belongs to all of it. A library call may not."""
+
+
 def begin() -> None:
     """Ends the process at once on a signal from here on, and opens the standard streams that the caller has closed.
 
     Without these streams, the next file that is opened would become standard output. Standard output is UTF-8, as every
     file of this project is, in any locale.
     """
+    global is_script
+    is_script = True
     handle_signals(lambda number, frame: leave(128 + number, _STOPPING[number]))
     for descriptor in range(3):
         try:

@@ -12,10 +12,10 @@ from bert_tf2.support.errors import UserError
 
 
 def load_tensorflow(on_tpu: bool = False):
-    """Imports TensorFlow and returns it, without its messages on standard error about missing devices.
+    """Imports TensorFlow and returns it, in a script without its messages on standard error about missing devices.
 
     Set TF_CPP_MIN_LOG_LEVEL=0 to see them; if the import fails, they are always shown. With `on_tpu`, what the
-    exceptions of a TPU say is not logged besides.
+    exceptions of a TPU say is not logged besides. Elsewhere, standard error and the environment are left alone.
 
     Raises:
       UserError: Keras runs on another backend, see check_backend; or see free_memory.check_tensorflow_starts.
@@ -27,7 +27,11 @@ def load_tensorflow(on_tpu: bool = False):
         free_memory.check_tensorflow_starts()
     # When a worker ends, TensorFlow's code tells it in several errors on each of the others, besides the exception.
     level = "3" if on_tpu or os.environ.get("TF_CONFIG") else "2"
-    if "tensorflow" in sys.modules or os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", level) == "0":
+    if (
+        "tensorflow" in sys.modules
+        or not process.is_script
+        or os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", level) == "0"
+    ):
         import tensorflow as tf
 
         return tf

@@ -5,12 +5,15 @@ from __future__ import annotations
 import contextlib
 import glob
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
 
 import keras
 import tensorflow as tf
 from absl import logging
+from tensorflow.python.framework import config
 
+from bert_tf2 import layers
 from bert_tf2.fast import compiled
 from bert_tf2.fast.encoder import Plan
 from bert_tf2.support.errors import UserError
@@ -39,7 +42,6 @@ def join(options: TrainingOptions) -> Team:
     gpus = tf.config.list_physical_devices("GPU")
     size = len(cluster.names)
     check_batch(options, size * max(1, len(gpus)), size)  # which needs no other worker: all have as many GPUs
-    _configure(options, gpus)
     team = workers.connect(cluster)
     team.check_options(options)
     return team
@@ -71,7 +73,7 @@ def create_strategy(
 ) -> tf.distribute.Strategy:
     """Returns the distribution strategy: that of the team, a TPU if requested, else all visible GPUs, else the CPU.
 
-    Configures how TensorFlow computes on them (see `_configure`), and logs what they are.
+    Logs what they are. `configured` sets how TensorFlow computes on them.
 
     Args:
       options: the settings.
@@ -86,10 +88,8 @@ def create_strategy(
     if team.strategy is not None:
         strategy = team.strategy
     elif options.on_tpu:
-        _configure(options, gpus)
         strategy = _tpu_strategy(options)
     else:
-        _configure(options, gpus)
         several = several and options.distribution_strategy != "one_device"
         many = several and len(tf.config.list_logical_devices("GPU")) > 1
         strategy = tf.distribute.MirroredStrategy() if many else tf.distribute.get_strategy()
@@ -147,15 +147,31 @@ def plan_for(
     return Plan(unpad, recompute=options.recompute, share_graph=on_cpu)
 
 
-def _configure(options: DeviceOptions, gpus: Sequence[tf.config.PhysicalDevice]) -> None:
-    """Sets what concerns the whole process; all of it except determinism can be set again."""
-    # TF32 keeps 10 bits of the fraction and is the default of TensorFlow on GPUs that have it; float32 means float32.
-    tf.config.experimental.enable_tensor_float_32_execution(PRECISIONS[options.precision].allows_tf32)
-    for gpu in gpus:
+@contextlib.contextmanager
+def configured(options: Any, own_process: bool) -> Iterator[None]:
+    """Sets how TensorFlow computes in this process, and back again.
+
+    Args:
+      options: the settings of a script, of which some have no devices.
+      own_process: whether the process is that of a script, which also takes memory of GPUs only as it needs it.
+    """
+    if not isinstance(options, DeviceOptions):
+        yield
+        return
+    for gpu in tf.config.list_physical_devices("GPU") if own_process else ():
         with contextlib.suppress(RuntimeError, ValueError):  # in use already, or divided into logical devices
             tf.config.experimental.set_memory_growth(gpu, True)
+    tf32, deterministic = tf.config.experimental.tensor_float_32_execution_enabled(), config.is_op_determinism_enabled()
+    # TF32 keeps 10 bits of the fraction and is the default of TensorFlow on GPUs that have it; float32 means float32.
+    tf.config.experimental.enable_tensor_float_32_execution(PRECISIONS[options.precision].allows_tf32)
     if options.deterministic:
         tf.config.experimental.enable_op_determinism()
+    try:
+        yield
+    finally:
+        tf.config.experimental.enable_tensor_float_32_execution(tf32)
+        if not deterministic:
+            config.disable_op_determinism()
 
 
 def _describe(strategy: tf.distribute.Strategy, gpus: Sequence[tf.config.PhysicalDevice]) -> str:
@@ -226,8 +242,7 @@ def _check_answers(endpoint: str) -> None:
 
 def build_model(strategy: tf.distribute.Strategy, make_model: Callable[[], keras.Model], random_seed: int):
     """Creates a model in the scope of the strategy; the same seed gives the same initial weights."""
-    keras.utils.set_random_seed(random_seed)
-    with strategy.scope():
+    with layers.initial_weights_from(random_seed), strategy.scope():
         return make_model()
 
 

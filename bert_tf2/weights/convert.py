@@ -308,9 +308,11 @@ class _Conversion:
 
     def _write_keras(self) -> None:
         load_tensorflow()  # only this target needs it
+        from bert_tf2 import layers
         from bert_tf2.weights import checkpoint
 
-        model = checkpoint.make_model(self.source, self.config, self.labels)
+        with layers.initial_weights_from(0):
+            model = checkpoint.make_model(self.source, self.config, self.labels)
         output = self.options.output
         path = output if output.endswith(keras_files.ENDING) else os.path.join(output, "bert_model.keras")
         variables = names.tf1_variables(model)

@@ -13,13 +13,6 @@ REQUIRED = {"bert_config_file": "x", "output_dir": "x"}
 ONE = tf.distribute.get_strategy()
 
 
-@pytest.fixture(autouse=True)
-def as_before():
-    before = tf.config.experimental.tensor_float_32_execution_enabled()
-    yield
-    tf.config.experimental.enable_tensor_float_32_execution(before)
-
-
 @pytest.mark.compiled
 def test_the_first_line_names_devices_and_precision(log_lines):
     strategy = devices.create_strategy(DeviceOptions(precision="float32"))
@@ -35,8 +28,9 @@ def test_a_mirrored_strategy_counts_its_replicas(two):
 
 @pytest.mark.parametrize("precision", PRECISIONS)
 def test_only_float32_forbids_tf32(precision):
-    devices.create_strategy(DeviceOptions(precision=precision))
-    assert tf.config.experimental.tensor_float_32_execution_enabled() == (precision != "float32")
+    with devices.configured(DeviceOptions(precision=precision), own_process=True):
+        assert tf.config.experimental.tensor_float_32_execution_enabled() == (precision != "float32")
+    assert tf.config.experimental.tensor_float_32_execution_enabled()
 
 
 def test_a_gpu_that_tensorflow_cannot_use_is_reported(monkeypatch, log_lines):
