@@ -12,10 +12,10 @@ from bert_tf2.support.errors import UserError
 
 
 def load_tensorflow(on_tpu: bool = False):
-    """Imports TensorFlow and returns it, in a script without its messages on standard error about missing devices.
+    """Imports TensorFlow and returns it, without its messages on standard error about missing devices.
 
     Set TF_CPP_MIN_LOG_LEVEL=0 to see them; if the import fails, they are always shown. With `on_tpu`, what the
-    exceptions of a TPU say is not logged besides. Elsewhere, standard error and the environment are left alone.
+    exceptions of a TPU say is not logged besides. The variable stays set in scripts, for their processes.
 
     Raises:
       UserError: Keras runs on another backend, see check_backend; or see free_memory.check_tensorflow_starts.
@@ -27,11 +27,8 @@ def load_tensorflow(on_tpu: bool = False):
         free_memory.check_tensorflow_starts()
     # When a worker ends, TensorFlow's code tells it in several errors on each of the others, besides the exception.
     level = "3" if on_tpu or os.environ.get("TF_CONFIG") else "2"
-    if (
-        "tensorflow" in sys.modules
-        or not process.is_script
-        or os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", level) == "0"
-    ):
+    is_new = "TF_CPP_MIN_LOG_LEVEL" not in os.environ
+    if "tensorflow" in sys.modules or os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", level) == "0":
         import tensorflow as tf
 
         return tf
@@ -45,6 +42,8 @@ def load_tensorflow(on_tpu: bool = False):
             failed = False
             return tf
         finally:
+            if is_new and not process.is_script:
+                del os.environ["TF_CPP_MIN_LOG_LEVEL"]
             chatter.seek(0)
             os.write(terminal, b"".join(line for line in chatter if failed or not _OF_TENSORFLOW.match(line)))
 
