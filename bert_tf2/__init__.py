@@ -22,12 +22,13 @@ from bert_tf2.support import keras_registry
 if TYPE_CHECKING:
     from bert_tf2.commands.loading import load
     from bert_tf2.config import BertConfig
+    from bert_tf2.exporting.keras_export import export
     from bert_tf2.modeling import BertModel
     from bert_tf2.tokenization import FullTokenizer
     from bert_tf2.training.keras_optimizer import AdamWeightDecay, WarmupAndDecay
 
 __version__ = "0.1.0"
-__all__ = ["AdamWeightDecay", "BertConfig", "BertModel", "FullTokenizer", "WarmupAndDecay", "load"]
+__all__ = ["AdamWeightDecay", "BertConfig", "BertModel", "FullTokenizer", "WarmupAndDecay", "export", "load"]
 
 _MODULES = {
     "AdamWeightDecay": "training.keras_optimizer",
@@ -35,9 +36,10 @@ _MODULES = {
     "BertModel": "modeling",
     "FullTokenizer": "tokenization",
     "WarmupAndDecay": "training.keras_optimizer",
+    "export": "exporting.keras_export",
     "load": "commands.loading",
 }
-_WITH_TENSORFLOW = ("AdamWeightDecay", "BertModel", "WarmupAndDecay", "load")
+_WITH_TENSORFLOW = ("AdamWeightDecay", "BertModel", "WarmupAndDecay", "export", "load")
 
 _HEADS = ("ClassifierModel", "MaskedLMModel", "PretrainingModel", "SpanModel", "TaggingModel")
 _IN_KERAS = {name: _MODULES[name] for name in ("AdamWeightDecay", "BertModel", "WarmupAndDecay")}

@@ -61,6 +61,9 @@ def load(path: str | os.PathLike[str]) -> ExportedModel:
     info = _read_info(os.path.join(folder, EXPORT_INFO_FILE))
     if not info["text_signatures"]:
         raise UserError(f"{folder}: was exported with --text_signatures=false and takes no texts; export it again")
+    own = [*{*info["signatures"]["serving_text"]["inputs"]} - {"text_a", "question", "context"}]
+    if own:
+        raise UserError(f"{folder}: takes {', '.join(sorted(own))} beside texts; use tf.saved_model.load")
     load_tensorflow_text(f"{folder}: its signature for texts")
     try:
         with log_level(logging.ERROR):  # it warns about gradients, which are omitted on purpose

@@ -74,7 +74,7 @@ class Task(tf.Module):
                 pair = ("text_a", "text_b")
                 found["serving_text_pair"] = self._take(self.from_texts, pair, tf.TensorSpec([None], tf.string))
         for name, function in found.items():
-            setattr(self, name, _of_one_argument(function))
+            setattr(self, name, call_with_one_argument(function))
         self.serve = self.__call__ = getattr(self, "serving_text" if self.setting.tokenizer else "serving_default")
         return found
 
@@ -128,7 +128,7 @@ class Task(tf.Module):
         )
 
 
-def _of_one_argument(function: Callable) -> Callable:
+def call_with_one_argument(function: Callable) -> Callable:
     """A signature as Keras and TF-Hub call it: with a dictionary of its inputs, or its one input."""
     specs = {spec.name: spec for spec in function.input_signature}
     if len(specs) == 1:

@@ -1,0 +1,166 @@
+"""`bert_tf2.export`: any Keras model over the encoder of this project as a SavedModel that takes texts."""
+
+from __future__ import annotations
+
+import os
+import types
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import keras
+import tensorflow as tf
+from absl import logging
+
+from bert_tf2.config import BertConfig
+from bert_tf2.exporting import saved_model_files
+from bert_tf2.exporting.exported_model import log_level
+from bert_tf2.exporting.graph_tokenization import GraphTokenizer, Inputs
+from bert_tf2.exporting.request_checks import Rows, SpecialIds, checked_rows, require
+from bert_tf2.exporting.signatures import IDS, Outputs, Setting, Task, call_with_one_argument
+from bert_tf2.modeling import BertModel
+from bert_tf2.support import files
+from bert_tf2.support.errors import UserError
+from bert_tf2.tokenization import FullTokenizer
+from bert_tf2.weights.sources import EXPORT_INFO_FILE
+
+_OF_ROWS = {**dict(zip(IDS, IDS, strict=True)), "token_type_ids": "segment_ids"}
+
+
+def export(
+    model: keras.Model, tokenizer: FullTokenizer, export_dir: str | os.PathLike[str], max_seq_length: int = 128
+) -> str:
+    """Writes the next version of an export of a Keras model, with its outputs; returns its folder.
+
+    The signatures are those of export_saved_model.py: serving_default and serving_ids, serving_text and
+    serving_text_pair. Each takes the model's own inputs as well, by their names.
+
+    Args:
+      model: a functional model, whose inputs are called input_ids, input_mask, segment_ids or token_type_ids [B, F] as
+        far as it has them, and its own, each of which begins with the batch; or a model of `heads`.
+      tokenizer: that the model was trained with.
+      export_dir: the folder of the versions.
+      max_seq_length: the number of tokens to which texts are cut.
+
+    Raises:
+      UserError: the model has no encoder of this project or no input_ids, or export_dir is not writable.
+    """
+    encoder = next((layer for layer in _layers(model) if isinstance(layer, BertModel)), None)
+    if encoder is None:
+        raise UserError(f"{model.name}: has no encoder of bert_tf2; build it over bert_tf2.load(...).encoder")
+    task = _KerasTask(model, tokenizer, encoder, max_seq_length)
+
+    def write(folder: str) -> None:
+        with log_level(logging.ERROR):
+            tf.saved_model.save(
+                task, folder, task.signatures(), tf.saved_model.SaveOptions(experimental_custom_gradients=False)
+            )
+        graph = saved_model_files.read_graph(folder)
+        described = saved_model_files.describe_signatures(graph)
+        length = task.setting.options.max_seq_length
+        info = {"task": "keras", "text_signatures": True, "max_seq_length": length, "signatures": described}
+        files.write_json(os.path.join(folder, EXPORT_INFO_FILE), info)
+
+    return saved_model_files.write_version(os.fspath(export_dir), write)
+
+
+def _layers(layer: keras.layers.Layer) -> Iterator[keras.layers.Layer]:
+    yield layer
+    for inner in getattr(layer, "layers", ()):
+        yield from _layers(inner)
+
+
+class _KerasTask(Task):
+    """A Keras model with its signatures."""
+
+    def __init__(self, model: keras.Model, tokenizer: FullTokenizer, encoder: BertModel, max_seq_length: int):
+        tf.Module.__init__(self)  # a Task would fold an encoder
+        special = SpecialIds(*tokenizer.convert_tokens_to_ids(["[PAD]", "[CLS]", "[SEP]", "[MASK]"]))
+        self._call = lambda inputs: model(inputs, training=False)  # not the model itself, with much of Keras
+        self._variables = [variable.value for variable in model.variables]
+        self._structure = model.input if getattr(model, "inputs", None) else dict.fromkeys(IDS)
+        if isinstance(self._structure, dict):
+            self._inputs = self._structure
+        else:
+            self._inputs = {tensor.name: tensor for tensor in keras.tree.flatten(self._structure)}
+        if "input_ids" not in self._inputs:
+            raise UserError(f"{model.name}: no input is called input_ids, but {', '.join(self._inputs)}; name it so")
+        encoder.config.check_sequence_length(max_seq_length)
+        widths = [tensor.shape[1] for name, tensor in self._inputs.items() if name in _OF_ROWS and tensor is not None]
+        width = min(filter(None, widths), default=encoder.config.max_position_embeddings)  # an Input may fix it
+        options = types.SimpleNamespace(max_seq_length=min(max_seq_length, width))
+        config = BertConfig.from_dict({**encoder.config.to_dict(), "max_position_embeddings": width})
+        self.setting = Setting(options, None, config, special, GraphTokenizer(tokenizer))
+        self._names = getattr(model, "output_names", None)
+
+    def signatures(self) -> dict[str, Callable]:
+        own = [
+            tf.TensorSpec([None, *tensor.shape[1:]], tensor.dtype, name)
+            for name, tensor in self._inputs.items()
+            if name not in _OF_ROWS
+        ]
+        ids = [tf.TensorSpec([None, None], tf.int32, name) for name in IDS]
+        texts = [tf.TensorSpec([None], tf.string, name) for name in ("text_a", "text_b")]
+        found = {
+            "serving_default": _function(self._from_ids, [*ids, *own]),
+            "serving_ids": _function(self._from_ids, [*ids[:1], *own]),
+            "serving_text": _function(self.from_texts, [*texts[:1], *own]),
+        }
+        if self.setting.config.type_vocab_size > 1:
+            found["serving_text_pair"] = _function(self.from_texts, [*texts, *own])
+        for name, function in found.items():
+            setattr(self, name, call_with_one_argument(function))
+        self.serve = self.__call__ = self.serving_text
+        return found
+
+    def _from_ids(self, **given: tf.Tensor) -> Outputs:
+        ids = {name: given.pop(name) for name in IDS if name in given}
+        return self._outputs(checked_rows(self.setting.config, self.setting.special, **ids), given)
+
+    def from_texts(self, **given: tf.Tensor) -> Outputs:
+        texts = {name: given.pop(name) for name in ("text_a", "text_b") if name in given}
+        return self._outputs(self.read(texts), given)
+
+    def _outputs(self, rows: Rows | Inputs, own: Mapping[str, tf.Tensor]) -> Outputs:
+        count = tf.shape(rows.input_ids)[0]
+        wrong = "{} rows of {name} for {} texts; each needs one"
+        checks = [
+            require(
+                tf.equal(tf.shape(value)[0], count),
+                wrong.replace("{name}", name),
+                lambda value=value: [tf.shape(value)[0], count],
+            )
+            for name, value in own.items()
+        ]
+        with tf.control_dependencies(checks):
+            values = {name: tf.identity(value) for name, value in own.items()}
+        for name in self._inputs.keys() & _OF_ROWS.keys():
+            values[name] = self._padded(getattr(rows, _OF_ROWS[name]), self._inputs[name])
+        if isinstance(self._structure, dict):
+            found = self._call({name: values[name] for name in self._structure})
+        else:
+            found = self._call(keras.tree.map_structure(lambda tensor: values[tensor.name], self._structure))
+        if hasattr(found, "_asdict"):
+            found = found._asdict()
+        if isinstance(found, dict):
+            return {name: value for name, value in found.items() if value is not None}
+        found = keras.tree.flatten(found)
+        return dict(zip(self._names or [f"output_{i}" for i in range(len(found))], found, strict=True))
+
+    @staticmethod
+    def _padded(value: tf.Tensor, wanted: Any) -> tf.Tensor:
+        """[B, F] in the type and, if that is fixed, the length of the model's input."""
+        if wanted is None:
+            return value
+        value = tf.cast(value, wanted.dtype)
+        if wanted.shape[1] is None:
+            return value
+        return tf.ensure_shape(
+            tf.pad(value, [[0, 0], [0, wanted.shape[1] - tf.shape(value)[1]]]), [None, wanted.shape[1]]
+        )
+
+
+def _function(function: Callable, specs: list[tf.TensorSpec]) -> Callable:
+    names = [spec.name for spec in specs]
+    return tf.function(
+        lambda *inputs: function(**dict(zip(names, inputs, strict=True))), input_signature=specs, autograph=False
+    )
