@@ -161,7 +161,7 @@ def best_windows(scores: tf.Tensor, rows: tf.Tensor) -> tf.Tensor:
     return tf.math.segment_min(tf.where(tf.equal(scores, best), tf.range(count), count), rows)
 
 
-class Answerer(WithHead):
+class SpanFinder(WithHead):
     """For ids start_logits, end_logits [B, F], and the best span: start, end (positions of its pieces), score [B].
 
     A span lies after the first [SEP] of its row; if no span is possible, start and end are 0. At padding the logits are

@@ -70,7 +70,7 @@ _TASKS = {
     "squad": _Task(
         needs=("cls/squad/",),
         make_model=lambda call: heads.SpanModel(call.config),
-        make_signatures=lambda setting, call: answers.Answerer(setting, call.model.output_layer),
+        make_signatures=lambda setting, call: answers.SpanFinder(setting, call.model.output_layer),
         stated=_SPAN_OPTIONS,
     ),
     "ner": _Task(
