@@ -17,7 +17,7 @@ import sys
 from typing import Any, NamedTuple
 
 from bert_tf2 import __version__
-from bert_tf2.support import process
+from bert_tf2.support import outputs, process
 from bert_tf2.support.quiet import backend, load_tensorflow
 
 
@@ -118,12 +118,15 @@ def call(name: str, **settings: Any) -> Any:
 
 
 def _run(command: Command, options: Any, own_process: bool = False) -> Any:
-    if not command.tensorflow:
-        return find(command.run)(options)
-    load_tensorflow(on_tpu=getattr(options, "use_tpu", False))
-    more = {"export": find("exporting.run:export_model")} if command.exports else {}
-    with find("training.devices:configured")(options, own_process):
-        return find(command.run)(options, **more)
+    inputs, written = outputs.of(options)
+    outputs.check(inputs, written)
+    with outputs.protecting(inputs):
+        if not command.tensorflow:
+            return find(command.run)(options)
+        load_tensorflow(on_tpu=getattr(options, "use_tpu", False))
+        more = {"export": find("exporting.run:export_model")} if command.exports else {}
+        with find("training.devices:configured")(options, own_process):
+            return find(command.run)(options, **more)
 
 
 def find(path: str) -> Any:

@@ -15,6 +15,7 @@ import functools
 import os
 import tempfile
 from collections.abc import Iterable, Sequence
+from typing import Any
 
 import keras
 import numpy as np
@@ -33,7 +34,7 @@ from bert_tf2.training.devices import build_model, create_strategy
 from bert_tf2.training.forward import check_process
 from bert_tf2.training.options import DeviceOptions
 from bert_tf2.training.precision import PRECISIONS
-from bert_tf2.weights import checkpoint, metadata, sentence_folders, sources
+from bert_tf2.weights import checkpoint, metadata, sentence_folders, sources, task_file
 from bert_tf2.weights.base import Weights
 from bert_tf2.weights.labels import LabelMap
 from bert_tf2.weights.sentence_folders import SentenceVectors
@@ -194,7 +195,7 @@ class Bert:
         Args:
           texts: see `embed`.
           batch_size: see `embed`.
-          max_seq_length: see `embed`.
+          max_seq_length: see `embed`; defaults to that of the training, from task.json, if it is there.
 
         Returns:
           For each text, label -> probability, in the order of the labels; of a regression {"score": number}. For a
@@ -205,7 +206,7 @@ class Bert:
         """
         given, alone = _several(texts)
         check_type("batch_size", batch_size, int, low=1)
-        found = self._answerer.classify(given, self._checked_length(max_seq_length), batch_size)
+        found = self._answerer.classify(given, self._checked_length(max_seq_length, kept=True), batch_size)
         return found[0] if alone else found
 
     def tag(
@@ -218,37 +219,73 @@ class Bert:
         """A tag for each word, for a model of run_ner.py.
 
         Args:
-          sentences: lists of words; or one list of words.
+          sentences: lists of words; or one list of words, or a text of words with blanks between them.
           batch_size: number of sentences per batch.
           max_seq_length: tokens of a window, as in run_ner.py; longer sentences get several.
 
         Raises:
           UserError: the weights are not those of a tagger, or something is no list of words.
         """
-        given = [*sentences]
+        given = sentences.split() if isinstance(sentences, str) else [*sentences]
         alone = bool(given) and all(isinstance(word, str) for word in given)
         check_type("batch_size", batch_size, int, low=1)
         given = [given] if alone else given
-        found = self._answerer.tag(given, self._checked_length(max_seq_length), batch_size)
+        found = self._answerer.tag(given, self._checked_length(max_seq_length, kept=True), batch_size)
         return found[0] if alone else found
 
     def answer(
-        self, question: str, paragraph: str, *, may_be_missing: bool = False, batch_size: int = 8
-    ) -> answering.SpanAnswer:
-        """The words of a paragraph that answer a question, for a model of run_squad.py with its default lengths.
+        self,
+        question: str | Sequence[str],
+        paragraph: str | Sequence[str],
+        *,
+        may_be_missing: bool | None = None,
+        batch_size: int = 8,
+        **settings: float,
+    ) -> answering.SpanAnswer | list[answering.SpanAnswer]:
+        """The words of a paragraph that answer a question, for a model of run_squad.py, as with its --answer_offsets.
 
         Args:
-          question: one question.
-          paragraph: of any length.
-          may_be_missing: whether the paragraph may hold no answer, as in SQuAD 2.0; the text is "" then.
+          question: a question, or several.
+          paragraph: of any length; or one for each question.
+          may_be_missing: whether the paragraph may hold no answer, as in SQuAD 2.0; the text is "" then. By default, as
+            in the training.
           batch_size: number of windows per batch.
+          **settings: run_squad.py's `max_seq_length`, `doc_stride`, `max_query_length`, `n_best_size`,
+            `max_answer_length`, `null_score_diff_threshold`; by default those of the training, from task.json.
+
+        Returns:
+          For several questions, a list with the answer to each.
 
         Raises:
-          UserError: the weights are not those of run_squad.py, or a text is empty.
+          UserError: the weights are not those of run_squad.py, a text is empty, or a setting is unknown or wrong.
         """
         check_type("batch_size", batch_size, int, low=1)
+        check_type("may_be_missing", may_be_missing, bool, optional=True)
+        stated = {**answering.SQUAD, **self._kept, **settings}
+        if may_be_missing is not None:
+            stated["version_2_with_negative"] = may_be_missing
+        if unknown := sorted(settings.keys() - answering.SQUAD.keys()):
+            raise UserError(f"answer() has no setting {unknown[0]}; there are {', '.join(answering.SQUAD)}")
+        for name, value in stated.items():
+            kind = type(answering.SQUAD[name]) if name in answering.SQUAD else object
+            check_type(name, value, kind, low=1 if kind is int else None)
+        alone = isinstance(question, str)
+        questions, paragraphs = ([question], [paragraph]) if alone else ([*question], [*paragraph])
+        if not alone and (isinstance(paragraph, str) or len(questions) != len(paragraphs)):
+            raise UserError(f"{len(questions)} questions: a list with a paragraph for each is needed")
         longest = self.config.max_position_embeddings
-        return self._answerer.answer(question, paragraph, may_be_missing, longest, batch_size)
+        found = [
+            self._answerer.answer(one, other, stated, longest, batch_size)
+            for one, other in zip(questions, paragraphs, strict=True)
+        ]
+        return found[0] if alone else found
+
+    @functools.cached_property
+    def _kept(self) -> dict[str, Any]:
+        """What decided the answers of the training, from task.json beside the weights."""
+        found = task_file.read([self._folder])
+        version_2 = {name: found[name] for name in ("version_2_with_negative",) if name in found}
+        return {**task_file.settings([self._folder]), **version_2}
 
     @functools.cached_property
     def _answerer(self) -> answering.Answerer:
@@ -258,7 +295,9 @@ class Bert:
     def _max_seq_length(self, given: int | None) -> int:
         return self.config.max_position_embeddings if given is None else given
 
-    def _checked_length(self, given: int | None) -> int:
+    def _checked_length(self, given: int | None, kept: bool = False) -> int:
+        """The length of a call; if `kept`, by default that of the training."""
+        given = self._kept.get("max_seq_length") if given is None and kept else given
         return checked_length(given, self.config.max_position_embeddings)
 
 
@@ -302,7 +341,7 @@ def load(
     check_type("vocab_file", vocab_file, os.PathLike, optional=True)
     check_type("do_lower_case", do_lower_case, bool, optional=True)
     check_type("precision", precision, str)
-    path = os.fspath(path)
+    path = os.path.expanduser(os.fspath(path))
     if precision not in PRECISIONS:
         raise UserError(f"precision={precision!r}: must be one of {', '.join(PRECISIONS)}")
     source = checkpoint.open_weights(path)

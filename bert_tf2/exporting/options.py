@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from bert_tf2.config import BertConfig
 from bert_tf2.support.errors import UserError
 from bert_tf2.support.settings import ANSWERS, EXPORT, MODEL, TO_DO, WrongSetting, check_utf8, options, setting
 from bert_tf2.training.options import ModelOptions, PrecisionOptions, VocabularyOptions, sequence_length
+from bert_tf2.weights import task_file
 from bert_tf2.weights.labels import LabelMap
 
 TASKS = ("features", "classifier", "squad", "ner", "masked_lm")
+
+
+def _of_squad(help: str, usual: int) -> Any:
+    return setting(f"squad: {help}", None, flag_default=usual, group=ANSWERS, low=1, kept=True)
 
 
 @options
@@ -36,7 +43,7 @@ class ExportOptions(PrecisionOptions, VocabularyOptions, ModelOptions):
         choices=("none", "int8"),
     )  # fmt: skip
     max_seq_length: int | None = sequence_length(
-        "Maximum number of tokens per text; defaults to 128, for squad to 384.", default=None
+        "Maximum number of tokens per text; defaults to 128, for squad to 384.", default=None, kept=True
     )
     label_map: str | None = setting(
         "File with the labels, if there is no label_map.json beside the checkpoint.", None, group=MODEL, reads=True
@@ -48,17 +55,19 @@ class ExportOptions(PrecisionOptions, VocabularyOptions, ModelOptions):
         "Also accept raw text, which requires tensorflow-text in the server.", True, group=EXPORT
     )
     top_k: int = setting("masked_lm: number of words for each [MASK].", 5, group=ANSWERS, low=1)
-    doc_stride: int = setting(
-        "squad: tokens from the start of a window to the start of the next.", 128, group=ANSWERS, low=1
-    )
-    max_query_length: int = setting("squad: tokens of a question; longer ones are cut.", 64, group=ANSWERS, low=1)
-    max_answer_length: int = setting("squad: maximum number of tokens of an answer.", 30, group=ANSWERS, low=1)
-    n_best_size: int = setting("squad: number of best end positions to consider.", 20, group=ANSWERS, low=1)
+    doc_stride: int | None = _of_squad("tokens from the start of a window to the start of the next.", 128)
+    max_query_length: int | None = _of_squad("tokens of a question; longer ones are cut.", 64)
+    max_answer_length: int | None = _of_squad("maximum number of tokens of an answer.", 30)
+    n_best_size: int | None = _of_squad("number of best end positions to consider.", 20)
     null_score_diff_threshold: float | None = setting(
         "SQuAD 2.0: predict no answer if its score exceeds the best answer's by more than this.", None, group=ANSWERS
     )
     # For callers in Python that have the labels, instead of label_map; not a flag.
     labels: LabelMap | None = None
+
+    def complete(self) -> None:
+        super().complete()
+        task_file.take(self, (self.init_checkpoint,), is_trained=True)
 
     def check(self) -> None:
         check_utf8(self)

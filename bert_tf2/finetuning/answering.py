@@ -5,8 +5,8 @@ texts -> rows of ids -> `logits` of a row, in batches of like length -> probabil
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from typing import NamedTuple
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 import tensorflow as tf
@@ -21,9 +21,16 @@ from bert_tf2.training import forward
 from bert_tf2.weights.labels import LabelMap, numbered
 
 _INPUTS = ("input_ids", "input_mask", "segment_ids")
-# As run_squad.py's defaults; a window has at most this many pieces.
-_SQUAD = {"max_seq_length": 384, "doc_stride": 128, "max_query_length": 64}
-_BEST, _LONGEST_ANSWER = 20, 30
+# run_squad.py's defaults of what decides an answer.
+SQUAD = {
+    "max_seq_length": 384,
+    "doc_stride": 128,
+    "max_query_length": 64,
+    "n_best_size": 20,
+    "max_answer_length": 30,
+    "null_score_diff_threshold": 0.0,
+    "version_2_with_negative": False,
+}
 _MOST_TOKENS = 1 << 16  # of rows that are sorted by length together
 
 
@@ -101,15 +108,19 @@ class Answerer:
         found = self._logits([Row(w.input_ids, [0] * len(w.input_ids)) for w in windows], batch_size)
         return ner.assemble_tags(given, windows, (logits.argmax(-1) for logits in found), names)
 
-    def answer(self, question: str, paragraph: str, may_be_missing: bool, longest: int, batch_size: int) -> SpanAnswer:
-        """The best span of the paragraph."""
+    def answer(
+        self, question: str, paragraph: str, settings: Mapping[str, Any], longest: int, batch_size: int
+    ) -> SpanAnswer:
+        """The best span of the paragraph; `settings` are those of SQUAD, and more of compute_predictions."""
         self._of_kind(heads.SpanModel, "answer", "run_squad.py")
         for name, text in (("question", question), ("paragraph", paragraph)):
             if not isinstance(text, str) or not text.strip():
                 raise UserError(f"{name}={text!r:.60}: must be a text")
-        sizes = {**_SQUAD, "max_seq_length": min(_SQUAD["max_seq_length"], longest)}
-        sizes["max_query_length"] = min(_SQUAD["max_query_length"], sizes["max_seq_length"] // 2)
-        sizes["doc_stride"] = min(_SQUAD["doc_stride"], sizes["max_seq_length"] // 4)
+        length = min(settings["max_seq_length"], longest)
+        limits = {"max_seq_length": length, "max_query_length": length // 2, "doc_stride": length // 4}
+        is_cut = length < settings["max_seq_length"]  # by a model with few positions
+        sizes = {name: min(settings[name], limit) if is_cut else settings[name] for name, limit in limits.items()}
+        squad.check_lengths(sizes["max_seq_length"], sizes["max_query_length"], sizes["doc_stride"])
         example = squad.SquadExample("", question, squad.split_words(paragraph))
         quiet = {"is_training": False, "log_level": logging.DEBUG}
         windows = list(squad.convert_examples_to_features([example], self._tokenizer, **sizes, **quiet))
@@ -119,9 +130,13 @@ class Answerer:
             for window, logits in zip(windows, self._logits(rows, batch_size), strict=True)
         ]
         lower = self._tokenizer.basic_tokenizer.do_lower_case
-        found = squad.compute_predictions([example], windows, results, _BEST, _LONGEST_ANSWER, lower, may_be_missing)
+        found = squad.compute_predictions(
+            [example], windows, results, settings["n_best_size"], settings["max_answer_length"], lower,
+            settings["version_2_with_negative"], settings["null_score_diff_threshold"], answer_offsets=True,
+        )  # fmt: skip
         text = found.predictions[""]
-        return SpanAnswer(text, next(one["probability"] for one in found.nbest[""] if one["text"] == text))
+        probability = next(one["probability"] for one in found.nbest[""] if one["text"] == text)
+        return SpanAnswer("" if found.empty else text, probability)  # which the files of the reference call "empty"
 
     def _of_kind(self, kind: type, method: str, script: str):
         if not isinstance(self._model, kind):

@@ -37,7 +37,7 @@ from bert_tf2.training.options import MOST_STEPS, OptimizerOptions, TrainOptions
 from bert_tf2.training.precision import PRECISIONS
 from bert_tf2.training.saver import Best, best_folder, folder_of_weights
 from bert_tf2.training.workers import Team, is_chief
-from bert_tf2.weights import checkpoint, metadata
+from bert_tf2.weights import checkpoint, metadata, task_file
 from bert_tf2.weights.labels import save_label_map
 
 Export = Callable[..., str]
@@ -228,8 +228,9 @@ def _train(task: Task, parts: PartRecords, strategy: tf.distribute.Strategy, tea
         trainer.start()  # loads the weights again, with the optimizer's slots
     best = Best(options.output_dir, begun, options.patience) if options.evaluates_during_training else None
     if team.is_chief:
+        content = task_file.content(task.purpose, settings.kept(options))
         for folder in [options.output_dir, *([best.folder] if best else [])]:
-            metadata.write(folder, task.config, task.tokenizer, options.vocab_file, task.purpose)
+            metadata.write(folder, task.config, task.tokenizer, options.vocab_file, content)
             if task.label_map:
                 save_label_map(folder, task.label_map)
     if best is None or not best.should_stop:

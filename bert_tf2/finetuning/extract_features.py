@@ -9,6 +9,7 @@ import dataclasses
 import itertools
 import json
 from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
@@ -268,10 +269,16 @@ def embed(
 
 def as_example(number: int, text: Text) -> InputExample:
     """The text, or the pair, with this number. Raises UserError if it is neither."""
-    parts = (text,) if isinstance(text, str) else text
-    if isinstance(parts, tuple | list) and 1 <= len(parts) <= 2 and all(isinstance(part, str) for part in parts):
+    parts = text if isinstance(text, tuple) else (text,)
+    parts = tuple(_decoded(getattr(part, "numpy", lambda part=part: part)()) for part in parts)
+    if 1 <= len(parts) <= 2 and all(isinstance(part, str) for part in parts):
         return InputExample(number, parts[0], parts[1] if len(parts) == 2 else None)
-    raise UserError(f"text {number + 1}: {text!r:.60} is neither a text nor a pair of texts")
+    raise UserError(f"text {number + 1}: {text!r:.60} is neither a text nor a pair of texts, which is a tuple")
+
+
+def _decoded(text: Any) -> Any:
+    """The text of bytes, as TensorFlow's strings are; anything else as it is."""
+    return text.decode(errors="replace") if isinstance(text, bytes) else text
 
 
 _NAMES = ("input_ids", "input_mask", "input_type_ids")

@@ -30,6 +30,7 @@ from bert_tf2.training.options import (
     output_folder,
     sequence_length,
 )
+from bert_tf2.weights import task_file
 
 LEAST_LENGTH = 3
 """The tokens of the shortest example that the model may read: [CLS], a piece of a word and [SEP]."""
@@ -69,7 +70,9 @@ class FineTuneOptions(LogOptions, VocabularyOptions, TrainingOptions):
 
     needs = (("patience", "eval_steps"),)
 
-    max_seq_length: int = sequence_length("Tokens per example, including special tokens; longer texts are cut.")
+    max_seq_length: int | None = sequence_length(
+        "Tokens per example, including special tokens; longer texts are cut.", None, flag_default=128, kept=True
+    )
     other_task: bool = setting(
         "Use, or train on, weights that were fine-tuned for another task, which is an error without this flag.",
         False,
@@ -93,6 +96,10 @@ class FineTuneOptions(LogOptions, VocabularyOptions, TrainingOptions):
     def pads_batches(self) -> bool:
         """Whether all batches have max_seq_length columns."""
         return self.pad_to_max_length or self.on_tpu
+
+    def complete(self) -> None:
+        super().complete()
+        task_file.take(self, (self.output_dir, self.init_checkpoint), not self.do_train)
 
     @property
     def evaluates_during_training(self) -> bool:
@@ -211,26 +218,43 @@ class SquadOptions(PredictionOptions, FineTuneOptions):
     )
     version_2_with_negative: bool = setting("SQuAD 2.0: some questions have no answer.", False, group=DATA)
     output_dir: str = output_folder("*.tf_record", "eval_metrics.json", "*predictions.json", "null_odds.json")
-    max_seq_length: int = sequence_length(
-        "Tokens per window: question, paragraph and 3 special tokens.", default=384, low=5
+    max_seq_length: int | None = sequence_length(
+        "Tokens per window: question, paragraph and 3 special tokens.", None, 5, flag_default=384, kept=True
     )
-    doc_stride: int = setting("Tokens from the start of a window to the start of the next.", 128, group=MODEL, low=1)
-    max_query_length: int = setting("Tokens of a question; longer ones are cut.", 64, group=MODEL, low=1)
+    doc_stride: int | None = setting(
+        "Tokens from the start of a window to the start of the next.",
+        None,
+        flag_default=128,
+        group=MODEL,
+        low=1,
+        kept=True,
+    )
+    max_query_length: int | None = setting(
+        "Tokens of a question; longer ones are cut.", None, flag_default=64, group=MODEL, low=1, kept=True
+    )
     pad_to_max_length: bool = setting(
         "Pad every batch to max_seq_length instead of to its longest row.", True, group=TRAINING
     )
     do_predict: bool = setting("Answer the questions of predict_file.", False, group=TO_DO)
     do_eval: bool = setting("Answer the questions and compute exact match and F1.", False, group=TO_DO)
-    n_best_size: int = setting("Answers per question in nbest_predictions.json.", 20, group=EVALUATION, low=1)
-    max_answer_length: int = setting("Maximum number of tokens of an answer.", 30, group=EVALUATION, low=1)
+    n_best_size: int | None = setting(
+        "Answers per question in nbest_predictions.json.", None, flag_default=20, group=EVALUATION, low=1, kept=True
+    )
+    max_answer_length: int | None = setting(
+        "Maximum number of tokens of an answer.", None, flag_default=30, group=EVALUATION, low=1, kept=True
+    )
     answer_offsets: bool = setting(
         "Cut answers out of the paragraph where their tokens stand. The reference compares words with tokens, and keeps"
         " all words of a stretch where they differ, for example in a character that the vocabulary lacks.",
         False,
         group=EVALUATION,
     )
-    null_score_diff_threshold: float = setting(
-        "SQuAD 2.0: predict no answer if its score exceeds the best answer's by more than this.", 0.0, group=EVALUATION
+    null_score_diff_threshold: float | None = setting(
+        "SQuAD 2.0: predict no answer if its score exceeds the best answer's by more than this.",
+        None,
+        flag_default=0.0,
+        group=EVALUATION,
+        kept=True,
     )
 
     def check(self) -> None:
@@ -281,7 +305,9 @@ class NerOptions(PredictionOptions, EvaluationOptions, FineTuneOptions):
         "Fill each window with the surrounding sentences, as in the paper.", False, group=DATA
     )
     output_dir: str = output_folder("*.tf_record", "eval_metrics.json", "label_map.json", "predictions.txt")
-    max_seq_length: int = sequence_length("Tokens per window; longer sentences are split.", low=5)
+    max_seq_length: int | None = sequence_length(
+        "Tokens per window; longer sentences are split.", None, 5, flag_default=128, kept=True
+    )
     do_eval: bool = setting("Evaluate on eval_file.", False, group=TO_DO)
     do_predict: bool = setting("Tag the words of predict_file.", False, group=TO_DO)
 

@@ -58,9 +58,12 @@ _DEFINE = {bool: flags.DEFINE_bool, int: flags.DEFINE_integer, float: flags.DEFI
 def define(options_class: type[Options]) -> None:
     """Defines a flag for every setting of a class, with its default, its help text and its choices.
 
-    The bounds are checked with all other rules when the options object is created.
+    The bounds are checked with all other rules when the options object is created. Flags of a script that ran before in
+    this process, a notebook for example, give way.
     """
     for name, (stated, kind, default) in settings.settings_of(options_class).items():
+        if name in FLAGS:
+            delattr(FLAGS, name)
         default = stated.flag_default if default in (None, MISSING) else default
         if stated.choices:
             flags.DEFINE_enum(name, default, [*stated.choices], stated.help)
@@ -121,38 +124,15 @@ class _Script:
 
     def main(self, argv: Sequence[str]) -> None:
         del argv  # only flags
-        inputs, written = self._files()
-        outputs.check(inputs, written)
-        with outputs.protecting(inputs):
-            self._main(self._options)
-
-    def _files(self) -> tuple[list[outputs.Input], list[outputs.Output]]:
-        """The files that the settings name as inputs and outputs."""
-        inputs, written = [], []
-        for name, (stated, _, _) in self._settings.items():
-            if value := getattr(self._options, name):
-                if stated.reads:
-                    once = not self._applies(stated.rereads)
-                    inputs.append(outputs.Input(f"--{name}", value, weights=stated.reads == "weights", once=once))
-                if stated.writes is not None:
-                    written.append(outputs.Output(f"--{name}", value, stated.writes))
-                elif stated.writes_file:
-                    written.append(outputs.Output(f"--{name}", value))
-        return inputs, written
+        self._main(self._options)
 
     def memory_settings(self) -> list[str]:
         """The flags to lower when memory is exhausted, with their values."""
         return [
             f"--{name}={getattr(self._options, name)}"
             for name, (stated, _, _) in self._settings.items()
-            if getattr(self._options, name, None) and self._applies(stated.memory)
+            if getattr(self._options, name, None) and settings.applies(self._options, stated.memory)
         ]
-
-    def _applies(self, switches: Sequence[str] | None) -> bool:
-        """Whether one of the switches is on; () stands for always, None for never."""
-        return switches is not None and (
-            not switches or any(getattr(self._options, switch, False) for switch in switches)
-        )
 
     def _help(self) -> str:
         must = settings.required(self._class)

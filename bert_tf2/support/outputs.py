@@ -29,6 +29,7 @@ from absl import logging
 from bert_tf2.support import environment
 from bert_tf2.support.environment import is_remote
 from bert_tf2.support.errors import UserError
+from bert_tf2.support.settings import Options, applies, settings_of
 
 _OF_CHECKPOINT = (".index", ".data-*")
 _OF_WEIGHTS = (*("*" + end for end in _OF_CHECKPOINT), "*.keras", "*.h5", "*.safetensors", "*.bin")
@@ -82,6 +83,21 @@ class Output(NamedTuple):
             return []
         there = os.listdir(self.value)
         return [os.path.join(self.value, name) for name in there if any(fnmatch.fnmatch(name, p) for p in self.names)]
+
+
+def of(options: Options) -> tuple[list[Input], list[Output]]:
+    """The files that settings name as inputs and outputs."""
+    inputs, written = [], []
+    for name, (stated, _, _) in settings_of(type(options)).items():
+        if value := getattr(options, name):
+            if stated.reads:
+                once = not applies(options, stated.rereads)
+                inputs.append(Input(f"--{name}", value, weights=stated.reads == "weights", once=once))
+            if stated.writes is not None:
+                written.append(Output(f"--{name}", value, stated.writes))
+            elif stated.writes_file:
+                written.append(Output(f"--{name}", value))
+    return inputs, written
 
 
 _protected: dict[object, str] = {}

@@ -77,6 +77,7 @@ class Setting:
       writes: for an output folder: patterns of the files that are written into it.
       writes_file: whether it names a file to be written.
       memory: None if it does not affect memory usage; else the switches with which it does, () for always.
+      kept: whether it decides what a fine-tuned model answers, so that task.json keeps it beside the weights.
       beside_weights: the name of a file, if the setting is required but defaults to this file beside the weights.
     """
 
@@ -91,6 +92,7 @@ class Setting:
     writes: Sequence[str] | None = None
     writes_file: bool = False
     memory: Sequence[str] | None = None
+    kept: bool = False
     beside_weights: str | None = None
 
 
@@ -125,7 +127,10 @@ class Options:
                 if stated.reads or "text" not in name:
                     value = _HOME.sub(lambda _: os.path.expanduser("~"), value)
                 object.__setattr__(self, name, value)
-            check_type(name, getattr(self, name), kind, optional=default in (None, dataclasses.MISSING))
+            value = getattr(self, name)
+            check_type(name, value, kind, optional=default in (None, dataclasses.MISSING))
+            if type(value).__module__ == "numpy" and hasattr(value, "item"):  # which JSON does not know
+                object.__setattr__(self, name, value.item())
         self.complete()
         finders = (_text_for_list, _missing, _out_of_bounds, _combined)
         problems = (problem for find in finders for problem in find(self))
@@ -205,6 +210,16 @@ def near(wanted: str, known: Iterable[str]) -> list[str]:
 
 
 _HOME = re.compile(r"(?:^|(?<=,))~(?=/)")  # of one or several names of files; a shell sees it only in front of a word
+
+
+def kept(given: Options) -> dict[str, Any]:
+    """The settings that decide what a fine-tuned model answers."""
+    return {name: getattr(given, name) for name, (stated, _, _) in settings_of(type(given)).items() if stated.kept}
+
+
+def applies(given: Options, switches: Sequence[str] | None) -> bool:
+    """Whether one of the switches is on; () stands for always, None for never."""
+    return switches is not None and (not switches or any(getattr(given, switch, False) for switch in switches))
 
 
 def check_utf8(given: Options) -> None:

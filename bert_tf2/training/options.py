@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import re
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 from absl import logging
 
@@ -66,8 +67,11 @@ class ModelOptions(Options):
         taken = {name: path for name, path in found.items() if getattr(self, name, "") is None}
         if "vocab_file" in taken and self.do_lower_case is None:
             taken["do_lower_case"] = metadata.find_case(taken["vocab_file"])
+        guessed = "vocab_file" in taken and metadata.stated_case(None, taken["vocab_file"]) is None
         for name, value in taken.items():
-            logging.info("--%s=%s: taken from the folder of the weights", name, value)
+            is_guess = guessed and name == "do_lower_case"
+            what = "guessed from the vocabulary" if is_guess else "taken from the folder of the weights"
+            logging.info("--%s=%s: %s", name, value, what)
             object.__setattr__(self, name, value)
 
 
@@ -282,9 +286,9 @@ class PredictionOptions(Options):
     )
 
 
-def sequence_length(help: str, default: int | None = 128, low: int = 3) -> int:
+def sequence_length(help: str, default: int | None = 128, low: int = 3, **stated: Any) -> int:
     """The setting max_seq_length; `low` is the number of tokens in the shortest example."""
-    return setting(help, default, group=MODEL, low=low, memory=())
+    return setting(help, default, group=MODEL, low=low, memory=(), **stated)
 
 
 @options

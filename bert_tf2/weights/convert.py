@@ -25,7 +25,7 @@ from bert_tf2.support import environment, files, outputs, progress
 from bert_tf2.support.errors import UserError, and_more
 from bert_tf2.support.quiet import load_tensorflow
 from bert_tf2.vocabulary import check_special_tokens, is_cased
-from bert_tf2.weights import bundle, huggingface_writing, keras_files, metadata, names
+from bert_tf2.weights import bundle, huggingface_writing, keras_files, metadata, names, task_file
 from bert_tf2.weights.base import CONFIG_FILE, VOCABULARY_FILE, check_finite
 from bert_tf2.weights.labels import LABEL_MAP_FILE, save_label_map
 from bert_tf2.weights.listing import listing
@@ -62,7 +62,7 @@ _WRITTEN = {
     "keras": ("bert_model.keras",),
 }
 _COMPANIONS = (
-    *(VOCABULARY_FILE, CONFIG_FILE, LABEL_MAP_FILE, metadata.TASK_FILE, metadata.TOKENIZATION_FILE),
+    *(VOCABULARY_FILE, CONFIG_FILE, LABEL_MAP_FILE, task_file.NAME, metadata.TOKENIZATION_FILE),
     *("config.json", "tokenizer_config.json", "tokenizer.json", "added_tokens.json"),
 )
 _OF_WEIGHTS = re.compile(r".*\.(index|keras|h5|safetensors|bin)|saved_model\.pb")

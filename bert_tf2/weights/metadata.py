@@ -31,12 +31,10 @@ from bert_tf2.support import files
 from bert_tf2.support.errors import UserError
 from bert_tf2.vocabulary import check_case_of_vocabulary, is_cased
 from bert_tf2.vocabulary import load_tokenizer as load_checked_tokenizer
-from bert_tf2.weights import bundle, huggingface
+from bert_tf2.weights import bundle, huggingface, task_file
 from bert_tf2.weights.base import CONFIG_FILE, VOCABULARY_FILE, Weights
 from bert_tf2.weights.labels import LABEL_MAP_FILE, UNKNOWN_TASK, load_label_map
 from bert_tf2.weights.text_rules import TOKENIZATION_FILE, read_record, stated_in
-
-TASK_FILE = "task.json"
 
 # The shapes of the weights show these; loading compares them. Positions that are no table can be of any number.
 _SHOWN_BY_SHAPES = ("vocab_size", "hidden_size", "intermediate_size", "max_position_embeddings", "type_vocab_size")
@@ -287,7 +285,7 @@ def check_task(source: Weights, task: Mapping[str, str | bool], flag: str, other
     Raises:
       UserError: they were fine-tuned for something else, or a file is invalid.
     """
-    path = files.companion(source.folder, TASK_FILE)
+    path = files.companion(source.folder, task_file.NAME)
     if path:
         stated = files.read_json(path)
     else:  # a version before this one wrote label_map.json alone
@@ -332,7 +330,7 @@ def write(
     config: BertConfig,
     tokenizer: tokenization.FullTokenizer | None = None,
     vocab_file: str | None = None,
-    task: Mapping[str, str | bool] | None = None,
+    task: Mapping[str, Any] | None = None,
 ) -> None:
     """Writes bert_config.json, vocab.txt, tokenization.json and task.json beside the checkpoints of a training run.
 
@@ -341,7 +339,7 @@ def write(
       config: the model's configuration. An existing file that describes the same model is kept.
       tokenizer, vocab_file: for vocab.txt and tokenization.json, which are not written without them. An equal
         vocabulary is kept, too.
-      task: for task.json; see check_task.
+      task: see task_file.content.
     """
     path = os.path.join(folder, CONFIG_FILE)
     if not files.exists(path) or decisive_differences(BertConfig.from_json_file(path), config):
@@ -354,7 +352,7 @@ def write(
         record = record_of(lower, _entries(vocab_file), tokenizer.rules)
         files.write_text(os.path.join(folder, TOKENIZATION_FILE), record)
     if task is not None:
-        files.write_json(os.path.join(folder, TASK_FILE), task)
+        files.write_json(os.path.join(folder, task_file.NAME), task)
 
 
 def record_of(

@@ -280,7 +280,8 @@ def test_what_a_training_was_for_is_recorded_and_another_use_must_be_meant(optio
     # To begin a new training with these weights is no use of the task.
     new = options(do_train=True, init_checkpoint=out, output_dir=f"{tmp_path}/new", num_train_epochs=0.25, **pairs)
     finetune_classifier.run(new)
-    assert json.loads((tmp_path / "new" / "task.json").read_text()) == {"task": "tsv", "pairs": True}
+    content = json.loads((tmp_path / "new" / "task.json").read_text())
+    assert content == {"task": "tsv", "pairs": True, "settings": {"max_seq_length": 32}}
 
 
 def test_questions_without_answers_are_another_task(tmp_path):

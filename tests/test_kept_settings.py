@@ -1,0 +1,104 @@
+"""What decides an answer is kept beside the weights: script, load and export answer alike."""
+
+import json
+
+import numpy as np
+import pytest
+import tensorflow as tf
+import toy_data
+
+import bert_tf2
+from bert_tf2 import commands
+from bert_tf2.support.errors import UserError
+
+TEXTS = ["the film was good .", "playing " * 40, "The FILM was Good", "ann lives in paris", "中文 good", "\u200b good"]
+PAIRS = ["", *TEXTS[1:]]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """A classifier of pairs that was trained with 12 tokens, and its answers in a table."""
+    path = tmp_path_factory.mktemp("kept")
+    files = toy_data.write_model(path)
+    rows = [
+        ("one", "two", "label"),
+        *((text, pair, str(i % 2)) for i, (text, pair) in enumerate(zip(TEXTS, PAIRS, strict=True))),
+    ]
+    for part in ("train", "dev"):
+        (path / f"{part}.tsv").write_text("".join("\t".join(row) + "\n" for row in rows))
+    (path / "test.tsv").write_text("".join("\t".join(row[:2]) + "\n" for row in rows))
+    columns = {"text_a_column": "one", "text_b_column": "two", "label_column": "label"}
+    model = {**files, "output_dir": str(path / "out"), "data_dir": str(path), "task_name": "tsv", **columns}
+    commands.call("run_classifier", do_train=True, max_seq_length=12, num_train_epochs=20.0, train_batch_size=6,
+                  learning_rate=1e-3, **model)  # fmt: skip
+    return path, model
+
+
+def test_the_length_of_the_training_is_taken_everywhere(folder, log_lines, tmp_path):
+    path, model = folder
+    assert json.loads((path / "out" / "task.json").read_text())["settings"] == {"max_seq_length": 12}
+    commands.call("run_classifier", do_predict=True, **model)
+    assert any("--max_seq_length=12: as in the training, from task.json" in line for line in log_lines)
+    script = np.loadtxt(path / "out" / "test_results.tsv")
+    bert = bert_tf2.load(path / "out")
+    loaded = bert.classify([*zip(TEXTS, PAIRS, strict=True)])
+    np.testing.assert_allclose([[*row.values()] for row in loaded], script, atol=1e-6)
+    longer = bert.classify([*zip(TEXTS, PAIRS, strict=True)], max_seq_length=16)
+    assert np.abs(np.array([[*row.values()] for row in longer]) - script).max() > 1e-4  # so the length matters
+    commands.call("export_saved_model", task="classifier", init_checkpoint=str(path / "out"), export_dir=str(tmp_path))
+    served = tf.saved_model.load(str(tmp_path / "1")).signatures["serving_text_pair"]
+    found = served(text_a=tf.constant(TEXTS), text_b=tf.constant(PAIRS))["probabilities"]
+    np.testing.assert_allclose(found, script, atol=1e-5)
+
+
+def test_another_length_is_told(folder, log_lines):
+    _, model = folder
+    commands.call("run_classifier", do_predict=True, max_seq_length=16, **model)
+    assert any("--max_seq_length=16: the model was trained with 12; " in line for line in log_lines)
+
+
+def test_answers(tmp_path):
+    files = toy_data.write_model(tmp_path)
+    toy_data.write_squad(tmp_path / "train.json", 12, 1, impossible=True)
+    kept = {"max_seq_length": 16, "doc_stride": 4, "max_query_length": 6, "max_answer_length": 2, "n_best_size": 3,
+            "null_score_diff_threshold": -100.0}  # fmt: skip
+    model = {**files, "train_batch_size": 4, "output_dir": str(tmp_path / "out")}
+    commands.call("run_squad", do_train=True, train_file=str(tmp_path / "train.json"), num_train_epochs=1.0,
+                  version_2_with_negative=True, **model, **kept)  # fmt: skip
+    assert json.loads((tmp_path / "out" / "task.json").read_text())["settings"] == kept
+    bert = bert_tf2.load(tmp_path / "out")
+    question, paragraph = "where does ann live ?", "ann lives in paris ."
+    assert bert.answer(question, paragraph).text == ""  # the threshold, and that there may be no answer
+    some = bert.answer(question, paragraph, may_be_missing=False)
+    assert 0 < len(some.text.split()) <= 2
+    assert bert.answer([question] * 2, [paragraph] * 2, may_be_missing=False) == [some, some]
+    assert bert.answer(question, "\u200b", may_be_missing=False).text == ""
+    for settings, message in (({"length": 3}, "has no setting length"), ({"n_best_size": 0}, "must be 1 or more")):
+        with pytest.raises(UserError, match=message):
+            bert.answer(question, paragraph, **settings)
+    with pytest.raises(UserError, match="2 questions: a list with a paragraph for each"):
+        bert.answer([question] * 2, paragraph)
+
+
+def test_numbers_of_numpy_are_numbers_and_inputs_are_protected(folder, tmp_path):
+    _, model = folder
+    with pytest.raises(UserError, match="--train_batch_size=-5: must be >= 1"):
+        commands.call("run_classifier", do_train=True, train_batch_size=np.int64(-5), **model)
+    with pytest.raises(UserError, match="--learning_rate=nan: a finite number"):
+        commands.call("run_classifier", do_train=True, learning_rate=np.float32("nan"), **model)
+    model = {**model, "output_dir": str(tmp_path / "other"), "max_seq_length": 12, "num_train_epochs": np.float32(1)}
+    commands.call("run_classifier", do_train=True, train_batch_size=np.int64(6), **model)
+    corpus = tmp_path / "corpus.txt"
+    corpus.write_text("a text\n")
+    with pytest.raises(UserError, match="is also read from"):
+        commands.call("build_vocab", input_file=str(corpus), vocab_file=str(corpus))
+    assert corpus.read_text() == "a text\n"
+
+
+def test_strings_of_other_kinds(folder):
+    bert = bert_tf2.load(folder[0] / "out")
+    wanted = bert.classify(["a film"])
+    assert bert.classify([b"a film"]) == bert.classify(tf.constant(["a film"])) == wanted
+    assert bert.classify(np.array(["a film"])) == wanted
+    with pytest.raises(UserError, match="nor a pair of texts, which is a tuple"):
+        bert.classify([["a film", "b"]])
