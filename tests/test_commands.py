@@ -11,7 +11,7 @@ import pytest
 from command_lines import ROOT, SCRIPTS
 
 from bert_tf2 import commands
-from bert_tf2.support import process
+from bert_tf2.support import outputs, process
 from bert_tf2.support.settings import WrongSetting
 
 
@@ -49,7 +49,7 @@ def test_a_tpu_that_is_none_says_so_once(monkeypatch):
     """TensorFlow would log the errors of gRPC besides, before the one line."""
     told = []
     monkeypatch.setattr(commands, "load_tensorflow", lambda **settings: told.append(settings))
-    monkeypatch.setattr(commands.outputs, "of", lambda options: ([], []))
+    monkeypatch.setattr(outputs, "of", lambda options: ([], []))
     monkeypatch.setattr(commands, "find", lambda path: lambda *options, **more: contextlib.nullcontext())
     for options in (types.SimpleNamespace(use_tpu=True), types.SimpleNamespace()):
         commands._run(commands.COMMANDS["run_squad"], options)

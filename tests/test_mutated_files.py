@@ -116,7 +116,7 @@ def _journal(path) -> None:
 
 
 def _training(path) -> None:
-    now = TrainingState(1, TRAINING["settings"])
+    now = {name: (value, "changed") for name, value in TRAINING["settings"].items()}
     list(TrainingState.read(str(path).removesuffix(".training.json")).changes(now))
 
 

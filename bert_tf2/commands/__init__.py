@@ -17,7 +17,7 @@ import sys
 from typing import Any, NamedTuple
 
 from bert_tf2 import __version__
-from bert_tf2.support import outputs, process
+from bert_tf2.support import process
 from bert_tf2.support.quiet import backend, load_tensorflow
 
 
@@ -118,6 +118,8 @@ def call(name: str, **settings: Any) -> Any:
 
 
 def _run(command: Command, options: Any, own_process: bool = False) -> Any:
+    from bert_tf2.support import outputs  # late: until `process.begin`, a signal has no one line
+
     inputs, written = outputs.of(options)
     outputs.check(inputs, written)
     with outputs.protecting(inputs):

@@ -61,7 +61,7 @@ PLACES = {
     "head.gather": Place("losses:gather_indexes", "tf.gather(", "[B, F, D] -> [B * P, D]"),
     "head.transform": Place("heads:MaskedLMHead.call", "self.transform(states)", "[M, D] -> [M, D]"),
     "head.logits": Place("heads:MaskedLMHead.call", "class_scores(", "[M, D] x [D, V] -> [M, V]"),
-    "head.bias": Place("heads:MaskedLMHead.call", "+ self.output_bias", "[V]"),
+    "head.bias": Place("heads:MaskedLMHead.call", "+ tf.cast(self.output_bias", "[V]"),
     "head.softmax": Place("losses:get_masked_lm_output", "tf.nn.log_softmax", "[M, V] -> [M, V]"),
     "head.table": Place("heads:MaskedLMModel.get_output_table", "return", "[V, D]"),
     "head.labels": Place("layers:OutputLayer.call", "class_scores(", "[..., D] -> [..., L]"),

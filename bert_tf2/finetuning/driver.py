@@ -221,6 +221,7 @@ def _train(task: Task, parts: PartRecords, strategy: tf.distribute.Strategy, tea
         num_train_steps=steps,
         num_warmup_steps=int(steps * options.warmup_proportion),
         texts=hyperparameters(options),
+        deciding=settings.deciding(options),
     )
     trainer = Trainer(task.model, strategy, train_options, team)
     begun = checkpoint.latest_checkpoint(options.output_dir) is not None

@@ -71,7 +71,11 @@ class FineTuneOptions(LogOptions, VocabularyOptions, TrainingOptions):
     needs = (("patience", "eval_steps"),)
 
     max_seq_length: int | None = sequence_length(
-        "Tokens per example, including special tokens; longer texts are cut.", None, flag_default=128, kept=True
+        "Tokens per example, including special tokens; longer texts are cut.",
+        None,
+        flag_default=128,
+        kept=True,
+        decides="texts are cut elsewhere from here on",
     )
     other_task: bool = setting(
         "Use, or train on, weights that were fine-tuned for another task, which is an error without this flag.",
@@ -157,6 +161,7 @@ class ClassifierOptions(PredictionOptions, EvaluationOptions, FineTuneOptions):
         "How much each class counts in the training loss: balanced, or a JSON file with a number for each label.",
         None,
         group=TRAINING,
+        decides="classes count otherwise from here on",
     )
 
     def check(self) -> None:
@@ -219,7 +224,12 @@ class SquadOptions(PredictionOptions, FineTuneOptions):
     version_2_with_negative: bool = setting("SQuAD 2.0: some questions have no answer.", False, group=DATA)
     output_dir: str = output_folder("*.tf_record", "eval_metrics.json", "*predictions.json", "null_odds.json")
     max_seq_length: int | None = sequence_length(
-        "Tokens per window: question, paragraph and 3 special tokens.", None, 5, flag_default=384, kept=True
+        "Tokens per window: question, paragraph and 3 special tokens.",
+        None,
+        5,
+        flag_default=384,
+        kept=True,
+        decides="the windows are others from here on",
     )
     doc_stride: int | None = setting(
         "Tokens from the start of a window to the start of the next.",
@@ -306,7 +316,12 @@ class NerOptions(PredictionOptions, EvaluationOptions, FineTuneOptions):
     )
     output_dir: str = output_folder("*.tf_record", "eval_metrics.json", "label_map.json", "predictions.txt")
     max_seq_length: int | None = sequence_length(
-        "Tokens per window; longer sentences are split.", None, 5, flag_default=128, kept=True
+        "Tokens per window; longer sentences are split.",
+        None,
+        5,
+        flag_default=128,
+        kept=True,
+        decides="the windows are others from here on",
     )
     do_eval: bool = setting("Evaluate on eval_file.", False, group=TO_DO)
     do_predict: bool = setting("Tag the words of predict_file.", False, group=TO_DO)

@@ -227,15 +227,22 @@ class PretrainingOptions(EvaluationOptions, CaseOptions, TrainingOptions):
         choices=OBJECTIVES,
     )
     max_seq_length: int = sequence_length(
-        "Tokens per example; must equal the records' value (for records without masks, at least this value).", low=5
+        "Tokens per example; must equal the records' value (for records without masks, at least this value).",
+        low=5,
+        decides="texts are cut elsewhere from here on",
     )
     max_predictions_per_seq: int = setting(
-        "Masked words per example; must equal the records' value, if they have masks.", 20, group=MODEL, low=1
+        "Masked words per example; must equal the records' value, if they have masks.",
+        20,
+        group=MODEL,
+        low=1,
+        decides="other words are masked from here on",
     )
     masked_lm_prob: float = setting(
         "Fraction of the tokens to predict, for records of create_pretraining_data.py --dynamic_masking.",
         0.15,
         group=MODEL,
+        decides="other words are masked from here on",
         low=0.0,
         high=1.0,
     )

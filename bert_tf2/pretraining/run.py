@@ -256,7 +256,9 @@ def _train(
     evaluation: _Evaluation,
     team: Team,
 ) -> int:
-    train_options = TrainOptions(**settings.shared(options, TrainOptions), texts=hyperparameters(options))
+    train_options = TrainOptions(
+        **settings.shared(options, TrainOptions), texts=hyperparameters(options), deciding=settings.deciding(options)
+    )
     trainer = Trainer(model, strategy, train_options, team)
     logging.info("Training in batches of %d examples: %d steps", options.train_batch_size, options.num_train_steps)
     if options.num_warmup_steps >= options.num_train_steps:

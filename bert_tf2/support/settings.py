@@ -77,6 +77,7 @@ class Setting:
       writes: for an output folder: patterns of the files that are written into it.
       writes_file: whether it names a file to be written.
       memory: None if it does not affect memory usage; else the switches with which it does, () for always.
+      decides: what another value changes in a training that goes on, "the dropout changes"; None: nothing.
       kept: whether it decides what a fine-tuned model answers, so that task.json keeps it beside the weights.
       beside_weights: the name of a file, if the setting is required but defaults to this file beside the weights.
     """
@@ -92,6 +93,7 @@ class Setting:
     writes: Sequence[str] | None = None
     writes_file: bool = False
     memory: Sequence[str] | None = None
+    decides: str | None = None
     kept: bool = False
     beside_weights: str | None = None
 
@@ -210,6 +212,12 @@ def near(wanted: str, known: Iterable[str]) -> list[str]:
 
 
 _HOME = re.compile(r"(?:^|(?<=,))~(?=/)")  # of one or several names of files; a shell sees it only in front of a word
+
+
+def deciding(given: Options) -> dict[str, tuple[Any, str]]:
+    """The settings that decide what the steps of a training compute: values, and what another one changes."""
+    stated = {name: found.decides for name, (found, _, _) in settings_of(type(given)).items() if found.decides}
+    return {name: (getattr(given, name), change) for name, change in stated.items()}
 
 
 def kept(given: Options) -> dict[str, Any]:

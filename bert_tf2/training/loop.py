@@ -18,6 +18,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import tensorflow as tf
 from absl import logging
@@ -29,7 +30,7 @@ from bert_tf2.training.devices import check_batch
 from bert_tf2.training.forward import explained
 from bert_tf2.training.monitor import StepProfile, TrainingMonitor
 from bert_tf2.training.options import TrainOptions
-from bert_tf2.training.saver import Saver, TrainingState
+from bert_tf2.training.saver import Saver, TrainingState, deciding
 from bert_tf2.training.step import LOSS_SCALE_NAMES, TrainingStep
 from bert_tf2.training.workers import ALONE, Team
 from bert_tf2.weights import checkpoint
@@ -270,7 +271,7 @@ class Trainer:
 
     def _tell_changes(self, records: str | None) -> None:
         if self._before:
-            for change in self._before.changes(self._now(records)):
+            for change in self._before.changes(self._deciding(records)):
                 logging.warning("Not an exact continuation. %s", change)
         elif self.global_step:
             told = "The checkpoint does not tell how many examples were read; continuing behind %d, %d for each step"
@@ -281,7 +282,11 @@ class Trainer:
             self._saver.save(self._state, self.global_step, self._now(records))
 
     def _now(self, records: str | None) -> TrainingState:
-        return TrainingState.current(self._options, self.examples, records, self._model.config, self._skipped)
+        settings = {name: value for name, (value, _) in self._deciding(records).items()}
+        return TrainingState(self.examples, settings, self._skipped)
+
+    def _deciding(self, records: str | None) -> dict[str, tuple[Any, str]]:
+        return deciding(self._options, self._model.config, records, self._strategy.num_replicas_in_sync)
 
 
 class Interval:

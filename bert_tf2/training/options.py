@@ -100,6 +100,12 @@ class VocabularyOptions(CaseOptions):
     )
 
 
+# What another value of a setting changes in a training that goes on; see Setting.decides.
+OTHER_DROPOUT = "the dropout changes from here on"
+OTHER_SCHEDULE = "the learning rate of the steps to come is another one"
+OTHER_ROUNDING = "numbers are rounded in another way from here on"
+
+
 @options
 class PrecisionOptions(Options):
     """The floating-point precision."""
@@ -108,6 +114,7 @@ class PrecisionOptions(Options):
         "The type of the large products; variables, LayerNorm, softmax and logits stay float32.",
         "float32",
         group=TRAINING,
+        decides=OTHER_ROUNDING,
         choices=tuple(PRECISIONS),
     )
 
@@ -150,12 +157,14 @@ class OptimizerOptions(Options):
     """Training settings that do not depend on the task or the number of steps."""
 
     train_batch_size: int = setting(
-        "Examples per training step, over all devices.", 32, group=TRAINING, low=1, memory=("do_train",)
-    )
+        "Examples per training step, over all devices.", 32, group=TRAINING, low=1, memory=("do_train",),
+        decides="the larger or smaller batches begin behind the last example read",
+    )  # fmt: skip
     gradient_accumulation_steps: int = setting(
         "Compute the batch of a step in this many parts, one after the other, to save memory; the update is the same.",
         1,
         group=TRAINING,
+        decides=OTHER_DROPOUT,
         low=1,
     )
     recompute: bool = setting(
@@ -168,7 +177,9 @@ class OptimizerOptions(Options):
         False,
         group=TRAINING,
     )
-    learning_rate: float = setting("The highest learning rate of the schedule.", 5e-5, group=TRAINING, low=0.0)
+    learning_rate: float = setting(
+        "The highest learning rate of the schedule.", 5e-5, group=TRAINING, decides=OTHER_SCHEDULE, low=0.0
+    )
     save_checkpoints_steps: int = setting(
         "Steps between two checkpoints; 0 saves only at the end.", 1000, group=TRAINING, low=0
     )
@@ -191,17 +202,20 @@ class OptimizerOptions(Options):
         " each gradient to 8 bits.",
         "float32",
         group=TRAINING,
+        decides=OTHER_ROUNDING,
         choices=("float32", "bfloat16"),
     )
     iterations_per_loop: int = setting(
         "The maximum number of steps between two checks of the clock.", 1000, group=TRAINING, low=1
     )
     random_seed: int = setting(
-        "Determines new weights, dropout and the order of examples.", 12345, group=TRAINING, low=0, high=2**31 - 1
-    )
+        "Determines new weights, dropout and the order of examples.", 12345, group=TRAINING, low=0, high=2**31 - 1,
+        decides="the order of the examples and the dropout change from here on",
+    )  # fmt: skip
     adam_bias_correction: bool = setting(
-        "Use Adam's bias correction, which the reference does not.", False, group=TRAINING
-    )
+        "Use Adam's bias correction, which the reference does not.", False, group=TRAINING,
+        decides="the updates change from here on",
+    )  # fmt: skip
     profile_steps: str | None = setting(
         "Write a TensorBoard profile of the steps A,B (from step A to step B) into output_dir.", None, group=LOG
     )
@@ -254,6 +268,7 @@ class TrainingOptions(OptimizerOptions, DeviceOptions, ModelOptions):
         " auto is groups on a CPU, except for tiny models, and none elsewhere.",
         "auto",
         group=TRAINING,
+        decides=OTHER_DROPOUT,
         choices=("auto", *UNPAD),
     )
     export_dir: str | None = setting(
@@ -363,6 +378,7 @@ class TrainOptions(OptimizerOptions):
       max_seq_length: the maximum width of a batch, for the estimate of the memory; None if the batches' width is fixed.
       log_steps: the number of steps between TensorBoard points; the first step also gets one.
       texts: name -> Markdown text for TensorBoard. The model's configuration is always added.
+      deciding: of the script's settings, those of settings.deciding.
     """
 
     output_dir: str
@@ -372,6 +388,7 @@ class TrainOptions(OptimizerOptions):
     max_seq_length: int | None = None
     log_steps: int = 100
     texts: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    deciding: Mapping[str, tuple[Any, str]] = dataclasses.field(default_factory=dict)
 
     def check(self) -> None:
         if self.steps_to_profile and self.steps_to_profile[0] > self.num_train_steps:

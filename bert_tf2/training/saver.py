@@ -18,26 +18,34 @@ import tensorflow as tf
 from absl import logging
 
 from bert_tf2.config import BertConfig
-from bert_tf2.support import files, json_text, process
+from bert_tf2.support import files, json_text, process, settings
 from bert_tf2.support.errors import UserError
 from bert_tf2.training.monitor import write_scalars
-from bert_tf2.training.options import TrainOptions
+from bert_tf2.training.options import OTHER_DROPOUT, OTHER_SCHEDULE, TrainOptions
 from bert_tf2.weights import checkpoint
 
-# Settings that change what the following steps compute, and what it means to change one.
-_OTHER_SCHEDULE = "the learning rate of the steps to come is another one"
-_OF_OPTIONS = {
-    "random_seed": "the order of the examples and the dropout change from here on",
-    "train_batch_size": "the larger or smaller batches begin behind the last example read",
-    **dict.fromkeys(("learning_rate", "num_train_steps", "num_warmup_steps"), _OTHER_SCHEDULE),
-    "gradient_accumulation_steps": "the dropout changes from here on",
-    "adam_bias_correction": "the updates change from here on",
-    "precision": "numbers are rounded in another way from here on",
-    "all_reduce_dtype": "gradients are rounded in another way from here on",
-}
 # Of the model's configuration: what metadata does not refuse, because it is a matter of the training.
-_OF_MODEL = dict.fromkeys(("hidden_dropout_prob", "attention_probs_dropout_prob"), "the dropout changes from here on")
-_OF_DATA = {"records": "the order is that of the new ones; in this epoch, some may be read twice and others not at all"}
+_OF_MODEL = ("hidden_dropout_prob", "attention_probs_dropout_prob")
+_OTHER_RECORDS = "the order is that of the new ones; in this epoch, some may be read twice and others not at all"
+
+
+def deciding(
+    options: TrainOptions, config: BertConfig, records: str | None, replicas: int
+) -> dict[str, tuple[Any, str]]:
+    """What decides the steps to come, by name: its value, and what another one changes.
+
+    Args:
+      options: of the training.
+      config: of its model.
+      records: a description of what it reads.
+      replicas: the number of its devices, each of which draws its own dropout.
+    """
+    found = {**settings.deciding(options), **options.deciding}
+    found |= {name: (getattr(options, name), OTHER_SCHEDULE) for name in ("num_train_steps", "num_warmup_steps")}
+    drops = {name: getattr(config, name) or 0.0 for name in _OF_MODEL}
+    found |= {name: (value, OTHER_DROPOUT) for name, value in drops.items()}
+    found["replicas"] = (replicas if any(drops.values()) else None, OTHER_DROPOUT)
+    return {**found, "records": (records, _OTHER_RECORDS)}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -54,20 +62,14 @@ class TrainingState:
     settings: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     skipped: int = 0
 
-    @classmethod
-    def current(
-        cls, options: TrainOptions, examples: int, records: str | None, config: BertConfig, skipped: int = 0
-    ) -> TrainingState:
-        """The state of a training of a model with this configuration; `records` describes what it reads."""
-        settings = {name: getattr(options, name) for name in _OF_OPTIONS}
-        settings |= {name: getattr(config, name) or 0.0 for name in _OF_MODEL}
-        return cls(examples, {**settings, "records": records}, skipped)
+    def changes(self, now: Mapping[str, tuple[Any, str]]) -> Iterator[str]:
+        """Yields a sentence for each setting that has another value now, in `deciding`.
 
-    def changes(self, now: TrainingState) -> Iterator[str]:
-        """Yields a sentence for each setting that has another value now."""
-        for name, consequence in {**_OF_OPTIONS, **_OF_MODEL, **_OF_DATA}.items():
-            before, after = (state.settings.get(name) for state in (self, now))
-            if None not in (before, after) and before != after:
+        None stands for a default of a setting that can be given; a version that knew fewer settings wrote nothing.
+        """
+        for name, (after, consequence) in now.items():
+            before = self.settings.get(name, after)
+            if before != after and not (name in ("records", "replicas") and None in (before, after)):
                 yield f"{name}: {before} before, {after} now: {consequence}"
 
     def write(self, prefix: str) -> None:

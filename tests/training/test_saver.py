@@ -8,10 +8,12 @@ import pytest
 import tensorflow as tf
 from small_models import MAKERS, tiny_config
 
-from bert_tf2.support import process
+from bert_tf2.finetuning.options import ClassifierOptions, NerOptions, SquadOptions
+from bert_tf2.pretraining.options import PretrainingOptions
+from bert_tf2.support import process, settings
 from bert_tf2.support.errors import UserError
 from bert_tf2.training.options import TrainOptions
-from bert_tf2.training.saver import Best, Saver, TrainingState
+from bert_tf2.training.saver import Best, Saver, TrainingState, deciding
 from bert_tf2.weights import checkpoint
 
 STATE = TrainingState(8, {"random_seed": 1})
@@ -108,7 +110,7 @@ OPTIONS = TrainOptions(output_dir="out", num_train_steps=10, num_warmup_steps=1,
 def test_what_is_written_is_read(tmp_path):
     prefix = str(tmp_path / "model.ckpt-3")
     assert TrainingState.read(prefix) is None
-    written = TrainingState.current(OPTIONS, 12, "6 records", CONFIG)
+    written = TrainingState(12, settings_now())
     written.write(prefix)
     assert TrainingState.read(prefix) == written
     assert [path.name for path in tmp_path.iterdir()] == ["model.ckpt-3.training.json"]
@@ -131,7 +133,7 @@ def test_a_damaged_file_is_named(tmp_path, text):
 
 def test_a_changed_digit_is_found(tmp_path):
     prefix = str(tmp_path / "model.ckpt-3")
-    TrainingState.current(OPTIONS, 12, "6 records", CONFIG).write(prefix)
+    TrainingState(12, settings_now()).write(prefix)
     path = tmp_path / "model.ckpt-3.training.json"
     path.write_text(path.read_text().replace('"examples": 12', '"examples": 13'))
     with pytest.raises(UserError, match=r"training\.json: cannot be used: it does not match its checksum; put back"):
@@ -140,11 +142,16 @@ def test_a_changed_digit_is_found(tmp_path):
     assert TrainingState.read(prefix).examples == 13
 
 
+def settings_now() -> dict:
+    return {name: value for name, (value, _) in deciding(OPTIONS, CONFIG, "6 records", 1).items()}
+
+
 def test_nothing_has_changed():
-    before = TrainingState.current(OPTIONS, 12, "6 records", CONFIG)
-    assert [*before.changes(TrainingState.current(OPTIONS, 400, "6 records", CONFIG))] == []
-    assert [*before.changes(TrainingState.current(OPTIONS, 12, None, CONFIG))] == []  # nobody says what the records are
-    assert [*TrainingState(12, {}).changes(before)] == []  # a version that knew fewer settings wrote it
+    before = TrainingState(12, settings_now())
+    for records in ("6 records", None):  # None: nobody says what the records are
+        assert [*before.changes(deciding(OPTIONS, CONFIG, records, 1))] == []
+    # A version that knew fewer settings wrote it.
+    assert [*TrainingState(12, {}).changes(deciding(OPTIONS, CONFIG, "6 records", 1))] == []
 
 
 CHANGES = [
@@ -153,9 +160,9 @@ CHANGES = [
     ("learning_rate", 1e-3, "5e-05 before, 0.001 now: the learning rate of the steps to come is"),
     ("gradient_accumulation_steps", 2, "1 before, 2 now: the dropout changes"),
     ("random_seed", 7, "12345 before, 7 now: the order of the examples and the dropout change"),
-    ("precision", "bfloat16", "float32 before, bfloat16 now: numbers are rounded in another way"),
     ("records", "9 records", "6 records before, 9 records now: the order is that of the new ones"),
     ("hidden_dropout_prob", 0.3, "0.1 before, 0.3 now: the dropout changes from here on"),
+    ("replicas", 2, "1 before, 2 now: the dropout changes"),
     ("attention_probs_dropout_prob", None, "0.1 before, 0.0 now: the dropout changes"),
 ]
 
@@ -164,19 +171,38 @@ CHANGES = [
 def test_a_change_is_told_with_its_consequence(name, value, wanted):
     config = dataclasses.replace(CONFIG, hidden_dropout_prob=0.1, attention_probs_dropout_prob=0.1)
 
-    def state(**changes):
-        records = changes.pop("records", "6 records")
+    def now(**changes):
+        records, replicas = changes.pop("records", "6 records"), changes.pop("replicas", 1)
         of_options = {key: changed for key, changed in changes.items() if hasattr(OPTIONS, key)}
         of_config = {key: changed for key, changed in changes.items() if key not in of_options}
         options, model = dataclasses.replace(OPTIONS, **of_options), dataclasses.replace(config, **of_config)
-        return TrainingState.current(options, 12, records, model)
+        return deciding(options, model, records, replicas)
 
-    (sentence,) = state().changes(state(**{name: value}))
+    before = TrainingState(12, {key: found for key, (found, _) in now().items()})
+    (sentence,) = before.changes(now(**{name: value}))
     assert sentence.startswith(f"{name}: {wanted}")
 
 
+_OF_ALL = {"train_batch_size", "gradient_accumulation_steps", "learning_rate", "all_reduce_dtype", "random_seed",
+           "adam_bias_correction", "precision", "unpad", "max_seq_length"}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("options", "more"),
+    [
+        (PretrainingOptions, {"max_predictions_per_seq", "masked_lm_prob"}),
+        (ClassifierOptions, {"class_weights"}),
+        (SquadOptions, set()),
+        (NerOptions, set()),
+    ],
+)
+def test_the_settings_of_a_script_that_decide_its_steps(options, more):
+    decisive = {name for name, (stated, _, _) in settings.settings_of(options).items() if stated.decides}
+    assert decisive == _OF_ALL | more
+
+
 def test_the_file_of_another_step_is_refused(tmp_path):
-    TrainingState.current(OPTIONS, 12, "6 records", CONFIG, skipped=2).write(str(tmp_path / "model.ckpt-3"))
+    TrainingState(12, settings_now(), skipped=2).write(str(tmp_path / "model.ckpt-3"))
     assert TrainingState.read(str(tmp_path / "model.ckpt-3")).skipped == 2
     (tmp_path / "model.ckpt-3.training.json").rename(tmp_path / "model.ckpt-5.training.json")
     with pytest.raises(
