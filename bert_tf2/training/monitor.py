@@ -10,10 +10,18 @@ from collections.abc import Mapping
 
 import tensorflow as tf
 from absl import logging
+from tensorflow.core.util import event_pb2
 
 from bert_tf2.config import BertConfig
 from bert_tf2.support import console, files, progress
 from bert_tf2.training.options import TrainOptions
+
+
+def _tell_start(writer: tf.summary.SummaryWriter, step: int) -> None:
+    """Tells TensorBoard to forget the points behind `step`, which a killed run may have left; as TensorFlow 1."""
+    start = event_pb2.SessionLog(status=event_pb2.SessionLog.START)
+    event = event_pb2.Event(wall_time=time.time(), step=step + 1, session_log=start)
+    tf.raw_ops.ImportEvent(writer=writer._resource, event=event.SerializeToString())
 
 
 class TrainingMonitor:
@@ -26,6 +34,8 @@ class TrainingMonitor:
         self._options = options
         self._first = step
         self._writer = tf.summary.create_file_writer(options.output_dir) if writes else tf.summary.create_noop_writer()
+        if writes:
+            _tell_start(self._writer, step)
         self._reported_at = time.monotonic()
         self._seconds_per_step: float | None = None
         self._sums: dict[str, float] = {}

@@ -7,7 +7,7 @@ import math
 import pytest
 import tensorflow as tf
 from small_models import tiny_config
-from tensorboard.backend.event_processing import event_accumulator
+from tensorboard.backend.event_processing import event_accumulator, plugin_event_accumulator
 from tensorboard.compat.proto import event_pb2
 
 from bert_tf2.data.tfrecords import frames
@@ -125,3 +125,12 @@ def test_a_damaged_file_is_named(tmp_path, content, message):
     with pytest.raises(UserError, match=message) as raised:
         curves.read_run(str(tmp_path))
     assert str(path) in str(raised.value) and "\n" not in str(raised.value)
+
+
+def test_tensorboard_forgets_the_points_behind_a_kill(tmp_path):
+    """A run that was killed at step 25 goes on from its checkpoint of step 10."""
+    train(tmp_path, 0, 25, log_steps=10)
+    train(tmp_path, 10, 40, log_steps=10)
+    # That of the server; the other one keeps all points of TensorFlow 2.
+    found = plugin_event_accumulator.EventAccumulator(str(tmp_path), tensor_size_guidance={"scalars": 0}).Reload()
+    assert [event.step for event in found.Tensors("loss")] == [1, 10, 11, 20, 30, 40]
