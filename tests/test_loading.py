@@ -349,3 +349,22 @@ def test_bfloat16_is_near(bert, folder):
     found = bert_tf2.load(folder, precision="bfloat16").embed(TEXTS)
     assert found.dtype == np.float32
     assert 0 < np.abs(found - bert.embed(TEXTS)).max() < 0.2
+
+
+def test_a_training_that_saves_meanwhile(tmp_path, monkeypatch):
+    """Its checkpoint of step 7 is deleted between the look at its names and the reading of its values."""
+    folder = make_folder(tmp_path / "model", heads.PretrainingModel(toy_data.config()))
+    initialize = checkpoint.initialize
+
+    def after_a_save(model, path):
+        monkeypatch.setattr(checkpoint, "initialize", initialize)
+        checkpoint.CheckpointFolder(str(folder)).save(checkpoint.tf1_variables(model), 8)
+        for file in folder.glob("model.ckpt-7.*"):
+            file.unlink()
+        return initialize(model, path)
+
+    monkeypatch.setattr(checkpoint, "initialize", after_a_save)
+    assert bert_tf2.load(folder).path.endswith("model.ckpt-8")
+    (folder / "model.ckpt-8.index").unlink()
+    with pytest.raises(UserError):
+        bert_tf2.load(folder)

@@ -344,18 +344,22 @@ def load(
     path = os.path.expanduser(os.fspath(path))
     if precision not in PRECISIONS:
         raise UserError(f"precision={precision!r}: must be one of {', '.join(PRECISIONS)}")
-    source = checkpoint.open_weights(path)
-    config = _config(source, bert_config_file)
-    tokenizer = _tokenizer(source, config, vocab_file, do_lower_case)
-    labels = sources.labels_of(source)
-    dtype = PRECISIONS[precision].policy
-    model = build_model(
-        create_strategy(DeviceOptions(precision=precision), several=False),
-        lambda: checkpoint.make_model(source, config, labels, dtype=dtype),
-        random_seed=0,  # for variables that the weights lack, for example a pooler
-    )
-    logging.info(checkpoint.initialize(model, source.path))
-    return Bert(source, config, tokenizer, model, labels)
+
+    def read() -> Bert:
+        source = checkpoint.open_weights(path)
+        config = _config(source, bert_config_file)
+        tokenizer = _tokenizer(source, config, vocab_file, do_lower_case)
+        labels = sources.labels_of(source)
+        dtype = PRECISIONS[precision].policy
+        model = build_model(
+            create_strategy(DeviceOptions(precision=precision), several=False),
+            lambda: checkpoint.make_model(source, config, labels, dtype=dtype),
+            random_seed=0,  # for variables that the weights lack, for example a pooler
+        )
+        logging.info(checkpoint.initialize(model, source.path))
+        return Bert(source, config, tokenizer, model, labels)
+
+    return sources.despite_saving(path, read)
 
 
 def _config(source: Weights, bert_config_file: str | os.PathLike[str] | None) -> BertConfig:

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Callable
+from typing import TypeVar
 
 from bert_tf2.support import files
 from bert_tf2.support.errors import UserError
 from bert_tf2.weights import bundle, huggingface, keras_files, model_garden
 from bert_tf2.weights.base import Weights
 from bert_tf2.weights.labels import LabelMap, load_label_map
+
+Model = TypeVar("Model")
 
 EXPORT_INFO_FILE = "model_info.json"
 """The description of an exported model, in the folder of its version."""
@@ -111,3 +115,27 @@ def labels_of(source: Weights) -> LabelMap | None:
     """
     beside = load_label_map(source.folder)
     return beside or source.labels()
+
+
+_ATTEMPTS = 10
+
+
+def despite_saving(path: str, read: Callable[[], Model]) -> Model:
+    """`read` of weights in a folder, again if a training saves there meanwhile and deletes the checkpoint being read.
+
+    Raises:
+      UserError: that of `read`.
+    """
+    state = os.path.join(path, "checkpoint")
+
+    def newest() -> str | None:
+        return files.read_text(state) if files.is_directory(path) and files.exists(state) else None
+
+    for _ in range(_ATTEMPTS - 1):
+        before = newest()
+        try:
+            return read()
+        except UserError:
+            if newest() == before:
+                raise
+    return read()
