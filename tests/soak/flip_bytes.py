@@ -31,7 +31,7 @@ from bert_tf2.config import BertConfig, decisive_differences
 from bert_tf2.data import tfrecords
 from bert_tf2.support.errors import UserError
 from bert_tf2.training.options import TrainOptions
-from bert_tf2.training.saver import TrainingState
+from bert_tf2.training.saver import TrainingState, deciding
 from bert_tf2.weights import bundle, huggingface_writing, keras_files
 from bert_tf2.weights.base import Weights
 from bert_tf2.weights.labels import LabelMap
@@ -108,7 +108,8 @@ def make_checkpoint(folder: pathlib.Path) -> None:
     slots = {f"{name}/adam_{slot}": value * 0.5 for name, value in values.items() for slot in "mv"}
     prefix = str(folder / "model.ckpt-7")
     options = TrainOptions(output_dir=str(folder), num_train_steps=10, num_warmup_steps=1, train_batch_size=4)
-    TrainingState.current(options, 28, "6 records", model.config).write(prefix)
+    now = deciding(options, model.config, "6 records", 1)
+    TrainingState(28, {name: value for name, (value, _) in now.items()}).write(prefix)
     bundle.save(prefix, {**values, **slots, "words": np.array([b"one", b"two"], object)}, 7)
 
 
