@@ -292,7 +292,8 @@ class ClassifierModel(_Model):
     def call(self, batch: Batch, training: bool = False, dropout_seed: tf.Tensor | None = None) -> tf.Tensor:
         """-> float32 logits [B, L]."""
         self.check(batch)
-        nothing = tf.zeros([get_shape_list(batch["input_ids"])[0], 0], tf.int32)  # besides [CLS]
+        rows = get_shape_list(tf.convert_to_tensor(batch["input_ids"]))[0]
+        nothing = tf.zeros([rows, 0], tf.int32)  # besides [CLS]
         pooled = self.encode(batch, training, dropout_seed, reads=nothing).pooled_output
         return self.output_layer(self._drop(pooled, training, dropout_seed))
 
