@@ -78,7 +78,10 @@ def test_other_callers_of_the_port_are_no_workers():
 
 def test_a_worker_that_ended_and_came_again_counts_once():
     where = addresses(3)
-    chief, other = Worker(where, 0), Worker(where, 1)
+    chief = Worker(where, 0)
+    while not rendezvous.listens(where[0]):
+        time.sleep(0.01)
+    other = Worker(where, 1)
     with socket.create_connection(("localhost", int(where[0].split(":")[1]))) as connection:
         alike = {**ALIKE, "the cluster in TF_CONFIG": " ".join(where)}
         connection.sendall(json.dumps({"index": 2, "alike": alike}).encode() + b"\n")
