@@ -175,7 +175,7 @@ def test_a_pickle_that_calls_something_is_not_run(tmp_path, zipped):
 
 @pytest.mark.parametrize(
     ("content", "part"),
-    [(b"hello world", "not what its name says"), (b"", "EOFError"), ([1], "no dictionary of tensors")],
+    [(b"hello world", "is text, not weights that PyTorch saved"), (b"", "EOFError"), ([1], "no dictionary of tensors")],
 )
 def test_damaged_files_of_torch_save(tmp_path, content, part):
     path = tmp_path / "pytorch_model.bin"
