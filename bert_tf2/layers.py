@@ -74,19 +74,18 @@ _OF_THREAD = threading.local()  # TensorFlow builds the graph of each replica in
 
 def create_initializer(initializer_range: float = 0.02) -> keras.initializers.Initializer:
     """A truncated normal distribution with this deviation: values beyond two deviations are drawn again."""
-    seeds = getattr(_OF_THREAD, "initial_seeds", None)
-    return keras.initializers.TruncatedNormal(stddev=initializer_range, seed=seeds and next(seeds))
+    own = getattr(_OF_THREAD, "initial", None)
+    return keras.initializers.TruncatedNormal(stddev=initializer_range, seed=own and own.randint(1, 10**9))
 
 
 @contextlib.contextmanager
 def initial_weights_from(seed: int) -> Iterator[None]:
     """In its block, new variables get the weights of this seed, and no generator of the process changes."""
-    own = random.Random(seed)
-    _OF_THREAD.initial_seeds = iter(lambda: own.randint(1, 10**9), None)
+    _OF_THREAD.initial = random.Random(seed)
     try:
         yield
     finally:
-        _OF_THREAD.initial_seeds = None
+        _OF_THREAD.initial = None
 
 
 def sinusoidal_positions(num_positions: int, width: int) -> np.ndarray:

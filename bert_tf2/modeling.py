@@ -378,7 +378,7 @@ class BertModel(keras.Model):
         if length is None:
             length = tf.shape(input_ids)[1]
             check = tf.debugging.assert_less_equal(length, most, f"a sequence {too_long} {most}")
-            with tf.control_dependencies([check] if check is not None else []):
+            with tf.control_dependencies([check]):
                 input_ids = tf.identity(input_ids)
         elif length > most:
             raise UserError(f"a sequence of {length} tokens {too_long} {most}")

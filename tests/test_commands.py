@@ -136,3 +136,17 @@ def test_the_demonstration_starts_away_from_the_checkout(installed, tmp_path):
     process.stdout.close()
     assert " -m bert_tf2 create_pretraining_data" in seen and " -m bert_tf2 run_pretraining" in seen
     assert "loss" in seen, seen
+
+
+def test_scripts_one_after_the_other_in_a_process(tmp_path):
+    """As in a notebook: each has its own flags and none of the other's."""
+    program = (
+        "import sys\nfrom bert_tf2 import commands\n"
+        "for script, flag in ('build_vocab', 'vocab_size=x'), ('run_ner', 'vocab_size=9'), ('build_vocab', 'y'):\n"
+        "    sys.argv = [script + '.py', '--' + flag]\n"
+        "    try: commands.run(script)\n"
+        "    except SystemExit as ended: assert ended.code == 2, ended.code\n"
+    )
+    done = run(ROOT, tmp_path, sys.executable, "-c", program)
+    first, second, third = done.stderr.splitlines()
+    assert "--vocab_size" in first and "no flag --vocab_size" in second and "no flag --y" in third

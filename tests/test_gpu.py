@@ -18,6 +18,7 @@ from gpu_or_cpu import computing_on, need
 from small_models import MAKERS, batch_for, randomize, tiny_config
 
 from bert_tf2 import exporting as exports
+from bert_tf2.support import process
 from bert_tf2.training import devices
 from bert_tf2.training.devices import build_model
 from bert_tf2.training.loop import Trainer
@@ -136,5 +137,6 @@ def test_a_divided_gpu_is_no_error(monkeypatch):
 
     monkeypatch.setattr(tf.config.experimental, "set_memory_growth", refuse)
     monkeypatch.setattr(tf.config, "list_physical_devices", lambda kind: [object()])
-    with devices.configured(DeviceOptions(), own_process=True):
+    monkeypatch.setattr(process, "is_script", True)
+    with devices.configured(DeviceOptions()):
         pass

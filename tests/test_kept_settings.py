@@ -1,6 +1,7 @@
 """What decides an answer is kept beside the weights: script, load and export answer alike."""
 
 import json
+import shutil
 
 import numpy as np
 import pytest
@@ -9,6 +10,7 @@ import toy_data
 
 import bert_tf2
 from bert_tf2 import commands
+from bert_tf2.finetuning.options import ClassifierOptions
 from bert_tf2.support.errors import UserError
 
 TEXTS = ["the film was good .", "playing " * 40, "The FILM was Good", "ann lives in paris", "中文 good", "\u200b good"]
@@ -102,3 +104,33 @@ def test_strings_of_other_kinds(folder):
     assert bert.classify(np.array(["a film"])) == wanted
     with pytest.raises(UserError, match="nor a pair of texts, which is a tuple"):
         bert.classify([["a film", "b"]])
+    with pytest.raises(UserError, match="nor a pair of texts"):
+        bert.classify([b"\xff"])
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("[1]", "an object"),
+        ('{"settings": [1]}', "is no task.json of a training"),
+        ('{"settings": {"max_seq_length": 12.5}}', "task.json: max_seq_length=12.5: must be a whole number"),
+        ('{"settings": {"max_seq_length": -3}}', "--max_seq_length=-3: must be >= 3"),
+        ("{", "task.json"),
+    ],
+)
+def test_a_task_file_that_is_none(folder, tmp_path, content, message):
+    shutil.copytree(folder[0] / "out", tmp_path / "out")
+    (tmp_path / "out" / "task.json").write_text(content)
+    model = {**folder[1], "output_dir": str(tmp_path / "out")}
+    with pytest.raises(UserError, match=message):
+        commands.call("run_classifier", do_predict=True, **model)
+    with pytest.raises(UserError, match=r"max_seq_length|task\.json"):
+        bert_tf2.load(tmp_path / "out").classify("a film")
+
+
+def test_the_task_file_is_that_of_the_weights_in_use(folder, tmp_path):
+    """An output_dir without checkpoints has none, whatever else lies there."""
+    (tmp_path / "task.json").write_text('{"settings": {"max_seq_length": 5}}')
+    model = {**folder[1], "output_dir": str(tmp_path), "init_checkpoint": str(folder[0] / "out")}
+    assert ClassifierOptions(do_predict=True, **model).max_seq_length == 12
+    assert ClassifierOptions(do_train=True, **model).max_seq_length == 128

@@ -83,7 +83,7 @@ def run(name: str) -> None:
     def main(options: Any) -> None:
         if command.tensorflow and asked != "tensorflow":
             logging.info("Keras runs on TensorFlow here, not on %s as KERAS_BACKEND has it", asked)
-        result = _run(command, options, own_process=True)
+        result = _run(command, options)
         if command.prints:
             print(result if isinstance(result, str) else "\n".join(result))
 
@@ -117,7 +117,7 @@ def call(name: str, **settings: Any) -> Any:
     return _run(COMMANDS[name], options(**dict.fromkeys(required(options)) | settings))
 
 
-def _run(command: Command, options: Any, own_process: bool = False) -> Any:
+def _run(command: Command, options: Any) -> Any:
     from bert_tf2.support import outputs  # late: until `process.begin`, a signal has no one line
 
     inputs, written = outputs.of(options)
@@ -127,7 +127,7 @@ def _run(command: Command, options: Any, own_process: bool = False) -> Any:
             return find(command.run)(options)
         load_tensorflow(on_tpu=getattr(options, "use_tpu", False))
         more = {"export": find("exporting.run:export_model")} if command.exports else {}
-        with find("training.devices:configured")(options, own_process):
+        with find("training.devices:configured")(options):
             return find(command.run)(options, **more)
 
 

@@ -261,21 +261,20 @@ class Bert:
         """
         check_type("batch_size", batch_size, int, low=1)
         check_type("may_be_missing", may_be_missing, bool, optional=True)
-        stated = {**answering.SQUAD, **self._kept, **settings}
-        if may_be_missing is not None:
-            stated["version_2_with_negative"] = may_be_missing
         if unknown := sorted(settings.keys() - answering.SQUAD.keys()):
             raise UserError(f"answer() has no setting {unknown[0]}; there are {', '.join(answering.SQUAD)}")
-        for name, value in stated.items():
-            kind = type(answering.SQUAD[name]) if name in answering.SQUAD else object
-            check_type(name, value, kind, low=1 if kind is int else None)
+        stated = {**answering.SQUAD, **self._kept, **settings}
+        for name, usual in answering.SQUAD.items():
+            check_type(name, stated[name], type(usual), low=1 if type(usual) is int else None)
+        if may_be_missing is None:
+            may_be_missing = bool(task_file.read(self._folder).get("version_2_with_negative"))
         alone = isinstance(question, str)
         questions, paragraphs = ([question], [paragraph]) if alone else ([*question], [*paragraph])
         if not alone and (isinstance(paragraph, str) or len(questions) != len(paragraphs)):
             raise UserError(f"{len(questions)} questions: a list with a paragraph for each is needed")
         longest = self.config.max_position_embeddings
         found = [
-            self._answerer.answer(one, other, stated, longest, batch_size)
+            self._answerer.answer(one, other, stated, may_be_missing, longest, batch_size)
             for one, other in zip(questions, paragraphs, strict=True)
         ]
         return found[0] if alone else found
@@ -283,9 +282,7 @@ class Bert:
     @functools.cached_property
     def _kept(self) -> dict[str, Any]:
         """What decided the answers of the training, from task.json beside the weights."""
-        found = task_file.read([self._folder])
-        version_2 = {name: found[name] for name in ("version_2_with_negative",) if name in found}
-        return {**task_file.settings([self._folder]), **version_2}
+        return task_file.settings(self._folder, {name: type(usual) for name, usual in answering.SQUAD.items()})
 
     @functools.cached_property
     def _answerer(self) -> answering.Answerer:
@@ -330,7 +327,8 @@ def load(
       vocab_file: the vocabulary; defaults to the one in the weights or beside them (vocab.txt).
       do_lower_case: whether to lower-case text; defaults to the value in the files beside the weights, otherwise to
         False if the vocabulary has entries with capital letters.
-      precision: the type of the computations, a key of training.precision.PRECISIONS.
+      precision: the type of the computations, a key of training.precision.PRECISIONS. Whether a GPU rounds float32 to
+        TensorFloat-32 is TensorFlow's setting of the process, which this does not change.
 
     Raises:
       UserError: the weights do not exist; the configuration or the vocabulary is missing or does not fit the weights;

@@ -16,7 +16,7 @@ from bert_tf2.exporting import saved_model_files
 from bert_tf2.exporting.exported_model import log_level
 from bert_tf2.exporting.graph_tokenization import GraphTokenizer, Inputs
 from bert_tf2.exporting.request_checks import Rows, SpecialIds, checked_rows, require
-from bert_tf2.exporting.signatures import IDS, Outputs, Setting, Task, call_with_one_argument
+from bert_tf2.exporting.signatures import IDS, Outputs, Setting, Task, function_of
 from bert_tf2.modeling import BertModel
 from bert_tf2.support import files
 from bert_tf2.support.errors import UserError
@@ -101,16 +101,13 @@ class _KerasTask(Task):
         ids = [tf.TensorSpec([None, None], tf.int32, name) for name in IDS]
         texts = [tf.TensorSpec([None], tf.string, name) for name in ("text_a", "text_b")]
         found = {
-            "serving_default": _function(self._from_ids, [*ids, *own]),
-            "serving_ids": _function(self._from_ids, [*ids[:1], *own]),
-            "serving_text": _function(self.from_texts, [*texts[:1], *own]),
+            "serving_default": function_of(self._from_ids, [*ids, *own]),
+            "serving_ids": function_of(self._from_ids, [*ids[:1], *own]),
+            "serving_text": function_of(self.from_texts, [*texts[:1], *own]),
         }
         if self.setting.config.type_vocab_size > 1:
-            found["serving_text_pair"] = _function(self.from_texts, [*texts, *own])
-        for name, function in found.items():
-            setattr(self, name, call_with_one_argument(function))
-        self.serve = self.__call__ = self.serving_text
-        return found
+            found["serving_text_pair"] = function_of(self.from_texts, [*texts, *own])
+        return self._as_methods(found)
 
     def _from_ids(self, **given: tf.Tensor) -> Outputs:
         ids = {name: given.pop(name) for name in IDS if name in given}
@@ -157,10 +154,3 @@ class _KerasTask(Task):
         return tf.ensure_shape(
             tf.pad(value, [[0, 0], [0, wanted.shape[1] - tf.shape(value)[1]]]), [None, wanted.shape[1]]
         )
-
-
-def _function(function: Callable, specs: list[tf.TensorSpec]) -> Callable:
-    names = [spec.name for spec in specs]
-    return tf.function(
-        lambda *inputs: function(**dict(zip(names, inputs, strict=True))), input_signature=specs, autograph=False
-    )

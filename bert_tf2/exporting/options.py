@@ -6,7 +6,17 @@ from typing import Any
 
 from bert_tf2.config import BertConfig
 from bert_tf2.support.errors import UserError
-from bert_tf2.support.settings import ANSWERS, EXPORT, MODEL, TO_DO, WrongSetting, check_utf8, options, setting
+from bert_tf2.support.settings import (
+    ANSWERS,
+    EXPORT,
+    MODEL,
+    TO_DO,
+    WrongSetting,
+    check_utf8,
+    kept_setting,
+    options,
+    setting,
+)
 from bert_tf2.training.options import ModelOptions, PrecisionOptions, VocabularyOptions, sequence_length
 from bert_tf2.weights import task_file
 from bert_tf2.weights.labels import LabelMap
@@ -15,7 +25,7 @@ TASKS = ("features", "classifier", "squad", "ner", "masked_lm")
 
 
 def _of_squad(help: str, usual: int) -> Any:
-    return setting(f"squad: {help}", None, flag_default=usual, group=ANSWERS, low=1, kept=True)
+    return kept_setting(f"squad: {help}", usual, group=ANSWERS, low=1)
 
 
 @options
@@ -67,7 +77,7 @@ class ExportOptions(PrecisionOptions, VocabularyOptions, ModelOptions):
 
     def complete(self) -> None:
         super().complete()
-        task_file.take(self, (self.init_checkpoint,), is_trained=True)
+        task_file.take(self, self.init_checkpoint)
 
     def check(self) -> None:
         check_utf8(self)

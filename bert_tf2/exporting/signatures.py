@@ -73,19 +73,20 @@ class Task(tf.Module):
             if self.pairs and self.setting.config.type_vocab_size > 1:  # otherwise the model cannot tell them apart
                 pair = ("text_a", "text_b")
                 found["serving_text_pair"] = self._take(self.from_texts, pair, tf.TensorSpec([None], tf.string))
+        return self._as_methods(found)
+
+    def _as_methods(self, found: dict[str, Callable]) -> dict[str, Callable]:
+        """Makes the signatures methods too, and the object callable; see the class."""
         for name, function in found.items():
             setattr(self, name, call_with_one_argument(function))
-        self.serve = self.__call__ = getattr(self, "serving_text" if self.setting.tokenizer else "serving_default")
+        self.serve = self.__call__ = getattr(self, "serving_text" if "serving_text" in found else "serving_default")
         return found
 
     @staticmethod
     def _take(function: Callable, names: Sequence[str], spec: tf.TensorSpec | None = None) -> Callable:
         """Returns a `tf.function` with inputs of these names, by default [B, F] ids."""
         spec = spec or tf.TensorSpec([None, None], tf.int32)
-        specs = [tf.TensorSpec(spec.shape, spec.dtype, name) for name in names]
-        return tf.function(
-            lambda *inputs: function(**dict(zip(names, inputs, strict=True))), input_signature=specs, autograph=False
-        )
+        return function_of(function, [tf.TensorSpec(spec.shape, spec.dtype, name) for name in names])
 
     def _from_ids(self, **inputs: tf.Tensor) -> Outputs:
         return self.from_rows(checked_rows(self.setting.config, self.setting.special, **inputs))
@@ -126,6 +127,14 @@ class Task(tf.Module):
         return self.setting.tokenizer.combine(
             pieces["text_a"], pieces.get("text_b"), self.setting.options.max_seq_length
         )
+
+
+def function_of(function: Callable, specs: Sequence[tf.TensorSpec]) -> Callable:
+    """A `tf.function` of inputs with the names of these."""
+    names = [spec.name for spec in specs]
+    return tf.function(
+        lambda *inputs: function(**dict(zip(names, inputs, strict=True))), input_signature=specs, autograph=False
+    )
 
 
 def call_with_one_argument(function: Callable) -> Callable:

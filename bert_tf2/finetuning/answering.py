@@ -16,21 +16,15 @@ from bert_tf2 import heads, tokenization
 from bert_tf2.finetuning import ner, squad
 from bert_tf2.finetuning.classification.features import pack_texts
 from bert_tf2.finetuning.extract_features import Text, as_example
+from bert_tf2.finetuning.options import SquadOptions
 from bert_tf2.support.errors import UserError
+from bert_tf2.support.settings import settings_of
 from bert_tf2.training import forward
 from bert_tf2.weights.labels import LabelMap, numbered
 
 _INPUTS = ("input_ids", "input_mask", "segment_ids")
 # run_squad.py's defaults of what decides an answer.
-SQUAD = {
-    "max_seq_length": 384,
-    "doc_stride": 128,
-    "max_query_length": 64,
-    "n_best_size": 20,
-    "max_answer_length": 30,
-    "null_score_diff_threshold": 0.0,
-    "version_2_with_negative": False,
-}
+SQUAD = {name: stated.flag_default for name, (stated, _, _) in settings_of(SquadOptions).items() if stated.kept}
 _MOST_TOKENS = 1 << 16  # of rows that are sorted by length together
 
 
@@ -109,9 +103,15 @@ class Answerer:
         return ner.assemble_tags(given, windows, (logits.argmax(-1) for logits in found), names)
 
     def answer(
-        self, question: str, paragraph: str, settings: Mapping[str, Any], longest: int, batch_size: int
+        self,
+        question: str,
+        paragraph: str,
+        settings: Mapping[str, Any],
+        may_be_missing: bool,
+        longest: int,
+        batch_size: int,
     ) -> SpanAnswer:
-        """The best span of the paragraph; `settings` are those of SQUAD, and more of compute_predictions."""
+        """The best span of the paragraph; `settings` has the names of SQUAD."""
         self._of_kind(heads.SpanModel, "answer", "run_squad.py")
         for name, text in (("question", question), ("paragraph", paragraph)):
             if not isinstance(text, str) or not text.strip():
@@ -132,7 +132,7 @@ class Answerer:
         lower = self._tokenizer.basic_tokenizer.do_lower_case
         found = squad.compute_predictions(
             [example], windows, results, settings["n_best_size"], settings["max_answer_length"], lower,
-            settings["version_2_with_negative"], settings["null_score_diff_threshold"], answer_offsets=True,
+            may_be_missing, settings["null_score_diff_threshold"], answer_offsets=True,
         )  # fmt: skip
         text = found.predictions[""]
         probability = next(one["probability"] for one in found.nbest[""] if one["text"] == text)

@@ -5,6 +5,7 @@ Section 5.3 of the paper uses BERT this way: the weights are frozen, and another
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import itertools
 import json
@@ -270,15 +271,18 @@ def embed(
 def as_example(number: int, text: Text) -> InputExample:
     """The text, or the pair, with this number. Raises UserError if it is neither."""
     parts = text if isinstance(text, tuple) else (text,)
-    parts = tuple(_decoded(getattr(part, "numpy", lambda part=part: part)()) for part in parts)
+    parts = tuple(map(_decoded, parts))
     if 1 <= len(parts) <= 2 and all(isinstance(part, str) for part in parts):
         return InputExample(number, parts[0], parts[1] if len(parts) == 2 else None)
     raise UserError(f"text {number + 1}: {text!r:.60} is neither a text nor a pair of texts, which is a tuple")
 
 
 def _decoded(text: Any) -> Any:
-    """The text of bytes, as TensorFlow's strings are; anything else as it is."""
-    return text.decode(errors="replace") if isinstance(text, bytes) else text
+    """The text of bytes in UTF-8, or of a string of TensorFlow; anything else as it is."""
+    with contextlib.suppress(UnicodeDecodeError):
+        text = text.numpy() if hasattr(text, "numpy") else text
+        return text.decode() if isinstance(text, bytes) else text
+    return text
 
 
 _NAMES = ("input_ids", "input_mask", "input_type_ids")

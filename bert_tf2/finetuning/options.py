@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from bert_tf2.finetuning.classification.tasks import TsvLayout, find_task
 from bert_tf2.support import plots
 from bert_tf2.support.errors import UserError
@@ -16,6 +18,7 @@ from bert_tf2.support.settings import (
     TRAINING,
     WrongSetting,
     check_type,
+    kept_setting,
     options,
     setting,
 )
@@ -57,6 +60,11 @@ def checked_length(max_seq_length: int | None, longest: int) -> int:
     return max_seq_length
 
 
+def _length(help: str, usual: int = 128, low: int = LEAST_LENGTH) -> Any:
+    stated = {"flag_default": usual, "kept": True, "decides": "texts are cut elsewhere from here on"}
+    return sequence_length(help, None, low, **stated)
+
+
 @options
 class FineTuneOptions(LogOptions, VocabularyOptions, TrainingOptions):
     """The settings that all tasks share.
@@ -70,13 +78,7 @@ class FineTuneOptions(LogOptions, VocabularyOptions, TrainingOptions):
 
     needs = (("patience", "eval_steps"),)
 
-    max_seq_length: int | None = sequence_length(
-        "Tokens per example, including special tokens; longer texts are cut.",
-        None,
-        flag_default=128,
-        kept=True,
-        decides="texts are cut elsewhere from here on",
-    )
+    max_seq_length: int | None = _length("Tokens per example, including special tokens; longer texts are cut.")
     other_task: bool = setting(
         "Use, or train on, weights that were fine-tuned for another task, which is an error without this flag.",
         False,
@@ -103,7 +105,7 @@ class FineTuneOptions(LogOptions, VocabularyOptions, TrainingOptions):
 
     def complete(self) -> None:
         super().complete()
-        task_file.take(self, (self.output_dir, self.init_checkpoint), not self.do_train)
+        task_file.take(self, self.init_checkpoint, self.output_dir, is_trained=not self.do_train)
 
     @property
     def evaluates_during_training(self) -> bool:
@@ -223,48 +225,28 @@ class SquadOptions(PredictionOptions, FineTuneOptions):
     )
     version_2_with_negative: bool = setting("SQuAD 2.0: some questions have no answer.", False, group=DATA)
     output_dir: str = output_folder("*.tf_record", "eval_metrics.json", "*predictions.json", "null_odds.json")
-    max_seq_length: int | None = sequence_length(
-        "Tokens per window: question, paragraph and 3 special tokens.",
-        None,
-        5,
-        flag_default=384,
-        kept=True,
-        decides="the windows are others from here on",
+    max_seq_length: int | None = _length("Tokens per window: question, paragraph and 3 special tokens.", 384, 5)
+    doc_stride: int | None = kept_setting(
+        "Tokens from the start of a window to the start of the next.", 128, group=MODEL, low=1
     )
-    doc_stride: int | None = setting(
-        "Tokens from the start of a window to the start of the next.",
-        None,
-        flag_default=128,
-        group=MODEL,
-        low=1,
-        kept=True,
-    )
-    max_query_length: int | None = setting(
-        "Tokens of a question; longer ones are cut.", None, flag_default=64, group=MODEL, low=1, kept=True
-    )
+    max_query_length: int | None = kept_setting("Tokens of a question; longer ones are cut.", 64, group=MODEL, low=1)
     pad_to_max_length: bool = setting(
         "Pad every batch to max_seq_length instead of to its longest row.", True, group=TRAINING
     )
     do_predict: bool = setting("Answer the questions of predict_file.", False, group=TO_DO)
     do_eval: bool = setting("Answer the questions and compute exact match and F1.", False, group=TO_DO)
-    n_best_size: int | None = setting(
-        "Answers per question in nbest_predictions.json.", None, flag_default=20, group=EVALUATION, low=1, kept=True
+    n_best_size: int | None = kept_setting(
+        "Answers per question in nbest_predictions.json.", 20, group=EVALUATION, low=1
     )
-    max_answer_length: int | None = setting(
-        "Maximum number of tokens of an answer.", None, flag_default=30, group=EVALUATION, low=1, kept=True
-    )
+    max_answer_length: int | None = kept_setting("Maximum number of tokens of an answer.", 30, group=EVALUATION, low=1)
     answer_offsets: bool = setting(
         "Cut answers out of the paragraph where their tokens stand. The reference compares words with tokens, and keeps"
         " all words of a stretch where they differ, for example in a character that the vocabulary lacks.",
         False,
         group=EVALUATION,
     )
-    null_score_diff_threshold: float | None = setting(
-        "SQuAD 2.0: predict no answer if its score exceeds the best answer's by more than this.",
-        None,
-        flag_default=0.0,
-        group=EVALUATION,
-        kept=True,
+    null_score_diff_threshold: float | None = kept_setting(
+        "SQuAD 2.0: predict no answer if its score exceeds the best answer's by more than this.", 0.0, group=EVALUATION
     )
 
     def check(self) -> None:
@@ -315,14 +297,7 @@ class NerOptions(PredictionOptions, EvaluationOptions, FineTuneOptions):
         "Fill each window with the surrounding sentences, as in the paper.", False, group=DATA
     )
     output_dir: str = output_folder("*.tf_record", "eval_metrics.json", "label_map.json", "predictions.txt")
-    max_seq_length: int | None = sequence_length(
-        "Tokens per window; longer sentences are split.",
-        None,
-        5,
-        flag_default=128,
-        kept=True,
-        decides="the windows are others from here on",
-    )
+    max_seq_length: int | None = _length("Tokens per window; longer sentences are split.", low=5)
     do_eval: bool = setting("Evaluate on eval_file.", False, group=TO_DO)
     do_predict: bool = setting("Tag the words of predict_file.", False, group=TO_DO)
 

@@ -59,11 +59,11 @@ def define(options_class: type[Options]) -> None:
     """Defines a flag for every setting of a class, with its default, its help text and its choices.
 
     The bounds are checked with all other rules when the options object is created. Flags of a script that ran before in
-    this process, a notebook for example, give way.
+    this process, a notebook for example, are no flags any more.
     """
+    for flag in FLAGS.get_flags_for_module(__name__):
+        delattr(FLAGS, flag.name)
     for name, (stated, kind, default) in settings.settings_of(options_class).items():
-        if name in FLAGS:
-            delattr(FLAGS, name)
         default = stated.flag_default if default in (None, MISSING) else default
         if stated.choices:
             flags.DEFINE_enum(name, default, [*stated.choices], stated.help)

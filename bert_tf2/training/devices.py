@@ -6,7 +6,6 @@ import contextlib
 import glob
 import os
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
 
 import keras
 import tensorflow as tf
@@ -16,7 +15,9 @@ from tensorflow.python.framework import config
 from bert_tf2 import layers
 from bert_tf2.fast import compiled
 from bert_tf2.fast.encoder import Plan
+from bert_tf2.support import process
 from bert_tf2.support.errors import UserError
+from bert_tf2.support.settings import Options
 from bert_tf2.training import forward, workers
 from bert_tf2.training.options import DeviceOptions, OptimizerOptions, TrainingOptions
 from bert_tf2.training.precision import PRECISIONS
@@ -148,23 +149,23 @@ def plan_for(
 
 
 @contextlib.contextmanager
-def configured(options: Any, own_process: bool) -> Iterator[None]:
+def configured(options: Options) -> Iterator[None]:
     """Sets how TensorFlow computes in this process, and back again.
 
+    In the process of a script, memory of GPUs is also taken only as it is needed, which cannot be set back.
+
     Args:
-      options: the settings of a script, of which some have no devices.
-      own_process: whether the process is that of a script, which also takes memory of GPUs only as it needs it.
+      options: of any script: `precision` and `deterministic`, as far as it has them.
     """
-    if not isinstance(options, DeviceOptions):
-        yield
-        return
-    for gpu in tf.config.list_physical_devices("GPU") if own_process else ():
+    for gpu in tf.config.list_physical_devices("GPU") if process.is_script else ():
         with contextlib.suppress(RuntimeError, ValueError):  # in use already, or divided into logical devices
             tf.config.experimental.set_memory_growth(gpu, True)
     tf32, deterministic = tf.config.experimental.tensor_float_32_execution_enabled(), config.is_op_determinism_enabled()
     # TF32 keeps 10 bits of the fraction and is the default of TensorFlow on GPUs that have it; float32 means float32.
-    tf.config.experimental.enable_tensor_float_32_execution(PRECISIONS[options.precision].allows_tf32)
-    if options.deterministic:
+    tf.config.experimental.enable_tensor_float_32_execution(
+        PRECISIONS[getattr(options, "precision", "float32")].allows_tf32
+    )
+    if getattr(options, "deterministic", False):
         tf.config.experimental.enable_op_determinism()
     try:
         yield

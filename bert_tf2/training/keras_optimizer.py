@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Sequence
 from typing import Any
 
@@ -85,17 +86,16 @@ class AdamWeightDecay(keras.optimizers.Optimizer):
             raise UserError(
                 'loss_scale_factor: not here; under the policy "mixed_float16", Keras scales the loss itself'
             )
-        super().__init__(learning_rate=learning_rate, name=name, **kwargs)
         excluded = exclude_from_weight_decay
-        self._settings = {
-            "weight_decay": float(weight_decay),
-            "exclude_from_weight_decay": [excluded] if isinstance(excluded, str) else [*excluded],
-            "bias_correction": bias_correction,
-        }
-        self._rule = optimization.AdamWeightDecayOptimizer(
-            {}, self._settings["weight_decay"],
-            exclude_from_weight_decay=self._settings["exclude_from_weight_decay"], bias_correction=bias_correction,
-        )  # fmt: skip
+        excluded = [excluded] if isinstance(excluded, str) else [*excluded]
+        try:
+            [*map(re.compile, excluded)]
+        except (re.error, TypeError) as error:
+            raise UserError(f"exclude_from_weight_decay={excluded}: must be regular expressions ({error})") from error
+        super().__init__(learning_rate=learning_rate, name=name, **kwargs)
+        rules = {"exclude_from_weight_decay": excluded, "bias_correction": bias_correction}
+        self._settings = {"weight_decay": float(weight_decay), **rules}
+        self._rule = optimization.AdamWeightDecayOptimizer({}, float(weight_decay), **rules)
 
     def build(self, variables: Sequence[keras.Variable]) -> None:
         """Creates the moving averages of the gradients and of their squares."""

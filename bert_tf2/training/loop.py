@@ -286,7 +286,8 @@ class Trainer:
         return TrainingState(self.examples, settings, self._skipped)
 
     def _deciding(self, records: str | None) -> dict[str, tuple[Any, str]]:
-        return deciding(self._options, self._model.config, records, self._strategy.num_replicas_in_sync)
+        replicas, padding = self._strategy.num_replicas_in_sync, self._model.encoder.computes_padding
+        return deciding(self._options, self._model.config, records, replicas, padding)
 
 
 class Interval:

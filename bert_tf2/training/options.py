@@ -268,7 +268,6 @@ class TrainingOptions(OptimizerOptions, DeviceOptions, ModelOptions):
         " auto is groups on a CPU, except for tiny models, and none elsewhere.",
         "auto",
         group=TRAINING,
-        decides=OTHER_DROPOUT,
         choices=("auto", *UNPAD),
     )
     export_dir: str | None = setting(

@@ -30,7 +30,7 @@ _OTHER_RECORDS = "the order is that of the new ones; in this epoch, some may be 
 
 
 def deciding(
-    options: TrainOptions, config: BertConfig, records: str | None, replicas: int
+    options: TrainOptions, config: BertConfig, records: str | None, replicas: int, padding: bool
 ) -> dict[str, tuple[Any, str]]:
     """What decides the steps to come, by name: its value, and what another one changes.
 
@@ -39,12 +39,14 @@ def deciding(
       config: of its model.
       records: a description of what it reads.
       replicas: the number of its devices, each of which draws its own dropout.
+      padding: whether padding is computed, for which dropout draws too.
     """
     found = {**settings.deciding(options), **options.deciding}
     found |= {name: (getattr(options, name), OTHER_SCHEDULE) for name in ("num_train_steps", "num_warmup_steps")}
     drops = {name: getattr(config, name) or 0.0 for name in _OF_MODEL}
     found |= {name: (value, OTHER_DROPOUT) for name, value in drops.items()}
-    found["replicas"] = (replicas if any(drops.values()) else None, OTHER_DROPOUT)
+    if any(drops.values()):
+        found |= {"replicas": (replicas, OTHER_DROPOUT), "computes_padding": (padding, OTHER_DROPOUT)}
     return {**found, "records": (records, _OTHER_RECORDS)}
 
 
@@ -63,13 +65,10 @@ class TrainingState:
     skipped: int = 0
 
     def changes(self, now: Mapping[str, tuple[Any, str]]) -> Iterator[str]:
-        """Yields a sentence for each setting that has another value now, in `deciding`.
-
-        None stands for a default of a setting that can be given; a version that knew fewer settings wrote nothing.
-        """
+        """Yields a sentence for each setting that has another value now, in `deciding`."""
         for name, (after, consequence) in now.items():
-            before = self.settings.get(name, after)
-            if before != after and not (name in ("records", "replicas") and None in (before, after)):
+            before = self.settings.get(name, after)  # a version that knew fewer settings did not write it
+            if before != after and not (name == "records" and None in (before, after)):  # None: nobody says what
                 yield f"{name}: {before} before, {after} now: {consequence}"
 
     def write(self, prefix: str) -> None:

@@ -6,13 +6,14 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 from absl import logging
 
 from bert_tf2.support import files
-from bert_tf2.support.settings import Options, kept, settings_of
+from bert_tf2.support.errors import UserError
+from bert_tf2.support.settings import Options, check_type, kept, settings_of
 
 NAME = "task.json"
 _SETTINGS = "settings"
@@ -23,35 +24,47 @@ def content(purpose: Mapping[str, Any], kept: Mapping[str, Any]) -> dict[str, An
     return {**purpose, _SETTINGS: dict(kept)}
 
 
-def read(folders: Sequence[str | None]) -> dict[str, Any]:
-    """The content of the first task.json that lies in one of these folders, or with weights named by their path.
+def read(folder: str) -> dict[str, Any]:
+    """The content of the task.json in a folder; empty if there is none.
 
     Raises:
       UserError: it is damaged.
     """
-    for path in filter(None, folders):
-        folder = path if files.is_directory(path) else os.path.dirname(path)
-        if found := files.companion(folder, NAME):
-            stated = files.read_json(found)
-            return stated if isinstance(stated, dict) else {}
-    return {}
+    path = files.companion(folder, NAME)
+    stated = files.read_json(path) if path else {}
+    if not isinstance(stated.get(_SETTINGS, {}), dict):
+        raise UserError(f"{path}: is no task.json of a training; put a copy back, or remove it")
+    return stated
 
 
-def settings(folders: Sequence[str | None]) -> dict[str, Any]:
-    """The kept settings in `read`, those that are numbers."""
-    stated = read(folders).get(_SETTINGS)
-    return {name: value for name, value in (stated or {}).items() if isinstance(value, int | float)}
+def settings(folder: str, known: Mapping[str, type]) -> dict[str, Any]:
+    """The settings in `read`, those with these names.
+
+    Raises:
+      UserError: it is damaged, or a value has another type.
+    """
+    found = {name: value for name, value in read(folder).get(_SETTINGS, {}).items() if name in known}
+    for name, value in found.items():
+        check_type(f"{os.path.join(folder, NAME)}: {name}", value, known[name])
+    return found
 
 
-def take(given: Options, folders: Sequence[str | None], is_trained: bool) -> None:
-    """Gives settings that were not given the values of the training, from the task.json of `read`.
+def take(given: Options, weights: str | None, output_dir: str | None = None, *, is_trained: bool = True) -> None:
+    """Gives settings that were not given the values of the training, from the task.json of the weights in use.
 
     Args:
       given: the settings of a script; those that task.json keeps are None if they were not given.
-      folders: of weights.
+      weights: a folder with weights, or the path of weights in it.
+      output_dir: a folder whose checkpoints, if there are any, are used instead.
       is_trained: whether trained weights are used; a training takes the defaults of the flags.
     """
-    stated = settings(folders) if is_trained else {}
+    kinds = {name: settings_of(type(given))[name][1] for name in kept(given)}
+    stated = {}
+    if is_trained:
+        from bert_tf2.weights import bundle  # late: it needs numpy
+
+        used = output_dir if output_dir and bundle.latest_checkpoint(output_dir) else weights or ""
+        stated = settings(used if files.is_directory(used) else os.path.dirname(used), kinds)
     for name, value in kept(given).items():
         usual = settings_of(type(given))[name][0].flag_default
         then = stated.get(name, usual)

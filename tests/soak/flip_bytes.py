@@ -108,7 +108,7 @@ def make_checkpoint(folder: pathlib.Path) -> None:
     slots = {f"{name}/adam_{slot}": value * 0.5 for name, value in values.items() for slot in "mv"}
     prefix = str(folder / "model.ckpt-7")
     options = TrainOptions(output_dir=str(folder), num_train_steps=10, num_warmup_steps=1, train_batch_size=4)
-    now = deciding(options, model.config, "6 records", 1)
+    now = deciding(options, model.config, "6 records", 1, True)
     TrainingState(28, {name: value for name, (value, _) in now.items()}).write(prefix)
     bundle.save(prefix, {**values, **slots, "words": np.array([b"one", b"two"], object)}, 7)
 

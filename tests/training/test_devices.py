@@ -6,7 +6,7 @@ import tensorflow as tf
 from bert_tf2.fast.encoder import Plan
 from bert_tf2.support.errors import UserError
 from bert_tf2.training import devices
-from bert_tf2.training.options import DeviceOptions, TrainingOptions
+from bert_tf2.training.options import DeviceOptions, PrecisionOptions, TrainingOptions
 from bert_tf2.training.precision import PRECISIONS
 
 REQUIRED = {"bert_config_file": "x", "output_dir": "x"}
@@ -27,8 +27,9 @@ def test_a_mirrored_strategy_counts_its_replicas(two):
 
 
 @pytest.mark.parametrize("precision", PRECISIONS)
-def test_only_float32_forbids_tf32(precision):
-    with devices.configured(DeviceOptions(precision=precision), own_process=True):
+@pytest.mark.parametrize("kind", [DeviceOptions, PrecisionOptions])  # as run_*.py have, and predict_masked.py
+def test_only_float32_forbids_tf32(precision, kind):
+    with devices.configured(kind(precision=precision)):
         assert tf.config.experimental.tensor_float_32_execution_enabled() == (precision != "float32")
     assert tf.config.experimental.tensor_float_32_execution_enabled()
 

@@ -106,6 +106,7 @@ def test_devices_and_parts_of_an_update_make_the_same_step(two, policy, parts, j
         (lambda: WarmupAndDecay(float("nan"), 10, 1), "init_lr=nan: must be a number from 0 on"),
         (lambda: AdamWeightDecay(-1.0), "learning_rate=-1.0: must be a number from 0 on"),
         (lambda: AdamWeightDecay(1.0, weight_decay=float("nan")), "weight_decay=nan: must be"),
+        (lambda: AdamWeightDecay(1.0, exclude_from_weight_decay="["), "must be regular expressions"),
         (lambda: AdamWeightDecay(1.0, loss_scale_factor=1024.0), "loss_scale_factor: not here"),
     ],
 )

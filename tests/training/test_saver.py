@@ -143,15 +143,15 @@ def test_a_changed_digit_is_found(tmp_path):
 
 
 def settings_now() -> dict:
-    return {name: value for name, (value, _) in deciding(OPTIONS, CONFIG, "6 records", 1).items()}
+    return {name: value for name, (value, _) in deciding(OPTIONS, CONFIG, "6 records", 1, True).items()}
 
 
 def test_nothing_has_changed():
     before = TrainingState(12, settings_now())
     for records in ("6 records", None):  # None: nobody says what the records are
-        assert [*before.changes(deciding(OPTIONS, CONFIG, records, 1))] == []
+        assert [*before.changes(deciding(OPTIONS, CONFIG, records, 1, True))] == []
     # A version that knew fewer settings wrote it.
-    assert [*TrainingState(12, {}).changes(deciding(OPTIONS, CONFIG, "6 records", 1))] == []
+    assert [*TrainingState(12, {}).changes(deciding(OPTIONS, CONFIG, "6 records", 1, True))] == []
 
 
 CHANGES = [
@@ -162,6 +162,7 @@ CHANGES = [
     ("random_seed", 7, "12345 before, 7 now: the order of the examples and the dropout change"),
     ("records", "9 records", "6 records before, 9 records now: the order is that of the new ones"),
     ("hidden_dropout_prob", 0.3, "0.1 before, 0.3 now: the dropout changes from here on"),
+    ("computes_padding", False, "True before, False now: the dropout changes"),
     ("replicas", 2, "1 before, 2 now: the dropout changes"),
     ("attention_probs_dropout_prob", None, "0.1 before, 0.0 now: the dropout changes"),
 ]
@@ -173,10 +174,11 @@ def test_a_change_is_told_with_its_consequence(name, value, wanted):
 
     def now(**changes):
         records, replicas = changes.pop("records", "6 records"), changes.pop("replicas", 1)
+        padding = changes.pop("computes_padding", True)
         of_options = {key: changed for key, changed in changes.items() if hasattr(OPTIONS, key)}
         of_config = {key: changed for key, changed in changes.items() if key not in of_options}
         options, model = dataclasses.replace(OPTIONS, **of_options), dataclasses.replace(config, **of_config)
-        return deciding(options, model, records, replicas)
+        return deciding(options, model, records, replicas, padding)
 
     before = TrainingState(12, {key: found for key, (found, _) in now().items()})
     (sentence,) = before.changes(now(**{name: value}))
@@ -184,7 +186,7 @@ def test_a_change_is_told_with_its_consequence(name, value, wanted):
 
 
 _OF_ALL = {"train_batch_size", "gradient_accumulation_steps", "learning_rate", "all_reduce_dtype", "random_seed",
-           "adam_bias_correction", "precision", "unpad", "max_seq_length"}  # fmt: skip
+           "adam_bias_correction", "precision", "max_seq_length"}  # fmt: skip
 
 
 @pytest.mark.parametrize(
