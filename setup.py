@@ -61,7 +61,6 @@ setuptools.setup(
         # create_pretraining_data.py --runner; for remote files also gcsfs, s3fs or another file system of fsspec.
         "docs": ["mkdocs-material", "mkdocstrings[python]"],  # `make docs`
         "dask": ["distributed>=2025.1", "bokeh"],  # bokeh draws the scheduler's dashboard
-        "beam": ["apache-beam>=2.70", "fsspec"],
         "gpu": ["tensorflow[and-cuda]>=2.20,<2.22"],  # TensorFlow with NVIDIA's libraries; never tried here
         "plot": ["matplotlib"],  # plot_training.py, --plot of two scripts, confusion_matrix.png
         "notebooks": ["matplotlib", "notebook"],  # examples/*.ipynb

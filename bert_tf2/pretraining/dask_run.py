@@ -3,8 +3,7 @@
     python create_pretraining_data.py --runner=DaskRunner ... -- --dask_client_address=tcp://HOST:8786
 
 A task is the number of a shard, and its answer the shard's counts: no text and no record passes through the scheduler.
-Dask gives the shards of a worker that ended to others, and shards to workers that join late. Beam's own runner on Dask
-is not used: it has no results before the end, and does not say which worker failed at which shard.
+Dask gives the shards of a worker that ended to others, and shards to workers that join late.
 """
 
 from __future__ import annotations

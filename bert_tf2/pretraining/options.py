@@ -31,7 +31,7 @@ from bert_tf2.training.options import (
     sequence_length,
 )
 
-RUNNERS = ("DaskRunner", "FlinkRunner", "SparkRunner", "DataflowRunner", "PortableRunner")
+RUNNERS = ("DaskRunner",)
 NUM_DELIMITERS = 3  # [CLS], [SEP], [SEP]; of pairs
 OBJECTIVES = ("mlm_nsp", "mlm")
 _LONGEST = 1_000_000  # every example is padded to its length, in memory
@@ -176,8 +176,7 @@ class CreatePretrainingDataOptions(LogOptions, PretrainingDataOptions, CaseOptio
         memory=(),
     )
     runner: str | None = setting(
-        "Make the shards on a cluster: DaskRunner (extra `dask`), or a runner of Apache Beam (extra `beam`). Its own"
-        " options follow after --.",
+        "Make the shards on a cluster: DaskRunner (extra `dask`). Its own options follow after --.",
         None,
         group=DATA,
         choices=RUNNERS,

@@ -1,11 +1,11 @@
-"""Makes one shard: what every worker runs, in a process of this machine, on Dask or on Beam.
+"""Makes one shard: what every worker runs, in a process of this machine, or on Dask.
 
 A process of this machine answers through its pipe (`attempt`). Workers on other machines leave their answer also beside
 the shard (`make`), as `.NAME-00000-of-01000.result.json`: the shard's counts, or why it was not made. A launcher that
-was killed, or one of a Beam pipeline, gets no other answer. It is written after the shard, so a shard with a result of
+was killed gets no other answer. It is written after the shard, so a shard with a result of
 the same job is finished, also for a later run.
 
-Dask and Beam may repeat the work on a shard, also while another worker still does it, and another container on a
+Dask may repeat the work on a shard, also while another worker still does it, and another container on a
 machine has the same host name and other process numbers. So a worker writes to names that nobody else has, and renames
 what is complete; whoever comes last replaces a file by an equal one.
 """

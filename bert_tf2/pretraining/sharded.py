@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import importlib.util
-import logging as python_logging
 import os
 import re
 from collections.abc import Iterator, Sequence
@@ -116,20 +115,16 @@ def _engine(options: CreatePretrainingDataOptions) -> ModuleType:
     """
     if not options.runner:
         return shard_workers
-    library, extra = ("distributed", "dask") if options.runner == "DaskRunner" else ("apache_beam", "beam")
-    if not importlib.util.find_spec(library):
+    if not importlib.util.find_spec("distributed"):
         raise UserError(
-            f"--runner={options.runner} needs a package that is not installed, {library}: pip install '.[{extra}]' in"
+            f"--runner={options.runner} needs a package that is not installed, distributed: pip install '.[dask]' in"
             " the checkout"
         )
-    python_logging.disable(python_logging.WARNING)  # Beam lists which of its extras are missing
-    try:
-        engine = importlib.import_module(f"bert_tf2.pretraining.{extra}_run")
-    finally:
-        python_logging.disable(python_logging.NOTSET)
-    engine.read_options(options.runner, options.runner_options)
+    from bert_tf2.pretraining import dask_run
+
+    dask_run.read_options(options.runner, options.runner_options)
     files.use_remote(FsspecFiles())
-    return engine
+    return dask_run
 
 
 def _make(missing: Sequence[Shard], manifest: Manifest, job: Job, engine: ModuleType) -> None:

@@ -7,7 +7,7 @@ import tempfile
 
 import pytest
 
-pytest.importorskip("fsspec", reason="needs the extra `dask` or `beam`")
+pytest.importorskip("fsspec", reason="needs the extra `dask`")
 
 import fsspec
 import toy_remote
