@@ -94,6 +94,23 @@ def read_index(paths: Sequence[str]) -> RecordIndex:
     return _assemble(paths, _read(dict.fromkeys(paths)))
 
 
+def find_change(index: RecordIndex) -> UserError | None:
+    """The first file that does not hold the records of the index any more; or None. Reads them all."""
+    for number, path in enumerate(index.paths):
+        of_file = index.files == number
+        try:
+            runs = runs_of(path)
+        except UserError as error:
+            return error
+        before = _Runs(index.counts[of_file], index.sizes[of_file])
+        if not all(map(np.array_equal, runs, before)):
+            return UserError(
+                f"{path}: changed while it was read: {runs.counts.sum()} records now, {before.counts.sum()} when the"
+                " training began; put the records back, then the same command continues"
+            )
+    return None
+
+
 def read(paths: Sequence[str], output_dir: str, *, keep: bool, anew: bool = False) -> tuple[RecordIndex, list[str]]:
     """The index of record files, of which those that are not known are read.
 

@@ -64,6 +64,17 @@ def in_order(paths: Sequence[str]):
     return files.flat_map(lambda path, rank: _numbered(_opened(path), tf.constant(0, tf.int64), rank, 0))
 
 
+def _end_of_file():
+    """A dataset that fails when it is read: an order that finds no record any more would have no end either."""
+    import tensorflow as tf
+
+    def fail(nothing):
+        with tf.control_dependencies([tf.debugging.Assert(nothing != "", ["a file holds fewer records than before"])]):
+            return tf.identity(nothing)
+
+    return tf.data.Dataset.from_tensors("").map(fail)
+
+
 def _numbered(records, epoch, file, start):
     """Several records of a file at a time, with their origins; `start` is the number of the first one."""
     import tensorflow as tf
@@ -87,7 +98,8 @@ def shuffled(index: RecordIndex, seed: int, first: int = 0, *, endless: bool = T
     Returns:
       A dataset of some records at a time, [N], for `rebatch`: strings, and their origins, a dict of int64: "epoch", how
       often all records were read before; "file", the number of the file among the sorted paths; "record", the number of
-      the record in the file. All count from 0.
+      the record in the file. All count from 0. A file with fewer records than in the index ends the iteration with an
+      InvalidArgumentError; `record_index.find_change` names it.
     """
     import tensorflow as tf
 
@@ -107,8 +119,8 @@ def shuffled(index: RecordIndex, seed: int, first: int = 0, *, endless: bool = T
         runs = tf.data.Dataset.from_tensor_slices((tf.gather(order, wanted), tf.gather(sizes - left, wanted)))
 
         def of_run(run, skipped):
-            records = _opened(paths[files[run]], offsets[run]).take(counts[run]).skip(skipped)
-            return _numbered(records, epoch, files[run], starts[run] + skipped)
+            records = _opened(paths[files[run]], offsets[run]).concatenate(_end_of_file()).take(counts[run])
+            return _numbered(records.skip(skipped), epoch, files[run], starts[run] + skipped)
 
         def shuffle(number, window):
             count = tf.shape(window[0])[0]

@@ -242,7 +242,7 @@ def _train(task: Task, parts: PartRecords, strategy: tf.distribute.Strategy, tea
         trainer.train(
             parts.read("train", options.train_batch_size, index=index, first=trainer.examples, share=team.share, **how),
             records=index.description,
-            explain=lambda: parts.find_fault("train"),
+            explain=lambda: record_index.find_change(index) or parts.find_fault("train"),
             evaluate=(lambda step: best.update(task.model, step, *_main_measure(task, parts))) if best else None,
             eval_steps=options.eval_steps,
             evaluated=best.last_step if best else 0,

@@ -14,7 +14,7 @@ from absl import logging
 
 from bert_tf2 import heads, tokenization
 from bert_tf2.config import BertConfig
-from bert_tf2.data import record_order
+from bert_tf2.data import record_index, record_order
 from bert_tf2.fast.encoder import accelerate
 from bert_tf2.pretraining.options import PretrainingOptions
 from bert_tf2.pretraining.record_source import Source
@@ -282,7 +282,7 @@ def _train(
     return trainer.train(
         batches,
         records=index.description,
-        explain=source.find_fault,
+        explain=lambda: record_index.find_change(index) or source.find_fault(),
         evaluate=evaluate,
         eval_steps=options.eval_steps,
         evaluated=evaluation.last_step,

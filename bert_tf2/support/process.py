@@ -14,6 +14,7 @@ import io
 import os
 import signal
 import sys
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from typing import IO, TYPE_CHECKING
 
@@ -105,6 +106,31 @@ class _StandardOutput(io.FileIO):
         except OSError as error:
             error.filename = STANDARD_OUTPUT
             raise
+
+
+@contextlib.contextmanager
+def told_at_once(handler: Callable[[int], None]) -> Iterator[None]:
+    """Calls `handler`, in a thread, with the number of each signal that has a handler of Python.
+
+    Python's own handlers run when a call of TensorFlow returns, which may never happen. Only in the main thread.
+    """
+    reading, writing = os.pipe()
+    os.set_blocking(writing, False)
+
+    def watch() -> None:
+        while number := os.read(reading, 1):
+            handler(number[0])
+
+    thread = threading.Thread(target=watch, daemon=True)
+    thread.start()
+    before = signal.set_wakeup_fd(writing, warn_on_full_buffer=False)
+    try:
+        yield
+    finally:
+        signal.set_wakeup_fd(before)
+        os.close(writing)
+        thread.join()
+        os.close(reading)
 
 
 def leave(status: int, message: str) -> None:

@@ -15,7 +15,9 @@ two are the same.) Keras' `fit` clips before it sums and divides by each replica
 
 from __future__ import annotations
 
+import contextlib
 import math
+import threading
 import time
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -314,12 +316,15 @@ class Interval:
 
 # Ctrl-C in a shell and `timeout` send the same signal twice within milliseconds, which counts as one request.
 _SECONDS_OF_ONE_REQUEST = 1.0
+_SECONDS_TO_RETURN = 10.0
 
 
 class StopRequest:
     """Turns signals that stop a process into a request that the loop polls; a later signal stops the process.
 
-    Python handles a signal when the running graph returns, which happens every few seconds.
+    Python handles a signal when the running graph returns, which happens every few seconds. If it does not return for
+    _SECONDS_TO_RETURN after the later signal, because it waits for a disk or another machine, a script ends all the
+    same, as a script does that is not training.
 
     Attributes:
       signal: the number of the signal that requested the end; 0 if there was none.
@@ -327,7 +332,11 @@ class StopRequest:
 
     def __enter__(self) -> StopRequest:
         self.signal, self._at = 0, 0.0
+        self._first, self._over = math.inf, threading.Event()  # of the thread that is told at once
+        self._watching = contextlib.ExitStack()
         self._before = process.handle_signals(self._on_signal)
+        if process.is_script and threading.current_thread() is threading.main_thread():
+            self._watching.enter_context(process.told_at_once(self._end_a_graph))
         return self
 
     def _on_signal(self, number: int, frame) -> None:
@@ -337,5 +346,15 @@ class StopRequest:
         elif time.monotonic() - self._at >= _SECONDS_OF_ONE_REQUEST:
             raise process.Stopped(number, "stopped at once; the last checkpoint is what remains")
 
+    def _end_a_graph(self, number: int) -> None:
+        if number not in self._before:
+            return
+        self._first = min(self._first, time.monotonic())
+        later = time.monotonic() - self._first >= _SECONDS_OF_ONE_REQUEST
+        if later and not self._over.wait(_SECONDS_TO_RETURN):
+            self._before[number](number, None)
+
     def __exit__(self, *exception) -> None:
+        self._over.set()
+        self._watching.close()
         process.restore_signals(self._before)

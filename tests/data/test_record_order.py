@@ -1,6 +1,7 @@
 """The order of training: every record once in an epoch, and the same order from any place on."""
 
 import gzip
+import pathlib
 
 import numpy as np
 import pytest
@@ -141,3 +142,19 @@ def test_the_records_of_a_step_are_named(paths, tmp_path):
     for file, record in zip(origin["file"].numpy(), origin["record"].numpy(), strict=True):
         assert index.paths[file] in found and str(record + 1) in found
     assert " more" in record_order.where(index, 1, 0, 100)
+
+
+@pytest.mark.parametrize(
+    "name, size, told",
+    [("d", 0, ": changed while it was read: 0 records now, 70 when"), ("d", 152, ", record"), ("b.gz", 20, ", record")],
+)
+def test_files_that_lose_records_end_the_order_and_are_named(name, size, told, paths):
+    """An order without an end would look for their records for ever."""
+    index = record_index.read_index(paths)
+    assert record_index.find_change(index) is None
+    path = str(pathlib.Path(paths[0]).with_name(name))
+    with open(path, "r+b") as stream:
+        stream.truncate(size)
+    with pytest.raises((tf.errors.InvalidArgumentError, tf.errors.DataLossError)):
+        read(index, 2 * TOTAL)
+    assert str(record_index.find_change(index)).startswith(f"{path}{told}")

@@ -6,6 +6,9 @@ import os
 import pathlib
 import re
 import signal
+import subprocess
+import sys
+import time
 
 import numpy as np
 import pytest
@@ -376,6 +379,29 @@ def test_a_second_signal_stops_at_once_and_signals_that_come_together_are_one(mo
         clock[0] += 2
         with pytest.raises(KeyboardInterrupt, match="stopped at once"):
             os.kill(os.getpid(), signal.SIGINT)
+
+
+def test_a_second_signal_ends_a_script_whose_graph_does_not_return():
+    program = """
+import tensorflow as tf
+from bert_tf2.support import process
+from bert_tf2.training import loop
+process.begin()
+loop._SECONDS_OF_ONE_REQUEST = loop._SECONDS_TO_RETURN = 0.2
+endless = tf.function(lambda: tf.while_loop(lambda step: True, lambda step: step + 1, [0]))
+with loop.StopRequest():
+    print("running", flush=True)
+    endless()
+"""
+    with subprocess.Popen(
+        [sys.executable, "-c", program], cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as running:
+        assert running.stdout.readline() == "running\n"
+        for _ in range(2):
+            time.sleep(1)
+            running.send_signal(signal.SIGTERM)
+        assert running.wait(30) == 143
+        assert running.stderr.read().endswith("error: stopped by SIGTERM\n")
 
 
 @pytest.mark.slow
