@@ -126,7 +126,8 @@ def test_every_flag_in_a_sentence_is_one_of_some_script(document):
 
 def test_the_readers_of_documents_see_what_is_there():
     """The tests above would also pass with empty lists."""
-    scripts = {words[0] for document in ("README.md", *GUIDE) for words in shown_commands(document)}
+    scripts = {words[0] for document in ("README.md", "docs/serving.md", *GUIDE)
+               for words in shown_commands(document)}  # fmt: skip
     assert scripts >= {*SCRIPTS}
     assert min(len(flags_in_sentences(document)) for document in ("README.md", *GUIDE[:2])) > 10
     assert not is_flag("run_classifier.py", "--do_lower=False") and not is_flag("run_classifier.py", "--learning_rate")
@@ -201,7 +202,7 @@ def write_tables(folder: pathlib.Path) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("documents", "least"),
-    [(["README.md"], 5), pytest.param(GUIDE, 20, marks=pytest.mark.soak)],
+    [(["README.md"], 1), pytest.param(GUIDE, 20, marks=pytest.mark.soak)],
     ids=("readme", "guide"),
 )
 def test_command_lines_work_as_typed(documents, least, user, command_lines):
@@ -258,7 +259,7 @@ def test_the_readme_s_python_prints_its_own_lines_only(tmp_path):
     """TensorFlow's messages about devices appear on neither stream."""
     (program,) = re.findall(r"(?ms)^```python\n(.*?)^```$", text_of("README.md"))
     config = BertConfig(**{**toy_data.config().to_dict(), "vocab_size": 888})
-    folder = tmp_path / "uncased_L-12_H-768_A-12"
+    folder = tmp_path / "demo_output"
     folder.mkdir()
     (folder / "bert_config.json").write_text(config.to_json_string())
     checkpoint.save(str(folder / "bert_model.ckpt"), checkpoint.tf1_variables(heads.PretrainingModel(config)), 0)

@@ -2,7 +2,7 @@
 
 The graph takes int32 `input_ids`, `input_mask` and `segment_ids` [B, F], like serving_default of the SavedModel, and
 computes the same numbers. Its operators are those of the standard, in the forms that ONNX Runtime fuses by itself: the
-operators of its own domain were no faster (docs/runtimes.md). It computes padding, and does not check requests.
+operators of its own domain were no faster (docs/serving.md). It computes padding, and does not check requests.
 
     features      sequence_output [B, F, D], mean_pooled [B, D], pooled_output [B, D] if there is a trained pooler
     classifier    probabilities [B, L]; for a regression value [B]

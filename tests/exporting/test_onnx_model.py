@@ -179,7 +179,7 @@ def test_a_missing_package_is_named(tmp_path, monkeypatch):
 
 def test_the_program_of_the_document_runs(tmp_path, monkeypatch, capsys):
     made = export(tmp_path, "classifier", export_dir=str(tmp_path / "onnx_export"))
-    document = (pathlib.Path(__file__).parents[2] / "docs" / "runtimes.md").read_text()
+    document = (pathlib.Path(__file__).parents[2] / "docs" / "serving.md").read_text()
     (program,) = re.findall(r"```python\n(import json.*?)```", document, re.DOTALL)
     monkeypatch.chdir(tmp_path)
     exec(program, {})

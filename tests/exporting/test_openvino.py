@@ -33,7 +33,7 @@ def test_it_answers_as_tensorflow(tmp_path, task):
 def test_the_program_of_the_document_runs(tmp_path, monkeypatch, capsys):
     """With ids of the small vocabulary here."""
     export(tmp_path, "classifier", text_signatures=False)
-    document = (pathlib.Path(__file__).parents[2] / "docs" / "runtimes.md").read_text()
+    document = (pathlib.Path(__file__).parents[2] / "docs" / "serving.md").read_text()
     (program,) = re.findall(r"```python\n(import numpy, openvino.*?)```", document, re.DOTALL)
     monkeypatch.chdir(tmp_path)
     exec(program.replace("101, 102", "2, 3"), {})
