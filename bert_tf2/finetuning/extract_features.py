@@ -18,11 +18,10 @@ from absl import logging
 
 from bert_tf2 import modeling, tokenization
 from bert_tf2.config import BertConfig
-from bert_tf2.finetuning import vector_plots
 from bert_tf2.finetuning.classification.features import pack_texts
 from bert_tf2.finetuning.options import FeatureOptions, checked_length
 from bert_tf2.finetuning.tables import TsvLayout, log_example, read_rows
-from bert_tf2.support import console, files, plots, progress
+from bert_tf2.support import console, files, progress
 from bert_tf2.support.decimals import json_lists
 from bert_tf2.support.errors import UserError
 from bert_tf2.support.settings import check_texts, check_type
@@ -69,11 +68,8 @@ def run(options: FeatureOptions) -> int:
     """Writes one JSON line (or one vector) for each line of the input; returns their number.
 
     Raises:
-      UserError: files are missing or inconsistent, the model does not have one of the layers, matplotlib is missing, or
-        there are too few lines for --plot.
+      UserError: files are missing or inconsistent, or the model does not have one of the layers.
     """
-    if options.plot:
-        plots.require("--plot")
     config = BertConfig.from_json_file(options.bert_config_file)
     layers = parse_layers(options.layers, config.num_hidden_layers)
     config.check_sequence_length(options.max_seq_length)
@@ -84,9 +80,7 @@ def run(options: FeatureOptions) -> int:
         checkpoint.open_weights(options.init_checkpoint),
         options.init_checkpoint,
     )
-    sample = vector_plots.Sample() if options.plot else None
-    noted: list[tuple[str, str]] = []  # the text and the label of each line, because a pipe cannot be read again
-    examples = _read(options, config, noted if sample else None)
+    examples = _read(options, config)
     first = next(examples, None)
     if first is None:
         raise UserError(f"{options.input_file}: the file is empty; a line of text for each example is needed")
@@ -98,35 +92,26 @@ def run(options: FeatureOptions) -> int:
     features = _features(itertools.chain([first], examples), options, tokenizer)
     features = progress.track(features, "Extracting", lines, "lines")
     states = extract(model, features, layers, options.batch_size, options.max_seq_length if options.on_tpu else None)
-    count = _write(options, layers, states, sample)
-    if sample:
-        texts, labels = zip(*noted, strict=True)
-        title = f"{options.pooling} of the tokens, layers {options.layers}"
-        vector_plots.draw_vectors(options.plot, sample, labels if options.label_column else None, texts, title)
-    console.summary([f"{options.output_file} ({count:,} lines)", *([options.plot] if options.plot else [])])
+    count = _write(options, layers, states)
+    console.summary([f"{options.output_file} ({count:,} lines)"])
     return count
 
 
-def _read(options: FeatureOptions, config: BertConfig, noted: list[tuple[str, str]] | None) -> Iterator[InputExample]:
-    """Yields the examples of a text or a table; `noted`, unless None, gets the text and the label of each.
+def _read(options: FeatureOptions, config: BertConfig) -> Iterator[InputExample]:
+    """Yields the examples of a text or a table.
 
     Raises UserError if the file is missing, is not UTF-8 or is no table with these columns, or if there are two texts
     and the model cannot distinguish segments.
     """
     if options.text_a_column:
-        columns = TsvLayout(options.text_a_column, options.text_b_column, options.label_column, header=options.header)
+        columns = TsvLayout(options.text_a_column, options.text_b_column, header=options.header)
         rows = enumerate(cells for _, cells in read_rows(options.input_file, columns.table("train")))
-        examples = (
-            (InputExample(number, cells["text_a"], cells.get("text_b")), cells.get("label", ""))
-            for number, cells in rows
-        )
+        examples = (InputExample(number, cells["text_a"], cells.get("text_b")) for number, cells in rows)
     else:
-        examples = ((example, "") for example in _lines(options.input_file))
-    for example, label in examples:
+        examples = _lines(options.input_file)
+    for example in examples:
         if example.text_b is not None:
             config.check_pairs(f"{options.input_file}, line {example.unique_id + 1}")
-        if noted is not None:
-            noted.append((" ||| ".join(filter(None, (example.text_a, example.text_b))), label))
         yield example
 
 
@@ -147,12 +132,7 @@ def _features(
     check_unknown(options.input_file, unknown, count)
 
 
-def _write(
-    options: FeatureOptions,
-    layers: Sequence[int],
-    states: Iterable[tuple[InputFeatures, np.ndarray]],
-    sample: vector_plots.Sample | None,
-) -> int:
+def _write(options: FeatureOptions, layers: Sequence[int], states: Iterable[tuple[InputFeatures, np.ndarray]]) -> int:
     """Writes the output file, complete or not at all; returns the number of lines."""
     count = 0
     with files.complete_or_absent(options.output_file) as (beside,), files.open_binary(beside, "wb") as stream:
@@ -160,7 +140,6 @@ def _write(
             lines = (token_line(feature, layers, values) for feature, values in states)
         else:
             vectors = (pool(values, options.pooling) for _, values in states)
-            vectors = sample.through(vectors) if sample else vectors
             if options.output_file.endswith(".npy"):
                 rows = np.stack(list(vectors))
                 np.save(stream, rows)

@@ -5,14 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 from bert_tf2.finetuning.classification.tasks import TsvLayout, find_task
-from bert_tf2.support import plots
 from bert_tf2.support.errors import UserError
 from bert_tf2.support.settings import (
     DATA,
     DEVICES,
     EVALUATION,
     FEATURES,
-    FIGURE,
     MODEL,
     TO_DO,
     TRAINING,
@@ -317,7 +315,7 @@ class FeatureOptions(LogOptions, VocabularyOptions, DeviceOptions, ModelOptions)
           --init_checkpoint=$BERT_BASE_DIR/bert_model.ckpt --max_seq_length=128 --batch_size=8
     """
 
-    needs = (("text_b_column", "text_a_column"), ("label_column", "text_a_column"), ("label_column", "plot"))
+    needs = (("text_b_column", "text_a_column"),)
 
     input_file: str = setting(
         "Text, one example per line; ` ||| ` separates the two texts of a pair. With text_a_column, a table of columns"
@@ -330,9 +328,6 @@ class FeatureOptions(LogOptions, VocabularyOptions, DeviceOptions, ModelOptions)
         "Table: column of the text, by its name or its number from 1.", None, group=DATA
     )
     text_b_column: str | None = setting("Table: column of the second text, if there is one.", None, group=DATA)
-    label_column: str | None = setting(
-        "Table: column of the label, by which --plot colors the points.", None, group=DATA
-    )
     header: bool = setting("Table: whether the first line is a header.", True, group=DATA)
     output_file: str = setting(
         "JSON lines; with pooling, a name that ends in .npy writes an array.", group=DATA, writes_file=True
@@ -346,20 +341,9 @@ class FeatureOptions(LogOptions, VocabularyOptions, DeviceOptions, ModelOptions)
         group=FEATURES,
         choices=("none", "cls", "mean", "max"),
     )
-    plot: str | None = setting(
-        "A file to draw the vectors into, .png, .svg or .pdf, along their two principal components; needs --pooling and"
-        " matplotlib (the extra `plot`).",
-        None,
-        group=FIGURE,
-        writes_file=True,
-    )
     batch_size: int = setting("Lines per batch.", 32, group=DEVICES, low=1, memory=())
     use_one_hot_embeddings: bool = setting("Accepted and ignored.", False, group=DEVICES)
 
     def check(self) -> None:
-        if self.plot:
-            plots.check_name("--plot", self.plot)
-            if self.pooling == "none":
-                raise WrongSetting(f"--plot={self.plot}: a point is a vector of a line, which needs --pooling")
         if self.output_file.endswith(".npy") and self.pooling == "none":
             raise WrongSetting(f"--output_file={self.output_file}: .npy holds a vector a line, which needs --pooling")

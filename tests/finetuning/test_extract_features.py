@@ -33,7 +33,6 @@ TOKENS = [
     "[CLS] good [SEP]",
 ]
 LENGTH = 24
-COLUMNS = {"text_a_column": "text", "label_column": "answer"}
 
 
 @pytest.fixture(scope="module")
@@ -164,13 +163,9 @@ def test_bfloat16_is_near(folder, tmp_path, states):
 
 
 def test_the_vectors_of_a_table(folder, tmp_path):
-    pytest.importorskip("matplotlib")
     common = {"layers": "-1", "max_seq_length": 16, "pooling": "mean"}
-    table = {"input_file": str(folder / "dev.tsv"), **COLUMNS, "plot": str(tmp_path / "x.svg")}
+    table = {"input_file": str(folder / "dev.tsv"), "text_a_column": "text"}
     assert run(folder, tmp_path / "x.npy", **common, **table) == 21
-    picture = (tmp_path / "x.svg").read_text()
-    assert "21 lines: mean of the tokens, layers -1" in picture
-    assert "yes (11)" in picture and "no (10)" in picture and "% of the variance)" in picture
     lines = [text for text, _ in toy_data.sentences(21, 2)]
     (tmp_path / "lines.txt").write_text("".join(f"{line}\n" for line in lines))
     run(folder, tmp_path / "y.npy", **common, input_file=str(tmp_path / "lines.txt"))
@@ -184,9 +179,7 @@ def test_the_vectors_of_a_table(folder, tmp_path):
         ({"layers": ""}, "--layers=: numbers with commas"),
         ({"max_seq_length": 65}, "--max_seq_length=65"),
         ({"output_file": "out.npy"}, r"--output_file=out\.npy: .* --pooling"),
-        ({"plot": "x.png"}, r"--plot=x\.png: a point is a vector of a line, which needs --pooling"),
-        ({"plot": "x.png", "pooling": "mean", "label_column": "answer"}, "--label_column needs --text_a_column"),
-        ({"pooling": "mean", **COLUMNS}, "--label_column needs --plot"),
+        ({"text_b_column": "text"}, "--text_b_column needs --text_a_column"),
         ({"text_a_column": "stars"}, r"has no column 'stars'; its header is the film was good \."),
     ],
 )

@@ -17,8 +17,7 @@ from bert_tf2.finetuning.classification.examples import class_weights
 from bert_tf2.finetuning.driver import Export
 from bert_tf2.finetuning.options import ClassifierOptions
 from bert_tf2.finetuning.task import Batches, Scores, Task, file_of, flag_of_weights, known_labels
-from bert_tf2.support import files, plots
-from bert_tf2.support.errors import UserError
+from bert_tf2.support import files
 from bert_tf2.weights.labels import LabelMap
 
 
@@ -111,17 +110,14 @@ class ClassifierTask(Task):
         return Scores(measures, task.main_measure, task.measures, results, outcome.screen(measures))
 
     def draw(self, part: str, metrics: Mapping[str, Any]) -> Sequence[str]:
-        """Draws the confusion matrix if there is one and matplotlib is installed; otherwise one line in the log."""
+        """Draws the confusion matrix if there is one; what prevents it is a warning, as the predictions come after."""
         name = file_of(part, "confusion_matrix.png")
         if "confusion_matrix" not in metrics:
             return ()
-        if not plots.is_installed():
-            logging.info("%s is not drawn, because matplotlib is not installed: pip install matplotlib", name)
-            return ()
         try:
             outcome.draw_confusion_matrix(os.path.join(self.options.output_dir, name), **metrics["confusion_matrix"])
-        except UserError as error:  # a picture is an extra: the predictions come after it
-            logging.warning("%s", error)
+        except Exception as error:
+            logging.warning("%s is not drawn: %s", name, error)
             return ()
         return (name,)
 
