@@ -28,8 +28,7 @@ PICTURES = {
     "explorer_layers": (SENTENCE, "#words .table-frame >> nth=1"),
     "explorer_answers": (SENTENCE, "#pair .side-by-side >> nth=0"),
     "explorer_states": (SENTENCE, "#pair .heat-map >> nth=0"),
-    "explorer_positions": ("#positions", ".pair >> nth=0"),
-    "explorer_training": ("#training", ".line-chart >> nth=0"),
+    "explorer_positions": ("#model", ".heat-map"),
 }
 
 

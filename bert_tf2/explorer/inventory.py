@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from bert_tf2.config import config_value, decisive_differences
+from bert_tf2.explorer import positions
 from bert_tf2.explorer.opened import Explorer, Handler, pack, read_text
 from bert_tf2.support.errors import UserError, and_more
 from bert_tf2.weights import checkpoint, metadata, names
@@ -22,6 +23,7 @@ from bert_tf2.weights.base import Weights, as_float32
 from bert_tf2.weights.huggingface import TIED
 
 WORDS = "bert/embeddings/word_embeddings"
+POSITIONS = "bert/embeddings/position_embeddings"
 _BINS = 48
 _MOST_WORDS = 30
 _BLOCK = re.compile(r"bert/encoder/layer_(\d+)/")
@@ -95,6 +97,7 @@ def describe(explorer: Explorer) -> dict[str, Any]:
       For /api/inventory. `variables`: a row for each, in the order in which they are saved; `in_file` is whether it is
       from the weights or was made at random because they lack it. `parts`: their totals. `unused`: what the weights
       hold besides. `sharing`: the tables that are one array under several names, and what that saves.
+      `positions`: how alike they are; None if the model has no table of them.
     """
     bert = explorer.bert
     source = checkpoint.open_weights(bert.path)
@@ -131,6 +134,7 @@ def describe(explorer: Explorer) -> dict[str, Any]:
         "unused": [name for name in saved if name not in variables],
         "optimizer": len(source.shapes) - len(saved),
         "sharing": _sharing(explorer, table),
+        "positions": positions.describe(variables[POSITIONS].numpy()) if POSITIONS in variables else None,
     }
 
 

@@ -13,7 +13,6 @@ import numpy as np
 from bert_tf2.commands import loading
 from bert_tf2.explorer.options import ExplorerOptions
 from bert_tf2.support.errors import UserError
-from bert_tf2.training import curves
 from bert_tf2.weights import checkpoint, names
 
 Handler = Callable[[dict[str, Any]], Any]
@@ -36,12 +35,10 @@ class Explorer:
 
         Raises:
           UserError: see loading.load; or max_seq_length is more than the model can read; or the weights to compare with
-            or a training cannot be read.
+            cannot be read.
         """
         self.options = options
         self.other = checkpoint.open_weights(options.compare_with) if options.compare_with else None
-        for folder in options.training_dir or ():  # they are read again when they are shown
-            curves.read_run(folder)
         self.bert = loading.load(
             options.model,
             bert_config_file=options.bert_config_file,
@@ -70,7 +67,6 @@ class Explorer:
             "do_lower_case": bert.tokenizer.basic_tokenizer.do_lower_case,
             "max_seq_length": self.max_seq_length,
             "compare_with": self.options.compare_with,
-            "training_dirs": [*(self.options.training_dir or ())],
             "texts": {name: getattr(self.options, name) or "" for name in ("text", "text_b", "other_text")},
         }
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from bert_tf2.support.settings import DATA, MODEL, TO_DO, Options, options, setting
 from bert_tf2.training.options import sequence_length
 
@@ -54,15 +52,6 @@ class ExplorerOptions(Options):
     text_b: str | None = setting("The second sentence of a pair.", None, group=DATA)
     other_text: str | None = setting(
         "A sentence to show beside --text, for example with one word changed.", None, group=DATA
-    )
-    training_dir: Sequence[str] | None = setting(
-        "An output_dir whose curves are shown; may be repeated.", None, group=DATA
-    )
-    write_projector: str | None = setting(
-        "Folder for the embedding tables as files of TensorBoard's projector; writes them, and opens no page.",
-        None,
-        group=TO_DO,
-        writes=("projector_config.pbtxt", "*_embeddings.bytes", "*_embeddings.tsv", "*_embeddings_metadata.tsv"),
     )
     write: str | None = setting(
         "File for one page with --text worked through, to be shared: it needs no server and no internet. Writes it,"

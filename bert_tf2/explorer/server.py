@@ -22,7 +22,7 @@ from absl import logging
 from werkzeug import exceptions, serving
 from werkzeug.wrappers import Request, Response
 
-from bert_tf2.explorer import code_lines, curves, inventory, positions, sentence, written
+from bert_tf2.explorer import code_lines, inventory, sentence, written
 from bert_tf2.explorer.opened import Explorer, Handler
 from bert_tf2.explorer.options import ExplorerOptions
 from bert_tf2.support import environment, process
@@ -31,9 +31,7 @@ from bert_tf2.support.errors import UserError
 VIEWS: list[Callable[[Explorer], dict[str, Handler]]] = [
     code_lines.routes,
     sentence.routes,
-    positions.routes,
     inventory.routes,
-    curves.routes,
 ]
 
 HOST = "127.0.0.1"
@@ -52,12 +50,12 @@ _HEADERS = {
 
 
 def run(options: ExplorerOptions) -> None:
-    """Shows the page until a signal asks to stop; or writes the file of --write, or those of --write_projector.
+    """Shows the page until a signal asks to stop; or writes the file of --write.
 
     Raises:
       UserError: the model cannot be loaded, or the port cannot be used; see also written.run.
     """
-    if options.write or options.write_projector:
+    if options.write:
         written.run(options, PAGE)
         return
     listening = listen(options.port)  # before the model is loaded, which takes longer

@@ -17,7 +17,6 @@ from small_models import randomize, small_config
 from bert_tf2 import heads
 from bert_tf2.explorer.opened import Explorer
 from bert_tf2.explorer.options import ExplorerOptions
-from bert_tf2.training import monitor
 from bert_tf2.weights import checkpoint
 
 
@@ -46,21 +45,8 @@ def tuned(tmp_path_factory, weights) -> str:
 
 
 @pytest.fixture(scope="session")
-def trainings(tmp_path_factory) -> list[str]:
-    """Two output_dirs with curves; only the first one has an evaluation, the second one a loss that was not finite."""
-    folders = [tmp_path_factory.mktemp("trainings") / name for name in ("first_run", "second_run")]
-    for number, folder in enumerate(folders):
-        for step in range(0, 200, 20):
-            loss = float("nan") if number and step == 100 else 7.0 * 0.99**step + number
-            values = {"loss": loss, "learning_rate": 1e-4 * (1 - step / 200), "gradient_norm": 2.0 - number}
-            monitor.write_scalars(str(folder), step, {**values, "examples/sec": 100.0 + 50 * number})
-    monitor.write_scalars(str(folders[0] / "eval"), 180, {"masked_lm_accuracy": 0.25, "loss": 2.5})
-    return [str(folder) for folder in folders]
-
-
-@pytest.fixture(scope="session")
-def explorer(weights, tuned, trainings) -> Explorer:
-    return Explorer(ExplorerOptions(model=weights, compare_with=tuned, training_dir=trainings))
+def explorer(weights, tuned) -> Explorer:
+    return Explorer(ExplorerOptions(model=weights, compare_with=tuned))
 
 
 @pytest.fixture(scope="session")

@@ -7,9 +7,7 @@ from browser_pages import DESKTOP, PHONE, SCREENSHOTS, TABLET, WIDE, accessibili
 
 VIEWS = {
     "sentence": "#sentence",
-    "positions": "#positions",
     "model": "#model?variable=bert%2Fpooler%2Fdense%2Fkernel",
-    "training": "#training?smooth=0.5",
 }
 LOOKS = {
     "light": ("light", DESKTOP),

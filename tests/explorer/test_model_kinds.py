@@ -10,10 +10,9 @@ from model_kinds import KINDS, OUTPUT_TABLE, POSITIONS
 from small_models import randomize, small_config
 
 from bert_tf2 import heads
-from bert_tf2.explorer import inventory, masked_words, positions, sentence, trace
+from bert_tf2.explorer import inventory, masked_words, sentence, trace
 from bert_tf2.explorer.opened import Explorer
 from bert_tf2.explorer.options import ExplorerOptions
-from bert_tf2.support.errors import UserError
 
 SENTENCE = trace.Sentence(("[CLS]", "a", "b", "[SEP]"), (1, 9, 10, 2), (0, 0, 1, 1), (1, 1, 1, 1))
 
@@ -44,8 +43,7 @@ def test_every_view_opens_such_a_model(tmp_path):
     parts = {row["name"]: row["part"] for row in found["variables"]}
     assert parts[OUTPUT_TABLE] == "masked lm" and POSITIONS not in parts
     assert not found["sharing"]["shared"] and not found["sharing"]["copies"]
-    with pytest.raises(UserError, match="no table of positions"):
-        positions.routes(explorer)["/api/positions"]({})
+    assert found["positions"] is None
     asked = {"text": "the capital of france is [MASK] .", "token": 6}
     routes = sentence.routes(explorer)
     assert len(routes["/api/embeddings"](asked)["norms"]) == 5

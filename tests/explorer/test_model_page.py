@@ -17,6 +17,17 @@ def test_the_totals_and_the_shared_table(open_page):
     assert "cls.predictions.decoder.weight" in copies.inner_text()
 
 
+def test_the_positions_are_read_with_the_mouse_and_the_keyboard(open_page):
+    page = open_page("#model")
+    cells = page.get_by_role("application", name="Cosines of the positions")
+    cells.hover(position={"x": 2, "y": 2})
+    expect(page.locator(".heat-map")).to_contain_text("0 and 0: 1.00")
+    cells.focus()
+    page.keyboard.press("End")
+    expect(page.locator(".heat-map")).to_contain_text("0 and 47: ")
+    assert "this table looks untrained" in page.locator("main").inner_text()
+
+
 def test_the_farthest_moved_are_first(open_page):
     page = open_page("#model")
     rows = page.get_by_role("region", name="Distance of every variable").get_by_role("row")
@@ -31,7 +42,7 @@ def test_finding_sorting_and_choosing_a_variable(open_page):
     page.get_by_label("Find").fill("attention.self.query")  # the name in Hugging Face
     table = page.get_by_role("region", name="Variables", exact=True)
     expect(table.get_by_role("row")).to_have_count(1 + 4)
-    expect(page.get_by_role("status").first).to_contain_text("4 of 46 variables")
+    expect(page.locator("p[role=status]")).to_contain_text("4 of 46 variables")
     page.get_by_label("Part", exact=True).select_option("block 1")
     page.get_by_label("Sort by").select_option("parameters")
     assert "query/kernel" in table.get_by_role("row").nth(1).inner_text() and table.get_by_role("row").count() == 3

@@ -91,7 +91,6 @@ CASES = [
     ("convert_checkpoint.py", "--extend_vocab=wrong/empty", "wrong/empty"),
     ("explore.py", "--model=wrong/zeros", "wrong/zeros"),
     ("explore.py", "--compare_with=wrong/text", "wrong/text"),
-    ("explore.py", "--training_dir=wrong/folder", "wrong/folder"),
     ("export_saved_model.py", "--label_map=wrong/other", "must have 'task'"),
 ]
 SLOW_CASES = [

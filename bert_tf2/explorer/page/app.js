@@ -15,7 +15,7 @@
 
 import { element, notice } from "./draw.js";
 
-const VIEWS = ["sentence", "positions", "model", "training"];
+const VIEWS = ["sentence", "model"];
 
 // A page of explore.py --write has its answers within itself, by path and arguments.
 const written = document.getElementById("answers");

@@ -1,4 +1,4 @@
-// What the views ask with: choices, numbers, sliders; and tables.
+// What the views ask with: choices, a search; and tables.
 
 import { element } from "./draw.js";
 
@@ -16,31 +16,6 @@ export function choice({ label, options, value, change }) {
   select.value = value;
   select.addEventListener("change", () => change(select.value));
   return labeled(label, select);
-}
-
-// A whole number; `change` gets it when it is in range, and the value before comes back otherwise.
-export function count({ label, value, low, high, change }) {
-  const input = element("input", { type: "number", min: low, max: high, step: 1, value, inputmode: "numeric" });
-  let before = value;
-  input.addEventListener("change", () => {
-    const number = Number(input.value);
-    if (!Number.isInteger(number) || number < low || number > high) input.value = before;
-    else if (number !== before) change(before = number);
-  });
-  return labeled(label, input);
-}
-
-// A slider from 0 to 1.
-export function slider({ label, value, change }) {
-  const input = element("input", { type: "range", min: 0, max: 1, step: 0.05, value });
-  const told = element("output", {}, Number(value).toFixed(2));
-  input.addEventListener("input", () => {
-    told.textContent = Number(input.value).toFixed(2);
-    change(Number(input.value));
-  });
-  const control = labeled(label, input);
-  control.append(told);
-  return control;
 }
 
 // A field whose text is searched for.

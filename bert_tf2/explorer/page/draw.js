@@ -1,4 +1,4 @@
-// What the views draw with: elements, color scales, heat maps, vectors, bars and line charts.
+// What the views draw with: elements, color scales, heat maps, vectors and bars.
 //
 // All colors are variables of style.css, which has a set for light and one for dark. Everything that can be pointed at
 // can also be reached with the keyboard, and tells the value in words.
@@ -288,88 +288,4 @@ export function bars({ items, label, most = null, format = number, wide = false 
   }));
   const scale = logarithmic ? `; the bars are logarithmic, from ${format(least)} to ${format(end)}` : "";
   return picture(label, element("table", { class: "bars" }, element("caption", { class: logarithmic ? null : "only-heard" }, `${label}${scale}`), body));
-}
-
-// Lines over a common x: series of {name, points: [[x, y], ...]}. Pointing or the arrow keys read the values at an x.
-//
-// `points` may have null for y, where the line has a gap. A series may have a `color` (its number), be `faint` (behind the
-// others, without a name), or have `dots`. formatTick is for the labels of the y axis. Without `captioned`, only screen readers get the label.
-export function lineChart({ series, label, xLabel = "", yLabel = "", width = 640, height = 260, low = null, high = null, formatX = number, formatY = number, formatTick = plain, captioned = true }) {
-  width = Math.min(width, document.documentElement.clientWidth - 32); // so that its text stays readable on a phone
-  const all = series.flatMap((line) => line.points).filter(([, y]) => y !== null);
-  const named = series.filter((line) => !line.faint);
-  const colorOf = (line, index) => `series-${(line.color ?? index) % 6}`;
-  const told = readout();
-  const space = { left: 56, right: 24, top: 12, bottom: 40 };
-  const extent = (values) => (values.length ? [Math.min(...values), Math.max(...values)] : [0, 1]);
-  const [x0, x1] = extent(all.map(([x]) => x));
-  let [y0, y1] = extent(all.map(([, y]) => y));
-  [y0, y1] = [low ?? y0, high ?? y1];
-  if (y0 === y1) [y0, y1] = [y0 - 0.5, y1 + 0.5];
-  const toX = (x) => space.left + ((x - x0) / (x1 - x0 || 1)) * (width - space.left - space.right);
-  const toY = (y) => height - space.bottom - ((y - y0) / (y1 - y0)) * (height - space.top - space.bottom);
-  const chart = svg("svg", { viewBox: `0 0 ${width} ${height}`, class: "chart", tabindex: "0", role: "application", "aria-roledescription": "line chart", "aria-label": `${label}; arrow keys read the values` });
-  for (const y of ticks(y0, y1)) chart.append(svg("line", { class: "grid", x1: space.left, x2: width - space.right, y1: toY(y), y2: toY(y) }), svg("text", { class: "tick", x: space.left - 6, y: toY(y) + 4, "text-anchor": "end" }, formatTick(y)));
-  for (const x of ticks(x0, x1)) chart.append(svg("text", { class: "tick", x: toX(x), y: height - space.bottom + 16, "text-anchor": "middle" }, formatX(x)));
-  chart.append(svg("text", { class: "axis", x: (space.left + width) / 2, y: height - 6, "text-anchor": "middle" }, xLabel), svg("text", { class: "axis", x: 12, y: space.top, "dominant-baseline": "hanging" }, yLabel));
-  series.forEach((line, index) => {
-    const places = line.points.map(([x, y]) => (y === null ? null : [toX(x), toY(y)]));
-    chart.append(svg("path", { class: `line ${colorOf(line, index)}${line.faint ? " faint" : ""}${line.dots ? " dashed" : ""}`, d: path(places) }));
-    if (line.dots) chart.append(...places.filter(Boolean).map(([cx, cy]) => svg("circle", { class: `dot ${colorOf(line, index)}`, cx, cy, r: 4 })));
-  });
-  const marker = svg("line", { class: "marker", y1: space.top, y2: height - space.bottom, visibility: "hidden" });
-  chart.append(marker);
-  const steps = [...new Set(all.map(([x]) => x))].sort((a, b) => a - b);
-  let at = -1;
-  const go = (index) => {
-    if (!steps.length) return;
-    at = Math.min(steps.length - 1, Math.max(0, index));
-    const x = steps[at];
-    marker.setAttribute("x1", toX(x));
-    marker.setAttribute("x2", toX(x));
-    marker.setAttribute("visibility", "visible");
-    const here = named.map((line) => [line.name, line.points.find(([place, y]) => place === x && y !== null)]).filter(([, point]) => point);
-    told.textContent = `${xLabel} ${formatX(x)}: ${here.map(([name, [, y]]) => `${name} ${formatY(y)}`).join(", ")}`;
-  };
-  const leave = () => { marker.setAttribute("visibility", "hidden"); told.textContent = ""; };
-  chart.addEventListener("pointermove", (event) => {
-    const box = chart.getBoundingClientRect();
-    const x = x0 + (((event.clientX - box.left) / box.width) * width - space.left) / (width - space.left - space.right) * (x1 - x0);
-    go(nearest(steps, x));
-  });
-  chart.addEventListener("pointerleave", leave);
-  chart.addEventListener("blur", leave);
-  chart.addEventListener("keydown", (event) => {
-    const moves = { ArrowLeft: at - 1, ArrowRight: at + 1, Home: 0, End: steps.length - 1 };
-    if (!(event.key in moves)) return;
-    go(moves[event.key]);
-    event.preventDefault();
-  });
-  const legend = named.length > 1 ? element("ul", { class: "legend" }, ...named.map((line) => element("li", { class: `${colorOf(line, series.indexOf(line))}${line.dots ? " dots" : ""}` }, line.name))) : null;
-  return picture(label, element("div", { class: "line-chart" }, captioned ? element("p", { class: "caption" }, label) : null, chart, told, ...(legend ? [legend] : [])));
-}
-
-// A tick of an axis: no more digits than it needs.
-function plain(value) {
-  return (Math.abs(value) >= 1e6 ? value.toExponential() : String(Number(value.toPrecision(6)))).replace("-", "\u2212");
-}
-
-function path(points) {
-  return points.map((point, at) => (point ? `${at && points[at - 1] ? "L" : "M"}${point[0].toFixed(1)} ${point[1].toFixed(1)}` : "")).join("");
-}
-
-function nearest(steps, x) {
-  let best = 0;
-  steps.forEach((step, index) => { if (Math.abs(step - x) < Math.abs(steps[best] - x)) best = index; });
-  return best;
-}
-
-function ticks(low, high, most = 5) {
-  const rough = (high - low) / most;
-  if (!(rough > 0)) return [low];
-  const power = 10 ** Math.floor(Math.log10(rough));
-  const step = [1, 2, 5, 10].map((factor) => factor * power).find((size) => size >= rough);
-  const found = [];
-  for (let index = Math.ceil(low / step); index * step <= high + step * 1e-6; index += 1) found.push(index * step);
-  return found;
 }

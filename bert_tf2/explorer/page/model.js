@@ -1,7 +1,7 @@
 // Every variable of the model, and two checkpoints side by side.
 
 import { choice, controls, search, table } from "./controls.js";
-import { bars, element, notice, number, percent, section, svg } from "./draw.js";
+import { bars, element, heatMap, notice, number, percent, section, svg } from "./draw.js";
 
 export const title = "Model";
 
@@ -16,6 +16,7 @@ export async function render(container, context) {
   container.append(
     totals(facts),
     sharing(facts, context),
+    ...(facts.positions ? [positions(facts.positions, context)] : []),
     ...(compared.error ? [section("Two checkpoints side by side", {}, notice("error", compared.error))] : comparison(compared)),
     variables(facts, context),
   );
@@ -71,6 +72,26 @@ function sharing({ sharing: facts, parameters }, context) {
     label: "Names of Hugging Face that are one array",
     head: ["In Hugging Face's BertLMPredictionHead", "is the same array as", "which is here"],
     rows: facts.copies.map(({ copy, of, name }) => [code(copy), code(of), code(name)]),
+  }));
+}
+
+// The learned table, whose directions mean nothing by themselves
+
+function positions({ positions: count, trained, shown, cosines }, context) {
+  const step = shown.length > 1 ? shown[1] - shown[0] : 1;
+  const untrained = trained
+    ? `The rows from ${trained} on look as they were before training: their norms are equal, and no row is more like its neighbor than random numbers are.`
+    : "No row is more like its neighbor than random numbers are: this table looks untrained.";
+  return section("How alike is each position to each other?", {
+    text: [
+      `Each cell is the cosine of two rows of the table; position 0 is at the top and at the left. A diagonal that fades to both sides means that neighbors are alike.${step > 1 ? ` One of ${step} positions is shown.` : ""}`,
+      ...(trained < count ? [untrained] : []),
+    ],
+    codes: [context.codeLink("embeddings.positions", "where the positions are added")],
+  }, heatMap({
+    values: cosines.values, rows: shown.length, columns: shown.length, domain: [-1, 1],
+    label: "Cosines of the positions",
+    describe: (row, column, value) => `${shown[row]} and ${shown[column]}: ${number(value)}`,
   }));
 }
 
