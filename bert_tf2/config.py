@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import math
 import os
 from collections.abc import Mapping
 from typing import Any
@@ -26,7 +25,7 @@ ACTIVATIONS = ("gelu", "gelu_erf", "relu", "tanh", "linear")
 
 LAYER_NORM_EPSILON = 1e-12
 
-POSITION_EMBEDDING_TYPES = ("learned", "sinusoidal", "learned_from_sinusoidal", "none")
+POSITION_EMBEDDING_TYPES = ("learned", "learned_from_sinusoidal")
 
 # Required keys. The reference requires only vocab_size and defaults to BERT-Base's values for the rest, which later
 # causes a mismatch with the checkpoint.
@@ -63,13 +62,10 @@ class BertConfig:
       type_vocab_size: rows of the segment table.
       initializer_range: standard deviation of the truncated normal distribution of initial weights; 0 makes them all
         zero.
-      layer_norm_eps: added to the variance in LayerNorm. The reference has no key for this and the next two fields, so
-        they are written only if they differ from what it does.
-      position_embedding_type: "learned", a table that is trained; "sinusoidal", a fixed table, which is no variable
-        (layers.sinusoidal_positions); "learned_from_sinusoidal", a table that is trained and starts from it; "none", no
-        positions. The sinusoid is scaled to the deviation initializer_range, with which the other tables start.
-      tie_word_embeddings: whether the masked-LM head scores the words with the table of word embeddings. If not, it has
-        a table of its own.
+      layer_norm_eps: added to the variance in LayerNorm. The reference has no key for this and the next field, so they
+        are written only if they differ from what it does.
+      position_embedding_type: what the table of positions starts from: "learned", random numbers;
+        "learned_from_sinusoidal", layers.sinusoidal_positions, scaled to the deviation initializer_range.
       extra: keys of the file that BERT does not use (the multilingual and Chinese releases have some), preserved when
         the file is written again.
     """
@@ -87,7 +83,6 @@ class BertConfig:
     initializer_range: float = 0.02
     layer_norm_eps: float = LAYER_NORM_EPSILON
     position_embedding_type: str = "learned"
-    tie_word_embeddings: bool = True
     extra: Mapping[str, Any] = dataclasses.field(default_factory=dict, hash=False)
 
     def __post_init__(self):
@@ -123,29 +118,18 @@ class BertConfig:
         if self.position_embedding_type not in POSITION_EMBEDDING_TYPES:
             shown, known = _shown(self.position_embedding_type), ", ".join(POSITION_EMBEDDING_TYPES)
             yield f"position_embedding_type {shown} is not one of {known}"
-        if not isinstance(self.tie_word_embeddings, bool):
-            yield f"tie_word_embeddings must be true or false, not {_shown(self.tie_word_embeddings)}"
+        if (tied := self.extra.get("tie_word_embeddings", True)) is not True:
+            yield f"tie_word_embeddings must be true, not {_shown(tied)}: words are scored with their embeddings"
 
     def _num_parameters(self) -> int:
         """Returns the approximate number of parameters of the encoder, without biases and the like."""
         rows = self.vocab_size + self.max_position_embeddings + self.type_vocab_size
-        rows += 0 if self.tie_word_embeddings else self.vocab_size
         block = self.hidden_size * (4 * self.hidden_size + 2 * self.intermediate_size)
         return self.hidden_size * rows + self.num_hidden_layers * block
 
     @property
     def attention_head_size(self) -> int:
         return self.hidden_size // self.num_attention_heads
-
-    @property
-    def has_position_table(self) -> bool:
-        """Whether the positions are a variable."""
-        return self.position_embedding_type.startswith("learned")
-
-    @property
-    def sinusoid_scale(self) -> float:
-        """The factor that gives sines and cosines, whose root mean square is 1 / sqrt(2), the tables' deviation."""
-        return math.sqrt(2.0) * self.initializer_range
 
     @classmethod
     def from_dict(cls, json_object: Mapping[str, Any]) -> BertConfig:
@@ -241,7 +225,7 @@ class BertConfig:
 _WRITTEN_IF_OTHER = {
     field.name: field.default
     for field in dataclasses.fields(BertConfig)
-    if field.name in ("layer_norm_eps", "position_embedding_type", "tie_word_embeddings")
+    if field.name in ("layer_norm_eps", "position_embedding_type")
 }
 
 
@@ -269,12 +253,12 @@ def _shown(value: object) -> str:
     return text if len(text) <= 60 else f"{text[:60]}..."
 
 
-# The fields that determine the function that the weights compute: all except the dropout rates, the scale of initial
+# The fields that determine the function that the weights compute: all except the dropout rates, those of initial
 # weights and keys that BERT does not use. Training may change those.
 _DECISIVE = tuple(
     field.name
     for field in dataclasses.fields(BertConfig)
-    if field.name not in (*_PROBABILITIES, "initializer_range", "extra")
+    if field.name not in (*_PROBABILITIES, "initializer_range", "position_embedding_type", "extra")
 )
 
 
@@ -285,10 +269,5 @@ def config_value(config: BertConfig, name: str) -> Any:
 
 
 def decisive_differences(stated: BertConfig, config: BertConfig) -> list[str]:
-    """Returns the fields with which the same weights compute something else.
-
-    The deviation of initial weights is one of them if it scales a sinusoid that is no variable.
-    """
-    fixed = "sinusoidal" in (stated.position_embedding_type, config.position_embedding_type)
-    compared = (*_DECISIVE, "initializer_range") if fixed else _DECISIVE
-    return [name for name in compared if config_value(stated, name) != config_value(config, name)]
+    """Returns the fields with which the same weights compute something else."""
+    return [name for name in _DECISIVE if config_value(stated, name) != config_value(config, name)]

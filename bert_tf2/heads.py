@@ -173,9 +173,8 @@ class MaskedLMModel(_Model):
         return {**super().get_config(), **({} if self.has_pooler else {"has_pooler": False})}
 
     def get_output_table(self) -> tf.Variable:
-        """What the words are scored with, float32 [V, D]: the table of embeddings itself, or that of the head."""
-        own = self.masked_lm.output_weights
-        return self.bert.get_embedding_table() if own is None else own.value
+        """What the words are scored with, float32 [V, D]: the table of embeddings itself."""
+        return self.bert.get_embedding_table()
 
     def call(self, batch: Batch, training: bool = False, dropout_seed: tf.Tensor | None = None) -> tf.Tensor:
         """Scores every word at `masked_lm_positions`, int [B, P] -> float32 logits [B, P, V]."""

@@ -91,8 +91,7 @@ def initial_weights_from(seed: int) -> Iterator[None]:
 def sinusoidal_positions(num_positions: int, width: int) -> np.ndarray:
     """The positions of "Attention Is All You Need" (Vaswani et al., 2017, section 3.5), one row for each.
 
-    BERT learns a table of positions. `position_embedding_type` of a configuration may put this one in its place, or let
-    the learned one start from it. docs/study.md compares them.
+    BERT learns a table of positions, which `position_embedding_type` of a configuration may let start from this one.
 
         row[p, 2 i]     = sin(p / 10000^(2 i / width))
         row[p, 2 i + 1] = cos(p / 10000^(2 i / width))

@@ -10,7 +10,7 @@ import tensorflow as tf
 
 from bert_tf2 import shapes
 from bert_tf2.config import BertConfig
-from bert_tf2.layers import Dense, LayerNorm, class_scores, create_initializer
+from bert_tf2.layers import Dense, LayerNorm, class_scores
 
 
 class MaskedLMHead(keras.layers.Layer):
@@ -20,10 +20,6 @@ class MaskedLMHead(keras.layers.Layer):
     need not specialize in words. The score of a word is the dot product with its embedding: the output layer is the
     transposed embedding table, so training on a word as an output updates the same numbers that represent it as an
     input. Only the bias, one number per word that learns its frequency, belongs to the output alone.
-
-    Attributes:
-      output_weights: a table of the head's own, [V, D], for a configuration whose tie_word_embeddings is false; else
-        None. docs/study.md compares both.
     """
 
     def __init__(self, config: BertConfig, **kwargs):
@@ -36,14 +32,6 @@ class MaskedLMHead(keras.layers.Layer):
         self.output_bias = self.add_weight(
             shape=[config.vocab_size], initializer="zeros", autocast=False, name="output_bias"
         )
-        self.output_weights = None
-        if not config.tie_word_embeddings:
-            self.output_weights = self.add_weight(
-                shape=[config.vocab_size, width],
-                initializer=create_initializer(config.initializer_range),
-                autocast=False,
-                name="output_weights",
-            )
         self.built = True
 
     def contract(self) -> shapes.Contract:
@@ -55,7 +43,7 @@ class MaskedLMHead(keras.layers.Layer):
 
         Args:
           states: [M, D].
-          output_weights: the table of word embeddings, or `self.output_weights`, float32 [V, D].
+          output_weights: the table of word embeddings, float32 [V, D].
 
         Returns:
           float32 logits [M, V].

@@ -57,9 +57,6 @@ class Embeddings(keras.layers.Layer):
     """Token ids to vectors: word + segment + position, each a row of a learned table (paper, figure 2).
 
     The word table is also the output layer of the masked language model: see heads.get_masked_lm_output.
-
-    Attributes:
-      position_embeddings: the variable [X, D] of positions, or None, see BertConfig.has_position_table.
     """
 
     def __init__(self, config: BertConfig, **kwargs):
@@ -69,12 +66,9 @@ class Embeddings(keras.layers.Layer):
         # more than casting the gathered rows.
         self.word_embeddings = self._table("word_embeddings", config.vocab_size)
         self.token_type_embeddings = self._table("token_type_embeddings", config.type_vocab_size)
-        self._sinusoid = scaled_sinusoid(config) if config.position_embedding_type == "sinusoidal" else None
-        self.position_embeddings = None
-        if config.has_position_table:
-            from_sinusoid = config.position_embedding_type == "learned_from_sinusoidal"
-            initializer = (lambda shape, dtype: scaled_sinusoid(config)) if from_sinusoid else None
-            self.position_embeddings = self._table("position_embeddings", config.max_position_embeddings, initializer)
+        from_sinusoid = config.position_embedding_type == "learned_from_sinusoidal"
+        initializer = (lambda shape, dtype: scaled_sinusoid(config)) if from_sinusoid else None
+        self.position_embeddings = self._table("position_embeddings", config.max_position_embeddings, initializer)
         self.layer_norm = LayerNorm(
             config.hidden_size, config.layer_norm_eps, name="LayerNorm", dtype=self.dtype_policy
         )
@@ -85,12 +79,6 @@ class Embeddings(keras.layers.Layer):
         return self.add_weight(
             shape=[rows, self.config.hidden_size], initializer=initializer, autocast=False, name=name
         )
-
-    def position_table(self) -> tf.Variable | tf.Tensor | None:
-        """The rows that are added for positions, float32 [X, D]: a variable, the fixed sinusoid, or None."""
-        if self._sinusoid is not None:
-            return tf.constant(self._sinusoid)
-        return None if self.position_embeddings is None else self.position_embeddings.value
 
     def call(self, input_ids: tf.Tensor, token_type_ids: tf.Tensor) -> tf.Tensor:
         """int32 [B, F], int32 [B, F] -> [B, F, D]."""
@@ -115,26 +103,25 @@ class Embeddings(keras.layers.Layer):
         one_hot = tf.one_hot(token_type_ids, self.config.type_vocab_size, dtype=words.dtype)  # [B, F, types]
         segments = tf.matmul(one_hot, self.token_type_embeddings.value)  # [B, F, D]
         positions = self._rows_of_positions(input_ids, position_ids)
-        summed = words + segments if positions is None else words + segments + positions
-        return tf.cast(summed, self.compute_dtype)
+        return tf.cast(words + segments + positions, self.compute_dtype)
 
-    def _rows_of_positions(self, input_ids: tf.Tensor, position_ids: tf.Tensor | None) -> tf.Tensor | None:
-        """[F, D], to be added to each of B examples, or [T, D]; None for a model without positions.
+    def _rows_of_positions(self, input_ids: tf.Tensor, position_ids: tf.Tensor | None) -> tf.Tensor:
+        """[F, D], to be added to each of B examples, or [T, D].
 
         Position p is row p for every token: attention has no other information about order. The rows are learned, so a
         sequence cannot be longer than the table.
         """
-        table = self.position_table()
-        if table is None or position_ids is None:
-            return None if table is None else table[: get_shape_list(input_ids)[1]]
+        table = self.position_embeddings.value
+        if position_ids is None:
+            return table[: get_shape_list(input_ids)[1]]
         # The slice gives a dense gradient, as in the other case, so that it counts the same when it is clipped.
         return tf.gather(table[: tf.reduce_max(position_ids) + 1], position_ids)
 
 
 def scaled_sinusoid(config: BertConfig) -> np.ndarray:
-    """The fixed positions, float32 [X, D]. Unscaled, they would hide the words, whose numbers are about 0.02."""
+    """The first positions, float32 [X, D]. Unscaled, they would hide the words, whose numbers are about 0.02."""
     rows = sinusoidal_positions(config.max_position_embeddings, config.hidden_size)
-    return np.float32(config.sinusoid_scale) * rows
+    return np.float32(math.sqrt(2.0) * config.initializer_range) * rows  # their mean square is 1 / 2
 
 
 class SelfAttention(keras.layers.Layer):

@@ -222,29 +222,6 @@ def test_what_is_written_here(tmp_path, architecture, hidden_act):
     assert (there.config.hidden_act == "gelu") == (hidden_act == "gelu_erf")
 
 
-# A decoder that is not tied, and positions that are no table here.
-
-
-@pytest.mark.parametrize("architecture", ["BertForPreTraining", "BertForMaskedLM"])
-def test_an_untied_model_that_transformers_saves(tmp_path, architecture):
-    there = random_model(architecture, tie_word_embeddings=False)
-    there.save_pretrained(tmp_path)
-    model = load(architecture, tmp_path)
-    assert not model.config.tie_word_embeddings
-    assert_same_answers(architecture, model, there, small_batch(), 1e-4)
-
-
-@pytest.mark.parametrize("changes", [{}, {"position_embedding_type": "sinusoidal"}], ids=["learned", "sinusoidal"])
-def test_an_untied_model_that_is_written_here(tmp_path, changes):
-    model = heads.PretrainingModel(small_config(tie_word_embeddings=False, initializer_range=0.2, **changes))
-    values = randomize(model)
-    shapes = {name: value.shape for name, value in values.items()}
-    huggingface_writing.write_folder(str(tmp_path), shapes, values.items(), model.config)
-    there, report = transformers.BertForPreTraining.from_pretrained(tmp_path, output_loading_info=True)
-    assert {name: [*found] for name, found in report.items() if found} == {}
-    assert_same_answers("BertForPreTraining", model, there, small_batch(), 1e-4)
-
-
 FOX = "The quick brown fox jumps over the lazy dog"
 FOX_IDS = [101, 1996, 4248, 2829, 4419, 14523, 2058, 1996, 13971, 3899, 102]
 TEXTS = [

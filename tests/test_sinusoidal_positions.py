@@ -4,7 +4,9 @@ import math
 
 import numpy as np
 import pytest
+from small_models import small_config
 
+from bert_tf2 import modeling
 from bert_tf2.layers import sinusoidal_positions
 
 
@@ -29,3 +31,10 @@ def test_a_product_depends_on_the_distance_alone():
 def test_far_positions_keep_their_precision():
     row = sinusoidal_positions(100_000, 8)[99_999]
     np.testing.assert_allclose(row[0], math.sin(99_999), atol=1e-6)
+
+
+def test_a_learned_table_can_start_from_it():
+    model = modeling.BertModel(small_config(position_embedding_type="learned_from_sinusoidal"))
+    table = model.embeddings.position_embeddings
+    np.testing.assert_allclose(table.numpy(), 0.02 * np.sqrt(2) * sinusoidal_positions(16, 8), rtol=1e-6)
+    assert any(variable is table for variable in model.trainable_variables)

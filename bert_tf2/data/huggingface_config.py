@@ -32,7 +32,6 @@ _DEFAULTS = {
     "type_vocab_size": 2,
     "initializer_range": 0.02,
     "layer_norm_eps": 1e-12,
-    "tie_word_embeddings": True,
 }
 
 # Hugging Face's name of each activation function -> ours; five names mean one approximation.
@@ -112,7 +111,7 @@ def to_huggingface(
     """
     hidden_act = values["hidden_act"].lower()
     content = {
-        **{name: values[name] for name in _DEFAULTS if name != "tie_word_embeddings"},
+        **{name: values[name] for name in _DEFAULTS},
         **{
             name: values[name] or 0.0 for name in ("hidden_dropout_prob", "attention_probs_dropout_prob")
         },  # null is not allowed there
@@ -124,8 +123,6 @@ def to_huggingface(
         "torch_dtype": "float32",
         "use_cache": True,
     }
-    if not values["tie_word_embeddings"]:
-        content["tie_word_embeddings"] = False
     if labels:
         content["id2label"] = {str(index): label for index, label in enumerate(labels)}
         content["label2id"] = {label: index for index, label in enumerate(labels)}

@@ -40,7 +40,7 @@ PLACES = {
     "embeddings.words": Place("modeling:Embeddings.add_up", "words = tf.gather", "[B, F] -> [B, F, D]"),
     "embeddings.segments": Place("modeling:Embeddings.add_up", "segments = tf.matmul", "[B, F] -> [B, F, D]"),
     "embeddings.positions": Place("modeling:Embeddings._rows_of_positions", "table[:", "[F, D]"),
-    "embeddings.sum": Place("modeling:Embeddings.add_up", "summed =", "[B, F, D]"),
+    "embeddings.sum": Place("modeling:Embeddings.add_up", "words + segments + positions", "[B, F, D]"),
     "embeddings.norm": Place("modeling:Embeddings.call", "self.layer_norm(summed)", "[B, F, D] -> [B, F, D]"),
     "attention.query": Place("modeling:SelfAttention.call", "query, key, value =", "[B, F, D] -> 3 x [B, F, D]"),
     "attention.scale": Place("modeling:SelfAttention.query_key_value", "query =", "[B, F, D]"),

@@ -81,8 +81,8 @@ def part_of(name: str) -> str:
         return f"block {block[1]}"
     if name.startswith("bert/"):
         return name.split("/")[1]  # embeddings, pooler
-    of_heads = ((head, names.of_heads([head], tied=False)) for head in names.HEADS)
-    return next((head.replace("_", " ") for head, rows in of_heads if name in [row.reference for row in rows]), "head")
+    heads = names.HEADS.items()
+    return next((head.replace("_", " ") for head, rows in heads if name in [row.reference for row in rows]), "head")
 
 
 def kind_of(name: str) -> tuple[str, str]:
@@ -160,16 +160,14 @@ def _sharing(explorer: Explorer, table: dict[str, names.Variable]) -> dict[str, 
     """The word table at both ends of the model, and the names of `transformers` that are copies of one array."""
     config = explorer.bert.config
     has_head = "masked_lm" in explorer.bert.model.heads
-    shared = has_head and config.tie_word_embeddings
     by_name = {row.huggingface: row.reference for row in table.values()}
     return {
-        "shared": shared,
         "has_head": has_head,
         "vocab_size": config.vocab_size,
         "hidden_size": config.hidden_size,
         "saved": config.vocab_size * config.hidden_size,
         "copies": [
-            {"copy": copy, "of": of, "name": by_name[of]} for copy, of in TIED.items() if shared and of in by_name
+            {"copy": copy, "of": of, "name": by_name[of]} for copy, of in TIED.items() if has_head and of in by_name
         ],
     }
 

@@ -109,10 +109,9 @@ class _View:
 
     @functools.cached_property
     def _trained_positions(self) -> int:
-        """How many positions look trained; all of them where the model has no table, or none looks trained."""
-        table = self._bert.encoder.embeddings.position_embeddings
-        count = self._bert.config.max_position_embeddings
-        return count if table is None else positions.trained_rows(table.value.numpy()) or count
+        """How many positions look trained; all of them where none looks trained."""
+        table = self._bert.encoder.embeddings.position_embeddings.value.numpy()
+        return positions.trained_rows(table) or len(table)
 
     def _first_look(self, sentence: trace.Sentence) -> tuple[int, int]:
         """The layer and the head in which the first [MASK] looks most at one other word; 0, 0 without one.

@@ -158,8 +158,6 @@ def embedding_steps(encoder: modeling.BertModel, trace: Trace) -> EmbeddingSteps
         summed = encoder.embeddings.add_up(tf.constant([sentence.input_ids]), tf.constant([sentence.segment_ids]))
     values = calls[modeling.Embeddings.add_up][0].values
     words, segments, positions = values["words"][0], values["segments"][0], values["positions"]
-    if positions is None:
-        positions = tf.zeros_like(words)
     return EmbeddingSteps(*map(np.asarray, (words, segments, positions, summed[0], trace.states[0][0])))
 
 

@@ -119,8 +119,7 @@ class Encoder(tf.Module):
         embeddings = model.embeddings
         self.word_embeddings = constant(embeddings.word_embeddings.value, dtype)
         self.token_type_embeddings = constant(embeddings.token_type_embeddings.value)
-        positions = embeddings.position_table()
-        self.position_embeddings = None if positions is None else constant(positions)
+        self.position_embeddings = constant(embeddings.position_embeddings.value)
         self.norm = _Norm(embeddings.layer_norm)
         self.blocks = [_Block(block, dtype) for block in model.blocks]
         self.pooler = _Dense([model.pooler], dtype)
@@ -154,8 +153,7 @@ class Encoder(tf.Module):
         batch = Unpadded(input_mask, self._heads, few_sizes=False)
         words = tf.cast(tf.gather(self.word_embeddings, batch.pack(input_ids)), tf.float32)
         summed = words + tf.gather(self.token_type_embeddings, batch.pack(segment_ids))
-        if self.position_embeddings is not None:
-            summed += tf.gather(self.position_embeddings, batch.positions)
+        summed += tf.gather(self.position_embeddings, batch.positions)
         return tf.cast(self.norm(summed), self._dtype), batch
 
     def _pool(self, states: tf.Tensor) -> tf.Tensor:

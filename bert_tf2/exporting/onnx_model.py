@@ -176,10 +176,9 @@ def _encode(graph: Graph, encoder: Encoder, config: BertConfig, word_table: np.n
     """[B, F] -> [B, F, D]; with first_only [B, 1, D], and the last block computes no more. See folded_encoder."""
     states = graph("Gather", word_table, "input_ids")
     states = graph("Add", states, graph("Gather", encoder.token_type_embeddings.numpy(), "segment_ids"))
-    if encoder.position_embeddings is not None:
-        length = graph("Shape", "input_ids", start=1)
-        rows = graph("Slice", encoder.position_embeddings.numpy(), integers(0), length, integers(0))
-        states = graph("Add", states, rows)
+    length = graph("Shape", "input_ids", start=1)
+    rows = graph("Slice", encoder.position_embeddings.numpy(), integers(0), length, integers(0))
+    states = graph("Add", states, rows)
     states = _norm(graph, encoder.norm, states)
     masked = graph("Sub", np.float32(1.0), graph("Cast", "input_mask", to=1))
     mask_scores = graph("Unsqueeze", graph("Mul", masked, np.float32(layers.MASKED_SCORE)), integers(1, 2))
@@ -253,9 +252,8 @@ def _fill_masks(
     places = graph("Transpose", graph("NonZero", is_mask), perm=(1, 0))  # [P, 2]
     states = graph("GatherND", states, places)
     states = _norm(graph, head.layer_norm, _activate(graph, config, _dense(graph, head.transform, states)))
-    table = word_table if head.output_weights is None else head.output_weights.numpy()
-    logits = _class_scores(graph, states, table, head)  # [P, V]
-    if num_words < len(table):
+    logits = _class_scores(graph, states, word_table, head)  # [P, V]
+    if num_words < len(word_table):
         logits = graph("Slice", logits, integers(0), integers(num_words), integers(1))
     best, ids = graph.several("TopK", 2, logits, integers(top_k), axis=1)
     scores = graph("Exp", graph("Sub", best, graph("ReduceLogSumExp", logits, integers(1), keepdims=1)))

@@ -21,7 +21,7 @@ import tensorflow as tf
 
 from bert_tf2 import heads
 from bert_tf2.config import BertConfig
-from bert_tf2.exporting.folded_encoder import Encoder, constant
+from bert_tf2.exporting.folded_encoder import Encoder
 from bert_tf2.exporting.graph_tokenization import GraphTokenizer, Inputs, Pieces
 from bert_tf2.exporting.options import ExportOptions
 from bert_tf2.exporting.request_checks import Rows, SpecialIds, checked_rows, checked_texts, require_none
@@ -224,10 +224,6 @@ class MaskedLM(WithHead):
         """`tokens`: the vocabulary. The model may have more words, for a round number, which are never predicted."""
         super().__init__(setting, head)
         self._table = setting.encoder.word_embeddings  # the output weights [V, D]
-        if head.output_weights is not None:
-            own = head.output_weights.value  # which would be in the file twice
-            self._variables = [variable for variable in self._variables if variable is not own]
-            self._table = constant(own, setting.options.precision)
         self._tokens = tf.constant([*tokens, ""])
         self._k = setting.options.top_k
 

@@ -60,19 +60,10 @@ def trained_variables(model: keras.Model) -> dict[str, tf.Variable]:
     return {name: variable for name, variable in used_variables(model).items() if id(variable) in trainable}
 
 
-# The variables that models have or do not have, depending on the configuration.
-_OF_KINDS = (names.POSITIONS.reference, names.OUTPUT_TABLE.reference)
-
-
-def _problems(
-    source: Weights, variables: Mapping[str, tf.Variable], config: BertConfig | None, needed: Callable[[str], bool]
-) -> list[str]:
+def _problems(source: Weights, variables: Mapping[str, tf.Variable], needed: Callable[[str], bool]) -> list[str]:
     """Returns a phrase for each variable that weights lack, if it is needed, or have in another shape."""
-    told = () if config is None else _OF_KINDS
-    heads_there = [head for head, rows in names.HEADS.items() if rows[0].reference in variables]
-    problems = [] if config is None else [*names.of_another_kind(source.shapes, config, heads_there)]
-    missing = [name for name in variables if name not in source.shapes and name not in told]
-    problems += [f"{name} is missing" for name in missing if needed(name)]
+    problems = names.with_own_output(source.shapes) if names.MASKED_LM[0].reference in variables else []
+    problems += [f"{name} is missing" for name in variables if name not in source.shapes and needed(name)]
     for name, variable in variables.items():
         found, wanted = source.shapes.get(name), variable.shape.as_list()
         if found not in (None, wanted):
@@ -107,7 +98,7 @@ def initialize(model: keras.Model, init_checkpoint: str) -> str:
     names.check_encoder(source.path, source.shapes)
     variables = tf1_variables(model)
     fresh = [name for name in variables if name not in source.shapes]
-    problems = _problems(source, variables, model.config, needed=names.is_encoder)
+    problems = _problems(source, variables, needed=names.is_encoder)
     _refuse(source, problems, "Is it a checkpoint of this configuration, and of this task?")
     for sentence in metadata.check_config(source, model.config):
         logging.warning("%s", sentence)
@@ -146,10 +137,9 @@ def restore(
     """
     source = Checkpoint(path)
     variables = {name: variables[name] for name in variables if name not in allow_missing or name in source.shapes}
-    problems = _problems(source, variables, config, needed=lambda name: True)
+    problems = _problems(source, variables, needed=lambda name: True)
     if any(map(names.is_encoder, variables)):  # a continued training run would omit more from its next checkpoint
-        told = variables if config is None else {*variables, *_OF_KINDS}
-        others = [name for name in source.shapes if names.is_encoder(name) and name not in told]
+        others = [name for name in source.shapes if names.is_encoder(name) and name not in variables]
         problems += [f"{name} is not in the model" for name in names.without_optimizer(others)]
     advice = "It belongs to another model or task: use another output_dir, or the configuration it was made with"
     _refuse(source, problems, advice)

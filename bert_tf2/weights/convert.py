@@ -20,7 +20,7 @@ from collections.abc import Iterable, Iterator
 import numpy as np
 
 from bert_tf2 import tokenization
-from bert_tf2.config import BertConfig, check_vocab_size
+from bert_tf2.config import LAYER_NORM_EPSILON, BertConfig, check_vocab_size
 from bert_tf2.support import environment, files, outputs, progress
 from bert_tf2.support.errors import UserError, and_more
 from bert_tf2.support.quiet import load_tensorflow
@@ -186,9 +186,9 @@ class _Conversion:
     def _problems(self) -> Iterator[str]:
         """Yields a phrase for each way in which the weights do not fit the configuration."""
         shapes, rows = self.source.shapes, names.known(self.config.num_hidden_layers)
-        yield from names.of_another_kind(shapes, self.config, names.HEADS)
+        yield from names.with_own_output(shapes)
         known = {row.reference for row in rows}
-        optional = {name for name in known if name == names.POSITIONS.reference or not names.is_encoder(name)}
+        optional = {name for name in known if not names.is_encoder(name)}
         yield from names.misfits(rows, shapes, self.config, optional)
         for name in shapes:
             slot = names.is_optimizer_state(name) or name.rpartition("/")[0] in known
@@ -218,8 +218,7 @@ class _Conversion:
         self.source = MorePositions(self.source, self.config, count)
         self.config = self.source.config
         self.report.append(f"Positions: {count} in place of {before}.")
-        if names.POSITIONS.reference in self.source.shapes:
-            self.report.append(f"Those from {before} on are copies, which nobody has trained: train on longer texts.")
+        self.report.append(f"Those from {before} on are copies, which nobody has trained: train on longer texts.")
 
     @property
     def _weights(self) -> list[str]:
@@ -339,11 +338,8 @@ def _unknown_to_the_reference(config: BertConfig) -> Iterator[str]:
             'Its bert_config.json says "gelu_erf", the exact function, which google-research/bert does not know;'
             " --hidden_act=gelu writes the approximation it has (the two differ by less than 5e-4)."
         )
-    written = config.to_dict()
-    unknown = {"layer_norm_eps": "layer_norm_eps" in written, "tie_word_embeddings": not config.tie_word_embeddings}
-    unknown["position_embedding_type"] = not config.has_position_table
-    for key in (key for key, is_other in unknown.items() if is_other):
+    if config.layer_norm_eps != LAYER_NORM_EPSILON:
         yield (
-            f"Its bert_config.json says {key} {json.dumps(written[key])}, which google-research/bert does not know: it"
-            " computes something else with these weights."
+            f"Its bert_config.json says layer_norm_eps {json.dumps(config.layer_norm_eps)}, which google-research/bert"
+            " does not know: it computes something else with these weights."
         )

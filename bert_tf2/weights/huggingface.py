@@ -64,9 +64,11 @@ ARCHITECTURES = {
 _FLOATS = ("float32", "float16", "bfloat16", "float64")
 # Tensors that no output depends on: 0, 1, 2, ..., zeros, and the weights of classes in a loss.
 _BUFFERS = re.compile(r"embeddings\.(position_ids|token_type_ids)$|^(loss|criterion)\w*\.")
-_BIAS, BIAS_OF_DECODER = "cls.predictions.bias", "cls.predictions.decoder.bias"
-TIED = {"cls.predictions.decoder.weight": "bert.embeddings.word_embeddings.weight", BIAS_OF_DECODER: _BIAS}
-"""The name of a copy -> that of the tensor that it equals, unless tie_word_embeddings is false."""
+TIED = {
+    "cls.predictions.decoder.weight": "bert.embeddings.word_embeddings.weight",
+    "cls.predictions.decoder.bias": "cls.predictions.bias",
+}
+"""The name of a copy -> that of the tensor that it equals."""
 
 
 def recognizes(path: str) -> str | None:
@@ -153,10 +155,7 @@ class HuggingFaceFolder(Weights):
         self.architecture = architecture_of(self._values)
         rows = {row.huggingface: row for row in names.known(self.config.num_hidden_layers)}
         tensors = _tensors_in(path, weights)
-        if self.config.tie_word_embeddings:
-            _drop_copies(path, tensors)
-        elif bias := tensors.pop(BIAS_OF_DECODER, None):  # the one that counts there; the other is not used
-            tensors[_BIAS] = bias
+        _drop_copies(path, tensors)
         rows = self._usable(rows, tensors)
         places: dict[str, Place] = {}
         for usual, tensor in tensors.items():
@@ -326,5 +325,5 @@ def _drop_copies(path: str, tensors: dict[str, _Tensor]) -> None:
         raise UserError(
             f"{path}: {duplicate.name} is not equal to {tensors[original].name}: this model's output layer is its own,"
             " where BERT's is the table of embeddings with one bias, so that it cannot be taken over. Save the encoder"
-            " alone (model.bert.save_pretrained), or, if trained so, with tie_word_embeddings false in its config.json"
+            " alone (model.bert.save_pretrained)"
         )

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import itertools
 import json
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -18,7 +17,7 @@ from bert_tf2.support import files
 from bert_tf2.support.errors import UserError, and_more
 from bert_tf2.weights import names, tensor_files
 from bert_tf2.weights.base import VOCABULARY_FILE
-from bert_tf2.weights.huggingface import ARCHITECTURES, BIAS_OF_DECODER, CONFIG_OF_WEIGHTS, WEIGHTS
+from bert_tf2.weights.huggingface import ARCHITECTURES, CONFIG_OF_WEIGHTS, WEIGHTS
 from bert_tf2.weights.labels import LabelMap, numbered
 
 
@@ -54,7 +53,6 @@ def write_folder(
       UserError: a variable of that architecture is missing or does not have the shape that the configuration requires,
         or the folder cannot be written.
     """
-    shapes, arrays = _with_positions(shapes, arrays, config)
     if architecture is None:  # the first class whose heads are all there
         heads = {head for head, rows in names.HEADS.items() if {row.reference for row in rows} <= {*shapes}}
         of = (None, labels.labels_of if labels else "texts")
@@ -81,25 +79,6 @@ def write_folder(
     return [*_report(folder, architecture, written, shapes, config)]
 
 
-def _with_positions(
-    shapes: Mapping[str, Sequence[int]], arrays: Iterable[tuple[str, np.ndarray]], config: BertConfig
-) -> tuple[Mapping[str, Sequence[int]], Iterable[tuple[str, np.ndarray]]]:
-    """Returns both with a table of positions."""
-    if config.has_position_table:
-        return shapes, arrays
-    if config.position_embedding_type == "none":
-        raise UserError(
-            "the configuration says position_embedding_type none, and transformers has no BERT without positions; the"
-            " formats of this project (--to=tf1, --to=keras) can hold the model"
-        )
-    from bert_tf2.layers import sinusoidal_positions  # loads TensorFlow, which other conversions do without
-
-    name = names.POSITIONS.reference
-    rows = sinusoidal_positions(config.max_position_embeddings, config.hidden_size)
-    added = (name, np.float32(config.sinusoid_scale) * rows)
-    return {**shapes, name: [*rows.shape]}, itertools.chain(arrays, [added])
-
-
 def _written_variables(
     architecture: str, shapes: Mapping[str, Sequence[int]], config: BertConfig
 ) -> list[names.Variable]:
@@ -108,7 +87,7 @@ def _written_variables(
         raise UserError(f"{architecture} is none of {', '.join(ARCHITECTURES)}")
     there = ARCHITECTURES[architecture]
     pooler = there.pooler and (architecture != "BertModel" or names.POOLER[0].reference in shapes)
-    rows = [*names.encoder(config.num_hidden_layers, pooler), *names.of_heads(there.heads, config.tie_word_embeddings)]
+    rows = [*names.encoder(config.num_hidden_layers, pooler), *names.of_heads(there.heads)]
     if problems := [*names.misfits(rows, shapes, config)]:
         raise UserError(f"these weights do not make a {architecture}: {and_more(problems, 3, '; ')}")
     return rows
@@ -166,20 +145,10 @@ def _write_weights(
     sizes = {
         other: [*shapes[name]][::-1] if names.is_transposed(name) else [*shapes[name]] for name, other in theirs.items()
     }
-    bias = names.MASKED_LM[-1].reference
-    # transformers uses the decoder's bias if the decoder is not tied, and the other one if it is.
-    untied = names.OUTPUT_TABLE.reference in theirs
-    if untied:
-        sizes[BIAS_OF_DECODER] = [*shapes[bias]]
-
-    def chosen() -> Iterator[tuple[str, np.ndarray]]:
-        for name, value in arrays:
-            if name in theirs:
-                yield theirs[name], value.T if names.is_transposed(name) else value
-            if untied and name == bias:
-                yield BIAS_OF_DECODER, value
-
-    tensor_files.write_safetensors(path, sizes, chosen(), {CONFIG_OF_WEIGHTS: config})
+    chosen = (
+        (theirs[name], value.T if names.is_transposed(name) else value) for name, value in arrays if name in theirs
+    )
+    tensor_files.write_safetensors(path, sizes, chosen, {CONFIG_OF_WEIGHTS: config})
 
 
 def _report(
@@ -188,12 +157,7 @@ def _report(
     yield f"Wrote {folder}: a {architecture} with {len(written)} weights."
     if remark := activation_remark(to_huggingface(dataclasses.asdict(config), architecture, (), None, 0)):
         yield remark
-    if not config.has_position_table:
-        yield (
-            "Its sinusoidal positions are a table there (position_embedding_type absolute), which a further training"
-            " changes."
-        )
-    others = [row for row in (*names.POOLER, *names.of_heads(names.HEADS, tied=False)) if row not in written]
+    others = [row for row in (*names.POOLER, *names.of_heads(names.HEADS)) if row not in written]
     if left_out := [row.reference for row in others if row.reference in shapes]:
         yield f"Left out, since a {architecture} has no place for it: {', '.join(left_out)}."
     if architecture == "BertModel" and names.POOLER[0].reference not in shapes:

@@ -105,11 +105,9 @@ def check_config(source: Weights, config: BertConfig) -> list[str]:
         allowed["num_hidden_layers"] = "only the first layers are used"
     if refused := [name for name in different if name not in allowed]:
         remedy = f"give --bert_config_file={path}" if path.endswith(".json") else "correct --bert_config_file"
-        tables = refused == ["position_embedding_type"] and stated.has_position_table and config.has_position_table
-        effect = "which is another beginning of the training" if tables else "with which they compute something else"
         raise UserError(
             f"{path}: states {_listed(stated, refused)} for the weights {source.path}, but the configuration in use"
-            f" says {_listed(config, refused)}, {effect}; {remedy}"
+            f" says {_listed(config, refused)}, with which they compute something else; {remedy}"
         )
     return [
         f"{path}: states {_listed(stated, [name])} for the weights {source.path}, the configuration in use says"

@@ -91,7 +91,6 @@ EMBEDDINGS = _rows(("bert/embeddings/", "bert.embeddings.", "bert.embeddings.", 
     norm  D   LayerNorm              layer_norm             LayerNorm                     embeddings/layer_norm
 """)
 POSITIONS = EMBEDDINGS[2]
-"""Only for the values of the configuration's position_embedding_type that have a table."""
 
 BLOCK = _rows(("bert/encoder/layer_{i}/", "bert.blocks.{i}.", "bert.encoder.layer.{i}.", "transformer/layer_{i}/"), """
     dense DD  attention/self/query        attention.query   attention.self.query        self_attention/query
@@ -105,13 +104,11 @@ BLOCK = _rows(("bert/encoder/layer_{i}/", "bert.blocks.{i}.", "bert.encoder.laye
 """)
 POOLER = _rows(("bert/", "bert.", "bert.", ""), "dense  DD  pooler/dense  pooler  pooler.dense  pooler_transform")
 
-*MASKED_LM, OUTPUT_TABLE = _rows(("cls/predictions/", "masked_lm.", "cls.predictions.", "cls/predictions/"), """
+MASKED_LM = _rows(("cls/predictions/", "masked_lm.", "cls.predictions.", "cls/predictions/"), """
     dense DD  transform/dense      transform       transform.dense      transform/dense
     norm  D   transform/LayerNorm  layer_norm      transform.LayerNorm  transform/LayerNorm
     one   V   output_bias          output_bias     bias                 output_bias/bias
-    one   VD  output_weights       output_weights  decoder.weight       -
 """)
-"""The last one: the head's own table, if the configuration's tie_word_embeddings is false. The reference has none."""
 
 NEXT_SENTENCE, SPAN, LABELS = (_rows([""] * 4, line) for line in (
     "output  2D  cls/seq_relationship  next_sentence  cls.seq_relationship  next_sentence/logits",
@@ -129,15 +126,14 @@ _OPTIMIZER_STATE = re.compile(
 )
 
 
-def encoder(num_hidden_layers: int, pooler: bool = True, positions: bool = True) -> Iterator[Variable]:
+def encoder(num_hidden_layers: int, pooler: bool = True) -> Iterator[Variable]:
     """Yields every variable of an encoder, in the order in which they are written.
 
     Args:
       num_hidden_layers: the number of blocks.
       pooler: whether it has one.
-      positions: whether its positions are a table, see BertConfig.has_position_table.
     """
-    yield from (row for row in EMBEDDINGS if positions or row is not POSITIONS)
+    yield from EMBEDDINGS
     for index in range(num_hidden_layers):
         for row in BLOCK:
             yield Variable(*(text.replace("{i}", str(index)) for text in row))
@@ -145,47 +141,25 @@ def encoder(num_hidden_layers: int, pooler: bool = True, positions: bool = True)
         yield from POOLER
 
 
-def of_heads(heads: Iterable[str], tied: bool = True) -> list[Variable]:
-    """Returns the variables of heads, which are keys of HEADS; `tied`: the configuration's tie_word_embeddings."""
-    own = {} if tied else {"masked_lm": (OUTPUT_TABLE,)}
-    return [row for head in heads for row in (*HEADS[head], *own.get(head, ()))]
+def of_heads(heads: Iterable[str]) -> list[Variable]:
+    """Returns the variables of heads, which are keys of HEADS."""
+    return [row for head in heads for row in HEADS[head]]
 
 
 def known(num_hidden_layers: int) -> list[Variable]:
     """Returns every variable in this table for an encoder and all heads, also those that not every model has."""
-    return [*encoder(num_hidden_layers), *of_heads(HEADS, tied=False)]
+    return [*encoder(num_hidden_layers), *of_heads(HEADS)]
 
 
 def of_model(model: keras.Model, config: BertConfig) -> list[Variable]:
     """Returns every variable of a model with this configuration: a BertModel or one of heads', or the class of one."""
-    return [
-        *encoder(config.num_hidden_layers, model.has_pooler, config.has_position_table),
-        *of_heads(model.heads, config.tie_word_embeddings),
-    ]
+    return [*encoder(config.num_hidden_layers, model.has_pooler), *of_heads(model.heads)]
 
 
-def of_another_kind(found: Container[str], config: BertConfig, heads: Collection[str]) -> Iterator[str]:
-    """Yields a phrase for each key of a configuration that weights show to have another value.
-
-    Args:
-      found: the reference's names of the weights.
-      config: the configuration.
-      heads: the heads that are compared, keys of HEADS.
-    """
-    table, kind = POSITIONS.reference, config.position_embedding_type
-    if EMBEDDINGS[0].reference in found and config.has_position_table != (table in found):
-        has = "lack" if config.has_position_table else "have"
-        yield (
-            f"the weights {has} a table of positions ({table}), but the configuration says position_embedding_type"
-            f" {kind}"
-        )
-    table, tied = OUTPUT_TABLE.reference, config.tie_word_embeddings
-    if "masked_lm" in heads and MASKED_LM[-1].reference in found and tied == (table in found):
-        has = "have" if tied else "lack"
-        yield (
-            f"the weights {has} an output table of their own ({table}), but the configuration says tie_word_embeddings"
-            f" {str(tied).lower()}"
-        )
+def with_own_output(found: Container[str]) -> list[str]:
+    """Returns a phrase if weights score words with a table of their own, as versions before 0.1.0 could train it."""
+    table = "cls/predictions/output_weights"
+    return [f"{table} is an output table of its own, where BERT has the word embeddings"] if table in found else []
 
 
 def tf1_variables(model: keras.Model) -> dict[str, Any]:

@@ -51,7 +51,7 @@ def test_the_parts_are_the_whole(facts):
 
 def test_the_shared_table_is_one_array(facts, explorer):
     sharing = facts["sharing"]
-    assert sharing["shared"] and sharing["saved"] == SIZES["vocab_size"] * SIZES["hidden_size"]
+    assert sharing["has_head"] and sharing["saved"] == SIZES["vocab_size"] * SIZES["hidden_size"]
     assert {each["copy"]: each["name"] for each in sharing["copies"]} == {
         "cls.predictions.decoder.weight": "bert/embeddings/word_embeddings",
         "cls.predictions.decoder.bias": "cls/predictions/output_bias",

@@ -4,7 +4,6 @@ import numpy as np
 import pytest
 import small_models
 import tensorflow as tf
-from model_kinds import KINDS
 
 from bert_tf2 import modeling
 from bert_tf2.exporting import folded_encoder
@@ -91,7 +90,6 @@ def test_an_empty_batch(graph):
     [
         *({"hidden_act": name} for name in ("gelu", "gelu_erf", "GELU", "relu", "tanh", "linear")),
         *({"scale": 0.01, "layer_norm_eps": epsilon} for epsilon in (1e-12, 0.5)),  # the epsilon is what decides
-        *KINDS.values(),
     ],
     ids=str,
 )

@@ -86,8 +86,8 @@ def test_several_labels(tmp_path):
 @pytest.mark.parametrize(
     "changes",
     [
-        {"hidden_act": "relu", "position_embedding_type": "none"},
-        {"hidden_act": "gelu_erf", "position_embedding_type": "sinusoidal", "tie_word_embeddings": False},
+        {"hidden_act": "relu"},
+        {"hidden_act": "gelu_erf"},
         {"hidden_act": "tanh", "layer_norm_eps": 1e-5},
         {"hidden_act": "linear"},
     ],

@@ -57,11 +57,6 @@ function sharing({ sharing: facts, parameters }, context) {
       text: `These weights have no masked-LM head. A model with one would multiply its output with the word embeddings, ${size} parameters, which are there once.`,
     });
   }
-  if (!facts.shared) {
-    return section("One table at both ends?", {
-      text: `Not in this model: it has output weights of its own, which began or were learned apart from the word embeddings. They cost ${size} parameters (vocab_size x hidden_size).`,
-    });
-  }
   return section("One table at both ends", {
     text: [
       `The masked-LM head has no weights of its own for the words: it multiplies the transformed state, [hidden_size], with the word embeddings, [vocab_size, hidden_size], transposed. A word's score is the dot product of the state and the word's own embedding. It is not a copy that was made once: there is one variable, which gets gradients from both ends. This saves ${size} parameters (vocab_size x hidden_size, whatever the length of the sentences), ${percent(facts.saved / (parameters + facts.saved))} of what the model would have otherwise.`,

@@ -72,9 +72,6 @@ const EMBEDDINGS = [
   ["positions", "row of the position table", "bert/embeddings/position_embeddings", "embeddings.positions"],
 ];
 
-// What stands in the place of the position table in models that do not have one as a variable.
-const OTHER_POSITIONS = { sinusoidal: "the fixed sinusoid, which is no variable", none: "no positions: zeros" };
-
 export class Embeddings {
   uses = ["token"];
   name = "Embeddings";
@@ -99,7 +96,7 @@ export class Embeddings {
     const domain = Math.max(...EMBEDDINGS.map(([name]) => largest(vectors[name].values)), largest(vectors.sum.values));
     const strips = EMBEDDINGS.map(([name, what, variableName, key], index) => strip({
       values: vectors[name].values, domain, label: `${what} ${rows[name][1]} for ${read.tokens[token]}`,
-      name: [index ? "+ " : "", (name === "positions" && OTHER_POSITIONS[config.position_embedding_type]) || variable(variableName, [rows[name][0], config.hidden_size]), `, row ${rows[name][1]} `, this.codeLink(key, what)],
+      name: [index ? "+ " : "", variable(variableName, [rows[name][0], config.hidden_size]), `, row ${rows[name][1]} `, this.codeLink(key, what)],
     }));
     this.inside.replaceChildren(
       element("h3", {}, "For ", shown(read.tokens[token]), ` at position ${token}`),

@@ -7,19 +7,10 @@ import { shown, variable } from "./sentence_tokens.js";
 
 const MOST_MASKS = 12; // whose words are asked for at once
 
-// The word embeddings, unless the head has a table of its own.
-const outputTable = (config) => (config.tie_word_embeddings === false ? "cls/predictions/output_weights" : "bert/embeddings/word_embeddings");
-
-function explanation({ vocab_size: v, hidden_size: d, tie_word_embeddings: tied }) {
+function explanation({ vocab_size: v, hidden_size: d }) {
   const size = `${v} x ${d} = ${(v * d).toLocaleString("en")} parameters`;
   const fits = `The table has one row of ${d} numbers per word, so its product with a state of ${d} numbers gives ${v} scores: that is why the transposed table fits.`;
   const bias = "The bias belongs to the output alone: one number per word that is added whatever the context is, so it learns how frequent the word is. An input needs none: what is added to a word's row can as well be learned in the row.";
-  if (tied === false) {
-    return [
-      "The score of a word is the dot product of the state, after a small network, with the word's row of a table. In BERT it is the table that turned words into vectors at the beginning; this model has one of its own for the output (tie_word_embeddings is false). A word is probable if the state points where its row points.",
-      `${fits} That it is not shared costs ${size}.`, bias,
-    ];
-  }
   return [
     "The score of a word is the dot product of the state, after a small network, with the word's row of the embedding table: the same table that turned words into vectors at the beginning, transposed. A word is probable if the state points where its row points.",
     `${fits} It is one variable, not a copy, and is trained from both ends. Sharing it saves ${size}.`, bias,
@@ -117,7 +108,7 @@ export class Words {
     const products = Float32Array.from(word.row.values, (value, index) => value * answer.norm.values[index]);
     place.replaceChildren(element("h3", {}, "The dot product for ", element("code", {}, word.token)),
       stack("Dot product of a word", strip({ values: answer.norm.values, label: "the state", name: "the state, after its LayerNorm" }),
-      strip({ values: word.row.values, label: `row of ${word.token}`, name: ["x ", variable(outputTable(this.model.config), [this.model.config.vocab_size, this.model.config.hidden_size]), `, row ${word.token_id}`] }),
+      strip({ values: word.row.values, label: `row of ${word.token}`, name: ["x ", variable("bert/embeddings/word_embeddings", [this.model.config.vocab_size, this.model.config.hidden_size]), `, row ${word.token_id}`] }),
       strip({ values: products, label: "products", name: [`= ${products.length} products, which add up to ${number(word.product)} `, this.codeLink("head.logits", "dot product")] })),
       element("p", { class: "explain" }, "+ ", variable("cls/predictions/output_bias", [this.model.config.vocab_size]), ` [${word.token_id}] ${number(word.bias)} = ${number(word.logit)}; of all words, e^${number(word.logit)} is ${percent(word.probability)}.`));
   }
