@@ -10,6 +10,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
+import google_crc32c
 import numpy as np
 
 from bert_tf2.data import example, schemas, tfrecords, unmasked
@@ -20,7 +21,7 @@ from bert_tf2.support.errors import UserError, and_more
 _SEGMENTS = 2  # BERT's type_vocab_size
 _MOST_IDS = 10_000_000  # without a vocabulary; counting them takes memory
 _TABLE_BYTES = 1 << 25  # of records of different lengths, each padded to the longest
-_FILES_TO_CHECK = 100  # a corpus may consist of thousands of remote files
+_FILES_TO_CHECK = 100
 _SIZES_OF_MODEL = ("vocab_size", "type_vocab_size")
 # What to do about a record that lacks a feature.
 _ADVICE = {"next_sentence_labels": ", so it is for masked words only; give --objective=mlm"}
@@ -92,6 +93,15 @@ def _look_at_first(block: tfrecords.Block) -> tuple[RecordKind, Sizes]:
     return kind, sizes
 
 
+def form_of(block: tfrecords.Block) -> int:
+    """A number that tells the kind and the lengths of the first record from others; 0 if that is of no kind."""
+    try:
+        kind, sizes = _look_at_first(block)
+    except UserError:
+        return 0
+    return google_crc32c.value(f"{[*kind.features]} {sizes}".encode())
+
+
 def _kind_of(found: Columns) -> RecordKind | None:
     """The kind of a record by its features, name -> values; None if it is of none."""
     if "input_ids" not in found:
@@ -112,13 +122,20 @@ def _kind_of(found: Columns) -> RecordKind | None:
 
 
 def check_first_records(paths: Sequence[str], kind: RecordKind, sizes: Sizes, must_have_some: bool) -> None:
-    """Raises UserError for a wrong kind or wrong lengths in the first record of each file."""
+    """`check_first` of the first files: a corpus may consist of thousands of remote ones."""
     some = False
     for path in paths[:_FILES_TO_CHECK]:
         if block := next(tfrecords.read_blocks(path), None):
-            some |= any(_checked(block.part(0, 1), kind, sizes))
+            check_first(block, kind, sizes)
+            some = True
     if must_have_some and not some and not any(map(any, map(tfrecords.read_blocks, paths[_FILES_TO_CHECK:]))):
         raise _no_records(paths)  # tf.data would search forever for a first record
+
+
+def check_first(block: tfrecords.Block, kind: RecordKind, sizes: Sizes) -> None:
+    """Raises UserError for a wrong kind or wrong lengths in the first record of a block."""
+    for _ in _checked(block.part(0, 1), kind, sizes):
+        pass
 
 
 def find_fault(paths: Sequence[str], kind: RecordKind, sizes: Sizes) -> UserError | None:

@@ -10,9 +10,10 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import io
+import itertools
 import os
 import zipfile
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import NamedTuple
 
@@ -20,7 +21,7 @@ import google_crc32c
 import numpy as np
 from absl import logging
 
-from bert_tf2.data import tfrecords
+from bert_tf2.data import record_checks, tfrecords
 from bert_tf2.support import files, progress
 from bert_tf2.support.errors import UserError
 
@@ -31,7 +32,7 @@ SMALLEST = 100_000_000
 """Records of fewer bytes are read anew: that takes a second at most, and leaves no file in the user's folder."""
 _READERS = 8
 _STATE_READERS = 32  # a store of objects answers slowly
-_VERSION = 1
+_VERSION = 2
 
 
 @dataclasses.dataclass(frozen=True)
@@ -74,10 +75,12 @@ class _Runs(NamedTuple):
     Attributes:
       counts: int64 [R], the records of each.
       sizes: int64 [R], their bytes.
+      form: of the first record, see `record_checks.form_of`.
     """
 
     counts: np.ndarray
     sizes: np.ndarray
+    form: int
 
 
 _State = tuple[int, float]
@@ -102,7 +105,7 @@ def find_change(index: RecordIndex) -> UserError | None:
             runs = runs_of(path)
         except UserError as error:
             return error
-        before = _Runs(index.counts[of_file], index.sizes[of_file])
+        before = _Runs(index.counts[of_file], index.sizes[of_file], runs.form)
         if not all(map(np.array_equal, runs, before)):
             return UserError(
                 f"{path}: changed while it was read: {runs.counts.sum()} records now, {before.counts.sum()} when the"
@@ -111,7 +114,14 @@ def find_change(index: RecordIndex) -> UserError | None:
     return None
 
 
-def read(paths: Sequence[str], output_dir: str, *, keep: bool, anew: bool = False) -> tuple[RecordIndex, list[str]]:
+def read(
+    paths: Sequence[str],
+    output_dir: str,
+    *,
+    keep: bool,
+    anew: bool = False,
+    check: Callable[[Mapping[str, int], Sequence[str]], None] | None = None,
+) -> tuple[RecordIndex, list[str]]:
     """The index of record files, of which those that are not known are read.
 
     Args:
@@ -119,12 +129,14 @@ def read(paths: Sequence[str], output_dir: str, *, keep: bool, anew: bool = Fals
       output_dir: where the index is kept if it cannot be kept beside the first file.
       keep: whether to write what was read; one worker of several does.
       anew: read all files.
+      check: is called before anything is kept, with the number of records of each file that was read, and with one file
+        for each form of first records. What it refuses is read again by the next run.
 
     Returns:
       The index, equal to that of `read_index`; and the files that were read for it.
 
     Raises:
-      UserError: see `read_index`.
+      UserError: see `read_index`; or `check` raises it.
     """
     paths = tuple(sorted(paths))
     places = [os.path.join(folder, NAME) for folder in (os.path.dirname(paths[0]), output_dir)]
@@ -138,6 +150,9 @@ def read(paths: Sequence[str], output_dir: str, *, keep: bool, anew: bool = Fals
     if known:
         logging.info("The index of %d record files is known, %d are read for it", len(known), len(fresh))
     known |= _read(fresh)
+    if check:
+        unlike = {known[path].form: path for path in reversed(paths)}
+        check({path: int(known[path].counts.sum()) for path in fresh}, [*unlike.values()])
     if fresh and keep:
         _save({path: (states[path], runs) for path, runs in known.items()}, places)
     return _assemble(paths, known), fresh
@@ -153,30 +168,36 @@ def keep(paths: Sequence[str], runs: Sequence[Sequence[int]], totals: Sequence[i
     """
     with contextlib.suppress(UserError, OSError):
         states = _states(paths)
+        first = next(itertools.chain.from_iterable(map(tfrecords.read_blocks, paths)), None)
+        form = record_checks.form_of(first) if first else 0  # of all that are not empty: one run made them
         table = zip(paths, runs, totals, strict=True)
-        known = {path: (states[path], _counted(np.array(sizes, np.int64), total)) for path, sizes, total in table}
+        known = {
+            path: (states[path], _counted(np.array(sizes, np.int64), total, form if total else 0))
+            for path, sizes, total in table
+        }
         _save(known, [os.path.join(os.path.dirname(paths[0]), NAME)])
 
 
 def runs_of(path: str) -> _Runs:
     """Reads a file for its runs."""
     begins: list[int] = []  # byte offsets of the records RUN * 0, RUN * 1, ...
-    count, size = 0, 0
+    count, size, form = 0, 0, 0
     for block in tfrecords.read_blocks(path):
+        form = form or record_checks.form_of(block)
         ends = size + np.cumsum(block.lengths + tfrecords.FRAME)
         starts = np.concatenate([[size], ends[:-1]])
         begins += starts[-count % RUN :: RUN].tolist()
         count, size = count + len(block), int(ends[-1])
     if tfrecords.is_compressed(path):
         begins = begins[:1]
-    return _counted(np.diff([*begins, size]), count)
+    return _counted(np.diff([*begins, size]), count, form)
 
 
-def _counted(sizes: np.ndarray, total: int) -> _Runs:
+def _counted(sizes: np.ndarray, total: int, form: int) -> _Runs:
     """Runs of these bytes and of `total` records; all but the last are full, and an archive is a single run."""
     counts = np.full(len(sizes), RUN)
     counts[-1:] += total - counts.sum()
-    return _Runs(counts, sizes)
+    return _Runs(counts, sizes, form)
 
 
 def _key(path: str) -> str:
@@ -208,7 +229,7 @@ def _assemble(paths: Sequence[str], known: dict[str, _Runs]) -> RecordIndex:
     """The index of files of which all is known: runs stand in a file one behind the other."""
     table = [np.zeros((5, 0), np.int64)]
     for number, path in enumerate(paths):
-        counts, sizes = known[path]
+        counts, sizes, _ = known[path]
         places = np.arange(len(counts))
         table.append(np.stack([np.full_like(places, number), np.cumsum(sizes) - sizes, places * RUN, counts, sizes]))
     return RecordIndex(tuple(paths), *np.concatenate(table, axis=1))
@@ -225,7 +246,8 @@ def _load(place: str) -> dict[str, tuple[_State, _Runs]]:
                 return {}
             ends = np.cumsum(found["runs"])[:-1]
             states = zip(found["file_sizes"].tolist(), found["times"].tolist(), strict=True)
-            runs = map(_Runs, np.split(found["counts"], ends), np.split(found["sizes"], ends))
+            counts, sizes = np.split(found["counts"], ends), np.split(found["sizes"], ends)
+            runs = map(_Runs, counts, sizes, found["forms"].tolist())
             names = found["names"].tobytes().decode().split("\0")
             return dict(zip(names, zip(states, runs, strict=True), strict=True))
     except (UserError, OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile):
@@ -233,25 +255,33 @@ def _load(place: str) -> dict[str, tuple[_State, _Runs]]:
 
 
 def _save(known: dict[str, tuple[_State, _Runs]], places: Sequence[str]) -> None:
-    """Writes what is known to the first place that can be written, unless the files are small."""
-    states, runs = zip(*known.values(), strict=True)
-    sizes, times = zip(*states, strict=True)
-    if sum(sizes) < SMALLEST:
+    """Adds what is known to the first place that can be written, unless the files are small."""
+    if sum(size for (size, _), _ in known.values()) < SMALLEST:
         return
+    mine = {_key(path): row for path, row in known.items()}
+    for place in places:
+        with contextlib.suppress(UserError, OSError):
+            files.make_directory(os.path.dirname(place))
+            # Other records of the folder are known there; those that are gone would stay forever.
+            others = {name: row for name, row in _load(place).items() if files.is_remote(name) or os.path.exists(name)}
+            with files.complete_or_absent(place) as (beside,), files.open_binary(beside, "wb") as stream:
+                stream.write(_packed(others | mine))
+            return logging.info("Kept the index of %d record files: %s", len(known), place)
+
+
+def _packed(rows: Mapping[str, tuple[_State, _Runs]]) -> bytes:
+    states, runs = zip(*rows.values(), strict=True)
+    sizes, times = zip(*states, strict=True)
     content = io.BytesIO()
     np.savez(
         content,
         version=np.int64(_VERSION),
-        names=np.frombuffer("\0".join(map(_key, known)).encode(), np.uint8),
+        names=np.frombuffer("\0".join(rows).encode(), np.uint8),
         file_sizes=np.array(sizes, np.int64),
         times=np.array(times, np.float64),
+        forms=np.array([each.form for each in runs], np.int64),
         runs=np.array([len(each.counts) for each in runs], np.int64),
         counts=np.concatenate([each.counts for each in runs]),
         sizes=np.concatenate([each.sizes for each in runs]),
     )
-    for place in places:
-        with contextlib.suppress(UserError, OSError):
-            files.make_directory(os.path.dirname(place))
-            with files.complete_or_absent(place) as (beside,), files.open_binary(beside, "wb") as stream:
-                stream.write(content.getvalue())
-            return logging.info("Kept the index of %d record files: %s", len(known), place)
+    return content.getvalue()

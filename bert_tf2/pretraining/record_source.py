@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping, Sequence
 
 import numpy as np
@@ -92,12 +93,15 @@ class Source:
         options = self._options
         if not team.is_chief:
             team.wait()
-        index, fresh = record_index.read(
-            self._paths, options.output_dir, keep=team.is_chief, anew=options.check_records and team.is_chief
-        )
-        counts = np.bincount(index.files, index.counts, len(index.paths)).astype(np.int64)
-        found = dict(zip(index.paths, counts.tolist(), strict=True))
-        self._files.check({path: found[path] for path in fresh})
+
+        def check(counts: Mapping[str, int], unlike: Sequence[str]) -> None:
+            self._files.check(counts)
+            for path in unlike:
+                for block in itertools.islice(tfrecords.read_blocks(path, _FIRST_BYTES), 1):
+                    record_checks.check_first(block, self._kind, self._sizes)
+
+        anew = options.check_records and team.is_chief
+        index, _ = record_index.read(self._paths, options.output_dir, keep=team.is_chief, anew=anew, check=check)
         if team.is_chief:
             team.wait()
         return index
@@ -130,6 +134,8 @@ class Source:
         for path in self._paths:
             before = found
             for block in tfrecords.read_blocks(path):
+                if block.first == 1:
+                    record_checks.check_first(block, self._kind, self._sizes)
                 found += len(block)
                 if found >= needed:
                     self._files.check({path: None})

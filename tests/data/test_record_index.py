@@ -62,8 +62,16 @@ def test_it_is_the_index_that_is_read_and_opens_no_file_again(paths, tmp_path, o
     index, fresh = record_index.read(paths, str(tmp_path / "out"), keep=True)
     equal(index, expected)
     assert fresh == [] and opened == []
-    part, _ = record_index.read(paths[1:3], str(tmp_path / "out"), keep=True)
-    equal(part, record_index.read_index(paths[1:3]))
+
+
+def test_two_sets_of_records_in_a_folder_share_the_kept_index(paths, tmp_path):
+    for some in (paths[:2], paths[2:]) * 2:
+        index, fresh = record_index.read(some, str(tmp_path / "out"), keep=True)
+        equal(index, record_index.read_index(some))
+    assert fresh == []
+    os.remove(paths[0])
+    record_index.read(paths[2:], str(tmp_path / "out"), keep=True, anew=True)
+    assert [*record_index._load(str(tmp_path / "records" / record_index.NAME))] == paths[1:]
 
 
 def test_a_worker_that_keeps_nothing_writes_nothing(paths, tmp_path):
@@ -130,7 +138,7 @@ def test_where_the_records_lie_nothing_can_be_written(paths, tmp_path, monkeypat
 def test_100_000_files_take_seconds(tmp_path, monkeypatch):
     """Of an index alone: the files are not there."""
     names = [str(tmp_path / f"x-{number:05d}-of-100000") for number in range(100_000)]
-    runs = record_index._Runs(np.full(20, 1024), np.full(20, 500_000))
+    runs = record_index._Runs(np.full(20, 1024), np.full(20, 500_000), 0)
     known = {name: ((10**7, 1.5), runs) for name in names}
     record_index._save(known, [str(tmp_path / record_index.NAME)])
     monkeypatch.setattr(record_index, "_states", lambda paths: dict.fromkeys(paths, (10**7, 1.5)))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import shutil
@@ -11,6 +12,7 @@ import tensorflow as tf
 from pretraining_text import CORPUS, VOCABULARY, data_options
 from small_models import tiny_config
 
+from bert_tf2.data import record_index
 from bert_tf2.pretraining import inspect_records, sharded
 from bert_tf2.pretraining.options import InspectRecordsOptions, PretrainingOptions
 from bert_tf2.pretraining.record_source import Source
@@ -41,6 +43,7 @@ def evaluate(names: str) -> None:
 
 def source(names: str) -> Source:
     settings = {"input_file": names, "bert_config_file": "none", "output_dir": "none", "do_eval": True, **SIZES}
+    settings["max_eval_steps"] = 10_000
     return Source(PretrainingOptions(**settings), tiny_config(vocab_size=len(VOCABULARY)), None, names)
 
 
@@ -111,6 +114,29 @@ def test_the_manifest_says_it_too(shards, case, read):
     spoil(shards)
     with pytest.raises(UserError, match=message):
         read(f"{shards}/t-*")
+
+
+@pytest.mark.parametrize("spoil", [reorder, lambda s: edit(s, rows={"examples": 1})])
+def test_what_is_refused_is_refused_again(shards, spoil, monkeypatch):
+    monkeypatch.setattr(record_index, "SMALLEST", 1)
+    spoil(shards)
+    for _ in range(2):
+        with pytest.raises(UserError, match=r"and the manifest\.json beside it states"):
+            train(f"{shards}/t-*")
+        assert not (shards / record_index.NAME).exists()
+
+
+@pytest.mark.parametrize("changes", [{"max_seq_length": 32}, {"objective": "mlm"}, {"dynamic_masking": True}], ids=str)
+def test_the_first_record_of_every_file_is_checked(shards, changes, monkeypatch):
+    monkeypatch.setattr(record_index, "SMALLEST", 1)
+    for number in range(120):
+        (shards / f"x{number:03d}").symlink_to(shards / shard(0))
+    sharded.run(data_options(shards.parent, "more/y", num_shards=1, dupe_factor=1, **changes))
+    os.replace(shards.parent / "more" / "y-00000-of-00001", shards / "x120")
+    index_all = functools.partial(record_index.read, [*map(str, shards.glob("x*"))], "none", keep=True)
+    for read in (train, evaluate, lambda names: index_all() and train(names)):
+        with pytest.raises(UserError, match=r"x120, record 1: (was made for max_seq_length 32|has no feature)"):
+            read(f"{shards}/x*")
 
 
 @READERS
