@@ -291,6 +291,14 @@ def lines(pieces: Sequence[Piece]) -> Iterator[bytes]:
                     yield line + b"\n"
 
 
+def text_sha256(pieces: Sequence[Piece]) -> str:
+    """The SHA-256 of what `write_text` writes, in hexadecimal."""
+    found = hashlib.sha256()
+    for line in lines(pieces):
+        found.update(line)
+    return found.hexdigest()
+
+
 def write_text(pieces: Sequence[Piece], path: str, most_bytes: float = float("inf")) -> None:
     """Writes the text of pieces to a local file, or its first lines until they have `most_bytes`.
 
