@@ -2,7 +2,7 @@
 
     python build_vocab.py --help
 
-shows every flag. They are stated in bert_tf2/vocabulary.py, as the class BuildVocabOptions.
+shows every flag. They are stated in bert_tf2/pretraining/build_vocab.py, as the class BuildVocabOptions.
 """
 
 from bert_tf2 import commands

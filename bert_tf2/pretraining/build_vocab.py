@@ -16,10 +16,12 @@ from collections.abc import Iterable
 from absl import logging
 
 from bert_tf2 import tokenization
-from bert_tf2.support import console, files, progress
+from bert_tf2.pretraining import sentences
+from bert_tf2.pretraining.options import CorpusOptions
+from bert_tf2.support import console, files
 from bert_tf2.support.errors import UserError
 from bert_tf2.support.quiet import load_tensorflow
-from bert_tf2.support.settings import DATA, VOCABULARY, Options, options, setting
+from bert_tf2.support.settings import DATA, VOCABULARY, options, setting
 
 # The search for the threshold ends when at most this fraction of the pieces is too much; the rarest are then dropped.
 # Each of its steps iterates four times over all words.
@@ -30,7 +32,7 @@ _LONGEST_PIECE = 50  # in characters; longer words are ignored
 
 
 @options
-class BuildVocabOptions(Options):
+class BuildVocabOptions(CorpusOptions):
     """Learns a WordPiece vocabulary from plain text, for pretraining on a language or a subject of one's own.
 
     Example:
@@ -41,7 +43,10 @@ class BuildVocabOptions(Options):
     """
 
     input_file: str = setting(
-        "Text files in UTF-8: names and globs, separated by commas.", group=DATA, reads=True, rereads=None
+        "Text files, also compressed by gzip: names and globs, separated by commas.",
+        group=DATA,
+        reads=True,
+        rereads=None,
     )
     vocab_file: str = setting("Vocabulary to write, one entry per line.", group=DATA, writes_file=True)
     vocab_size: int = setting("Maximum number of entries.", 30522, group=VOCABULARY, low=1, memory=())
@@ -56,14 +61,11 @@ def run(options: BuildVocabOptions) -> list[str]:
     """Learns a vocabulary from files and writes it; returns its entries.
 
     Raises:
-      UserError: see build_vocab; or a file is missing or not UTF-8.
+      UserError: see build_vocab and sentences.read.
     """
-    names = files.match_files(options.input_file)
-    counts = [files.count_lines(name) for name in names]
-    total = None if None in counts else sum(counts)
-    lines = progress.track((line for name in names for line in files.read_lines(name)), "Reading", total, "lines")
+    texts = sentences.read(files.match_files(options.input_file), options)
     entries = build_vocab(
-        lines, options.vocab_size, options.do_lower_case, num_unused=options.num_unused, min_count=options.min_count
+        texts, options.vocab_size, options.do_lower_case, num_unused=options.num_unused, min_count=options.min_count
     )
     files.write_text(options.vocab_file, "".join(f"{entry}\n" for entry in entries))
     console.summary(
@@ -74,6 +76,11 @@ def run(options: BuildVocabOptions) -> list[str]:
             output_file="tf_examples.tfrecord",
             vocab_file=options.vocab_file,
             do_lower_case=None if options.do_lower_case else False,
+            **{
+                name: value
+                for name in ("input_format", "language", "text_field")
+                if (value := getattr(options, name)) != getattr(CorpusOptions, name)
+            },
         ),
     )
     return entries

@@ -48,8 +48,8 @@ _TWO_LETTERS = frozenset(
 
 
 @options
-class PretrainingDataOptions(Options):
-    """How text is read and what is made of it; the defaults are the reference's behavior."""
+class CorpusOptions(Options):
+    """How text is read; the defaults are the reference's behavior."""
 
     input_format: str = setting(
         "lines: a sentence a line; text: a paragraph a line; in both, a blank line between documents. jsonl: a document"
@@ -62,6 +62,27 @@ class PretrainingDataOptions(Options):
         "Language of text and jsonl, an ISO 639 code such as de or zh: where sentences end.", "en", group=DATA
     )
     text_field: str = setting("The field of jsonl that has the text.", "text", group=DATA)
+
+    def check(self) -> None:
+        """Raises WrongSetting if a setting would change nothing with the others, or is no code of a language."""
+        if self.language != "en" and self.input_format == "lines":
+            raise WrongSetting(
+                f"--language={self.language} needs --input_format=text or jsonl; every line is a sentence otherwise"
+            )
+        if self.text_field != "text" and self.input_format != "jsonl":
+            raise WrongSetting(f"--text_field={self.text_field} needs --input_format=jsonl")
+        code = re.fullmatch(r"([a-z]{2,3})(-[A-Za-z]+)*", self.language)
+        if not code or (len(code[1]) == 2 and code[1] not in _TWO_LETTERS):  # would silently be split like English
+            raise WrongSetting(
+                f"--language={self.language}: an ISO 639 code is needed, such as en, de, ja (Japanese), ko (Korean),"
+                " uk (Ukrainian) or zh (Chinese)"
+            )
+
+
+@options
+class PretrainingDataOptions(CorpusOptions):
+    """How text is read and what is made of it; the defaults are the reference's behavior."""
+
     max_seq_length: int = setting(
         "Tokens per example, including padding.", 128, group=EXAMPLES, low=NUM_DELIMITERS + 2, high=_LONGEST
     )
@@ -111,21 +132,9 @@ class PretrainingDataOptions(Options):
         return NUM_DELIMITERS if self.objective == "mlm_nsp" else 2
 
     def check(self) -> None:
-        """Raises WrongSetting if a setting would change nothing with the others, or is no code of a language."""
+        """Raises WrongSetting if a setting would change nothing with the others."""
         if self.word_boundaries == "spaces" and not self.do_whole_word_mask:
             raise WrongSetting(f"--word_boundaries={self.word_boundaries} needs --do_whole_word_mask")
-        if self.language != "en" and self.input_format == "lines":
-            raise WrongSetting(
-                f"--language={self.language} needs --input_format=text or jsonl; every line is a sentence otherwise"
-            )
-        if self.text_field != "text" and self.input_format != "jsonl":
-            raise WrongSetting(f"--text_field={self.text_field} needs --input_format=jsonl")
-        code = re.fullmatch(r"([a-z]{2,3})(-[A-Za-z]+)*", self.language)
-        if not code or (len(code[1]) == 2 and code[1] not in _TWO_LETTERS):  # would silently be split like English
-            raise WrongSetting(
-                f"--language={self.language}: an ISO 639 code is needed, such as en, de, ja (Japanese), ko (Korean),"
-                " uk (Ukrainian) or zh (Chinese)"
-            )
 
 
 @options

@@ -22,14 +22,14 @@ from collections.abc import Callable, Iterable, Iterator
 
 from absl import logging
 
-from bert_tf2.pretraining.options import PretrainingDataOptions
+from bert_tf2.pretraining.options import CorpusOptions
 from bert_tf2.support import files, gzip_files, progress
 from bert_tf2.support.errors import UserError, and_more
 
 _LIBRARY = "sentencex"
 
 
-def read(paths: Iterable[str], options: PretrainingDataOptions) -> Iterator[str]:
+def read(paths: Iterable[str], options: CorpusOptions) -> Iterator[str]:
     """Yields the sentences of files, without white space around them; "" at each end of a document.
 
     As in the reference, the end of a file does not end a document. (A line of `jsonl` does.)
@@ -51,7 +51,7 @@ def read(paths: Iterable[str], options: PretrainingDataOptions) -> Iterator[str]
             yield from decode(lines, path)
 
 
-def decoder(options: PretrainingDataOptions) -> Callable[[Iterable[str], str], Iterator[str]]:
+def decoder(options: CorpusOptions) -> Callable[[Iterable[str], str], Iterator[str]]:
     """Returns a function that makes sentences and "" of the lines of a file, given them and the file's name.
 
     Raises:
@@ -121,7 +121,7 @@ def ends_document(line: bytes, input_format: str) -> bool:
     return bool(text) and (input_format == "jsonl" or not text.decode("utf-8", "replace").strip())
 
 
-def splitter_version(options: PretrainingDataOptions) -> str | None:
+def splitter_version(options: CorpusOptions) -> str | None:
     """The library that decides where sentences end, with its version; None if every line is a sentence.
 
     Raises:

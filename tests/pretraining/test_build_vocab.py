@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gzip
+import json
 import os
 import pathlib
 import subprocess
@@ -83,6 +85,26 @@ def test_the_first_pieces_by_hand():
     for room in (2, 3):
         entries = build_vocab.build_vocab(TEXTS, 5 + len(characters) + room, num_unused=0)
         assert entries[-room:] == ["##alking", "the", "was"][:room]
+
+
+@pytest.mark.parametrize("packed", [False, True])
+@pytest.mark.parametrize(
+    "changes", [{}, {"input_format": "text"}, {"input_format": "jsonl", "text_field": "body"}], ids=str
+)
+def test_it_reads_what_examples_are_made_of(tmp_path, log_lines, changes, packed):
+    if changes:
+        pytest.importorskip("sentencex")
+    is_json = "text_field" in changes
+    texts = [json.dumps({"id": "x7", "body": text}) if is_json else text for text in TEXTS]
+    content = "\n".join(texts).encode()
+    (tmp_path / "corpus").write_bytes(gzip.compress(content) if packed else content)
+    named = {"input_file": f"{tmp_path}/corpus", "vocab_file": f"{tmp_path}/vocab.txt", "vocab_size": 150}
+    assert build_vocab.run(build_vocab.BuildVocabOptions(**named, **changes)) == build_vocab.build_vocab(TEXTS, 150)
+    (told,) = [line for line in log_lines if "create_pretraining_data" in line]
+    assert all(f"--{name}={value}" in told for name, value in changes.items())
+    if is_json:
+        build_vocab.run(build_vocab.BuildVocabOptions(**named))
+        assert [line for line in log_lines if "for JSON lines give --input_format=jsonl" in line]
 
 
 def test_min_count_keeps_rare_pieces_out():
