@@ -58,7 +58,7 @@ WITHOUT_TENSORFLOW = [
     *(name for name in MODULES if name.endswith("options")),
     "training.precision",
     *("commands", "finetuning.tables", "finetuning.classification.tasks"),
-    *("training.curves", "training.plots"),
+    "training.plots",
     *(f"finetuning.{task}.{name}" for task in ("classification", "squad", "ner") for name in ("examples", "features")),
     *(f"finetuning.{name}" for name in ("classification.answers", "squad.answers", "squad.scores", "ner.scores")),
 ]

@@ -16,7 +16,6 @@ from bad_calls import LABELS
 from huggingface_folders import CONFIG
 from hypothesis import strategies as st
 from mutations import damaged, damaged_json, damaged_records, json_bytes, lengths, refuses_or_reads
-from tensorboard.compat.proto import event_pb2, types_pb2
 
 from bert_tf2 import exporting
 from bert_tf2.config import BertConfig
@@ -28,7 +27,6 @@ from bert_tf2.finetuning.classification.examples import class_weights
 from bert_tf2.pretraining import manifest, sentences
 from bert_tf2.pretraining.options import PretrainingDataOptions
 from bert_tf2.support.errors import UserError
-from bert_tf2.training import curves
 from bert_tf2.training.forward import explained
 from bert_tf2.training.saver import Best, TrainingState
 from bert_tf2.vocabulary import load_tokenizer
@@ -120,24 +118,6 @@ def _training(path) -> None:
     list(TrainingState.read(str(path).removesuffix(".training.json")).changes(now))
 
 
-def _event() -> bytes:
-    """A point of a curve in the form of TensorFlow 2 and in that of TensorFlow 1, and a text."""
-    event = event_pb2.Event(wall_time=1.5, step=7)
-    loss = event.summary.value.add(tag="loss").tensor
-    loss.dtype, loss.tensor_content = types_pb2.DT_FLOAT, b"\0\0\x80\x3f"
-    event.summary.value.add(tag="global_step/sec", simple_value=2.5)
-    text = event.summary.value.add(tag="hyperparameters").tensor
-    text.dtype, text.string_val[:] = types_pb2.DT_STRING, [b"| setting | value |"]
-    return event.SerializeToString()
-
-
-def _curves(path) -> None:
-    run = curves.read_run(str(path.parent))
-    for points in run.scalars.values():
-        assert points == sorted(points, key=lambda point: point[0])
-    "".join(run.settings.values()).encode()
-
-
 def _newest(path) -> None:
     checkpoint.latest_checkpoint(str(path.parent))
     bundle.recover(str(path.parent))
@@ -214,7 +194,6 @@ READERS = {
         lambda path: exporting.load(str(path.parent)),
     ),
     "features": Reader("text.txt", damaged(TEXT), _features),
-    "events": Reader("events.out.tfevents.1.host.v2", damaged_records(_event()), _curves),
 }
 
 

@@ -62,9 +62,7 @@ COMMANDS = {
         "weights.options:ConversionOptions", "weights.convert:run", tensorflow=False, prints=True
     ),
     "explore": Command("explorer.options:ExplorerOptions", "explorer.server:run"),
-    "plot_training": Command(
-        "training.options:PlotTrainingOptions", "training.plots:run", tensorflow=False, prints=True
-    ),
+    "plot_training": Command("training.options:PlotTrainingOptions", "training.plots:run", prints=True),
     "export_saved_model": Command("exporting.options:ExportOptions", "exporting.run:run", prints=True),
 }
 

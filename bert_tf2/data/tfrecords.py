@@ -131,7 +131,7 @@ class Block:
         yield from self.part(half, len(self)).parts(most_bytes)
 
 
-def read_blocks(path: str, block_bytes: int = _BLOCK_BYTES, growing: bool = False) -> Iterator[Block]:
+def read_blocks(path: str, block_bytes: int = _BLOCK_BYTES) -> Iterator[Block]:
     """Yields the records of a TFRecord file in blocks.
 
     All records before a damaged one are yielded before the error is raised.
@@ -139,7 +139,6 @@ def read_blocks(path: str, block_bytes: int = _BLOCK_BYTES, growing: bool = Fals
     Args:
       path: the file, local or remote; compressed by gzip if its name ends in .gz.
       block_bytes: how much to read at a time. A longer record makes its block as large as necessary.
-      growing: whether another process may still be writing the file: an incomplete last record is then no damage.
 
     Raises:
       UserError: the file is missing or cannot be read, is of another kind, or is damaged; the message has the number of
@@ -158,7 +157,7 @@ def read_blocks(path: str, block_bytes: int = _BLOCK_BYTES, growing: bool = Fals
                 raise _damaged(path, number, f"{problem}; {_AGAIN}")
             rest = data[place:]
             wanted = max(block_bytes, len(rest))  # doubles for a record that is longer than a block
-    if rest and not growing:
+    if rest:
         raise _damaged(path, number, f"the file is truncated: {len(rest):,} bytes of a record; {_AGAIN}")
 
 

@@ -24,8 +24,6 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 KINDS = ("png", "svg", "pdf")
-# Eight colors that people with any color vision tell apart: Okabe and Ito, "Color Universal Design" (2008).
-COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#999999")
 
 # Behind matplotlib's own font, for what it lacks; those of them that are installed.
 _FURTHER_FONTS = (

@@ -46,11 +46,10 @@ FEATURES = "Features"
 VOCABULARY = "Vocabulary"
 DEVICES = "Devices"
 EXPORT = "Export"
-FIGURE = "Figure"
 LOG = "Log"
 GROUPS = (
     *(TO_DO, DATA, CONVERSION, MODEL, EXAMPLES, TRAINING, EVALUATION, ANSWERS, FEATURES, VOCABULARY, DEVICES, EXPORT),
-    *(FIGURE, LOG),
+    LOG,
 )
 
 _LARGEST_INTEGER = 2**31 - 1  # TensorFlow's int32
@@ -239,7 +238,7 @@ def check_utf8(given: Options) -> None:
     """Raises WrongSetting for a name that is not UTF-8, which TensorFlow cannot open."""
     for name in settings_of(type(given)):
         value = getattr(given, name)
-        if isinstance(value, str) and re.search("[\ud800-\udfff]", value):
+        if isinstance(value, (str, tuple, list)) and re.search("[\ud800-\udfff]", "".join(map(str, value))):
             raise WrongSetting(f"--{name}={value!r}: is not UTF-8, and TensorFlow opens no other names; rename it")
 
 

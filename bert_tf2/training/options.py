@@ -15,7 +15,6 @@ from bert_tf2.support.settings import (
     DEVICES,
     EVALUATION,
     EXPORT,
-    FIGURE,
     LOG,
     MODEL,
     TO_DO,
@@ -319,7 +318,7 @@ class PlotTrainingOptions(Options):
     """Draws the curves of one or several trainings: losses, accuracy, learning rate, gradient norm, speed.
 
     It reads the TensorBoard events that the training scripts write into output_dir, also those of google-research/bert.
-    Folders are given as words or with the flag. The last values are printed as a table.
+    Folders are given as words or with the flag.
 
     Example:
       python plot_training.py demo_output other_output --output_file=comparison.png
@@ -329,41 +328,16 @@ class PlotTrainingOptions(Options):
 
     output_dir: Sequence[str] = setting("The output_dir of a training; may be given several times.", group=DATA)
     output_file: str = setting("The figure to write, .png, .svg or .pdf.", "training.png", group=DATA, writes_file=True)
-    x_axis: str = setting(
-        "Draw over steps, or over examples: steps times the batch size of the last call.",
-        "steps",
-        group=FIGURE,
-        choices=("steps", "examples"),
-    )
-    smoothing: float = setting(
-        "Draw a moving average, in which each point counts this much of the next one; 0.9 is smooth.",
-        0.0,
-        group=FIGURE,
-        low=0.0,
-        high=0.999,
-    )
-    curves: str | None = setting(
-        "Only these panels, separated by commas, in this order: loss,masked_lm_accuracy.", None, group=FIGURE
-    )
 
     def check(self) -> None:
         plots.check_name("--output_file", self.output_file)
-
-
-_TABLE = ("| setting | value |", "|-|-|")
+        check_utf8(self)
 
 
 def hyperparameters(options: Options) -> dict[str, str]:
     """The settings of a call as a table in Markdown, which TensorBoard shows: one of `TrainOptions.texts`."""
     rows = [f"| {name} | {value} |" for name, value in sorted(dataclasses.asdict(options).items())]
-    return {"hyperparameters": "\n".join([*_TABLE, *rows])}
-
-
-def read_hyperparameters(texts: Mapping[str, str]) -> dict[str, str]:
-    """The settings in the table of `hyperparameters`; empty if there is none."""
-    lines = texts.get("hyperparameters", "").splitlines()[len(_TABLE) :]
-    rows = [line.strip().strip("|").split("|", 1) for line in lines]
-    return {row[0].strip(): row[1].strip() for row in rows if len(row) == 2}
+    return {"hyperparameters": "\n".join(["| setting | value |", "|-|-|", *rows])}
 
 
 @options

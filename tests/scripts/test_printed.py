@@ -89,7 +89,6 @@ def test_a_fine_tuning_goes_on_as_it_prints(pretrained, command_lines):
     [
         "inspect_records.py --input_file={}/tf_examples.tfrecord --vocab_file={}/vocab.txt --show=40",
         "convert_checkpoint.py --list={}/pretraining_output",
-        "plot_training.py {}/pretraining_output --output_file={}/caf\xe9.svg",
     ],
 )
 def test_no_locale_stops_a_script_that_prints(line, environment, pretrained):

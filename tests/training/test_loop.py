@@ -24,13 +24,14 @@ from small_models import (
     values_of,
 )
 from small_trainings import ONE, endless, make_trainer, saved
+from tensorboard.backend.event_processing.plugin_event_accumulator import EventAccumulator
 
 from bert_tf2 import heads, optimization
 from bert_tf2.config import BertConfig
 from bert_tf2.fast.encoder import Plan
 from bert_tf2.support import environment
 from bert_tf2.support.errors import UserError
-from bert_tf2.training import curves
+from bert_tf2.training import plots
 from bert_tf2.training.devices import build_model
 from bert_tf2.training.forward import Runner
 from bert_tf2.training.loop import StopRequest, start_from
@@ -290,9 +291,8 @@ def test_checkpoints_at_the_start_every_few_steps_and_at_the_end(tmp_path, last,
 
 
 def events(folder) -> list[tuple[int, str, float]]:
-    """What test_curves.py compares with TensorBoard's own reader."""
-    curves_of = curves.read_run(str(folder)).scalars
-    return [(step, tag, value) for tag, points in curves_of.items() for step, value in points]
+    curves = plots.read_scalars(str(folder))
+    return [(step, tag, value) for tag, points in curves.items() for step, value in points.items()]
 
 
 @pytest.mark.slow
@@ -300,9 +300,10 @@ def test_tensorboard_gets_its_points(tmp_path):
     init = saved_model(tmp_path)
     texts = {"hyperparameters": "| batch |"}
     train(tmp_path / "run", 7, init=init, num_warmup_steps=2, log_steps=3, texts=texts)
-    shown = curves.read_run(str(tmp_path / "run")).texts
-    assert shown["hyperparameters"] == "| batch |"
-    assert json.loads(shown["bert_config"].strip("`\n")) == tiny_config().to_dict()
+    shown = EventAccumulator(str(tmp_path / "run")).Reload()
+    texts = {name: shown.Tensors(name)[0].tensor_proto.string_val[0] for name in ("hyperparameters", "bert_config")}
+    assert texts["hyperparameters"] == b"| batch |"
+    assert json.loads(texts["bert_config"].strip(b"`\n")) == tiny_config().to_dict()
     points = events(tmp_path / "run")
     tags = {"loss", "masked_lm_loss", "next_sentence_loss", "learning_rate", "gradient_norm", "examples/sec"}
     assert {(step, tag) for step, tag, _ in points} == {*itertools.product([1, 3, 6, 7], tags)}
