@@ -28,6 +28,8 @@ _Batch = Mapping[str, np.ndarray | Ragged]
 _LOGGED_EXAMPLES = 20
 _VALUES_PER_BATCH = 1 << 17  # a few megabytes while they are encoded
 _MANY_PASSES = 5
+_MANY_SINGLE = 0.9
+FEW_DOCUMENTS = "leave empty lines between documents only, or give --objective=mlm, which has no next sentences"
 
 
 def write_instance_to_example_files(
@@ -222,11 +224,25 @@ def _warn_of_settings(options: PretrainingDataOptions) -> None:
         )  # fmt: skip
 
 
+def _warn_of_documents(name: str, text: corpus.Corpus, options: CreatePretrainingDataOptions) -> None:
+    """Logs a warning if documents give no next sentences. (sharded.run knows before how many a shard has.)"""
+    count = len(text.documents)
+    single = sum(stop - start == 1 for start, stop in text.documents)
+    if single > _MANY_SINGLE * count and count > 1:
+        problem = f'{single:,} of {count:,} documents are a single sentence: what follows is always labelled "random"'
+    elif count == 1 and not options.is_sharded:
+        problem = 'is one document, from which the "random" second texts are taken too'
+    else:
+        return
+    if options.objective == "mlm_nsp":
+        logging.warning("%s: %s; %s", name, problem, FEW_DOCUMENTS)
+
+
 def make_files(
     input_files: Sequence[str],
     output_files: Sequence[str],
     tokenizer: tokenization.FullTokenizer,
-    options: PretrainingDataOptions,
+    options: CreatePretrainingDataOptions,
     seed: int,
 ) -> tuple[corpus.Corpus, drawn_examples.DrawnExamples]:
     """Makes the examples of text files and writes them to TFRecord files in turn; returns the text and the examples.
@@ -245,6 +261,7 @@ def make_files(
     text, examples, batches = _made(input_files, tokenizer, options, seed, folder)
     unknown = np.count_nonzero(text.tokens == tokenizer.vocab.get("[UNK]", -1))
     check_unknown(and_more(input_files, 3), unknown, len(text.tokens))
+    _warn_of_documents(and_more(input_files, 3), text, options)
     size = _rows_per_batch(options.max_seq_length, options.max_predictions_per_seq)
     _write(batches, size, len(examples), tokenizer.inv_vocab, output_files)
     return text, examples

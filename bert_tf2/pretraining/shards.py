@@ -291,6 +291,19 @@ def lines(pieces: Sequence[Piece]) -> Iterator[bytes]:
                     yield line + b"\n"
 
 
+def count_documents(pieces: Sequence[Piece], input_format: str) -> int:
+    """The number of documents in pieces: 0, 1 or, for any more, 2. Reads no further than the second one."""
+    found = 0
+    inside = False
+    for line in lines(pieces):
+        has_text = not sentences.ends_document(line, "lines")
+        found += has_text and not inside
+        inside = has_text and input_format != "jsonl"
+        if found > 1:
+            break
+    return found
+
+
 def text_sha256(pieces: Sequence[Piece]) -> str:
     """The SHA-256 of what `write_text` writes, in hexadecimal."""
     found = hashlib.sha256()

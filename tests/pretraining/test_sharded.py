@@ -456,7 +456,8 @@ def test_ten_kills_at_random_moments(data, undisturbed):
 
 def test_a_warning_of_a_worker_names_the_input_and_is_shown_once(data):
     (data / "one.txt").write_bytes(b"a\rb\rc\rd\re\r\n\n" * 60)
-    done = subprocess.run(command(data, "out", "--num_shards=6", "--num_workers=1"), capture_output=True, text=True)
+    flags = ("--num_shards=6", "--num_workers=1", "--objective=mlm")
+    done = subprocess.run(command(data, "out", *flags), capture_output=True, text=True)
     assert done.returncode == 0
     (line,) = (line for line in done.stderr.splitlines() if "WARNING" in line)
     assert f"{data}/one.txt: " in line and f"< {data}/one.txt >" in line and "partial" not in line
