@@ -57,11 +57,11 @@ CONSTRUCTORS = {
 
 
 def guide() -> dict[str, str]:
-    """The section of the guide for each of the reference's modules, by the module's name."""
+    """The section of the guide for each of the reference's modules, with what holds for all, by the module's name."""
     text = (ROOT / "docs" / "migrating.md").read_text(encoding="utf-8")
     text = text[text.index("\n## Your own code") :]
-    parts = re.split(r"^### `(\w+)`.*\n", text, flags=re.MULTILINE)[1:]
-    return dict(zip(parts[::2], parts[1::2], strict=True))
+    common, *parts = re.split(r"^### `(\w+)`.*\n", text, flags=re.MULTILINE)
+    return {module: common + section for module, section in zip(parts[::2], parts[1::2], strict=True)}
 
 
 def told(section: str) -> set[str]:
