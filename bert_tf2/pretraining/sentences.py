@@ -48,7 +48,22 @@ def read(paths: Iterable[str], options: CorpusOptions) -> Iterator[str]:
             # Counting the lines of an archive would take as long as reading it.
             total = None if gzip_files.is_packed(stream) else files.count_lines(path)
             lines = progress.track(files.decode_lines(stream, path), f"Reading {path}", total, "lines")
-            yield from decode(lines, path)
+            yield from decode(_watched(lines, path, options.input_format), path)
+
+
+_LONG = 10_000_000
+
+
+def _watched(lines: Iterable[str], name: str, input_format: str) -> Iterator[str]:
+    """Warns of lines that take much memory."""
+    for number, line in enumerate(lines, 1):
+        if len(line) >= _LONG:
+            lost = " as one sentence, most of which no example holds, and" if input_format == "lines" else ""
+            logging.warning(
+                "%s, line %d: has %s characters, which are read%s with many times as much memory; break it into lines",
+                name, number, f"{len(line):,}", lost,
+            )  # fmt: skip
+        yield line
 
 
 def decoder(options: CorpusOptions) -> Callable[[Iterable[str], str], Iterator[str]]:

@@ -19,6 +19,7 @@ import json
 import logging as python_logging
 import os
 import pickle
+import re
 import shutil
 import socket
 import threading
@@ -70,7 +71,12 @@ def attempt(shard: Shard, tokenizer: FullTokenizer, options: CreatePretrainingDa
             result = explain(error)
     text = shards.scratch_beside(_text_of(shard))  # messages name the input instead
     name = shard.pieces[0].source.name if shard.pieces else shard.output
-    return dataclasses.replace(result, warnings=tuple(message.replace(text, name) for message in messages))
+
+    def placed(message: str) -> str:
+        line = rf"{re.escape(text)}, line (\d+)"
+        return re.sub(line, lambda found: shards.where(shard.pieces, int(found[1])), message).replace(text, name)
+
+    return dataclasses.replace(result, warnings=tuple(map(placed, messages)))
 
 
 @contextlib.contextmanager

@@ -304,6 +304,17 @@ def count_documents(pieces: Sequence[Piece], input_format: str) -> int:
     return found
 
 
+def where(pieces: Sequence[Piece], number: int) -> str:
+    """Names the file and the line that is line `number` of the text of pieces; both count from 1."""
+    for piece in pieces:
+        count = sum(1 for _ in lines([piece]))
+        if number <= count:
+            before = sum(1 for _ in lines([Piece(piece.source, 0, piece.start)]))
+            return f"{piece.source.name}, line {before + number}"
+        number -= count
+    raise IndexError(number)
+
+
 def text_sha256(pieces: Sequence[Piece]) -> str:
     """The SHA-256 of what `write_text` writes, in hexadecimal."""
     found = hashlib.sha256()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from pretraining_text import CORPUS, data_options
 
-from bert_tf2.pretraining import sharded
+from bert_tf2.pretraining import sentences, shard_making, sharded, shards
 
 DOCUMENT = "a b c .\nd e f .\n"
 SPACED = CORPUS.replace("\n", "\n\n")
@@ -47,3 +47,16 @@ def warnings(folder, caplog, text, **changes):
 def test_documents_without_next_sentences(tmp_path, vocab_file, in_process, caplog, text, changes, expected):
     found = warnings(tmp_path, caplog, text, **changes)
     assert len(found) == len(expected) and all(map(str.__contains__, found, expected)), found
+
+
+def test_a_long_line_is_named_in_its_file(tmp_path, tokenizer, caplog, monkeypatch):
+    monkeypatch.setattr(sentences, "_LONG", 40)
+    text = f"{DOCUMENT}\n" * 8 + "a b c " * 9 + f"\n{DOCUMENT}"
+    told = "corpus.txt, line 25: has 54 characters, which are read as one sentence, most of which"
+    found = warnings(tmp_path, caplog, text)
+    assert len(found) == 1 and told in found[0]
+    given = data_options(tmp_path, "out/x", num_shards=3)
+    with shards.opened([given.input_file], given.output_file) as sources:
+        job = shards.Job(given, sources, shards.cut(sources, 3))
+        made = [shard_making.attempt(shard, tokenizer, given).warnings for shard in map(job.shard, range(3))]
+    assert made[0] == made[2] == () and len(made[1]) == 1 and told in made[1][0]
