@@ -8,6 +8,7 @@ import pytest
 from command_lines import ROOT
 
 from bert_tf2.explorer import code_lines
+from bert_tf2.explorer.server import PAGE
 from bert_tf2.support.errors import UserError
 
 
@@ -21,10 +22,17 @@ def test_every_key_leads_to_its_line(key):
 
 
 def test_the_pages_ask_only_for_keys_that_exist():
-    pages = (ROOT / "bert_tf2" / "explorer" / "page").glob("*.js")
-    asked = {key for page in pages for key in re.findall(r'(?:codeLink\(|vector\("\w+", )"([\w.]+)"', page.read_text())}
+    calls = re.compile(r'(?:codeLink\(|vector\(\s*"\w+",)\s*"([\w.]+)"')
+    asked = {key for page in PAGE.glob("*.js") for key in calls.findall(page.read_text())}
     assert len(asked) > 15
     assert asked <= {*code_lines.PLACES}
+
+
+def test_the_files_of_the_page_can_be_read():
+    """Their style is that of `npx prettier --print-width 120 --object-wrap=collapse`."""
+    for path in (path for path in PAGE.iterdir() if path.suffix != ".svg"):
+        lines = path.read_text(encoding="utf-8").splitlines()
+        assert len(lines) <= 400 and max(map(len, lines)) <= 120, path.name
 
 
 def test_an_unknown_key_and_code_that_has_gone(monkeypatch):

@@ -6,8 +6,8 @@
 // and context is
 //   model                       what /api/model says: path, kind, heads, config, labels, max_seq_length, ...
 //   api(path, arguments)        a request; arrays of the answer ({shape, float32}) become {shape, values: Float32Array}
-//   codeLink(key, what, text)   a button that shows the code of a key of code_lines.py; `what` is for screen readers, and
-//                               `text` is what it reads if there are several side by side
+//   codeLink(key, what, text)   a button that shows the code of a key of code_lines.py; `what` is for screen readers,
+//                               and `text` is what it reads if there are several side by side
 //   state.get(name, fallback)   a value of the address (#sentence?layer=2), as a string
 //   state.set({name: value})    changes it, so that a reload shows the same; null removes a value
 //   announce(text)              says something to screen readers
@@ -55,13 +55,14 @@ function unpacked(value) {
 
 // The panel with code
 
-const panel = {
-  of: (id) => document.getElementById(`code-${id}`),
-  opener: null,
-};
+const panel = { of: (id) => document.getElementById(`code-${id}`), opener: null };
 
 export function codeLink(key, what = key.replaceAll(".", ", "), text = null) {
-  const button = element("button", { type: "button", class: "code-link", "aria-label": `Code: ${what}` }, text ? `code: ${text}` : "code");
+  const button = element(
+    "button",
+    { type: "button", class: "code-link", "aria-label": `Code: ${what}` },
+    text ? `code: ${text}` : "code",
+  );
   button.dataset.key = key;
   button.addEventListener("click", () => showCode(key, button));
   return button;
@@ -71,8 +72,11 @@ async function showCode(key, opener) {
   const found = await api("/api/source", { key }).catch((error) => ({ error: error.message }));
   panel.opener = opener;
   panel.of("title").textContent = found.error ? "Code" : found.name;
-  panel.of("where").textContent = found.error ?? [`${found.file}, line ${found.line}`, found.shapes].filter(Boolean).join("   ");
-  panel.of("lines").replaceChildren(...(found.lines ?? []).map((line, index) => codeLine(line, found.first + index, found.line)));
+  panel.of("where").textContent =
+    found.error ?? [`${found.file}, line ${found.line}`, found.shapes].filter(Boolean).join("   ");
+  panel
+    .of("lines")
+    .replaceChildren(...(found.lines ?? []).map((line, index) => codeLine(line, found.first + index, found.line)));
   panel.of("panel").hidden = false;
   panel.of("lines").querySelector(".here")?.scrollIntoView({ block: "center" });
   panel.of("title").focus({ preventScroll: true });
@@ -80,8 +84,12 @@ async function showCode(key, opener) {
 
 function codeLine(line, number, wanted) {
   const here = number === wanted;
-  const shown = element("div", { class: here ? "line here" : "line" },
-    element("span", { class: "number", "aria-hidden": "true" }, String(number)), element("code", {}, line || " "));
+  const shown = element(
+    "div",
+    { class: here ? "line here" : "line" },
+    element("span", { class: "number", "aria-hidden": "true" }, String(number)),
+    element("code", {}, line || " "),
+  );
   if (here) shown.setAttribute("aria-current", "true");
   return shown;
 }
@@ -136,7 +144,9 @@ async function show(views, model) {
   container.setAttribute("aria-busy", "true");
   if (shown !== null && shown !== name) container.focus({ preventScroll: true });
   shown = name;
-  const announce = (text) => { document.getElementById("announcer").textContent = text; };
+  const announce = (text) => {
+    document.getElementById("announcer").textContent = text;
+  };
   try {
     await views[name].render(inside, { model, api, codeLink, state: stateOf(name), announce, signal });
   } catch (error) {
@@ -149,8 +159,10 @@ function describe(model) {
   const { num_hidden_layers: layers, hidden_size: width, num_attention_heads: heads, vocab_size: words } = model.config;
   const millions = (model.parameters / 1e6).toFixed(model.parameters < 1e7 ? 2 : 1);
   const line = document.getElementById("model-line");
-  line.replaceChildren(element("code", {}, model.path),
-    ` ${layers} layers of ${heads} heads, hidden_size ${width}, ${words} entries, ${millions} million parameters`);
+  line.replaceChildren(
+    element("code", {}, model.path),
+    ` ${layers} layers of ${heads} heads, hidden_size ${width}, ${words} entries, ${millions} million parameters`,
+  );
 }
 
 async function start() {
@@ -160,11 +172,13 @@ async function start() {
     const [model, ...modules] = await Promise.all([api("/api/model"), ...names.map((name) => import(`./${name}.js`))]);
     const views = Object.fromEntries(names.map((name, index) => [name, modules[index]]));
     describe(model);
-    document.getElementById("tabs").replaceChildren(...names.map((name) => {
-      const link = element("a", { href: `#${name}` }, views[name].title);
-      link.dataset.view = name;
-      return element("li", {}, link);
-    }));
+    document.getElementById("tabs").replaceChildren(
+      ...names.map((name) => {
+        const link = element("a", { href: `#${name}` }, views[name].title);
+        link.dataset.view = name;
+        return element("li", {}, link);
+      }),
+    );
     window.addEventListener("hashchange", () => show(views, model));
     await show(views, model);
   } catch (error) {
@@ -174,5 +188,7 @@ async function start() {
 }
 
 panel.of("close").addEventListener("click", closeCode);
-document.addEventListener("keydown", (event) => { if (event.key === "Escape") closeCode(); });
+document.addEventListener("keydown", (event) => {
+  if (event.key === "Escape") closeCode();
+});
 start();

@@ -29,13 +29,34 @@ export function controls(...given) {
   return element("div", { class: "controls" }, ...given);
 }
 
-// A table that scrolls within its frame where it is wide: head is a row of texts or elements, rows are rows of them. The
-// first cell of a row is its heading. `numeric` are the columns of numbers; a `tall` table scrolls within itself.
+// A table that scrolls within its frame where it is wide: head is a row of texts or elements, rows are rows of them.
+// The first cell of a row is its heading. `numeric` are the columns of numbers; a `tall` table scrolls within itself.
 export function table({ label, head, rows, numeric = [], tall = false }) {
   const align = (index) => (numeric.includes(index) ? "number" : null);
-  return element("div", { class: tall ? "table-frame tall" : "table-frame", tabindex: "0", role: "region", "aria-label": label },
-    element("table", { class: "facts" },
-      element("thead", {}, element("tr", {}, ...head.map((text, index) => element("th", { scope: "col", class: align(index) }, text)))),
-      element("tbody", {}, ...rows.map((row) => element("tr", {}, ...row.map((cell, index) => (
-        element(index ? "td" : "th", { scope: index ? null : "row", class: align(index) }, cell))))))));
+  return element(
+    "div",
+    { class: tall ? "table-frame tall" : "table-frame", tabindex: "0", role: "region", "aria-label": label },
+    element(
+      "table",
+      { class: "facts" },
+      element(
+        "thead",
+        {},
+        element("tr", {}, ...head.map((text, index) => element("th", { scope: "col", class: align(index) }, text))),
+      ),
+      element(
+        "tbody",
+        {},
+        ...rows.map((row) =>
+          element(
+            "tr",
+            {},
+            ...row.map((cell, index) =>
+              element(index ? "td" : "th", { scope: index ? null : "row", class: align(index) }, cell),
+            ),
+          ),
+        ),
+      ),
+    ),
+  );
 }

@@ -39,14 +39,23 @@ export function picture(name, shown) {
 export function section(title, { text = [], codes = [], id = null, level = "h2" } = {}, ...children) {
   const heading = element(level, { tabindex: "-1" }, title);
   const explained = [text].flat().map((line) => element("p", { class: "explain" }, ...[line].flat()));
-  return element("section", { id, class: "part" }, roving(element("div", { class: "part-head" }, heading, ...codes)), ...explained, ...children);
+  return element(
+    "section",
+    { id, class: "part" },
+    roving(element("div", { class: "part-head" }, heading, ...codes)),
+    ...explained,
+    ...children,
+  );
 }
 
 // Numbers with as many digits as one wants to read.
 export function number(value, digits = 3) {
   if (value === 0) return "0";
   const size = Math.abs(value);
-  const text = size >= 1e5 || size < 1e-3 ? value.toExponential(2) : value.toFixed(Math.max(0, digits - Math.max(0, Math.floor(Math.log10(size)))));
+  const text =
+    size >= 1e5 || size < 1e-3
+      ? value.toExponential(2)
+      : value.toFixed(Math.max(0, digits - Math.max(0, Math.floor(Math.log10(size)))));
   return text.replaceAll("-", "\u2212");
 }
 
@@ -108,7 +117,10 @@ function paint(canvas, { values, rows, columns, scale, domain, gamma }) {
   const image = context.createImageData(columns, rows);
   for (let index = 0; index < rows * columns; index += 1) {
     if (index >= values.length) continue; // transparent
-    const share = scale === "weight" ? (values[index] - domain[0]) / (domain[1] - domain[0] || 1) : values[index] / (domain[1] || 1);
+    const share =
+      scale === "weight"
+        ? (values[index] - domain[0]) / (domain[1] - domain[0] || 1)
+        : values[index] / (domain[1] || 1);
     const shaded = Math.sign(share) * Math.min(Math.abs(share), 1) ** gamma;
     image.data.set([...color(scale, scale === "weight" ? Math.max(0, shaded) : shaded), 255], index * 4);
   }
@@ -126,7 +138,18 @@ function paint(canvas, { values, rows, columns, scale, domain, gamma }) {
 function cells({ values, rows, columns, label, scale, domain, gamma = 1, describe, select, show, cellHeight }) {
   const canvas = element("canvas", { "aria-hidden": "true" });
   const cursor = element("span", { class: "cursor", "aria-hidden": "true", hidden: true });
-  const field = element("div", { class: "cells", tabindex: "0", role: "application", "aria-roledescription": "heat map", "aria-label": `${label}; arrow keys read the values` }, canvas, cursor);
+  const field = element(
+    "div",
+    {
+      class: "cells",
+      tabindex: "0",
+      role: "application",
+      "aria-roledescription": "heat map",
+      "aria-label": `${label}; arrow keys read the values`,
+    },
+    canvas,
+    cursor,
+  );
   const draw = () => paint(canvas, { values, rows, columns, scale, domain, gamma });
   draw();
   redrawn.add({ canvas, draw });
@@ -139,7 +162,12 @@ function cells({ values, rows, columns, label, scale, domain, gamma = 1, describ
     if (index >= values.length) return;
     at = [row, column];
     cursor.hidden = false;
-    Object.assign(cursor.style, { left: `${(100 * column) / columns}%`, top: `${(100 * row) / rows}%`, width: `${100 / columns}%`, height: `${100 / rows}%` });
+    Object.assign(cursor.style, {
+      left: `${(100 * column) / columns}%`,
+      top: `${(100 * row) / rows}%`,
+      width: `${100 / columns}%`,
+      height: `${100 / rows}%`,
+    });
     show(describe(row, column, values[index]), row, column);
   };
   const leave = () => {
@@ -154,19 +182,35 @@ function cells({ values, rows, columns, label, scale, domain, gamma = 1, describ
   };
   field.addEventListener("pointermove", (event) => go(...under(event)));
   field.addEventListener("pointerdown", (event) => go(...under(event)));
-  field.addEventListener("pointerleave", () => { if (document.activeElement !== field) leave(); });
-  field.addEventListener("focus", () => { if (at === null && field.matches(":focus-visible")) go(0, 0); });
+  field.addEventListener("pointerleave", () => {
+    if (document.activeElement !== field) leave();
+  });
+  field.addEventListener("focus", () => {
+    if (at === null && field.matches(":focus-visible")) go(0, 0);
+  });
   field.addEventListener("blur", leave);
   field.addEventListener("click", (event) => select?.(...under(event)));
   field.addEventListener("keydown", (event) => {
     const [row, column] = at ?? [0, 0];
     const last = columns - 1;
-    const moves = { ArrowUp: [row - 1, column], ArrowDown: [row + 1, column], ArrowLeft: [row, column - 1], ArrowRight: [row, column + 1], Home: [row, 0], End: [row, last], PageUp: [0, column], PageDown: [rows - 1, column] };
+    const moves = {
+      ArrowUp: [row - 1, column],
+      ArrowDown: [row + 1, column],
+      ArrowLeft: [row, column - 1],
+      ArrowRight: [row, column + 1],
+      Home: [row, 0],
+      End: [row, last],
+      PageUp: [0, column],
+      PageDown: [rows - 1, column],
+    };
     if (event.key === "Enter" && select) select(row, column);
     else if (event.key in moves) {
       const [nextRow, nextColumn] = moves[event.key];
       const beyond = nextRow < 0 ? -1 : nextRow >= rows ? 1 : 0;
-      if (beyond && field.dispatchEvent(new CustomEvent("beyond", { bubbles: true, cancelable: true, detail: beyond })) === false) {
+      if (
+        beyond &&
+        field.dispatchEvent(new CustomEvent("beyond", { bubbles: true, cancelable: true, detail: beyond })) === false
+      ) {
         event.preventDefault();
         return;
       }
@@ -195,12 +239,26 @@ const LABEL = 12; // pixels that a label needs
 // A matrix: values [rows, columns]. Labels are shown where a cell has room for one.
 //
 // Besides what `cells` takes: rowLabels, columnLabels, rowTitle ("from"), columnTitle ("to"), hover(row, column),
-// called with null for none, a hint that tells the scale, and `how` to use it, which is no part of a saved picture. The domain defaults to what the values need.
+// called with null for none, a hint that tells the scale, and `how` to use it, which is no part of a saved picture. The
+// domain defaults to what the values need.
 export function heatMap(given) {
-  const { values, rows, columns, label, scale = "signed", rowLabels, columnLabels, rowTitle = "", columnTitle = "", hover } = given;
+  const {
+    values,
+    rows,
+    columns,
+    label,
+    scale = "signed",
+    rowLabels,
+    columnLabels,
+    rowTitle = "",
+    columnTitle = "",
+    hover,
+  } = given;
   const domain = given.domain ?? [0, largest(values)];
   const where = (labels, index) => (labels ? `${labels[index]} (${index})` : index);
-  const describe = given.describe ?? ((row, column, value) => `${where(rowLabels, row)}, ${where(columnLabels, column)}: ${number(value)}`);
+  const describe =
+    given.describe ??
+    ((row, column, value) => `${where(rowLabels, row)}, ${where(columnLabels, column)}: ${number(value)}`);
   const told = readout();
   const hint = given.hint ?? `${number(scale === "weight" ? domain[0] : -domain[1])} to ${number(domain[1])}`;
   const rest = () => told.replaceChildren(hint, element("span", { class: "how" }, given.how ? ` ${given.how}` : ""));
@@ -211,10 +269,22 @@ export function heatMap(given) {
     hover?.(row, column);
   };
   const field = cells({ ...given, scale, domain, describe, show });
-  const names = (labels, kind) => element("div", { class: `labels ${kind}`, "aria-hidden": "true" }, ...(labels ?? []).map((text) => element("span", {}, element("span", {}, text))));
-  const map = element("div", { class: "heat-map" },
-    element("span", { class: "axis row-axis", "aria-hidden": "true" }, rowTitle), element("span", { class: "axis column-axis", "aria-hidden": "true" }, columnTitle),
-    names(columnLabels, "above"), names(rowLabels, "beside"), field, told);
+  const names = (labels, kind) =>
+    element(
+      "div",
+      { class: `labels ${kind}`, "aria-hidden": "true" },
+      ...(labels ?? []).map((text) => element("span", {}, element("span", {}, text))),
+    );
+  const map = element(
+    "div",
+    { class: "heat-map" },
+    element("span", { class: "axis row-axis", "aria-hidden": "true" }, rowTitle),
+    element("span", { class: "axis column-axis", "aria-hidden": "true" }, columnTitle),
+    names(columnLabels, "above"),
+    names(rowLabels, "beside"),
+    field,
+    told,
+  );
   map.style.setProperty("--columns", columns);
   map.style.setProperty("--rows", rows);
   new ResizeObserver(([entry]) => {
@@ -240,22 +310,39 @@ export function strip({ values, label, domain = null, name = label, wrap = 128 }
   const about = `norm ${number(norm(values))}; colors to \u00b1${number(most)}`;
   told.textContent = about;
   const describe = (row, column, value) => `[${row * columns + column}] ${number(value)}`;
-  const show = (text) => { told.textContent = text || about; };
-  const field = cells({ values, rows, columns, label, scale: "signed", domain: [-most, most], describe, show, cellHeight: rows > 1 ? "9px" : "18px" });
+  const show = (text) => {
+    told.textContent = text || about;
+  };
+  const field = cells({
+    values,
+    rows,
+    columns,
+    label,
+    scale: "signed",
+    domain: [-most, most],
+    describe,
+    show,
+    cellHeight: rows > 1 ? "9px" : "18px",
+  });
   field.classList.add("strip-cells");
   return element("div", { class: "strip" }, element("span", { class: "strip-name" }, ...[name].flat()), told, field);
 }
 
-// Strips below each other, which are one stop of the Tab key: the arrows up and down lead from one to the next, and to the
-// buttons between them.
+// Strips below each other, which are one stop of the Tab key: the arrows up and down lead from one to the next, and to
+// the buttons between them.
 export function stack(name, ...children) {
   const strips = element("div", { class: "stack" }, ...children);
   const group = picture(name, strips);
   const items = () => [...group.querySelectorAll(".strip-cells, .code-link, .save")];
-  const settle = (stop) => items().forEach((item) => { item.tabIndex = item === stop ? 0 : -1; });
+  const settle = (stop) =>
+    items().forEach((item) => {
+      item.tabIndex = item === stop ? 0 : -1;
+    });
   const move = (from, by) => items()[items().indexOf(from) + by]?.focus({ focusVisible: true });
   settle(items()[0]);
-  group.addEventListener("focusin", ({ target }) => { if (items().includes(target)) settle(target); });
+  group.addEventListener("focusin", ({ target }) => {
+    if (items().includes(target)) settle(target);
+  });
   group.addEventListener("beyond", (event) => {
     move(event.target, event.detail);
     event.preventDefault();
@@ -269,23 +356,42 @@ export function stack(name, ...children) {
   return group;
 }
 
-// A table with a bar in each row: items of {label, value, note, mark}. Values are shares of `most`. Where they are far apart,
-// `wide` makes the scale logarithmic, so that the largest does not flatten the others.
+// A table with a bar in each row: items of {label, value, note, mark}. Values are shares of `most`. Where they are far
+// apart, `wide` makes the scale logarithmic, so that the largest does not flatten the others.
 export function bars({ items, label, most = null, format = number, wide = false }) {
   const end = most ?? largest(items.map((item) => item.value));
   const least = Math.min(...items.map((item) => Math.abs(item.value)).filter(Boolean));
   const logarithmic = wide && end > 20 * least;
   const share = (value) => {
     if (!value || !end) return 0;
-    return logarithmic ? 0.04 + (0.96 * Math.log(Math.abs(value) / least)) / Math.log(end / least) : Math.abs(value) / end;
+    return logarithmic
+      ? 0.04 + (0.96 * Math.log(Math.abs(value) / least)) / Math.log(end / least)
+      : Math.abs(value) / end;
   };
-  const body = element("tbody", {}, ...items.map((item) => {
-    const bar = element("span", { class: item.value < 0 ? "bar negative" : "bar" });
-    bar.style.width = `${100 * share(item.value)}%`;
-    return element("tr", { class: item.mark ? "mark" : null },
-      element("th", { scope: "row" }, item.label), element("td", { class: "number" }, format(item.value)),
-      element("td", { class: "bar-cell", "aria-hidden": "true" }, bar), element("td", { class: "note" }, item.note ?? ""));
-  }));
+  const body = element(
+    "tbody",
+    {},
+    ...items.map((item) => {
+      const bar = element("span", { class: item.value < 0 ? "bar negative" : "bar" });
+      bar.style.width = `${100 * share(item.value)}%`;
+      return element(
+        "tr",
+        { class: item.mark ? "mark" : null },
+        element("th", { scope: "row" }, item.label),
+        element("td", { class: "number" }, format(item.value)),
+        element("td", { class: "bar-cell", "aria-hidden": "true" }, bar),
+        element("td", { class: "note" }, item.note ?? ""),
+      );
+    }),
+  );
   const scale = logarithmic ? `; the bars are logarithmic, from ${format(least)} to ${format(end)}` : "";
-  return picture(label, element("table", { class: "bars" }, element("caption", { class: logarithmic ? null : "only-heard" }, `${label}${scale}`), body));
+  return picture(
+    label,
+    element(
+      "table",
+      { class: "bars" },
+      element("caption", { class: logarithmic ? null : "only-heard" }, `${label}${scale}`),
+      body,
+    ),
+  );
 }

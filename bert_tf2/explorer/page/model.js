@@ -1,12 +1,10 @@
-// Every variable of the model, and two checkpoints side by side.
+// The parts of the model, its positions, two checkpoints side by side, and every variable.
 
-import { choice, controls, search, table } from "./controls.js";
-import { bars, element, heatMap, notice, number, percent, section, svg } from "./draw.js";
+import { table } from "./controls.js";
+import { bars, element, heatMap, notice, number, percent, section } from "./draw.js";
+import { code, variables, whole } from "./model_variables.js";
 
 export const title = "Model";
-
-const whole = (count) => count.toLocaleString("en-US");
-const code = (text) => element("code", {}, text);
 
 export async function render(container, context) {
   const [facts, compared] = await Promise.all([
@@ -17,26 +15,41 @@ export async function render(container, context) {
     totals(facts),
     sharing(facts, context),
     ...(facts.positions ? [positions(facts.positions, context)] : []),
-    ...(compared.error ? [section("Two checkpoints side by side", {}, notice("error", compared.error))] : comparison(compared)),
+    ...(compared.error
+      ? [section("Two checkpoints side by side", {}, notice("error", compared.error))]
+      : comparison(compared)),
     variables(facts, context),
   );
 }
 
 function totals(facts) {
   const more = [
-    facts.optimizer ? `The file also holds what only a training needs, the arrays of the optimizer and the step: ${whole(facts.optimizer)}.` : "",
+    facts.optimizer
+      ? "The file also holds what only a training needs, the arrays of the optimizer and the step: " +
+        `${whole(facts.optimizer)}.`
+      : "",
     facts.unused.length ? `The file also has variables that this model does not use: ${listed(facts.unused)}.` : "",
     missing(facts.variables),
   ].filter(Boolean);
-  return section("Where are the parameters?", {
-    text: [`${whole(facts.parameters)} parameters in ${facts.variables.length} variables, from a ${facts.kind}. Every block has the same sizes.`, ...more],
-  }, bars({
-    label: "Parameters by part",
-    format: whole,
-    items: facts.parts.map((part) => ({
-      label: part.name, value: part.parameters, note: `${percent(part.parameters / facts.parameters)}, ${part.variables} variables`,
-    })),
-  }));
+  return section(
+    "Where are the parameters?",
+    {
+      text: [
+        `${whole(facts.parameters)} parameters in ${facts.variables.length} variables, from a ${facts.kind}. ` +
+          "Every block has the same sizes.",
+        ...more,
+      ],
+    },
+    bars({
+      label: "Parameters by part",
+      format: whole,
+      items: facts.parts.map((part) => ({
+        label: part.name,
+        value: part.parameters,
+        note: `${percent(part.parameters / facts.parameters)}, ${part.variables} variables`,
+      })),
+    }),
+  );
 }
 
 function missing(rows) {
@@ -54,20 +67,37 @@ function sharing({ sharing: facts, parameters }, context) {
   const size = `${whole(facts.vocab_size)} x ${whole(facts.hidden_size)} = ${whole(facts.saved)}`;
   if (!facts.has_head) {
     return section("One table at both ends?", {
-      text: `These weights have no masked-LM head. A model with one would multiply its output with the word embeddings, ${size} parameters, which are there once.`,
+      text:
+        "These weights have no masked-LM head. A model with one would multiply its output with the word " +
+        `embeddings, ${size} parameters, which are there once.`,
     });
   }
-  return section("One table at both ends", {
-    text: [
-      `The masked-LM head has no weights of its own for the words: it multiplies the transformed state, [hidden_size], with the word embeddings, [vocab_size, hidden_size], transposed. A word's score is the dot product of the state and the word's own embedding. It is not a copy that was made once: there is one variable, which gets gradients from both ends. This saves ${size} parameters (vocab_size x hidden_size, whatever the length of the sentences), ${percent(facts.saved / (parameters + facts.saved))} of what the model would have otherwise.`,
-      "The bias is at the output only. It can say how frequent a word is in general, whatever the state is. At the input, there is nothing that it could be added to but the embedding itself, which is learned anyway.",
-    ],
-    codes: [context.codeLink("head.table", "the table", "the table"), context.codeLink("head.logits", "where the states are multiplied with it", "the product"), context.codeLink("head.bias", "the bias", "the bias")],
-  }, table({
-    label: "Names of Hugging Face that are one array",
-    head: ["In Hugging Face's BertLMPredictionHead", "is the same array as", "which is here"],
-    rows: facts.copies.map(({ copy, of, name }) => [code(copy), code(of), code(name)]),
-  }));
+  return section(
+    "One table at both ends",
+    {
+      text: [
+        "The masked-LM head has no weights of its own for the words: it multiplies the transformed state, " +
+          "[hidden_size], with the word embeddings, [vocab_size, hidden_size], transposed. A word's score is " +
+          "the dot product of the state and the word's own embedding. It is not a copy that was made once: " +
+          `there is one variable, which gets gradients from both ends. This saves ${size} parameters ` +
+          "(vocab_size x hidden_size, whatever the length of the sentences), " +
+          `${percent(facts.saved / (parameters + facts.saved))} of what the model would have otherwise.`,
+        "The bias is at the output only. It can say how frequent a word is in general, whatever the state " +
+          "is. At the input, there is nothing that it could be added to but the embedding itself, which is " +
+          "learned anyway.",
+      ],
+      codes: [
+        context.codeLink("head.table", "the table", "the table"),
+        context.codeLink("head.logits", "where the states are multiplied with it", "the product"),
+        context.codeLink("head.bias", "the bias", "the bias"),
+      ],
+    },
+    table({
+      label: "Names of Hugging Face that are one array",
+      head: ["In Hugging Face's BertLMPredictionHead", "is the same array as", "which is here"],
+      rows: facts.copies.map(({ copy, of, name }) => [code(copy), code(of), code(name)]),
+    }),
+  );
 }
 
 // The learned table, whose directions mean nothing by themselves
@@ -75,19 +105,29 @@ function sharing({ sharing: facts, parameters }, context) {
 function positions({ positions: count, trained, shown, cosines }, context) {
   const step = shown.length > 1 ? shown[1] - shown[0] : 1;
   const untrained = trained
-    ? `The rows from ${trained} on look as they were before training: their norms are equal, and no row is more like its neighbor than random numbers are.`
+    ? `The rows from ${trained} on look as they were before training: their norms are equal, and no row is ` +
+      "more like its neighbor than random numbers are."
     : "No row is more like its neighbor than random numbers are: this table looks untrained.";
-  return section("How alike is each position to each other?", {
-    text: [
-      `Each cell is the cosine of two rows of the table; position 0 is at the top and at the left. A diagonal that fades to both sides means that neighbors are alike.${step > 1 ? ` One of ${step} positions is shown.` : ""}`,
-      ...(trained < count ? [untrained] : []),
-    ],
-    codes: [context.codeLink("embeddings.positions", "where the positions are added")],
-  }, heatMap({
-    values: cosines.values, rows: shown.length, columns: shown.length, domain: [-1, 1],
-    label: "Cosines of the positions",
-    describe: (row, column, value) => `${shown[row]} and ${shown[column]}: ${number(value)}`,
-  }));
+  return section(
+    "How alike is each position to each other?",
+    {
+      text: [
+        "Each cell is the cosine of two rows of the table; position 0 is at the top and at the left. A " +
+          "diagonal that fades to both sides means that neighbors are " +
+          `alike.${step > 1 ? ` One of ${step} positions is shown.` : ""}`,
+        ...(trained < count ? [untrained] : []),
+      ],
+      codes: [context.codeLink("embeddings.positions", "where the positions are added")],
+    },
+    heatMap({
+      values: cosines.values,
+      rows: shown.length,
+      columns: shown.length,
+      domain: [-1, 1],
+      label: "Cosines of the positions",
+      describe: (row, column, value) => `${shown[row]} and ${shown[column]}: ${number(value)}`,
+    }),
+  );
 }
 
 // Two checkpoints
@@ -96,35 +136,69 @@ const share = (value) => (value === null ? "not finite" : percent(value));
 
 function comparison(facts) {
   if (facts.other === null) {
-    return [section("Two checkpoints side by side", {
-      text: [["With ", code("--compare_with=OTHER_WEIGHTS"), ", explore.py shows here which variables differ from other weights and how far: before and after fine-tuning, for example."]],
-    })];
+    return [
+      section("Two checkpoints side by side", {
+        text: [
+          [
+            "With ",
+            code("--compare_with=OTHER_WEIGHTS"),
+            ", explore.py shows here which variables differ from other weights and how far: before and after " +
+              "fine-tuning, for example.",
+          ],
+        ],
+      }),
+    ];
   }
-  const moved = (rows, label) => bars({
-    label, format: share, wide: true, items: rows.map((row) => ({ label: row.name, value: row.relative ?? 0 })),
-  });
+  const moved = (rows, label) =>
+    bars({
+      label,
+      format: share,
+      wide: true,
+      items: rows.map((row) => ({ label: row.name, value: row.relative ?? 0 })),
+    });
   return [
-    section("Two checkpoints side by side", {
-      text: [
-        [`The model beside `, code(facts.other), `. The distance of two variables is the norm of their difference, relative to the norm in the model. `, answer(facts)],
-        ...facts.sentences,
-      ],
-    },
-    element("h3", {}, "By part"), moved(facts.parts, "Distance by part"),
-    element("h3", {}, "By kind"), moved(facts.kinds, "Distance by kind")),
+    section(
+      "Two checkpoints side by side",
+      {
+        text: [
+          [
+            `The model beside `,
+            code(facts.other),
+            `. The distance of two variables is the norm of their difference, relative to the norm in the model. `,
+            answer(facts),
+          ],
+          ...facts.sentences,
+        ],
+      },
+      element("h3", {}, "By part"),
+      moved(facts.parts, "Distance by part"),
+      element("h3", {}, "By kind"),
+      moved(facts.kinds, "Distance by kind"),
+    ),
     ...(facts.words ? [movedWords(facts.words)] : []),
-    section("Which variables moved farthest?", {
-      level: "h3",
-      text: "The bias of the keys is a special case: it adds the same number to all scores of a row, which the softmax ignores. So its gradient is 0 but for rounding, and its distance says nothing.",
-    }, table({
-      tall: true,
-      label: "Distance of every variable",
-      head: ["Variable", "distance", "cosine", "largest change"],
-      rows: [...facts.variables].sort((a, b) => (b.relative ?? Infinity) - (a.relative ?? Infinity)).map((row) => [
-        code(row.name), share(row.relative), row.cosine === null ? "" : row.cosine.toFixed(4), row.largest === null ? "" : number(row.largest),
-      ]),
-      numeric: [1, 2, 3],
-    })),
+    section(
+      "Which variables moved farthest?",
+      {
+        level: "h3",
+        text:
+          "The bias of the keys is a special case: it adds the same number to all scores of a row, which the " +
+          "softmax ignores. So its gradient is 0 but for rounding, and its distance says nothing.",
+      },
+      table({
+        tall: true,
+        label: "Distance of every variable",
+        head: ["Variable", "distance", "cosine", "largest change"],
+        rows: [...facts.variables]
+          .sort((a, b) => (b.relative ?? Infinity) - (a.relative ?? Infinity))
+          .map((row) => [
+            code(row.name),
+            share(row.relative),
+            row.cosine === null ? "" : row.cosine.toFixed(4),
+            row.largest === null ? "" : number(row.largest),
+          ]),
+        numeric: [1, 2, 3],
+      }),
+    ),
   ];
 }
 
@@ -133,125 +207,32 @@ function answer({ same, kinds }) {
   const words = kinds.find((kind) => kind.name === "word embeddings");
   const still = kinds.filter((kind) => kind.relative === 0).map((kind) => kind.name);
   const about = words
-    ? words.relative > 0 ? `The embeddings moved as well: the word embeddings by ${share(words.relative)}.` : "The word embeddings did not move."
+    ? words.relative > 0
+      ? `The embeddings moved as well: the word embeddings by ${share(words.relative)}.`
+      : "The word embeddings did not move."
     : "";
   return `${about}${still.length ? ` Unchanged: ${still.join(", ")}.` : ""}`;
 }
 
 function movedWords(words) {
-  return section("Which words moved farthest?", {
-    level: "h3",
-    text: `Rows of the word embeddings. ${whole(words.compared)} words were compared; ${words.equal ? `${whole(words.equal)} did not move, and ` : ""}the median moved by ${percent(words.median)}. Words of the training text get gradients; the others only shrink by weight decay.`,
-  }, bars({
-    label: "Distance of the words that moved farthest",
-    format: percent,
-    items: words.moved.map(([word, relative, cosine]) => ({ label: word, value: relative, note: `cosine ${cosine.toFixed(3)}` })),
-  }));
-}
-
-// All variables
-
-const ORDERS = {
-  file: ["as they are saved", () => 0],
-  name: ["name", (a, b) => a.name.localeCompare(b.name, "en", { numeric: true })],
-  parameters: ["parameters", (a, b) => b.parameters - a.parameters],
-  norm: ["norm", (a, b) => b.norm - a.norm],
-  deviation: ["standard deviation", (a, b) => b.deviation - a.deviation],
-};
-
-function variables(facts, context) {
-  const { state } = context;
-  const shown = element("div", { class: "variables" });
-  const details = element("div", { class: "details" });
-  const found = element("p", { class: "explain", role: "status" });
-  const draw = () => {
-    const wanted = state.get("find", "").toLowerCase();
-    const part = state.get("part", "");
-    const rows = facts.variables
-      .filter((row) => !part || row.part === part)
-      .filter((row) => [row.name, row.huggingface, row.model_garden].some((name) => name.toLowerCase().includes(wanted)))
-      .sort((ORDERS[state.get("sort")] ?? ORDERS.file)[1]);
-    const parameters = rows.reduce((sum, row) => sum + row.parameters, 0);
-    found.textContent = `${rows.length} of ${facts.variables.length} variables, ${whole(parameters)} parameters`;
-    shown.replaceChildren(table({
-      label: "Variables",
-      tall: true,
-      head: ["Name here and in the reference, in Hugging Face", "shape", "parameters", "norm", "mean", "std. deviation", "code"],
-      rows: rows.map((row) => [namesOf(row, details, context), shapeOf(row), whole(row.parameters), told(row.norm), told(row.mean), told(row.deviation), context.codeLink(row.code, `where ${row.name} is used`)]),
-      numeric: [2, 3, 4, 5],
-    }));
-  };
-  const change = (name) => (value) => { state.set({ [name]: value }); draw(); };
-  draw();
-  const wanted = facts.variables.find((row) => row.name === state.get("variable"));
-  if (wanted) showValues(wanted, details, context);
-  return section("Every variable", {
-    text: "The names are those of google-research/bert, which are also those of the checkpoints. A kernel is [inputs, outputs] here; PyTorch's weight of the same layer is its transpose. Choose a name to see how its values are distributed.",
-  }, controls(
-    search({ label: "Find", value: state.get("find", ""), change: change("find") }),
-    choice({ label: "Part", options: [["", "all"], ...facts.parts.map((part) => [part.name, part.name])], value: state.get("part", ""), change: change("part") }),
-    choice({ label: "Sort by", options: Object.entries(ORDERS).map(([name, [text]]) => [name, text]), value: state.get("sort", "file"), change: change("sort") }),
-  ), found, details, shown);
-}
-
-const told = (value) => (value === null ? "not finite" : number(value));
-
-function shapeOf(row) {
-  return `[${row.shape.map(whole).join(", ")}]`;
-}
-
-function namesOf(row, details, context) {
-  return element("span", { class: "names" }, opener(row, details, context), code(row.huggingface));
-}
-
-function opener(row, details, context) {
-  const button = element("button", { type: "button", class: "as-text" }, code(row.name));
-  button.addEventListener("click", () => {
-    context.state.set({ variable: row.name });
-    showValues(row, details, context, true);
-  });
-  return button;
-}
-
-async function showValues(row, details, context, wanted = false) {
-  const facts = await context.api("/api/variable", { name: row.name }).catch((error) => ({ error: error.message }));
-  if (context.signal.aborted) return;
-  const heading = element("h3", { tabindex: "-1" }, code(row.name));
-  const close = element("button", { type: "button", class: "plain" }, "Close");
-  close.addEventListener("click", () => {
-    context.state.set({ variable: null });
-    details.replaceChildren();
-  });
-  const names = [
-    ["in Hugging Face", `${row.huggingface}${row.transposed ? " (transposed)" : ""}`],
-    ["in Model Garden", row.model_garden || "none"],
-    ["in Python, from a model of bert_tf2.heads", `model.${row.attribute.replace(/\.(\d+)\./g, "[$1].")}`],
-    ["shape", `${shapeOf(row)} (${row.letters})`],
-  ];
-  details.replaceChildren(element("div", { class: "detail" },
-    element("div", { class: "part-head" }, heading, context.codeLink(row.code, `where ${row.name} is used`), close),
-    element("dl", {}, ...names.flatMap(([name, value]) => [element("dt", {}, name), element("dd", {}, code(value))])),
-    ...(facts.error ? [notice("error", facts.error)] : [histogram(row, facts)])));
-  if (wanted) {
-    heading.focus({ preventScroll: true });
-    details.scrollIntoView({ block: "nearest" });
-  }
-}
-
-function histogram(row, facts) {
-  const { counts, edges } = facts;
-  const width = 480;
-  const height = 120;
-  const most = Math.max(...counts, 1);
-  const step = width / counts.length;
-  const range = [edges.values[0], edges.values.at(-1)];
-  const beyond = facts.below + facts.above;
-  const text = `from ${number(facts.smallest)} to ${number(facts.largest)}, mean ${told(row.mean)}, standard deviation ${told(row.deviation)}${facts.zeros ? `, ${whole(facts.zeros)} zeros` : ""}${facts.not_finite ? `, ${whole(facts.not_finite)} not finite` : ""}`;
-  return element("figure", { class: "histogram" },
-    svg("svg", { viewBox: `0 0 ${width} ${height + 20}`, class: "chart", role: "img", "aria-label": `Histogram of ${row.name}: ${text}` },
-      ...counts.map((each, index) => svg("rect", { class: "bin", x: index * step + 0.5, width: step - 1, y: height - (height * each) / most, height: (height * each) / most })),
-      svg("line", { class: "grid", x1: 0, x2: width, y1: height, y2: height }),
-      svg("text", { x: 0, y: height + 15 }, number(range[0])),
-      svg("text", { x: width, y: height + 15, "text-anchor": "end" }, number(range[1]))),
-    element("figcaption", {}, `${whole(row.parameters)} values, ${text}${beyond ? `; ${whole(beyond)} are beyond the picture` : ""}`));
+  return section(
+    "Which words moved farthest?",
+    {
+      level: "h3",
+      text:
+        `Rows of the word embeddings. ${whole(words.compared)} words were compared; ` +
+        `${words.equal ? `${whole(words.equal)} did not move, and ` : ""}the median moved by ` +
+        `${percent(words.median)}. Words of the training text get gradients; the others only shrink by weight ` +
+        "decay.",
+    },
+    bars({
+      label: "Distance of the words that moved farthest",
+      format: percent,
+      items: words.moved.map(([word, relative, cosine]) => ({
+        label: word,
+        value: relative,
+        note: `cosine ${cosine.toFixed(3)}`,
+      })),
+    }),
+  );
 }

@@ -2,19 +2,30 @@
 
 const groups = new WeakSet();
 
-// Makes a group one stop of the Tab key: the arrow keys move within it, Home and End to its ends. To be called again when
-// its items are new. With `columns`, the arrows up and down move by a row.
+// Makes a group one stop of the Tab key: the arrow keys move within it, Home and End to its ends. To be called again
+// when its items are new. With `columns`, the arrows up and down move by a row.
 export function roving(group, selector = "button", columns = null) {
   const items = () => [...group.querySelectorAll(selector)];
-  const settle = (stop) => items().forEach((item) => { item.tabIndex = item === stop ? 0 : -1; });
+  const settle = (stop) =>
+    items().forEach((item) => {
+      item.tabIndex = item === stop ? 0 : -1;
+    });
   settle(items().find((item) => item.getAttribute("aria-pressed") === "true") ?? items()[0]);
   if (groups.has(group)) return group;
   groups.add(group);
-  group.addEventListener("focusin", ({ target }) => { if (items().includes(target)) settle(target); });
+  group.addEventListener("focusin", ({ target }) => {
+    if (items().includes(target)) settle(target);
+  });
   group.addEventListener("keydown", (event) => {
     const all = items();
     const at = all.indexOf(event.target);
-    const moves = { ArrowLeft: at - 1, ArrowRight: at + 1, Home: 0, End: all.length - 1, ...(columns ? { ArrowUp: at - columns, ArrowDown: at + columns } : {}) };
+    const moves = {
+      ArrowLeft: at - 1,
+      ArrowRight: at + 1,
+      Home: 0,
+      End: all.length - 1,
+      ...(columns ? { ArrowUp: at - columns, ArrowDown: at + columns } : {}),
+    };
     if (at < 0 || !(event.key in moves)) return;
     all[moves[event.key]]?.focus();
     event.preventDefault();

@@ -13,9 +13,10 @@ import { roving } from "./roving.js";
 import { Attention } from "./sentence_attention.js";
 import { Block } from "./sentence_block.js";
 import { Maps } from "./sentence_maps.js";
+import { Outputs } from "./sentence_outputs.js";
 import { Pair } from "./sentence_pair.js";
 import { Embeddings, Tokens } from "./sentence_tokens.js";
-import { Outputs, Words } from "./sentence_words.js";
+import { Words } from "./sentence_words.js";
 
 export const title = "Sentence";
 
@@ -31,7 +32,16 @@ const WITHOUT_BLANKS = [
   ["a pair", { text: "Paris is the capital of France.", text_b: "It lies on the Seine." }],
   ["with padding", { text: "A week has seven days.", padding: "3" }],
 ];
-const SECTIONS = [["tokens", "Tokens"], ["embeddings", "Embeddings"], ["maps", "All heads"], ["attention", "Attention"], ["block", "Rest of the layer"], ["words", "Words"], ["outputs", "Other heads"], ["pair", "Two sentences"]];
+const SECTIONS = [
+  ["tokens", "Tokens"],
+  ["embeddings", "Embeddings"],
+  ["maps", "All heads"],
+  ["attention", "Attention"],
+  ["block", "Rest of the layer"],
+  ["words", "Words"],
+  ["outputs", "Other heads"],
+  ["pair", "Two sentences"],
+];
 
 export async function render(container, context) {
   const view = new View(context);
@@ -42,12 +52,27 @@ export async function render(container, context) {
 class View {
   constructor(context) {
     this.context = context;
-    this.parts = [new Tokens(context), new Embeddings(context), new Maps(context), new Attention(context), new Block(context), new Words(context), new Outputs(context), new Pair(context)];
+    this.parts = [
+      new Tokens(context),
+      new Embeddings(context),
+      new Maps(context),
+      new Attention(context),
+      new Block(context),
+      new Words(context),
+      new Outputs(context),
+      new Pair(context),
+    ];
     this.status = element("div", { class: "status" });
     this.asked = 0;
     this.makeForm();
     this.makeBar();
-    this.results = element("div", {}, this.parts.find((part) => part.summary).summary, this.bar, ...this.parts.map((part) => part.element));
+    this.results = element(
+      "div",
+      {},
+      this.parts.find((part) => part.summary).summary,
+      this.bar,
+      ...this.parts.map((part) => part.element),
+    );
     this.results.hidden = true;
   }
 
@@ -60,18 +85,59 @@ class View {
       element("label", { for: `field-${name}` }, label),
       element("input", { id: `field-${name}`, name, value, type: "text", autocomplete: "off", ...fixed, ...more }),
     ];
-    const padding = element("select", { id: "field-padding", name: "padding" }, ...[0, 1, 2, 3, 5, 8].map((count) => element("option", { value: count }, String(count))));
+    const padding = element(
+      "select",
+      { id: "field-padding", name: "padding" },
+      ...[0, 1, 2, 3, 5, 8].map((count) => element("option", { value: count }, String(count))),
+    );
     padding.value = model.written ? "0" : state.get("padding", "0");
-    const given = (name, fallback) => (model.written ? model.texts[name] : state.get(name, model.texts[name] || fallback));
-    this.form = element("form", { class: "sentence-form", "aria-label": "Sentence" },
-      element("div", { class: "field" }, ...field("text", blanks ? "Sentence, with [MASK] where a word is to be found" : "Sentence", given("text", examples[0][1].text))),
-      element("div", { class: "field" }, ...field("text_b", "Second sentence of a pair (optional)", given("text_b", ""), model.config.type_vocab_size < 2 ? { disabled: true, placeholder: "this model knows one segment" } : {})),
+    const given = (name, fallback) =>
+      model.written ? model.texts[name] : state.get(name, model.texts[name] || fallback);
+    this.form = element(
+      "form",
+      { class: "sentence-form", "aria-label": "Sentence" },
+      element(
+        "div",
+        { class: "field" },
+        ...field(
+          "text",
+          blanks ? "Sentence, with [MASK] where a word is to be found" : "Sentence",
+          given("text", examples[0][1].text),
+        ),
+      ),
+      element(
+        "div",
+        { class: "field" },
+        ...field(
+          "text_b",
+          "Second sentence of a pair (optional)",
+          given("text_b", ""),
+          model.config.type_vocab_size < 2 ? { disabled: true, placeholder: "this model knows one segment" } : {},
+        ),
+      ),
       element("div", { class: "field short" }, element("label", { for: "field-padding" }, "[PAD] tokens"), padding),
       element("button", { type: "submit", class: "go" }, "Show"),
-      roving(element("p", { class: "examples" }, "Examples: ", ...examples.flatMap(([name, values], index) => [index ? ", " : "", this.exampleButton(name, values)]))));
+      roving(
+        element(
+          "p",
+          { class: "examples" },
+          "Examples: ",
+          ...examples.flatMap(([name, values], index) => [index ? ", " : "", this.exampleButton(name, values)]),
+        ),
+      ),
+    );
     if (model.written) {
-      this.form.replaceChildren(this.form.firstChild, ...(model.texts.text_b ? [this.form.children[1]] : []),
-        element("p", { class: "examples" }, "This page holds one sentence and needs no server. For others: ", element("code", {}, "python explore.py --model=FOLDER"), " of bert_tf2."));
+      this.form.replaceChildren(
+        this.form.firstChild,
+        ...(model.texts.text_b ? [this.form.children[1]] : []),
+        element(
+          "p",
+          { class: "examples" },
+          "This page holds one sentence and needs no server. For others: ",
+          element("code", {}, "python explore.py --model=FOLDER"),
+          " of bert_tf2.",
+        ),
+      );
     }
     this.form.addEventListener("submit", (event) => {
       event.preventDefault();
@@ -83,7 +149,8 @@ class View {
   exampleButton(name, values) {
     const button = element("button", { type: "button", class: "as-text" }, name);
     button.addEventListener("click", () => {
-      for (const field of ["text", "text_b", "padding"]) this.form.elements[field].value = values[field] ?? (field === "padding" ? "0" : "");
+      for (const field of ["text", "text_b", "padding"])
+        this.form.elements[field].value = values[field] ?? (field === "padding" ? "0" : "");
       this.submit();
     });
     return button;
@@ -100,25 +167,37 @@ class View {
     const [tokenControl, token] = select("token", "Token");
     const [layerControl, layer] = select("layer", "Layer");
     const [headControl, head] = select("head", "Head");
-    const numbers = (count) => Array.from({ length: count }, (_, index) => element("option", { value: index }, String(index)));
+    const numbers = (count) =>
+      Array.from({ length: count }, (_, index) => element("option", { value: index }, String(index)));
     layer.append(...numbers(model.config.num_hidden_layers));
     head.append(...numbers(model.config.num_attention_heads));
     this.controls = { token, layer, head };
-    this.bar = element("div", { class: "look-bar", role: "group", "aria-label": "What is looked at" }, tokenControl, layerControl, headControl, this.sections());
+    this.bar = element(
+      "div",
+      { class: "look-bar", role: "group", "aria-label": "What is looked at" },
+      tokenControl,
+      layerControl,
+      headControl,
+      this.sections(),
+    );
   }
 
   // From section to section: with the mouse, or with one stop of the Tab key and the arrows.
   sections() {
-    const bar = element("div", { class: "sections", role: "group", "aria-label": "Sections" }, ...SECTIONS.map(([id, name]) => {
-      const button = element("button", { type: "button", class: "as-text" }, name);
-      button.dataset.section = id;
-      button.addEventListener("click", () => {
-        const heading = document.querySelector(`#${id} h2`);
-        heading?.closest("section").scrollIntoView({ block: "start" });
-        heading?.focus({ preventScroll: true });
-      });
-      return button;
-    }));
+    const bar = element(
+      "div",
+      { class: "sections", role: "group", "aria-label": "Sections" },
+      ...SECTIONS.map(([id, name]) => {
+        const button = element("button", { type: "button", class: "as-text" }, name);
+        button.dataset.section = id;
+        button.addEventListener("click", () => {
+          const heading = document.querySelector(`#${id} h2`);
+          heading?.closest("section").scrollIntoView({ block: "start" });
+          heading?.focus({ preventScroll: true });
+        });
+        return button;
+      }),
+    );
     return roving(bar);
   }
 
@@ -170,7 +249,9 @@ class View {
       ask: (path, more = {}) => api(path, { ...sentence, ...more }),
       choose: (changes) => this.choose(changes),
     };
-    this.controls.token.replaceChildren(...read.tokens.map((token, index) => element("option", { value: index }, `${index} ${token}`)));
+    this.controls.token.replaceChildren(
+      ...read.tokens.map((token, index) => element("option", { value: index }, `${index} ${token}`)),
+    );
     await this.update({});
     if (now !== this.asked) return;
     this.form.dataset.milliseconds = Math.round(performance.now() - began);
@@ -189,12 +270,25 @@ class View {
   // What to know about all that is below.
   told({ tokens, trained_positions: trained }) {
     const beyond = tokens.length > trained;
-    this.status.replaceChildren(...(beyond ? [notice("hint", `The sentence has ${tokens.length} tokens, but only the first ${trained} positions look trained: the model saw no longer texts, so do not trust what it says of this one.`)] : []));
+    this.status.replaceChildren(
+      ...(beyond
+        ? [
+            notice(
+              "hint",
+              `The sentence has ${tokens.length} tokens, but only the first ${trained} positions look ` +
+                "trained: the model saw no longer texts, so do not trust what it says of this one.",
+            ),
+          ]
+        : []),
+    );
   }
 
   // Says so where it takes longer: a large model needs seconds for a long text.
   wait() {
-    return setTimeout(() => this.status.replaceChildren(element("p", { class: "notice hint waiting", role: "status" }, "Computing")), 400);
+    return setTimeout(
+      () => this.status.replaceChildren(element("p", { class: "notice hint waiting", role: "status" }, "Computing")),
+      400,
+    );
   }
 
   // Parts say which changes concern them (`uses`); everything does when the sentence is new.
@@ -204,14 +298,20 @@ class View {
     const names = Object.keys(changes);
     const concerned = this.parts.filter((part) => !names.length || part.uses.some((name) => names.includes(name)));
     const now = this.asked;
-    await Promise.all(concerned.map(async (part) => {
-      const wanted = { ...look };
-      try {
-        await part.update(wanted, () => now === this.asked && part.uses.every((name) => wanted[name] === this.look[name]));
-      } catch (error) {
-        part.element.replaceChildren(section(part.name ?? "", {}, notice("error", error.message)));
-      }
-    }));
-    for (const button of this.bar.querySelectorAll("[data-section]")) button.hidden = !document.getElementById(button.dataset.section)?.checkVisibility();
+    await Promise.all(
+      concerned.map(async (part) => {
+        const wanted = { ...look };
+        try {
+          await part.update(
+            wanted,
+            () => now === this.asked && part.uses.every((name) => wanted[name] === this.look[name]),
+          );
+        } catch (error) {
+          part.element.replaceChildren(section(part.name ?? "", {}, notice("error", error.message)));
+        }
+      }),
+    );
+    for (const button of this.bar.querySelectorAll("[data-section]"))
+      button.hidden = !document.getElementById(button.dataset.section)?.checkVisibility();
   }
 }

@@ -1,4 +1,4 @@
-// One head of one layer: queries, keys and values, scores before and after the mask and the softmax, as matrix and lines.
+// One head of one layer: queries, keys, values; scores before and after mask and softmax, as matrix and lines.
 
 import { bars, element, heatMap, largest, number, percent, picture, section, stack, strip, svg } from "./draw.js";
 import { roving } from "./roving.js";
@@ -25,22 +25,56 @@ export class Attention {
     this.vectors = element("div");
     this.matrix = element("div", { class: "matrix" });
     this.lines = element("div");
-    this.frame = element("div", { class: "lines-frame", tabindex: "0", role: "region", "aria-label": "Lines of attention" });
+    this.frame = element("div", {
+      class: "lines-frame",
+      tabindex: "0",
+      role: "region",
+      "aria-label": "Lines of attention",
+    });
     this.reason = element("div", { class: "reason" });
     this.where = element("div");
     this.heading = element("p", { class: "explain" });
-    const stages = roving(element("div", { class: "stages", role: "group", "aria-label": "What the matrix shows" }, ...STAGES.map(([name, text]) => {
-      const button = element("button", { type: "button", class: "plain", "aria-pressed": String(name === this.stage) }, text);
-      button.dataset.stage = name;
-      button.addEventListener("click", () => this.show(name));
-      return button;
-    })));
+    const stages = roving(
+      element(
+        "div",
+        { class: "stages", role: "group", "aria-label": "What the matrix shows" },
+        ...STAGES.map(([name, text]) => {
+          const button = element(
+            "button",
+            { type: "button", class: "plain", "aria-pressed": String(name === this.stage) },
+            text,
+          );
+          button.dataset.stage = name;
+          button.addEventListener("click", () => this.show(name));
+          return button;
+        }),
+      ),
+    );
     this.stages = stages;
-    this.element = section("Attention", {
-      id: "attention",
-      text: "The only step in which tokens meet. Each token compares its query with the keys of all tokens; the softmax turns these scores into weights that add up to 1; and the token gets the mean of the values with these weights. Each head does so with its own share of the numbers.",
-      codes: [codeLink("attention.query", "query, key and value", "Q, K, V"), codeLink("attention.scores", "scores", "scores"), codeLink("attention.mask", "mask", "mask"), codeLink("attention.softmax", "softmax", "softmax"), codeLink("attention.context", "mean of the values", "mean")],
-    }, this.heading, this.heads, this.vectors, stages, element("div", { class: "matrix-and-lines" }, this.matrix, this.lines), this.reason, this.where);
+    this.element = section(
+      "Attention",
+      {
+        id: "attention",
+        text:
+          "The only step in which tokens meet. Each token compares its query with the keys of all tokens; the " +
+          "softmax turns these scores into weights that add up to 1; and the token gets the mean of the values " +
+          "with these weights. Each head does so with its own share of the numbers.",
+        codes: [
+          codeLink("attention.query", "query, key and value", "Q, K, V"),
+          codeLink("attention.scores", "scores", "scores"),
+          codeLink("attention.mask", "mask", "mask"),
+          codeLink("attention.softmax", "softmax", "softmax"),
+          codeLink("attention.context", "mean of the values", "mean"),
+        ],
+      },
+      this.heading,
+      this.heads,
+      this.vectors,
+      stages,
+      element("div", { class: "matrix-and-lines" }, this.matrix, this.lines),
+      this.reason,
+      this.where,
+    );
   }
 
   async update(look, current) {
@@ -52,7 +86,10 @@ export class Attention {
       this.answer = answer;
       const { scores, mask_scores: mask } = answer;
       const columns = mask.values.length;
-      this.answer.masked = { shape: scores.shape, values: scores.values.map((value, index) => value + mask.values[index % columns]) };
+      this.answer.masked = {
+        shape: scores.shape,
+        values: scores.values.map((value, index) => value + mask.values[index % columns]),
+      };
     }
     this.look = look;
     this.pair = null;
@@ -69,22 +106,50 @@ export class Attention {
     const { config } = this.model;
     const { layer, head } = this.look;
     const size = config.hidden_size / config.num_attention_heads;
-    this.heading.replaceChildren(`Layer ${layer}, head ${head} of ${config.num_attention_heads}: numbers ${head * size} to ${(head + 1) * size - 1} of what `,
-      ...["query", "key", "value"].flatMap((name, index) => [index ? ", " : "", variable(`bert/encoder/layer_${layer}/attention/self/${name}/kernel`, [config.hidden_size, config.hidden_size])]), " make of the states.");
+    this.heading.replaceChildren(
+      `Layer ${layer}, head ${head} of ${config.num_attention_heads}: numbers ${head * size} to ` +
+        `${(head + 1) * size - 1} of what `,
+      ...["query", "key", "value"].flatMap((name, index) => [
+        index ? ", " : "",
+        variable(`bert/encoder/layer_${layer}/attention/self/${name}/kernel`, [config.hidden_size, config.hidden_size]),
+      ]),
+      " make of the states.",
+    );
   }
 
   showHeads() {
     const hadFocus = this.heads.contains(document.activeElement);
     const { heads, most, most_weights: weights } = this.answer;
-    const { read: { tokens }, token } = this.look;
-    this.heads.replaceChildren(...heads.map((summary, index) => {
-      const [name, share] = [["itself", summary.itself], ["the token before", summary.previous], ["the token after", summary.following], ["[CLS]", summary.first], ["[SEP]", summary.separators]].sort((a, b) => b[1] - a[1])[0];
-      const button = element("button", { type: "button", class: "head", "aria-pressed": String(index === this.look.head) },
-        element("b", {}, `Head ${index}`), element("span", { class: "looks" }, `${tokens[token]} \u2192 ${tokens[most[index][token]]} ${percent(weights.values[index * tokens.length + token])}`),
-        element("span", {}, `all: ${percent(share)} to ${name}`), element("span", {}, `spread over ${number(summary.spread, 1)} tokens`));
-      button.addEventListener("click", () => this.look.choose({ head: index }));
-      return button;
-    }));
+    const {
+      read: { tokens },
+      token,
+    } = this.look;
+    this.heads.replaceChildren(
+      ...heads.map((summary, index) => {
+        const [name, share] = [
+          ["itself", summary.itself],
+          ["the token before", summary.previous],
+          ["the token after", summary.following],
+          ["[CLS]", summary.first],
+          ["[SEP]", summary.separators],
+        ].sort((a, b) => b[1] - a[1])[0];
+        const button = element(
+          "button",
+          { type: "button", class: "head", "aria-pressed": String(index === this.look.head) },
+          element("b", {}, `Head ${index}`),
+          element(
+            "span",
+            { class: "looks" },
+            `${tokens[token]} \u2192 ${tokens[most[index][token]]} ` +
+              `${percent(weights.values[index * tokens.length + token])}`,
+          ),
+          element("span", {}, `all: ${percent(share)} to ${name}`),
+          element("span", {}, `spread over ${number(summary.spread, 1)} tokens`),
+        );
+        button.addEventListener("click", () => this.look.choose({ head: index }));
+        return button;
+      }),
+    );
     roving(this.heads);
     if (hadFocus) this.heads.children[this.look.head].focus({ preventScroll: true });
   }
@@ -97,8 +162,26 @@ export class Attention {
   showVectors() {
     const { read, token } = this.look;
     const { query, key, value, context } = this.answer;
-    const of = (name, matrix) => strip({ values: this.row(matrix, token), domain: largest(matrix.values), label: `${name} of ${read.tokens[token]}`, name: `${name} of ${read.tokens[token]}, [${matrix.shape[1]}]` });
-    this.vectors.replaceChildren(stack("Query, key, value and context", element("div", { class: "pair" }, of("query", query), of("key", key), of("value", value), of("context (mean of the values)", context))));
+    const of = (name, matrix) =>
+      strip({
+        values: this.row(matrix, token),
+        domain: largest(matrix.values),
+        label: `${name} of ${read.tokens[token]}`,
+        name: `${name} of ${read.tokens[token]}, [${matrix.shape[1]}]`,
+      });
+    this.vectors.replaceChildren(
+      stack(
+        "Query, key, value and context",
+        element(
+          "div",
+          { class: "pair" },
+          of("query", query),
+          of("key", key),
+          of("value", value),
+          of("context (mean of the values)", context),
+        ),
+      ),
+    );
   }
 
   show(stage) {
@@ -109,7 +192,8 @@ export class Attention {
 
   showMatrix() {
     const { read, token } = this.look;
-    for (const button of this.stages.children) button.setAttribute("aria-pressed", String(button.dataset.stage === this.stage));
+    for (const button of this.stages.children)
+      button.setAttribute("aria-pressed", String(button.dataset.stage === this.stage));
     const weights = this.stage === "probabilities";
     const given = this.answer[this.stage];
     const name = STAGES.find(([stage]) => stage === this.stage)[1];
@@ -117,16 +201,31 @@ export class Attention {
     const value = (number_) => (weights ? percent(number_) : number(number_));
     // In a long text, weights are small: the strongest color is then the largest of them.
     const end = weights && read.tokens.length > MOST_LINES_OF_ALL ? largest(given.values) : 1;
-    this.matrix.replaceChildren(heatMap({
-      values: given.values, rows: given.shape[0], columns: given.shape[1], rowLabels: read.tokens, columnLabels: read.tokens, rowTitle: "from", columnTitle: "to",
-      scale: weights ? "weight" : "signed", domain: weights ? [0, end] : [-most, most], gamma: weights ? 0.6 : 1,
-      label: `Attention, ${name}, layer ${this.look.layer}, head ${this.look.head}`,
-      hint: weights ? `Each row adds up to 100 %; the strongest color is ${percent(end)}.` : `Blue is negative, orange positive, up to ${number(most)}.`,
-      how: "Point at a cell, or use the arrow keys; Enter or a click explains it.",
-      describe: (from, to, number_) => `from ${read.tokens[from]} (${from}) to ${read.tokens[to]} (${to}): ${value(number_)}`,
-      hover: (from) => this.highlight(from ?? token),
-      select: (from, to) => { this.explain(from, to); },
-    }));
+    this.matrix.replaceChildren(
+      heatMap({
+        values: given.values,
+        rows: given.shape[0],
+        columns: given.shape[1],
+        rowLabels: read.tokens,
+        columnLabels: read.tokens,
+        rowTitle: "from",
+        columnTitle: "to",
+        scale: weights ? "weight" : "signed",
+        domain: weights ? [0, end] : [-most, most],
+        gamma: weights ? 0.6 : 1,
+        label: `Attention, ${name}, layer ${this.look.layer}, head ${this.look.head}`,
+        hint: weights
+          ? `Each row adds up to 100 %; the strongest color is ${percent(end)}.`
+          : `Blue is negative, orange positive, up to ${number(most)}.`,
+        how: "Point at a cell, or use the arrow keys; Enter or a click explains it.",
+        describe: (from, to, number_) =>
+          `from ${read.tokens[from]} (${from}) to ${read.tokens[to]} (${to}): ${value(number_)}`,
+        hover: (from) => this.highlight(from ?? token),
+        select: (from, to) => {
+          this.explain(from, to);
+        },
+      }),
+    );
   }
 
   strongest() {
@@ -140,14 +239,27 @@ export class Attention {
     const [count] = shape;
     const [width, height] = [360, count * ROW + 8];
     const y = (index) => index * ROW + ROW / 2 + 4;
-    const drawn = svg("svg", { viewBox: `0 0 ${width} ${height}`, class: "lines", role: "img", "aria-label": `Lines from each token to those that it looks at, layer ${this.look.layer}, head ${this.look.head}; the table below has the numbers of ${read.tokens[token]}` });
+    const drawn = svg("svg", {
+      viewBox: `0 0 ${width} ${height}`,
+      class: "lines",
+      role: "img",
+      "aria-label":
+        `Lines from each token to those that it looks at, layer ${this.look.layer}, head ${this.look.head}; ` +
+        `the table below has the numbers of ${read.tokens[token]}`,
+    });
     const lines = svg("g");
     for (let from = 0; from < count; from += 1) {
       if (count > MOST_LINES_OF_ALL && from !== token) continue;
       for (let to = 0; to < count; to += 1) {
         const weight = values[from * count + to];
         if (weight < 0.01) continue;
-        const line = svg("line", { x1: 130, y1: y(from), x2: width - 130, y2: y(to), class: from === token ? "from chosen" : "from" });
+        const line = svg("line", {
+          x1: 130,
+          y1: y(from),
+          x2: width - 130,
+          y2: y(to),
+          class: from === token ? "from chosen" : "from",
+        });
         line.dataset.from = from;
         line.style.strokeWidth = `${0.5 + 4 * weight}px`;
         line.style.setProperty("--weight", Math.sqrt(weight).toFixed(3));
@@ -157,7 +269,11 @@ export class Attention {
     drawn.append(lines);
     read.tokens.forEach((name, index) => {
       const text = name.length > 14 ? `${name.slice(0, 13)}\u2026` : name;
-      const left = svg("text", { x: 124, y: y(index) + 4, "text-anchor": "end", class: index === token ? "chosen" : null }, text);
+      const left = svg(
+        "text",
+        { x: 124, y: y(index) + 4, "text-anchor": "end", class: index === token ? "chosen" : null },
+        text,
+      );
       left.addEventListener("pointerenter", () => this.highlight(index));
       left.addEventListener("pointerleave", () => this.highlight(this.look.token));
       left.addEventListener("click", () => this.look.choose({ token: index }));
@@ -169,7 +285,8 @@ export class Attention {
   }
 
   highlight(from) {
-    for (const line of this.lines.querySelectorAll("line")) line.classList.toggle("chosen", Number(line.dataset.from) === from);
+    for (const line of this.lines.querySelectorAll("line"))
+      line.classList.toggle("chosen", Number(line.dataset.from) === from);
   }
 
   // How one weight comes about.
@@ -179,25 +296,72 @@ export class Attention {
     const [, size] = query.shape;
     const [q, k] = [this.row(query, from), this.row(key, to)];
     let product = 0;
-    q.forEach((value, index) => { product += value * k[index]; });
+    q.forEach((value, index) => {
+      product += value * k[index];
+    });
     const at = from * scores.shape[1] + to;
-    const rowSum = this.row(masked, from).reduce((sum, value) => sum + Math.exp(value - highest(this.row(masked, from))), 0);
+    const rowSum = this.row(masked, from).reduce(
+      (sum, value) => sum + Math.exp(value - highest(this.row(masked, from))),
+      0,
+    );
     const top = Math.exp(masked.values[at] - highest(this.row(masked, from)));
-    const step = (text, value, key_) => element("li", {}, text, element("b", {}, value), " ", this.codeLink(key_, text));
-    this.reason.replaceChildren(element("h3", {}, "One weight: from ", shown(read.tokens[from]), ` (${from}) to `, shown(read.tokens[to]), ` (${to})`),
-      roving(element("ol", { class: "steps" },
-        step(`query of ${read.tokens[from]} x key of ${read.tokens[to]}, a sum of ${size} products: `, number(product), "attention.scores"),
-        step(`divided by sqrt(${size}): `, number(scores.values[at]), "attention.scale"),
-        step("the mask adds: ", `${number(mask.values[to])}${mask.values[to] ? " (padding)" : " (no padding)"}`, "attention.mask"),
-        step(`softmax, e^score over the sum of e^score in the row (${number(top)} of ${number(rowSum)}, with the largest score of the row taken off each): `, percent(probabilities.values[at]), "attention.softmax"))),
-      strip({ values: Float32Array.from(q, (value, index) => value * k[index]), label: "products of query and key", name: `the ${size} products that are added` }));
+    const step = (text, value, key_) =>
+      element("li", {}, text, element("b", {}, value), " ", this.codeLink(key_, text));
+    this.reason.replaceChildren(
+      element(
+        "h3",
+        {},
+        "One weight: from ",
+        shown(read.tokens[from]),
+        ` (${from}) to `,
+        shown(read.tokens[to]),
+        ` (${to})`,
+      ),
+      roving(
+        element(
+          "ol",
+          { class: "steps" },
+          step(
+            `query of ${read.tokens[from]} x key of ${read.tokens[to]}, a sum of ${size} products: `,
+            number(product),
+            "attention.scores",
+          ),
+          step(`divided by sqrt(${size}): `, number(scores.values[at]), "attention.scale"),
+          step(
+            "the mask adds: ",
+            `${number(mask.values[to])}${mask.values[to] ? " (padding)" : " (no padding)"}`,
+            "attention.mask",
+          ),
+          step(
+            `softmax, e^score over the sum of e^score in the row (${number(top)} of ${number(rowSum)}, with ` +
+              "the largest score of the row taken off each): ",
+            percent(probabilities.values[at]),
+            "attention.softmax",
+          ),
+        ),
+      ),
+      strip({
+        values: Float32Array.from(q, (value, index) => value * k[index]),
+        label: "products of query and key",
+        name: `the ${size} products that are added`,
+      }),
+    );
   }
 
   showWhere() {
     const { read, token } = this.look;
     const row = this.row(this.answer.probabilities, token);
-    this.where.replaceChildren(element("h3", {}, "Where ", shown(read.tokens[token]), ` (${token}) looks`),
-      bars({ label: `Attention weights from ${read.tokens[token]}`, most: 1, format: percent, items: this.strongest().slice(0, 8).map((to) => ({ label: `${read.tokens[to]} (${to})`, value: row[to], mark: to === token })) }));
+    this.where.replaceChildren(
+      element("h3", {}, "Where ", shown(read.tokens[token]), ` (${token}) looks`),
+      bars({
+        label: `Attention weights from ${read.tokens[token]}`,
+        most: 1,
+        format: percent,
+        items: this.strongest()
+          .slice(0, 8)
+          .map((to) => ({ label: `${read.tokens[to]} (${to})`, value: row[to], mark: to === token })),
+      }),
+    );
   }
 }
 

@@ -10,11 +10,18 @@ export class Maps {
   constructor({ codeLink, model }) {
     this.model = model;
     this.inside = element("div");
-    this.element = section("All heads at a glance", {
-      id: "maps",
-      text: "The attention of every head, a layer in each row: within a map, a row is a token and the columns are the tokens it looks at. Diagonals are heads that look at a neighbor, vertical lines heads that look at one token from everywhere. Click a map to open it.",
-      codes: [codeLink("attention.softmax", "softmax", "softmax")],
-    }, this.inside);
+    this.element = section(
+      "All heads at a glance",
+      {
+        id: "maps",
+        text:
+          "The attention of every head, a layer in each row: within a map, a row is a token and the columns " +
+          "are the tokens it looks at. Diagonals are heads that look at a neighbor, vertical lines heads that " +
+          "look at one token from everywhere. Click a map to open it.",
+        codes: [codeLink("attention.softmax", "softmax", "softmax")],
+      },
+      this.inside,
+    );
   }
 
   async update(look, current) {
@@ -40,21 +47,36 @@ export class Maps {
       this.wanted = asked;
       look.choose({});
     });
-    this.inside.replaceChildren(element("p", { class: "explain" }, `${look.read.tokens.length} tokens: the maps of all heads take a moment. `, button));
+    this.inside.replaceChildren(
+      element(
+        "p",
+        { class: "explain" },
+        `${look.read.tokens.length} tokens: the maps of all heads take a moment. `,
+        button,
+      ),
+    );
   }
 
   draw(look) {
     const [layers, heads, size] = this.maps.shape;
     this.told = element("output", { class: "readout", "aria-live": "off" });
     this.buttons = [];
-    const grid = element("div", { class: "maps", role: "group", "aria-label": "All heads" }, element("span"),
-      ...Array.from({ length: heads }, (_, head) => element("span", { class: "map-head", "aria-hidden": "true" }, String(head))));
+    const grid = element(
+      "div",
+      { class: "maps", role: "group", "aria-label": "All heads" },
+      element("span"),
+      ...Array.from({ length: heads }, (_, head) =>
+        element("span", { class: "map-head", "aria-hidden": "true" }, String(head)),
+      ),
+    );
     grid.style.setProperty("--heads", heads);
     for (let layer = 0; layer < layers; layer += 1) {
       grid.append(element("span", { class: "map-layer", "aria-hidden": "true" }, `layer ${layer}`));
       for (let head = 0; head < heads; head += 1) grid.append(this.map(look, layer, head, size));
     }
-    const tell = ({ target }) => { this.told.textContent = target.closest(".map")?.title ?? this.hint; };
+    const tell = ({ target }) => {
+      this.told.textContent = target.closest(".map")?.title ?? this.hint;
+    };
     for (const event of ["pointerover", "focusin", "pointerleave", "focusout"]) grid.addEventListener(event, tell);
     this.grid = grid;
     this.columns = heads;
@@ -63,7 +85,11 @@ export class Maps {
 
   map(look, layer, head, size) {
     const start = (layer * this.maps.shape[1] + head) * size * size;
-    const button = element("button", { type: "button", class: "map" }, thumbnail({ values: this.maps.values.subarray(start, start + size * size), rows: size, columns: size }));
+    const button = element(
+      "button",
+      { type: "button", class: "map" },
+      thumbnail({ values: this.maps.values.subarray(start, start + size * size), rows: size, columns: size }),
+    );
     button.addEventListener("click", () => look.choose({ layer, head }));
     this.buttons.push([button, layer, head, start]);
     return button;
@@ -78,7 +104,10 @@ export class Maps {
       button.setAttribute("aria-label", button.title);
     }
     roving(this.grid, ".map", this.columns);
-    this.hint = size === tokens.length ? `Layer ${look.layer}, head ${look.head} is open.` : `Layer ${look.layer}, head ${look.head} is open. Each cell is the largest weight of several tokens.`;
+    this.hint =
+      size === tokens.length
+        ? `Layer ${look.layer}, head ${look.head} is open.`
+        : `Layer ${look.layer}, head ${look.head} is open. Each cell is the largest weight of several tokens.`;
     this.told.textContent = this.hint;
   }
 

@@ -21,11 +21,24 @@ export class Tokens {
     this.table = element("div", { class: "table-frame", tabindex: "0", role: "region", "aria-label": "Tokens" });
     this.words = element("p", { class: "explain" });
     this.segments = element("p", { class: "explain" });
-    this.element = section("Tokens", {
-      id: "tokens",
-      text: "The model reads numbers. The text is cut into words, each word into the longest pieces that the vocabulary has (## continues a word), and each piece becomes its line number there, counted from 0. Choose a token to follow it.",
-      codes: [codeLink("tokens.words", "text to words", "words"), codeLink("tokens.pieces", "words to pieces", "pieces"), codeLink("tokens.packed", "one array with segments", "segments")],
-    }, this.words, this.table, this.segments);
+    this.element = section(
+      "Tokens",
+      {
+        id: "tokens",
+        text:
+          "The model reads numbers. The text is cut into words, each word into the longest pieces that the " +
+          "vocabulary has (## continues a word), and each piece becomes its line number there, counted from 0. " +
+          "Choose a token to follow it.",
+        codes: [
+          codeLink("tokens.words", "text to words", "words"),
+          codeLink("tokens.pieces", "words to pieces", "pieces"),
+          codeLink("tokens.packed", "one array with segments", "segments"),
+        ],
+      },
+      this.words,
+      this.table,
+      this.segments,
+    );
   }
 
   update(look) {
@@ -33,36 +46,69 @@ export class Tokens {
     const words = read.words.flat();
     this.words.replaceChildren(`${words.length} words: `, element("code", {}, words.join(" ") || "none"));
     const has = new Set(read.segment_ids.slice(0, read.tokens.length));
-    const row = (name, values, kind = () => null) => element("tr", {}, element("th", { scope: "row" }, element("code", {}, name)),
-      ...values.map((value, index) => element("td", { class: [kind(value, index), index === look.token ? "chosen" : ""].filter(Boolean).join(" ") || null }, value)));
+    const row = (name, values, kind = () => null) =>
+      element(
+        "tr",
+        {},
+        element("th", { scope: "row" }, element("code", {}, name)),
+        ...values.map((value, index) =>
+          element(
+            "td",
+            { class: [kind(value, index), index === look.token ? "chosen" : ""].filter(Boolean).join(" ") || null },
+            value,
+          ),
+        ),
+      );
     const buttons = read.tokens.map((token, index) => {
-      const button = element("button", { type: "button", class: "token", "aria-pressed": String(index === look.token) }, shown(token));
+      const button = element(
+        "button",
+        { type: "button", class: "token", "aria-pressed": String(index === look.token) },
+        shown(token),
+      );
       button.addEventListener("click", () => look.choose({ token: index }));
       return button;
     });
     const hadFocus = this.table.contains(document.activeElement) && document.activeElement.classList.contains("token");
     const scrolled = this.table.scrollLeft;
-    this.table.replaceChildren(element("table", { class: "tokens" },
-      element("tbody", {},
-        row("tokens", buttons),
-        row("input_ids", read.input_ids.map(String)),
-        row("segment_ids", read.segment_ids.map(String), (value, index) => (read.input_mask[index] ? `segment-${value}` : "padding")),
-        row("position", read.tokens.map((_, index) => String(index))),
-        row("input_mask", read.input_mask.map(String), (value) => (value === "0" ? "padding" : null)))));
+    this.table.replaceChildren(
+      element(
+        "table",
+        { class: "tokens" },
+        element(
+          "tbody",
+          {},
+          row("tokens", buttons),
+          row("input_ids", read.input_ids.map(String)),
+          row("segment_ids", read.segment_ids.map(String), (value, index) =>
+            read.input_mask[index] ? `segment-${value}` : "padding",
+          ),
+          row(
+            "position",
+            read.tokens.map((_, index) => String(index)),
+          ),
+          row("input_mask", read.input_mask.map(String), (value) => (value === "0" ? "padding" : null)),
+        ),
+      ),
+    );
     this.table.scrollLeft = scrolled;
     this.showChosen(buttons[look.token]);
     roving(this.table, ".token");
     if (hadFocus) buttons[look.token].focus({ preventScroll: true });
     this.segments.textContent = has.has(1)
-      ? "Both sentences stand in one array, with [SEP] after each, and every step below treats them alike. The row segment_ids has the same length: whoever packs the pair writes 0 up to the first [SEP] and 1 after it. The model infers nothing; it only looks up a vector for 0 or 1."
-      : "One sentence: all segment_ids are 0. Of a pair, both sentences would stand in this same array, with 1 for the tokens of the second; whoever packs the pair writes these numbers, and the model infers nothing.";
+      ? "Both sentences stand in one array, with [SEP] after each, and every step below treats them alike. The " +
+        "row segment_ids has the same length: whoever packs the pair writes 0 up to the first [SEP] and 1 " +
+        "after it. The model infers nothing; it only looks up a vector for 0 or 1."
+      : "One sentence: all segment_ids are 0. Of a pair, both sentences would stand in this same array, with 1 " +
+        "for the tokens of the second; whoever packs the pair writes these numbers, and the model infers " +
+        "nothing.";
   }
 
   // The table scrolls sideways until the chosen token is in sight.
   showChosen(button) {
     const [cell, frame] = [button.parentElement.getBoundingClientRect(), this.table.getBoundingClientRect()];
     const names = this.table.querySelector("th").offsetWidth; // stays at the left
-    if (cell.left < frame.left + names || cell.right > frame.right) this.table.scrollLeft += cell.left - frame.left - names - (frame.width - names - cell.width) / 2;
+    if (cell.left < frame.left + names || cell.right > frame.right)
+      this.table.scrollLeft += cell.left - frame.left - names - (frame.width - names - cell.width) / 2;
   }
 }
 
@@ -80,11 +126,21 @@ export class Embeddings {
     this.model = model;
     this.codeLink = codeLink;
     this.inside = element("div");
-    this.element = section("Three embeddings are added", {
-      id: "embeddings",
-      text: "Each token gets the sum of three vectors of hidden_size numbers, rows of tables: of its id, of its segment and of its position. LayerNorm then shifts and scales the sum to mean 0 and variance 1, and applies gamma and beta. Point at a strip, or use the arrow keys, to read its numbers.",
-      codes: [codeLink("embeddings.sum", "the sum of the embeddings", "sum"), codeLink("embeddings.norm", "the LayerNorm of the embeddings", "LayerNorm")],
-    }, this.inside);
+    this.element = section(
+      "Three embeddings are added",
+      {
+        id: "embeddings",
+        text:
+          "Each token gets the sum of three vectors of hidden_size numbers, rows of tables: of its id, of its " +
+          "segment and of its position. LayerNorm then shifts and scales the sum to mean 0 and variance 1, and " +
+          "applies gamma and beta. Point at a strip, or use the arrow keys, to read its numbers.",
+        codes: [
+          codeLink("embeddings.sum", "the sum of the embeddings", "sum"),
+          codeLink("embeddings.norm", "the LayerNorm of the embeddings", "LayerNorm"),
+        ],
+      },
+      this.inside,
+    );
   }
 
   async update(look, current) {
@@ -92,24 +148,84 @@ export class Embeddings {
     if (!current()) return;
     const { config } = this.model;
     const { read, token } = look;
-    const rows = { words: [config.vocab_size, read.input_ids[token]], segments: [config.type_vocab_size, read.segment_ids[token]], positions: [config.max_position_embeddings, token] };
+    const rows = {
+      words: [config.vocab_size, read.input_ids[token]],
+      segments: [config.type_vocab_size, read.segment_ids[token]],
+      positions: [config.max_position_embeddings, token],
+    };
     const domain = Math.max(...EMBEDDINGS.map(([name]) => largest(vectors[name].values)), largest(vectors.sum.values));
-    const strips = EMBEDDINGS.map(([name, what, variableName, key], index) => strip({
-      values: vectors[name].values, domain, label: `${what} ${rows[name][1]} for ${read.tokens[token]}`,
-      name: [index ? "+ " : "", variable(variableName, [rows[name][0], config.hidden_size]), `, row ${rows[name][1]} `, this.codeLink(key, what)],
-    }));
+    const strips = EMBEDDINGS.map(([name, what, variableName, key], index) =>
+      strip({
+        values: vectors[name].values,
+        domain,
+        label: `${what} ${rows[name][1]} for ${read.tokens[token]}`,
+        name: [
+          index ? "+ " : "",
+          variable(variableName, [rows[name][0], config.hidden_size]),
+          `, row ${rows[name][1]} `,
+          this.codeLink(key, what),
+        ],
+      }),
+    );
     this.inside.replaceChildren(
       element("h3", {}, "For ", shown(read.tokens[token]), ` at position ${token}`),
-      stack("Embeddings of a token", ...strips, strip({ values: vectors.sum.values, domain, label: "their sum", name: "= sum" }), strip({ values: vectors.norm.values, label: "after LayerNorm, the input of layer 0", name: ["after ", variable("bert/embeddings/LayerNorm/gamma, beta", [config.hidden_size]), ": enters layer 0"] })),
-      this.norms(look, norms));
+      stack(
+        "Embeddings of a token",
+        ...strips,
+        strip({ values: vectors.sum.values, domain, label: "their sum", name: "= sum" }),
+        strip({
+          values: vectors.norm.values,
+          label: "after LayerNorm, the input of layer 0",
+          name: ["after ", variable("bert/embeddings/LayerNorm/gamma, beta", [config.hidden_size]), ": enters layer 0"],
+        }),
+      ),
+      this.norms(look, norms),
+    );
   }
 
   // How long the vectors of all tokens are.
   norms(look, norms) {
-    const names = [["words", "word"], ["segments", "segment"], ["positions", "position"], ["sum", "sum"], ["norm", "LayerNorm"]];
-    return element("details", {}, element("summary", {}, "Norms for all tokens"),
-      element("div", { class: "table-frame", tabindex: "0", role: "region", "aria-label": "Norms of the embeddings" }, element("table", { class: "facts" },
-        element("thead", {}, element("tr", {}, element("th", { scope: "col" }, "token"), ...names.map(([, text]) => element("th", { scope: "col", class: "number" }, text)))),
-        element("tbody", {}, ...look.read.tokens.map((token, index) => element("tr", {}, element("th", { scope: "row" }, shown(token)), ...names.map(([name]) => element("td", { class: "number" }, number(norms[name].values[index])))))))));
+    const names = [
+      ["words", "word"],
+      ["segments", "segment"],
+      ["positions", "position"],
+      ["sum", "sum"],
+      ["norm", "LayerNorm"],
+    ];
+    return element(
+      "details",
+      {},
+      element("summary", {}, "Norms for all tokens"),
+      element(
+        "div",
+        { class: "table-frame", tabindex: "0", role: "region", "aria-label": "Norms of the embeddings" },
+        element(
+          "table",
+          { class: "facts" },
+          element(
+            "thead",
+            {},
+            element(
+              "tr",
+              {},
+              element("th", { scope: "col" }, "token"),
+              ...names.map(([, text]) => element("th", { scope: "col", class: "number" }, text)),
+            ),
+          ),
+          element(
+            "tbody",
+            {},
+            ...look.read.tokens.map((token, index) =>
+              element(
+                "tr",
+                {},
+                element("th", { scope: "row" }, shown(token)),
+                ...names.map(([name]) => element("td", { class: "number" }, number(norms[name].values[index]))),
+              ),
+            ),
+          ),
+        ),
+      ),
+    );
   }
 }

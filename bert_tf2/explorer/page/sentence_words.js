@@ -1,4 +1,4 @@
-// From a state to words: the masked-LM head for each [MASK], and what the other heads say.
+// From a state to words: the masked-LM head for each [MASK].
 
 import { table } from "./controls.js";
 import { bars, element, notice, number, percent, section, stack, strip } from "./draw.js";
@@ -9,11 +9,19 @@ const MOST_MASKS = 12; // whose words are asked for at once
 
 function explanation({ vocab_size: v, hidden_size: d }) {
   const size = `${v} x ${d} = ${(v * d).toLocaleString("en")} parameters`;
-  const fits = `The table has one row of ${d} numbers per word, so its product with a state of ${d} numbers gives ${v} scores: that is why the transposed table fits.`;
-  const bias = "The bias belongs to the output alone: one number per word that is added whatever the context is, so it learns how frequent the word is. An input needs none: what is added to a word's row can as well be learned in the row.";
+  const fits =
+    `The table has one row of ${d} numbers per word, so its product with a state of ${d} numbers gives ${v} ` +
+    "scores: that is why the transposed table fits.";
+  const bias =
+    "The bias belongs to the output alone: one number per word that is added whatever the context is, so it " +
+    "learns how frequent the word is. An input needs none: what is added to a word's row can as well be " +
+    "learned in the row.";
   return [
-    "The score of a word is the dot product of the state, after a small network, with the word's row of the embedding table: the same table that turned words into vectors at the beginning, transposed. A word is probable if the state points where its row points.",
-    `${fits} It is one variable, not a copy, and is trained from both ends. Sharing it saves ${size}.`, bias,
+    "The score of a word is the dot product of the state, after a small network, with the word's row of the " +
+      "embedding table: the same table that turned words into vectors at the beginning, transposed. A word is " +
+      "probable if the state points where its row points.",
+    `${fits} It is one variable, not a copy, and is trained from both ends. Sharing it saves ${size}.`,
+    bias,
   ];
 }
 
@@ -28,17 +36,36 @@ export class Words {
     this.inside = element("div");
     this.summary = element("div", { class: "summary" }); // above all parts: what most people want to know first
     const predicts = model.heads.includes("masked_lm");
-    this.element = section("From the state to a word", {
-      id: "words",
-      text: predicts ? explanation(model.config) : [],
-      codes: !predicts ? [] : [codeLink("head.gather", "gathering the masked states", "gather"), codeLink("head.transform", "transform", "transform"), codeLink("head.logits", "dot products", "product"), codeLink("head.table", "the shared table", "table"), codeLink("head.bias", "bias", "bias"), codeLink("head.softmax", "softmax", "softmax")],
-    }, this.inside);
+    this.element = section(
+      "From the state to a word",
+      {
+        id: "words",
+        text: predicts ? explanation(model.config) : [],
+        codes: !predicts
+          ? []
+          : [
+              codeLink("head.gather", "gathering the masked states", "gather"),
+              codeLink("head.transform", "transform", "transform"),
+              codeLink("head.logits", "dot products", "product"),
+              codeLink("head.table", "the shared table", "table"),
+              codeLink("head.bias", "bias", "bias"),
+              codeLink("head.softmax", "softmax", "softmax"),
+            ],
+      },
+      this.inside,
+    );
   }
 
   async update(look, current) {
     if (!this.model.heads.includes("masked_lm")) {
       this.summary.replaceChildren();
-      this.inside.replaceChildren(notice("hint", "These weights have no masked-LM head (cls/predictions), so they predict no words: fine-tuning and some conversions leave it out. Everything above works without it."));
+      this.inside.replaceChildren(
+        notice(
+          "hint",
+          "These weights have no masked-LM head (cls/predictions), so they predict no words: fine-tuning and " +
+            "some conversions leave it out. Everything above works without it.",
+        ),
+      );
       return;
     }
     const { read } = look;
@@ -54,9 +81,28 @@ export class Words {
   }
 
   overview(look, wanted, answers) {
-    return element("ul", { class: "guesses" }, ...answers.map(({ words }, index) => element("li", {},
-      shown(look.read.tokens[wanted[index]]), ` (${wanted[index]}): `, ...words.slice(0, 3).flatMap((word, place) => [place ? ", " : "", element("b", {}, word.token), ` ${percent(word.probability)}`]))),
-    look.read.masks.length > MOST_MASKS ? element("li", {}, `${look.read.masks.length - MOST_MASKS} more [MASK]: choose one to see its words.`) : null);
+    return element(
+      "ul",
+      { class: "guesses" },
+      ...answers.map(({ words }, index) =>
+        element(
+          "li",
+          {},
+          shown(look.read.tokens[wanted[index]]),
+          ` (${wanted[index]}): `,
+          ...words
+            .slice(0, 3)
+            .flatMap((word, place) => [
+              place ? ", " : "",
+              element("b", {}, word.token),
+              ` ${percent(word.probability)}`,
+            ]),
+        ),
+      ),
+      look.read.masks.length > MOST_MASKS
+        ? element("li", {}, `${look.read.masks.length - MOST_MASKS} more [MASK]: choose one to see its words.`)
+        : null,
+    );
   }
 
   way(look, token, answer) {
@@ -65,26 +111,79 @@ export class Words {
     const chosen = element("div", { class: "word-detail" });
     const table = this.table(answer, look, token, (word) => this.detail(chosen, answer, word));
     this.detail(chosen, answer, answer.words[0]);
-    return element("div", {}, element("h3", {}, "The way of ", shown(look.read.tokens[token]), ` (${token})`),
-      stack("Way of a state through the head", strip({ values: answer.state.values, label: "state", name: ["gathered: the encoder's output at this token ", this.codeLink("head.gather", "gathering")] }),
-      strip({ values: answer.transformed.values, label: "transformed", name: ["through ", variable(`${head}/dense/kernel`, [d, d]), ` and ${activation} `, this.codeLink("head.transform", "transform")] }),
-      strip({ values: answer.norm.values, label: "normalized", name: ["after ", variable(`${head}/LayerNorm/gamma, beta`, [d]), ": compared with every row ", this.codeLink("layer_norm", "LayerNorm")] })),
-      table, chosen, this.layers(answer));
+    return element(
+      "div",
+      {},
+      element("h3", {}, "The way of ", shown(look.read.tokens[token]), ` (${token})`),
+      stack(
+        "Way of a state through the head",
+        strip({
+          values: answer.state.values,
+          label: "state",
+          name: ["gathered: the encoder's output at this token ", this.codeLink("head.gather", "gathering")],
+        }),
+        strip({
+          values: answer.transformed.values,
+          label: "transformed",
+          name: [
+            "through ",
+            variable(`${head}/dense/kernel`, [d, d]),
+            ` and ${activation} `,
+            this.codeLink("head.transform", "transform"),
+          ],
+        }),
+        strip({
+          values: answer.norm.values,
+          label: "normalized",
+          name: [
+            "after ",
+            variable(`${head}/LayerNorm/gamma, beta`, [d]),
+            ": compared with every row ",
+            this.codeLink("layer_norm", "LayerNorm"),
+          ],
+        }),
+      ),
+      table,
+      chosen,
+      this.layers(answer),
+    );
   }
 
   // From the first guess to the answer.
   layers({ layers }) {
-    return element("div", {}, element("h3", {}, "What each layer would say"),
-      element("p", { class: "explain" }, "The same head on the state that this token has after each layer. It is trained for the last one only; the others show from where on the answer is there."),
+    return element(
+      "div",
+      {},
+      element("h3", {}, "What each layer would say"),
+      element(
+        "p",
+        { class: "explain" },
+        "The same head on the state that this token has after each layer. It is trained for the last one " +
+          "only; the others show from where on the answer is there.",
+      ),
       table({
         label: "The best words for the state of each layer",
         head: ["state after", "best words"],
-        rows: layers.map((words, index) => [index ? `layer ${index - 1}` : "the embeddings", words.map((word) => `${word.token} ${percent(word.probability)}`).join(", ")]),
-      }));
+        rows: layers.map((words, index) => [
+          index ? `layer ${index - 1}` : "the embeddings",
+          words.map((word) => `${word.token} ${percent(word.probability)}`).join(", "),
+        ]),
+      }),
+    );
   }
 
   table(answer, look, token, choose) {
-    const head = ["word", "dot product", "+ bias", "= logit", "softmax", "", "without the bias", "cosine", "nearest rows of the table"];
+    const head = [
+      "word",
+      "dot product",
+      "+ bias",
+      "= logit",
+      "softmax",
+      "",
+      "without the bias",
+      "cosine",
+      "nearest rows of the table",
+    ];
     const numeric = new Set([1, 2, 3, 4, 6, 7]);
     const own = look.read.tokens[token] === "[MASK]" ? null : look.read.input_ids[token];
     const rows = answer.words.map((word) => {
@@ -92,78 +191,164 @@ export class Words {
       button.addEventListener("click", () => choose(word));
       const bar = element("span", { class: "bar" });
       bar.style.width = `${100 * word.probability}%`;
-      const cells = [button, number(word.product), number(word.bias), number(word.logit), percent(word.probability), bar,
-        `${percent(word.unbiased)}, rank ${word.unbiased_rank}`, number(word.cosine, 2), word.neighbors.map((near) => `${near.token} ${near.cosine.toFixed(2)}`).join(", ")];
-      return element("tr", { class: word.token_id === own ? "mark" : null }, ...cells.map((cell, index) => element(index ? "td" : "th", { scope: index ? null : "row", class: [numeric.has(index) ? "number" : "", index === 5 ? "bar-cell" : "", index === 8 ? "near" : ""].join(" ").trim() || null, "aria-hidden": index === 5 ? "true" : null }, cell)));
+      const cells = [
+        button,
+        number(word.product),
+        number(word.bias),
+        number(word.logit),
+        percent(word.probability),
+        bar,
+        `${percent(word.unbiased)}, rank ${word.unbiased_rank}`,
+        number(word.cosine, 2),
+        word.neighbors.map((near) => `${near.token} ${near.cosine.toFixed(2)}`).join(", "),
+      ];
+      return element(
+        "tr",
+        { class: word.token_id === own ? "mark" : null },
+        ...cells.map((cell, index) =>
+          element(
+            index ? "td" : "th",
+            {
+              scope: index ? null : "row",
+              class:
+                [numeric.has(index) ? "number" : "", index === 5 ? "bar-cell" : "", index === 8 ? "near" : ""]
+                  .join(" ")
+                  .trim() || null,
+              "aria-hidden": index === 5 ? "true" : null,
+            },
+            cell,
+          ),
+        ),
+      );
     });
-    const unbiased = answer.unbiased_best[0] === answer.words[0].token ? `Without the bias, ${answer.unbiased_best[0]} would stay the best word.` : `Without the bias, the best word would be ${answer.unbiased_best[0]}.`;
-    return element("div", {}, element("div", { class: "table-frame", tabindex: "0", role: "region", "aria-label": "The most probable words" },
-      element("table", { class: "facts best-words" },
-        element("thead", {}, element("tr", {}, ...head.map((text, index) => element("th", { scope: "col", class: numeric.has(index) ? "number" : null, "aria-hidden": text ? null : "true" }, text)))), roving(element("tbody", {}, ...rows), ".word", 1))),
-    element("p", { class: "explain" }, `${unbiased}${own === null ? "" : " The word that stands there is in bold."} Choose a word to see its dot product.`));
+    const unbiased =
+      answer.unbiased_best[0] === answer.words[0].token
+        ? `Without the bias, ${answer.unbiased_best[0]} would stay the best word.`
+        : `Without the bias, the best word would be ${answer.unbiased_best[0]}.`;
+    return element(
+      "div",
+      {},
+      element(
+        "div",
+        { class: "table-frame", tabindex: "0", role: "region", "aria-label": "The most probable words" },
+        element(
+          "table",
+          { class: "facts best-words" },
+          element(
+            "thead",
+            {},
+            element(
+              "tr",
+              {},
+              ...head.map((text, index) =>
+                element(
+                  "th",
+                  { scope: "col", class: numeric.has(index) ? "number" : null, "aria-hidden": text ? null : "true" },
+                  text,
+                ),
+              ),
+            ),
+          ),
+          roving(element("tbody", {}, ...rows), ".word", 1),
+        ),
+      ),
+      element(
+        "p",
+        { class: "explain" },
+        `${unbiased}${own === null ? "" : " The word that stands there is in bold."} Choose a word to see ` +
+          "its dot product.",
+      ),
+    );
   }
 
   // A dot product, number by number.
   detail(place, answer, word) {
     const products = Float32Array.from(word.row.values, (value, index) => value * answer.norm.values[index]);
-    place.replaceChildren(element("h3", {}, "The dot product for ", element("code", {}, word.token)),
-      stack("Dot product of a word", strip({ values: answer.norm.values, label: "the state", name: "the state, after its LayerNorm" }),
-      strip({ values: word.row.values, label: `row of ${word.token}`, name: ["x ", variable("bert/embeddings/word_embeddings", [this.model.config.vocab_size, this.model.config.hidden_size]), `, row ${word.token_id}`] }),
-      strip({ values: products, label: "products", name: [`= ${products.length} products, which add up to ${number(word.product)} `, this.codeLink("head.logits", "dot product")] })),
-      element("p", { class: "explain" }, "+ ", variable("cls/predictions/output_bias", [this.model.config.vocab_size]), ` [${word.token_id}] ${number(word.bias)} = ${number(word.logit)}; of all words, e^${number(word.logit)} is ${percent(word.probability)}.`));
+    place.replaceChildren(
+      element("h3", {}, "The dot product for ", element("code", {}, word.token)),
+      stack(
+        "Dot product of a word",
+        strip({ values: answer.norm.values, label: "the state", name: "the state, after its LayerNorm" }),
+        strip({
+          values: word.row.values,
+          label: `row of ${word.token}`,
+          name: [
+            "x ",
+            variable("bert/embeddings/word_embeddings", [this.model.config.vocab_size, this.model.config.hidden_size]),
+            `, row ${word.token_id}`,
+          ],
+        }),
+        strip({
+          values: products,
+          label: "products",
+          name: [
+            `= ${products.length} products, which add up to ${number(word.product)} `,
+            this.codeLink("head.logits", "dot product"),
+          ],
+        }),
+      ),
+      element(
+        "p",
+        { class: "explain" },
+        "+ ",
+        variable("cls/predictions/output_bias", [this.model.config.vocab_size]),
+        ` [${word.token_id}] ${number(word.bias)} = ${number(word.logit)}; of all words, ` +
+          `e^${number(word.logit)} is ${percent(word.probability)}.`,
+      ),
+    );
   }
 
   // The same head on the state of another token.
   swap(look, token, answer) {
-    const others = look.read.tokens.map((name, index) => [index, name]).filter(([index]) => index !== token && look.read.input_mask[index]);
-    const select = element("select", { id: "swap-token" }, element("option", { value: "" }, "choose a token"), ...others.map(([index, name]) => element("option", { value: index }, `${index} ${name}`)));
+    const others = look.read.tokens
+      .map((name, index) => [index, name])
+      .filter(([index]) => index !== token && look.read.input_mask[index]);
+    const select = element(
+      "select",
+      { id: "swap-token" },
+      element("option", { value: "" }, "choose a token"),
+      ...others.map(([index, name]) => element("option", { value: index }, `${index} ${name}`)),
+    );
     const result = element("div", { class: "swap-result", "aria-live": "polite" });
-    const list = (title, words) => element("div", {}, element("h4", {}, title), bars({ label: title, most: 1, format: percent, items: words.slice(0, 6).map((word) => ({ label: word.token, value: word.probability })) }));
+    const list = (title, words) =>
+      element(
+        "div",
+        {},
+        element("h4", {}, title),
+        bars({
+          label: title,
+          most: 1,
+          format: percent,
+          items: words.slice(0, 6).map((word) => ({ label: word.token, value: word.probability })),
+        }),
+      );
     const show = async () => {
       this.state.set({ swap: select.value || null });
       if (!select.value) return result.replaceChildren();
       const other = Number(select.value);
       const found = await look.ask("/api/words", { token: other });
-      return result.replaceChildren(list(`with its own state (${token})`, answer.words), list(`with the state of ${look.read.tokens[other]} (${other})`, found.words));
+      return result.replaceChildren(
+        list(`with its own state (${token})`, answer.words),
+        list(`with the state of ${look.read.tokens[other]} (${other})`, found.words),
+      );
     };
     select.addEventListener("change", show);
     if (others.some(([index]) => String(index) === this.state.get("swap"))) {
       select.value = this.state.get("swap");
       show();
     }
-    return element("div", { class: "swap" }, element("h3", {}, "With another word's state"),
-      element("p", { class: "explain" }, "Only the state decides: the same head on the state of another token answers something else, mostly that token itself, because a tenth of the tokens to predict stood there unchanged in pretraining."),
-      element("span", { class: "control" }, element("label", { for: "swap-token" }, "Take the state of"), select), result);
-  }
-}
-
-export class Outputs {
-  uses = [];
-  name = "Other heads";
-
-  constructor({ codeLink }) {
-    this.codeLink = codeLink;
-    this.element = element("div");
-  }
-
-  async update(look, current) {
-    const { outputs } = await look.ask("/api/outputs");
-    if (!current()) return;
-    this.element.replaceChildren(...outputs.map((output) => section(`${output.title}`, {
-      id: "outputs",
-      text: output.of === "text" ? "Of the whole text: the state of [CLS] goes through the pooler and an output layer." : "Of each token: its state goes through an output layer.",
-      codes: [this.codeLink("pooler", "pooler", "pooler"), this.codeLink("head.labels", "output layer", "output layer")].slice(output.of === "text" ? 0 : 1),
-    }, output.of === "text" ? this.ofText(output) : this.ofTokens(output, look))));
-  }
-
-  ofText({ title, labels, values }) {
-    const score = title === "Regression";
-    return bars({ label: title, most: score ? null : 1, format: score ? number : percent, items: labels.map((label, index) => ({ label, value: values.values[index] })) });
-  }
-
-  ofTokens({ title, labels, values }, look) {
-    return element("div", { class: "table-frame", tabindex: "0", role: "region", "aria-label": title }, element("table", { class: "facts" },
-      element("thead", {}, element("tr", {}, element("th", { scope: "col" }, "token"), ...labels.map((label) => element("th", { scope: "col", class: "number" }, label)))),
-      element("tbody", {}, ...look.read.tokens.map((token, index) => element("tr", {}, element("th", { scope: "row" }, shown(token)), ...labels.map((_, label) => element("td", { class: "number" }, percent(values.values[index * labels.length + label]))))))));
+    return element(
+      "div",
+      { class: "swap" },
+      element("h3", {}, "With another word's state"),
+      element(
+        "p",
+        { class: "explain" },
+        "Only the state decides: the same head on the state of another token answers something else, mostly " +
+          "that token itself, because a tenth of the tokens to predict stood there unchanged in pretraining.",
+      ),
+      element("span", { class: "control" }, element("label", { for: "swap-token" }, "Take the state of"), select),
+      result,
+    );
   }
 }

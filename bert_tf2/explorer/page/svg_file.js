@@ -2,7 +2,18 @@
 
 const NAMESPACE = "http://www.w3.org/2000/svg";
 const MOST_CELLS = 20000; // of a heat map; a larger one is saved as an image within the file
-const INLINED = ["fill", "stroke", "stroke-width", "stroke-dasharray", "opacity", "font-family", "font-size", "font-weight", "text-anchor", "dominant-baseline"];
+const INLINED = [
+  "fill",
+  "stroke",
+  "stroke-width",
+  "stroke-dasharray",
+  "opacity",
+  "font-family",
+  "font-size",
+  "font-weight",
+  "text-anchor",
+  "dominant-baseline",
+];
 
 // A button that saves what `picture` (an element) shows.
 export function saveButton(picture, name) {
@@ -14,7 +25,10 @@ export function saveButton(picture, name) {
   button.addEventListener("click", () => {
     const link = document.createElement("a");
     link.href = URL.createObjectURL(new Blob([toSvg(picture)], { type: "image/svg+xml" }));
-    link.download = `${name.toLowerCase().replaceAll(/[^a-z0-9]+/g, "-").replaceAll(/^-|-$/g, "")}.svg`;
+    link.download = `${name
+      .toLowerCase()
+      .replaceAll(/[^a-z0-9]+/g, "-")
+      .replaceAll(/^-|-$/g, "")}.svg`;
     link.click();
     setTimeout(() => URL.revokeObjectURL(link.href), 10000);
   });
@@ -28,12 +42,19 @@ export function toSvg(root) {
   draw(root, file);
   const [width, height] = [file.right - file.left, file.bottom - file.top].map((size) => Math.ceil(size) + 16);
   const paper = getComputedStyle(document.body).backgroundColor;
-  return `<svg xmlns="${NAMESPACE}" width="${width}" height="${height}" viewBox="-8 -8 ${width} ${height}">\n<rect x="-8" y="-8" width="${width}" height="${height}" fill="${paper}"/>\n${file.parts.join("\n")}\n</svg>\n`;
+  return (
+    `<svg xmlns="${NAMESPACE}" width="${width}" height="${height}" viewBox="-8 -8 ${width} ${height}">\n<rect ` +
+    `x="-8" y="-8" width="${width}" height="${height}" fill="${paper}"/>\n${file.parts.join("\n")}\n</svg>\n`
+  );
 }
 
 function draw(node, file) {
   if (node.nodeType === Node.TEXT_NODE) return texts(node, file);
-  if (node.nodeType !== Node.ELEMENT_NODE || node.matches(".save, .code-link, .cursor, .how, .only-heard, select, input")) return undefined;
+  if (
+    node.nodeType !== Node.ELEMENT_NODE ||
+    node.matches(".save, .code-link, .cursor, .how, .only-heard, select, input")
+  )
+    return undefined;
   const style = getComputedStyle(node);
   if (style.display === "none" || style.visibility === "hidden") return undefined;
   const box = placed(node, file);
@@ -51,20 +72,32 @@ function placed(node, file) {
 }
 
 const short = (value) => Number(value.toFixed(2));
-const rectangle = ({ x, y, width, height }, more) => `<rect x="${short(x)}" y="${short(y)}" width="${short(width)}" height="${short(height)}" ${more}/>`;
+const rectangle = ({ x, y, width, height }, more) =>
+  `<rect x="${short(x)}" y="${short(y)}" width="${short(width)}" height="${short(height)}" ${more}/>`;
 
 function background(box, style, file) {
   if (!box.width || !box.height) return;
   const filled = !/^rgba\(.*, 0\)$|^transparent$/.test(style.backgroundColor);
   const line = parseFloat(style.borderTopWidth) > 0 && parseFloat(style.borderLeftWidth) > 0;
   const radius = parseFloat(style.borderTopLeftRadius) || 0;
-  if (filled || line) file.parts.push(rectangle(box, `rx="${radius}" fill="${filled ? style.backgroundColor : "none"}" stroke="${line ? style.borderTopColor : "none"}"`));
+  if (filled || line)
+    file.parts.push(
+      rectangle(
+        box,
+        `rx="${radius}" fill="${filled ? style.backgroundColor : "none"}" ` +
+          `stroke="${line ? style.borderTopColor : "none"}"`,
+      ),
+    );
 }
 
 function cells(canvas, box, file) {
   if (!canvas.width || !canvas.height) return;
   if (canvas.width * canvas.height > MOST_CELLS) {
-    file.parts.push(`<image x="${short(box.x)}" y="${short(box.y)}" width="${short(box.width)}" height="${short(box.height)}" preserveAspectRatio="none" image-rendering="pixelated" href="${canvas.toDataURL()}"/>`);
+    file.parts.push(
+      `<image x="${short(box.x)}" y="${short(box.y)}" width="${short(box.width)}" ` +
+        `height="${short(box.height)}" preserveAspectRatio="none" image-rendering="pixelated" ` +
+        `href="${canvas.toDataURL()}"/>`,
+    );
     return;
   }
   const { data } = canvas.getContext("2d").getImageData(0, 0, canvas.width, canvas.height);
@@ -74,14 +107,27 @@ function cells(canvas, box, file) {
     const [red, green, blue, opacity] = data.subarray(4 * index, 4 * index + 4);
     if (!opacity) continue;
     const hex = [red, green, blue].map((part) => part.toString(16).padStart(2, "0")).join("");
-    drawn.push(rectangle({ x: box.x + (index % canvas.width) * width, y: box.y + Math.floor(index / canvas.width) * height, width, height }, `fill="#${hex}"`));
+    drawn.push(
+      rectangle(
+        {
+          x: box.x + (index % canvas.width) * width,
+          y: box.y + Math.floor(index / canvas.width) * height,
+          width,
+          height,
+        },
+        `fill="#${hex}"`,
+      ),
+    );
   }
   file.parts.push(`<g shape-rendering="crispEdges">${drawn.join("")}</g>`);
 }
 
 function inner(picture, box, file) {
   const copy = picture.cloneNode(true);
-  const [from, to] = [[picture, ...picture.querySelectorAll("*")], [copy, ...copy.querySelectorAll("*")]];
+  const [from, to] = [
+    [picture, ...picture.querySelectorAll("*")],
+    [copy, ...copy.querySelectorAll("*")],
+  ];
   from.forEach((each, index) => {
     const style = getComputedStyle(each);
     for (const name of INLINED) to[index].style.setProperty(name, style.getPropertyValue(name));
@@ -107,9 +153,18 @@ function texts(node, file) {
     if (!box.width || !box.height) continue;
     const line = lines.get(Math.round(box.top));
     if (line) Object.assign(line, { right: box.right, words: `${line.words} ${word}` });
-    else lines.set(Math.round(box.top), { left: box.left, right: box.right, top: box.top, bottom: box.bottom, words: word });
+    else
+      lines.set(Math.round(box.top), {
+        left: box.left,
+        right: box.right,
+        top: box.top,
+        bottom: box.bottom,
+        words: word,
+      });
   }
-  const look = `font-family="${escaped(style.fontFamily)}" font-size="${size}" font-weight="${style.fontWeight}" fill="${style.color}"`;
+  const look =
+    `font-family="${escaped(style.fontFamily)}" font-size="${size}" font-weight="${style.fontWeight}" ` +
+    `fill="${style.color}"`;
   const upright = !style.writingMode.startsWith("vertical");
   for (const { left, right, top, bottom, words } of lines.values()) {
     const [x, y] = [(upright ? left : (left + right) / 2) - file.left, (top + bottom) / 2 - file.top];

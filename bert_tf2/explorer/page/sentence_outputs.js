@@ -1,0 +1,84 @@
+// What the heads besides the masked-LM head say.
+
+import { table } from "./controls.js";
+import { bars, element, number, percent, section } from "./draw.js";
+import { shown } from "./sentence_tokens.js";
+
+export class Outputs {
+  uses = [];
+  name = "Other heads";
+
+  constructor({ codeLink }) {
+    this.codeLink = codeLink;
+    this.element = element("div");
+  }
+
+  async update(look, current) {
+    const { outputs } = await look.ask("/api/outputs");
+    if (!current()) return;
+    this.element.replaceChildren(
+      ...outputs.map((output) =>
+        section(
+          `${output.title}`,
+          {
+            id: "outputs",
+            text:
+              output.of === "text"
+                ? "Of the whole text: the state of [CLS] goes through the pooler and an output layer."
+                : "Of each token: its state goes through an output layer.",
+            codes: [
+              this.codeLink("pooler", "pooler", "pooler"),
+              this.codeLink("head.labels", "output layer", "output layer"),
+            ].slice(output.of === "text" ? 0 : 1),
+          },
+          output.of === "text" ? this.ofText(output) : this.ofTokens(output, look),
+        ),
+      ),
+    );
+  }
+
+  ofText({ title, labels, values }) {
+    const score = title === "Regression";
+    return bars({
+      label: title,
+      most: score ? null : 1,
+      format: score ? number : percent,
+      items: labels.map((label, index) => ({ label, value: values.values[index] })),
+    });
+  }
+
+  ofTokens({ title, labels, values }, look) {
+    return element(
+      "div",
+      { class: "table-frame", tabindex: "0", role: "region", "aria-label": title },
+      element(
+        "table",
+        { class: "facts" },
+        element(
+          "thead",
+          {},
+          element(
+            "tr",
+            {},
+            element("th", { scope: "col" }, "token"),
+            ...labels.map((label) => element("th", { scope: "col", class: "number" }, label)),
+          ),
+        ),
+        element(
+          "tbody",
+          {},
+          ...look.read.tokens.map((token, index) =>
+            element(
+              "tr",
+              {},
+              element("th", { scope: "row" }, shown(token)),
+              ...labels.map((_, label) =>
+                element("td", { class: "number" }, percent(values.values[index * labels.length + label])),
+              ),
+            ),
+          ),
+        ),
+      ),
+    );
+  }
+}
