@@ -55,6 +55,7 @@ def _locked(folder: str, name: str, refusal: str) -> Iterator[None]:
         logging.warning("%s: cannot be locked (%s); start no second run in it", folder, error)
         yield
         return
+    opened = os.open(folder, os.O_RDONLY)  # this folder, also if it is moved
     try:
         with contextlib.suppress(OSError), open(path, "w", encoding="utf-8") as stream:
             now = datetime.datetime.now().strftime("%Y-%m-%d %H:%M:%S")
@@ -62,8 +63,17 @@ def _locked(folder: str, name: str, refusal: str) -> Iterator[None]:
         yield
     finally:
         with contextlib.suppress(OSError):
-            os.remove(path)  # while the lock is held, so that no other process's file is removed
+            os.remove(name, dir_fd=opened)  # while the lock is held, so that no other process's file is removed
+        os.close(opened)
         lock.release()
+
+
+def place_of(folder: str) -> tuple[int, int] | None:
+    """What tells a folder from another one of the same name; None if there is none, or it is remote."""
+    with contextlib.suppress(OSError):
+        found = os.stat(folder)
+        return found.st_dev, found.st_ino
+    return None
 
 
 def is_training_elsewhere(output_dir: str) -> bool:

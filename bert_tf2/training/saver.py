@@ -18,7 +18,7 @@ import tensorflow as tf
 from absl import logging
 
 from bert_tf2.config import BertConfig
-from bert_tf2.support import files, json_text, process, settings
+from bert_tf2.support import files, json_text, output_lock, process, settings
 from bert_tf2.support.errors import UserError
 from bert_tf2.training.monitor import write_scalars
 from bert_tf2.training.options import OTHER_DROPOUT, OTHER_SCHEDULE, TrainOptions
@@ -139,10 +139,12 @@ class Saver:
         self._folder = checkpoint.CheckpointFolder(output_dir, keep_checkpoint_max, keep_checkpoint_every_n_hours)
         self._thread: threading.Thread | None = None
         self._error: BaseException | None = None
+        self._place: tuple[int, int] | None = None
         # Kept from one checkpoint to the next: new memory costs more time than the copying.
         self._copies: dict[str, np.ndarray] = {}
 
     def __enter__(self) -> Saver:
+        self._place = output_lock.place_of(self._output_dir)
         return self
 
     def __exit__(self, kind, error, traceback) -> None:
@@ -197,6 +199,11 @@ class Saver:
 
     def _write(self, copies: Mapping[str, np.ndarray], step: int, beside: TrainingState) -> None:
         try:
+            if self._place and self._place != output_lock.place_of(self._output_dir):
+                raise UserError(
+                    f"{self._output_dir}: was moved or removed while the training ran, which ends here; put the folder"
+                    " back, then the same command continues from its newest checkpoint"
+                )
             beside.write(self._folder.prefix(step))
             self._folder.save(copies, step)
         except BaseException as error:  # a thread has nobody to raise it to

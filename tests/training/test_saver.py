@@ -10,7 +10,7 @@ from small_models import MAKERS, tiny_config
 
 from bert_tf2.finetuning.options import ClassifierOptions, NerOptions, SquadOptions
 from bert_tf2.pretraining.options import PretrainingOptions
-from bert_tf2.support import process, settings
+from bert_tf2.support import output_lock, process, settings
 from bert_tf2.support.errors import UserError
 from bert_tf2.training.options import TrainOptions
 from bert_tf2.training.saver import Best, Saver, TrainingState, deciding
@@ -49,6 +49,23 @@ def test_what_changes_after_the_call_is_not_written(tmp_path, held):
         saver.save({"v": variable}, 4, STATE)
     assert value(tmp_path) == 2.0
     assert {path.name for path in tmp_path.glob("*.json")} == {f"model.ckpt-{step}.training.json" for step in (3, 4)}
+
+
+@pytest.mark.parametrize("another", [False, True])
+def test_a_folder_that_is_moved_ends_the_training(tmp_path, another):
+    """Another one in its place would get checkpoints without vocabulary and configuration."""
+    folder, moved = tmp_path / "run", tmp_path / "moved"
+    folder.mkdir()
+    with (
+        pytest.raises(UserError, match=rf"{folder}: was moved or removed .* put the folder back"),
+        output_lock.training_in(str(folder)),
+        Saver(str(folder), 5) as saver,
+    ):
+        folder.rename(moved)
+        if another:
+            folder.mkdir()
+        saver.save({"v": tf.Variable([1.0])}, 3, STATE)
+    assert not [*moved.iterdir()] and not [*folder.glob("*")]
 
 
 def test_the_variables_of_two_replicas(tmp_path, two):
