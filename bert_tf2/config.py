@@ -255,7 +255,7 @@ def _shown(value: object) -> str:
 
 # The fields that determine the function that the weights compute: all except the dropout rates, those of initial
 # weights and keys that BERT does not use. Training may change those.
-_DECISIVE = tuple(
+DECISIVE = tuple(
     field.name
     for field in dataclasses.fields(BertConfig)
     if field.name not in (*_PROBABILITIES, "initializer_range", "position_embedding_type", "extra")
@@ -270,4 +270,4 @@ def config_value(config: BertConfig, name: str) -> Any:
 
 def decisive_differences(stated: BertConfig, config: BertConfig) -> list[str]:
     """Returns the fields with which the same weights compute something else."""
-    return [name for name in _DECISIVE if config_value(stated, name) != config_value(config, name)]
+    return [name for name in DECISIVE if config_value(stated, name) != config_value(config, name)]

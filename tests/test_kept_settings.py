@@ -134,3 +134,37 @@ def test_the_task_file_is_that_of_the_weights_in_use(folder, tmp_path):
     model = {**folder[1], "output_dir": str(tmp_path), "init_checkpoint": str(folder[0] / "out")}
     assert ClassifierOptions(do_predict=True, **model).max_seq_length == 12
     assert ClassifierOptions(do_train=True, **model).max_seq_length == 128
+
+
+@pytest.mark.parametrize(
+    "name, change, told",
+    [
+        ("bert_config.json", {"num_attention_heads": 4}, "says num_attention_heads 4, and .* were trained with 2"),
+        ("label_map.json", {"labels": ["1", "0"]}, r'says labels \["1", "0"\], and .* were trained with \["0", "1"\]'),
+        ("tokenization.json", {"do_lower_case": False}, "give --do_lower_case=False"),
+    ],
+)
+def test_a_file_beside_the_weights_that_changed_is_told(folder, name, change, told, tmp_path):
+    path, model = folder
+    out = tmp_path / "out"
+    shutil.copytree(path / "out", out)
+    (out / name).write_text(json.dumps(json.loads((out / name).read_text()) | change))
+    inside = {flag: str(out / value) for flag, value in {"bert_config_file": "bert_config.json"}.items()}
+    with pytest.raises(UserError, match=told):
+        commands.call("run_classifier", do_predict=True, **{**model, **inside, "output_dir": str(out)})
+    flags = {"task": "classifier", "init_checkpoint": str(out), "export_dir": str(tmp_path / "export")}
+    with pytest.raises(UserError, match=told):
+        commands.call("export_saved_model", do_lower_case=True if "case" in told else None, **flags)
+    if name != "tokenization.json":  # which says how text is read
+        with pytest.raises(UserError, match=told):
+            bert_tf2.load(out)
+
+
+def test_converted_weights_keep_their_settings(folder, tmp_path):
+    path, _ = folder
+    expected = bert_tf2.load(path / "out").classify(TEXTS)
+    for kind in ("tf1", "hf", "keras"):
+        output = tmp_path / kind
+        commands.call("convert_checkpoint", input=str(path / "out"), to=kind, output=str(output))
+        found = bert_tf2.load(output).classify(TEXTS)
+        np.testing.assert_allclose(*([[*row.values()] for row in rows] for rows in (found, expected)), atol=1e-6)

@@ -229,7 +229,8 @@ def _train(task: Task, parts: PartRecords, strategy: tf.distribute.Strategy, tea
         trainer.start()  # loads the weights again, with the optimizer's slots
     best = Best(options.output_dir, begun, options.patience) if options.evaluates_during_training else None
     if team.is_chief:
-        content = task_file.content(task.purpose, settings.kept(options))
+        made_with = metadata.decisive(task.config) | ({"labels": task.label_map.labels} if task.label_map else {})
+        content = task_file.content(task.purpose, settings.kept(options), made_with)
         for folder in [options.output_dir, *([best.folder] if best else [])]:
             metadata.write(folder, task.config, task.tokenizer, options.vocab_file, content)
             if task.label_map:

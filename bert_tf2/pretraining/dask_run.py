@@ -103,7 +103,7 @@ def _connect(address: str | None) -> Iterator[distributed.Client]:
         if address is None:
             if not logging.level_debug():
                 os.environ["DASK_LOGGING__DISTRIBUTED"] = "critical"  # also of workers that replace dead ones
-            with shard_workers.blocking_interrupts():
+            with shard_workers.starting_processes():
                 address = opened.enter_context(distributed.LocalCluster(threads_per_worker=1, silence_logs="CRITICAL"))
         where = address if isinstance(address, str) else "this machine"
         try:

@@ -29,7 +29,7 @@ from bert_tf2.training.options import TrainOptions, hyperparameters
 from bert_tf2.training.precision import PRECISIONS
 from bert_tf2.training.saver import Best, best_folder
 from bert_tf2.training.workers import Team, is_chief
-from bert_tf2.weights import checkpoint, metadata, names
+from bert_tf2.weights import checkpoint, metadata, names, task_file
 from bert_tf2.weights.base import Weights
 
 # Without these a model cannot predict whether a sentence follows another; it can still predict masked words.
@@ -276,7 +276,8 @@ def _train(
         batches = source.for_training(index, trainer.examples, team.share)
     if team.is_chief:
         for folder in [options.output_dir, *([best_folder(options.output_dir)] if evaluate else [])]:
-            metadata.write(folder, model.config, tokenizer, options.vocab_file)
+            made = task_file.content({}, {}, metadata.decisive(model.config))
+            metadata.write(folder, model.config, tokenizer, options.vocab_file, made)
     if done:
         return trainer.global_step
     return trainer.train(

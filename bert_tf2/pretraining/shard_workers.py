@@ -12,7 +12,9 @@ import multiprocessing.connection
 import multiprocessing.resource_tracker
 import os
 import signal
+import sys
 import threading
+import types
 from collections.abc import Iterator, Sequence
 
 from bert_tf2.pretraining import shard_making
@@ -61,7 +63,7 @@ class _Worker:
         context = multiprocessing.get_context("spawn")
         self.connection, theirs = context.Pipe()
         self.process = context.Process(target=work, args=(theirs, job), name="shards", daemon=True)
-        with blocking_interrupts():
+        with starting_processes():
             self.process.start()
         theirs.close()  # so that the end of the worker is the end of the pipe
         self._shard: Shard | None = None
@@ -85,17 +87,24 @@ class _Worker:
 
 
 @contextlib.contextmanager
-def blocking_interrupts() -> Iterator[None]:
-    """Starts processes that Ctrl-C in a terminal, which reaches all of them, does not interrupt with a traceback."""
-    if not hasattr(signal, "pthread_sigmask"):
-        yield
-        return
-    multiprocessing.resource_tracker.ensure_running()  # its first start would allow the signals again
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGHUP})
+def starting_processes() -> Iterator[None]:
+    """Starts processes that run nothing of the caller's program, and that Ctrl-C in a terminal does not interrupt.
+
+    Ctrl-C reaches all of them, and each would print a traceback. `spawn` runs the file of the program again, which
+    fails where that has no `if __name__ == "__main__":`, or is no file.
+    """
+    program = sys.modules["__main__"]
+    sys.modules["__main__"] = types.ModuleType("__main__")
+    can_block = hasattr(signal, "pthread_sigmask")
+    if can_block:
+        multiprocessing.resource_tracker.ensure_running()  # its first start would allow the signals again
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGHUP})
     try:
         yield
     finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        if can_block:
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        sys.modules["__main__"] = program
 
 
 def work(connection: multiprocessing.connection.Connection, job: Job) -> None:

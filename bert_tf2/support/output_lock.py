@@ -55,7 +55,8 @@ def _locked(folder: str, name: str, refusal: str) -> Iterator[None]:
         logging.warning("%s: cannot be locked (%s); start no second run in it", folder, error)
         yield
         return
-    opened = os.open(folder, os.O_RDONLY)  # this folder, also if it is moved
+    # This folder, also if it is moved; Windows does not move a folder with an open file.
+    opened = os.open(folder, os.O_RDONLY) if os.unlink in os.supports_dir_fd else None
     try:
         with contextlib.suppress(OSError), open(path, "w", encoding="utf-8") as stream:
             now = datetime.datetime.now().strftime("%Y-%m-%d %H:%M:%S")
@@ -63,8 +64,10 @@ def _locked(folder: str, name: str, refusal: str) -> Iterator[None]:
         yield
     finally:
         with contextlib.suppress(OSError):
-            os.remove(name, dir_fd=opened)  # while the lock is held, so that no other process's file is removed
-        os.close(opened)
+            # While the lock is held, so that no other process's file is removed.
+            os.unlink(path if opened is None else name, dir_fd=opened)
+        if opened is not None:
+            os.close(opened)
         lock.release()
 
 

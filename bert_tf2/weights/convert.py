@@ -272,6 +272,8 @@ class _Conversion:
         if self.case_is_stated or self.rules:  # a recorded guess would later look like a fact
             lower = self.do_lower_case if self.case_is_stated else None
             texts[metadata.TOKENIZATION_FILE] = metadata.record_of(lower, self.vocabulary, self.rules)
+        if made_for := task_file.read(self.source.folder):
+            texts[task_file.NAME] = json.dumps(made_for, indent=2) + "\n"
         paths = [os.path.join(folder, name) for name in texts]
         with files.complete_or_absent(*paths) as beside:
             for path, text in zip(beside, texts.values(), strict=True):
@@ -303,6 +305,8 @@ class _Conversion:
             rules=self.rules,
             labels=self.labels,
         )
+        if made_for := task_file.read(self.source.folder):
+            files.write_json(os.path.join(self.options.output, task_file.NAME), made_for)
         self._left_out(self._others)
 
     def _write_keras(self) -> None:

@@ -7,6 +7,7 @@ import os
 
 from bert_tf2.support import files
 from bert_tf2.support.errors import UserError, and_more
+from bert_tf2.weights import task_file
 
 LABEL_MAP_FILE = "label_map.json"
 THRESHOLD = 0.5
@@ -71,10 +72,14 @@ def load_label_map(output_dir: str) -> LabelMap | None:
     """Reads label_map.json; returns None if it does not exist (the reference did not write one).
 
     Raises:
-      UserError: as read_label_map.
+      UserError: as read_label_map; or the labels are not those of the training.
     """
     path = files.companion(output_dir, LABEL_MAP_FILE)
-    return read_label_map(path) if path else None
+    if path is None:
+        return None
+    found = read_label_map(path)
+    task_file.check(path, {"labels": list(found.labels)})
+    return found
 
 
 def read_label_map(path: str) -> LabelMap:

@@ -26,7 +26,7 @@ from typing import Any
 from absl import logging
 
 from bert_tf2 import tokenization
-from bert_tf2.config import BertConfig, config_value, decisive_differences
+from bert_tf2.config import DECISIVE, BertConfig, config_value, decisive_differences
 from bert_tf2.support import files
 from bert_tf2.support.errors import UserError
 from bert_tf2.vocabulary import check_case_of_vocabulary, is_cased
@@ -76,12 +76,22 @@ def stated_config(source: Weights) -> tuple[BertConfig, str] | None:
     """Returns the configuration in or beside the weights, and the file that contains it.
 
     Raises:
-      UserError: the file is invalid.
+      UserError: the file is invalid, or has changed since the training.
     """
     if source.config is not None:
         return source.config, source.config_file or source.path
     path = files.companion(source.folder, CONFIG_FILE)
-    return (BertConfig.from_json_file(path), path) if path else None
+    if path is None:
+        return None
+    config = BertConfig.from_json_file(path)
+    task_file.check(path, decisive(config))
+    return config, path
+
+
+def decisive(config: BertConfig) -> dict[str, Any]:
+    """The fields that decide what weights compute, and that no shape shows."""
+    names = (name for name in DECISIVE if name not in _SHOWN_BY_SHAPES)
+    return {name: config_value(config, name) for name in names}
 
 
 def check_config(source: Weights, config: BertConfig) -> list[str]:

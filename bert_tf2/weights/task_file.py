@@ -1,10 +1,14 @@
 """task.json beside the weights of a fine-tuned model: what it is for, and the settings that decide its answers.
 
-{"task": "squad", "version_2_with_negative": true, "settings": {"max_seq_length": 384, ...}}
+{"task": "squad", "version_2_with_negative": true, "settings": {"max_seq_length": 384, ...}, "made_with": {...}}
+
+"made_with" repeats what other files beside the weights say and no shape shows: heads, the order of labels. If such a
+file is changed later, the same weights answer something else.
 """
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Mapping
 from typing import Any
@@ -16,12 +20,29 @@ from bert_tf2.support.errors import UserError
 from bert_tf2.support.settings import Options, check_type, kept, settings_of
 
 NAME = "task.json"
-_SETTINGS = "settings"
+_SETTINGS, _MADE_WITH = "settings", "made_with"
 
 
-def content(purpose: Mapping[str, Any], kept: Mapping[str, Any]) -> dict[str, Any]:
-    """What a training writes: facts for metadata.check_task, and settings by the names of their flags."""
-    return {**purpose, _SETTINGS: dict(kept)}
+def content(
+    purpose: Mapping[str, Any], kept: Mapping[str, Any], made_with: Mapping[str, Any] | None = None
+) -> dict[str, Any]:
+    """What a training writes: facts for metadata.check_task, settings by the names of their flags, and `check`'s."""
+    return {**purpose, _SETTINGS: dict(kept), _MADE_WITH: dict(made_with or {})}
+
+
+def check(path: str, now: Mapping[str, Any]) -> None:
+    """Compares what a file beside the weights says with what it said when they were trained.
+
+    Raises:
+      UserError: it has changed since.
+    """
+    then = read(os.path.dirname(path)).get(_MADE_WITH, {})
+    for name, value in now.items():
+        if (before := then.get(name, value)) != value:
+            raise UserError(
+                f"{path}: says {name} {json.dumps(value)}, and the weights beside it were trained with"
+                f" {json.dumps(before)}, says {NAME}; put it back, or correct both files if that is meant"
+            )
 
 
 def read(folder: str) -> dict[str, Any]:
@@ -32,7 +53,7 @@ def read(folder: str) -> dict[str, Any]:
     """
     path = files.companion(folder, NAME)
     stated = files.read_json(path) if path else {}
-    if not isinstance(stated.get(_SETTINGS, {}), dict):
+    if not all(isinstance(stated.get(part, {}), dict) for part in (_SETTINGS, _MADE_WITH)):
         raise UserError(f"{path}: is no task.json of a training; put a copy back, or remove it")
     return stated
 

@@ -369,6 +369,18 @@ def undisturbed(data, in_process):
 LONG = ("--num_shards=12", "--dupe_factor=60")
 
 
+@pytest.mark.parametrize("how", ["file", "standard input"])
+def test_a_program_without_a_main_guard_starts_workers(data, how):
+    flags = {**SETTINGS, "input_file": f"{data}/one.txt", "vocab_file": f"{data}/vocab.txt", "output_file": f"{data}/x"}
+    flags |= {"num_shards": 2, "num_workers": 2}
+    program = f"from bert_tf2.commands import call\ncall('create_pretraining_data', **{flags})\n"
+    (data / "program.py").write_text(program)
+    command = [sys.executable, str(data / "program.py") if how == "file" else "-"]
+    done = subprocess.run(command, input=program, cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert len([*data.glob("x-*-of-*")]) == 2
+
+
 @pytest.mark.slow
 def test_the_number_of_workers_and_kills_change_nothing(data, undisturbed):
     running = start(data, "out", *LONG, "--num_workers=1")
