@@ -21,6 +21,7 @@ import tensorflow as tf
 
 from bert_tf2 import shapes
 from bert_tf2.config import LAYER_NORM_EPSILON
+from bert_tf2.support.errors import UserError
 from bert_tf2.support.quiet import check_backend
 
 check_backend()
@@ -148,6 +149,13 @@ class DropoutSeeds:
         """Makes that many seeds without returning them."""
         self.number = self.number + count
         self.made += count
+
+
+def seeds_if(training: bool, seed: tf.Tensor | None) -> DropoutSeeds | None:
+    """The seeds of a step, or None without dropout. Raises UserError if that is decided while a graph runs."""
+    if tf.is_tensor(training) and not hasattr(training, "numpy"):
+        raise UserError("training: a tensor of a graph, wanted True or False; trace one graph for each of them")
+    return DropoutSeeds(seed) if training else None
 
 
 @contextlib.contextmanager

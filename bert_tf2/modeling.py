@@ -37,11 +37,11 @@ from bert_tf2.layers import (
     MASKED_SCORE,
     AddAndNorm,
     Dense,
-    DropoutSeeds,
     LayerNorm,
     create_initializer,
     dropout,
     dropout_from,
+    seeds_if,
     sinusoidal_positions,
 )
 from bert_tf2.layers import gelu as gelu
@@ -337,7 +337,7 @@ class BertModel(keras.Model):
         shapes.Contract().check("2", dropout_seed=dropout_seed)
         token_type_ids = segment_ids if token_type_ids is None else token_type_ids
         input_ids, mask, types = self.check_inputs(input_ids, input_mask, token_type_ids)
-        with dropout_from(DropoutSeeds(dropout_seed) if training else None):
+        with dropout_from(seeds_if(training, dropout_seed)):
             layers, scores = [self.embeddings(input_ids, types)], mask_scores(mask)
             for block in self.blocks:
                 layers.append(block(layers[-1], scores))

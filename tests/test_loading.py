@@ -10,8 +10,10 @@ import signal
 import subprocess
 import sys
 
+import keras
 import numpy as np
 import pytest
+import tensorflow as tf
 import toy_data
 from refused import message_of as refusal
 from small_models import randomize, values_of
@@ -218,7 +220,7 @@ def test_what_cannot_be_loaded(folder, tmp_path):
         ({"path": None}, "path=None: must be a path"),
         ({"vocab_file": 5}, "vocab_file=5: must be a path"),
         ({"do_lower_case": "False"}, "do_lower_case='False': must be True or False"),
-        ({"precision": None}, "precision=None: must be a text"),
+        ({"precision": 32}, "precision=32: must be a text"),
     ],
 )
 def test_arguments_of_another_type(folder, arguments, message):
@@ -368,3 +370,26 @@ def test_a_training_that_saves_meanwhile(tmp_path, monkeypatch):
     (folder / "model.ckpt-8.index").unlink()
     with pytest.raises(UserError):
         bert_tf2.load(folder)
+
+
+@pytest.mark.parametrize("call", ["embed", "fill_mask"])
+def test_texts_within_a_graph_are_refused(bert, call):
+    with pytest.raises(UserError, match="texts cannot be read within"):
+        tf.function(lambda: getattr(bert, call)(["good [MASK]"]))()
+
+
+def test_texts_that_are_cut_are_counted(bert, log_lines):
+    bert.tokenize(["good", "good " * 10, "good good"], max_seq_length=4)
+    assert log_lines[-1].endswith("1 texts have more than 4 tokens, and were cut")
+
+
+def test_the_policy_of_keras_counts(folder):
+    keras.config.set_dtype_policy("mixed_bfloat16")
+    try:
+        assert bert_tf2.load(folder).model.dtype_policy.name == "mixed_bfloat16"
+        assert bert_tf2.load(folder, precision="float32").model.dtype_policy.name == "float32"
+        keras.config.set_dtype_policy("float64")
+        with pytest.raises(UserError, match="precision='float64': must be one of float32"):
+            bert_tf2.load(folder)
+    finally:
+        keras.config.set_dtype_policy("float32")

@@ -72,6 +72,14 @@ def test_what_is_no_input(model, inputs, message):
             encoder(*inputs)
 
 
+def test_a_decision_within_a_graph_is_refused(model):
+    fast = accelerate(MAKERS["classifier"](small_config()), Plan()).encoder
+    for encoder in (model, fast):
+        with pytest.raises(UserError, match="training: a tensor of a graph, wanted True or False"):
+            tf.function(lambda training, encoder=encoder: encoder(IDS, training=training))(tf.constant(True))
+        encoder(IDS, training=tf.constant(False))
+
+
 def test_texts_of_unknown_length_that_are_too_long(model):
     graph = tf.function(model.call, input_signature=[tf.TensorSpec([None, None], tf.int32)])
     with pytest.raises(tf.errors.InvalidArgumentError, match="max_position_embeddings 16"):

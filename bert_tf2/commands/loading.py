@@ -184,8 +184,12 @@ class Bert:
         Raises:
           UserError: see `embed`.
         """
-        given, _ = _several(texts)
-        return answering.padded(answering.pack(self.tokenizer, given, self._checked_length(max_seq_length)))
+        (given, _), length = _several(texts), self._checked_length(max_seq_length)
+        rows = answering.pack(self.tokenizer, given, length)
+        full = [text for text, row in zip(given, rows, strict=True) if len(row.input_ids) == length]
+        if cut := sum(len(row.input_ids) > length for row in answering.pack(self.tokenizer, full, length + 1)):
+            logging.warning("%d texts have more than %d tokens, and were cut", cut, length)
+        return answering.padded(rows)
 
     def classify(
         self, texts: Text | Iterable[Text], *, batch_size: int = 32, max_seq_length: int | None = None
@@ -311,7 +315,7 @@ def load(
     bert_config_file: str | os.PathLike[str] | None = None,
     vocab_file: str | os.PathLike[str] | None = None,
     do_lower_case: bool | None = None,
-    precision: str = "float32",
+    precision: str | None = None,
 ) -> Bert:
     """Loads weights of any kind, with the configuration and the vocabulary beside them.
 
@@ -327,7 +331,8 @@ def load(
       vocab_file: the vocabulary; defaults to the one in the weights or beside them (vocab.txt).
       do_lower_case: whether to lower-case text; defaults to the value in the files beside the weights, otherwise to
         False if the vocabulary has entries with capital letters.
-      precision: the type of the computations, a key of training.precision.PRECISIONS. Whether a GPU rounds float32 to
+      precision: the type of the computations, a key of training.precision.PRECISIONS; defaults to that of Keras'
+        policy, which is float32 unless it was set. Whether a GPU rounds float32 to
         TensorFloat-32 is TensorFlow's setting of the process, which this does not change.
 
     Raises:
@@ -338,8 +343,11 @@ def load(
     check_type("bert_config_file", bert_config_file, os.PathLike, optional=True)
     check_type("vocab_file", vocab_file, os.PathLike, optional=True)
     check_type("do_lower_case", do_lower_case, bool, optional=True)
-    check_type("precision", precision, str)
+    check_type("precision", precision, str, optional=True)
     path = os.path.expanduser(os.fspath(path))
+    if precision is None:
+        policy = keras.config.dtype_policy().name
+        precision = next((name for name, kind in PRECISIONS.items() if kind.policy == policy), policy)
     if precision not in PRECISIONS:
         raise UserError(f"precision={precision!r}: must be one of {', '.join(PRECISIONS)}")
 

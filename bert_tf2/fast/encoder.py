@@ -13,7 +13,7 @@ from bert_tf2.fast import kernels
 from bert_tf2.fast.recompute import keeps_activations, recomputed
 from bert_tf2.fast.shared_graph import SharedGraph, values_of, with_values
 from bert_tf2.fast.unpadding import Layout, Padded, Queries, Unpadded
-from bert_tf2.layers import DropoutSeeds, current_seeds, dropout, dropout_from
+from bert_tf2.layers import current_seeds, dropout, dropout_from, seeds_if
 from bert_tf2.shapes import Contract
 
 Model = TypeVar("Model")
@@ -77,7 +77,7 @@ class FastEncoder:
         """
         Contract().check("2", dropout_seed=dropout_seed)
         input_ids, mask, types = self._bert.check_inputs(input_ids, input_mask, token_type_ids)
-        with dropout_from(DropoutSeeds(dropout_seed) if training else None):
+        with dropout_from(seeds_if(training, dropout_seed)):
             if reads is not None:  # the pooler reads the first token
                 reads = tf.pad(tf.cast(reads, tf.int32), [[0, 0], [1, 0]])  # [B, 1 + P]
             if self.computes_padding:

@@ -132,8 +132,13 @@ def in_order(
       Each row and its result, in order.
 
     Raises:
-      UserError: raised by `rows`, after the results of all rows before it.
+      UserError: raised by `rows`, after the results of all rows before it; or a graph is being traced.
     """
+    if not tf.executing_eagerly():
+        raise UserError(
+            "texts cannot be read within tf.function, or a function of tf.data; call this outside of it, or give the"
+            " encoder what `tokenize` returns"
+        )
     for window in _windows(rows, length, batch_size, most_tokens):
         order = sorted(range(len(window)), key=lambda index: length(window[index]))
         results: list[Any] = [None] * len(window)

@@ -281,6 +281,7 @@ def test_what_a_training_was_for_is_recorded_and_another_use_must_be_meant(optio
     new = options(do_train=True, init_checkpoint=out, output_dir=f"{tmp_path}/new", num_train_epochs=0.25, **pairs)
     finetune_classifier.run(new)
     content = json.loads((tmp_path / "new" / "task.json").read_text())
+    assert content.pop("made_with")["labels"] == ["no", "yes"]
     assert content == {"task": "tsv", "pairs": True, "settings": {"max_seq_length": 32}}
 
 
