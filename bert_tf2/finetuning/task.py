@@ -16,7 +16,7 @@ from bert_tf2.support import files
 from bert_tf2.support.errors import UserError
 from bert_tf2.tokenization import FullTokenizer
 from bert_tf2.weights import checkpoint, sources
-from bert_tf2.weights.labels import LABEL_MAP_FILE, TAGGING_TASK, UNKNOWN_TASK, LabelMap, load_label_map, numbered
+from bert_tf2.weights.labels import LABEL_MAP_FILE, TAGGING_TASK, UNKNOWN_TASK, LabelMap, numbered
 
 Batches = Iterator[Mapping[str, np.ndarray]]
 
@@ -167,7 +167,7 @@ def known_labels(options: FineTuneOptions, tagging: bool = False) -> LabelMap | 
     if flag is None:
         return None
     if flag == "--output_dir":
-        folder, label_map = options.output_dir, load_label_map(options.output_dir)
+        folder, label_map = options.output_dir, sources.labels_in(options.output_dir)
     else:
         source = sources.open_weights(options.init_checkpoint)
         folder, label_map = source.folder, sources.labels_of(source)

@@ -7,7 +7,6 @@ import os
 
 from bert_tf2.support import files
 from bert_tf2.support.errors import UserError, and_more
-from bert_tf2.weights import task_file
 
 LABEL_MAP_FILE = "label_map.json"
 THRESHOLD = 0.5
@@ -72,14 +71,10 @@ def load_label_map(output_dir: str) -> LabelMap | None:
     """Reads label_map.json; returns None if it does not exist (the reference did not write one).
 
     Raises:
-      UserError: as read_label_map; or the labels are not those of the training.
+      UserError: as read_label_map.
     """
     path = files.companion(output_dir, LABEL_MAP_FILE)
-    if path is None:
-        return None
-    found = read_label_map(path)
-    task_file.check(path, {"labels": list(found.labels)})
-    return found
+    return read_label_map(path) if path else None
 
 
 def read_label_map(path: str) -> LabelMap:

@@ -9,9 +9,9 @@ from typing import TypeVar
 
 from bert_tf2.support import files
 from bert_tf2.support.errors import UserError
-from bert_tf2.weights import bundle, huggingface, keras_files, model_garden
+from bert_tf2.weights import bundle, huggingface, keras_files, model_garden, task_file
 from bert_tf2.weights.base import Weights
-from bert_tf2.weights.labels import LabelMap, load_label_map
+from bert_tf2.weights.labels import LABEL_MAP_FILE, LabelMap, load_label_map
 
 Model = TypeVar("Model")
 
@@ -113,8 +113,19 @@ def labels_of(source: Weights) -> LabelMap | None:
 
     Returns None if neither defines it.
     """
-    beside = load_label_map(source.folder)
-    return beside or source.labels()
+    return labels_in(source.folder) or source.labels()
+
+
+def labels_in(folder: str) -> LabelMap | None:
+    """Returns the labels in a folder's label_map.json, if there is one.
+
+    Raises:
+      UserError: the file is invalid, or has changed since the training.
+    """
+    found = load_label_map(folder)
+    if found:
+        task_file.check(os.path.join(folder, LABEL_MAP_FILE), {"labels": list(found.labels)})
+    return found
 
 
 _ATTEMPTS = 10
