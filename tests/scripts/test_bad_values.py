@@ -210,7 +210,7 @@ def test_pairs_need_two_segments(tmp_path):
     (tmp_path / "file.txt").write_text("one\ntwo ||| three\n")
     options = types.SimpleNamespace(text_a_column=None, input_file=str(tmp_path / "file.txt"))
     examples = [extract_features.InputExample(0, "one", None), extract_features.InputExample(1, "two", "three")]
-    assert list(extract_features._read(options, toy_data.config(), None)) == examples
+    assert list(extract_features._read(options, toy_data.config())) == examples
     with pytest.raises(UserError, match=r"file\.txt, line 2: has two texts"):
-        list(extract_features._read(options, config, None))
+        list(extract_features._read(options, config))
     BertConfig(vocab_size=30522, num_hidden_layers=96, hidden_size=1024, num_attention_heads=16).check_pairs("a pair")
