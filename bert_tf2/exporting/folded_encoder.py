@@ -93,7 +93,8 @@ class _Block(tf.Module):
         pieces = tf.reshape(rows, [-1, self._head_size])
         contexts = []
         for group in batch.layout.groups:
-            query, key, value = tf.unstack(tf.gather(pieces, group.folded))  # each [R, N, W, H]
+            found = tf.gather(pieces, group.folded)
+            query, key, value = found[0], found[1], found[2]  # each [R, N, W, H]; LiteRT unstacks no empty groups
             if first_only:
                 query = query[:, :, :1]
             contexts.append(
@@ -138,7 +139,7 @@ class Encoder(tf.Module):
         for block in self.blocks:
             states = block(states, batch)
         sequence_output = batch.spread(tf.cast(states, tf.float32))
-        real = tf.cast(input_mask > 0, tf.float32)[:, :, tf.newaxis]  # a mask may have holes
+        real = tf.expand_dims(tf.cast(input_mask > 0, tf.float32), -1)  # a mask may have holes
         return sequence_output * real, self._pool(tf.gather(states, batch.firsts))
 
     def pooled_output(self, input_ids: tf.Tensor, input_mask: tf.Tensor, segment_ids: tf.Tensor) -> tf.Tensor:

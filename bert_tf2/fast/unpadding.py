@@ -191,7 +191,8 @@ class Unpadded:
             slots = tf.range(width)
             tokens = tf.gather(self.firsts, chosen)[:, tf.newaxis] + slots  # [R, W]
             tokens = tf.where(slots < lengths[:, tf.newaxis], tokens, self._filled - 1)
-            scores = _scores(tf.gather(self._mask, tokens))[:, tf.newaxis, tf.newaxis, :]
+            # Not [:, tf.newaxis]: LiteRT has no slices with new axes behind the first.
+            scores = tf.expand_dims(tf.expand_dims(_scores(tf.gather(self._mask, tokens)), 1), 1)
             groups.append(self._group(tokens, scores))
             self._rows.append(chosen)
             begins.append(end + tf.range(tf.size(chosen)) * self._heads * width)
@@ -202,7 +203,7 @@ class Unpadded:
 
     def _group(self, tokens: tf.Tensor, mask_scores: tf.Tensor) -> _Group:
         """A group of rows; `tokens` [R, W] are the indexes of their tokens."""
-        token, head = tokens[:, tf.newaxis, :], tf.range(self._heads)[:, tf.newaxis]
+        token, head = tf.expand_dims(tokens, 1), tf.range(self._heads)[:, tf.newaxis]
         part = tf.reshape(tf.range(3) * self._heads, [3, 1, 1, 1])
         return _Group(token * self._heads + head, token * (3 * self._heads) + head + part, mask_scores)
 
