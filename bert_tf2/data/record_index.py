@@ -22,7 +22,7 @@ import numpy as np
 from absl import logging
 
 from bert_tf2.data import record_checks, tfrecords
-from bert_tf2.support import files, progress
+from bert_tf2.support import files, gzip_files, progress
 from bert_tf2.support.errors import UserError
 
 RUN = 1024
@@ -188,7 +188,7 @@ def runs_of(path: str) -> _Runs:
         starts = np.concatenate([[size], ends[:-1]])
         begins += starts[-count % RUN :: RUN].tolist()
         count, size = count + len(block), int(ends[-1])
-    if tfrecords.is_compressed(path):
+    if gzip_files.is_archive(path):
         begins = begins[:1]
     return _counted(np.diff([*begins, size]), count, form)
 

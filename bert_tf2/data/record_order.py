@@ -17,6 +17,7 @@ from __future__ import annotations
 import functools
 import itertools
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import NamedTuple
 
 from bert_tf2.data.record_index import RUN, RecordIndex, read_index
@@ -27,16 +28,21 @@ WINDOW = 16 * RUN
 """The records that are shuffled together; they are in memory at the same time."""
 
 
-def _opened(path, offset=0):
-    """The records of a file from a byte on; the name is a tensor. Within a dataset."""
+def _compressions(paths: Sequence[str]) -> list[str]:
+    """What `_opened` needs to know of each file."""
+    with ThreadPoolExecutor(_READERS) as readers:
+        return ["GZIP" if is_archive else "" for is_archive in readers.map(gzip_files.is_archive, paths)]
+
+
+def _opened(path, compression, offset=0):
+    """The records of a file from a byte on; the arguments are tensors. Within a dataset."""
     import tensorflow as tf
 
-    is_gzip = tf.strings.regex_full_match(path, rf"(?s).*\{gzip_files.ENDING}")
     # tf.data.TFRecordDataset has no argument for the offset. This operation works only within a function of another
     # dataset: TensorFlow 2.21 cannot serialize one that stands alone.
     records = tf.raw_ops.TFRecordDatasetV2(
         filenames=[path],
-        compression_type=tf.where(is_gzip, "GZIP", ""),
+        compression_type=compression,
         buffer_size=_BUFFER_BYTES,
         byte_offsets=[tf.cast(offset, tf.int64)],
     )
@@ -44,6 +50,7 @@ def _opened(path, offset=0):
 
 
 _BUFFER_BYTES = 1 << 18
+_READERS = 32  # a store of objects answers slowly
 
 
 def ordered(paths: Sequence[str], shuffle_seed: int | None, index: RecordIndex | None, first: int, repeat: bool):
@@ -60,8 +67,9 @@ def in_order(paths: Sequence[str]):
     import tensorflow as tf
 
     ranks = {path: rank for rank, path in enumerate(sorted(paths))}
-    files = tf.data.Dataset.from_tensor_slices((list(paths), tf.constant([ranks[path] for path in paths], tf.int64)))
-    return files.flat_map(lambda path, rank: _numbered(_opened(path), tf.constant(0, tf.int64), rank, 0))
+    of_files = list(paths), _compressions(paths), tf.constant([ranks[path] for path in paths], tf.int64)
+    files = tf.data.Dataset.from_tensor_slices(of_files)
+    return files.flat_map(lambda path, how, rank: _numbered(_opened(path, how), tf.constant(0, tf.int64), rank, 0))
 
 
 def _end_of_file():
@@ -103,9 +111,8 @@ def shuffled(index: RecordIndex, seed: int, first: int = 0, *, endless: bool = T
     """
     import tensorflow as tf
 
-    paths, files, offsets, starts, counts = map(
-        tf.constant, (index.paths, index.files, index.offsets, index.starts, index.counts)
-    )
+    known = index.paths, _compressions(index.paths), index.files, index.offsets, index.starts, index.counts
+    paths, compressions, files, offsets, starts, counts = map(tf.constant, known)
     first_epoch, position = divmod(first, index.total)
 
     def of_epoch(epoch):
@@ -119,8 +126,10 @@ def shuffled(index: RecordIndex, seed: int, first: int = 0, *, endless: bool = T
         runs = tf.data.Dataset.from_tensor_slices((tf.gather(order, wanted), tf.gather(sizes - left, wanted)))
 
         def of_run(run, skipped):
-            records = _opened(paths[files[run]], offsets[run]).concatenate(_end_of_file()).take(counts[run])
-            return _numbered(records.skip(skipped), epoch, files[run], starts[run] + skipped)
+            file = files[run]
+            records = _opened(paths[file], compressions[file], offsets[run])
+            records = records.concatenate(_end_of_file()).take(counts[run])
+            return _numbered(records.skip(skipped), epoch, file, starts[run] + skipped)
 
         def shuffle(number, window):
             count = tf.shape(window[0])[0]

@@ -94,7 +94,7 @@ def read_records(
     """Creates a tf.data pipeline over TFRecord files.
 
     Args:
-      paths: the files; those that end in .gz are compressed by gzip.
+      paths: the files; each may be compressed by gzip.
       kind: the kind of their records.
       sizes: the value of every size that `kind` names, e.g. {"max_seq_length": 128, "vocab_size": 30522, ...}.
       batch_size: examples per batch, over all replicas.

@@ -8,8 +8,7 @@ A record is stored as
     checksum of the data   4 bytes
 
 Both checksums are masked CRC32C. A file has no header and no index, so the records have to be walked one by one; what
-is inside of them is decoded in blocks (see `example`). A file whose name ends in .gz is compressed: the name decides,
-because TensorFlow has to be told before it reads a byte.
+is inside of them is decoded in blocks (see `example`). A file whose name ends in .gz is written compressed.
 """
 
 from __future__ import annotations
@@ -38,7 +37,7 @@ _FROM_TEXT = "create_pretraining_data.py makes records of text, to be given here
 
 
 def is_compressed(path: str) -> bool:
-    """Whether a file of records is compressed by gzip, which its name tells."""
+    """Whether a file of records is written compressed by gzip, which its name tells."""
     return path.endswith(gzip_files.ENDING)
 
 
@@ -137,7 +136,7 @@ def read_blocks(path: str, block_bytes: int = _BLOCK_BYTES) -> Iterator[Block]:
     All records before a damaged one are yielded before the error is raised.
 
     Args:
-      path: the file, local or remote; compressed by gzip if its name ends in .gz.
+      path: the file, local or remote; it may be compressed by gzip.
       block_bytes: how much to read at a time. A longer record makes its block as large as necessary.
 
     Raises:
@@ -146,7 +145,7 @@ def read_blocks(path: str, block_bytes: int = _BLOCK_BYTES) -> Iterator[Block]:
     """
     lengths_of_headers: dict[bytes, int] = {}
     number, rest, wanted = 1, b"", block_bytes
-    with _opened(path) as stream:
+    with gzip_files.open_unpacked(path) as stream:
         while read := _read(stream, wanted, path, number):
             data = rest + read
             starts, lengths, place, problem = _walk(data, lengths_of_headers)
@@ -159,16 +158,6 @@ def read_blocks(path: str, block_bytes: int = _BLOCK_BYTES) -> Iterator[Block]:
             wanted = max(block_bytes, len(rest))  # doubles for a record that is longer than a block
     if rest:
         raise _damaged(path, number, f"the file is truncated: {len(rest):,} bytes of a record; {_AGAIN}")
-
-
-@contextlib.contextmanager
-def _opened(path: str) -> Iterator[BinaryIO]:
-    """Opens a file for reading; what is read is not compressed."""
-    packed = is_compressed(path)
-    with gzip_files.open_unpacked(path) if packed else files.open_binary(path) as stream:
-        if packed and not gzip_files.is_packed(stream):
-            raise UserError(f"{path}: ends in {gzip_files.ENDING} and is no gzip archive; rename it or make it again")
-        yield stream
 
 
 def _read(stream: BinaryIO, wanted: int, path: str, number: int) -> bytes:
@@ -218,7 +207,7 @@ def _walk(data: bytes, known: dict[bytes, int]) -> tuple[list[int], list[int], i
 
 def _damaged(path: str, number: int, problem: str) -> UserError:
     if number == 1:
-        with _opened(path) as stream:
+        with gzip_files.open_unpacked(path) as stream:
             head = stream.read(file_kinds.HEAD_BYTES)
         if other := file_kinds.mismatch(head, path, "TFRecord", "TFRecord", of_text=_FROM_TEXT):
             return UserError(f"{path}: {other}")

@@ -57,7 +57,7 @@ def test_the_index_knows_where_runs_begin(paths):
     for file, offset, start in zip(index.files, index.offsets, index.starts, strict=True):
         if not index.paths[file].endswith(".gz"):
             data = tf.data.Dataset.from_tensors(offset).flat_map(
-                lambda place, path=index.paths[file]: record_order._opened(path, place)
+                lambda place, path=index.paths[file]: record_order._opened(path, "", place)
             )
             assert int(next(iter(data)).numpy()) == sum(COUNTS[name] for name in sorted(COUNTS)[:file]) + start
 

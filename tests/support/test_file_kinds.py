@@ -100,6 +100,7 @@ def test_a_file_of_another_kind_is_called_by_its_name(kind, tmp_path):
         found = message_of(read, path)
         assert found.startswith(f"{path}: is ") and re.search(message, found), found
     found = str(records.find_fault([str(path)], records.CLASSIFICATION, {}))
+    message = "is text, not TFRecord" if kind == "gzip" else message  # records may be compressed
     assert found.startswith(f"{path}: is ") and re.search(message, found), found
 
 
