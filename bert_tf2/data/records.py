@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
@@ -23,7 +24,6 @@ from bert_tf2.data.schemas import SQUAD_TRAIN as SQUAD_TRAIN
 from bert_tf2.data.schemas import TOKEN_TAGGING as TOKEN_TAGGING
 from bert_tf2.data.schemas import Feature, RecordKind
 from bert_tf2.data.varints import Ragged
-from bert_tf2.support import free_memory
 from bert_tf2.support.environment import human
 from bert_tf2.support.errors import UserError
 
@@ -144,13 +144,13 @@ def read_records(
 
 
 def _check_batch(batch_size: int, kind: RecordKind, sizes: Sizes) -> None:
-    """Raises UserError if the features of a batch would exceed the memory that this process can get."""
+    """Raises UserError if the features of a batch need more memory than the machine has: it would be filled first."""
     numbers = sum(_size(feature.length, sizes) for feature in kind.features.values())
-    wanted, there = batch_size * numbers * 8, free_memory.available_bytes(swap=True)
-    if there is not None and wanted > there:
+    wanted = batch_size * numbers * 8
+    if hasattr(os, "sysconf") and wanted > (there := os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")):
         raise UserError(
-            f"a batch of {batch_size} examples with {numbers} numbers each takes {human(wanted)}, and"
-            f" {human(there)} are free for this process; lower the batch size"
+            f"a batch of {batch_size} examples with {numbers} numbers each takes {human(wanted)}, and this machine has"
+            f" {human(there)}; lower the batch size"
         )
 
 

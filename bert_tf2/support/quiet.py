@@ -18,13 +18,9 @@ def load_tensorflow(on_tpu: bool = False):
     exceptions of a TPU say is not logged besides. The variable stays set in scripts, for their processes.
 
     Raises:
-      UserError: Keras runs on another backend, see check_backend; or see free_memory.check_tensorflow_starts.
+      UserError: Keras runs on another backend, see check_backend.
     """
     check_backend()
-    if "tensorflow" not in sys.modules:
-        from bert_tf2.support import free_memory  # not earlier: a script handles signals before it imports more
-
-        free_memory.check_tensorflow_starts()
     # When a worker ends, TensorFlow's code tells it in several errors on each of the others, besides the exception.
     level = "3" if on_tpu or os.environ.get("TF_CONFIG") else "2"
     is_new = "TF_CPP_MIN_LOG_LEVEL" not in os.environ

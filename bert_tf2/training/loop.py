@@ -27,7 +27,6 @@ from absl import logging
 
 from bert_tf2.support import environment, process
 from bert_tf2.support.errors import UserError
-from bert_tf2.training import memory
 from bert_tf2.training.devices import check_batch
 from bert_tf2.training.forward import explained
 from bert_tf2.training.monitor import StepProfile, TrainingMonitor
@@ -177,7 +176,6 @@ class Trainer:
             return self.global_step
         self._tell_changes(records)
         profile = StepProfile(options, self.global_step, writes=team.is_chief)
-        memory.check(self._model, self._strategy, options, dataset.element_spec)
         team.tell_network(self.step.bytes_to_sum)
         iterator = iter(team.distribute(self._strategy, dataset))
         steps = self.step.several()

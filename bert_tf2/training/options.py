@@ -348,7 +348,6 @@ class TrainOptions(OptimizerOptions):
       output_dir: the folder for checkpoints and TensorBoard events.
       num_train_steps, num_warmup_steps: the schedule; see optimization.learning_rate_at.
       precision: as in PrecisionOptions; float16 trains with a loss scale.
-      max_seq_length: the maximum width of a batch, for the estimate of the memory; None if the batches' width is fixed.
       log_steps: the number of steps between TensorBoard points; the first step also gets one.
       texts: name -> Markdown text for TensorBoard. The model's configuration is always added.
       deciding: of the script's settings, those of settings.deciding.
@@ -358,7 +357,6 @@ class TrainOptions(OptimizerOptions):
     num_train_steps: int
     num_warmup_steps: int
     precision: str = "float32"
-    max_seq_length: int | None = None
     log_steps: int = 100
     texts: Mapping[str, str] = dataclasses.field(default_factory=dict)
     deciding: Mapping[str, tuple[Any, str]] = dataclasses.field(default_factory=dict)

@@ -15,7 +15,7 @@ from bert_tf2 import heads
 from bert_tf2.fast.encoder import Plan
 from bert_tf2.finetuning.classification import run as classification
 from bert_tf2.finetuning.options import ClassifierOptions
-from bert_tf2.training import devices, memory
+from bert_tf2.training import devices
 from bert_tf2.training.options import DeviceOptions, TrainingOptions
 
 LENGTH = 32
@@ -108,7 +108,6 @@ def test_a_fine_tuning_has_the_same_shapes_in_every_batch(calls, tmp_path, monke
         return original(model, batch, **how)
 
     monkeypatch.setattr(heads.ClassifierModel, "loss_terms", loss_terms)
-    monkeypatch.setattr(memory, "check", lambda *arguments: None)
     model = toy_data.write_model(tmp_path)
     toy_data.write_tsv_task(tmp_path / "tables", 64)
     options = ClassifierOptions(
