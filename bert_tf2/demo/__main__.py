@@ -7,6 +7,7 @@ Every command is printed before it runs.
 
 from __future__ import annotations
 
+import os
 import pathlib
 import re
 import shlex
@@ -17,7 +18,6 @@ import time
 from bert_tf2.support import console, files, process
 
 HERE = pathlib.Path(__file__).parent
-CHECKOUT = str(HERE.parents[1])
 
 SIZES = ("--max_seq_length=32", "--max_predictions_per_seq=5")
 # Chosen for a short demonstration. A small batch updates the weights often; with Adam's bias correction and larger
@@ -32,11 +32,18 @@ TRAINING = (
 )
 
 
+def command(script: str, *arguments: str) -> list[str]:
+    """The words that run one of the scripts, from the checkout or from the installed package."""
+    path = HERE.parents[1] / script
+    start = [os.path.relpath(path)] if path.exists() else ["-m", "bert_tf2", path.stem]
+    return [sys.executable, *start, *arguments]
+
+
 def run(script: str, *arguments: str) -> str:
     """Runs one of the scripts; its log goes to the terminal, its standard output comes back."""
-    line = console.command(script, *arguments, folder=CHECKOUT)
-    print(f"\n$ {line}", flush=True)
-    done = subprocess.run(shlex.split(line), stdout=subprocess.PIPE, encoding="utf-8", check=False)
+    words = command(script, *arguments)
+    print(f"\n$ {shlex.join(words)}", flush=True)
+    done = subprocess.run(words, stdout=subprocess.PIPE, encoding="utf-8", check=False)
     if done.returncode:
         sys.exit(done.returncode)
     return done.stdout
@@ -82,8 +89,7 @@ def demonstrate(output: pathlib.Path) -> None:
     print(f"\nmasked words of the corpus that the model gets right: {100 * accuracy:.1f} %")
     print(f"blanks whose best word is the right one: {right} of {count}")
     print(f"time: {time.monotonic() - began:.0f} s; everything it wrote is in {output}/")
-    explore = console.command("explore.py", folder=CHECKOUT, model=output)
-    print(f"to see how it comes to its answers, step by step: {explore}")
+    print(f"next, to see how it comes to its answers: {shlex.join(command('explore.py', f'--model={output}'))}")
 
 
 if __name__ == "__main__":

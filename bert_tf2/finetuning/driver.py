@@ -9,7 +9,6 @@ then:     records -> the model's answers -> scores, predictions; weights -> Save
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import functools
 import math
 import os
@@ -33,7 +32,7 @@ from bert_tf2.training.devices import build_model, check_batch, create_strategy,
 from bert_tf2.training.forward import Runner
 from bert_tf2.training.loop import Trainer, start_from
 from bert_tf2.training.monitor import write_eval_results
-from bert_tf2.training.options import MOST_STEPS, OptimizerOptions, TrainOptions, hyperparameters
+from bert_tf2.training.options import MOST_STEPS, TrainOptions, hyperparameters
 from bert_tf2.training.precision import PRECISIONS
 from bert_tf2.training.saver import Best, best_folder, folder_of_weights
 from bert_tf2.training.workers import Team, is_chief
@@ -302,16 +301,8 @@ def _export(task: Task, export: Export) -> str:
     )
 
 
-# Settings of training, which do not affect what follows it.
-_OF_TRAINING = {
-    *(field.name for field in dataclasses.fields(OptimizerOptions)),
-    *("do_train", "do_eval", "do_predict", "do_export", "train_file", "init_checkpoint", "num_train_epochs"),
-    *("warmup_proportion", "eval_steps", "patience", "class_weights", "verbose_logging"),
-}
-
-
 def _tell_summary(task: Task, scores: Mapping[str, Scores], written: Sequence[str], exported: str | None) -> None:
-    """Logs the files, the scores, and the suggested next command: the first switch that was off."""
+    """Logs the files and the scores."""
     options, best = task.options, best_folder(task.options.output_dir)
     latest = checkpoint.latest_checkpoint(options.output_dir)
     paths = [latest] if latest and options.do_train else []
@@ -321,10 +312,4 @@ def _tell_summary(task: Task, scores: Mapping[str, Scores], written: Sequence[st
     paths += [exported] if exported else []
     first = next(iter(scores.values()), None)
     figures = {name: first.metrics[name] for name in first.figures if name in first.metrics} if first else None
-    following = next((switch for switch in task.next_switches() if not getattr(options, switch)), None)
-    if following:
-        flags = console.changed(options, without=_OF_TRAINING)
-        if not latest:
-            flags["init_checkpoint"] = options.init_checkpoint
-        following = console.command(task.script, **{following: True}, **flags)
-    console.summary(paths, figures, following)
+    console.summary(paths, figures)

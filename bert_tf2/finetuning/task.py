@@ -46,7 +46,6 @@ class Task(abc.ABC):
     ("eval_mismatched" is a second evaluation set).
 
     Attributes:
-      script: the script of the task, for the suggested next command.
       export_as: the name of the task in export_saved_model.py.
       unit: what a record contains: examples, or windows over longer texts.
       eval_parts, predict_parts: the parts to evaluate on and to predict.
@@ -56,7 +55,6 @@ class Task(abc.ABC):
       label_map: the meaning of the outputs; None for a task without labels. Set by `read_all`.
     """
 
-    script: str
     export_as: str
     unit = "examples"
     eval_parts: Sequence[str] = ("eval",)
@@ -134,10 +132,6 @@ class Task(abc.ABC):
     def export_settings(self) -> dict[str, Any]:
         """Fields of exporting.options.ExportOptions that the task adds."""
         return {"labels": self.label_map}
-
-    @abc.abstractmethod
-    def next_switches(self) -> Iterable[str]:
-        """The switches to suggest after a training, in this order: those for which there are files."""
 
 
 def file_of(part: str, name: str) -> str:

@@ -68,21 +68,7 @@ def run(options: BuildVocabOptions) -> list[str]:
         texts, options.vocab_size, options.do_lower_case, num_unused=options.num_unused, min_count=options.min_count
     )
     files.write_text(options.vocab_file, "".join(f"{entry}\n" for entry in entries))
-    console.summary(
-        [f"{options.vocab_file} ({len(entries):,} entries)"],
-        next_command=console.command(
-            "create_pretraining_data.py",
-            input_file=options.input_file,
-            output_file="tf_examples.tfrecord",
-            vocab_file=options.vocab_file,
-            do_lower_case=None if options.do_lower_case else False,
-            **{
-                name: value
-                for name in ("input_format", "language", "text_field")
-                if (value := getattr(options, name)) != getattr(CorpusOptions, name)
-            },
-        ),
-    )
+    console.summary([f"{options.vocab_file} ({len(entries):,} entries)"])
     return entries
 
 

@@ -7,7 +7,6 @@ import itertools
 import os
 import random
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from typing import Any
 
 import numpy as np
 from absl import logging
@@ -181,7 +180,7 @@ def run(options: CreatePretrainingDataOptions) -> None:
     input_files, tokenizer = prepare(options, output_files)
     logging.info("Reading %s", and_more(input_files, 8))
     _, examples = make_files(input_files, output_files, tokenizer, options, options.random_seed)
-    tell_summary(output_files, output_files, options, len(examples))
+    tell_summary(output_files, options, len(examples))
 
 
 def prepare(
@@ -291,32 +290,8 @@ def _made(
     return text, examples, functools.partial(drawn_examples.batches, examples, text, tokenizer, options)
 
 
-def tell_summary(
-    made: Sequence[str], written: Sequence[str], options: CreatePretrainingDataOptions, num_examples: int
-) -> None:
-    """Logs what was written, and the command that trains on the records `made`."""
+def tell_summary(written: Sequence[str], options: CreatePretrainingDataOptions, num_examples: int) -> None:
+    """Logs what was written."""
     if not num_examples:
         logging.warning("%s: not a single token; the output has no records", options.input_file)
-    console.summary(written, next_command=_next_command(made, options) if num_examples else None)
-
-
-def _next_command(made: Sequence[str], options: CreatePretrainingDataOptions) -> str | None:
-    """The command that trains on records; None if no configuration lies beside the vocabulary or here."""
-    beside = os.path.join(os.path.dirname(options.vocab_file), "bert_config.json")
-    config = next(filter(files.exists, (beside, "bert_config.json")), None)
-    for_masks: dict[str, Any] = {}
-    if options.dynamic_masking:
-        share = options.masked_lm_prob if options.masked_lm_prob != PretrainingDataOptions.masked_lm_prob else None
-        for_masks = {"vocab_file": options.vocab_file, "do_lower_case": options.do_lower_case, "masked_lm_prob": share}
-    return config and console.command(
-        "run_pretraining.py",
-        do_train=True,
-        do_eval=True,
-        input_file=",".join(made),
-        bert_config_file=config,
-        output_dir=os.path.join(os.path.dirname(made[0]), "pretraining_output"),
-        max_seq_length=options.max_seq_length,
-        max_predictions_per_seq=options.max_predictions_per_seq,
-        objective=None if options.objective == "mlm_nsp" else options.objective,
-        **for_masks,
-    )
+    console.summary(written)

@@ -82,26 +82,13 @@ def _tell_summary(options: PretrainingOptions, results: Mapping[str, float] | No
     written += [best_folder(options.output_dir)] if options.do_train and options.eval_steps else []
     written += [os.path.join(options.output_dir, "eval_results.txt")] if results else []
     names = ("loss", "masked_lm_accuracy", "masked_lm_perplexity", "next_sentence_accuracy")
-    is_complete = trained and "vocab_file" in metadata.model_files(options.output_dir)
-    if options.do_train and not is_complete:
+    if options.do_train and not (trained and "vocab_file" in metadata.model_files(options.output_dir)):
         logging.info(
             "%s: holds no vocabulary; with --vocab_file, it is kept there, and other scripts need no further flags",
             options.output_dir,
         )
-    vocab_file = options.vocab_file or os.path.join(os.path.dirname(options.bert_config_file), "vocab.txt")
-    following = console.command(
-        "predict_masked.py",
-        sentence="The capital of France is [MASK].",
-        bert_config_file=None if is_complete else options.bert_config_file,
-        vocab_file=None if is_complete else vocab_file,
-        init_checkpoint=options.output_dir if trained else options.init_checkpoint,
-        do_lower_case=options.do_lower_case,
-    )
-    console.summary(
-        [*written, *exported],
-        {name: results[name] for name in names if name in results} if results else None,
-        following if is_complete or files.exists(vocab_file) else None,
-    )
+    figures = {name: results[name] for name in names if name in results} if results else None
+    console.summary([*written, *exported], figures)
 
 
 def _train_and_evaluate(options: PretrainingOptions) -> dict[str, float] | None:

@@ -66,7 +66,7 @@ def run(options: CreatePretrainingDataOptions) -> None:
     examples = manifest.total("examples")
     logging.info("Wrote %d examples", examples)
     written = shards.pattern_of(options.output_file, count)
-    example_files.tell_summary([written], [written, manifest.path], options, examples)
+    example_files.tell_summary([written, manifest.path], options, examples)
 
 
 def _make_all(job: Job, inputs: Sequence[str], tokenizer: FullTokenizer, engine: ModuleType) -> Manifest:

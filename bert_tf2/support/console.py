@@ -6,11 +6,8 @@ The log is written to standard error; results that can be piped are written to s
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import logging as python_logging
 import os
-import re
-import shlex
 import shutil
 import sys
 import textwrap
@@ -91,86 +88,18 @@ def table(title: str, rows: Mapping[str, object], most_lines: int = 6) -> str:
     return "\n".join(lines)
 
 
-def python() -> str:
-    """The interpreter that runs this, as one types it here."""
-    if not sys.executable:
-        return "python"
-    for name in ("python", "python3"):
-        found = shutil.which(name)
-        # Environments have links to one and the same interpreter.
-        if found and os.path.samefile(found, sys.executable) and _folder(found) == _folder(sys.executable):
-            return name
-    return _typed(sys.executable)
-
-
-def _folder(path: str) -> str:
-    return os.path.realpath(os.path.dirname(path))
-
-
-def command(script: str, /, *arguments: str, folder: str | None = None, **flags) -> str:
-    """A command line that runs a script as it is printed, here and with this interpreter.
-
-    Args:
-      script: its name.
-      arguments: what follows it.
-      folder: where it may lie; defaults to the folder of the script that is running. If it does not, the command is the
-        one of the installed package.
-      flags: a flag whose value is None is left out.
-    """
-    path = os.path.join(os.path.dirname(sys.argv[0]) if folder is None else folder, script)
-    start = _typed(path) if os.path.exists(path) else f"-m bert_tf2 {script.removesuffix('.py')}"
-    parts = [python(), start, *map(shlex.quote, arguments)]
-    for name, value in flags.items():
-        if value is True:
-            parts.append(f"--{name}")
-        elif value is not None:
-            parts.append(f"--{name}={shlex.quote(str(value))}")
-    return " ".join(parts)
-
-
-def _typed(path: str) -> str:
-    near = os.path.relpath(path)
-    return shlex.quote(os.path.abspath(path) if near.startswith(os.pardir) else near)
-
-
-def changed(options, *, without: Iterable[str] = ()) -> dict[str, object]:
-    """The fields of an options object that differ from their defaults, as flags."""
-    values = {field.name: (getattr(options, field.name), field.default) for field in dataclasses.fields(options)}
-    return {name: value for name, (value, default) in values.items() if name not in without and value != default}
-
-
-def break_command(line: str, width: int) -> str:
-    """Breaks a command that is longer than `width` into lines that can be typed."""
-    first, *flags = re.split(r" --(?=(?:[^']*'[^']*')*[^']*$)", line)  # not within a quoted value
-    broken = [first]
-    for flag in flags:
-        if len(broken[-1]) + len(flag) + 5 > width:  # with the space, the dashes and " \\"
-            broken[-1] += " \\"
-            broken.append(f"      --{flag}")
-        else:
-            broken[-1] += f" --{flag}"
-    return "\n".join(broken)
-
-
-def summary(
-    written: Sequence[str], figures: Mapping[str, float] | None = None, next_command: str | None = None
-) -> None:
+def summary(written: Sequence[str], figures: Mapping[str, float] | None = None) -> None:
     """Logs the results of a run.
 
     Args:
       written: the files and folders that it wrote, under the names that the user gave.
       figures: the main results.
-      next_command: a command to continue with.
     """
     rows = {"wrote": ", ".join(written)} if written else {}
     if figures:
         rows["results"] = ", ".join(f"{name} {value:.4f}" for name, value in figures.items())
     took = f" in {progress.duration(time.monotonic() - _started)}" if _started is not None else ""
-    text = table(f"Done{took}.", rows)
-    if next_command:
-        broken = break_command(next_command, _width() - 4).replace("\n", "\n    ")
-        text += f"\n  next\n    {broken}"
-    logging.info("%s", text)
+    logging.info("%s", table(f"Done{took}.", rows))
 
 
 @contextlib.contextmanager

@@ -260,7 +260,20 @@ def _wrapped(lines: Sequence[str], width: int) -> str:
     if not any(line.startswith(" ") for line in lines):
         return textwrap.fill(" ".join(lines), width)
     whole = re.sub(r" *\\\n *", " ", "\n".join(lines))
-    return "\n".join(console.break_command(line, width) for line in whole.splitlines())
+    return "\n".join(break_command(line, width) for line in whole.splitlines())
+
+
+def break_command(line: str, width: int) -> str:
+    """Breaks a command that is longer than `width` into lines that can be typed."""
+    first, *flags = re.split(r" --(?=(?:[^']*'[^']*')*[^']*$)", line)  # not within a quoted value
+    broken = [first]
+    for flag in flags:
+        if len(broken[-1]) + len(flag) + 5 > width:  # with the space, the dashes and " \\"
+            broken[-1] += " \\"
+            broken.append(f"      --{flag}")
+        else:
+            broken[-1] += f" --{flag}"
+    return "\n".join(broken)
 
 
 def _entry(flag, switches: Sequence[str], width: int) -> str:

@@ -88,11 +88,9 @@ def test_examples_go_to_the_files_in_turn(tmp_path, corpus, vocab_file):
 
 
 def test_what_is_logged(tmp_path, corpus, vocab_file, log, monkeypatch):
-    monkeypatch.setattr(sys, "argv", [str(ROOT / "create_pretraining_data.py")])  # beside which the next script lies
     monkeypatch.setattr(progress, "_SECONDS_BETWEEN_LINES", 0.0)
     monkeypatch.setattr(progress, "_SECONDS_BETWEEN_DRAWINGS", 0.0)
     monkeypatch.setattr(example_files, "_VALUES_PER_BATCH", 100)
-    (tmp_path / "bert_config.json").touch()  # the next command is told
     make(tmp_path, "out")
     (first, *rest) = read_records(tmp_path / "out")
     tokens = [VOCABULARY[i] for i in first["input_ids"][: sum(first["input_mask"])]]

@@ -17,7 +17,6 @@ from bert_tf2.finetuning.classification.examples import class_weights
 from bert_tf2.finetuning.driver import Export
 from bert_tf2.finetuning.options import ClassifierOptions
 from bert_tf2.finetuning.task import Batches, Scores, Task, file_of, flag_of_weights, known_labels
-from bert_tf2.support import files
 from bert_tf2.weights.labels import LabelMap
 
 
@@ -34,7 +33,6 @@ def run(options: ClassifierOptions, export: Export | None = None) -> dict[str, A
 class ClassifierTask(Task):
     """A task of the table in `tasks`, or the user's own tables."""
 
-    script = "run_classifier.py"
     export_as = "classifier"
     options: ClassifierOptions
 
@@ -59,11 +57,6 @@ class ClassifierTask(Task):
         if any(example.text_b is not None for example in examples):
             self.config.check_pairs(f"the task {self._processor.task.name}")
         return examples
-
-    def next_switches(self) -> Iterable[str]:
-        tables = {f"do_{part}": self._processor.task.tables[part].file for part in ("eval", "predict")}
-        there = (switch for switch, name in tables.items() if files.exists(os.path.join(self.options.data_dir, name)))
-        return [*there, "do_export"]
 
     def find_labels(self) -> LabelMap:
         return self._processor.label_map()

@@ -39,7 +39,6 @@ def run(options: NerOptions, export: Export | None = None) -> dict[str, Any] | N
 class NerTask(Task):
     """A tag for every word of a sentence; long sentences are divided into windows."""
 
-    script = "run_ner.py"
     export_as = "ner"
     unit = "windows"
     options: NerOptions
@@ -123,7 +122,3 @@ class NerTask(Task):
         path = f"{self.options.output_dir}/predictions.txt"
         ner.write_predictions(self.options.predict_file, path, self.examples[part], answers)
         return ["predictions.txt"]
-
-    def next_switches(self) -> Iterable[str]:
-        files = {"do_eval": self.options.eval_file, "do_predict": self.options.predict_file}
-        return [*(switch for switch, path in files.items() if path), "do_export"]

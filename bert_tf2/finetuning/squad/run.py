@@ -29,7 +29,6 @@ def run(options: SquadOptions, export: Export | None = None) -> dict[str, Any] |
 class SquadTask(Task):
     """Windows over paragraphs, and the best span in them. An evaluation scores the answers that it writes."""
 
-    script = "run_squad.py"
     export_as = "squad"
     unit = "windows"
     predict_parts = ("eval",)
@@ -124,9 +123,6 @@ class SquadTask(Task):
         names = ("doc_stride", "max_query_length", "max_answer_length", "n_best_size")
         threshold = self.options.null_score_diff_threshold if self.options.version_2_with_negative else None
         return {**{name: getattr(self.options, name) for name in names}, "null_score_diff_threshold": threshold}
-
-    def next_switches(self) -> Iterable[str]:
-        return ("do_eval", "do_export") if self.options.predict_file else ("do_export",)
 
 
 def _results(batches: Batches) -> Iterable[squad.RawResult]:
