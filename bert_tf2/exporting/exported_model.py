@@ -92,7 +92,7 @@ def _find_version(path: str) -> str:
 def _read_info(path: str) -> dict[str, Any]:
     info = files.read_json(path)
     try:
-        if not info["text_signatures"] or info["signatures"]["serving_text"]["inputs"]:
+        if not info["text_signatures"] or {**info["signatures"]["serving_text"]["inputs"]}:
             return info
     except (KeyError, TypeError):
         pass

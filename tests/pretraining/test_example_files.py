@@ -106,8 +106,7 @@ def test_what_is_logged(tmp_path, corpus, vocab_file, log, monkeypatch):
     for stage in ("Reading", "Making examples", "Writing"):
         assert any(line.startswith(f"info: {stage}") and "/s" in line for line in log), stage
     assert any(f"of {len(rest) + 1} examples, " in line and line.endswith(" s left") for line in log)
-    assert f"  wrote  {tmp_path}/out\n  next\n    " in log[-1]
-    assert "run_pretraining.py" in log[-1] and "--do_train" in log[-1]
+    assert log[-1].endswith(f"  wrote  {tmp_path}/out")
     assert not any(line.startswith("warning") for line in log)
 
 
