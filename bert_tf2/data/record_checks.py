@@ -20,14 +20,13 @@ from bert_tf2.support.errors import UserError, and_more
 
 _SEGMENTS = 2  # BERT's type_vocab_size
 _MOST_IDS = 10_000_000  # without a vocabulary; counting them takes memory
-_TABLE_BYTES = 1 << 25  # of records of different lengths, each padded to the longest
+_TABLE_BYTES = 1 << 22  # of records of different lengths, each padded to the longest; a number has one or more
 _FILES_TO_CHECK = 100
 _SIZES_OF_MODEL = ("vocab_size", "type_vocab_size")
 # What to do about a record that lacks a feature.
 _ADVICE = {"next_sentence_labels": ", so it is for masked words only; give --objective=mlm"}
 
 Sizes = Mapping[str, int]
-_READ = {"int64": (example.INTEGERS, example.integers), "float32": (example.FLOATS, example.floats)}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -194,13 +193,12 @@ class _Check:
         self._kind, self._sizes, self._inspects = kind, sizes, inspects
         self.good = len(block)
         self.problem: str | None = None
-        array, located, invalid = example.locate(block.data, block.starts, block.lengths, [*kind.features])
-        for row in invalid:
-            self._add(row, f"is no tf.train.Example; a file of {kind.name} records is needed")
-        found = {name: self._decode(name, feature, array, located[name]) for name, feature in kind.features.items()}
+        rows = [*self._parsed(block)]
+        found = {name: self._column(name, feature, rows) for name, feature in kind.features.items()}
         counts = {name: found[name].lengths[: self.good] for name in found if kind.features[name].varies}
         self.values = {
-            name: rows.values[: self.good, : rows.lengths[: self.good].max(initial=0)] for name, rows in found.items()
+            name: column.values[: self.good, : column.lengths[: self.good].max(initial=0)]
+            for name, column in found.items()
         }
         if not self.good:
             return
@@ -226,22 +224,31 @@ class _Check:
     def _size(self, size: float | str | None) -> float | None:
         return self._sizes.get(size) if isinstance(size, str) else size
 
-    def _decode(self, name: str, feature: Feature, array: np.ndarray, located: example.Located) -> Ragged:
-        """Decodes a feature up to the first row without values, and checks their numbers."""
-        kind, read = _READ[feature.dtype]
-        found = read(array, located)
-        if (row := len(found)) < len(located.kinds):
-            if not located.kinds[row]:
-                problem = f"has no feature {name}{_ADVICE.get(name, f', which {self._kind.name} records have')}"
-            elif located.kinds[row] == kind and located.lengths[row]:
-                problem = f"the values of {name} are cut off; make the file again"
-            else:
-                problem = f"has no values of type {feature.dtype} in its feature {name}"
-            self._add(row, problem)
-        size = self._size(feature.length)
+    def _parsed(self, block: tfrecords.Block) -> Iterator[Columns]:
+        """The records before the first one that is no Example."""
+        for row in range(len(block)):
+            try:
+                yield example.parse(block.record(row))
+            except example.NotAnExample:
+                return self._add(row, f"is no tf.train.Example; a file of {self._kind.name} records is needed")
+
+    def _column(self, name: str, feature: Feature, rows: Sequence[Columns]) -> Ragged:
+        """The values of a feature up to the first row without any, or with a wrong number of them."""
+        column = [row.get(name) for row in rows[: self.good]]
+        for row, values in enumerate(column):
+            if values is None:
+                self._add(row, f"has no feature {name}{_ADVICE.get(name, f', which {self._kind.name} records have')}")
+            elif values.dtype != feature.dtype or not len(values):
+                self._add(row, f"has no values of type {feature.dtype} in its feature {name}")
+        column = column[: self.good]
+        lengths, size = np.array([*map(len, column)], np.int64), self._size(feature.length)
         if size is not None:
-            wrong = found.lengths > size if feature.varies else found.lengths != size
-            self._note(wrong, lambda row: self._wrong_number(name, feature, found.lengths[row]))
+            wrong = lengths > size if feature.varies else lengths != size
+            self._note(wrong, lambda row: self._wrong_number(name, feature, lengths[row]))
+        lengths = lengths[: self.good]  # now no row is much longer than the others
+        found = Ragged(np.zeros((len(lengths), lengths.max(initial=0)), feature.dtype), lengths)
+        if self.good:
+            found.values[found.used] = np.concatenate(column[: self.good])
         return found
 
     def _wrong_number(self, name: str, feature: Feature, number: int) -> str:
