@@ -62,7 +62,7 @@ setuptools.setup(
         "docs": ["mkdocs-material", "mkdocstrings[python]"],  # `make docs`
         "dask": ["distributed>=2025.1", "bokeh"],  # bokeh draws the scheduler's dashboard
         "gpu": ["tensorflow[and-cuda]>=2.20,<2.22"],  # TensorFlow with NVIDIA's libraries; never tried here
-        "plot": ["matplotlib"],  # plot_training.py, --plot of inspect_records.py, confusion_matrix.png
+        "plot": ["matplotlib"],  # plot_training.py, confusion_matrix.png
         "notebooks": ["matplotlib", "notebook"],  # examples/*.ipynb
         # For tests/test_interop.py and tests/test_hlo_on_gpu.py; the CPU build of torch is enough.
         "interop": ["torch==2.13.0", "transformers", "jax"],

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Sequence
 
 import numpy as np
@@ -13,7 +12,7 @@ from bert_tf2.data.record_checks import Batch, read_all
 from bert_tf2.pretraining import record_files
 from bert_tf2.pretraining.options import InspectRecordsOptions
 from bert_tf2.pretraining.record_statistics import Statistics
-from bert_tf2.support import environment, files, plots, progress
+from bert_tf2.support import environment, files, progress
 from bert_tf2.support.errors import UserError
 from bert_tf2.vocabulary import check_special_tokens
 
@@ -24,15 +23,12 @@ _MASK = "[MASK]"
 
 
 def run(options: InspectRecordsOptions) -> list[str]:
-    """Checks every record of the files, and returns a report; draws the histograms, if --plot is given.
+    """Checks every record of the files, and returns a report.
 
     Raises:
       UserError: see record_files.find and RecordFiles.check; a file is of another kind, a record is damaged or invalid
-        (the first one is named), there are no records, the vocabulary cannot be read or is none, or matplotlib is
-        missing.
+        (the first one is named), there are no records, or the vocabulary cannot be read or is none.
     """
-    if options.plot:
-        plots.require("--plot")
     found = record_files.find(options.input_file)
     words = None
     if options.vocab_file:
@@ -41,10 +37,7 @@ def run(options: InspectRecordsOptions) -> list[str]:
     statistics, examples = inspect(found.paths, words, options.show)
     found.check({path: statistics.of_files[path] for path in found.paths})
     size = sum(map(files.size, found.paths))
-    report = summary(statistics, len(found.paths), size, words, options.top_k)
-    if options.plot:
-        _plot(statistics, options.plot)
-    return [*report, *examples]
+    return [*summary(statistics, len(found.paths), size, words, options.top_k), *examples]
 
 
 def inspect(paths: Sequence[str], words: Sequence[str] | None = None, show: int = 0) -> tuple[Statistics, list[str]]:
@@ -83,46 +76,6 @@ def inspect(paths: Sequence[str], words: Sequence[str] | None = None, show: int 
     return statistics, lines
 
 
-def _plot(statistics: Statistics, path: str) -> None:
-    """Draws the histograms."""
-    drawn = histograms(statistics)
-    with plots.drawing(path, 8, 3 * len(drawn)) as figure:
-        axes = figure.subplots(len(drawn), squeeze=False)[:, 0]
-        for axis, histogram in zip(axes, drawn, strict=True):
-            places = range(len(histogram.counts))
-            axis.bar(places, histogram.counts)
-            axis.set_xticks(places, histogram.names, rotation=45 if len(histogram.names) > 12 else 0)
-            axis.set_xlabel(histogram.title)
-            axis.set_ylabel("records" if histogram.of_records else "tokens")
-
-
-@dataclasses.dataclass(frozen=True)
-class Histogram:
-    """Counts with names.
-
-    Attributes:
-      title: what is counted.
-      names: the values, or ranges of them: "1-8".
-      counts: the number of each.
-      of_records: whether records are counted; otherwise tokens.
-    """
-
-    title: str
-    names: Sequence[str]
-    counts: Sequence[int]
-    of_records: bool = True
-
-    def lines(self) -> list[str]:
-        """A bar of text for each count."""
-        most, width = max(self.counts, default=0), max(map(len, self.names), default=0)
-        digits = len(f"{most:,}")
-        bars = []
-        for name, count in zip(self.names, self.counts, strict=True):
-            bar = "#" * max(round(_BAR * count / most), 1) if count else ""  # what is not 0 has a character
-            bars.append(f"  {name:>{width}}  {count:>{digits},}  {bar}".rstrip())
-        return ["", f"{self.title}:", *bars]
-
-
 def summary(
     statistics: Statistics, num_files: int, size: int, words: Sequence[str] | None = None, top_k: int = 10
 ) -> list[str]:
@@ -151,9 +104,7 @@ def summary(
         rows["labels"] = f"{statistics.label_sum / statistics.real:.4f} on average"
     column = max(map(len, rows)) + 2
     lines = [f"{name:<{column}}{text}" for name, text in rows.items()]
-    for histogram in histograms(statistics):
-        lines += histogram.lines()
-    return lines + _most_frequent(statistics, words, top_k)
+    return [*lines, *_histograms(statistics), *_most_frequent(statistics, words, top_k)]
 
 
 def _has_masks(kind: schemas.RecordKind) -> bool:
@@ -168,19 +119,16 @@ def _padding(statistics: Statistics) -> dict[str, str]:
     rows = {}
     if statistics.fillers:
         rows["fillers"] = f"{statistics.fillers:,} of them only fill up a batch, and are not counted below"
-    if not statistics.tokens:
-        return rows
-    length, positions = statistics.max_seq_length, statistics.real * statistics.max_seq_length
-    packed = statistics.rows_when_packed()
-    what = "the longest" if unmasked.are_of(statistics.kind) else "max_seq_length"
-    return {
-        **rows,
-        "length": f"{statistics.tokens / statistics.real:.1f} tokens on average, of {length} ({what})",
-        "padding": f"{statistics.padding():.1%} of {positions:,} positions; without padding"
-        f" {positions / statistics.tokens:.2f} times fewer",
-        "packing": f"{_number(packed, 'row')} of {length} would hold all of them,"
-        f" {statistics.real / packed:.2f} times fewer",
-    }
+    if tokens := statistics.tokens:
+        length = len(statistics.lengths) - 1
+        positions = statistics.real * length
+        what = "the longest" if unmasked.are_of(statistics.kind) else "max_seq_length"
+        rows["length"] = f"{tokens / statistics.real:.1f} tokens on average, of {length} ({what})"
+        rows["padding"] = (
+            f"{1 - tokens / positions:.1%} of {positions:,} positions; without padding"
+            f" {positions / tokens:.2f} times fewer"
+        )
+    return rows
 
 
 def _masks(statistics: Statistics, words: Sequence[str] | None) -> dict[str, str]:
@@ -200,29 +148,37 @@ def _masks(statistics: Statistics, words: Sequence[str] | None) -> dict[str, str
     return rows
 
 
-def histograms(statistics: Statistics) -> list[Histogram]:
-    """The histograms of lengths, and of masks or labels."""
-    found = [_in_ranges("tokens per record", statistics.lengths, first=1)]
+def _histograms(statistics: Statistics) -> list[str]:
+    """Of lengths, and of masks or labels."""
+    lines = bars("tokens per record", *in_ranges(statistics.lengths, first=1))
     if _has_masks(statistics.kind):
-        found.append(_in_ranges("masked tokens per record", statistics.masked, first=0))
+        lines += bars("masked tokens per record", *in_ranges(statistics.masked, first=0))
     if statistics.labels:
-        of_records = statistics.kind is not schemas.TOKEN_TAGGING
         common = statistics.labels.most_common(_MOST_LABELS)
-        title = "records per label" if of_records else "tokens per label"
+        title = "tokens per label" if statistics.kind is schemas.TOKEN_TAGGING else "records per label"
         if len(common) < len(statistics.labels):
             title += f" (the {_MOST_LABELS} most frequent of {len(statistics.labels):,})"
-        common.sort(key=lambda item: (isinstance(item[0], str), item[0]))
-        names, counts = zip(*common, strict=True)
-        found.append(Histogram(title, [str(name) for name in names], counts, of_records))
-    return found
+        lines += bars(title, *zip(*sorted(common), strict=True))
+    return lines
 
 
-def _in_ranges(title: str, counts: np.ndarray, first: int) -> Histogram:
-    """A histogram of counts by value, in ranges of equal width from `first` on."""
+def in_ranges(counts: np.ndarray, first: int) -> tuple[list[str], list[int]]:
+    """Counts by value, from `first` on, as those of ranges of equal width: ("1-8", ...) and their counts."""
     width = max(-(-(len(counts) - first) // _MOST_BARS), 1)
     ranges = [(low, min(low + width, len(counts)) - 1) for low in range(first, len(counts), width)]
     names = [str(low) if low == high else f"{low}-{high}" for low, high in ranges]
-    return Histogram(title, names, [int(counts[low : high + 1].sum()) for low, high in ranges])
+    return names, [int(counts[low : high + 1].sum()) for low, high in ranges]
+
+
+def bars(title: str, names: Sequence[object], counts: Sequence[int]) -> list[str]:
+    """A title, and a bar of text for each count; what is not 0 has a character."""
+    most, width = max(counts, default=0), max((len(str(name)) for name in names), default=0)
+    digits = len(f"{most:,}")
+    lines = ["", f"{title}:"]
+    for name, count in zip(names, counts, strict=True):
+        bar = "#" * max(round(_BAR * count / most), 1) if count else ""
+        lines.append(f"  {name!s:>{width}}  {count:>{digits},}  {bar}".rstrip())
+    return lines
 
 
 def _most_frequent(statistics: Statistics, words: Sequence[str] | None, top_k: int) -> list[str]:

@@ -6,7 +6,6 @@ import os
 import re
 from collections.abc import Sequence
 
-from bert_tf2.support import plots
 from bert_tf2.support.settings import (
     ANSWERS,
     DATA,
@@ -353,13 +352,3 @@ class InspectRecordsOptions(Options):
     )
     show: int = setting("Number of examples to show as text, the first ones.", 0, group=ANSWERS, low=0)
     top_k: int = setting("Number of most frequent masked words to show.", 10, group=ANSWERS, low=0)
-    plot: str | None = setting(
-        "A file to draw the histograms into, .png, .svg or .pdf; needs matplotlib (the extra `plot`).",
-        None,
-        group=ANSWERS,
-        writes_file=True,
-    )
-
-    def check(self) -> None:
-        if self.plot:
-            plots.check_name("--plot", self.plot)

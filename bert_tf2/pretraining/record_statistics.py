@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
 
 import numpy as np
 
 from bert_tf2.data import schemas
 from bert_tf2.data.record_checks import Batch
-from bert_tf2.data.schemas import RecordKind
+from bert_tf2.data.schemas import Columns, RecordKind
 
 
 class Statistics:
@@ -20,8 +19,8 @@ class Statistics:
       records: their number. Records that only fill up a batch of a TPU (is_real_example 0) are not counted elsewhere.
       fillers: the number of such records.
       of_files: the number of records of each file.
-      max_seq_length: the length of each record, with padding; of records without masks, the length of the longest.
-      lengths: int64 [max_seq_length + 1], the number of records with so many tokens.
+      lengths: int64 [max_seq_length + 1], the number of records with so many tokens; of records without masks, up to
+        the length of the longest.
       masked: int64 [max_predictions_per_seq + 1], the number of records with so many masked tokens.
       masked_ids: int64 [ids], how often each id of the vocabulary is to be predicted.
       unchanged: the number of masked positions that hold the token to predict.
@@ -34,16 +33,10 @@ class Statistics:
 
     def __init__(self, kind: RecordKind, max_seq_length: int):
         self.kind = kind
-        self.records = 0
+        self.records = self.fillers = self.unchanged = self.words = self.random_next = 0
         self.of_files: Counter[str] = Counter()
-        self.fillers = 0
         self.lengths = np.zeros(max_seq_length + 1, np.int64)
-        self.masked = np.zeros(1, np.int64)
-        self.masked_ids = np.zeros(1, np.int64)
-        self.replacements = np.zeros(1, np.int64)
-        self.unchanged = 0
-        self.words = 0
-        self.random_next = 0
+        self.masked = self.masked_ids = self.replacements = np.zeros(1, np.int64)
         self.labels: Counter = Counter()
         self.label_sum = 0.0
 
@@ -64,7 +57,7 @@ class Statistics:
         else:
             self._add_labels(features)
 
-    def _add_masks(self, features: Mapping[str, np.ndarray]) -> None:
+    def _add_masks(self, features: Columns) -> None:
         used = features["masked_lm_weights"] > 0
         ids = features["masked_lm_ids"][used]
         rows, columns = np.nonzero(used)
@@ -75,25 +68,19 @@ class Statistics:
         self.unchanged += int(same.sum())
         self.replacements = _count(self.replacements, inputs[~same])
 
-    def _add_labels(self, features: Mapping[str, np.ndarray]) -> None:
+    def _add_labels(self, features: Columns) -> None:
+        labels = features.get("label_ids", np.zeros(0, np.int64))
+        if self.kind is schemas.REGRESSION:
+            self.label_sum += float(labels.sum(dtype=np.float64))
+            return
         if self.kind is schemas.SQUAD_TRAIN:
-            without = int((features["is_impossible"] != 0).sum())
-            self.labels.update({"no answer": without, "answer": len(features["is_impossible"]) - without})
-        elif self.kind is schemas.REGRESSION:
-            self.label_sum += float(features["label_ids"].sum(dtype=np.float64))
+            labels = np.where(features["is_impossible"] != 0, "no answer", "answer")
         elif self.kind is schemas.MULTI_LABEL:
-            for label, count in enumerate((features["label_ids"] != 0).sum(axis=0).tolist()):
-                self.labels[label] += count
-        elif "label_ids" in features:
-            labels = features["label_ids"]
-            if self.kind is schemas.TOKEN_TAGGING:  # -1 and padding are no labels
-                labels = labels[(features["input_mask"] != 0) & (labels >= 0)]
-            found, counts = np.unique(labels, return_counts=True)
-            self.labels.update(dict(zip(found.tolist(), counts.tolist(), strict=True)))
-
-    @property
-    def max_seq_length(self) -> int:
-        return len(self.lengths) - 1
+            labels = np.nonzero(labels)[1]
+        elif self.kind is schemas.TOKEN_TAGGING:  # -1 and padding are no labels
+            labels = labels[(features["input_mask"] != 0) & (labels >= 0)]
+        found, counts = np.unique(labels, return_counts=True)
+        self.labels.update(dict(zip(found.tolist(), counts.tolist(), strict=True)))
 
     @property
     def real(self) -> int:
@@ -109,41 +96,9 @@ class Statistics:
         """The number of masked tokens."""
         return int(self.masked @ np.arange(len(self.masked)))
 
-    def padding(self) -> float:
-        """The share of the positions that are padding."""
-        return 1 - self.tokens / (self.real * self.max_seq_length) if self.real else 0.0
-
-    def rows_when_packed(self) -> int:
-        """The number of rows of max_seq_length that hold all records if several short ones share a row.
-
-        The longest records are placed first, each into the fullest row that has room.
-        """
-        size, rows = self.max_seq_length, 0
-        free = np.zeros(size + 1, np.int64)  # free[n]: the number of rows with n free positions
-        for length in np.flatnonzero(self.lengths[1:])[::-1] + 1:
-            left = self.lengths[length]
-            while left:
-                rooms = np.flatnonzero(free[length:])
-                if len(rooms):
-                    room = length + rooms[0]
-                    moved = min(left, free[room])
-                    free[room] -= moved
-                    free[room - length] += moved
-                    left -= moved
-                else:
-                    each = size // length
-                    full, rest = divmod(left, each)
-                    free[size - each * length] += full
-                    free[size - rest * length] += bool(rest)
-                    rows += int(full) + bool(rest)
-                    left = 0
-        return rows
-
 
 def _count(counts: np.ndarray, values: np.ndarray) -> np.ndarray:
     """Adds the numbers of small integers to the counts, which become longer if necessary."""
-    if not values.size:
-        return counts
-    more = np.bincount(values.reshape(-1).astype(np.int64), minlength=len(counts))
+    more = np.bincount(values.reshape(-1), minlength=len(counts))
     more[: len(counts)] += counts
     return more

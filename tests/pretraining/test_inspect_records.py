@@ -1,8 +1,6 @@
 """The report of inspect_records.py: its figures against a plain count, its text, and the script."""
 
 import collections
-import importlib.util
-import random
 
 import numpy as np
 import pytest
@@ -11,9 +9,7 @@ from pretraining_text import VOCABULARY, data_options
 from bert_tf2.data import records
 from bert_tf2.pretraining import example_files, inspect_records
 from bert_tf2.pretraining.options import InspectRecordsOptions
-from bert_tf2.pretraining.record_statistics import Statistics
 from bert_tf2.support.errors import UserError
-from bert_tf2.support.settings import WrongSetting
 
 WORDS = "[PAD] [UNK] [CLS] [SEP] [MASK] the cat sat un ##aff ##able . dog ##s".split()
 
@@ -51,7 +47,6 @@ SHOWN = """
 records   2 pretraining records in 1 file (522 B), all valid
 length    10.5 tokens on average, of 16 (max_seq_length)
 padding   34.4% of 32 positions; without padding 1.52 times fewer
-packing   2 rows of 16 would hold all of them, 1.00 times fewer
 masked    2.00 tokens per record, 19.0% of all, at most 3 in a record
 replaced  50.0% by [MASK], 25.0% by another word, 25.0% kept
 next      50.0% of the second texts are random
@@ -159,25 +154,6 @@ def test_the_figures_are_those_of_a_plain_count(tmp_path, corpus, vocab_file):
     for counts, expected in ((found.lengths, lengths), (found.masked, masks), (found.masked_ids, masked_ids)):
         assert {place: number for place, number in enumerate(counts.tolist()) if number} == expected
     assert found.tokens == sum(length * number for length, number in lengths.items())
-    assert found.padding() == pytest.approx(1 - found.tokens / (24 * count))
-
-
-@pytest.mark.parametrize("seed", range(5))
-def test_packing_is_best_fit(seed):
-    """Against a loop over the records, longest first, each into the fullest row with room."""
-    rng = random.Random(seed)
-    lengths = [min(rng.randint(1, 20), rng.randint(1, 20)) if seed else 3 for _ in range(200)]
-    statistics = Statistics(records.PRETRAINING, 20)
-    statistics.lengths += np.bincount(lengths, minlength=21)
-    rows: list[int] = []
-    for length in sorted(lengths, reverse=True):
-        fits = [place for place, free in enumerate(rows) if free >= length]
-        if fits:
-            rows[min(fits, key=rows.__getitem__)] -= length
-        else:
-            rows.append(20 - length)
-    assert abs(statistics.rows_when_packed() - len(rows)) <= 1
-    assert statistics.rows_when_packed() >= sum(lengths) / 20
 
 
 LABELS = {"label_ids": [1], "is_real_example": [1]}
@@ -191,7 +167,6 @@ def test_labels_of_classes(path):
     assert "4 classification records" in found
     assert "1 of them only fill up a batch" in found
     assert "padding  75.0% of 48 positions; without padding 4.00 times fewer" in found
-    assert "packing  1 row of 16 would hold all of them, 3.00 times fewer" in found
     assert f"records per label:\n  0  1  {'#' * 20}\n  1  2  {'#' * 40}\n" in found
     assert found.endswith("record 1: 4 tokens, label 1\n  2 5 6 3")
 
@@ -223,12 +198,10 @@ def test_other_labels(path, words_file):
 def test_long_lengths_are_shown_in_ranges():
     counts = np.zeros(514, np.int64)
     counts[[1, 32, 33, 513]] = 1, 2, 3, 1000
-    statistics = Statistics(records.SQUAD_PREDICT, len(counts) - 1)
-    statistics.lengths += counts
-    (histogram, *_) = inspect_records.histograms(statistics)
-    assert histogram.names[:2] == ["1-33", "34-66"] and histogram.names[-1] == "496-513"
-    assert (histogram.counts[0], histogram.counts[-1]) == (6, 1000)
-    assert histogram.lines()[2].endswith("6  #")  # too few for a character, but not none
+    names, sums = inspect_records.in_ranges(counts, first=1)
+    assert names[:2] == ["1-33", "34-66"] and names[-1] == "496-513"
+    assert (sums[0], sums[-1]) == (6, 1000)
+    assert inspect_records.bars("x", names, sums)[2].endswith("6  #")  # too few for a character, but not none
 
 
 def test_the_script_names_the_first_bad_record(command_lines, tmp_path):
@@ -236,11 +209,6 @@ def test_the_script_names_the_first_bad_record(command_lines, tmp_path):
     records.write_records(
         str(tmp_path / "2.tfrecord"), records.PRETRAINING, [*EXAMPLES, {**EXAMPLES[0], "next_sentence_labels": [9]}]
     )
-    done = command_lines.run("inspect_records.py", "--input_file=*.tfrecord", "--plot=x.png", cwd=tmp_path)
-    has_plots = importlib.util.find_spec("matplotlib") is not None
-    problem = "2.tfrecord, record 3: next_sentence_labels holds 9" if has_plots else "--plot needs matplotlib"
-    assert (done.status, done.stdout) == (1, "")
-    assert done.stderr.startswith(f"inspect_records.py: error: {problem}")
     done = command_lines.run("inspect_records.py", "--input_file=*.tfrecord", cwd=tmp_path)
     assert (done.status, done.stdout) == (1, "")
     assert done.stderr == (
@@ -249,19 +217,3 @@ def test_the_script_names_the_first_bad_record(command_lines, tmp_path):
     done = command_lines.run("inspect_records.py", "--input_file=1.tfrecord", "--show=1", cwd=tmp_path)
     assert (done.status, done.stderr) == (0, "")
     assert done.stdout.startswith("records  2 pretraining records in 1 file")
-    assert not [*tmp_path.glob("*.png")]
-
-
-def test_the_plot_needs_matplotlib_and_the_name_of_a_picture(path, monkeypatch):
-    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
-    with pytest.raises(UserError, match="--plot needs matplotlib, which is not installed: pip install matplotlib"):
-        text(path, plot="x.png")  # before any file is read
-    with pytest.raises(WrongSetting, match=r"--plot=x\.gif: give a name that ends in \.png, \.svg or \.pdf"):
-        InspectRecordsOptions(input_file="a", plot="x.gif")
-
-
-def test_the_plot_is_a_png(path, tmp_path):
-    pytest.importorskip("matplotlib")
-    records.write_records(path, records.PRETRAINING, EXAMPLES)
-    text(path, plot=str(tmp_path / "x.png"))
-    assert (tmp_path / "x.png").read_bytes().startswith(b"\x89PNG\r\n\x1a\n")
