@@ -1,7 +1,7 @@
-"""Recognizes kinds of files by their first bytes, for error messages that name the right remedy.
+"""Recognizes the likely wrong files by their first bytes, for error messages that name the right remedy.
 
 A gzip archive passed as a vocabulary is "not UTF-8", and as a TFRecord file "corrupted". Both are true but do not help.
-`recognize` returns what the file is and what to do. It ignores the name, because wrong names are one of the causes.
+Names do not count, because wrong names are one of the causes.
 """
 
 from __future__ import annotations
@@ -19,13 +19,7 @@ HEAD_BYTES = 4096
 
 
 class Kind(NamedTuple):
-    """A kind of file.
-
-    Attributes:
-      name: a short name for comparisons: "gzip", "UTF-16", "TFRecord".
-      what: a phrase with an article for messages: "a gzip archive".
-      remedy: what to do, with {path} for its name.
-    """
+    """A kind of file: a short name, a phrase with an article, and what to do, with {path} for the file's name."""
 
     name: str
     what: str
@@ -36,60 +30,35 @@ class Kind(NamedTuple):
         return f"is {self.what}, not {wanted}; {self.remedy}"
 
 
-def _archive(name: str, command: str) -> Kind:
-    article = "an" if name[0] in "x" else "a"
-    return Kind(name, f"{article} {name} archive", f"unpack it first: {command}")
-
-
-def _encoded(name: str, what: str = "") -> Kind:
-    convert = f"convert it first: iconv -f {name} -t UTF-8 {{path}} > {{path}}.utf8"
-    return Kind(name[:6], f"text in {name[:6]}{what}", convert)
-
-
 # How a file begins, as a regular expression -> its kind. No text in UTF-8 has one of these beginnings by accident.
-_BEGINNINGS = [
-    (re.compile(pattern, re.DOTALL), kind)
-    for pattern, kind in (
-        (rb"\xff\xfe\0\0|\0\0\xfe\xff", _encoded("UTF-32")),
-        (rb"\xff\xfe|\xfe\xff", _encoded("UTF-16")),
-        (rb"\x1f\x8b\x08", _archive("gzip", "gunzip -c < {path} > {path}.unpacked")),
-        (rb"BZh[1-9]1AY&SY", _archive("bzip2", "bunzip2 -c < {path} > {path}.unpacked")),
-        (rb"\xfd7zXZ\0", _archive("xz", "unxz -c < {path} > {path}.unpacked")),
-        (rb"\x28\xb5\x2f\xfd", _archive("zstd", "unzstd -c < {path} > {path}.unpacked")),
-        (rb"PK\x03\x04", Kind("zip", "a zip archive (.zip, .docx, .xlsx, .npz)", "unpack it first: unzip {path}")),
-        (rb".{257}ustar", _archive("tar", "tar xf {path}")),
-        (rb"%PDF-", Kind("PDF", "a PDF document", "take the text out of it first: pdftotext {path}")),
-        (rb"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1", Kind("Office", "a document of Word or Excel", "save it as plain text")),
-        (rb"PAR1\x15", Kind("Parquet", "a Parquet table", "write it to a text file first: pandas.read_parquet")),
-        (rb"\x89HDF\r\n", Kind("HDF5", "an HDF5 file (.h5)")),
-        (rb"\x93NUMPY", Kind("numpy", "an array of numpy (.npy)")),
-        (rb"\x89PNG\r\n|\xff\xd8\xff", Kind("picture", "a picture")),
-        (
-            rb"version https://git-lfs.github.com/spec/",
-            Kind("Git LFS", "a pointer of Git LFS and not the file itself", "fetch that: git lfs pull"),
-        ),
-        (rb"\0{16,}\Z", Kind("zeros", "a file of zeros, as an interrupted copy leaves one", "copy it again")),
-        (rb".{6}\0\0\{\"", Kind("safetensors", "a safetensors file of weights")),
-        (rb"\x80[\x02-\x05][\x95}\](cX\x8a\x8cCKMJGN]", Kind("pickle", "a pickle of Python")),
-    )
-]
-_TFRECORD = Kind("TFRecord", "a TFRecord file")
+_BEGINNINGS = {
+    rb"\xff\xfe|\xfe\xff": Kind(
+        "UTF-16", "text in UTF-16", "convert it first: iconv -f UTF-16 -t UTF-8 {path} > {path}.utf8"
+    ),
+    rb"\x1f\x8b\x08": Kind("gzip", "a gzip archive", "unpack it first: gunzip -c < {path} > {path}.unpacked"),
+    rb"PK\x03\x04": Kind("zip", "a zip archive (.zip, .docx, .xlsx, .npz)", "unpack it first: unzip {path}"),
+    rb"BZh[1-9]1AY&SY|\xfd7zXZ\0|\x28\xb5\x2f\xfd|.{257}ustar": Kind("archive", "an archive", "unpack it first"),
+    rb"%PDF-": Kind("PDF", "a PDF document", "take the text out of it first: pdftotext {path}"),
+    rb"\x89HDF\r\n": Kind("HDF5", "an HDF5 file (.h5)"),
+    rb"version https://git-lfs": Kind(
+        "Git LFS", "a pointer of Git LFS and not the file itself", "fetch that: git lfs pull"
+    ),
+    rb"\0{16,}\Z": Kind("zeros", "a file of zeros, as an interrupted copy leaves one", "copy it again"),
+}
 _PAGE = re.compile(rb"(\xef\xbb\xbf)?\s*<(!DOCTYPE html|html|head|\?xml)\b", re.IGNORECASE)
 _HTML = Kind("HTML", "an HTML page, perhaps the answer of a server instead of the file", "download the file itself")
 
 
 def recognize(head: bytes, path: str) -> Kind | None:
-    """Returns the kind of a file; None for text in UTF-8 or another 8-bit encoding, and for anything unknown.
+    """Returns the kind of a file; None for text in an 8-bit encoding, and for anything unknown.
 
     Args:
       head: its first HEAD_BYTES bytes, or fewer.
       path: its name, for the commands in `remedy`.
     """
-    kind = next((kind for pattern, kind in _BEGINNINGS if pattern.match(head)), None)
+    kind = next((kind for pattern, kind in _BEGINNINGS.items() if re.match(pattern, head, re.DOTALL)), None)
     if kind is None and _is_tfrecord(head):
-        kind = _TFRECORD
-    if kind is None and (order := _order_of_utf16(head)):
-        kind = _encoded(f"UTF-16{order}", " without a byte order mark")
+        return Kind("TFRecord", "a TFRecord file")
     return kind and kind._replace(remedy=kind.remedy.format(path=shlex.quote(path)))
 
 
@@ -108,8 +77,7 @@ def mismatch(head: bytes, path: str, wanted: str, *kinds: str, of_text: str = "g
       kinds: the accepted names of Kind, and "text".
       of_text: what to do with a text.
     """
-    kind = recognize_page(head, path)
-    if kind:
+    if kind := recognize_page(head, path):
         return None if kind.name in kinds else kind.sentence(wanted)
     return f"is text, not {wanted}; {of_text}" if head and "text" not in kinds and is_text(head) else None
 
@@ -119,15 +87,6 @@ def _is_tfrecord(head: bytes) -> bool:
     checksum = google_crc32c.value(head[:8])
     masked = ((checksum >> 15 | checksum << 17) + 0xA282EAD8) & 0xFFFFFFFF
     return head[8:12] == struct.pack("<I", masked)
-
-
-def _order_of_utf16(head: bytes) -> str:
-    """The byte order of a text in which nearly every second byte is 0, as those of ASCII letters in UTF-16; or ""."""
-    pairs = len(head) // 2
-    high, low = head[: 2 * pairs : 2].count(0), head[1 : 2 * pairs : 2].count(0)
-    if pairs < 4 or min(high, low) > pairs * 0.05 or max(high, low) < pairs * 0.5:
-        return ""
-    return ("LE" if low > high else "BE") if _is_mostly_printable(head.replace(b"\0", b"")) else ""
 
 
 def is_text(head: bytes) -> bool:

@@ -18,13 +18,12 @@ def parse(text: str, name: str, kind: type | None = dict) -> Any:
     """Parses a JSON text, which is called `name` in messages.
 
     Raises:
-      UserError: the text is empty or not JSON (the message has line and column), is nested too deeply, or has a number
-        of too many digits; a key occurs twice with different values; or the content is not of type `kind`.
+      UserError: the text is empty or not JSON (the message has line and column), or the content is not of type `kind`.
     """
     if not text.strip():
         raise UserError(f"{name}: the file is empty; a JSON file is needed")
     try:
-        content = json.loads(text, object_pairs_hook=_without_doubles)
+        content = json.loads(text)
     except json.JSONDecodeError as error:
         if page := file_kinds.recognize_page(text[: file_kinds.HEAD_BYTES].encode("utf-8", "replace"), name):
             raise UserError(f"{name}: {page.sentence('JSON')}") from error
@@ -36,28 +35,12 @@ def parse(text: str, name: str, kind: type | None = dict) -> Any:
         raise UserError(
             f"{name}, line {error.lineno}, column {error.colno}: not valid JSON ({error.msg}); is the file complete?"
         ) from error
-    except RecursionError as error:
-        raise UserError(f"{name}: its JSON is nested too deep; is it the right file?") from error
-    except _DoubleKey as error:
-        raise UserError(f"{name}: the key {error} is there twice with different values; remove one of them") from error
-    except ValueError as error:  # Python limits the number of digits of an integer
-        raise UserError(f"{name}: a number has too many digits; is it the right file?") from error
+    except (RecursionError, ValueError) as error:  # Python limits the number of digits of an integer
+        what = "its JSON is nested too deep" if isinstance(error, RecursionError) else "a number has too many digits"
+        raise UserError(f"{name}: {what}; is it the right file?") from error
     if kind is not None and not isinstance(content, kind):
         found = _NAMES.get(type(content), "a number")
         raise UserError(f"{name}: {_NAMES[kind]} is needed in this JSON file, not {found}")
-    return content
-
-
-class _DoubleKey(Exception):
-    """A key that occurs twice in an object."""
-
-
-def _without_doubles(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    content = dict(pairs)
-    if len(content) < len(pairs):
-        for key, value in pairs:
-            if content[key] != value:
-                raise _DoubleKey(repr(key)[:100])
     return content
 
 

@@ -1,13 +1,10 @@
 """Files of the wrong kind: every reader says what they are and which command makes the right one of them."""
 
-import bz2
 import gzip
 import io
 import json
 import lzma
-import pickle
 import re
-import tarfile
 import zipfile
 
 import numpy as np
@@ -37,13 +34,6 @@ def _zip(stream):
         packed.writestr("a.txt", TEXT)
 
 
-def _tar(stream):
-    with tarfile.open(fileobj=stream, mode="w") as packed:
-        member = tarfile.TarInfo("a.txt")
-        member.size = len(TEXT)
-        packed.addfile(member, io.BytesIO(TEXT.encode()))
-
-
 def tfrecord(path) -> bytes:
     with tf.io.TFRecordWriter(str(path)) as writer:
         writer.write(b"a record")
@@ -51,24 +41,14 @@ def tfrecord(path) -> bytes:
 
 
 GZIP = r"is a gzip archive, not .*; unpack it first: gunzip -c < (\S+) > \1\.unpacked"
-BARE = "is text in UTF-16 without a byte order mark, .*: iconv -f "
 KINDS = {
     "gzip": (gzip.compress(TEXT.encode()), GZIP),
-    "bzip2": (bz2.compress(TEXT.encode()), "is a bzip2 archive, not .*: bunzip2 "),
-    "xz": (lzma.compress(TEXT.encode()), "is an xz archive, not .*: unxz "),
-    "zstd": (b"\x28\xb5\x2f\xfd\x24\x00", "is a zstd archive, not .*: unzstd "),
+    "xz": (lzma.compress(TEXT.encode()), "is an archive, not .*; unpack it first"),
     "zip": (archive(_zip), "is a zip archive .*, not .*: unzip "),
-    "tar": (archive(_tar), "is a tar archive, not .*: tar xf "),
     "UTF-16": (TEXT.encode("utf-16"), r"is text in UTF-16, not .*: iconv -f UTF-16 -t UTF-8 (\S+) > \1\.utf8"),
     "UTF-16 big": (b"\xfe\xff" + TEXT.encode("utf-16-be"), "is text in UTF-16, not .*: iconv -f UTF-16 "),
-    "UTF-16 bare": (TEXT.encode("utf-16-le"), BARE + "UTF-16LE "),
-    "UTF-16 bare, big": (TEXT.encode("utf-16-be"), BARE + "UTF-16BE "),
-    "UTF-32": (TEXT.encode("utf-32"), "is text in UTF-32, not .*: iconv -f UTF-32 "),
     "PDF": (b"%PDF-1.7\n" + TEXT.encode(), "is a PDF document, not .*: pdftotext "),
-    "PNG": (b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR", "is a picture, not .*; give another file"),
-    "Parquet": (b"PAR1\x15\x04\x15", "is a Parquet table, not "),
     "zeros": (bytes(100), "is a file of zeros, .*; copy it again"),
-    "pickle": (pickle.dumps({"a": 1}), "is a pickle of Python, not "),
     "Git LFS": (b"version https://git-lfs.github.com/spec/v1\noid sha256:1\n", "is a pointer .*: git lfs pull"),
 }  # fmt: skip
 
@@ -175,7 +155,6 @@ def test_text_is_left_alone(data, tmp_path):
         ('{"a": 1,\n "b": }', "line 2, column 7: not valid JSON"),
         ("[" * 100000, "nested too deep"),
         ('{\n"vocab_size": ' + "1" * 5000 + "}", "a number has too many digits"),
-        ('{"vocab_size": 1, "vocab_size": 2}', "the key 'vocab_size' is there twice"),
         ("[1]", "an object {...} is needed in this JSON file, not a list"),
         ("3", "an object {...} is needed in this JSON file, not a number"),
         ("null", "an object {...} is needed in this JSON file, not null"),
@@ -190,12 +169,6 @@ def test_json_that_cannot_be_read(text, message, tmp_path):
     assert found.startswith(str(path)) and message in found
     for read in (BertConfig.from_json_file, read_label_map, lambda name: squad.read_squad_examples(name, False)):
         assert message_of(read, path).startswith(str(path))
-
-
-def test_json_with_one_key_twice_but_one_value(tmp_path):
-    path = tmp_path / "file.json"
-    path.write_text('\ufeff{"a": [1], "a": [1]}')
-    assert files.read_json(str(path)) == {"a": [1]}
 
 
 # Byte order marks.
