@@ -83,7 +83,7 @@ def run(name: str) -> None:
             logging.info("Keras runs on TensorFlow here, not on %s as KERAS_BACKEND has it", asked)
         result = _run(command, options)
         if command.prints:
-            print(result if isinstance(result, str) else "\n".join(result))
+            process.show(result if isinstance(result, str) else "\n".join(result))
 
     flags.run(find(command.options), main)
 

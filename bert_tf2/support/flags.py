@@ -22,7 +22,7 @@ from typing import Any
 from absl import app, flags, logging
 
 from bert_tf2 import __version__
-from bert_tf2.support import console, outputs, progress, settings
+from bert_tf2.support import console, outputs, process, progress, settings
 from bert_tf2.support.quiet import load_tensorflow as load_tensorflow  # for the scripts
 from bert_tf2.support.settings import Options, WrongSetting
 
@@ -86,7 +86,7 @@ class _Script:
         words = [word.partition("=") for word in itertools.takewhile("--".__ne__, argv[1:])]
         given = {name for name, _, value in words if value.lower() in ("", "1", "true")}
         if given & _HELP or given & _VERSION:
-            print(self._help() if given & _HELP else f"bert_tf2 {__version__}\n", end="", flush=True)
+            process.show(self._help() if given & _HELP else f"bert_tf2 {__version__}")
             sys.exit(0)
         if odd := [word for word in argv if word.endswith("\r") or (word.startswith("-") and "\r" in word)]:
             what = "holds a carriage return: the shell script has Windows' line ends, which tr -d '\\r' removes"
@@ -247,7 +247,7 @@ def help_screen(
         if shown:
             entries = (_entry(flag, needed_with.get(flag.name, ()), width) for flag in shown)
             parts.append("\n".join([f"{title}:", *entries]))
-    return "\n\n".join([*parts, textwrap.fill(closing, width)]) + "\n"
+    return "\n\n".join([*parts, textwrap.fill(closing, width)])
 
 
 def _paragraphs(text: str, width: int) -> str:

@@ -10,7 +10,6 @@ modules.
 from __future__ import annotations
 
 import contextlib
-import io
 import os
 import signal
 import sys
@@ -84,28 +83,20 @@ def begin() -> None:
             os.fstat(descriptor)
         except OSError:
             os.open(os.devnull, os.O_RDWR)  # gets the lowest free number, which is this one
-    if sys.stdin is None:
-        sys.stdin = open(0, encoding="utf-8", closefd=False)  # noqa: SIM115
-    if sys.stderr is None:
-        sys.stderr = open(2, "w", encoding="utf-8", errors="backslashreplace", closefd=False)  # noqa: SIM115
-    given = sys.stdout
-    sys.stdout = io.TextIOWrapper(
-        io.BufferedWriter(_StandardOutput(1, "wb", closefd=False)),
-        encoding="utf-8",
-        errors="backslashreplace",  # for names of files that are not UTF-8
-        line_buffering=given is not None and given.line_buffering,
-    )
+    lenient = {"encoding": "utf-8", "errors": "backslashreplace"}  # for names of files that are not UTF-8
+    for number, (name, mode) in enumerate({"stdin": "r", "stdout": "w", "stderr": "w"}.items()):
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(number, mode, closefd=False, **lenient))  # noqa: SIM115
+    sys.stdout.reconfigure(**lenient)
 
 
-class _StandardOutput(io.FileIO):
-    """Standard output with its name in errors. After an error, Python drops the data that could not be written."""
-
-    def write(self, data) -> int | None:
-        try:
-            return super().write(data)
-        except OSError as error:
-            error.filename = STANDARD_OUTPUT
-            raise
+def show(text: str) -> None:
+    """Prints a text at once, since a reader may be waiting for it; an error has the name STANDARD_OUTPUT."""
+    try:
+        print(text, flush=True)
+    except OSError as error:
+        error.filename = STANDARD_OUTPUT
+        raise
 
 
 @contextlib.contextmanager
@@ -209,7 +200,7 @@ def flush_streams() -> OSError | None:
             stream.flush()
         except (OSError, ValueError) as error:  # ValueError: the stream is closed
             if stream is sys.stdout and isinstance(error, OSError):
-                problem = error
+                problem, error.filename = error, STANDARD_OUTPUT
             with contextlib.suppress(OSError, ValueError), open(os.devnull, "wb") as null:
                 os.dup2(null.fileno(), stream.fileno())
     return problem

@@ -269,7 +269,7 @@ def test_what_an_entry_tells():
 
 def test_commands_are_broken_before_flags():
     text = "Does it.\n\nExample:\n  python x.py --first=1 \\\n      --second='a b' --third=3\n\nMore\ntext."
-    assert flags.help_screen("Some words of a description.", {}, {}, "End.", width=1).count("\n") == 4
+    assert flags.help_screen("Some words of a description.", {}, {}, "End.", width=1).count("\n") == 3
     assert flags.help_screen(text, {}, {}, "End.", width=40) == (
-        "Does it.\n\nExample:\n  python x.py --first=1 \\\n      --second='a b' --third=3\n\nMore text.\n\nEnd.\n"
+        "Does it.\n\nExample:\n  python x.py --first=1 \\\n      --second='a b' --third=3\n\nMore text.\n\nEnd."
     )
