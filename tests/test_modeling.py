@@ -6,7 +6,7 @@ import reference_math
 import tensorflow as tf
 from small_models import GOLDEN, VOCAB, needs_golden, randomize, small_batch, small_config
 
-from bert_tf2 import heads, modeling
+from bert_tf2 import heads, layers, modeling
 from bert_tf2.config import ACTIVATIONS, BertConfig
 from bert_tf2.weights import checkpoint
 
@@ -210,7 +210,7 @@ def test_without_a_seed_every_call_drops_other_values():
 
 
 def test_the_dropouts_of_one_step_are_independent():
-    seeds = modeling.DropoutSeeds(SEED)
+    seeds = layers.DropoutSeeds(SEED)
     with modeling.dropout_from(seeds):
         one, two = (modeling.dropout(tf.ones([1000]), 0.5).numpy() > 0 for _ in range(2))
     assert 400 < (one == two).sum() < 600
@@ -218,7 +218,7 @@ def test_the_dropouts_of_one_step_are_independent():
 
 def test_dropout_does_nothing_without_a_rate():
     x = tf.constant([1.0, 2.0])
-    with modeling.dropout_from(modeling.DropoutSeeds(SEED)):
+    with modeling.dropout_from(layers.DropoutSeeds(SEED)):
         assert modeling.dropout(x, 0.0) is x and modeling.dropout(x, None) is x
     none, still = small_model(hidden_dropout_prob=None, attention_probs_dropout_prob=None), small_model()
     batch = small_batch()

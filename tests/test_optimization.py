@@ -5,14 +5,13 @@ import math
 import numpy as np
 import pytest
 import tensorflow as tf
-from small_models import GOLDEN, needs_golden
+from small_models import GOLDEN
 
 from bert_tf2 import optimization
 from bert_tf2.optimization import AdamWeightDecayOptimizer, learning_rate_at
 from bert_tf2.training.step import reduce_gradients
 
 
-@needs_golden
 def test_schedule_equals_the_reference():
     golden = np.load(GOLDEN / "unit" / "schedule.npz")
     cases = sorted({name.split("_")[0] for name in golden.files})
@@ -34,7 +33,6 @@ def test_schedule_by_hand():
     assert learning_rate_at(tf.constant(3, tf.int64), 1.0, 10, 5).shape == ()
 
 
-@needs_golden
 def test_optimizer_equals_the_reference():
     golden = np.load(GOLDEN / "unit" / "optimizer.npz")
     names = [str(name) for name in golden["names"]]

@@ -12,10 +12,10 @@ import pathlib
 import re
 
 import pytest
-from small_models import SHARED
+from small_models import REFERENCE
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
-NAMES = SHARED / "reference" / "names.json"
+NAMES = REFERENCE / "names.json"
 
 # The reference's module -> the one that has its names.
 MODULES = {
@@ -73,8 +73,6 @@ def told(section: str) -> set[str]:
 
 
 def reference_names() -> list[tuple[str, dict]]:
-    if not NAMES.exists():
-        return []
     return [(module, entry) for module, entries in json.loads(NAMES.read_text()).items() for entry in entries]
 
 
@@ -102,7 +100,6 @@ def accepts(function, arguments: list[str]) -> bool:
     )
 
 
-@pytest.mark.skipif(not NAMES.exists(), reason="the reference's table of names is not beside this checkout")
 def test_every_module_of_the_reference_has_one_here_and_a_section_in_the_guide():
     assert {module for module, _ in reference_names()} == set(MODULES) == set(guide())
     for theirs, ours in MODULES.items():

@@ -10,14 +10,13 @@ import re
 import unicodedata
 
 import pytest
+from golden_data import GOLDEN
 
 from bert_tf2 import tokenization
 from bert_tf2.support.errors import UserError
 from bert_tf2.vocabulary import check_special_tokens, load_tokenizer
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
-GOLDEN = ROOT.parent / "shared" / "golden" / "data"
-needs_golden = pytest.mark.skipif(not GOLDEN.is_dir(), reason="the reference's recorded answers are not here")
 
 SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
 
@@ -28,7 +27,6 @@ def write_vocab(folder: pathlib.Path, entries: list[str]) -> str:
     return str(path)
 
 
-@needs_golden
 @pytest.mark.parametrize("path", sorted((GOLDEN / "A_tokenization").glob("rows_*.jsonl")), ids=lambda path: path.stem)
 def test_rows_of_the_reference(path):
     rows = [json.loads(line) for line in path.read_text("ascii").split("\n") if line]
@@ -40,7 +38,6 @@ def test_rows_of_the_reference(path):
         assert (tokens, tokenizer.convert_tokens_to_ids(tokens)) == (row["tokens"], row["ids"]), row["text"]
 
 
-@needs_golden
 @pytest.mark.skipif(unicodedata.unidata_version != "14.0.0", reason="recorded with the Unicode tables of Python 3.11")
 @pytest.mark.parametrize(("do_lower_case", "name"), [(True, "lower"), (False, "nolower")])
 def test_every_code_point_of_the_first_plane(do_lower_case, name):

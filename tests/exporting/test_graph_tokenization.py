@@ -14,6 +14,7 @@ import unicodedata
 import numpy as np
 import pytest
 import tensorflow as tf
+from golden_data import GOLDEN
 
 from bert_tf2 import tokenization
 from bert_tf2.exporting import graph_tokenization
@@ -23,9 +24,6 @@ from bert_tf2.finetuning.squad.features import piece_spans
 from bert_tf2.support.errors import UserError
 
 pytest.importorskip("tensorflow_text")
-
-GOLDEN = pathlib.Path(__file__).resolve().parents[3] / "shared" / "golden" / "data"
-needs_golden = pytest.mark.skipif(not GOLDEN.is_dir(), reason="the reference's recorded answers are not here")
 
 SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
 TEXTS = tf.TensorSpec([None], tf.string)
@@ -154,7 +152,6 @@ def test_random_unicode(unicode_pair, random_texts):
 
 
 @pytest.mark.slow
-@needs_golden
 @pytest.mark.parametrize("path", sorted((GOLDEN / "A_tokenization").glob("rows_*.jsonl")), ids=lambda path: path.stem)
 def test_rows_of_the_reference(path):
     rows = [json.loads(line) for line in path.read_text("ascii").split("\n") if line]

@@ -9,13 +9,11 @@ import sys
 
 import pytest
 from command_lines import ROOT, SCRIPTS, described
-from small_models import SHARED
+from small_models import REFERENCE
 
 import bert_tf2
 from bert_tf2.commands import COMMANDS, find
 from bert_tf2.support import flags
-
-REFERENCE = SHARED / "reference" / "flags.json"
 
 _TYPES = {"string": "string", "int": "integer", "float": "float", "bool": "bool"}
 
@@ -38,9 +36,7 @@ def refused(script: str, *arguments: str, status: int = 2) -> str:
 
 
 def reference() -> dict[str, list[dict]]:
-    if not REFERENCE.exists():
-        pytest.skip("the reference's table of flags is not beside this checkout")
-    return json.loads(REFERENCE.read_text())
+    return json.loads((REFERENCE / "flags.json").read_text())
 
 
 @pytest.mark.parametrize("script", SCRIPTS)
@@ -60,7 +56,7 @@ def test_missing_flags_are_named_in_one_line(script):
     text = refused(script)
     named = re.search(r"((--\w+( and )?)+) must be given|give at least one of (--\w+(, )?)+", text)
     assert named, text
-    if REFERENCE.exists() and script in reference():
+    if script in reference():
         required = {f"--{flag['name']}" for flag in reference()[script] if flag["required"]}
         assert {*named[1].split(" and ")} == required
 
