@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Mapping, Sequence
 
 import numpy as np
@@ -96,9 +95,7 @@ class Source:
 
         def check(counts: Mapping[str, int], unlike: Sequence[str]) -> None:
             self._files.check(counts)
-            for path in unlike:
-                for block in itertools.islice(tfrecords.read_blocks(path, _FIRST_BYTES), 1):
-                    record_checks.check_first(block, self._kind, self._sizes)
+            record_checks.check_first_records(unlike, self._kind, self._sizes, must_have_some=False)
 
         anew = options.check_records and team.is_chief
         index, _ = record_index.read(self._paths, options.output_dir, keep=team.is_chief, anew=anew, check=check)

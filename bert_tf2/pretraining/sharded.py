@@ -26,8 +26,6 @@ from bert_tf2.support.errors import UserError
 from bert_tf2.support.remote_files import FsspecFiles
 from bert_tf2.tokenization import FullTokenizer
 
-_LOOKED_AT = 1024  # shards, whose documents are counted
-_MANY = 0.1
 _SAMPLES = 12
 _BYTES_OF_SAMPLE = 32_000
 
@@ -86,7 +84,8 @@ def _make_all(job: Job, inputs: Sequence[str], tokenizer: FullTokenizer, engine:
             manifest.add(shard, result.counts)
     missing = manifest.missing()
     try:
-        _warn_of_few_documents(missing, job)
+        if missing and job.cuts[-1]:
+            _warn_of_few_documents(job)
         _estimate(missing, job, tokenizer)
         _make(missing, manifest, job, engine)
     except BaseException:
@@ -165,36 +164,21 @@ def _warn(lines: Sequence[str], shard: Shard, warned: set[str]) -> None:
         warned.add(kind)
 
 
-def _warn_of_few_documents(missing: Sequence[Shard], job: Job) -> None:
-    """Logs a warning if many shards have too few documents, with a number of shards that have enough."""
-    pairs, count = job.options.objective == "mlm_nsp", len(job)
-    if not missing or not job.cuts[-1]:
-        return
-
-    def look(count: int) -> tuple[int, int, bool]:
-        """Of so many shards those that are empty and those of one document, and whether these are many."""
-        cuts = job.cuts if count == len(job) else shards.cut(job.sources, count, job.options.input_format)
-        step = -(-count // _LOOKED_AT)
-        looked_at = map(dataclasses.replace(job, cuts=cuts).shard, range(0, count, step))
-        found = [shards.count_documents(shard.pieces, job.options.input_format) for shard in looked_at]
-        empty, single = step * found.count(0), step * found.count(1)
-        return empty, single, empty + single * pairs > _MANY * count
-
-    empty, single, many = look(count)
-    if not many:
-        return
-    enough = next((number for number in _halves(count) if not look(number)[2]), None)
-    logging.warning(
-        "%s of %s shards have no text%s; %s",
-        f"{empty:,}", f"{count:,}",
-        f' and {single:,} are one document, from which their "random" next sentences are taken too' if pairs else "",
-        f"give --num_shards={enough} or fewer" if enough else example_files.FEW_DOCUMENTS,
-    )  # fmt: skip
-
-
-def _halves(count: int) -> Iterator[int]:
-    while count := count // 2:
-        yield count
+def _warn_of_few_documents(job: Job) -> None:
+    """Logs a warning if a tenth of the shards has too few documents, with a number of shards that have enough."""
+    given, pairs, few = job.options.input_format, job.options.objective == "mlm_nsp", ""
+    while len(job):
+        found = [shards.count_documents(job.shard(number).pieces, given) for number in range(len(job))]
+        empty, single = found.count(0), found.count(1) * pairs
+        if 10 * (empty + single) <= len(job):
+            break
+        one = f' and {single:,} are one document, from which their "random" next sentences are taken too'
+        few = few or f"{empty:,} of {len(job):,} shards have no text{one * pairs}"
+        half = len(job) // 2
+        job = dataclasses.replace(job, cuts=shards.cut(job.sources, half, given) if half else (0,))
+    if few:
+        advice = f"give --num_shards={len(job)} or fewer" if len(job) else example_files.FEW_DOCUMENTS
+        logging.warning("%s; %s", few, advice)
 
 
 def _estimate(missing: Sequence[Shard], job: Job, tokenizer: FullTokenizer) -> None:
