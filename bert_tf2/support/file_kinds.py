@@ -95,7 +95,7 @@ def is_text(head: bytes) -> bool:
         codecs.getincrementaldecoder("utf-8")().decode(head)
     except UnicodeDecodeError:
         return False
-    return _is_mostly_printable(head)
+    return b"\0" not in head and _is_mostly_printable(head)  # the length of a header, before its JSON, has zeros
 
 
 def _is_mostly_printable(data: bytes) -> bool:
