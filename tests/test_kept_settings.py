@@ -168,3 +168,6 @@ def test_converted_weights_keep_their_settings(folder, tmp_path):
         commands.call("convert_checkpoint", input=str(path / "out"), to=kind, output=str(output))
         found = bert_tf2.load(output).classify(TEXTS)
         np.testing.assert_allclose(*([[*row.values()] for row in rows] for rows in (found, expected)), atol=1e-6)
+    how = {"input": str(path / "out"), "to": "tf1", "output": str(tmp_path / "exact"), "hidden_act": "gelu_erf"}
+    commands.call("convert_checkpoint", **how)
+    assert bert_tf2.load(tmp_path / "exact").config.hidden_act == "gelu_erf"  # which the configuration says now

@@ -380,7 +380,7 @@ def test_texts_within_a_graph_are_refused(bert, call):
 
 def test_texts_that_are_cut_are_counted(bert, log_lines):
     bert.tokenize(["good", "good " * 10, "good good"], max_seq_length=4)
-    assert log_lines[-1].endswith("1 texts have more than 4 tokens, and were cut")
+    assert log_lines[-1].endswith("1 of 3 texts are longer than 4 tokens, and were cut")
 
 
 def test_the_policy_of_keras_counts(folder):

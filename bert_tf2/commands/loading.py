@@ -188,7 +188,7 @@ class Bert:
         rows = answering.pack(self.tokenizer, given, length)
         full = [text for text, row in zip(given, rows, strict=True) if len(row.input_ids) == length]
         if cut := sum(len(row.input_ids) > length for row in answering.pack(self.tokenizer, full, length + 1)):
-            logging.warning("%d texts have more than %d tokens, and were cut", cut, length)
+            logging.warning("%d of %d texts are longer than %d tokens, and were cut", cut, len(given), length)
         return answering.padded(rows)
 
     def classify(
@@ -332,8 +332,8 @@ def load(
       do_lower_case: whether to lower-case text; defaults to the value in the files beside the weights, otherwise to
         False if the vocabulary has entries with capital letters.
       precision: the type of the computations, a key of training.precision.PRECISIONS; defaults to that of Keras'
-        policy, which is float32 unless it was set. Whether a GPU rounds float32 to
-        TensorFloat-32 is TensorFlow's setting of the process, which this does not change.
+        policy, which is float32 unless it was set. Whether a GPU rounds float32 to TensorFloat-32 is TensorFlow's
+        setting of the process, which this does not change.
 
     Raises:
       UserError: the weights do not exist; the configuration or the vocabulary is missing or does not fit the weights;

@@ -10,7 +10,6 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import io
-import itertools
 import os
 import zipfile
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -32,7 +31,7 @@ SMALLEST = 100_000_000
 """Records of fewer bytes are read anew: that takes a second at most, and leaves no file in the user's folder."""
 _READERS = 8
 _STATE_READERS = 32  # a store of objects answers slowly
-_VERSION = 2
+_VERSION = 3
 
 
 @dataclasses.dataclass(frozen=True)
@@ -48,6 +47,8 @@ class RecordIndex:
       starts: int64 [R], the number of its first record in the file, from 0.
       counts: int64 [R], its records.
       sizes: int64 [R], their bytes, uncompressed.
+      checksums: of the content of each file.
+      packed: whether each file is an archive of gzip.
     """
 
     paths: tuple[str, ...]
@@ -56,6 +57,8 @@ class RecordIndex:
     starts: np.ndarray
     counts: np.ndarray
     sizes: np.ndarray
+    checksums: tuple[int, ...]
+    packed: tuple[bool, ...]
 
     @property
     def total(self) -> int:
@@ -64,8 +67,9 @@ class RecordIndex:
 
     @property
     def description(self) -> str:
-        """Tells these records from others: their number, and a checksum of their numbers and sizes."""
-        checksum = google_crc32c.value(np.concatenate([self.files, self.counts, self.sizes]).tobytes())
+        """Tells these records from others: their number, and a checksum of all of them."""
+        numbers = np.concatenate([self.files, self.counts, self.sizes, np.array(self.checksums, np.int64)])
+        checksum = google_crc32c.value(numbers.tobytes())
         return f"{self.total} records in {len(self.paths)} files ({checksum:08x})"
 
 
@@ -76,11 +80,15 @@ class _Runs(NamedTuple):
       counts: int64 [R], the records of each.
       sizes: int64 [R], their bytes.
       form: of the first record, see `record_checks.form_of`.
+      checksum: of the checksums that stand behind the records.
+      packed: whether it is an archive of gzip.
     """
 
     counts: np.ndarray
     sizes: np.ndarray
     form: int
+    checksum: int
+    packed: bool
 
 
 _State = tuple[int, float]
@@ -105,10 +113,10 @@ def find_change(index: RecordIndex) -> UserError | None:
             runs = runs_of(path)
         except UserError as error:
             return error
-        before = _Runs(index.counts[of_file], index.sizes[of_file], runs.form)
-        if not all(map(np.array_equal, runs, before)):
+        before = index.counts[of_file], index.sizes[of_file], index.checksums[number]
+        if not all(map(np.array_equal, (runs.counts, runs.sizes, runs.checksum), before)):
             return UserError(
-                f"{path}: changed while it was read: {runs.counts.sum()} records now, {before.counts.sum()} when the"
+                f"{path}: changed while it was read: {runs.counts.sum()} records now, {before[0].sum()} when the"
                 " training began; put the records back, then the same command continues"
             )
     return None
@@ -158,46 +166,51 @@ def read(
     return _assemble(paths, known), fresh
 
 
-def keep(paths: Sequence[str], runs: Sequence[Sequence[int]], totals: Sequence[int]) -> None:
-    """Keeps the index of records that were just written, if their folder allows it.
+def written(path: str) -> str:
+    """What `keep` has to know of a file."""
+    runs = runs_of(path)
+    return " ".join(map(str, [runs.form, runs.checksum, int(runs.packed), *runs.sizes]))
+
+
+def keep(known: Mapping[str, tuple[str, int]]) -> None:
+    """Keeps the index of records that were just made, if their folder allows it.
 
     Args:
-      paths: their files.
-      runs: the bytes of the runs of each file.
-      totals: the records of each file.
+      known: for the path of each file, what `written` returned, and its records.
     """
-    with contextlib.suppress(UserError, OSError):
-        states = _states(paths)
-        first = next(itertools.chain.from_iterable(map(tfrecords.read_blocks, paths)), None)
-        form = record_checks.form_of(first) if first else 0  # of all that are not empty: one run made them
-        table = zip(paths, runs, totals, strict=True)
-        known = {
-            path: (states[path], _counted(np.array(sizes, np.int64), total, form if total else 0))
-            for path, sizes, total in table
-        }
-        _save(known, [os.path.join(os.path.dirname(paths[0]), NAME)])
+
+    def runs(text: str, total: int) -> _Runs:
+        form, checksum, packed, *sizes = map(int, text.split())
+        return _counted(np.array(sizes, np.int64), total, form, checksum, bool(packed))
+
+    with contextlib.suppress(UserError, OSError, ValueError):
+        states = _states([*known])
+        rows = {path: (states[path], runs(*row)) for path, row in known.items()}
+        _save(rows, [os.path.join(os.path.dirname(next(iter(known))), NAME)])
 
 
 def runs_of(path: str) -> _Runs:
     """Reads a file for its runs."""
     begins: list[int] = []  # byte offsets of the records RUN * 0, RUN * 1, ...
-    count, size, form = 0, 0, 0
+    count, size, form, checksum = 0, 0, 0, 0
+    packed = gzip_files.is_archive(path)
     for block in tfrecords.read_blocks(path):
-        form = form or record_checks.form_of(block)
+        form = form if count else record_checks.form_of(block)
         ends = size + np.cumsum(block.lengths + tfrecords.FRAME)
         starts = np.concatenate([[size], ends[:-1]])
+        checksum = google_crc32c.extend(checksum, block.checksums())
         begins += starts[-count % RUN :: RUN].tolist()
         count, size = count + len(block), int(ends[-1])
-    if gzip_files.is_archive(path):
+    if packed:
         begins = begins[:1]
-    return _counted(np.diff([*begins, size]), count, form)
+    return _counted(np.diff([*begins, size]), count, form, checksum, packed)
 
 
-def _counted(sizes: np.ndarray, total: int, form: int) -> _Runs:
+def _counted(sizes: np.ndarray, total: int, form: int, checksum: int, packed: bool) -> _Runs:
     """Runs of these bytes and of `total` records; all but the last are full, and an archive is a single run."""
     counts = np.full(len(sizes), RUN)
     counts[-1:] += total - counts.sum()
-    return _Runs(counts, sizes, form)
+    return _Runs(counts, sizes, form, checksum, packed)
 
 
 def _key(path: str) -> str:
@@ -229,10 +242,11 @@ def _assemble(paths: Sequence[str], known: dict[str, _Runs]) -> RecordIndex:
     """The index of files of which all is known: runs stand in a file one behind the other."""
     table = [np.zeros((5, 0), np.int64)]
     for number, path in enumerate(paths):
-        counts, sizes, _ = known[path]
+        counts, sizes, *_ = known[path]
         places = np.arange(len(counts))
         table.append(np.stack([np.full_like(places, number), np.cumsum(sizes) - sizes, places * RUN, counts, sizes]))
-    return RecordIndex(tuple(paths), *np.concatenate(table, axis=1))
+    checksums, packed = zip(*((known[path].checksum, known[path].packed) for path in paths), strict=True)
+    return RecordIndex(tuple(paths), *np.concatenate(table, axis=1), checksums, packed)
 
 
 def _load(place: str) -> dict[str, tuple[_State, _Runs]]:
@@ -247,7 +261,8 @@ def _load(place: str) -> dict[str, tuple[_State, _Runs]]:
             ends = np.cumsum(found["runs"])[:-1]
             states = zip(found["file_sizes"].tolist(), found["times"].tolist(), strict=True)
             counts, sizes = np.split(found["counts"], ends), np.split(found["sizes"], ends)
-            runs = map(_Runs, counts, sizes, found["forms"].tolist())
+            facts = (found[name].tolist() for name in ("forms", "checksums", "packed"))
+            runs = map(_Runs, counts, sizes, *facts)
             names = found["names"].tobytes().decode().split("\0")
             return dict(zip(names, zip(states, runs, strict=True), strict=True))
     except (UserError, OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile):
@@ -280,6 +295,8 @@ def _packed(rows: Mapping[str, tuple[_State, _Runs]]) -> bytes:
         file_sizes=np.array(sizes, np.int64),
         times=np.array(times, np.float64),
         forms=np.array([each.form for each in runs], np.int64),
+        checksums=np.array([each.checksum for each in runs], np.int64),
+        packed=np.array([each.packed for each in runs], bool),
         runs=np.array([len(each.counts) for each in runs], np.int64),
         counts=np.concatenate([each.counts for each in runs]),
         sizes=np.concatenate([each.sizes for each in runs]),

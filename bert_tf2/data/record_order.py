@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import functools
 import itertools
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import NamedTuple
 
@@ -28,10 +28,9 @@ WINDOW = 16 * RUN
 """The records that are shuffled together; they are in memory at the same time."""
 
 
-def _compressions(paths: Sequence[str]) -> list[str]:
+def _compressions(packed: Iterable[bool]) -> list[str]:
     """What `_opened` needs to know of each file."""
-    with ThreadPoolExecutor(_READERS) as readers:
-        return ["GZIP" if is_archive else "" for is_archive in readers.map(gzip_files.is_archive, paths)]
+    return ["GZIP" if is_archive else "" for is_archive in packed]
 
 
 def _opened(path, compression, offset=0):
@@ -67,7 +66,9 @@ def in_order(paths: Sequence[str]):
     import tensorflow as tf
 
     ranks = {path: rank for rank, path in enumerate(sorted(paths))}
-    of_files = list(paths), _compressions(paths), tf.constant([ranks[path] for path in paths], tf.int64)
+    with ThreadPoolExecutor(_READERS) as readers:
+        compressions = _compressions(readers.map(gzip_files.is_archive, paths))
+    of_files = list(paths), compressions, tf.constant([ranks[path] for path in paths], tf.int64)
     files = tf.data.Dataset.from_tensor_slices(of_files)
     return files.flat_map(lambda path, how, rank: _numbered(_opened(path, how), tf.constant(0, tf.int64), rank, 0))
 
@@ -111,7 +112,7 @@ def shuffled(index: RecordIndex, seed: int, first: int = 0, *, endless: bool = T
     """
     import tensorflow as tf
 
-    known = index.paths, _compressions(index.paths), index.files, index.offsets, index.starts, index.counts
+    known = index.paths, _compressions(index.packed), index.files, index.offsets, index.starts, index.counts
     paths, compressions, files, offsets, starts, counts = map(tf.constant, known)
     first_epoch, position = divmod(first, index.total)
 

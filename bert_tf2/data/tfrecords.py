@@ -116,6 +116,11 @@ class Block:
         start = int(self.starts[row])
         return self.data[start : start + int(self.lengths[row])]
 
+    def checksums(self) -> bytes:
+        """What stands behind the records in the file, 4 bytes each."""
+        ends = (self.starts + self.lengths)[:, np.newaxis] + np.arange(_FOOTER)
+        return np.frombuffer(self.data, np.uint8)[ends].tobytes()
+
     def part(self, begin: int, end: int) -> Block:
         """The records from row `begin` to `end`."""
         return Block(self.path, self.first + begin, self.data, self.starts[begin:end], self.lengths[begin:end])

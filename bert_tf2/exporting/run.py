@@ -283,15 +283,15 @@ class _Call:
 
 def _load_tokenizer(options: ExportOptions, config: BertConfig, source: Weights) -> tokenization.FullTokenizer:
     """Raises UserError if the vocabulary is missing, or is detectably not that of this model."""
-    tokenizer = metadata.load_tokenizer(
-        options.vocab_file, options.do_lower_case, config.vocab_size, source, options.init_checkpoint
-    )
     stated = metadata.stated_case(source)
-    if stated and stated[0] != tokenizer.basic_tokenizer.do_lower_case:
+    if stated and options.do_lower_case not in (None, stated[0]):
         raise UserError(
             f"{stated[1]}: says do_lower_case {str(stated[0]).lower()}, so the exported model would read other tokens"
             f" than the weights know; give --do_lower_case={stated[0]}, or correct the file"
         )
+    tokenizer = metadata.load_tokenizer(
+        options.vocab_file, options.do_lower_case, config.vocab_size, source, options.init_checkpoint
+    )
     entries = max(tokenizer.vocab.values()) + 1
     if options.task == "masked_lm" and options.top_k > entries:
         raise UserError(f"--top_k={options.top_k}: must be from 1 to {entries}, the size of the vocabulary")

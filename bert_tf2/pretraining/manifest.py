@@ -14,7 +14,6 @@ import datetime
 import hashlib
 import json
 import os
-import re
 import time
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -195,12 +194,9 @@ class Manifest:
 
     def keep_index(self) -> None:
         """Keeps the index of the records beside them, unless a version before it made some of the shards."""
-        rows = self._listed()
-        if all(re.fullmatch(r"[\d ]*", str(row.get("runs"))) for row in rows):
-            folder = os.path.dirname(self.path)
-            paths = [os.path.join(folder, row["file"]) for row in rows]
-            runs = [[*map(int, row["runs"].split())] for row in rows]
-            record_index.keep(paths, runs, [row["examples"] for row in rows])
+        folder, rows = os.path.dirname(self.path), self._listed()
+        if all(isinstance(row.get("index"), str) for row in rows):
+            record_index.keep({os.path.join(folder, row["file"]): (row["index"], row["examples"]) for row in rows})
 
     def _listed(self) -> list[dict[str, Any]]:
         return [self._rows[number] for number in sorted(self._rows)]

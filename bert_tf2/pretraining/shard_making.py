@@ -147,7 +147,7 @@ def make_shard(shard: Shard, tokenizer: FullTokenizer, options: CreatePretrainin
         "bytes": files.size(shard.output),
         "sha256": manifest.sha256(shard.output, durable=True),
         "text_sha256": text_sha256,
-        "runs": " ".join(map(str, record_index.runs_of(shard.output).sizes)),
+        "index": record_index.written(shard.output),
     }
 
 

@@ -16,6 +16,7 @@ import math
 import os
 import re
 from collections.abc import Iterable, Iterator
+from typing import Any
 
 import numpy as np
 
@@ -221,6 +222,12 @@ class _Conversion:
         self.report.append(f"Those from {before} on are copies, which nobody has trained: train on longer texts.")
 
     @property
+    def task(self) -> dict[str, Any]:
+        """The task.json of the input, made for the configuration that is written; empty if there is none."""
+        found = task_file.read(self.source.folder)
+        return found and task_file.made_with(found, metadata.decisive(self.config))
+
+    @property
     def _weights(self) -> list[str]:
         rows = names.known(self.config.num_hidden_layers)
         return [row.reference for row in rows if row.reference in self.source.shapes]
@@ -272,8 +279,8 @@ class _Conversion:
         if self.case_is_stated or self.rules:  # a recorded guess would later look like a fact
             lower = self.do_lower_case if self.case_is_stated else None
             texts[metadata.TOKENIZATION_FILE] = metadata.record_of(lower, self.vocabulary, self.rules)
-        if made_for := task_file.read(self.source.folder):
-            texts[task_file.NAME] = json.dumps(made_for, indent=2) + "\n"
+        if self.task:
+            texts[task_file.NAME] = json.dumps(self.task, indent=2) + "\n"
         paths = [os.path.join(folder, name) for name in texts]
         with files.complete_or_absent(*paths) as beside:
             for path, text in zip(beside, texts.values(), strict=True):
@@ -305,8 +312,8 @@ class _Conversion:
             rules=self.rules,
             labels=self.labels,
         )
-        if made_for := task_file.read(self.source.folder):
-            files.write_json(os.path.join(self.options.output, task_file.NAME), made_for)
+        if self.task:
+            files.write_json(os.path.join(self.options.output, task_file.NAME), self.task)
         self._left_out(self._others)
 
     def _write_keras(self) -> None:

@@ -23,11 +23,14 @@ NAME = "task.json"
 _SETTINGS, _MADE_WITH = "settings", "made_with"
 
 
-def content(
-    purpose: Mapping[str, Any], kept: Mapping[str, Any], made_with: Mapping[str, Any] | None = None
-) -> dict[str, Any]:
+def content(purpose: Mapping[str, Any], kept: Mapping[str, Any], made_with: Mapping[str, Any]) -> dict[str, Any]:
     """What a training writes: facts for metadata.check_task, settings by the names of their flags, and `check`'s."""
-    return {**purpose, _SETTINGS: dict(kept), _MADE_WITH: dict(made_with or {})}
+    return {**purpose, _SETTINGS: dict(kept), _MADE_WITH: dict(made_with)}
+
+
+def made_with(content: Mapping[str, Any], now: Mapping[str, Any]) -> dict[str, Any]:
+    """The content for weights that go with other files: `now` is what these say."""
+    return {**content, _MADE_WITH: {**content.get(_MADE_WITH, {}), **now}}
 
 
 def check(path: str, now: Mapping[str, Any]) -> None:

@@ -144,6 +144,17 @@ def test_the_records_of_a_step_are_named(paths, tmp_path):
     assert " more" in record_order.where(index, 1, 0, 100)
 
 
+def test_other_records_of_the_same_size_are_others(paths):
+    before = record_index.read_index(paths)
+    path = str(pathlib.Path(paths[0]).with_name("f"))
+    with tf.io.TFRecordWriter(path) as writer:
+        for number in range(TOTAL - 8, TOTAL):
+            writer.write(str(number - (number == TOTAL - 1)).encode())
+    after = record_index.read_index(paths)
+    assert after.description != before.description and after.sizes.tolist() == before.sizes.tolist()
+    assert str(record_index.find_change(before)).startswith(f"{path}: changed")
+
+
 @pytest.mark.parametrize(
     "name, size, told",
     [("d", 0, ": changed while it was read: 0 records now, 70 when"), ("d", 152, ", record"), ("b.gz", 20, ", record")],

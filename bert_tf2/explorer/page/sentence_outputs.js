@@ -48,37 +48,14 @@ export class Outputs {
   }
 
   ofTokens({ title, labels, values }, look) {
-    return element(
-      "div",
-      { class: "table-frame", tabindex: "0", role: "region", "aria-label": title },
-      element(
-        "table",
-        { class: "facts" },
-        element(
-          "thead",
-          {},
-          element(
-            "tr",
-            {},
-            element("th", { scope: "col" }, "token"),
-            ...labels.map((label) => element("th", { scope: "col", class: "number" }, label)),
-          ),
-        ),
-        element(
-          "tbody",
-          {},
-          ...look.read.tokens.map((token, index) =>
-            element(
-              "tr",
-              {},
-              element("th", { scope: "row" }, shown(token)),
-              ...labels.map((_, label) =>
-                element("td", { class: "number" }, percent(values.values[index * labels.length + label])),
-              ),
-            ),
-          ),
-        ),
-      ),
-    );
+    return table({
+      label: title,
+      head: ["token", ...labels],
+      rows: look.read.tokens.map((token, index) => [
+        shown(token),
+        ...labels.map((_, label) => percent(values.values[index * labels.length + label])),
+      ]),
+      numeric: labels.map((_, label) => label + 1),
+    });
   }
 }

@@ -1,5 +1,6 @@
 // The tokens of a sentence, and the three embeddings that are added for one of them.
 
+import { table } from "./controls.js";
 import { element, largest, number, section, stack, strip } from "./draw.js";
 import { roving } from "./roving.js";
 
@@ -196,36 +197,15 @@ export class Embeddings {
       "details",
       {},
       element("summary", {}, "Norms for all tokens"),
-      element(
-        "div",
-        { class: "table-frame", tabindex: "0", role: "region", "aria-label": "Norms of the embeddings" },
-        element(
-          "table",
-          { class: "facts" },
-          element(
-            "thead",
-            {},
-            element(
-              "tr",
-              {},
-              element("th", { scope: "col" }, "token"),
-              ...names.map(([, text]) => element("th", { scope: "col", class: "number" }, text)),
-            ),
-          ),
-          element(
-            "tbody",
-            {},
-            ...look.read.tokens.map((token, index) =>
-              element(
-                "tr",
-                {},
-                element("th", { scope: "row" }, shown(token)),
-                ...names.map(([name]) => element("td", { class: "number" }, number(norms[name].values[index]))),
-              ),
-            ),
-          ),
-        ),
-      ),
+      table({
+        label: "Norms of the embeddings",
+        head: ["token", ...names.map(([, text]) => text)],
+        rows: look.read.tokens.map((token, index) => [
+          shown(token),
+          ...names.map(([name]) => number(norms[name].values[index])),
+        ]),
+        numeric: names.map((_, index) => index + 1),
+      }),
     );
   }
 }
