@@ -7,5 +7,7 @@ shows every flag. They are stated in bert_tf2/finetuning/options.py, as the clas
 
 from bert_tf2 import commands
 
+__getattr__ = commands.names("run_classifier")  # the reference's classes and functions
+
 if __name__ == "__main__":
     commands.run("run_classifier")

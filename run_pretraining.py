@@ -7,5 +7,7 @@ shows every flag. They are stated in bert_tf2/pretraining/options.py, as the cla
 
 from bert_tf2 import commands
 
+__getattr__ = commands.names("run_pretraining")  # the reference's classes and functions
+
 if __name__ == "__main__":
     commands.run("run_pretraining")

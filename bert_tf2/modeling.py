@@ -285,6 +285,8 @@ class BertModel(keras.Model):
         self, config: BertConfig | Mapping[str, Any] | str | os.PathLike[str], *, name: str = "bert", **kwargs
     ):
         """Makes an encoder with new weights; `config` may be the dictionary of one, or the path of a file with it."""
+        if {"input_ids", "is_training"} & kwargs.keys():  # the reference's model is made for one batch
+            raise UserError("BertModel takes a config alone: model = BertModel(config), then model(input_ids, mask)")
         super().__init__(name=name, **kwargs)
         self.config = config = BertConfig.of(config)
         policy = self.dtype_policy

@@ -14,6 +14,7 @@ import difflib
 import importlib
 import os
 import sys
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from bert_tf2 import __version__
@@ -65,6 +66,29 @@ COMMANDS = {
     "plot_training": Command("training.options:PlotTrainingOptions", "training.plots:run", prints=True),
     "export_saved_model": Command("exporting.options:ExportOptions", "exporting.run:run", prints=True),
 }
+
+
+_REFERENCE = {
+    "create_pretraining_data": "pretraining",
+    "extract_features": "finetuning.extract_features",
+    "run_classifier": "finetuning.classification",
+    "run_pretraining": "heads",
+    "run_squad": "finetuning.squad",
+}
+
+
+def names(name: str) -> Callable[[str], Any]:
+    """The `__getattr__` of a script of the reference, so that `run_classifier.DataProcessor` is that of the package."""
+
+    def get(attribute: str) -> Any:
+        if attribute.startswith("__"):
+            raise AttributeError(attribute)
+        try:
+            return find(f"{_REFERENCE[name]}:{attribute}")
+        except AttributeError:
+            raise AttributeError(f"{name}.py has no {attribute!r}: docs/migrating.md says what is instead") from None
+
+    return get
 
 
 def run(name: str) -> None:

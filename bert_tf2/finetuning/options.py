@@ -167,7 +167,7 @@ class ClassifierOptions(PredictionOptions, EvaluationOptions, FineTuneOptions):
     def check(self) -> None:
         own_tables = self.task_name.lower() == "tsv"
         task = find_task(self.task_name, tsv=self.columns if own_tables else None)
-        if self.glue_submission and not task.tables["predict"].submission:
+        if self.glue_submission and not task.submission("predict"):
             raise WrongSetting(f"--glue_submission: {self.task_name} is not a task of gluebenchmark.com")
         if self.class_weights and task.regression:
             raise WrongSetting(f"--class_weights: {self.task_name} has no classes")

@@ -17,10 +17,11 @@ from collections.abc import Mapping, Sequence
 from absl import logging
 
 from bert_tf2.data import records
-from bert_tf2.finetuning.classification.tasks import SCORES, Task, find_task
+from bert_tf2.finetuning.classification.tasks import SCORES, TASKS, Task, find_task
 from bert_tf2.finetuning.tables import TsvLayout, as_number, read_rows, warn_of_similar
 from bert_tf2.support import files
 from bert_tf2.support.errors import UserError, and_more
+from bert_tf2.tokenization import convert_to_unicode
 from bert_tf2.weights.labels import LABEL_MAP_FILE, LabelMap
 
 
@@ -173,6 +174,56 @@ class XnliProcessor(TaskProcessor):
     task_name = "xnli"
 
 
+class _Registered(TaskProcessor):
+    """The processor of a task that `register` added: checks what that of the user reads."""
+
+    def read(self, data_dir: str, part: str) -> list[InputExample]:
+        method = {"train": "get_train_examples", "eval": "get_dev_examples", "predict": "get_test_examples"}[part]
+        labels, name = self.get_labels(), f"{method} of the task {self.task.name}"
+        try:
+            found = getattr(self.task.processor(), method)(data_dir)
+        except NotImplementedError:
+            raise UserError(f"there is no {name}, which this call needs") from None
+        examples = []
+        for number, example in enumerate(found or (), 1):
+            # The label of a test set is not used, as in a table without labels.
+            label = labels[0] if part == "predict" else str(example.label)
+            try:
+                text_a = convert_to_unicode(example.text_a)
+                text_b = None if example.text_b is None else convert_to_unicode(example.text_b)
+            except ValueError as error:
+                raise UserError(f"{name}, example {number}: {error}") from None
+            if problem := label_problem(label, labels):
+                raise UserError(f"{name}, example {number}: {problem}")
+            examples.append(InputExample(str(example.guid), text_a, text_b, label))
+        if not examples:
+            raise UserError(f"{name}: no example in {data_dir}")
+        return examples
+
+
+def register(task_name: str, processor: type[DataProcessor], measures: Sequence[str] = ("accuracy",)) -> None:
+    """Adds a data set of one's own to run_classifier.py, for this process: `--task_name` may then be `task_name`.
+
+        run_classifier.register("reviews", ReviewsProcessor)
+        commands.run("run_classifier")                                # the script, with all its flags
+
+    Args:
+      task_name: its name, in upper or lower case.
+      processor: has the methods of DataProcessor, as in a fork of the reference. Called without arguments.
+      measures: the names of its scores (see `answers.compute_metrics`), the one that --eval_steps compares first.
+
+    Raises:
+      UserError: there is such a task already, or the processor has fewer than two labels.
+    """
+    name = task_name.lower()
+    if name == "tsv" or (name in TASKS and TASKS[name].processor is None):
+        raise UserError(f"the name of the task {task_name!r} is taken; give the processor another one")
+    labels = tuple(map(str, processor().get_labels()))
+    if len({*labels}) < 2 or len({*labels}) < len(labels):
+        raise UserError(f"the labels of the task {task_name!r} are {list(labels)}; two or more, each once, are needed")
+    TASKS[name] = Task(name, {}, labels, tuple(measures), processor=processor)
+
+
 def get_processor(
     task_name: str,
     *,
@@ -194,8 +245,9 @@ def get_processor(
       UserError: there is no task of this name, or the checkpoint was trained for other labels.
     """
     task = find_task(task_name, language, tsv)
+    kind = _Registered if task.processor else TaskProcessor
     if label_map is None:
-        return TaskProcessor(task)
+        return kind(task)
     same_kind = (label_map.regression, label_map.multi_label) == (task.regression, task.multi_label)
     if not same_kind or task.labels not in (None, label_map.labels):
         several = label_map.multi_label != task.multi_label and label_map.task == task.name
@@ -204,7 +256,7 @@ def get_processor(
             f"{flag} holds a model of the task {label_map.task} ({label_map.describe()});"
             f" it does not fit the task {task.name}: {advice}give another {flag}"
         )
-    return TaskProcessor(task, label_map.labels)
+    return kind(task, label_map.labels)
 
 
 def _collected(path: str, rows: Mapping[str, Sequence[int]], header: bool) -> list[str]:

@@ -50,7 +50,7 @@ class ClassifierTask(Task):
     @property
     def purpose(self) -> dict[str, str | bool]:
         task = self._processor.task
-        return {"task": task.name, "pairs": task.tables["train"].text_b is not None}
+        return {"task": task.name} | ({} if task.pairs is None else {"pairs": task.pairs})
 
     def read(self, part: str) -> Sequence[classification.InputExample]:
         examples = self._processor.read(self.options.data_dir, part)
@@ -119,7 +119,7 @@ class ClassifierTask(Task):
         guids, task = [example.guid for example in self.examples[part]], self._processor.task
         written = [file_of(part, "test_results.tsv"), file_of(part, "predictions.tsv")]
         if self.options.glue_submission:
-            written.append(os.path.join("glue", task.tables[part].submission))
+            written.append(os.path.join("glue", task.submission(part)))
         results, predictions, *glue = (os.path.join(self.options.output_dir, name) for name in written)
         classification.write_test_results(results, probabilities)
         classification.write_predictions(predictions, guids, labels, probabilities, task.separator)

@@ -1,6 +1,6 @@
 """The table of classification tasks: for each task its files, their columns, its labels and its measures.
 
-A new task is one more entry here: no other module (examples, features, answers, scores) names a task. The four
+A new task is one more entry here, or a processor that `examples.register` adds: no other module names a task. The four
 tasks of the reference take their columns by number, as the reference does. The others take them by the names in the
 header of the official GLUE files (Wang et al., 2018), which also detects the files of another task.
 """
@@ -8,7 +8,8 @@ header of the official GLUE files (Wang et al., 2018), which also detects the fi
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from typing import Any
 
 from bert_tf2.finetuning.tables import Table, TsvLayout
 from bert_tf2.support.errors import UserError
@@ -28,6 +29,7 @@ class Task:
       measures: the scores (see `scores`) that belong to the task, the main one first.
       other_names_of_labels: spelling in the files -> label.
       separator: what separates the labels of a cell if a text may have several of them, or none; else None.
+      processor: makes the DataProcessor that reads its examples instead of tables, if `examples.register` gave one.
     """
 
     name: str
@@ -36,6 +38,7 @@ class Task:
     measures: tuple[str, ...] = ("accuracy",)
     other_names_of_labels: Mapping[str, str] = dataclasses.field(default_factory=dict)
     separator: str | None = None
+    processor: Callable[[], Any] | None = None
 
     @property
     def multi_label(self) -> bool:
@@ -44,6 +47,15 @@ class Task:
     @property
     def regression(self) -> bool:
         return self.labels == ()
+
+    @property
+    def pairs(self) -> bool | None:
+        """Whether its examples are pairs of texts; None if only they can tell."""
+        return None if self.processor else self.tables["train"].text_b is not None
+
+    def submission(self, part: str) -> str | None:
+        """The name of the file that gluebenchmark.com accepts for a part, if there is one."""
+        return self.tables[part].submission if part in self.tables else None
 
     @property
     def main_measure(self) -> str:
@@ -117,7 +129,7 @@ def _xnli(language: str) -> Task:
     return Task("xnli", tables, _INFERENCE, other_names_of_labels={"contradictory": "contradiction"})
 
 
-TASKS: Mapping[str, Task] = {
+TASKS: dict[str, Task] = {
     task.name: task
     for task in (
         _cola(),
