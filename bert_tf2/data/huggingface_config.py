@@ -55,11 +55,7 @@ def architecture_of(values: Mapping[str, Any]) -> str | None:
 
 
 def from_huggingface(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Converts the content of a config.json to the keys of a bert_config.json; drops other keys.
-
-    Raises:
-      UserError: the model is not a BERT encoder, or has a part that the models of this package do not have.
-    """
+    """Converts the content of a config.json to the keys of a bert_config.json; drops other keys."""
     for problem in _foreign_parts(values):
         raise UserError(f"this configuration of transformers {problem}")
     known = {**_DEFAULTS, **{name: values[name] for name in _DEFAULTS if name in values}}

@@ -56,9 +56,6 @@ def read_all(paths: Sequence[str], vocab_size: int | None = None) -> Iterator[Ba
     Args:
       paths: the files.
       vocab_size: every id must be smaller; None if it is unknown.
-
-    Raises:
-      UserError: a file cannot be read or is damaged, or a record is invalid, which is named; or there is no record.
     """
     kind: RecordKind | None = None
     sizes = {"type_vocab_size": _SEGMENTS, "vocab_size": _MOST_IDS if vocab_size is None else vocab_size}
@@ -167,9 +164,6 @@ def _checked(block: tfrecords.Block, kind: RecordKind, sizes: Sizes, *, inspects
 
     Yields:
       The valid records, up to the first one that is not.
-
-    Raises:
-      UserError: a record is invalid; names the first one.
     """
     for part in block.parts(_TABLE_BYTES):
         check = _Check(part, kind, sizes, inspects)

@@ -96,11 +96,7 @@ _State = tuple[int, float]
 
 
 def read_index(paths: Sequence[str]) -> RecordIndex:
-    """Reads all files, which checks every checksum.
-
-    Raises:
-      UserError: a file cannot be read or is damaged; names the file and the record.
-    """
+    """Reads all files, which checks every checksum."""
     paths = tuple(sorted(paths))
     return _assemble(paths, _read(dict.fromkeys(paths)))
 
@@ -142,9 +138,6 @@ def read(
 
     Returns:
       The index, equal to that of `read_index`; and the files that were read for it.
-
-    Raises:
-      UserError: see `read_index`; or `check` raises it.
     """
     paths = tuple(sorted(paths))
     places = [os.path.join(folder, NAME) for folder in (os.path.dirname(paths[0]), output_dir)]

@@ -114,10 +114,6 @@ def read_records(
     Returns:
       A tf.data.Dataset of dicts: features of length 1 as [B], the others as [B, length]; int32 or float32. An invalid
         record stops the iteration with a TensorFlow error; `find_fault` then finds the record.
-
-    Raises:
-      UserError: the first record of a file is invalid; with `repeat`, there is none, or a batch is larger than memory;
-        with `shuffle_seed`, a file is damaged at any place.
     """
     import tensorflow as tf
 

@@ -73,9 +73,6 @@ def writing(*paths: str) -> Iterator[list[Callable[[Iterable[bytes]], None]]]:
 
     Yields:
       For each file a function that appends records to it.
-
-    Raises:
-      UserError: a file cannot be written.
     """
 
     def append(stream: BinaryIO, records: Iterable[bytes]) -> None:
@@ -143,10 +140,6 @@ def read_blocks(path: str, block_bytes: int = _BLOCK_BYTES) -> Iterator[Block]:
     Args:
       path: the file, local or remote; it may be compressed by gzip.
       block_bytes: how much to read at a time. A longer record makes its block as large as necessary.
-
-    Raises:
-      UserError: the file is missing or cannot be read, is of another kind, or is damaged; the message has the number of
-        the first damaged record.
     """
     lengths_of_headers: dict[bytes, int] = {}
     number, rest, wanted = 1, b"", block_bytes

@@ -81,7 +81,6 @@ def source(key: str) -> dict[str, Any]:
       of the first of `lines`, which are the source of the whole function.
 
     Raises:
-      UserError: there is no such key.
       LookupError: the expression is no longer in the code: a bug.
     """
     if key not in PLACES:

@@ -206,9 +206,6 @@ def compare_with(explorer: Explorer, other: Weights) -> dict[str, Any]:
       For /api/comparison. `variables`: for each that both have in the same shape, the distance relative to the norm in
       the model, the cosine, and the largest change of a number. `parts` and `kinds`: the distances of several
       variables together. `words`: the rows of the word table that moved farthest. `sentences`: what else differs.
-
-    Raises:
-      UserError: the other weights have nothing in common with the model, or are damaged.
     """
     mine = {name: variable.numpy() for name, variable in names.tf1_variables(explorer.bert.model).items()}
     theirs = names.without_optimizer(other.shapes)

@@ -31,12 +31,7 @@ class Explorer:
     """
 
     def __init__(self, options: ExplorerOptions):
-        """Loads the model.
-
-        Raises:
-          UserError: see loading.load; or max_seq_length is more than the model can read; or the weights to compare with
-            cannot be read.
-        """
+        """Loads the model."""
         self.options = options
         self.other = checkpoint.open_weights(options.compare_with) if options.compare_with else None
         self.bert = loading.load(

@@ -83,11 +83,7 @@ class _View:
         return read_number(arguments, "head", 0, self._bert.config.num_attention_heads - 1)
 
     def sentence(self, arguments: dict[str, Any]) -> dict[str, Any]:
-        """The tokens, and the words before they were cut into pieces.
-
-        Raises:
-          UserError: there is no text, or see trace.read.
-        """
+        """The tokens, and the words before they were cut into pieces."""
         if not read_text(arguments, "text").strip() and not read_text(arguments, "text_b").strip():
             raise UserError("The sentence is empty. Type one, for example: The capital of France is [MASK].")
         sentence = self._read(arguments)
@@ -187,11 +183,7 @@ class _View:
         return vectors
 
     def words(self, arguments: dict[str, Any]) -> dict[str, Any]:
-        """The way of a token's state through the masked-LM head, and the best words, also of the layers before.
-
-        Raises:
-          UserError: the weights have no such head.
-        """
+        """The way of a token's state through the masked-LM head, and the best words, also of the layers before."""
         model = self._bert.model
         if problem := masked_words.without_head(model):
             raise UserError(problem)

@@ -50,11 +50,7 @@ _HEADERS = {
 
 
 def run(options: ExplorerOptions) -> None:
-    """Shows the page until a signal asks to stop; or writes the file of --write.
-
-    Raises:
-      UserError: the model cannot be loaded, or the port cannot be used; see also written.run.
-    """
+    """Shows the page until a signal asks to stop; or writes the file of --write."""
     if options.write:
         written.run(options, PAGE)
         return

@@ -87,9 +87,6 @@ def read(
       padding: the number of [PAD] tokens at the end, which change nothing but show the mask at work.
       tokenizer, config: of the model.
       max_seq_length: the most tokens.
-
-    Raises:
-      UserError: there are too many tokens, or more segments than the model knows, or a [MASK] is not in capitals.
     """
     for where, part in (("The sentence", text), ("The second sentence", text_b)):
         blanks.check_spelling(part, where)

@@ -44,9 +44,6 @@ def write_page(path: str, explorer: Explorer, page: pathlib.Path) -> None:
       path: of the HTML file; one that is there is replaced.
       explorer: the model, and the sentence in its options.
       page: the folder with the files of the page.
-
-    Raises:
-      UserError: the sentence cannot be read, or the file cannot be written, or is there and no HTML page.
     """
     model = explorer.describe()
     texts = model["texts"]

@@ -53,9 +53,6 @@ def load(path: str | os.PathLike[str]) -> ExportedModel:
 
     Args:
       path: the folder with the versions, of which the newest is loaded, or the folder of a version.
-
-    Raises:
-      UserError: there is no export, it has no text signatures, it is damaged, or tensorflow-text is missing.
     """
     folder = _find_version(os.fspath(path))
     info = _read_info(os.path.join(folder, EXPORT_INFO_FILE))
@@ -132,8 +129,6 @@ class ExportedModel:
           numbers as numpy arrays, everything else as Python types.
 
         Raises:
-          UserError: an argument is neither, a text is empty or too large, or for the task masked_lm, it has no [MASK]
-            among the first max_seq_length tokens, or further ones behind them (rows are counted from 0).
           ValueError: batch_size is below 1.
         """
         check_type("batch_size", batch_size, int)

@@ -86,8 +86,6 @@ class GraphTokenizer(tf.Module):
           keep_masks: whether [MASK] is one more token that is never split.
 
         Raises:
-          UserError: tensorflow-text is missing, an entry of the vocabulary is too long for it, or there are more tokens
-            that are never split than a graph can hold.
           NotInVocabularyError: the vocabulary lacks [UNK], [CLS], [SEP], or the [MASK] to keep.
           ValueError: the tokenizer has rules of its own (a subclass), which a graph cannot reproduce.
         """

@@ -83,11 +83,7 @@ class ExportOptions(PrecisionOptions, VocabularyOptions, ModelOptions):
         check_utf8(self)
 
     def length_for(self, config: BertConfig) -> int:
-        """Returns max_seq_length, or its default, for a model with this configuration.
-
-        Raises:
-          UserError: the model cannot be exported with these lengths or top_k.
-        """
+        """Returns max_seq_length, or its default, for a model with this configuration."""
         self._check_format()
         positions = config.max_position_embeddings
         if self.max_seq_length is not None:

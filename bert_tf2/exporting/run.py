@@ -98,10 +98,6 @@ def run(options: ExportOptions) -> str:
 
     Version numbers start at 1. The folder appears completely or not at all. An object store (`gs://...`) cannot rename
     a folder in one step, so a server may find it incomplete for a moment and try again.
-
-    Raises:
-      UserError: files are missing or do not match, the checkpoint lacks weights that the task needs, the labels are
-        unknown, or export_dir is not writable.
     """
     if options.format == "onnx":
         onnx_model.require_packages("onnx", "tokenizers", *(["onnxruntime"] if options.quantize == "int8" else []))

@@ -96,11 +96,7 @@ def write_warmup(folder: str, requests: Iterable[tuple[str, Mapping[str, tf.Tens
 
 
 def read_graph(folder: str) -> meta_graph_pb2.MetaGraphDef:
-    """Reads the graph of an exported folder, without its weights.
-
-    Raises:
-      UserError: it is missing or damaged.
-    """
+    """Reads the graph of an exported folder, without its weights."""
     path = os.path.join(folder, "saved_model.pb")
     with files.open_binary(path) as stream:
         content = stream.read()

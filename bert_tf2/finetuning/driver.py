@@ -54,8 +54,6 @@ def run(task: Task, export: Export | None = None) -> dict[str, Any] | None:
       The results of the evaluation, as in `eval_metrics.json` and `eval_results.txt`. None without an evaluation.
 
     Raises:
-      UserError: files are missing, malformed or inconsistent; there are no weights and none will be trained, or they
-        belong to another model or task; or another training runs in output_dir.
       ValueError: do_export without `export`.
     """
     options = task.options
@@ -187,11 +185,7 @@ class PartRecords:
 
 
 def _num_train_steps(options: FineTuneOptions, num_examples: int) -> int:
-    """The number of training steps, computed as in the reference.
-
-    Raises:
-      UserError: there is not a single step, or there are too many.
-    """
+    """The number of training steps, computed as in the reference."""
     steps = num_examples / options.train_batch_size * options.num_train_epochs
     if not 1 <= steps < MOST_STEPS:
         few = steps < 1

@@ -65,11 +65,7 @@ class InputFeatures:
 
 
 def run(options: FeatureOptions) -> int:
-    """Writes one JSON line (or one vector) for each line of the input; returns their number.
-
-    Raises:
-      UserError: files are missing or inconsistent, or the model does not have one of the layers.
-    """
+    """Writes one JSON line (or one vector) for each line of the input; returns their number."""
     config = BertConfig.from_json_file(options.bert_config_file)
     layers = parse_layers(options.layers, config.num_hidden_layers)
     config.check_sequence_length(options.max_seq_length)
@@ -176,11 +172,7 @@ def check_layers(layers: Sequence[int], num_hidden_layers: int, setting: str) ->
 
 
 def read_examples(input_file: str) -> list[InputExample]:
-    """Reads the lines of a file. ` ||| ` with a blank on both sides separates two texts; the last one in a line counts.
-
-    Raises:
-      UserError: the file is missing or is not UTF-8.
-    """
+    """Reads the lines of a file. ` ||| ` between blanks separates two texts; the last one in a line counts."""
     return list(_lines(input_file))
 
 
@@ -226,9 +218,6 @@ def embed(
 
     Returns:
       float32 [N, layers * D]; with "none" a list of N arrays [tokens, layers * D], including [CLS] and [SEP].
-
-    Raises:
-      UserError: a setting is out of range or of another type, or an element of `texts` is neither a text nor a pair.
     """
     config = model.config
     check_texts(texts)

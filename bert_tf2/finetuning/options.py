@@ -44,11 +44,7 @@ def check_least_length(max_seq_length: int) -> None:
 
 
 def checked_length(max_seq_length: int | None, longest: int) -> int:
-    """The `max_seq_length` of a call from Python; None means `longest`, the most that the model can read.
-
-    Raises:
-      UserError: it is no whole number, too small or too large.
-    """
+    """The `max_seq_length` of a call from Python; None means `longest`, the most that the model can read."""
     if max_seq_length is None:
         return longest
     check_type("max_seq_length", max_seq_length, int)

@@ -68,12 +68,7 @@ class TsvLayout:
     separator: str | None = None
 
     def table(self, part: str) -> Table:
-        """The table `part`.tsv with these columns; `test` has no labels.
-
-        Raises:
-          UserError: a column is 0, a column is given by a name and the tables have no header, or no cell can hold the
-            separator.
-        """
+        """The table `part`.tsv with these columns; `test` has no labels."""
         if self.separator and (set("\t\n\r") & set(self.separator) or self.separator in ("\\t", "\\n")):
             raise UserError(f"label_separator={self.separator!r}: ends a cell, so it cannot stand between two labels")
         columns = {name: self._column(name) for name in ("text_a", "text_b", "label", "id")}
@@ -102,10 +97,6 @@ def read_rows(path: str, table: Table) -> Iterator[tuple[int, dict[str, str]]]:
     columns; if `Table.any_width` is set, a warning reports the rows that have another number. The header is checked
     only if columns are looked up by name, because some files have a single word there; otherwise one that looks like
     data is a warning, and so are texts that are all numbers.
-
-    Raises:
-      UserError: the file is missing, is not UTF-8, or has no row; a column is missing or has two roles; or a row has
-        another number of columns (rows are counted from 1 in messages).
     """
     lines = enumerate(line.split("\t") for line in files.read_lines(path, drop_bom=True))
     header = next(lines, (0, None))[1] if table.header else None

@@ -153,9 +153,6 @@ def known_labels(options: FineTuneOptions, tagging: bool = False) -> LabelMap | 
     Args:
       options: the settings of the call.
       tagging: whether the weights must be for tagging words, and not for classification.
-
-    Raises:
-      UserError: the labels are for the other kind of task, or label_map.json is malformed.
     """
     flag = flag_of_weights(options)
     if flag is None:

@@ -58,11 +58,7 @@ class BuildVocabOptions(CorpusOptions):
 
 
 def run(options: BuildVocabOptions) -> list[str]:
-    """Learns a vocabulary from files and writes it; returns its entries.
-
-    Raises:
-      UserError: see build_vocab and sentences.read.
-    """
+    """Learns a vocabulary from files and writes it; returns its entries."""
     texts = sentences.read(files.match_files(options.input_file), options)
     entries = build_vocab(
         texts, options.vocab_size, options.do_lower_case, num_unused=options.num_unused, min_count=options.min_count
@@ -87,9 +83,6 @@ def build_vocab(
       num_unused: the number of `[unusedN]` entries after [PAD], which can later be replaced by words. With the default,
         [UNK] gets id 100, [CLS] 101, [SEP] 102 and [MASK] 103, as in the reference's models.
       min_count: the minimum number of occurrences of a piece of several characters.
-
-    Raises:
-      UserError: there is no room for a single character, the texts have no words, or tensorflow-text is missing.
     """
     num_reserved = len(reserved_entries(0)) + num_unused
     if vocab_size <= num_reserved:

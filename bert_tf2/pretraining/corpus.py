@@ -77,7 +77,6 @@ def read(
         there are whole words.
 
     Raises:
-      UserError: see `sentences.read`.
       NotInVocabularyError: the vocabulary lacks [UNK], and a word needs it.
     """
     options = options or PretrainingDataOptions()

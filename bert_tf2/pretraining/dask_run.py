@@ -56,10 +56,6 @@ def make(wanted: Sequence[Shard], job: Job) -> Iterator[tuple[Shard, Result]]:
     """Makes shards on the cluster of the options; yields each with its result as soon as that is there, in any order.
 
     Close this generator if you do not exhaust it: that takes back the shards that no worker has begun.
-
-    Raises:
-      UserError: the scheduler does not answer, workers end again and again while they make a shard, or they have
-        another version of this package.
     """
     shard_making.remove(wanted)  # failures of an earlier job
     with _connect(read_options(job.options.runner, job.options.runner_options)) as client:
@@ -121,11 +117,7 @@ def _connect(address: str | None) -> Iterator[distributed.Client]:
 
 
 def _watch(client: distributed.Client) -> Iterator[None]:
-    """Looks at the cluster whenever a step is taken; logs that no worker is connected.
-
-    Raises:
-      UserError: the scheduler does not answer any more.
-    """
+    """Looks at the cluster whenever a step is taken; logs that no worker is connected."""
     checked = worked = time.monotonic()
     while True:
         if client.status != "running":

@@ -72,11 +72,7 @@ class DrawnExamples:
         return self._stored + len(self._ends)
 
     def add(self, example: Example) -> None:
-        """Adds an example of ids.
-
-        Raises:
-          UserError: the temporary file cannot be written.
-        """
+        """Adds an example of ids."""
         start_a, length_a, start_b, length_b, is_random_next, num_truncated, masked, replacements = example
         self._fields += _PACK(start_a, start_b, length_a, length_b, len(masked), is_random_next)
         self._masked.extend(masked)

@@ -51,7 +51,6 @@ def write_instance_to_example_files(
       output_files: the names of the files; those that end in .gz are compressed.
 
     Raises:
-      UserError: a file cannot be written.
       ValueError: an instance is longer than `max_seq_length` or `max_predictions_per_seq`.
     """
     words: dict[int, str] = {}
@@ -170,8 +169,6 @@ def run(options: CreatePretrainingDataOptions) -> None:
     A name or a pattern in input_file that matches nothing is left out with a warning, unless none matches.
 
     Raises:
-      UserError: an input is missing or not what input_format says, or the library for that is missing; the vocabulary
-        lacks a special token; an output cannot be written or would overwrite an input or another output.
       ValueError: the options ask for shards.
     """
     if options.is_sharded:
@@ -252,9 +249,6 @@ def make_files(
       tokenizer: a FullTokenizer with the rules of this project.
       options: the settings of the examples, except for the seed.
       seed: where the random numbers start.
-
-    Raises:
-      UserError: see `sentences.read`; or an output cannot be written.
     """
     folder = os.path.dirname(output_files[0]) or "."
     text, examples, batches = _made(input_files, tokenizer, options, seed, folder)

@@ -23,12 +23,7 @@ _MASK = "[MASK]"
 
 
 def run(options: InspectRecordsOptions) -> list[str]:
-    """Checks every record of the files, and returns a report.
-
-    Raises:
-      UserError: see record_files.find and RecordFiles.check; a file is of another kind, a record is damaged or invalid
-        (the first one is named), there are no records, or the vocabulary cannot be read or is none.
-    """
+    """Checks every record of the files, and returns a report."""
     found = record_files.find(options.input_file)
     words = None
     if options.vocab_file:
@@ -50,9 +45,6 @@ def inspect(paths: Sequence[str], words: Sequence[str] | None = None, show: int 
 
     Returns:
       What was counted, and the lines that show the first examples.
-
-    Raises:
-      UserError: see record_checks.read_all; or the records were made with another vocabulary.
     """
     statistics: Statistics | None = None
     lines: list[str] = []

@@ -68,11 +68,7 @@ class TrainingInstance:
 def make_instances(
     input_files: Iterable[str], tokenizer: Tokenizer, options: PretrainingDataOptions, rng: random.Random
 ) -> list[TrainingInstance]:
-    """Makes all examples of text files, shuffled.
-
-    Raises:
-      UserError: see `sentences.read`.
-    """
+    """Makes all examples of text files, shuffled."""
     corpus, draws = read_strings(input_files, tokenizer, options), Draws(rng)
     made = [*ExampleMaker(corpus, ["[MASK]"], list(tokenizer.vocab), options, draws).make_all()]
     return [TrainingInstance(corpus, made[number]) for number in draws.shuffled(len(made))]

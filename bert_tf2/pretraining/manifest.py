@@ -54,9 +54,6 @@ def describe(
       inputs: the names of the input files.
       count: the number of shards.
       rules: how the tokenizer differs from the reference's, see FullTokenizer.rules.
-
-    Raises:
-      UserError: the library that splits paragraphs is missing.
     """
     flags = {name: getattr(options, name) for name in (*_DEFAULTS, "do_lower_case")}
     return {
@@ -93,9 +90,6 @@ class Manifest:
           output_file: the output's name without the numbers.
           described: see `describe`.
           shards: all shards.
-
-        Raises:
-          UserError: an earlier run was described differently, or its manifest cannot be read.
         """
         folder = os.path.dirname(output_file)
         self.path = os.path.join(folder, NAME)
@@ -151,11 +145,7 @@ class Manifest:
         return [shard for shard in self.shards if shard.number not in self._rows]
 
     def add(self, shard: Shard, counts: dict[str, Any]) -> None:
-        """Records a finished shard; beside remote shards at most some seconds later, with others.
-
-        Raises:
-          UserError: the record cannot be written.
-        """
+        """Records a finished shard; beside remote shards at most some seconds later, with others."""
         row = {
             "shard": shard.number,
             "file": os.path.basename(shard.output),

@@ -84,9 +84,6 @@ def run(options: MaskedLMOptions) -> None:
 
     An invalid sentence ends the run after the answers to all sentences before it. On a terminal it is reported, and
     the run continues. Blank lines are skipped.
-
-    Raises:
-      UserError: there is no sentence, one is invalid (the message names it), or a file is missing or does not match.
     """
     config = BertConfig.from_json_file(options.bert_config_file)
     source = checkpoint.open_weights(options.init_checkpoint)
@@ -115,10 +112,6 @@ def load_model(config: BertConfig, init_checkpoint: str, precision: str = "float
     """Returns a model with the weights of a checkpoint, of any kind that sources.open_weights supports.
 
     `precision` is a key of training.precision.PRECISIONS.
-
-    Raises:
-      UserError: the checkpoint does not exist, does not match the configuration, or has no masked-LM head. (A randomly
-        initialized head would return noise.)
     """
     source = checkpoint.open_weights(init_checkpoint)
     check_head(source.path, source.shapes)
@@ -163,11 +156,7 @@ def _typed() -> Iterator[str]:
 
 
 def _nonblank(lines: Iterable[str], name: str) -> Iterator[tuple[str, str]]:
-    """Yields (where, text) for each line that is not blank, without the blanks around it.
-
-    Raises:
-      UserError: all lines are blank; raised at the end.
-    """
+    """Yields (where, text) for each line that is not blank, without the blanks around it."""
     found = False
     for number, line in enumerate(lines, 1):
         if text := line.removeprefix("\ufeff").strip():  # some editors begin a file with U+FEFF
@@ -224,10 +213,6 @@ def predict(
 
     Yields:
       An Answer for each text, in order.
-
-    Raises:
-      UserError: a text is invalid (raised after the answers to all texts before it), top_k or the vocabulary does not
-        match the model, or an argument has another type.
     """
     check_texts(texts)
     check_type("top_k", top_k, int)
@@ -248,10 +233,6 @@ def encode(
 
     Args:
       where: names the text in errors.
-
-    Raises:
-      UserError: there is no `[MASK]`, or one is not in capitals; or there are too many tokens. Nothing is truncated,
-        since that could remove a `[MASK]` or its context.
     """
     if not isinstance(text, str):
         raise UserError(f"{where}: {text!r:.60} is no text")

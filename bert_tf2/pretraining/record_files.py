@@ -43,9 +43,6 @@ class RecordFiles:
 
         Args:
           counts: the records of each file by its path; None if it was not read to its end.
-
-        Raises:
-          UserError: a file has another size, number of records, or content.
         """
         listed = [path for path in counts if path in self.rows]
         with progress.Progress("Comparing with the manifest", len(listed), "files") as shown:
@@ -72,13 +69,7 @@ def _other(path: str, found: str, stated: str) -> UserError:
 
 
 def find(input_file: str) -> RecordFiles:
-    """Finds the files that a comma-separated list of names and patterns stands for; see files.match_files.
-
-    Raises:
-      UserError: a name or a pattern matches nothing; a pattern matches a part of what should be there, the files of two
-        runs, or a file that the manifest beside it does not list; the manifest says that not all are made; or a local
-        file has another size than the manifest says.
-    """
+    """Finds the files that a comma-separated list of names and patterns stands for; see files.match_files."""
     paths: list[str] = []
     rows: dict[str, dict[str, Any]] = {}
     for part in filter(None, (part.strip() for part in input_file.split(","))):
@@ -119,11 +110,7 @@ def _compare(folder: str, names: Sequence[str], expected: Collection[str], patte
 
 
 def _as_numbered(names: Iterable[str], pattern: str) -> set[str]:
-    """The names that should be there by the numbers of some of them; none for other names.
-
-    Raises:
-      UserError: names that begin alike are of runs with different numbers of files.
-    """
+    """The names that should be there by the numbers of some of them; none for other names."""
     runs: dict[str, dict[tuple[str, str], set[int]]] = {}
     for found in filter(None, map(_NUMBERED.fullmatch, names)):
         run = runs.setdefault(found["begin"], {})
@@ -141,11 +128,7 @@ def _as_numbered(names: Iterable[str], pattern: str) -> set[str]:
 
 
 def _read_manifest(folder: str, names: Sequence[str], pattern: str | None) -> dict[str, dict[str, Any]]:
-    """The rows of the manifest in a folder by the name of the file; none if it is not about any of these files.
-
-    Raises:
-      UserError: not all files are made, or the manifest contradicts itself, and a pattern asks for all.
-    """
+    """The rows of the manifest in a folder by the name of the file; none if it is not about any of these files."""
     path = os.path.join(folder, manifest.NAME)
     if not (pattern or any(map(_NUMBERED.fullmatch, names))) or not files.exists(path):
         return {}

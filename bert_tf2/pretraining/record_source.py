@@ -83,11 +83,7 @@ class Source:
         return self._read(options.train_batch_size, _TRAINING, **order)
 
     def index(self, team: Team = ALONE) -> record_index.RecordIndex:
-        """Where the records lie. The first of several workers reads the files for it, and keeps it for the others.
-
-        Raises:
-          UserError: a file is damaged, of another kind, or not what a manifest beside it says.
-        """
+        """Where the records lie. The first of several workers reads the files for it, and keeps it for the others."""
         record_checks.check_first_records(self._paths, self._kind, self._sizes, must_have_some=True)
         options = self._options
         if not team.is_chief:
@@ -107,9 +103,6 @@ class Source:
         """The records in order, and how many batches of them count.
 
         They are repeated without end, as in the reference, or there `once`.
-
-        Raises:
-          UserError: a record is damaged, whose file and number are named; or there is none to read once.
         """
         options = self._options
         batches_there = -(-self._check_framing() // options.eval_batch_size)
@@ -148,9 +141,6 @@ def find_kind(paths: Sequence[str]) -> RecordKind:
     """The kind of the records of pretraining files, from the first record of each: with or without masks.
 
     A file that cannot be read counts as one with masks; `records.read_records` says what is wrong with it.
-
-    Raises:
-      UserError: the files are of different kinds, or one is a damaged archive.
     """
     found: RecordKind | None = None
     for path in paths[:_FILES_TO_CHECK]:
@@ -177,9 +167,6 @@ def check_vocabulary(paths: Sequence[str], vocabulary: Mapping[str, int], name: 
       paths: files of records.
       vocabulary: entry -> id.
       name: the file of the vocabulary, for the message.
-
-    Raises:
-      UserError: the record begins with another token.
     """
     first = (_features_of_first(paths[0]) or {}).get("input_ids", ())[:1]
     if len(first) and first[0] != vocabulary["[CLS]"]:

@@ -46,7 +46,6 @@ def run(options: PretrainingOptions, export: Callable[..., str] | None = None) -
     Writes into output_dir: checkpoints `model.ckpt-STEP`, TensorBoard events, `eval_results.txt`.
 
     Raises:
-      UserError: files are missing, malformed or inconsistent.
       ValueError: do_export without `export`.
     """
     if options.do_export and export is None:
@@ -197,9 +196,6 @@ class _Evaluation:
 
         Args:
           begun: whether the training continues.
-
-        Raises:
-          UserError: the records are invalid, which is better known before the training, or there are none.
         """
         if not self._options.eval_steps:
             return None

@@ -37,10 +37,6 @@ def read(paths: Iterable[str], options: CorpusOptions) -> Iterator[str]:
     Args:
       paths: files of text in UTF-8, or compressed by gzip.
       options: input_format, language and text_field are used.
-
-    Raises:
-      UserError: a file is missing or is a damaged archive, a line is not UTF-8 or not the JSON that is expected (the
-        message has the line number), or the library is missing.
     """
     decode = decoder(options)
     for path in paths:
@@ -67,11 +63,7 @@ def _watched(lines: Iterable[str], name: str, input_format: str) -> Iterator[str
 
 
 def decoder(options: CorpusOptions) -> Callable[[Iterable[str], str], Iterator[str]]:
-    """Returns a function that makes sentences and "" of the lines of a file, given them and the file's name.
-
-    Raises:
-      UserError: the library that splits paragraphs is missing.
-    """
+    """Returns a function that makes sentences and "" of the lines of a file, given them and the file's name."""
     look = functools.partial(_looked_at, input_format=options.input_format, warned=set())
     if options.input_format == "lines":
         return lambda lines, name: map(str.strip, look(lines, name))
@@ -137,11 +129,7 @@ def ends_document(line: bytes, input_format: str) -> bool:
 
 
 def splitter_version(options: CorpusOptions) -> str | None:
-    """The library that decides where sentences end, with its version; None if every line is a sentence.
-
-    Raises:
-      UserError: it is missing.
-    """
+    """The library that decides where sentences end, with its version; None if every line is a sentence."""
     if options.input_format == "lines":
         return None
     _load()

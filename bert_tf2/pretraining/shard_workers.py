@@ -29,9 +29,6 @@ def make(wanted: Sequence[Shard], job: Job) -> Iterator[tuple[Shard, Result]]:
     """Makes shards in worker processes; yields each with its result as soon as it is there, in any order.
 
     Close this generator if you do not exhaust it: that ends the workers.
-
-    Raises:
-      UserError: a worker was killed.
     """
     waiting = list(reversed(wanted))
     workers: list[_Worker] = []

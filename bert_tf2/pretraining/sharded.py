@@ -37,10 +37,6 @@ def run(options: CreatePretrainingDataOptions) -> None:
     OUTPUT-00000-of-00010 and so on and `manifest.json` beside them. A run that was stopped continues: finished shards
     are kept. A Python program that calls this function needs `if __name__ == "__main__":` around its work, because the
     worker processes import its main module.
-
-    Raises:
-      UserError: see example_files.run; the manifest is of a run with other flags, vocabulary or inputs; the disk is too
-        small; a worker process was killed; or another run makes shards in the folder.
     """
     if not options.is_sharded:
         return example_files.run(options)
@@ -112,7 +108,6 @@ def _engine(options: CreatePretrainingDataOptions) -> ModuleType:
     For --runner, remote files are accessed without TensorFlow from here on, as the workers do.
 
     Raises:
-      UserError: its library is missing.
       WrongSetting: its options after -- are wrong.
     """
     if not options.runner:
@@ -133,7 +128,6 @@ def _make(missing: Sequence[Shard], manifest: Manifest, job: Job, engine: Module
     """Makes shards and lists them in the manifest.
 
     Raises:
-      UserError: a shard cannot be made, or a worker was killed.
       RuntimeError: a worker has a bug; the message has its traceback.
     """
     kept = len(job) - len(missing)
@@ -182,11 +176,7 @@ def _warn_of_few_documents(job: Job) -> None:
 
 
 def _estimate(missing: Sequence[Shard], job: Job, tokenizer: FullTokenizer) -> None:
-    """Logs how much will be written, from the examples of a little text.
-
-    Raises:
-      UserError: the disk is too small.
-    """
+    """Logs how much will be written, from the examples of a little text."""
     options, text_size = job.options, sum(shard.size for shard in missing)
     if not text_size:
         return

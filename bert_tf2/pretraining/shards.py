@@ -160,9 +160,6 @@ def opened(names: Sequence[str], output_file: str, *, shared: bool = False) -> I
       names: the files.
       output_file: the output's name without the numbers.
       shared: whether other machines read the text, so that it is unpacked beside the output also if that is remote.
-
-    Raises:
-      UserError: a file is not text in UTF-8 (judged by its first line), is damaged, or is no regular file.
     """
     with contextlib.ExitStack() as unpacked:
         sources = []
@@ -213,11 +210,7 @@ def _writing(path: str, problem: str = "") -> Iterator[None]:
 
 
 def count_of(total: int, num_shards: int | None, shard_megabytes: float | None) -> int:
-    """The number of shards; `shard_megabytes` is the size of a shard's text in units of 1,000,000 bytes.
-
-    Raises:
-      UserError: there would be more than anybody can use: each is a row of the manifest and a few files.
-    """
+    """The number of shards; `shard_megabytes` is the size of a shard's text in units of 1,000,000 bytes."""
     if num_shards is not None:
         count, flag, advice = num_shards, f"--num_shards={num_shards}", "give a smaller number"
     else:
@@ -324,11 +317,7 @@ def text_sha256(pieces: Sequence[Piece]) -> str:
 
 
 def write_text(pieces: Sequence[Piece], path: str, most_bytes: float = float("inf")) -> None:
-    """Writes the text of pieces to a local file, or its first lines until they have `most_bytes`.
-
-    Raises:
-      UserError: the file cannot be written.
-    """
+    """Writes the text of pieces to a local file, or its first lines until they have `most_bytes`."""
     written = 0
     with _writing(path), open(path, "wb") as stream:
         for line in lines(pieces):
@@ -339,11 +328,7 @@ def write_text(pieces: Sequence[Piece], path: str, most_bytes: float = float("in
 
 
 def find_fault(pieces: Sequence[Piece], options: PretrainingDataOptions) -> None:
-    """Reads the files of pieces from their start, for an error that has their names and line numbers.
-
-    Raises:
-      UserError: a line is not UTF-8, or not the JSON that is expected.
-    """
+    """Reads the files of pieces from their start, for an error that has their names and line numbers."""
     decode = sentences.decoder(options)
     for source in dict.fromkeys(piece.source for piece in pieces):
         with files.open_binary(source.place) as stream:

@@ -10,6 +10,16 @@ class UserError(Exception):
     file and row (or with which flag), and what to do. Scripts show no traceback for it; every other exception is a bug
     and keeps its traceback.
 
+    Docstrings do not repeat what raises it:
+
+    | who | when |
+    |-|-|
+    | takes settings or arguments | one is out of range, contradicts another, or does not fit the model or the files |
+    | reads a file | it is missing, damaged, of another kind, says what is not allowed there, or has changed since |
+    | opens weights | variables are missing, or have other shapes, not finite values or another vocabulary than stated |
+    | writes a file | it cannot be written, or would take the place of an input or of what belongs to another run |
+    | uses a device, worker or library | it is missing, cannot be reached, was started otherwise, or has ended |
+
     Attributes:
       status: the exit status of the script; 2 for a wrong command line.
     """

@@ -33,9 +33,6 @@ def join(options: TrainingOptions) -> Team:
 
     It must come before anything else that starts TensorFlow, and before anything in output_dir is read that the chief
     may change.
-
-    Raises:
-      UserError: see workers_of, check_batch and workers.connect; or a worker was started with other flags.
     """
     cluster = workers_of(options) if options.do_train else None
     if cluster is None:
@@ -80,9 +77,6 @@ def create_strategy(
       options: the settings.
       team: the workers of a training.
       several: False for a model that is called directly (bert_tf2.load), which uses the first of several GPUs.
-
-    Raises:
-      UserError: the TPU cannot be reached, or does not have num_tpu_cores cores; or see forward.check_process.
     """
     forward.check_process()
     gpus = tf.config.list_physical_devices("GPU")
@@ -132,9 +126,6 @@ def plan_for(
       strategy: the devices.
       hidden_size: of the model.
       padded: whether padding is computed whatever the options say.
-
-    Raises:
-      UserError: the strategy cannot leave out padding.
     """
     kind, unpad = computes_on(strategy), options.unpad
     on_cpu = kind == "CPU" and not options.xla

@@ -73,9 +73,6 @@ class Runner:
         Yields:
           For every batch, in order: the batch's own features and the model's `outputs`, as arrays with a row per
           example in the order of the data, for any number of replicas.
-
-        Raises:
-          UserError: the data cannot be read; the error of `explain`, if it returns one.
         """
         iterator = iter(self._distribute(dataset))
         while True:
@@ -130,9 +127,6 @@ def in_order(
 
     Yields:
       Each row and its result, in order.
-
-    Raises:
-      UserError: raised by `rows`, after the results of all rows before it; or a graph is being traced.
     """
     if not tf.executing_eagerly():
         raise UserError(
@@ -174,11 +168,7 @@ _process: int | None = None
 
 
 def check_process() -> None:
-    """Remembers the process that uses TensorFlow first. Its threads are not in a fork, which would wait for them.
-
-    Raises:
-      UserError: this process is such a fork.
-    """
+    """Remembers the process that uses TensorFlow first. Its threads are not in a fork, which would wait for them."""
     global _process
     _process = _process or os.getpid()
     if _process != os.getpid():

@@ -53,10 +53,6 @@ def start_from(
     Args:
       will_train: whether the model is trained before it is used; its weights may then be random.
       allow_missing: see checkpoint.check_trained.
-
-    Raises:
-      UserError: the weights do not match the model; or, without will_train, there are no weights, or the outputs would
-        depend on random ones.
     """
     latest = checkpoint.latest_checkpoint(output_dir)
     if latest:
@@ -107,11 +103,7 @@ class Trainer:
         return {**checkpoint.tf1_variables(self._model), **self.step.state}
 
     def start(self, init_checkpoint: str | None = None) -> int:
-        """Continues from the newest checkpoint in output_dir, or else loads init_checkpoint; returns the global step.
-
-        Raises:
-          UserError: the checkpoint does not match this model.
-        """
+        """Continues from output_dir's newest checkpoint, or else loads init_checkpoint; returns the global step."""
         latest = checkpoint.latest_checkpoint(self._options.output_dir)
         if latest:
             self.global_step = checkpoint.restore(
@@ -163,8 +155,6 @@ class Trainer:
             files and records for a message.
 
         Raises:
-          UserError: the data cannot be read; the loss or the gradient is not finite in more than
-            options.skip_nonfinite_updates steps; or another worker has ended, or was started with other settings.
           KeyboardInterrupt: stopped by Ctrl-C or SIGTERM; a checkpoint of the last complete step has been written.
         """
         options, team = self._options, self._team

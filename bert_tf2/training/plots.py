@@ -17,11 +17,7 @@ _COLUMNS = 3
 
 
 def run(options: PlotTrainingOptions) -> str:
-    """Draws a panel for each curve, with a color for each training: its steps as a line, its evaluations as points.
-
-    Raises:
-      UserError: matplotlib is missing, a folder has no curves, or the figure cannot be written.
-    """
+    """Draws a panel for each curve, with a color for each training: its steps as a line, its evaluations as points."""
     plots.require("plot_training.py")
     panels: dict[str, dict[tuple[str, str], dict[int, float]]] = collections.defaultdict(dict)
     for folder in options.output_dir:

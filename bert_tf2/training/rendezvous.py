@@ -42,10 +42,6 @@ def wait_for_workers(
       index: the number of this worker.
       names: what to call each worker.
       alike: what must be the same for all of them, by its name in a message.
-
-    Raises:
-      UserError: a worker does not come within SECONDS, or is not like the chief, or the port of this one is in use, or
-        no address is known for a host within SECONDS_TO_RESOLVE.
     """
     alike = {**alike, "the cluster in TF_CONFIG": " ".join(addresses)}
     names = [f"{name} ({address})" for name, address in zip(names, addresses, strict=True)]

@@ -77,11 +77,7 @@ class TrainingState:
 
     @classmethod
     def read(cls, prefix: str) -> TrainingState | None:
-        """The state at a checkpoint; None if it has none, because TensorFlow 1 wrote it, for example.
-
-        Raises:
-          UserError: the file is damaged, or is that of another step.
-        """
+        """The state at a checkpoint; None if it has none, because TensorFlow 1 wrote it, for example."""
         path, step = _path_beside(prefix), _step_of(prefix)
         if not files.exists(path):
             return None
@@ -165,9 +161,6 @@ class Saver:
           variables: by the reference's names; they may change as soon as this returns.
           step: the global step.
           beside: what belongs to the checkpoint and TensorFlow 1's format has no room for.
-
-        Raises:
-          UserError: the one before could not be written.
         """
         self.wait()
         for name, variable in variables.items():
@@ -247,9 +240,6 @@ class Best:
           output_dir: the folder of the training.
           begun: whether it contains a training. If not, weights in the folder are those of a deleted one.
           patience: the number of evaluations without improvement after which to stop; 0 for no limit.
-
-        Raises:
-          UserError: the results cannot be read.
         """
         self.folder = best_folder(output_dir)
         self._patience = patience

@@ -62,11 +62,7 @@ class Cluster(NamedTuple):
 
 
 def find_cluster(environment: Mapping[str, str] = os.environ) -> Cluster | None:
-    """The cluster in TF_CONFIG; None without it, or if there is only one worker.
-
-    Raises:
-      UserError: TF_CONFIG does not describe a cluster of workers with this process among them.
-    """
+    """The cluster in TF_CONFIG; None without it, or if there is only one worker."""
     text = environment.get(VARIABLE, "").strip()
     if not text:
         return None
@@ -114,11 +110,7 @@ def _wrong(problem: str) -> UserError:
 
 
 def workers_of(options: TrainingOptions) -> Cluster | None:
-    """The cluster that a call belongs to; None if this process is not one of several workers.
-
-    Raises:
-      UserError: TF_CONFIG makes no sense, or is missing with --distribution_strategy=multi_worker.
-    """
+    """The cluster that a call belongs to; None if this process is not one of several workers."""
     if options.on_tpu or options.distribution_strategy not in ("auto", "multi_worker"):
         return None
     cluster = find_cluster()
@@ -188,9 +180,6 @@ class Team:
 
         Args:
           number: its size is below 2^53.
-
-        Raises:
-          UserError: a worker has ended, or does not answer.
         """
         if self.strategy is None:
             return [number]
@@ -320,9 +309,6 @@ def connect(cluster: Cluster) -> Team:
     """Starts this worker and waits for the others.
 
     It must come before any operation of TensorFlow.
-
-    Raises:
-      UserError: the port is in use, or a worker does not come, or its devices or TensorFlow are not those of the chief.
     """
     logging.info("This is %s of %d workers", cluster.name(cluster.index), len(cluster.names))
     # TensorFlow waits forever for devices that a worker does not have.

@@ -79,7 +79,6 @@ class Weights:
         """Returns one variable in the reference's shape, floats as float32.
 
         Raises:
-          UserError: it is unreadable or damaged.
           KeyError: there is no variable of this name.
         """
         return as_float32(self._read(name))

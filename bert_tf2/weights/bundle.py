@@ -43,11 +43,7 @@ _NEWEST = re.compile(r'^model_checkpoint_path: "(.*)"$', re.MULTILINE)  # a line
 
 
 def find_prefix(path: str) -> str:
-    """Returns the prefix of a checkpoint, given the prefix, one of its files, or its folder.
-
-    Raises:
-      UserError: there is no checkpoint, or a folder has several; the message lists the existing ones.
-    """
+    """Returns the prefix of a checkpoint, given the prefix, one of its files, or its folder."""
     prefix = re.sub(_FILE, "", path)
     if files.exists(prefix + ".index"):
         return prefix
@@ -86,9 +82,6 @@ class Checkpoint(Weights):
 
         Args:
           path: its prefix, one of its files, or its folder.
-
-        Raises:
-          UserError: there is no checkpoint or its index cannot be read.
         """
         super().__init__(find_prefix(path))
         files.expect_kind(self.path + ".index", "the index of a checkpoint")
@@ -177,9 +170,6 @@ def write(prefix: str, arrays: Iterable[tuple[str, np.ndarray]]) -> None:
 
     Takes the arrays one at a time, so that they need not be in memory together. Writes temporary files and renames
     them, the index last: a checkpoint that has an index is complete.
-
-    Raises:
-      UserError: the files cannot be written.
     """
     data, index = f"{prefix}.data-00000-of-00001", f"{prefix}.index"
     header = bundle_index.new("Header", num_shards=1, version=bundle_index.new("Version", producer=1))
@@ -206,13 +196,7 @@ def _read_state(path: str) -> str:
 
 
 def latest_checkpoint(output_dir: str) -> str | None:
-    """Returns the prefix of the newest checkpoint, which the folder's file `checkpoint` names, or None.
-
-    Raises:
-      UserError: the file `checkpoint` is invalid or names a checkpoint that does not exist, or the folder has training
-        checkpoints but no such file (the reference would start from scratch and overwrite them). The message names the
-        newest checkpoint and the command to continue from it.
-    """
+    """Returns the prefix of the newest checkpoint, which the folder's file `checkpoint` names, or None."""
     path = os.path.join(output_dir, _STATE_FILE)
     if not files.exists(path):
         if advice := _way_back(output_dir):

@@ -87,12 +87,6 @@ def initialize(model: keras.Model, init_checkpoint: str) -> str:
 
     Returns:
       One line that names the loaded, the newly initialized and the unused variables.
-
-    Raises:
-      UserError: an encoder variable is missing, or any variable has another shape; the message lists them. (The
-        reference silently leaves a missing one at its random value.) Or a file beside the checkpoint states another
-        model (metadata.check_config), or a value is NaN or infinite, or any part of the checkpoint, used or not, does
-        not match its checksum.
     """
     source = open_weights(init_checkpoint)
     names.check_encoder(source.path, source.shapes)
@@ -130,10 +124,6 @@ def restore(
       variables: by the reference's names.
       config: the model's configuration, which is compared with the bert_config.json beside the checkpoint.
       allow_missing: names of variables that keep their values if the checkpoint has none.
-
-    Raises:
-      UserError: the checkpoint lacks one of them or has it in another shape, has additional encoder variables, or was
-        made with another configuration.
     """
     source = Checkpoint(path)
     variables = {name: variables[name] for name in variables if name not in allow_missing or name in source.shapes}
@@ -155,9 +145,6 @@ def weights_in_use(output_dir: str, init_checkpoint: str | None, will_train: boo
 
     Returns:
       The weights, or None if there are none and training starts from random ones.
-
-    Raises:
-      UserError: there are none and nothing will be trained, or they cannot be read.
     """
     path = latest_checkpoint(output_dir) or init_checkpoint
     if path:
@@ -186,9 +173,6 @@ def check_trained(model: keras.Model, source: Weights, allow_missing: tuple[str,
       model: the model.
       source: its weights.
       allow_missing: name prefixes of variables that may be missing.
-
-    Raises:
-      UserError: the weights lack a variable that the outputs depend on, usually the task's head.
     """
     missing = [
         name for name in used_variables(model) if name not in source.shapes and not name.startswith(allow_missing)

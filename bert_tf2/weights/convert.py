@@ -42,10 +42,6 @@ def run(options: ConversionOptions) -> list[str]:
     `model.safetensors`, `vocab.txt` and the tokenizer's settings) or "keras" (`output` itself, if it ends in `.keras`,
     else `output/bert_model.keras` with `bert_config.json` and `vocab.txt`). Labels are converted too: `label_map.json`
     here, `id2label` in Hugging Face's format. All files are written completely or not at all.
-
-    Raises:
-      UserError: the input is not a BERT, lacks a part, does not fit the configuration, is damaged, or contains NaN or
-        infinity without `allow_nonfinite`; or a required file does not exist.
     """
     if options.list:
         return listing(options.list)
@@ -70,11 +66,7 @@ _OF_WEIGHTS = re.compile(r".*\.(index|keras|h5|safetensors|bin)|saved_model\.pb"
 
 
 def _check_files(options: ConversionOptions) -> list[outputs.Input]:
-    """Returns all files that are read.
-
-    Raises:
-      UserError: the output would overwrite an input, cannot be written, or is a folder with the name of a file.
-    """
+    """Returns all files that are read."""
     name, folder = os.path.basename(options.output), None
     if name.endswith((".keras", ".h5", ".index", ".safetensors", ".bin")) and not files.is_directory(options.output):
         if options.to != "keras":

@@ -131,13 +131,7 @@ class HuggingFaceFolder(Weights):
     kind = "Hugging Face model"
 
     def __init__(self, path: str):
-        """Opens a folder, or one file of weights in it.
-
-        Raises:
-          UserError: the configuration or the weights are missing, damaged, or would require running code; they are not
-            a BERT, or do not match each other; or the output table of the masked-LM head differs from the embedding
-            table, to which BERT ties it.
-        """
+        """Opens a folder, or one file of weights in it."""
         super().__init__(path)
         weights = recognizes(path)
         if not weights:
@@ -176,11 +170,7 @@ class HuggingFaceFolder(Weights):
     def _usable(
         self, rows: Mapping[str, names.Variable], tensors: Mapping[str, _Tensor]
     ) -> Mapping[str, names.Variable]:
-        """Returns the rows without those of a fine-tuned head whose outputs would mean something else here.
-
-        Raises:
-          UserError: the encoder has tensors that BERT's does not have.
-        """
+        """Returns the rows without those of a fine-tuned head whose outputs would mean something else here."""
         others = [usual for usual in tensors if usual not in rows]
         if strange := [usual for usual in others if usual.startswith(("bert.embeddings.", "bert.encoder."))]:
             raise UserError(
@@ -201,11 +191,7 @@ class HuggingFaceFolder(Weights):
         return {name: row for name, row in rows.items() if name not in tuned}
 
     def _changed_since(self, file: TensorFile) -> Iterator[str]:
-        """Yields a message if config.json is not as it was written with the weights, if they say how that was.
-
-        Raises:
-          UserError: with the values now in it, the weights compute something else.
-        """
+        """Yields a message if config.json is not as it was written with the weights, if they say how that was."""
         if CONFIG_OF_WEIGHTS not in file.metadata:
             return
         written = json_text.parse(file.metadata[CONFIG_OF_WEIGHTS], file.path)
@@ -242,12 +228,7 @@ class HuggingFaceFolder(Weights):
         return text_rules.vocabulary(self.folder)
 
     def labels(self) -> LabelMap | None:
-        """Returns the meaning of a classifier's or tagger's outputs. Unnamed labels are LABEL_0, LABEL_1, ...
-
-        Raises:
-          UserError: the number of labels in config.json differs from that of the outputs; or nothing says whether they
-            are of texts or of tokens.
-        """
+        """Returns the meaning of a classifier's or tagger's outputs. Unnamed labels are LABEL_0, LABEL_1, ..."""
         count, known = self.num_labels, ARCHITECTURES.get(self.architecture or "")
         if count is None or (known and not known.labels_of):
             return None

@@ -48,10 +48,6 @@ def write_folder(
 
     Returns:
       Messages about what was written, and which parts of a BERT that class lacks.
-
-    Raises:
-      UserError: a variable of that architecture is missing or does not have the shape that the configuration requires,
-        or the folder cannot be written.
     """
     if architecture is None:  # the first class whose heads are all there
         heads = {head for head, rows in names.HEADS.items() if {row.reference for row in rows} <= {*shapes}}

@@ -90,11 +90,7 @@ class KerasFile(Weights):
 
 
 def write(path: str, model) -> None:
-    """Writes a model, a BertModel or one of heads', to a path that ends in .keras, completely or not at all.
-
-    Raises:
-      UserError: the path cannot be written.
-    """
+    """Writes a model, a BertModel or one of heads', to a path that ends in .keras, completely or not at all."""
     remote = files.is_remote(path)
     with files.complete_or_absent(path) as (beside,):
         # Keras wants a name that ends so. If this process is killed, the next one removes the folder.

@@ -68,21 +68,13 @@ def save_label_map(output_dir: str, label_map: LabelMap) -> None:
 
 
 def load_label_map(output_dir: str) -> LabelMap | None:
-    """Reads label_map.json; returns None if it does not exist (the reference did not write one).
-
-    Raises:
-      UserError: as read_label_map.
-    """
+    """Reads label_map.json; returns None if it does not exist (the reference did not write one)."""
     path = files.companion(output_dir, LABEL_MAP_FILE)
     return read_label_map(path) if path else None
 
 
 def read_label_map(path: str) -> LabelMap:
-    """Reads a file in the format of label_map.json.
-
-    Raises:
-      UserError: it is missing, or does not have the content that `save_label_map` writes.
-    """
+    """Reads a file in the format of label_map.json."""
     content = files.read_json(path)
     task, labels, regression = (content.get(name) for name in ("task", "labels", "regression"))
     multi_label = content.get("multi_label", False)

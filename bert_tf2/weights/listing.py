@@ -14,9 +14,6 @@ def listing(path: str) -> Iterator[str]:
     """Yields a line for every variable of weights of any kind: name, Hugging Face name, shape, size, dtype, norm.
 
     The last line counts the parameters of the model, and apart from them the numbers of the optimizer.
-
-    Raises:
-      UserError: the weights cannot be read.
     """
     source = open_weights(path)
     step = f", step {source.global_step}" if source.global_step else ""

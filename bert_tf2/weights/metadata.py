@@ -61,9 +61,6 @@ def files_in_use(output_dir: str | None, init_checkpoint: str | None) -> dict[st
     """Returns the model_files of the weights that a call starts from, as checkpoint.weights_in_use chooses them.
 
     What output_dir lacks, as trainings of TensorFlow 1 do, is taken from init_checkpoint.
-
-    Raises:
-      UserError: see bundle.latest_checkpoint.
     """
     found = model_files(init_checkpoint) if init_checkpoint else {}
     return {**found, **(model_files(output_dir) if output_dir and bundle.latest_checkpoint(output_dir) else {})}
@@ -73,11 +70,7 @@ def files_in_use(output_dir: str | None, init_checkpoint: str | None) -> dict[st
 
 
 def stated_config(source: Weights) -> tuple[BertConfig, str] | None:
-    """Returns the configuration in or beside the weights, and the file that contains it.
-
-    Raises:
-      UserError: the file is invalid, or has changed since the training.
-    """
+    """Returns the configuration in or beside the weights, and the file that contains it."""
     if source.config is not None:
         return source.config, source.config_file or source.path
     path = files.companion(source.folder, CONFIG_FILE)
@@ -100,9 +93,6 @@ def check_config(source: Weights, config: BertConfig) -> list[str]:
     Returns:
       Messages about differences that may be intentional: fewer layers than the weights have, so that only the first
         ones are used; another activation function, if the stated one is uncertain (Weights.uncertain).
-
-    Raises:
-      UserError: with this configuration the weights would compute something else.
     """
     found = stated_config(source)
     if found is None:
@@ -130,11 +120,7 @@ def check_config(source: Weights, config: BertConfig) -> list[str]:
 
 
 def stated_case(source: Weights | None, vocab_file: str | None = None) -> tuple[bool, str] | None:
-    """Returns whether text is lower-cased for the weights, and the file that states it: theirs, or the vocabulary's.
-
-    Raises:
-      UserError: one of these files is invalid.
-    """
+    """Returns whether text is lower-cased for the weights, and the file that states it: theirs, or the vocabulary's."""
     if source is not None:
         if (stated := stated_in(source.folder)) and stated.do_lower_case is not None:
             return stated.do_lower_case, stated.path
@@ -146,11 +132,7 @@ def stated_case(source: Weights | None, vocab_file: str | None = None) -> tuple[
 
 
 def stated_rules(source: Weights | None, vocab_file: str | None = None) -> tuple[dict[str, Any], str]:
-    """Returns FullTokenizer's `rules` that files beside the vocabulary, or else the weights, state; and a remark or "".
-
-    Raises:
-      UserError: one of these files is invalid, or its tokenizer is not BERT's.
-    """
+    """FullTokenizer's `rules` that files beside the vocabulary, or else the weights, state; and a remark or ""."""
     folders = [*([] if vocab_file is None else [os.path.dirname(vocab_file)]), *([source.folder] if source else [])]
     found = [*filter(None, map(stated_in, dict.fromkeys(folders)))]
     if not found:
@@ -179,10 +161,6 @@ def choose_case(
       vocab_file: the vocabulary in use.
       source: the weights in use.
       init_checkpoint: the flag's value, for the reference's check of its release names.
-
-    Raises:
-      UserError: the flag was not given, and a file beside the weights or the vocabulary states that text is not
-        lower-cased; or the flag contradicts the name of one of the reference's releases.
     """
     lower = True if do_lower_case is None else do_lower_case
     for path in {init_checkpoint, source.path if source is not None else None}:
@@ -214,10 +192,6 @@ def load_tokenizer(
       vocab_size: the number of embeddings of the model; None if there is no model yet.
       source: the weights in use, or None.
       init_checkpoint: see choose_case.
-
-    Raises:
-      UserError: see choose_case and check_vocabulary; or the vocabulary is missing, lacks a special token, or has more
-        entries than the model has embeddings.
     """
     lower = choose_case(do_lower_case, vocab_file, source, init_checkpoint)
     rules, remark = stated_rules(source, vocab_file)
@@ -236,9 +210,6 @@ def check_vocabulary(source: Weights, vocab_file: str) -> None:
 
     If the vocabulary itself is beside the weights, entries may be appended, be missing at the end, or replace [unused]
     entries, as happens when words are added. If only its hash is known, all entries must be equal.
-
-    Raises:
-      UserError: an id stands for another word.
     """
     record = read_record(source.folder)
     try:
@@ -289,9 +260,6 @@ def check_task(source: Weights, task: Mapping[str, str | bool], flag: str, other
       task: what they are used for: "task", its name, and facts about its data.
       flag: the one that names the weights.
       other_task: whether a difference is meant; it is a warning then.
-
-    Raises:
-      UserError: they were fine-tuned for something else, or a file is invalid.
     """
     path = files.companion(source.folder, task_file.NAME)
     if path:
@@ -311,11 +279,7 @@ def check_task(source: Weights, task: Mapping[str, str | bool], flag: str, other
 
 
 def check_output_dir(output_dir: str, config: BertConfig, vocab_file: str | None) -> None:
-    """Checks, before a training run, that `write` would not replace another model's configuration or vocabulary.
-
-    Raises:
-      UserError: the folder has the bert_config.json or vocab.txt of another model.
-    """
+    """Checks, before a training run, that `write` would not replace another model's configuration or vocabulary."""
     theirs = os.path.join(output_dir, VOCABULARY_FILE)
     if vocab_file and files.exists(theirs) and _entries(theirs) != _entries(vocab_file):
         raise UserError(

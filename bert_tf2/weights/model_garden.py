@@ -81,11 +81,7 @@ class ObjectCheckpoint(Weights):
     kind = "TensorFlow 2 checkpoint of Model Garden's BERT"
 
     def __init__(self, path: str):
-        """Opens a checkpoint (prefix, folder or file) or a SavedModel (folder).
-
-        Raises:
-          UserError: it does not exist, cannot be read, has no object graph, or is not a single BERT encoder.
-        """
+        """Opens a checkpoint (prefix, folder or file) or a SavedModel (folder)."""
         self._saved_model = _saved_model_folder(path)
         prefix = os.path.join(self._saved_model, "variables", "variables") if self._saved_model else path
         self._bundle = bundle.Checkpoint(prefix)

@@ -60,10 +60,6 @@ def extend(
       new_words_file: one word per line, as the tokenizer splits text; the prefix `##` marks the continuation of a word.
       basic: splits text into words as the model was trained.
       kept: whether the words are tokens that are never split.
-
-    Raises:
-      UserError: no text can match a line, because the tokenizer would split or change it first; or a line cannot be a
-        token that is never split; or the file contains no word, or the vocabulary no [UNK].
     """
     ids = {token.strip(): index for index, token in enumerate(vocabulary)}  # strip blanks like tokenization.load_vocab
     if _UNKNOWN not in ids:

@@ -33,11 +33,7 @@ class SentenceVectors(NamedTuple):
 
 
 def read(folder: str) -> SentenceVectors | None:
-    """Returns how the folder of weights makes vectors, or None if sentence-transformers did not write it.
-
-    Raises:
-      UserError: it has a step that is not here, or a file is damaged.
-    """
+    """Returns how the folder of weights makes vectors, or None if sentence-transformers did not write it."""
     for root, inner in ((folder, ""), os.path.split(folder.rstrip("/"))):  # weights lie in the root or in 0_BERT
         path = files.companion(root, _MODULES)
         if path is None:

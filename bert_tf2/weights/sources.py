@@ -54,10 +54,6 @@ def open_weights(path: str) -> Weights:
       path: the prefix, folder or a file of a TensorFlow 1 checkpoint; a folder in Hugging Face's layout, or its weights
         file; a TensorFlow 2 checkpoint or SavedModel of Model Garden's encoder; a Keras file of this project's models,
         or a folder with one of them.
-
-    Raises:
-      UserError: the path contains none of these, or more than one, or cannot be read. An exported model is
-        named as such.
     """
     try:
         return _open(path)
@@ -117,11 +113,7 @@ def labels_of(source: Weights) -> LabelMap | None:
 
 
 def labels_in(folder: str) -> LabelMap | None:
-    """Returns the labels in a folder's label_map.json, if there is one.
-
-    Raises:
-      UserError: the file is invalid, or has changed since the training.
-    """
+    """Returns the labels in a folder's label_map.json, if there is one."""
     found = load_label_map(folder)
     if found:
         task_file.check(os.path.join(folder, LABEL_MAP_FILE), {"labels": list(found.labels)})
@@ -132,11 +124,7 @@ _ATTEMPTS = 10
 
 
 def despite_saving(path: str, read: Callable[[], Model]) -> Model:
-    """`read` of weights in a folder, again if a training saves there meanwhile and deletes the checkpoint being read.
-
-    Raises:
-      UserError: that of `read`.
-    """
+    """`read` of weights in a folder, again if a training saves there meanwhile and deletes the checkpoint it reads."""
     state = os.path.join(path, "checkpoint")
 
     def newest() -> str | None:

@@ -34,11 +34,7 @@ def made_with(content: Mapping[str, Any], now: Mapping[str, Any]) -> dict[str, A
 
 
 def check(path: str, now: Mapping[str, Any]) -> None:
-    """Compares what a file beside the weights says with what it said when they were trained.
-
-    Raises:
-      UserError: it has changed since.
-    """
+    """Compares what a file beside the weights says with what it said when they were trained."""
     then = read(os.path.dirname(path)).get(_MADE_WITH, {})
     for name, value in now.items():
         if (before := then.get(name, value)) != value:
@@ -49,11 +45,7 @@ def check(path: str, now: Mapping[str, Any]) -> None:
 
 
 def read(folder: str) -> dict[str, Any]:
-    """The content of the task.json in a folder; empty if there is none.
-
-    Raises:
-      UserError: it is damaged.
-    """
+    """The content of the task.json in a folder; empty if there is none."""
     path = files.companion(folder, NAME)
     stated = files.read_json(path) if path else {}
     if not all(isinstance(stated.get(part, {}), dict) for part in (_SETTINGS, _MADE_WITH)):
@@ -62,11 +54,7 @@ def read(folder: str) -> dict[str, Any]:
 
 
 def settings(folder: str, known: Mapping[str, type]) -> dict[str, Any]:
-    """The settings in `read`, those with these names.
-
-    Raises:
-      UserError: it is damaged, or a value has another type.
-    """
+    """The settings in `read`, those with these names."""
     found = {name: value for name, value in read(folder).get(_SETTINGS, {}).items() if name in known}
     for name, value in found.items():
         check_type(f"{os.path.join(folder, NAME)}: {name}", value, known[name])

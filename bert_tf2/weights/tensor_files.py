@@ -124,9 +124,6 @@ class TensorFile:
         """Returns a tensor: floats as float32, other dtypes unchanged. It may be read-only.
 
         The first call reads the whole file once if it has checksums.
-
-        Raises:
-          UserError: the file does not match them, or cannot be read.
         """
         with self._explained():
             if not self._verified:

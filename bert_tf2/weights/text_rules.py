@@ -133,11 +133,7 @@ class _Files:
 
 
 def in_huggingface(folder: str) -> Stated | None:
-    """Returns what the files of transformers in a folder say about how text is split; None if there are none.
-
-    Raises:
-      UserError: they split it by other rules than `tokenization`, or one is invalid.
-    """
+    """Returns what the files of transformers in a folder say about how text is split; None if there are none."""
     there = _Files(folder)
     if not there.paths:
         return None
@@ -163,11 +159,7 @@ def in_huggingface(folder: str) -> Stated | None:
 
 
 def vocabulary(folder: str) -> list[str] | None:
-    """Returns the entries of a folder's vocabulary, with the added tokens, by their ids; None if there is none.
-
-    Raises:
-      UserError: it is not that of a WordPiece tokenizer, or its ids are not 0, 1, 2, ...
-    """
+    """Returns the entries of a folder's vocabulary, with the added tokens, by their ids; None if there is none."""
     there = _Files(folder)
     path = files.companion(folder, VOCABULARY_FILE)
     if path:

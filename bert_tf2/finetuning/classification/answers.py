@@ -103,7 +103,6 @@ def compute_metrics(
       one row per true label with the counts of the predicted labels.
 
     Raises:
-      UserError: an output is not a finite number.
       ValueError: there are no examples, or the numbers of labels and outputs differ.
     """
     outputs = np.asarray(outputs)

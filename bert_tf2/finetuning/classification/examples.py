@@ -56,11 +56,7 @@ class DataProcessor:
 
     @classmethod
     def _read_tsv(cls, input_file: str, quotechar: str | None = None) -> list[list[str]]:
-        """The cells of all rows of a table. Quotation marks have no special meaning unless `quotechar` is given.
-
-        Raises:
-          UserError: the file is missing or is not UTF-8.
-        """
+        """The cells of all rows of a table. Quotation marks have no special meaning unless `quotechar` is given."""
         lines = files.read_lines(input_file)
         if quotechar is None:
             return [line.split("\t") for line in lines]
@@ -82,10 +78,6 @@ class TaskProcessor(DataProcessor):
 
         From the training table this also collects the labels if they are not known. As in the reference, every example
         of a test set has the first label (0 for a regression), which is not used.
-
-        Raises:
-          UserError: the file is missing or empty, or has no usable row; a column or a label is missing or wrong; the
-            labels are not known, or there are fewer than two.
         """
         task, table = self.task, self.task.tables[part]
         path = os.path.join(data_dir, table.file)
@@ -133,11 +125,7 @@ class TaskProcessor(DataProcessor):
         return [part, *(name for name, table in further.items() if files.exists(os.path.join(data_dir, table.file)))]
 
     def get_labels(self) -> list[str]:
-        """The labels in the order of the outputs of the model; an empty list for a regression.
-
-        Raises:
-          UserError: the labels are collected from the training file, which has not been read.
-        """
+        """The labels in the order of the outputs of the model; an empty list for a regression."""
         if self._labels is None:
             raise UserError(
                 f"the labels of the task {self.task.name} are not known: train first,"
@@ -240,9 +228,6 @@ def get_processor(
       language: the language of XNLI; always `zh` in the reference.
       label_map: the labels that were saved with the checkpoint, or None.
       flag: the one that names the checkpoint, for the message.
-
-    Raises:
-      UserError: there is no task of this name, or the checkpoint was trained for other labels.
     """
     task = find_task(task_name, language, tsv)
     kind = _Registered if task.processor else TaskProcessor
@@ -328,9 +313,6 @@ def class_weights(wanted: str, examples: Sequence[InputExample], label_map: Labe
         (n - count) / count, which gives the texts with a label the same total weight as the texts without it.
       examples: the training set.
       label_map: the labels.
-
-    Raises:
-      UserError: the file cannot be read, or does not give each label a positive number.
     """
     labels, size = label_map.labels, len(examples)
     if wanted != "balanced":

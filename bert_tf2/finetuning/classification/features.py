@@ -57,9 +57,6 @@ def pack_texts(
 
     Returns:
       The tokens, max_seq_length at most; and the input ids, the input mask and the segment ids, each padded with 0.
-
-    Raises:
-      UserError: `max_seq_length` is below 3.
     """
     check_least_length(max_seq_length)
     tokens_a = tokenizer.tokenize(text_a)
@@ -88,9 +85,6 @@ def convert_single_example(
     Args:
       ex_index: example 0 is logged as text at `log_level`; examples 0 to 4 are logged as numbers at level DEBUG.
       label_list: the labels in order; empty if the label is a number.
-
-    Raises:
-      UserError: `max_seq_length` is below 3, or the label is not in the list or not a number.
     """
     if problem := label_problem(example.label, label_list):
         raise UserError(f"example {example.guid}: {problem}")
@@ -117,11 +111,7 @@ def convert_examples_to_features(
     tokenizer: tokenization.FullTokenizer,
     log_level: int = logging.INFO,
 ) -> list[InputFeatures]:
-    """The features of all examples, in order; shows the progress.
-
-    Raises:
-      UserError: see `convert_single_example`.
-    """
+    """The features of all examples, in order; shows the progress."""
     return list(iterate_features(examples, label_list, max_seq_length, tokenizer, log_level))
 
 
@@ -157,10 +147,6 @@ def file_based_convert_examples_to_features(
     output_file: str,
     log_level: int = logging.INFO,
 ) -> int:
-    """Writes the features of all examples to a TFRecord file, which is complete or absent; returns their number.
-
-    Raises:
-      UserError: see `convert_single_example`.
-    """
+    """Writes the features of all examples to a TFRecord file, which is complete or absent; returns their number."""
     rows = map(as_record, iterate_features(examples, label_list, max_seq_length, tokenizer, log_level))
     return records.write_records(output_file, record_kind(label_list), rows)

@@ -166,9 +166,6 @@ def find_task(task_name: str, language: str = "zh", tsv: TsvLayout | None = None
       task_name: one of TASKS, or `tsv`.
       language: the language of XNLI; the reference supports only Chinese.
       tsv: the columns of the task `tsv`.
-
-    Raises:
-      UserError: no such task, or `tsv` without its columns or with wrong ones.
     """
     name = _OTHER_NAMES.get(task_name.lower(), task_name.lower())
     if name == "tsv":

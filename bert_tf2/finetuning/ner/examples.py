@@ -91,11 +91,6 @@ def read_conll(
         the flags of run_ner.py.)
       tag_column: the column of the tags, in the same way.
       has_labels: whether to read tags. None reads them unless the file has a single column.
-
-    Raises:
-      UserError: the file is missing, is not UTF-8 or has no words, or only their numbers; a line has columns of another
-        number or separator than the first word, an empty word, or a tag that is not O or B-, I-, E- or S- with a type;
-        or a column does not exist.
     """
     lines = [*files.read_lines(input_file, drop_bom=True)]
     rows = [*map(_columns, lines)]
@@ -199,7 +194,6 @@ def write_predictions(
       tags: one list for each sentence, with one tag for each word.
 
     Raises:
-      UserError: `input_file` is missing or has other words now, or the output cannot be written.
       ValueError: the shape of `tags` is not that of `sentences`.
     """
     text = files.read_text(input_file)

@@ -69,9 +69,6 @@ def convert_sentences_to_features(
       document_context: whether to fill windows with the words around the sentence in its document, half on each side,
         or more on one side if the other has fewer (the paper's "maximal document context"). These words have no
         labels. A sentence that needs several windows gets as many of these pieces as two windows share.
-
-    Raises:
-      UserError: a tag is not in `label_list`, there is no room for words, or doc_stride would skip words.
     """
     check_least_length(max_seq_length)
     capacity = max_seq_length - 2
@@ -159,11 +156,7 @@ class _Text:
 
 
 def tag_ids(sentence: NerSentence, label_list: Sequence[str]) -> list[int]:
-    """The label id of each word; IGNORED_LABEL_ID for all words if the sentence has no tags.
-
-    Raises:
-      UserError: a tag is not in `label_list`.
-    """
+    """The label id of each word; IGNORED_LABEL_ID for all words if the sentence has no tags."""
     if sentence.tags is None:
         return [IGNORED_LABEL_ID] * len(sentence.words)
     for number, tag in enumerate(sentence.tags):

@@ -107,7 +107,6 @@ def compute_predictions(
         Otherwise the words are compared with the pieces, as in the reference, and stay whole where they differ.
 
     Raises:
-      UserError: a logit is NaN or infinite (the message has the id of the question).
       KeyError: a feature has no result.
     """
     windows: dict[int, list[InputFeatures]] = {}
@@ -283,11 +282,7 @@ def write_predictions(
     verbose_logging: bool = False,
     answer_offsets: bool = False,
 ) -> None:
-    """Writes the result of `compute_predictions` to files; the last four arguments are flags of run_squad.py.
-
-    Raises:
-      UserError: a logit is NaN or infinite, or a file cannot be written.
-    """
+    """Writes the result of `compute_predictions` to files; the last four arguments are flags of run_squad.py."""
     answers = compute_predictions(
         all_examples, all_features, all_results, n_best_size, max_answer_length, do_lower_case,
         version_2_with_negative, null_score_diff_threshold, verbose_logging, answer_offsets,

@@ -53,11 +53,7 @@ _JSON_NAMES = {list: "a list", str: "text", int: "a whole number", (str, int): "
 
 
 def field(node: Any, key: str, kind: type | tuple[type, ...], where: str) -> Any:
-    """`node[key]`, where `node` is a part of a parsed SQuAD file; `where` is its place in the file, for messages.
-
-    Raises:
-      UserError: `node` is not an object, does not have the key, or the value is not of type `kind`.
-    """
+    """`node[key]`, where `node` is a part of a parsed SQuAD file; `where` is its place in the file, for messages."""
     if not isinstance(node, dict):
         raise UserError(f"{where}: not in SQuAD's layout: an object with the key {key!r} is needed here")
     if key not in node:
@@ -96,10 +92,6 @@ def read_squad_examples(
     words at its position, mostly because of unusual blanks in the answer; one warning reports their number. An answer
     without a word is skipped as well, whereas the reference trains on the words at its position. A warning counts the
     questions that are marked as impossible, unless `version_2_with_negative` is given.
-
-    Raises:
-      UserError: the file is not a SQuAD file or has no question; or for training, a question does not have exactly one
-        answer, an answer is outside its context (the message has the id of the question), or no question is usable.
     """
     examples: list[SquadExample] = []
     unaligned: list[str] = []

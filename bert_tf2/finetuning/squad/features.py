@@ -99,9 +99,6 @@ def check_lengths(max_seq_length: int, max_query_length: int, doc_stride: int) -
     The reference checks only that the longest question leaves room (in `validate_flags_or_throw`). It never terminates
     if doc_stride is below 1. If doc_stride is larger than the room next to a question, its windows do not overlap, so
     that no window contains an answer across their boundary. This raises an error if it holds for every question.
-
-    Raises:
-      UserError: the lengths do not fit together (the message has the flags).
     """
     for name, value in (("max_query_length", max_query_length), ("doc_stride", doc_stride)):
         if value < 1:

@@ -47,10 +47,6 @@ def evaluate_predictions(
       Version 2: exact, f1, total; the same three over the questions with answers (HasAns_) and without (NoAns_), if
       there are any; with `null_odds` best_exact, best_exact_thresh, best_f1, best_f1_thresh: the best scores of any
       threshold, and that threshold, if the predictions were made without a threshold.
-
-    Raises:
-      UserError: a file cannot be read or has the wrong layout; there is no question; a question has no annotated
-        answer (version 1) or has no prediction or null odds (version 2; the official script fails there).
     """
     name = dataset if isinstance(dataset, str) else "the data set"
     dataset = files.read_json(dataset, kind=None) if isinstance(dataset, str) else dataset
@@ -65,11 +61,7 @@ def evaluate_predictions(
 
 
 def check_answers(input_file: str, version_2_with_negative: bool) -> None:
-    """Checks that a file can be scored, so that missing answers are reported before anything is computed.
-
-    Raises:
-      UserError: a question has no annotated answer (version 1; in version 2 that means "no answer").
-    """
+    """Checks that a file can be scored, so that missing answers are reported before anything is computed."""
     for qas_id, answers in _annotated_answers(files.read_json(input_file, kind=None), input_file):
         if not answers and not version_2_with_negative:
             raise UserError(
