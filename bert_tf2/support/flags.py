@@ -195,6 +195,8 @@ def _plain(message: str) -> str:
 
 def _unknown_flag(name: str) -> str:
     """The message for a flag that does not exist. The reference ignores it, so the setting has no effect there."""
+    if name == "bert_hub_module_handle":  # of the reference's run_classifier_with_tfhub.py
+        return f"there is no flag --{name}; give the folder of the SavedModel as --init_checkpoint"
     near = " or ".join(f"--{flag}" for flag in _near_flags(name))
     return f"there is no flag --{name}" + (f"; did you mean {near}?" if near else "")
 

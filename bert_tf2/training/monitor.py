@@ -12,6 +12,7 @@ import tensorflow as tf
 from absl import logging
 from tensorflow.core.util import event_pb2
 
+from bert_tf2 import optimization
 from bert_tf2.config import BertConfig
 from bert_tf2.support import console, files, progress
 from bert_tf2.training.options import TrainOptions
@@ -96,11 +97,14 @@ class TrainingMonitor:
         self._progress.leave_out(away)
 
     def _point(self, step: int, now: float) -> None:
-        """Writes the means over the steps since the last point to TensorBoard."""
-        speed = (step - self._point_step) * self._options.train_batch_size / max(now - self._point_at, 1e-9)
+        """Writes the means over the steps since the last point to TensorBoard, and the learning rate of the last."""
+        options = self._options
+        schedule = (options.learning_rate, options.num_train_steps, options.num_warmup_steps)
+        speed = (step - self._point_step) * options.train_batch_size / max(now - self._point_at, 1e-9)
         with self._writer.as_default(step=step):
             for name, value in self._sums.items():
                 tf.summary.scalar(name, value / max(self._summed, 1))
+            tf.summary.scalar("learning_rate", optimization.learning_rate_at(step - 1, *schedule))
             tf.summary.scalar("examples/sec", speed)
         self._writer.flush()
         self._sums, self._summed = {}, 0

@@ -20,7 +20,7 @@ from bert_tf2.training.precision import PRECISIONS
 from bert_tf2.weights import checkpoint
 
 # What a step returns in addition to the losses of the model.
-_MEASURES = ("loss", "gradient_norm", "learning_rate")
+_MEASURES = ("loss", "gradient_norm")
 _OF_LOSS_SCALE = ("left_out", "loss_scale")  # for float16: the share of the steps that were left out
 # From here on, loops that are faster save more time than it takes to compile them for several sizes.
 _STEPS_WORTH_COMPILING = 100
@@ -116,7 +116,7 @@ class TrainingStep:
             step, self._options.learning_rate, self._options.num_train_steps, self._options.num_warmup_steps
         )
         once = tf.cast(tf.equal(replica, 0), tf.float32)  # what follows is the same on every replica
-        measures = {**values, "learning_rate": once * learning_rate}
+        measures = values
         if scale is not None:
             norm /= scale
         factor = optimization.clip_scale(norm) if scale is None else optimization.clip_scale(norm) / scale

@@ -95,6 +95,7 @@ NEEDED = ("--input_file=a", "--bert_config_file=b", "--output_dir=c")
         ([*NEEDED, "--batch_size=8"], ["did you mean --eval_batch_size or --train_batch_size?"]),
         ([*NEEDED, "--train-batch-size=8"], ["did you mean --train_batch_size?"]),
         ([*NEEDED, "--no_cuda"], ["there is no flag --no_cuda (--help"]),
+        ([*NEEDED, "--bert_hub_module_handle=x"], ["give the folder of the SavedModel as --init_checkpoint"]),
         ([*NEEDED, "--max_len=9"], ["did you mean --max_seq_length?"]),
         ([*NEEDED, "--do_lower_case", "False"], ["an equals sign, --do_lower_case=False"]),
         ([*NEEDED, "\u2013do_train=true"], ["unexpected argument", "did you mean --do_train=true?"]),

@@ -20,7 +20,7 @@ def train(folder, first, last, losses=float, **options) -> str:
     settings = {"num_train_steps": last, "num_warmup_steps": 0, "train_batch_size": 4, "log_steps": 1, **options}
     with TrainingMonitor(TrainOptions(output_dir=str(folder), **settings), first, tiny_config()) as watch:
         for step in range(first + 1, last + 1):
-            watch.report(step, 1, {"loss": losses(step), "learning_rate": 0.5})
+            watch.report(step, 1, {"loss": losses(step)})
     return str(folder)
 
 
