@@ -58,7 +58,7 @@ test-pythons:
 
 # create_pretraining_data.py --runner: on Dask.
 dask: $(VENV)/dask-installed
-	$(BIN)/python -m pytest tests/pretraining/test_dask_run.py tests/support/test_remote_files.py
+	$(BIN)/python -m pytest tests/pretraining/test_dask_run.py
 
 $(VENV)/dask-installed: $(VENV)/tests-installed
 	$(BIN)/python -m pip install --quiet --editable '.[test,dask]'

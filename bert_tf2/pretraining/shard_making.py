@@ -38,7 +38,6 @@ from bert_tf2.pretraining.options import CreatePretrainingDataOptions
 from bert_tf2.pretraining.shards import Job, Shard
 from bert_tf2.support import environment, files, outputs
 from bert_tf2.support.errors import UserError
-from bert_tf2.support.remote_files import FsspecFiles
 from bert_tf2.tokenization import FullTokenizer
 
 _READERS = 16  # files that are read at the same time: remote ones answer slowly
@@ -178,7 +177,6 @@ def make_sent(number: int, version: str, sent: bytes) -> Result:
 
 @functools.lru_cache(maxsize=1)
 def _receive(sent: bytes) -> tuple[Job, FullTokenizer | UserError]:
-    files.use_remote(FsspecFiles())
     job = pickle.loads(sent)
     return job, load_tokenizer(job)
 

@@ -23,7 +23,6 @@ from bert_tf2.pretraining.shard_making import Result
 from bert_tf2.pretraining.shards import Job, Shard
 from bert_tf2.support import environment, files, output_lock, outputs, progress
 from bert_tf2.support.errors import UserError
-from bert_tf2.support.remote_files import FsspecFiles
 from bert_tf2.tokenization import FullTokenizer
 
 _SAMPLES = 12
@@ -105,8 +104,6 @@ def _remove_remote_leftovers(written: Sequence[str]) -> None:
 def _engine(options: CreatePretrainingDataOptions) -> ModuleType:
     """The module whose `make(wanted, job)` yields shards with their results, in any order.
 
-    For --runner, remote files are accessed without TensorFlow from here on, as the workers do.
-
     Raises:
       WrongSetting: its options after -- are wrong.
     """
@@ -120,7 +117,6 @@ def _engine(options: CreatePretrainingDataOptions) -> ModuleType:
     from bert_tf2.pretraining import dask_run
 
     dask_run.read_options(options.runner, options.runner_options)
-    files.use_remote(FsspecFiles())
     return dask_run
 
 

@@ -1,8 +1,7 @@
 """Reading and writing files.
 
-Local paths go through Python; anything with a scheme (`gs://...`, `hdfs://...`) goes through the library that
-`use_remote` states. Without it, this is `tf.io.gfile`, which is imported only then, so that a script on local files can
-report a bad flag or a missing file before TensorFlow loads.
+Local paths go through Python; anything with a scheme (`gs://...`) goes through `tf.io.gfile`, which is imported only
+then, so that a script on local files can report a bad flag or a missing file before TensorFlow loads.
 """
 
 from __future__ import annotations
@@ -21,28 +20,20 @@ from typing import Any
 
 from absl import logging
 
-from bert_tf2.support import environment, file_kinds, json_text, outputs
+from bert_tf2.support import environment, file_kinds, json_text, outputs, remote_files
 from bert_tf2.support.environment import is_remote as is_remote
 from bert_tf2.support.errors import UserError
-from bert_tf2.support.remote_files import FsspecFiles, TensorFlowFiles
-
-_remote: TensorFlowFiles | FsspecFiles = TensorFlowFiles()
-
-
-def use_remote(remote: TensorFlowFiles | FsspecFiles) -> None:
-    """Lets another library than TensorFlow access remote paths, in this process from here on."""
-    global _remote
-    _remote = remote
+from bert_tf2.support.remote_files import gfile
 
 
 def exists(path: str) -> bool:
     """Raises UserError where a remote file system does not answer."""
-    return _remote.exists(path) if is_remote(path) else os.path.exists(path)
+    return gfile("exists", path) if is_remote(path) else os.path.exists(path)
 
 
 def is_directory(path: str) -> bool:
     """Raises UserError where a remote file system does not answer."""
-    return _remote.is_directory(path) if is_remote(path) else os.path.isdir(path)
+    return gfile("isdir", path) if is_remote(path) else os.path.isdir(path)
 
 
 def companion(folder: str, name: str) -> str | None:
@@ -61,13 +52,13 @@ def companion(folder: str, name: str) -> str | None:
 
 def size(path: str) -> int:
     """The bytes of a file."""
-    return _remote.size(path) if is_remote(path) else os.path.getsize(path)
+    return gfile("stat", path).length if is_remote(path) else os.path.getsize(path)
 
 
 def modified(path: str) -> float | None:
     """When a file was changed, in seconds since 1970; None where a remote file system does not say."""
     if is_remote(path):
-        return _remote.modified(path)
+        return (gfile("stat", path).mtime_nsec or 0) / 1e9 or None
     return os.stat(path).st_mtime
 
 
@@ -75,7 +66,7 @@ def list_directory(path: str) -> list[str]:
     """The names in a folder, sorted; an empty list if it does not exist."""
     if not is_directory(path):
         return []
-    return sorted(_remote.list_directory(path) if is_remote(path) else os.listdir(path))
+    return sorted(gfile("listdir", path) if is_remote(path) else os.listdir(path))
 
 
 def make_directory(path: str) -> None:
@@ -87,7 +78,7 @@ def make_directory(path: str) -> None:
     if not path:
         return
     if is_remote(path):
-        return _remote.make_directory(path)
+        return gfile("makedirs", path)
     try:
         os.makedirs(outputs.follow(path), exist_ok=True)
     except OSError as error:
@@ -95,12 +86,12 @@ def make_directory(path: str) -> None:
 
 
 def remove(path: str) -> None:
-    _remote.remove(path) if is_remote(path) else os.remove(path)
+    gfile("remove", path) if is_remote(path) else os.remove(path)
 
 
 def rename(source: str, target: str) -> None:
     """Replaces `target` by `source`, atomically if the file system supports it."""
-    _remote.rename(source, target) if is_remote(source) else os.replace(source, target)
+    gfile("rename", source, target, overwrite=True) if is_remote(source) else os.replace(source, target)
 
 
 def _flush(paths: Iterable[str]) -> None:
@@ -126,7 +117,7 @@ def open_binary(path: str, mode: str = "rb"):
         if is_remote(path):
             if "r" in mode and not exists(path):
                 raise UserError(f"{path}: no such file")
-            return _remote.open(path, mode)
+            return remote_files.open_binary(path, mode)
         return io.BufferedReader(_Read(path), 1 << 16) if mode == "rb" else open(path, mode)
     except FileNotFoundError as error:
         path = environment.final_name(path)
@@ -306,7 +297,7 @@ def match_files(names: str, unmatched: list[str] | None = None) -> list[str]:
         if exists(name):
             matches = [name]
         else:
-            matches = sorted(_remote.glob(name) if is_remote(name) else glob.glob(name))
+            matches = sorted(gfile("glob", name) if is_remote(name) else glob.glob(name))
         if not matches:
             what = "no file matches this pattern" if any(c in name for c in "*?[") else "no such file" + _hint(name)
             if "," in names and glob.glob(names.replace(",", "?")):

@@ -4,14 +4,7 @@ import pytest
 from pretraining_text import CORPUS, VOCABULARY
 
 from bert_tf2.pretraining import shard_making, shard_workers
-from bert_tf2.support import files
 from bert_tf2.tokenization import FullTokenizer
-
-
-@pytest.fixture(autouse=True)
-def remote_files_are_tensorflows(monkeypatch):
-    """A run on a cluster changes it for its process, which has more tests to do."""
-    monkeypatch.setattr(files, "_remote", files._remote)
 
 
 @pytest.fixture

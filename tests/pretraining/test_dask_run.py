@@ -299,19 +299,16 @@ def test_a_cluster_without_workers_is_told(monkeypatch, log_lines):
     assert log_lines == ["no worker is connected; to start some: dask worker tcp://here:1 --nworkers=auto"]
 
 
-def test_remote_files_without_tensorflow(short, cluster, tmp_path, monkeypatch):
-    root = tmp_path / "remote"
-    (root / "data").mkdir(parents=True)
-    monkeypatch.setenv("TOY_REMOTE", str(root))
+def test_remote_files(short, cluster, tmp_path):
+    data = tmp_path / "data"
+    data.mkdir()
     for name in ("one.txt", "vocab.txt"):
-        (root / "data" / name).write_bytes((short / name).read_bytes())
-    cluster.add("--preload", "toy_remote")
-    flags = at(cluster)
-    code = "import toy_remote, sys; from bert_tf2 import commands; commands.run('create_pretraining_data')"
-    given = command_line(short, *flags, place="toy://data")
-    done = subprocess.run([sys.executable, "-c", code, *given[2:]], capture_output=True, text=True, timeout=120)
-    assert done.returncode == 0, done.stderr
-    found, expected = contents(root / "data" / "out"), contents(short / "plain")
+        (data / name).write_bytes((short / name).read_bytes())
+    cluster.add()
+    succeeded(
+        subprocess.Popen(command_line(short, *at(cluster), place=f"file://{data}"), stderr=subprocess.PIPE, text=True)
+    )
+    found, expected = contents(data / "out"), contents(short / "plain")
     assert found.pop("manifest.json") and expected.pop("manifest.json") and found == expected
 
 

@@ -180,16 +180,19 @@ def test_a_path_with_a_scheme_goes_through_tensorflow(tmp_path):
     assert files.match_files(f"file://{tmp_path}/deep/t*") == [path]
     with pytest.raises(UserError, match="no such file"):
         files.read_text(path + "s")
+    for name in (path + "s", "nosuch://folder/x"):
+        with pytest.raises(UserError, match=rf"^{name}: cannot be reached: .*\Z"):
+            files.size(name)
 
 
 @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="no /dev/full here")
 def test_a_remote_file_that_cannot_be_written(tmp_path):
     """An object store writes all of the file when it is closed, and says only then what is wrong."""
-    stream = remote_files.TensorFlowFiles().open("file:///dev/full", "wb")
+    stream = remote_files.open_binary("file:///dev/full", "wb")
     with pytest.raises(UserError, match=r"^file:///dev/full: cannot be written: .*No space left"), stream:
         stream.write(b"text")
     path = f"file://{tmp_path}/x"
-    with remote_files.TensorFlowFiles().open(path, "wb") as stream:
+    with remote_files.open_binary(path, "wb") as stream:
         stream.write(memoryview(b"text"))
     assert (tmp_path / "x").read_bytes() == b"text"
 
