@@ -44,6 +44,7 @@ setuptools.setup(
         "scipy",
         "threadpoolctl",  # scikit-learn has it too
         "safetensors>=0.8",  # Hugging Face's files
+        "tqdm",  # the progress of long work
         "filelock>=4",  # one training at a time in an output folder
         "google-crc32c",  # the checksums of TensorFlow's checkpoints
         "protobuf",  # the index of TensorFlow's checkpoints; TensorFlow installs it too

@@ -1,45 +1,33 @@
-"""Progress of long work: one line that is redrawn on a terminal, otherwise a log line every ten seconds.
+"""Progress of long work: tqdm's line on a terminal, otherwise a log line every ten seconds.
 
-    for line in progress.track(lines, "Reading", total=count, unit="lines"):
-        ...
-
-    with progress.Progress("Evaluating", total=872, unit="examples") as evaluation:
-        for batch in batches:
-            evaluation.advance(len(batch))
-
-One line is shown at a time: nested work replaces the line of the outer work until it is done. Other output to the
-terminal goes through `hidden`, so that it does not mix with the line.
+for line in progress.track(lines, "Reading", total=count, unit="lines"):
+    ...
 """
 
 from __future__ import annotations
 
-import contextlib
+import io
 import os
-import shutil
 import sys
 import threading
-import time
 from collections.abc import Iterable, Iterator, Sized
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from absl import logging
+from tqdm.std import tqdm
 
 T = TypeVar("T")
 
 _SECONDS_BETWEEN_LINES = 10.0
 _SECONDS_BETWEEN_DRAWINGS = 0.1
-_MOST_MARKS = 1000
-_clock = time.monotonic
 
 
 def duration(seconds: float) -> str:
     """Formats a time span: "42 s", "3 min 20 s", "5 h 02 min"."""
-    seconds = round(seconds)
-    if seconds < 60:
-        return f"{seconds} s"
-    if seconds < 3600:
-        return f"{seconds // 60} min {seconds % 60:02d} s"
-    return f"{seconds // 3600} h {seconds % 3600 // 60:02d} min"
+    minutes, rest = divmod(round(seconds), 60)
+    if minutes < 60:
+        return f"{minutes} min {rest:02d} s" if minutes else f"{rest} s"
+    return f"{minutes // 60} h {minutes % 60:02d} min"
 
 
 def on_terminal() -> bool:
@@ -47,20 +35,15 @@ def on_terminal() -> bool:
     return sys.stderr.isatty() and os.environ.get("TERM") != "dumb"
 
 
-class Progress:
+class Progress(tqdm):
     """The progress of one piece of work. A context manager; `close` does the same."""
 
+    monitor_interval = 0  # no thread
+
     def __init__(
-        self,
-        what: str,
-        total: float | None = None,
-        unit: str = "",
-        *,
-        done: float = 0,
-        contents: tuple[float, str] | None = None,
-        note: str = "",
-        tell_ends: bool = False,
-    ):
+        self, what: str, total: float | None = None, unit: str = "", *, done: float = 0,
+        contents: tuple[float, str] | None = None, note: str = "", tell_ends: bool = False,
+    ):  # fmt: skip
         """Shows the line.
 
         Args:
@@ -72,105 +55,73 @@ class Progress:
           note: text shown with the progress, until `advance` gets another one.
           tell_ends: whether to log a line after the first and after the last step even if the work is short.
         """
-        self._what, self._total, self._unit = what, total, unit
-        self._contents = contents or (1, unit)
-        self._tell_ends = tell_ends
-        self._done, self._note = done, note
-        self._started = self._line_at = self._look_at = _clock()
-        self._away = 0.0  # seconds spent on other work
-        self._first = done
-        self._marks = [(0.0, done)]  # seconds and what was done then
-        # Only the main thread writes to the terminal; work in other threads is part of something that it shows.
-        in_main_thread = threading.current_thread() is threading.main_thread()
-        self._drawn = on_terminal() and logging.level_info() and in_main_thread
-        if in_main_thread:
-            _shown.append(self)
-        self._draw()
+        self._contents, self._note, self._tell_ends = contents or (1, unit), note, tell_ends
+        self._drawn = on_terminal()
+        # Work in other threads is part of something that the main thread shows.
+        hides = threading.current_thread() is not threading.main_thread() or (self._drawn and not logging.level_info())
+        seconds = _SECONDS_BETWEEN_DRAWINGS if self._drawn else _SECONDS_BETWEEN_LINES
+        super().__init__(
+            desc=what, total=total, unit=unit, initial=done, disable=hides, leave=False, dynamic_ncols=True, miniters=0,
+            mininterval=seconds, file=sys.stderr if self._drawn else io.StringIO(),
+            bar_format="{desc}: {text}" + (" {percentage:3.0f}% |{bar}|" if total else ""),
+        )  # fmt: skip
 
-    def __enter__(self) -> Progress:
-        return self
+    def advance(self, count: float = 1, note: str = "") -> None:
+        """Adds the work since the last call; `note` is shown with the progress until it is replaced."""
+        self._note = note or self._note
+        if self.disable or self.n > self.initial:
+            self.update(count)
+            return
+        self.n = self.last_print_n = self.n + count  # a first step includes building its graph: not part of the speed
+        began, self.last_print_t = self.last_print_t, self._time()
+        if self._tell_ends or self.last_print_t - began >= self.mininterval:
+            self.refresh()
+
+    def leave_out(self, seconds: float) -> None:
+        """Excludes seconds from the speed that were spent on other work, for example on a checkpoint."""
+        if not self.disable:
+            self.start_t += seconds
+            self.last_print_t += seconds
+
+    def display(self, msg: str | None = None, pos: int | None = None) -> bool | None:
+        if self._drawn:
+            return super().display(msg, pos)
+        if msg is None and self.n > self.initial:
+            logging.info("%s: %s", self.desc, self.format_dict["text"])
+
+    def close(self, complete: bool = False) -> None:
+        """Removes the line from a terminal; if the work is complete and was long, logs how long it took."""
+        tells = complete and not self.disable and self.n > self.initial
+        took = self._time() - self.start_t if tells else 0.0
+        super().close()
+        if tells and (self._tell_ends or took >= _SECONDS_BETWEEN_LINES):
+            logging.info("%s: %s, took %s", self.desc, ", ".join(self._facts()[0]), duration(took))
 
     def __exit__(self, kind, error, traceback) -> None:
         self.close(complete=kind is None)
 
-    def advance(self, count: float = 1, note: str = "") -> None:
-        """Adds the work since the last call; `note` is shown with the progress until it is replaced."""
-        first = self._done == self._first
-        self._done += count
-        self._note = note or self._note
-        now = _clock()
-        if not first and now < self._look_at:
-            return
-        self._look_at = now + _SECONDS_BETWEEN_DRAWINGS
-        self._marks.append((now - self._started - self._away, self._done))
-        if len(self._marks) > _MOST_MARKS:
-            self._marks = self._marks[::2]
-        self._draw()
-        if now - self._line_at >= _SECONDS_BETWEEN_LINES or (first and self._tell_ends):
-            self._line_at = now
-            if not self._drawn:
-                logging.info("%s: %s", self._what, self._text())
+    @property
+    def format_dict(self) -> dict[str, Any]:
+        facts, rate = self._facts()
+        if rate and self.total and self.n < self.total:
+            facts.append(f"{duration((self.total - self.n) / rate)} left")
+        return {**super().format_dict, "text": ", ".join(facts)}
 
-    def leave_out(self, seconds: float) -> None:
-        """Excludes seconds from the speed that were spent on other work, for example on a checkpoint."""
-        self._away += seconds
-
-    def per_second(self) -> float | None:
-        """Units per second over the later half of the work; None while unknown.
-
-        The first steps of a model include building its graph, and a second batch shape may build another one. So no
-        rate is known before the third mark, and no later rate includes the first two.
-        """
-        if len(self._marks) < 4:
-            return None
-        (first, before), (last, done) = self._marks[len(self._marks) // 2], self._marks[-1]
-        return (done - before) / (last - first) if last > first and done > before else None
-
-    def close(self, complete: bool = True) -> None:
-        """Removes the line from a terminal; logs how long the work took, if it was long."""
-        if self not in _shown:
-            return
-        _shown.remove(self)
-        if self._drawn:
-            _write("")
-        seconds = _clock() - self._started - self._away
-        if complete and self._done > self._first and (self._tell_ends or seconds >= _SECONDS_BETWEEN_LINES):
-            logging.info("%s: %s, took %s", self._what, ", ".join(self._facts()), duration(seconds))
-
-    def _facts(self) -> list[str]:
-        amount = f"{self._done:,.0f} of {self._total:,.0f}" if self._total else f"{self._done:,.0f}"
-        facts = [f"{amount} {self._unit}", self._note]
-        if (rate := self.per_second()) is not None:
-            items, name = self._contents
-            rate *= items
-            speed = f"{rate:,.0f}" if rate >= 100 else f"{rate:.1f}" if rate >= 1 else f"{rate:.2g}"
-            facts.append(f"{speed} {name}/s")
-        return [fact for fact in facts if fact]
-
-    def _text(self) -> str:
-        facts, rate = self._facts(), self.per_second()
-        if rate is not None and self._total and self._done < self._total:
-            facts.append(f"{duration((self._total - self._done) / rate)} left")
-        return ", ".join(facts)
-
-    def _draw(self) -> None:
-        if not self._drawn or _shown[-1] is not self:
-            return
-        text, width = f"{self._what}: {self._text()}", shutil.get_terminal_size().columns - 1
-        if self._total:
-            share = min(self._done / self._total, 1.0)
-            bar = max(width - len(text) - len(" 100% ||"), 0)
-            text = f"{text} {share:4.0%} |{'#' * round(share * bar):<{bar}}|"
-        _write(text[:width])
+    def _facts(self) -> tuple[list[str], float | None]:
+        """What is done, the note and the speed; the units per second, None while unknown."""
+        facts = [f"{self.n:,.0f}{f' of {self.total:,.0f}' if self.total else ''} {self.unit}", self._note]
+        count, seconds = self._ema_dn(), self._ema_dt()
+        if not seconds and self.n > self.initial:
+            count, seconds = self.n - self.last_print_n, self._time() - self.last_print_t
+        rate = count / seconds if seconds else None
+        if rate:
+            speed = rate * self._contents[0]
+            shown = f"{speed:,.0f}" if speed >= 100 else f"{speed:.1f}" if speed >= 1 else f"{speed:.2g}"
+            facts.append(f"{shown} {self._contents[1]}/s")
+        return [*filter(None, facts)], rate
 
 
-_shown: list[Progress] = []  # innermost last; only this one is shown on the terminal
-
-
-def _write(text: str) -> None:
-    """Writes the line on the terminal in place of the one that is there; the rest of it is erased."""
-    sys.stderr.write(f"\r{text}\x1b[K" if text else "\r\x1b[K")
-    sys.stderr.flush()
+Progress.set_lock(threading.RLock())  # processes of this package have no lines of their own
 
 
 def track(
@@ -190,17 +141,12 @@ def track(
             progress.advance(size(item))
 
 
-@contextlib.contextmanager
-def hidden() -> Iterator[None]:
-    """Removes the line from the terminal while other output is written."""
-    if _shown and _shown[-1]._drawn:
-        _write("")
-    yield
-    if _shown:
-        _shown[-1]._draw()
+def hidden():
+    """A context in which other output is written, without the lines on the terminal."""
+    return Progress.external_write_mode(file=sys.stderr)
 
 
 def close_all() -> None:
     """Removes all lines, when the work has failed."""
-    while _shown:
-        _shown[-1].close(complete=False)
+    for line in [*getattr(Progress, "_instances", ())]:
+        line.close()
