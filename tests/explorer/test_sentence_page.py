@@ -28,11 +28,20 @@ def test_typing_a_sentence(page):
     box.press("Enter")
     guesses = page.locator(".guesses li")
     expect(guesses).to_have_count(2)
-    expect(guesses.nth(0)).to_contain_text("[MASK] (2): ")
+    expect(guesses.nth(0)).to_contain_text("For [MASK] (token 2) the model says: ")
     tokens = page.get_by_role("region", name="Tokens").get_by_role("button")
     expect(tokens).to_have_text(["[CLS]", "the", "[MASK]", "is", "in", "[MASK]", ".", "[SEP]"])
     expect(tokens.nth(2)).to_have_attribute("aria-pressed", "true")
     expect(page.locator("#announcer")).to_have_text("8 tokens, 2 of them [MASK]")
+
+
+def test_what_a_single_sentence_without_a_blank_shows(open_page):
+    page = open_page("#sentence?text=Paris+is+%E2%98%83.")
+    expect(page.locator(".guesses li").first).to_contain_text("(token 1), which it reads, the model says: ")
+    expect(page.locator(".guesses li").last).to_have_text("Type [MASK] in place of a word, and the model guesses it.")
+    expect(page.locator("#tokens")).to_contain_text("[UNK] stands where the vocabulary has no pieces")
+    expect(page.locator("#outputs")).to_contain_text("type a second sentence above to ask it.")
+    expect(page.locator("#outputs .bars")).to_have_count(0)
 
 
 def test_a_pair_is_one_array(open_page):

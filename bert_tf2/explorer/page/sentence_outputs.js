@@ -4,6 +4,11 @@ import { table } from "./controls.js";
 import { bars, element, number, percent, section } from "./draw.js";
 import { shown } from "./sentence_tokens.js";
 
+// Whether next sentences have a second text to speak of.
+export function isAsked({ title }, look) {
+  return title !== "Next sentence" || Boolean(look.text_b.trim());
+}
+
 export class Outputs {
   uses = [];
   name = "Other heads";
@@ -31,7 +36,11 @@ export class Outputs {
               this.codeLink("head.labels", "output layer", "output layer"),
             ].slice(output.of === "text" ? 0 : 1),
           },
-          output.of === "text" ? this.ofText(output) : this.ofTokens(output, look),
+          isAsked(output, look)
+            ? output.of === "text"
+              ? this.ofText(output)
+              : this.ofTokens(output, look)
+            : element("p", { class: "explain" }, "It compares two texts: type a second sentence above to ask it."),
         ),
       ),
     );

@@ -1,6 +1,7 @@
 // Two sentences side by side: where in the model a changed word arrives, in states, heads, attention and answers.
 
 import { bars, element, heatMap, largest, number, percent, section } from "./draw.js";
+import { isAsked } from "./sentence_outputs.js";
 import { shown } from "./sentence_tokens.js";
 
 const EXAMPLE = { text: "The capital of France is [MASK].", other: "The capital of Italy is [MASK]." };
@@ -114,7 +115,7 @@ export class Pair {
         table(["The answer for ", shown(look.read.tokens[a]), ` (${a})`], found),
       ),
       ...outputs
-        .filter(({ title }) => title !== "Regression")
+        .filter((output) => output.title !== "Regression" && isAsked(output, look))
         .map(({ title, labels, values }, index) =>
           table(
             title,

@@ -45,7 +45,13 @@ export class Tokens {
   update(look) {
     const { read } = look;
     const words = read.words.flat();
-    this.words.replaceChildren(`${words.length} words: `, element("code", {}, words.join(" ") || "none"));
+    this.words.replaceChildren(
+      `${words.length} words: `,
+      element("code", {}, words.join(" ") || "none"),
+      read.tokens.includes("[UNK]")
+        ? " \u2013 [UNK] stands where the vocabulary has no pieces for a word: the model cannot know which."
+        : "",
+    );
     const has = new Set(read.segment_ids.slice(0, read.tokens.length));
     const row = (name, values, kind = () => null) =>
       element(

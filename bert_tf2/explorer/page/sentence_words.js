@@ -88,17 +88,20 @@ export class Words {
         element(
           "li",
           {},
+          "For ",
           shown(look.read.tokens[wanted[index]]),
-          ` (${wanted[index]}): `,
+          ` (token ${wanted[index]})`,
+          look.read.masks.includes(wanted[index]) ? " the model says: " : ", which it reads, the model says: ",
           ...words
             .slice(0, 3)
             .flatMap((word, place) => [
-              place ? ", " : "",
-              element("b", {}, word.token),
+              place ? " \u00b7 " : "",
+              element("code", {}, word.token),
               ` ${percent(word.probability)}`,
             ]),
         ),
       ),
+      look.read.masks.length ? null : element("li", {}, "Type [MASK] in place of a word, and the model guesses it."),
       look.read.masks.length > MOST_MASKS
         ? element("li", {}, `${look.read.masks.length - MOST_MASKS} more [MASK]: choose one to see its words.`)
         : null,
@@ -166,7 +169,7 @@ export class Words {
         head: ["state after", "best words"],
         rows: layers.map((words, index) => [
           index ? `layer ${index - 1}` : "the embeddings",
-          words.map((word) => `${word.token} ${percent(word.probability)}`).join(", "),
+          words.map((word) => `${word.token} ${percent(word.probability)}`).join(" \u00b7 "),
         ]),
       }),
     );
