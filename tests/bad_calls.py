@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import pathlib
 import re
+import socket
+import zipfile
 
 import pytest
 import toy_data
@@ -99,9 +102,64 @@ def write_words(folder: pathlib.Path) -> None:
     (folder / "new_tag.txt").write_text(text.replace("B-LOC", "B-NEW", 1))
     (folder / "outside.txt").write_text(text.replace("B-LOC", "O").replace("B-PER", "O"))
     (folder / "latin1.txt").write_bytes(b"a\ncaf\xe9\n")
+    (folder / "blanks.txt").write_text("a [MASK]\n")
 
 
-@pytest.fixture(scope="module")
+def write_senseless(folder: pathlib.Path) -> None:
+    good = json.loads((folder / "bert_config.json").read_text())
+    vocabulary = (folder / "vocab.txt").read_bytes()
+    for name, change in {
+        "deep": {"num_hidden_layers": 10_000_000},
+        "wide": {"hidden_size": 10**7},
+        "long": {"intermediate_size": 10**30},
+        "deviation": {"initializer_range": 1e30},
+        "one_segment": {"type_vocab_size": 1},
+    }.items():
+        (folder / f"{name}.json").write_text(json.dumps({**good, **change}))
+    (folder / "utf16.txt").write_bytes(vocabulary.decode().encode("utf-16"))
+    (folder / "lower.txt").write_bytes(vocabulary.replace(b"[PAD]", b"[pad]"))
+    (folder / "records.gz").write_bytes(gzip.compress((folder / "records").read_bytes()))
+    (folder / "stub").write_bytes(b"\x1f\x8b\x08")
+    write_records(folder / "nan_weights", masked_lm_weights=[float("nan"), 0.0, 0.0, 0.0])
+    questions = toy_data.squad(8, 1)
+    questions["data"][0]["paragraphs"][3]["qas"][0]["id"] = "q1"
+    (folder / "doubled.json").write_text(json.dumps(questions))
+    toy_data.write_tsv_task(folder / "pairs")
+    for part in ("train", "dev"):
+        table = folder / "pairs" / f"{part}.tsv"
+        rows = [line.split("\t") for line in table.read_text().splitlines()]
+        table.write_text("".join("\t".join([*row, "other" if n else "second"]) + "\n" for n, row in enumerate(rows)))
+    (folder / "pair.txt").write_text("one ||| two\n")
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        (folder / "port").write_text(str(server.getsockname()[1]))  # nobody listens there once it is closed
+
+
+def write_other_kinds(folder: pathlib.Path) -> None:
+    place = folder / "wrong"
+    place.mkdir()
+    (place / "folder").mkdir()
+    for name, content in {
+        "empty": b"",
+        "blank": b"\n\n\n",
+        "utf16": "words\n".encode("utf-16"),
+        "packed": gzip.compress(b"words\n"),
+        "pdf": b"%PDF-1.7\n%\xe2\xe3\xcf\xd3\n1 0 obj",
+        "page": b"<!DOCTYPE html><html><body>404: not found</body></html>",
+        "pointer": b"version https://git-lfs.github.com/spec/v1\noid sha256:aa\nsize 12\n",
+        "zeros": bytes(5000),
+        "deep": b"[" * 10_000,
+        "list": b"[1, 2]",
+        "other": json.dumps({"task": "tsv", "labels": "yes", "regression": False}).encode(),
+        "text": b"a text\nof two lines\n",
+    }.items():
+        (place / name).write_bytes(content)
+    with zipfile.ZipFile(place / "zip", "w") as archive:
+        archive.writestr("a", "b")
+    (place / "dangling").symlink_to("nothing")
+    (place / "loop").symlink_to("loop")
+
+
+@pytest.fixture(scope="session")
 def folder(tmp_path_factory) -> pathlib.Path:
     """Valid and invalid files of every kind."""
     path = tmp_path_factory.mktemp("files")
@@ -117,6 +175,8 @@ def folder(tmp_path_factory) -> pathlib.Path:
     (path / "cut").write_bytes(whole[: len(whole) * 3 // 4])
     (path / "flipped").write_bytes(whole[:40] + bytes([whole[40] ^ 255]) + whole[41:])
     (path / "file").write_text("in the way")
+    write_senseless(path)
+    write_other_kinds(path)
     return path
 
 
@@ -144,6 +204,17 @@ BASE = {
     "extract_features.py": [
         *("--input_file=words.txt", "--output_file=out/features.json", "--bert_config_file=bert_config.json"),
         *("--vocab_file=vocab.txt", "--init_checkpoint=pretrained", "--layers=-1", f"--max_seq_length={LENGTH}"),
+    ],
+    "create_pretraining_data.py": [
+        *("--input_file=words.txt", "--vocab_file=vocab.txt", "--output_file=out/x.tfrecord", "--max_seq_length=32"),
+    ],
+    "inspect_records.py": ["--input_file=records", "--vocab_file=vocab.txt"],
+    "predict_masked.py": [*MODEL[:2], "--init_checkpoint=pretrained", "--input_file=blanks.txt"],
+    "convert_checkpoint.py": [*MODEL[:2], "--input=pretrained", "--output=out/converted", "--to=tf1"],
+    "explore.py": [*MODEL[:2], "--model=pretrained", "--port=0"],
+    "export_saved_model.py": [
+        *(*MODEL[:2], "--task=classifier", "--init_checkpoint=classifier", "--export_dir=out/exported"),
+        "--text_signatures=false",
     ],
 }
 

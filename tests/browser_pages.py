@@ -130,22 +130,6 @@ def screenshot(page, name: str) -> pathlib.Path:
     return path
 
 
-def without_name(page) -> list[str]:
-    """The elements that can have the focus, but have no name for a screen reader, as Chromium computes it."""
-    session = page.context.new_cdp_session(page)
-    found = []
-    for node in session.send("Accessibility.getFullAXTree")["nodes"]:
-        focusable = any(each["name"] == "focusable" and each["value"]["value"] for each in node.get("properties", ()))
-        role = node.get("role", {}).get("value", "")
-        named = node.get("name", {}).get("value", "").strip()
-        if focusable and not named and not node.get("ignored") and role != "RootWebArea":
-            described = session.send("DOM.describeNode", {"backendNodeId": node["backendDOMNodeId"]})["node"]
-            attributes = dict(zip(*[iter(described.get("attributes", []))] * 2, strict=True))
-            if attributes.get("tabindex") != "-1":  # what only the page itself gives the focus
-                found.append(f"{role} <{described['localName']} {attributes}>")
-    return found
-
-
 _CONTROLS = """() => {
   const all = document.querySelectorAll(
     "a[href], button, input, select, textarea, summary, [tabindex], [contenteditable=true]");
@@ -184,58 +168,6 @@ def keyboard_problems(page) -> list[str]:
     return problems + [f"not reached with Tab: {html}" for html in missed]
 
 
-# The contrast of two colors is that of https://www.w3.org/TR/WCAG21/#dfn-contrast-ratio.
-_CONTRASTS = """() => {
-  const canvas = document.createElement("canvas").getContext("2d", {willReadFrequently: true});
-  const channels = (color) => {  // any CSS color -> [r, g, b, a]
-    canvas.clearRect(0, 0, 1, 1);
-    canvas.fillStyle = color;
-    canvas.fillRect(0, 0, 1, 1);
-    const [r, g, b, a] = canvas.getImageData(0, 0, 1, 1).data;
-    return [r, g, b, a / 255];
-  };
-  const over = (top, below) => [0, 1, 2].map((i) => top[i] * top[3] + below[i] * (1 - top[3]));
-  const luminance = (rgb) => {
-    const [r, g, b] = rgb.map((c) => (c /= 255) <= 0.04045 ? c / 12.92 : ((c + 0.055) / 1.055) ** 2.4);
-    return 0.2126 * r + 0.7152 * g + 0.0722 * b;
-  };
-  const background = (element) => {
-    const layers = [];
-    for (let each = element; each; each = each.parentElement)
-      layers.push(channels(getComputedStyle(each).backgroundColor));
-    return layers.reduceRight((below, top) => over(top, below), channels(getComputedStyle(document.documentElement)
-      .colorScheme.includes("dark") && matchMedia("(prefers-color-scheme: dark)").matches ? "#121212" : "#ffffff"));
-  };
-  const found = [];
-  const walker = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT);
-  while (walker.nextNode()) {
-    const element = walker.currentNode.parentElement;
-    if (!walker.currentNode.data.trim() || !element.checkVisibility({visibilityProperty: true, opacityProperty: true}))
-      continue;
-    if (element.closest("script, style, [disabled], [aria-disabled=true], option, title, desc")) continue;
-    const style = getComputedStyle(element);
-    const below = background(element);
-    const text = over(channels(element.namespaceURI.endsWith("svg") ? style.fill : style.color), below);
-    const [light, dark] = [luminance(text), luminance(below)].sort((a, b) => b - a);
-    const ratio = (light + 0.05) / (dark + 0.05);
-    const size = parseFloat(style.fontSize);
-    const large = size >= 24 || (size >= 18.66 && Number(style.fontWeight) >= 700);
-    if (ratio < (large ? 3 : 4.5))
-      found.push(`${ratio.toFixed(2)}: ${walker.currentNode.data.trim().slice(0, 40)} in <${element.localName} ` +
-        `class="${element.getAttribute("class") ?? ""}">`);
-  }
-  return [...new Set(found)];
-}"""
-
-
-def low_contrasts(page) -> list[str]:
-    """The visible texts whose contrast with what is behind them is less than 4.5 (3 for large text), as WCAG 2.1 AA.
-
-    Text of an SVG is compared with the background of the HTML around it: not for labels within colored cells.
-    """
-    return page.evaluate(_CONTRASTS)
-
-
 def axe_violations(page) -> list[str]:
     """What axe-core finds, https://github.com/dequelabs/axe-core: rule, sentence, and the first element."""
     script = importlib.resources.files("axe_playwright_python") / "axe.min.js"
@@ -254,8 +186,6 @@ def accessibility_problems(page, keyboard: bool = True) -> list[str]:
     """Everything above, for one view in the colors and the width that it has; `keyboard_problems` take the longest."""
     wide = too_wide(page)
     return [
-        *(f"no name: {each}" for each in without_name(page)),
-        *(f"low contrast {each}" for each in low_contrasts(page)),
         *axe_violations(page),
         *([f"the page is {wide} pixels too wide"] if wide else []),
         *(keyboard_problems(page) if keyboard else []),

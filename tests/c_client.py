@@ -77,7 +77,7 @@ class CClient:
 
     def answer(self, model: str, requests: Sequence[Request], text: bool = True) -> list[Answer]:
         """Returns one answer per request; `text` loads the operations of tensorflow-text."""
-        done = self._run("answer", model, requests, "answers", *(text_libraries() if text else []))
+        done = self._run(model, requests, *(text_libraries() if text else []))
         assert done.returncode == 0, done.stderr[-2000:]
         self.printed = done.stdout
         with open(self._folder / "answers", "rb") as stream:
@@ -85,18 +85,7 @@ class CClient:
             assert not stream.read()
         return answers
 
-    def soak(self, model: str, requests: Sequence[Request], expected: Sequence[Answer], threads: int, *counts: int):
-        """Returns the exit status and the output of the program; `counts` are those before each memory measurement."""
-        with open(self._folder / "expected", "wb") as stream:
-            stream.write(_pack(len(expected)))
-            for request, answer in zip(requests, expected, strict=True):
-                stream.write(_pack(answer.code) + _text(answer.message.encode()) + _pack(len(answer.outputs)))
-                outputs = signatures(model)[request.signature].outputs
-                stream.writelines(_array(outputs[name].name, answer.outputs[name]) for name in answer.outputs)
-        done = self._run("soak", model, requests, "expected", *map(str, (threads, *counts)), *text_libraries())
-        return done.returncode, done.stdout + done.stderr[-2000:] * (done.returncode > 1)
-
-    def _run(self, mode: str, model: str, requests: Sequence[Request], answers: str, *rest: str):
+    def _run(self, model: str, requests: Sequence[Request], *libraries: str):
         with open(self._folder / "requests", "wb") as stream:
             stream.write(_pack(len(requests)))
             for signature, inputs in requests:
@@ -106,7 +95,7 @@ class CClient:
                 stream.write(_pack(len(found.outputs)))
                 stream.writelines(_text(found.outputs[name].name.encode()) for name in sorted(found.outputs))
         return subprocess.run(
-            [self._program, mode, model, self._folder / "requests", self._folder / answers, *rest],
+            [self._program, model, self._folder / "requests", self._folder / "answers", *libraries],
             env={**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3"}, capture_output=True, text=True, check=False,
         )  # fmt: skip
 

@@ -1,35 +1,28 @@
 /* Runs a SavedModel through TensorFlow's C library, without Python: the way in that TF Serving uses.
 
-     saved_model_client answer MODEL_DIR REQUESTS ANSWERS [OP_LIBRARY...]
-     saved_model_client soak MODEL_DIR REQUESTS EXPECTED THREADS FIRST COUNT [OP_LIBRARY...]
+     saved_model_client MODEL_DIR REQUESTS ANSWERS [OP_LIBRARY...]
 
-   `answer` runs each request once and writes what came back, errors too. `soak` runs COUNT requests from THREADS
-   threads, compares each answer with the expected one, and prints the memory after FIRST and after COUNT of them.
+   Runs each request once and writes what came back, errors too.
 
    Files hold numbers of 64 bits in the machine's order and texts (their length, then their bytes):
      REQUESTS            number of requests, requests
      request             number of inputs, inputs; number of outputs, their names (texts)
-     ANSWERS, EXPECTED   number of answers, answers
+     ANSWERS             number of answers, answers
      answer              TF_Code; its message (text); number of tensors, tensors in the order of the request's outputs
      tensor              name (text); TF_DataType; rank; sizes; then for TF_STRING a text for each element, and for any
                          other type one text with all bytes
    A name is that of a tensor in the graph, "operation:number". tests/test_c_api.py writes and reads these files. */
 
 #define _GNU_SOURCE
-#include <malloc.h>
-#include <math.h>
-#include <pthread.h>
 #include <stdarg.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 #include <tensorflow/c/c_api.h>
 
 enum { MAX_RANK = 8 };
-static const double TOLERANCE = 1e-5;
 
 typedef struct {
     char *bytes;
@@ -51,13 +44,6 @@ typedef struct {
     TF_Output *feeds, *fetches;
     Text *names; /* of the outputs */
 } Request;
-
-typedef struct {
-    TF_Code code;
-    Text message;
-    int64_t count;
-    Array *arrays;
-} Answer;
 
 static void die(const char *format, ...) {
     va_list arguments;
@@ -142,21 +128,6 @@ static Request *read_requests(const char *path, TF_Graph *graph, int64_t *count)
     for (int64_t i = 0; i < *count; i++) requests[i] = read_request(file, graph);
     fclose(file);
     return requests;
-}
-
-static Answer *read_answers(const char *path, int64_t *count) {
-    FILE *file = open_file(path, "rb");
-    *count = read_number(file);
-    Answer *answers = allocate(*count, sizeof *answers);
-    for (int64_t i = 0; i < *count; i++) {
-        answers[i].code = (TF_Code)read_number(file);
-        answers[i].message = read_text(file);
-        answers[i].count = read_number(file);
-        answers[i].arrays = allocate(answers[i].count, sizeof *answers[i].arrays);
-        for (int64_t j = 0; j < answers[i].count; j++) answers[i].arrays[j] = read_array(file);
-    }
-    fclose(file);
-    return answers;
 }
 
 /* Tensors. */
@@ -254,116 +225,6 @@ static void answer_all(TF_Session *session, const Request *requests, int64_t cou
     if (fclose(file)) die("cannot write %s", path);
 }
 
-/* The mode `soak`. */
-
-typedef struct {
-    TF_Session *session;
-    const Request *requests;
-    const Answer *answers;
-    int64_t kinds, next, end, wrong;
-    pthread_mutex_t lock;
-} Soak;
-
-static int same_numbers(const Array *expected, const TF_Tensor *tensor) {
-    size_t length = (size_t)expected->texts[0].length;
-    if (TF_TensorByteSize(tensor) != length) return 0;
-    if (expected->type != TF_FLOAT) return !length || !memcmp(TF_TensorData(tensor), expected->texts[0].bytes, length);
-    const float *found = TF_TensorData(tensor), *wanted = (const float *)expected->texts[0].bytes;
-    for (size_t i = 0; i < length / sizeof *found; i++)
-        if (!(fabs((double)found[i] - wanted[i]) <= TOLERANCE)) return 0; /* NaN is wrong as well */
-    return 1;
-}
-
-static int same(const Array *expected, const TF_Tensor *tensor) {
-    if (TF_TensorType(tensor) != expected->type || TF_NumDims(tensor) != expected->rank) return 0;
-    for (int i = 0; i < expected->rank; i++)
-        if (TF_Dim(tensor, i) != expected->sizes[i]) return 0;
-    if (expected->type != TF_STRING) return same_numbers(expected, tensor);
-    const TF_TString *strings = TF_TensorData(tensor);
-    for (int64_t i = 0; i < expected->elements; i++) {
-        size_t length = TF_StringGetSize(&strings[i]);
-        if (length != (size_t)expected->texts[i].length) return 0;
-        if (memcmp(TF_StringGetDataPointer(&strings[i]), expected->texts[i].bytes, length)) return 0;
-    }
-    return 1;
-}
-
-/* Takes request after request until `end`; an expected error is a right answer. */
-static void *worker(void *argument) {
-    Soak *soak = argument;
-    TF_Status *status = TF_NewStatus();
-    for (;;) {
-        pthread_mutex_lock(&soak->lock);
-        int64_t number = soak->next < soak->end ? soak->next++ : -1;
-        pthread_mutex_unlock(&soak->lock);
-        if (number < 0) break;
-        const Request *request = &soak->requests[number % soak->kinds];
-        const Answer *expected = &soak->answers[number % soak->kinds];
-        TF_Tensor **outputs = allocate(request->outputs, sizeof *outputs);
-        run(soak->session, request, outputs, status);
-        int right = TF_GetCode(status) == expected->code;
-        for (int64_t i = 0; right && i < expected->count; i++) right = same(&expected->arrays[i], outputs[i]);
-        delete_tensors(outputs, request->outputs);
-        free(outputs);
-        pthread_mutex_lock(&soak->lock);
-        soak->wrong += !right;
-        pthread_mutex_unlock(&soak->lock);
-    }
-    TF_DeleteStatus(status);
-    return NULL;
-}
-
-static void run_until(Soak *soak, int64_t end, int threads) {
-    pthread_t *ids = allocate(threads, sizeof *ids);
-    soak->end = end;
-    for (int i = 0; i < threads; i++)
-        if (pthread_create(&ids[i], NULL, worker, soak)) die("cannot start a thread");
-    for (int i = 0; i < threads; i++) pthread_join(ids[i], NULL);
-    free(ids);
-}
-
-static long resident_kib(void) {
-    long pages;
-    FILE *file = open_file("/proc/self/statm", "r");
-    if (fscanf(file, "%*s %ld", &pages) != 1) die("/proc/self/statm cannot be read");
-    fclose(file);
-    return pages * (sysconf(_SC_PAGESIZE) / 1024);
-}
-
-#if __GLIBC_PREREQ(2, 33)
-typedef struct mallinfo2 Information;
-static Information information(void) { return mallinfo2(); }
-#else
-typedef struct mallinfo Information;
-static Information information(void) { return mallinfo(); }
-#endif
-
-/* Memory that was freed, but that the C library keeps for later, goes up and down with what happened to run at the same
-   time. malloc_trim gives it back, so that what is left is memory in use: a leak stays in the figure. Both are printed.
-   Most of it is TensorFlow itself, some hundred MB. What malloc has handed out is a small part of that, and so shows a
-   smaller leak: it is printed too. */
-static void print_memory(int64_t requests) {
-    long before = resident_kib();
-    malloc_trim(0);
-    Information now = information();
-    long long allocated = (long long)now.uordblks + (long long)now.hblkhd;
-    printf("after %lld requests: resident %ld KiB, trimmed %ld KiB, allocated %lld bytes\n", (long long)requests,
-           before, resident_kib(), allocated);
-    fflush(stdout);
-}
-
-static int soak_all(Soak *soak, int threads, int64_t first, int64_t count) {
-    pthread_mutex_init(&soak->lock, NULL);
-    run_until(soak, first, threads); /* all threads at once: the first requests warm up what later ones use */
-    print_memory(first);
-    run_until(soak, count, threads);
-    print_memory(count);
-    pthread_mutex_destroy(&soak->lock);
-    printf("%lld requests from %d threads, %lld wrong answers\n", (long long)soak->next, threads,
-           (long long)soak->wrong);
-    return soak->wrong ? 1 : 0;
-}
-
 /* Loading. */
 
 static void check(const TF_Status *status, const char *what) {
@@ -387,27 +248,16 @@ static TF_Session *load(const char *directory, TF_Graph *graph, char **libraries
 }
 
 int main(int argc, char **argv) {
-    int soaking = argc >= 8 && !strcmp(argv[1], "soak");
-    if (!soaking && !(argc >= 5 && !strcmp(argv[1], "answer"))) die("wrong arguments; see the top of the source");
-    int first_library = soaking ? 8 : 5;
+    if (argc < 4) die("wrong arguments; see the top of the source");
     TF_Graph *graph = TF_NewGraph();
-    TF_Session *session = load(argv[2], graph, argv + first_library, argc - first_library);
-    Soak soak = {.session = session};
-    int64_t count, answers;
-    soak.requests = read_requests(argv[3], graph, &count);
-    int failed = 0;
-    if (soaking) {
-        soak.kinds = count;
-        soak.answers = read_answers(argv[4], &answers);
-        if (answers != count) die("%s has not as many answers as there are requests", argv[4]);
-        failed = soak_all(&soak, atoi(argv[5]), atoll(argv[6]), atoll(argv[7]));
-    } else {
-        answer_all(session, soak.requests, count, argv[4]);
-    }
+    TF_Session *session = load(argv[1], graph, argv + 4, argc - 4);
+    int64_t count;
+    Request *requests = read_requests(argv[2], graph, &count);
+    answer_all(session, requests, count, argv[3]);
     TF_Status *status = TF_NewStatus();
     TF_CloseSession(session, status);
     TF_DeleteSession(session, status);
     TF_DeleteStatus(status);
     TF_DeleteGraph(graph);
-    return failed;
+    return 0;
 }

@@ -233,14 +233,6 @@ def test_large_ids_without_a_vocabulary_take_no_memory(path):
     assert "masked_lm_ids holds 1099511627776" in complaint(path)
 
 
-@pytest.mark.slow
-def test_a_long_list_among_short_ones_takes_no_memory(path):
-    """A rectangle with the longest row would have 2 TB."""
-    first = {**ROW, **{name: [1] * 200_000 for name in TOKENS}, "segment_ids": [0] * 200_000}
-    write(path, first, *[ROW] * 20_000)
-    assert "record 2: has 8 values of type int64 in input_ids, and the first record has 200000" in complaint(path)
-
-
 @pytest.mark.parametrize("kind", ["regression", "multi-label classification"])
 def test_a_file_with_much_shorter_records_than_the_first(path, kind):
     kind, row = OTHER_KINDS[kind]

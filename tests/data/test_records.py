@@ -11,17 +11,8 @@ from bert_tf2.data import records
 from bert_tf2.support.errors import UserError
 
 SIZES = {"max_seq_length": 6, "max_predictions_per_seq": 2, "vocab_size": 30, "type_vocab_size": 2, "num_labels": 3}
-KINDS = {
-    kind.name: kind
-    for kind in (
-        records.PRETRAINING,
-        records.CLASSIFICATION,
-        records.REGRESSION,
-        records.SQUAD_PREDICT,
-        records.SQUAD_TRAIN,
-        records.TOKEN_TAGGING,
-    )
-}
+_NAMES = ("PRETRAINING", "CLASSIFICATION", "REGRESSION", "SQUAD_PREDICT", "SQUAD_TRAIN", "TOKEN_TAGGING")
+KINDS = {(kind := getattr(records, name)).name: kind for name in _NAMES}
 
 
 def row_of(kind: records.RecordKind, number: int) -> dict:
@@ -102,12 +93,6 @@ def test_a_record_is_an_example_with_the_reference_s_features(tmp_path):
     assert list(features["masked_lm_weights"].float_list.value) == [3.5, 3.5]
 
 
-def test_the_same_row_gives_the_same_bytes():
-    row = row_of(records.PRETRAINING, 3)
-    backwards = dict(reversed(row.items()))
-    assert records.encode(records.PRETRAINING, row) == records.encode(records.PRETRAINING, backwards)
-
-
 def test_a_failure_while_writing_leaves_no_file(tmp_path):
     rows = itertools.chain([row_of(records.PRETRAINING, 0)], (1 / 0 for _ in "x"))
     with pytest.raises(ZeroDivisionError):
@@ -134,28 +119,6 @@ def test_without_a_seed_the_order_is_that_of_the_files(tmp_path):
 def test_repeated_batches_run_across_the_end(tmp_path):
     path = numbered(tmp_path / "a", 3)
     assert numbers(read([path], repeat=True).take(3)) == [0, 1, 2, 0, 1, 2]
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("repeat", [False, True])
-def test_the_seed_decides_on_the_order(tmp_path, repeat):
-    paths = [numbered(tmp_path / str(i), 5, first=5 * i) for i in range(5)]
-
-    def order(seed):
-        return numbers(read(paths, batch_size=5, shuffle_seed=seed, repeat=repeat).take(10))
-
-    first = order(1)
-    assert first == order(1)
-    assert first != order(2)
-    assert first[:25] != list(range(25))
-    assert sorted(first) == list(range(25)) or repeat
-
-
-def test_shuffling_goes_on_differently_in_the_second_round(tmp_path):
-    path = numbered(tmp_path / "a", 20)
-    got = numbers(read([path], batch_size=20, shuffle_seed=1, repeat=True).take(10))
-    assert np.bincount(got, minlength=20).min() >= 4  # ten rounds, of which the buffer holds back five
-    assert got[:20] != got[20:40]
 
 
 # Cutting to the longest row.
@@ -206,13 +169,7 @@ def test_records_made_for_other_sizes_name_both_numbers_and_the_file(tmp_path, s
     ("kind", "change", "message"),
     [
         ("pretraining", {"input_ids": [1, 2, 30, 0, 0, 0]}, "holds 30, which is not in 0..29 (vocab_size 30 in the"),
-        ("pretraining", {"input_ids": [1, -2, 3, 0, 0, 0]}, "holds -2"),
-        ("pretraining", {"masked_lm_ids": [99, 0]}, "holds 99, which is not in 0..29 (vocab_size 30 in the model's"),
         ("pretraining", {"masked_lm_positions": [1, 6]}, "holds 6, which is not in 0..5"),
-        ("pretraining", {"masked_lm_positions": [-1, 0]}, "holds -1"),
-        ("pretraining", {"segment_ids": [0, 1, 2, 0, 0, 0]}, "holds 2, which is not in 0..1"),
-        ("pretraining", {"input_mask": [1, 2, 0, 0, 0, 0]}, "holds 2, which is not in 0..1"),
-        ("pretraining", {"next_sentence_labels": [2]}, "holds 2, which is not in 0..1"),
         ("pretraining", {"next_sentence_labels": [0, 1]}, "has 2 values of type int64 where 1"),
         ("classification", {"label_ids": [3]}, "holds 3, which is not in 0..2 (num_labels)"),
         ("SQuAD training", {"end_positions": [6]}, "holds 6, which is not in 0..5 (max_seq_length)"),

@@ -45,21 +45,9 @@ def test_the_checks_find_what_is_wrong(page):
     )
     found = "\n".join(accessibility_problems(page))
     for expected in (
-        "no name: button",
-        "pale words",
+        "axe: color-contrast",
         "pixels too wide",
         "the focus cannot be seen: <a href",
         "axe: button-name",
     ):
         assert expected in found
-
-
-def test_pages_that_fail_are_noticed(browser, address):
-    pages = browser.pages(address)
-    page = pages.open()
-    page.evaluate("console.error('a mistake'); setTimeout(() => { throw new Error('another') })")
-    page.evaluate("fetch('https://example.org/').catch(() => null)")
-    page.wait_for_timeout(50)
-    pages.close()
-    told = "\n".join(pages.problems)
-    assert "a mistake" in told and "another" in told and "https://example.org/" in told

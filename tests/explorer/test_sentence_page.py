@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 import re
-import shutil
 
-import numpy as np
 import pytest
-from browser_pages import PHONE, expect
+from browser_pages import expect
 from explorer_model import serving
 
-from bert_tf2.commands import loading
 from bert_tf2.explorer.opened import Explorer
 from bert_tf2.explorer.options import ExplorerOptions
-from bert_tf2.weights import checkpoint
 
 PAIR = "#sentence?text=Paris+is+in+France.&text_b=It+is+%5BMASK%5D."
 
@@ -42,13 +38,6 @@ def test_what_a_single_sentence_without_a_blank_shows(open_page):
     expect(page.locator("#tokens")).to_contain_text("[UNK] stands where the vocabulary has no pieces")
     expect(page.locator("#outputs")).to_contain_text("type a second sentence above to ask it.")
     expect(page.locator("#outputs .bars")).to_have_count(0)
-
-
-def test_a_pair_is_one_array(open_page):
-    page = open_page(PAIR)
-    row = page.locator(".tokens tr").nth(2)
-    assert row.inner_text().split() == ["segment_ids", *"0000000", *"11111"]
-    expect(page.locator("#tokens")).to_contain_text("Both sentences stand in one array")
 
 
 def test_choosing_a_token_a_layer_and_a_head(open_page):
@@ -163,38 +152,6 @@ def test_a_mistake_is_told_and_leaves_the_page_usable(browser, address):
     assert len(pages.problems) == 2 and "status of 400" in pages.problems[0]
 
 
-def test_the_code_behind_a_picture(page):
-    link = page.get_by_role("button", name="Code: softmax").first
-    link.click()
-    panel = page.locator("#code-panel")
-    expect(panel).to_be_visible()
-    expect(panel.get_by_role("heading", name="average_values")).to_be_focused()
-    expect(panel.locator(".here")).to_contain_text("tf.nn.softmax(")
-    page.keyboard.press("Escape")
-    expect(panel).to_be_hidden()
-    expect(link).to_be_focused()
-
-
-def test_a_phone_shows_all_parts(open_page):
-    page = open_page(PAIR, width=PHONE)
-    for part in ("tokens", "embeddings", "attention", "block", "words", "outputs"):
-        expect(page.locator(f"#{part}")).to_be_visible()
-    assert page.evaluate("document.documentElement.scrollWidth") <= PHONE
-
-
-def test_the_guesses_of_the_layers_end_with_the_answer(open_page):
-    page = open_page("#sentence")
-    rows = page.get_by_role("region", name="The best words for the state of each layer").get_by_role("row")
-    best = page.locator(".best-words tbody tr").first.locator("th").inner_text()
-    expect(rows.nth(1)).to_contain_text("the embeddings")
-    expect(rows.last).to_contain_text(f"{best} ")
-
-
-def test_a_number_out_of_range_in_the_address_is_ignored(open_page):
-    page = open_page("#sentence?text=the+film&layer=99&head=-1&token=x&padding=7")
-    expect(page.locator("#block h3").first).to_have_text(re.compile(r"the \(1\) in layer 0"))
-
-
 def test_all_heads_at_a_glance(open_page):
     page = open_page(PAIR)
     maps = page.locator(".map")
@@ -239,21 +196,6 @@ def test_two_sentences_side_by_side(open_page, explorer):
     )
 
 
-def test_more_masks_than_are_asked_for(open_page):
-    page = open_page(f"#sentence?text={'+'.join(['%5BMASK%5D'] * 14)}")
-    expect(page.locator(".guesses li")).to_have_count(13)
-    expect(page.locator(".guesses li").last).to_have_text("2 more [MASK]: choose one to see its words.")
-
-
-def test_a_long_text_shows_its_chosen_token_and_some_labels(open_page):
-    page = open_page(f"#sentence?text={'+'.join(['the'] * 40)}&token=38", width=PHONE)
-    box = page.locator(".token[aria-pressed=true]").bounding_box()
-    assert 0 <= box["x"] <= PHONE - box["width"]
-    labels = matrix(page).locator(".beside > span")
-    expect(labels).to_have_count(42)
-    assert 5 < matrix(page).locator(".beside > span:not(.left-out)").count() < 42
-
-
 def test_from_section_to_section_with_the_keyboard(open_page):
     page = open_page("#sentence")
     sections = page.get_by_role("group", name="Sections").get_by_role("button")
@@ -271,31 +213,6 @@ def test_from_section_to_section_with_the_keyboard(open_page):
     page.keyboard.press("ArrowDown")
     page.keyboard.press("ArrowUp")
     assert page.locator("[tabindex='0']:visible, a:visible, select:visible").count() < 70
-
-
-def test_positions_that_were_not_trained_are_told(browser, weights, tmp_path):
-    trained = 8
-    model = untrained_after(trained, weights, tmp_path)
-    with serving(Explorer(ExplorerOptions(model=model))) as address:
-        pages = browser.pages(address)
-        page = pages.open("#sentence?text=a+b+c")
-        expect(page.locator(".notice.hint")).to_have_count(0)
-        page = pages.open("#sentence?text=a+b+c+d+e+f+g+h")
-        expect(page.locator(".notice.hint")).to_contain_text(f"only the first {trained} positions look trained")
-        pages.close()
-    assert pages.problems == []
-
-
-def untrained_after(count: int, weights: str, folder) -> str:
-    """The weights with neighbors that are alike in the first positions only."""
-    shutil.copytree(weights, folder / "model")
-    bert = loading.load(str(folder / "model"))
-    table = np.random.default_rng(0).normal(0.0, 0.02, (48, 16))
-    table[:count] = 0.5 + 0.01 * np.arange(count)[:, None]
-    variables = checkpoint.tf1_variables(bert.model)
-    variables["bert/embeddings/position_embeddings"].assign(table)
-    checkpoint.save(str(folder / "model" / "model.ckpt-8"), variables, 8)
-    return str(folder / "model" / "model.ckpt-8")
 
 
 @pytest.fixture(scope="module")

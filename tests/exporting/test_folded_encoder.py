@@ -124,25 +124,3 @@ def test_the_weights_are_its_own(model):
     for output, same in zip(encoder(*inputs), before, strict=True):
         np.testing.assert_array_equal(output, same)
     assert sum(int(tf.size(variable)) for variable in encoder.variables) == model.count_params()
-
-
-@pytest.mark.slow
-def test_saved_and_run_in_a_session(model, graph, tmp_path):
-    """As TensorFlow Serving runs it; the graph has no operation that belongs to Python or to XLA."""
-    module = folded_encoder.Encoder(model)
-    module.serve = tf.function(
-        lambda **inputs: dict(zip(("sequence", "pooled"), module(**inputs), strict=True)), autograph=False
-    )
-    signature = module.serve.get_concrete_function(**{spec.name: spec for spec in SPECS})
-    tf.saved_model.save(module, str(tmp_path), signatures={"serving_default": signature})
-    inputs = make_inputs(MASKS["holes"])
-    with tf.Graph().as_default(), tf.compat.v1.Session() as session:
-        loaded = tf.compat.v1.saved_model.load(session, ["serve"], str(tmp_path))
-        definition = loaded.signature_def["serving_default"]
-        feeds = {definition.inputs[spec.name].name: value for spec, value in zip(SPECS, inputs, strict=True)}
-        outputs = session.run([definition.outputs[name].name for name in ("sequence", "pooled")], feeds)
-    check(outputs, model, inputs)
-    functions = loaded.graph_def.library.function
-    operations = {node.op for function in functions for node in function.node_def}
-    assert "MatMul" in operations
-    assert not {name for name in operations if name.startswith(("PyFunc", "EagerPyFunc", "Xla", "_"))}

@@ -294,33 +294,6 @@ def test_tensorflow_text_is_needed(small, monkeypatch, tmp_path, module, cure):
 # Places
 
 
-def test_places_of_random_text(unicode_pair, random_texts):
-    """The bytes from a word's first piece to its last one, tokenized, are the word."""
-
-    def plain(word: str) -> str:
-        return word.replace("ς", "\u03c3")  # which of the two it is depends on what stands before the word
-
-    basic = unicode_pair.python.basic_tokenizer
-    pieces = unicode_pair.tokenize(encoded(random_texts))
-    checked = 0
-    for text, *rows in zip(random_texts, *(ragged.to_list() for ragged in pieces), strict=True):
-        data, before = text.encode(), 0
-        for number, group in itertools.groupby(zip(*rows, strict=True), key=lambda piece: piece[3]):
-            ids, starts, ends, _ = zip(*group, strict=True)
-            assert list(starts) == sorted(starts) and list(ends) == sorted(ends) and before <= starts[0]
-            assert all(start < end for start, end in zip(starts, ends, strict=True))
-            (word,) = basic.tokenize(data[starts[0] : ends[-1]].decode())
-            assert plain(word) == plain(basic.tokenize(text)[number]), ascii(text)
-            tokens = unicode_pair.python.convert_ids_to_tokens(ids)
-            if tokens != ["[UNK]"]:
-                spelt = "".join(token.removeprefix("##") for token in tokens)
-                assert plain(spelt) == plain(word), ascii(text)
-                checked += 1
-            before = ends[-1]
-        assert before <= len(data)
-    assert checked > 5000
-
-
 def test_places_are_those_of_answers_by_offsets(unicode_pair, random_texts):
     """squad.features finds them from the letters of single characters, in Python."""
     words = list(dict.fromkeys(itertools.chain(*map(split_words, random_texts))))
@@ -449,30 +422,3 @@ def test_valid_utf8_is_what_python_takes_for_it(small):
             small.tokenize(tf.constant([b"", data]))
             valid += 1
     assert valid > 10
-
-
-@pytest.mark.slow
-def test_a_saved_model_answers_the_same_with_one_graph(small, tmp_path):
-    class Saved(tf.Module):
-        def __init__(self):
-            super().__init__()
-            self.tokenizer = small.graph
-
-        @tf.function(input_signature=[TEXTS, TEXTS])
-        def serve(self, first, second):
-            pieces = self.tokenizer.tokenize(first), self.tokenizer.tokenize(second)
-            return self.tokenizer.combine(*pieces, 12)._asdict()
-
-    module = Saved()
-    tf.saved_model.save(module, str(tmp_path), signatures=module.serve)
-    serve = tf.saved_model.load(str(tmp_path)).signatures["serving_default"]
-    module.serve(encoded([]), encoded([]))  # TensorFlow traces once more at the first call
-    traced = module.serve.experimental_get_tracing_count()
-    for count in (1, 3, 0, 2):
-        first = encoded([f"the {'x' * number} [MASK] café ΔΣ" for number in range(count)])
-        second = encoded(["", "em", "xé 北京"][:count])
-        expected, found = module.serve(first, second), serve(first=first, second=second)
-        assert {*found} == {"input_ids", "input_mask", "segment_ids", "starts", "ends", "words"}
-        for name, values in found.items():
-            np.testing.assert_array_equal(values, expected[name])
-    assert module.serve.experimental_get_tracing_count() == traced

@@ -7,16 +7,13 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import os
 import pathlib
-import subprocess
-import sys
 
 import numpy as np
 import pytest
 import tensorflow as tf
 import toy_data
-from export_cases import CLOSE, CONFIG, LABELS, POSITIONS, SETTINGS, TAGS, expected_outputs, make_options, rows
+from export_cases import CLOSE, CONFIG, LABELS, POSITIONS, SETTINGS, TAGS, make_options
 
 from bert_tf2.exporting import load, saved_model_files
 from bert_tf2.exporting.options import TASKS
@@ -118,28 +115,6 @@ def test_warmup_requests_run(exported, task):
     assert sorted(asked) == sorted([*made.saved.signatures] * 2)
 
 
-@pytest.mark.slow
-def test_saved_model_cli_runs_it(exported, tmp_path):
-    """As a user would, in another process. It cannot load the operations of tensorflow-text, so without these."""
-    made, inputs = exported("classifier"), rows((4, 3))
-    folder = run(make_options(tmp_path, "classifier", made.weights, text_signatures=False))
-    program = pathlib.Path(sys.executable).with_name("saved_model_cli")
-    if not program.exists():
-        pytest.skip("TensorFlow's console scripts are not beside this Python")
-    for name, value in inputs.items():
-        np.save(tmp_path / f"{name}.npy", value)
-    arguments = ";".join(f"{name}={tmp_path}/{name}.npy" for name in inputs)
-    done = subprocess.run(
-        [program, "run", "--dir", folder, "--tag_set", "serve", "--signature_def", "serving_default",
-         "--inputs", arguments, "--outdir", tmp_path],
-        capture_output=True, text=True, timeout=120, check=False,
-        env={**os.environ, "TF_CPP_MIN_LOG_LEVEL": "2", "PYTHONSTARTUP": ""},
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr[-2000:]
-    wanted = expected_outputs(made, inputs)
-    np.testing.assert_allclose(np.load(tmp_path / "probabilities.npy"), wanted["probabilities"], **CLOSE)
-
-
 # What cannot be exported
 
 
@@ -217,13 +192,6 @@ def test_settings_that_do_not_fit(exported, tmp_path, task, change, message):
     assert not (tmp_path / "export").exists()
 
 
-def test_an_export_dir_that_cannot_be_written(exported, tmp_path):
-    (tmp_path / "file").touch()
-    options = make_options(tmp_path, "features", exported("features").weights, export_dir=str(tmp_path / "file"))
-    with pytest.raises(UserError, match="cannot make the folder"):
-        run(options)
-
-
 @pytest.mark.slow
 def test_default_lengths(exported, tmp_path):
     made = exported("features")
@@ -232,13 +200,6 @@ def test_default_lengths(exported, tmp_path):
 
 
 # From the command line
-
-
-def test_do_export_without_weights(tmp_path):
-    files = toy_data.write_model(tmp_path)
-    options = SquadOptions(**files, **SETTINGS["squad"], output_dir=str(tmp_path), do_export=True)
-    with pytest.raises(UserError, match="holds no checkpoint, and no --init_checkpoint is given"):
-        finetune_squad.run(options, export_model)
 
 
 @pytest.mark.slow

@@ -38,13 +38,3 @@ def batching_parameters():
     pool.AddSerializedFile(wrappers_pb2.DESCRIPTOR.serialized_pb)
     pool.Add(file)
     return message_factory.GetMessageClass(pool.FindMessageTypeByName("BatchingParameters"))()
-
-
-def test_batching_config_is_one_of_batching_parameters():
-    parsed = text_format.Parse((SERVING / "batching.config").read_text(), batching_parameters())
-    assert parsed.pad_variable_length_inputs
-    assert parsed.max_batch_size.value == 32
-    assert parsed.max_enqueued_batches.value >= parsed.num_batch_threads.value >= 1
-    assert 0 <= parsed.batch_timeout_micros.value <= 10_000
-    with pytest.raises(text_format.ParseError):
-        text_format.Parse("max_batch_size: 32", batching_parameters())

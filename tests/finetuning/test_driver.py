@@ -219,22 +219,6 @@ def test_steps_are_counted_as_in_the_reference(options):
     assert "make not a single training step" in message_of(driver._num_train_steps, options(do_train=True), 5)
 
 
-def test_tables_are_read_before_anything_is_trained(options, tmp_path, tables):
-    (tmp_path / "tables").mkdir()
-    (tmp_path / "tables" / "train.tsv").write_text((tables / "train.tsv").read_text())
-    for how, missing in (({"do_predict": True}, "test"), ({"eval_steps": 2}, "dev"), ({"do_eval": True}, "dev")):
-        with pytest.raises(UserError, match=rf"{missing}\.tsv: no such file .*holds: train\.tsv"):
-            finetune_classifier.run(options(do_train=True, data_dir=str(tmp_path / "tables"), **how))
-    assert not (tmp_path / "out").exists()
-
-
-def test_a_checkpoint_that_does_not_fit_shows_before_anything_is_written(options, tmp_path):
-    start = save(heads.ClassifierModel(toy_data.config(num_hidden_layers=1), num_labels=3), tmp_path / "start")
-    with pytest.raises(UserError, match=r"output_bias is \[3\] in the checkpoint and \[2\] in the model"):
-        finetune_classifier.run(options(do_train=True, init_checkpoint=start))
-    assert list((tmp_path / "out").iterdir()) == []
-
-
 def test_labels_of_words_and_of_sentences_are_told_apart(options, tmp_path):
     config = toy_data.config(num_hidden_layers=1)
     tagger = save(heads.TaggingModel(config, num_labels=3), tmp_path / "tagger", TAGS)

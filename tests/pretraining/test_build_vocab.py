@@ -157,26 +157,3 @@ def test_the_script_writes_the_same_file_in_every_run(tmp_path):
         assert done.returncode == 0, done.stderr
         assert target.read_text("utf-8").split("\n") == expected
     assert tokenization.load_vocab(str(target))["[MASK]"] == 103
-
-
-@pytest.mark.parametrize(
-    ("content", "flags", "status", "message"),
-    [
-        (None, (), 1, "corpus.txt: no such file"),
-        (b"fine\nna\xefve\n", (), 1, "corpus.txt, line 2: not UTF-8"),
-        (b" \n", (), 1, "no words"),
-        (b"fine\n", ("--vocab_size=50",), 1, "--vocab_size=50"),
-        (b"fine\n", ("--vocab_size=0",), 2, "--vocab_size"),
-        (b"fine\n", ("--vocab_file=",), 2, "--vocab_file must be given"),
-    ],
-)
-def test_the_script_says_what_is_wrong_in_one_line(tmp_path, command_lines, content, flags, status, message):
-    if content is not None:
-        (tmp_path / "corpus.txt").write_bytes(content)
-    target = tmp_path / "vocab.txt"
-    named = (f"--input_file={tmp_path}/corpus.txt", f"--vocab_file={target}")
-    done = command_lines.run("build_vocab.py", *named, *flags, cwd=tmp_path)
-    assert done.status == status
-    (line,) = done.stderr.splitlines()
-    assert message in line and line.startswith("build_vocab.py: error: ")
-    assert not target.exists()

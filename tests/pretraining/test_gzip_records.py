@@ -12,7 +12,6 @@ from pretraining_text import data_options
 from bert_tf2.data import record_index, records, tfrecords
 from bert_tf2.data.record_checks import read_all
 from bert_tf2.pretraining import example_files
-from bert_tf2.support import environment
 from bert_tf2.support.errors import UserError
 
 SIZES = {"max_seq_length": 24, "max_predictions_per_seq": 4, "vocab_size": 60, "type_vocab_size": 2}
@@ -103,11 +102,6 @@ def test_damaged_files_are_named_in_one_line(both, harm, words):
         assert found.startswith(str(path)) and expected in found and "\n" not in found
 
 
-def test_the_first_records_are_checked(both):
-    with pytest.raises(UserError, match=r"packed\.gz, record 1: was made for max_seq_length 24"):
-        records.read_records([f"{both}/packed.gz"], records.PRETRAINING, {**SIZES, "max_seq_length": 32}, 4)
-
-
 def test_no_records(both):
     (both / "empty").write_text("\n")
     make(both, "none.gz", input_file=f"{both}/empty")
@@ -116,11 +110,3 @@ def test_no_records(both):
     assert batches([both / "none.gz", both / "packed.gz"]) == batches([both / "plain"])
     with pytest.raises(UserError, match=r"none\.gz: no records in there"):
         batches([both / "none.gz"], repeat=True)
-
-
-def test_the_disk_is_compared_with_what_will_be_compressed(both, monkeypatch):
-    size = (both / "plain").stat().st_size
-    monkeypatch.setattr(environment, "free_bytes", lambda path: round(size * 0.6))
-    make(both, "again.gz")
-    with pytest.raises(UserError, match="the records need"):
-        make(both, "again")

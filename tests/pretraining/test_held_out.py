@@ -70,12 +70,6 @@ def read_by(batches, read):
         yield batch
 
 
-@pytest.mark.slow
-def test_without_held_out_records_nothing_changes(options, tmp_path):
-    results = pretraining.run(options(eval_input_file=None, do_eval=True, max_eval_steps=3))
-    assert "masked_lm_perplexity" not in results and not (tmp_path / "run" / "best").exists()
-
-
 def test_what_is_refused(options, tmp_path):
     with pytest.raises(WrongSetting, match="eval_input_file"):
         options(eval_input_file=None, eval_steps=2)

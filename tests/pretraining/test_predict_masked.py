@@ -6,7 +6,6 @@ import io
 import json
 import os
 import pathlib
-import shutil
 import subprocess
 import sys
 import types
@@ -28,15 +27,9 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 WORDS = ["paris", "berlin", "is", "the", "capital", "of", "play", "##ing", "she", "piano", ".", "[", "]", "sep", "北"]
 VOCAB = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *WORDS]
 CONFIG = BertConfig(
-    vocab_size=len(VOCAB),
-    hidden_size=8,
-    num_hidden_layers=2,
-    num_attention_heads=2,
-    intermediate_size=16,
-    max_position_embeddings=32,
-    type_vocab_size=2,
-    initializer_range=0.7,  # large, so that every sentence gets answers of its own
-)
+    vocab_size=len(VOCAB), hidden_size=8, num_hidden_layers=2, num_attention_heads=2, intermediate_size=16,
+    max_position_embeddings=32, type_vocab_size=2, initializer_range=0.7,  # every sentence gets answers of its own
+)  # fmt: skip
 TEXTS = [
     "Paris is the [MASK] of berlin.",
     "[MASK]",
@@ -133,28 +126,12 @@ def test_the_last_separator_between_blanks_makes_two_segments(tokenizer):
             4,
             r"^here has 5 tokens .* --max_seq_length is 4; raise it \(this model reads at most 32\)",
         ),
-        (
-            "paris " * 30 + "[MASK]",
-            128,
-            r"^here has 33 tokens .* this model reads at most 32 \(max_position_embeddings\)",
-        ),
+        ("paris " * 30 + "[MASK]", 128, r"^here has 33 tokens .* this model reads at most 32 \(max_position_embe"),
     ],
 )
 def test_what_cannot_be_encoded(tokenizer, text, max_seq_length, message):
     with pytest.raises(UserError, match=message):
         predict_masked.encode(text, tokenizer, CONFIG, max_seq_length, "here")
-
-
-def test_the_longest_that_fits(tokenizer):
-    assert len(predict_masked.encode("paris [MASK] of", tokenizer, CONFIG, 5, "here").input_ids) == 5
-    assert len(predict_masked.encode("paris " * 29 + "[MASK]", tokenizer, CONFIG, 128, "here").input_ids) == 32
-
-
-def test_a_model_of_one_segment_gets_one(tokenizer):
-    config = BertConfig.from_dict({**CONFIG.to_dict(), "type_vocab_size": 1})
-    predict_masked.encode("[MASK]", tokenizer, config, 128, "here")
-    with pytest.raises(UserError, match=r"^here has two segments"):
-        predict_masked.encode("is ||| [MASK]", tokenizer, config, 128, "here")
 
 
 # Predicting
@@ -189,13 +166,9 @@ def direct(model, encoded: predict_masked.Encoded) -> np.ndarray:
     output = model.bert(tf.constant([encoded.input_ids]), token_type_ids=tf.constant([encoded.segment_ids]))
     positions = tf.constant([encoded.positions])
     _, _, log_probs = heads.get_masked_lm_output(
-        model.masked_lm,
-        output.get_sequence_output(),
-        model.bert.get_embedding_table(),
-        positions,
-        tf.zeros_like(positions),
-        tf.ones_like(positions),
-    )
+        model.masked_lm, output.get_sequence_output(), model.bert.get_embedding_table(), positions,
+        tf.zeros_like(positions), tf.ones_like(positions),
+    )  # fmt: skip
     return np.exp(log_probs.numpy())
 
 
@@ -363,11 +336,6 @@ def test_faults_are_named(options, tmp_path, monkeypatch, folder):
     assert fault(sentence=["", "\udcff [MASK]"]).startswith("--sentence, line 2: not UTF-8 text (byte 0xff)")
     type_in(monkeypatch, b"[MASK]\n\xe9 [MASK]\n")
     assert fault(sentence=None).startswith("standard input, line 2: not UTF-8 text (byte 0xe9)")
-    assert "gone.txt: no such file" in fault(vocab_file=str(folder / "gone.txt"))
-    assert "gone.json: no such file" in fault(bert_config_file=str(folder / "gone.json"))
-    assert "no such checkpoint" in fault(init_checkpoint=str(folder / "gone.ckpt"))
-    (tmp_path / "long.txt").write_text("\n".join([*VOCAB, "more"]))
-    assert fault(vocab_file=str(tmp_path / "long.txt")).startswith(f"{tmp_path}/long.txt: 21 entries, but")
     (tmp_path / "bare.txt").write_text("\n".join(word for word in VOCAB if word != "[MASK]"))
     assert fault(vocab_file=str(tmp_path / "bare.txt")).startswith(f"{tmp_path}/bare.txt: has no [MASK]")
 
@@ -384,32 +352,14 @@ def test_a_checkpoint_without_the_masked_lm_head_is_refused(tmp_path, model):
     np.testing.assert_array_equal(loaded.masked_lm.transform.kernel, model.masked_lm.transform.kernel)
 
 
-def test_a_cased_model_refuses_lower_casing(options, folder, tmp_path):
-    release = tmp_path / "cased_L-12_H-768_A-12"
-    release.mkdir()
-    for ending in ("index", "data-00000-of-00001"):
-        shutil.copy(folder / f"model.ckpt-7.{ending}", release / f"bert_model.ckpt.{ending}")
-    with pytest.raises(UserError, match="--do_lower_case"):
-        predict_masked.run(options(init_checkpoint=str(release), sentence=["[MASK]"]))
-
-
 # The script
 
 
 def run_script(folder, *flags: str, stdin: bytes = b"") -> subprocess.CompletedProcess:
     model = (f"--bert_config_file={folder}/bert_config.json", f"--vocab_file={folder}/vocab.txt")
-    return subprocess.run(
-        [sys.executable, str(ROOT / "predict_masked.py"), *model, *flags],
-        env={
-            **os.environ,
-            "PYTHONPATH": str(ROOT),
-            "PYTHONIOENCODING": "ascii",
-        },  # what is written is UTF-8 all the same
-        input=stdin,
-        capture_output=True,
-        check=False,
-        timeout=120,
-    )
+    command = [sys.executable, str(ROOT / "predict_masked.py"), *model, *flags]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "PYTHONIOENCODING": "ascii"}  # it is UTF-8 all the same
+    return subprocess.run(command, env=environment, input=stdin, capture_output=True, timeout=120)
 
 
 @pytest.mark.slow
@@ -423,33 +373,3 @@ def test_the_script_answers_standard_input_and_stops_at_a_faulty_line(folder, mo
     assert any("Initialized from" in line for line in log)
     assert not any("Traceback" in line for line in log)
     assert done.returncode == 1
-
-
-@pytest.mark.slow
-def test_the_script_takes_sentences_from_flags_and_writes_json(folder, monkeypatch):
-    monkeypatch.setenv("KERAS_BACKEND", "torch")
-    sentences = ["--sentence=Is [MASK], she", "--sentence=[MASK] ||| 北"]
-    done = run_script(folder, f"--init_checkpoint={folder}", "--output_format=json", "--top_k=3", *sentences)
-    assert done.returncode == 0, done.stderr.decode()
-    assert "Keras runs on TensorFlow here, not on torch as KERAS_BACKEND has it" in done.stderr.decode().splitlines()[0]
-    found = [json.loads(line) for line in done.stdout.decode().splitlines()]
-    assert [answer["text"] for answer in found] == ["Is [MASK], she", "[MASK] ||| 北"]
-    assert [len(answer["masks"][0]["predictions"]) for answer in found] == [3, 3]
-
-
-@pytest.mark.parametrize(
-    ("flags", "message"),
-    [
-        ([], "--init_checkpoint must be given"),
-        (["--init_checkpoint=x", "--top_k=0"], "--top_k"),
-        (["--init_checkpoint=x", "--output_format=xml"], "--output_format"),
-        (["--init_checkpoint=x", "--input_file=a", "--sentence=b"], "--input_file and --sentence exclude"),
-    ],
-)
-def test_wrong_flags_are_answered_in_one_line(folder, command_lines, flags, message):
-    model = ("--bert_config_file=bert_config.json", "--vocab_file=vocab.txt")
-    done = command_lines.run("predict_masked.py", *model, *flags, cwd=folder)
-    assert (done.status, done.stdout) == (2, "")
-    (line,) = done.stderr.splitlines()
-    assert line.startswith("predict_masked.py: error: ")
-    assert message in line

@@ -114,21 +114,6 @@ def test_a_kept_index_spares_the_reading_but_not_the_checksums(files, monkeypatc
             pretraining.run(options)
 
 
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"do_train": False, "do_eval": False}, "nothing to do: give at least one of --do_train"),
-        ({"max_seq_length": 24}, "--max_seq_length=24 is more than the model can read: .* 23"),
-        ({"input_file": "gone*.tfrecord"}, r"gone\*\.tfrecord: no file matches this pattern"),
-        ({"bert_config_file": "gone.json"}, r"gone\.json: no such file"),
-        ({"init_checkpoint": "gone.ckpt"}, r"gone\.ckpt: no such checkpoint"),
-    ],
-)
-def test_pretraining_refuses(files, changes, message):
-    with pytest.raises(UserError, match=message):
-        pretraining.run(changed(files, **changes))
-
-
 def test_a_warm_up_that_does_not_end_is_told(files, log_lines):
     pretraining.run(dataclasses.replace(files, do_eval=False, num_train_steps=1, num_warmup_steps=100))
     (line,) = [line for line in log_lines if line.startswith("--num_warmup_steps=100 is not below")]

@@ -1,7 +1,5 @@
 """run_pretraining.py with records that hold no masks."""
 
-import gzip
-
 import numpy as np
 import pytest
 from pretraining_text import VOCABULARY
@@ -49,19 +47,6 @@ def test_without_a_vocabulary_nothing_is_built(options, monkeypatch):
     monkeypatch.setattr(pretraining, "build_model", lambda *arguments: pytest.fail("built"))
     with pytest.raises(UserError, match=r"out: its records hold no masks .* give the vocabulary .* --vocab_file"):
         pretraining.run(options(vocab_file=None))
-
-
-@pytest.mark.slow
-def test_records_that_are_too_long(options):
-    message = r"values in input_ids, and at most 24 are possible here \(max_seq_length\); give the value with which"
-    with pytest.raises(UserError, match=message):
-        pretraining.run(options(max_seq_length=24))
-
-
-def test_files_with_masks_and_without(options, tmp_path):
-    static = make(tmp_path, "static", dynamic_masking=False)
-    with pytest.raises(UserError, match=r"static: its records hold masks, and those of .*out hold no masks"):
-        pretraining.run(options(input_file=f"{tmp_path}/out,{static}"))
 
 
 def test_a_probability_without_effect(options, tmp_path, log_lines):
@@ -114,10 +99,3 @@ def test_records_that_do_not_fit_leave_nothing_in_the_folder(options, tmp_path):
     with pytest.raises(UserError, match="was made for max_seq_length 32"):
         pretraining.run(options(input_file=static, max_seq_length=24))
     assert not [path.name for path in (tmp_path / "run").iterdir()]  # another config would be refused there
-
-
-def test_a_truncated_archive_is_called_that(options, tmp_path):
-    path = tmp_path / "records.gz"
-    path.write_bytes(gzip.compress((tmp_path / "out").read_bytes())[:-300])
-    with pytest.raises(UserError, match=r"records\.gz, record .*: the gzip archive is damaged or incomplete"):
-        pretraining.run(options(input_file=str(path)))

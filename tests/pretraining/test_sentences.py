@@ -206,10 +206,3 @@ def test_a_damaged_archive(tmp_path, harm):
     data = gzip.compress(random.Random(1).randbytes(3000).hex().encode() + b"\n", mtime=0)
     with pytest.raises(UserError, match=r"/text: the gzip archive is damaged or incomplete \(.*\); test it: gzip -t$"):
         read(tmp_path, harm(data))
-
-
-def test_what_is_in_an_archive_must_be_text(tmp_path):
-    with pytest.raises(UserError, match="/text: is a PDF document"):
-        read(tmp_path, gzip.compress(b"%PDF-1.4\n\x00\xff"))
-    with pytest.raises(UserError, match="/text, line 2: not UTF-8"):
-        read(tmp_path, gzip.compress(b"a\ncaf\xe9\n"))

@@ -8,10 +8,9 @@ import pytest
 from pretraining_text import VOCABULARY
 
 from bert_tf2 import tokenization
-from bert_tf2.pretraining import CreatePretrainingDataOptions, PretrainingDataOptions, examples, masking
+from bert_tf2.pretraining import PretrainingDataOptions, examples, masking
 from bert_tf2.pretraining import corpus as corpora
 from bert_tf2.pretraining.corpus import SPACES
-from bert_tf2.support.settings import WrongSetting
 from bert_tf2.tokenization import FullTokenizer
 
 CHINESE = "\u6211\u5011\u559c\u6b61\u8b80\u66f8"
@@ -72,13 +71,3 @@ def test_spaces_change_no_token(tmp_path, tokenizer, corpus):
         one, other = (read([corpus], tokenizer, options) for options in (PIECES, AT_SPACES))
         assert [*one.tokens] == [*other.tokens] and one.kinds == other.kinds
         assert (one.bounds, one.documents) == (other.bounds, other.documents)
-
-
-@pytest.mark.parametrize("make", [PretrainingDataOptions, CreatePretrainingDataOptions])
-def test_spaces_need_whole_words(make):
-    names = {"input_file": "a", "output_file": "b", "vocab_file": "c"} if make is CreatePretrainingDataOptions else {}
-    with pytest.raises(WrongSetting, match=r"^--word_boundaries=spaces needs --do_whole_word_mask$"):
-        make(word_boundaries="spaces", **names)
-    make(word_boundaries="spaces", do_whole_word_mask=True, **names)
-    with pytest.raises(WrongSetting, match="--word_boundaries=words: must be one of pieces, spaces"):
-        make(word_boundaries="words", do_whole_word_mask=True, **names)

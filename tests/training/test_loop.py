@@ -32,8 +32,6 @@ from bert_tf2.fast.encoder import Plan
 from bert_tf2.support import environment
 from bert_tf2.support.errors import UserError
 from bert_tf2.training import plots
-from bert_tf2.training.devices import build_model
-from bert_tf2.training.forward import Runner
 from bert_tf2.training.loop import StopRequest, start_from
 from bert_tf2.training.monitor import write_eval_results
 from bert_tf2.training.step import local_gradients, reduce_gradients
@@ -155,13 +153,6 @@ def test_two_replicas_without_padding_update_as_one_with_it(tmp_path, two):
     assert largest_difference(padded, unpadded) < 1e-6
 
 
-def test_the_replicas_shares_are_uneven_enough_to_tell():
-    """The test above could not fail if both halves of the batch had the same weights."""
-    assert small_batch()["masked_lm_weights"][:2].sum() != small_batch()["masked_lm_weights"][2:].sum()
-    labeled = batch_for("tagging")["label_ids"] >= 0
-    assert labeled[:2].sum() != labeled[2:].sum()
-
-
 @pytest.mark.slow
 def test_replicas_drop_different_values(tmp_path, two):
     """Both halves of the batch are the same: two replicas that dropped the same values would act as one on a half."""
@@ -173,27 +164,6 @@ def test_replicas_drop_different_values(tmp_path, two):
     train(tmp_path / "half", 1, init=init, batch=half, strategy=ONE, config=config, learning_rate=0.0)
     name = "cls/seq_relationship/output_weights/adam_m"
     assert np.abs(saved(tmp_path / "two")[name] - saved(tmp_path / "half")[name]).max() > 1e-4
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("replicas", [1, 2])
-@pytest.mark.parametrize(("examples", "batch_size"), [(8, 4), (7, 4), (5, 4), (3, 4), (1, 4), (7, 3), (4, 1)])
-def test_every_example_comes_once_and_in_order(two, replicas, examples, batch_size):
-    strategy = two if replicas == 2 else ONE
-    model = build_model(strategy, lambda: heads.SpanModel(tiny_config()), 1)
-    randomize(model)
-    batch = small_batch(examples)
-    data = tf.data.Dataset.from_tensor_slices({**batch, "unique_ids": np.arange(examples)}).batch(batch_size)
-    parts = list(Runner(model, strategy).run(data))
-    got = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
-    np.testing.assert_array_equal(got["unique_ids"], np.arange(examples))
-    np.testing.assert_array_equal(got["input_ids"], batch["input_ids"])
-    wanted = model.outputs({name: tf.constant(values) for name, values in batch.items()})
-    for name, value in wanted.items():
-        np.testing.assert_allclose(got[name], value, atol=1e-5)
-    assert [len(part["unique_ids"]) for part in parts] == [
-        min(batch_size, examples - first) for first in range(0, examples, batch_size)
-    ]
 
 
 # Going on.
@@ -238,15 +208,6 @@ def test_a_run_that_is_at_its_end_says_so(tmp_path, log_lines):
     train(tmp_path / "run", 2)
     assert f"{tmp_path}/run/model.ckpt-2 is already at step 2 of 2: nothing left to train" in log_lines
     assert sorted(os.listdir(tmp_path / "run")) == before
-
-
-@pytest.mark.slow
-def test_an_output_dir_of_another_model(tmp_path):
-    train(tmp_path / "run", 1)
-    with pytest.raises(UserError, match=r"model\.ckpt-1: does not fit the model: .*\[23, 8\] in the checkpoint"):
-        train(tmp_path / "run", 2, config={"hidden_size": 4})
-    with pytest.raises(UserError, match="output_weights is missing"):
-        train(tmp_path / "run", 2, kind="classifier")
 
 
 @pytest.mark.slow
@@ -403,20 +364,6 @@ with loop.StopRequest():
             running.send_signal(signal.SIGTERM)
         assert running.wait(30) == 143
         assert running.stderr.read().endswith("error: stopped by SIGTERM\n")
-
-
-@pytest.mark.slow
-def test_a_disk_that_is_full_later_names_the_checkpoint_that_is_there(tmp_path, monkeypatch):
-    save = checkpoint.CheckpointFolder.save
-
-    def full(self, variables, step):
-        if step:
-            raise UserError("model.ckpt-2: cannot be written: No space left on device")
-        return save(self, variables, step)
-
-    monkeypatch.setattr(checkpoint.CheckpointFolder, "save", full)
-    with pytest.raises(UserError, match=r"No space left .*; .*/model\.ckpt-0 is there, the same command continues"):
-        train(tmp_path, 2)
 
 
 @pytest.mark.slow

@@ -60,16 +60,6 @@ def test_the_scale_grows_after_many_good_steps(monkeypatch):
 
 
 @pytest.mark.slow
-def test_two_replicas_leave_out_the_same_steps(tmp_path, monkeypatch, two):
-    monkeypatch.setattr(training_step, "_FIRST_SCALE", 2.0**30)
-    trainer = train(tmp_path, 20, strategy=two)
-    for variable in trainer._state.values():
-        first, second = (part.numpy() for part in two.experimental_local_results(variable))
-        np.testing.assert_array_equal(first, second)
-    assert float(trainer.step._loss_scale.value()) < 2.0**27
-
-
-@pytest.mark.slow
 def test_a_checkpoint_keeps_the_scale_and_one_of_float32_has_none(tmp_path, monkeypatch):
     train(tmp_path / "half", 4)
     found = saved(tmp_path / "half")

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import re
-import time
-
 import networks
 import numpy as np
 import pytest
@@ -32,36 +29,6 @@ def assert_equal(found: dict[str, np.ndarray], expected: dict[str, np.ndarray]) 
     assert found.keys() == expected.keys()
     for name, values in expected.items():
         np.testing.assert_array_equal(found[name], values, err_msg=name)
-
-
-@pytest.mark.soak
-def test_a_slow_network_that_loses_packets(command, tmp_path):
-    command = [*command, "--num_train_steps=10"]
-    with WorkerProcesses([*command, f"--output_dir={tmp_path}/fast"], 2, tmp_path / "logs") as team:
-        assert team.wait() == [0, 0], team.log(0)
-    command = [*command, f"--output_dir={tmp_path}/slow"]
-    with (
-        Network(2, delay=0.05, loss=0.01) as network,
-        WorkerProcesses(command, 2, tmp_path / "logs", network=network) as team,
-    ):
-        assert team.wait(240) == [0, 0], team.log(0)
-        for index in range(2):
-            told = re.search(r"The network: ([\d.]+) ms for a short sum of all workers, ([\d.]+)", team.log(index))
-            assert float(told[1]) >= 100
-    assert_equal(weights(tmp_path / "slow"), weights(tmp_path / "fast"))
-
-
-@pytest.mark.soak
-def test_a_link_that_is_cut_for_five_seconds(command, undisturbed, tmp_path):
-    command = [*command, f"--output_dir={tmp_path}/out"]
-    with Network(2) as network, WorkerProcesses(command, 2, tmp_path / "logs", network=network) as team:
-        team.wait_for("model.ckpt-100")
-        network.cut(1)
-        time.sleep(5)
-        assert [process.poll() for process in team.processes] == [None, None]
-        network.mend(1)
-        assert team.wait() == [0, 0], team.log(0)
-    assert_equal(weights(tmp_path / "out"), undisturbed)
 
 
 def test_a_link_that_stays_cut(command, undisturbed, tmp_path):

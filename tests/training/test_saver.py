@@ -1,6 +1,8 @@
 """What a training keeps: checkpoints that a thread writes, what is beside them, the best weights."""
 
 import dataclasses
+import json
+import shutil
 import threading
 
 import numpy as np
@@ -10,7 +12,7 @@ from small_models import MAKERS, tiny_config
 
 from bert_tf2.finetuning.options import ClassifierOptions, NerOptions, SquadOptions
 from bert_tf2.pretraining.options import PretrainingOptions
-from bert_tf2.support import output_lock, process, settings
+from bert_tf2.support import json_text, output_lock, process, settings
 from bert_tf2.support.errors import UserError
 from bert_tf2.training.options import TrainOptions
 from bert_tf2.training.saver import Best, Saver, TrainingState, deciding
@@ -232,6 +234,50 @@ def test_the_file_of_another_step_is_refused(tmp_path):
 
 
 # The best weights.
+
+
+SEEN = {"measure": "f1", "value": 0.5, "step": 4, "last_step": 4, "evaluations_since": 0}
+
+
+def best(out, text: str) -> Best:
+    (out / "best").mkdir(parents=True, exist_ok=True)
+    (out / "best" / "measure.json").write_text(text)
+    return Best(str(out), begun=True)
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("", "the file is empty"),
+        ("{", "not valid JSON"),
+        ("[]", "an object"),
+        ("[" * 10000, "nested too deep"),
+        ("{}", "its measure is missing"),
+        (json.dumps({**SEEN, "value": "much"}), "its value is missing or makes no sense"),
+        (json.dumps({**SEEN, "value": float("nan")}), "its value is missing or makes no sense"),
+        (json.dumps({**SEEN, "value": 10**400}), "its value is missing or makes no sense"),
+        (json.dumps({**SEEN, "last_step": -1}), "its last_step is missing or makes no sense"),
+        (json.dumps({**SEEN, "step": True}), "its step is missing or makes no sense"),
+        (json.dumps(SEEN), "it tells of weights of step 4, which are not in"),
+        (json.dumps({**json_text.with_checksum(SEEN), "value": 0.9}), "it does not match its checksum"),
+        (json.dumps(json_text.with_checksum(SEEN)), "it tells of weights of step 4, which are not in"),
+    ],
+)
+def test_a_broken_measure_says_how_to_go_on_without_loss(text, reason, tmp_path):
+    with pytest.raises(UserError) as caught:
+        best(tmp_path, text)
+    assert reason in str(caught.value) and str(caught.value).startswith(f"{tmp_path}/best/measure.json: ")
+    assert f"mv {tmp_path}/best {tmp_path}/best.old" in str(caught.value)
+    shutil.move(tmp_path / "best", tmp_path / "best.old")
+    assert not Best(str(tmp_path), begun=True).found
+
+
+def test_no_evaluation_gave_a_number(tmp_path):
+    for value in (None, float("-inf")):  # the second was written until now
+        assert not best(tmp_path, json.dumps({**SEEN, "measure": None, "value": value})).found
+    seen = Best(str(tmp_path), begun=True)
+    seen.update(None, 6, "f1", float("nan"))
+    assert json.loads((tmp_path / "best" / "measure.json").read_text(), parse_constant=pytest.fail)["value"] is None
 
 
 def test_an_evaluation_that_is_repeated_after_a_damaged_checkpoint_counts_once(tmp_path):

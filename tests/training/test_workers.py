@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import pathlib
 import re
 import signal
 import subprocess
@@ -224,39 +223,3 @@ def test_a_team_ends_together_and_continues(command, tmp_path):
         assert stopped[0] == stopped[1] and "stopped by a signal to worker 1" in stopped[0]
         step = re.search(r"after step (\d+), which is saved", stopped[0])[1]
         assert (tmp_path / "out" / f"model.ckpt-{step}.index").exists()
-
-
-TELLS_WHAT_IT_READS = """
-from bert_tf2 import commands
-from bert_tf2.data import record_index
-record_index.SMALLEST = 1
-runs_of = record_index.runs_of
-record_index.runs_of = lambda path: print("read for the index:", path, flush=True) or runs_of(path)
-commands.run("run_pretraining")
-"""
-
-
-@pytest.mark.slow
-def test_workers_start_on_a_kept_index(command, tmp_path):
-    (tmp_path / "records").write_bytes(
-        pathlib.Path(next(word for word in command if word.startswith("--input_file")).partition("=")[2]).read_bytes()
-    )
-    command = [command[0], "-c", TELLS_WHAT_IT_READS, *command[2:], f"--input_file={tmp_path}/records"]
-    for steps, read in (("4", [1, 0]), ("8", [0, 0])):
-        given = [*command, f"--num_train_steps={steps}", f"--output_dir={tmp_path}/out"]
-        with WorkerProcesses(given, 2, tmp_path / "logs") as team:
-            assert team.wait() == [0, 0], team.log(0)
-            assert [team.log(index).count("read for the index:") for index in range(2)] == read
-    assert weights(tmp_path / "out")["global_step"] == 8
-
-
-@pytest.mark.slow
-def test_workers_with_other_flags_are_refused(command, tmp_path):
-    command = [*command, "--num_train_steps=20", f"--output_dir={tmp_path}/out"]
-    with WorkerProcesses(command, 2, tmp_path / "logs", more={1: ["--random_seed=7"]}) as team:
-        assert team.wait() == [1, 1]
-        for index in range(2):
-            last = team.log(index).strip().splitlines()[-1]
-            assert "have other values of --random_seed; start all workers with the same command" in last
-            assert "error: worker 0 (localhost:" in last and "and worker 1 (localhost:" in last
-    assert not list((tmp_path / "out").glob("model.ckpt-*"))

@@ -55,14 +55,6 @@ def test_names_that_are_an_optimizer_s():
     assert names.without_optimizer([kernel, *state, "global_step", "output_weights"]) == [kernel, "output_weights"]
 
 
-def test_a_model_without_names_is_refused():
-    class Other(heads.SpanModel.__base__):
-        pass
-
-    with pytest.raises(TypeError, match="Other"):
-        checkpoint.tf1_variables(Other(small_config()))
-
-
 @needs_golden
 @pytest.mark.parametrize("kind", ["pretraining", "squad", "classifier"])
 def test_layout_equals_the_reference(tmp_path, kind):

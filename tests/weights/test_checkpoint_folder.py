@@ -11,8 +11,6 @@ import tensorflow as tf
 from refused import message_of
 from small_checkpoints import DATA, cut, flip, save_model, small_model
 
-from bert_tf2.support import files
-from bert_tf2.support.errors import UserError
 from bert_tf2.weights import checkpoint
 from bert_tf2.weights.checkpoint import CheckpointFolder
 
@@ -154,15 +152,6 @@ def test_a_kill_before_the_first_state_file(tmp_path, log_lines):
     )
 
 
-def test_an_intact_checkpoint_is_not_touched(training_folder, tmp_path, log_lines):
-    folder = tmp_path / "out"
-    shutil.copytree(training_folder, folder)
-    before = (folder / "checkpoint").read_bytes()
-    checkpoint.recover(str(folder))
-    checkpoint.recover(str(tmp_path))
-    assert (folder / "checkpoint").read_bytes() == before and not log_lines
-
-
 def test_nothing_intact_is_left(tmp_path):
     (tmp_path / "checkpoint").write_text('model_checkpoint_path: "model.ckpt-9"\n')
     message = message_of(checkpoint.latest_checkpoint, str(tmp_path))
@@ -188,13 +177,3 @@ def test_nothing_half_written_when_the_disk_is_full(tmp_path):
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
     assert message.startswith(f"{tmp_path}/model.ckpt-2.data-00000-of-00001 and 1 more: cannot be written: File")
     assert {name: (tmp_path / name).read_bytes() for name in os.listdir(tmp_path)} == before
-
-
-def test_nothing_half_written_when_renaming_fails(tmp_path, monkeypatch):
-    def refuse(source, target):
-        raise PermissionError(13, "Permission denied")
-
-    monkeypatch.setattr(files, "rename", refuse)
-    with pytest.raises((UserError, OSError)):
-        CheckpointFolder(str(tmp_path)).save({"v": tf.Variable([1.0])}, 1)
-    assert os.listdir(tmp_path) == []

@@ -179,17 +179,6 @@ def test_slots_of_other_optimizers(tmp_path, slot):
     assert any(line.startswith("Left out: ") for line in report)
 
 
-def test_a_layer_too_many_in_a_hugging_face_folder(tmp_path):
-    google_folder(tmp_path / "in")
-    converted(input=tmp_path / "in", output=tmp_path / "hf", to="hf")
-    config = tmp_path / "hf" / "config.json"
-    config.write_text(config.read_text().replace('"num_hidden_layers": 2', '"num_hidden_layers": 1'))
-    forget_configuration(tmp_path / "hf")
-    message = message_of(input=tmp_path / "hf", output=tmp_path / "out", to="tf1")
-    assert "no place for bert.encoder.layer.1.attention.output.LayerNorm.bias" in message and "has 1 layers" in message
-    assert not (tmp_path / "out").exists()
-
-
 # Cased or not.
 
 
@@ -247,14 +236,6 @@ def test_a_configuration_that_contradicts_the_input_s_own(tmp_path):
     other.write_text(small_config().to_json_string())
     report = converted(**how)  # "gelu" is what Google's models on the hub are called, whose it is not
     assert any("states hidden_act gelu_erf" in line and "says hidden_act gelu: the outputs" in line for line in report)
-
-
-def test_what_is_not_as_it_seems_is_logged_where_training_starts(tmp_path, log_lines):
-    google_folder(tmp_path / "in", config=small_config(hidden_act="gelu_erf"))
-    converted(input=tmp_path / "in", output=tmp_path / "hf", to="hf")
-    checkpoint.initialize(modeling.BertModel(small_config(hidden_act="gelu_erf")), str(tmp_path / "hf"))
-    assert any('"hidden_act": "gelu" of transformers is the exact function' in line for line in log_lines)
-    assert not any("will differ" in line for line in log_lines)
 
 
 # New words.

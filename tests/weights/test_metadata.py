@@ -25,7 +25,6 @@ from bert_tf2.finetuning.squad import run as finetune_squad
 from bert_tf2.pretraining import example_files, predict_masked
 from bert_tf2.pretraining import run as pretraining
 from bert_tf2.pretraining.options import CreatePretrainingDataOptions, MaskedLMOptions, PretrainingOptions
-from bert_tf2.support.errors import UserError
 from bert_tf2.training.loop import start_from
 from bert_tf2.weights import checkpoint, convert, metadata, text_rules
 from bert_tf2.weights.options import ConversionOptions
@@ -249,30 +248,6 @@ def pretrained(tmp_path_factory) -> str:
     return google_folder(tmp_path_factory.mktemp("pretrained") / "google")
 
 
-@pytest.mark.parametrize("how", ["do_predict", "do_eval", "do_export"])
-def test_no_weights_at_all(trained, tmp_path, how):
-    message = message_of(run_again, trained, output_dir=str(tmp_path / "typo"), **{how: True})
-    assert "typo: there is no such folder, and no --init_checkpoint is given" in message
-    assert not (tmp_path / "typo").exists()
-    (tmp_path / "typo").mkdir()
-    message = message_of(run_again, trained, output_dir=str(tmp_path / "typo"), **{how: True})
-    assert "typo: holds no checkpoint, and no --init_checkpoint is given" in message
-
-
-@pytest.mark.parametrize("how", ["do_predict", "do_eval"])
-def test_a_head_that_nobody_trained(trained, pretrained, tmp_path, how):
-    """Of a task whose labels are known, so that nothing else is missing."""
-    header = "index\tid1\tid2\ttext_a\ttext_b"
-    rows = [(1, 2, 3, "a film", "a book"), (0, 4, 5, "a film", "the book")]
-    for name in ("dev", "test"):
-        toy_data.write_table(tmp_path / f"{name}.tsv", header, rows)
-    changes = {name: None for name in toy_data.TSV_COLUMNS}
-    changes |= {"task_name": "mrpc", "data_dir": str(tmp_path), "output_dir": str(tmp_path / "out")}
-    message = message_of(run_again, trained, **changes, init_checkpoint=pretrained, **{how: True})
-    assert "has no output_weights, output_bias, so the answers would come from random weights" in message
-    assert not [path for path in (tmp_path / "out").iterdir() if path.suffix in (".txt", ".json")]
-
-
 def write_pretraining_records(path: pathlib.Path) -> str:
     row = {
         "input_ids": [2, 5, 3] + [0] * 29,
@@ -316,15 +291,6 @@ def test_pretraining_writes_what_it_knows(pretraining_options, pretrained, tmp_p
     predict_masked.run(MaskedLMOptions(init_checkpoint=str(tmp_path / "out"), sentence=["the [MASK]"]))
 
 
-def test_evaluating_an_encoder_that_cannot_fill_in_words(pretraining_options, tmp_path):
-    assert "no --init_checkpoint is given" in message_of(pretraining.run, pretraining_options(do_eval=True))
-    model = heads.PretrainingModel(toy_data.config(num_hidden_layers=1)).bert
-    start = save(model, tmp_path / "encoder")
-    message = message_of(pretraining.run, pretraining_options(do_eval=True, init_checkpoint=start))
-    assert "has no cls/predictions/transform/dense/kernel" in message and "random weights" in message
-    assert not (tmp_path / "out" / "eval_results.txt").exists()
-
-
 @pytest.mark.slow
 def test_evaluating_a_model_of_masked_words_only(pretraining_options, tmp_path, log_lines):
     """As BertForMaskedLM of transformers is: no numbers of a random head among the results."""
@@ -340,10 +306,3 @@ def test_evaluating_a_model_of_masked_words_only(pretraining_options, tmp_path, 
     np.testing.assert_allclose(found["masked_lm_loss"], whole["masked_lm_loss"], rtol=1e-6)
     assert "next_sentence" not in (tmp_path / "out" / "eval_results.txt").read_text()
     assert any("no head for next sentences" in line for line in log_lines)
-
-
-def test_a_model_to_be_trained_may_begin_at_random(tmp_path):
-    model = heads.SpanModel(small_config())
-    assert start_from(model, str(tmp_path), None, will_train=True) == 0
-    with pytest.raises(UserError, match="holds no checkpoint"):
-        start_from(model, str(tmp_path), None)

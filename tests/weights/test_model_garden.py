@@ -100,14 +100,6 @@ def test_output_layers(tmp_path, path, name, reference):
     assert_holds(source, expected)
 
 
-def test_an_output_layer_of_nobody_knows_what_keeps_its_key(tmp_path):
-    others = {"model/something/kernel": ("predictions/transform/logits/kernel", np.zeros([D, 2], np.float32))}
-    source = ObjectCheckpoint(save_with(tmp_path, random_arrays(ENCODER), **others))
-    assert [name for name in source.shapes if not name.startswith("bert/")] == [
-        "model/something/kernel/.ATTRIBUTES/VARIABLE_VALUE"
-    ]
-
-
 def test_step_and_counters(tmp_path):
     arrays = random_arrays(ENCODER)
     root = tf.train.Checkpoint(model=encoder(arrays), global_step=tf.Variable(70, dtype=tf.int64))
@@ -225,11 +217,6 @@ def test_a_whole_encoder_is_needed(tmp_path):
     assert "it lacks embeddings/layer_norm/beta, transformer/layer_1/output/kernel, and holds " in message
 
 
-def test_a_layer_is_left_out(tmp_path):
-    arrays = {name.replace("layer_1/", "layer_7/"): value for name, value in random_arrays(ENCODER).items()}
-    assert "it lacks transformer/layer_1/" in message_of(ObjectCheckpoint, save(tmp_path, arrays))
-
-
 def test_the_pooler_may_be_missing(tmp_path):
     arrays = without(random_arrays(ENCODER), *POOLER)
     assert_holds(ObjectCheckpoint(save(tmp_path, arrays)), as_reference(arrays))
@@ -239,11 +226,6 @@ def test_two_encoders(tmp_path):
     root = tf.train.Checkpoint(teacher=encoder(random_arrays(ENCODER)), student=encoder(random_arrays(ENCODER, 1)))
     message = message_of(ObjectCheckpoint, root.save(str(tmp_path / "ckpt")))
     assert "holds more than one BERT" in message and "teacher" in message and "student" in message
-
-
-def test_narrow_embeddings(tmp_path):
-    arrays = {**random_arrays(ENCODER), "word_embeddings/embeddings": np.zeros([V, 4], np.float32)}
-    assert "has the wrong shape [2, 8] for a BERT" in message_of(ObjectCheckpoint, save(tmp_path, arrays))
 
 
 @pytest.mark.parametrize(
@@ -257,25 +239,6 @@ def test_narrow_embeddings(tmp_path):
 def test_wrong_shapes(tmp_path, name, shape, part):
     arrays = {**random_arrays(ENCODER), name: np.zeros(shape, np.float32)}
     assert part in message_of(ObjectCheckpoint, save(tmp_path, arrays))
-
-
-@pytest.mark.parametrize("graph", [b"", b"\x0a\x05", b"\x0a\x02\x0a\x00\x0a\x04\x0a\x02\x08\x09", b"\xff" * 20])
-def test_graphs_that_are_none(tmp_path, graph):
-    prefix = str(tmp_path / "ckpt")
-    tf.raw_ops.SaveV2(
-        prefix=prefix, tensor_names=[bundle.OBJECT_GRAPH, "x"], shape_and_slices=["", ""], tensors=[graph, [1.0]]
-    )
-    assert model_garden.recognizes(prefix)
-    message = message_of(ObjectCheckpoint, prefix)
-    assert ("graph of objects cannot be read" in message) == bool(graph)
-
-
-def test_an_index_cut_off(tmp_path):
-    prefix = save(tmp_path, random_arrays(ENCODER))
-    index = tmp_path / f"{os.path.basename(prefix)}.index"
-    index.write_bytes(index.read_bytes()[:-40])
-    assert not model_garden.recognizes(prefix)
-    assert "damaged" in message_of(ObjectCheckpoint, prefix)
 
 
 # SavedModels.

@@ -127,10 +127,6 @@ def test_answers_that_never_vary_give_numbers_and_no_nan(name):
     assert scores[task.main_measure] == pytest.approx(always_the_first.get(task.main_measure, 0.0))
 
 
-def test_one_example_alone_has_no_correlation():
-    assert answers.compute_metrics(TASKS["sts-b"], [2.5], [2.0])["pearson"] == 0.0
-
-
 def test_main_measures():
     chosen = {name: task.main_measure for name, task in TASKS.items() if task.main_measure != "accuracy"}
     assert chosen == {"cola": "matthews_correlation", "mrpc": "f1", "qqp": "f1", "sts-b": "spearman"}
@@ -139,12 +135,6 @@ def test_main_measures():
 def test_outputs_that_are_not_numbers():
     with pytest.raises(UserError, match="diverged"):
         answers.compute_metrics(TASKS["rte"], [0, 1], [[0.5, 0.5], [math.nan, math.nan]])
-
-
-@pytest.mark.parametrize(("labels", "outputs"), [([], []), ([1], [1, 0])])
-def test_as_many_labels_as_outputs(labels, outputs):
-    with pytest.raises(ValueError, match="as many"):
-        answers.compute_metrics(TASKS["rte"], labels, outputs)
 
 
 def test_the_confusion_matrix_and_the_screen():

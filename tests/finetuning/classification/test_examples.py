@@ -12,7 +12,7 @@ from bert_tf2.finetuning import classification
 from bert_tf2.finetuning.classification.examples import InputExample, get_processor
 from bert_tf2.finetuning.classification.tasks import TASKS, TsvLayout
 from bert_tf2.support.errors import UserError
-from bert_tf2.weights.labels import LabelMap, load_label_map, save_label_map
+from bert_tf2.weights.labels import LabelMap
 
 
 def write(folder, name, *rows):
@@ -222,24 +222,6 @@ def test_tsv_by_number_without_header(tmp_path):
         InputExample("train-1", "", None, "0"),
     ]
     assert processor.get_test_examples(str(tmp_path)) == [InputExample("test-0", "only text", None, "0")]
-
-
-def test_tsv_predicts_with_saved_labels_and_no_training_file(tmp_path):
-    write(tmp_path, "test.tsv", "text", "A")
-    save_label_map(str(tmp_path / "out"), LabelMap("tsv", ("ü", "x"), False))
-    saved = load_label_map(str(tmp_path / "out"))
-    processor = get_processor("tsv", tsv=TsvLayout(text_a="text"), label_map=saved)
-    assert processor.get_labels() == ["ü", "x"]
-    assert processor.get_test_examples(str(tmp_path)) == [InputExample("test-1", "A", None, "ü")]
-
-
-def test_label_unseen_in_training(tmp_path):
-    write(tmp_path, "train.tsv", "text|label", "A|yes", "B|no")
-    path = write(tmp_path, "dev.tsv", "text|label", "A|yes", "B|maybe")
-    processor = get_processor("tsv", tsv=TsvLayout(text_a="text", label="label"))
-    processor.get_train_examples(str(tmp_path))
-    message = message_of(processor.get_dev_examples, str(tmp_path))
-    assert message == f"{path}, row 3: unknown label 'maybe'; the known ones are no, yes"
 
 
 @pytest.mark.parametrize(

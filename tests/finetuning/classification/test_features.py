@@ -145,13 +145,3 @@ def test_examples_that_give_no_features(label, labels, length, message, tokenize
     with pytest.raises(UserError) as error:
         classification.convert_single_example(0, example, labels, length, tokenizer)
     assert str(error.value) == message
-
-
-def test_no_file_when_an_example_is_bad(tokenizer, tmp_path):
-    folder = tmp_path / "out"
-    examples = [InputExample("g", "a", None, "0"), InputExample("h", "a", None, "7")]
-    with pytest.raises(UserError):
-        classification.file_based_convert_examples_to_features(
-            examples, ["0"], 8, tokenizer, str(folder / "train.tf_record")
-        )
-    assert list(folder.iterdir()) == []

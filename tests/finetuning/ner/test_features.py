@@ -6,10 +6,9 @@ import itertools
 import random
 
 import pytest
-from ner_data import make_tokenizer, random_sentences, sentence, write_to
+from ner_data import make_tokenizer, random_sentences, sentence
 
 from bert_tf2.finetuning import ner
-from bert_tf2.support.errors import UserError
 
 
 @pytest.fixture(scope="module")
@@ -137,45 +136,11 @@ def check_contents(tokenizer, given, windows, capacity, document_context):
                 assert min(first - begin, end - last) == best
 
 
-@pytest.mark.parametrize("length", [1, 10, 126, 127, 500])
-def test_default_stride_leaves_a_quarter_on_both_sides(tokenizer, length):
-    (given,) = [sentence(*random.Random(length).choices("abcdef", k=length))]
-    for window in ner.convert_sentences_to_features([given], ["O"], 128, tokenizer):
-        for word, position in window.answers:
-            assert min(position - 1, word) >= min(word, 31)
-            behind = len(window.input_ids) - 2 - position
-            assert behind >= min(length - 1 - word, 31)
-
-
-def test_document_context_fills_the_window(tokenizer):
-    rng = random.Random(5)
-    given = [sentence(*rng.choices("abcdef", k=rng.randint(1, 20))) for _ in range(50)]
-    windows = ner.convert_sentences_to_features(given, ["O"], 32, tokenizer, document_context=True)
-    assert len(windows) == 50
-    assert {len(window.input_ids) for window in windows} == {32}
-
-
 def test_long_sentence_in_a_document_sees_its_neighbors(tokenizer):
     given = [sentence("f", "f"), sentence(*"abcdeabcde"), sentence("f", "f")]
     windows = ner.convert_sentences_to_features(given, ["O"], 10, tokenizer, doc_stride=4, document_context=True)
     shown = ["".join(pieces_of(tokenizer, window)[1:-1]) for window in windows if window.sentence == 1]
     assert shown == ["ffabcdea", "cdeabcde", "eabcdeff"]
-
-
-@pytest.mark.parametrize(
-    ("max_seq_length", "doc_stride", "expected"),
-    [(2, None, "--max_seq_length=2"), (8, 7, "between 1 and 6"), (8, 0, "doc_stride is 0")],
-)
-def test_bad_sizes(tokenizer, max_seq_length, doc_stride, expected):
-    with pytest.raises(UserError, match=expected):
-        ner.convert_sentences_to_features([sentence("a")], ["O"], max_seq_length, tokenizer, doc_stride)
-
-
-def test_unseen_tag_names_the_line_and_the_known(tokenizer, tmp_path):
-    path = write_to(tmp_path, "a O\n\nb B-Y\n")
-    with pytest.raises(UserError) as error:
-        ner.convert_sentences_to_features(ner.read_conll(path), ["O", "B-X"], 8, tokenizer)
-    assert str(error.value).startswith(f"{path}, line 3: tag 'B-Y' was not seen in training (known: O, B-X)")
 
 
 @pytest.mark.parametrize("document_context", [False, True])

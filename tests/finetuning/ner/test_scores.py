@@ -55,10 +55,3 @@ def test_score_by_hand():
     table = ner_scores.score_table({**found, "types": types}).splitlines()
     assert [line.split()[0] for line in table] == ["Scores", "type", "LOC", "ORG", "PER", "all", "0.5000"]
     assert table[5].split()[1:] == ["0.4000", "0.5000", "0.4444", "4", "5", "2"]
-
-
-def test_score_refuses_other_shapes():
-    with pytest.raises(ValueError):
-        ner_scores.score([["O"]], [["O", "O"]])
-    with pytest.raises(ValueError):
-        ner_scores.score([["O"]], [])

@@ -141,11 +141,6 @@ def test_lengths(caplog):
             squad.check_lengths(*lengths)
 
 
-def test_windows_that_cannot_advance_are_refused(tokenizer):
-    with pytest.raises(ValueError, match="advance"):
-        features_of(tokenizer, "the fox", length=4)
-
-
 @pytest.mark.parametrize(
     ("word", "parts"),
     [

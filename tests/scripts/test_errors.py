@@ -1,0 +1,327 @@
+"""Mistakes at the command line: each gets one line that says what, where and what to do, and leaves no result behind.
+
+create_pretraining_data.py has such a table in its own test file.
+"""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+
+import pytest
+from bad_calls import BASE, arguments, check
+from command_lines import ROOT, Done
+
+from bert_tf2.commands import COMMANDS, find
+from bert_tf2.support import settings
+
+# What is typed differently from the good command line above (a flag that is None is left out) and what the answer says.
+FLAGS_AT_FAULT = [
+    ("build_vocab.py", "--vocab_size=0", "--vocab_size"),
+    ("run_pretraining.py", "--do_train=false", "nothing to do: give at least one of --do_train, --do_eval"),
+    ("run_pretraining.py", "--max_seq_length=4", "--max_seq_length=4: .* >= 5"),
+    ("run_pretraining.py", "--train_batch_size=0", "--train_batch_size=0"),
+    ("run_pretraining.py", "--learning_rate=fast", "--learning_rate=fast"),
+    ("run_pretraining.py", "--learning_rate=-1", "--learning_rate=-1"),
+    ("run_pretraining.py", "--precision=float8", "--precision=float8.*bfloat16"),
+    ("run_pretraining.py", "--input_file= --output_dir=", "--input_file and --output_dir must be given"),
+    ("run_classifier.py", "--data_dir= --task_name=", "--data_dir and --task_name must be given"),
+    ("run_classifier.py", "--do_train=false", "nothing to do"),
+    ("run_classifier.py", "--do_train=perhaps", "--do_train=perhaps"),
+    ("run_classifier.py", "--max_seq_len=128", "max_seq_len"),
+    ("run_classifier.py", "--warmup_proportion=1.5", "--warmup_proportion=1.5"),
+    ("run_classifier.py", "do_eval", "unexpected argument 'do_eval'"),
+    ("run_classifier.py", "--task_name=mprc", "no task 'mprc'; the known ones are cola, mnli, mrpc, xnli, sst-2.*tsv"),
+    *(
+        ("run_classifier.py", f"--{flag}={10**20}", rf"--{flag}={10**20}: is too large; at most 2147483647")
+        for flag in ("eval_batch_size", "max_seq_length")
+    ),
+    ("run_squad.py", "--do_train=false", "nothing to do"),
+    ("run_squad.py", "--doc_stride=0", "--doc_stride=0"),
+    ("run_squad.py", "--n_best_size=0", "--n_best_size=0"),
+    ("run_ner.py", "--do_train=false", "nothing to do"),
+    ("run_ner.py", "--num_train_epochs=-1", "--num_train_epochs=-1"),
+    ("extract_features.py", "--pooling=sum", "--pooling=sum"),
+    ("extract_features.py", "--batch_size=0", "--batch_size=0"),
+    ("extract_features.py", "--init_checkpoint=", "--init_checkpoint must be given"),
+    ("build_vocab.py", "--vocab_file=", "--vocab_file must be given"),
+    ("predict_masked.py", "--top_k=0", "--top_k"),
+    ("predict_masked.py", "--output_format=xml", "--output_format"),
+    ("predict_masked.py", "--sentence=b", "--input_file and --sentence exclude"),
+    ("create_pretraining_data.py", "--num_shards=0", "--num_shards=0"),
+    ("create_pretraining_data.py", "--num_shards=2 --shard_megabytes=1", "--shard_megabytes"),
+    ("create_pretraining_data.py", "--num_workers=2", "--num_workers=2 needs --num_shards or --shard_megabytes"),
+    ("create_pretraining_data.py", "--num_shards=2 --output_file=a,b", "--output_file=a,b: shards need one name"),
+    ("create_pretraining_data.py", "--num_shards=2 --output_file=a/.gz", "--output_file=a/.gz: give the beginning"),
+    ("create_pretraining_data.py", "--word_boundaries=spaces", "--word_boundaries=spaces needs --do_whole_word_mask"),
+]
+
+MODEL_AT_FAULT = [
+    ("--bert_config_file=gone.json", r"gone\.json: no such file"),
+    ("--bert_config_file=not.json", r"not\.json.*JSON"),
+    ("--bert_config_file=lacking.json", r"lacking\.json.*vocab_size"),
+    ("--bert_config_file=heads.json", r"heads\.json.*hidden_size.*num_attention_heads"),
+    ("--init_checkpoint=gone", r"gone: no such checkpoint"),
+    ("--init_checkpoint=corrupt", r"corrupt/model\.ckpt-7\.data-00000-of-00001: .*damaged"),
+    ("--init_checkpoint=narrow", r"narrow/model\.ckpt-7: does not fit the model: .*\[37, 8\] .*\[37, 16\]"),
+    ("--init_checkpoint=incomplete", r"incomplete/model\.ckpt: .*layer_0/output/dense/kernel is missing"),
+    ("--max_seq_length=65", "--max_seq_length=65 .* 64"),
+]
+VOCABULARY_AT_FAULT = [
+    ("--vocab_file=gone.txt", r"gone\.txt: no such file"),
+    ("--vocab_file=few.txt", r"few\.txt.*\[SEP\]"),
+    ("--bert_config_file=few_words.json", r"vocab\.txt: 37 entries, .* vocab_size 10"),
+    ("--init_checkpoint=cased_L-12_H-768_A-12/bert_model.ckpt", "--do_lower_case"),
+]
+_OF_MODELS = MODEL_AT_FAULT[4:6] + VOCABULARY_AT_FAULT
+WITH_VOCABULARY = ["run_classifier.py", "run_squad.py", "run_ner.py", "extract_features.py"]
+
+FILES_AT_FAULT = [
+    ("build_vocab.py", "--input_file=gone.txt", r"gone\.txt: no such file"),
+    ("build_vocab.py", "--input_file=two\nlines", r"two\\nlines: no such file"),
+    ("build_vocab.py", "--input_file=latin1.txt", r"latin1\.txt, line 2: not UTF-8"),
+    ("run_pretraining.py", "--input_file=gone*", r"gone\*: no file matches"),
+    ("run_pretraining.py", "--input_file=tables", "tables: is a folder"),
+    ("run_pretraining.py", "--max_seq_length=16", "records, record 1: was made for max_seq_length 32, .* is 16 here"),
+    ("run_pretraining.py", "--max_predictions_per_seq=3", "was made for max_predictions_per_seq 4, .* 3 here"),
+    ("run_pretraining.py", "--input_file=cut", "cut, record 2: the file is truncated"),
+    ("run_pretraining.py", "--input_file=flipped", "flipped, record 1: .* the file is corrupted"),
+    ("run_pretraining.py", "--input_file=bad_ids", r"bad_ids, record 2: input_ids holds 5000, .* 0\.\.36"),
+    ("run_pretraining.py", "--input_file=words.txt",
+     r"words\.txt: is text, not TFRecord; create_pretraining_data\.py makes records of text"),
+    ("run_pretraining.py", "--output_dir=classifier", r"classifier/model\.ckpt-7: .*cls/predictions.* is missing"),
+    ("run_pretraining.py", "--output_dir=file", "folder file"),
+    ("run_classifier.py", "--data_dir=torn", r"torn/train\.tsv, row 4: has 5 columns where 3 are expected"),
+    ("run_classifier.py", "--data_dir=empty", r"empty/train\.tsv: is empty"),
+    ("run_classifier.py", "--data_dir=headed", r"headed/train\.tsv: has no row but the header"),
+    ("run_classifier.py", "--data_dir=latin1", r"latin1/train\.tsv, line 2: not UTF-8"),
+    ("run_classifier.py", "--data_dir=gone", r"gone/train\.tsv: no such file .*there is no folder"),
+    ("run_classifier.py", "--data_dir=lonely --do_eval", r"lonely/dev\.tsv: no such file .*train\.tsv"),
+    ("run_classifier.py", "--data_dir=lonely --do_predict", r"lonely/test\.tsv: no such file .*train\.tsv"),
+    ("run_classifier.py", "--data_dir=unknown --do_eval", r"dev\.tsv, row 2: unknown label 'yess'; .* no, yes"),
+    ("run_classifier.py", "--text_a_column=words",
+     r"train\.tsv: has no column 'words'; its header is name, text, answer"),
+    ("run_classifier.py", "--text_a_column=", "tsv needs to know which column holds the text"),
+    ("run_classifier.py", "--task_name=mrpc", r"train\.tsv, row 2: has 3 columns, but text_a is to come from column 4"),
+    ("run_classifier.py", "--init_checkpoint=classifier",
+     r"output_bias is \[3\] in the checkpoint and \[2\] in the model"),
+    ("run_classifier.py", "--task_name=cola --output_dir=classifier", "a model of the task tsv .*maybe, no, yes"),
+    ("run_classifier.py", "--do_train=false --do_predict --init_checkpoint=pretrained",
+     "labels of the task tsv are not known: train first"),
+    ("run_classifier.py", "--patience=2", "--patience needs --eval_steps"),
+    ("run_classifier.py", "--num_train_epochs=0.1", "64 examples, batches of 32 and 0.1 epochs make not a single"),
+    ("run_classifier.py", "--max_seq_length=65", "--max_seq_length=65"),
+    ("run_squad.py", "--train_file=gone.json", r"gone\.json: no such file"),
+    ("run_squad.py", "--train_file=broken.json", r"broken\.json, line 1, column \d+: not valid JSON"),
+    ("run_squad.py", "--train_file=empty.txt", r"empty\.txt: the file is empty"),
+    ("run_squad.py", "--train_file=list.json", r"list\.json: not in SQuAD's layout"),
+    ("run_squad.py", "--train_file=outside.json", "question q0: the answer lies outside of its context"),
+    ("run_squad.py", "--train_file=squad2.json", r"squad2\.json, .* question q2: .*--version_2_with_negative"),
+    ("run_squad.py", "--train_file=", "--do_train needs --train_file"),
+    ("run_squad.py", "--do_predict --predict_file=", "--predict_file"),
+    ("run_squad.py", "--do_predict --predict_file=broken.json", r"broken\.json, line 1"),
+    ("run_squad.py", "--doc_stride=29", "--doc_stride=29 is larger than the 28 pieces"),
+    ("run_squad.py", "--max_query_length=29", "--max_query_length=29"),
+    ("run_squad.py", "--output_dir=classifier", r'classifier/label_map\.json: .* for task "tsv", and .* "squad"; give'),
+    ("run_ner.py", "--train_file=torn.txt", r"torn\.txt, line \d+: "),
+    ("run_ner.py", "--train_file=empty.txt", r"empty\.txt"),
+    ("run_ner.py", "--train_file=latin1.txt", r"latin1\.txt, line 2: not UTF-8"),
+    ("run_ner.py", "--train_file=outside.txt", "every word has the tag O"),
+    ("run_ner.py", "--do_eval --eval_file=new_tag.txt",
+     r"new_tag\.txt, line \d+: tag 'B-NEW' was not seen in training"),
+    ("run_ner.py", "--eval_steps=1 --eval_file=new_tag.txt", "tag 'B-NEW' was not seen in training"),
+    ("run_squad.py", "--do_eval --predict_file=squad2.json",
+     "question q2 has no answer to score against; .*--version_2_with_negative missing"),
+    ("run_ner.py", "--do_eval --eval_file=", "--do_eval needs --eval_file"),
+    ("run_ner.py", "--tag_column=2", r"words\.txt, line 3: column 2 would be word and tag at once"),
+    ("run_ner.py", "--word_column=7", r"words\.txt, line 3: there is no column 7 among 3 columns \(the first is 1,"),
+    ("run_ner.py", "--word_column=0", "--word_column=0: columns are counted from 1"),
+    ("run_ner.py", "--doc_stride=31", "doc_stride is 31"),
+    ("run_ner.py", "--do_train=false --do_predict --init_checkpoint=pretrained", r"label_map\.json"),
+    ("run_ner.py", "--output_dir=classifier", r'classifier/label_map\.json: .* for task "tsv", and .* "ner"; give'),
+    ("extract_features.py", "--input_file=gone.txt", r"gone\.txt: no such file"),
+    ("extract_features.py", "--input_file=empty.txt", r"empty\.txt: the file is empty"),
+    ("extract_features.py", "--input_file=latin1.txt", r"latin1\.txt, line 2: not UTF-8"),
+    ("extract_features.py", "--layers=-3", "--layers=-3: the model has 1 layers"),
+    ("extract_features.py", "--layers=last", "--layers=last: numbers"),
+    ("extract_features.py", "--output_file=out/features.npy", "--pooling"),
+    ("extract_features.py", "--output_file=file/features.json", "folder file"),
+    ("extract_features.py", "--output_file=tables", "tables: is a folder"),
+    ("build_vocab.py", "--vocab_file=tables", "tables: is a folder"),
+    *(
+        (script, "--do_train=false --do_eval", "there is no such folder, and no --init_checkpoint is given")
+        for script in ("run_pretraining.py", *WITH_VOCABULARY[:3])
+    ),
+    ("run_squad.py", "--do_train=false --do_predict --init_checkpoint=pretrained",
+     "pretrained/model.ckpt-7: has no cls/squad/output_weights, .* random weights"),
+    ("run_pretraining.py", "--do_train=false --do_eval --init_checkpoint=classifier",
+     "classifier/model.ckpt-7: has no cls/predictions/transform/dense/kernel, .* random weights"),
+    *((script, "--num_train_epochs=0.01", "make not a single training step") for script in WITH_VOCABULARY[:3]),
+    ("convert_checkpoint.py", "--vocab_file=empty.txt", r"empty.txt: holds no entries"),
+    ("convert_checkpoint.py", "--vocab_file=words.txt", r"words.txt: has no \[PAD\]"),
+    *(("run_pretraining.py", *case) for case in MODEL_AT_FAULT),
+    *(("run_classifier.py", *case) for case in _OF_MODELS),
+]  # fmt: skip
+ONE = "--bert_config_file=one_segment.json"
+# What can be read and makes no sense.
+VALUES_AT_FAULT = [
+    ("run_classifier.py", "--vocab_file=utf16.txt", "utf16.txt: is text in UTF-16, .* iconv -f UTF-16 -t UTF-8 "),
+    ("run_classifier.py", "--vocab_file=lower.txt", r"lower.txt: has no \[PAD\], .* \(line 1 is '\[pad\]', not"),
+    ("run_classifier.py", "--vocab_file=empty.txt", r"empty.txt: holds no entries; give the vocab.txt"),
+    ("run_pretraining.py", "--bert_config_file=deep.json", "deep.json: .* num_hidden_layers 10000000 is more than any"),
+    ("run_pretraining.py", "--bert_config_file=wide.json", "wide.json: .* parameters are more than any model has"),
+    ("run_pretraining.py", "--bert_config_file=long.json", "long.json: .* intermediate_size 10+ is more than any"),
+    ("run_pretraining.py", "--input_file=squad.json", r"squad.json: is text, not TFRecord"),
+    ("run_pretraining.py", "--input_file=records,stub", "stub, record 1 .*: the gzip archive is damaged"),
+    ("run_pretraining.py", "--bert_config_file=deviation.json", "initializer_range must be a number from 0 to 1"),
+    ("run_pretraining.py", "--input_file=nan_weights", "nan_weights, record 2: masked_lm_weights holds nan"),
+    ("run_pretraining.py", "--train_batch_size=2147483647", "a batch of 2147483647 examples .* lower the batch size"),
+    ("run_pretraining.py", "--use_tpu --tpu_name=grpc://127.0.0.1:PORT", "no TPU can be reached .no gRPC server"),
+    ("run_squad.py", ONE, "has two texts .* type_vocab_size 1"),
+    ("extract_features.py", f"{ONE} --input_file=pair.txt", r"pair\.txt, line 1: has two texts"),
+    ("run_classifier.py", f"{ONE} --data_dir=pairs --text_b_column=second", "the task tsv: has two texts"),
+    ("run_classifier.py", "--num_train_epochs=1e300", r"make 2e\+300 training steps; lower --num_train_epochs"),
+    ("run_classifier.py", "--label_column=text", "train.tsv: column 2 would be text_a and label at once"),
+    ("run_classifier.py", "--text_b_column=2", "train.tsv: column 2 would be text_a and text_b at once"),
+    ("run_classifier.py", "--id_column=answer", "train.tsv: column 3 would be label and id at once"),
+    ("run_squad.py", "--do_predict --predict_file=doubled.json", r"\[3\], .* id q1 was .* at data\[0\].par"),
+]  # fmt: skip
+EMPTY, FOLDER, PAGE, ZIP = "the file is empty", "is a folder|Is a directory", "is an HTML page", "is a zip archive"
+# At every flag that names a file: one of another kind. A row is slow whose reader others have.
+KINDS_AT_FAULT = [
+    ("build_vocab.py", "--input_file=wrong/pdf", "is a PDF"),
+    ("create_pretraining_data.py", "--input_file=wrong/utf16", "is text in UTF-16"),
+    ("create_pretraining_data.py", "--input_file=wrong/zeros --num_shards=2", "wrong/zeros"),
+    ("create_pretraining_data.py", "--input_file=wrong/deep --input_format=jsonl", "line 1: is not valid JSON"),
+    ("create_pretraining_data.py", "--input_file=wrong/list --input_format=jsonl", "line 1: is a list"),
+    ("create_pretraining_data.py", "--vocab_file=wrong/empty", "holds no entries"),
+    ("create_pretraining_data.py", "--vocab_file=wrong/packed", "is a gzip archive"),
+    ("inspect_records.py", "--input_file=wrong/empty", "no records in there|is empty"),
+    ("inspect_records.py", "--input_file=wrong/zeros", "is a file of zeros"),
+    ("inspect_records.py", "--vocab_file=wrong/empty", "wrong/empty: holds no entries"),
+    ("inspect_records.py", "--vocab_file=wrong/list", "wrong/list: has no .CLS., .SEP."),
+    ("run_pretraining.py", "--bert_config_file=wrong/deep", "nested too deep"),
+    ("run_pretraining.py", "--input_file=wrong/empty", "wrong/empty: no records in there|is empty"),
+    ("predict_masked.py", "--input_file=wrong/pdf", "is a PDF"),
+    ("predict_masked.py", "--input_file=wrong/folder", FOLDER),
+    ("run_classifier.py", "--data_dir=wrong/text", r"wrong/text/train\.tsv"),
+    ("run_classifier.py", "--class_weights=wrong/deep", "nested too deep"),
+    ("run_squad.py", "--train_file=wrong/deep", "nested too deep"),
+    ("run_ner.py", "--do_eval --eval_file=wrong/blank", "there is no word in this file"),
+    ("run_ner.py", "--do_predict --predict_file=wrong/folder", FOLDER),
+    ("extract_features.py", "--init_checkpoint=wrong/empty", "wrong/empty"),
+    ("convert_checkpoint.py", "--input=wrong/zeros", "wrong/zeros"),
+    ("convert_checkpoint.py", "--extend_vocab=wrong/empty", "wrong/empty"),
+    ("explore.py", "--model=wrong/zeros", "wrong/zeros"),
+    ("explore.py", "--compare_with=wrong/text", "wrong/text"),
+    ("export_saved_model.py", "--label_map=wrong/other", "must have 'task'"),
+]
+SLOW_KINDS_AT_FAULT = [
+    ("build_vocab.py", "--input_file=wrong/empty", "no words to learn a vocabulary from; look at --input_file"),
+    ("build_vocab.py", "--input_file=wrong/folder", FOLDER),
+    ("create_pretraining_data.py", "--input_file=wrong/zip", ZIP),
+    ("create_pretraining_data.py", "--input_file=wrong/loop", "no such file|symbolic links"),
+    ("create_pretraining_data.py", "--vocab_file=wrong/folder", FOLDER),
+    ("inspect_records.py", "--input_file=wrong/page", PAGE),
+    ("inspect_records.py", "--vocab_file=wrong/dangling", "no such file"),
+    ("run_pretraining.py", "--bert_config_file=wrong/folder", FOLDER),
+    ("run_pretraining.py", "--bert_config_file=wrong/page", PAGE),
+    ("run_pretraining.py", "--init_checkpoint=wrong/folder", "holds no checkpoint"),
+    ("predict_masked.py", "--bert_config_file=wrong/list", r"an object .* is needed"),
+    ("predict_masked.py", "--vocab_file=wrong/page", r"wrong/page"),
+    ("predict_masked.py", "--init_checkpoint=wrong/zip", ZIP),
+    ("predict_masked.py", "--init_checkpoint=wrong/pointer", "wrong/pointer"),
+    ("run_classifier.py", "--class_weights=wrong/list", "an object .* is needed"),
+    ("run_classifier.py", "--init_checkpoint=wrong/text", "is text"),
+    ("run_squad.py", "--train_file=wrong/page", PAGE),
+    ("run_squad.py", "--do_predict --predict_file=wrong/zip", ZIP),
+    ("run_squad.py", "--do_predict --predict_file=wrong/folder", FOLDER),
+    ("run_ner.py", "--train_file=wrong/packed", "is a gzip archive"),
+    ("extract_features.py", "--input_file=wrong/folder", FOLDER),
+    ("extract_features.py", "--vocab_file=wrong/utf16", "is text in UTF-16"),
+    ("convert_checkpoint.py", "--bert_config_file=wrong/deep", "nested too deep"),
+    ("convert_checkpoint.py", "--extend_vocab=wrong/folder", FOLDER),
+    ("convert_checkpoint.py", "--input= --output= --list=wrong/page", "wrong/page"),
+    ("explore.py", "--bert_config_file=wrong/deep", "nested too deep"),
+    ("explore.py", "--vocab_file=wrong/page", "wrong/page"),
+    ("export_saved_model.py", "--label_map=wrong/deep", "nested too deep"),
+    ("export_saved_model.py", "--init_checkpoint=wrong/loop", "wrong/loop"),
+    ("export_saved_model.py", "--bert_config_file=wrong/empty", EMPTY),
+]
+# Where an output cannot be. Found before the work: a training that cannot write its model at the end is lost time.
+OUTPUTS_AT_FAULT = [
+    ("run_pretraining.py", "--do_export --vocab_file=vocab.txt --export_dir=/dev/null", "/dev/null is a file"),
+    ("run_pretraining.py", f"--output_dir={'x' * 300}", "File name too long"),
+    ("run_classifier.py", f"--do_export --export_dir={'x' * 300}", "File name too long"),
+    ("convert_checkpoint.py", "--output=wrong/text", "wrong/text"),
+    ("export_saved_model.py", "--export_dir=wrong/text/x", "wrong/text is a file"),
+    ("create_pretraining_data.py", "--output_file=wrong/text/x", "wrong/text is a file"),
+]
+
+
+@pytest.mark.parametrize(("script", "change", "message"), FLAGS_AT_FAULT)
+def test_a_wrong_flag(script, change, message, folder, command_lines):
+    done = command_lines.run(script, *arguments(script, change), cwd=folder)
+    assert check(done, script, message, folder) == []
+    assert not (folder / "out").exists()
+
+
+@pytest.mark.parametrize(
+    ("script", "change", "message"),
+    [
+        *(FILES_AT_FAULT + KINDS_AT_FAULT + OUTPUTS_AT_FAULT),
+        *(pytest.param(*case, marks=pytest.mark.slow) for case in VALUES_AT_FAULT + SLOW_KINDS_AT_FAULT),
+    ],
+)
+def test_a_wrong_file(script, change, message, folder, command_lines, tmp_path):
+    flags = [flag.replace("=out", f"={tmp_path}/out") for flag in BASE[script]]
+    change = change.replace("PORT", (folder / "port").read_text())
+    done = command_lines.run(script, *flags, *change.split(" "), cwd=folder)
+    logged = check(done, script, message, folder)
+    assert all(re.match(r"\d\d:\d\d:\d\d ", line) for line in logged if not line.startswith(" ")), logged
+    assert not any("Training on" in line for line in logged)  # found before the first step
+    assert not [path for path in tmp_path.rglob("*.tf_record")]
+
+
+@pytest.mark.parametrize("script", [script for script in BASE if script != "explore.py"])  # which waits for visitors
+@pytest.mark.slow
+def test_the_command_lines_are_good_without_the_mistake(script, folder, command_lines, tmp_path):
+    """Otherwise the tests above would show little."""
+    flags = [flag.replace("=out", f"={tmp_path}") for flag in BASE[script]]
+    done = command_lines.run(script, *flags, cwd=folder)
+    assert done.status == 0, done.stderr
+    assert done.stdout or list(tmp_path.iterdir())
+
+
+@pytest.mark.slow
+def test_a_process_of_its_own_says_the_same(folder):
+    given = arguments("run_classifier.py", "--data_dir=gone")
+    done = subprocess.run(
+        [sys.executable, str(ROOT / "run_classifier.py"), *given], cwd=folder, capture_output=True, text=True
+    )
+    message = r"gone/train\.tsv: no such file"
+    assert check(Done(done.returncode, done.stdout, done.stderr), "run_classifier.py", message, folder) == []
+
+
+# Flags whose rows are above, or whose reader another script shares.
+ELSEWHERE = {
+    *(("run_pretraining", name) for name in ("vocab_file", "eval_input_file")),
+    *(("run_classifier", name) for name in ("bert_config_file", "vocab_file")),
+    *((script, name) for script in ("run_squad", "run_ner") for name in ("bert_config_file", "vocab_file")),
+    *(("run_squad", "init_checkpoint"), ("run_ner", "init_checkpoint"), ("extract_features", "bert_config_file")),
+    *(("convert_checkpoint", "vocab_file"), ("export_saved_model", "vocab_file")),
+}
+
+
+def test_every_flag_that_names_a_file_has_a_row():
+    tested = {
+        (script.removesuffix(".py"), name)
+        for script, change, _ in KINDS_AT_FAULT + SLOW_KINDS_AT_FAULT
+        for name in re.findall(r"--(\w+)=wrong", change)
+    }
+    for script, command in COMMANDS.items():
+        stated = settings.settings_of(find(command.options))
+        reads = {(script, name) for name, (setting, _, _) in stated.items() if setting.reads}
+        assert reads <= tested | ELSEWHERE
+    assert not tested & ELSEWHERE
