@@ -280,23 +280,6 @@ def test_one_gradient_step_through_either_path_moves_both_ends(path):
 
 
 @pytest.mark.parametrize("kind", MAKERS)
-def test_round_trip_through_get_config(kind):
-    model = small_model(kind)
-    again = type(model).from_config(model.get_config())
-    shapes = [{n: v.shape for n, v in checkpoint.tf1_variables(m).items()} for m in (model, again)]
-    assert shapes[0] == shapes[1]
-    for name, variable in checkpoint.tf1_variables(again).items():
-        variable.assign(checkpoint.tf1_variables(model)[name])
-    batch = batch_for(kind)
-    np.testing.assert_array_equal(again(batch), model(batch))
-
-
-def test_regression_survives_the_round_trip():
-    model = heads.ClassifierModel(small_config(), 1, regression=True)
-    assert heads.ClassifierModel.from_config(model.get_config()).regression
-
-
-@pytest.mark.parametrize("kind", MAKERS)
 def test_bfloat16_gives_float32_losses_that_are_close(kind, monkeypatch):
     monkeypatch.setattr(heads, "_CLASSIFIER_DROPOUT", 0.0)
     batch = batch_for(kind)

@@ -97,15 +97,6 @@ def test_what_is_not_there():
     assert "No module named 'absl'" in done.stderr or "import of absl halted" in done.stderr
 
 
-@pytest.mark.slow
-def test_loading_prints_nothing(folder):
-    code = "import sys, bert_tf2; print(bert_tf2.load(sys.argv[1]).embed(['good']).shape)".replace(
-        "sys.argv[1]", repr(str(folder))
-    )
-    done = python(code)
-    assert (done.returncode, done.stdout, done.stderr) == (0, "(1, 16)\n", "")
-
-
 # Loading
 
 

@@ -7,7 +7,7 @@ import re
 import numpy as np
 import pytest
 import tensorflow as tf
-from small_models import LABELS, LENGTH, MAKERS, PREDICTIONS, VOCAB, batch_for, small_config
+from small_models import LENGTH, MAKERS, PREDICTIONS, VOCAB, batch_for, small_config
 
 from bert_tf2 import heads, modeling, shapes
 from bert_tf2.support.errors import UserError
@@ -140,34 +140,6 @@ def test_get_masked_lm_output(models, name, value, message):
     assert found == f"{name}: shape {message}"
 
 
-@pytest.mark.parametrize(
-    ("name", "value", "message"),
-    [
-        ("input_tensor", floats(B, F, D), "[4, 10, 8], wanted [B, D] = [B, 8]"),
-        ("input_tensor", floats(B, D + 1), "[4, 9], wanted [B, D] = [B, 8]"),
-        ("labels", ints(B + 1), "[5], wanted [B] = [4]"),
-        ("labels", ints(B, 2), "[4, 2], wanted [B] = [4]"),
-    ],
-)
-def test_get_next_sentence_output(models, name, value, message):
-    head, good = models["pretraining"].next_sentence, {"input_tensor": floats(B, D), "labels": ints(B, 1)}
-    heads.get_next_sentence_output(head, **good)
-    assert refusal(heads.get_next_sentence_output, head, **{**good, name: value}) == f"{name}: shape {message}"
-
-
-def test_layers_and_gather_indexes(models):
-    model = models["pretraining"]
-    assert refusal(model.next_sentence, floats(2, 3, 9)) == ("x: shape [2, 3, 9], wanted [..., D] = [..., 8]")
-    assert refusal(model.masked_lm, floats(5, 9), floats(V, D)) == ("states: shape [5, 9], wanted [M, D] = [M, 8]")
-    assert refusal(model.masked_lm, floats(5, D), floats(D, V)).startswith(
-        "output_weights: shape [8, 23], wanted [V, D]"
-    )
-    assert refusal(heads.gather_indexes, floats(B, F), ints(B, P)).startswith("sequence_tensor: shape [4, 10], wanted")
-    assert refusal(heads.gather_indexes, floats(B, F, D), ints(3, P)) == (
-        "positions: shape [3, 4], wanted [B, P] = [4, P]"
-    )
-
-
 # Every feature of every model
 
 NEEDED = {
@@ -232,16 +204,6 @@ def test_the_message_survives_a_graph(models, options):
     graph(batch)
     wrong = {**batch, "input_mask": batch["input_mask"][:, :7]}
     assert refusal(graph, wrong) == "input_mask: shape [4, 7], wanted [B, F] = [4, 10]"
-
-
-@pytest.mark.slow
-def test_the_message_survives_two_replicas(two):
-    with two.scope():
-        model = heads.TaggingModel(small_config(), LABELS)
-    batch = batch_for("tagging")
-    run = tf.function(lambda batch: two.run(lambda: model.loss_terms(batch, tf.constant([1, 2]))[0].total))
-    run(batch)
-    assert refusal(run, {**batch, "label_ids": ints(B, F + 2)}) == ("label_ids: shape [4, 12], wanted [B, F] = [4, 10]")
 
 
 def test_user_errors_from_inside_a_layer_stay_one_line(bert):

@@ -9,7 +9,6 @@ import subprocess
 import sys
 
 import pytest
-import tensorflow as tf
 from export_cases import make_options
 
 from bert_tf2.exporting import saved_model_files
@@ -97,27 +96,6 @@ def test_two_exports_write_to_different_folders(tmp_path):
 
     path = saved_model_files.write_version(str(tmp_path), write)
     assert (sorted(os.listdir(tmp_path)), os.listdir(path)) == (["1", "2"], ["one"])
-
-
-def test_a_number_that_is_taken_meanwhile_on_a_remote_file_system(monkeypatch):
-    """Such a file system raises TensorFlow's exceptions, not Python's; `ram://`, which is its own, would overwrite."""
-    there = f"ram://{os.getpid()}/export"
-    rename = tf.io.gfile.rename
-
-    def refuse(source, target):
-        if tf.io.gfile.exists(target):
-            raise tf.errors.AlreadyExistsError(None, None, target)
-        rename(source, target)
-
-    monkeypatch.setattr(tf.io.gfile, "rename", refuse)
-
-    def write(folder: str) -> None:
-        tf.io.gfile.GFile(f"{folder}/mine", "w").close()
-        tf.io.gfile.makedirs(f"{there}/1")
-        names = [[], ["1"]]
-        monkeypatch.setattr(saved_model_files.files, "list_directory", lambda path: names.pop(0))
-
-    assert saved_model_files.write_version(there, write) == f"{there}/2"
 
 
 def test_a_full_disk(exported, tmp_path, monkeypatch):

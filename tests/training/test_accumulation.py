@@ -36,8 +36,9 @@ def assert_equal(whole, in_parts):
             np.testing.assert_allclose(in_parts[name], value, rtol=1e-4, atol=1e-8, err_msg=name)
 
 
-@pytest.mark.parametrize("kind", MAKERS)
-@pytest.mark.parametrize("parts", [2, pytest.param(8, marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    ("kind", "parts"), [("pretraining", 2), *(pytest.param(kind, 8, marks=pytest.mark.slow) for kind in MAKERS)]
+)
 def test_parts_update_as_the_whole_batch(tmp_path, whole, kind, parts):
     assert_equal(whole(kind), train(tmp_path, kind, gradient_accumulation_steps=parts))
 

@@ -50,7 +50,9 @@ def test_fit_trains_as_the_scripts_do(monkeypatch, tmp_path, bias_correction):
 
 @pytest.mark.parametrize("jit_compile", [False, True])
 @pytest.mark.parametrize("parts", [None, 2])
-@pytest.mark.parametrize("policy", ["float32", "mixed_bfloat16", "mixed_float16"])
+@pytest.mark.parametrize(
+    "policy", ["float32", *(pytest.param(f"mixed_{name}", marks=pytest.mark.slow) for name in ("bfloat16", "float16"))]
+)
 def test_devices_and_parts_of_an_update_make_the_same_step(two, policy, parts, jit_compile):
     """Against the formulas in numpy: the sum of all parts and replicas is clipped once."""
     x = np.random.default_rng(0).normal(size=[8, 3]).astype("float32") * 100.0  # far above the norm of 1

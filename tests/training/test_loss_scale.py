@@ -36,6 +36,7 @@ def test_float16_follows_float32():
         assert other["gradient_norm"] == pytest.approx(one["gradient_norm"], rel=0.05)
 
 
+@pytest.mark.slow
 def test_a_scale_that_is_too_large_leaves_steps_out_and_falls(monkeypatch):
     monkeypatch.setattr(training_step, "_FIRST_SCALE", 2.0**30)
     rows = measures(25)
