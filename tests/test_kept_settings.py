@@ -1,6 +1,7 @@
 """What decides an answer is kept beside the weights: script, load and export answer alike."""
 
 import json
+import random
 import shutil
 
 import numpy as np
@@ -19,7 +20,7 @@ PAIRS = ["", *TEXTS[1:]]
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    """A classifier of pairs that was trained with 12 tokens, and its answers in a table."""
+    """A classifier of pairs that was trained with 13 tokens, and its answers in a table."""
     path = tmp_path_factory.mktemp("kept")
     files = toy_data.write_model(path)
     rows = [
@@ -31,16 +32,16 @@ def folder(tmp_path_factory):
     (path / "test.tsv").write_text("".join("\t".join(row[:2]) + "\n" for row in rows))
     columns = {"text_a_column": "one", "text_b_column": "two", "label_column": "label"}
     model = {**files, "output_dir": str(path / "out"), "data_dir": str(path), "task_name": "tsv", **columns}
-    commands.call("run_classifier", do_train=True, max_seq_length=12, num_train_epochs=20.0, train_batch_size=6,
+    commands.call("run_classifier", do_train=True, max_seq_length=13, num_train_epochs=20.0, train_batch_size=6,
                   learning_rate=1e-3, **model)  # fmt: skip
     return path, model
 
 
 def test_the_length_of_the_training_is_taken_everywhere(folder, log_lines, tmp_path):
     path, model = folder
-    assert json.loads((path / "out" / "task.json").read_text())["settings"] == {"max_seq_length": 12}
+    assert json.loads((path / "out" / "task.json").read_text())["settings"] == {"max_seq_length": 13}
     commands.call("run_classifier", do_predict=True, **model)
-    assert any("--max_seq_length=12: as in the training, from task.json" in line for line in log_lines)
+    assert any("--max_seq_length=13: as in the training, from task.json" in line for line in log_lines)
     script = np.loadtxt(path / "out" / "test_results.tsv")
     bert = bert_tf2.load(path / "out")
     loaded = bert.classify([*zip(TEXTS, PAIRS, strict=True)])
@@ -51,12 +52,26 @@ def test_the_length_of_the_training_is_taken_everywhere(folder, log_lines, tmp_p
     served = tf.saved_model.load(str(tmp_path / "1")).signatures["serving_text_pair"]
     found = served(text_a=tf.constant(TEXTS), text_b=tf.constant(PAIRS))["probabilities"]
     np.testing.assert_allclose(found, script, atol=1e-5)
+    for package in ("onnx", "onnxruntime", "tokenizers"):
+        pytest.importorskip(package)
+    import onnxruntime
+    import tokenizers
+
+    onnx = {"task": "classifier", "init_checkpoint": str(path / "out"), "format": "onnx"}
+    commands.call("export_saved_model", **onnx, export_dir=str(tmp_path))
+    reader = tokenizers.Tokenizer.from_file(str(tmp_path / "2/assets/tokenizer.json"))
+    reader.enable_padding()
+    rows = reader.encode_batch([(text, pair) if pair else text for text, pair in zip(TEXTS, PAIRS, strict=True)])
+    names = {"input_ids": "ids", "input_mask": "attention_mask", "segment_ids": "type_ids"}
+    batch = {ours: np.array([getattr(row, name) for row in rows], np.int32) for ours, name in names.items()}
+    found = onnxruntime.InferenceSession(str(tmp_path / "2/model.onnx")).run(["probabilities"], batch)
+    np.testing.assert_allclose(found[0], script, atol=1e-5)
 
 
 def test_another_length_is_told(folder, log_lines):
     _, model = folder
     commands.call("run_classifier", do_predict=True, max_seq_length=16, **model)
-    assert any("--max_seq_length=16: the model was trained with 12; " in line for line in log_lines)
+    assert any("--max_seq_length=16: the model was trained with 13; " in line for line in log_lines)
 
 
 def test_answers(tmp_path):
@@ -80,6 +95,35 @@ def test_answers(tmp_path):
             bert.answer(question, paragraph, **settings)
     with pytest.raises(UserError, match="2 questions: a list with a paragraph for each"):
         bert.answer([question] * 2, paragraph)
+    squad = {"task": "squad", "init_checkpoint": str(tmp_path / "out"), "export_dir": str(tmp_path / "served")}
+    served = commands.call("export_saved_model", **squad)
+    assert kept.items() <= json.loads((tmp_path / "served/1/model_info.json").read_text()).items()
+    found = tf.saved_model.load(served).signatures["serving_text"]
+    assert found(question=tf.constant([question]), context=tf.constant([paragraph]))["answer"].numpy() == [b""]
+
+
+def test_tags(tmp_path, log_lines):
+    """Long sentences in windows, with the sentences around them."""
+    draw, path = random.Random(0), tmp_path / "words.txt"
+    given = [draw.choices(toy_data.OTHERS[:11], k=length) for length in (3, 20, 2, 17, 5, 8)]
+    tagged = ("".join(f"{word} {draw.choice(['O', 'B-X', 'B-Y'])}\n" for word in words) for words in given)
+    path.write_text("\n".join(tagged))
+    files = toy_data.write_model(tmp_path) | {"output_dir": str(tmp_path / "out")}
+    words = {"train_file": str(path), "predict_file": str(path)}
+    kept = {"max_seq_length": 13, "doc_stride": 3, "document_context": True}
+    commands.call(
+        "run_ner", do_train=True, num_train_epochs=9.0, train_batch_size=4, learning_rate=5e-3, **files, **words, **kept
+    )
+    commands.call("run_ner", do_predict=True, **files, **words)
+    assert all(any(f"--{name}={kept[name]}: as in the training" in line for line in log_lines) for name in kept)
+    tables = [part.splitlines() for part in (tmp_path / "out/predictions.txt").read_text().strip().split("\n\n")]
+    script = [[line.split()[-1] for line in lines] for lines in tables]
+    bert = bert_tf2.load(tmp_path / "out")
+    assert bert.tag(given) == script != bert.tag(given, max_seq_length=11)
+    assert [bert.tag(sentence) for sentence in given] != script  # so the sentences around count
+    ner = {"task": "ner", "init_checkpoint": str(tmp_path / "out"), "export_dir": str(tmp_path / "served")}
+    commands.call("export_saved_model", **ner)
+    assert any("--document_context, and an export reads each text alone" in line for line in log_lines)
 
 
 def test_numbers_of_numpy_are_numbers_and_inputs_are_protected(folder, tmp_path):
@@ -88,7 +132,7 @@ def test_numbers_of_numpy_are_numbers_and_inputs_are_protected(folder, tmp_path)
         commands.call("run_classifier", do_train=True, train_batch_size=np.int64(-5), **model)
     with pytest.raises(UserError, match="--learning_rate=nan: a finite number"):
         commands.call("run_classifier", do_train=True, learning_rate=np.float32("nan"), **model)
-    model = {**model, "output_dir": str(tmp_path / "other"), "max_seq_length": 12, "num_train_epochs": np.float32(1)}
+    model = {**model, "output_dir": str(tmp_path / "other"), "max_seq_length": 13, "num_train_epochs": np.float32(1)}
     commands.call("run_classifier", do_train=True, train_batch_size=np.int64(6), **model)
     corpus = tmp_path / "corpus.txt"
     corpus.write_text("a text\n")
@@ -113,7 +157,7 @@ def test_strings_of_other_kinds(folder):
     [
         ("[1]", "an object"),
         ('{"settings": [1]}', "is no task.json of a training"),
-        ('{"settings": {"max_seq_length": 12.5}}', "task.json: max_seq_length=12.5: must be a whole number"),
+        ('{"settings": {"max_seq_length": 13.5}}', "task.json: max_seq_length=13.5: must be a whole number"),
         ('{"settings": {"max_seq_length": -3}}', "--max_seq_length=-3: must be >= 3"),
         ("{", "task.json"),
     ],
@@ -132,7 +176,7 @@ def test_the_task_file_is_that_of_the_weights_in_use(folder, tmp_path):
     """An output_dir without checkpoints has none, whatever else lies there."""
     (tmp_path / "task.json").write_text('{"settings": {"max_seq_length": 5}}')
     model = {**folder[1], "output_dir": str(tmp_path), "init_checkpoint": str(folder[0] / "out")}
-    assert ClassifierOptions(do_predict=True, **model).max_seq_length == 12
+    assert ClassifierOptions(do_predict=True, **model).max_seq_length == 13
     assert ClassifierOptions(do_train=True, **model).max_seq_length == 128
 
 

@@ -225,7 +225,7 @@ class Bert:
         Args:
           sentences: lists of words; or one list of words, or a text of words with blanks between them.
           batch_size: number of sentences per batch.
-          max_seq_length: tokens of a window, as in run_ner.py; longer sentences get several.
+          max_seq_length: tokens of a window; by default, as in the training. Its `document_context` counts, too.
 
         Raises:
           UserError: the weights are not those of a tagger, or something is no list of words.
@@ -234,7 +234,8 @@ class Bert:
         alone = bool(given) and all(isinstance(word, str) for word in given)
         check_type("batch_size", batch_size, int, low=1)
         given = [given] if alone else given
-        found = self._answerer.tag(given, self._checked_length(max_seq_length, kept=True), batch_size)
+        kept = answering.NER | self._kept | {"max_seq_length": self._checked_length(max_seq_length, kept=True)}
+        found = self._answerer.tag(given, kept if max_seq_length is None else kept | {"doc_stride": 0}, batch_size)
         return found[0] if alone else found
 
     def answer(
@@ -286,7 +287,7 @@ class Bert:
     @functools.cached_property
     def _kept(self) -> dict[str, Any]:
         """What decided the answers of the training, from task.json beside the weights."""
-        return task_file.settings(self._folder, {name: type(usual) for name, usual in answering.SQUAD.items()})
+        return task_file.settings(self._folder, {name: type(usual) for name, usual in answering.KEPT.items()})
 
     @functools.cached_property
     def _answerer(self) -> answering.Answerer:

@@ -69,7 +69,7 @@ class ExportOptions(PrecisionOptions, VocabularyOptions, ModelOptions):
     max_query_length: int | None = _of_squad("tokens of a question; longer ones are cut.", 64)
     max_answer_length: int | None = _of_squad("maximum number of tokens of an answer.", 30)
     n_best_size: int | None = _of_squad("number of best end positions to consider.", 20)
-    null_score_diff_threshold: float | None = setting(
+    null_score_diff_threshold: float | None = kept_setting(
         "SQuAD 2.0: predict no answer if its score exceeds the best answer's by more than this.", None, group=ANSWERS
     )
     # For callers in Python that have the labels, instead of label_map; not a flag.
@@ -77,7 +77,7 @@ class ExportOptions(PrecisionOptions, VocabularyOptions, ModelOptions):
 
     def complete(self) -> None:
         super().complete()
-        task_file.take(self, self.init_checkpoint)
+        task_file.take(self, self.init_checkpoint, only=None if self.task == "squad" else ["max_seq_length"])
 
     def check(self) -> None:
         check_utf8(self)

@@ -39,7 +39,7 @@ from bert_tf2.layers import initial_weights_from
 from bert_tf2.support import environment, files, progress
 from bert_tf2.support.errors import UserError, and_more
 from bert_tf2.training.precision import PRECISIONS
-from bert_tf2.weights import checkpoint, metadata, names, sources
+from bert_tf2.weights import checkpoint, metadata, names, sources, task_file
 from bert_tf2.weights.base import Weights
 from bert_tf2.weights.labels import LABEL_MAP_FILE, TAGGING_TASK, LabelMap, read_label_map, save_label_map
 
@@ -135,6 +135,9 @@ class _Call:
         with initial_weights_from(0):
             self.model = self._task.make_model(self)
         self._check_weights()
+        if task_file.settings(self._source.folder, {"document_context": bool}).get("document_context"):
+            logging.warning("%s: was trained with --document_context, and an export reads each text alone",
+                            self._source.path)  # fmt: skip
         logging.info(checkpoint.initialize(self.model, options.init_checkpoint))
         self._weights_hash = _hash_of(self.model)
         per_number = {"float32": 4, "bfloat16": 2}[options.precision]

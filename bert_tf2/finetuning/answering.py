@@ -16,15 +16,19 @@ from bert_tf2 import heads, tokenization
 from bert_tf2.finetuning import ner, squad
 from bert_tf2.finetuning.classification.features import pack_texts
 from bert_tf2.finetuning.extract_features import Text, as_example
-from bert_tf2.finetuning.options import SquadOptions
+from bert_tf2.finetuning.options import NerOptions, SquadOptions
 from bert_tf2.support.errors import UserError
 from bert_tf2.support.settings import settings_of
 from bert_tf2.training import forward
 from bert_tf2.weights.labels import LabelMap, numbered
 
 _INPUTS = ("input_ids", "input_mask", "segment_ids")
-# run_squad.py's defaults of what decides an answer.
-SQUAD = {name: stated.flag_default for name, (stated, _, _) in settings_of(SquadOptions).items() if stated.kept}
+# The defaults of what decides an answer: of run_squad.py, and of run_ner.py.
+SQUAD, NER = (
+    {name: stated.flag_default for name, (stated, _, _) in settings_of(cls).items() if stated.kept}
+    for cls in (SquadOptions, NerOptions)
+)
+KEPT = {**NER, **SQUAD}
 _MOST_TOKENS = 1 << 16  # of rows that are sorted by length together
 
 
@@ -90,15 +94,16 @@ class Answerer:
         to_probabilities = tf.sigmoid if model.multi_label else tf.nn.softmax
         return [dict(zip(names, to_probabilities(logits).numpy().tolist(), strict=True)) for logits in found]
 
-    def tag(self, sentences: Sequence[Sequence[str]], max_seq_length: int, batch_size: int) -> list[list[str]]:
-        """A tag for each word."""
+    def tag(self, sentences: Sequence[Sequence[str]], settings: Mapping[str, Any], batch_size: int) -> list[list[str]]:
+        """A tag for each word; `settings` has the names of NER."""
         model = self._of_kind(heads.TaggingModel, "tag", "run_ner.py")
         for number, words in enumerate(sentences, 1):
             if not isinstance(words, list | tuple) or not all(isinstance(word, str) and word for word in words):
                 raise UserError(f"sentence {number}: {words!r:.60} is no list of words")
         names = self._labels.labels if self._labels else numbered(model.num_labels)
-        given = [ner.NerSentence([*words], document=number) for number, words in enumerate(sentences)]
-        windows = ner.convert_sentences_to_features(given, names, max_seq_length, self._tokenizer)
+        given = [ner.NerSentence([*words]) for words in sentences]
+        length, stride, context = (settings[name] for name in ("max_seq_length", "doc_stride", "document_context"))
+        windows = ner.convert_sentences_to_features(given, names, length, self._tokenizer, stride or None, context)
         found = self._logits([Row(w.input_ids, [0] * len(w.input_ids)) for w in windows], batch_size)
         return ner.assemble_tags(given, windows, (logits.argmax(-1) for logits in found), names)
 

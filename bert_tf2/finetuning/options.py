@@ -284,10 +284,10 @@ class NerOptions(PredictionOptions, EvaluationOptions, FineTuneOptions):
     tag_column: int = setting(
         "Column of the tag, starting from 1; negative numbers count from the end.", -1, group=DATA
     )
-    doc_stride: int = setting(
+    doc_stride: int | None = kept_setting(
         "Tokens from the start of a window to the start of the next; 0: half a window.", 0, group=DATA, low=0
     )
-    document_context: bool = setting(
+    document_context: bool | None = kept_setting(
         "Fill each window with the surrounding sentences, as in the paper.", False, group=DATA
     )
     output_dir: str = output_folder("*.tf_record", "eval_metrics.json", "label_map.json", "predictions.txt")

@@ -7,6 +7,7 @@ flag is reported immediately.
 from __future__ import annotations
 
 import contextlib
+import functools
 import inspect
 import io
 import itertools
@@ -52,7 +53,27 @@ def run(options_class: type[Options], main: Callable[[Any], None]) -> None:
         app.run(script.main, flags_parser=script.parse)
 
 
-_DEFINE = {bool: flags.DEFINE_bool, int: flags.DEFINE_integer, float: flags.DEFINE_float, str: flags.DEFINE_string}
+class _Whole(flags.IntegerParser):
+    def convert(self, argument: Any) -> int:
+        return super().convert(_without_bars(argument))
+
+
+class _Number(flags.FloatParser):
+    def convert(self, argument: Any) -> float:
+        return super().convert(_without_bars(argument))
+
+
+def _without_bars(argument: Any) -> Any:
+    """For Python, 1_0 is 10; whoever types it means something else."""
+    return argument.replace("_", "x") if isinstance(argument, str) else argument
+
+
+_DEFINE = {
+    bool: flags.DEFINE_bool,
+    int: functools.partial(flags.DEFINE, _Whole()),
+    float: functools.partial(flags.DEFINE, _Number()),
+    str: flags.DEFINE_string,
+}
 
 
 def define(options_class: type[Options]) -> None:

@@ -102,7 +102,7 @@ def setting(help: str, default: Any = dataclasses.MISSING, **stated: Any) -> Any
     return dataclasses.field(default=default, metadata={"setting": Setting(help, **stated)})
 
 
-def kept_setting(help: str, usual: float, **stated: Any) -> Any:
+def kept_setting(help: str, usual: float | None, **stated: Any) -> Any:
     """A setting that task.json keeps: None stands for "not given", until weights.task_file.take sets it."""
     return setting(help, None, flag_default=usual, kept=True, **stated)
 

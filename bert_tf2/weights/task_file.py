@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 from absl import logging
@@ -55,13 +55,23 @@ def read(folder: str) -> dict[str, Any]:
 
 def settings(folder: str, known: Mapping[str, type]) -> dict[str, Any]:
     """The settings in `read`, those with these names."""
-    found = {name: value for name, value in read(folder).get(_SETTINGS, {}).items() if name in known}
+    stated = read(folder)
+    found = {name: value for name, value in stated.get(_SETTINGS, {}).items() if name in known}
+    if not stated.get("version_2_with_negative"):
+        found.pop("null_score_diff_threshold", None)  # an answer is always there
     for name, value in found.items():
         check_type(f"{os.path.join(folder, NAME)}: {name}", value, known[name])
     return found
 
 
-def take(given: Options, weights: str | None, output_dir: str | None = None, *, is_trained: bool = True) -> None:
+def take(
+    given: Options,
+    weights: str | None,
+    output_dir: str | None = None,
+    *,
+    is_trained: bool = True,
+    only: Collection[str] | None = None,
+) -> None:
     """Gives settings that were not given the values of the training, from the task.json of the weights in use.
 
     Args:
@@ -69,8 +79,9 @@ def take(given: Options, weights: str | None, output_dir: str | None = None, *, 
       weights: a folder with weights, or the path of weights in it.
       output_dir: a folder whose checkpoints, if there are any, are used instead.
       is_trained: whether trained weights are used; a training takes the defaults of the flags.
+      only: the names of the settings to take; None for all.
     """
-    kinds = {name: settings_of(type(given))[name][1] for name in kept(given)}
+    kinds = {name: settings_of(type(given))[name][1] for name in kept(given) if only is None or name in only}
     stated = {}
     if is_trained:
         from bert_tf2.weights import bundle  # late: it needs numpy

@@ -91,6 +91,8 @@ NEEDED = ("--input_file=a", "--bert_config_file=b", "--output_dir=c")
             ["error: --nodo_eval=true: write --nodo_eval, or --do_eval=True or --do_eval=F"],
         ),
         ([*NEEDED, "--noxla=false"], ["error: --noxla=false: write --noxla, or --xla=True or --xla=False (--help"]),
+        ([*NEEDED, "--max_eval_steps=1_0"], ["error: --max_eval_steps=1_0: a whole number is needed (--help"]),
+        ([*NEEDED, "--learning_rate=1_0"], ["error: --learning_rate=1_0: a number is needed (--help"]),
         ([*NEEDED, "--max_eval_steps=1.5"], ["error: --max_eval_steps=1.5: a whole number is needed (--help"]),
         ([*NEEDED, "--learning_rate=1,5"], ["error: --learning_rate=1,5: a number is needed (--help"]),
         ([*NEEDED, "--stderrthreshold=bad"], ["--stderrthreshold must be one of"]),
