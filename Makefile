@@ -106,7 +106,6 @@ lint: $(VENV)/tests-installed
 TEXT := $(if $(CORPUS),--input_file=$(CORPUS)) $(if $(VOCAB),--vocab_file=$(VOCAB))
 SMALL := $(if $(QUICK),--bert_config_file=benchmarks/quick_config.json)
 BENCH := $(BIN)/python benchmarks
-COMMA := ,
 WIKI := --max_seq_length=512 --max_predictions_per_seq=76 --mean_length=256
 bench: $(VENV)/runtimes-installed
 	$(BENCH)/tokenization.py $(TEXT)
@@ -120,7 +119,6 @@ bench: $(VENV)/runtimes-installed
 	$(BENCH)/training_flags.py $(SMALL) $(if $(QUICK),--steps=1)
 	$(BENCH)/saving.py $(SMALL)
 	$(BENCH)/loss_curve.py $(TEXT) $(if $(QUICK),--steps=40 --seeds=1 --num_hidden_layers=1 --hidden_size=64)
-	$(BENCH)/table.py $(if $(QUICK),--models=tiny$(COMMA)mini --steps=1)
 	$(if $(DATA),$(MAKE) bench-finetuning,@echo "For the benchmarks of fine-tuning: make bench DATA=FOLDER, with MRPC/ in it")
 
 # With the trained weights of a small encoder.

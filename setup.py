@@ -69,7 +69,7 @@ setuptools.setup(
         "interop": ["torch==2.13.0", "transformers", "jax"],
         "onnx": ["onnx", "onnxruntime", "tokenizers"],  # export_saved_model.py --format=onnx, --quantize=int8
         "openvino": ["openvino>=2026.4"],  # reads what export_saved_model.py writes
-        # For the comparison in benchmarks/serving.py, and benchmarks/table.py --plot.
+        # For the comparison in benchmarks/serving.py.
         "bench": ["torch==2.13.0", "transformers", "onnx", "onnxscript", "onnxruntime", "matplotlib"],
     },
 )

@@ -36,7 +36,7 @@ def test_the_programs_check_their_flags_without_tensorflow():
 def test_a_wrong_name_is_one_line():
     for program, wrong in (("against_peers", {"cases": "9x9"}), ("training_flags", {"runs": ""})):
         assert "is none of" in message_of(importlib.import_module(program).BenchmarkOptions, **wrong)
-    command = [sys.executable, str(BENCHMARKS / "table.py"), "--models=huge"]
+    command = [sys.executable, str(BENCHMARKS / "training_flags.py"), "--runs=huge"]
     done = subprocess.run(command, env={"PYTHONPATH": str(ROOT)}, capture_output=True, text=True)
     assert done.returncode == 2 and len(done.stderr.splitlines()) <= 2 and "is none of" in done.stderr
 
