@@ -49,7 +49,7 @@ def test_a_tpu_that_is_none_says_so_once(monkeypatch):
     """TensorFlow would log the errors of gRPC besides, before the one line."""
     told = []
     monkeypatch.setattr(commands, "load_tensorflow", lambda **settings: told.append(settings))
-    monkeypatch.setattr(outputs, "of", lambda options: ([], []))
+    monkeypatch.setattr(outputs, "check_files", lambda options: None)
     monkeypatch.setattr(commands, "find", lambda path: lambda *options, **more: contextlib.nullcontext())
     for options in (types.SimpleNamespace(use_tpu=True), types.SimpleNamespace()):
         commands._run(commands.COMMANDS["run_squad"], options)

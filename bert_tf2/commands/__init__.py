@@ -121,10 +121,6 @@ def call(name: str, **settings: Any) -> Any:
 
     Returns:
       What the script's function returns: the scores of an evaluation, the lines of a report, the path of an export.
-
-    Raises:
-      UserError: there is no such script or setting, or a setting is wrong (settings.WrongSetting), or what the script
-        would report as an error.
     """
     from bert_tf2.support.settings import WrongSetting, near, required
 
@@ -142,15 +138,13 @@ def call(name: str, **settings: Any) -> Any:
 def _run(command: Command, options: Any) -> Any:
     from bert_tf2.support import outputs  # late: until `process.begin`, a signal has no one line
 
-    inputs, written = outputs.of(options)
-    outputs.check(inputs, written)
-    with outputs.protecting(inputs):
-        if not command.tensorflow:
-            return find(command.run)(options)
-        load_tensorflow(on_tpu=getattr(options, "use_tpu", False))
-        more = {"export": find("exporting.run:export_model")} if command.exports else {}
-        with find("training.devices:configured")(options):
-            return find(command.run)(options, **more)
+    outputs.check_files(options)
+    if not command.tensorflow:
+        return find(command.run)(options)
+    load_tensorflow(on_tpu=getattr(options, "use_tpu", False))
+    more = {"export": find("exporting.run:export_model")} if command.exports else {}
+    with find("training.devices:configured")(options):
+        return find(command.run)(options, **more)
 
 
 def find(path: str) -> Any:

@@ -5,6 +5,7 @@ TensorFlow and HDF5 raise their own exceptions for these; this module treats the
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import re
@@ -20,14 +21,11 @@ from bert_tf2.support.errors import UserError
 _ADVICE = {
     errno.ENOSPC: "{free}; make room on this disk, or write to another one",
     errno.EDQUOT: "delete files of yours on this disk, or write to another one",
-    errno.EFBIG: "a file may not be larger on this disk, or by the shell's limit (ulimit -f)",
     errno.EROFS: "write to another folder",
     errno.EACCES: "change the permissions, or choose another folder",
     errno.EPERM: "change the permissions, or choose another folder",
     errno.EIO: "the disk or the connection to it fails; the system's log may say more",
     errno.EMFILE: "raise the limit (ulimit -n), or use fewer files",
-    errno.ENFILE: "the whole machine has too many open files",
-    errno.ESTALE: "the connection to the disk was lost",
 }
 _NUMBERS = {os.strerror(number): number for number in (*_ADVICE, errno.ENOENT, errno.ENOTDIR, errno.ENAMETOOLONG)}
 _SENTENCES = "|".join(map(re.escape, _NUMBERS))
@@ -36,7 +34,6 @@ _IN_HDF5 = re.compile(r"(?:filename = '([^']*)'.*?)?errno = (\d+)", re.DOTALL)
 _IN_NUMPY = re.compile(r"\d+ requested and \d+ written")
 _OUT_OF_MEMORY = re.compile(r"OOM when allocating|[Oo]ut of memory|bad_alloc|could not create a memory object")
 _NOT_MAPPED = re.compile("failed to map segment|[Cc]annot allocate memory")
-_PLENTY = 1e9  # bytes
 PARTIAL = re.compile(r"^\.(?P<name>.+)\.(?P<host>[^./]+)\.(?P<process>\d+)\.partial$")
 """The name of a file while it is written."""
 
@@ -52,10 +49,7 @@ def final_name(path: str) -> str:
 
 
 def refusal(error: BaseException) -> tuple[int, str] | None:
-    """Returns the number of the operating system's error behind an exception and the file that it names ("" for none).
-
-    Returns None if `error` is not an error of the operating system.
-    """
+    """The number of the operating system's error behind an exception, and the file that it names ("" for none)."""
     text = str(error)
     if isinstance(error, OSError) and error.errno is not None:
         return error.errno, os.fsdecode(error.filename) if isinstance(error.filename, str | bytes) else ""
@@ -73,21 +67,15 @@ def _is_of(error: BaseException, library: str, name: str) -> bool:
     return any(kind.__name__ == name and kind.__module__.startswith(library) for kind in type(error).__mro__)
 
 
-def explain(error: BaseException, path: str = "") -> str | None:
-    """Returns one sentence with the file, the system's error and advice; None if `error` is another kind of error.
-
-    Args:
-      error: any exception.
-      path: the file, used if the exception does not name it.
-    """
+def explain(error: BaseException) -> str | None:
+    """Returns one sentence with the file, the system's error and advice; None if `error` is another kind of error."""
     if isinstance(error, ImportError) and _NOT_MAPPED.search(str(error)):
         return f"{error}: there is too little memory to load this library; raise the limit (ulimit -v) or free memory"
     found = refusal(error)
     if found is None:
         return None
-    name = final_name(found[1] or path)
-    sentence = _sentence(found[0], name)
-    return f"{name}: {sentence}" if name else sentence
+    name = final_name(found[1])
+    return f"{name}: {_sentence(found[0], name)}" if name else _sentence(found[0], "")
 
 
 def _sentence(number: int, name: str) -> str:
@@ -96,15 +84,9 @@ def _sentence(number: int, name: str) -> str:
 
 
 def explain_writing(error: BaseException, targets: Iterable[str], beside: Iterable[str]) -> str | None:
-    """Like `explain`, for an exception while files are written.
+    """Like `explain`, for an exception while files with the final names `targets` are written under others.
 
-    Args:
-      error: the exception.
-      targets: the final names of the files.
-      beside: their names while they are written.
-
-    Returns:
-      None also if the exception names another file, for example one that was being read.
+    Returns None also if the exception names another file, for example one that was being read.
     """
     found, targets = refusal(error), [*targets]
     if found is None:
@@ -164,33 +146,19 @@ def free_bytes(path: str) -> int | None:
 
 def _free(path: str) -> str:
     free = None if not path or is_remote(path) else free_bytes(path)
-    if free is None:
-        return "the disk is full"
-    entries = ", but perhaps no entries for new files (df -i)" if free > _PLENTY else ""
-    return f"{human(free)} are free{entries}"
+    return "the disk is full" if free is None else f"{human(free)} are free"
 
 
 def check_writable(folder: str, what: str) -> None:
-    """Checks that files can be created in a local folder, or in its nearest parent that exists.
-
-    Args:
-      folder: where files will be written.
-      what: the beginning of the message, for example "--output_dir=out".
-
-    Raises:
-      UserError: files cannot be created; the message gives the reason.
-    """
+    """Raises UserError, whose message begins with `what`, unless files can be created in a folder or its parents."""
     if is_remote(folder):
         return  # a check would load TensorFlow; writing the first file reports the error
     place = nearest_folder(folder)
-    try:
-        os.lstat(folder)
-    except OSError as error:
-        if error.errno not in (errno.ENOENT, errno.ENOTDIR):  # the name is too long, for example
-            raise UserError(f"{what}: cannot be written: {cannot_make(folder, error)}") from error
     if not os.path.isdir(place):
         raise UserError(f"{what}: cannot be written: cannot make the folder {folder}: {place} is a file")
     try:
+        with contextlib.suppress(FileNotFoundError):
+            os.lstat(folder)  # the name is too long, for example
         with tempfile.TemporaryFile(dir=place) as probe:
             probe.write(bytes(4096))
             probe.flush()
@@ -199,16 +167,13 @@ def check_writable(folder: str, what: str) -> None:
 
 
 def check_space(path: str, least: int, what: str, wanted: int = 0) -> None:
-    """Compares the space that the work needs with the free space on the disk.
+    """Raises UserError unless `least` bytes are free on the disk of a local path.
 
     Args:
-      path: a file or folder on that disk; remote ones are not checked.
+      path: a file or folder.
       least: the bytes without which the work cannot finish, or not start.
       what: their purpose, for the message.
       wanted: the bytes needed in the end, if more than `least`; a warning is logged if they are not free.
-
-    Raises:
-      UserError: fewer than `least` bytes are free.
     """
     free = None if is_remote(path) else free_bytes(path)
     if free is None:

@@ -37,11 +37,7 @@ def is_directory(path: str) -> bool:
 
 
 def companion(folder: str, name: str) -> str | None:
-    """The path of a file that may lie beside others, in `folder`; None if it does not.
-
-    Raises:
-      UserError: it is a pipe or a device, for which a reader would wait.
-    """
+    """The path of a file that may lie beside others, in `folder`; None if it does not."""
     path = os.path.join(folder, name)
     if not exists(path):
         return None
@@ -70,11 +66,7 @@ def list_directory(path: str) -> list[str]:
 
 
 def make_directory(path: str) -> None:
-    """Creates a folder and its parents unless it exists.
-
-    Raises:
-      UserError: a file of this name exists, the location is not writable, or a link leads back to itself.
-    """
+    """Creates a folder and its parents unless it exists."""
     if not path:
         return
     if is_remote(path):
@@ -108,11 +100,7 @@ def _flush(paths: Iterable[str]) -> None:
 
 
 def open_binary(path: str, mode: str = "rb"):
-    """Opens a binary file.
-
-    Raises:
-      UserError: the file is missing or cannot be opened.
-    """
+    """Opens a binary file."""
     try:
         if is_remote(path):
             if "r" in mode and not exists(path):
@@ -173,9 +161,6 @@ def read_text(path: str, *, drop_bom: bool = False) -> str:
     Args:
       path: the file.
       drop_bom: whether to remove a byte order mark, U+FEFF, at the beginning.
-
-    Raises:
-      UserError: the file is missing, or is not UTF-8 text (the message has the line and the kind of the file).
     """
     with open_binary(path) as stream:
         head = stream.read(file_kinds.HEAD_BYTES)
@@ -199,9 +184,6 @@ def read_lines(path: str, *, drop_bom: bool = False) -> Iterator[str]:
       path: the file.
       drop_bom: whether to remove a byte order mark, U+FEFF, at the beginning. Running text keeps it: the tokenizer
         drops it, and in the reference a line of only U+FEFF is not blank.
-
-    Raises:
-      UserError: the file is missing, or a line is not UTF-8 (the message has the line and the kind of the file).
     """
     with open_binary(path) as stream:
         yield from decode_lines(stream, path, drop_bom=drop_bom)
@@ -262,19 +244,12 @@ def read_json(path: str, kind: type | None = dict) -> Any:
     Args:
       path: the file.
       kind: the type that the content must have, dict or list; None for any.
-
-    Raises:
-      UserError: see `json_text.parse`; or the file is missing or not UTF-8.
     """
     return json_text.parse(read_text(path, drop_bom=True), path, kind)
 
 
 def write_json(path: str, content: Any, *, durable: bool = False) -> None:
-    """Writes an indented UTF-8 JSON file, complete or not at all; see complete_or_absent.
-
-    Raises:
-      UserError: see `write_text`.
-    """
+    """Writes an indented UTF-8 JSON file, complete or not at all; see complete_or_absent."""
     write_text(path, json.dumps(content, indent=2, ensure_ascii=False) + "\n", durable=durable)
 
 
@@ -287,10 +262,6 @@ def match_files(names: str, unmatched: list[str] | None = None) -> list[str]:
     Args:
       names: the list.
       unmatched: if given, a name that matches nothing is skipped, and the problem is appended to this list.
-
-    Raises:
-      UserError: a name or a glob matches nothing (the reference drops it silently) and `unmatched` is not given, or no
-        name matches, or one is a folder.
     """
     found: list[str] = []
     for name in filter(None, (part.strip() for part in names.split(","))):
@@ -329,10 +300,6 @@ def complete_or_absent(*paths: str, durable: bool = False) -> Iterator[list[str]
     Args:
       paths: the files.
       durable: whether the files survive a power failure once this is done, and are complete whenever they are there.
-
-    Raises:
-      UserError: one of `paths` is a folder, an input of this script or a link to itself, its folder cannot be created,
-        or the files cannot be written, for example because the disk is full. Other exceptions of the caller propagate.
     """
     paths = [*map(outputs.follow, paths)]
     for path in paths:
@@ -344,7 +311,6 @@ def complete_or_absent(*paths: str, durable: bool = False) -> Iterator[list[str]
     partial = [name for name, path in zip(beside, paths, strict=True) if name != path]
     try:
         yield beside
-        outputs.refuse_inputs(beside, paths)
         if durable:
             _flush(partial)
         for source, target in zip(beside, paths, strict=True):

@@ -51,9 +51,6 @@ def open_unpacked(path: str) -> Iterator[BinaryIO]:
 
     Args:
       path: the file, local or remote.
-
-    Raises:
-      UserError: the file is missing; or, within the context, the archive turns out to be damaged.
     """
     with files.open_binary(path) as packed:
         if hasattr(packed, "peek"):  # a pipe cannot go back

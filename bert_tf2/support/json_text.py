@@ -15,11 +15,7 @@ _NAMES = {dict: "an object {...}", list: "a list [...]", str: "text", bool: "tru
 
 
 def parse(text: str, name: str, kind: type | None = dict) -> Any:
-    """Parses a JSON text, which is called `name` in messages.
-
-    Raises:
-      UserError: the text is empty or not JSON (the message has line and column), or the content is not of type `kind`.
-    """
+    """Parses a JSON text, which is called `name` in messages."""
     if not text.strip():
         raise UserError(f"{name}: the file is empty; a JSON file is needed")
     try:

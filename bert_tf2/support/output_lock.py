@@ -25,9 +25,6 @@ def training_in(output_dir: str) -> contextlib.AbstractContextManager[None]:
     The operating system releases the lock when the process ends for any reason, so a killed training leaves nothing to
     clean up. Evaluation and prediction need no lock and may run at the same time. Remote file systems (`gs://`) have no
     locks and are not checked.
-
-    Raises:
-      UserError: another training is running in the folder; the message names it.
     """
     refusal = "another training is running in this folder{}; wait for it, stop it, or give another --output_dir"
     return _locked(output_dir, _FILE, refusal)

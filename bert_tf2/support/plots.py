@@ -50,9 +50,6 @@ def drawing(path: str, width: float, height: float) -> Iterator[Figure]:
 
     The suffix of `path` decides the kind of file. The same figure gives the same bytes with the same matplotlib. Dollar
     signs in texts are dollar signs, and the user's matplotlibrc does not count.
-
-    Raises:
-      UserError: matplotlib is missing, or the file cannot be written. It is then absent, or as it was.
     """
     require(path)
     import matplotlib

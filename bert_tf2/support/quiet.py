@@ -16,9 +16,6 @@ def load_tensorflow(on_tpu: bool = False):
 
     Set TF_CPP_MIN_LOG_LEVEL=0 to see them; if the import fails, they are always shown. With `on_tpu`, what the
     exceptions of a TPU say is not logged besides. The variable stays set in scripts, for their processes.
-
-    Raises:
-      UserError: Keras runs on another backend, see check_backend.
     """
     check_backend()
     # When a worker ends, TensorFlow's code tells it in several errors on each of the others, besides the exception.
@@ -45,11 +42,7 @@ def load_tensorflow(on_tpu: bool = False):
 
 
 def load_tensorflow_text(purpose: str):
-    """Imports tensorflow-text for its operations, and returns it; `purpose` begins the message.
-
-    Raises:
-      UserError: it is missing, or Python runs without docstrings, which it changes (PYTHONOPTIMIZE=2).
-    """
+    """Imports tensorflow-text for its operations, and returns it; `purpose` begins the message."""
     try:
         import tensorflow_text  # not available for Windows
     except (ImportError, TypeError) as error:

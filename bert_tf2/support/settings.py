@@ -317,9 +317,6 @@ def check_type(name: str, value: Any, kind: Any, *, optional: bool = False, low:
       kind: a key of _KINDS; every value has another kind.
       optional: whether None is possible.
       low: the least possible number.
-
-    Raises:
-      WrongSetting: the value is not of this kind, or too small.
     """
     types, what = _KINDS.get(kind, (object, ""))
     is_bool = type(value).__name__ in ("bool", "bool_")  # numpy's has both names

@@ -45,10 +45,9 @@ def run(options: ConversionOptions) -> list[str]:
     """
     if options.list:
         return listing(options.list)
-    inputs = _check_files(options)
+    _check_files(options)
     conversion = _Conversion(options)
-    with outputs.protecting(inputs):
-        conversion.write()
+    conversion.write()
     return conversion.report
 
 
@@ -65,8 +64,8 @@ _COMPANIONS = (
 _OF_WEIGHTS = re.compile(r".*\.(index|keras|h5|safetensors|bin)|saved_model\.pb")
 
 
-def _check_files(options: ConversionOptions) -> list[outputs.Input]:
-    """Returns all files that are read."""
+def _check_files(options: ConversionOptions) -> None:
+    """Raises UserError if the output would overwrite an input, cannot be written, or is a folder named as a file."""
     name, folder = os.path.basename(options.output), None
     if name.endswith((".keras", ".h5", ".index", ".safetensors", ".bin")) and not files.is_directory(options.output):
         if options.to != "keras":
@@ -82,9 +81,6 @@ def _check_files(options: ConversionOptions) -> list[outputs.Input]:
     inputs.insert(0, outputs.Input("--input", options.input, weights=True))
     outputs.check(inputs, [outputs.Output("--output", options.output, folder)])
     _check_free(options.output)
-    beside = options.input if files.is_directory(options.input) else os.path.dirname(options.input)
-    # The companions may be rewritten unchanged, but not modified.
-    return inputs + [outputs.Input("--input", os.path.join(beside, name)) for name in _COMPANIONS]
 
 
 def _check_free(output: str) -> None:
@@ -278,7 +274,6 @@ class _Conversion:
             for path, text in zip(beside, texts.values(), strict=True):
                 with files.open_binary(path, "wb") as stream:
                     stream.write(text.encode("utf-8"))
-            outputs.refuse_inputs(beside, paths)  # before the weights are written
             yield
         if self.labels:
             save_label_map(folder, self.labels)

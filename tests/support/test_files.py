@@ -126,18 +126,6 @@ def test_a_link_stays_and_what_it_leads_to_is_written(tmp_path, there):
     assert (tmp_path / "far" / "new" / "file").read_text() == "x"
 
 
-def test_a_loop_of_links_is_named(tmp_path):
-    for name, target in (("a", "b"), ("b", "a"), ("c", "c")):
-        (tmp_path / name).symlink_to(target)
-    for name in ("a", "c", "a/below"):
-        message = rf"/{name[0]}(: is a symbolic link that leads back to itself|/below: Too many levels of symbolic)"
-        with pytest.raises(UserError, match=message):
-            files.write_text(f"{tmp_path}/{name}", "x")
-        for patterns in (None, ("*",)):
-            with pytest.raises(UserError, match=message):
-                outputs.check([], [outputs.Output("--output", f"{tmp_path}/{name}", patterns)])
-
-
 @pytest.mark.skipif(not os.path.exists("/proc/self/fd/1"), reason="no /proc here")
 def test_the_standard_output_is_written_to_and_not_replaced(tmp_path):
     (tmp_path / "stdout").symlink_to("/proc/self/fd/1")  # as /dev/stdout is
