@@ -12,7 +12,6 @@ from bert_tf2.support.settings import (
     MODEL,
     TO_DO,
     WrongSetting,
-    check_utf8,
     kept_setting,
     options,
     setting,
@@ -78,9 +77,6 @@ class ExportOptions(PrecisionOptions, VocabularyOptions, ModelOptions):
     def complete(self) -> None:
         super().complete()
         task_file.take(self, self.init_checkpoint, only=None if self.task == "squad" else ["max_seq_length"])
-
-    def check(self) -> None:
-        check_utf8(self)
 
     def length_for(self, config: BertConfig) -> int:
         """Returns max_seq_length, or its default, for a model with this configuration."""

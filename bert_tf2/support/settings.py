@@ -207,12 +207,9 @@ def near(wanted: str, known: Iterable[str]) -> list[str]:
     wanted = wanted.strip("-").replace("-", "_").lower()
     if wanted in known:
         return [wanted]
-    if len(wanted) > 2:  # shorter ones are part of many names
-        parts = ".*_".join(map(re.escape, wanted.split("_")))  # max_len is max_seq_length too
-        for pattern in (f"^{re.escape(wanted)}", parts):
-            if found := [name for name in known if re.search(pattern, name)]:
-                return found[:3]
-    return difflib.get_close_matches(wanted, known, n=2, cutoff=0.75)
+    parts = ".*_".join(map(re.escape, wanted.split("_")))  # max_len is max_seq_length too
+    found = [name for name in known if len(wanted) > 2 and re.search(parts, name)]  # shorter ones are in many names
+    return found[:3] or difflib.get_close_matches(wanted, known, n=2, cutoff=0.75)
 
 
 _HOME = re.compile(r"(?:^|(?<=,))~(?=/)")  # of one or several names of files; a shell sees it only in front of a word
@@ -234,12 +231,13 @@ def applies(given: Options, switches: Sequence[str] | None) -> bool:
     return switches is not None and (not switches or any(getattr(given, switch, False) for switch in switches))
 
 
-def check_utf8(given: Options) -> None:
-    """Raises WrongSetting for a name that is not UTF-8, which TensorFlow cannot open."""
-    for name in settings_of(type(given)):
-        value = getattr(given, name)
-        if isinstance(value, (str, tuple, list)) and re.search("[\ud800-\udfff]", "".join(map(str, value))):
-            raise WrongSetting(f"--{name}={value!r}: is not UTF-8, and TensorFlow opens no other names; rename it")
+def memory_settings(given: Options) -> list[str]:
+    """The flags to lower when memory is exhausted, with their values."""
+    return [
+        f"--{name}={getattr(given, name)}"
+        for name, (stated, _, _) in settings_of(type(given)).items()
+        if getattr(given, name) and applies(given, stated.memory)
+    ]
 
 
 def _text_for_list(given: Options) -> Iterator[str]:

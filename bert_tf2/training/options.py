@@ -21,7 +21,6 @@ from bert_tf2.support.settings import (
     TRAINING,
     Options,
     WrongSetting,
-    check_utf8,
     options,
     setting,
 )
@@ -273,9 +272,6 @@ class TrainingOptions(OptimizerOptions, DeviceOptions, ModelOptions):
         "Folder for the exported versions 1, 2, ...; defaults to output_dir/export.", None, group=EXPORT, writes=()
     )
 
-    def check(self) -> None:
-        check_utf8(self)
-
 
 @options
 class EvaluationOptions(Options):
@@ -331,7 +327,6 @@ class PlotTrainingOptions(Options):
 
     def check(self) -> None:
         plots.check_name("--output_file", self.output_file)
-        check_utf8(self)
 
 
 def hyperparameters(options: Options) -> dict[str, str]:

@@ -1,12 +1,11 @@
 """The log's looks and the summary at the end."""
 
-import shlex
 import subprocess
 import sys
 
 from command_lines import ROOT
 
-from bert_tf2.support import console, flags
+from bert_tf2.support import console
 
 _LOGS = """
 import logging as python_logging, warnings
@@ -41,11 +40,6 @@ def test_tables_are_wrapped_and_cut():
     assert second.startswith("        word")
     assert second.endswith(" ...")
     assert max(map(len, text.splitlines())) <= 120
-
-
-def test_a_value_with_dashes_is_not_broken():
-    line = f"python run_x.py --first={'a' * 40} --folder_of='my --{'c' * 40}' --last={'b' * 40}"
-    assert shlex.split(flags.break_command(line, 50).replace("\\\n", "")) == shlex.split(line)
 
 
 def test_the_summary(log_lines):

@@ -13,7 +13,6 @@ from small_models import REFERENCE
 
 import bert_tf2
 from bert_tf2.commands import COMMANDS, find
-from bert_tf2.support import flags
 
 _TYPES = {"string": "string", "int": "integer", "float": "float", "bool": "bool"}
 
@@ -86,29 +85,21 @@ NEEDED = ("--input_file=a", "--bert_config_file=b", "--output_dir=c")
         ([*NEEDED, "--do_lower_case", "False"], ["an equals sign, --do_lower_case=False"]),
         ([*NEEDED, "\u2013do_train=true"], ["unexpected argument", "did you mean --do_train=true?"]),
         ([*NEEDED, "--do_train=yes"], ["error: --do_train=yes: write --do_train=True or --do_train=False (--help"]),
-        (
-            [*NEEDED, "--nodo_eval=true"],
-            ["error: --nodo_eval=true: write --nodo_eval, or --do_eval=True or --do_eval=F"],
-        ),
-        ([*NEEDED, "--noxla=false"], ["error: --noxla=false: write --noxla, or --xla=True or --xla=False (--help"]),
+        ([*NEEDED, "--noxla=false"], ["error: --noxla=false does not take an argument (--help"]),
         ([*NEEDED, "--max_eval_steps=1_0"], ["error: --max_eval_steps=1_0: a whole number is needed (--help"]),
         ([*NEEDED, "--learning_rate=1_0"], ["error: --learning_rate=1_0: a number is needed (--help"]),
         ([*NEEDED, "--max_eval_steps=1.5"], ["error: --max_eval_steps=1.5: a whole number is needed (--help"]),
         ([*NEEDED, "--learning_rate=1,5"], ["error: --learning_rate=1,5: a number is needed (--help"]),
         ([*NEEDED, "--stderrthreshold=bad"], ["--stderrthreshold must be one of"]),
-        ([*NEEDED, f"--flagfile={sys.executable}"], [f"--flagfile={sys.executable}: not text in utf-8; one flag in a"]),
-        ([*NEEDED, "--output_dir=n\udce9", "--do_train"], ["--output_dir='n\\udce9': is not UTF-8"]),
+        ([*NEEDED, f"--flagfile={sys.executable}"], ["'utf-8' codec can't decode"]),
         ([*NEEDED, "--do_train\r"], ["error: '--do_train\\r': holds a carriage return: the shell script has Windows'"]),
         ([*NEEDED, "\r"], ["'\\r': holds a carriage return"]),
-        ([*NEEDED, "--flagfile=FLAGS"], ["error: --flagfile=FLAGS: names itself (--help"]),
-        ([*NEEDED, "--flagfile=gone"], ["error: Unable to open flagfile: No such file or directory: 'gone'"]),
+        ([*NEEDED, "--flagfile=gone"], ["Unable to open flagfile: [Errno 2] No such file or directory: 'gone'"]),
         ([*NEEDED, "--do_train", "--profile_steps=20,10"], ["--profile_steps=20,10: must be the first and the last"]),
         ([*NEEDED, "--do_train", "train.tfrecord"], ["unexpected argument 'train.tfrecord'"]),
     ],
 )
-def test_a_wrong_command_line_is_answered_in_one_line(arguments, words, tmp_path):
-    (tmp_path / "FLAGS").write_text(f"--flagfile={tmp_path}/FLAGS\n")
-    arguments, words = ([word.replace("=FLAGS", f"={tmp_path}/FLAGS") for word in part] for part in (arguments, words))
+def test_a_wrong_command_line_is_answered_in_one_line(arguments, words):
     text = refused("run_pretraining.py", *arguments)
     assert all(word in text for word in words), text
 
@@ -148,14 +139,6 @@ def test_a_pipe_that_is_read_once_is_read(tmp_path):
 def test_the_version(start):
     done = subprocess.run([sys.executable, *start, "--version"], cwd=ROOT, capture_output=True, text=True)
     assert (done.returncode, done.stdout, done.stderr) == (0, f"bert_tf2 {bert_tf2.__version__}\n", "")
-
-
-def test_a_working_directory_that_was_deleted_is_named(tmp_path):
-    script = f"{sys.executable} {ROOT}/build_vocab.py --input_file={ROOT}/sample_text.txt --vocab_file={tmp_path}/v.txt"
-    shell = f"mkdir gone && cd gone && rmdir ../gone && exec {script}"
-    done = subprocess.run(["sh", "-c", shell], cwd=tmp_path, capture_output=True, text=True)
-    message = "the working directory was deleted; change to one that exists (cd)"
-    assert (done.returncode, done.stderr) == (1, f"build_vocab.py: error: {message}\n")
 
 
 # What --help shows
@@ -217,10 +200,11 @@ def test_the_example_has_flags_of_the_script_and_all_required_ones(script):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("columns", [80, 120])
 @pytest.mark.parametrize("script", SCRIPTS)
-def test_no_line_is_wider_than_the_terminal(script, columns):
-    assert max(map(len, screen(script, columns=columns).splitlines())) < columns
+def test_no_line_is_wider_than_the_terminal(script):
+    """Examples stay as they are, for a terminal of 120 columns."""
+    assert max(map(len, screen(script, columns=120).splitlines())) < 120
+    assert max(map(len, screen(script).partition(":\n  --")[2].splitlines())) < 80
 
 
 def test_all_names_of_the_flag_answer():
@@ -228,8 +212,7 @@ def test_all_names_of_the_flag_answer():
     flags = ("-h", "-help", "--helpshort", "-?", "--help=1", "--helpshort=True")
     assert all(screen("build_vocab.py", flag) == wanted for flag in flags)
     assert "must be given" in refused("build_vocab.py", "--help=false")
-    assert "absl.logging:" in screen("build_vocab.py", "--helpfull")
-    assert screen("build_vocab.py", "--helpxml").startswith("<?xml version=")
+    assert "absl.logging:" in run("build_vocab.py", "--helpfull").stdout
     assert screen("build_vocab.py", "--version=1") == f"bert_tf2 {bert_tf2.__version__}\n"
 
 
@@ -242,11 +225,3 @@ def test_what_an_entry_tells():
     assert "default: True; --do_lower_case=False turns it off" in shown["do_lower_case"]
     many = {name: words for _, name, words in entries(screen("export_saved_model.py"))}
     assert "One of features, classifier, squad, ner, masked_lm." in many["task"]
-
-
-def test_commands_are_broken_before_flags():
-    text = "Does it.\n\nExample:\n  python x.py --first=1 \\\n      --second='a b' --third=3\n\nMore\ntext."
-    assert flags.help_screen("Some words of a description.", {}, {}, "End.", width=1).count("\n") == 3
-    assert flags.help_screen(text, {}, {}, "End.", width=40) == (
-        "Does it.\n\nExample:\n  python x.py --first=1 \\\n      --second='a b' --third=3\n\nMore text.\n\nEnd."
-    )

@@ -118,12 +118,6 @@ def test_a_tilde_is_the_home_folder(monkeypatch):
     assert Task(output="~", train=True, path="~x").output == "~"
 
 
-def test_names_for_tensorflow_are_utf8():
-    settings.check_utf8(Task(output="caf\u00e9 \U0001f9d0", train=True, path="x"))
-    with pytest.raises(WrongSetting, match=r"^--path='n\\udce9': is not UTF-8, and TensorFlow opens no other names"):
-        settings.check_utf8(Task(output="out", train=True, path="n\udce9"))
-
-
 def test_all_missing_settings_are_named():
     @options
     class Two(Options):
