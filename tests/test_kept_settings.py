@@ -68,6 +68,22 @@ def test_the_length_of_the_training_is_taken_everywhere(folder, log_lines, tmp_p
     np.testing.assert_allclose(found[0], script, atol=1e-5)
 
 
+def test_the_keras_model_answers_alike(folder, tmp_path):
+    """Of the script's folder: `predict`, the ONNX file, and the script with the folder that `save_folder` writes."""
+    path, model = folder
+    pairs = [*zip(TEXTS, PAIRS, strict=True)]
+    films = bert_tf2.classifier(path / "out")
+    wanted = [[*row.values()] for row in bert_tf2.load(path / "out").classify(pairs)]
+    np.testing.assert_allclose(films.predict(pairs, verbose=0), wanted, atol=1e-6)
+    films.save_folder(tmp_path / "out")
+    commands.call("run_classifier", do_predict=True, **{**model, "output_dir": str(tmp_path / "out")})
+    np.testing.assert_allclose(np.loadtxt(tmp_path / "out" / "test_results.tsv"), wanted, atol=1e-6)
+    films.export(tmp_path / "onnx", "onnx")
+    session = pytest.importorskip("onnxruntime").InferenceSession(str(tmp_path / "onnx" / "model.onnx"))
+    rows = {name: values.numpy() for name, values in films.tokenize(pairs).items()}
+    np.testing.assert_allclose(session.run(["probabilities"], rows)[0], wanted, atol=1e-5)
+
+
 def test_another_length_is_told(folder, log_lines):
     _, model = folder
     commands.call("run_classifier", do_predict=True, max_seq_length=16, **model)

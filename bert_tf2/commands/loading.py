@@ -166,7 +166,7 @@ class Bert:
             self.tokenizer,
             [texts] if alone else texts,
             top_k,
-            max_seq_length=self._max_seq_length(max_seq_length),
+            max_seq_length=self.config.max_position_embeddings if max_seq_length is None else max_seq_length,
             batch_size=batch_size,
         )
         return next(answers) if alone else list(answers)
@@ -294,9 +294,6 @@ class Bert:
         check_process()
         return answering.Answerer(self.model, self.tokenizer, self.labels, self.path)
 
-    def _max_seq_length(self, given: int | None) -> int:
-        return self.config.max_position_embeddings if given is None else given
-
     def _checked_length(self, given: int | None, kept: bool = False) -> int:
         """The length of a call; if `kept`, by default that of the training."""
         given = self._kept.get("max_seq_length") if given is None and kept else given
@@ -354,8 +351,8 @@ def load(
 
     def read() -> Bert:
         source = checkpoint.open_weights(path)
-        config = _config(source, bert_config_file)
-        tokenizer = _tokenizer(source, config, vocab_file, do_lower_case)
+        config = find_config(source, bert_config_file)
+        tokenizer = find_tokenizer(source, config, vocab_file, do_lower_case)
         labels = sources.labels_of(source)
         dtype = PRECISIONS[precision].policy
         model = build_model(
@@ -369,7 +366,8 @@ def load(
     return sources.despite_saving(path, read)
 
 
-def _config(source: Weights, bert_config_file: str | os.PathLike[str] | None) -> BertConfig:
+def find_config(source: Weights, bert_config_file: str | os.PathLike[str] | None) -> BertConfig:
+    """The configuration of weights; raises UserError as `load`."""
     if bert_config_file is not None:
         return BertConfig.from_json_file(os.fspath(bert_config_file))
     if source.config is not None:
@@ -382,9 +380,10 @@ def _config(source: Weights, bert_config_file: str | os.PathLike[str] | None) ->
     )
 
 
-def _tokenizer(
+def find_tokenizer(
     source: Weights, config: BertConfig, vocab_file: str | os.PathLike[str] | None, do_lower_case: bool | None
 ) -> tokenization.FullTokenizer:
+    """The tokenizer of weights; raises UserError as `load`."""
     path = source.vocabulary_file() if vocab_file is None else os.fspath(vocab_file)
     with tempfile.TemporaryDirectory() as folder:
         if path is None:  # it is in another file, for example Hugging Face's tokenizer.json

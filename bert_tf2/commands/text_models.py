@@ -1,0 +1,351 @@
+"""`bert_tf2.classifier`: a Keras model whose `fit`, `evaluate` and `predict` take texts.
+
+    films = bert_tf2.classifier("uncased_L-12_H-768_A-12", labels=["bad", "good"])
+    films.fit(texts, labels, epochs=3, validation_split=0.1)
+    films.predict(["a sad film"])       # probabilities, [1, 2]
+
+It is a model of `heads` with `Tokenize` before it. Texts become ids in the pipeline of tf.data, beside the training.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import tempfile
+import types
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from bert_tf2 import heads
+from bert_tf2.commands import loading
+from bert_tf2.exporting import run as exporting
+from bert_tf2.exporting.tokenize_layer import Tokenize, columns, entries_of, write_vocabulary
+from bert_tf2.fast.encoder import accelerate
+from bert_tf2.finetuning.options import ClassifierOptions, checked_length
+from bert_tf2.layers import initial_weights_from
+from bert_tf2.support import files
+from bert_tf2.support.errors import UserError, and_more
+from bert_tf2.support.settings import check_type, settings_of
+from bert_tf2.training.devices import plan_for
+from bert_tf2.training.forward import check_process
+from bert_tf2.training.keras_optimizer import AdamWeightDecay, WarmupAndDecay
+from bert_tf2.weights import checkpoint, labels, metadata, sources, task_file
+from bert_tf2.weights.labels import LabelMap
+
+_DEFAULTS = {name: stated.flag_default for name, (stated, _, _) in settings_of(ClassifierOptions).items()}
+_RATE = 2e-5  # which the reference's README recommends
+_TASK = "tsv"  # of run_classifier.py: one's own tables
+
+
+@keras.saving.register_keras_serializable(package="bert_tf2")
+class TextModel(keras.Model):
+    """A classifier that takes texts, made by `bert_tf2.classifier`.
+
+    Everywhere, `x` is what `bert_tf2.Tokenize` takes: texts, or pairs as tuples, in a list, an array or a column of
+    pandas; or two columns as a tuple; or a `tf.data.Dataset` of batches `(x, y)` or `(x, y, sample_weight)`; or the
+    arrays of `Bert.tokenize`. `y` has the names of labels or their indexes (of a regression numbers; with several
+    labels, a list of names for each text, or 1 and 0 for each label).
+
+    Attributes:
+      model: the model of `heads`.
+      tokenize: the Tokenize layer.
+      labels: the labels, in the order of the outputs.
+    """
+
+    def __init__(self, model: heads.ClassifierModel, tokenize: Tokenize, label_map: LabelMap, **kwargs):
+        super().__init__(**kwargs)
+        self.model = model
+        self.tokenize = tokenize
+        self._label_map = label_map
+        self.labels = list(label_map.labels)
+        self.built = True
+        self.compile()
+
+    def get_config(self) -> dict[str, Any]:
+        parts = {"model": self.model, "tokenize": self.tokenize}
+        parts = {name: keras.saving.serialize_keras_object(part) for name, part in parts.items()}
+        return {**super().get_config(), **parts, "label_map": dataclasses.asdict(self._label_map)}
+
+    @classmethod
+    def from_config(cls, config: dict, custom_objects=None) -> TextModel:
+        parts = {name: keras.saving.deserialize_keras_object(config[name]) for name in ("model", "tokenize")}
+        return cls(**{**config, **parts, "label_map": LabelMap(**config["label_map"])})
+
+    def call(self, inputs: Any, training: bool = False) -> tf.Tensor:
+        """Strings [B], a pair of them, or `Tokenize`'s arrays -> probabilities [B, L], of a regression [B, 1]."""
+        features = inputs if isinstance(inputs, Mapping) else self.tokenize(inputs)
+        # With several devices, Keras traces the model once with the mean of their batches, which is no whole number.
+        features = {name: tf.cast(value, tf.int32) for name, value in features.items()}
+        logits = self.model(features, training=training)
+        if self.model.regression:
+            return logits
+        return tf.sigmoid(logits) if self.model.multi_label else tf.nn.softmax(logits)
+
+    def compile(self, optimizer: Any = _RATE, loss: Any = None, metrics: Any = None, **kwargs) -> None:
+        """As in Keras; what is not given is the recipe of run_classifier.py.
+
+        Args:
+          optimizer: one of Keras; or the learning rate of AdamWeightDecay, which each `fit` warms up over a tenth of
+            its steps and lets fall to 0 at its end.
+          loss: the model's outputs are probabilities. By default the cross-entropy, of a regression the squared error.
+          metrics: by default the accuracy; of a regression none.
+          **kwargs: see keras.Model.compile. With `jit_compile`, all rows have max_seq_length tokens.
+        """
+        kind = 0 if self.model.regression else 2 if self.model.multi_label else 1
+        loss = loss or ("mean_squared_error", "sparse_categorical_crossentropy", "binary_crossentropy")[kind]
+        metrics = ([], ["accuracy"], ["binary_accuracy"])[kind] if metrics is None else metrics
+        self._rate = optimizer if isinstance(optimizer, int | float) else None
+        if self._rate is not None:
+            optimizer = AdamWeightDecay(WarmupAndDecay(self._rate, 1, 0))  # until `fit` knows its steps
+        self._compiled_with = {"loss": loss, "metrics": metrics, **kwargs}
+        super().compile(optimizer, **self._compiled_with)
+        fixed = kwargs.get("jit_compile") is True
+        options = types.SimpleNamespace(unpad="auto", recompute=False, xla=fixed)
+        accelerate(self.model, plan_for(options, self.distribute_strategy, self.model.config.hidden_size))
+        self.tokenize.pad_to_max_length = fixed
+
+    def get_compile_config(self) -> dict[str, Any]:
+        found = super().get_compile_config()
+        return found if self._rate is None else {**found, "optimizer": self._rate}
+
+    def compile_from_config(self, config: dict[str, Any]) -> None:
+        self.compile(**keras.saving.deserialize_keras_object(config))
+        self.optimizer.build(self.trainable_variables)
+
+    def dataset(
+        self, x: Any, y: Any = None, sample_weight: Any = None, batch_size: int = 32, shuffle: bool = False
+    ) -> tf.data.Dataset:
+        """The batches that `fit`, `evaluate` and `predict` make of texts; raises UserError as they do."""
+        check_type("batch_size", batch_size, int, low=1)
+        if isinstance(x, tf.data.Dataset):
+            data = x
+        else:
+            given = x if isinstance(x, Mapping) else columns(x)
+            given = given[0] if isinstance(given, tuple) and len(given) == 1 else given
+            rows = {"y": self._targets(y), "sample_weight": sample_weight}
+            rows = {name: np.asarray(value) for name, value in rows.items() if value is not None}
+            count = len(tf.nest.flatten(given)[0])
+            for name, values in rows.items():
+                if len(values) != count:
+                    raise UserError(f"{name}: {len(values)} rows for {count} texts; each needs one")
+            data = tf.data.Dataset.from_tensor_slices((given, *rows.values()))
+            data = (data.shuffle(count) if shuffle and count else data).batch(batch_size)
+        return data.map(self._element, tf.data.AUTOTUNE).prefetch(tf.data.AUTOTUNE)
+
+    def _element(self, x: Any, *others: tf.Tensor) -> tuple:
+        """A batch of a dataset, as the model takes it."""
+        x = x if isinstance(x, Mapping) else self.tokenize(x)
+        if others and others[0].dtype == tf.string:
+            if self.model.regression or self.model.multi_label:
+                raise UserError("y: strings; numbers are needed, for several labels 1 or 0 for each label")
+            found = others[0][..., None] == tf.constant(self.labels)  # [B, L]
+            check = tf.debugging.Assert(tf.reduce_all(tf.reduce_any(found, -1)), ["a y is none of the labels", found])
+            with tf.control_dependencies([check]):
+                others = (tf.argmax(found, -1, tf.int32), *others[1:])
+        return (x, *others)
+
+    def _targets(self, y: Any) -> np.ndarray | None:
+        """Labels as numbers: indexes int [N], numbers float [N], or 1 and 0 for each label [N, L]."""
+        if y is None:
+            return None
+        if self.model.regression:
+            return np.asarray(y, np.float32)
+        index = {label: number for number, label in enumerate(self.labels)}
+        if self.model.multi_label:
+            rows = [[*row] for row in y]
+            if not any(isinstance(label, str) for row in rows for label in row) and all(
+                len(row) == len(index) for row in rows
+            ):
+                return np.asarray(rows, np.float32)
+            _check_labels({label for row in rows for label in row} - index.keys(), self.labels)
+            return np.array([[label in row for label in index] for row in rows], np.float32)
+        values = [value.item() if isinstance(value, np.generic) else value for value in np.asarray(y).reshape(-1)]
+        named = {**index, **{number: number for number in index.values()}}
+        _check_labels({*values} - named.keys(), self.labels)
+        return np.array([named[value] for value in values], np.int32)
+
+    def fit(
+        self,
+        x: Any = None,
+        y: Any = None,
+        batch_size: int | None = None,
+        epochs: int = 1,
+        *args,
+        validation_split: float = 0.0,
+        validation_data: Any = None,
+        shuffle: bool = True,
+        class_weight: Mapping[str | int, float] | None = None,
+        sample_weight: Any = None,
+        **kwargs,
+    ) -> keras.callbacks.History:
+        """As in Keras, with texts; see the class for `x` and `y`, and `compile` for the recipe.
+
+        Args:
+          class_weight: its keys may be labels.
+          **kwargs: `callbacks`, `verbose`, `steps_per_epoch` and so on; see keras.Model.fit.
+
+        Raises:
+          UserError: a text or label is wrong; or the steps of an epoch are not known, which the recipe must know.
+        """
+        batch_size = batch_size or 32
+        if validation_split and validation_data is None:
+            if isinstance(x, tf.data.Dataset):
+                raise UserError("validation_split: cannot divide a dataset; give validation_data")
+            x, y, sample_weight, validation_data = _divide(validation_split, x, self._targets(y), sample_weight)
+        data = self.dataset(x, y, sample_weight, batch_size, shuffle)
+        if validation_data is not None:
+            given = validation_data if isinstance(validation_data, tuple | list) else [validation_data]
+            size = kwargs.get("validation_batch_size") or batch_size
+            validation_data = self.dataset(*given, batch_size=size)
+        if self._rate is not None:
+            self._plan(kwargs.get("steps_per_epoch") or int(data.cardinality()), epochs)
+        if class_weight:
+            _check_labels(class_weight.keys() - {*self.labels, *range(len(self.labels))}, self.labels)
+            class_weight = {self.labels.index(k) if k in self.labels else k: w for k, w in class_weight.items()}
+        kwargs |= {"shuffle": False, "validation_data": validation_data, "class_weight": class_weight}
+        return super().fit(data, None, None, epochs, *args, **kwargs)
+
+    def _plan(self, steps: int, epochs: int) -> None:
+        """Begins the reference's schedule."""
+        if steps <= 0:
+            raise UserError("x: a dataset that does not say its number of batches; give steps_per_epoch")
+        rate = WarmupAndDecay(self._rate, steps * epochs, steps * epochs // 10)
+        with self.distribute_strategy.scope():
+            super().compile(AdamWeightDecay(rate), **self._compiled_with)
+
+    def evaluate(self, x: Any = None, y: Any = None, batch_size: int | None = None, *args, **kwargs):
+        """As in Keras, with texts; see the class."""
+        if not kwargs.get("_use_cached_eval_dataset"):  # Keras' own call, within `fit`
+            x = self.dataset(x, y, kwargs.pop("sample_weight", None), batch_size or 32)
+            y = batch_size = None
+        return super().evaluate(x, y, batch_size, *args, **kwargs)
+
+    def predict(self, x: Any, batch_size: int | None = None, *args, **kwargs) -> np.ndarray:
+        """As in Keras, with texts: probabilities float32 [N, L], of a regression [N, 1]."""
+        return super().predict(self.dataset(x, batch_size=batch_size or 32), None, *args, **kwargs)
+
+    def save_folder(self, output_dir: str | os.PathLike[str]) -> None:
+        """Writes what run_classifier.py writes: it, export_saved_model.py and `load` go on from there.
+
+        Raises:
+          UserError: the folder holds another model, or is not writable.
+        """
+        output_dir = os.path.expanduser(os.fspath(output_dir))
+        tokenizer, config = self.tokenize.tokenizer, self.model.config
+        facts = {"task": self._label_map.task}
+        made_with = metadata.decisive(config) | {"labels": self._label_map.labels}
+        content = task_file.content(facts, {"max_seq_length": self.tokenize.max_seq_length}, made_with)
+        files.make_directory(output_dir)
+        with tempfile.TemporaryDirectory() as folder:
+            vocab_file = write_vocabulary(folder, entries_of(tokenizer))
+            metadata.check_output_dir(output_dir, config, vocab_file)
+            metadata.write(output_dir, config, tokenizer, vocab_file, content)
+        labels.save_label_map(output_dir, self._label_map)
+        step = int(self.optimizer.iterations)
+        checkpoint.CheckpointFolder(output_dir).save(checkpoint.tf1_variables(self.model), step)
+
+    def export(self, filepath: str | os.PathLike[str], format: str = "tf_saved_model", **kwargs) -> None:
+        """Writes a SavedModel with export_saved_model.py's signatures, or its ONNX file, into a new folder.
+
+        Args:
+          filepath: the folder, "served/films/1" for a server.
+          format: "tf_saved_model" or "onnx".
+          **kwargs: its settings, such as `quantize`.
+
+        Raises:
+          UserError: the folder is there already, or is not writable.
+        """
+        path = os.path.abspath(os.path.expanduser(os.fspath(filepath)))
+        if os.path.exists(path):
+            raise UserError(f"{path}: is there already; give another folder, or remove it")
+        files.make_directory(os.path.dirname(path))
+        with tempfile.TemporaryDirectory(dir=os.path.dirname(path)) as folder:
+            self.save_folder(os.path.join(folder, "model"))
+            beside = {name: os.path.join(folder, "model", file) for name, file in _FILES.items()}
+            kwargs |= {"format": format.removeprefix("tf_"), "max_seq_length": self.tokenize.max_seq_length, **beside}
+            os.replace(exporting.export_model(task="classifier", export_dir=folder, **kwargs), path)
+
+
+_FILES = {"init_checkpoint": "", "bert_config_file": "bert_config.json", "vocab_file": "vocab.txt"}
+
+
+def _check_labels(unknown: set, known: Sequence[str]) -> None:
+    if unknown:
+        raise UserError(f"y: {sorted(map(str, unknown))[0]!r} is none of the labels {and_more(known)}")
+
+
+def _divide(share: float, x: Any, *others: Any) -> tuple:
+    """The first rows of each, then a tuple of the last ones, as Keras divides them."""
+    x = x if isinstance(x, Mapping) else columns(x)
+    count = len(tf.nest.flatten(x)[0])
+    first = int(count * (1.0 - share))
+    if not 0 < first < count:
+        raise UserError(f"validation_split={share}: of {count} texts, none remain for training or validation")
+
+    def cut(rows: slice) -> list:
+        parts = [None if values is None else np.asarray(values)[rows] for values in others]
+        return [tf.nest.map_structure(lambda column: column[rows], x), *parts]
+
+    return (*cut(slice(first)), cut(slice(first, None)))
+
+
+def classifier(
+    weights: str | os.PathLike[str],
+    labels: Sequence[str] | None = None,
+    *,
+    regression: bool = False,
+    multi_label: bool = False,
+    max_seq_length: int | None = None,
+    bert_config_file: str | os.PathLike[str] | None = None,
+    vocab_file: str | os.PathLike[str] | None = None,
+    do_lower_case: bool | None = None,
+    random_seed: int = _DEFAULTS["random_seed"],
+) -> TextModel:
+    """A classifier of texts as a Keras model, compiled with the reference's recipe.
+
+    Args:
+      weights, bert_config_file, vocab_file, do_lower_case: see `load`.
+      labels: their names, in the order of the outputs; by default those of the weights.
+      regression: whether a text has a number in place of a label.
+      multi_label: whether a text may have several labels, or none.
+      max_seq_length: texts are cut to this number of tokens; by default as in the training of the weights, else 128.
+      random_seed: determines the new weights of the output layer.
+
+    Raises:
+      UserError: as `load`; or the labels are missing, wrong, or not those of the weights.
+    """
+    check_process()
+    source = checkpoint.open_weights(os.path.expanduser(os.fspath(weights)))
+    config = loading.find_config(source, bert_config_file)
+    tokenizer = loading.find_tokenizer(source, config, vocab_file, do_lower_case)
+    label_map = _label_map(source, labels, regression, multi_label)
+    kept = task_file.settings(source.folder, {"max_seq_length": int}).get("max_seq_length")
+    length = max_seq_length or kept or min(_DEFAULTS["max_seq_length"], config.max_position_embeddings)
+    tokenize = Tokenize(tokenizer, checked_length(length, config.max_position_embeddings))
+    with initial_weights_from(random_seed):
+        model = heads.ClassifierModel(config, len(label_map.labels), label_map.regression, label_map.multi_label)
+    checkpoint.initialize(model, source.path)
+    return TextModel(model, tokenize, label_map)
+
+
+def _label_map(source, given: Sequence[str] | None, regression: bool, multi_label: bool) -> LabelMap:
+    """The meaning of the outputs: as given, else as the weights have it."""
+    found = sources.labels_of(source)
+    if given is None and not regression:
+        if found is None or found.task == labels.TAGGING_TASK:
+            raise UserError(f"{source.path}: has no labels of texts; give labels=[...], or regression=True")
+        return found
+    names = tuple(given or ())
+    if not all(isinstance(name, str) for name in names) or (len(names) < 2 and not regression):
+        raise UserError(f"labels={given!r:.60}: must be two names or more")
+    if found and found.labels == names and names:
+        return found
+    asked = LabelMap(found.task if found else _TASK, names, regression, multi_label)
+    asked.check_unique("labels")
+    if found and found.labels != labels.numbered(found.num_labels) and not (found.regression and regression):
+        raise UserError(f"{source.path}: was trained for {found.describe()}; leave labels out, or give other weights")
+    return asked

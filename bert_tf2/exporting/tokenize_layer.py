@@ -1,0 +1,130 @@
+"""`bert_tf2.Tokenize`: texts to the features of a record, as a Keras layer for tf.data, models and SavedModels."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Mapping
+from typing import Any
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from bert_tf2.exporting.graph_tokenization import GraphTokenizer
+from bert_tf2.exporting.signatures import IDS
+from bert_tf2.finetuning.extract_features import as_example
+from bert_tf2.finetuning.options import checked_length
+from bert_tf2.support import files
+from bert_tf2.support.errors import UserError
+from bert_tf2.support.settings import check_texts
+from bert_tf2.tokenization import FullTokenizer
+
+_MOST = 1 << 20  # tokens; a model may read fewer
+
+
+@keras.saving.register_keras_serializable(package="bert_tf2")
+class Tokenize(keras.layers.Layer):
+    """Strings to `input_ids`, `input_mask` and `segment_ids`, int32 [B, F], as `classify` and the scripts make them.
+
+    Example:
+      tokenize = bert_tf2.Tokenize(bert.tokenizer, max_seq_length=64)
+      data = data.batch(32).map(lambda text, label: (tokenize(text), label))
+    """
+
+    supports_jit = False  # XLA knows no strings
+
+    def __init__(
+        self,
+        tokenizer: FullTokenizer | Mapping[str, Any],
+        max_seq_length: int = 128,
+        pad_to_max_length: bool = False,
+        **kwargs,
+    ):
+        """Makes a layer, in a second or two.
+
+        Args:
+          tokenizer: a model's; or what `get_config` returns for it.
+          max_seq_length: texts are cut to this number of tokens, including [CLS] and [SEP].
+          pad_to_max_length: whether F is always max_seq_length, and not the length of the longest text of a batch.
+
+        Raises:
+          UserError: an argument is wrong, or the tokenizer cannot be part of a graph.
+        """
+        super().__init__(**kwargs)
+        self.tokenizer = tokenizer if isinstance(tokenizer, FullTokenizer) else tokenizer_of(**tokenizer)
+        self.max_seq_length = checked_length(max_seq_length, _MOST)
+        self.pad_to_max_length = pad_to_max_length
+        self._graph = GraphTokenizer(self.tokenizer)
+        self.built = True
+
+    def get_config(self) -> dict[str, Any]:
+        basic = self.tokenizer.basic_tokenizer
+        said = {"entries": entries_of(self.tokenizer), "do_lower_case": basic.do_lower_case, **self.tokenizer.rules}
+        own = {"max_seq_length": self.max_seq_length, "pad_to_max_length": self.pad_to_max_length}
+        return {**super().get_config(), "tokenizer": said, **own}
+
+    def __call__(self, texts: Any, **kwargs) -> dict[str, tf.Tensor]:
+        """`texts`: strings [B]; or a tuple of two such columns; or what `columns` takes."""
+        found = columns(texts)
+        return super().__call__(found if len(found) > 1 else found[0], **kwargs)
+
+    def call(self, texts: tf.Tensor | tuple[tf.Tensor, tf.Tensor]) -> dict[str, tf.Tensor]:
+        given = texts if isinstance(texts, list | tuple) else (texts,)
+        first, *second = (self._graph.tokenize(tf.reshape(text, [-1])) for text in given)
+        found = self._graph.combine(first, second[0] if second else None, self.max_seq_length)
+        missing = self.max_seq_length - tf.shape(found.input_ids)[1] if self.pad_to_max_length else 0
+        return {name: tf.pad(getattr(found, name), [[0, 0], [0, missing]]) for name in IDS}
+
+    def compute_output_spec(self, texts: Any) -> dict[str, keras.KerasTensor]:
+        first = texts[0] if isinstance(texts, list | tuple) else texts
+        shape = (first.shape[0], self.max_seq_length if self.pad_to_max_length else None)
+        return {name: keras.KerasTensor(shape, "int32", name=name) for name in IDS}
+
+
+def columns(texts: Any) -> tuple[tf.Tensor, ...]:
+    """Texts as one column of strings [B], or as two if some are pairs; a single text has "" in the second.
+
+    Args:
+      texts: a list, numpy array or column of pandas, of texts or tuples of two; a tensor of strings [B] or [B, 1]; a
+        tuple of two columns; an array [B, 2]; or one text or pair alone.
+
+    Raises:
+      UserError: it is something else.
+    """
+    if isinstance(texts, tf.Tensor | keras.KerasTensor):
+        kind, shape = keras.backend.standardize_dtype(texts.dtype), [*texts.shape]
+        if kind != "string" or not (len(shape) == 1 or (len(shape) == 2 and shape[1] == 1)):
+            raise UserError(f"texts: {kind} of shape {shape}, not strings [B]; single texts need `dataset.batch(32)`")
+        return (texts,)
+    alone = isinstance(texts, str | bytes)
+    if isinstance(texts, list | tuple) and 1 <= len(texts) <= 2:
+        are_columns = not any(isinstance(text, str | bytes | tuple) for text in texts) and isinstance(texts, tuple)
+        if are_columns or all(isinstance(text, tf.Tensor | keras.KerasTensor) for text in texts):
+            return tuple(column for text in texts for column in columns(text))
+        alone = isinstance(texts, tuple) and all(isinstance(text, str | bytes) for text in texts)
+    check_texts(texts)
+    rows = [texts] if alone else [*texts]
+    examples = [as_example(i, tuple(row) if isinstance(row, np.ndarray) else row) for i, row in enumerate(rows)]
+    found = [[example.text_a for example in examples]]
+    if any(example.text_b is not None for example in examples):
+        found.append([example.text_b or "" for example in examples])
+    return tuple(tf.constant(column, tf.string, [len(rows)]) for column in found)
+
+
+def entries_of(tokenizer: FullTokenizer) -> list[str]:
+    """The vocabulary by id; an id that no text gets, of a repeated entry, has its number in brackets."""
+    return [tokenizer.inv_vocab.get(i, f"[unused-{i}]") for i in range(max(tokenizer.inv_vocab) + 1)]
+
+
+def tokenizer_of(entries: list[str], **rules: Any) -> FullTokenizer:
+    """A tokenizer with these entries; `rules` as FullTokenizer's."""
+    with tempfile.TemporaryDirectory() as folder:
+        return FullTokenizer(write_vocabulary(folder, entries), **rules)
+
+
+def write_vocabulary(folder: str, entries: list[str]) -> str:
+    """Writes a vocab.txt; returns its path."""
+    path = os.path.join(folder, "vocab.txt")
+    files.write_text(path, "".join(f"{entry}\n" for entry in entries))
+    return path

@@ -1,0 +1,183 @@
+"""bert_tf2.classifier: texts into fit, evaluate and predict, and what is made of the model elsewhere."""
+
+from __future__ import annotations
+
+import json
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+import toy_data
+from refused import message_of
+
+import bert_tf2
+from bert_tf2 import heads, layers
+from bert_tf2.finetuning.answering import pack, padded
+from bert_tf2.weights import checkpoint
+
+pytest.importorskip("tensorflow_text")
+
+TEXTS, LABELS = map(list, zip(*toy_data.sentences(64, 1), strict=True))
+QUIET = {"verbose": 0}
+
+
+@pytest.fixture(scope="module")
+def encoder(tmp_path_factory):
+    """A folder with the weights of an encoder of one layer."""
+    folder = tmp_path_factory.mktemp("encoder")
+    toy_data.write_model(folder, num_hidden_layers=1)
+    with layers.initial_weights_from(3):
+        model = heads.PretrainingModel(toy_data.config(num_hidden_layers=1))
+    checkpoint.save(str(folder / "bert_model.ckpt"), checkpoint.tf1_variables(model))
+    return folder
+
+
+@pytest.fixture(scope="module")
+def trained(encoder):
+    """A classifier after `fit`, and its history."""
+    films = bert_tf2.classifier(encoder, labels=["no", "yes"], max_seq_length=24)
+    films.compile(3e-3)
+    weights = {"no": 1.0, "yes": 1.1}
+    return films, films.fit(
+        np.array(TEXTS), LABELS, 8, 12, validation_split=0.25, class_weight=weights, **QUIET
+    ).history
+
+
+@pytest.fixture(scope="module")
+def films(trained):
+    return trained[0]
+
+
+def test_it_learns_from_texts(trained):
+    films, history = trained
+    assert history["val_accuracy"][-1] > 0.9 and history["loss"][-1] < history["loss"][0]
+    assert int(films.optimizer.iterations) == 72  # of 48 texts, without the last quarter
+    np.testing.assert_allclose(films.optimizer.learning_rate, 0.0, atol=1e-9)
+
+
+WAYS = {
+    "array": (np.array(TEXTS), LABELS),
+    "numbers": (TEXTS, np.array([label == "yes" for label in LABELS], np.int64)),
+    "tensor": (tf.constant(TEXTS), np.array(LABELS)),
+    "dataset": (tf.data.Dataset.from_tensor_slices((TEXTS, LABELS)).batch(16), None),
+    "single texts": (tuple(([*TEXTS], [""] * 64)), LABELS),
+}
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_texts_of_every_kind(films, way):
+    x, y = WAYS[way]
+    wanted = films.evaluate(TEXTS, LABELS, **QUIET)
+    np.testing.assert_allclose(films.evaluate(x, y, **QUIET), wanted, rtol=1e-5)
+    np.testing.assert_allclose(films.predict(x, **QUIET), films.predict(TEXTS, **QUIET), atol=1e-6)
+
+
+def test_pairs_of_every_kind(films):
+    pairs = [("a film", "good book"), ("bad", "the lovely film was good")]
+    wanted = films.predict(pairs, **QUIET)
+    firsts, seconds = zip(*pairs, strict=True)
+    data = tf.data.Dataset.from_tensor_slices((([*firsts], [*seconds]),)).batch(2)
+    for x in (np.array(pairs), ([*firsts], [*seconds]), (tf.constant(firsts), tf.constant(seconds)), data):
+        np.testing.assert_array_equal(films.predict(x, **QUIET), wanted)
+    np.testing.assert_allclose(films.predict(pairs[0], **QUIET), wanted[:1], atol=1e-6)
+    assert np.abs(films.predict([*firsts], **QUIET) - wanted).max() > 1e-3
+
+
+def test_a_keras_file_goes_on(films, tmp_path):
+    films.save(tmp_path / "films.keras")
+    again = keras.models.load_model(tmp_path / "films.keras")
+    np.testing.assert_array_equal(again.predict(TEXTS, **QUIET), films.predict(TEXTS, **QUIET))
+    assert again.labels == ["no", "yes"] and again.tokenize.max_seq_length == 24
+    assert again.optimizer.iterations == films.optimizer.iterations
+    assert again.get_compile_config()["optimizer"] == 3e-3  # the next `fit` warms up again
+
+
+@pytest.mark.compiled
+def test_keras_around_it(films, tmp_path):
+    """Of the folder that was written: callbacks, other optimizers, weights of rows, several steps at once, XLA."""
+    films.save_folder(tmp_path / "out")
+    best = keras.callbacks.ModelCheckpoint(tmp_path / "best.keras", monitor="val_loss", save_best_only=True)
+    films = bert_tf2.classifier(tmp_path / "out")
+    films.compile(keras.optimizers.Adam(1e-3), steps_per_execution=2, jit_compile=True)
+    films.fit(
+        TEXTS, LABELS, 16, 2, validation_data=(TEXTS, LABELS), callbacks=[best], sample_weight=[1.0] * 64, **QUIET
+    )
+    assert isinstance(keras.models.load_model(tmp_path / "best.keras").optimizer, keras.optimizers.Adam)
+
+
+def test_a_head_of_another_kind(encoder):
+    scores = bert_tf2.classifier(encoder, regression=True)
+    scores.fit(TEXTS[:8], np.arange(8.0), **QUIET)
+    assert scores.predict(TEXTS[:3], **QUIET).shape == (3, 1)
+    topics = bert_tf2.classifier(encoder, labels=["a", "b", "c"], multi_label=True)
+    topics.fit(TEXTS[:3], [["a"], [], ["b", "c"]], **QUIET)
+    losses = [
+        topics.evaluate(TEXTS[:2], y, **QUIET)[0] for y in ([["a"], ["b", "c"]], np.array([[1, 0, 0], [0, 1, 1]]))
+    ]
+    assert losses[0] == losses[1]
+    assert ((topics.predict(TEXTS[:3], **QUIET) > 0) & (topics.predict(TEXTS[:3], **QUIET) < 1)).all()
+
+
+def test_several_devices(encoder, monkeypatch):
+    """The losses of two replicas are those of one."""
+    monkeypatch.setattr(heads, "_CLASSIFIER_DROPOUT", 0.0)
+    strategy = tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"])
+    one = bert_tf2.classifier(encoder, labels=["no", "yes"], max_seq_length=24)
+    with strategy.scope():
+        two = bert_tf2.classifier(encoder, labels=["no", "yes"], max_seq_length=24)
+    two.set_weights(one.get_weights())  # that of the head is drawn once for each replica
+    for films in (one, two):
+        films.compile(3e-3)
+    losses = [films.fit(TEXTS, LABELS, 16, 3, shuffle=False, **QUIET).history["loss"] for films in (one, two)]
+    np.testing.assert_allclose(*losses, rtol=1e-4)
+
+
+def test_what_is_wrong_is_told(encoder, films):
+    for call, message in (
+        (lambda: bert_tf2.classifier(encoder), "has no labels of texts; give labels="),
+        (lambda: bert_tf2.classifier(encoder, labels=[1, 2]), "must be two names or more"),
+        (lambda: films.fit(TEXTS, ["maybe"] * 64), "y: 'maybe' is none of the labels no, yes"),
+        (lambda: films.fit(TEXTS, [2] * 64), "y: '2' is none of the labels"),
+        (lambda: films.fit(TEXTS, LABELS[:3]), "y: 3 rows for 64 texts"),
+        (lambda: films.predict([1.5]), "text 1: 1.5 is neither a text nor a pair"),
+        (lambda: films.fit(tf.data.Dataset.from_tensor_slices((TEXTS, LABELS))), "strings [B]; single texts need"),
+        (lambda: films.fit(TEXTS, LABELS, validation_split=0.999), "none remain"),
+    ):
+        assert message in message_of(call)
+
+
+def test_tokenize(tmp_path):
+    """The layer gives the rows of `classify`, in tf.data, alone, saved and loaded."""
+    tokenizer = bert_tf2.FullTokenizer(toy_data.write_model(tmp_path)["vocab_file"], never_split=["film"])
+    layer = bert_tf2.Tokenize(tokenizer, 12)
+    texts = ["A film, now", "playing " * 30, ("the book", "was GOOD " * 9), "", "中文 good"]
+    wanted = padded(pack(tokenizer, texts, 12))
+    again = bert_tf2.Tokenize.from_config(json.loads(json.dumps(layer.get_config())))
+    firsts, seconds = zip(*((text, "") if isinstance(text, str) else text for text in texts), strict=True)
+    data = tf.data.Dataset.from_tensor_slices(([*firsts], [*seconds])).batch(8).map(lambda *pair: layer(pair))
+    for found in (layer(texts), again(texts), next(iter(data))):
+        for name, values in wanted.items():
+            np.testing.assert_array_equal(found[name], values)
+    assert bert_tf2.Tokenize(tokenizer, 12, pad_to_max_length=True)(["a"])["input_ids"].shape == (1, 12)
+
+
+def test_a_model_with_inputs_of_its_own(tmp_path):
+    """Text and numbers in a functional model: it trains, is saved, loaded and exported."""
+    tokenizer = bert_tf2.FullTokenizer(toy_data.write_model(tmp_path)["vocab_file"])
+    text, price = keras.Input([], dtype="string", name="text"), keras.Input([2], name="price")
+    vector = bert_tf2.BertModel(toy_data.config(num_hidden_layers=1))(
+        bert_tf2.Tokenize(tokenizer, 16)(text)
+    ).pooled_output
+    model = keras.Model(
+        {"text": text, "price": price}, keras.layers.Dense(1)(keras.layers.Concatenate()([vector, price]))
+    )
+    model.compile(bert_tf2.AdamWeightDecay(1e-3), "mean_squared_error")
+    given = {"text": tf.constant(TEXTS[:8]), "price": np.ones([8, 2], np.float32)}
+    model.fit(given, np.ones(8), **QUIET)
+    wanted = model.predict(given, **QUIET)
+    model.save(tmp_path / "model.keras")
+    np.testing.assert_array_equal(keras.models.load_model(tmp_path / "model.keras").predict(given, **QUIET), wanted)
+    model.export(tmp_path / "served", **QUIET)
+    served = tf.saved_model.load(str(tmp_path / "served"))
+    np.testing.assert_allclose(served.serve({**given, "price": tf.ones([8, 2])}), wanted, atol=1e-5)
