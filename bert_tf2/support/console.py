@@ -112,24 +112,17 @@ def in_one_line(
     the reader of standard output stops reading, for example `head`, this is no error. Every other exception is a bug
     and propagates. With --verbosity=1, the traceback of a one-line error is logged.
 
-    Args:
-      memory_settings: the flags that determine how much memory is needed, with their values.
-      tidy: called after a signal; see process.end_on_signals.
+    `memory_settings` returns the flags that determine how much memory is needed, with their values; `tidy` is called
+    after a signal, see process.end_on_signals.
     """
     process.end_on_signals(tidy)
     try:
-        try:
-            yield
-        except SystemExit:  # scripts that succeed also end with it
-            lost = process.flush_streams()  # now, because an error at Python's exit could not be handled
-            if lost is None:
-                raise
-            raise lost from None
-    except SystemExit:
-        raise
-    except BaseException as error:
-        process.flush_streams()
-        status, line = _answer(error, memory_settings)
+        yield
+    except BaseException as error:  # scripts that succeed end with SystemExit
+        lost = process.flush_output()  # now, because an error at Python's exit could not be handled
+        if isinstance(error, SystemExit) and lost is None:
+            raise
+        status, line = _answer(lost if isinstance(error, SystemExit) else error, memory_settings)
         if line is None:
             raise
         logging.debug("The error:", exc_info=True)

@@ -15,7 +15,7 @@ import signal
 import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from typing import IO, TYPE_CHECKING
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from multiprocessing.process import BaseProcess
@@ -78,16 +78,10 @@ def begin() -> None:
     global is_script
     is_script = True
     handle_signals(lambda number, frame: leave(128 + number, _STOPPING[number]))
-    for descriptor in range(3):
-        try:
-            os.fstat(descriptor)
-        except OSError:
-            os.open(os.devnull, os.O_RDWR)  # gets the lowest free number, which is this one
-    lenient = {"encoding": "utf-8", "errors": "backslashreplace"}  # for names of files that are not UTF-8
-    for number, (name, mode) in enumerate({"stdin": "r", "stdout": "w", "stderr": "w"}.items()):
-        if getattr(sys, name) is None:
-            setattr(sys, name, open(number, mode, closefd=False, **lenient))  # noqa: SIM115
-    sys.stdout.reconfigure(**lenient)
+    for name in ("stdin", "stdout", "stderr"):
+        if getattr(sys, name) is None:  # what is opened gets the lowest free number, which is this one
+            setattr(sys, name, open(os.devnull, "r" if name == "stdin" else "w"))  # noqa: SIM115
+    sys.stdout.reconfigure(encoding="utf-8", errors="backslashreplace")  # for names of files that are not UTF-8
 
 
 def show(text: str) -> None:
@@ -127,27 +121,9 @@ def told_at_once(handler: Callable[[int], None]) -> Iterator[None]:
 def leave(status: int, message: str) -> None:
     """Ends the process without unwinding the stack or flushing streams."""
     try:
-        os.write(_standard_error, f"{script_name()}: error: {message}\n".encode(errors="backslashreplace"))
+        os.write(sys.stderr.fileno(), f"{script_name()}: error: {message}\n".encode(errors="backslashreplace"))
     finally:
         os._exit(status)
-
-
-_standard_error = 2
-
-
-@contextlib.contextmanager
-def standard_error_into(stream: IO[bytes]) -> Iterator[int]:
-    """What libraries write to standard error goes to `stream`; yields the descriptor that `leave` still writes to."""
-    global _standard_error
-    sys.stderr.flush()
-    terminal = _standard_error = os.dup(2)
-    os.dup2(stream.fileno(), 2)
-    try:
-        yield terminal
-    finally:
-        os.dup2(terminal, 2)
-        _standard_error = 2
-        os.close(terminal)
 
 
 def script_name() -> str:
@@ -155,12 +131,10 @@ def script_name() -> str:
 
 
 def end_on_signals(tidy: Callable[[], None]) -> None:
-    """On a signal from here on, calls `tidy`, prints one line, and ends the process with status 128 + number.
+    """On a signal from here on, ends children, calls `tidy`, prints one line, and exits with status 128 + number.
 
     The handler raises nothing, because an exception from a signal handler can be lost: Python drops it in a destructor,
     TensorFlow prints it in a callback, and the script would continue to its end.
-
-    Processes that multiprocessing has started end first, so that their partial files are gone too.
 
     Args:
       tidy: removes partial files. It can run at any point of the program, so it must not wait for anything.
@@ -189,18 +163,14 @@ def end_processes(processes: Sequence[BaseProcess]) -> None:
             child.join()
 
 
-def flush_streams() -> OSError | None:
-    """Flushes the standard streams; returns the error of standard output, if any.
-
-    Data that cannot be written is dropped; otherwise Python would report an error at exit.
-    """
-    problem = None
-    for stream in (sys.stdout, sys.stderr):
-        try:
-            stream.flush()
-        except (OSError, ValueError) as error:  # ValueError: the stream is closed
-            if stream is sys.stdout and isinstance(error, OSError):
-                problem, error.filename = error, STANDARD_OUTPUT
-            with contextlib.suppress(OSError, ValueError), open(os.devnull, "wb") as null:
-                os.dup2(null.fileno(), stream.fileno())
-    return problem
+def flush_output() -> OSError | None:
+    """Flushes standard output; returns its error. What cannot be written is dropped: Python would fail at exit."""
+    try:
+        sys.stdout.flush()
+    except (OSError, ValueError) as error:  # ValueError: the stream is closed
+        with contextlib.suppress(OSError, ValueError), open(os.devnull, "wb") as null:
+            os.dup2(null.fileno(), sys.stdout.fileno())
+        if isinstance(error, OSError):
+            error.filename = STANDARD_OUTPUT
+            return error
+    return None

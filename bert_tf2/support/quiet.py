@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import sys
@@ -27,7 +28,8 @@ def load_tensorflow(on_tpu: bool = False):
         return tf
     # TensorFlow logs a part of them at any level, before it reads the variable. What others write meanwhile is kept.
     failed = True
-    with tempfile.TemporaryFile() as chatter, process.standard_error_into(chatter) as terminal:
+    with tempfile.TemporaryFile() as chatter, open(os.dup(2), "w") as terminal, contextlib.redirect_stderr(terminal):
+        os.dup2(chatter.fileno(), 2)
         try:
             import tensorflow as tf
 
@@ -35,10 +37,11 @@ def load_tensorflow(on_tpu: bool = False):
             failed = False
             return tf
         finally:
+            os.dup2(terminal.fileno(), 2)
             if is_new and not process.is_script:
                 del os.environ["TF_CPP_MIN_LOG_LEVEL"]
             chatter.seek(0)
-            os.write(terminal, b"".join(line for line in chatter if failed or not _OF_TENSORFLOW.match(line)))
+            os.write(2, b"".join(line for line in chatter if failed or not _OF_TENSORFLOW.match(line)))
 
 
 def load_tensorflow_text(purpose: str):
