@@ -23,13 +23,11 @@ from bert_tf2.support.errors import UserError
 
 _YELLOW, _RED = "1;33", "1;31"
 _WIDTH_OF_FILES = 120
-_started: float | None = None
+_BEGAN = time.monotonic()
 
 
 def set_up_log() -> None:
     """Sets the format of the log. Scripts call this before they log anything."""
-    global _started
-    _started = time.monotonic()
     handler = logging.get_absl_handler().python_handler
     handler.setFormatter(_Formatter())
     # Other libraries log only warnings and errors.
@@ -98,7 +96,7 @@ def summary(written: Sequence[str], figures: Mapping[str, float] | None = None) 
     rows = {"wrote": ", ".join(written)} if written else {}
     if figures:
         rows["results"] = ", ".join(f"{name} {value:.4f}" for name, value in figures.items())
-    took = f" in {progress.duration(time.monotonic() - _started)}" if _started is not None else ""
+    took = f" in {progress.duration(time.monotonic() - _BEGAN)}" if process.is_script else ""
     logging.info("%s", table(f"Done{took}.", rows))
 
 

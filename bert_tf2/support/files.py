@@ -13,7 +13,6 @@ import io
 import itertools
 import json
 import os
-import shlex
 import shutil
 from collections.abc import Iterable, Iterator
 from typing import Any
@@ -22,7 +21,7 @@ from absl import logging
 
 from bert_tf2.support import environment, file_kinds, json_text, outputs, remote_files
 from bert_tf2.support.environment import is_remote as is_remote
-from bert_tf2.support.errors import UserError
+from bert_tf2.support.errors import UserError, and_more
 from bert_tf2.support.remote_files import gfile
 
 
@@ -106,7 +105,7 @@ def open_binary(path: str, mode: str = "rb"):
             if "r" in mode and not exists(path):
                 raise UserError(f"{path}: no such file")
             return remote_files.open_binary(path, mode)
-        return io.BufferedReader(_Read(path), 1 << 16) if mode == "rb" else open(path, mode)
+        return open(path, mode, 1 << 16)
     except FileNotFoundError as error:
         path = environment.final_name(path)
         raise UserError(f"{path}: no such file{_hint(path)}") from error
@@ -115,36 +114,13 @@ def open_binary(path: str, mode: str = "rb"):
         raise UserError(line or f"{path}: {error}") from error
 
 
-class _Read(io.FileIO):
-    """A file to read, whose name stands in errors, as that of a file to open does."""
-
-    def readinto(self, buffer) -> int | None:
-        with self._named():
-            return super().readinto(buffer)
-
-    def readall(self) -> bytes:
-        with self._named():
-            return super().readall()
-
-    @contextlib.contextmanager
-    def _named(self) -> Iterator[None]:
-        try:
-            yield
-        except OSError as error:
-            error.filename = self.name
-            raise
-
-
 def _hint(path: str) -> str:
     """Lists the names in the folder, because a missing file is usually a typing error."""
     folder = os.path.dirname(path) or "."
     if not os.path.isdir(folder):
         return f" (there is no folder {folder} either)"
     names = [name for name in list_directory(folder) if not name.startswith(".")]
-    if not names:
-        return f" ({folder} is empty)"
-    shown = ", ".join(names[:8]) + (", ..." if len(names) > 8 else "")
-    return f" ({folder} holds: {shown})"
+    return f" ({folder} holds: {and_more(names, 8)})" if names else f" ({folder} is empty)"
 
 
 def expect_kind(path: str, wanted: str, *kinds: str) -> None:
@@ -221,9 +197,8 @@ def decode_lines(stream: Iterable[bytes], name: str, *, drop_bom: bool = False, 
             yield text.removesuffix("\n")
     if joins and joins >= number:
         logging.warning(
-            "%s: %d CRs within %d lines: a line ends at LF only, as in the reference, so the words before and after"
-            " each CR are joined; if lines should end there, convert it first: tr '\\r' '\\n' < %s > %s.lf",
-            name, joins, number, shlex.quote(name), shlex.quote(name),
+            "%s: %d CRs within %d lines: a line ends at LF only, as in the reference, and words around a CR are joined;"
+            " if lines should end there, convert it first: tr '\\r' '\\n'", name, joins, number,
         )  # fmt: skip
 
 
@@ -271,8 +246,6 @@ def match_files(names: str, unmatched: list[str] | None = None) -> list[str]:
             matches = sorted(gfile("glob", name) if is_remote(name) else glob.glob(name))
         if not matches:
             what = "no file matches this pattern" if any(c in name for c in "*?[") else "no such file" + _hint(name)
-            if "," in names and glob.glob(names.replace(",", "?")):
-                what += f"; a comma separates names, so write ? for one within a name: {names.replace(',', '?')}"
             if unmatched is None:
                 raise UserError(f"{name}: {what}")
             unmatched.append(f"{name}: {what}")

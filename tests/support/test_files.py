@@ -183,14 +183,3 @@ def test_a_remote_file_that_cannot_be_written(tmp_path):
     with remote_files.open_binary(path, "wb") as stream:
         stream.write(memoryview(b"text"))
     assert (tmp_path / "x").read_bytes() == b"text"
-
-
-def test_a_comma_within_a_name(tmp_path):
-    (tmp_path / "a,b").touch()
-    with pytest.raises(
-        UserError, match=rf"; a comma separates names, so write \? for one within a name: {tmp_path}/a\?b$"
-    ):
-        files.match_files(f"{tmp_path}/a,b")
-    assert files.match_files(f"{tmp_path}/a?b") == [f"{tmp_path}/a,b"]
-    with pytest.raises(UserError, match=r"^[^;]*$"):
-        files.match_files(f"{tmp_path}/c,d")

@@ -128,14 +128,6 @@ def test_devices_are_written_to_and_not_replaced(tmp_path):
     outputs.check([], [outputs.Output("--output_file", "/dev/stdout")])
 
 
-@pytest.mark.skipif(not os.path.exists("/proc/self/mem"), reason="no /proc here")
-@pytest.mark.parametrize("read", [files.read_text, lambda path: [*files.read_lines(path)], files.count_lines])
-def test_an_error_of_reading_names_the_file(read):
-    with pytest.raises(OSError) as caught:
-        read("/proc/self/mem")
-    assert environment.explain(caught.value).startswith("/proc/self/mem: Input/output error")
-
-
 # Full disks
 
 
