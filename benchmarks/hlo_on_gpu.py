@@ -102,7 +102,7 @@ def _write_program(folder: str, name: str, function, arguments: tuple, variables
     captured = [of_handle[id(handle)] for handle in concrete.captured_inputs]
     scalars = {key: value.numpy() for key in captured if not (value := variables[key]).shape}
     hlo = function.experimental_get_compiler_ir(*arguments)(stage="hlo_serialized")
-    (pathlib.Path(folder) / f"{name}.hlo").write_bytes(hlo)
+    (pathlib.Path(folder) / f"{name}.hlo").write_bytes(without_copies(hlo))
     answers = {key: value.numpy() for key, value in function(*arguments).items()}
     results = sorted(answers)  # as tf.nest orders a dict
     if name == "step":
@@ -116,6 +116,17 @@ def _write_program(folder: str, name: str, function, arguments: tuple, variables
         "scalars": {key: [value.dtype.name, value.item()] for key, value in scalars.items()},
         "results": results,
     }
+
+
+def without_copies(hlo: bytes) -> bytes:
+    """The same module without copies, which StableHLO, that JAX hands to a GPU or TPU, does not have."""
+    from tensorflow.compiler.xla.service import hlo_pb2
+
+    module = hlo_pb2.HloModuleProto.FromString(hlo)
+    for instruction in (found for computation in module.computations for found in computation.instructions):
+        if instruction.opcode == "copy":
+            instruction.opcode = "reshape"  # to the shape that it has
+    return module.SerializeToString()
 
 
 def one_batch(work: Mapping[str, Any]) -> dict[str, np.ndarray]:
@@ -218,9 +229,15 @@ def compiled(path: pathlib.Path, device):
     """An HLO module, compiled for a device. JAX has no public interface for modules that it did not trace."""
     from jax._src.lib import _jax, xla_client
 
-    module = xla_client.XlaComputation(path.read_bytes())
-    text = xla_client._xla.mlir.xla_computation_to_mlir_module(module)
+    text = stablehlo(path)
     return device.client.compile_and_load(text, _jax.DeviceList((device,)), xla_client.CompileOptions())
+
+
+def stablehlo(path: pathlib.Path) -> str:
+    """The text of an HLO module as JAX compiles it."""
+    from jax._src.lib import xla_client
+
+    return xla_client._xla.mlir.xla_computation_to_mlir_module(xla_client.XlaComputation(path.read_bytes()))
 
 
 def main() -> None:

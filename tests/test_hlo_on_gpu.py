@@ -1,5 +1,6 @@
 """benchmarks/hlo_on_gpu.py without a GPU: what TensorFlow wrote, JAX runs on this CPU to the same answers."""
 
+import importlib
 import json
 import pathlib
 import re
@@ -24,7 +25,7 @@ def output_of(*arguments: str) -> str:
 @pytest.mark.slow
 @pytest.mark.extra
 @pytest.mark.parametrize("precision", TOLERANCE)
-def test_jax_computes_what_tensorflow_does(tmp_path, precision):
+def test_jax_computes_what_tensorflow_does(tmp_path, monkeypatch, precision):
     pytest.importorskip("jax", reason="JAX is not installed; make interop installs it")
     config, folder = tmp_path / "config.json", tmp_path / "hlo"
     config.write_text(json.dumps(SIZES))
@@ -38,6 +39,11 @@ def test_jax_computes_what_tensorflow_does(tmp_path, precision):
         found = {name: float(value) for name, value in re.findall(r"(\w+) (\d\.\de[+-]\d+)", line)}
         assert names <= found.keys() and max(found.values()) < TOLERANCE[precision], line
     assert "ms, " in step and "examples/s" in step
+    monkeypatch.syspath_prepend(PROGRAM.parent)
+    mlir = importlib.import_module("jax._src.lib").xla_client._xla.mlir
+    for name in ("encoder", "step"):  # in the form in which a GPU's or TPU's compiler gets a program
+        text = importlib.import_module("hlo_on_gpu").stablehlo(folder / f"{name}.hlo")
+        assert mlir.serialize_portable_artifact(text, "1.0.0")
 
 
 def test_a_folder_without_programs_is_one_line(tmp_path):
