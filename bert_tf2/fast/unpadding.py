@@ -168,7 +168,7 @@ class Unpadded:
         self._filled = _round_up(needed, tokens_step)  # T
         self.firsts = tf.cumsum(self._lengths, exclusive=True)
         self.positions = self.pack(tf.broadcast_to(columns, self._shape))
-        self._mask = tf.concat([tf.gather_nd(mask, self._places), tf.fill([self._filled - self._count], False)], 0)
+        self._mask = self.pack(tf.cast(mask, tf.int32)) > 0  # TensorFlow gathers no bool with places on a GPU
         groups, begins, strides = self._by_length()
         end = tf.add_n([tf.size(group.pieces) for group in groups])
         row, position = self._places[:, 0], self._places[:, 1]
