@@ -5,7 +5,7 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo test test-slow soak test-gpu test-pythons dask interop runtimes docs lint bench bench-finetuning bench-peers clean
+.PHONY: demo test test-slow soak test-gpu test-pythons dask interop runtimes docs lint bench bench-finetuning bench-peers accelerators clean
 
 # Made anew when setup.py changes. --no-compile: Python compiles a module when it is first imported. To compile
 # all that is installed takes 24 s, to compile what the demo imports 9 s.
@@ -132,5 +132,17 @@ bench-finetuning: $(VENV)/installed
 bench-peers: $(VENV)/installed
 	$(BENCH)/against_peers.py $(SMALL) $(if $(QUICK),--rounds=1 --steps=2 --cases=8x128)
 
+# Compiles the training step for TPUs and GPUs, on a machine that has none. JAX with their compilers, 1 GB, is installed
+# into an environment of its own.
+accelerators: $(VENV)/installed
+	$(PYTHON) -m venv .venv-accelerators
+	.venv-accelerators/bin/pip install --quiet 'jax[tpu]==0.10.2'
+	.venv-accelerators/bin/pip install --quiet --no-deps jax-cuda12-plugin==0.10.2 jax-cuda12-pjrt==0.10.2 \
+	  nvidia-cuda-nvcc-cu12
+	for precision in float32 bfloat16; do \
+	  $(BENCH)/hlo_on_gpu.py --write=bench_output/$$precision --precision=$$precision $(SMALL) && echo "$$precision" && \
+	  .venv-accelerators/bin/python benchmarks/accelerators.py bench_output/$$precision || exit 1; \
+	done
+
 clean:
-	rm -rf $(VENV) .venv-3.* .venv-peers demo_output bench_output *.egg-info
+	rm -rf $(VENV) .venv-3.* .venv-accelerators .venv-peers demo_output bench_output *.egg-info

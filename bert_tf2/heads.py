@@ -90,7 +90,7 @@ class _Model(keras.Model):
 
     @encoder.setter
     def encoder(self, encoder) -> None:
-        self._faster = encoder
+        self._faster = None if encoder is self.bert else encoder
 
     def _make_output_layer(self, num_labels: int) -> OutputLayer:
         width, deviation = self.config.hidden_size, _OUTPUT_INITIALIZER_RANGE

@@ -7,12 +7,13 @@ import pathlib
 
 import numpy as np
 import pytest
+import tensorflow as tf
 import toy_data
 from refused import message_of as refusal
 from small_models import randomize
 
 import bert_tf2
-from bert_tf2 import commands, heads
+from bert_tf2 import commands, heads, modeling
 from bert_tf2.weights import checkpoint
 from bert_tf2.weights.labels import LabelMap, save_label_map
 
@@ -118,3 +119,35 @@ def test_answer(tmp_path, may_be_missing):
         next(one["probability"] for one in best if one["text"] == expected), abs=1e-5
     )
     assert "paragraph=' ': must be a text" in refusal(bert.answer, question, " ")
+
+
+@pytest.fixture
+def computed(monkeypatch) -> list[int]:
+    """For each block that runs, at how many positions of the batch."""
+    found, original = [], modeling.after_attention
+
+    def after_attention(block, states, context):
+        tf.py_function(lambda size: found.append(int(size) // states.shape[-1]), [tf.size(states)], [])
+        return original(block, states, context)
+
+    monkeypatch.setattr(modeling, "after_attention", after_attention)
+    return found
+
+
+@pytest.mark.parametrize(
+    ("make", "ask", "read"),
+    [
+        (lambda config: heads.ClassifierModel(config, 2), lambda bert: bert.classify(["the film was good"]), 1),
+        (heads.PretrainingModel, lambda bert: bert.fill_mask("the film was [MASK]"), 2),  # and [CLS]
+        (heads.PretrainingModel, lambda bert: bert.embed("the film was good", pooling="cls"), 2),
+    ],
+    ids=["classify", "fill_mask", "embed"],
+)
+def test_the_last_block_computes_what_is_read(make, ask, read, tmp_path, computed):
+    save(tmp_path, make(toy_data.config()))
+    bert = bert_tf2.load(tmp_path)
+    ask(bert)
+    assert computed == [6] * (toy_data.config().num_hidden_layers - 1) + [read]
+    computed.clear()
+    bert.encoder(tf.ones([1, 6], tf.int32))
+    assert set(computed) == {6}  # the model itself is as it was

@@ -46,6 +46,8 @@ def test_jax_computes_what_tensorflow_does(tmp_path, monkeypatch, precision):
         assert mlir.serialize_portable_artifact(text, "1.0.0")
 
 
-def test_a_folder_without_programs_is_one_line(tmp_path):
-    done = subprocess.run([sys.executable, str(PROGRAM), f"--run={tmp_path}"], capture_output=True, text=True)
-    assert done.returncode == 2 and "has no work.json; write the folder with --write first" in done.stderr
+@pytest.mark.parametrize("program", ["hlo_on_gpu.py --run=", "accelerators.py "])
+def test_a_folder_without_programs_is_one_line(program, tmp_path):
+    command = [sys.executable, *f"{PROGRAM.parent}/{program}{tmp_path}".split()]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 2 and "has no work.json; write " in done.stderr

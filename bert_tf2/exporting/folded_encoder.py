@@ -19,7 +19,8 @@ import numpy as np
 import tensorflow as tf
 
 from bert_tf2 import layers, modeling
-from bert_tf2.fast.unpadding import Unpadded, gather_heads
+from bert_tf2.fast.encoder import Block
+from bert_tf2.fast.unpadding import Layout, Queries, Unpadded
 
 
 def _activation(activation: Callable) -> Callable[[tf.Tensor], tf.Tensor]:
@@ -66,44 +67,30 @@ class _Norm(tf.Module):
         return tf.cast(normal, states.dtype)
 
 
-class _Block(tf.Module):
-    """One Transformer block; see modeling.after_attention."""
+class _Block(Block, tf.Module):
+    """A block with the parts of this module."""
 
     def __init__(self, block: modeling.TransformerBlock, dtype: tf.DType):
         super().__init__()
         attention, config = block.attention, block.config
-        scale = 1.0 / math.sqrt(config.attention_head_size)
-        self.query_key_value = _Dense([attention.query, attention.key, attention.value], dtype, (scale, 1.0, 1.0))
+        scales = (1.0 / math.sqrt(config.attention_head_size), 1.0, 1.0)
+        self.query_key_value = _Dense([attention.query, attention.key, attention.value], dtype, scales)
         self.attention_output = _Dense([block.attention_output], dtype)
         self.attention_norm = _Norm(block.attention_norm)
         self.intermediate = _Dense([block.intermediate], dtype)
         self.output_dense = _Dense([block.output_dense], dtype)
         self.output_norm = _Norm(block.output_norm)
-        self._heads, self._head_size = config.num_attention_heads, config.attention_head_size
+        self.heads, self.rate = config.num_attention_heads, 0.0
 
-    def __call__(self, states: tf.Tensor, batch: Unpadded, first_only: bool = False) -> tf.Tensor:
-        """[T, D] -> [T, D]; or, with first_only, only the first token of each row: [B, D]."""
-        context = self._attend(self.query_key_value(states), batch, first_only)
-        if first_only:
-            states = tf.gather(states, batch.firsts)
-        return modeling.after_attention(self, states, context)
-
-    def _attend(self, rows: tf.Tensor, batch: Unpadded, first_only: bool) -> tf.Tensor:
-        """[T, 3 D] -> [T, D] or [B, D]."""
-        pieces = tf.reshape(rows, [-1, self._head_size])
-        contexts = []
-        for group in batch.layout.groups:
-            found = tf.gather(pieces, group.folded)
-            query, key, value = found[0], found[1], found[2]  # each [R, N, W, H]; LiteRT unstacks no empty groups
-            if first_only:
-                query = query[:, :, :1]
-            contexts.append(
-                modeling.average_values(modeling.attention_scores(query, key, group.mask_scores), value, 0.0)
-            )
-        if not first_only:
-            return gather_heads(contexts, batch.layout.contexts)
-        joined = tf.concat(contexts, 0)  # [B, N, 1, H], as the groups order the rows
-        return tf.reshape(tf.gather(joined, batch.ranks), [-1, self._heads * self._head_size])
+    def split_heads(
+        self, states: tf.Tensor, layout: Layout, read: tf.Tensor, queries: Queries | None
+    ) -> list[Sequence[tf.Tensor]]:
+        folded = self.query_key_value(states)  # [T, 3 D]; a part of the kernel would be copied in each call
+        split = layout.split_heads([folded], self.heads)
+        if queries is None:
+            return split
+        query = queries.split_heads(queries.pick(folded)[..., : states.shape[-1]], self.heads)
+        return [(one, *others[1:]) for one, others in zip(query, split, strict=True)]
 
 
 class Encoder(tf.Module):
@@ -127,27 +114,28 @@ class Encoder(tf.Module):
         self._dtype, self._heads = dtype, model.config.num_attention_heads
 
     def __call__(
-        self, input_ids: tf.Tensor, input_mask: tf.Tensor, segment_ids: tf.Tensor
+        self, input_ids: tf.Tensor, input_mask: tf.Tensor, segment_ids: tf.Tensor, reads: tf.Tensor | None = None
     ) -> tuple[tf.Tensor, tf.Tensor]:
         """Runs the encoder on int32 [B, F] each; every id must be within its table, and every row must have a token.
 
+        Args:
+          reads: int32 [B, P], the positions whose states are needed, see `heads._Model.encode`; by default all.
+
         Returns:
-          sequence_output: float32 [B, F, D], zeros where input_mask is 0.
+          sequence_output: float32 [B, F, D], zeros where input_mask is 0; with `reads` [B, P, D].
           pooled_output: float32 [B, D].
         """
         states, batch = self._embed(input_ids, input_mask, segment_ids)
-        for block in self.blocks:
-            states = block(states, batch)
+        *blocks, last = self.blocks
+        for block in blocks:
+            states = block(states, batch.layout)
+        if reads is not None:
+            states = last(states, batch.layout, batch.queries(tf.pad(reads, [[0, 0], [1, 0]])))  # [CLS], then these
+            return tf.cast(states[:, 1:], tf.float32), self._pool(states[:, 0])
+        states = last(states, batch.layout)
         sequence_output = batch.spread(tf.cast(states, tf.float32))
         real = tf.expand_dims(tf.cast(input_mask > 0, tf.float32), -1)  # a mask may have holes
         return sequence_output * real, self._pool(tf.gather(states, batch.firsts))
-
-    def pooled_output(self, input_ids: tf.Tensor, input_mask: tf.Tensor, segment_ids: tf.Tensor) -> tf.Tensor:
-        """Returns only the second output of a call, at lower cost: the last block computes the first tokens only."""
-        states, batch = self._embed(input_ids, input_mask, segment_ids)
-        for block in self.blocks[:-1]:
-            states = block(states, batch)
-        return self._pool(self.blocks[-1](states, batch, first_only=True))
 
     def _embed(self, input_ids: tf.Tensor, input_mask: tf.Tensor, segment_ids: tf.Tensor) -> tuple[tf.Tensor, Unpadded]:
         """-> [T, D], and where these tokens are."""

@@ -20,6 +20,7 @@ import importlib.util
 import logging
 import os
 import shutil
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -135,7 +136,14 @@ def build(
     graph = Graph()
     encoder = Encoder(model if task == "features" else model.bert)
     word_table = encoder.word_embeddings.numpy()
-    states = _encode(graph, encoder, config, word_table, first_only=task == "classifier")
+    reads = masks = None
+    if task == "classifier":
+        size = graph("Concat", graph("Shape", "input_ids", end=1), integers(1, 1), axis=0)
+        reads = graph("Expand", np.int64(0), size)  # [CLS] of each row
+    elif task == "masked_lm":
+        *masks, positions = _find_masks(graph, mask_id)
+        reads = graph("Unsqueeze", graph("Max", positions, np.int64(0)), integers(2))
+    states = _encode(graph, encoder, config, word_table, reads)
     real = graph("Cast", "input_mask", to=1)  # float32 [B, F]
     if task == "features":
         width = config.hidden_size
@@ -168,12 +176,12 @@ def build(
         highest = graph("ReduceMax", probabilities, integers(2), keepdims=0)
         graph.output("probability", graph("Mul", highest, real), "length")
     else:
-        _fill_masks(graph, states, model.masked_lm, config, word_table, mask_id, top_k, num_words)
+        _fill_masks(graph, states, model.masked_lm, config, word_table, masks, top_k, num_words)
     return graph.model()
 
 
-def _encode(graph: Graph, encoder: Encoder, config: BertConfig, word_table: np.ndarray, first_only: bool) -> str:
-    """[B, F] -> [B, F, D]; with first_only [B, 1, D], and the last block computes no more. See folded_encoder."""
+def _encode(graph: Graph, encoder: Encoder, config: BertConfig, word_table: np.ndarray, reads: str | None) -> str:
+    """[B, F] -> [B, F, D]; with the positions `reads`, [B, P, 1], only there: [B, P, D]. See folded_encoder."""
     states = graph("Gather", word_table, "input_ids")
     states = graph("Add", states, graph("Gather", encoder.token_type_embeddings.numpy(), "segment_ids"))
     length = graph("Shape", "input_ids", start=1)
@@ -186,14 +194,13 @@ def _encode(graph: Graph, encoder: Encoder, config: BertConfig, word_table: np.n
     merged = integers(0, 0, config.hidden_size)
     for block in encoder.blocks:
         parts = graph.several("Split", 3, _dense(graph, block.query_key_value, states), axis=2, num_outputs=3)
+        if reads and block is encoder.blocks[-1]:
+            parts[0], states = (graph("GatherND", values, reads, batch_dims=1) for values in (parts[0], states))
         orders = ((0, 2, 1, 3), (0, 2, 3, 1), (0, 2, 1, 3))  # [B, N, F, H]; the key as [B, N, H, F]
         query, key, value = (
             graph("Transpose", graph("Reshape", part, split), perm=order)
             for part, order in zip(parts, orders, strict=True)
         )
-        if first_only and block is encoder.blocks[-1]:
-            query = graph("Slice", query, integers(0), integers(1), integers(2))
-            states = graph("Slice", states, integers(0), integers(1), integers(1))
         scores = graph("Add", graph("MatMul", query, key), mask_scores)  # the query's kernel holds 1 / sqrt(H)
         context = graph("MatMul", graph("Softmax", scores, axis=-1), value)
         context = graph("Reshape", graph("Transpose", context, perm=(0, 2, 1, 3)), merged)
@@ -237,38 +244,49 @@ def _token_scores(graph: Graph, states: str, head: layers.OutputLayer) -> str:
     return graph("Add", graph("MatMul", states, kernel), head.output_bias.numpy())
 
 
-def _fill_masks(
-    graph: Graph,
-    states: str,
-    head: Any,
-    config: BertConfig,
-    word_table: np.ndarray,
-    mask_id: int,
-    top_k: int,
-    num_words: int,
-) -> None:
-    """The outputs of masked_lm. Only the states at [MASK] go through the head: [P, D], P of them in the batch."""
+def _find_masks(graph: Graph, mask_id: int) -> tuple[str, str, str]:
+    """Where the [MASK] of a batch are, P in all and M in a row at most.
+
+    Returns:
+      targets: int64 [P, 2], the row of each, and its number there.
+      size: int64 [2], B and M.
+      positions: int64 [B, M], -1 where a row has fewer; an output of masked_lm.
+    """
     is_mask = graph("Equal", graph("Mul", "input_ids", "input_mask"), np.int32(mask_id))
     places = graph("Transpose", graph("NonZero", is_mask), perm=(1, 0))  # [P, 2]
-    states = graph("GatherND", states, places)
-    states = _norm(graph, head.layer_norm, _activate(graph, config, _dense(graph, head.transform, states)))
-    logits = _class_scores(graph, states, word_table, head)  # [P, V]
-    if num_words < len(word_table):
-        logits = graph("Slice", logits, integers(0), integers(num_words), integers(1))
-    best, ids = graph.several("TopK", 2, logits, integers(top_k), axis=1)
-    scores = graph("Exp", graph("Sub", best, graph("ReduceLogSumExp", logits, integers(1), keepdims=1)))
-    # The n-th [MASK] of a row is the n-th column of the outputs.
     numbers = graph("CumSum", graph("Cast", is_mask, to=7), np.int64(1))  # from 1 on, [B, F]
     counts = graph("ReduceMax", numbers, integers(1), keepdims=0)  # [B]
     most = graph("Unsqueeze", graph("ReduceMax", counts, keepdims=0), integers(0))
     row, position = graph.several("Split", 2, places, axis=1, num_outputs=2)  # [P, 1] each
     column = graph("Sub", graph("Unsqueeze", graph("GatherND", numbers, places), integers(1)), np.int64(1))
     targets = graph("Concat", row, column, axis=1)
-    size = graph("Concat", graph("Shape", "input_ids", end=1), most, axis=0)  # B, M
-    of_words = graph("Concat", size, integers(top_k), axis=0)
+    size = graph("Concat", graph("Shape", "input_ids", end=1), most, axis=0)
     nowhere = graph("Expand", np.int64(-1), size)
     positions = graph("ScatterND", nowhere, targets, graph("Squeeze", position, integers(1)))
     graph.output("positions", positions, "masks", integer=True)
+    return targets, size, positions
+
+
+def _fill_masks(
+    graph: Graph,
+    states: str,
+    head: Any,
+    config: BertConfig,
+    word_table: np.ndarray,
+    masks: Sequence[str],
+    top_k: int,
+    num_words: int,
+) -> None:
+    """The other outputs of masked_lm, from the states [B, M, D] and the first results of `_find_masks`."""
+    targets, size = masks
+    states = graph("GatherND", states, targets)  # [P, D]
+    states = _norm(graph, head.layer_norm, _activate(graph, config, _dense(graph, head.transform, states)))
+    logits = _class_scores(graph, states, word_table, head)  # [P, V]
+    if num_words < len(word_table):
+        logits = graph("Slice", logits, integers(0), integers(num_words), integers(1))
+    best, ids = graph.several("TopK", 2, logits, integers(top_k), axis=1)
+    scores = graph("Exp", graph("Sub", best, graph("ReduceLogSumExp", logits, integers(1), keepdims=1)))
+    of_words = graph("Concat", size, integers(top_k), axis=0)
     ids = graph("ScatterND", graph("Expand", np.int64(-1), of_words), targets, ids)
     graph.output("token_ids", ids, "masks", top_k, integer=True)
     scores = graph("ScatterND", graph("Expand", np.float32(0), of_words), targets, scores)

@@ -53,17 +53,16 @@ class Task(tf.Module):
     """The inputs of serving_text."""
     pairs = False
     """Whether there is a signature serving_text_pair."""
+    reads_some = False
+    """Whether `encode` gets the positions that are read."""
 
     def __init__(self, setting: Setting):
         super().__init__()
         self.setting = setting
         self.encoder = setting.encoder  # this attribute makes its variables part of the saved model
-        self._encode = self._shared(setting.encoder.__call__)
-
-    @staticmethod
-    def _shared(encode: Callable) -> Callable:
-        """Returns one function for all signatures, which makes four small graphs and a large one."""
-        return tf.function(encode, input_signature=[tf.TensorSpec([None, None], tf.int32)] * 3, autograph=False)
+        # One function for all signatures, which makes four small graphs and a large one.
+        specs = [tf.TensorSpec([None, None], tf.int32)] * (3 + self.reads_some)
+        self._encode = tf.function(setting.encoder.__call__, input_signature=specs, autograph=False)
 
     def signatures(self) -> dict[str, Callable]:
         """Returns name -> function to save."""
@@ -99,9 +98,9 @@ class Task(tf.Module):
         """Returns the outputs of serving_text and serving_text_pair."""
         return self.from_rows(self.read(texts))
 
-    def encode(self, rows: Rows | Inputs) -> tuple[tf.Tensor, tf.Tensor]:
-        """Returns sequence_output float32 [B, F, D], pooled_output [B, D]."""
-        return self._encode(rows.input_ids, rows.input_mask, rows.segment_ids)
+    def encode(self, rows: Rows | Inputs, *reads: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+        """Returns sequence_output float32 [B, F, D], pooled_output [B, D]; see Encoder for `reads`."""
+        return self._encode(rows.input_ids, rows.input_mask, rows.segment_ids, *reads)
 
     def tokenize(self, texts: Mapping[str, tf.Tensor], may_be_empty: Sequence[str] = ()) -> dict[str, Pieces]:
         """Returns the pieces of checked texts, each of which has at least one."""
@@ -189,15 +188,15 @@ class Classifier(WithHead):
     """
 
     pairs = True
+    reads_some = True
 
     def __init__(self, setting: Setting, head: heads.OutputLayer, label_map: LabelMap):
         super().__init__(setting, head)
         self._labels = None if label_map.regression else tf.constant([*label_map.labels])
         self._several = label_map.multi_label
-        self._pool = self._shared(setting.encoder.pooled_output)  # less work than the whole sequence
 
     def from_rows(self, rows: Rows | Inputs) -> Outputs:
-        logits = self.head(self._pool(rows.input_ids, rows.input_mask, rows.segment_ids))
+        logits = self.head(self.encode(rows, rows.input_ids[:, :0])[1])  # reads nothing but [CLS]
         if self._labels is None:
             return {"value": logits[:, 0]}
         if self._several:
@@ -219,6 +218,7 @@ class MaskedLM(WithHead):
     """
 
     pairs = True
+    reads_some = True
 
     def __init__(self, setting: Setting, head: heads.MaskedLMHead, tokens: Sequence[str]):
         """`tokens`: the vocabulary. The model may have more words, for a round number, which are never predicted."""
@@ -246,15 +246,16 @@ class MaskedLM(WithHead):
         with tf.control_dependencies([require_none(~tf.reduce_any(is_mask, axis=1), none)]):
             places = tf.where(is_mask)  # [masks of the batch, 2]
             rows = rows._replace(input_ids=tf.identity(rows.input_ids))
-        states = tf.gather_nd(self.encode(rows)[0], places)
+        filled = functools.partial(fill_rows, rows=places[:, 0], count=tf.shape(is_mask)[0])
+        positions = filled(tf.cast(places[:, 1], tf.int32), default=-1)  # [B, M]
+        states = tf.gather_nd(self.encode(rows, tf.maximum(positions, 0))[0], tf.where(positions >= 0))  # [masks, D]
         logits = self.head(states, self._table)[:, : self._tokens.shape[0] - 1]  # [masks, V]
         best, ids = tf.math.top_k(logits, self._k)
         # The softmax over all V words, computed for the best ones only.
         scores = tf.exp(best - tf.reduce_logsumexp(logits, axis=-1, keepdims=True))
-        filled = functools.partial(fill_rows, rows=places[:, 0], count=tf.shape(is_mask)[0])
         nothing = tf.size(self._tokens) - 1  # "", because OpenVINO cannot scatter strings
         return {
-            "positions": filled(tf.cast(places[:, 1], tf.int32), default=-1),
+            "positions": positions,
             "tokens": tf.gather(self._tokens, filled(ids, default=nothing)),
             "scores": filled(scores, default=0.0),
         }

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import functools
+from collections.abc import Iterator, Sequence
 from typing import TypeVar
 
 import tensorflow as tf
@@ -36,15 +38,29 @@ class Plan:
 
 
 def accelerate(model: Model, plan: Plan) -> Model:
-    """Makes a model of `heads` compute its encoder as planned, with the same variables; returns that model.
+    """Makes a model of `heads` compute its encoder as planned, with the same variables; returns that model."""
+    model.encoder = faster(model.bert, plan)
+    return model
 
-    A model with a block of another class than modeling.TransformerBlock is left as it is: only that class knows how its
+
+def faster(bert: modeling.BertModel, plan: Plan) -> FastEncoder | modeling.BertModel:
+    """The encoder as planned, with the same variables.
+
+    One with a block of another class than modeling.TransformerBlock is returned as it is: only that class knows how its
     block computes. So is one in float64.
     """
-    is_plain = all(type(block) is modeling.TransformerBlock for block in model.bert.blocks)
-    if is_plain and model.bert.variable_dtype == "float32":
-        model.encoder = FastEncoder(model.bert, plan)
-    return model
+    is_plain = all(type(block) is modeling.TransformerBlock for block in bert.blocks)
+    return FastEncoder(bert, plan) if is_plain and bert.variable_dtype == "float32" else bert
+
+
+@contextlib.contextmanager
+def accelerated(model: Model) -> Iterator[Model]:
+    """`accelerate` while a graph is traced, unless the model is already; afterwards it is as its user has it."""
+    before = model.encoder
+    try:
+        yield accelerate(model, Plan()) if before is model.bert else model
+    finally:
+        model.encoder = before
 
 
 class FastEncoder:
@@ -117,49 +133,60 @@ class FastEncoder:
             else:
                 states = block(states, layout)
             layers.append(states)
-        return [*layers, last.at(queries, states, layout)] if last else layers
+        return [*layers, last(states, layout, queries)] if last else layers
 
     def _are_alike(self) -> bool:
         """Whether the blocks differ in nothing but their variables."""
         return len({(id(block.layer.config), block.layer.dtype_policy.name) for block in self._blocks}) == 1
 
 
-class _Block:
-    """A block with the parts of `kernels` in place of its own; see modeling.after_attention."""
+class Block:
+    """A block with other parts than its own, of the same weights; see modeling.after_attention.
+
+    Attributes:
+      heads, rate: N, and the rate of the dropout of whole (from, to) pairs.
+    """
+
+    heads: int
+    rate: float
+
+    def __call__(self, states: tf.Tensor, layout: Padded | Layout, queries: Queries | None = None) -> tf.Tensor:
+        """[B, F, D] or [T, D], of the layout, to the same; with `queries` to the states [B, Q, D] that are read."""
+        read = queries.pick(states) if queries else states
+        split = self.split_heads(states, layout, read, queries)
+        contexts = [
+            kernels.attend(query, key, mask_scores, value, self.rate)
+            for (query, key, value), mask_scores in zip(split, layout.mask_scores, strict=True)
+        ]
+        return modeling.after_attention(self, read, (queries or layout).merge_heads(contexts))
+
+    def split_heads(
+        self, states: tf.Tensor, layout: Padded | Layout, read: tf.Tensor, queries: Queries | None
+    ) -> list[Sequence[tf.Tensor]]:
+        """Query, key and value for each group, see Layout; with `queries` the query is that of `read`, their states."""
+        raise NotImplementedError
+
+
+class _Block(Block):
+    """A block with the parts of `kernels`."""
 
     def __init__(self, layer: modeling.TransformerBlock):
         self.layer = layer
+        self.heads, self.rate = layer.config.num_attention_heads, layer.config.attention_probs_dropout_prob
         self.attention_output, self.attention_norm = kernels.add_and_norm(layer.attention_output, layer.attention_norm)
         self.intermediate = kernels.dense(layer.intermediate)
         self.output_dense, self.output_norm = kernels.add_and_norm(layer.output_dense, layer.output_norm)
 
-    def __call__(self, states: tf.Tensor, layout: Padded | Layout) -> tf.Tensor:
-        """[B, F, D] or [T, D], of the layout, to the same."""
-        return modeling.after_attention(self, states, self._attend(states, layout))
-
-    def at(self, queries: Queries, states: tf.Tensor, layout: Padded | Layout) -> tf.Tensor:
-        """The states [B, Q, D] of a call at the tokens that are read."""
+    def split_heads(
+        self, states: tf.Tensor, layout: Padded | Layout, read: tf.Tensor, queries: Queries | None
+    ) -> list[Sequence[tf.Tensor]]:
         attention = self.layer.attention
-        heads, rate = attention.config.num_attention_heads, attention.config.attention_probs_dropout_prob
-        read = queries.pick(states)  # [B, Q, D]
-        query = queries.split_heads(attention.query(read) * attention.query_scale, heads)
-        key_value = layout.split_heads(kernels.key_value(attention, states), heads)
-        contexts = [
-            kernels.attend(query, key, mask_scores, value, rate)
-            for query, (key, value), mask_scores in zip(query, key_value, layout.mask_scores, strict=True)
-        ]
-        return modeling.after_attention(self, read, queries.merge_heads(contexts))
+        if queries is None:
+            return layout.split_heads(kernels.query_key_value(attention, states), self.heads)
+        query = queries.split_heads(attention.query(read) * attention.query_scale, self.heads)
+        key_value = layout.split_heads(kernels.key_value(attention, states), self.heads)
+        return [(one, *others) for one, others in zip(query, key_value, strict=True)]
 
     def with_values(self):
         """See shared_graph.with_values."""
         return with_values(self, self.layer.variables)
-
-    def _attend(self, states: tf.Tensor, layout: Padded | Layout) -> tf.Tensor:
-        attention = self.layer.attention
-        heads, rate = attention.config.num_attention_heads, attention.config.attention_probs_dropout_prob
-        split = layout.split_heads(kernels.query_key_value(attention, states), heads)
-        contexts = [
-            kernels.attend(query, key, mask_scores, value, rate)
-            for (query, key, value), mask_scores in zip(split, layout.mask_scores, strict=True)
-        ]
-        return layout.merge_heads(contexts)

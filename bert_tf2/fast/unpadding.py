@@ -237,7 +237,7 @@ def _scores(mask: tf.Tensor) -> tf.Tensor:
 # of the filler T - 1: no output depends on it, so all its gradients are 0, and nothing is added by them.
 
 
-def gather_heads(contexts: Sequence[tf.Tensor], places: tf.Tensor) -> tf.Tensor:
+def _gather_heads(contexts: Sequence[tf.Tensor], places: tf.Tensor) -> tf.Tensor:
     """Layout.merge_heads without a gradient; `places` are Layout.contexts."""
     size = contexts[0].shape[-1]
     pieces = [tf.reshape(context, [-1, size]) for context in contexts]
@@ -253,10 +253,11 @@ def _split(
     @tf.custom_gradient
     def compute(states):
         pieces = tf.reshape(states, [-1, states.shape[1] // (count * heads)])
-        found = [part for group in groups for part in tf.unstack(tf.gather(pieces, group), count)]
+        gathered = [tf.gather(pieces, group) for group in groups]
+        found = [parts[i] for parts in gathered for i in range(count)]  # LiteRT unstacks no empty groups
 
         def gradient(*upstream):
-            parts = [gather_heads(upstream[part::count], places) for part in range(count)]
+            parts = [_gather_heads(upstream[part::count], places) for part in range(count)]
             return tf.concat(parts, 1) if count > 1 else parts[0]
 
         return found, gradient
@@ -271,6 +272,6 @@ def _merge(contexts: Sequence[tf.Tensor], groups: Sequence[tf.Tensor], places: t
             pieces = tf.reshape(upstream, [-1, contexts[0].shape[-1]])
             return [tf.gather(pieces, group) for group in groups]
 
-        return gather_heads(contexts, places), gradient
+        return _gather_heads(contexts, places), gradient
 
     return compute(*contexts)

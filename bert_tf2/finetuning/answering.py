@@ -13,6 +13,7 @@ import tensorflow as tf
 from absl import logging
 
 from bert_tf2 import heads, tokenization
+from bert_tf2.fast.encoder import accelerated
 from bert_tf2.finetuning import ner, squad
 from bert_tf2.finetuning.classification.features import pack_texts
 from bert_tf2.finetuning.extract_features import Text, as_example
@@ -80,7 +81,8 @@ class Answerer:
         self._labels = labels
         self._path = path
         (batch,) = forward.shapes_of(tf.distribute.get_strategy(), _INPUTS)
-        self._graph = tf.function(lambda batch: model(batch), input_signature=[batch], autograph=False)
+        logits = accelerated(model)(lambda batch: model(batch))
+        self._graph = tf.function(logits, input_signature=[batch], autograph=False)
 
     def classify(self, texts: Sequence[Text], max_seq_length: int, batch_size: int) -> list[dict[str, float]]:
         """The probability of each label; of a regression its number, as `score`."""

@@ -18,6 +18,7 @@ from absl import logging
 
 from bert_tf2 import modeling, tokenization
 from bert_tf2.config import BertConfig
+from bert_tf2.fast.encoder import Plan, faster
 from bert_tf2.finetuning.classification.features import pack_texts
 from bert_tf2.finetuning.options import FeatureOptions, checked_length
 from bert_tf2.finetuning.tables import TsvLayout, log_example, read_rows
@@ -87,7 +88,8 @@ def run(options: FeatureOptions) -> int:
     lines = lines - 1 if lines and options.text_a_column and options.header else lines
     features = _features(itertools.chain([first], examples), options, tokenizer)
     features = progress.track(features, "Extracting", lines, "lines")
-    states = extract(model, features, layers, options.batch_size, options.max_seq_length if options.on_tpu else None)
+    pad_to = options.max_seq_length if options.on_tpu else None
+    states = extract(model, features, layers, options.batch_size, pad_to, of_cls=options.pooling == "cls")
     count = _write(options, layers, states)
     console.summary([f"{options.output_file} ({count:,} lines)"])
     return count
@@ -230,7 +232,8 @@ def embed(
     check_layers(layers, config.num_hidden_layers, f"layers={layers}")
     examples = (as_example(number, text) for number, text in enumerate(texts))
     features = (convert_example(example, max_seq_length, tokenizer) for example in examples)
-    vectors = [pool(values, pooling) for _, values in extract(model, features, layers, batch_size)]
+    states = extract(model, features, layers, batch_size, of_cls=pooling == "cls")
+    vectors = [pool(values, pooling) for _, values in states]
     if pooling == "none":
         return vectors
     return np.stack(vectors) if vectors else np.zeros((0, len(layers) * config.hidden_size), np.float32)
@@ -257,12 +260,15 @@ _NAMES = ("input_ids", "input_mask", "input_type_ids")
 
 
 @tf.function(autograph=False)
-def _states(model: modeling.BertModel, layers: tuple[int, ...], parts: list[forward.Batch]) -> tf.Tensor:
-    """float32 [B, layers, F, D]. The graph is cached for later calls with the same model and layers."""
+def _states(model: modeling.BertModel, layers: tuple[int, ...], of_cls: bool, parts: list[forward.Batch]) -> tf.Tensor:
+    """float32 [B, layers, F, D], see `extract`. The graph is cached for later calls with the same model and layers."""
+    encoder = faster(model, Plan()) if of_cls else model
 
     def states(batch: forward.Batch) -> tf.Tensor:
-        outputs = model(*(batch[name] for name in _NAMES)).get_all_encoder_layers()
-        return tf.cast(tf.stack([outputs[layer] for layer in layers], axis=1), tf.float32)
+        inputs = [batch[name] for name in _NAMES]
+        how = {} if encoder is model else {"reads": tf.zeros_like(inputs[0][:, :1])}
+        outputs = encoder(*inputs, **how).get_all_encoder_layers()
+        return tf.cast(tf.stack([outputs[layer][:, : 1 if of_cls else None] for layer in layers], axis=1), tf.float32)
 
     return forward.on_replicas(model.distribute_strategy, states, parts)
 
@@ -273,6 +279,7 @@ def extract(
     layers: Sequence[int],
     batch_size: int,
     pad_to: int | None = None,
+    of_cls: bool = False,
 ) -> Iterator[tuple[InputFeatures, np.ndarray]]:
     """Runs the encoder over lines, on all devices of the model's strategy.
 
@@ -281,18 +288,19 @@ def extract(
 
     Args:
       pad_to: the length of every batch, instead of that of its longest line.
+      of_cls: for the first token alone, for which the last block computes less.
 
     Yields:
       Each line's features and its hidden states, float32 [layers, tokens, D], in the order of the input.
     """
     forward.check_process()
     strategy, layers = model.distribute_strategy, tuple(layers)
-    graph = _states.get_concrete_function(model, layers, forward.shapes_of(strategy, _NAMES))
+    graph = _states.get_concrete_function(model, layers, of_cls, forward.shapes_of(strategy, _NAMES))
 
     def compute(batch: Sequence[InputFeatures]) -> Iterator[np.ndarray]:
         length = pad_to or max(len(feature.tokens) for feature in batch)
         rows = {name: np.array([getattr(feature, name)[:length] for feature in batch], np.int32) for name in _NAMES}
-        values = graph(model, layers, forward.in_parts(strategy, rows)).numpy()
+        values = graph(model, layers, of_cls, forward.in_parts(strategy, rows)).numpy()
         return (states[:, : len(feature.tokens)] for feature, states in zip(batch, values, strict=False))
 
     of_token = 4 * len(layers) * model.config.hidden_size

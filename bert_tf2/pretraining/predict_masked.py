@@ -24,6 +24,7 @@ from absl import logging
 
 from bert_tf2 import heads, tokenization
 from bert_tf2.config import BertConfig, check_vocab_size
+from bert_tf2.fast.encoder import accelerated
 from bert_tf2.pretraining.blanks import MASK, check_fits, check_spelling, fill, pack, split_segments, tokenize
 from bert_tf2.pretraining.options import MaskedLMOptions
 from bert_tf2.support import files, process
@@ -307,7 +308,8 @@ def _best_words(
         # The softmax over all V words, computed for the best ones only.
         return tf.exp(best_logits - tf.reduce_logsumexp(logits, axis=-1, keepdims=True)), token_ids
 
-    return forward.on_replicas(model.distribute_strategy, best, parts)
+    with accelerated(model):
+        return forward.on_replicas(model.distribute_strategy, best, parts)
 
 
 def _describe(sentence: Encoded, tokenizer: tokenization.FullTokenizer, probabilities, token_ids) -> Answer:
