@@ -9,6 +9,7 @@ import signal
 if os.environ.get("BERT_TF2_TEST_GPU") != "1":
     os.environ["CUDA_VISIBLE_DEVICES"] = "-1"  # the tolerances are those of a CPU
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+os.environ["HF_HUB_OFFLINE"] = "1"  # a wrong path is not looked for elsewhere
 if "PYTEST_XDIST_WORKER" in os.environ:  # one worker for each core, which needs no more threads than one
     os.environ.setdefault("TF_NUM_INTRAOP_THREADS", "1")
 

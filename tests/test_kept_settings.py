@@ -78,8 +78,9 @@ def test_the_keras_model_answers_alike(folder, tmp_path):
     films.save_folder(tmp_path / "out")
     commands.call("run_classifier", do_predict=True, **{**model, "output_dir": str(tmp_path / "out")})
     np.testing.assert_allclose(np.loadtxt(tmp_path / "out" / "test_results.tsv"), wanted, atol=1e-6)
+    _, _, onnxruntime = map(pytest.importorskip, ("onnx", "tokenizers", "onnxruntime"))
     films.export(tmp_path / "onnx", "onnx")
-    session = pytest.importorskip("onnxruntime").InferenceSession(str(tmp_path / "onnx" / "model.onnx"))
+    session = onnxruntime.InferenceSession(str(tmp_path / "onnx" / "model.onnx"))
     rows = {name: values.numpy() for name, values in films.tokenize(pairs).items()}
     np.testing.assert_allclose(session.run(["probabilities"], rows)[0], wanted, atol=1e-5)
 

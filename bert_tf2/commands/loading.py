@@ -27,7 +27,7 @@ from bert_tf2.finetuning import answering, extract_features
 from bert_tf2.finetuning.extract_features import Text
 from bert_tf2.finetuning.options import checked_length
 from bert_tf2.pretraining import predict_masked
-from bert_tf2.support import files
+from bert_tf2.support import files, hub
 from bert_tf2.support.errors import UserError
 from bert_tf2.support.settings import check_texts, check_type
 from bert_tf2.training.devices import build_model, create_strategy
@@ -323,7 +323,8 @@ def load(
 
     Args:
       path: a folder or a file with weights: a TensorFlow 1 checkpoint (its prefix, folder or one of its files), a
-        Hugging Face folder, a checkpoint or SavedModel of Model Garden's encoder, a .keras file.
+        Hugging Face folder, a checkpoint or SavedModel of Model Garden's encoder, a .keras file; or a name at Hugging
+        Face's hub, google-bert/bert-base-uncased or with @REVISION, for which huggingface_hub must be installed.
       bert_config_file: the configuration; defaults to the one in the weights or beside them (bert_config.json,
         config.json).
       vocab_file: the vocabulary; defaults to the one in the weights or beside them (vocab.txt).
@@ -342,7 +343,7 @@ def load(
     check_type("vocab_file", vocab_file, os.PathLike, optional=True)
     check_type("do_lower_case", do_lower_case, bool, optional=True)
     check_type("precision", precision, str, optional=True)
-    path = os.path.expanduser(os.fspath(path))
+    path = hub.fetched(os.path.expanduser(os.fspath(path)))
     if precision is None:
         policy = keras.config.dtype_policy().name
         precision = next((name for name, kind in PRECISIONS.items() if kind.policy == policy), policy)

@@ -27,7 +27,7 @@ from bert_tf2.exporting.tokenize_layer import Tokenize, columns, entries_of, wri
 from bert_tf2.fast.encoder import accelerate
 from bert_tf2.finetuning.options import ClassifierOptions, checked_length
 from bert_tf2.layers import initial_weights_from
-from bert_tf2.support import files
+from bert_tf2.support import files, hub
 from bert_tf2.support.errors import UserError, and_more
 from bert_tf2.support.settings import check_type, settings_of
 from bert_tf2.training.devices import plan_for
@@ -319,7 +319,7 @@ def classifier(
       UserError: as `load`; or the labels are missing, wrong, or not those of the weights.
     """
     check_process()
-    source = checkpoint.open_weights(os.path.expanduser(os.fspath(weights)))
+    source = checkpoint.open_weights(hub.fetched(os.path.expanduser(os.fspath(weights))))
     config = loading.find_config(source, bert_config_file)
     tokenizer = loading.find_tokenizer(source, config, vocab_file, do_lower_case)
     label_map = _label_map(source, labels, regression, multi_label)

@@ -29,6 +29,7 @@ import typing
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, ClassVar
 
+from bert_tf2.support import hub
 from bert_tf2.support.errors import UserError
 
 options = dataclasses.dataclass(frozen=True, kw_only=True)
@@ -132,6 +133,7 @@ class Options:
                 value = os.fspath(value)
                 if stated.reads or "text" not in name:
                     value = _HOME.sub(lambda _: os.path.expanduser("~"), value)
+                value = hub.fetched(value) if stated.reads == "weights" else value
                 object.__setattr__(self, name, value)
             value = getattr(self, name)
             check_type(name, value, kind, optional=default in (None, dataclasses.MISSING))

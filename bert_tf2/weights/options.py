@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from bert_tf2.config import ACTIVATIONS
+from bert_tf2.support import hub
 from bert_tf2.support.settings import CONVERSION, MODEL, TO_DO, Options, options, setting
 
 
@@ -22,8 +23,8 @@ class ConversionOptions(Options):
     not_both = (("input", "list"),)
 
     input: str | None = setting(
-        "Weights: a TensorFlow 1 checkpoint, a Hugging Face folder, a checkpoint or SavedModel of Model Garden, or a"
-        " Keras file.",
+        "Weights: a TensorFlow 1 checkpoint, a Hugging Face folder, its name at the hub, a checkpoint or SavedModel of"
+        " Model Garden, or a Keras file.",
         None,
         group=TO_DO,
     )
@@ -59,3 +60,7 @@ class ConversionOptions(Options):
         "Omit the optimizer's slots and the step, two thirds of the size.", False, group=CONVERSION
     )
     allow_nonfinite: bool = setting("Also convert weights that contain NaN or infinity.", False, group=CONVERSION)
+
+    def complete(self) -> None:
+        for name in ("input", "list"):
+            object.__setattr__(self, name, hub.fetched(getattr(self, name) or "") or None)

@@ -95,7 +95,9 @@ def _open(path: str) -> Weights:
             raise UserError(f"{path}: {other}") from error
         if files.is_directory(path) or files.exists(path):
             raise UserError(f"{error}; what can be read is {_KINDS}") from error
-        raise UserError(f"{error}; nothing is fetched by the name of a model: give a file or folder") from error
+        raise UserError(
+            f"{error}; a model at Hugging Face's hub has a name like google-bert/bert-base-uncased"
+        ) from error
     return bundle.Checkpoint(prefix)
 
 

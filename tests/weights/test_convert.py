@@ -423,7 +423,7 @@ def test_the_list_counts_parameters_and_the_optimizer_apart(tmp_path):
         ({"input": "in", "to": "hf"}, "--input needs --output"),
         ({"input": "in", "output": "out", "to": "pt"}, "--to=pt"),
         ({"list": "nowhere"}, "nowhere: no such checkpoint"),
-        ({"list": "bert-base-cased"}, "nothing is fetched by the name of a model"),
+        ({"list": "bert-base-cased"}, "hub has a name like google-bert/bert-base-uncased"),
         ({"list": "."}, "what can be read is a TensorFlow checkpoint"),
         ({"input": "nowhere.keras", "output": "out", "to": "hf"}, "nowhere.keras: no such file"),
     ],

@@ -1,0 +1,54 @@
+"""Weights by their name at Hugging Face's hub, ORGANIZATION/NAME or ORGANIZATION/NAME@REVISION.
+
+The package huggingface_hub fetches them into its cache, with its own settings in the environment: HF_TOKEN, HF_HOME,
+HF_HUB_OFFLINE, HF_ENDPOINT.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+
+from bert_tf2.support.errors import UserError
+
+_NAME = re.compile(r"(?P<repo>[\w-][\w.-]*/[\w-][\w.-]*)(?:@(?P<revision>[\w./-]+))?")
+_BESIDE = ["*.json", "vocab.txt"]
+# The first of these that a model has.
+_WEIGHTS = (["model*.safetensors"], ["pytorch_model*.bin"], ["*.ckpt*"])
+_ENDINGS = re.compile(r"model.*\.safetensors|pytorch_model.*\.bin|.*\.ckpt.*")
+
+
+def fetched(path: str) -> str:
+    """The folder of weights that are given by their name, fetched unless the cache has them; other paths as they are.
+
+    A name is a path that is not there, and neither is the folder that it would be in.
+
+    Raises:
+      UserError: the hub has no such model, cannot be reached, or huggingface_hub is not installed.
+    """
+    found = _NAME.fullmatch(path)
+    if found is None or os.path.exists(path) or os.path.exists(os.path.dirname(path)):
+        return path
+    where = f"{path}: there is no such file or folder"
+    try:
+        import huggingface_hub
+        from huggingface_hub import errors
+    except ImportError as error:
+        raise UserError(f"{where}; to fetch it by its name, `pip install huggingface_hub`") from error
+    try:
+        for patterns in _WEIGHTS:
+            folder = huggingface_hub.snapshot_download(
+                found["repo"], revision=found["revision"], allow_patterns=_BESIDE + patterns
+            )
+            if any(_ENDINGS.fullmatch(name) for name in os.listdir(folder)):
+                return folder
+    except errors.RevisionNotFoundError as error:
+        raise UserError(f"{path}: {found['repo']} has no revision {found['revision']} at Hugging Face's hub") from error
+    except (errors.RepositoryNotFoundError, errors.GatedRepoError, errors.HFValidationError) as error:
+        raise UserError(
+            f"{where}, and Hugging Face's hub shows no model of that name; check it, or log in (`hf auth login`)"
+        ) from error
+    except Exception as error:  # of the network, by whatever library
+        reason = (str(error).strip() or type(error).__name__).splitlines()[0][:150]
+        raise UserError(f"{where}, and it cannot be fetched from Hugging Face's hub ({reason}); try again") from error
+    raise UserError(f"{path}: has no weights at Hugging Face's hub that can be read: none of {_WEIGHTS}")
