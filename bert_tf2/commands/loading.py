@@ -361,7 +361,7 @@ def load(
             lambda: checkpoint.make_model(source, config, labels, dtype=dtype),
             random_seed=0,  # for variables that the weights lack, for example a pooler
         )
-        logging.info(checkpoint.initialize(model, source.path))
+        logging.info(checkpoint.initialize(model, source))
         return Bert(source, config, tokenizer, model, labels)
 
     return sources.despite_saving(path, read)

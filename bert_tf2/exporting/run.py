@@ -138,7 +138,7 @@ class _Call:
         if task_file.settings(self._source.folder, {"document_context": bool}).get("document_context"):
             logging.warning("%s: was trained with --document_context, and an export reads each text alone",
                             self._source.path)  # fmt: skip
-        logging.info(checkpoint.initialize(self.model, options.init_checkpoint))
+        logging.info(checkpoint.initialize(self.model, self._source))
         self._weights_hash = _hash_of(self.model)
         per_number = {"float32": 4, "bfloat16": 2}[options.precision]
         self.num_bytes = sum(per_number * math.prod(weight.shape) for weight in self.model.weights)

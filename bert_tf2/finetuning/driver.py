@@ -92,7 +92,7 @@ def _prepare(task: Task) -> Team:
     if options.do_train and team.is_chief:
         checkpoint.recover(options.output_dir)
     team.wait()  # the others read what the chief has mended
-    source = checkpoint.weights_in_use(options.output_dir, options.init_checkpoint, options.do_train)
+    task.source = source = checkpoint.weights_in_use(options.output_dir, options.init_checkpoint, options.do_train)
     flag = flag_of_weights(options)
     if source is not None and flag is not None:
         metadata.check_task(source, task.purpose, flag, options.other_task)
@@ -124,7 +124,9 @@ def _build(task: Task, team: Team, opened: contextlib.ExitStack) -> tuple[tf.dis
     task.model = build_model(strategy, lambda: task.make_model(policy), options.random_seed)
     accelerate(task.model, plan_for(options, strategy, task.config.hidden_size, options.pads_batches))
     folder = options.output_dir if options.do_train else folder_of_weights(options.output_dir)
-    return strategy, start_from(task.model, folder, options.init_checkpoint, will_train=options.do_train)
+    how = {"will_train": options.do_train, "opened": task.source}
+    task.source = None  # Keras' and PyTorch's files are in memory
+    return strategy, start_from(task.model, folder, options.init_checkpoint, **how)
 
 
 class PartRecords:

@@ -70,12 +70,9 @@ def run(options: FeatureOptions) -> int:
     config = BertConfig.from_json_file(options.bert_config_file)
     layers = parse_layers(options.layers, config.num_hidden_layers)
     config.check_sequence_length(options.max_seq_length)
+    source = checkpoint.open_weights(options.init_checkpoint)
     tokenizer = metadata.load_tokenizer(
-        options.vocab_file,
-        options.do_lower_case,
-        config.vocab_size,
-        checkpoint.open_weights(options.init_checkpoint),
-        options.init_checkpoint,
+        options.vocab_file, options.do_lower_case, config.vocab_size, source, options.init_checkpoint
     )
     examples = _read(options, config)
     first = next(examples, None)
@@ -83,7 +80,7 @@ def run(options: FeatureOptions) -> int:
         raise UserError(f"{options.input_file}: the file is empty; a line of text for each example is needed")
     policy = PRECISIONS[options.precision].policy
     model = build_model(create_strategy(options), lambda: modeling.BertModel(config, dtype=policy), random_seed=0)
-    logging.info(checkpoint.initialize(model, options.init_checkpoint))
+    logging.info(checkpoint.initialize(model, source))
     lines = files.count_lines(options.input_file)
     lines = lines - 1 if lines and options.text_a_column and options.header else lines
     features = _features(itertools.chain([first], examples), options, tokenizer)

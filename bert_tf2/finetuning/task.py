@@ -16,6 +16,7 @@ from bert_tf2.support import files
 from bert_tf2.support.errors import UserError
 from bert_tf2.tokenization import FullTokenizer
 from bert_tf2.weights import checkpoint, sources
+from bert_tf2.weights.base import Weights
 from bert_tf2.weights.labels import LABEL_MAP_FILE, TAGGING_TASK, UNKNOWN_TASK, LabelMap, numbered
 
 Batches = Iterator[Mapping[str, np.ndarray]]
@@ -67,6 +68,7 @@ class Task(abc.ABC):
         self.model = None
         self.examples: dict[str, Sequence] = {}
         self.label_map: LabelMap | None = None
+        self.source: Weights | None = None  # what the call starts from
 
     def read_all(self) -> None:
         """Reads all parts, so that an error in the last one does not appear after hours of training."""
@@ -147,12 +149,13 @@ def flag_of_weights(options: FineTuneOptions) -> str | None:
     return "--init_checkpoint" if options.init_checkpoint and not options.do_train else None
 
 
-def known_labels(options: FineTuneOptions, tagging: bool = False) -> LabelMap | None:
+def known_labels(options: FineTuneOptions, tagging: bool = False, opened: Weights | None = None) -> LabelMap | None:
     """The labels in label_map.json next to the weights in use, if it exists. A new training determines its own.
 
     Args:
       options: the settings of the call.
       tagging: whether the weights must be for tagging words, and not for classification.
+      opened: these weights, if they have been opened.
     """
     flag = flag_of_weights(options)
     if flag is None:
@@ -160,7 +163,7 @@ def known_labels(options: FineTuneOptions, tagging: bool = False) -> LabelMap | 
     if flag == "--output_dir":
         folder, label_map = options.output_dir, sources.labels_in(options.output_dir)
     else:
-        source = sources.open_weights(options.init_checkpoint)
+        source = opened or sources.open_weights(options.init_checkpoint)
         folder, label_map = source.folder, sources.labels_of(source)
         own_file = files.exists(os.path.join(folder, LABEL_MAP_FILE))
         single = label_map and label_map.labels and not label_map.multi_label

@@ -35,6 +35,7 @@ from bert_tf2.training.devices import build_model, create_strategy
 from bert_tf2.training.options import DeviceOptions
 from bert_tf2.training.precision import PRECISIONS
 from bert_tf2.weights import checkpoint, metadata, names
+from bert_tf2.weights.base import Weights
 
 _STANDARD_INPUT = "standard input"
 _READ_AHEAD = 1 << 14  # tokens of a file that are sorted by length
@@ -91,7 +92,7 @@ def run(options: MaskedLMOptions) -> None:
     tokenizer = metadata.load_tokenizer(options.vocab_file, options.do_lower_case, source=source)
     _check_size(tokenizer, config, options.vocab_file)
     name, lines = _open(options)
-    model = load_model(config, options.init_checkpoint, options.precision)
+    model = load_model(config, source, options.precision)
     batch_size = options.batch_size
     if at_terminal := name == _STANDARD_INPUT and sys.stdin.isatty():
         print(f"Type a sentence with {MASK} and press Enter; Ctrl-D ends.", file=sys.stderr, flush=True)
@@ -109,17 +110,19 @@ def _check_size(tokenizer: tokenization.FullTokenizer, config: BertConfig, name:
     check_vocab_size(name, size, config.vocab_size)
 
 
-def load_model(config: BertConfig, init_checkpoint: str, precision: str = "float32") -> heads.PretrainingModel:
-    """Returns a model with the weights of a checkpoint, of any kind that sources.open_weights supports.
+def load_model(
+    config: BertConfig, init_checkpoint: str | Weights, precision: str = "float32"
+) -> heads.PretrainingModel:
+    """Returns a model with the weights of a checkpoint, of any kind that sources.open_weights supports or has opened.
 
     `precision` is a key of training.precision.PRECISIONS.
     """
-    source = checkpoint.open_weights(init_checkpoint)
+    source = checkpoint.open_weights(init_checkpoint) if isinstance(init_checkpoint, str) else init_checkpoint
     check_head(source.path, source.shapes)
     strategy = create_strategy(DeviceOptions(precision=precision))
     dtype = PRECISIONS[precision].policy
     model = build_model(strategy, lambda: heads.PretrainingModel(config, dtype=dtype), _FRESH_WEIGHTS_SEED)
-    logging.info(checkpoint.initialize(model, source.path))
+    logging.info(checkpoint.initialize(model, source))
     return model
 
 

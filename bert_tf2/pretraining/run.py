@@ -156,7 +156,9 @@ def _compute(
     accelerate(model, plan_for(options, strategy, config.hidden_size))
     evaluation = _Evaluation(options, model, strategy, sources)
     global_step = (
-        _train(model, strategy, sources["training"], options, tokenizer, evaluation, team) if options.do_train else None
+        _train(model, strategy, sources["training"], options, weights, tokenizer, evaluation, team)
+        if options.do_train
+        else None
     )
     if not options.do_eval or not team.is_chief:
         return None
@@ -169,6 +171,7 @@ def _compute(
             options.output_dir,
             options.init_checkpoint,
             allow_missing=tuple(row.reference for row in _OF_NEXT_SENTENCE),
+            opened=weights,
         )
     results = evaluation.results()
     if masked_words_only:
@@ -235,6 +238,7 @@ def _train(
     strategy,
     source: Source,
     options: PretrainingOptions,
+    weights: Weights | None,
     tokenizer: tokenization.FullTokenizer | None,
     evaluation: _Evaluation,
     team: Team,
@@ -251,7 +255,7 @@ def _train(
             " %.2g; a tenth of the steps is usual",
             options.num_warmup_steps, options.num_train_steps, highest,
         )  # fmt: skip
-    trainer.start(options.init_checkpoint)
+    trainer.start(options.init_checkpoint, weights)
     evaluate = evaluation.begin(checkpoint.latest_checkpoint(options.output_dir) is not None)
     done = trainer.is_done(options.eval_steps, evaluation.last_step)
     if not done:  # a pass over the records that no index knows, before a checkpoint is in output_dir

@@ -35,6 +35,7 @@ from bert_tf2.training.saver import Saver, TrainingState, deciding
 from bert_tf2.training.step import LOSS_SCALE_NAMES, TrainingStep
 from bert_tf2.training.workers import ALONE, Team
 from bert_tf2.weights import checkpoint
+from bert_tf2.weights.base import Weights
 
 
 def start_from(
@@ -44,6 +45,7 @@ def start_from(
     *,
     will_train: bool = False,
     allow_missing: tuple[str, ...] = (),
+    opened: Weights | None = None,
 ) -> int:
     """Loads the weights of a model and returns their global step.
 
@@ -53,20 +55,22 @@ def start_from(
     Args:
       will_train: whether the model is trained before it is used; its weights may then be random.
       allow_missing: see checkpoint.check_trained.
+      opened: these weights, or others in output_dir, if they have been opened.
     """
     latest = checkpoint.latest_checkpoint(output_dir)
     if latest:
-        step = checkpoint.restore(latest, checkpoint.tf1_variables(model), model.config)
+        source = opened if opened is not None and opened.path == latest else latest
+        step = checkpoint.restore(source, checkpoint.tf1_variables(model), model.config)
         logging.info("Using %s", latest)
         _tell_unused(latest, init_checkpoint)
         return step
-    source = checkpoint.weights_in_use(output_dir, init_checkpoint, will_train)
+    source = opened or checkpoint.weights_in_use(output_dir, init_checkpoint, will_train)
     if source is None:
         logging.info("No checkpoint in %s and no --init_checkpoint: the weights are random", output_dir)
         return 0
     if not will_train:
         checkpoint.check_trained(model, source, allow_missing)
-    logging.info(checkpoint.initialize(model, init_checkpoint))
+    logging.info(checkpoint.initialize(model, source))
     return 0
 
 
@@ -102,13 +106,15 @@ class Trainer:
         """The variables of a checkpoint."""
         return {**checkpoint.tf1_variables(self._model), **self.step.state}
 
-    def start(self, init_checkpoint: str | None = None) -> int:
-        """Continues from output_dir's newest checkpoint, or else loads init_checkpoint; returns the global step."""
+    def start(self, init_checkpoint: str | None = None, opened: Weights | None = None) -> int:
+        """Continues from output_dir's newest checkpoint, or else loads init_checkpoint; returns the global step.
+
+        `opened` are these weights, if they have been opened.
+        """
         latest = checkpoint.latest_checkpoint(self._options.output_dir)
         if latest:
-            self.global_step = checkpoint.restore(
-                latest, self._state, self._model.config, allow_missing=LOSS_SCALE_NAMES
-            )
+            source = opened if opened is not None and opened.path == latest else latest
+            self.global_step = checkpoint.restore(source, self._state, self._model.config, LOSS_SCALE_NAMES)
             self._before = TrainingState.read(latest)
             self.examples = self._before.examples if self._before else self.global_step * self._options.train_batch_size
             self._skipped = self._before.skipped if self._before else 0
@@ -119,7 +125,7 @@ class Trainer:
             else:
                 logging.info("Continuing from %s at step %d", latest, step)
         elif init_checkpoint:
-            logging.info(checkpoint.initialize(self._model, init_checkpoint))
+            logging.info(checkpoint.initialize(self._model, opened or init_checkpoint))
         else:
             logging.info("Starting from random weights")
         return self.global_step

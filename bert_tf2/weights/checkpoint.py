@@ -78,17 +78,17 @@ def _refuse(source: Weights, problems: list[str], advice: str) -> None:
         raise UserError(f"{source.path}: does not fit the model: {and_more(problems, 3, '; ')}. {advice}")
 
 
-def initialize(model: keras.Model, init_checkpoint: str) -> str:
+def initialize(model: keras.Model, init_checkpoint: str | Weights) -> str:
     """Loads initial weights into a model. Ignores optimizer slots and the step in the checkpoint.
 
     Args:
       model: a BertModel or one of heads'.
-      init_checkpoint: any path that sources.open_weights accepts.
+      init_checkpoint: any path that sources.open_weights accepts, or what it has opened.
 
     Returns:
       One line that names the loaded, the newly initialized and the unused variables.
     """
-    source = open_weights(init_checkpoint)
+    source = open_weights(init_checkpoint) if isinstance(init_checkpoint, str) else init_checkpoint
     names.check_encoder(source.path, source.shapes)
     variables = tf1_variables(model)
     fresh = [name for name in variables if name not in source.shapes]
@@ -112,7 +112,7 @@ def initialize(model: keras.Model, init_checkpoint: str) -> str:
 
 
 def restore(
-    path: str,
+    path: str | Weights,
     variables: Mapping[str, tf.Variable],
     config: BertConfig | None = None,
     allow_missing: Collection[str] = (),
@@ -120,12 +120,12 @@ def restore(
     """Loads every one of `variables` from a checkpoint and returns its global step.
 
     Args:
-      path: the checkpoint.
+      path: the checkpoint, or what has opened it.
       variables: by the reference's names.
       config: the model's configuration, which is compared with the bert_config.json beside the checkpoint.
       allow_missing: names of variables that keep their values if the checkpoint has none.
     """
-    source = Checkpoint(path)
+    source = Checkpoint(path) if isinstance(path, str) else path
     variables = {name: variables[name] for name in variables if name not in allow_missing or name in source.shapes}
     problems = _problems(source, variables, needed=lambda name: True)
     if any(map(names.is_encoder, variables)):  # a continued training run would omit more from its next checkpoint

@@ -55,17 +55,7 @@ _TASKS = {"classification": names.NEXT_SENTENCE, "span_labeling": names.SPAN, "c
 _ACTIVATIONS = {"gelu": "gelu", "relu": "relu", "tanh": "tanh", "linear": "linear", "identity": "linear"}
 
 
-def recognizes(path: str) -> bool:
-    """Returns whether this is a SavedModel or an object-based TensorFlow 2 checkpoint of any model."""
-    if _saved_model_folder(path):
-        return True
-    try:
-        return bundle.Checkpoint(path).is_object_based
-    except UserError:
-        return False
-
-
-def _saved_model_folder(path: str) -> str:
+def saved_model_folder(path: str) -> str:
     """Returns the folder of a SavedModel, given the folder or its saved_model.pb, or ""."""
     folder = os.path.dirname(path) if os.path.basename(path) == _SAVED_MODEL else path
     return folder if files.exists(os.path.join(folder, _SAVED_MODEL)) else ""
@@ -80,17 +70,17 @@ class ObjectCheckpoint(Weights):
 
     kind = "TensorFlow 2 checkpoint of Model Garden's BERT"
 
-    def __init__(self, path: str):
-        """Opens a checkpoint (prefix, folder or file) or a SavedModel (folder)."""
-        self._saved_model = _saved_model_folder(path)
-        prefix = os.path.join(self._saved_model, "variables", "variables") if self._saved_model else path
-        self._bundle = bundle.Checkpoint(prefix)
-        super().__init__(self._saved_model or self._bundle.path)
+    def __init__(self, opened: bundle.Checkpoint, saved_model: str = ""):
+        """`opened` is the checkpoint, that of the variables in the folder `saved_model` if there is one."""
+        self._saved_model, self._bundle = saved_model, opened
+        super().__init__(saved_model or opened.path)
         if self._saved_model:
             self.kind = "SavedModel of Model Garden's BERT"
         if not self._bundle.is_object_based:
-            advice = f"; if TensorFlow 1 wrote it, give {prefix} instead" if self._saved_model else ""
-            raise UserError(f"{self.path}: has no graph of objects ({bundle.OBJECT_GRAPH}){advice}")
+            raise UserError(
+                f"{self.path}: has no graph of objects ({bundle.OBJECT_GRAPH}); if TensorFlow 1 wrote it, give"
+                f" {opened.path} instead"
+            )
         try:
             self._graph = ObjectGraph(self._bundle.get(bundle.OBJECT_GRAPH).item(), self._bundle.shapes)
         except (DamagedTable, ValueError, TypeError, AttributeError) as error:

@@ -80,8 +80,8 @@ def _open(path: str) -> Weights:
         )
     if from_huggingface:
         return huggingface.HuggingFaceFolder(path)
-    if model_garden.recognizes(path):
-        return model_garden.ObjectCheckpoint(path)
+    if folder := model_garden.saved_model_folder(path):
+        return model_garden.ObjectCheckpoint(bundle.Checkpoint(os.path.join(folder, "variables", "variables")), folder)
     if len(in_keras := _keras_files_in(path)) == 1 and not bundle.prefixes_in(path):
         return keras_files.KerasFile(in_keras[0])
     try:
@@ -98,7 +98,8 @@ def _open(path: str) -> Weights:
         raise UserError(
             f"{error}; a model at Hugging Face's hub has a name like google-bert/bert-base-uncased"
         ) from error
-    return bundle.Checkpoint(prefix)
+    opened = bundle.Checkpoint(prefix)
+    return model_garden.ObjectCheckpoint(opened) if opened.is_object_based else opened
 
 
 def _keras_files_in(path: str) -> list[str]:

@@ -27,7 +27,7 @@ from small_models import small_config
 
 from bert_tf2 import heads, modeling
 from bert_tf2.weights import bundle, checkpoint, model_garden
-from bert_tf2.weights.model_garden import ObjectCheckpoint
+from bert_tf2.weights.sources import open_weights
 
 # Encoders.
 
@@ -36,15 +36,14 @@ from bert_tf2.weights.model_garden import ObjectCheckpoint
 def test_arrays(tmp_path, layout):
     arrays = random_arrays(ENCODER)
     prefix = save(tmp_path, arrays, layout)
-    assert model_garden.recognizes(prefix)
-    source = ObjectCheckpoint(prefix)
+    source = open_weights(prefix)
     assert_holds(source, as_reference(arrays))
     assert {*source.dtypes.values()} == {"float32"}
     assert source.global_step == 0 and source.tokenizer_settings() == {} and source.vocabulary() is None
 
 
 def test_every_variable_of_a_model_is_there(tmp_path):
-    source = ObjectCheckpoint(save(tmp_path, random_arrays(ENCODER)))
+    source = open_weights(save(tmp_path, random_arrays(ENCODER)))
     assert source.shapes.keys() == checkpoint.tf1_variables(modeling.BertModel(source.config)).keys()
 
 
@@ -66,7 +65,7 @@ def test_pretrainer(tmp_path):
         pooler = f"pooler_dense/{name}"
         others[f"next_sentence.pooler_dense/{name}"] = (f"bert/next_sentence/{pooler}", more[pooler])
         others[f"model/classification_heads/0/out_proj/{name}"] = (f"bert/next_sentence/logits/{name}", more[name])
-    source = ObjectCheckpoint(save_with(tmp_path, arrays, **others))
+    source = open_weights(save_with(tmp_path, arrays, **others))
     expected = as_reference({**arrays, **head})
     own = [f"model/layer_with_weights-{4 + LAYERS}/{name}/.ATTRIBUTES/VARIABLE_VALUE" for name in ("kernel", "bias")]
     expected |= {
@@ -94,7 +93,7 @@ def test_pretrainer(tmp_path):
 def test_output_layers(tmp_path, path, name, reference):
     arrays, output = random_arrays(ENCODER), random_arrays({"kernel": [D, 2], "bias": [2]}, 1)
     others = {f"{path}/{variable}": (f"{name}/{variable}", value) for variable, value in output.items()}
-    source = ObjectCheckpoint(save_with(tmp_path, arrays, **others))
+    source = open_weights(save_with(tmp_path, arrays, **others))
     expected = as_reference(arrays)
     expected |= {f"{reference}output_weights": output["kernel"].T, f"{reference}output_bias": output["bias"]}
     assert_holds(source, expected)
@@ -103,7 +102,7 @@ def test_output_layers(tmp_path, path, name, reference):
 def test_step_and_counters(tmp_path):
     arrays = random_arrays(ENCODER)
     root = tf.train.Checkpoint(model=encoder(arrays), global_step=tf.Variable(70, dtype=tf.int64))
-    source = ObjectCheckpoint(root.save(str(tmp_path / "ckpt")))
+    source = open_weights(root.save(str(tmp_path / "ckpt")))
     assert source.global_step == 70
     assert source.shapes.keys() == {*as_reference(arrays), "global_step"}
 
@@ -116,7 +115,7 @@ def test_optimizer_of_keras(tmp_path):
     optimizer._variables = [tf.Variable(value * 0, name=f"Adam/m/{name}") for name, value in arrays.items()]
     for attribute in ("optimizer", "something"):
         prefix = tf.train.Checkpoint(model=encoder(arrays), **{attribute: optimizer}).save(str(tmp_path / attribute))
-        assert_holds(ObjectCheckpoint(prefix), as_reference(arrays))
+        assert_holds(open_weights(prefix), as_reference(arrays))
 
 
 def test_slots_of_an_optimizer(tmp_path):
@@ -127,7 +126,7 @@ def test_slots_of_an_optimizer(tmp_path):
     optimizer.apply_gradients([(tf.ones_like(variable), variable) for variable in model.trainable_variables])
     prefix = tf.train.Checkpoint(model=model, optimizer=optimizer).save(str(tmp_path / "ckpt"))
     assert sum("OPTIMIZER_SLOT" in name for name, _ in tf.train.list_variables(prefix)) == 2 * len(arrays)
-    source = ObjectCheckpoint(prefix)
+    source = open_weights(prefix)
     assert {name for name in source.shapes if name.startswith(("bert/", "cls/"))} == as_reference(arrays).keys()
     assert not any("OPTIMIZER_SLOT" in name for name in source.shapes)
 
@@ -140,8 +139,7 @@ def test_prefix_file_and_folder(tmp_path):
     prefix = save(tmp_path, arrays)
     (tmp_path / "vocab.txt").write_text("[PAD]\nthe\n")
     for path in (prefix, f"{prefix}.index", f"{prefix}.data-00000-of-00001", str(tmp_path)):
-        assert model_garden.recognizes(path)
-        source = ObjectCheckpoint(path)
+        source = open_weights(path)
         assert source.path == prefix and source.folder == str(tmp_path)
         assert source.vocabulary() == ["[PAD]", "the"]
         assert "Model Garden" in source.kind and "checkpoint" in source.kind
@@ -155,22 +153,21 @@ def test_a_folder_of_several(tmp_path):
     arrays = random_arrays(ENCODER, 1)
     saver.model = encoder(arrays)
     manager.save()
-    assert_holds(ObjectCheckpoint(str(tmp_path)), as_reference(arrays))
+    assert_holds(open_weights(str(tmp_path)), as_reference(arrays))
 
 
 def test_what_is_not_recognized(tmp_path):
-    assert not model_garden.recognizes(str(tmp_path))
-    assert not model_garden.recognizes(str(tmp_path / "none"))
     bundle.save(str(tmp_path / "bert_model.ckpt"), {"bert/embeddings/word_embeddings": tf.Variable([[1.0]])})
-    assert not model_garden.recognizes(str(tmp_path / "bert_model.ckpt"))
-    assert "has no graph of objects" in message_of(ObjectCheckpoint, str(tmp_path / "bert_model.ckpt"))
+    opened = bundle.Checkpoint(str(tmp_path / "bert_model.ckpt"))
+    assert type(open_weights(opened.path)) is bundle.Checkpoint
+    assert "has no graph of objects" in message_of(model_garden.ObjectCheckpoint, opened, str(tmp_path))
 
 
 # The configuration.
 
 
 def test_sizes(tmp_path):
-    source = ObjectCheckpoint(save(tmp_path, random_arrays(ENCODER)))
+    source = open_weights(save(tmp_path, random_arrays(ENCODER)))
     assert source.config == small_config(hidden_dropout_prob=0.1, attention_probs_dropout_prob=0.1)
     assert any("tanh approximation" in remark for remark in source.remarks)
 
@@ -179,11 +176,11 @@ def test_bert_config_beside_it(tmp_path):
     prefix = save(tmp_path, random_arrays(ENCODER))
     config = small_config(hidden_act="relu", hidden_dropout_prob=0.3)
     (tmp_path / "bert_config.json").write_text(config.to_json_string())
-    source = ObjectCheckpoint(prefix)
+    source = open_weights(prefix)
     assert source.config == config and source.remarks == []
     other = small_config(num_attention_heads=4)
     (tmp_path / "bert_config.json").write_text(other.to_json_string())
-    message = message_of(ObjectCheckpoint, prefix)
+    message = message_of(open_weights, prefix)
     assert "bert_config.json: says num_attention_heads 4" in message and "have 2" in message
 
 
@@ -192,7 +189,7 @@ def test_params_of_the_trainer_beside_it(tmp_path, said, expected):
     prefix = save(tmp_path, random_arrays(ENCODER))
     lines = ["task:", "  model:", "    encoder:", "      bert:", f"        hidden_activation: {said}"]
     (tmp_path / "params.yaml").write_text("\n".join([*lines, "        norm_first: false", ""]))
-    source = ObjectCheckpoint(prefix)
+    source = open_weights(prefix)
     assert source.config.hidden_act == expected and source.remarks == []
 
 
@@ -200,7 +197,7 @@ def test_params_of_the_trainer_beside_it(tmp_path, said, expected):
 def test_params_of_what_is_no_bert(tmp_path, line, part):
     prefix = save(tmp_path, random_arrays(ENCODER))
     (tmp_path / "params.yaml").write_text(f"model:\n  {line}\n")
-    message = message_of(ObjectCheckpoint, prefix)
+    message = message_of(open_weights, prefix)
     assert part in message and "params.yaml" in message
 
 
@@ -213,18 +210,18 @@ def without(arrays, *names):
 
 def test_a_whole_encoder_is_needed(tmp_path):
     arrays = without(random_arrays(ENCODER), "transformer/layer_1/output/kernel", "embeddings/layer_norm/beta")
-    message = message_of(ObjectCheckpoint, save(tmp_path, arrays))
+    message = message_of(open_weights, save(tmp_path, arrays))
     assert "it lacks embeddings/layer_norm/beta, transformer/layer_1/output/kernel, and holds " in message
 
 
 def test_the_pooler_may_be_missing(tmp_path):
     arrays = without(random_arrays(ENCODER), *POOLER)
-    assert_holds(ObjectCheckpoint(save(tmp_path, arrays)), as_reference(arrays))
+    assert_holds(open_weights(save(tmp_path, arrays)), as_reference(arrays))
 
 
 def test_two_encoders(tmp_path):
     root = tf.train.Checkpoint(teacher=encoder(random_arrays(ENCODER)), student=encoder(random_arrays(ENCODER, 1)))
-    message = message_of(ObjectCheckpoint, root.save(str(tmp_path / "ckpt")))
+    message = message_of(open_weights, root.save(str(tmp_path / "ckpt")))
     assert "holds more than one BERT" in message and "teacher" in message and "student" in message
 
 
@@ -238,7 +235,7 @@ def test_two_encoders(tmp_path):
 )
 def test_wrong_shapes(tmp_path, name, shape, part):
     arrays = {**random_arrays(ENCODER), name: np.zeros(shape, np.float32)}
-    assert part in message_of(ObjectCheckpoint, save(tmp_path, arrays))
+    assert part in message_of(open_weights, save(tmp_path, arrays))
 
 
 # SavedModels.
@@ -263,8 +260,7 @@ def test_saved_model(tmp_path):
     arrays = random_arrays(ENCODER)
     path = saved_model(tmp_path / "hub", arrays, do_lower_case=tf.Variable(True, trainable=False))
     for given in (path, os.path.join(path, "saved_model.pb")):
-        assert model_garden.recognizes(given)
-        source = ObjectCheckpoint(given)
+        source = open_weights(given)
         assert_holds(source, as_reference(arrays))
         assert source.path == source.folder == path and "SavedModel" in source.kind
         assert source.tokenizer_settings() == {"do_lower_case": True}
@@ -274,7 +270,7 @@ def test_saved_model(tmp_path):
 def test_cased_saved_model_whose_vocabulary_has_another_name(tmp_path):
     attributes = {"do_lower_case": tf.Variable(False, trainable=False)}
     path = saved_model(tmp_path / "hub", random_arrays(ENCODER), assets=("vocab_cased.txt", "x.txt"), **attributes)
-    source = ObjectCheckpoint(path)
+    source = open_weights(path)
     assert source.tokenizer_settings() == {"do_lower_case": False}
     assert source.vocabulary() == ["[PAD]", "vocab_cased.txt"]
 
@@ -290,7 +286,7 @@ def test_cased_saved_model_whose_vocabulary_has_another_name(tmp_path):
     ],
 )
 def test_activation_of_a_saved_model(tmp_path, activation, expected):
-    source = ObjectCheckpoint(saved_model(tmp_path / "hub", random_arrays(ENCODER), activation))
+    source = open_weights(saved_model(tmp_path / "hub", random_arrays(ENCODER), activation))
     assert source.config.hidden_act == expected
     assert any("activation" in remark for remark in source.remarks) == (activation is None)
 
@@ -298,14 +294,14 @@ def test_activation_of_a_saved_model(tmp_path, activation, expected):
 def test_saved_model_that_normalizes_first(tmp_path):
     path = saved_model(tmp_path / "hub", random_arrays(ENCODER))
     (tmp_path / "hub" / "keras_metadata.pb").write_bytes(b'\n\x80\x01{"name": "x", "norm_first": true}\x12')
-    assert "norm_first" in message_of(ObjectCheckpoint, path)
+    assert "norm_first" in message_of(open_weights, path)
 
 
 def test_saved_model_of_something_else(tmp_path):
     module = tf.Module()
     module.kernel = tf.Variable([1.0], name="dense/kernel")
     tf.saved_model.save(module, str(tmp_path))
-    message = message_of(ObjectCheckpoint, str(tmp_path))
+    message = message_of(open_weights, str(tmp_path))
     assert "is not Model Garden's BERT encoder" in message and "dense/kernel" in message
 
 
@@ -313,5 +309,5 @@ def test_saved_model_of_tensorflow_1(tmp_path):
     """TF-Hub's modules of 2019 hold a checkpoint with the reference's names."""
     (tmp_path / "saved_model.pb").touch()
     bundle.save(str(tmp_path / "variables" / "variables"), {"module/bert/pooler/dense/bias": tf.Variable([1.0])})
-    message = message_of(ObjectCheckpoint, str(tmp_path))
+    message = message_of(open_weights, str(tmp_path))
     assert "has no graph of objects" in message and str(tmp_path / "variables" / "variables") in message

@@ -41,7 +41,7 @@ class ClassifierTask(Task):
         self._processor = classification.get_processor(
             options.task_name,
             tsv=options.columns,
-            label_map=known_labels(options),
+            label_map=known_labels(options, opened=self.source),
             flag=flag_of_weights(options) or "--output_dir",
         )
         self.eval_parts = self._processor.parts_in(options.data_dir, "eval")

@@ -65,7 +65,7 @@ class NerTask(Task):
 
     def _find_labels(self) -> LabelMap:
         """The tags that the weights in use were trained for, else those of the training file."""
-        if known := known_labels(self.options, tagging=True):
+        if known := known_labels(self.options, tagging=True, opened=self.source):
             return known
         if not self.options.do_train:
             raise UserError(
