@@ -26,7 +26,7 @@ import functools
 import itertools
 import re
 import unicodedata
-from collections.abc import Callable, Hashable, Iterable, Mapping
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from typing import Any
 
 from absl import logging
@@ -267,7 +267,8 @@ class FullTokenizer:
     """
 
     def __init__(self, vocab_file: str, do_lower_case: bool = True, **rules: Any):
-        self.vocab = load_vocab(vocab_file)
+        self.entries = [entry.strip() for entry in read_entries(vocab_file)]  # repeated ones too
+        self.vocab = load_vocab(vocab_file, self.entries)
         self.inv_vocab = {index: token for token, index in self.vocab.items()}
         self.basic_tokenizer = BasicTokenizer(do_lower_case=do_lower_case, **rules)
         self.wordpiece_tokenizer = WordpieceTokenizer(vocab=self.vocab)
@@ -324,15 +325,14 @@ def read_entries(vocab_file: str) -> list[str]:
     return entries
 
 
-def load_vocab(vocab_file: str) -> dict[str, int]:
+def load_vocab(vocab_file: str, entries: Sequence[str] | None = None) -> dict[str, int]:
     """Reads a vocabulary: one entry per line, stripped of blanks; its id is its line number, counted from 0.
 
-    As in the reference, an empty line is an entry, and the last of several equal entries wins, with a warning. Raises
-    UserError like `read_entries`.
+    As in the reference, an empty line is an entry, and the last of several equal entries wins, with a warning.
     """
     vocab: dict[str, int] = {}
     repeated: list[tuple[str, int, int]] = []
-    for index, line in enumerate(read_entries(vocab_file)):
+    for index, line in enumerate(read_entries(vocab_file) if entries is None else entries):
         token = line.strip()
         if token in vocab:
             repeated.append((token, vocab[token], index))

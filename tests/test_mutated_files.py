@@ -127,8 +127,7 @@ def _tokenizer(path) -> None:
     folder = str(path.parent)
     with contextlib.suppress(UserError):
         text_rules.vocabulary(folder)
-    metadata.stated_rules(None, str(path.parent / "vocab.txt"))
-    metadata.stated_case(None, str(path.parent / "vocab.txt"))
+    metadata.stated_text(None, str(path.parent / "vocab.txt"))
 
 
 def _scores(path) -> None:

@@ -396,5 +396,5 @@ def find_tokenizer(
             path = os.path.join(folder, "vocab.txt")
             files.write_text(path, "".join(f"{entry}\n" for entry in entries))
         if do_lower_case is None:
-            do_lower_case = metadata.find_case(path, source)
+            do_lower_case, _ = metadata.find_case(path, source)
         return metadata.load_tokenizer(path, do_lower_case, config.vocab_size, source)

@@ -282,11 +282,11 @@ class _Call:
 
 def _load_tokenizer(options: ExportOptions, config: BertConfig, source: Weights) -> tokenization.FullTokenizer:
     """Raises UserError if the vocabulary is missing, or is detectably not that of this model."""
-    stated = metadata.stated_case(source)
-    if stated and options.do_lower_case not in (None, stated[0]):
+    stated = metadata.stated_text(source)
+    if stated.do_lower_case is not None and options.do_lower_case not in (None, stated.do_lower_case):
         raise UserError(
-            f"{stated[1]}: says do_lower_case {str(stated[0]).lower()}, so the exported model would read other tokens"
-            f" than the weights know; give --do_lower_case={stated[0]}, or correct the file"
+            f"{stated.path}: says do_lower_case {str(stated.do_lower_case).lower()}, so the exported model would read"
+            f" other tokens than the weights know; give --do_lower_case={stated.do_lower_case}, or correct the file"
         )
     tokenizer = metadata.load_tokenizer(
         options.vocab_file, options.do_lower_case, config.vocab_size, source, options.init_checkpoint

@@ -92,7 +92,9 @@ def _prepare(task: Task) -> Team:
     if options.do_train and team.is_chief:
         checkpoint.recover(options.output_dir)
     team.wait()  # the others read what the chief has mended
-    task.source = source = checkpoint.weights_in_use(options.output_dir, options.init_checkpoint, options.do_train)
+    if task.source is None:
+        task.source = checkpoint.weights_in_use(options.output_dir, options.init_checkpoint, options.do_train)
+    source = task.source
     flag = flag_of_weights(options)
     if source is not None and flag is not None:
         metadata.check_task(source, task.purpose, flag, options.other_task)

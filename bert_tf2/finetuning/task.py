@@ -68,7 +68,8 @@ class Task(abc.ABC):
         self.model = None
         self.examples: dict[str, Sequence] = {}
         self.label_map: LabelMap | None = None
-        self.source: Weights | None = None  # what the call starts from
+        opens = flag_of_weights(options) == "--init_checkpoint"
+        self.source: Weights | None = sources.open_weights(options.init_checkpoint) if opens else None
 
     def read_all(self) -> None:
         """Reads all parts, so that an error in the last one does not appear after hours of training."""

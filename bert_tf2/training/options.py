@@ -64,10 +64,9 @@ class ModelOptions(Options):
         found = metadata.files_in_use(getattr(self, "output_dir", None), self.init_checkpoint)
         taken = {name: path for name, path in found.items() if getattr(self, name, "") is None}
         if "vocab_file" in taken and self.do_lower_case is None:
-            taken["do_lower_case"] = metadata.find_case(taken["vocab_file"])
-        guessed = "vocab_file" in taken and metadata.stated_case(None, taken["vocab_file"]) is None
+            taken["do_lower_case"], is_stated = metadata.find_case(taken["vocab_file"])
         for name, value in taken.items():
-            is_guess = guessed and name == "do_lower_case"
+            is_guess = name == "do_lower_case" and not is_stated
             what = "guessed from the vocabulary" if is_guess else "taken from the folder of the weights"
             logging.info("--%s=%s: %s", name, value, what)
             object.__setattr__(self, name, value)

@@ -7,6 +7,7 @@ the reader for a path.
 
 from __future__ import annotations
 
+import functools
 import os
 from collections.abc import Collection, Mapping
 from typing import Any, NamedTuple
@@ -20,9 +21,9 @@ from bert_tf2.support import files
 from bert_tf2.support.errors import UserError
 from bert_tf2.weights import names
 from bert_tf2.weights.labels import LabelMap
+from bert_tf2.weights.text_rules import VOCABULARY_FILE, Stated, stated_in
 
 CONFIG_FILE = "bert_config.json"
-VOCABULARY_FILE = "vocab.txt"
 
 
 class Place(NamedTuple):
@@ -91,6 +92,11 @@ class Weights:
     def folder(self) -> str:
         """The folder of the files, which may also contain vocab.txt and label_map.json."""
         return self.path if files.is_directory(self.path) else os.path.dirname(self.path)
+
+    @functools.cached_property
+    def text(self) -> Stated | None:
+        """What the files beside the weights say about how text is split."""
+        return stated_in(self.folder)
 
     def vocabulary_file(self) -> str | None:
         """Returns the path of the vocab.txt beside the weights, or None."""

@@ -33,6 +33,7 @@ from bert_tf2.weights.listing import listing
 from bert_tf2.weights.new_words import ExtendedWeights, MorePositions, extend
 from bert_tf2.weights.options import ConversionOptions
 from bert_tf2.weights.sources import labels_of, open_weights
+from bert_tf2.weights.text_rules import Stated
 
 
 def run(options: ConversionOptions) -> list[str]:
@@ -104,9 +105,10 @@ class _Conversion:
         self.report = [f"Read {source.path} ({source.kind}, {len(source.shapes)} variables).", *source.remarks]
         self.config = self._find_config()
         self.vocabulary = self._find_vocabulary()
-        self.do_lower_case, self.case_is_stated = self._find_case()
-        self.rules, remark = metadata.stated_rules(source, options.vocab_file)
-        self.report += [remark] if remark else []
+        stated = metadata.stated_text(source, options.vocab_file)
+        self.do_lower_case, self.case_is_stated = self._find_case(stated)
+        self.rules = stated.rules
+        self.report += [stated.remark] if stated.remark else []
         names.check_encoder(source.path, source.shapes)
         if problems := [*self._problems()]:
             raise UserError(
@@ -154,16 +156,15 @@ class _Conversion:
             self.report.append(f"Beware: {error}.")
         return entries
 
-    def _find_case(self) -> tuple[bool, bool]:
+    def _find_case(self, stated: Stated) -> tuple[bool, bool]:
         """Returns whether the model is uncased, and whether this is stated."""
-        stated = metadata.stated_case(self.source, self.options.vocab_file)
         lower = self.options.do_lower_case
         if lower is not None:
-            if stated is not None and stated[0] != lower:
-                self.report.append(f"{stated[1]}: says do_lower_case {stated[0]}; the flag counts.")
+            if stated.do_lower_case not in (None, lower):
+                self.report.append(f"{stated.path}: says do_lower_case {stated.do_lower_case}; the flag counts.")
             return lower, True
-        if stated is not None:
-            return stated[0], True
+        if stated.do_lower_case is not None:
+            return stated.do_lower_case, True
         if self.vocabulary is None:
             return True, False
         lower = not is_cased([entry.strip() for entry in self.vocabulary])

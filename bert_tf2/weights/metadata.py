@@ -34,7 +34,7 @@ from bert_tf2.vocabulary import load_tokenizer as load_checked_tokenizer
 from bert_tf2.weights import bundle, huggingface, task_file
 from bert_tf2.weights.base import CONFIG_FILE, VOCABULARY_FILE, Weights
 from bert_tf2.weights.labels import LABEL_MAP_FILE, UNKNOWN_TASK, load_label_map
-from bert_tf2.weights.text_rules import TOKENIZATION_FILE, read_record, stated_in
+from bert_tf2.weights.text_rules import TOKENIZATION_FILE, Stated, stated_in
 
 # The shapes of the weights show these; loading compares them. Positions that are no table can be of any number.
 _SHOWN_BY_SHAPES = ("vocab_size", "hidden_size", "intermediate_size", "max_position_embeddings", "type_vocab_size")
@@ -119,62 +119,28 @@ def check_config(source: Weights, config: BertConfig) -> list[str]:
 # The vocabulary, and the case of the text
 
 
-def stated_case(source: Weights | None, vocab_file: str | None = None) -> tuple[bool, str] | None:
-    """Returns whether text is lower-cased for the weights, and the file that states it: theirs, or the vocabulary's."""
-    if source is not None:
-        if (stated := stated_in(source.folder)) and stated.do_lower_case is not None:
-            return stated.do_lower_case, stated.path
-        said = source.tokenizer_settings().get("do_lower_case")
-        if isinstance(said, bool):
-            return said, source.path
-    stated = stated_in(os.path.dirname(vocab_file)) if vocab_file is not None else None
-    return (stated.do_lower_case, stated.path) if stated and stated.do_lower_case is not None else None
+def stated_text(source: Weights | None, vocab_file: str | None = None) -> Stated:
+    """What files beside the weights and the vocabulary say about text: the case is the weights', the rules are its."""
+    theirs = source.text if source else None
+    if vocab_file is None or (source and os.path.dirname(vocab_file) == source.folder):
+        ours = theirs
+    else:
+        ours = stated_in(os.path.dirname(vocab_file))
+    cases = [(found.do_lower_case, found.path) for found in (theirs, ours) if found]
+    if source:
+        cases.insert(theirs is not None, (source.tokenizer_settings().get("do_lower_case"), source.path))
+    lower, path = next(((lower, path) for lower, path in cases if isinstance(lower, bool)), (None, ""))
+    first, last = ours or theirs, theirs or ours
+    if first is None:
+        return Stated(path, lower, {}, "")
+    differ = f"{first.path}: says how text is split, and {last.path} differs; the first counts."
+    return Stated(path, lower, dict(first.rules), first.remark if first.rules == last.rules else differ)
 
 
-def stated_rules(source: Weights | None, vocab_file: str | None = None) -> tuple[dict[str, Any], str]:
-    """FullTokenizer's `rules` that files beside the vocabulary, or else the weights, state; and a remark or ""."""
-    folders = [*([] if vocab_file is None else [os.path.dirname(vocab_file)]), *([source.folder] if source else [])]
-    found = [*filter(None, map(stated_in, dict.fromkeys(folders)))]
-    if not found:
-        return {}, ""
-    if found[-1].rules != found[0].rules:
-        return found[
-            0
-        ].rules, f"{found[0].path}: says how text is split, and {found[-1].path} differs; the first counts."
-    return found[0].rules, found[0].remark
-
-
-def find_case(vocab_file: str, source: Weights | None = None) -> bool:
-    """Returns whether to lower-case text if nobody said: see stated_case; otherwise whether no entry has capitals."""
-    if stated := stated_case(source, vocab_file):
-        return stated[0]
-    return not is_cased(_entries(vocab_file))
-
-
-def choose_case(
-    do_lower_case: bool | None, vocab_file: str, source: Weights | None = None, init_checkpoint: str | None = None
-) -> bool:
-    """Returns whether to lower-case text.
-
-    Args:
-      do_lower_case: the flag; None, if it was not given, means True.
-      vocab_file: the vocabulary in use.
-      source: the weights in use.
-      init_checkpoint: the flag's value, for the reference's check of its release names.
-    """
-    lower = True if do_lower_case is None else do_lower_case
-    for path in {init_checkpoint, source.path if source is not None else None}:
-        tokenization.validate_case_matches_checkpoint(lower, path)
-    found = stated_case(source, vocab_file)
-    if found is not None and found[0] != lower:
-        stated, path = found
-        if do_lower_case is None:
-            raise UserError(
-                f"{path}: says do_lower_case false, but text is lower-cased by default; give --do_lower_case=False (or"
-                " --do_lower_case=True, to lower-case it all the same)"
-            )
-        logging.warning("%s: says do_lower_case %s; --do_lower_case=%s counts", path, str(stated).lower(), lower)
-    return lower
+def find_case(vocab_file: str, source: Weights | None = None) -> tuple[bool, bool]:
+    """Whether to lower-case text if nobody said, and whether files state it; else it is what the entries look like."""
+    lower = stated_text(source, vocab_file).do_lower_case
+    return (not is_cased(_entries(vocab_file)), False) if lower is None else (lower, True)
 
 
 def load_tokenizer(
@@ -191,39 +157,49 @@ def load_tokenizer(
       do_lower_case: the flag; None, if it was not given, means True.
       vocab_size: the number of embeddings of the model; None if there is no model yet.
       source: the weights in use, or None.
-      init_checkpoint: see choose_case.
+      init_checkpoint: the flag's value, for the reference's check of its release names.
     """
-    lower = choose_case(do_lower_case, vocab_file, source, init_checkpoint)
-    rules, remark = stated_rules(source, vocab_file)
-    if remark:
-        logging.warning("%s", remark)
-    tokenizer = load_checked_tokenizer(vocab_file, lower, vocab_size, **rules)
-    if stated_case(source, vocab_file) is None:
+    lower = True if do_lower_case is None else do_lower_case
+    for path in {init_checkpoint, source.path if source else None}:
+        tokenization.validate_case_matches_checkpoint(lower, path)
+    stated = stated_text(source, vocab_file)
+    if stated.do_lower_case not in (None, lower):
+        if do_lower_case is None:
+            raise UserError(
+                f"{stated.path}: says do_lower_case false, but text is lower-cased by default; give"
+                " --do_lower_case=False (or --do_lower_case=True, to lower-case it all the same)"
+            )
+        said = str(stated.do_lower_case).lower()
+        logging.warning("%s: says do_lower_case %s; --do_lower_case=%s counts", stated.path, said, lower)
+    if stated.remark:
+        logging.warning("%s", stated.remark)
+    tokenizer = load_checked_tokenizer(vocab_file, lower, vocab_size, **stated.rules)
+    if stated.do_lower_case is None:
         check_case_of_vocabulary(tokenizer.vocab, vocab_file, do_lower_case)
-    if source is not None:
-        check_vocabulary(source, vocab_file)
+    if source:
+        check_vocabulary(source, vocab_file, tokenizer.entries)
     return tokenizer
 
 
-def check_vocabulary(source: Weights, vocab_file: str) -> None:
-    """Compares a vocabulary with the one that the weights were trained with, if it is known.
+def check_vocabulary(source: Weights, vocab_file: str, ours: Sequence[str] | None = None) -> None:
+    """Compares a vocabulary, whose entries are `ours`, with the one that the weights were trained with, if it is known.
 
     If the vocabulary itself is beside the weights, entries may be appended, be missing at the end, or replace [unused]
     entries, as happens when words are added. If only its hash is known, all entries must be equal.
     """
-    record = read_record(source.folder)
+    ours = _entries(vocab_file) if ours is None else ours
+    path, digest = source.text.record if source.text else ("", "")
+    if digest == _hash(ours):
+        return
     try:
         theirs = [entry.strip() for entry in source.vocabulary() or ()]
     except UserError as error:  # the user gave another file, which cannot be compared
         logging.warning("%s", error)
         theirs = []
-    ours = _entries(vocab_file)
-    if record and record[1] == _hash(ours):
-        return
-    if record and record[1] and record[1] != _hash(theirs):
+    if digest and digest != _hash(theirs):
         raise UserError(
             f"{vocab_file}: is not the vocabulary that the weights {source.path} were trained with, whose hash is"
-            f" in {record[0].path}: ids would stand for other words; give the same --vocab_file as then"
+            f" in {path}: ids would stand for other words; give the same --vocab_file as then"
         )
     different = [
         (number, there, here)
@@ -317,11 +293,11 @@ def write(
     if not files.exists(path) or decisive_differences(BertConfig.from_json_file(path), config):
         files.write_text(path, config.to_json_string())
     if tokenizer is not None:
-        lower = tokenizer.basic_tokenizer.do_lower_case
+        lower, entries = tokenizer.basic_tokenizer.do_lower_case, tokenizer.entries
         beside = os.path.join(folder, VOCABULARY_FILE)
-        if not files.exists(beside) or _entries(beside) != _entries(vocab_file):
+        if not files.exists(beside) or _entries(beside) != entries:
             files.copy(vocab_file, beside)
-        record = record_of(lower, _entries(vocab_file), tokenizer.rules)
+        record = record_of(lower, entries, tokenizer.rules)
         files.write_text(os.path.join(folder, TOKENIZATION_FILE), record)
     if task is not None:
         files.write_json(os.path.join(folder, task_file.NAME), task)

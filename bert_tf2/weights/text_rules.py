@@ -15,9 +15,9 @@ from typing import Any, NamedTuple
 from bert_tf2 import tokenization
 from bert_tf2.support import files
 from bert_tf2.support.errors import UserError, and_more
-from bert_tf2.weights.base import VOCABULARY_FILE
 
 TOKENIZATION_FILE = "tokenization.json"
+VOCABULARY_FILE = "vocab.txt"
 
 # The classes of transformers with BERT's rules, and those whose rules are what tokenizer.json says.
 _CLASSES = re.compile(
@@ -42,16 +42,18 @@ class Stated(NamedTuple):
       do_lower_case: None if no file states it.
       rules: of FullTokenizer.
       remark: what is not the same here, for the user; "" if nothing.
+      record: the path of tokenization.json and the vocabulary's hash in it, "" for those that are not there.
     """
 
     path: str
     do_lower_case: bool | None
     rules: dict[str, Any]
     remark: str
+    record: tuple[str, str] = ("", "")
 
 
-def read_record(folder: str) -> tuple[Stated, str] | None:
-    """Returns what a folder's tokenization.json states, and the vocabulary's hash, "" if it has none."""
+def _read_record(folder: str) -> Stated | None:
+    """Returns what a folder's tokenization.json states."""
     path = files.companion(folder, TOKENIZATION_FILE)
     if path is None:
         return None
@@ -66,18 +68,18 @@ def read_record(folder: str) -> tuple[Stated, str] | None:
             f"{path}: do_lower_case, strip_accents and tokenize_chinese_chars must be true or false, vocab_sha256 a"
             " string, never_split a list of strings; correct the file, or remove it"
         )
-    return Stated(path, lower, rules, ""), digest
+    return Stated(path, lower, rules, "", (path, digest))
 
 
 def stated_in(folder: str) -> Stated | None:
     """Returns what the files of this project in a folder say about how text is split, or else those of transformers."""
-    record = read_record(folder)
-    if record and record[0].do_lower_case is not None:
-        return record[0]
+    record = _read_record(folder)
+    if record and record.do_lower_case is not None:
+        return record
     theirs = in_huggingface(folder)
     if record and theirs:
-        return theirs._replace(rules={**theirs.rules, **record[0].rules})
-    return record[0] if record else theirs
+        return theirs._replace(rules={**theirs.rules, **record.rules}, record=record.record)
+    return record or theirs
 
 
 class _Files:

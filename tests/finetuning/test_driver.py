@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 import json
 import pathlib
 
@@ -20,7 +21,7 @@ from bert_tf2.finetuning.ner import run as finetune_ner
 from bert_tf2.finetuning.options import ClassifierOptions, NerOptions, SquadOptions
 from bert_tf2.finetuning.squad import run as finetune_squad
 from bert_tf2.finetuning.task import known_labels
-from bert_tf2.support import json_text
+from bert_tf2.support import files, json_text
 from bert_tf2.support.errors import UserError
 from bert_tf2.weights import checkpoint
 from bert_tf2.weights.labels import LabelMap, save_label_map
@@ -217,6 +218,23 @@ def test_steps_are_counted_as_in_the_reference(options):
     """int(64 / 24 * 1.6) is 4; whole batches per epoch would make 3."""
     assert driver._num_train_steps(options(do_train=True, train_batch_size=24, num_train_epochs=1.6), 64) == 4
     assert "make not a single training step" in message_of(driver._num_train_steps, options(do_train=True), 5)
+
+
+def test_what_lies_beside_the_weights_is_read_once(options, tmp_path, monkeypatch):
+    """Each reading is a round trip where the storage is remote; a training opened the index twelve times."""
+    made = options(do_predict=True, init_checkpoint=save_random(heads.ClassifierModel, tmp_path, ANSWERS))
+    (tmp_path / "tokenization.json").write_text('{"do_lower_case": true}')
+    read, open_binary = collections.Counter(), files.open_binary
+
+    def counted(path, mode="rb"):
+        read[pathlib.Path(path).name] += mode == "rb"
+        return open_binary(path, mode)
+
+    monkeypatch.setattr(files, "open_binary", counted)
+    finetune_classifier.run(made)
+    once = {name: read[name] for name in ("model.ckpt-7.index", "tokenization.json")}
+    assert set(once.values()) == {1}, once
+    assert read["vocab.txt"] <= 2 and read["bert_config.json"] <= 2  # the flag's file, and that beside the weights
 
 
 def test_labels_of_words_and_of_sentences_are_told_apart(options, tmp_path):

@@ -176,11 +176,15 @@ def test_a_broken_record_is_named(tmp_path, content):
     source = source_with(tmp_path / "in", THEIRS)
     (tmp_path / "in" / "tokenization.json").write_text(content)
     vocab = write_vocab(tmp_path / "vocab.txt", THEIRS)
-    for function in (metadata.check_vocabulary, lambda s, v: metadata.choose_case(None, v, s)):
+    for function in (metadata.check_vocabulary, lambda s, v: metadata.load_tokenizer(v, None, source=s)):
         assert "in/tokenization.json" in message_of(function, source, vocab)
 
 
 # The case of the text
+
+
+def case(given, vocab_file, source=None):
+    return metadata.load_tokenizer(vocab_file, given, source=source).basic_tokenizer.do_lower_case
 
 
 @pytest.mark.parametrize(
@@ -199,11 +203,11 @@ def test_a_folder_that_states_the_case_and_the_default_flag(tmp_path, statement,
     source = source_with(tmp_path / "in")
     vocab_file = write_vocab(tmp_path / "vocab" / "vocab.txt", toy_data.VOCAB)
     write_json(tmp_path / {"weights": "in", "vocabulary": "vocab"}[place] / name, content)
-    message = message_of(metadata.choose_case, None, vocab_file, source)
+    message = message_of(case, None, vocab_file, source)
     assert f"{name}: says do_lower_case false" in message and "; give --do_lower_case=False" in message
-    assert metadata.choose_case(False, vocab_file, source) is False
+    assert case(False, vocab_file, source) is False
     assert not log_lines
-    assert metadata.choose_case(True, vocab_file, source) is True
+    assert case(True, vocab_file, source) is True
     assert [line for line in log_lines if f"{name}: says do_lower_case false; --do_lower_case=True counts" in line]
 
 
@@ -211,9 +215,9 @@ def test_the_weights_word_comes_before_that_of_the_vocabulary_s_folder(tmp_path)
     source = source_with(tmp_path / "in", do_lower_case=True)
     vocab_file = write_vocab(tmp_path / "vocab.txt", toy_data.VOCAB)
     write_json(tmp_path / "tokenizer_config.json", {"do_lower_case": False})
-    assert metadata.choose_case(None, vocab_file, source) is True
+    assert case(None, vocab_file, source) is True
     with pytest.raises(UserError, match="give --do_lower_case=False"):
-        metadata.choose_case(None, vocab_file)
+        case(None, vocab_file)
 
 
 @pytest.mark.parametrize(

@@ -45,7 +45,7 @@ def test_the_vocabulary_and_the_case(tmp_path):
     folder = written(tmp_path, None, tokenizer_json=tokenizer)
     assert source.vocabulary() == ["[PAD]", "a", "b", "new"]
     said = text_rules.in_huggingface(folder)
-    assert said[1:] == (False, {"never_split": ["new"], "strip_accents": True}, "")
+    assert said[1:4] == (False, {"never_split": ["new"], "strip_accents": True}, "")
     assert said.path.endswith("tokenizer.json")
     written(tmp_path, ["[PAD]", "c", "d"], tokenizer_config_json={"do_lower_case": True, "strip_accents": None})
     assert text_rules.in_huggingface(folder)[1:3] == (True, {"never_split": ["new"]})
@@ -178,7 +178,7 @@ def test_a_pipe_beside_weights_is_not_waited_for(tmp_path, name):
 
     def read() -> None:
         metadata.model_files(str(tmp_path))
-        metadata.stated_rules(None, str(tmp_path / "vocab.txt"))
+        metadata.stated_text(None, str(tmp_path / "vocab.txt"))
         load_label_map(str(tmp_path))
 
     assert message_of(read) == f"{tmp_path / name}: is a pipe or a device, where a file is expected; remove it"
