@@ -63,7 +63,7 @@ class _Model(keras.Model):
 
     Attributes:
       heads: its heads, keys of `weights.names.HEADS`, which names their variables.
-      labels_of: "texts" or "tokens", the objects that are labeled, if the constructor takes num_labels; else None.
+      labeled: "texts" or "tokens", the objects that are labeled, if the constructor takes num_labels; else None.
       uses_pooler: whether its loss depends on pooled_output. If not, the pooler gets no gradient and is not trained.
       has_pooler: whether the pooler is one of its variables in checkpoints.
       loss_names: the names of the terms of loss_terms, in order.
@@ -72,7 +72,7 @@ class _Model(keras.Model):
     """
 
     heads: tuple[str, ...]
-    labels_of: str | None = None
+    labeled: str | None = None
     uses_pooler: bool
     has_pooler = True
     loss_names: tuple[str, ...] = ("loss",)
@@ -267,7 +267,7 @@ class ClassifierModel(_Model):
     """
 
     heads = ("labels",)
-    labels_of = "texts"
+    labeled = "texts"
     uses_pooler = True
     record_kind = records.CLASSIFICATION
 
@@ -363,7 +363,7 @@ class TaggingModel(_Model):
     """One label per token (paper, section 5.3). Positions with a negative label id are ignored."""
 
     heads = ("labels",)
-    labels_of = "tokens"
+    labeled = "tokens"
     uses_pooler = False
     record_kind = records.TOKEN_TAGGING
 

@@ -271,12 +271,12 @@ class BertModel(keras.Model):
     `dtype="mixed_bfloat16"` computes in bfloat16; variables, LayerNorm and softmax stay float32.
 
     Attributes:
-      heads, labels_of, uses_pooler, has_pooler: class attributes as in the models of `heads`.
+      heads, labeled, uses_pooler, has_pooler: class attributes as in the models of `heads`.
       computes_padding: whether the states of padding are computed; see `fast.accelerate`.
     """
 
     heads: tuple[str, ...] = ()
-    labels_of: str | None = None
+    labeled: str | None = None
     uses_pooler = True
     has_pooler = True
     computes_padding = True

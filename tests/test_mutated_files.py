@@ -155,7 +155,7 @@ READERS = {
     "table": Reader("train.tsv", damaged(TABLE), _tables),
     "squad": Reader("squad.json", damaged_json(toy_data.squad(3, 1, impossible=True)), _questions),
     "conll": Reader(
-        "words.txt", damaged(toy_data.conll(2, 1).encode()), lambda path: ner.labels_of(ner.read_conll(str(path)))
+        "words.txt", damaged(toy_data.conll(2, 1).encode()), lambda path: ner.tags_of(ner.read_conll(str(path)))
     ),
     "label_map": Reader(
         "label_map.json",
@@ -164,7 +164,7 @@ READERS = {
     ),
     "training": Reader("model.ckpt-7.training.json", damaged_json(TRAINING), _training),
     "measure": Reader(
-        "best/measure.json", damaged_json(MEASURE), lambda path: Best(str(path.parent.parent), True, 1).should_stop
+        "best/measure.json", damaged_json(MEASURE), lambda path: Best(str(path.parent.parent), True, 1).ends_training()
     ),
     "newest": Reader("checkpoint", damaged(b'model_checkpoint_path: "model.ckpt-7"\n'), _newest),
     "manifest": Reader(manifest.NAME, damaged_json(MANIFEST), _manifest),

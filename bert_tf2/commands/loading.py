@@ -354,7 +354,7 @@ def load(
         source = checkpoint.open_weights(path)
         config = find_config(source, bert_config_file)
         tokenizer = find_tokenizer(source, config, vocab_file, do_lower_case)
-        labels = sources.labels_of(source)
+        labels = sources.label_map_of(source)
         dtype = PRECISIONS[precision].policy
         model = build_model(
             create_strategy(DeviceOptions(precision=precision), several=False),

@@ -334,7 +334,7 @@ def classifier(
 
 def _label_map(source, given: Sequence[str] | None, regression: bool, multi_label: bool) -> LabelMap:
     """The meaning of the outputs: as given, else as the weights have it."""
-    found = sources.labels_of(source)
+    found = sources.label_map_of(source)
     if given is None and not regression:
         if found is None or found.task == labels.TAGGING_TASK:
             raise UserError(f"{source.path}: has no labels of texts; give labels=[...], or regression=True")

@@ -2,7 +2,7 @@
 
     cut_to_longest:  a batch -> without the columns that are padding in every row
     batches:         windows of some batches, sorted by length -> batches
-    in_order:        what was computed for them -> the batches that the order of the files makes
+    put_back:        what was computed for them -> the batches that the order of the files makes
 
 `training.forward.in_order` does this for rows that come one by one; here it is a part of a tf.data pipeline.
 """
@@ -90,7 +90,7 @@ def batches(windows, batch_size: int):
     return windows.enumerate().flat_map(divided)
 
 
-def in_order(
+def put_back(
     found: Iterable[Mapping[str, np.ndarray]], batch_size: int, no_score: float
 ) -> Iterator[dict[str, np.ndarray]]:
     """Puts batches of `batches`, or what was computed for them, into the order of the windows.

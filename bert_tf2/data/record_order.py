@@ -53,15 +53,15 @@ _READERS = 32  # a store of objects answers slowly
 
 
 def ordered(paths: Sequence[str], shuffle_seed: int | None, index: RecordIndex | None, first: int, repeat: bool):
-    """`in_order`, or with a seed `shuffled`; see records.read_records for the arguments."""
+    """`unshuffled`, or with a seed `shuffled`; see records.read_records for the arguments."""
     if shuffle_seed is not None:
         index = index or read_index(paths)
         if index.total:  # otherwise, it has no endless order
             return shuffled(index, shuffle_seed, first, endless=repeat)
-    return in_order(paths).repeat(None if repeat else 1)
+    return unshuffled(paths).repeat(None if repeat else 1)
 
 
-def in_order(paths: Sequence[str]):
+def unshuffled(paths: Sequence[str]):
     """The records in the order of the files, once; as `shuffled` gives them, with epoch 0."""
     import tensorflow as tf
 

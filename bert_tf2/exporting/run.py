@@ -305,7 +305,7 @@ def _find_labels(options: ExportOptions, source: Weights) -> LabelMap:
     elif options.label_map:
         path, found = options.label_map, read_label_map(options.label_map)
     else:
-        path, found = beside if files.exists(beside) else source.path, sources.labels_of(source)
+        path, found = beside if files.exists(beside) else source.path, sources.label_map_of(source)
     if found is None:
         raise UserError(
             f"{source.path}: no {LABEL_MAP_FILE} lies beside it, so the meaning of its outputs is not"

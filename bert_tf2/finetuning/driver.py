@@ -180,7 +180,7 @@ class PartRecords:
         what = "Evaluating" if evaluating else "Predicting"
         batches = progress.track(batches, what, count, task.unit, size=lambda batch: len(batch["input_ids"]))
         if not options.pads_batches:
-            batches = length_buckets.in_order(batches, batch_size, MASKED_SCORE)
+            batches = length_buckets.put_back(batches, batch_size, MASKED_SCORE)
         return task.answers(part, batches)
 
     def find_fault(self, part: str) -> UserError | None:
@@ -232,7 +232,7 @@ def _train(task: Task, parts: PartRecords, strategy: tf.distribute.Strategy, tea
             metadata.write(folder, task.config, task.tokenizer, options.vocab_file, content)
             if task.label_map:
                 save_label_map(folder, task.label_map)
-    if best is None or not best.should_stop:
+    if best is None or not best.ends_training():
         index = record_index.read_index([parts.path("train")])
         # Multiples of 8, as matrix units of GPUs like them.
         multiple = 8 * math.ceil(options.max_seq_length / (8 * _XLA_WIDTHS)) if options.xla else 1

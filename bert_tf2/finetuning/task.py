@@ -162,10 +162,10 @@ def known_labels(options: FineTuneOptions, tagging: bool = False, opened: Weight
     if flag is None:
         return None
     if flag == "--output_dir":
-        folder, label_map = options.output_dir, sources.labels_in(options.output_dir)
+        folder, label_map = options.output_dir, sources.label_map_in(options.output_dir)
     else:
         source = opened or sources.open_weights(options.init_checkpoint)
-        folder, label_map = source.folder, sources.labels_of(source)
+        folder, label_map = source.folder, sources.label_map_of(source)
         own_file = files.exists(os.path.join(folder, LABEL_MAP_FILE))
         single = label_map and label_map.labels and not label_map.multi_label
         nameless = single and not tagging and label_map.labels == numbered(label_map.num_labels)

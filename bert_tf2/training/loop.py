@@ -195,8 +195,8 @@ class Trainer:
                 last = self.global_step >= options.num_train_steps
                 signals = team.gather(stop.signal)
                 stopping = any(signals)  # all of them after the same step
-                evaluating = evaluation.due(self.global_step, last)
-                if save.due(self.global_step, last or stopping or evaluating):  # an evaluated step survives a kill
+                evaluating = evaluation.take(self.global_step, last)
+                if save.take(self.global_step, last or stopping or evaluating):  # an evaluated step survives a kill
                     self._save(records)
                 self._saver.check()
                 if evaluating or stopping:
@@ -301,7 +301,8 @@ class Interval:
         """Whether the action was due at a step that an earlier training reached."""
         return bool(self._steps and step and (in_any_case or step % self._steps == 0))
 
-    def due(self, step: int, in_any_case: bool) -> bool:
+    def take(self, step: int, in_any_case: bool) -> bool:
+        """Whether the action is due; it is not again at this step."""
         if not self._steps or not (step >= self.next or in_any_case):
             return False
         self._last = step

@@ -275,9 +275,8 @@ class Best:
         """The step of the last evaluation."""
         return self._seen["last_step"]
 
-    @property
-    def should_stop(self) -> bool:
-        """Returns whether to stop the training, and logs it."""
+    def ends_training(self) -> bool:
+        """Whether to stop the training, which it logs."""
         if not 0 < self._patience <= self._seen["evaluations_since"]:
             return False
         since, name = self._seen["evaluations_since"], self._seen["measure"]
@@ -298,4 +297,4 @@ class Best:
         _write(self._file, seen)
         write_scalars(self._events, step, {name: value})
         logging.info("step %d: %s %.4f (best so far %.4f)", step, name, value, self._seen["value"])
-        return self.should_stop
+        return self.ends_training()

@@ -61,9 +61,9 @@ class Cluster(NamedTuple):
         return f"{self.names[index]} ({self.addresses[index]})"
 
 
-def find_cluster(environment: Mapping[str, str] = os.environ) -> Cluster | None:
+def find_cluster(variables: Mapping[str, str] = os.environ) -> Cluster | None:
     """The cluster in TF_CONFIG; None without it, or if there is only one worker."""
-    text = environment.get(VARIABLE, "").strip()
+    text = variables.get(VARIABLE, "").strip()
     if not text:
         return None
     try:

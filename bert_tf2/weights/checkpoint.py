@@ -190,14 +190,14 @@ def make_model(source: Weights, config: BertConfig, labels: LabelMap | None = No
     Args:
       source: the weights.
       config: their configuration.
-      labels: the meaning of a classifier's or tagger's outputs, from sources.labels_of. Defaults to a classifier's,
+      labels: the meaning of a classifier's or tagger's outputs, from sources.label_map_of. Defaults to a classifier's,
         since both have the same variable names.
       **kwargs: for the model's constructor.
     """
     present = {head for head, rows in names.HEADS.items() if rows[0].reference in source.shapes}
-    labels_of = labels.labels_of if labels else "texts"
+    labeled = labels.labeled if labels else "texts"
     for model in heads.MODELS:
-        if present & {*model.heads} and model.labels_of in (None, labels_of):
+        if present & {*model.heads} and model.labeled in (None, labeled):
             break
     else:
         return modeling.BertModel(config, **kwargs)
@@ -205,7 +205,7 @@ def make_model(source: Weights, config: BertConfig, labels: LabelMap | None = No
     if model is heads.PretrainingModel and "next_sentence" not in present:
         pooler = all(row.reference in source.shapes for row in names.POOLER)
         return heads.MaskedLMModel(config, has_pooler=pooler, **kwargs)
-    if model.labels_of:
+    if model.labeled:
         kwargs["num_labels"] = source.num_labels
         if labels and labels.regression:
             kwargs["regression"] = True

@@ -32,7 +32,7 @@ from bert_tf2.weights.labels import LABEL_MAP_FILE, save_label_map
 from bert_tf2.weights.listing import listing
 from bert_tf2.weights.new_words import ExtendedWeights, MorePositions, extend
 from bert_tf2.weights.options import ConversionOptions
-from bert_tf2.weights.sources import labels_of, open_weights
+from bert_tf2.weights.sources import label_map_of, open_weights
 from bert_tf2.weights.text_rules import Stated
 
 
@@ -117,7 +117,7 @@ class _Conversion:
             )
         if self.vocabulary is not None:
             check_vocab_size("the vocabulary", len(self.vocabulary), self.config.vocab_size)
-        self.labels = labels_of(source)
+        self.labels = label_map_of(source)
         for flag in ("extend_vocab", "never_split"):
             if getattr(options, flag):
                 self._extend(flag)

@@ -42,12 +42,12 @@ class Architecture(NamedTuple):
     Attributes:
       heads: keys of names.HEADS.
       pooler: whether the class has a pooler.
-      labels_of: what the labels apply to, as in the models of `heads`.
+      labeled: what the labels apply to, as in the models of `heads`.
     """
 
     heads: tuple[str, ...]
     pooler: bool
-    labels_of: str | None = None
+    labeled: str | None = None
 
 
 ARCHITECTURES = {
@@ -230,10 +230,10 @@ class HuggingFaceFolder(Weights):
     def labels(self) -> LabelMap | None:
         """Returns the meaning of a classifier's or tagger's outputs. Unnamed labels are LABEL_0, LABEL_1, ..."""
         count, known = self.num_labels, ARCHITECTURES.get(self.architecture or "")
-        if count is None or (known and not known.labels_of):
+        if count is None or (known and not known.labeled):
             return None
-        labels_of = known.labels_of if known else self._guess_labels_of(self._label_names(count))
-        if labels_of == "tokens":
+        labeled = known.labeled if known else self._guess_labeled(self._label_names(count))
+        if labeled == "tokens":
             return LabelMap(TAGGING_TASK, self._label_names(count), regression=False)
         task = str(self._values.get("finetuning_task") or UNKNOWN_TASK)
         if count == 1:
@@ -241,7 +241,7 @@ class HuggingFaceFolder(Weights):
         multi_label = self._values.get("problem_type") == "multi_label_classification"
         return LabelMap(task, self._label_names(count), regression=False, multi_label=multi_label)
 
-    def _guess_labels_of(self, labels: Sequence[str]) -> str:
+    def _guess_labeled(self, labels: Sequence[str]) -> str:
         """Returns what the labels apply to where config.json has no `architectures`."""
         if names.POOLER[0].reference not in self.shapes or any(re.match(r"[BIES]-.", label) for label in labels):
             return "tokens"

@@ -51,9 +51,9 @@ def write_folder(
     """
     if architecture is None:  # the first class whose heads are all there
         heads = {head for head, rows in names.HEADS.items() if {row.reference for row in rows} <= {*shapes}}
-        of = (None, labels.labels_of if labels else "texts")
+        of = (None, labels.labeled if labels else "texts")
         architecture = next(
-            name for name, there in ARCHITECTURES.items() if heads.issuperset(there.heads) and there.labels_of in of
+            name for name, there in ARCHITECTURES.items() if heads.issuperset(there.heads) and there.labeled in of
         )
     written = _written_variables(architecture, shapes, config)
     if files.is_remote(folder):
@@ -97,7 +97,7 @@ def _config_content(
     shapes: Mapping[str, Sequence[int]],
 ) -> dict[str, Any]:
     outputs, problem_type = (), None
-    if ARCHITECTURES[architecture].labels_of:
+    if ARCHITECTURES[architecture].labeled:
         count = names.num_labels(shapes)
         outputs = (labels.labels if labels else ()) or numbered(count)
         if labels.regression if labels else count == 1:

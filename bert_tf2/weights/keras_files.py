@@ -79,7 +79,7 @@ class KerasFile(Weights):
     def labels(self) -> LabelMap | None:
         """Returns the labels of a tagger, regression or multi-label model, which no shape shows; names are numbered."""
         labels = numbered(self.num_labels or 0)
-        if self._model.labels_of == "tokens":
+        if self._model.labeled == "tokens":
             return LabelMap(TAGGING_TASK, labels, regression=False)
         if getattr(self._model, "multi_label", False):
             return LabelMap(UNKNOWN_TASK, labels, regression=False, multi_label=True)

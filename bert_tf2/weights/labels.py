@@ -39,7 +39,7 @@ class LabelMap:
         return 1 if self.regression else len(self.labels)
 
     @property
-    def labels_of(self) -> str:
+    def labeled(self) -> str:
         """What the labels apply to, "tokens" or "texts"; the models of `heads` have the same attribute."""
         return "tokens" if self.task == TAGGING_TASK else "texts"
 

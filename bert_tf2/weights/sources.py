@@ -107,15 +107,15 @@ def _keras_files_in(path: str) -> list[str]:
     return [file for file in found if keras_files.recognizes(file)]
 
 
-def labels_of(source: Weights) -> LabelMap | None:
+def label_map_of(source: Weights) -> LabelMap | None:
     """Returns the meaning of a classifier's or tagger's outputs, from label_map.json or else from the weights.
 
     Returns None if neither defines it.
     """
-    return labels_in(source.folder) or source.labels()
+    return label_map_in(source.folder) or source.labels()
 
 
-def labels_in(folder: str) -> LabelMap | None:
+def label_map_in(folder: str) -> LabelMap | None:
     """Returns the labels in a folder's label_map.json, if there is one."""
     found = load_label_map(folder)
     if found:

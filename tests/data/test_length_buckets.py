@@ -38,7 +38,7 @@ def cut(batch: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
 @pytest.mark.parametrize("count", [2 * 128 * BATCH + 13, 3, 1])
 def test_the_order_of_the_file_comes_back(count):
     values = rows(count)
-    found = [*length_buckets.in_order(map(cut, divided(values)), BATCH, MASKED_SCORE)]
+    found = [*length_buckets.put_back(map(cut, divided(values)), BATCH, MASKED_SCORE)]
     assert [len(batch["label_ids"]) for batch in found] == [BATCH] * (count // BATCH) + [count % BATCH] * bool(
         count % BATCH
     )
@@ -68,7 +68,7 @@ def test_the_batches_are_as_large_as_a_padded_one_and_have_little_padding():
 @pytest.mark.parametrize("batch_size", [2**31 - 1, 10**12])
 def test_a_batch_may_be_larger_than_the_file(batch_size):
     values = rows(20)
-    (batch,) = length_buckets.in_order(divided(values, batch_size), batch_size, MASKED_SCORE)
+    (batch,) = length_buckets.put_back(divided(values, batch_size), batch_size, MASKED_SCORE)
     np.testing.assert_array_equal(batch["label_ids"], values["label_ids"])
 
 
@@ -90,6 +90,6 @@ def test_what_was_not_computed_is_no_answer():
         },
         {"places": np.array([[0, 0]]), "logits": np.array([[4.0]], np.float32), "tags": np.array([[4]])},
     ]
-    (batch,) = length_buckets.in_order(found, 2, MASKED_SCORE)
+    (batch,) = length_buckets.put_back(found, 2, MASKED_SCORE)
     assert batch["logits"].tolist() == [[4.0, MASKED_SCORE, MASKED_SCORE], [1.0, 2.0, 3.0]]
     assert batch["tags"].tolist() == [[4, 0, 0], [1, 2, 3]]

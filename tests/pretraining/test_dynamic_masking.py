@@ -172,7 +172,7 @@ def test_origins_follow_the_order_of_the_records(tmp_path):
                 writer.write(str(number).encode())
     for seed in (None, 1, 2):
         order = (
-            record_order.in_order(paths)
+            record_order.unshuffled(paths)
             if seed is None
             else record_order.shuffled(record_index.read_index(paths), seed)
         )

@@ -71,7 +71,7 @@ def test_what_keras_wrote_is_read_and_the_other_way_round(tmp_path, kind):
 def variants(head) -> list[dict]:
     """The arguments of a head: its own number of labels, and each switch in turn the other way."""
     parameters = inspect.signature(head).parameters.values()
-    labels = {"num_labels": 3} if head.labels_of else {}
+    labels = {"num_labels": 3} if head.labeled else {}
     switches = [{one.name: not one.default} for one in parameters if isinstance(one.default, bool)]
     return [labels | switch for switch in ({}, *switches)]
 

@@ -33,7 +33,7 @@ def read_all(path: str) -> None:
     for name, shape in source.shapes.items():
         assert list(source.get(name).shape) == shape
     assert source.global_step >= 0
-    sources.labels_of(source)
+    sources.label_map_of(source)
     source.vocabulary()
     source.tokenizer_settings()
     metadata.stated_config(source)

@@ -133,7 +133,7 @@ def _is_numbered(sentence: NerSentence) -> bool:
     return [*map(int, words)] == [*range(int(words[0]), int(words[0]) + len(words))]
 
 
-def labels_of(sentences: Iterable[NerSentence]) -> list[str]:
+def tags_of(sentences: Iterable[NerSentence]) -> list[str]:
     """The labels of a training set: O, even if it does not occur, and the other tags, sorted."""
     tags = {tag for sentence in sentences for tag in sentence.tags or ()}
     return [OUTSIDE, *sorted(tags - {OUTSIDE})]

@@ -72,7 +72,7 @@ class NerTask(Task):
                 f"{self.options.output_dir}: no {LABEL_MAP_FILE} beside a checkpoint, so the tags are not known;"
                 " train first, or give the --output_dir of the training"
             )
-        labels = ner.labels_of(self.examples["train"])
+        labels = ner.tags_of(self.examples["train"])
         if len(labels) < 2:
             raise UserError(
                 f"{self.options.train_file}: every word has the tag {ner.OUTSIDE}, so there is nothing to learn"

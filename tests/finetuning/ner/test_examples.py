@@ -63,9 +63,9 @@ def test_tags_may_be_missing(write):
     assert (found.words, found.tags) == (["EU", "says"], None)
 
 
-def test_labels_of(write):
-    assert ner.labels_of(ner.read_conll(write(CONLL_2003))) == ["O", "B-LOC", "B-MISC", "B-ORG", "B-PER", "I-PER"]
-    assert ner.labels_of([sentence("x", tags=["S-A"]), sentence("y")]) == ["O", "S-A"]
+def test_tags_of(write):
+    assert ner.tags_of(ner.read_conll(write(CONLL_2003))) == ["O", "B-LOC", "B-MISC", "B-ORG", "B-PER", "I-PER"]
+    assert ner.tags_of([sentence("x", tags=["S-A"]), sentence("y")]) == ["O", "S-A"]
 
 
 @pytest.mark.parametrize(
