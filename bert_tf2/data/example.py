@@ -47,8 +47,7 @@ def _tag(number: int) -> bytes:
 def encode(columns: Mapping[str, np.ndarray | Ragged]) -> list[bytes]:
     """Serializes rows, each to the bytes of `Example.SerializeToString(deterministic=True)`.
 
-    Args:
-      columns: feature name -> array [B, L] of integers or of float32, or Ragged. L >= 1 may differ between features.
+    `columns`: feature name -> array [B, L] of integers or of float32, or Ragged. L >= 1 may differ between features.
 
     Returns:
       B records.

@@ -53,9 +53,7 @@ class Batch:
 def read_all(paths: Sequence[str], vocab_size: int | None = None) -> Iterator[Batch]:
     """Yields the records of several files in order: of one kind and the same lengths, those of the first record.
 
-    Args:
-      paths: the files.
-      vocab_size: every id must be smaller; None if it is unknown.
+    `vocab_size`: every id must be smaller; None if it is unknown.
     """
     kind: RecordKind | None = None
     sizes = {"type_vocab_size": _SEGMENTS, "vocab_size": _MOST_IDS if vocab_size is None else vocab_size}
@@ -157,8 +155,6 @@ def _checked(block: tfrecords.Block, kind: RecordKind, sizes: Sizes, *, inspects
     """Decodes and checks records.
 
     Args:
-      block: the records.
-      kind: their kind.
       sizes: the sizes that the kind's table names. A limit that is not in there is not checked.
       inspects: whether they are those of the first record; then what no training depends on is checked, too.
 

@@ -129,7 +129,6 @@ def read(
     """The index of record files, of which those that are not known are read.
 
     Args:
-      paths: the files.
       output_dir: where the index is kept if it cannot be kept beside the first file.
       keep: whether to write what was read; one worker of several does.
       anew: read all files.
@@ -168,8 +167,7 @@ def written(path: str) -> str:
 def keep(known: Mapping[str, tuple[str, int]]) -> None:
     """Keeps the index of records that were just made, if their folder allows it.
 
-    Args:
-      known: for the path of each file, what `written` returned, and its records.
+    `known`: for the path of each file, what `written` returned, and its records.
     """
 
     def runs(text: str, total: int) -> _Runs:

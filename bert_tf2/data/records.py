@@ -95,7 +95,6 @@ def read_records(
 
     Args:
       paths: the files; each may be compressed by gzip.
-      kind: the kind of their records.
       sizes: the value of every size that `kind` names, e.g. {"max_seq_length": 128, "vocab_size": 30522, ...}.
       batch_size: examples per batch, over all replicas.
       shuffle_seed: shuffles the records, see `record_order.shuffled`; None for the order of the files.

@@ -71,8 +71,7 @@ def _header(length: int) -> bytes:
 def writing(*paths: str) -> Iterator[list[Callable[[Iterable[bytes]], None]]]:
     """Opens files for writing, which appear under their names, complete, at the end of the context, or not at all.
 
-    Yields:
-      For each file a function that appends records to it.
+    Yields for each file a function that appends records to it.
     """
 
     def append(stream: BinaryIO, records: Iterable[bytes]) -> None:

@@ -45,10 +45,8 @@ Export = Callable[..., str]
 def run(task: Task, export: Export | None = None) -> dict[str, Any] | None:
     """Trains, evaluates, predicts and exports, according to the switches of the options.
 
-    Args:
-      task: the task, with its options.
-      export: writes a SavedModel; `bert_tf2.exporting.run.export_model`. Needed with do_export. (Tasks do
-        not import it, because an export may contain any task.)
+    `export`: writes a SavedModel; `bert_tf2.exporting.run.export_model`. Needed with do_export. (Tasks do not import
+    it, because an export may contain any task.)
 
     Returns:
       The results of the evaluation, as in `eval_metrics.json` and `eval_results.txt`. None without an evaluation.

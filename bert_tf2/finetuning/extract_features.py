@@ -207,8 +207,6 @@ def embed(
     """Returns vectors for texts: the output of extract_features.py, as arrays.
 
     Args:
-      model: the encoder, with trained weights.
-      tokenizer: with the vocabulary of the model.
       texts: each a text, or a tuple of two.
       pooling: see `pool`; "none" gives every token a vector.
       layers: the indexes of layers, -1 for the last; their values are concatenated.
@@ -287,8 +285,7 @@ def extract(
       pad_to: the length of every batch, instead of that of its longest line.
       of_cls: for the first token alone, for which the last block computes less.
 
-    Yields:
-      Each line's features and its hidden states, float32 [layers, tokens, D], in the order of the input.
+    Yields each line's features and its hidden states, float32 [layers, tokens, D], in the order of the input.
     """
     forward.check_process()
     strategy, layers = model.distribute_strategy, tuple(layers)
@@ -321,9 +318,8 @@ def token_line(feature: InputFeatures, layers: Sequence[int], values: np.ndarray
 def pool(values: np.ndarray, pooling: str) -> np.ndarray:
     """One vector for a line: [layers, tokens, D] -> [layers * D], the layers concatenated.
 
-    Args:
-      pooling: "cls" takes the first token; "mean" and "max" reduce over all tokens, including [CLS] and [SEP]. "none"
-        keeps the tokens: -> [tokens, layers * D].
+    `pooling`: "cls" takes the first token; "mean" and "max" reduce over all tokens, including [CLS] and [SEP]. "none"
+    keeps the tokens: -> [tokens, layers * D].
     """
     layers, tokens, width = values.shape
     of_tokens = values.transpose(1, 0, 2).reshape(tokens, layers * width)

@@ -228,9 +228,7 @@ def num_columns(count: int) -> str:
 def warn_of_similar(path: str, first_rows: Mapping[str, int]) -> None:
     """Warns of the first two labels of a file that differ only in case or blanks.
 
-    Args:
-      path: the file.
-      first_rows: label -> the number of its first row, from 1, in the order of the rows.
+    `first_rows`: label -> the number of its first row, from 1, in the order of the rows.
     """
     forms: dict[str, str] = {}
     for label, row in first_rows.items():

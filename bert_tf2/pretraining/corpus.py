@@ -71,7 +71,6 @@ def read(
     looks across it.
 
     Args:
-      input_files: text files.
       tokenizer: a FullTokenizer with the rules of this project (see `FullTokenizer.has_own_rules`).
       options: the format of the files, a sentence a line and a blank line between documents if not given; and whether
         there are whole words.

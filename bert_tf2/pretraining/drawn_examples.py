@@ -106,9 +106,8 @@ class DrawnExamples:
     def rows(self, numbers: np.ndarray) -> np.ndarray:
         """The examples with these numbers, which count from 0 in the order of drawing.
 
-        Returns:
-          Rows with the fields of an Example but for `num_truncated`, and with `num_masked`; behind the masked tokens,
-          `masked` and `replacements` have any numbers.
+        Returns rows with the fields of an Example but for `num_truncated`, and with `num_masked`; behind the masked
+        tokens, `masked` and `replacements` have any numbers.
         """
         if self._file is None:
             return self._in_memory(numbers)
@@ -136,15 +135,7 @@ def make(
     draws: Draws,
     folder: str | None = None,
 ) -> DrawnExamples:
-    """Draws all examples of a corpus.
-
-    Args:
-      corpus: the text.
-      tokenizer: has the vocabulary.
-      options: the settings.
-      draws: the random numbers.
-      folder: see DrawnExamples.
-    """
+    """Draws all examples of a corpus. `folder`: see DrawnExamples."""
     examples = DrawnExamples(0 if options.dynamic_masking else options.max_predictions_per_seq, folder)
     words = list(tokenizer.vocab.values())
     for example in ExampleMaker(corpus, array("i", [tokenizer.vocab["[MASK]"]]), words, options, draws).make_all():

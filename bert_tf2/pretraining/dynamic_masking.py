@@ -40,7 +40,6 @@ class Masker:
         """Creates the function for records of one training or evaluation.
 
         Args:
-          vocabulary: entry -> id.
           options: how much is masked, and the lengths to which the features are padded.
           seeds: numbers from 0 on; other ones give other masks.
         """

@@ -84,9 +84,7 @@ def _write(
     Args:
       batches: yields the features of all examples in batches of a size.
       rows_per_batch: the size to write.
-      total: the number of examples.
       words: id -> token, at least those of the first examples, which are logged.
-      output_files: the names of the files.
     """
     if first := next(batches(_LOGGED_EXAMPLES), None):
         sample = example.encode(first)
@@ -244,7 +242,6 @@ def make_files(
     """Makes the examples of text files and writes them to TFRecord files in turn; returns the text and the examples.
 
     Args:
-      input_files: text files.
       output_files: the names of the TFRecord files, which are complete or absent, and compressed if they end in .gz.
       tokenizer: a FullTokenizer with the rules of this project.
       options: the settings of the examples, except for the seed.

@@ -68,14 +68,7 @@ class ExampleMaker:
         options: PretrainingDataOptions,
         draws: Draws,
     ):
-        """Creates a maker.
-
-        Args:
-          corpus: the text.
-          mask, words: see `masking.draw_replacements`.
-          options: the settings.
-          draws: the random numbers.
-        """
+        """Creates a maker. `mask`, `words`: see `masking.draw_replacements`."""
         self._corpus, self._bounds, self._options, self._draws = corpus, corpus.bounds, options, draws
         self._mask, self._words = mask, words
         self._max_num_tokens = options.max_seq_length - options.num_delimiters
@@ -173,8 +166,7 @@ def truncate(length_a: int, length_b: int, max_num_tokens: int, draws: Draws) ->
     Tokens are removed one by one from the longer segment (from B if both have the same length), at random from its
     start or its end, so that examples neither always start nor always end at the boundary of a sentence.
 
-    Returns:
-      How many tokens are removed from the start of A, how many of A are left, and the same for B.
+    Returns how many tokens are removed from the start of A, how many of A are left, and the same for B.
     """
     front_a = front_b = 0
     for at_end in draws.coin_flips(max(0, length_a + length_b - max_num_tokens)):

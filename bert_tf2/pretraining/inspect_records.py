@@ -38,13 +38,9 @@ def run(options: InspectRecordsOptions) -> list[str]:
 def inspect(paths: Sequence[str], words: Sequence[str] | None = None, show: int = 0) -> tuple[Statistics, list[str]]:
     """Reads and checks all records of some files.
 
-    Args:
-      paths: the files.
-      words: the entries of the vocabulary.
-      show: the number of examples to return.
+    `show`: the number of examples to return.
 
-    Returns:
-      What was counted, and the lines that show the first examples.
+    Returns what was counted, and the lines that show the first examples.
     """
     statistics: Statistics | None = None
     lines: list[str] = []
@@ -75,9 +71,6 @@ def summary(
 
     Args:
       statistics: what was counted.
-      num_files: the number of files.
-      size: their bytes.
-      words: the entries of the vocabulary.
       top_k: the number of most frequent masked words to list.
     """
     rows = {

@@ -89,7 +89,6 @@ class Manifest:
         Args:
           output_file: the output's name without the numbers.
           described: see `describe`.
-          shards: all shards.
         """
         folder = os.path.dirname(output_file)
         self.path = os.path.join(folder, NAME)

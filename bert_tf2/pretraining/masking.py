@@ -45,11 +45,9 @@ def choose(count: int, kinds: bytes, wanted: int, whole_words: bool, draws: Draw
     """Chooses the tokens to predict.
 
     Args:
-      count: the number of tokens.
       kinds: what each token is: BEGINS, CONTINUES or NEVER. Empty if any may be masked and there are no whole words.
       wanted: how many to choose.
       whole_words: whether the tokens of a word are masked together. The first token always begins a word.
-      draws: the random numbers.
 
     Returns:
       The indexes of at most `wanted` tokens, in the order in which their replacements are drawn.
@@ -79,10 +77,8 @@ def draw_replacements(
     """Draws what replaces each of `count` tokens: [MASK], SAME, or one of `words`.
 
     Args:
-      count: how many.
       mask: [MASK] alone, in an array or a list; the result has the same type.
       words: the words from which random replacements are drawn.
-      draws: the random numbers.
     """
     replacements = mask * count
     place = draws.count_below(MASKED, count)
@@ -108,7 +104,6 @@ def create_masked_lm_predictions(
       tokens: [CLS] A [SEP] B [SEP], or [CLS] A [SEP]; not modified.
       masked_lm_prob, max_predictions_per_seq, do_whole_word_mask: see PretrainingDataOptions.
       vocab_words: the words from which random replacements are drawn.
-      rng: the random number generator.
 
     Returns:
       The masked tokens; the positions to predict, sorted; and the original tokens there.

@@ -208,8 +208,6 @@ def predict(
     The first call compiles the model, and later calls with the same model and top_k are fast.
 
     Args:
-      model: with trained weights, see load_model.
-      tokenizer: with the vocabulary of the model.
       texts: the sentences, see `encode`; may be a generator, which is read one batch ahead.
       top_k: the number of words for each `[MASK]`.
       max_seq_length: the maximum number of tokens of a text, including [CLS] and [SEP].
@@ -235,8 +233,7 @@ def encode(
 
     Only `[MASK]` is special; `[SEP]` or `[CLS]` in the text is split like other text.
 
-    Args:
-      where: names the text in errors.
+    `where`: names the text in errors.
     """
     if not isinstance(text, str):
         raise UserError(f"{where}: {text!r:.60} is no text")

@@ -41,8 +41,7 @@ class RecordFiles:
     def check(self, counts: Mapping[str, int | None]) -> None:
         """Compares files that were read with the manifest; remote ones only by what does not read them once more.
 
-        Args:
-          counts: the records of each file by its path; None if it was not read to its end.
+        `counts`: the records of each file by its path; None if it was not read to its end.
         """
         listed = [path for path in counts if path in self.rows]
         with progress.Progress("Comparing with the manifest", len(listed), "files") as shown:

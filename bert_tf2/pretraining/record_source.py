@@ -163,10 +163,7 @@ def check_vocabulary(paths: Sequence[str], vocabulary: Mapping[str, int], name: 
 
     With another vocabulary, [MASK] would be an ordinary word of the records, and nothing else would fail.
 
-    Args:
-      paths: files of records.
-      vocabulary: entry -> id.
-      name: the file of the vocabulary, for the message.
+    `name`: the file of the vocabulary, for the message.
     """
     first = (_features_of_first(paths[0]) or {}).get("input_ids", ())[:1]
     if len(first) and first[0] != vocabulary["[CLS]"]:

@@ -197,8 +197,7 @@ class _Evaluation:
     def begin(self, begun: bool) -> Callable[[int], bool] | None:
         """What a training calls after every eval_steps steps; None if there are no evaluations.
 
-        Args:
-          begun: whether the training continues.
+        `begun`: whether the training continues.
         """
         if not self._options.eval_steps:
             return None

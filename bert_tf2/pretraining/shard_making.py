@@ -184,10 +184,7 @@ def _receive(sent: bytes) -> tuple[Job, FullTokenizer | UserError]:
 def make(shard: Shard, tokenizer: FullTokenizer | UserError, job: Job) -> Result:
     """Makes a shard and its result beside it, unless an earlier attempt of this job has finished it.
 
-    Args:
-      shard: the shard.
-      tokenizer: see load_tokenizer; or why there is none.
-      job: the job.
+    `tokenizer`: see load_tokenizer; or why there is none.
     """
     place = result_of(shard)
     if (found := _read(shard, job)) and found.counts:

@@ -157,7 +157,6 @@ def opened(names: Sequence[str], output_file: str, *, shared: bool = False) -> I
     A place in a compressed file can be reached only by unpacking all that precedes it, so it is unpacked once.
 
     Args:
-      names: the files.
       output_file: the output's name without the numbers.
       shared: whether other machines read the text, so that it is unpacked beside the output also if that is remote.
     """

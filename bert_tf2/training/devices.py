@@ -48,10 +48,7 @@ def join(options: TrainingOptions) -> Team:
 def check_batch(options: OptimizerOptions, replicas: int, workers: int = 1) -> None:
     """Raises UserError if the parts of a batch would not have the same number of examples, or would have none.
 
-    Args:
-      options: the settings.
-      replicas: the number of devices, of all workers.
-      workers: the number of workers.
+    `replicas`: the number of devices, of all workers.
     """
     if workers > 1 and options.train_batch_size < replicas:
         raise UserError(
@@ -74,7 +71,6 @@ def create_strategy(
     Logs what they are. `configured` sets how TensorFlow computes on them.
 
     Args:
-      options: the settings.
       team: the workers of a training.
       several: False for a model that is called directly (bert_tf2.load), which uses the first of several GPUs.
     """
@@ -122,8 +118,6 @@ def plan_for(
     of a TPU, or of --xla, has fixed shapes.
 
     Args:
-      options: the settings.
-      strategy: the devices.
       hidden_size: of the model.
       padded: whether padding is computed whatever the options say.
     """
@@ -145,8 +139,7 @@ def configured(options: Options) -> Iterator[None]:
 
     In the process of a script, memory of GPUs is also taken only as it is needed, which cannot be set back.
 
-    Args:
-      options: of any script: `precision` and `deterministic`, as far as it has them.
+    `options`: of any script: `precision` and `deterministic`, as far as it has them.
     """
     for gpu in tf.config.list_physical_devices("GPU") if process.is_script else ():
         with contextlib.suppress(RuntimeError, ValueError):  # in use already, or divided into logical devices

@@ -70,9 +70,8 @@ class Runner:
     ) -> Iterator[dict[str, np.ndarray]]:
         """Yields the outputs of the model for each batch.
 
-        Yields:
-          For every batch, in order: the batch's own features and the model's `outputs`, as arrays with a row per
-          example in the order of the data, for any number of replicas.
+        Yields for every batch, in order: the batch's own features and the model's `outputs`, as arrays with a row per
+        example in the order of the data, for any number of replicas.
         """
         iterator = iter(self._distribute(dataset))
         while True:

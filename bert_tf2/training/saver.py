@@ -35,8 +35,6 @@ def deciding(
     """What decides the steps to come, by name: its value, and what another one changes.
 
     Args:
-      options: of the training.
-      config: of its model.
       records: a description of what it reads.
       replicas: the number of its devices, each of which draws its own dropout.
       padding: whether padding is computed, for which dropout draws too.
@@ -159,7 +157,6 @@ class Saver:
 
         Args:
           variables: by the reference's names; they may change as soon as this returns.
-          step: the global step.
           beside: what belongs to the checkpoint and TensorFlow 1's format has no room for.
         """
         self.wait()

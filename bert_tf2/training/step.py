@@ -153,7 +153,6 @@ def local_gradients(
     """Computes this replica's part of the losses and their gradients; the sum over all replicas is the whole.
 
     Args:
-      model: the model.
       variables: by name.
       batch: this replica's features.
       dropout_seed: int32 [2].

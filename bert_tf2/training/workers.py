@@ -178,8 +178,7 @@ class Team:
     def gather(self, number: int) -> list[int]:
         """The numbers of all workers, each of which calls this; waits for the last one, so it is a barrier, too.
 
-        Args:
-          number: its size is below 2^53.
+        `number`: its size is below 2^53.
         """
         if self.strategy is None:
             return [number]
@@ -245,9 +244,8 @@ class Team:
     def watched(self, seconds: float | None = None) -> Iterator[None]:
         """Converts the failure of an operation of all workers into a UserError that names the worker.
 
-        Args:
-          seconds: the time after which the process ends in any case; None for no limit. A worker that answers, but
-            waits for a file system that does not, can only be noticed in this way.
+        `seconds`: the time after which the process ends in any case; None for no limit. A worker that answers, but
+        waits for a file system that does not, can only be noticed in this way.
         """
         timer = threading.Timer(seconds or 0.0, lambda: process.leave(1, _STUCK.format(seconds)))
         timer.daemon = True

@@ -78,11 +78,7 @@ class Checkpoint(Weights):
     kind = "TensorFlow 1 checkpoint"
 
     def __init__(self, path: str):
-        """Opens a checkpoint.
-
-        Args:
-          path: its prefix, one of its files, or its folder.
-        """
+        """Opens a checkpoint. `path`: its prefix, one of its files, or its folder."""
         super().__init__(find_prefix(path))
         path = self.path + ".index"
         with self._explained(), files.open_binary(path) as stream:

@@ -81,12 +81,9 @@ def _refuse(source: Weights, problems: list[str], advice: str) -> None:
 def initialize(model: keras.Model, init_checkpoint: str | Weights) -> str:
     """Loads initial weights into a model. Ignores optimizer slots and the step in the checkpoint.
 
-    Args:
-      model: a BertModel or one of heads'.
-      init_checkpoint: any path that sources.open_weights accepts, or what it has opened.
+    `init_checkpoint`: any path that sources.open_weights accepts, or what it has opened.
 
-    Returns:
-      One line that names the loaded, the newly initialized and the unused variables.
+    Returns one line that names the loaded, the newly initialized and the unused variables.
     """
     source = open_weights(init_checkpoint) if isinstance(init_checkpoint, str) else init_checkpoint
     names.check_encoder(source.path, source.shapes)
@@ -121,7 +118,6 @@ def restore(
 
     Args:
       path: the checkpoint, or what has opened it.
-      variables: by the reference's names.
       config: the model's configuration, which is compared with the bert_config.json beside the checkpoint.
       allow_missing: names of variables that keep their values if the checkpoint has none.
     """
@@ -143,8 +139,7 @@ def restore(
 def weights_in_use(output_dir: str, init_checkpoint: str | None, will_train: bool = False) -> Weights | None:
     """Opens the weights that a call starts from: the newest checkpoint in output_dir, else init_checkpoint.
 
-    Returns:
-      The weights, or None if there are none and training starts from random ones.
+    Returns the weights, or None if there are none and training starts from random ones.
     """
     path = latest_checkpoint(output_dir) or init_checkpoint
     if path:
@@ -169,10 +164,7 @@ def weights_in_use(output_dir: str, init_checkpoint: str | None, will_train: boo
 def check_trained(model: keras.Model, source: Weights, allow_missing: tuple[str, ...] = ()) -> None:
     """Checks that a model's outputs come from trained weights.
 
-    Args:
-      model: the model.
-      source: its weights.
-      allow_missing: name prefixes of variables that may be missing.
+    `allow_missing`: name prefixes of variables that may be missing.
     """
     missing = [
         name for name in used_variables(model) if name not in source.shapes and not name.startswith(allow_missing)
@@ -188,8 +180,6 @@ def make_model(source: Weights, config: BertConfig, labels: LabelMap | None = No
     """Creates the model with the heads that the weights contain, or a BertModel; its variables are not loaded.
 
     Args:
-      source: the weights.
-      config: their configuration.
       labels: the meaning of a classifier's or tagger's outputs, from sources.label_map_of. Defaults to a classifier's,
         since both have the same variable names.
       **kwargs: for the model's constructor.

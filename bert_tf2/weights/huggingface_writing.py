@@ -41,7 +41,6 @@ def write_folder(
       folder: existing files of these names are replaced.
       shapes: reference name -> sizes of each variable. Variables that are not BERT's are ignored.
       arrays: reference name and array of each of them, in any order. One is in memory at a time.
-      config: the model's configuration.
       vocabulary, do_lower_case, rules: of its tokenizer, see FullTokenizer.
       labels: the meaning of the outputs of a classifier or tagger.
       architecture: the class of `transformers`; defaults to the one that has the heads in `shapes`.

@@ -47,8 +47,7 @@ def _listed(config: BertConfig, fields: Sequence[str]) -> str:
 def model_files(path: str) -> dict[str, str]:
     """Returns the configuration and the vocabulary in the folder of a model: their paths, by the names of their flags.
 
-    Args:
-      path: the folder, or weights in it.
+    `path`: the folder, or weights in it.
     """
     folder = path if files.is_directory(path) else os.path.dirname(path)
     configs = ("config.json", CONFIG_FILE) if huggingface.recognizes(path) else (CONFIG_FILE, "config.json")
@@ -90,9 +89,8 @@ def decisive(config: BertConfig) -> dict[str, Any]:
 def check_config(source: Weights, config: BertConfig) -> list[str]:
     """Compares a configuration with that of the weights, in the fields that no shape shows.
 
-    Returns:
-      Messages about differences that may be intentional: fewer layers than the weights have, so that only the first
-        ones are used; another activation function, if the stated one is uncertain (Weights.uncertain).
+    Returns messages about differences that may be intentional: fewer layers than the weights have, so that only the
+    first ones are used; another activation function, if the stated one is uncertain (Weights.uncertain).
     """
     found = stated_config(source)
     if found is None:
@@ -153,10 +151,8 @@ def load_tokenizer(
     """Creates the tokenizer after checking that its ids are those that the model was trained with.
 
     Args:
-      vocab_file: the vocabulary.
       do_lower_case: the flag; None, if it was not given, means True.
       vocab_size: the number of embeddings of the model; None if there is no model yet.
-      source: the weights in use, or None.
       init_checkpoint: the flag's value, for the reference's check of its release names.
     """
     lower = True if do_lower_case is None else do_lower_case
@@ -232,7 +228,6 @@ def check_task(source: Weights, task: Mapping[str, str | bool], flag: str, other
     """Compares what weights were fine-tuned for with what they are used for, as far as files beside them state it.
 
     Args:
-      source: the weights.
       task: what they are used for: "task", its name, and facts about its data.
       flag: the one that names the weights.
       other_task: whether a difference is meant; it is a warning then.
@@ -283,7 +278,6 @@ def write(
     """Writes bert_config.json, vocab.txt, tokenization.json and task.json beside the checkpoints of a training run.
 
     Args:
-      folder: the folder of the checkpoints.
       config: the model's configuration. An existing file that describes the same model is kept.
       tokenizer, vocab_file: for vocab.txt and tokenization.json, which are not written without them. An equal
         vocabulary is kept, too.

@@ -127,12 +127,7 @@ _OPTIMIZER_STATE = re.compile(
 
 
 def encoder(num_hidden_layers: int, pooler: bool = True) -> Iterator[Variable]:
-    """Yields every variable of an encoder, in the order in which they are written.
-
-    Args:
-      num_hidden_layers: the number of blocks.
-      pooler: whether it has one.
-    """
+    """Yields every variable of an encoder, in the order in which they are written. `pooler`: whether it has one."""
     yield from EMBEDDINGS
     for index in range(num_hidden_layers):
         for row in BLOCK:
@@ -163,11 +158,7 @@ def with_own_output(found: Container[str]) -> list[str]:
 
 
 def tf1_variables(model: keras.Model) -> dict[str, Any]:
-    """Returns the reference name -> the tf.Variable for every variable of a model.
-
-    Args:
-      model: a BertModel or one of heads'.
-    """
+    """Returns the reference name -> the tf.Variable for every variable of a model."""
     if not hasattr(model, "heads"):
         raise TypeError(f"no names are known for the variables of {type(model).__name__}")
     own = "" if hasattr(model, "bert") else "bert."  # a BertModel is what the other models have as `bert`
@@ -206,9 +197,7 @@ def misfits(
     """Yields a phrase for each variable that weights lack or have in another shape.
 
     Args:
-      rows: the variables.
       shapes: reference name -> shape in the weights.
-      config: the configuration.
       optional: reference names of variables that may be missing.
     """
     for row in rows:

@@ -56,7 +56,6 @@ def extend(
     """Plans new entries: first in place of `[unused...]` entries, then at the end.
 
     Args:
-      vocabulary: the entries of vocab.txt.
       new_words_file: one word per line, as the tokenizer splits text; the prefix `##` marks the continuation of a word.
       basic: splits text into words as the model was trained.
       kept: whether the words are tokens that are never split.

@@ -50,10 +50,9 @@ def _of_another_kind(folder: str) -> str:
 def open_weights(path: str) -> Weights:
     """Opens weights of any kind for reading.
 
-    Args:
-      path: the prefix, folder or a file of a TensorFlow 1 checkpoint; a folder in Hugging Face's layout, or its weights
-        file; a TensorFlow 2 checkpoint or SavedModel of Model Garden's encoder; a Keras file of this project's models,
-        or a folder with one of them.
+    `path`: the prefix, folder or a file of a TensorFlow 1 checkpoint; a folder in Hugging Face's layout, or its weights
+    file; a TensorFlow 2 checkpoint or SavedModel of Model Garden's encoder; a Keras file of this project's models, or a
+    folder with one of them.
     """
     try:
         return _open(path)

@@ -25,8 +25,7 @@ from bert_tf2.weights.labels import THRESHOLD
 def write_test_results(path: str, probabilities: Iterable[Sequence[float]]) -> None:
     """Writes test_results.tsv as the reference does: no header, one line per example, one column per class.
 
-    Args:
-      probabilities: [n, classes], in the order of the examples; for a regression [n, 1] scores.
+    `probabilities`: [n, classes], in the order of the examples; for a regression [n, 1] scores.
     """
     _write_table(path, ([np.float32(value) for value in row] for row in probabilities))
 

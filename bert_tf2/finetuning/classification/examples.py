@@ -307,12 +307,9 @@ _LARGEST_WEIGHT = 1e6  # a loss of larger ones overflows; an integer may even be
 def class_weights(wanted: str, examples: Sequence[InputExample], label_map: LabelMap) -> tuple[float, ...]:
     """The weight of each label, in the order of the outputs; see heads.ClassifierModel.class_weights.
 
-    Args:
-      wanted: "balanced", or a JSON file: {label: weight} with a positive number for each label. Balanced weights are
-        n / (classes * count), which gives every class the same total weight; if a text may have several labels,
-        (n - count) / count, which gives the texts with a label the same total weight as the texts without it.
-      examples: the training set.
-      label_map: the labels.
+    `wanted`: "balanced", or a JSON file: {label: weight} with a positive number for each label. Balanced weights are n
+    / (classes * count), which gives every class the same total weight; if a text may have several labels, (n - count) /
+    count, which gives the texts with a label the same total weight as the texts without it.
     """
     labels, size = label_map.labels, len(examples)
     if wanted != "balanced":

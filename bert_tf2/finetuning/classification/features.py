@@ -55,8 +55,8 @@ def pack_texts(
 
     A second text that has no tokens, or none after truncation, is ignored.
 
-    Returns:
-      The tokens, max_seq_length at most; and the input ids, the input mask and the segment ids, each padded with 0.
+    Returns the tokens, max_seq_length at most; and the input ids, the input mask and the segment ids, each padded with
+    0.
     """
     check_least_length(max_seq_length)
     tokens_a = tokenizer.tokenize(text_a)

@@ -119,7 +119,6 @@ def assemble_tags(
     """Merges the predictions of all windows: one tag for each word, in the order of the file.
 
     Args:
-      sentences: the sentences.
       features: all of their windows.
       predicted_label_ids: for each window, in the same order, the label id of each position ([max_seq_length], or as
         long as `input_ids`).

@@ -67,8 +67,7 @@ def score(true_tags: Sequence[Sequence[str]], predicted_tags: Sequence[Sequence[
 
     A predicted entity is correct if its first word, last word and type are correct. A measure with denominator 0 is 0.
 
-    Args:
-      true_tags, predicted_tags: for each sentence, the tags of its words.
+    `true_tags`, `predicted_tags`: for each sentence, the tags of its words.
 
     Returns:
       A dictionary for JSON: `precision`, `recall`, `f1`, `true_entities`, `predicted_entities`, `correct_entities`,
