@@ -172,7 +172,6 @@ class Trainer:
             return self.global_step
         self._tell_changes(records)
         profile = StepProfile(options, self.global_step, writes=team.is_chief)
-        team.tell_network(self.step.bytes_to_sum)
         iterator = iter(team.distribute(self._strategy, dataset))
         steps = self.step.several()
         monitor = TrainingMonitor(options, self.global_step, self._model.config, writes=team.is_chief)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import functools
 from collections.abc import Mapping, Sequence
 
 
@@ -13,47 +12,26 @@ class Precision:
 
     Attributes:
       policy: the Keras dtype policy of the model.
-      activation_bytes: of a number that is kept for the backward pass.
       exported: the type of a SavedModel that a training writes; there are two, and float16 is for training.
       allows_tf32: whether products on GPUs that have it may round float32 to TF32. With 16-bit types, float32 products
         remain only in the heads, whose inputs have fewer bits anyway.
       scales_loss: whether small gradients would be 0 without a loss scale.
       oldest_gpu: the compute capability of the first GPUs that have units for it.
-      cpu_units: the flag, in /proc/cpuinfo, of the processors that have units for its products.
-      doubts: why it may gain nothing, by the kind of devices; on GPUs and CPUs, of those without these units.
+      doubts: why it may gain nothing, by the kind of devices; on GPUs, of those without these units.
     """
 
     policy: str
-    activation_bytes: int
     exported: str
     allows_tf32: bool = True
     scales_loss: bool = False
     oldest_gpu: tuple[int, int] = (0, 0)
-    cpu_units: str = ""
     doubts: Mapping[str, str] = dataclasses.field(default_factory=dict)
-
-    @property
-    def is_narrow(self) -> bool:
-        """Whether products are computed in 16 bits."""
-        return self.activation_bytes == 2
 
     def doubt(self, kind: str, capabilities: Sequence[tuple[int, int]] = ()) -> str | None:
         """A sentence if devices of a kind (CPU, GPU, TPU; GPUs with these capabilities) may gain nothing by it."""
         if kind == "GPU" and min(capabilities, default=self.oldest_gpu) >= self.oldest_gpu:
             return None
-        if kind == "CPU" and self.cpu_units in _cpu_flags():
-            return None
         return self.doubts.get(kind)
-
-
-@functools.cache
-def _cpu_flags() -> frozenset[str]:
-    """What the first processor can do, as Linux states it; nothing elsewhere."""
-    try:
-        with open("/proc/cpuinfo", encoding="utf-8") as stream:
-            return next(frozenset(line.split()) for line in stream if line.startswith("flags"))
-    except (OSError, StopIteration):
-        return frozenset()
 
 
 _AMPERE, _VOLTA = (8, 0), (7, 0)
@@ -62,25 +40,19 @@ _NO_TF32 = "only NVIDIA GPUs from Ampere on have TF32; this computes in float32"
 _OF_CPUS = "many processors are slower with it than in float32; compare the speeds"
 
 PRECISIONS = {
-    "float32": Precision("float32", 4, "float32", allows_tf32=False),
-    "tf32": Precision(
-        "float32", 4, "float32", oldest_gpu=_AMPERE, doubts=dict.fromkeys(("CPU", "GPU", "TPU"), _NO_TF32)
-    ),
+    "float32": Precision("float32", "float32", allows_tf32=False),
+    "tf32": Precision("float32", "float32", oldest_gpu=_AMPERE, doubts=dict.fromkeys(("CPU", "GPU", "TPU"), _NO_TF32)),
     "bfloat16": Precision(
         "mixed_bfloat16",
-        2,
         "bfloat16",
         oldest_gpu=_AMPERE,
-        cpu_units="amx_bf16",
         doubts={"CPU": _OF_CPUS, "GPU": "this GPU has no units for it, so it is slower than float32; try float16"},
     ),
     "float16": Precision(
         "mixed_float16",
-        2,
         "float32",
         scales_loss=True,
         oldest_gpu=_VOLTA,
-        cpu_units="amx_fp16",
         doubts={
             "CPU": _OF_CPUS,
             "GPU": "this GPU has no units for its products, so it saves memory at most",

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import math
 from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
@@ -48,12 +47,6 @@ class TrainingStep:
             )
             self._loss_scale = LossScale() if PRECISIONS[options.precision].scales_loss else None
         self.state = {**self._optimizer.slots, **(self._loss_scale.state if self._loss_scale else {})}
-
-    @property
-    def bytes_to_sum(self) -> int:
-        """The bytes of the gradients that the replicas sum in each step."""
-        numbers = sum(math.prod(variable.shape) for variable in self._variables.values())
-        return numbers * tf.as_dtype(self._options.all_reduce_dtype).size
 
     def compiled(self, *, jit_compile: bool = False):
         """One step as a graph, on the default strategy: (batch, step) -> measures.

@@ -18,7 +18,6 @@ import json
 import os
 import re
 import threading
-import time
 import zlib
 from collections.abc import Callable, Iterator, Mapping
 from concurrent import futures
@@ -28,7 +27,7 @@ import tensorflow as tf
 from absl import logging
 
 from bert_tf2.data.record_order import Share
-from bert_tf2.support import environment, process, settings
+from bert_tf2.support import process, settings
 from bert_tf2.support.errors import UserError, and_more
 from bert_tf2.support.settings import Options
 from bert_tf2.training import rendezvous
@@ -39,7 +38,6 @@ _EXAMPLE = '{"cluster": {"worker": ["host1:2222", "host2:2222"]}, "task": {"type
 
 _SECONDS_OF_SILENCE = 20  # of a worker, after which the others take it for dead
 
-_NUMBERS_OF_PROBE = 1 << 19  # 2 MB: long enough for a rate, and seconds on the slowest network
 
 Value = TypeVar("Value")
 
@@ -196,25 +194,6 @@ class Team:
     def broadcast_from_chief(self, number: int) -> int:
         """The number of the chief, for all workers."""
         return self.gather(number)[0]
-
-    def tell_network(self, size: int) -> None:
-        """Logs how long it takes to sum gradients of `size` bytes; every worker calls this. Nothing if alone."""
-        if self.strategy is None:
-            return
-        short, long = self._time_sum(1), self._time_sum(_NUMBERS_OF_PROBE)
-        rate = 4 * _NUMBERS_OF_PROBE / max(long - short, 1e-6)
-        network = f"{1000 * short:.1f} ms for a short sum of all workers, {environment.human(rate)}/s for a long one"
-        gradients = f"a step's gradients, {environment.human(size)}, take {short + size / rate:.1f} s"
-        logging.info("The network: %s; %s", network, gradients)
-
-    def _time_sum(self, count: int) -> float:
-        """Seconds in which all workers sum `count` float32 numbers."""
-        row = tf.zeros([count])
-        with self.watched():
-            _in_thread(lambda: self._sum(row))  # traces, and opens connections
-            start = time.monotonic()
-            _in_thread(lambda: self._sum(row))
-            return time.monotonic() - start
 
     def wait(self) -> None:
         """Returns when all workers have called this. Raises UserError as `gather` does."""

@@ -62,15 +62,9 @@ def test_a_gpu_that_tensorflow_cannot_use_is_reported(monkeypatch, log_lines):
         ("float32", "GPU", [(6, 1)], None),
     ],
 )
-def test_a_precision_that_gains_nothing_is_doubted(precision, kind, capabilities, words, monkeypatch):
-    monkeypatch.setattr("bert_tf2.training.precision._cpu_flags", lambda: {"avx512_bf16"})
+def test_a_precision_that_gains_nothing_is_doubted(precision, kind, capabilities, words):
     doubt = PRECISIONS[precision].doubt(kind, capabilities)
     assert doubt is None if words is None else words in doubt
-
-
-def test_a_processor_with_units_for_a_precision_is_not_doubted(monkeypatch):
-    monkeypatch.setattr("bert_tf2.training.precision._cpu_flags", lambda: {"amx_tile", "amx_bf16"})
-    assert PRECISIONS["bfloat16"].doubt("CPU") is None and PRECISIONS["float16"].doubt("CPU")
 
 
 def plan(hidden_size=128, **settings):
