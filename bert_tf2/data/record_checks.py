@@ -31,19 +31,13 @@ Sizes = Mapping[str, int]
 
 @dataclasses.dataclass(frozen=True)
 class Batch:
-    """Consecutive records of a file, all of them valid.
+    """Consecutive records of a file, all of them valid."""
 
-    Attributes:
-      path: the file.
-      first: the number of the first record in the file, counted from 1.
-      kind: the kind of the records.
-      features: feature name -> [N, length] of any integer type, or float32. Where the number of values varies, rows are
-        padded with zeros; `input_mask` then tells which of the ids are padding.
-    """
-
-    path: str
-    first: int
-    kind: RecordKind
+    path: str  # the file
+    first: int  # the number of the first record in the file, counted from 1
+    kind: RecordKind  # the kind of the records
+    # feature name -> [N, length] of any integer type, or float32. Where the number of values varies, rows are padded
+    # with zeros; `input_mask` then tells which of the ids are padding
     features: Columns
 
     def __len__(self) -> int:

@@ -39,26 +39,16 @@ class RecordIndex:
     """The runs of consecutive records that the files consist of, in the order of the files.
 
     A compressed file is one run, because reading cannot begin in its middle.
-
-    Attributes:
-      paths: the files, sorted, so that the order in which they are given does not matter.
-      files: int64 [R], the number of the file of each run.
-      offsets: int64 [R], the byte of the file at which the run begins.
-      starts: int64 [R], the number of its first record in the file, from 0.
-      counts: int64 [R], its records.
-      sizes: int64 [R], their bytes, uncompressed.
-      checksums: of the content of each file.
-      packed: whether each file is an archive of gzip.
     """
 
-    paths: tuple[str, ...]
-    files: np.ndarray
-    offsets: np.ndarray
-    starts: np.ndarray
-    counts: np.ndarray
-    sizes: np.ndarray
-    checksums: tuple[int, ...]
-    packed: tuple[bool, ...]
+    paths: tuple[str, ...]  # the files, sorted, so that the order in which they are given does not matter
+    files: np.ndarray  # int64 [R], the number of the file of each run
+    offsets: np.ndarray  # int64 [R], the byte of the file at which the run begins
+    starts: np.ndarray  # int64 [R], the number of its first record in the file, from 0
+    counts: np.ndarray  # int64 [R], its records
+    sizes: np.ndarray  # int64 [R], their bytes, uncompressed
+    checksums: tuple[int, ...]  # of the content of each file
+    packed: tuple[bool, ...]  # whether each file is an archive of gzip
 
     @property
     def total(self) -> int:
@@ -74,21 +64,13 @@ class RecordIndex:
 
 
 class _Runs(NamedTuple):
-    """The runs of a file.
+    """The runs of a file."""
 
-    Attributes:
-      counts: int64 [R], the records of each.
-      sizes: int64 [R], their bytes.
-      form: of the first record, see `record_checks.form_of`.
-      checksum: of the checksums that stand behind the records.
-      packed: whether it is an archive of gzip.
-    """
-
-    counts: np.ndarray
-    sizes: np.ndarray
-    form: int
-    checksum: int
-    packed: bool
+    counts: np.ndarray  # int64 [R], the records of each
+    sizes: np.ndarray  # int64 [R], their bytes
+    form: int  # of the first record, see `record_checks.form_of`
+    checksum: int  # of the checksums that stand behind the records
+    packed: bool  # whether it is an archive of gzip
 
 
 _State = tuple[int, float]

@@ -149,16 +149,11 @@ class Share(NamedTuple):
     """The rows of each batch that one of several processes reads, so that all of them together read each row once.
 
     A batch of B rows is cut into `count` parts whose sizes differ by one at most.
-
-    Attributes:
-      first: the number of the first part of this process.
-      parts: the number of its parts; each becomes an element of its dataset, for one device.
-      count: the number of parts of all processes.
     """
 
-    first: int
-    parts: int
-    count: int
+    first: int  # the number of the first part of this process
+    parts: int  # the number of its parts; each becomes an element of its dataset, for one device
+    count: int  # the number of parts of all processes
 
     def take(self, batches, batch_size: int):
         """A dataset of this share's parts of the elements of a dataset, each of which has B rows, B >= `count`."""

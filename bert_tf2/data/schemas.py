@@ -17,38 +17,27 @@ Condition = tuple[np.ndarray, Callable[[int], str]]
 
 @dataclasses.dataclass(frozen=True)
 class Feature:
-    """One feature of a record.
+    """One feature of a record."""
 
-    Attributes:
-      dtype: "int64" or "float32".
-      length: the number of values, as a number or as the name of a size.
-      minimum: the smallest allowed value.
-      exclusive_maximum: every value must be smaller than this number or size, so NaN is not allowed; None for no limit.
-      varies: whether a record may have fewer values, at least one.
-    """
-
-    dtype: str
-    length: int | str
-    minimum: float = 0
+    dtype: str  # "int64" or "float32"
+    length: int | str  # the number of values, as a number or as the name of a size
+    minimum: float = 0  # the smallest allowed value
+    # every value must be smaller than this number or size, so NaN is not allowed; None for no limit
     exclusive_maximum: float | str | None = None
-    varies: bool = False
+    varies: bool = False  # whether a record may have fewer values, at least one
 
 
 @dataclasses.dataclass(frozen=True)
 class RecordKind:
-    """One kind of record.
+    """One kind of record."""
 
-    Attributes:
-      name: for messages.
-      features: feature name -> Feature. The values of the sizes that a Feature names ("max_seq_length", "vocab_size")
-        are passed when a file is read.
-      conditions: what must hold between the features. It is called with the values, feature name -> [N, L], and with
-        their numbers, feature name -> [N], of those features whose number varies. It yields what may be wrong: the
-        rows for which it is, bool [N], and a function that describes one of them.
-    """
-
-    name: str
+    name: str  # for messages
+    # feature name -> Feature. The values of the sizes that a Feature names ("max_seq_length", "vocab_size") are passed
+    # when a file is read
     features: Mapping[str, Feature]
+    # what must hold between the features. It is called with the values, feature name -> [N, L], and with their numbers,
+    # feature name -> [N], of those features whose number varies. It yields what may be wrong: the rows for which it is,
+    # bool [N], and a function that describes one of them
     conditions: Callable[[Columns, Columns], Iterator[Condition]] | None = None
 
 

@@ -89,21 +89,13 @@ def writing(*paths: str) -> Iterator[list[Callable[[Iterable[bytes]], None]]]:
 
 @dataclasses.dataclass(frozen=True)
 class Block:
-    """Consecutive records of a file, whose checksums are right.
+    """Consecutive records of a file, whose checksums are right."""
 
-    Attributes:
-      path: the file.
-      first: the number of the first record, counted from 1.
-      data: bytes that contain the records.
-      starts: int64 [N], where the data of each record begins in `data`.
-      lengths: int64 [N], the bytes of each record.
-    """
-
-    path: str
-    first: int
-    data: bytes
-    starts: np.ndarray
-    lengths: np.ndarray
+    path: str  # the file
+    first: int  # the number of the first record, counted from 1
+    data: bytes  # bytes that contain the records
+    starts: np.ndarray  # int64 [N], where the data of each record begins in `data`
+    lengths: np.ndarray  # int64 [N], the bytes of each record
 
     def __len__(self) -> int:
         return len(self.starts)

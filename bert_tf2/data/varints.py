@@ -15,15 +15,10 @@ _LONGEST = 10  # bytes of a varint
 
 @dataclasses.dataclass(frozen=True)
 class Ragged:
-    """Rows of numbers, possibly of different lengths.
+    """Rows of numbers, possibly of different lengths."""
 
-    Attributes:
-      values: [B, L] of any integer type, or float32; each row padded with zeros.
-      lengths: int [B], the number of values of each row, from 1 to L.
-    """
-
-    values: np.ndarray
-    lengths: np.ndarray
+    values: np.ndarray  # [B, L] of any integer type, or float32; each row padded with zeros
+    lengths: np.ndarray  # int [B], the number of values of each row, from 1 to L
 
     def __len__(self) -> int:
         return len(self.values)

@@ -101,6 +101,7 @@ def _forward_and_backward(compute: Callable, inputs: Sequence[tf.Tensor], source
     that it does not use at all: a sixth more memory.
 
     Args:
+      compute: tensors to a tensor.
       inputs: tensors like its arguments.
       sources: how many of the arguments to differentiate by, from the first on.
 

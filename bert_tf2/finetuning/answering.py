@@ -41,15 +41,10 @@ class Row(NamedTuple):
 
 
 class SpanAnswer(NamedTuple):
-    """The answer to a question.
+    """The answer to a question."""
 
-    Attributes:
-      text: words of the paragraph; "" if the paragraph does not answer.
-      probability: among the best answers, as in nbest_predictions.json.
-    """
-
-    text: str
-    probability: float
+    text: str  # words of the paragraph; "" if the paragraph does not answer
+    probability: float  # among the best answers, as in nbest_predictions.json
 
 
 def pack(tokenizer: tokenization.FullTokenizer, texts: Sequence[Text], max_seq_length: int) -> list[Row]:

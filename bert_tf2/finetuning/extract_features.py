@@ -50,16 +50,11 @@ class InputExample:
 
 @dataclasses.dataclass(frozen=True)
 class InputFeatures:
-    """The model input for one line.
+    """The model input for one line."""
 
-    Attributes:
-      unique_id: the number of the line.
-      tokens: without padding.
-      input_ids, input_mask, input_type_ids: padded with 0 to one length for all lines.
-    """
-
-    unique_id: int
-    tokens: list[str]
+    unique_id: int  # the number of the line
+    tokens: list[str]  # without padding
+    # input_ids, input_mask, input_type_ids: padded with 0 to one length for all lines
     input_ids: list[int]
     input_mask: list[int]
     input_type_ids: list[int]

@@ -22,32 +22,27 @@ Column = int | str
 
 @dataclasses.dataclass(frozen=True)
 class Table:
-    """One file of a task.
+    """One file of a task."""
 
-    Attributes:
-      file: its name inside the data folder.
-      guid: the names of the examples; `{}` stands for the cell of column `id`, or for the index of the line from 0 if
-        there is no such column.
-      text_a, text_b, label, id: the columns to read; None if the table does not have the column, or it is not used.
-      header: whether the first line is a header.
-      language, only: read only the rows whose column `language` is `only` (XNLI has 15 languages in one file).
-      skip_broken_rows: skip rows with too many or too few columns, with one warning, instead of raising an error.
-      any_width: accept rows with more columns than are read, with one warning if the rows differ. For the tables of the
-        reference, which indexes the cells from the left and never counts them.
-      submission: for the test set of a GLUE task, the name of the file that gluebenchmark.com accepts.
-    """
-
-    file: str
+    file: str  # its name inside the data folder
+    # the names of the examples; `{}` stands for the cell of column `id`, or for the index of the line from 0 if there
+    # is no such column
     guid: str
+    # text_a, text_b, label, id: the columns to read; None if the table does not have the column, or it is not used
     text_a: Column
     text_b: Column | None = None
     label: Column | None = None
     id: Column | None = None
-    header: bool = True
+    header: bool = True  # whether the first line is a header
+    # language, only: read only the rows whose column `language` is `only` (XNLI has 15 languages in one file)
     language: Column | None = None
     only: str = ""
+    # skip rows with too many or too few columns, with one warning, instead of raising an error
     skip_broken_rows: bool = False
+    # accept rows with more columns than are read, with one warning if the rows differ. For the tables of the reference,
+    # which indexes the cells from the left and never counts them
     any_width: bool = False
+    # for the test set of a GLUE task, the name of the file that gluebenchmark.com accepts
     submission: str | None = None
 
 

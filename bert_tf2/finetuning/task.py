@@ -23,21 +23,14 @@ Batches = Iterator[Mapping[str, np.ndarray]]
 
 
 class Scores(NamedTuple):
-    """The scores of the answers of one part.
+    """The scores of the answers of one part."""
 
-    Attributes:
-      metrics: all metrics, for `eval_metrics.json`.
-      main: the key in `metrics` by which --eval_steps chooses the best weights; higher is better.
-      figures: the keys of the metrics in the summary at the end of a run.
-      results: for `eval_results.txt`, which the reference writes for some tasks; None for the others.
-      screen: a table for the log, or "".
-    """
-
-    metrics: dict[str, Any]
-    main: str
-    figures: Sequence[str]
+    metrics: dict[str, Any]  # all metrics, for `eval_metrics.json`
+    main: str  # the key in `metrics` by which --eval_steps chooses the best weights; higher is better
+    figures: Sequence[str]  # the keys of the metrics in the summary at the end of a run
+    # for `eval_results.txt`, which the reference writes for some tasks; None for the others
     results: dict[str, float] | None = None
-    screen: str = ""
+    screen: str = ""  # a table for the log, or ""
 
 
 class Task(abc.ABC):

@@ -36,25 +36,19 @@ from bert_tf2.support import progress
 
 
 class Example(NamedTuple):
-    """An example as numbers.
+    """An example as numbers."""
 
-    Attributes:
-      start_a, start_b: where segments A and B begin in the tokens of the corpus.
-      length_a, length_b: the numbers of their tokens; 0 for B if the example is no pair.
-      is_random_next: whether B is from a random place.
-      num_truncated: the number of tokens that were removed because the pair was too long.
-      masked: the tokens to predict, counted from the first token of A, without the delimiters, as they were drawn.
-      replacements: for each of them what replaces it, see `masking.draw_replacements`.
-    """
-
+    # start_a, start_b: where segments A and B begin in the tokens of the corpus
     start_a: int
+    # length_a, length_b: the numbers of their tokens; 0 for B if the example is no pair
     length_a: int
     start_b: int
     length_b: int
-    is_random_next: bool
-    num_truncated: int
+    is_random_next: bool  # whether B is from a random place
+    num_truncated: int  # the number of tokens that were removed because the pair was too long
+    # the tokens to predict, counted from the first token of A, without the delimiters, as they were drawn
     masked: Sequence[int] = ()
-    replacements: Sequence[masking.Token] = ()
+    replacements: Sequence[masking.Token] = ()  # for each of them what replaces it, see `masking.draw_replacements`
 
 
 class ExampleMaker:

@@ -28,15 +28,10 @@ _ONE_BY_ONE = "or name the files that are meant one by one, with commas"
 
 @dataclasses.dataclass(frozen=True)
 class RecordFiles:
-    """Files of records.
+    """Files of records."""
 
-    Attributes:
-      paths: the files; patterns are replaced by what they match, sorted.
-      rows: what a manifest says of some of them, by path.
-    """
-
-    paths: list[str]
-    rows: Mapping[str, dict[str, Any]]
+    paths: list[str]  # the files; patterns are replaced by what they match, sorted
+    rows: Mapping[str, dict[str, Any]]  # what a manifest says of some of them, by path
 
     def check(self, counts: Mapping[str, int | None]) -> None:
         """Compares files that were read with the manifest; remote ones only by what does not read them once more.

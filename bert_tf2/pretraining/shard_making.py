@@ -46,19 +46,12 @@ _BLOCK = 1 << 20
 
 @dataclasses.dataclass(frozen=True)
 class Result:
-    """What a worker answers.
+    """What a worker answers."""
 
-    Attributes:
-      counts: of the shard, for the manifest; None if it was not made.
-      error: a line for the user, "" if there is none.
-      bug: a traceback, "" if there is none.
-      warnings: what was logged.
-    """
-
-    counts: dict[str, Any] | None = None
-    error: str = ""
-    bug: str = ""
-    warnings: tuple[str, ...] = ()
+    counts: dict[str, Any] | None = None  # of the shard, for the manifest; None if it was not made
+    error: str = ""  # a line for the user, "" if there is none
+    bug: str = ""  # a traceback, "" if there is none
+    warnings: tuple[str, ...] = ()  # what was logged
 
 
 def attempt(shard: Shard, tokenizer: FullTokenizer, options: CreatePretrainingDataOptions) -> Result:

@@ -32,17 +32,11 @@ _MOST_SHARDS = 10**6
 
 @dataclasses.dataclass(frozen=True)
 class Source:
-    """A file of the corpus.
+    """A file of the corpus."""
 
-    Attributes:
-      name: the name that the user gave.
-      place: the file with its text; another one than `name` if that is compressed.
-      size: the bytes of `place`.
-    """
-
-    name: str
-    place: str
-    size: int
+    name: str  # the name that the user gave
+    place: str  # the file with its text; another one than `name` if that is compressed
+    size: int  # the bytes of `place`
 
 
 @dataclasses.dataclass(frozen=True)
@@ -56,19 +50,12 @@ class Piece:
 
 @dataclasses.dataclass(frozen=True)
 class Shard:
-    """One shard.
+    """One shard."""
 
-    Attributes:
-      number: counts from 0.
-      output: the file to write.
-      seed: of the random numbers, see `seed_of`.
-      pieces: its text.
-    """
-
-    number: int
-    output: str
-    seed: int
-    pieces: tuple[Piece, ...]
+    number: int  # counts from 0
+    output: str  # the file to write
+    seed: int  # of the random numbers, see `seed_of`
+    pieces: tuple[Piece, ...]  # its text
 
     @property
     def size(self) -> int:
@@ -78,22 +65,14 @@ class Shard:
 
 @dataclasses.dataclass(frozen=True)
 class Job:
-    """All shards of a run: whoever has it makes any of them, given its number.
+    """All shards of a run: whoever has it makes any of them, given its number."""
 
-    Attributes:
-      options: the options of the run; `do_lower_case` is true or false.
-      sources: the files of the corpus, in order.
-      cuts: shard s has the text from byte cuts[s] to cuts[s + 1], see `cut`.
-      vocabulary: the SHA-256 of the vocabulary.
-      run: identifies the flags, the vocabulary and the inputs: a hash of the manifest's description.
-      rules: how the tokenizer differs from the reference's, see FullTokenizer.rules.
-    """
-
-    options: CreatePretrainingDataOptions
-    sources: tuple[Source, ...]
-    cuts: tuple[int, ...]
-    vocabulary: str = ""
-    run: str = ""
+    options: CreatePretrainingDataOptions  # the options of the run; `do_lower_case` is true or false
+    sources: tuple[Source, ...]  # the files of the corpus, in order
+    cuts: tuple[int, ...]  # shard s has the text from byte cuts[s] to cuts[s + 1], see `cut`
+    vocabulary: str = ""  # the SHA-256 of the vocabulary
+    run: str = ""  # identifies the flags, the vocabulary and the inputs: a hash of the manifest's description
+    # how the tokenizer differs from the reference's, see FullTokenizer.rules
     rules: Mapping[str, Any] = dataclasses.field(default_factory=dict, hash=False)
 
     def __len__(self) -> int:

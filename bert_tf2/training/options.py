@@ -336,23 +336,17 @@ def hyperparameters(options: Options) -> dict[str, str]:
 
 @options
 class TrainOptions(OptimizerOptions):
-    """One run of the training loop: `OptimizerOptions`, and values that the task computes.
+    """One run of the training loop: `OptimizerOptions`, and values that the task computes."""
 
-    Attributes:
-      output_dir: the folder for checkpoints and TensorBoard events.
-      num_train_steps, num_warmup_steps: the schedule; see optimization.learning_rate_at.
-      precision: as in PrecisionOptions; float16 trains with a loss scale.
-      log_steps: the number of steps between TensorBoard points; the first step also gets one.
-      texts: name -> Markdown text for TensorBoard. The model's configuration is always added.
-      deciding: of the script's settings, those of settings.deciding.
-    """
-
-    output_dir: str
+    output_dir: str  # the folder for checkpoints and TensorBoard events
+    # num_train_steps, num_warmup_steps: the schedule; see optimization.learning_rate_at
     num_train_steps: int
     num_warmup_steps: int
-    precision: str = "float32"
-    log_steps: int = 100
+    precision: str = "float32"  # as in PrecisionOptions; float16 trains with a loss scale
+    log_steps: int = 100  # the number of steps between TensorBoard points; the first step also gets one
+    # name -> Markdown text for TensorBoard. The model's configuration is always added
     texts: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    # of the script's settings, those of settings.deciding
     deciding: Mapping[str, tuple[Any, str]] = dataclasses.field(default_factory=dict)
 
     def check(self) -> None:

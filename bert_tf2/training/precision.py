@@ -8,23 +8,16 @@ from collections.abc import Mapping, Sequence
 
 @dataclasses.dataclass(frozen=True)
 class Precision:
-    """A type of the computations. Variables, statistics and losses are float32 in each.
+    """A type of the computations. Variables, statistics and losses are float32 in each."""
 
-    Attributes:
-      policy: the Keras dtype policy of the model.
-      exported: the type of a SavedModel that a training writes; there are two, and float16 is for training.
-      allows_tf32: whether products on GPUs that have it may round float32 to TF32. With 16-bit types, float32 products
-        remain only in the heads, whose inputs have fewer bits anyway.
-      scales_loss: whether small gradients would be 0 without a loss scale.
-      oldest_gpu: the compute capability of the first GPUs that have units for it.
-      doubts: why it may gain nothing, by the kind of devices; on GPUs, of those without these units.
-    """
-
-    policy: str
-    exported: str
+    policy: str  # the Keras dtype policy of the model
+    exported: str  # the type of a SavedModel that a training writes; there are two, and float16 is for training
+    # whether products on GPUs that have it may round float32 to TF32. With 16-bit types, float32 products remain only
+    # in the heads, whose inputs have fewer bits anyway
     allows_tf32: bool = True
-    scales_loss: bool = False
-    oldest_gpu: tuple[int, int] = (0, 0)
+    scales_loss: bool = False  # whether small gradients would be 0 without a loss scale
+    oldest_gpu: tuple[int, int] = (0, 0)  # the compute capability of the first GPUs that have units for it
+    # why it may gain nothing, by the kind of devices; on GPUs, of those without these units
     doubts: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
     def doubt(self, kind: str, capabilities: Sequence[tuple[int, int]] = ()) -> str | None:

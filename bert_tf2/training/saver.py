@@ -50,17 +50,12 @@ def deciding(
 
 @dataclasses.dataclass(frozen=True)
 class TrainingState:
-    """The state of a training at a checkpoint, besides its variables.
+    """The state of a training at a checkpoint, besides its variables."""
 
-    Attributes:
-      examples: the number of examples that were read for training.
-      settings: the values of what a continuation compares, by name.
-      skipped: the number of updates that were left out.
-    """
-
-    examples: int = 0
+    examples: int = 0  # the number of examples that were read for training
+    # the values of what a continuation compares, by name
     settings: Mapping[str, Any] = dataclasses.field(default_factory=dict)
-    skipped: int = 0
+    skipped: int = 0  # the number of updates that were left out
 
     def changes(self, now: Mapping[str, tuple[Any, str]]) -> Iterator[str]:
         """Yields a sentence for each setting that has another value now, in `deciding`."""

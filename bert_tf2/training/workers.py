@@ -43,17 +43,11 @@ Value = TypeVar("Value")
 
 
 class Cluster(NamedTuple):
-    """The workers that train together.
+    """The workers that train together."""
 
-    Attributes:
-      names: of all workers, the chief first: their task in TF_CONFIG, such as "worker 1".
-      addresses: HOST:PORT of each.
-      index: the number of this process among them.
-    """
-
-    names: tuple[str, ...]
-    addresses: tuple[str, ...]
-    index: int
+    names: tuple[str, ...]  # of all workers, the chief first: their task in TF_CONFIG, such as "worker 1"
+    addresses: tuple[str, ...]  # HOST:PORT of each
+    index: int  # the number of this process among them
 
     def name(self, index: int) -> str:
         return f"{self.names[index]} ({self.addresses[index]})"

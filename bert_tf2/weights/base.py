@@ -27,17 +27,11 @@ CONFIG_FILE = "bert_config.json"
 
 
 class Place(NamedTuple):
-    """A variable in a file.
+    """A variable in a file."""
 
-    Attributes:
-      shape: its sizes in the reference.
-      dtype: in the file, as a numpy name ("float32", "bfloat16").
-      where: what its reader needs to find it.
-    """
-
-    shape: list[int]
-    dtype: str
-    where: Any
+    shape: list[int]  # its sizes in the reference
+    dtype: str  # in the file, as a numpy name ("float32", "bfloat16")
+    where: Any  # what its reader needs to find it
 
 
 class Weights:

@@ -94,21 +94,15 @@ def parse(message: str, data: bytes):
 
 
 class Entry(NamedTuple):
-    """What an index says about a tensor.
+    """What an index says about a tensor."""
 
-    Attributes:
-      dtype: as a numpy name; "string" for bytes objects.
-      shape: its sizes.
-      shard, offset, size: the number of the data file, and the place of the bytes in it.
-      checksum: a masked CRC-32C of the bytes.
-    """
-
-    dtype: str
-    shape: list[int]
+    dtype: str  # as a numpy name; "string" for bytes objects
+    shape: list[int]  # its sizes
+    # shard, offset, size: the number of the data file, and the place of the bytes in it
     shard: int
     offset: int
     size: int
-    checksum: int
+    checksum: int  # a masked CRC-32C of the bytes
 
     @classmethod
     def parse(cls, data: bytes) -> Entry:

@@ -37,17 +37,11 @@ CONFIG_OF_WEIGHTS = "config"
 
 
 class Architecture(NamedTuple):
-    """The parts of a `transformers` class besides the encoder.
+    """The parts of a `transformers` class besides the encoder."""
 
-    Attributes:
-      heads: keys of names.HEADS.
-      pooler: whether the class has a pooler.
-      labeled: what the labels apply to, as in the models of `heads`.
-    """
-
-    heads: tuple[str, ...]
-    pooler: bool
-    labeled: str | None = None
+    heads: tuple[str, ...]  # keys of names.HEADS
+    pooler: bool  # whether the class has a pooler
+    labeled: str | None = None  # what the labels apply to, as in the models of `heads`
 
 
 ARCHITECTURES = {

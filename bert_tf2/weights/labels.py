@@ -19,18 +19,12 @@ UNKNOWN_TASK = "classification"
 
 @dataclasses.dataclass(frozen=True)
 class LabelMap:
-    """The meaning of a trained classifier's outputs.
+    """The meaning of a trained classifier's outputs."""
 
-    Attributes:
-      task: the name of the task that it was trained for.
-      labels: in the order of the outputs; empty for a regression.
-      regression: whether the single output is a score.
-      multi_label: whether a text may have several labels, or none; each output is then an independent probability.
-    """
-
-    task: str
-    labels: tuple[str, ...]
-    regression: bool
+    task: str  # the name of the task that it was trained for
+    labels: tuple[str, ...]  # in the order of the outputs; empty for a regression
+    regression: bool  # whether the single output is a score
+    # whether a text may have several labels, or none; each output is then an independent probability
     multi_label: bool = False
 
     @property

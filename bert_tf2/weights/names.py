@@ -32,21 +32,14 @@ FIELDS = {
 
 
 class Variable(NamedTuple):
-    """A row of the table.
+    """A row of the table."""
 
-    Attributes:
-      reference: the name in TensorFlow 1 checkpoints.
-      shape: a letter or digit for each axis.
-      attribute: the attribute path in a model of `heads`.
-      huggingface: the name in the state dict of `transformers`. A `/kernel` of the reference is transposed there.
-      model_garden: the name in Model Garden's BertEncoder, whose attention kernels have a third axis for the heads;
-        empty if it has no such variable, or no name that tells it from others.
-    """
-
-    reference: str
-    shape: str
-    attribute: str
-    huggingface: str
+    reference: str  # the name in TensorFlow 1 checkpoints
+    shape: str  # a letter or digit for each axis
+    attribute: str  # the attribute path in a model of `heads`
+    huggingface: str  # the name in the state dict of `transformers`. A `/kernel` of the reference is transposed there
+    # the name in Model Garden's BertEncoder, whose attention kernels have a third axis for the heads; empty if it has
+    # no such variable, or no name that tells it from others
     model_garden: str
 
 

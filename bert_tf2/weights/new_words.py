@@ -29,17 +29,11 @@ _ROWS_OF_WORDS = tuple(row.reference for row in names.known(0) if row.shape.star
 
 @dataclasses.dataclass(frozen=True)
 class Extension:
-    """The changes that new words make to a vocabulary.
+    """The changes that new words make to a vocabulary."""
 
-    Attributes:
-      vocabulary: all entries, including the new ones.
-      pieces: id of each new entry -> the ids of its pieces in the old vocabulary.
-      words: all words, those that were entries already too.
-    """
-
-    vocabulary: list[str]
-    pieces: Mapping[int, list[int]]
-    words: list[str]
+    vocabulary: list[str]  # all entries, including the new ones
+    pieces: Mapping[int, list[int]]  # id of each new entry -> the ids of its pieces in the old vocabulary
+    words: list[str]  # all words, those that were entries already too
 
     def describe(self, old_size: int) -> str:
         """Returns a one-sentence summary for the user."""

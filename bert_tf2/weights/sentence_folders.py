@@ -19,17 +19,11 @@ _POOLINGS = {"cls_token": "cls", "cls": "cls", "mean_tokens": "mean", "mean": "m
 
 
 class SentenceVectors(NamedTuple):
-    """What a folder says.
+    """What a folder says."""
 
-    Attributes:
-      pooling: of Bert.embed.
-      normalize: whether vectors get length 1.
-      max_seq_length: tokens of a text; None if that of the model.
-    """
-
-    pooling: str = "mean"
-    normalize: bool = False
-    max_seq_length: int | None = None
+    pooling: str = "mean"  # of Bert.embed
+    normalize: bool = False  # whether vectors get length 1
+    max_seq_length: int | None = None  # tokens of a text; None if that of the model
 
 
 def read(folder: str) -> SentenceVectors | None:

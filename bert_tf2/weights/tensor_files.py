@@ -30,17 +30,11 @@ _METADATA = "__metadata__"
 
 
 class Stored(NamedTuple):
-    """A tensor in a file.
+    """A tensor in a file."""
 
-    Attributes:
-      dtype: as a numpy name, or the file's own name for one that numpy lacks.
-      shape: its sizes.
-      address: in memory, where PyTorch has mapped it; tensors that share their values have the same.
-    """
-
-    dtype: str
-    shape: tuple[int, ...]
-    address: int | None = None
+    dtype: str  # as a numpy name, or the file's own name for one that numpy lacks
+    shape: tuple[int, ...]  # its sizes
+    address: int | None = None  # in memory, where PyTorch has mapped it; tensors that share their values have the same
 
 
 class TensorFile:

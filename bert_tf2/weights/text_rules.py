@@ -35,20 +35,13 @@ _ROLES = {f"{token.strip('[]').lower()}_token": token for token in tokenization.
 
 
 class Stated(NamedTuple):
-    """What the files of a folder say.
+    """What the files of a folder say."""
 
-    Attributes:
-      path: the file that states the case, or else the first of them.
-      do_lower_case: None if no file states it.
-      rules: of FullTokenizer.
-      remark: what is not the same here, for the user; "" if nothing.
-      record: the path of tokenization.json and the vocabulary's hash in it, "" for those that are not there.
-    """
-
-    path: str
-    do_lower_case: bool | None
-    rules: dict[str, Any]
-    remark: str
+    path: str  # the file that states the case, or else the first of them
+    do_lower_case: bool | None  # None if no file states it
+    rules: dict[str, Any]  # of FullTokenizer
+    remark: str  # what is not the same here, for the user; "" if nothing
+    # the path of tokenization.json and the vocabulary's hash in it, "" for those that are not there
     record: tuple[str, str] = ("", "")
 
 

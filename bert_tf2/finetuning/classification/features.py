@@ -21,17 +21,14 @@ from bert_tf2.support.errors import UserError
 
 @dataclasses.dataclass
 class InputFeatures:
-    """The input of the model for one example.
+    """The input of the model for one example."""
 
-    Attributes:
-      input_ids, input_mask, segment_ids: max_seq_length numbers each.
-      label_id: the label's index, or the score of a regression; if an example may have several labels, 1 or 0 for
-        each of the labels.
-    """
-
+    # input_ids, input_mask, segment_ids: max_seq_length numbers each
     input_ids: list[int]
     input_mask: list[int]
     segment_ids: list[int]
+    # the label's index, or the score of a regression; if an example may have several labels, 1 or 0 for each of the
+    # labels
     label_id: int | float | list[int]
 
 

@@ -17,27 +17,21 @@ from bert_tf2.support.errors import UserError
 
 @dataclasses.dataclass(frozen=True)
 class Task:
-    """A classification or regression task.
+    """A classification or regression task."""
 
-    Attributes:
-      name: the value of `--task_name`, in lower case.
-      tables: those of the parts "train", "eval" and "predict", and perhaps of a second evaluation set and test set from
-        another domain than the training set, "eval_mismatched" and "predict_mismatched", which are used if their files
-        exist. A test table has no label column, since labels are not used for prediction.
-      labels: in the order of the outputs of the classifier; None if they are collected from the training file. An empty
-        tuple means regression: the label is a number.
-      measures: the scores (see `scores`) that belong to the task, the main one first.
-      other_names_of_labels: spelling in the files -> label.
-      separator: what separates the labels of a cell if a text may have several of them, or none; else None.
-      processor: makes the DataProcessor that reads its examples instead of tables, if `examples.register` gave one.
-    """
-
-    name: str
+    name: str  # the value of `--task_name`, in lower case
+    # those of the parts "train", "eval" and "predict", and perhaps of a second evaluation set and test set from another
+    # domain than the training set, "eval_mismatched" and "predict_mismatched", which are used if their files exist. A
+    # test table has no label column, since labels are not used for prediction
     tables: Mapping[str, Table]
+    # in the order of the outputs of the classifier; None if they are collected from the training file. An empty tuple
+    # means regression: the label is a number
     labels: tuple[str, ...] | None
-    measures: tuple[str, ...] = ("accuracy",)
-    other_names_of_labels: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    measures: tuple[str, ...] = ("accuracy",)  # the scores (see `scores`) that belong to the task, the main one first
+    other_names_of_labels: Mapping[str, str] = dataclasses.field(default_factory=dict)  # spelling in the files -> label
+    # what separates the labels of a cell if a text may have several of them, or none; else None
     separator: str | None = None
+    # makes the DataProcessor that reads its examples instead of tables, if `examples.register` gave one
     processor: Callable[[], Any] | None = None
 
     @property

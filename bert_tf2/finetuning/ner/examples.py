@@ -23,21 +23,14 @@ _DOCUMENT_MARK = "-DOCSTART-"
 
 @dataclasses.dataclass(frozen=True)
 class NerSentence:
-    """One sentence of a CoNLL file.
+    """One sentence of a CoNLL file."""
 
-    Attributes:
-      words: the words.
-      tags: one tag for each word, or None if the file has no tags.
-      rows: the line number of each word, for messages and for writing predictions.
-      document: the number of `-DOCSTART-` lines before the sentence.
-      file: the name of the file, for messages.
-    """
-
-    words: list[str]
-    tags: list[str] | None = None
+    words: list[str]  # the words
+    tags: list[str] | None = None  # one tag for each word, or None if the file has no tags
+    # the line number of each word, for messages and for writing predictions
     rows: list[int] = dataclasses.field(default_factory=list)
-    document: int = 0
-    file: str = ""
+    document: int = 0  # the number of `-DOCSTART-` lines before the sentence
+    file: str = ""  # the name of the file, for messages
 
 
 class _Layout(NamedTuple):

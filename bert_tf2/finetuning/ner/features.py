@@ -26,21 +26,14 @@ IGNORED_LABEL_ID = -1  # the label of positions that the loss and the scores ign
 
 @dataclasses.dataclass(frozen=True)
 class InputFeatures:
-    """One window of a sentence; `as_record` pads it for the model.
+    """One window of a sentence; `as_record` pads it for the model."""
 
-    Attributes:
-      input_ids: [CLS], the pieces, [SEP]; not padded.
-      label_ids: as long as `input_ids`; IGNORED_LABEL_ID except at the positions of `answers`.
-      max_seq_length: the length to which `as_record` pads.
-      sentence: the index of the sentence of the window.
-      answers: (word of the sentence, position of its first piece in `input_ids`) for the words that are labeled and
-        predicted in this window. Each word of a sentence is in exactly one window.
-    """
-
-    input_ids: list[int]
-    label_ids: list[int]
-    max_seq_length: int
-    sentence: int
+    input_ids: list[int]  # [CLS], the pieces, [SEP]; not padded
+    label_ids: list[int]  # as long as `input_ids`; IGNORED_LABEL_ID except at the positions of `answers`
+    max_seq_length: int  # the length to which `as_record` pads
+    sentence: int  # the index of the sentence of the window
+    # (word of the sentence, position of its first piece in `input_ids`) for the words that are labeled and predicted in
+    # this window. Each word of a sentence is in exactly one window
     answers: list[tuple[int, int]]
 
 

@@ -37,21 +37,14 @@ class RawResult(NamedTuple):
 
 
 class Answers(NamedTuple):
-    """The answers to all questions, by the id of the question, in the order of the examples.
+    """The answers to all questions, by the id of the question, in the order of the examples."""
 
-    Attributes:
-      predictions: id -> text, "" for "no answer".
-      nbest: id -> the best answers, sorted: text, probability, start_logit, end_logit.
-      null_odds: id -> score of "no answer" minus score of the best answer; None for version 1.
-      longer: the questions whose answer is longer than the span that the model chose; see `get_final_text`.
-      empty: those that have no span, so that the answer is "empty".
-    """
-
-    predictions: dict[str, str]
-    nbest: dict[str, list[dict[str, Any]]]
-    null_odds: dict[str, float] | None
+    predictions: dict[str, str]  # id -> text, "" for "no answer"
+    nbest: dict[str, list[dict[str, Any]]]  # id -> the best answers, sorted: text, probability, start_logit, end_logit
+    null_odds: dict[str, float] | None  # id -> score of "no answer" minus score of the best answer; None for version 1
+    # the questions whose answer is longer than the span that the model chose; see `get_final_text`
     longer: Sequence[str] = ()
-    empty: Sequence[str] = ()
+    empty: Sequence[str] = ()  # those that have no span, so that the answer is "empty"
 
 
 # A span of the input of the model; `feature` is the index of the window of the question.

@@ -27,26 +27,17 @@ _WORD = re.compile("[^ \t\r\n\u202f]+")
 
 @dataclasses.dataclass
 class SquadExample:
-    """One question about one paragraph.
+    """One question about one paragraph."""
 
-    Attributes:
-      qas_id: the id of the question in the file.
-      question_text: the question.
-      doc_tokens: the words of the paragraph; the questions of a paragraph share the list.
-      orig_answer_text: for training, the annotated answer, or "".
-      start_position, end_position: for training, the first and the last word of the answer, or -1.
-      is_impossible: for training on version 2, whether the paragraph does not contain an answer.
-      context: the paragraph, from which answers may be cut; "" if it is the words with single blanks.
-    """
-
-    qas_id: str
-    question_text: str
-    doc_tokens: list[str]
-    orig_answer_text: str | None = None
+    qas_id: str  # the id of the question in the file
+    question_text: str  # the question
+    doc_tokens: list[str]  # the words of the paragraph; the questions of a paragraph share the list
+    orig_answer_text: str | None = None  # for training, the annotated answer, or ""
+    # start_position, end_position: for training, the first and the last word of the answer, or -1
     start_position: int | None = None
     end_position: int | None = None
-    is_impossible: bool = False
-    context: str = ""
+    is_impossible: bool = False  # for training on version 2, whether the paragraph does not contain an answer
+    context: str = ""  # the paragraph, from which answers may be cut; "" if it is the words with single blanks
 
 
 _JSON_NAMES = {list: "a list", str: "text", int: "a whole number", (str, int): "text", (bool, int): "true or false"}

@@ -36,33 +36,22 @@ class InputFeatures:
 
     Attributes that follow from others are properties, so that the windows of a whole test set fit into memory: the
     reference keeps two dictionaries and two more lists of length L for each window.
-
-    Attributes:
-      unique_id: identifies the window in the results of the model.
-      example_index: the index of the question in the list of examples.
-      doc_span_index: the index of the window in its paragraph.
-      tokens: the pieces with the special tokens, without padding.
-      input_ids: L ids.
-      doc_start: the position of the first piece of the paragraph; the paragraph ends before the last of `tokens`.
-      word_indexes: for each piece of the paragraph, the index of its word in `doc_tokens` of the example.
-      max_context: for each piece of the paragraph, whether it is scored in this window.
-      start_position, end_position: for training, the first and the last position of the answer, or 0 ([CLS]) if the
-        window does not contain the whole answer.
-      is_impossible: the same as in the example.
-      document, first_piece: the whole paragraph, and the number of its pieces before the window.
     """
 
-    unique_id: int
-    example_index: int
-    doc_span_index: int
-    tokens: list[str]
-    input_ids: list[int]
-    doc_start: int
-    word_indexes: np.ndarray
-    max_context: np.ndarray
+    unique_id: int  # identifies the window in the results of the model
+    example_index: int  # the index of the question in the list of examples
+    doc_span_index: int  # the index of the window in its paragraph
+    tokens: list[str]  # the pieces with the special tokens, without padding
+    input_ids: list[int]  # L ids
+    doc_start: int  # the position of the first piece of the paragraph; the paragraph ends before the last of `tokens`
+    word_indexes: np.ndarray  # for each piece of the paragraph, the index of its word in `doc_tokens` of the example
+    max_context: np.ndarray  # for each piece of the paragraph, whether it is scored in this window
+    # start_position, end_position: for training, the first and the last position of the answer, or 0 ([CLS]) if the
+    # window does not contain the whole answer
     start_position: int | None = None
     end_position: int | None = None
-    is_impossible: bool = False
+    is_impossible: bool = False  # the same as in the example
+    # document, first_piece: the whole paragraph, and the number of its pieces before the window
     document: _Document | None = dataclasses.field(default=None, repr=False, compare=False)
     first_piece: int = dataclasses.field(default=0, repr=False, compare=False)
 
