@@ -26,6 +26,7 @@ from bert_tf2.finetuning.classification import tasks
 from bert_tf2.finetuning.classification.examples import class_weights
 from bert_tf2.pretraining import manifest, sentences
 from bert_tf2.pretraining.options import PretrainingDataOptions
+from bert_tf2.support import json_text
 from bert_tf2.support.errors import UserError
 from bert_tf2.training.forward import explained
 from bert_tf2.training.saver import Best, TrainingState
@@ -35,8 +36,10 @@ from bert_tf2.weights import bundle, checkpoint, labels, metadata, text_rules
 VOCABULARY = "".join(f"{word}\n" for word in toy_data.VOCAB).encode()
 TEXT = b"one film was good .\na book ||| the play\n\nit lives in Oslo now . Is it ?\n"
 TABLE = b"name\ttext\tanswer\n1\ta film\tyes\n2\tthe \xc3\xa9 book\tno\n3\tit is\tyes\n"
-TRAINING = {"examples": 64, "settings": {"random_seed": 1, "learning_rate": 1e-4, "records": "4 records in 1 files"}}
-MEASURE = {"measure": None, "value": None, "step": 4, "last_step": 4, "evaluations_since": 0}
+TRAINING = json_text.with_checksum(
+    {"step": 7, "skipped": 0, "examples": 64, "settings": {"learning_rate": 1e-4, "records": "4 records in 1 files"}}
+)
+MEASURE = json_text.with_checksum({"measure": None, "value": None, "step": 4, "last_step": 4, "evaluations_since": 0})
 TOKENIZER = {
     "normalizer": {"type": "BertNormalizer", "lowercase": True, "strip_accents": None},
     "added_tokens": [{"id": 0, "content": "[PAD]"}],
@@ -164,7 +167,9 @@ READERS = {
     ),
     "training": Reader("model.ckpt-7.training.json", damaged_json(TRAINING), _training),
     "measure": Reader(
-        "best/measure.json", damaged_json(MEASURE), lambda path: Best(str(path.parent.parent), True, 1).ends_training()
+        "best/measure.json",
+        damaged_json(MEASURE),
+        lambda path: Best(str(path.parent.parent), True, 1).ends_training(),
     ),
     "newest": Reader("checkpoint", damaged(b'model_checkpoint_path: "model.ckpt-7"\n'), _newest),
     "manifest": Reader(manifest.NAME, damaged_json(MANIFEST), _manifest),

@@ -54,6 +54,6 @@ def with_checksum(content: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def without_checksum(content: Mapping[str, Any]) -> dict[str, Any] | None:
-    """Returns an object without its checksum, if it has one; None if the rest does not match it."""
+    """Returns an object without its checksum; None if the rest does not match it."""
     rest = {key: value for key, value in content.items() if key != _CHECKSUM}
-    return rest if content.get(_CHECKSUM, _checksum(rest)) == _checksum(rest) else None
+    return rest if content.get(_CHECKSUM) == _checksum(rest) else None

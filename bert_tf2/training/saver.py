@@ -76,18 +76,14 @@ class TrainingState:
             return None
         try:
             found = _read(path)
-            # A version before this one wrote neither the step nor the updates that were left out.
-            examples, skipped, settings = found.get("examples"), found.get("skipped", 0), found.get("settings")
-            if not (_is_count(examples) and _is_count(skipped) and isinstance(settings, dict)):
-                raise UserError("it does not tell how many examples were read")
-            if str(found.get("step", step)) != step:
+            if str(found["step"]) != step:
                 raise UserError(f"it is that of step {found['step']}, not of this checkpoint")
         except UserError as error:
             raise UserError(
                 f"{path}: cannot be used: {error}; put back a copy, or remove it: the training then continues behind as"
                 " many examples as its steps read with this --train_batch_size"
             ) from error
-        return cls(examples, settings, skipped)
+        return cls(found["examples"], found["settings"], found["skipped"])
 
 
 def _path_beside(prefix: str) -> str:
@@ -111,10 +107,6 @@ def _read(path: str) -> dict[str, Any]:
     if found is None:
         raise UserError("it does not match its checksum")
     return found
-
-
-def _is_count(value: object) -> bool:
-    return type(value) is int and 0 <= value < 2**62
 
 
 class Saver:
@@ -207,18 +199,6 @@ def folder_of_weights(output_dir: str) -> str:
     return best.folder if up_to_date else output_dir
 
 
-_LARGEST_MEASURE = 1e9  # all measures are shares, percentages or logarithms
-
-
-def _makes_sense(name: str, value: object) -> bool:
-    """Whether a field of measure.json can have this value; "value" has none as long as no evaluation gave a number."""
-    if name == "measure":
-        return value is None or isinstance(value, str)
-    if name == "value":
-        return value in (None, -np.inf) or (type(value) in (int, float) and abs(value) < _LARGEST_MEASURE)
-    return _is_count(value)
-
-
 class Best:
     """The best weights so far, in a separate folder, and early stopping.
 
@@ -245,9 +225,6 @@ class Best:
         """Reads the results so far. Raises UserError if the file is damaged, or its weights are missing."""
         try:
             seen = _read(self._file)
-            for name in self._seen:
-                if name not in seen or not _makes_sense(name, seen[name]):
-                    raise UserError(f"its {name} is missing or makes no sense")
             if seen["measure"] is not None and checkpoint.latest_checkpoint(self.folder) is None:
                 raise UserError(f"it tells of weights of step {seen['step']}, which are not in {self.folder}")
         except UserError as error:

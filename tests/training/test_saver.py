@@ -137,11 +137,7 @@ def test_what_is_written_is_read(tmp_path):
 
 @pytest.mark.parametrize(
     "text",
-    [
-        *("", "[]", "{}", "null", '{"examples": 1', "\x00", '{"examples": -1, "settings": {}}'),
-        '{"examples": 10000000000000000000000, "settings": {}}',
-        *('{"examples": true, "settings": {}}', '{"examples": 1.5, "settings": {}}', '{"examples": 1, "settings": []}'),
-    ],
+    ["", "[]", "{}", "null", '{"examples": 1', "\x00", '{"step": 3, "examples": 1, "settings": {}, "skipped": 0}'],
 )
 def test_a_damaged_file_is_named(tmp_path, text):
     prefix = str(tmp_path / "model.ckpt-3")
@@ -157,8 +153,6 @@ def test_a_changed_digit_is_found(tmp_path):
     path.write_text(path.read_text().replace('"examples": 12', '"examples": 13'))
     with pytest.raises(UserError, match=r"training\.json: cannot be used: it does not match its checksum; put back"):
         TrainingState.read(prefix)
-    path.write_text('{"examples": 13, "settings": {}}')  # as it was written before there were checksums
-    assert TrainingState.read(prefix).examples == 13
 
 
 def settings_now() -> dict:
@@ -252,13 +246,8 @@ def best(out, text: str) -> Best:
         ("{", "not valid JSON"),
         ("[]", "an object"),
         ("[" * 10000, "nested too deep"),
-        ("{}", "its measure is missing"),
-        (json.dumps({**SEEN, "value": "much"}), "its value is missing or makes no sense"),
-        (json.dumps({**SEEN, "value": float("nan")}), "its value is missing or makes no sense"),
-        (json.dumps({**SEEN, "value": 10**400}), "its value is missing or makes no sense"),
-        (json.dumps({**SEEN, "last_step": -1}), "its last_step is missing or makes no sense"),
-        (json.dumps({**SEEN, "step": True}), "its step is missing or makes no sense"),
-        (json.dumps(SEEN), "it tells of weights of step 4, which are not in"),
+        ("{}", "it does not match its checksum"),
+        (json.dumps(SEEN), "it does not match its checksum"),
         (json.dumps({**json_text.with_checksum(SEEN), "value": 0.9}), "it does not match its checksum"),
         (json.dumps(json_text.with_checksum(SEEN)), "it tells of weights of step 4, which are not in"),
     ],
@@ -273,8 +262,7 @@ def test_a_broken_measure_says_how_to_go_on_without_loss(text, reason, tmp_path)
 
 
 def test_no_evaluation_gave_a_number(tmp_path):
-    for value in (None, float("-inf")):  # the second was written until now
-        assert not best(tmp_path, json.dumps({**SEEN, "measure": None, "value": value})).found
+    assert not best(tmp_path, json.dumps(json_text.with_checksum({**SEEN, "measure": None, "value": None}))).found
     seen = Best(str(tmp_path), begun=True)
     seen.update(None, 6, "f1", float("nan"))
     assert json.loads((tmp_path / "best" / "measure.json").read_text(), parse_constant=pytest.fail)["value"] is None
