@@ -24,14 +24,9 @@ PLACES = "places"
 
 
 def cut_to_longest(batch: Mapping[str, Any], wide: Container[str], multiple: int) -> dict[str, Any]:
-    """Drops columns that are padding in every row, up to a multiple of so many columns.
+    """Drops columns of the tensors `wide`, [B, F], that are padding in every row, up to a multiple of so many columns.
 
     Attention gives padding no weight, so outputs do not change.
-
-    Args:
-      batch: tensors [B, F] and others, with `input_mask`.
-      wide: the names of those of [B, F].
-      multiple: the width is a multiple of this, or remains F.
     """
     import tensorflow as tf
 

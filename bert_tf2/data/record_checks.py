@@ -146,14 +146,9 @@ def _no_records(paths: Sequence[str]) -> UserError:
 
 
 def _checked(block: tfrecords.Block, kind: RecordKind, sizes: Sizes, *, inspects: bool = False) -> Iterator[Batch]:
-    """Decodes and checks records.
+    """Yields the valid records, up to the first one that is not; a limit that is not in `sizes` is not checked.
 
-    Args:
-      sizes: the sizes that the kind's table names. A limit that is not in there is not checked.
-      inspects: whether they are those of the first record; then what no training depends on is checked, too.
-
-    Yields:
-      The valid records, up to the first one that is not.
+    `inspects`: they are those of the first record; then what no training depends on is checked, too.
     """
     for part in block.parts(_TABLE_BYTES):
         check = _Check(part, kind, sizes, inspects)

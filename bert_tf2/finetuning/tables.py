@@ -241,13 +241,7 @@ def warn_of_similar(path: str, first_rows: Mapping[str, int]) -> None:
 def log_example(
     title: str | None, words: Mapping[str, object], values: Mapping[str, object], level: int = logging.INFO
 ) -> None:
-    """Logs an example as the model reads it.
-
-    Args:
-      title: that of the first example, which is also logged in `words` at `level`; None for the others.
-      words: name -> text.
-      values: name -> a text or a list, which are logged at level DEBUG (--verbose_logging).
-    """
+    """Logs an example as the model reads it: with a `title` its `words`; and at level DEBUG its `values`."""
     if title is not None:
         logging.log(level, "%s", console.table(title, words))
     logging.debug("*** Example ***")

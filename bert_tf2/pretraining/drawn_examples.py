@@ -151,15 +151,10 @@ def batches(
     options: PretrainingDataOptions,
     rows_per_batch: int,
 ) -> Iterator[dict[str, np.ndarray | Ragged]]:
-    """Yields the features of the records of all examples, in the order in which they are written.
+    """Yields the features of the records of all examples, in the order in which they are written; see `make`.
 
-    Args:
-      examples, corpus, tokenizer, options: see `make`.
-      rows_per_batch: the number of examples B of a batch; the last one may be smaller.
-
-    Yields:
-      name -> array of integers or float32: [B, max_seq_length], [B, max_predictions_per_seq] or [B, 1]; of examples
-      without masks the features of `unmasked.kind`.
+    Each is an array of integers or float32, [B, max_seq_length], [B, max_predictions_per_seq] or [B, 1], with B up to
+    `rows_per_batch`; of examples without masks the features of `unmasked.kind`.
     """
     for first in range(0, len(examples), rows_per_batch):
         rows = examples.rows(np.asarray(examples.order[first : first + rows_per_batch]))

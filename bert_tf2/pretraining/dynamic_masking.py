@@ -163,14 +163,7 @@ def _checks(batch: Mapping, tokens, segments) -> list:
 def _random_order(keys, counts, width: int, wanted: int):
     """The first `wanted` of the numbers below `counts` in random order; those from `counts` on come behind them.
 
-    Args:
-      keys: of the rows, uint64 [B].
-      counts: int32 [B].
-      width: the highest possible count.
-      wanted: at most `width`.
-
-    Returns:
-      int32 [B, wanted].
+    uint64 [B], int32 [B] and the highest possible count -> int32 [B, wanted].
     """
     column = tf.range(width)
     drawn = tf.cast(_shift(_draw(keys, _ORDER, column[None]), 1), tf.int64)
@@ -178,14 +171,9 @@ def _random_order(keys, counts, width: int, wanted: int):
 
 
 def _take_in_order(lengths, wanted):
-    """Which words are taken, if each is taken that does not give more than `wanted` tokens.
+    """Which words are taken, if each is taken that does not give more than `wanted` tokens, int32 [B].
 
-    Args:
-      lengths: int32 [L, B], of the words in order; 0 behind the last one.
-      wanted: int32 [B].
-
-    Returns:
-      bool [L, B].
+    int32 [L, B], the lengths of the words in order, 0 behind the last one -> bool [L, B].
     """
     count = tf.reduce_sum(tf.cast(tf.reduce_any(lengths > 0, axis=1), tf.int32))
     taken = tf.TensorArray(tf.bool, lengths.shape[0], element_shape=[None])

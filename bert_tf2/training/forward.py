@@ -183,16 +183,7 @@ def shapes_of(strategy: tf.distribute.Strategy, names: Sequence[str]) -> list[Ba
 
 
 def on_replicas(strategy: tf.distribute.Strategy, function: Callable[[Batch], Any], parts: Sequence[Batch]) -> Any:
-    """Runs a function on every replica, within a graph.
-
-    Args:
-      strategy: the strategy of the model.
-      function: a batch to a tensor, or to a structure of tensors.
-      parts: the batch of each replica.
-
-    Returns:
-      What `function` returns, with the rows of all replicas.
-    """
+    """Runs a function on every replica, within a graph: the batch of each -> its tensors, with the rows of all."""
     if len(parts) == 1:
         batch = parts[0]
     else:

@@ -49,10 +49,7 @@ class TrainingStep:
         self.state = {**self._optimizer.slots, **(self._loss_scale.state if self._loss_scale else {})}
 
     def compiled(self, *, jit_compile: bool = False):
-        """One step as a graph, on the default strategy: (batch, step) -> measures.
-
-        With `jit_compile`, XLA compiles all of it, which needs fixed shapes.
-        """
+        """One step as a graph, on one device: (batch, step) -> measures; `jit_compile` needs fixed shapes."""
         return tf.function(self._replica_step, jit_compile=jit_compile, autograph=False)
 
     def several(self):

@@ -152,12 +152,7 @@ class Team:
         return Share(self.index * replicas // self.size, replicas // self.size, replicas)
 
     def distribute(self, strategy: tf.distribute.Strategy, dataset: tf.data.Dataset):
-        """A dataset for `strategy.run`.
-
-        Args:
-          strategy: the strategy of the training.
-          dataset: an endless one of batches; with several workers, of the parts that `share` tells to read.
-        """
+        """A dataset for `strategy.run`, of an endless one of batches; with several workers, of the parts of `share`."""
         if self.strategy is None:
             return strategy.experimental_distribute_dataset(dataset)
         # Otherwise TensorFlow lets all workers tell each other before each step that they have a batch.
@@ -194,11 +189,9 @@ class Team:
         self.gather(0)
 
     def check_same(self, value: object, what: str) -> None:
-        """Raises UserError, on every worker, if they have other values.
+        """Raises UserError, on every worker, if they have other values, of what JSON can hold.
 
-        Args:
-          value: what JSON can hold.
-          what: what another value means and what to do, after the names of two workers.
+        `what`: what another value means and what to do, after the names of two workers.
         """
         found = self.gather(zlib.crc32(json.dumps(value, sort_keys=True).encode()))
         if len({*found}) > 1:

@@ -71,11 +71,7 @@ class Weights:
         self.remarks += [f"Numbers that are {dtype} in the file are read as float32." for dtype in others]
 
     def get(self, name: str) -> np.ndarray:
-        """Returns one variable in the reference's shape, floats as float32.
-
-        Raises:
-          KeyError: there is no variable of this name.
-        """
+        """Returns one variable in the reference's shape, floats as float32; a KeyError for a name that is not there."""
         return as_float32(self._read(name))
 
     def _read(self, name: str) -> np.ndarray:
@@ -138,10 +134,7 @@ def bytes_of(value: np.ndarray) -> np.ndarray:
 
 
 def as_float32(value: np.ndarray) -> np.ndarray:
-    """Casts floats to float32; returns integers and strings unchanged.
-
-    bfloat16 has kind "V", since it is not a native numpy dtype.
-    """
+    """Casts floats to float32, also bfloat16 (kind "V"); returns integers and strings unchanged."""
     return value.astype(np.float32) if value.dtype.kind in "fV" and value.dtype != np.float32 else value
 
 

@@ -107,10 +107,7 @@ def _keras_files_in(path: str) -> list[str]:
 
 
 def label_map_of(source: Weights) -> LabelMap | None:
-    """Returns the meaning of a classifier's or tagger's outputs, from label_map.json or else from the weights.
-
-    Returns None if neither defines it.
-    """
+    """The meaning of a classifier's or tagger's outputs, from label_map.json or else the weights; None if not known."""
     return label_map_in(source.folder) or source.labels()
 
 
