@@ -257,17 +257,6 @@ def make_files(
     return text, examples
 
 
-def measure(
-    input_files: Sequence[str], tokenizer: tokenization.FullTokenizer, options: CreatePretrainingDataOptions
-) -> tuple[int, float]:
-    """The number of examples of text files, and about the bytes of their records in the output."""
-    _, examples, batches = _made(input_files, tokenizer, options, seed=0)
-    size = _rows_per_batch(options.max_seq_length, options.max_predictions_per_seq)
-    framed = b"".join(tfrecords.frames(example.encode(batch)) for batch in batches(size))
-    packed = framed and tfrecords.is_compressed(options.output_file)
-    return len(examples), len(framed) * (gzip_files.share_left(framed) if packed else 1.0)
-
-
 def _made(
     input_files: Sequence[str],
     tokenizer: tokenization.FullTokenizer,

@@ -11,8 +11,9 @@ import dataclasses
 import importlib.util
 import os
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from types import ModuleType
+from typing import Any
 
 from absl import logging
 
@@ -24,9 +25,6 @@ from bert_tf2.pretraining.shards import Job, Shard
 from bert_tf2.support import environment, files, output_lock, outputs, progress
 from bert_tf2.support.errors import UserError
 from bert_tf2.tokenization import FullTokenizer
-
-_SAMPLES = 12
-_BYTES_OF_SAMPLE = 32_000
 
 
 def run(options: CreatePretrainingDataOptions) -> None:
@@ -81,7 +79,6 @@ def _make_all(job: Job, inputs: Sequence[str], tokenizer: FullTokenizer, engine:
     try:
         if missing and job.cuts[-1]:
             _warn_of_few_documents(job)
-        _estimate(missing, job, tokenizer)
         _make(missing, manifest, job, engine)
     except BaseException:
         if not job.options.runner:  # a job on a cluster may go on
@@ -132,6 +129,7 @@ def _make(missing: Sequence[Shard], manifest: Manifest, job: Job, engine: Module
     if not missing:
         return
     warned: set[str] = set()
+    told = False
     made: Iterator[tuple[Shard, Result]] = engine.make(missing, job)
     with contextlib.closing(made), progress.Progress("Making shards", len(job), "shards", done=kept) as shown:
         for shard, result in made:
@@ -141,6 +139,9 @@ def _make(missing: Sequence[Shard], manifest: Manifest, job: Job, engine: Module
             if result.counts is None:
                 raise RuntimeError(f"shard {shard.number}:\n{result.bug}")
             manifest.add(shard, result.counts)
+            if shard.size and not told:
+                told = True
+                _estimate(sum(each.size for each in missing) / shard.size, result.counts, len(missing), job.options)
             shown.advance(1, note=f"{manifest.total('examples'):,} examples")
 
 
@@ -171,40 +172,9 @@ def _warn_of_few_documents(job: Job) -> None:
         logging.warning("%s; %s", few, advice)
 
 
-def _estimate(missing: Sequence[Shard], job: Job, tokenizer: FullTokenizer) -> None:
-    """Logs how much will be written, from the examples of a little text."""
-    options, text_size = job.options, sum(shard.size for shard in missing)
-    if not text_size:
-        return
-    text_bytes, num_examples, record_bytes = map(sum, zip((0, 0, 0.0), *_samples(job, tokenizer), strict=True))
-    if not text_bytes:
-        return
-    factor = text_size / text_bytes * options.dupe_factor
-    expected = round(record_bytes * factor)
-    logging.info(
-        "To make: %d shards from %s of text, about %s examples, %s",
-        len(missing), environment.human(text_size), f"{num_examples * factor:,.0f}", environment.human(expected),
-    )  # fmt: skip
-    folder = os.path.dirname(options.output_file) or "."
-    environment.check_space(folder, expected * 9 // 10, "the shards", expected)
-
-
-def _samples(job: Job, tokenizer: FullTokenizer) -> Iterator[tuple[int, int, float]]:
-    """Of some places of the corpus: the bytes of a little text, its examples in one pass, the bytes of their records.
-
-    The log is off meanwhile; the workers report what is wrong with the text.
-    """
-    options = dataclasses.replace(job.options, dupe_factor=1)
-    parts = dataclasses.replace(job, cuts=shards.cut(job.sources, _SAMPLES, options.input_format))
-    text = shards.scratch_beside(f"{options.output_file}.sample")
-    logger = logging.get_absl_logger()
-    before, logger.disabled = logger.disabled, True
-    try:
-        for number in range(_SAMPLES):
-            shards.write_text(parts.shard(number).pieces, text, _BYTES_OF_SAMPLE)
-            with contextlib.suppress(UserError):  # the worker names the line
-                yield os.path.getsize(text), *example_files.measure([text], tokenizer, options)
-    finally:
-        logger.disabled = before
-        with contextlib.suppress(OSError):
-            os.remove(text)
+def _estimate(factor: float, first: Mapping[str, Any], count: int, options: CreatePretrainingDataOptions) -> None:
+    """Logs how much will be written, `factor` times the first shard, before the disk is full of it."""
+    expected, rest = round(first["bytes"] * factor), round(first["bytes"] * (factor - 1))
+    examples, size = f"{first['examples'] * factor:,.0f}", environment.human(expected)
+    logging.info("To make: %d shards, by the first one about %s examples, %s", count, examples, size)
+    environment.check_space(os.path.dirname(options.output_file) or ".", rest * 9 // 10, "the other shards", rest)
