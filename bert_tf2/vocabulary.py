@@ -26,14 +26,6 @@ def check_special_tokens(vocab: Mapping[str, int], vocab_file: str, tokens: Sequ
     """Checks that a vocabulary has the tokens that a script needs.
 
     `load_vocab` does not check this; in the reference the first missing token raises a KeyError later.
-
-    Args:
-      vocab: entry -> id, as load_vocab gives it.
-      vocab_file: its path, for messages.
-      tokens: the tokens that are needed.
-
-    Raises:
-      UserError: some are missing (names them all, and the line that should perhaps be one of them).
     """
     missing = [token for token in tokens if token not in vocab]
     if not missing:
@@ -88,11 +80,7 @@ def is_cased(vocab: Collection[str]) -> bool:
 
 
 def check_case_of_vocabulary(vocab: Mapping[str, int], vocab_file: str, do_lower_case: bool | None) -> None:
-    """Warns if the case of the vocabulary contradicts `do_lower_case`.
-
-    Args:
-      do_lower_case: None if the user did not set it, which stands for True. An explicit True is not warned about.
-    """
+    """Warns if the case of the vocabulary contradicts `do_lower_case`; None stands for True, which is not explicit."""
     if do_lower_case is None and (found := unreachable_in_lower_case(vocab)):
         logging.warning(
             "%s: %d of %d entries have capitals or accents (such as %r, line %d), and lower-cased text never gives"
@@ -112,13 +100,7 @@ def _has_capitals(entry: str) -> bool:
 
 
 def check_unknown(name: str, unknown: int, tokens: int) -> None:
-    """Warns if much of a text is [UNK], from which a model learns and tells nothing.
-
-    Args:
-      name: of the text, for the message.
-      unknown: the number of its tokens that are [UNK].
-      tokens: the number of all its tokens, without [CLS] and [SEP].
-    """
+    """Warns if many of a text's `tokens`, without [CLS] and [SEP], are [UNK]: a model learns nothing from it."""
     if unknown > _MANY_UNKNOWN * tokens:
         logging.warning(
             "%s: %.0f%% of its %d tokens are [UNK], words that the vocabulary lacks; give one for this language and"
@@ -137,15 +119,7 @@ def check_never_split(tokens: Iterable[str], name: str) -> None:
 
 
 def load_tokenizer(vocab_file: str, do_lower_case: bool, vocab_size: int | None = None, **rules: Any) -> FullTokenizer:
-    """Loads the tokenizer and checks that vocabulary and model belong together.
-
-    Args:
-      vocab_size: how many embeddings the model has; None where there is no model yet.
-      **rules: of FullTokenizer.
-
-    Raises:
-      UserError: the vocabulary is missing, lacks a special token, or has more entries than the model has embeddings.
-    """
+    """Loads the tokenizer and checks that it fits a model of `vocab_size` entries; `rules` are FullTokenizer's."""
     check_never_split(rules.get("never_split", ()), vocab_file)
     tokenizer = FullTokenizer(vocab_file, do_lower_case, **rules)
     check_special_tokens(tokenizer.vocab, vocab_file)
