@@ -36,12 +36,7 @@ def run(options: InspectRecordsOptions) -> list[str]:
 
 
 def inspect(paths: Sequence[str], words: Sequence[str] | None = None, show: int = 0) -> tuple[Statistics, list[str]]:
-    """Reads and checks all records of some files.
-
-    `show`: the number of examples to return.
-
-    Returns what was counted, and the lines that show the first examples.
-    """
+    """Reads and checks all records of some files; returns the counts, and the lines of the first `show` examples."""
     statistics: Statistics | None = None
     lines: list[str] = []
     left = show
@@ -67,12 +62,7 @@ def inspect(paths: Sequence[str], words: Sequence[str] | None = None, show: int 
 def summary(
     statistics: Statistics, num_files: int, size: int, words: Sequence[str] | None = None, top_k: int = 10
 ) -> list[str]:
-    """The lines of a report.
-
-    Args:
-      statistics: what was counted.
-      top_k: the number of most frequent masked words to list.
-    """
+    """The lines of a report on files of `size` bytes; `top_k` of the masked words are listed."""
     rows = {
         "records": f"{_number(statistics.records, f'{statistics.kind.name} record')} in {_number(num_files, 'file')}"
         f" ({environment.human(size)}), all valid",
@@ -89,7 +79,7 @@ def summary(
         rows["labels"] = f"{statistics.label_sum / statistics.real:.4f} on average"
     column = max(map(len, rows)) + 2
     lines = [f"{name:<{column}}{text}" for name, text in rows.items()]
-    return [*lines, *_histograms(statistics), *_most_frequent(statistics, words, top_k)]
+    return [*lines, *_histograms(statistics, words, top_k)]
 
 
 def _has_masks(kind: schemas.RecordKind) -> bool:
@@ -133,11 +123,15 @@ def _masks(statistics: Statistics, words: Sequence[str] | None) -> dict[str, str
     return rows
 
 
-def _histograms(statistics: Statistics) -> list[str]:
+def _histograms(statistics: Statistics, words: Sequence[str] | None, top_k: int) -> list[str]:
     """Of lengths, and of masks or labels."""
     lines = bars("tokens per record", *in_ranges(statistics.lengths, first=1))
     if _has_masks(statistics.kind):
         lines += bars("masked tokens per record", *in_ranges(statistics.masked, first=0))
+        counts = statistics.masked_ids
+        if order := [place for place in np.argsort(-counts, kind="stable")[:top_k].tolist() if counts[place]]:
+            names = [_word(place, words) for place in order]
+            lines += bars("most frequent masked words", names, counts[order].tolist())
     if statistics.labels:
         common = statistics.labels.most_common(_MOST_LABELS)
         title = "tokens per label" if statistics.kind is schemas.TOKEN_TAGGING else "records per label"
@@ -164,20 +158,6 @@ def bars(title: str, names: Sequence[object], counts: Sequence[int]) -> list[str
         bar = "#" * max(round(_BAR * count / most), 1) if count else ""
         lines.append(f"  {name!s:>{width}}  {count:>{digits},}  {bar}".rstrip())
     return lines
-
-
-def _most_frequent(statistics: Statistics, words: Sequence[str] | None, top_k: int) -> list[str]:
-    counts = statistics.masked_ids
-    order = [place for place in np.argsort(-counts, kind="stable")[:top_k].tolist() if counts[place]]
-    if not order:
-        return []
-    names = [_word(place, words) for place in order]
-    column, digits = max(map(len, names)), len(f"{counts[order[0]]:,}")
-    lines = [
-        f"  {name:<{column}}  {counts[place]:>{digits},}  {counts[place] / statistics.predictions:.1%}"
-        for name, place in zip(names, order, strict=True)
-    ]
-    return ["", "most frequent masked words:", *lines]
 
 
 def _word(token_id: int, words: Sequence[str] | None) -> str:
