@@ -23,17 +23,13 @@ Model = TypeVar("Model")
 
 @dataclasses.dataclass(frozen=True)
 class Plan:
-    """What to do besides the explicit gradients of `kernels`.
+    """What to do besides the explicit gradients of `kernels`."""
 
-    Attributes:
-      unpad: how padding is left out of the computation: "none", or in "groups", see `unpadding`. The outputs are
-        the same within rounding, except for the states of padding, which are then zeros.
-      recompute: whether a training keeps of two blocks in three only the inputs; see `recompute`.
-      share_graph: whether the graph of a training has the operations of a block once, for all; see `shared_graph`.
-    """
-
+    # how padding is left out of the computation: "none", or in "groups", see `unpadding`. The outputs are the same
+    # within rounding, except for the states of padding, which are then zeros
     unpad: str = "none"
-    recompute: bool = False
+    recompute: bool = False  # whether a training keeps of two blocks in three only the inputs; see `recompute`
+    # whether the graph of a training has the operations of a block once, for all; see `shared_graph`
     share_graph: bool = False
 
 
@@ -141,12 +137,9 @@ class FastEncoder:
 
 
 class Block:
-    """A block with other parts than its own, of the same weights; see modeling.after_attention.
+    """A block with other parts than its own, of the same weights; see modeling.after_attention."""
 
-    Attributes:
-      heads, rate: N, and the rate of the dropout of whole (from, to) pairs.
-    """
-
+    # heads, rate: N, and the rate of the dropout of whole (from, to) pairs
     heads: int
     rate: float
 

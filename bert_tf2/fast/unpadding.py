@@ -34,27 +34,18 @@ WIDTH_STEP = 32
 
 
 class _Group(NamedTuple):
-    """Some rows for attention, [R, W] positions each.
+    """Some rows for attention, [R, W] positions each."""
 
-    Attributes:
-      pieces: int32 [R, N, W], for each position and head the index of the token's piece of H numbers in [T * N, H].
-      folded: int32 [3, R, N, W], those of its query, key and value in [T * 3 N, H].
-      mask_scores: float32 [R, 1, 1, W], added to the attention scores.
-    """
-
+    # int32 [R, N, W], for each position and head the index of the token's piece of H numbers in [T * N, H]
     pieces: tf.Tensor
-    folded: tf.Tensor
-    mask_scores: tf.Tensor
+    folded: tf.Tensor  # int32 [3, R, N, W], those of its query, key and value in [T * 3 N, H]
+    mask_scores: tf.Tensor  # float32 [R, 1, 1, W], added to the attention scores
 
 
 class Padded(NamedTuple):
-    """The layout of a batch with its padding.
+    """The layout of a batch with its padding."""
 
-    Attributes:
-      scores: [B, 1, 1, T].
-    """
-
-    scores: tf.Tensor
+    scores: tf.Tensor  # [B, 1, 1, T]
 
     @property
     def mask_scores(self) -> list[tf.Tensor]:
@@ -75,17 +66,13 @@ class Padded(NamedTuple):
 
 
 class Queries(NamedTuple):
-    """The tokens that a head reads in the last block, which computes nothing else at them but keys and values.
+    """The tokens that a head reads in the last block, which computes nothing else at them but keys and values."""
 
-    Attributes:
-      tokens: int32 [B, Q]: their positions in each row [F], or, without padding, their places among all tokens [T].
-      rows: for each group of a Layout, the rows of the batch that it has, int32 [R]; none for a batch with its padding.
-      ranks: int32 [B], the place of each row among those of all groups.
-    """
-
+    # int32 [B, Q]: their positions in each row [F], or, without padding, their places among all tokens [T]
     tokens: tf.Tensor
+    # for each group of a Layout, the rows of the batch that it has, int32 [R]; none for a batch with its padding
     rows: Sequence[tf.Tensor] = ()
-    ranks: tf.Tensor | None = None
+    ranks: tf.Tensor | None = None  # int32 [B], the place of each row among those of all groups
 
     def pick(self, states: tf.Tensor) -> tf.Tensor:
         """[B, F, D] or [T, D] -> [B, Q, D]."""
@@ -102,15 +89,11 @@ class Queries(NamedTuple):
 
 
 class Layout(NamedTuple):
-    """Where attention finds the tokens of a batch, and where its results belong; all of it tensors.
+    """Where attention finds the tokens of a batch, and where its results belong; all of it tensors."""
 
-    Attributes:
-      groups: what is computed together.
-      contexts: int32 [T, N], for each token and head the index of its piece among the contexts of all groups, one after
-        the other, and a piece of zeros behind them.
-    """
-
-    groups: Sequence[_Group]
+    groups: Sequence[_Group]  # what is computed together
+    # int32 [T, N], for each token and head the index of its piece among the contexts of all groups, one after the
+    # other, and a piece of zeros behind them
     contexts: tf.Tensor
 
     @property
