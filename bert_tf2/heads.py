@@ -186,7 +186,8 @@ class MaskedLMModel(_Model):
 
     def _encode_masked(self, batch: Batch, training: bool = False, dropout_seed: tf.Tensor | None = None):
         """`encode`, with sequence_output [B, P, D] at the masked words."""
-        return self.encode(batch, training, dropout_seed, reads=batch["masked_lm_positions"])
+        reads = shapes.whole_numbers("masked_lm_positions", batch["masked_lm_positions"])
+        return self.encode(batch, training, dropout_seed, reads)
 
     def _word_term(self, batch: Batch, output: modeling.BertOutput) -> LossTerm:
         words = (output.sequence_output, batch["masked_lm_ids"], batch["masked_lm_weights"])

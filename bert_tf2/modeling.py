@@ -333,7 +333,8 @@ class BertModel(keras.Model):
 
         Raises:
           shapes.ShapeError: an argument has another shape or type; outside of graphs also, an id is not in its table.
-            In a graph, TensorFlow's lookup fails on a CPU; a GPU, a TPU and XLA take some row without a word.
+            In a graph, TensorFlow's lookup fails on a CPU; a GPU, a TPU and XLA take some row without a word. For a
+            segment without an entry, a graph adds nothing, also without a word.
           UserError: the sequence is longer than the position table.
         """
         shapes.Contract().check("2", dropout_seed=dropout_seed)

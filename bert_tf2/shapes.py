@@ -118,7 +118,8 @@ def whole_numbers(name: str, value: Any, below: int | None = None) -> tf.Tensor:
         value = tf.convert_to_tensor(value)
     except (TypeError, ValueError) as error:
         raise ShapeError(f"{name}: {value!r:.60} is no tensor of whole numbers") from error
-    if not value.dtype.is_integer:
+    # On several devices, Keras' fit first traces a model with means over the replicas.
+    if not (value.dtype.is_integer or (tf.is_symbolic_tensor(value) and value.graph.name.startswith("scratch_graph"))):
         raise ShapeError(f"{name}: {value.dtype.name}, wanted whole numbers, such as int32")
     if value.shape.rank is None:
         raise ShapeError(f"{name}: the number of dimensions is not known; set it with tf.ensure_shape")

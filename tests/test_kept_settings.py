@@ -11,6 +11,7 @@ import toy_data
 
 import bert_tf2
 from bert_tf2 import commands
+from bert_tf2.exporting.options import ExportOptions
 from bert_tf2.finetuning.options import ClassifierOptions
 from bert_tf2.support.errors import UserError
 
@@ -137,7 +138,8 @@ def test_tags(tmp_path, log_lines):
     script = [[line.split()[-1] for line in lines] for lines in tables]
     bert = bert_tf2.load(tmp_path / "out")
     assert bert.tag(given) == script != bert.tag(given, max_seq_length=11)
-    assert [bert.tag(sentence) for sentence in given] != script  # so the sentences around count
+    alone = [bert.tag(sentence) for sentence in given]
+    assert [bert.tag(" ".join(sentence)) for sentence in given] == alone != script  # so the sentences around count
     ner = {"task": "ner", "init_checkpoint": str(tmp_path / "out"), "export_dir": str(tmp_path / "served")}
     commands.call("export_saved_model", **ner)
     assert any("--document_context, and an export reads each text alone" in line for line in log_lines)
@@ -195,6 +197,13 @@ def test_the_task_file_is_that_of_the_weights_in_use(folder, tmp_path):
     model = {**folder[1], "output_dir": str(tmp_path), "init_checkpoint": str(folder[0] / "out")}
     assert ClassifierOptions(do_predict=True, **model).max_seq_length == 13
     assert ClassifierOptions(do_train=True, **model).max_seq_length == 128
+
+
+def test_a_guess_is_called_one(folder, log_lines, tmp_path):
+    shutil.copytree(folder[0] / "out", tmp_path / "out")
+    (tmp_path / "out" / "tokenization.json").unlink()
+    ExportOptions(task="classifier", init_checkpoint=str(tmp_path / "out"), export_dir="x")
+    assert any("--do_lower_case=True: guessed from the vocabulary" in line for line in log_lines)
 
 
 @pytest.mark.parametrize(

@@ -85,7 +85,7 @@ def test_there_and_back_is_bit_equal(tmp_path, kind, to):
         task = TAGGING_TASK if kind == "tagging" else "tsv"
         label_map = LabelMap(task, ("no", "maybe", "yes"), regression=False)
         save_label_map(str(tmp_path / "in"), label_map)
-    there = tmp_path / "there"
+    there = tmp_path / "th\udce8re"  # a name of bytes that are no UTF-8
     converted(input=tmp_path / "in", output=there, to=to)
     back = there / "bert_model.keras" if to == "keras" else there
     report = converted(input=back, output=tmp_path / "back", to="tf1")
