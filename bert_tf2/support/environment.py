@@ -11,7 +11,7 @@ import os
 import re
 import shutil
 import tempfile
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 from absl import logging
 
@@ -103,6 +103,19 @@ def explain_writing(error: BaseException, targets: Iterable[str], beside: Iterab
 def cannot_make(folder: str, error: OSError) -> str:
     """Returns one sentence about a folder that cannot be created."""
     return f"cannot make the folder {final_name(folder)}: {_sentence(error.errno or 0, folder)}"
+
+
+@contextlib.contextmanager
+def reading(path: str, problem: str = "is damaged, or not what its name says ({}); copy it again") -> Iterator[None]:
+    """Within it, whatever a library raises becomes a UserError that names the file; {} stands for what it says."""
+    try:
+        yield
+    except Exception as error:
+        name = final_name(path)
+        if isinstance(error, UserError) and name in str(error):
+            raise
+        reason = " ".join(str(error).split())[:200].encode("unicode_escape").decode() or type(error).__name__
+        raise UserError(f"{name}: {error if isinstance(error, UserError) else problem.format(reason)}") from error
 
 
 def is_out_of_memory(error: BaseException) -> bool:

@@ -5,31 +5,16 @@ TensorFlow is imported with the first call, which takes 3 seconds.
 
 from __future__ import annotations
 
-import contextlib
 import io
-from collections.abc import Iterator
 from typing import Any, BinaryIO
 
 from bert_tf2.support import environment
-from bert_tf2.support.errors import UserError
 from bert_tf2.support.quiet import load_tensorflow
-
-
-@contextlib.contextmanager
-def _answering(path: str, what: str = "cannot be reached") -> Iterator[None]:
-    """Converts the exceptions of a file system and of the libraries behind it, whose types differ, to a UserError."""
-    try:
-        yield
-    except UserError:
-        raise
-    except Exception as error:
-        reason = " ".join(str(error).split()) or type(error).__name__
-        raise UserError(f"{environment.final_name(path)}: {what}: {reason}") from error
 
 
 def gfile(function: str, path: str, *others: str, **settings: Any) -> Any:
     """Calls a function of `tf.io.gfile`. Raises UserError where the file system does not answer."""
-    with _answering(path):
+    with environment.reading(path, "cannot be reached: {}"):
         return getattr(load_tensorflow().io.gfile, function)(path, *others, **settings)
 
 
@@ -52,12 +37,12 @@ class _Written(io.BufferedIOBase):
         return True
 
     def write(self, content) -> int:
-        with _answering(self._path, "cannot be written"):
+        with environment.reading(self._path, "cannot be written: {}"):
             self._stream.write(bytes(content))  # unlike local files, a GFile does not accept views of arrays
         return len(content)
 
     def close(self) -> None:
         if not self.closed:
             super().close()
-            with _answering(self._path, "cannot be written"):
+            with environment.reading(self._path, "cannot be written: {}"):
                 self._stream.close()

@@ -5,15 +5,13 @@ Keras' safe mode makes no objects but its own and those of the models here, and 
 
 from __future__ import annotations
 
-import contextlib
 import os
 import shutil
 import zipfile
-from collections.abc import Iterator
 
 import numpy as np
 
-from bert_tf2.support import files, json_text, outputs
+from bert_tf2.support import environment, files, json_text, outputs
 from bert_tf2.support.errors import UserError
 from bert_tf2.support.quiet import load_tensorflow
 from bert_tf2.weights import names
@@ -42,7 +40,7 @@ class KerasFile(Weights):
                 " and save it as NAME.keras (model.save)"
             )
         files.expect_kind(path, "one of Keras' files", "zip")
-        with self._explained():
+        with environment.reading(path):
             self._check_archive()
             load_tensorflow()
             import keras
@@ -55,16 +53,6 @@ class KerasFile(Weights):
         self.config = self._model.config
         variables = names.tf1_variables(self._model)
         self._hold({name: Place(v.shape.as_list(), v.dtype.name, v) for name, v in variables.items()})
-
-    @contextlib.contextmanager
-    def _explained(self) -> Iterator[None]:
-        try:
-            yield
-        except UserError as error:  # also of a configuration, which does not know its file
-            raise UserError(f"{self.path}: {str(error).removeprefix(f'{self.path}: ')}") from error
-        except Exception as error:  # neither Keras nor HDF5 says what it raises for damaged bytes
-            reason = (str(error).strip() or type(error).__name__).splitlines()[0][:200]
-            raise UserError(f"{self.path}: cannot be read, the file is damaged ({reason}); copy it again") from error
 
     def _check_archive(self) -> None:
         """Raises ValueError if a checksum does not match, and UserError if the model is not one of this project."""

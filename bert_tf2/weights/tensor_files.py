@@ -7,20 +7,19 @@ bytes with the length of a header, the header in JSON (name -> dtype, shape and 
 
 from __future__ import annotations
 
-import contextlib
 import io
 import json
 import math
 import pickle
 import zipfile
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 import safetensors
 import safetensors.numpy
 
-from bert_tf2.support import files
+from bert_tf2.support import environment, files
 from bert_tf2.support.errors import UserError
 from bert_tf2.weights.base import as_float32, bytes_of
 
@@ -53,23 +52,8 @@ class TensorFile:
         self.metadata: dict[str, str] = {}
         self._get: Callable[[str], np.ndarray]
         self._verified = False
-        with self._explained():
+        with environment.reading(self.path):
             self._open_safetensors() if path.endswith(".safetensors") else self._open_torch()
-
-    @contextlib.contextmanager
-    def _explained(self) -> Iterator[None]:
-        try:
-            yield
-        except UserError:
-            raise
-        except pickle.UnpicklingError as error:
-            raise UserError(
-                f"{self.path}: is damaged, or holds more than weights, which could run code and is not read here; save"
-                " the model as model.safetensors"
-            ) from error
-        except Exception as error:  # neither library says what it raises for damaged bytes
-            reason = " ".join(str(error).split())[:200].encode("unicode_escape").decode() or type(error).__name__
-            raise UserError(f"{self.path}: is damaged, or not what its name says ({reason}); copy it again") from error
 
     def _open_safetensors(self) -> None:
         files.expect_kind(self.path, "a safetensors file", "safetensors")
@@ -99,7 +83,13 @@ class TensorFile:
             if files.is_remote(self.path):
                 stream.seek(0)
                 source, is_zip = io.BytesIO(stream.read()), False
-            content = torch.load(source, map_location="cpu", weights_only=True, mmap=is_zip)
+            try:
+                content = torch.load(source, map_location="cpu", weights_only=True, mmap=is_zip)
+            except pickle.UnpicklingError as error:
+                raise UserError(
+                    f"{self.path}: is damaged, or holds more than weights, which could run code and is not read here;"
+                    " save the model as model.safetensors"
+                ) from error
         pairs = content.items() if isinstance(content, dict) else ()
         found = {str(name): value.detach() for name, value in pairs if isinstance(value, torch.Tensor)}
         if not found:
@@ -119,7 +109,7 @@ class TensorFile:
 
         The first call reads the whole file once if it has checksums.
         """
-        with self._explained():
+        with environment.reading(self.path):
             if not self._verified:
                 self._verify()
                 self._verified = True
