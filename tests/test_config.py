@@ -5,7 +5,7 @@ import json
 
 import pytest
 from refused import message_of
-from small_models import SHARED, small_config
+from small_models import small_config
 
 from bert_tf2.config import BertConfig, decisive_differences
 from bert_tf2.data.huggingface_config import from_huggingface, is_huggingface_config, to_huggingface
@@ -51,15 +51,6 @@ def test_a_published_file_survives_a_round_trip(tmp_path, values):
     assert config.to_json_string() == json.dumps(values, indent=2, sort_keys=True) + "\n"
 
 
-def test_the_real_checkpoint_s_file_survives_a_round_trip():
-    path = SHARED / "data" / "tf1_checkpoint" / "bert_config.json"
-    if not path.exists():
-        pytest.skip("the real data is not beside this checkout")
-    config = BertConfig.from_json_file(str(path))
-    assert config.to_dict() == json.loads(path.read_text())
-    assert config.extra["pooler_type"] == "first_token_transform"
-
-
 def test_constructor_defaults_are_the_reference_s():
     config = BertConfig(100)
     assert config.to_dict() == {**BASE, "vocab_size": 100, "type_vocab_size": 16}
@@ -101,17 +92,13 @@ POSITIONS = "is not one of learned, learned_from_sinusoidal"
         ({"num_hidden_layers": "12"}, "num_hidden_layers must be a whole number above 0, not '12'"),
         ({"intermediate_size": 3072.0}, "intermediate_size must be a whole number"),
         ({"num_attention_heads": True}, "num_attention_heads must be a whole number above 0, not True"),
-        ({"num_attention_heads": 0}, "num_attention_heads must be a whole number above 0, not 0"),
         ({"max_position_embeddings": -1}, "max_position_embeddings must be a whole number above 0, not -1"),
         ({"type_vocab_size": None}, "type_vocab_size must be a whole number above 0, not None"),
         ({"hidden_dropout_prob": 1.0}, "hidden_dropout_prob must be a number from 0"),
-        ({"attention_probs_dropout_prob": "0.1"}, "attention_probs_dropout_prob must be a number from 0"),
         ({"initializer_range": -1}, "initializer_range must be a number from 0 to 1, not -1"),
-        ({"initializer_range": None}, "initializer_range must be a number from 0 to 1, not None"),
         ({"initializer_range": float("nan")}, "initializer_range must be a number from 0 to 1, not nan"),
         ({"layer_norm_eps": 0}, "layer_norm_eps must be a number above 0 and at most 1, not 0"),
         ({"hidden_act": "swish"}, "hidden_act 'swish' is not one of gelu, gelu_erf, relu, tanh, linear"),
-        ({"hidden_act": None}, "hidden_act None is not one of"),
         *(({"position_embedding_type": it}, POSITIONS) for it in ("relative_key", "sinusoidal", "none", None, 1, [1])),
         *(({"tie_word_embeddings": it}, "tie_word_embeddings must be true, not ") for it in (False, "true", None)),
     ],

@@ -69,12 +69,3 @@ def test_class_scores_are_those_of_float32(dtype):
     coarse = {"rtol": 1e-5, "atol": 2e-5} if dtype == tf.float32 else {"rtol": 0.02, "atol": 0.1}
     np.testing.assert_allclose(tf.cast(of_states, tf.float32), upstream @ weights, **coarse)
     np.testing.assert_allclose(of_weights, upstream.numpy().T @ exact, **coarse)
-
-
-def test_dropout_from_ends_with_its_block():
-    x = tf.ones([100])
-    with layers.dropout_from(layers.DropoutSeeds(SEED)):
-        with layers.dropout_from(None):
-            assert layers.dropout(x, 0.5) is x
-        assert (layers.dropout(x, 0.5).numpy() == 0).any()
-    assert layers.dropout(x, 0.5) is x and layers.current_seeds() is None

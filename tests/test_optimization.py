@@ -146,14 +146,6 @@ def test_each_replica_updates_its_own_copies():
             np.testing.assert_allclose(copy, expected, rtol=1e-4)
 
 
-def test_a_learning_rate_of_zero_moves_the_slots_only():
-    variable = tf.Variable([2.0])
-    optimizer = AdamWeightDecayOptimizer({"kernel": variable})
-    optimizer.apply_gradients({"kernel": tf.constant([1.0])}, 0.0, tf.constant(0, tf.int64))
-    assert float(variable[0]) == 2.0
-    assert float(optimizer.slots["kernel/adam_m"][0]) == pytest.approx(0.1)
-
-
 @pytest.mark.parametrize(
     ("name", "decayed"),
     [
@@ -177,11 +169,6 @@ def test_the_full_name_decides_on_weight_decay(name, decayed):
     assert float(variable[0]) == pytest.approx(0.995 if decayed else 1.0)
 
 
-def test_no_weight_decay_at_rate_zero():
-    optimizer = AdamWeightDecayOptimizer({"kernel": tf.Variable([1.0])}, weight_decay_rate=0.0)
-    assert not optimizer.uses_weight_decay("kernel")
-
-
 # Clipping.
 
 
@@ -190,13 +177,6 @@ def test_clip_scale_by_hand():
     assert float(optimization.clip_scale(tf.constant(0.5))) == 1.0
     assert float(optimization.clip_scale(tf.constant(0.0))) == 1.0
     assert float(optimization.clip_scale(tf.constant(4.0), 2.0)) == 0.5
-
-
-def test_a_lookup_s_norm_counts_each_looked_up_row():
-    # Row 1 was looked up twice: the slices give 3^2 + 4^2, their sum 7^2.
-    lookup = tf.IndexedSlices(tf.constant([[3.0, 0.0], [4.0, 0.0]]), tf.constant([1, 1]), tf.constant([3, 2]))
-    assert float(optimization.square_norm(lookup)) == 25.0
-    assert float(optimization.square_norm(tf.convert_to_tensor(lookup))) == 49.0
 
 
 def test_reduce_gradients_sums_lookups_but_not_in_the_norm():

@@ -16,8 +16,6 @@ from bert_tf2 import tokenization
 from bert_tf2.support.errors import UserError
 from bert_tf2.vocabulary import check_special_tokens, load_tokenizer
 
-ROOT = pathlib.Path(__file__).resolve().parents[1]
-
 SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
 
 
@@ -123,16 +121,6 @@ def test_another_splitter_of_words_gets_one_word_at_a_time(tmp_path):
     assert tokenizer.tokenize("ab, c") == ["a", "b", ",", "c"]
 
 
-def test_classes_of_characters():
-    assert [char for char in "\t\n\r \xa0\u3000\x0b\u2028a" if tokenization._is_whitespace(char)] == [
-        *"\t\n\r \xa0\u3000"
-    ]
-    assert [char for char in "\t\n\r \x00\x7f\u200b\ufeffa" if tokenization._is_control(char)] == [
-        *"\x00\x7f\u200b\ufeff"
-    ]
-    assert [char for char in "a$^`~ 1、。é" if tokenization._is_punctuation(char)] == [*"$^`~、。"]
-
-
 def test_wordpiece_takes_the_longest_entry_first():
     vocab = {entry: index for index, entry in enumerate(["[UNK]", "un", "##aff", "##able", "##ab", "##a", "##le"])}
     tokenizer = tokenization.WordpieceTokenizer(vocab)
@@ -190,15 +178,6 @@ def test_the_later_of_two_equal_entries_wins_with_one_warning(tmp_path, caplog):
     (record,) = caplog.records
     message = record.getMessage()
     assert path in message and "2 entries" in message and "'twice' on lines 2 and 4" in message
-
-
-def test_unreadable_vocabularies(tmp_path):
-    path = tmp_path / "vocab.txt"
-    path.write_bytes(b"a\nb\nna\xefve\n")
-    with pytest.raises(UserError, match=r"vocab\.txt, line 3: not UTF-8"):
-        tokenization.load_vocab(str(path))
-    with pytest.raises(UserError, match=r"vocabulary\.txt: no such file"):
-        tokenization.FullTokenizer(str(tmp_path / "vocabulary.txt"))
 
 
 def test_check_special_tokens_names_all_that_are_missing():

@@ -10,24 +10,7 @@ from bert_tf2.config import BertConfig
 
 GOOD, BAD = ["good", "fine", "great", "lovely"], ["bad", "poor", "awful", "sad"]
 PLACES, NAMES = ["paris", "rome", "oslo", "lima"], ["ann", "bob", "eve", "max"]
-OTHERS = [
-    "the",
-    "a",
-    "film",
-    "book",
-    "was",
-    "is",
-    "lives",
-    "in",
-    "now",
-    "with",
-    "and",
-    "where",
-    "?",
-    ".",
-    "play",
-    "##ing",
-]
+OTHERS = "the a film book was is lives in now with and where ? . play ##ing".split()
 VOCAB = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *GOOD, *BAD, *PLACES, *NAMES, *OTHERS]
 
 
