@@ -75,7 +75,7 @@ $(VENV)/interop-installed: $(VENV)/tests-installed
 
 # What exports answer in ONNX Runtime, OpenVINO and LiteRT.
 runtimes: $(VENV)/runtimes-installed
-	$(BIN)/python -m pytest tests/exporting/test_onnx_model.py tests/exporting/test_openvino.py tests/exporting/test_litert.py
+	$(BIN)/python -m pytest -m extra tests/exporting
 
 $(VENV)/runtimes-installed: $(VENV)/tests-installed
 	$(BIN)/python -m pip install --quiet --editable '.[test,onnx,openvino]'

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import pathlib
 import re
 import runpy
@@ -141,11 +140,10 @@ def test_serve_and_ask(run, model):
     assert words.split() == [word.token for word in best]
 
 
-@pytest.mark.slow
+@pytest.mark.extra
 def test_compare_with_transformers(run):
     for name in ("torch", "transformers"):
-        if not importlib.util.find_spec(name):
-            pytest.skip(f"{name} is not installed: make interop")
+        pytest.importorskip(name, reason=f"{name} is not installed: make interop")
     lines = run("compare_with_transformers")
     pairs = [re.search(r"here (\d\.\d+)  there (\d\.\d+)$", line).groups() for line in lines]
     assert len(pairs) == 5

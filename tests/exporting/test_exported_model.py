@@ -132,10 +132,3 @@ def test_load_says_that_an_export_is_damaged(exported, tmp_path, file, damage):
     with pytest.raises(UserError, match=r"is damaged|is the file complete\?|is needed in this JSON file") as raised:
         load(tmp_path)
     assert "\n" not in str(raised.value)
-
-
-def test_load_says_nothing_on_success(exported, log_lines):
-    folder = exported("masked_lm").folder
-    log_lines.clear()  # of what the export itself said, if it was made just now
-    load(folder)
-    assert log_lines == []
