@@ -14,6 +14,7 @@ from bad_calls import BASE, arguments, check
 from command_lines import ROOT, Done
 
 from bert_tf2.commands import COMMANDS, find
+from bert_tf2.finetuning import squad
 from bert_tf2.support import settings
 
 # What is typed differently from the good command line above (a flag that is None is left out) and what the answer says.
@@ -282,6 +283,10 @@ def test_a_wrong_file(script, change, message, folder, command_lines, tmp_path):
     assert all(re.match(r"\d\d:\d\d:\d\d ", line) for line in logged if not line.startswith(" ")), logged
     assert not any("Training on" in line for line in logged)  # found before the first step
     assert not [path for path in tmp_path.rglob("*.tf_record")]
+
+
+def test_ids_of_questions_may_repeat_where_nothing_is_kept_by_them(folder):
+    assert len(squad.read_squad_examples(str(folder / "doubled.json"), True)) == 8
 
 
 @pytest.mark.parametrize("script", [script for script in BASE if script != "explore.py"])  # which waits for visitors
