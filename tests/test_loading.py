@@ -338,12 +338,6 @@ def test_what_fill_mask_refuses(bert, texts, settings, message):
         bert.fill_mask(texts, **settings)
 
 
-def test_bfloat16_is_near(bert, folder):
-    found = bert_tf2.load(folder, precision="bfloat16").embed(TEXTS)
-    assert found.dtype == np.float32
-    assert 0 < np.abs(found - bert.embed(TEXTS)).max() < 0.2
-
-
 def test_a_training_that_saves_meanwhile(tmp_path, monkeypatch):
     """Its checkpoint of step 7 is deleted between the look at its names and the reading of its values."""
     folder = make_folder(tmp_path / "model", heads.PretrainingModel(toy_data.config()))

@@ -32,8 +32,9 @@ def rows(tokenizer, length: int) -> dict[str, np.ndarray]:
     return found
 
 
-@pytest.mark.parametrize("width", [None, 24])
-@pytest.mark.parametrize("names", [("input_ids", "input_mask", "segment_ids"), ("input_mask", "input_ids")])
+@pytest.mark.parametrize(
+    ("width", "names"), [(None, ("input_ids", "input_mask", "segment_ids")), (24, ("input_mask", "input_ids"))]
+)
 def test_a_functional_model_answers_texts(tmp_path, width, names):
     tokenizer = tokenization.FullTokenizer(toy_data.write_model(tmp_path)["vocab_file"])
     inputs = {name: keras.Input([width], dtype="int32", name=name) for name in names}

@@ -82,8 +82,10 @@ def test_what_is_refused(options, tmp_path):
     assert not checkpoint.latest_checkpoint(str(tmp_path / "other"))
 
 
-@pytest.mark.parametrize("changes", [{"eval_steps": 2}, {"do_train": False, "do_eval": True, "init_checkpoint": "w"}])
-@pytest.mark.parametrize("which", ["held_out", "training"])
+@pytest.mark.parametrize(
+    ("which", "changes"),
+    [("held_out", {"eval_steps": 2}), ("training", {"do_train": False, "do_eval": True, "init_checkpoint": "w"})],
+)
 def test_a_record_that_claims_to_be_huge_does_not_reach_tensorflow(options, tmp_path, changes, which):
     """Its reader would end the process."""
     model = heads.PretrainingModel(tiny_config(vocab_size=len(VOCABULARY), max_position_embeddings=LENGTH))

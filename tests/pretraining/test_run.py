@@ -10,7 +10,6 @@ import time
 
 import numpy as np
 import pytest
-import tensorflow as tf
 from small_models import LENGTH, PREDICTIONS, small_batch, tiny_config
 
 from bert_tf2.data import record_index, records
@@ -82,15 +81,6 @@ def test_records_that_do_not_fit_are_named_when_training_meets_them(files):
         pretraining.run(changed(files, do_train=False))  # with the checkpoint of step 0
     with pytest.raises(UserError, match="was made for max_seq_length 10, but max_seq_length is 8 here"):
         pretraining.run(changed(files, max_seq_length=8))
-
-
-@pytest.mark.slow
-def test_records_that_are_no_examples_are_named(files):
-    with tf.io.TFRecordWriter(files.input_file) as writer:
-        writer.write(records.encode(records.PRETRAINING, record_rows(1)[0]))
-        writer.write(b"\xff\xff\xff")
-    with pytest.raises(UserError, match=r"train\.tfrecord, record 2: is no tf\.train\.Example"):
-        pretraining.run(files)
 
 
 @pytest.mark.slow
