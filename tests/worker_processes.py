@@ -100,13 +100,17 @@ class WorkerProcesses:
             time.sleep(0.05)
 
 
-def pretraining_command(folder: pathlib.Path) -> list[str]:
-    """A pretraining without dropout that draws its masks, and evaluates; without --output_dir and --num_train_steps."""
-    records = make(folder, num_documents=40)
-    config = BertConfig(
-        vocab_size=len(VOCABULARY), hidden_size=16, num_hidden_layers=1, num_attention_heads=2, intermediate_size=32,
-        max_position_embeddings=LENGTH, hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0,
-    )  # fmt: skip
+def pretraining_command(folder: pathlib.Path, num_documents: int = 40, **sizes) -> list[str]:
+    """A pretraining that draws its masks, and evaluates; without --output_dir and --num_train_steps.
+
+    Without `sizes` of another model there is no dropout.
+    """
+    records = make(folder, num_documents=num_documents)
+    sizes = sizes or {
+        **{"hidden_size": 16, "num_hidden_layers": 1, "intermediate_size": 32},
+        **{"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0},
+    }
+    config = BertConfig(len(VOCABULARY), num_attention_heads=2, max_position_embeddings=LENGTH, **sizes)
     (folder / "config.json").write_text(config.to_json_string())
     return [
         *(sys.executable, str(ROOT / "run_pretraining.py"), "--do_train", "--do_eval", "--max_eval_steps=3"),

@@ -19,11 +19,7 @@ import time
 
 import toy_data
 from folder_content import content
-from pretraining_text import VOCABULARY
-from unmasked_data import LENGTH, PREDICTIONS, make
-from worker_processes import WorkerProcesses
-
-from bert_tf2.config import BertConfig
+from worker_processes import WorkerProcesses, pretraining_command
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 _MOST_KILLS = 4  # of one training, which must come to its end some time
@@ -32,18 +28,10 @@ _MOST_KILLS = 4  # of one training, which must come to its end some time
 def pretraining(folder: pathlib.Path) -> list[str]:
     """Writes the files; returns the command without --output_dir."""
     folder.mkdir()
-    records = make(folder, num_documents=200)
-    config = BertConfig(
-        vocab_size=len(VOCABULARY), hidden_size=64, num_hidden_layers=2, num_attention_heads=2, intermediate_size=256,
-        max_position_embeddings=LENGTH,
-    )  # fmt: skip
-    (folder / "config.json").write_text(config.to_json_string())
     return [
-        *(sys.executable, str(ROOT / "run_pretraining.py"), "--do_train", "--do_eval", "--max_eval_steps=5"),
-        *(f"--input_file={records}", f"--eval_input_file={records}", f"--bert_config_file={folder}/config.json"),
-        *(f"--vocab_file={folder}/vocab.txt", f"--max_seq_length={LENGTH}", f"--max_predictions_per_seq={PREDICTIONS}"),
-        *("--num_train_steps=150", "--num_warmup_steps=10", "--train_batch_size=15", "--eval_steps=35"),
-        *("--save_checkpoints_steps=10", "--do_lower_case"),
+        *pretraining_command(folder, 200, hidden_size=64, num_hidden_layers=2, intermediate_size=256),
+        *("--max_eval_steps=5", "--num_train_steps=150", "--num_warmup_steps=10", "--train_batch_size=15"),
+        *("--eval_steps=35", "--save_checkpoints_steps=10", "--learning_rate=5e-5"),
     ]
 
 
