@@ -126,7 +126,7 @@ def test_rows_of_the_table_without_a_word_are_never_predicted(tmp_path, format):
         np.testing.assert_allclose(session.run(["scores"], inputs)[0], wanted["scores"], **CLOSE)
 
 
-@pytest.mark.parametrize("task", TASKS)
+@pytest.mark.parametrize("task", ["features", *(pytest.param(it, marks=pytest.mark.slow) for it in TASKS[1:])])
 def test_it_is_called_by_keras_and_as_it_is(exported, task):
     """hub.KerasLayer calls what tf.saved_model.load returns."""
     made, inputs = exported(task), rows()
