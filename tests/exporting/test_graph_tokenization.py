@@ -147,11 +147,6 @@ def random_texts() -> list[str]:
 
 
 @pytest.mark.slow
-def test_random_unicode(unicode_pair, random_texts):
-    unicode_pair.assert_equal(random_texts)
-
-
-@pytest.mark.slow
 @pytest.mark.parametrize("path", sorted((GOLDEN / "A_tokenization").glob("rows_*.jsonl")), ids=lambda path: path.stem)
 def test_rows_of_the_reference(path):
     rows = [json.loads(line) for line in path.read_text("ascii").split("\n") if line]

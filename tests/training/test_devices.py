@@ -21,11 +21,6 @@ def test_the_first_line_names_devices_and_precision(log_lines):
     assert devices.computes_on(strategy) == "CPU" and devices.can_compile(strategy)
 
 
-def test_a_mirrored_strategy_counts_its_replicas(two):
-    assert devices.computes_on(two) == "CPU"
-    assert devices._describe(two, []).endswith("cores), 2 replicas")
-
-
 @pytest.mark.parametrize("precision", PRECISIONS)
 @pytest.mark.parametrize("kind", [DeviceOptions, PrecisionOptions])  # as run_*.py have, and predict_masked.py
 def test_only_float32_forbids_tf32(precision, kind):

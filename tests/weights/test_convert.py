@@ -3,13 +3,12 @@
 import json
 import pathlib
 
-import keras
 import numpy as np
 import pytest
 import refused
 import tensorflow as tf
 from huggingface_folders import forget_configuration
-from small_models import MAKERS, SHARED, VOCAB, randomize, small_batch, small_config, values_of
+from small_models import MAKERS, SHARED, VOCAB, randomize, small_config, values_of
 
 from bert_tf2 import commands, heads, modeling, optimization
 from bert_tf2.config import BertConfig
@@ -98,34 +97,6 @@ def test_there_and_back_is_bit_equal(tmp_path, kind, to):
     if kind in ("classifier", "tagging"):
         back_map = load_label_map(str(tmp_path / "back"))
         assert (back_map.labels, back_map.task == "ner") == (label_map.labels, kind == "tagging")
-
-
-def test_no_dropout_is_null_here_and_zero_in_transformers(tmp_path):
-    config = small_config(hidden_dropout_prob=None, attention_probs_dropout_prob=None, initializer_range=0)
-    google_folder(tmp_path / "in", config=config)
-    for to in ("tf1", "hf", "keras"):
-        converted(input=tmp_path / "in", output=tmp_path / to, to=to)
-    there = json.loads((tmp_path / "hf" / "config.json").read_text())
-    assert (there["hidden_dropout_prob"], there["attention_probs_dropout_prob"]) == (0.0, 0.0)
-    for folder in ("tf1", "keras"):
-        assert BertConfig.from_json_file(str(tmp_path / folder / "bert_config.json")) == config
-    assert keras.models.load_model(tmp_path / "keras" / "bert_model.keras").config == config
-    converted(input=tmp_path / "hf", output=tmp_path / "back", to="tf1")
-    assert BertConfig.from_json_file(str(tmp_path / "back" / "bert_config.json")) == small_config(initializer_range=0)
-
-
-@pytest.mark.parametrize("to", ["hf", "keras"])
-def test_init_checkpoint_takes_any_kind(tmp_path, to):
-    """The same line of what was loaded, and the same answers."""
-    google_folder(tmp_path / "in")
-    converted(input=tmp_path / "in", output=tmp_path / "there", to=to)
-    path = tmp_path / "there" / "bert_model.keras" if to == "keras" else tmp_path / "there"
-    wanted, got = heads.PretrainingModel(small_config()), heads.PretrainingModel(small_config())
-    checkpoint.initialize(wanted, str(tmp_path / "in"))
-    line = checkpoint.initialize(got, str(path))
-    assert line.startswith(f"Initialized from {path}: 46 of 46 variables loaded; starting fresh: none; not used: none")
-    assert_same(values_of(got), values_of(wanted))
-    np.testing.assert_array_equal(got(small_batch()), wanted(small_batch()))
 
 
 def test_a_folder_with_one_file_of_keras_is_enough(tmp_path):
