@@ -51,42 +51,27 @@ def refuses_or_reads(content: st.SearchStrategy, read: Callable[[Any], object], 
 _EDGES = [0, 1, 0x7F, 0x80, 0xFF, 0x7FFF, 0xFFFF, 0x7FFFFFFF, 0x80000000, 0xFFFFFFFF, 2**60, 2**63 - 1, 2**64 - 1]
 
 
-def _flip(data: bytes, at: int, length: int, number: int) -> bytes:
-    return (
-        data[:at]
-        + bytes(byte ^ (1 << number % 8) for byte in data[at : at + length % 4 + 1])
-        + data[at + length % 4 + 1 :]
-    )
+def _flip(data: bytes, at: int, n: int, number: int) -> bytes:
+    end = at + n % 4 + 1
+    return data[:at] + bytes(byte ^ (1 << number % 8) for byte in data[at:end]) + data[end:]
 
 
-def _cut_out(data: bytes, at: int, length: int, number: int) -> bytes:
-    return data[:at] + data[at + length :]
-
-
-def _cut_off(data: bytes, at: int, length: int, number: int) -> bytes:
-    return data[:at]
-
-
-def _insert(data: bytes, at: int, length: int, number: int) -> bytes:
-    return data[:at] + bytes((number * place + length) % 256 for place in range(length)) + data[at:]
-
-
-def _double(data: bytes, at: int, length: int, number: int) -> bytes:
-    return data[: at + length] + data[at : at + length] * (number % 3 + 1) + data[at + length :]
-
-
-def _swap(data: bytes, at: int, length: int, number: int) -> bytes:
-    middle, end = at + length, at + 2 * length
-    return data[:at] + data[middle:end] + data[at:middle] + data[end:]
-
-
-def _edge(data: bytes, at: int, length: int, number: int) -> bytes:
-    width = (1, 2, 4, 8)[length % 4]
+def _edge(data: bytes, at: int, n: int, number: int) -> bytes:
+    width = (1, 2, 4, 8)[n % 4]
     edge = _EDGES[number % len(_EDGES)] % 256**width
     return data[:at] + edge.to_bytes(width, "little") + data[at + width :]
 
 
-_CHANGES = (_flip, _cut_out, _cut_off, _insert, _double, _swap, _edge)
+# Each changes up to `n` bytes at a place; what else is chosen depends on `k`.
+_CHANGES = (
+    _flip,
+    lambda data, at, n, k: data[:at] + data[at + n :],  # cuts out
+    lambda data, at, n, k: data[:at],
+    lambda data, at, n, k: data[:at] + bytes((k * place + n) % 256 for place in range(n)) + data[at:],
+    lambda data, at, n, k: data[: at + n] + data[at : at + n] * (k % 3 + 1) + data[at + n :],  # doubles
+    lambda data, at, n, k: data[:at] + data[at + n : at + 2 * n] + data[at : at + n] + data[at + 2 * n :],  # swaps
+    _edge,
+)
 
 
 @st.composite

@@ -209,18 +209,11 @@ def test_text_conversions():
     assert tokenization.whitespace_tokenize(" \n") == []
 
 
-@pytest.mark.parametrize(
-    ("model", "fits"),
-    [
-        ("uncased_L-12_H-768_A-12", True),
-        ("uncased_L-24_H-1024_A-16", True),
-        ("multilingual_L-12_H-768_A-12", True),
-        ("chinese_L-12_H-768_A-12", True),
-        ("cased_L-12_H-768_A-12", False),
-        ("cased_L-24_H-1024_A-16", False),
-        ("multi_cased_L-12_H-768_A-12", False),
-    ],
-)
+UNCASED = ["uncased_L-12_H-768_A-12", "multilingual_L-12_H-768_A-12", "chinese_L-12_H-768_A-12"]
+CASED = ["cased_L-12_H-768_A-12", "cased_L-24_H-1024_A-16", "multi_cased_L-12_H-768_A-12"]
+
+
+@pytest.mark.parametrize(("model", "fits"), [*((m, True) for m in UNCASED), *((m, False) for m in CASED)])
 def test_case_of_the_released_models(model, fits):
     for path in (f"/models/{model}/bert_model.ckpt", f"gs://bucket/{model}/bert_model.ckpt"):
         tokenization.validate_case_matches_checkpoint(fits, path)

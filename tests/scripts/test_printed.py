@@ -45,6 +45,7 @@ def pretrained(folder, command_lines) -> pathlib.Path:
     return folder
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "environment",
     [{"PYTHONIOENCODING": "ascii"}, {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}, {"LC_ALL": "C"}],
