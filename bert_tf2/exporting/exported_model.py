@@ -54,12 +54,25 @@ def load(path: str | os.PathLike[str]) -> ExportedModel:
     Args:
       path: the folder with the versions, of which the newest is loaded, or the folder of a version.
     """
-    folder = _find_version(os.fspath(path))
-    info = _read_info(os.path.join(folder, EXPORT_INFO_FILE))
-    if not info["text_signatures"]:
+    folder = os.fspath(path)
+    if not files.exists(os.path.join(folder, EXPORT_INFO_FILE)):
+        versions = filter(str.isdecimal, (name.strip("/") for name in files.list_directory(folder)))
+        folder = os.path.join(folder, *sorted(versions, key=int)[-1:])
+    path = os.path.join(folder, EXPORT_INFO_FILE)
+    if not files.exists(path):
+        raise UserError(
+            f"{folder}: is no export (there is no {EXPORT_INFO_FILE}); give a folder that export_saved_model.py wrote"
+        )
+    info = files.read_json(path)
+    try:
+        inputs = {*info["signatures"]["serving_text"]["inputs"]} if info["text_signatures"] else None
+    except (KeyError, TypeError):
+        inputs = set()
+    if inputs is None:
         raise UserError(f"{folder}: was exported with --text_signatures=false and takes no texts; export it again")
-    own = [*{*info["signatures"]["serving_text"]["inputs"]} - {"text_a", "question", "context"}]
-    if own:
+    if not inputs:
+        raise UserError(f"{path}: is damaged; export the model again")
+    if own := inputs - {"text_a", "question", "context"}:
         raise UserError(f"{folder}: takes {', '.join(sorted(own))} beside texts; use tf.saved_model.load")
     load_tensorflow_text(f"{folder}: its signature for texts")
     try:
@@ -73,45 +86,21 @@ def load(path: str | os.PathLike[str]) -> ExportedModel:
     return ExportedModel(model, info)
 
 
-def _find_version(path: str) -> str:
-    if files.exists(os.path.join(path, EXPORT_INFO_FILE)):
-        return path
-    versions = [name.strip("/") for name in files.list_directory(path)]
-    found = max((name for name in versions if name.isdecimal()), key=int, default=None)
-    folder = os.path.join(path, found or "")
-    if found is None or not files.exists(os.path.join(folder, EXPORT_INFO_FILE)):
-        raise UserError(
-            f"{folder}: is no export (there is no {EXPORT_INFO_FILE}); give a folder that export_saved_model.py wrote"
-        )
-    return folder
-
-
-def _read_info(path: str) -> dict[str, Any]:
-    info = files.read_json(path)
-    try:
-        if not info["text_signatures"] or {**info["signatures"]["serving_text"]["inputs"]}:
-            return info
-    except (KeyError, TypeError):
-        pass
-    raise UserError(f"{path}: is damaged; export the model again")
-
-
 class ExportedModel:
-    """A callable for texts, created by `load`.
-
-    Attributes:
-      info: the content of model_info.json.
-    """
+    """A callable for texts, created by `load`; `info` is the content of model_info.json."""
 
     def __init__(self, model: Any, info: Mapping[str, Any]):
         self.info = info
         self._model = model  # it owns the variables
         self._signatures = model.signatures
-        self._needs_two = "question" in info["signatures"]["serving_text"]["inputs"]
-        takes_pairs = "serving_text_pair" in self._signatures
-        self._most = 2 if self._needs_two or takes_pairs else 1
-        kinds = "a text or a pair of texts" if takes_pairs else "a text"
-        kinds = "a pair (question, context)" if self._needs_two else kinds
+        # The number of texts in a row -> the signature for it, and its inputs.
+        self._asks: dict[int, tuple[str, tuple[str, ...]]] = {1: ("serving_text", ("text_a",))}
+        if "question" in info["signatures"]["serving_text"]["inputs"]:
+            self._asks = {2: ("serving_text", ("question", "context"))}
+        if "serving_text_pair" in self._signatures:
+            self._asks[2] = ("serving_text_pair", ("text_a", "text_b"))
+        kinds = "a pair (question, context)" if 1 not in self._asks else "a text"
+        kinds += " or a pair of texts" * (len(self._asks) > 1)
         self._wanted = f"a model of the task {info['task']} takes {kinds}"  # part of an error message
 
     def __call__(
@@ -148,17 +137,12 @@ class ExportedModel:
 
     def _row(self, number: int, text: Text) -> tuple[str, ...]:
         row = tuple(text) if isinstance(text, tuple | list) else (text,)
-        if not all(isinstance(part, str) for part in row) or not 1 + self._needs_two <= len(row) <= self._most:
+        if not all(isinstance(part, str) for part in row) or len(row) not in self._asks:
             raise UserError(f"row {number} is {text!r:.60}; {self._wanted}")
         return row
 
     def _answer(self, rows: Sequence[tuple[str, ...]], begin: int) -> list[dict[str, Any]]:
-        if self._needs_two:
-            name, inputs = "serving_text", ("question", "context")
-        elif max(map(len, rows)) > 1:
-            name, inputs = "serving_text_pair", ("text_a", "text_b")
-        else:
-            name, inputs = "serving_text", ("text_a",)
+        name, inputs = self._asks[max(map(len, rows))]
         columns = zip(*(row + ("",) * (len(inputs) - len(row)) for row in rows), strict=True)
         found = self._ask(name, dict(zip(inputs, map(list, columns), strict=True)), begin)
         filled = _FILLED.get(self.info["task"], {})
