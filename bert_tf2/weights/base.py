@@ -48,6 +48,7 @@ class Weights:
       config_file: the file beside the weights that `config` was read from, if any.
       uncertain: field of `config` -> other possible values, if the value in the source is ambiguous.
       remarks: messages for the user about the weights.
+      do_lower_case: whether text is lower-cased, if the source contains it.
     """
 
     kind = ""
@@ -61,6 +62,7 @@ class Weights:
         self.config_file: str | None = None
         self.uncertain: dict[str, Collection] = {}
         self.remarks: list[str] = []
+        self.do_lower_case: bool | None = None
 
     def _hold(self, places: Mapping[str, Place]) -> None:
         """Sets the variables, by their names here, and adds a remark on each other dtype than float32."""
@@ -96,10 +98,6 @@ class Weights:
         """Returns the entries of the vocabulary beside or in the weights, or None."""
         path = self.vocabulary_file()
         return tokenization.read_entries(path) if path else None
-
-    def tokenizer_settings(self) -> Mapping[str, Any]:
-        """Returns the tokenizer settings that the source contains, for example `do_lower_case`."""
-        return {}
 
     def labels(self) -> LabelMap | None:
         """Returns the meaning of the outputs, or None if the source does not define it."""

@@ -126,7 +126,7 @@ def stated_text(source: Weights | None, vocab_file: str | None = None) -> Stated
         ours = stated_in(os.path.dirname(vocab_file))
     cases = [(found.do_lower_case, found.path) for found in (theirs, ours) if found]
     if source:
-        cases.insert(theirs is not None, (source.tokenizer_settings().get("do_lower_case"), source.path))
+        cases.insert(theirs is not None, (source.do_lower_case, source.path))
     lower, path = next(((lower, path) for lower, path in cases if isinstance(lower, bool)), (None, ""))
     first, last = ours or theirs, theirs or ours
     if first is None:

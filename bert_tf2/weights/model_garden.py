@@ -16,8 +16,7 @@ from __future__ import annotations
 import os
 import re
 from collections import defaultdict
-from collections.abc import Container, Iterable, Mapping
-from typing import Any
+from collections.abc import Container, Iterable
 
 import numpy as np
 
@@ -91,6 +90,8 @@ class ObjectCheckpoint(Weights):
         keys = self._find()
         self._hold({name: self._place(name, key) for name, key in keys.items()})
         self.config = self._read_config()
+        if key := self._graph.do_lower_case:  # a variable in TF-Hub's SavedModels
+            self.do_lower_case = bool(self._bundle.get(key))
 
     def _find(self) -> dict[str, str]:
         """Returns reference name -> key of all weights; variables without a reference name keep their key."""
@@ -147,11 +148,6 @@ class ObjectCheckpoint(Weights):
         if self._saved_model and (VOCABULARY_FILE in found or len(found) == 1):
             return os.path.join(assets, VOCABULARY_FILE if VOCABULARY_FILE in found else found[0])
         return super().vocabulary_file()
-
-    def tokenizer_settings(self) -> Mapping[str, Any]:
-        """Returns `do_lower_case`, which TF-Hub's SavedModels contain as a variable."""
-        key = self._graph.do_lower_case
-        return {"do_lower_case": bool(self._bundle.get(key))} if key else {}
 
     def _read_config(self) -> BertConfig:
         """Takes the sizes from the weights, and the rest from files beside them, or else Model Garden's defaults."""

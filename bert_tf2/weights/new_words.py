@@ -122,6 +122,7 @@ class LongerTables(Weights):
         """`config` is the configuration with `size`, the new number of rows of the `tables`, reference names."""
         super().__init__(source.path)
         self.kind, self.remarks, self.dtypes, self.config = source.kind, source.remarks, source.dtypes, config
+        self.do_lower_case = source.do_lower_case
         self._source, self._tables = source, tables
         self.shapes = {
             name: [size, *shape[1:]] if name.startswith(tables) else shape for name, shape in source.shapes.items()
@@ -133,9 +134,6 @@ class LongerTables(Weights):
 
     def vocabulary(self) -> list[str] | None:
         return self._source.vocabulary()
-
-    def tokenizer_settings(self):
-        return self._source.tokenizer_settings()
 
     def labels(self):
         return self._source.labels()

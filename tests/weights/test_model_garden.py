@@ -39,7 +39,7 @@ def test_arrays(tmp_path, layout):
     source = open_weights(prefix)
     assert_holds(source, as_reference(arrays))
     assert {*source.dtypes.values()} == {"float32"}
-    assert source.global_step == 0 and source.tokenizer_settings() == {} and source.vocabulary() is None
+    assert source.global_step == 0 and source.do_lower_case is None and source.vocabulary() is None
 
 
 def test_every_variable_of_a_model_is_there(tmp_path):
@@ -263,7 +263,7 @@ def test_saved_model(tmp_path):
         source = open_weights(given)
         assert_holds(source, as_reference(arrays))
         assert source.path == source.folder == path and "SavedModel" in source.kind
-        assert source.tokenizer_settings() == {"do_lower_case": True}
+        assert source.do_lower_case is True
         assert source.vocabulary() == ["[PAD]", "vocab.txt"]
 
 
@@ -271,7 +271,7 @@ def test_cased_saved_model_whose_vocabulary_has_another_name(tmp_path):
     attributes = {"do_lower_case": tf.Variable(False, trainable=False)}
     path = saved_model(tmp_path / "hub", random_arrays(ENCODER), assets=("vocab_cased.txt", "x.txt"), **attributes)
     source = open_weights(path)
-    assert source.tokenizer_settings() == {"do_lower_case": False}
+    assert source.do_lower_case is False
     assert source.vocabulary() == ["[PAD]", "vocab_cased.txt"]
 
 

@@ -35,7 +35,6 @@ def read_all(path: str) -> None:
     assert source.global_step >= 0
     sources.label_map_of(source)
     source.vocabulary()
-    source.tokenizer_settings()
     metadata.stated_config(source)
     "\n".join(convert.listing(path)).encode()
 
