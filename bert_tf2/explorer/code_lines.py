@@ -19,17 +19,11 @@ _ROOT = pathlib.Path(__file__).resolve().parents[2]
 
 
 class Place(NamedTuple):
-    """Where something is computed.
+    """Where something is computed."""
 
-    Attributes:
-      of: the function or class, as "module:name" within the package.
-      expression: a part of the line, which occurs in its source.
-      shapes: what goes in and comes out, in the letters of modeling.py.
-    """
-
-    of: str
-    expression: str
-    shapes: str = ""
+    of: str  # the function or class, as "module:name" within the package
+    expression: str  # a part of the line, which occurs in its source
+    shapes: str = ""  # what goes in and comes out, in the letters of modeling.py
 
 
 PLACES = {

@@ -93,11 +93,10 @@ def kind_of(name: str) -> tuple[str, str]:
 def describe(explorer: Explorer) -> dict[str, Any]:
     """Everything that the view shows at first.
 
-    Returns:
-      For /api/inventory. `variables`: a row for each, in the order in which they are saved; `in_file` is whether it is
-      from the weights or was made at random because they lack it. `parts`: their totals. `unused`: what the weights
-      hold besides. `sharing`: the tables that are one array under several names, and what that saves.
-      `positions`: how alike they are; None if the model has no table of them.
+    What /api/inventory answers. `variables`: a row for each, in the order in which they are saved; `in_file` is whether
+    it is from the weights or was made at random because they lack it. `parts`: their totals. `unused`: what the weights
+    hold besides. `sharing`: the tables that are one array under several names, and what that saves. `positions`: how
+    alike they are; None if the model has no table of them.
     """
     bert = explorer.bert
     source = checkpoint.open_weights(bert.path)
@@ -175,9 +174,8 @@ def _sharing(explorer: Explorer, table: dict[str, names.Variable]) -> dict[str, 
 def histogram(values: np.ndarray) -> dict[str, Any]:
     """How the values of a variable are distributed.
 
-    Returns:
-      `counts` [48] of the values between consecutive `edges` [49], `below` and `above` of those beyond, which are the
-      farthest from the middle, at most one in a thousand at each end; `smallest`, `largest`, and `zeros`.
+    Returns `counts` [48] of the values between consecutive `edges` [49], `below` and `above` of those beyond, which are
+    the farthest from the middle, at most one in a thousand at each end; `smallest`, `largest`, and `zeros`.
     """
     flat = values.astype(np.float64).ravel()
     flat = flat[np.isfinite(flat)]
@@ -202,10 +200,9 @@ def histogram(values: np.ndarray) -> dict[str, Any]:
 def compare_with(explorer: Explorer, other: Weights) -> dict[str, Any]:
     """Everything that the view shows.
 
-    Returns:
-      For /api/comparison. `variables`: for each that both have in the same shape, the distance relative to the norm in
-      the model, the cosine, and the largest change of a number. `parts` and `kinds`: the distances of several
-      variables together. `words`: the rows of the word table that moved farthest. `sentences`: what else differs.
+    What /api/comparison answers. `variables`: for each that both have in the same shape, the distance relative to the
+    norm in the model, the cosine, and the largest change of a number. `parts` and `kinds`: the distances of several
+    variables together. `words`: the rows of the word table that moved farthest. `sentences`: what else differs.
     """
     mine = {name: variable.numpy() for name, variable in names.tf1_variables(explorer.bert.model).items()}
     theirs = names.without_optimizer(other.shapes)

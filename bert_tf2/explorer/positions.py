@@ -17,11 +17,9 @@ _FAR = 5.0  # standard deviations that no random row is away
 def describe(table: np.ndarray) -> dict[str, Any]:
     """How alike each position is to each: their cosine, which is the same if the whole table is turned.
 
-    Args:
-      table: float32 [X, D].
+    `table`: float32 [X, D].
 
-    Returns:
-      `cosines` of the positions `shown`; `trained`, see `trained_rows`, of `positions`.
+    Returns `cosines` of the positions `shown`; `trained`, see `trained_rows`, of `positions`.
     """
     shown = np.arange(0, len(table), -(-len(table) // MOST_ROWS))
     rows = table[shown] / np.maximum(np.linalg.norm(table[shown], axis=1, keepdims=True), 1e-12)
@@ -42,8 +40,7 @@ def trained_rows(table: np.ndarray) -> int:
     others' (standard deviation: 1 / sqrt(2 D) of it). Fewer than four of them are no evidence. If the rows before them
     are no more alike on average either, none is trained.
 
-    Args:
-      table: [X, D].
+    `table`: [X, D].
     """
     count, width = table.shape
     if count < _LEAST:

@@ -222,11 +222,9 @@ class _View:
     def pair(self, arguments: dict[str, Any]) -> dict[str, Any]:
         """The sentence beside another one, `other_text` with the same `text_b` and `padding`.
 
-        Returns:
-          The `tokens` of the other; `pairs`, the M places that are compared (see align); `states`
-          [L + 1, M], the distances of the states; `heads` [L, N], the share of attention that moved; `words`, for each
-          pair of two [MASK] what both may be; `outputs` and `other_outputs`, what the other heads say of the
-          whole text.
+        Returns the `tokens` of the other; `pairs`, the M places that are compared (see align); `states` [L + 1, M], the
+        distances of the states; `heads` [L, N], the share of attention that moved; `words`, for each pair of two [MASK]
+        what both may be; `outputs` and `other_outputs`, what the other heads say of the whole text.
         """
         sentence, other = self._both(arguments)
         pairs = align(sentence.tokens, other.tokens)

@@ -100,17 +100,11 @@ def read(
 
 @dataclasses.dataclass(frozen=True)
 class Trace:
-    """A sentence and its states.
+    """A sentence and its states."""
 
-    Attributes:
-      sentence: what was read.
-      states: L + 1 tensors [1, F, D]; number i enters block i, the last one is sequence_output.
-      mask_scores: [1, 1, 1, T], added to the attention scores.
-    """
-
-    sentence: Sentence
-    states: tuple[tf.Tensor, ...]
-    mask_scores: tf.Tensor
+    sentence: Sentence  # what was read
+    states: tuple[tf.Tensor, ...]  # L + 1 tensors [1, F, D]; number i enters block i, the last one is sequence_output
+    mask_scores: tf.Tensor  # [1, 1, 1, T], added to the attention scores
 
     @property
     def sequence_output(self) -> tf.Tensor:

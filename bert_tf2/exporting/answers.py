@@ -59,8 +59,7 @@ def make_windows(
 ) -> Windows:
     """Makes [CLS] question [SEP] part of the paragraph [SEP], like squad.convert_examples_to_features.
 
-    Args:
-      questions, paragraphs: ids of their pieces, int32 [B, (pieces)]; paragraphs must not be empty.
+    `questions`, `paragraphs`: ids of their pieces, int32 [B, (pieces)]; paragraphs must not be empty.
 
     Raises:
       InvalidArgumentError: a paragraph is too long (in the graph, like all errors here).
@@ -92,8 +91,7 @@ def make_windows(
 def _divide(total: tf.Tensor, room: tf.Tensor, doc_stride: int) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
     """Divides paragraphs of `total` pieces [B] into windows of at most `room` [B], like squad._windows.
 
-    Returns:
-      For each window its paragraph, its first piece there, and its number of pieces: int32 [W].
+    Returns for each window its paragraph, its first piece there, and its number of pieces: int32 [W].
     """
     step = tf.minimum(room, doc_stride)
     counts = 1 + (tf.maximum(total - room, 0) + step - 1) // step
@@ -313,16 +311,11 @@ class _Spans(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class _Grouping:
-    """How tags form entities, by the rules of `ner_scores`.
+    """How tags form entities, by the rules of `ner_scores`."""
 
-    Attributes:
-      types: string [L], the entity type of each tag.
-      inside: bool [L], whether a word with this tag belongs to an entity.
-      begins: bool [L + 1, L], whether a tag begins an entity after another tag; the last row is for no other tag.
-    """
-
-    types: tf.Tensor
-    inside: tf.Tensor
+    types: tf.Tensor  # string [L], the entity type of each tag
+    inside: tf.Tensor  # bool [L], whether a word with this tag belongs to an entity
+    # bool [L + 1, L], whether a tag begins an entity after another tag; the last row is for no other tag
     begins: tf.Tensor
 
     @classmethod

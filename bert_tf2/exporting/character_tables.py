@@ -56,17 +56,11 @@ class Table:
 
 
 class Characters(NamedTuple):
-    """The tokenizer's treatment of each single character.
+    """The tokenizer's treatment of each single character."""
 
-    Attributes:
-      becomes: characters that the tokenizer replaces -> replacement; "" for none, " " for a blank.
-      alone: bool [CODES], whether the result is a separate word.
-      context: int32 [CODES], the bits of its effect on adjacent characters, and its combining class.
-    """
-
-    becomes: Mapping[int, str]
-    alone: np.ndarray
-    context: np.ndarray
+    becomes: Mapping[int, str]  # characters that the tokenizer replaces -> replacement; "" for none, " " for a blank
+    alone: np.ndarray  # bool [CODES], whether the result is a separate word
+    context: np.ndarray  # int32 [CODES], the bits of its effect on adjacent characters, and its combining class
 
 
 @functools.lru_cache

@@ -51,8 +51,7 @@ def load(path: str | os.PathLike[str]) -> ExportedModel:
       answer("a lovely film")                        # {"label": "yes", "probabilities": ...}
       answer([("Where is it?", "It is in Oslo.")])   # [{"answer": "Oslo", ...}]
 
-    Args:
-      path: the folder with the versions, of which the newest is loaded, or the folder of a version.
+    `path`: the folder with the versions, of which the newest is loaded, or the folder of a version.
     """
     folder = os.fspath(path)
     if not files.exists(os.path.join(folder, EXPORT_INFO_FILE)):

@@ -118,8 +118,7 @@ class Encoder(tf.Module):
     ) -> tuple[tf.Tensor, tf.Tensor]:
         """Runs the encoder on int32 [B, F] each; every id must be within its table, and every row must have a token.
 
-        Args:
-          reads: int32 [B, P], the positions whose states are needed, see `heads._Model.encode`; by default all.
+        `reads`: int32 [B, P], the positions whose states are needed, see `heads._Model.encode`; by default all.
 
         Returns:
           sequence_output: float32 [B, F, D], zeros where input_mask is 0; with `reads` [B, P, D].

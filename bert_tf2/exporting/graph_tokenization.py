@@ -41,33 +41,25 @@ _REPLACEMENT = 0x10FFFF
 
 
 class Pieces(NamedTuple):
-    """The pieces of a batch of texts: int32 RaggedTensors [B, (pieces)].
+    """The pieces of a batch of texts: int32 RaggedTensors [B, (pieces)]."""
 
-    Attributes:
-      ids: the ids in the vocabulary.
-      starts, ends: the bytes of the text that a piece represents, the end exclusive. A removed accent belongs to its
-        base character. If one character becomes several letters (like Hangul in lower case) that are split between two
-        pieces, both represent the whole character.
-      words: the index, from 0, of the word or punctuation mark in its text that a piece belongs to.
-    """
-
-    ids: tf.RaggedTensor
+    ids: tf.RaggedTensor  # the ids in the vocabulary
+    # starts, ends: the bytes of the text that a piece represents, the end exclusive. A removed accent belongs to its
+    # base character. If one character becomes several letters (like Hangul in lower case) that are split between two
+    # pieces, both represent the whole character
     starts: tf.RaggedTensor
     ends: tf.RaggedTensor
-    words: tf.RaggedTensor
+    words: tf.RaggedTensor  # the index, from 0, of the word or punctuation mark in its text that a piece belongs to
 
 
 class Inputs(NamedTuple):
-    """The inputs of the model, and their origin in the texts: int32 [B, F], where F is the longest row of the batch.
+    """The inputs of the model, and their origin in the texts: int32 [B, F], where F is the longest row of the batch."""
 
-    Attributes:
-      input_ids, input_mask, segment_ids: as in the reference; padding is 0.
-      starts, ends, words: as in `Pieces`, in the text of that segment; -1 for [CLS], [SEP] and padding.
-    """
-
+    # input_ids, input_mask, segment_ids: as in the reference; padding is 0
     input_ids: tf.Tensor
     input_mask: tf.Tensor
     segment_ids: tf.Tensor
+    # starts, ends, words: as in `Pieces`, in the text of that segment; -1 for [CLS], [SEP] and padding
     starts: tf.Tensor
     ends: tf.Tensor
     words: tf.Tensor
@@ -82,8 +74,7 @@ class GraphTokenizer(tf.Module):
     def __init__(self, tokenizer: tokenization.FullTokenizer, keep_masks: bool = False):
         """Creates the tables, which takes a second or two; the vocabulary must not change afterwards.
 
-        Args:
-          keep_masks: whether [MASK] is one more token that is never split.
+        `keep_masks`: whether [MASK] is one more token that is never split.
 
         Raises:
           NotInVocabularyError: the vocabulary lacks [UNK], [CLS], [SEP], or the [MASK] to keep.
@@ -288,8 +279,7 @@ def _where(condition: tf.Tensor) -> tf.Tensor:
 def _decode(texts: tf.Tensor, name: str) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
     """Decodes a batch to one vector of code points, with a line break after each row: [N], [N], [B + 1].
 
-    Returns:
-      The code points (int32), the byte offset of each in its text, and the row splits (both int64).
+    Returns the code points (int32), the byte offset of each in its text, and the row splits (both int64).
     """
     closed = tf.strings.join([texts, "\n"])
     codes, places = tf.strings.unicode_decode_with_offsets(

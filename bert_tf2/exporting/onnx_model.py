@@ -300,8 +300,7 @@ def tokenizer_file(tokenizer: FullTokenizer, max_seq_length: int, keep_masks: bo
     tokens of all other text are the same. Of a pair that is cut to an odd number of tokens, it keeps one more of the
     second text, and run_classifier.py of the first.
 
-    Args:
-      keep_masks: whether a [MASK] in a text is the token. [SEP] and the like are ordinary characters, as in Python.
+    `keep_masks`: whether a [MASK] in a text is the token. [SEP] and the like are ordinary characters, as in Python.
     """
     import tokenizers
     from tokenizers import models, normalizers, pre_tokenizers, processors

@@ -39,8 +39,7 @@ _KEY, _VALUE = 1, 2  # of an entry of any map
 def write_version(export_dir: str, write: Callable[[str], None]) -> str:
     """Calls `write` with a folder to write to, which then gets the next number, or is removed if it raises.
 
-    Returns:
-      The path of the version.
+    Returns the path of the version.
     """
     files.make_directory(export_dir)
     outputs.remove_leftovers(export_dir)
