@@ -81,20 +81,16 @@ def _entry(name: str, values: np.ndarray, used: np.ndarray | None) -> _Rows:
 
 
 class _Rows:
-    """The beginning of every record: a table of bytes, some of which are left out.
-
-    Attributes:
-      count: the number of records, B.
-      tables: uint8 arrays [B, W], or [1, W] where all rows are equal, side by side.
-      present: for each table a bool array [B, W], or None where no byte is left out.
-      sizes: int64 [B], the bytes that are not left out.
-    """
+    """The beginning of every record: a table of bytes, some of which are left out."""
 
     def __init__(self, count: int, table: np.ndarray | None = None, present: np.ndarray | None = None):
-        self.count = count
+        self.count = count  # the number of records, B
+        # uint8 arrays [B, W], or [1, W] where all rows are equal, side by side
         self.tables = [] if table is None else [table]
+        # for each table a bool array [B, W], or None where no byte is left out
         self.present = [] if table is None else [present]
         width = 0 if table is None else table.shape[1]
+        # int64 [B], the bytes that are not left out
         self.sizes = np.full(count, width, np.int64) if present is None else np.count_nonzero(present, axis=1)
 
     def followed_by(self, other: _Rows) -> _Rows:

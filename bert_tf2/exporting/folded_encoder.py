@@ -94,17 +94,14 @@ class _Block(Block, tf.Module):
 
 
 class Encoder(tf.Module):
-    """The encoder of a model, with its own copy of the weights in the precision of the computation.
-
-    Attributes:
-      word_embeddings: the table [V, D] in that precision, a variable.
-    """
+    """The encoder of a model, with its own copy of the weights in the precision of the computation."""
 
     def __init__(self, model: modeling.BertModel, precision: str = "float32"):
         """`precision`: "float32" or "bfloat16"; LayerNorm and softmax are always float32."""
         super().__init__(name="encoder")
         dtype = tf.as_dtype(precision)
         embeddings = model.embeddings
+        # the table [V, D] in that precision, a variable
         self.word_embeddings = constant(embeddings.word_embeddings.value, dtype)
         self.token_type_embeddings = constant(embeddings.token_type_embeddings.value)
         self.position_embeddings = constant(embeddings.position_embeddings.value)

@@ -30,21 +30,15 @@ class Tokenizer(Protocol):
 
 
 class Corpus:
-    """The documents of text files, one after the other.
-
-    Attributes:
-      tokens: the tokens of all documents, N ids (int32) or strings.
-      kinds: N bytes, what each token is for masking, see `masking.BEGINS`; empty for ids without whole words. With the
-        word boundaries "spaces", a token continues a word where it is not the first one between two spaces.
-      bounds: sentence i is `tokens[bounds[i]:bounds[i + 1]]`.
-      documents: the first sentence of each document and the one after its last.
-    """
+    """The documents of text files, one after the other."""
 
     def __init__(self, tokens: array | list[str]):
-        self.tokens: array | list[str] | np.ndarray = tokens
+        self.tokens: array | list[str] | np.ndarray = tokens  # the tokens of all documents, N ids (int32) or strings
+        # N bytes, what each token is for masking, see `masking.BEGINS`; empty for ids without whole words. With the
+        # word boundaries "spaces", a token continues a word where it is not the first one between two spaces
         self.kinds: bytes | bytearray = bytearray()
-        self.bounds = array("q", [0])
-        self.documents: list[tuple[int, int]] = []
+        self.bounds = array("q", [0])  # sentence i is `tokens[bounds[i]:bounds[i + 1]]`
+        self.documents: list[tuple[int, int]] = []  # the first sentence of each document and the one after its last
         self._extend = tokens.frombytes if isinstance(tokens, array) else tokens.extend
 
     def add_sentence(self, tokens: bytes | Sequence[str], kinds: bytes = b"") -> None:

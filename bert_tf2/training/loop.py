@@ -80,13 +80,7 @@ def _tell_unused(latest: str, init_checkpoint: str | None) -> None:
 
 
 class Trainer:
-    """Trains a model: `Trainer(...)`, then `start()`, then `train(dataset)`.
-
-    Attributes:
-      step: what a step computes.
-      global_step: the number of steps so far.
-      examples: the number of examples that these steps read, which is where `train`'s dataset must begin.
-    """
+    """Trains a model: `Trainer(...)`, then `start()`, then `train(dataset)`."""
 
     def __init__(self, model, strategy: tf.distribute.Strategy, options: TrainOptions, team: Team = ALONE):
         self._model = model
@@ -94,10 +88,10 @@ class Trainer:
         self._options = options
         self._team = team
         check_batch(options, strategy.num_replicas_in_sync, team.size)
-        self.step = TrainingStep(model, strategy, options)
+        self.step = TrainingStep(model, strategy, options)  # what a step computes
         self._saver = Saver(options.output_dir, options.keep_checkpoint_max, options.keep_checkpoint_every_n_hours)
-        self.global_step = 0
-        self.examples = 0
+        self.global_step = 0  # the number of steps so far
+        self.examples = 0  # the number of examples that these steps read, which is where `train`'s dataset must begin
         self._before: TrainingState | None = None
         self._skipped = 0
 

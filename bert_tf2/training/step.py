@@ -28,11 +28,7 @@ _IN_PACKS = tf.distribute.experimental.CommunicationOptions(bytes_per_pack=16_00
 
 
 class TrainingStep:
-    """The steps of a training: a batch of all replicas -> an update of the model's variables.
-
-    Attributes:
-      state: the optimizer's state by name, which belongs into a checkpoint.
-    """
+    """The steps of a training: a batch of all replicas -> an update of the model's variables."""
 
     def __init__(self, model, strategy: tf.distribute.Strategy, options: TrainOptions):
         self._model = model
@@ -46,6 +42,7 @@ class TrainingStep:
                 self._variables, bias_correction=options.adam_bias_correction, fused=can_compile(strategy)
             )
             self._loss_scale = LossScale() if PRECISIONS[options.precision].scales_loss else None
+        # the optimizer's state by name, which belongs into a checkpoint
         self.state = {**self._optimizer.slots, **(self._loss_scale.state if self._loss_scale else {})}
 
     def compiled(self, *, jit_compile: bool = False):
@@ -267,14 +264,12 @@ class LossScale:
     A scale that is too large makes a gradient infinite; that step is left out, and the scale is halved. After many good
     steps it is doubled. After Micikevicius et al., "Mixed Precision Training" (2018), section 3.2. Create it in the
     scope of the strategy.
-
-    Attributes:
-      state: name -> variable; the contents of a checkpoint.
     """
 
     def __init__(self):
         self._scale = tf.Variable(_FIRST_SCALE, trainable=False, name="loss_scale")
         self._good_steps = tf.Variable(0.0, trainable=False, name="good_steps")
+        # name -> variable; the contents of a checkpoint
         self.state = dict(zip(LOSS_SCALE_NAMES, (self._scale, self._good_steps), strict=True))
 
     def value(self) -> tf.Tensor:

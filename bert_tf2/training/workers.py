@@ -118,19 +118,13 @@ def is_chief(options: TrainingOptions) -> bool:
 
 
 class Team:
-    """The workers of a training, connected; without arguments, a process that trains alone.
-
-    Attributes:
-      strategy: the strategy of all workers; None if alone.
-      index: the number of this worker.
-      size: the number of workers.
-    """
+    """The workers of a training, connected; without arguments, a process that trains alone."""
 
     def __init__(self, cluster: Cluster | None = None, strategy: tf.distribute.Strategy | None = None):
         self._cluster = cluster
-        self.strategy = strategy
-        self.index = cluster.index if cluster else 0
-        self.size = len(cluster.names) if cluster else 1
+        self.strategy = strategy  # the strategy of all workers; None if alone
+        self.index = cluster.index if cluster else 0  # the number of this worker
+        self.size = len(cluster.names) if cluster else 1  # the number of workers
         if strategy is not None:
             self._sum = tf.function(lambda row: strategy.run(self._sum_of_rows, args=(row,)), autograph=False)
 

@@ -38,31 +38,22 @@ class Weights:
     """Named arrays that are read one at a time.
 
     A reader gives `_hold` the places of the variables, and has a method `_read` for one of them.
-
-    Attributes:
-      path: the prefix, file or folder, for messages.
-      kind: the kind of checkpoint, for messages.
-      shapes: reference name -> list of sizes of each variable. A variable without a reference name keeps its own.
-      dtypes: the same names -> the dtype in the file, as a numpy name.
-      config: the model's configuration, if the source contains it.
-      config_file: the file beside the weights that `config` was read from, if any.
-      uncertain: field of `config` -> other possible values, if the value in the source is ambiguous.
-      remarks: messages for the user about the weights.
-      do_lower_case: whether text is lower-cased, if the source contains it.
     """
 
-    kind = ""
+    kind = ""  # the kind of checkpoint, for messages
 
     def __init__(self, path: str):
-        self.path = path
+        self.path = path  # the prefix, file or folder, for messages
         self._places: dict[str, Place] = {}
+        # reference name -> list of sizes of each variable. A variable without a reference name keeps its own
         self.shapes: dict[str, list[int]] = {}
-        self.dtypes: dict[str, str] = {}
-        self.config: BertConfig | None = None
-        self.config_file: str | None = None
+        self.dtypes: dict[str, str] = {}  # the same names -> the dtype in the file, as a numpy name
+        self.config: BertConfig | None = None  # the model's configuration, if the source contains it
+        self.config_file: str | None = None  # the file beside the weights that `config` was read from, if any
+        # field of `config` -> other possible values, if the value in the source is ambiguous
         self.uncertain: dict[str, Collection] = {}
-        self.remarks: list[str] = []
-        self.do_lower_case: bool | None = None
+        self.remarks: list[str] = []  # messages for the user about the weights
+        self.do_lower_case: bool | None = None  # whether text is lower-cased, if the source contains it
 
     def _hold(self, places: Mapping[str, Place]) -> None:
         """Sets the variables, by their names here, and adds a remark on each other dtype than float32."""

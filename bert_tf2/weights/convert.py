@@ -93,15 +93,12 @@ def _check_free(output: str) -> None:
 
 
 class _Conversion:
-    """A conversion that is checked and ready to be written.
-
-    Attributes:
-      report: messages about what was read, written, changed and omitted so far.
-    """
+    """A conversion that is checked and ready to be written."""
 
     def __init__(self, options: ConversionOptions):
         self.options = options
         self.source = source = open_weights(options.input)
+        # messages about what was read, written, changed and omitted so far
         self.report = [f"Read {source.path} ({source.kind}, {len(source.shapes)} variables).", *source.remarks]
         self.config = self._find_config()
         self.vocabulary = self._find_vocabulary()

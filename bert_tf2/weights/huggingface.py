@@ -117,9 +117,6 @@ class HuggingFaceFolder(Weights):
 
     Reads the classes in ARCHITECTURES, with current or original names, in one file or several. A variable without a
     reference name keeps its own in `shapes`.
-
-    Attributes:
-      architecture: the class of `transformers` that saved the model, if config.json states it.
     """
 
     kind = "Hugging Face model"
@@ -140,6 +137,7 @@ class HuggingFaceFolder(Weights):
         if self.config.hidden_act == "gelu_erf":
             # Google's own models are on the hub as "gelu", though they were trained with the approximation.
             self.uncertain = {"hidden_act": ("gelu",)}
+        # the class of `transformers` that saved the model, if config.json states it
         self.architecture = architecture_of(self._values)
         rows = {row.huggingface: row for row in names.known(self.config.num_hidden_layers)}
         tensors = _tensors_in(path, weights)

@@ -37,19 +37,13 @@ class Stored(NamedTuple):
 
 
 class TensorFile:
-    """A file of named tensors.
-
-    Attributes:
-      path: of the file.
-      tensors: name -> dtype and shape.
-      metadata: what `write_safetensors` got as such.
-    """
+    """A file of named tensors."""
 
     def __init__(self, path: str):
         """Raises UserError if the file does not exist, or cannot be read as what its name says."""
-        self.path = path
-        self.tensors: dict[str, Stored] = {}
-        self.metadata: dict[str, str] = {}
+        self.path = path  # of the file
+        self.tensors: dict[str, Stored] = {}  # name -> dtype and shape
+        self.metadata: dict[str, str] = {}  # what `write_safetensors` got as such
         self._get: Callable[[str], np.ndarray]
         self._verified = False
         with environment.reading(self.path):
