@@ -188,7 +188,8 @@ def check_vocabulary(source: Weights, vocab_file: str, ours: Sequence[str] | Non
     if digest == _hash(ours):
         return
     try:
-        theirs = [entry.strip() for entry in source.vocabulary() or ()]
+        is_theirs = source.vocabulary_file() == vocab_file
+        theirs = ours if is_theirs else [entry.strip() for entry in source.vocabulary() or ()]
     except UserError as error:  # the user gave another file, which cannot be compared
         logging.warning("%s", error)
         theirs = []
