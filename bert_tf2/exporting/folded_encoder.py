@@ -71,7 +71,7 @@ class _Block(Block, tf.Module):
     """A block with the parts of this module."""
 
     def __init__(self, block: modeling.TransformerBlock, dtype: tf.DType):
-        super().__init__()
+        tf.Module.__init__(self)  # a Block would keep the layer
         attention, config = block.attention, block.config
         scales = (1.0 / math.sqrt(config.attention_head_size), 1.0, 1.0)
         self.query_key_value = _Dense([attention.query, attention.key, attention.value], dtype, scales)

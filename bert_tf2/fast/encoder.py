@@ -71,7 +71,7 @@ class FastEncoder:
         self.plan = plan
         self.computes_padding = plan.unpad == "none"
         self._bert = bert
-        self._blocks = [_Block(block) for block in bert.blocks]
+        self._blocks = [Block(block) for block in bert.blocks]
         self._norm = kernels.norm(bert.embeddings.layer_norm)
 
     def __call__(
@@ -137,31 +137,7 @@ class FastEncoder:
 
 
 class Block:
-    """A block with other parts than its own, of the same weights; see modeling.after_attention."""
-
-    # heads, rate: N, and the rate of the dropout of whole (from, to) pairs
-    heads: int
-    rate: float
-
-    def __call__(self, states: tf.Tensor, layout: Padded | Layout, queries: Queries | None = None) -> tf.Tensor:
-        """[B, F, D] or [T, D], of the layout, to the same; with `queries` to the states [B, Q, D] that are read."""
-        read = queries.pick(states) if queries else states
-        split = self.split_heads(states, layout, read, queries)
-        contexts = [
-            kernels.attend(query, key, mask_scores, value, self.rate)
-            for (query, key, value), mask_scores in zip(split, layout.mask_scores, strict=True)
-        ]
-        return modeling.after_attention(self, read, (queries or layout).merge_heads(contexts))
-
-    def split_heads(
-        self, states: tf.Tensor, layout: Padded | Layout, read: tf.Tensor, queries: Queries | None
-    ) -> list[Sequence[tf.Tensor]]:
-        """Query, key and value for each group, see Layout; with `queries` the query is that of `read`, their states."""
-        raise NotImplementedError
-
-
-class _Block(Block):
-    """A block with the parts of `kernels`."""
+    """A block with the parts of `kernels` in place of its own; see modeling.after_attention. Exports have others."""
 
     def __init__(self, layer: modeling.TransformerBlock):
         self.layer = layer
@@ -170,9 +146,21 @@ class _Block(Block):
         self.intermediate = kernels.dense(layer.intermediate)
         self.output_dense, self.output_norm = kernels.add_and_norm(layer.output_dense, layer.output_norm)
 
+    def __call__(self, states: tf.Tensor, layout: Padded | Layout, queries: Queries | None = None) -> tf.Tensor:
+        """[B, F, D] or [T, D], of the layout, to the same; with `queries` to the states [B, Q, D] that are read."""
+        read = queries.pick(states) if queries else states
+        contexts = [
+            kernels.attend(query, key, mask_scores, value, self.rate)
+            for (query, key, value), mask_scores in zip(
+                self.split_heads(states, layout, read, queries), layout.mask_scores, strict=True
+            )
+        ]
+        return modeling.after_attention(self, read, (queries or layout).merge_heads(contexts))
+
     def split_heads(
         self, states: tf.Tensor, layout: Padded | Layout, read: tf.Tensor, queries: Queries | None
     ) -> list[Sequence[tf.Tensor]]:
+        """Query, key and value for each group, see Layout; with `queries` the query is that of `read`, their states."""
         attention = self.layer.attention
         if queries is None:
             return layout.split_heads(kernels.query_key_value(attention, states), self.heads)
