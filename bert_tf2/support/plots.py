@@ -1,10 +1,5 @@
 """Figures: what all plots share. matplotlib draws them; it is an extra, imported only when something is drawn.
 
-    plots.check_name("--plot", path)                # a suffix that cannot be written, before the work
-    plots.require("--plot")                         # matplotlib is missing, before the work
-    with plots.drawing(path, 8, 6) as figure:
-        figure.subplots().plot(steps, losses)
-
 No window is opened: figures are made without pyplot, which would look for a screen.
 """
 

@@ -140,9 +140,7 @@ class Options:
             if type(value).__module__ == "numpy" and hasattr(value, "item"):  # which JSON does not know
                 object.__setattr__(self, name, value.item())
         self.complete()
-        finders = (_text_for_list, _missing, _out_of_bounds, _combined)
-        problems = (problem for find in finders for problem in find(self))
-        if problem := next(problems, None):
+        if problem := next(_problems(self), None):
             raise WrongSetting(problem)
         for stated in _stated(type(self), "check"):
             stated(self)
@@ -242,27 +240,30 @@ def memory_settings(given: Options) -> list[str]:
     ]
 
 
-def _text_for_list(given: Options) -> Iterator[str]:
-    """From Python: as a list of texts, a text would be one of letters."""
-    kinds = {name: kind for name, (_, kind, _) in settings_of(type(given)).items()}
-    for name in (*(name for name in kinds if typing.get_origin(kinds[name]) is Sequence), given.passes_on):
-        if name and isinstance(value := getattr(given, name), str):
+def _problems(given: Options) -> Iterator[str]:
+    """The rules of attributes that are broken, in the order in which a user corrects them."""
+    cls, known = type(given), settings_of(type(given))
+    lists = [name for name, (_, kind, _) in known.items() if typing.get_origin(kind) is Sequence]
+    for name in filter(None, (*lists, given.passes_on)):
+        if isinstance(value := getattr(given, name), str):  # from Python: it would be a list of letters
             yield f"{name}={value!r}: a list of texts is needed, {name}=[{value!r}]"
-
-
-def _missing(given: Options) -> Iterator[str]:
-    if missing := [name for name in required(type(given)) if getattr(given, name) in (None, "", (), [])]:
-        known = settings_of(type(given))
+    if missing := [name for name in required(cls) if getattr(given, name) in (None, "", (), [])]:
         sought = [known[name][0].beside_weights for name in missing if known[name][0].beside_weights]
         reason = f": there is no {' and no '.join(sought)} beside the weights" if sought else ""
         yield f"{' and '.join(f'--{name}' for name in missing)} must be given{reason}"
-
-
-def _out_of_bounds(given: Options) -> Iterator[str]:
-    for name, (stated, _, _) in settings_of(type(given)).items():
+    for name, (stated, _, _) in known.items():
         value = getattr(given, name)
         if value is not None and (problem := _value_problem(stated, value, name)):
             yield f"--{name}={value}: {problem}"
+    for switches in _stated(cls, "any_of"):
+        if switches and not any(getattr(given, name) for name in switches):
+            yield f"nothing to do: give at least one of {', '.join(f'--{name}' for name in switches)}"
+    for switch, name in needed(cls):
+        if getattr(given, switch) and not getattr(given, name):
+            yield f"--{switch} needs --{name}"
+    for one, other in itertools.chain.from_iterable(_stated(cls, "not_both")):
+        if getattr(given, one) and getattr(given, other):
+            yield f"--{one} and --{other} exclude each other: give one of them"
 
 
 def _value_problem(stated: Setting, value: Any, name: str) -> str | None:
@@ -282,20 +283,6 @@ def _value_problem(stated: Setting, value: Any, name: str) -> str | None:
     return None
 
 
-def _combined(given: Options) -> Iterator[str]:
-    cls = type(given)
-    for switches in _stated(cls, "any_of"):
-        if switches and not any(getattr(given, name) for name in switches):
-            yield f"nothing to do: give at least one of {', '.join(f'--{name}' for name in switches)}"
-    for switch, name in needed(cls):
-        if getattr(given, switch) and not getattr(given, name):
-            yield f"--{switch} needs --{name}"
-    for pairs in _stated(cls, "not_both"):
-        for one, other in pairs:
-            if getattr(given, one) and getattr(given, other):
-                yield f"--{one} and --{other} exclude each other: give one of them"
-
-
 # Arguments from Python
 
 
@@ -309,14 +296,9 @@ _KINDS = {
 
 
 def check_type(name: str, value: Any, kind: Any, *, optional: bool = False, low: int | None = None) -> None:
-    """Checks the type of an argument. Numpy's numbers and booleans count as Python's.
+    """Raises WrongSetting for an argument of another type, or below `low`. Numpy's numbers and booleans are Python's.
 
-    Args:
-      name: the argument, for the message.
-      value: its value.
-      kind: a key of _KINDS; every value has another kind.
-      optional: whether None is possible.
-      low: the least possible number.
+    `kind` is a key of _KINDS, every value has another kind; `optional`: None is possible.
     """
     types, what = _KINDS.get(kind, (object, ""))
     is_bool = type(value).__name__ in ("bool", "bool_")  # numpy's has both names
