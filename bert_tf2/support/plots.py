@@ -6,7 +6,6 @@ No window is opened: figures are made without pyplot, which would look for a scr
 from __future__ import annotations
 
 import contextlib
-import importlib.util
 import os
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
@@ -33,12 +32,6 @@ def check_name(flag: str, path: str) -> None:
         raise WrongSetting(f"{flag}={path}: give a name that ends in .png, .svg or .pdf")
 
 
-def require(what: str) -> None:
-    """Raises UserError if matplotlib, which `what` needs, is not installed."""
-    if importlib.util.find_spec("matplotlib") is None:
-        raise UserError(f"{what} needs matplotlib, which is not installed: pip install matplotlib")
-
-
 @contextlib.contextmanager
 def drawing(path: str, width: float, height: float) -> Iterator[Figure]:
     """Yields an empty figure of this size in inches, and writes it when the context ends without an exception.
@@ -46,11 +39,12 @@ def drawing(path: str, width: float, height: float) -> Iterator[Figure]:
     The suffix of `path` decides the kind of file. The same figure gives the same bytes with the same matplotlib. Dollar
     signs in texts are dollar signs, and the user's matplotlibrc does not count.
     """
-    require(path)
-    import matplotlib
-    from matplotlib import font_manager
-    from matplotlib.figure import Figure
-
+    try:
+        import matplotlib
+        from matplotlib import font_manager
+        from matplotlib.figure import Figure
+    except ImportError as error:
+        raise UserError(f"{path} needs matplotlib, which is not installed: pip install matplotlib") from error
     fonts = {font.name for font in font_manager.fontManager.ttflist}
     with matplotlib.rc_context():
         matplotlib.rcdefaults()

@@ -18,7 +18,6 @@ _COLUMNS = 3
 
 def run(options: PlotTrainingOptions) -> str:
     """Draws a panel for each curve, with a color for each training: its steps as a line, its evaluations as points."""
-    plots.require("plot_training.py")
     panels: dict[str, dict[tuple[str, str], dict[int, float]]] = collections.defaultdict(dict)
     for folder in options.output_dir:
         found = {".-": read_scalars(folder), "o:": read_scalars(os.path.join(folder, "eval"))}

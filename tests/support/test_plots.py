@@ -1,7 +1,7 @@
 """Figures: their kinds, complete or absent, the same bytes for the same figure, texts as they are."""
 
-import importlib.util
 import os
+import pathlib
 import subprocess
 import sys
 import types
@@ -16,6 +16,12 @@ from bert_tf2.support.errors import UserError
 from bert_tf2.support.settings import WrongSetting
 
 
+def write(path, text="text"):
+    with plots.drawing(str(path), 2, 1) as figure:
+        figure.subplots().set_title(text)
+    return path.read_bytes()
+
+
 def test_the_suffix_decides_the_kind():
     for name in ("a.png", "a.SVG", "folder/a.pdf"):
         plots.check_name("--plot", name)
@@ -24,15 +30,9 @@ def test_the_suffix_decides_the_kind():
 
 
 def test_a_missing_matplotlib_is_one_sentence(monkeypatch):
-    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
-    with pytest.raises(UserError, match=r"^--plot needs matplotlib, which is not installed: pip install matplotlib$"):
-        plots.require("--plot")
-
-
-def write(path, text="text"):
-    with plots.drawing(str(path), 2, 1) as figure:
-        figure.subplots().set_title(text)
-    return path.read_bytes()
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    with pytest.raises(UserError, match=r"^x\.png needs matplotlib, which is not installed: pip install matplotlib$"):
+        write(pathlib.Path("x.png"))
 
 
 def test_the_three_kinds_of_files(tmp_path):

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import math
+import sys
 
 import numpy as np
 import pytest
@@ -205,7 +205,7 @@ def test_the_picture_is_beside_the_scores(tmp_path):
 
 
 def test_without_matplotlib_one_warning_says_so(tmp_path, monkeypatch, log_lines):
-    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
     assert task(tmp_path).draw("eval", METRICS) == ()
     (line,) = log_lines
     assert line.startswith("confusion_matrix.png is not drawn: ")
