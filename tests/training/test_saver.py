@@ -1,5 +1,6 @@
 """What a training keeps: checkpoints that a thread writes, what is beside them, the best weights."""
 
+import copy
 import dataclasses
 import json
 import shutil
@@ -212,8 +213,16 @@ _OF_ALL = {"train_batch_size", "gradient_accumulation_steps", "learning_rate", "
     ],
 )
 def test_the_settings_of_a_script_that_decide_its_steps(options, more):
-    decisive = {name for name, (stated, _, _) in settings.settings_of(options).items() if stated.decides}
-    assert decisive == _OF_ALL | more
+    """Each setting is changed alone."""
+    given, told = object.__new__(options), set()
+    for name in settings.settings_of(options):
+        object.__setattr__(given, name, 0)
+    before = TrainingState(0, {name: value for name, (value, _) in settings.deciding(given).items()})
+    for name in settings.settings_of(options):
+        changed = copy.copy(given)
+        object.__setattr__(changed, name, 1)
+        told |= {sentence.partition(":")[0] for sentence in before.changes(settings.deciding(changed))}
+    assert told == _OF_ALL | more
 
 
 def test_the_file_of_another_step_is_refused(tmp_path):
