@@ -15,7 +15,7 @@ import toy_data
 from small_models import randomize
 
 import bert_tf2
-from bert_tf2 import commands, heads
+from bert_tf2 import commands, exporting, heads
 from bert_tf2.weights import checkpoint
 from bert_tf2.weights.labels import LabelMap, save_label_map
 
@@ -41,6 +41,8 @@ def folder(tmp_path_factory):
     (path / "tables").mkdir()
     toy_data.write_tsv_task(path / "tables", 8)
     (path / "text.txt").write_text("the film was good .\nann lives in paris\n\nthe film was bad .\nann was here\n")
+    files = {"input_file": str(path / "text.txt"), "vocab_file": str(path / "words/vocab.txt")}
+    commands.call("create_pretraining_data", output_file=str(path / "records"), max_seq_length=64, **files)
     return path
 
 
@@ -69,6 +71,11 @@ def eval_path(path, value):
     return str(path / value[1:]) if isinstance(value, str) and value.startswith("@") else value
 
 
+def exported(path):
+    bert = bert_tf2.load(path / "texts")
+    return bert_tf2.export(bert.model, bert.tokenizer, path / "of_keras", 16)
+
+
 TRAIN = {"data_dir": "@tables", "task_name": "tsv", **toy_data.TSV_COLUMNS}
 TRAIN |= {"max_seq_length": 16, "train_batch_size": 4, "num_train_epochs": 1.0}
 CALLS = {
@@ -79,9 +86,16 @@ CALLS = {
     "tag": lambda path: bert_tf2.load(path / "tags").tag([["ann", "lives"]]),
     "answer": lambda path: bert_tf2.load(path / "spans").answer("who lives ?", "ann lives in paris"),
     "tokenize": lambda path: bert_tf2.load(path / "words").tokenize("the film"),
+    "classifier": lambda path: bert_tf2.classifier(path / "words", ["no", "yes"]).predict(["a film"], verbose=0),
+    "export": lambda path: exporting.load(exported(path))("the film"),
     "AdamWeightDecay": lambda path: bert_tf2.AdamWeightDecay(bert_tf2.WarmupAndDecay(1e-3, 10, 2)),
     "run_classifier": call("run_classifier", do_train=True, do_eval=True, output_dir="@trained",
                            vocab_file="@words/vocab.txt", bert_config_file="@words/bert_config.json", **TRAIN),
+    "run_pretraining": call("run_pretraining", do_train=True, do_eval=True, output_dir="@pretrained",
+                            bert_config_file="@words/bert_config.json", input_file="@records", max_seq_length=64,
+                            train_batch_size=2, num_train_steps=2, num_warmup_steps=1, max_eval_steps=1),
+    "predict_masked": call("predict_masked", sentence=["the [MASK] was good ."], init_checkpoint="@words"),
+    "build_vocab": call("build_vocab", input_file="@text.txt", vocab_file="@new.txt", vocab_size=40, num_unused=0),
     "convert_checkpoint": call("convert_checkpoint", input="@words", output="@hf", to="hf"),
     "create_pretraining_data": call("create_pretraining_data", input_file="@text.txt", output_file="@x.tfrecord",
                                     vocab_file="@words/vocab.txt"),

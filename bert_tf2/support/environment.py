@@ -71,6 +71,8 @@ def explain(error: BaseException) -> str | None:
     """Returns one sentence with the file, the system's error and advice; None if `error` is another kind of error."""
     if isinstance(error, ImportError) and _NOT_MAPPED.search(str(error)):
         return f"{error}: there is too little memory to load this library; raise the limit (ulimit -v) or free memory"
+    if isinstance(error, UnicodeEncodeError) and error.reason == "surrogates not allowed":  # a name of other bytes
+        return f"{error.object!r}: is not UTF-8, and TensorFlow opens no other names; rename it"
     found = refusal(error)
     if found is None:
         return None

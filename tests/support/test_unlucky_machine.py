@@ -285,6 +285,7 @@ HUGE = "an array of 4194304 x 4194304 numbers"
         ("raise MemoryError", 1, "out of memory; lower --train_batch_size=32, --max_seq_length=128"),
         ("open('/gone/gone', 'w')", 1, "/gone/gone: No such file or directory"),
         ("raise OSError(5, 'x', 'd/.f.json.host.12.partial')", 1, "d/f.json: Input/output error (the disk or the"),
+        (r"'n\udce9'.encode()", 1, r"'n\udce9': is not UTF-8, and TensorFlow opens no other names; rename it"),
         ("os.kill(os.getpid(), signal.SIGTERM); time.sleep(9)", 143, "stopped by SIGTERM"),
         ("os.kill(os.getpid(), signal.SIGHUP); time.sleep(9)", 129, "stopped, the terminal was closed"),
         ("os.kill(os.getpid(), signal.SIGINT); time.sleep(9)", 130, "interrupted"),
