@@ -75,7 +75,7 @@ $(VENV)/interop-installed: $(VENV)/tests-installed
 
 # What exports answer in ONNX Runtime, OpenVINO and LiteRT.
 runtimes: $(VENV)/runtimes-installed
-	$(BIN)/python -m pytest -m extra tests/exporting
+	$(BIN)/python -m pytest -m extra tests/exporting tests/test_kept_settings.py
 
 $(VENV)/runtimes-installed: $(VENV)/tests-installed
 	$(BIN)/python -m pip install --quiet --editable '.[test,onnx,openvino]'

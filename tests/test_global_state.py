@@ -106,7 +106,10 @@ CALLS = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("name", CALLS)
+SLOW = ("run_classifier", "export_saved_model")
+
+
+@pytest.mark.parametrize("name", [pytest.param(it, marks=pytest.mark.slow) if it in SLOW else it for it in CALLS])
 def test_nothing_is_left_behind(name, folder, tmp_path):
     for source in folder.iterdir():
         (tmp_path / source.name).symlink_to(source)
