@@ -58,8 +58,9 @@ def test_points_behind_a_kill_are_forgotten(tmp_path):
 
 
 def test_the_later_of_two_evaluations_counts(tmp_path):
-    for step, value in ((5, 1.0), (10, 2.0), (5, 3.0)):  # an older checkpoint is evaluated anew
-        write_scalars(str(tmp_path), step, {"accuracy": value})
+    with tf.summary.create_file_writer(str(tmp_path)).as_default():
+        for step, value in ((5, 1.0), (10, 2.0), (5, 3.0)):  # an older checkpoint is evaluated anew
+            tf.summary.scalar("accuracy", value, step=step)
     assert plots.read_scalars(str(tmp_path)) == {"accuracy": {5: 3.0, 10: 2.0}}
 
 
