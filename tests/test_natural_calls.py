@@ -80,6 +80,7 @@ def test_a_decision_within_a_graph_is_refused(model):
         encoder(IDS, training=tf.constant(False))
 
 
+@pytest.mark.slow
 def test_texts_of_unknown_length_that_are_too_long(model):
     graph = tf.function(model.call, input_signature=[tf.TensorSpec([None, None], tf.int32)])
     with pytest.raises(tf.errors.InvalidArgumentError, match="max_position_embeddings 16"):
@@ -153,6 +154,7 @@ def functional(encoder):
     return own
 
 
+@pytest.mark.slow
 def test_a_model_with_ours_inside_in_a_new_process(tmp_path):
     own = functional(modeling.BertModel(tiny_config()))
     x, y = {"input_ids": IDS, "input_mask": MASK, "segment_ids": TYPES}, np.ones([2, 2])
