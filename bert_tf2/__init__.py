@@ -23,6 +23,7 @@ from bert_tf2.support import keras_registry
 
 if TYPE_CHECKING:
     from bert_tf2.commands.loading import load
+    from bert_tf2.commands.tag_models import TagModel, tagger
     from bert_tf2.commands.text_models import TextModel, classifier
     from bert_tf2.config import BertConfig
     from bert_tf2.exporting.keras_export import export
@@ -37,12 +38,14 @@ __all__ = [
     "BertConfig",
     "BertModel",
     "FullTokenizer",
+    "TagModel",
     "TextModel",
     "Tokenize",
     "WarmupAndDecay",
     "classifier",
     "export",
     "load",
+    "tagger",
 ]
 
 _MODULES = {
@@ -50,16 +53,19 @@ _MODULES = {
     "BertConfig": "config",
     "BertModel": "modeling",
     "FullTokenizer": "tokenization",
+    "TagModel": "commands.tag_models",
     "TextModel": "commands.text_models",
     "Tokenize": "exporting.tokenize_layer",
     "WarmupAndDecay": "training.keras_optimizer",
     "classifier": "commands.text_models",
     "export": "exporting.keras_export",
     "load": "commands.loading",
+    "tagger": "commands.tag_models",
 }
 _HEADS = ("ClassifierModel", "MaskedLMModel", "PretrainingModel", "SpanModel", "TaggingModel")
 _IN_KERAS = {
-    name: _MODULES[name] for name in ("AdamWeightDecay", "BertModel", "TextModel", "Tokenize", "WarmupAndDecay")
+    name: _MODULES[name]
+    for name in ("AdamWeightDecay", "BertModel", "TagModel", "TextModel", "Tokenize", "WarmupAndDecay")
 }
 _IN_KERAS |= dict.fromkeys(_HEADS, "heads")
 keras_registry.offer(__name__, {name: f"{__name__}.{module}" for name, module in _IN_KERAS.items()})

@@ -18,7 +18,7 @@ ROOT = pathlib.Path(__file__).resolve().parents[1]
 # The pages of the Python interface: title -> modules, in the order in which one reads them.
 API = {
     "Loading": ["commands.loading"],
-    "Texts into Keras": ["commands.text_models", "exporting.tokenize_layer"],
+    "Texts into Keras": ["commands.text_models", "commands.tag_models", "exporting.tokenize_layer"],
     "Config and tokenization": ["config", "tokenization", "vocabulary"],
     "The model": ["modeling", "layers", "heads", "masked_lm", "losses"],
     "Training": ["optimization", "training.keras_optimizer"],

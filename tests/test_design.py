@@ -43,7 +43,15 @@ RULES = {
     # It shows what bert_tf2.load returns.
     "explorer": {"support", "data", "bert", "weights", "training", "pretraining", "commands"},
 }
-FRONT_DOOR = {"commands", "commands.loading", "commands.text_models", "__main__", "demo", "demo.__main__"}
+FRONT_DOOR = {
+    "commands",
+    "commands.loading",
+    "commands.tag_models",
+    "commands.text_models",
+    "__main__",
+    "demo",
+    "demo.__main__",
+}
 
 WITHOUT_TENSORFLOW = [
     *(name for name in MODULES if name.startswith("support.")),

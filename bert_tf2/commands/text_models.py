@@ -34,9 +34,10 @@ from bert_tf2.training.devices import plan_for
 from bert_tf2.training.forward import check_process
 from bert_tf2.training.keras_optimizer import AdamWeightDecay, WarmupAndDecay
 from bert_tf2.weights import checkpoint, labels, metadata, sources, task_file
+from bert_tf2.weights.base import Weights
 from bert_tf2.weights.labels import LabelMap
 
-_DEFAULTS = {name: stated.flag_default for name, (stated, _, _) in settings_of(ClassifierOptions).items()}
+DEFAULTS = {name: stated.flag_default for name, (stated, _, _) in settings_of(ClassifierOptions).items()}
 _RATE = 2e-5  # which the reference's README recommends
 _TASK = "tsv"  # of run_classifier.py: one's own tables
 
@@ -59,9 +60,11 @@ class TextModel(keras.Model):
     def __init__(self, model: heads.ClassifierModel, tokenize: Tokenize, label_map: LabelMap, **kwargs):
         super().__init__(**kwargs)
         self.model = model
+        model.bert.pooler.trainable = model.uses_pooler
         self.tokenize = tokenize
         self._label_map = label_map
         self.labels = list(label_map.labels)
+        self.regression, self.multi_label = label_map.regression, label_map.multi_label
         self.built = True
         self.compile()
 
@@ -78,12 +81,10 @@ class TextModel(keras.Model):
     def call(self, inputs: Any, training: bool = False) -> tf.Tensor:
         """Strings [B], a pair of them, or `Tokenize`'s arrays -> probabilities [B, L], of a regression [B, 1]."""
         features = inputs if isinstance(inputs, Mapping) else self.tokenize(inputs)
-        # With several devices, Keras traces the model once with the mean of their batches, which is no whole number.
-        features = {name: tf.cast(value, tf.int32) for name, value in features.items()}
         logits = self.model(features, training=training)
-        if self.model.regression:
+        if self.regression:
             return logits
-        return tf.sigmoid(logits) if self.model.multi_label else tf.nn.softmax(logits)
+        return tf.sigmoid(logits) if self.multi_label else tf.nn.softmax(logits)
 
     def compile(self, optimizer: Any = _RATE, loss: Any = None, metrics: Any = None, **kwargs) -> None:
         """As in Keras; what is not given is the recipe of run_classifier.py.
@@ -95,7 +96,7 @@ class TextModel(keras.Model):
           metrics: by default the accuracy; of a regression none.
           **kwargs: see keras.Model.compile. With `jit_compile`, all rows have max_seq_length tokens.
         """
-        kind = 0 if self.model.regression else 2 if self.model.multi_label else 1
+        kind = 0 if self.regression else 2 if self.multi_label else 1
         loss = loss or ("mean_squared_error", "sparse_categorical_crossentropy", "binary_crossentropy")[kind]
         metrics = ([], ["accuracy"], ["binary_accuracy"])[kind] if metrics is None else metrics
         self._rate = optimizer if isinstance(optimizer, int | float) else None
@@ -124,23 +125,29 @@ class TextModel(keras.Model):
         if isinstance(x, tf.data.Dataset):
             data = x
         else:
-            given = x if isinstance(x, Mapping) else columns(x)
+            given = self._columns(x)
             given = given[0] if isinstance(given, tuple) and len(given) == 1 else given
-            rows = {"y": self._targets(y), "sample_weight": sample_weight}
-            rows = {name: np.asarray(value) for name, value in rows.items() if value is not None}
-            count = len(tf.nest.flatten(given)[0])
+            weights = None if sample_weight is None else np.asarray(sample_weight, np.float32)
+            rows = {"y": self._targets(y), "sample_weight": weights}
+            rows = {name: value for name, value in rows.items() if value is not None}
+            count = _count(given)
             for name, values in rows.items():
-                if len(values) != count:
-                    raise UserError(f"{name}: {len(values)} rows for {count} texts; each needs one")
+                if _count(values) != count:
+                    raise UserError(f"{name}: {_count(values)} rows for {count} texts; each needs one")
             data = tf.data.Dataset.from_tensor_slices((given, *rows.values()))
             data = (data.shuffle(count) if shuffle and count else data).batch(batch_size)
         return data.map(self._element, tf.data.AUTOTUNE).prefetch(tf.data.AUTOTUNE)
+
+    @staticmethod
+    def _columns(x: Any) -> Any:
+        """Tensors whose rows are the texts."""
+        return x if isinstance(x, Mapping) else columns(x)
 
     def _element(self, x: Any, *others: tf.Tensor) -> tuple:
         """A batch of a dataset, as the model takes it."""
         x = x if isinstance(x, Mapping) else self.tokenize(x)
         if others and others[0].dtype == tf.string:
-            if self.model.regression or self.model.multi_label:
+            if self.regression or self.multi_label:
                 raise UserError("y: strings; numbers are needed, for several labels 1 or 0 for each label")
             found = others[0][..., None] == tf.constant(self.labels)  # [B, L]
             check = tf.debugging.Assert(tf.reduce_all(tf.reduce_any(found, -1)), ["a y is none of the labels", found])
@@ -152,20 +159,20 @@ class TextModel(keras.Model):
         """Labels as numbers: indexes int [N], numbers float [N], or 1 and 0 for each label [N, L]."""
         if y is None:
             return None
-        if self.model.regression:
+        if self.regression:
             return np.asarray(y, np.float32)
         index = {label: number for number, label in enumerate(self.labels)}
-        if self.model.multi_label:
+        if self.multi_label:
             rows = [[*row] for row in y]
             if not any(isinstance(label, str) for row in rows for label in row) and all(
                 len(row) == len(index) for row in rows
             ):
                 return np.asarray(rows, np.float32)
-            _check_labels({label for row in rows for label in row} - index.keys(), self.labels)
+            check_labels({label for row in rows for label in row} - index.keys(), self.labels)
             return np.array([[label in row for label in index] for row in rows], np.float32)
         values = [value.item() if isinstance(value, np.generic) else value for value in np.asarray(y).reshape(-1)]
         named = {**index, **{number: number for number in index.values()}}
-        _check_labels({*values} - named.keys(), self.labels)
+        check_labels({*values} - named.keys(), self.labels)
         return np.array([named[value] for value in values], np.int32)
 
     def fit(
@@ -195,7 +202,9 @@ class TextModel(keras.Model):
         if validation_split and validation_data is None:
             if isinstance(x, tf.data.Dataset):
                 raise UserError("validation_split: cannot divide a dataset; give validation_data")
-            x, y, sample_weight, validation_data = _divide(validation_split, x, self._targets(y), sample_weight)
+            x, y, sample_weight, validation_data = _divide(
+                validation_split, self._columns(x), self._targets(y), sample_weight
+            )
         data = self.dataset(x, y, sample_weight, batch_size, shuffle)
         if validation_data is not None:
             given = validation_data if isinstance(validation_data, tuple | list) else [validation_data]
@@ -204,7 +213,7 @@ class TextModel(keras.Model):
         if self._rate is not None:
             self._plan(kwargs.get("steps_per_epoch") or int(data.cardinality()), epochs)
         if class_weight:
-            _check_labels(class_weight.keys() - {*self.labels, *range(len(self.labels))}, self.labels)
+            check_labels(class_weight.keys() - {*self.labels, *range(len(self.labels))}, self.labels)
             class_weight = {self.labels.index(k) if k in self.labels else k: w for k, w in class_weight.items()}
         kwargs |= {"shuffle": False, "validation_data": validation_data, "class_weight": class_weight}
         return super().fit(data, None, None, epochs, *args, **kwargs)
@@ -267,28 +276,33 @@ class TextModel(keras.Model):
             self.save_folder(os.path.join(folder, "model"))
             beside = {name: os.path.join(folder, "model", file) for name, file in _FILES.items()}
             kwargs |= {"format": format.removeprefix("tf_"), "max_seq_length": self.tokenize.max_seq_length, **beside}
-            os.replace(exporting.export_model(task="classifier", export_dir=folder, **kwargs), path)
+            task = "classifier" if self.model.labels_of == "texts" else "ner"
+            os.replace(exporting.export_model(task=task, export_dir=folder, **kwargs), path)
 
 
 _FILES = {"init_checkpoint": "", "bert_config_file": "bert_config.json", "vocab_file": "vocab.txt"}
 
 
-def _check_labels(unknown: set, known: Sequence[str]) -> None:
+def check_labels(unknown: set, known: Sequence[str]) -> None:
+    """Raises UserError if a label is unknown."""
     if unknown:
         raise UserError(f"y: {sorted(map(str, unknown))[0]!r} is none of the labels {and_more(known)}")
 
 
-def _divide(share: float, x: Any, *others: Any) -> tuple:
+def _count(rows: Any) -> int:
+    return int(tf.data.Dataset.from_tensor_slices(rows).cardinality())
+
+
+def _divide(share: float, x: Any, y: Any, sample_weight: Any) -> tuple:
     """The first rows of each, then a tuple of the last ones, as Keras divides them."""
-    x = x if isinstance(x, Mapping) else columns(x)
-    count = len(tf.nest.flatten(x)[0])
+    count = _count(x)
     first = int(count * (1.0 - share))
     if not 0 < first < count:
         raise UserError(f"validation_split={share}: of {count} texts, none remain for training or validation")
+    parts = (x, y, None if sample_weight is None else np.asarray(sample_weight))
 
     def cut(rows: slice) -> list:
-        parts = [None if values is None else np.asarray(values)[rows] for values in others]
-        return [tf.nest.map_structure(lambda column: column[rows], x), *parts]
+        return [None if part is None else tf.nest.map_structure(lambda column: column[rows], part) for part in parts]
 
     return (*cut(slice(first)), cut(slice(first, None)))
 
@@ -303,7 +317,7 @@ def classifier(
     bert_config_file: str | os.PathLike[str] | None = None,
     vocab_file: str | os.PathLike[str] | None = None,
     do_lower_case: bool | None = None,
-    random_seed: int = _DEFAULTS["random_seed"],
+    random_seed: int = DEFAULTS["random_seed"],
 ) -> TextModel:
     """A classifier of texts as a Keras model, compiled with the reference's recipe.
 
@@ -318,33 +332,53 @@ def classifier(
     Raises:
       UserError: as `load`; or the labels are missing, wrong, or not those of the weights.
     """
-    check_process()
-    source = checkpoint.open_weights(hub.fetched(os.path.expanduser(os.fspath(weights))))
-    config = loading.find_config(source, bert_config_file)
-    tokenizer = loading.find_tokenizer(source, config, vocab_file, do_lower_case)
-    label_map = _label_map(source, labels, regression, multi_label)
-    kept = task_file.settings(source.folder, {"max_seq_length": int}).get("max_seq_length")
-    length = max_seq_length or kept or min(_DEFAULTS["max_seq_length"], config.max_position_embeddings)
-    tokenize = Tokenize(tokenizer, checked_length(length, config.max_position_embeddings))
-    with initial_weights_from(random_seed):
-        model = heads.ClassifierModel(config, len(label_map.labels), label_map.regression, label_map.multi_label)
-    checkpoint.initialize(model, source.path)
-    return TextModel(model, tokenize, label_map)
+    found = Parts(weights, bert_config_file, vocab_file, do_lower_case, max_seq_length)
+    label_map = find_labels(found.source, labels, regression, multi_label)
+    settings = (len(label_map.labels), label_map.regression, label_map.multi_label)
+    return TextModel(found.model(heads.ClassifierModel, *settings, seed=random_seed), found.tokenize, label_map)
 
 
-def _label_map(source, given: Sequence[str] | None, regression: bool, multi_label: bool) -> LabelMap:
-    """The meaning of the outputs: as given, else as the weights have it."""
+class Parts:
+    """What a model of texts is made of; the arguments are those of `classifier`."""
+
+    def __init__(self, weights, bert_config_file, vocab_file, do_lower_case, max_seq_length: int | None):
+        check_process()
+        self.source = checkpoint.open_weights(hub.fetched(os.path.expanduser(os.fspath(weights))))
+        self.config = loading.find_config(self.source, bert_config_file)
+        tokenizer = loading.find_tokenizer(self.source, self.config, vocab_file, do_lower_case)
+        longest = self.config.max_position_embeddings
+        kept = task_file.settings(self.source.folder, {"max_seq_length": int}).get("max_seq_length")
+        length = max_seq_length or kept or min(DEFAULTS["max_seq_length"], longest)
+        self.tokenize = Tokenize(tokenizer, checked_length(length, longest))
+
+    def model(self, kind: type, *settings, seed: int) -> keras.Model:
+        """A model of `heads` with the weights."""
+        with initial_weights_from(seed):
+            model = kind(self.config, *settings)
+        checkpoint.initialize(model, self.source.path)
+        return model
+
+
+def find_labels(
+    source: Weights,
+    given: Sequence[str] | None,
+    regression: bool = False,
+    multi_label: bool = False,
+    tags: bool = False,
+) -> LabelMap:
+    """The meaning of the outputs: as given, else as the weights have it; `tags`: of words."""
     found = sources.label_map_of(source)
     if given is None and not regression:
-        if found is None or found.task == labels.TAGGING_TASK:
-            raise UserError(f"{source.path}: has no labels of texts; give labels=[...], or regression=True")
+        if found is None or found.labels_of != ("tokens" if tags else "texts"):
+            what = "words; give labels=[...]" if tags else "texts; give labels=[...], or regression=True"
+            raise UserError(f"{source.path}: has no labels of {what}")
         return found
     names = tuple(given or ())
     if not all(isinstance(name, str) for name in names) or (len(names) < 2 and not regression):
         raise UserError(f"labels={given!r:.60}: must be two names or more")
-    if found and found.labels == names and names:
+    if found and found.labels == names and names and tags == (found.labels_of == "tokens"):
         return found
-    asked = LabelMap(found.task if found else _TASK, names, regression, multi_label)
+    asked = LabelMap(labels.TAGGING_TASK if tags else found.task if found else _TASK, names, regression, multi_label)
     asked.check_unique("labels")
     if found and found.labels != labels.numbered(found.num_labels) and not (found.regression and regression):
         raise UserError(f"{source.path}: was trained for {found.describe()}; leave labels out, or give other weights")
