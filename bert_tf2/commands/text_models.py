@@ -276,7 +276,7 @@ class TextModel(keras.Model):
             self.save_folder(os.path.join(folder, "model"))
             beside = {name: os.path.join(folder, "model", file) for name, file in _FILES.items()}
             kwargs |= {"format": format.removeprefix("tf_"), "max_seq_length": self.tokenize.max_seq_length, **beside}
-            task = "classifier" if self.model.labels_of == "texts" else "ner"
+            task = "classifier" if self.model.labeled == "texts" else "ner"
             os.replace(exporting.export_model(task=task, export_dir=folder, **kwargs), path)
 
 
@@ -369,14 +369,14 @@ def find_labels(
     """The meaning of the outputs: as given, else as the weights have it; `tags`: of words."""
     found = sources.label_map_of(source)
     if given is None and not regression:
-        if found is None or found.labels_of != ("tokens" if tags else "texts"):
+        if found is None or found.labeled != ("tokens" if tags else "texts"):
             what = "words; give labels=[...]" if tags else "texts; give labels=[...], or regression=True"
             raise UserError(f"{source.path}: has no labels of {what}")
         return found
     names = tuple(given or ())
     if not all(isinstance(name, str) for name in names) or (len(names) < 2 and not regression):
         raise UserError(f"labels={given!r:.60}: must be two names or more")
-    if found and found.labels == names and names and tags == (found.labels_of == "tokens"):
+    if found and found.labels == names and names and tags == (found.labeled == "tokens"):
         return found
     asked = LabelMap(labels.TAGGING_TASK if tags else found.task if found else _TASK, names, regression, multi_label)
     asked.check_unique("labels")
